@@ -1,0 +1,44 @@
+# Two commands for a newcomer: `make demo` and `make test`. Each sets up .venv by itself.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PROTOS := src/gpuplane/kubelet/protocols
+
+.PHONY: demo test lint bench soak protocols lock clean
+
+demo: $(VENV)/ready
+	@$(BIN)/gpuplane demo
+
+test: $(VENV)/ready
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+bench: $(VENV)/ready
+	@$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json)
+
+soak: $(VENV)/ready
+	$(BIN)/python -m pytest --soak tests
+
+# Compiled once here, bytecode of ours and of what we use: a start without it costs four times as long.
+$(VENV)/ready: requirements.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "needs Python 3.11+ with venv (Debian: apt install python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q src
+	@touch $@
+
+protocols: $(VENV)/ready
+	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. \
+		--plugin=protoc-gen-mypy=../$(BIN)/protoc-gen-mypy --mypy_out=quiet:. \
+		--plugin=protoc-gen-mypy_grpc=../$(BIN)/protoc-gen-mypy_grpc --mypy_grpc_out=quiet:. gpuplane/kubelet/protocols/*.proto
+
+lock:
+	uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,36 @@
+"""One module a command: parse, call, print. `COMMANDS` is the table of contents.
+
+The agent's command parses with argparse and imports neither click nor rich: it starts on every node. All other commands
+are for people; each is a click command named `command` in its module, imported only when it is asked for.
+"""
+
+import importlib
+import sys
+
+COMMANDS = {
+    "agent": "run the node agent",
+}
+
+
+def main() -> None:
+    """`gpuplane COMMAND …`"""
+    if sys.argv[1:2] == ["agent"]:
+        from gpuplane.cli import agent
+
+        sys.exit(agent.main(sys.argv[2:]))
+    import click
+
+    class Group(click.Group):
+        def list_commands(self, context: click.Context) -> list[str]:
+            return list(COMMANDS)
+
+        def get_command(self, context: click.Context, name: str) -> click.Command | None:
+            if name == "agent":  # for --help only
+                return click.Command("agent", short_help=COMMANDS[name])
+            if name not in COMMANDS:
+                return None
+            command: click.Command = importlib.import_module(f"gpuplane.cli.{name}").command
+            command.short_help = COMMANDS[name]
+            return command
+
+    Group("gpuplane", help="GPUs for Kubernetes, from the driver to the request.")(prog_name="gpuplane")

@@ -1,0 +1,117 @@
+"""How a node changes: the one page. `step` makes the next snapshot, `due` says when time alone changes it,
+`news` says what is worth telling about a change.
+
+Rules that must stay put:
+- Not seen is not gone. A look that could not count the GPUs keeps those of the last one, with the fault; a GPU that the
+  driver no longer describes keeps its name, with the fault.
+- Nothing is kept that can be derived. Whether a device is healthy, offered or withheld is a view.
+- A fact that changes nothing makes no generation: whoever follows the snapshots is not woken.
+"""
+
+from collections.abc import Iterator
+
+from gpuplane.core import sight
+from gpuplane.core.resources.offer import offer
+from gpuplane.model.facts import (
+    Configured,
+    Fact,
+    Granted,
+    Listed,
+    Looked,
+    NodeAsked,
+    ReleaseWished,
+    Stood,
+    Tick,
+)
+from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+from gpuplane.model.views import News
+
+SETTLING = 10.0
+"""Seconds that kubelet may take between our answer to Allocate and showing it in pod-resources."""
+
+
+def step(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
+    """The snapshot after a fact, at `now` (CLOCK_BOOTTIME seconds); the same object where nothing changed."""
+    after = _expire(_take(snapshot, fact, now), now)
+    return snapshot if after == snapshot else after.but(generation=snapshot.generation + 1)
+
+
+def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
+    match fact:
+        case Looked(machine):
+            return snapshot.but(machine=sight.merge(snapshot.machine, machine))
+        case Stood(part, condition):
+            return snapshot.but(conditions=_stand(snapshot, part, condition, now))
+        case Configured(settings, name):
+            config = snapshot.config.but(settings=settings, name=name)
+            return snapshot.but(config=config, ledger=snapshot.ledger.but(config_name=name))
+        case NodeAsked(asked):
+            return snapshot.but(config=snapshot.config.but(asked=asked))
+        case Listed(allocations, asked):
+            recent = [a for a in snapshot.allocations or () if a.since and a.since > asked - SETTLING]
+            return snapshot.but(allocations=(*allocations, *(a for a in recent if not _shown(a, allocations))))
+        case Granted(resource, devices):
+            grant = Allocation(resource=resource, devices=devices, since=now)
+            return snapshot.but(allocations=(*(snapshot.allocations or ()), grant))
+        case ReleaseWished(release):
+            return snapshot.but(ledger=snapshot.ledger.but(release=release))
+        case Tick():
+            return snapshot
+
+
+def _stand(snapshot: Snapshot, part: str, condition: Condition | None, now: float) -> dict[str, Condition]:
+    others = {name: each for name, each in snapshot.conditions.items() if name != part}
+    if condition is None:
+        return others
+    before = snapshot.conditions.get(part)
+    same = before is not None and before.standing == condition.standing
+    return {**others, part: condition.but(since=before.since if before and same else now)}
+
+
+def _shown(grant: Allocation, listed: tuple[Allocation, ...]) -> bool:
+    return any(a.resource == grant.resource and set(grant.devices) <= set(a.devices) for a in listed)
+
+
+def _expire(snapshot: Snapshot, now: float) -> Snapshot:
+    release = snapshot.ledger.release
+    if release is not None and release.until <= now:
+        return snapshot.but(ledger=snapshot.ledger.but(release=None))
+    return snapshot
+
+
+def due(snapshot: Snapshot) -> float | None:
+    """When time alone changes something next, or None."""
+    times = []
+    if snapshot.ledger.release is not None:
+        times.append(snapshot.ledger.release.until)
+    return min(times, default=None)
+
+
+def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
+    """What is worth saying, once, about two snapshots that follow each other."""
+    for part, condition in after.conditions.items():
+        last = before.conditions.get(part)
+        if last is None or (last.standing, last.reason) != (condition.standing, condition.reason):
+            level = "info" if condition.standing == "ok" else "warning"
+            yield News(level=level, about=part, text=f"{condition.standing}: {condition.reason}".rstrip(": "))
+    old, new = offer(before), offer(after)
+    earlier = {(r.name, d.id): d.trouble for r in old.resources for d in r.devices}
+    for resource in new.resources:
+        for device in resource.devices:
+            trouble = earlier.get((resource.name, device.id), "")
+            if device.trouble and device.trouble != trouble:
+                yield News(
+                    level="warning",
+                    about=device.id,
+                    text=f"not available as {resource.name}: {device.trouble}",
+                )
+            elif trouble and not device.trouble:
+                yield News(level="info", about=device.id, text=f"available again as {resource.name}")
+    if old.waiting != new.waiting:
+        yield News(level="info", about="offer", text=f"waiting: {new.waiting}" if new.waiting else "ready to offer")
+    counts = {resource.name: len(resource.devices) for resource in old.resources}
+    for resource in new.resources:
+        if counts.pop(resource.name, None) != len(resource.devices):
+            yield News(level="info", about=resource.name, text=f"{len(resource.devices)} devices offered")
+    for name in counts:
+        yield News(level="info", about=name, text="no longer offered")

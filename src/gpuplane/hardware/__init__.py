@@ -1,0 +1,22 @@
+"""Devices, looked at and changed.
+
+`Hardware` is the seam: a described machine in this process, or the real driver in a process of its own.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from gpuplane.model.facts import Action, Fact
+
+
+class Hardware(Protocol):
+    """What every machine answers."""
+
+    def facts(self) -> AsyncIterator[Fact]:
+        """Looks at the machine and how its driver stands, for ever."""
+
+    async def do(self, action: Action) -> None:
+        """Change something; what became of it comes back as a fact."""
+
+    async def release(self) -> None:
+        """Let go of the driver: no open device node, no client, until the next `do(Look())`."""

@@ -1,0 +1,27 @@
+"""Files that people edit while we run.
+
+Watched by looking at them: a `stat` four times a second costs less than 0.02 % of a core, and unlike inotify it sees
+through atomic replacement, ConfigMap symlinks, overlay mounts and exhausted watch limits alike.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+
+async def contents(path: Path, every: float = 0.25) -> AsyncIterator[bytes | OSError]:
+    """The file's bytes now and after each change; an OSError where it cannot be read, once for each reason."""
+    last: object = None
+    while True:
+        found: bytes | OSError
+        try:
+            stat = path.stat()
+            state: object = (stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            if state != last:
+                found = path.read_bytes()
+        except OSError as error:
+            state, found = str(error), error
+        if state != last:
+            last = state
+            yield found
+        await asyncio.sleep(every)

@@ -1,0 +1,1 @@
+"""Everything that is said to kubelet, over its own sockets."""

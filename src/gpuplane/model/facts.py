@@ -1,0 +1,70 @@
+"""Facts: the only things that change a snapshot. Each is told by one kind of room."""
+
+from gpuplane.model.config import Asked, Settings
+from gpuplane.model.machine import Machine
+from gpuplane.model.snapshot import Allocation, Condition, Release
+from gpuplane.model.value import Value
+
+
+class _Told(Value, tag=True):
+    """Encoded with the name of its class, so that it can cross to another process."""
+
+
+class Looked(_Told):
+    """hardware: one look at the machine."""
+
+    machine: Machine
+
+
+class Stood(_Told):
+    """Any room, of its own part: how an outside thing stands now. None: the part is no more."""
+
+    part: str
+    condition: Condition | None
+
+
+class Configured(_Told):
+    """agent: a good configuration was read, under this name."""
+
+    settings: Settings
+    name: str = ""
+
+
+class NodeAsked(_Told):
+    """apiserver: what our Node object's labels and annotations ask for."""
+
+    asked: Asked
+
+
+class Listed(_Told):
+    """kubelet: what containers hold, by an answer to a question sent at `asked`."""
+
+    allocations: tuple[Allocation, ...]
+    asked: float
+
+
+class Granted(_Told):
+    """kubelet: an Allocate was answered; the container is not listed yet."""
+
+    resource: str
+    devices: tuple[str, ...]
+
+
+class ReleaseWished(_Told):
+    """An operator wants the driver let go of for a while; None takes the wish back."""
+
+    release: Release | None
+
+
+class Tick(_Told):
+    """Nothing happened but time."""
+
+
+Fact = Looked | Stood | Configured | NodeAsked | Listed | Granted | ReleaseWished | Tick
+
+
+class Look(_Told):
+    """Action: look at the machine now, taking the driver up again where it was let go of."""
+
+
+Action = Look

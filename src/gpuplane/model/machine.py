@@ -1,0 +1,91 @@
+"""What is there: one look at the machine.
+
+A GPU is a rich value. Every other kind of device is one plain `Device`, so that a kind can be added in one module.
+Units: memory in MiB, PCI addresses as sysfs writes them (`0000:1b:00.0`), NUMA nodes as the kernel counts them.
+"""
+
+from collections.abc import Mapping
+
+from gpuplane.model.value import Value
+
+
+class Fault(Value):
+    """Something wrong that a look shows. `code` is a name of the fault catalogue, `message` is for people."""
+
+    code: str
+    message: str
+
+
+class Link(Value):
+    """NVLink from one GPU to one peer: another GPU's PCI address, or `nvswitch`."""
+
+    peer: str
+    lanes: int
+
+
+class MigDevice(Value):
+    """One MIG device: a compute instance within a GPU instance."""
+
+    uuid: str
+    profile: str  # NVIDIA's name, "1g.10gb"
+    gpu_instance: int
+    compute_instance: int = 0
+    slot: int = 0  # NVML's index among the GPU's MIG devices
+    memory_mib: int = 0
+    nodes: tuple[str, ...] = ()  # its two /dev/nvidia-caps nodes; the parent's node comes with the parent
+    faults: tuple[Fault, ...] = ()
+
+
+class Mig(Value):
+    """A MIG-capable GPU's partitioning. Absent on a GPU that cannot be partitioned."""
+
+    enabled: bool = False
+    devices: tuple[MigDevice, ...] = ()
+
+
+class Gpu(Value):
+    """One GPU. What the driver could not tell is empty, and the reason stands in `faults`."""
+
+    index: int  # NVML's: the order of PCI addresses
+    uuid: str = ""
+    minor: int | None = None  # of /dev/nvidia<minor>
+    model: str = ""
+    memory_mib: int = 0
+    compute_capability: str = ""  # "9.0"
+    pci: str = ""
+    numa: int | None = None
+    mig: Mig | None = None
+    links: tuple[Link, ...] = ()
+    distances: Mapping[str, str] = {}  # another GPU's PCI address → PIX, PXB, PHB, NODE or SYS, as nvidia-smi says it
+    nodes: tuple[str, ...] = ()  # /dev/nvidia<minor>
+    faults: tuple[Fault, ...] = ()
+
+
+class Device(Value):
+    """A device of any other kind."""
+
+    id: str
+    kind: str
+    numa: int | None = None
+    pci: str = ""
+    nodes: tuple[str, ...] = ()
+    attributes: Mapping[str, str] = {}
+    faults: tuple[Fault, ...] = ()
+
+
+class Driver(Value):
+    """The GPU driver: its version ("580.95.05") and the newest CUDA that it speaks ("13.0")."""
+
+    version: str = ""
+    cuda: str = ""
+
+
+class Machine(Value):
+    """One look. `gpus` is None where the GPUs could not be counted; `faults` then says why."""
+
+    driver: Driver | None = None
+    gpus: tuple[Gpu, ...] | None = None
+    switches: tuple[str, ...] = ()  # PCI addresses of NVSwitches
+    nodes: tuple[str, ...] = ()  # control nodes that exist: /dev/nvidiactl, /dev/nvidia-uvm, IMEX channels…
+    devices: tuple[Device, ...] = ()
+    faults: tuple[Fault, ...] = ()

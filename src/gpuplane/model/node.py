@@ -1,0 +1,27 @@
+"""What a room sees of the node: the newest snapshot, a way to tell it facts, and two ways to wait."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from gpuplane.model.facts import Fact
+from gpuplane.model.snapshot import Snapshot
+
+
+class Node(Protocol):
+    """Implemented once, in `agent`. All of it belongs to one event loop."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest picture."""
+
+    def now(self) -> float:
+        """Seconds of CLOCK_BOOTTIME."""
+
+    def tell(self, fact: Fact) -> None:
+        """The world has changed."""
+
+    def changes(self) -> AsyncIterator[Snapshot]:
+        """The snapshot now and each newest one after it; those that came and went between may be skipped."""
+
+    async def until(self, ready: Callable[[Snapshot], bool], deadline: float) -> bool:
+        """Whether a snapshot came to be ready within `deadline` seconds."""

@@ -1,0 +1,56 @@
+"""The picture of a node: everything known, at one moment.
+
+Five fields, each with one kind of truth and one source; nothing that Kubernetes sees is kept, all of it is derived.
+Times are seconds of CLOCK_BOOTTIME, which runs on while the agent is dead; `boot_id` says which boot they count from.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from gpuplane.model.config import Config
+from gpuplane.model.machine import Machine
+from gpuplane.model.value import Value
+
+
+class Allocation(Value):
+    """Devices of one resource that one container holds. `pod` is "namespace/name"; "" while kubelet admits it."""
+
+    resource: str
+    devices: tuple[str, ...]
+    pod: str = ""
+    container: str = ""
+    since: float = 0.0  # when we granted it; 0 for what kubelet listed
+
+
+class Condition(Value):
+    """How one outside thing stands, since when and why, as the room that deals with it says."""
+
+    standing: Literal["ok", "waiting", "failing"]
+    reason: str = ""
+    since: float = 0.0  # set by `step` when the standing changes
+
+
+class Release(Value):
+    """A promise to keep our hands off the driver until a time."""
+
+    until: float
+    why: str
+
+
+class Ledger(Value):
+    """What we decided or promised and nobody else can tell us. The only part that is written to disk."""
+
+    boot_id: str = ""
+    release: Release | None = None
+    config_name: str | None = None  # the named config last in force
+
+
+class Snapshot(Value):
+    """The whole picture. `generation` counts the changes."""
+
+    generation: int = 0
+    machine: Machine | None = None  # None: not looked yet
+    config: Config = Config()
+    allocations: tuple[Allocation, ...] | None = None  # None: not asked yet
+    conditions: Mapping[str, Condition] = {}
+    ledger: Ledger = Ledger()

@@ -1,0 +1,92 @@
+"""What views return: what Kubernetes sees, derived from one snapshot."""
+
+from collections.abc import Mapping
+
+from gpuplane.model.value import Value
+
+
+class Unit(Value):
+    """A physical thing that can be given out: a whole GPU, or a MIG device of one."""
+
+    id: str  # GPU-… or MIG-…
+    gpu: str  # UUID of the GPU that it is or lies in
+    index: str  # "0", or "0:1" for MIG device 1 of GPU 0
+    model: str
+    profile: str = ""  # the MIG profile; "" for a whole GPU
+    numa: int | None = None
+    pci: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+class Offered(Value):
+    """One device id as kubelet sees it. It is healthy while `trouble` is empty."""
+
+    id: str
+    unit: Unit
+    trouble: str = ""
+
+
+class Resource(Value):
+    """One resource name with its devices, in the order of their ids' units."""
+
+    name: str
+    devices: tuple[Offered, ...]
+    shared: bool = False
+    one_share_only: bool = False  # a request for more than one share is refused
+
+
+class Left(Value):
+    """A unit that is not offered under any name, and why."""
+
+    unit: str
+    reason: str
+
+
+class Offer(Value):
+    """What this node advertises. While `waiting` says why, nothing may be registered yet."""
+
+    waiting: str = ""
+    resources: tuple[Resource, ...] = ()
+    left: tuple[Left, ...] = ()
+
+    def resource(self, name: str) -> Resource | None:
+        """The resource of that name, or None."""
+        return next((each for each in self.resources if each.name == name), None)
+
+
+class Mount(Value):
+    """A host path seen inside a container."""
+
+    container: str
+    host: str
+    read_only: bool = False
+
+
+class Node(Value):
+    """A device node for a container."""
+
+    container: str
+    host: str
+    permissions: str = "rw"
+
+
+class Edits(Value):
+    """What a container gets."""
+
+    env: Mapping[str, str] = {}
+    mounts: tuple[Mount, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    annotations: Mapping[str, str] = {}
+    cdi: tuple[str, ...] = ()
+
+
+class News(Value):
+    """One thing worth saying once: a log line, later an Event and a counter."""
+
+    level: str  # info, warning or error
+    about: str  # a GPU's UUID, a resource, a part
+    text: str
+
+
+class Refused(Exception):
+    """A request that is answered by an error: what was wrong, of which device, and what to do."""

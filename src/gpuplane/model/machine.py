@@ -5,6 +5,7 @@ Units: memory in MiB, PCI addresses as sysfs writes them (`0000:1b:00.0`), NUMA 
 """
 
 from collections.abc import Mapping
+from typing import Literal
 
 from gpuplane.model.value import Value
 
@@ -89,3 +90,18 @@ class Machine(Value):
     nodes: tuple[str, ...] = ()  # control nodes that exist: /dev/nvidiactl, /dev/nvidia-uvm, IMEX channels…
     devices: tuple[Device, ...] = ()
     faults: tuple[Fault, ...] = ()
+
+
+class Failure(Value):
+    """A driver call that does not answer as it should, in a described machine and in the NVML stand-in alike."""
+
+    effect: Literal["error", "hang", "crash"]
+    call: str = "*"  # the NVML function, "nvmlDeviceGetName"; `*` matches any run
+    gpu: int | None = None  # calls about the GPU of this index; None: calls about none
+    error: str = "UNKNOWN"  # NVML's error of an `error`: "GPU_IS_LOST"
+
+
+class MachineFile(Machine):
+    """A machine as a person describes it, and what of its driver fails."""
+
+    failures: tuple[Failure, ...] = ()

@@ -3,16 +3,26 @@
 from gpuplane.model.machine import Gpu
 from gpuplane.model.snapshot import Snapshot
 
-SILENCE = 30.0
-"""Seconds that the driver may be silent before its GPUs count as lost."""
+PATIENCE = {"driver": 30.0}
+"""Seconds that a part may fail before what it speaks for counts as lost. A silent driver's GPUs are served so long."""
 
 
 def trouble(snapshot: Snapshot, gpu: Gpu) -> str:
-    """Why this GPU must not be given out now; "" if it may. Shape: sentences for an operator."""
-    machine, release = snapshot.machine, snapshot.ledger.release
-    faults = [*(machine.faults if machine else ()), *gpu.faults]
+    """Why this GPU must not be given out now, for an operator to read; "" if it may."""
+    reasons = []
+    if away := released(snapshot):
+        reasons.append(f"the driver is let go of: {away}")
+    driver = snapshot.conditions.get("driver")
+    if driver is not None and driver.overdue:
+        reasons.append(f"the driver does not answer: {driver.reason}")
+    faults = [*(snapshot.machine.faults if snapshot.machine else ()), *gpu.faults]
+    reasons += [f"{fault.code}: {fault.message}" for fault in faults]
+    return "; ".join(reasons)
+
+
+def released(snapshot: Snapshot) -> str:
+    """Why the driver has to be let go of now: an operator's word here, or on our Node object; "" if it need not."""
+    release, asked = snapshot.ledger.release, snapshot.config.asked
     if release is not None:
-        return f"the driver is let go of: {release.why}"
-    if snapshot.config.asked is not None and snapshot.config.asked.release:
-        return f"the driver is let go of: {snapshot.config.asked.release}"
-    return "; ".join(f"{fault.code}: {fault.message}" for fault in faults)
+        return release.why
+    return asked.release if asked is not None else ""

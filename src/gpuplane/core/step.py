@@ -11,6 +11,7 @@ Rules that must stay put:
 from collections.abc import Iterator
 
 from gpuplane.core import sight
+from gpuplane.core.health import PATIENCE
 from gpuplane.core.resources.offer import offer
 from gpuplane.model.facts import (
     Configured,
@@ -64,8 +65,9 @@ def _stand(snapshot: Snapshot, part: str, condition: Condition | None, now: floa
     if condition is None:
         return others
     before = snapshot.conditions.get(part)
-    same = before is not None and before.standing == condition.standing
-    return {**others, part: condition.but(since=before.since if before and same else now)}
+    if before is not None and before.standing == condition.standing:
+        return {**others, part: condition.but(since=before.since, overdue=before.overdue)}
+    return {**others, part: condition.but(since=now, overdue=False)}
 
 
 def _shown(grant: Allocation, listed: tuple[Allocation, ...]) -> bool:
@@ -75,13 +77,25 @@ def _shown(grant: Allocation, listed: tuple[Allocation, ...]) -> bool:
 def _expire(snapshot: Snapshot, now: float) -> Snapshot:
     release = snapshot.ledger.release
     if release is not None and release.until <= now:
-        return snapshot.but(ledger=snapshot.ledger.but(release=None))
+        snapshot = snapshot.but(ledger=snapshot.ledger.but(release=None))
+    for part, since in _pending(snapshot):
+        if since + PATIENCE[part] <= now:
+            late = snapshot.conditions[part].but(overdue=True)
+            snapshot = snapshot.but(conditions={**snapshot.conditions, part: late})
     return snapshot
+
+
+def _pending(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
+    """The failing conditions that are not overdue yet but will be: (part, since)."""
+    for part in PATIENCE:
+        condition = snapshot.conditions.get(part)
+        if condition is not None and condition.standing == "failing" and not condition.overdue:
+            yield part, condition.since
 
 
 def due(snapshot: Snapshot) -> float | None:
     """When time alone changes something next, or None."""
-    times = []
+    times = [since + PATIENCE[part] for part, since in _pending(snapshot)]
     if snapshot.ledger.release is not None:
         times.append(snapshot.ledger.release.until)
     return min(times, default=None)

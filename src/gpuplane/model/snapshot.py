@@ -23,11 +23,16 @@ class Allocation(Value):
 
 
 class Condition(Value):
-    """How one outside thing stands, since when and why, as the room that deals with it says."""
+    """How one outside thing stands, since when and why, as the room that deals with it says.
+
+    `since` and `overdue` are the step's: when the standing began, and whether it has failed for too long.
+    """
 
     standing: Literal["ok", "waiting", "failing"]
     reason: str = ""
-    since: float = 0.0  # set by `step` when the standing changes
+    detail: str = ""  # which one exactly, for machines; makes no news
+    since: float = 0.0
+    overdue: bool = False
 
 
 class Release(Value):

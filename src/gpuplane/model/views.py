@@ -88,5 +88,13 @@ class News(Value):
     text: str
 
 
+class Gauge(Value):
+    """One metric: its series are (labels, value)."""
+
+    name: str
+    help: str
+    series: tuple[tuple[Mapping[str, str], float], ...] = ()
+
+
 class Refused(Exception):
     """A request that is answered by an error: what was wrong, of which device, and what to do."""

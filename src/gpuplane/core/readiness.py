@@ -1,0 +1,22 @@
+"""Whether the agent does its job: what /readyz answers."""
+
+from gpuplane.core.resources.offer import offer
+from gpuplane.model.snapshot import Snapshot
+
+
+def unready(snapshot: Snapshot) -> str:
+    """Why the agent is not ready; "" if it is.
+
+    It is ready while kubelet has accepted every resource and reads its list, and also while there is nothing to
+    advertise and the reason is known: a driver that is away, or a machine without GPUs, is nothing a restart could cure.
+    """
+    if snapshot.machine is not None and snapshot.machine.gpus is None:
+        return ""
+    offered = offer(snapshot)
+    if offered.waiting:
+        return offered.waiting
+    for resource in offered.resources:
+        condition = snapshot.conditions.get(f"plugin/{resource.name}")
+        if condition is None or condition.standing != "ok":
+            return f"{resource.name}: {condition.reason if condition else 'not registered yet'}"
+    return ""

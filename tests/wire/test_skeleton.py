@@ -35,7 +35,7 @@ async def test_register_allocate_fault_and_restart(tmp_path: Path) -> None:
     """Devices come up, a pod is admitted, a fault reaches kubelet, a restart of kubelet is survived."""
     machine = tmp_path / "machine.yaml"
     machine.write_text(MACHINE % "")
-    async with agent("--machine", machine, "--kubelet-root", tmp_path):
+    async with agent("--machine", machine, "--kubelet-root", tmp_path, "--state-dir", tmp_path / "state"):
         async with Kubelet(tmp_path) as kubelet:
             await kubelet.until_capacity("nvidia.com/gpu", 2, 2)
             got = await kubelet.admit("default/train", "nvidia.com/gpu", 1)

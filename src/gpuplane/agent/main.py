@@ -1,43 +1,138 @@
-"""The agent: which parts there are, and how they start and stop."""
+"""The agent: which parts there are, and how they start and stop.
+
+Three kinds of parts and no fourth: those that watch the world and tell facts, those that serve requests from the
+snapshot, and those that reconcile a part of the world with a view. Each is restarted alone when it raises.
+"""
 
 import asyncio
+import logging
 import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+from gpuplane.agent.configure import Source, configure
+from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep
+from gpuplane.core.health import released
 from gpuplane.hardware import Hardware
-from gpuplane.hardware.described import Described
-from gpuplane.host.files import contents
+from gpuplane.host.state import boot_id, keep_stored, load, locked
 from gpuplane.kubelet.podresources import allocations
 from gpuplane.kubelet.registration import plugins
-from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.facts import Look, Remembered, Stood
+from gpuplane.model.snapshot import Condition, Ledger, Snapshot
+from gpuplane.model.value import Value
+
+log = logging.getLogger("gpuplane")
+
+Parts = dict[str, Callable[[], Awaitable[None]]]
 
 
-async def run(machine: Path, kubelet_root: Path) -> None:
+class Options(Value):
+    """How one agent is set up. Paths are as this process sees them."""
+
+    kubelet_root: Path
+    state_dir: Path
+    config: Source = Source()
+    node_name: str = ""  # "" for no API server
+    kubeconfig: Path | None = None
+    metrics: tuple[str, int] | None = None  # host and port; None: no listening
+
+
+async def run(options: Options, hardware: Hardware) -> None:
     """Run the agent until a signal asks it to stop."""
-    node = Node(Snapshot())
-    node.tell(Configured(Settings()))
-    hardware = Described(contents(machine, every=0.05), machine.name)
-    parts = {
-        "clock": node.tick,
-        "hardware": lambda: watch(node, hardware),
-        "allocations": lambda: allocations(node, kubelet_root / "pod-resources/kubelet.sock"),
-        "plugins": lambda: plugins(node, kubelet_root / "device-plugins"),
-    }
     stop = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
-    running = [asyncio.create_task(keep(node, part, start), name=part) for part, start in parts.items()]
-    await stop.wait()
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
+    node = Node(Snapshot(ledger=Ledger(boot_id=boot_id())))
+    running = _start(node, _watched_from_the_start(node, options))
+    async with AsyncExitStack() as stack:
+        stopped = asyncio.create_task(stop.wait())
+        remembering = asyncio.create_task(_remember(node, options.state_dir, stack))
+        await asyncio.wait((stopped, remembering), return_when=asyncio.FIRST_COMPLETED)
+        if not stop.is_set():
+            running += _start(node, _parts(node, options, hardware))
+            await stop.wait()
+        log.info("stopping")
+        for task in (remembering, stopped, *running):
+            task.cancel()
+        await asyncio.gather(remembering, stopped, *running, return_exceptions=True)
+        await hardware.release()
 
 
-async def watch(node: Node, hardware: Hardware) -> None:
+def _watched_from_the_start(node: Node, options: Options) -> Parts:
+    if options.metrics is None:
+        return {}
+    host, port = options.metrics
+
+    async def serve_status() -> None:
+        from gpuplane.agent.status import status  # 50 ms of imports that registering need not wait for
+
+        await status(node, host, port)
+
+    return {"status": serve_status}
+
+
+def _parts(node: Node, options: Options, hardware: Hardware) -> Parts:
+    kubelet = options.kubelet_root
+    parts: Parts = {
+        # watch
+        "clock": node.tick,
+        "hardware": lambda: _watch(node, hardware),
+        "configuration": lambda: configure(node, options.config),
+        "allocations": lambda: allocations(node, kubelet / "pod-resources/kubelet.sock"),
+        # serve
+        "control": lambda: control(node, options.state_dir / "control.sock"),
+        # serve and reconcile
+        "plugins": lambda: plugins(node, kubelet / "device-plugins"),
+        # reconcile
+        "store": lambda: keep_stored(node, options.state_dir),
+        "release": lambda: _let_go(node, hardware),
+    }
+    if options.node_name:
+        parts["apiserver"] = lambda: _watch_node(node, options)
+    return parts
+
+
+def _start(node: Node, parts: Parts) -> list[asyncio.Task[None]]:
+    return [asyncio.create_task(keep(node, part, start), name=part) for part, start in parts.items()]
+
+
+async def _remember(node: Node, state_dir: Path, stack: AsyncExitStack) -> None:
+    """Take the state directory, waiting for whoever has it, and what it remembers.
+
+    A directory that cannot be used costs the memory, not the node's GPUs.
+    """
+    try:
+        async for owner in await stack.enter_async_context(locked(state_dir)):
+            reason = f"{state_dir} belongs to another agent, {owner}: waiting until it ends"
+            node.tell(Stood("state", Condition(standing="waiting", reason=reason)))
+        ledger, problems = load(state_dir, node.snapshot.ledger.boot_id)
+        node.tell(Remembered(ledger))
+        for problem in problems:
+            log.error("%s", problem)
+    except OSError as error:
+        reason = f"{error.filename}: {error.strerror}: what this agent promises is forgotten when it ends"
+        node.tell(Stood("state", Condition(standing="failing", reason=reason)))
+
+
+async def _watch(node: Node, hardware: Hardware) -> None:
     """The machine becomes facts."""
     async for fact in hardware.facts():
         node.tell(fact)
+
+
+async def _let_go(node: Node, hardware: Hardware) -> None:
+    """Hands off the driver while somebody wishes so."""
+    away = False
+    async for snapshot in node.changes():
+        if bool(released(snapshot)) != away:
+            away = not away
+            await (hardware.release() if away else hardware.do(Look()))
+
+
+async def _watch_node(node: Node, options: Options) -> None:
+    from gpuplane.apiserver.node import watch_node  # the API client is heavy, and not every agent has an API server
+
+    await watch_node(node, options.node_name, options.kubeconfig)

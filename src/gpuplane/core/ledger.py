@@ -1,6 +1,10 @@
 """What a restart remembers, and what a reboot makes untrue."""
 
-from gpuplane.model.snapshot import Ledger
+import hashlib
+
+import msgspec
+
+from gpuplane.model.snapshot import Ledger, Snapshot
 
 
 def carry(ledger: Ledger, boot_id: str) -> Ledger:
@@ -12,3 +16,14 @@ def carry(ledger: Ledger, boot_id: str) -> Ledger:
     if ledger.boot_id == boot_id:
         return ledger
     return Ledger(boot_id=boot_id, config_name=ledger.config_name)
+
+
+def digest(ledger: Ledger) -> str:
+    """Which ledger this is, for saying which one the disk holds."""
+    return hashlib.sha256(msgspec.json.encode(ledger, order="sorted")).hexdigest()[:16]
+
+
+def stored(snapshot: Snapshot) -> bool:
+    """Whether the disk holds all that the ledger says: only then may a promise be answered."""
+    state = snapshot.conditions.get("state")
+    return state is not None and state.standing == "ok" and state.detail == digest(snapshot.ledger)

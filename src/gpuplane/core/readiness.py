@@ -8,7 +8,7 @@ def unready(snapshot: Snapshot) -> str:
     """Why the agent is not ready; "" if it is.
 
     It is ready while kubelet has accepted every resource and reads its list, and also while there is nothing to
-    advertise and the reason is known: a driver that is away, or a machine without GPUs, is nothing a restart could cure.
+    advertise and the reason is known: a driver that is away, or a machine without GPUs, is not cured by a restart.
     """
     if snapshot.machine is not None and snapshot.machine.gpus is None:
         return ""

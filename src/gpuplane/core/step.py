@@ -20,6 +20,7 @@ from gpuplane.model.facts import (
     Listed,
     Looked,
     NodeAsked,
+    Remembered,
     ReleaseWished,
     Stood,
     Tick,
@@ -44,7 +45,7 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
         case Stood(part, condition):
             return snapshot.but(conditions=_stand(snapshot, part, condition, now))
         case Configured(settings, name):
-            config = snapshot.config.but(settings=settings, name=name)
+            config = snapshot.config.but(settings=settings, name=name or "")
             return snapshot.but(config=config, ledger=snapshot.ledger.but(config_name=name))
         case NodeAsked(asked):
             return snapshot.but(config=snapshot.config.but(asked=asked))
@@ -54,6 +55,8 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
         case Granted(resource, devices):
             grant = Allocation(resource=resource, devices=devices, since=now)
             return snapshot.but(allocations=(*(snapshot.allocations or ()), grant))
+        case Remembered(ledger):
+            return snapshot.but(ledger=ledger)
         case ReleaseWished(release):
             return snapshot.but(ledger=snapshot.ledger.but(release=release))
         case Tick():

@@ -25,3 +25,20 @@ async def contents(path: Path, every: float = 0.25) -> AsyncIterator[bytes | OSE
             last = state
             yield found
         await asyncio.sleep(every)
+
+
+async def folder(path: Path, every: float = 0.25) -> AsyncIterator[dict[str, bytes] | OSError]:
+    """The files of a mounted ConfigMap by name, now and after each change; what begins with a dot is kubelet's."""
+    last: object = None
+    while True:
+        found: dict[str, bytes] | OSError
+        try:
+            files = sorted(each for each in path.iterdir() if not each.name.startswith(".") and each.is_file())
+            found = {each.name: each.read_bytes() for each in files}
+            state: object = found
+        except OSError as error:
+            state, found = str(error), error
+        if state != last:
+            last = state
+            yield found
+        await asyncio.sleep(every)

@@ -2,7 +2,7 @@
 
 from gpuplane.model.config import Asked, Settings
 from gpuplane.model.machine import Machine
-from gpuplane.model.snapshot import Allocation, Condition, Release
+from gpuplane.model.snapshot import Allocation, Condition, Ledger, Release
 from gpuplane.model.value import Value
 
 
@@ -24,10 +24,10 @@ class Stood(_Told):
 
 
 class Configured(_Told):
-    """agent: a good configuration was read, under this name."""
+    """agent: a good configuration was read; `name` where it is one of several named ones."""
 
     settings: Settings
-    name: str = ""
+    name: str | None = None
 
 
 class NodeAsked(_Told):
@@ -50,6 +50,12 @@ class Granted(_Told):
     devices: tuple[str, ...]
 
 
+class Remembered(_Told):
+    """host: the ledger as the state directory holds it, at our start."""
+
+    ledger: Ledger
+
+
 class ReleaseWished(_Told):
     """An operator wants the driver let go of for a while; None takes the wish back."""
 
@@ -60,7 +66,7 @@ class Tick(_Told):
     """Nothing happened but time."""
 
 
-Fact = Looked | Stood | Configured | NodeAsked | Listed | Granted | ReleaseWished | Tick
+Fact = Looked | Stood | Configured | NodeAsked | Listed | Granted | Remembered | ReleaseWished | Tick
 
 
 class Look(_Told):

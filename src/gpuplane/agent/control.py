@@ -1,0 +1,66 @@
+"""The control socket: how the command line reaches a running agent.
+
+It lies in the state directory with mode 0600. One JSON document a line each way. A request shows the picture or adds
+a wish to the ledger; nothing is done by the request itself, and a wish is on disk before its answer leaves.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import msgspec
+
+from gpuplane.core.ledger import stored
+from gpuplane.core.resources.offer import offer
+from gpuplane.model.control import Answer, Ask, LetGo, Picture, Show, TakeUp
+from gpuplane.model.facts import ReleaseWished
+from gpuplane.model.node import Node
+from gpuplane.model.snapshot import Release
+
+LONGEST_RELEASE = 7 * 24 * 3600.0
+log = logging.getLogger(__name__)
+
+
+async def control(node: Node, path: Path) -> None:
+    """Answer on the socket for ever. The state directory is locked, so a socket that stands there is a dead agent's."""
+    path.unlink(missing_ok=True)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(10):
+                line = await reader.readline()
+            writer.write(msgspec.json.encode(await answer(node, line)) + b"\n")
+            await writer.drain()
+        except (OSError, TimeoutError, ValueError) as error:
+            log.info("control socket: %s", error)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_unix_server(serve, path)
+    path.chmod(0o600)
+    async with server:
+        await server.serve_forever()
+
+
+async def answer(node: Node, line: bytes) -> Answer:
+    """The answer to one request line."""
+    try:
+        ask: Ask = msgspec.json.decode(line, type=Ask)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return Answer(error=f"not a request: {error}")
+    match ask:
+        case Show():
+            return Answer(picture=Picture(snapshot=node.snapshot, offer=offer(node.snapshot), now=node.now()))
+        case LetGo(seconds, why):
+            if not 0 < seconds <= LONGEST_RELEASE or not why.strip():
+                return Answer(error="a release needs a reason, and a time of at most seven days")
+            return await _wish(node, Release(until=node.now() + seconds, why=why.strip()))
+        case TakeUp():
+            return await _wish(node, None)
+
+
+async def _wish(node: Node, release: Release | None) -> Answer:
+    node.tell(ReleaseWished(release))
+    if await node.until(stored, deadline=5.0):
+        return Answer()
+    return Answer(error="it holds for now, but could not be written to the state directory: see the agent's log")

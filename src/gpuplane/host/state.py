@@ -1,0 +1,123 @@
+"""The state directory: the ledger on disk, and the lock that keeps a second agent away from it.
+
+One small versioned file for each part of the ledger, written to the side, synced and renamed: after a crash at any
+point the file holds the old value or the new one. An unreadable file costs only itself: it is set aside under a name
+that says so, and its part starts empty. Syncing to disk happens in a thread, never on the event loop.
+"""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpuplane.core.ledger import carry, digest
+from gpuplane.model.facts import Stood
+from gpuplane.model.node import Node
+from gpuplane.model.snapshot import Condition, Ledger
+
+VERSION = 1
+PARTS = {field.name: field.type for field in msgspec.structs.fields(Ledger) if field.name != "boot_id"}
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    version: int
+    boot_id: str
+    value: msgspec.Raw
+
+
+def boot_id(root: Path = Path("/")) -> str:
+    """The kernel's name for this boot; "" where it does not tell."""
+    with suppress(OSError):
+        return (root / "proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def load(directory: Path, boot: str) -> tuple[Ledger, list[str]]:
+    """The ledger as it holds in this boot, and what could not be read and where it was set aside. Raises OSError."""
+    ledger, problems = Ledger(boot_id=boot), []
+    for part, kind in PARTS.items():
+        path = _path(directory, part)
+        try:
+            file = msgspec.json.decode(path.read_bytes(), type=_File)
+            if file.version != VERSION:
+                raise msgspec.ValidationError(f"version {file.version} is not {VERSION}, the one known here")
+            value = msgspec.json.decode(file.value, type=kind)
+        except FileNotFoundError:
+            continue
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            aside = path.with_suffix(".unreadable")
+            path.replace(aside)
+            problems.append(f"{path}: {error}; set aside as {aside.name}, and {part} starts empty")
+        else:
+            carried = carry(Ledger(boot_id=file.boot_id, **{part: value}), boot)
+            ledger = ledger.but(**{part: getattr(carried, part)})
+    return ledger, problems
+
+
+async def keep_stored(node: Node, directory: Path) -> None:
+    """Reconcile the directory with the ledger, for ever. The condition `state` says which ledger the disk holds."""
+    written: dict[str, Any] = {}
+    async for snapshot in node.changes():
+        ledger = snapshot.ledger
+        for part in PARTS:
+            value = getattr(ledger, part)
+            if part not in written or written[part] != value:
+                await asyncio.to_thread(_write, directory, part, value, ledger.boot_id)
+                written[part] = value
+        node.tell(Stood("state", Condition(standing="ok", reason=str(directory), detail=digest(ledger))))
+
+
+def _write(directory: Path, part: str, value: Any, boot: str) -> None:
+    path = _path(directory, part)
+    if value is None:
+        path.unlink(missing_ok=True)
+    else:
+        aside = path.with_suffix(".new")
+        data = msgspec.json.encode({"version": VERSION, "boot_id": boot, "value": value})
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _path(directory: Path, part: str) -> Path:
+    return directory / f"{part.replace('_', '-')}.json"
+
+
+@asynccontextmanager
+async def locked(directory: Path, every: float = 0.5) -> AsyncIterator[AsyncIterator[str]]:
+    """The directory's lock. Gives an iterator that yields who holds it, again and again, and ends once it is ours.
+
+    Makes the directory where it is missing, closed to others. Raises OSError.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.chmod(0o700)
+    fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    async def waiting() -> AsyncIterator[str]:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield os.pread(fd, 64, 0).decode(errors="replace").strip() or "an unknown process"
+                await asyncio.sleep(every)
+            else:
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"process {os.getpid()}\n".encode(), 0)
+                return
+
+    try:
+        yield waiting()
+    finally:
+        os.close(fd)

@@ -1,0 +1,38 @@
+"""What the command line says to a running agent, and hears from it."""
+
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.value import Value
+from gpuplane.model.views import Offer
+
+
+class Show(Value, tag=True):
+    """Show the picture of the node."""
+
+
+class LetGo(Value, tag=True):
+    """Let go of the driver for so many seconds."""
+
+    seconds: float
+    why: str
+
+
+class TakeUp(Value, tag=True):
+    """Take the driver up again before the time."""
+
+
+Ask = Show | LetGo | TakeUp
+
+
+class Picture(Value):
+    """The snapshot, and what it makes the node advertise, at `now` (CLOCK_BOOTTIME)."""
+
+    snapshot: Snapshot
+    offer: Offer
+    now: float
+
+
+class Answer(Value):
+    """To `Show` a picture; to a wish nothing, once it is on disk; otherwise an error for the person who asked."""
+
+    picture: Picture | None = None
+    error: str = ""

@@ -9,6 +9,8 @@ import sys
 
 COMMANDS = {
     "agent": "run the node agent",
+    "driver": "let go of the driver for a while, and take it up again",
+    "inspect": "what a running agent knows and advertises",
 }
 
 

@@ -11,7 +11,7 @@ Rules that must stay put:
 from collections.abc import Iterator
 
 from gpuplane.core import sight
-from gpuplane.core.health import PATIENCE
+from gpuplane.core.health import PATIENCE, released
 from gpuplane.core.resources.offer import offer
 from gpuplane.model.facts import (
     Configured,
@@ -20,8 +20,8 @@ from gpuplane.model.facts import (
     Listed,
     Looked,
     NodeAsked,
-    Remembered,
     ReleaseWished,
+    Remembered,
     Stood,
     Tick,
 )
@@ -106,6 +106,9 @@ def due(snapshot: Snapshot) -> float | None:
 
 def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """What is worth saying, once, about two snapshots that follow each other."""
+    if released(before) != released(after):
+        why = released(after)
+        yield News(level="info", about="driver", text=f"let go of: {why}" if why else "taken up again")
     for part, condition in after.conditions.items():
         last = before.conditions.get(part)
         if last is None or (last.standing, last.reason) != (condition.standing, condition.reason):

@@ -6,13 +6,14 @@ All unknown and repeated keys are reported together; of wrong types the first.
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
 import yaml
 
 T = TypeVar("T")
+Path = tuple[str | int, ...]
 
 
 class Invalid(Exception):
@@ -23,17 +24,18 @@ class Invalid(Exception):
         self.errors = errors
 
 
-def load(data: bytes, kind: type[T], file: str) -> T:
+def load(
+    data: bytes, kind: type[T], file: str, check: Callable[[T], Iterable[tuple[Path, str]]] = lambda value: ()
+) -> T:
     """The value of type `kind` that a YAML (or JSON) document holds. Raises Invalid.
 
-    Top-level keys that start with "x-" are the author's own: a place for anchors.
+    Top-level keys that start with "x-" are the author's own: a place for anchors. `check` looks at the whole value and
+    names what contradicts itself, as (path, what is wrong).
     """
     loader = yaml.CSafeLoader(data)
     try:
         node = loader.get_single_node()
-        if node is None:
-            return msgspec.convert({}, kind)
-        plain, lines = _plain(loader, node, file)
+        plain, lines = ({}, {}) if node is None else _plain(loader, node, file)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         raise Invalid([f"{file}:{mark.line + 1 if mark else 1}: not YAML: {error.problem}"]) from None
@@ -46,16 +48,21 @@ def load(data: bytes, kind: type[T], file: str) -> T:
     if unknown:
         raise Invalid(unknown)
     try:
-        return msgspec.convert(plain, kind)
+        value = msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
         text, _, where = str(error).partition(" - at `")
         path = _path(where)
-        line = next((lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines), 1)
         spot = ".".join(map(str, path)) or "the document"
-        raise Invalid([f"{file}:{line}: {spot}: {text}"]) from None
+        raise Invalid([f"{file}:{_line(lines, path)}: {spot}: {text}"]) from None
+    wrong = [f"{file}:{_line(lines, path)}: {text}" for path, text in check(value)]
+    if wrong:
+        raise Invalid(wrong)
+    return value
 
 
-Path = tuple[str | int, ...]
+def _line(lines: dict[Path, int], path: Path) -> int:
+    """The line of a path, or of the nearest thing around it that is written in the file."""
+    return next((lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines), 1)
 
 
 def _plain(loader: Any, root: yaml.Node, file: str) -> tuple[Any, dict[Path, int]]:

@@ -8,21 +8,29 @@ from gpuplane.agent.node import Node
 from gpuplane.model.facts import Stood
 from gpuplane.model.snapshot import Condition
 
-BACKOFF = (0.5, 30.0)
+BACKOFF = (0.5, 30.0)  # seconds: the first wait, and the longest
+LASTING = 60.0  # seconds of work after which a failure counts as the first
 log = logging.getLogger("gpuplane")
 
 
-async def keep(node: Node, part: str, run: Callable[[], Awaitable[None]]) -> None:
-    """Run a part for ever: whatever it raises is said, and it starts again after a back-off of its own."""
-    wait = BACKOFF[0]
+async def keep(
+    node: Node, part: str, run: Callable[[], Awaitable[None]], backoff: tuple[float, float] = BACKOFF
+) -> None:
+    """Run a part for ever: whatever it raises is said, once while it stays the same, and it starts again later."""
+    wait, last = backoff[0], ""
     while True:
         began = node.now()
         try:
             await run()
             reason = "it ended"
         except Exception as error:
-            log.exception("%s failed", part)
             reason = f"{type(error).__name__}: {error}"
-        node.tell(Stood(part, Condition(standing="failing", reason=f"{reason}; started again in {wait:g} s")))
+            if reason != last:
+                log.exception("%s failed", part)
+        last = reason
+        if node.now() - began > LASTING:
+            wait = backoff[0]
+        node.tell(Stood(part, Condition(standing="failing", reason=reason)))
         await asyncio.sleep(wait)
-        wait = BACKOFF[0] if node.now() - began > 60 else min(wait * 2, BACKOFF[1])
+        node.tell(Stood(part, None))
+        wait = min(wait * 2, backoff[1])

@@ -43,7 +43,7 @@ def ask(directory: Path, request: Ask) -> Answer:
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[float]):
     """A time as people write it: "90s", "10m", "2h", "1d". Converted to seconds."""
 
     name = "duration"

@@ -1,0 +1,72 @@
+"""The node: one writer, many followers, two ways to wait."""
+
+import asyncio
+import logging
+
+import pytest
+
+from gpuplane.agent.node import Node
+from gpuplane.agent.restart import keep
+from gpuplane.model.config import Settings
+from gpuplane.model.facts import Configured, ReleaseWished, Stood
+from gpuplane.model.snapshot import Condition, Release, Snapshot
+
+
+async def test_changes_gives_the_picture_now_and_then_the_newest() -> None:
+    """A slow follower skips what came and went between, and always ends with the newest."""
+    node, seen = Node(Snapshot()), []
+    changes = node.changes()
+    seen.append(await anext(changes))
+    for name in "abc":
+        node.tell(Configured(Settings(driver_root=name)))
+    seen.append(await anext(changes))
+
+    assert [snapshot.generation for snapshot in seen] == [0, 3]
+
+
+async def test_until_sees_a_change_and_gives_up_at_its_deadline() -> None:
+    """Waiting ends with the snapshot that is ready, or with the deadline."""
+    node = Node(Snapshot())
+    waiting = asyncio.create_task(node.until(lambda s: "x" in s.conditions, deadline=5.0))
+    await asyncio.sleep(0)
+    node.tell(Stood("x", Condition("ok")))
+
+    assert await waiting is True
+    assert await node.until(lambda s: "y" in s.conditions, deadline=0.01) is False
+
+
+async def test_time_alone_changes_the_node_when_it_is_due() -> None:
+    """The clock tells a Tick at the moment that `due` names, not before."""
+    now = 1000.0
+    node = Node(Snapshot(), now=lambda: now)
+    clock = asyncio.create_task(node.tick())
+    node.tell(ReleaseWished(Release(until=1000.02, why="x")))
+    await asyncio.sleep(0)
+    assert node.snapshot.ledger.release is not None
+    now = 1000.03
+
+    assert await node.until(lambda s: s.ledger.release is None, deadline=5.0)
+    clock.cancel()
+
+
+async def test_a_part_that_raises_is_started_again_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """What it raised is a condition while it rests, and a log line once; its next start clears the condition."""
+    node, starts, running = Node(Snapshot()), 0, asyncio.Event()
+
+    async def part() -> None:
+        nonlocal starts
+        starts += 1
+        if starts < 3:
+            raise RuntimeError("no luck")
+        running.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(keep(node, "part", part, backoff=(0.01, 0.1)))
+    assert await node.until(lambda s: "part" in s.conditions, deadline=5.0)
+    assert "no luck" in node.snapshot.conditions["part"].reason
+    async with asyncio.timeout(5):
+        await running.wait()
+    task.cancel()
+
+    assert node.snapshot.conditions == {}
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == ["part failed"]

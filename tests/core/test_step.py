@@ -1,0 +1,176 @@
+"""How a node changes: what each fact does, what time does, what is said."""
+
+import msgspec
+import pytest
+
+from gpuplane.core.resources.offer import offer
+from gpuplane.core.step import SETTLING, due, news, step
+from gpuplane.model.config import Asked, Settings
+from gpuplane.model.facts import (
+    Configured,
+    Fact,
+    Granted,
+    Listed,
+    Looked,
+    NodeAsked,
+    ReleaseWished,
+    Remembered,
+    Stood,
+    Tick,
+)
+from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.model.snapshot import Allocation, Condition, Ledger, Release, Snapshot
+
+A, B = Gpu(index=0, uuid="GPU-a", pci="0000:01:00.0"), Gpu(index=1, uuid="GPU-b", pci="0000:02:00.0")
+LOST = Fault("gpu-lost", "fell off the bus")
+
+
+NOTHING = Snapshot()
+
+
+def after(*facts: Fact, now: float = 100.0, start: Snapshot = NOTHING) -> Snapshot:
+    """The snapshot after some facts, all at one time."""
+    for fact in facts:
+        start = step(start, fact, now)
+    return start
+
+
+READY = after(Looked(Machine(gpus=(A, B))), Configured(Settings()), Listed((), asked=100.0))
+
+
+def troubles(snapshot: Snapshot) -> dict[str, str]:
+    """Device id → why it is not available, of all resources."""
+    return {device.id: device.trouble for resource in offer(snapshot).resources for device in resource.devices}
+
+
+def test_a_fact_that_changes_nothing_gives_the_same_object() -> None:
+    """Whoever follows the snapshots is not woken by a look that shows what the last one showed."""
+    assert step(READY, Looked(Machine(gpus=(A, B))), 200.0) is READY
+    assert step(READY, Tick(), 200.0) is READY
+
+
+def test_each_change_is_a_generation() -> None:
+    """Generations count the changes, one each."""
+    assert READY.generation == 3
+
+
+@pytest.mark.parametrize(
+    ("known", "missing"),
+    [
+        ((Configured(Settings()), Listed((), 0.0)), "looked at"),
+        ((Looked(Machine(gpus=(A,))), Listed((), 0.0)), "configuration"),
+        ((Looked(Machine(gpus=(A,))), Configured(Settings())), "hold"),
+        ((Looked(Machine(faults=(Fault("no-driver", "not loaded"),))), Configured(Settings())), "not loaded"),
+    ],
+)
+def test_nothing_is_offered_before_everything_is_known(known: tuple[Fact, ...], missing: str) -> None:
+    """Before the first look, configuration and list of allocations the answer is "not yet, because …"."""
+    offered = offer(after(*known))
+
+    assert offered.resources == ()
+    assert missing in offered.waiting
+
+
+def test_a_look_that_cannot_count_keeps_the_gpus_with_the_fault() -> None:
+    """Not seen is not gone: the driver went away, and its GPUs stay listed, unhealthy, with that reason."""
+    away = after(Looked(Machine(gpus=None, faults=(Fault("no-driver", "not loaded"),))), start=READY)
+
+    assert troubles(away) == {"GPU-a": "no-driver: not loaded", "GPU-b": "no-driver: not loaded"}
+    assert troubles(after(Looked(Machine(gpus=(A, B))), start=away)) == {"GPU-a": "", "GPU-b": ""}
+
+
+def test_a_gpu_that_cannot_be_described_keeps_its_name() -> None:
+    """The driver knows a lost GPU by its index only: it is the one that stood there, and only it is in trouble."""
+    lost = after(Looked(Machine(gpus=(A, Gpu(index=1, faults=(LOST,))))), start=READY)
+
+    assert troubles(lost) == {"GPU-a": "", "GPU-b": "gpu-lost: fell off the bus"}
+
+
+def test_a_gpu_that_was_never_described_is_left_with_the_reason() -> None:
+    """A GPU without a UUID cannot be offered; the others are."""
+    offered = offer(after(Looked(Machine(gpus=(A, Gpu(index=1, faults=(LOST,))))), start=READY.but(machine=None)))
+
+    assert [device.id for resource in offered.resources for device in resource.devices] == ["GPU-a"]
+    assert "fell off the bus" in offered.left[0].reason
+
+
+def test_a_gpu_that_is_counted_no_more_is_gone() -> None:
+    """Hot-unplug: a look that counts one GPU less makes the list shorter."""
+    assert troubles(after(Looked(Machine(gpus=(A,))), start=READY)) == {"GPU-a": ""}
+
+
+def test_a_silent_driver_is_served_for_a_while_and_then_lost() -> None:
+    """The last look stays in force until the driver has been silent for too long; its word heals everything."""
+    silent = step(READY, Stood("driver", Condition("failing", "silent in nvmlInit")), 100.0)
+    at = due(silent)
+
+    assert at is not None
+    assert not any(troubles(step(silent, Tick(), at - 0.1)).values())
+    lost = step(silent, Tick(), at)
+    assert all("silent in nvmlInit" in trouble for trouble in troubles(lost).values())
+    assert due(lost) is None
+    assert not any(troubles(step(lost, Stood("driver", Condition("ok")), at + 1)).values())
+
+
+def test_the_since_of_a_condition_is_when_its_standing_began() -> None:
+    """A new reason for the same standing is told, but does not restart the clock."""
+    one = step(Snapshot(), Stood("x", Condition("failing", "a")), 10.0)
+    two = step(one, Stood("x", Condition("failing", "b")), 20.0)
+    three = step(two, Stood("x", Condition("ok")), 30.0)
+
+    assert [s.conditions["x"].since for s in (one, two, three)] == [10.0, 10.0, 30.0]
+    assert step(three, Stood("x", None), 40.0).conditions == {}
+
+
+def test_a_release_withholds_everything_until_its_time() -> None:
+    """An operator's wish is state: all devices are withheld with the reason, and time ends it."""
+    away = after(ReleaseWished(Release(until=160.0, why="firmware")), start=READY)
+
+    assert set(troubles(away).values()) == {"the driver is let go of: firmware"}
+    assert due(away) == 160.0
+    back = step(away, Tick(), 160.0)
+    assert back.ledger.release is None
+    assert set(troubles(back).values()) == {""}
+
+
+def test_the_nodes_label_releases_too() -> None:
+    """What our Node object asks for withholds as an operator's command does."""
+    assert set(troubles(after(NodeAsked(Asked(release="label x")), start=READY)).values()) == {
+        "the driver is let go of: label x"
+    }
+
+
+def test_a_grant_lasts_until_kubelet_has_had_time_to_list_it() -> None:
+    """Between Allocate and pod-resources nothing is lost; a list asked long after, without it, ends it."""
+    granted = step(READY, Granted("nvidia.com/gpu", ("GPU-a",)), 100.0)
+
+    soon = step(granted, Listed((), asked=100.0 + SETTLING - 1), 200.0)
+    assert soon.allocations == granted.allocations
+    assert step(granted, Listed((), asked=100.0 + SETTLING), 200.0).allocations == ()
+    listed = Allocation("nvidia.com/gpu", ("GPU-a",), pod="ns/p", container="c")
+    assert step(granted, Listed((listed,), asked=101.0), 102.0).allocations == (listed,)
+
+
+def test_a_restart_remembers() -> None:
+    """The ledger comes back as it was told."""
+    ledger = Ledger(boot_id="b", release=Release(until=500.0, why="x"), config_name="a")
+
+    assert after(Remembered(ledger)).ledger == ledger
+
+
+def test_news_is_said_once_and_names_the_device() -> None:
+    """A fault makes one line, its end another, and a look that repeats it none."""
+    faulty = after(Looked(Machine(gpus=(A, B.but(faults=(LOST,))))), start=READY)
+
+    assert [(n.level, n.about, n.text) for n in news(READY, faulty)] == [
+        ("warning", "GPU-b", "not available as nvidia.com/gpu: gpu-lost: fell off the bus")
+    ]
+    assert list(news(faulty, faulty.but(generation=99))) == []
+    assert [n.text for n in news(faulty, READY)] == ["available again as nvidia.com/gpu"]
+
+
+def test_a_snapshot_survives_its_encoding() -> None:
+    """One definition serves in memory and as JSON."""
+    full = after(Granted("nvidia.com/gpu", ("GPU-a",)), ReleaseWished(Release(until=900.0, why="x")), start=READY)
+
+    assert msgspec.json.decode(msgspec.json.encode(full), type=Snapshot) == full

@@ -9,16 +9,21 @@ from gpuplane.model.facts import Stood
 from gpuplane.model.snapshot import Condition
 
 BACKOFF = (0.5, 30.0)  # seconds: the first wait, and the longest
-LASTING = 60.0  # seconds of work after which a failure counts as the first
+STEADY = 5.0  # seconds of work after which a part counts as well again
 log = logging.getLogger("gpuplane")
 
 
 async def keep(
-    node: Node, part: str, run: Callable[[], Awaitable[None]], backoff: tuple[float, float] = BACKOFF
+    node: Node,
+    part: str,
+    run: Callable[[], Awaitable[None]],
+    backoff: tuple[float, float] = BACKOFF,
+    steady: float = STEADY,
 ) -> None:
     """Run a part for ever: whatever it raises is said, once while it stays the same, and it starts again later."""
     wait, last = backoff[0], ""
     while True:
+        well = asyncio.get_running_loop().call_later(steady, node.tell, Stood(part, None))
         began = node.now()
         try:
             await run()
@@ -27,10 +32,11 @@ async def keep(
             reason = f"{type(error).__name__}: {error}"
             if reason != last:
                 log.exception("%s failed", part)
-        last = reason
-        if node.now() - began > LASTING:
+        finally:
+            well.cancel()
+        if node.now() - began > steady:
             wait = backoff[0]
+        last = reason
         node.tell(Stood(part, Condition(standing="failing", reason=reason)))
         await asyncio.sleep(wait)
-        node.tell(Stood(part, None))
         wait = min(wait * 2, backoff[1])

@@ -8,7 +8,7 @@ Rules that must stay put:
 - A fact that changes nothing makes no generation: whoever follows the snapshots is not woken.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpuplane.core import sight
 from gpuplane.core.health import PATIENCE, released
@@ -26,7 +26,7 @@ from gpuplane.model.facts import (
     Tick,
 )
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
-from gpuplane.model.views import News
+from gpuplane.model.views import News, Offer, Resource
 
 SETTLING = 10.0
 """Seconds that kubelet may take between our answer to Allocate and showing it in pod-resources."""
@@ -54,7 +54,7 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             return snapshot.but(allocations=(*allocations, *(a for a in recent if not _shown(a, allocations))))
         case Granted(resource, devices):
             grant = Allocation(resource=resource, devices=devices, since=now)
-            return snapshot.but(allocations=(*(snapshot.allocations or ()), grant))
+            return snapshot.but(allocations=(*_others(snapshot.allocations or (), grant), grant))
         case Remembered(ledger):
             return snapshot.but(ledger=ledger)
         case ReleaseWished(release):
@@ -71,6 +71,13 @@ def _stand(snapshot: Snapshot, part: str, condition: Condition | None, now: floa
     if before is not None and before.standing == condition.standing:
         return {**others, part: condition.but(since=before.since, overdue=before.overdue)}
     return {**others, part: condition.but(since=now, overdue=False)}
+
+
+def _others(allocations: tuple[Allocation, ...], grant: Allocation) -> Iterator[Allocation]:
+    """The allocations but for an earlier grant of the same: kubelet asks again for the next container of a pod."""
+    for each in allocations:
+        if not (each.since and each.devices == grant.devices and each.resource == grant.resource):
+            yield each
 
 
 def _shown(grant: Allocation, listed: tuple[Allocation, ...]) -> bool:
@@ -109,29 +116,43 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     if released(before) != released(after):
         why = released(after)
         yield News(level="info", about="driver", text=f"let go of: {why}" if why else "taken up again")
-    for part, condition in after.conditions.items():
-        last = before.conditions.get(part)
+    if before.conditions is not after.conditions:
+        yield from _standings(before.conditions, after.conditions)
+    old, new = offer(before), offer(after)
+    if old is not new:
+        yield from _offers(old, new)
+
+
+def _standings(before: Mapping[str, Condition], after: Mapping[str, Condition]) -> Iterator[News]:
+    for part, condition in after.items():
+        last = before.get(part)
         if last is None or (last.standing, last.reason) != (condition.standing, condition.reason):
             level = "info" if condition.standing == "ok" else "warning"
             yield News(level=level, about=part, text=f"{condition.standing}: {condition.reason}".rstrip(": "))
-    old, new = offer(before), offer(after)
-    earlier = {(r.name, d.id): d.trouble for r in old.resources for d in r.devices}
-    for resource in new.resources:
-        for device in resource.devices:
-            trouble = earlier.get((resource.name, device.id), "")
-            if device.trouble and device.trouble != trouble:
-                yield News(
-                    level="warning",
-                    about=device.id,
-                    text=f"not available as {resource.name}: {device.trouble}",
-                )
-            elif trouble and not device.trouble:
-                yield News(level="info", about=device.id, text=f"available again as {resource.name}")
-    if old.waiting != new.waiting:
-        yield News(level="info", about="offer", text=f"waiting: {new.waiting}" if new.waiting else "ready to offer")
-    counts = {resource.name: len(resource.devices) for resource in old.resources}
-    for resource in new.resources:
-        if counts.pop(resource.name, None) != len(resource.devices):
+
+
+def _offers(before: Offer, after: Offer) -> Iterator[News]:
+    earlier = {resource.name: resource for resource in before.resources}
+    for resource in after.resources:
+        yield from _troubles(earlier.get(resource.name), resource)
+    if before.waiting != after.waiting:
+        yield News(level="info", about="offer", text=f"waiting: {after.waiting}" if after.waiting else "ready to offer")
+    for resource in after.resources:
+        old = earlier.pop(resource.name, None)
+        if old is None or len(old.devices) != len(resource.devices):
             yield News(level="info", about=resource.name, text=f"{len(resource.devices)} devices offered")
-    for name in counts:
+    for name in earlier:
         yield News(level="info", about=name, text="no longer offered")
+
+
+def _troubles(before: Resource | None, after: Resource) -> Iterator[News]:
+    """What has befallen the units of a resource; once for a unit, however many ids share it."""
+    if before == after:
+        return
+    earlier = {device.unit.id: device.trouble for device in before.devices} if before else {}
+    for unit, trouble in {device.unit.id: device.trouble for device in after.devices}.items():
+        last = earlier.get(unit, "")
+        if trouble and trouble != last:
+            yield News(level="warning", about=unit, text=f"not available as {after.name}: {trouble}")
+        elif last and not trouble:
+            yield News(level="info", about=unit, text=f"available again as {after.name}")

@@ -2,38 +2,89 @@
 
 Machine and settings say which units there are and under which names; health and what containers hold say which of
 them may be given out now. A unit that may not is still listed, unhealthy, with the reason: capacity stays the truth.
+
+Each layer is remembered by the parts that it depends on. A grant changes only what containers hold; where that
+withholds nothing, the offer after it is the very same object, and nobody who follows the offer has anything to do.
 """
+
+from collections.abc import Iterator, Mapping
 
 from gpuplane.core import health
 from gpuplane.core.resources.held import withheld
 from gpuplane.core.resources.names import named
 from gpuplane.core.view import view
+from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import Offer
+from gpuplane.model.views import Offer, Offered, Resource
 
 
 @view
 def offer(snapshot: Snapshot) -> Offer:
     """What to tell kubelet. `waiting` is set, and nothing else, while too little is known to say anything."""
-    waiting = _waiting(snapshot)
-    machine, settings = snapshot.machine, snapshot.config.settings
-    if waiting or machine is None or settings is None:
+    if waiting := _waiting(snapshot):
         return Offer(waiting=waiting)
-    resources, left = named(machine, settings)
-    troubles = {gpu.uuid: health.trouble(snapshot, gpu) for gpu in machine.gpus or ()}
-    held = withheld(resources, snapshot.allocations or ())
-    return Offer(
-        resources=tuple(
-            resource.but(
-                devices=tuple(
-                    device.but(trouble=troubles[device.unit.gpu] or held.get((resource.name, device.id), ""))
-                    for device in resource.devices
-                )
-            )
-            for resource in resources
-        ),
-        left=left,
-    )
+    fit = _fit(_apart(snapshot))
+    if held := holds(snapshot):
+        return fit.but(resources=tuple(_withhold(resource, held) for resource in fit.resources))
+    return fit
+
+
+@view
+def holds(snapshot: Snapshot) -> Mapping[tuple[str, str], str]:
+    """(resource, id) → who holds it under another name, for each id that is withheld for that."""
+    if _waiting(snapshot):
+        return {}
+    return withheld(_fit(_apart(snapshot)).resources, snapshot.allocations or ())
+
+
+@view
+def known(offered: Offer) -> Mapping[str, Mapping[str, Offered]]:
+    """resource → id → device, for requests that name ids."""
+    return {resource.name: {device.id: device for device in resource.devices} for resource in offered.resources}
+
+
+def _apart(snapshot: Snapshot) -> Snapshot:
+    """The snapshot but for what containers hold."""
+    return snapshot.but(generation=0, allocations=None)
+
+
+@view
+def _fit(snapshot: Snapshot) -> Offer:
+    """The offer, as if no container held anything."""
+    machine, settings = snapshot.machine, snapshot.config.settings
+    assert machine is not None
+    assert settings is not None
+    resources, left = _named(machine, settings)
+    troubles = dict(_troubles(snapshot, machine))
+    return Offer(resources=tuple(_spoil(resource, troubles) for resource in resources), left=left)
+
+
+_named = view(named)
+
+
+def _troubles(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, str]]:
+    """(unit id, why it must not be given out) of each unit in trouble. What ails a GPU ails its MIG devices."""
+    for gpu in machine.gpus or ():
+        whole = health.trouble(snapshot, gpu)
+        if whole:
+            yield gpu.uuid, whole
+        for device in gpu.mig.devices if gpu.mig else ():
+            own = "; ".join(f"{fault.code}: {fault.message}" for fault in device.faults)
+            if whole or own:
+                yield device.uuid, whole or own
+
+
+def _spoil(resource: Resource, troubles: Mapping[str, str]) -> Resource:
+    if not troubles:
+        return resource
+    devices = (d.but(trouble=troubles[d.unit.id]) if d.unit.id in troubles else d for d in resource.devices)
+    return resource.but(devices=tuple(devices))
+
+
+def _withhold(resource: Resource, held: Mapping[tuple[str, str], str]) -> Resource:
+    reasons = {id: why for (name, id), why in held.items() if name == resource.name}
+    devices = (d.but(trouble=d.trouble or reasons[d.id]) if d.id in reasons else d for d in resource.devices)
+    return resource.but(devices=tuple(devices)) if reasons else resource
 
 
 def _waiting(snapshot: Snapshot) -> str:

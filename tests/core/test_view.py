@@ -1,0 +1,75 @@
+"""What is derived is derived once, and what has not changed is the same object."""
+
+from gpuplane.core.resources.offer import known, offer
+from gpuplane.core.step import news, step
+from gpuplane.core.view import view
+from gpuplane.model.config import Config, Settings
+from gpuplane.model.facts import Granted, Stood
+from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+
+GPU = "nvidia.com/gpu"
+
+
+def node(*gpus: Gpu, held: tuple[Allocation, ...] = ()) -> Snapshot:
+    return Snapshot(machine=Machine(gpus=gpus), config=Config(settings=Settings()), allocations=held)
+
+
+GPUS = (Gpu(index=0, uuid="GPU-a", model="T4"), Gpu(index=1, uuid="GPU-b", model="T4"))
+
+
+def test_a_view_asked_again_derives_nothing() -> None:
+    asked = []
+
+    @view
+    def double(number: int) -> int:
+        asked.append(number)
+        return number * 2
+
+    assert [double(1), double(1), double(2), double(1)] == [2, 2, 4, 2]
+    assert asked == [1, 2, 1]
+
+
+def test_an_equal_answer_to_another_question_is_the_same_object() -> None:
+    @view
+    def parity(number: int) -> list[int]:
+        return [number % 2]
+
+    first = parity(1)
+    assert parity(3) is first
+    assert parity(2) is not first
+
+
+def test_a_grant_that_withholds_nothing_leaves_the_offer_as_it_is() -> None:
+    before = node(*GPUS)
+    first = offer(before)
+    after = step(before, Granted(GPU, ("GPU-a",)), 1.0)
+    assert after is not before
+    assert offer(after) is first
+    assert known(offer(after)) is known(first)
+    assert list(news(before, after)) == []
+
+
+def test_a_condition_leaves_the_offer_as_it_is() -> None:
+    before = node(*GPUS)
+    first = offer(before)
+    after = step(before, Stood("plugin/x", Condition(standing="ok")), 1.0)
+    assert offer(after) is first
+    assert [each.about for each in news(before, after)] == ["plugin/x"]
+
+
+def test_devices_without_trouble_stay_the_same_objects() -> None:
+    """So that comparing two lists of a thousand devices compares the few that changed."""
+    before = offer(node(*GPUS)).resources[0].devices
+    faulty = GPUS[1].but(faults=(Fault(code="gpu-lost", message="fell off the bus"),))
+    after = offer(node(GPUS[0], faulty)).resources[0].devices
+    assert after[0] == before[0]
+    assert after[1].trouble == "gpu-lost: fell off the bus"
+
+
+def test_the_same_ids_granted_twice_are_one_grant() -> None:
+    """Kubelet asks again for a container that starts after an init container with the same devices."""
+    snapshot = node(*GPUS)
+    for now in (1.0, 2.0):
+        snapshot = step(snapshot, Granted(GPU, ("GPU-a",)), now)
+    assert snapshot.allocations == (Allocation(resource=GPU, devices=("GPU-a",), since=2.0),)

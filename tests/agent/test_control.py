@@ -1,0 +1,97 @@
+"""The control socket: people see the picture and make wishes; a wish is on disk before its answer leaves."""
+
+import asyncio
+import json
+import socket as socketlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpuplane.agent.control import control
+from gpuplane.agent.node import Node
+from gpuplane.host.state import keep_stored
+from gpuplane.model.control import Answer, Ask, LetGo, Show, TakeUp
+from gpuplane.model.facts import Stood
+from gpuplane.model.snapshot import Condition, Snapshot
+
+
+@asynccontextmanager
+async def listening(node: Node, directory: Path) -> AsyncIterator[Path]:
+    """A node that answers on its control socket and keeps its ledger stored."""
+    socket = directory / "control.sock"
+    tasks = [asyncio.create_task(control(node, socket)), asyncio.create_task(keep_stored(node, directory))]
+    assert await node.until(lambda s: "state" in s.conditions, deadline=5)
+    while not socket.exists():
+        await asyncio.sleep(0)
+    yield socket
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def say(socket: Path, line: bytes) -> Answer:
+    """The answer to one line."""
+    reader, writer = await asyncio.open_unix_connection(socket)
+    writer.write(line + b"\n")
+    async with asyncio.timeout(5):
+        answer = msgspec.json.decode(await reader.read(), type=Answer)
+    writer.close()
+    return answer
+
+
+async def ask(socket: Path, request: Ask) -> Answer:
+    """The answer to one request."""
+    return await say(socket, msgspec.json.encode(request))
+
+
+async def test_a_release_is_on_disk_when_its_answer_comes(tmp_path: Path) -> None:
+    """The wish is in the snapshot and in the state directory; taking it back removes both."""
+    node = Node(Snapshot())
+    async with listening(node, tmp_path) as socket:
+        assert await ask(socket, LetGo(600, "firmware")) == Answer()
+        assert json.loads((tmp_path / "release.json").read_bytes())["value"]["why"] == "firmware"
+        assert node.snapshot.ledger.release is not None
+
+        assert await ask(socket, TakeUp()) == Answer()
+        assert not (tmp_path / "release.json").exists()
+
+
+async def test_show_gives_the_picture(tmp_path: Path) -> None:
+    """The snapshot, the offer and the time that its times count against."""
+    node = Node(Snapshot(), now=lambda: 42.0)
+    node.tell(Stood("x", Condition("failing", "y")))
+    async with listening(node, tmp_path) as socket:
+        picture = (await ask(socket, Show())).picture
+
+    assert picture is not None
+    assert (picture.snapshot.conditions["x"].reason, picture.now) == ("y", 42.0)
+    assert "looked at" in picture.offer.waiting
+
+
+@pytest.mark.parametrize("line", [b"", b"x", b"{}", b'{"type":"Nope"}', b"\xff", b'{"type":"LetGo","seconds":"1"}'])
+async def test_what_is_no_request_is_answered_by_an_error(tmp_path: Path, line: bytes) -> None:
+    """Nonsense is named as such, and the socket goes on answering."""
+    async with listening(Node(Snapshot()), tmp_path) as socket:
+        assert "not a request" in (await say(socket, line)).error
+        assert (await ask(socket, Show())).picture is not None
+
+
+@pytest.mark.parametrize("wish", [LetGo(0, "x"), LetGo(-1, "x"), LetGo(1e9, "x"), LetGo(60, "  "), LetGo(60, "")])
+async def test_a_release_needs_a_bounded_time_and_a_reason(tmp_path: Path, wish: LetGo) -> None:
+    """A release without an end or a reason would withhold a node for ever, and nobody would know why."""
+    node = Node(Snapshot())
+    async with listening(node, tmp_path) as socket:
+        assert "reason" in (await ask(socket, wish)).error
+
+    assert node.snapshot.ledger.release is None
+
+
+async def test_the_socket_is_closed_to_others(tmp_path: Path) -> None:
+    """Mode 0600, also when a dead agent's socket stood there."""
+    with socketlib.socket(socketlib.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "control.sock"))
+    async with listening(Node(Snapshot()), tmp_path) as socket:
+        assert socket.stat().st_mode & 0o777 == 0o600

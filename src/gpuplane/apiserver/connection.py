@@ -1,0 +1,201 @@
+"""A connection to the API server: one collection listed, then watched.
+
+lightkube reads the configuration, in a cluster or from a kubeconfig, and signs the requests: a token that kubelet has
+renewed is read again when the old one is refused. Its own watch is not used, for what it does when things go wrong: a
+stream that ends at once is opened again without a pause, a connection that died silently is waited for without end, and
+every heartbeat of a Node is sent and decoded whole. Here:
+
+- Nothing waits for ever. A request has a deadline; a stream has a longest life, chosen at random so that the agents of
+  a cluster do not all come back together; and one that is silent for longer than the server's bookmarks are apart
+  (a minute, apiserver/pkg/storage/cacher/cacher.go) is given up.
+- The end of a stream says nothing about the server, however it came: dropped, expired (410), or by the server's own
+  clock. Whoever watches lists again, and the list tells how the server stands.
+- Only metadata crosses the wire (`as=PartialObjectMetadata`), and only the fields named here are decoded.
+
+Importing this module costs 17 MB and 100 ms: it is for agents that have an API server, and off the start path.
+"""
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import msgspec
+from lightkube import ConfigError, KubeConfig, SingleConfig
+from lightkube.config import client_adapter
+
+DEADLINE = 15.0  # seconds for one answer, or for the beginning of a stream
+SILENCE = 150.0  # seconds
+LIFE = (240.0, 480.0)  # seconds: the shortest and the longest life of a stream
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+ADVICE = {
+    401: "; its token or certificate is not taken: see the service account or the kubeconfig",
+    403: "; grant it what deploy/base/rbac.yaml grants",
+}
+log = logging.getLogger("gpuplane")
+
+
+class Away(Exception):
+    """The API server gave no word: who, what went wrong, and what to do."""
+
+
+class Metadata(msgspec.Struct):
+    """What is read of an object's or a list's metadata."""
+
+    name: str = ""
+    resourceVersion: str = ""  # noqa: N815 (the wire's name)
+    labels: Mapping[str, str] | None = None
+    annotations: Mapping[str, str] | None = None
+
+
+class Object(msgspec.Struct):
+    """Any object."""
+
+    metadata: Metadata
+
+
+class Listing(msgspec.Struct):
+    """A list as of one version of the collection."""
+
+    metadata: Metadata
+    items: list[Object]
+
+
+class Event(msgspec.Struct):
+    """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK; an ERROR ends the stream and is not shown."""
+
+    type: str
+    object: Object
+
+
+class _Kind(msgspec.Struct):
+    type: str
+
+
+class _Status(msgspec.Struct):
+    message: str = ""
+
+
+@asynccontextmanager
+async def connect(kubeconfig: Path | None) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of the API server that a kubeconfig names, or else of the cluster that we run in. Raises Away."""
+    if kubeconfig is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
+        raise Away("no kubeconfig is given, and this is no pod of a cluster (KUBERNETES_SERVICE_HOST is not set)")
+    try:
+        config = _configuration(kubeconfig)
+        client = client_adapter.AsyncClient(config, client_adapter.ConnectionParams(httpx2.Timeout(DEADLINE)))
+    except Exception as error:  # lightkube lets through whatever a malformed file makes it raise
+        raise Away(f"{kubeconfig or ACCOUNT} cannot be used: {type(error).__name__}: {error}") from error
+    async with client:
+        yield client
+
+
+def _configuration(kubeconfig: Path | None) -> SingleConfig:
+    files = KubeConfig.from_service_account(ACCOUNT) if kubeconfig is None else KubeConfig.from_file(kubeconfig)
+    config = files.get()
+    assert config is not None  # no default is given to `get`
+    return config
+
+
+async def listed(client: httpx2.AsyncClient, path: str, fields: str) -> Listing:
+    """The objects of a collection that a field selector chooses. Raises Away."""
+    try:
+        async with asyncio.timeout(DEADLINE), _answer(client, path, "PartialObjectMetadataList", fields) as answer:
+            return msgspec.json.decode(await answer.aread(), type=Listing)
+    except TimeoutError:
+        raise Away(_silent(client)) from None
+    except httpx2.HTTPError as error:
+        raise Away(f"{client.base_url}: {_root(error)}") from None
+    except msgspec.DecodeError as error:
+        raise Away(f"{client.base_url} does not answer as an API server does: {error}") from None
+
+
+@asynccontextmanager
+async def watched(
+    client: httpx2.AsyncClient, path: str, fields: str, version: str
+) -> AsyncIterator[AsyncIterator[Event]]:
+    """What changes in a collection after a version, until the stream ends. Entered once it is open. Raises Away."""
+    life = random.uniform(*LIFE)  # noqa: S311 (spreads load; no secret)
+    watch = {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": version,
+        "timeoutSeconds": str(int(life)),
+    }
+    try:
+        async with (
+            asyncio.timeout(life + DEADLINE),
+            _answer(client, path, "PartialObjectMetadata", fields, watch, SILENCE) as answer,
+        ):
+            yield _events(answer)
+    except TimeoutError:
+        log.debug("a stream of %s outlived its time", path)
+
+
+async def _events(answer: httpx2.Response) -> AsyncIterator[Event]:
+    try:
+        async for line in answer.aiter_lines():
+            if msgspec.json.decode(line, type=_Kind).type == "ERROR":
+                log.debug("a stream ended: %s", line)
+                return
+            yield msgspec.json.decode(line, type=Event)
+    except (httpx2.HTTPError, msgspec.DecodeError) as error:
+        log.debug("a stream ended: %r", error)
+
+
+@asynccontextmanager
+async def _answer(
+    client: httpx2.AsyncClient,
+    path: str,
+    shape: str,
+    fields: str,
+    parameters: Mapping[str, str] = {},
+    silence: float = DEADLINE,
+) -> AsyncIterator[httpx2.Response]:
+    """An answer whose head is read, and that is no refusal. Raises Away."""
+    request = client.build_request(
+        "GET",
+        path,
+        params={"fieldSelector": fields, **parameters},
+        headers={"Accept": f"application/json;as={shape};g=meta.k8s.io;v=v1,application/json"},
+        timeout=httpx2.Timeout(DEADLINE, read=silence),
+    )
+    try:
+        async with asyncio.timeout(DEADLINE):
+            answer = await client.send(request, stream=True)
+    except (TimeoutError, httpx2.TimeoutException):
+        raise Away(_silent(client)) from None
+    except (httpx2.HTTPError, OSError, ConfigError) as error:
+        raise Away(f"{client.base_url}: {_root(error)}") from None
+    try:
+        if answer.status_code != httpx2.codes.OK:
+            raise Away(await _refusal(client, answer))
+        yield answer
+    finally:
+        await answer.aclose()
+
+
+async def _refusal(client: httpx2.AsyncClient, answer: httpx2.Response) -> str:
+    message = ""
+    try:
+        async with asyncio.timeout(DEADLINE):
+            message = msgspec.json.decode(await answer.aread(), type=_Status).message
+    except (TimeoutError, httpx2.HTTPError, msgspec.DecodeError):
+        pass  # the code alone says enough
+    code = answer.status_code
+    return f"{client.base_url} refuses: {code} {message or answer.reason_phrase}{ADVICE.get(code, '')}"
+
+
+def _silent(client: httpx2.AsyncClient) -> str:
+    return f"{client.base_url} does not answer within {DEADLINE:g} s"
+
+
+def _root(error: BaseException) -> str:
+    """What an error goes back to: a library says "all attempts failed" where the socket said why."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return str(error) or type(error).__name__

@@ -1,0 +1,98 @@
+"""What our Node object asks of us, followed for ever.
+
+The word that stands is the last one heard: while the API server is away, while our Node object is missing, and while we
+may not read it, what was asked before stays asked, and the condition `apiserver` says what is wrong. Before the first
+word nothing is assumed.
+
+What is read, and what it means:
+- Label `nvidia.com/device-plugin.config`: the named configuration, as for NVIDIA's plugin.
+- Annotation `gpuplane.io/driver-release`: let go of the driver; its value is the reason.
+- Label `nvidia.com/gpu.deploy.device-plugin`: the GPU operator's word that no device plugin may hold the driver here,
+  "false" from an administrator, "paused-for-…" from its driver and MIG managers while they work. "true", absence and
+  every other value ask for nothing. `nvidia.com/gpu.deploy.operands=false` is not honoured: a node taken from the
+  operator to be given to us has it.
+"""
+
+import asyncio
+import importlib
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuplane.model.config import Asked
+from gpuplane.model.facts import NodeAsked, Stood
+from gpuplane.model.node import Node
+from gpuplane.model.snapshot import Condition
+
+CONFIG = "nvidia.com/device-plugin.config"
+RELEASE = "gpuplane.io/driver-release"
+DEPLOY = "nvidia.com/gpu.deploy.device-plugin"
+NODES = "/api/v1/nodes"
+BACKOFF = (0.5, 30.0)  # seconds: the first wait after a stream's end or a failure, and the longest
+STEADY = 60.0  # seconds after which a stream counts as a good one
+CLIENT = "gpuplane.apiserver.connection"
+
+
+def asked(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Asked:
+    """What the labels and annotations of a Node ask for."""
+    reasons = []
+    if RELEASE in annotations:
+        reasons.append(f"annotation {RELEASE}: {annotations[RELEASE] or 'no reason given'}")
+    deploy = labels.get(DEPLOY, "")
+    if deploy == "false" or "paused-" in deploy:
+        reasons.append(f"label {DEPLOY}={deploy}")
+    return Asked(config=labels.get(CONFIG, ""), release="; ".join(reasons))
+
+
+async def watch_node(node: Node, name: str, kubeconfig: Path | None) -> None:
+    """Tell what the Node object of this name asks for, now and on every change, for ever.
+
+    `kubeconfig` None: the cluster that this pod runs in.
+    """
+    await asyncio.to_thread(importlib.import_module, CLIENT)  # 100 ms that the event loop has better use for
+    from gpuplane.apiserver.connection import Away
+
+    rested = 0.0
+    while True:
+        began = node.now()
+        try:
+            await _follow(node, name, kubeconfig)
+        except Away as away:
+            _stand(node, "failing", str(away))
+        rested = rest(rested, node.now() - began)
+        await asyncio.sleep(rested * random.uniform(0.5, 1))  # noqa: S311 (spreads load; no secret)
+
+
+def rest(rested: float, lasted: float) -> float:
+    """Seconds to rest after a list and a stream that lasted so long: twice the rest before, or little after much."""
+    first, longest = BACKOFF
+    return first if lasted > STEADY else min(max(2 * rested, first), longest)
+
+
+async def _follow(node: Node, name: str, kubeconfig: Path | None) -> None:
+    """One list and one stream. Each begins with the configuration read anew: files are renewed while we run."""
+    from gpuplane.apiserver.connection import connect, listed, watched
+
+    ours = f"metadata.name={name}"
+    async with connect(kubeconfig) as client:
+        listing = await listed(client, NODES, ours)
+        for each in listing.items:
+            _tell(node, each.metadata.labels, each.metadata.annotations)
+        async with watched(client, NODES, ours, listing.metadata.resourceVersion) as events:
+            well = f"follows Node {name} of {client.base_url}"
+            missing = f"{client.base_url} has no Node {name}: kubelet makes it when it registers; is --node-name right?"
+            _stand(node, *(("ok", well) if listing.items else ("waiting", missing)))
+            async for event in events:
+                if event.type == "DELETED":
+                    _stand(node, "waiting", missing)
+                elif event.type in ("ADDED", "MODIFIED"):
+                    _tell(node, event.object.metadata.labels, event.object.metadata.annotations)
+                    _stand(node, "ok", well)
+
+
+def _tell(node: Node, labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None) -> None:
+    node.tell(NodeAsked(asked(labels or {}, annotations or {})))
+
+
+def _stand(node: Node, standing: str, reason: str) -> None:
+    node.tell(Stood("apiserver", Condition(standing=standing, reason=reason)))  # type: ignore[arg-type]

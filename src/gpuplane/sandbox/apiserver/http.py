@@ -1,0 +1,61 @@
+"""HTTP/1.1 on asyncio streams, as much as a client of an API server uses: bodies by length, answers in chunks."""
+
+import asyncio
+from collections.abc import AsyncIterable, Mapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+LONGEST = 1 << 20  # bytes of a request's head or body
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One request; header names in lower case."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+
+async def read(reader: asyncio.StreamReader) -> Request | None:
+    """The next request of a connection; None at its end. Raises ValueError for what is no HTTP."""
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    first, *lines = head.rstrip("\r\n").split("\r\n")
+    method, target, _ = first.split(" ")
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    length = int(headers.get("content-length", 0))
+    if length > LONGEST:
+        raise ValueError(f"a body of {length} bytes is too long")
+    url = urlsplit(target)
+    body = await reader.readexactly(length)
+    return Request(method, url.path, dict(parse_qsl(url.query, keep_blank_values=True)), headers, body)
+
+
+async def answer(writer: asyncio.StreamWriter, code: int, body: Any) -> None:
+    """Send a whole answer: JSON, or bytes as they are."""
+    data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    writer.write(_head(code, f"Content-Length: {len(data)}") + data)
+    await writer.drain()
+
+
+async def stream(writer: asyncio.StreamWriter, lines: AsyncIterable[Any]) -> None:
+    """Send an answer line by line, as JSON in chunks; the head goes at once."""
+    writer.write(_head(200, "Transfer-Encoding: chunked"))
+    await writer.drain()
+    async for line in lines:
+        data = msgspec.json.encode(line) + b"\n"
+        writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+        await writer.drain()
+    writer.write(b"0\r\n\r\n")
+    await writer.drain()
+
+
+def _head(code: int, framing: str) -> bytes:
+    return f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\nContent-Type: application/json\r\n{framing}\r\n\r\n".encode()

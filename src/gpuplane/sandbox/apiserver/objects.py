@@ -1,0 +1,165 @@
+"""Objects as an API server keeps them: plain JSON under a path, one version counter, a history to watch from.
+
+Nothing here knows a kind. A path is a collection ("/api/v1/nodes", "/api/v1/namespaces/a/pods"), an object in it, or a
+part of that object ("…/status"); the collection of all namespaces ("/api/v1/pods") holds what its namespaces hold.
+"""
+
+import copy
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+Json = dict[str, Any]
+PATH = re.compile(
+    r"(?P<prefix>/api/v1|/apis/[^/]+/[^/]+)(?:/namespaces/(?P<namespace>[^/]+)(?=/[^/]+))?"
+    r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<part>[^/]+))?"
+)
+KINDS = {"nodes": "Node", "pods": "Pod", "events": "Event", "namespaces": "Namespace"}
+
+
+class Refusal(Exception):
+    """A Status that is no success."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.reason = code, reason
+
+    def status(self) -> Json:
+        """The Status object that says so."""
+        head = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+        return {**head, "message": str(self), "reason": self.reason, "code": self.code}
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A path, taken apart; empty where a piece is absent."""
+
+    prefix: str
+    plural: str
+    namespace: str = ""
+    name: str = ""
+    part: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The kind of what is here."""
+        return KINDS.get(self.plural, self.plural.removesuffix("s").capitalize())
+
+    @property
+    def version(self) -> str:
+        """apiVersion."""
+        return self.prefix.removeprefix("/apis/").removeprefix("/api/")
+
+    def holds(self, other: "Place") -> bool:
+        """Whether an object's place is in this collection."""
+        return (self.prefix, self.plural) == (other.prefix, other.plural) and self.namespace in ("", other.namespace)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One step of the history. `old` is None for what was added, `new` for what was deleted."""
+
+    version: int
+    place: Place
+    old: Json | None
+    new: Json | None
+
+
+def place(path: str) -> Place:
+    """Where a path points. Raises Refusal."""
+    found = PATH.fullmatch(path)
+    if found is None:
+        raise Refusal(404, "NotFound", "the server could not find the requested resource")
+    return Place(**{key: value or "" for key, value in found.groupdict().items()})
+
+
+class Objects:
+    """All objects and what became of them."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.history: list[Change] = []
+        self._forgotten = 0
+        self._objects: dict[Place, Json] = {}
+
+    def has(self, where: Place) -> bool:
+        """Whether an object is there."""
+        return where in self._objects
+
+    def get(self, where: Place) -> Json:
+        """One object. Raises Refusal."""
+        found = self._objects.get(msgspec.structs.replace(where, part=""))
+        if found is None:
+            raise Refusal(404, "NotFound", f'{where.plural} "{where.name}" not found')
+        return found
+
+    def list(self, where: Place) -> Iterator[Json]:
+        """The objects of a collection, by name."""
+        held = [(each, found) for each, found in self._objects.items() if where.holds(each)]
+        return (found for _, found in sorted(held, key=lambda pair: (pair[0].namespace, pair[0].name)))
+
+    def put(self, where: Place, new: Json | None) -> Json | None:
+        """Make, change or (None) delete an object; the object as it is kept."""
+        where = msgspec.structs.replace(where, part="")
+        old = self._objects.get(where)
+        self.version += 1
+        if new is not None:
+            new = copy.deepcopy(new)
+            new.update(kind=where.kind, apiVersion=where.version)
+            metadata = new.setdefault("metadata", {})
+            metadata.update(name=where.name, resourceVersion=str(self.version), uid=f"uid-of-{where.name}")
+            if where.namespace:
+                metadata["namespace"] = where.namespace
+            self._objects[where] = new
+        elif old is not None:
+            del self._objects[where]
+            old = {**old, "metadata": {**old["metadata"], "resourceVersion": str(self.version)}}
+        self.history.append(Change(version=self.version, place=where, old=old, new=new))
+        return new
+
+    def compact(self) -> None:
+        """Forget the history: whoever wants to watch from before now is told 410."""
+        self._forgotten = self.version
+        self.history.clear()
+
+    def since(self, where: Place, version: int) -> Iterator[Change]:
+        """What became of a collection after a version. Raises Refusal, as the watch cache says it."""
+        if version < self._forgotten:
+            raise Refusal(410, "Expired", f"too old resource version: {version} ({self._forgotten})")
+        return (each for each in self.history if each.version > version and where.holds(each.place))
+
+
+def merged(old: Any, patch: Any) -> Any:
+    """A JSON merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(old) if isinstance(old, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def matches(found: Json | None, fields: str, labels: str) -> bool:
+    """Whether an object is there and has the values that both selectors ("a.b=c,d!=e") name."""
+    if found is None:
+        return False
+    own = found["metadata"].get("labels") or {}
+    return _fits(fields, lambda path: _at(found, path)) and _fits(labels, lambda key: own.get(key))
+
+
+def _fits(selector: str, value: Any) -> bool:
+    for term in filter(None, selector.split(",")):
+        key, sign, wanted = re.split(r"(!=|==?)", term, maxsplit=1)
+        if (str(value(key) or "") == wanted) == (sign == "!="):
+            return False
+    return True
+
+
+def _at(found: Mapping[str, Any], path: str) -> Any:
+    value: Any = found
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value

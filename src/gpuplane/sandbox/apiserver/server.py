@@ -1,0 +1,237 @@
+"""A small API server on a real socket, and everything that can go wrong with one.
+
+What it knows of the protocol: get, list, watch (bookmarks, expired versions, timeoutSeconds, selectors), create, update
+with the version that was read, merge patches, delete, metadata only (`as=PartialObjectMetadata`), bearer tokens, TLS.
+What it does not know: schemas, admission, defaults, paging, server-side apply.
+
+`troubles` says what happens to requests; `drop`, `finish` and `expire` to the streams that are open; `down` and `up` to
+the whole server, on the same port.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from typing import Self
+
+import msgspec
+
+from gpuplane.sandbox.apiserver.http import LONGEST, Request, answer, read, stream
+from gpuplane.sandbox.apiserver.objects import Json, Objects, Place, Refusal, matches, merged, place
+from gpuplane.sandbox.apiserver.watch import Watcher, shaped
+
+REASONS = {401: "Unauthorized", 403: "Forbidden", 429: "TooManyRequests", 500: "InternalError"}
+PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+
+
+class Trouble(msgspec.Struct):
+    """What becomes of the next `times` requests that look like "GET /api/v1/nodes" (`*` matches any run; a watch's
+    method is WATCH): a pause of `delay` seconds, then a refusal, other bytes as the answer, or a lost connection."""
+
+    request: str = "*"
+    times: int = 1
+    delay: float = 0.0
+    code: int = 0
+    message: str = ""
+    garbage: bytes = b""
+    drop: bool = False
+
+
+class ApiServer:
+    """Start it with `async with`. `objects` is all it holds, `requests` all it was asked ("GET /api/v1/nodes")."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None, tokens: set[str] | None = None, port: int = 0) -> None:
+        self.objects = Objects()
+        self.requests: list[str] = []
+        self.troubles: list[Trouble] = []
+        self.tokens = tokens  # None: everybody is let in
+        self.watchers: set[Watcher] = set()
+        self.changed = asyncio.Condition()  # notified at every request and every change of `watchers`
+        self._tls, self._port = tls, port
+        self._server: asyncio.Server | None = None
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    async def __aenter__(self) -> Self:
+        await self.up()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.down()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
+
+    def kubeconfig(self, token: str = "anyone") -> str:  # noqa: S107 (taken by whoever asks for none)
+        """A kubeconfig for it."""
+        cluster = {"name": "sandbox", "cluster": {"server": self.url}}
+        user = {"name": "sandbox", "user": {"token": token}}
+        context = {"name": "sandbox", "context": {"cluster": "sandbox", "user": "sandbox"}}
+        config = {"apiVersion": "v1", "kind": "Config", "current-context": "sandbox"}
+        return msgspec.json.encode({**config, "clusters": [cluster], "users": [user], "contexts": [context]}).decode()
+
+    async def up(self) -> None:
+        """Listen, on the same port as before."""
+        self._server = await asyncio.start_server(
+            self._connected, "127.0.0.1", self._port, ssl=self._tls, limit=LONGEST
+        )
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def down(self) -> None:
+        """Stop listening and drop every connection."""
+        assert self._server is not None
+        self._server.close()
+        await self.drop()
+        await self._server.wait_closed()
+
+    async def drop(self) -> None:
+        """Lose every connection, without a word."""
+        tasks = list(self._connections)
+        for task, writer in self._connections.items():
+            writer.transport.abort()
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def put(self, path: str, new: Json | None) -> Json | None:
+        """Make, change or (None) delete an object, as somebody else would."""
+        return self._put(place(path), new)
+
+    def bookmark(self) -> None:
+        """Tell every watcher that wants bookmarks the newest version."""
+        for watcher in self.watchers:
+            watcher.bookmark(self.objects.version)
+
+    def finish(self) -> None:
+        """End every stream in good order, as a server does when its time is over."""
+        for watcher in self.watchers:
+            watcher.end()
+
+    def expire(self) -> None:
+        """Forget the history, and tell the open streams so."""
+        self.objects.compact()
+        for watcher in self.watchers:
+            watcher.end(Refusal(410, "Expired", "too old resource version"))
+
+    async def until(self, ready: Callable[[], bool], deadline: float = 10) -> None:
+        """Wait until `ready()` holds, looked at again at every request. Raises TimeoutError."""
+        async with asyncio.timeout(deadline), self.changed:
+            await self.changed.wait_for(ready)
+
+    def _put(self, where: Place, new: Json | None) -> Json | None:
+        kept = self.objects.put(where, new)
+        for watcher in self.watchers:
+            watcher.take(self.objects.history[-1:])
+        return kept
+
+    async def _notify(self) -> None:
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections[task] = writer
+        try:
+            while (request := await read(reader)) is not None and await self._serve(request, reader, writer):
+                pass
+        except (ValueError, ConnectionError, asyncio.CancelledError):
+            pass  # what is no HTTP, and what has gone, gets no answer
+        finally:
+            del self._connections[task]
+            writer.close()
+            with suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    async def _serve(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; whether the connection goes on."""
+        watch = request.query.get("watch") in ("true", "1")
+        name = f"{'WATCH' if watch else request.method} {request.path}"
+        self.requests.append(name)
+        await self._notify()
+        try:
+            trouble = next((each for each in self.troubles if each.times and fnmatchcase(name, each.request)), None)
+            if trouble is not None:
+                trouble.times -= 1
+                await asyncio.sleep(trouble.delay)
+                if trouble.drop:
+                    return False
+                if trouble.code:
+                    raise Refusal(trouble.code, REASONS.get(trouble.code, "Unknown"), trouble.message)
+                if trouble.garbage:
+                    await answer(writer, 200, trouble.garbage)
+                    return True
+            if self.tokens is not None and request.headers.get("authorization", "")[7:] not in self.tokens:
+                raise Refusal(401, "Unauthorized", "Unauthorized")
+            if watch:
+                await self._watch(request, reader, writer)
+            else:
+                await answer(writer, 201 if request.method == "POST" else 200, self._answer(request))
+        except Refusal as refusal:
+            await answer(writer, refusal.code, refusal.status())
+        return True
+
+    def _answer(self, request: Request) -> Json:
+        where = place(request.path)
+        match request.method:
+            case "GET" if not where.name:
+                return self._list(request, where)
+            case "GET":
+                return shaped(request, self.objects.get(where))
+            case "POST":
+                return self._create(where, request)
+            case "PUT" | "PATCH":
+                return self._change(where, request)
+            case "DELETE":
+                gone = self.objects.get(where)
+                self._put(where, None)
+                return gone
+        raise Refusal(405, "MethodNotAllowed", f"{request.method} is not known here")
+
+    def _list(self, request: Request, where: Place) -> Json:
+        fields, labels = request.query.get("fieldSelector", ""), request.query.get("labelSelector", "")
+        found = [shaped(request, each) for each in self.objects.list(where) if matches(each, fields, labels)]
+        head = {"kind": f"{where.kind}List", "apiVersion": where.version}
+        return {**head, "metadata": {"resourceVersion": str(self.objects.version)}, "items": found}
+
+    def _create(self, where: Place, request: Request) -> Json:
+        new = msgspec.json.decode(request.body)
+        where = msgspec.structs.replace(where, name=new["metadata"]["name"])
+        if self.objects.has(where):
+            raise _conflict("AlreadyExists", f'{where.plural} "{where.name}" already exists')
+        return self._put(where, new) or {}
+
+    def _change(self, where: Place, request: Request) -> Json:
+        old, body = self.objects.get(where), msgspec.json.decode(request.body)
+        if request.method == "PATCH":
+            if request.headers.get("content-type") not in PATCHES:
+                raise Refusal(415, "UnsupportedMediaType", f"known here: {', '.join(PATCHES)}")
+            body = merged(old, body)
+        if body["metadata"].get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
+            raise _conflict("Conflict", f'{where.plural} "{where.name}": the object has been modified')
+        return self._put(where, {**old, "status": body.get("status")} if where.part == "status" else body) or {}
+
+    async def _watch(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        watcher = Watcher(place(request.path), request)
+        watcher.begin(self.objects)
+        gone = asyncio.create_task(_until_gone(reader, watcher))
+        self.watchers.add(watcher)
+        await self._notify()
+        try:
+            await stream(writer, watcher.lines(float(request.query.get("timeoutSeconds", 1800))))
+        finally:
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+            self.watchers.discard(watcher)
+            await self._notify()
+
+
+async def _until_gone(reader: asyncio.StreamReader, watcher: Watcher) -> None:
+    with suppress(ConnectionError):
+        await reader.read(1)  # a client that watches is silent until it goes
+    watcher.end()
+
+
+def _conflict(reason: str, message: str) -> Refusal:
+    return Refusal(409, reason, message)

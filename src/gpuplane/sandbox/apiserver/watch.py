@@ -1,0 +1,82 @@
+"""One open watch: which changes a client is told, and when its stream ends."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+
+from gpuplane.sandbox.apiserver.http import Request
+from gpuplane.sandbox.apiserver.objects import Change, Json, Objects, Place, Refusal, matches
+
+
+class Watcher:
+    """One open stream: what it wants, and what it has still to be sent (None ends it)."""
+
+    def __init__(self, where: Place, request: Request) -> None:
+        self.where, self._request = where, request
+        self.queue: asyncio.Queue[Json | None] = asyncio.Queue()
+
+    def begin(self, objects: Objects) -> None:
+        """Queue what has to be heard first. An expired version is told in the stream, after a 200, as the real server
+        tells it (apiserver/pkg/storage/cacher/cacher.go, newErrWatcher)."""
+        version = self._query("resourceVersion")
+        if version in ("", "0"):
+            for each in objects.list(self.where):
+                self.change(None, each)
+            return
+        try:
+            self.take(objects.since(self.where, int(version)))
+        except Refusal as refusal:
+            self.end(refusal)
+
+    def take(self, changes: Iterable[Change]) -> None:
+        """Queue those of the changes that concern it."""
+        for each in changes:
+            if self.where.holds(each.place):
+                self.change(each.old, each.new)
+
+    def change(self, old: Json | None, new: Json | None) -> None:
+        """Queue one change. An object that begins to match was added, one that ceases to was deleted."""
+        was, now = (matches(each, self._query("fieldSelector"), self._query("labelSelector")) for each in (old, new))
+        kind = {(False, True): "ADDED", (True, True): "MODIFIED", (True, False): "DELETED"}.get((was, now))
+        if kind is not None:
+            self.queue.put_nowait({"type": kind, "object": shaped(self._request, new if now else old)})
+
+    def bookmark(self, version: int) -> None:
+        """Queue a bookmark where it is wanted."""
+        if self._query("allowWatchBookmarks") == "true":
+            head = {"kind": self.where.kind, "apiVersion": self.where.version}
+            metadata = {"resourceVersion": str(version), "creationTimestamp": None}
+            self.queue.put_nowait({"type": "BOOKMARK", "object": {**head, "metadata": metadata}})
+
+    def end(self, refusal: Refusal | None = None) -> None:
+        """Queue the end, after an ERROR where one is given."""
+        if refusal is not None:
+            self.queue.put_nowait({"type": "ERROR", "object": refusal.status()})
+        self.queue.put_nowait(None)
+
+    async def lines(self, seconds: float) -> AsyncIterator[Json]:
+        """What to send, until the end or the time that the client gave."""
+        end = asyncio.get_running_loop().time() + seconds
+        while True:
+            try:
+                async with asyncio.timeout_at(end):
+                    event = await self.queue.get()
+            except TimeoutError:
+                return
+            if event is None:
+                return
+            yield event
+
+    def _query(self, key: str) -> str:
+        return self._request.query.get(key, "")
+
+
+def shaped(request: Request, found: Json | None) -> Json:
+    """An object, or its metadata alone where the client asks for no more."""
+    assert found is not None
+    if "as=PartialObjectMetadata" in request.headers.get("accept", ""):
+        return {
+            "kind": "PartialObjectMetadata",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": found["metadata"],
+        }
+    return found

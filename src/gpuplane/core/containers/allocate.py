@@ -1,33 +1,146 @@
-"""The answer to Allocate (field guide: NVIDIA's plugin, internal/plugin/server.go)."""
+"""The answer to Allocate: what a container that holds these devices gets.
 
-from collections.abc import Sequence
+It is NVIDIA's answer to the byte (k8s-device-plugin 0.20, internal/plugin/server.go and internal/cdi), so that
+runtimes, hooks and policies that read it go on working. Four strategies tell the runtime of the devices; they add up:
 
-from gpuplane.core.resources.offer import offer
+    envvar            NVIDIA_VISIBLE_DEVICES and NVIDIA_IMEX_CHANNELS name them
+    volume-mounts     NVIDIA_VISIBLE_DEVICES names a directory, and a mount of /dev/null in it names each
+    cdi-annotations   one annotation names them all as CDI devices
+    cdi-cri           the CDI field of the answer names each
+
+Where only CDI strategies are chosen, device nodes are the CDI spec's business and the answer has none. Three things
+are done otherwise, on purpose: an index list follows the order of the request, where NVIDIA's order is that of a Go
+map; the annotation's key is derived from its devices, where theirs is random; no device node is listed twice.
+
+Ids come from a request, so they are only ever looked up. What goes into a path or a name is the unit's own.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpuplane.core.resources.offer import known, offer
+from gpuplane.model.config import Settings
+from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import Edits, Offered, Refused
+from gpuplane.model.views import Edits, Mount, Node, Offered, Refused, Unit
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+LISTED_BY_MOUNT = "/var/run/nvidia-container-devices"
+CDI_VENDOR = "k8s.device-plugin.nvidia.com"
+CDI_ANNOTATION = "nvidia-device-plugin_"
+CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+IMEX_NODE = "/dev/nvidia-caps-imex-channels/channel{}"
 
 
 def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> Edits:
     """What a container that holds these ids of a resource gets. Raises Refused, naming the device and the reason."""
     devices = chosen(snapshot, resource, ids)
-    units = dict.fromkeys(device.unit.id for device in devices)
-    return Edits(env={"NVIDIA_VISIBLE_DEVICES": ",".join(units)})
+    machine, settings = snapshot.machine, snapshot.config.settings
+    assert machine is not None  # something is offered, so both are there
+    assert settings is not None
+    units = tuple({device.unit.id: device.unit for device in devices}.values())
+    return edits(units, machine, settings, resource)
 
 
 def chosen(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[Offered]:
     """The devices of these ids, each fit to be given out. Raises Refused for the first that is not."""
-    offered = offer(snapshot).resource(resource)
-    if offered is None:
-        raise Refused(f"{resource} is not offered by this node: {offer(snapshot).waiting or 'no device has that name'}")
+    offered = offer(snapshot)
+    devices = known(offered).get(resource)
+    if devices is None:
+        raise Refused(f"{resource} is not offered by this node: {offered.waiting or 'no device has that name'}")
     if not ids:
         raise Refused(f"{resource}: the request names no device")
-    known = {device.id: device for device in offered.devices}
-    devices = []
-    for each in dict.fromkeys(ids):
-        device = known.get(each)
-        if device is None:
-            raise Refused(f"{resource}: unknown device {each[:64]!r}; this node has {len(known)} devices of that name")
-        if device.trouble:
-            raise Refused(f"{resource}: device {each} cannot be given out: {device.trouble}")
-        devices.append(device)
-    return devices
+    wanted = [_one(resource, devices.get(id), id, len(devices)) for id in dict.fromkeys(ids)]
+    if len(wanted) > 1 and _one_share_only(snapshot, resource):
+        raise Refused(
+            f"{resource}: {len(wanted)} shares requested, but failRequestsGreaterThanOne allows 1: "
+            "more shares of a device give no more of it"
+        )
+    return wanted
+
+
+def _one(resource: str, device: Offered | None, id: str, count: int) -> Offered:
+    if device is None:
+        raise Refused(f"{resource}: unknown device {id[:64]!r}; this node has {count} devices of that name")
+    if device.trouble:
+        raise Refused(f"{resource}: device {device.id} cannot be given out: {device.trouble}")
+    return device
+
+
+def _one_share_only(snapshot: Snapshot, name: str) -> bool:
+    resource = offer(snapshot).resource(name)
+    return resource is not None and resource.one_share_only
+
+
+def edits(units: Sequence[Unit], machine: Machine, settings: Settings, resource: str) -> Edits:
+    """What a container gets that holds these units of a resource. Raises Refused where IMEX is required but missing."""
+    strategies = settings.device_list_strategy
+    names = [unit.index if settings.device_id_strategy == "index" else unit.id for unit in units]
+    channels = _imex_channels(machine, settings)
+    features = [name for name in ("gdrcopy", "gds", "mofed") if getattr(settings, name)]
+    qualified = tuple(_qualified(names, channels, features))
+    env = {f"NVIDIA_{feature.upper()}": "enabled" for feature in features}
+    mounts: tuple[Mount, ...] = ()
+    if "envvar" in strategies:
+        env[VISIBLE] = ",".join(names)
+        if channels:
+            env["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, channels))
+    if "volume-mounts" in strategies:
+        env[VISIBLE] = LISTED_BY_MOUNT
+        mounts = tuple(_mounts(names, channels))
+    return Edits(
+        env=env,
+        mounts=mounts,
+        nodes=tuple(_nodes(units, channels, machine, settings)) if _passes_nodes(settings) else (),
+        annotations=_annotation(qualified, settings, resource) if "cdi-annotations" in strategies else {},
+        cdi=qualified if "cdi-cri" in strategies else (),
+    )
+
+
+def _imex_channels(machine: Machine, settings: Settings) -> list[int]:
+    """The configured IMEX channels that this node has."""
+    missing = [channel for channel in settings.imex_channels if IMEX_NODE.format(channel) not in machine.nodes]
+    if missing and settings.imex_required:
+        nodes = ", ".join(map(IMEX_NODE.format, missing))
+        raise Refused(
+            f"IMEX channels are required, but this node has no {nodes}: "
+            "start nvidia-imex and create the channels, or set imex.required to false"
+        )
+    return [channel for channel in settings.imex_channels if channel not in missing]
+
+
+def _qualified(names: Iterable[str], channels: Iterable[int], features: Iterable[str]) -> Iterator[str]:
+    """The CDI names, in NVIDIA's order."""
+    for name in names:
+        yield f"{CDI_VENDOR}/gpu={name}"
+    for channel in channels:
+        yield f"{CDI_VENDOR}/imex-channel={channel}"
+    for feature in features:
+        yield f"{CDI_VENDOR}/{feature}=all"
+
+
+def _annotation(qualified: Sequence[str], settings: Settings, resource: str) -> dict[str, str]:
+    """One annotation. Its key has to differ between the resources of a container, and says nothing more."""
+    devices = ",".join(qualified)
+    key = uuid.uuid5(uuid.NAMESPACE_OID, f"{resource}={devices}")
+    return {f"{settings.cdi_annotation_prefix}{CDI_ANNOTATION}{key}": devices}
+
+
+def _mounts(names: Iterable[str], channels: Iterable[int]) -> Iterator[Mount]:
+    for name in names:
+        yield Mount(container=f"{LISTED_BY_MOUNT}/{name}", host="/dev/null")
+    for channel in channels:
+        yield Mount(container=f"{LISTED_BY_MOUNT}/imex/{channel}", host="/dev/null")
+
+
+def _passes_nodes(settings: Settings) -> bool:
+    return settings.pass_device_specs and any(not each.startswith("cdi-") for each in settings.device_list_strategy)
+
+
+def _nodes(units: Sequence[Unit], channels: Iterable[int], machine: Machine, settings: Settings) -> Iterator[Node]:
+    """Control nodes that exist, the units' own, IMEX channels; each once. MIG devices of one GPU share its node."""
+    control = [path for path in CONTROL_NODES if path in machine.nodes]
+    own = [path for unit in units for path in unit.nodes]
+    root = settings.dev_root.rstrip("/")
+    for path in dict.fromkeys([*control, *own, *map(IMEX_NODE.format, channels)]):
+        yield Node(container=path, host=root + path)

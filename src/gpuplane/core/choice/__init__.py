@@ -1,0 +1,1 @@
+"""Which of the free devices kubelet should take."""

@@ -146,7 +146,8 @@ def test_storage_and_network_switches_count_for_every_strategy(strategies: froze
 
 @pytest.mark.parametrize(("switch", "name"), [("gds", "GDS"), ("mofed", "MOFED"), ("gdrcopy", "GDRCOPY")])
 def test_each_switch_is_its_own(switch: str, name: str) -> None:
-    got = allocated("GPU-a", device_list_strategy=("cdi-cri",), **{switch: True})
+    settings: dict[str, Any] = {switch: True}
+    got = allocated("GPU-a", device_list_strategy=("cdi-cri",), **settings)
     assert got.env == {f"NVIDIA_{name}": "enabled"}
     assert got.cdi[1:] == (f"k8s.device-plugin.nvidia.com/{switch}=all",)
 

@@ -1,0 +1,407 @@
+"""What our Node object asks for reaches the snapshot, through everything that an API server does to its clients."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane.agent.node import Node
+from gpuplane.apiserver import connection
+from gpuplane.apiserver import node as watching
+from gpuplane.apiserver.node import BACKOFF, CONFIG, DEPLOY, RELEASE, STEADY, asked, rest
+from gpuplane.model.config import Asked
+from gpuplane.model.facts import Fact, Stood
+from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
+
+TESTDATA = Path(__file__).parent / "testdata"
+NAME = "gpu-1"
+PATH = f"/api/v1/nodes/{NAME}"
+
+
+class Told(Node):
+    """A node and every fact that it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(Snapshot())
+        self.facts: list[Fact] = []
+
+    def tell(self, fact: Fact) -> None:
+        self.facts.append(fact)
+        super().tell(fact)
+
+    @property
+    def apiserver(self) -> Condition | None:
+        return self.snapshot.conditions.get("apiserver")
+
+    @property
+    def standings(self) -> list[str]:
+        """How the API server was said to stand, one after the other, without repetition."""
+        told = [f.condition.standing for f in self.facts if isinstance(f, Stood) and f.condition is not None]
+        return [each for i, each in enumerate(told) if i == 0 or told[i - 1] != each]
+
+    async def comes_to(self, ready: Callable[[Snapshot], Any]) -> None:
+        assert await self.until(lambda snapshot: bool(ready(snapshot)), 10), (self.snapshot.config, self.apiserver)
+
+    async def stands(self, standing: str, reason: str = "") -> None:
+        def there(snapshot: Snapshot) -> bool:
+            found = snapshot.conditions.get("apiserver")
+            return found is not None and found.standing == standing and reason in found.reason
+
+        await self.comes_to(there)
+
+
+@asynccontextmanager
+async def following(kubeconfig: Path | None, name: str = NAME) -> AsyncIterator[Told]:
+    """A node whose Node object is watched."""
+    node = Told()
+    task = asyncio.create_task(watching.watch_node(node, name, kubeconfig))
+    try:
+        yield node
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def node_object(labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    """A Node object as others would write it."""
+    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": {}, "status": {"images": []}}
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
+
+
+@pytest.fixture
+async def server(impatient: None) -> AsyncIterator[ApiServer]:
+    async with ApiServer() as server:
+        server.put(PATH, node_object())
+        yield server
+
+
+@pytest.fixture
+def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
+    path = tmp_path / "kubeconfig"
+    path.write_text(server.kubeconfig())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "config", "release"),
+    [
+        ({}, {}, "", ""),
+        ({CONFIG: "shared"}, {}, "shared", ""),
+        ({CONFIG: ""}, {}, "", ""),
+        ({}, {RELEASE: "driver upgrade"}, "", f"annotation {RELEASE}: driver upgrade"),
+        ({}, {RELEASE: ""}, "", f"annotation {RELEASE}: no reason given"),
+        ({DEPLOY: "true"}, {}, "", ""),
+        ({DEPLOY: "false"}, {}, "", f"label {DEPLOY}=false"),
+        ({DEPLOY: "paused-for-driver-upgrade"}, {}, "", f"label {DEPLOY}=paused-for-driver-upgrade"),
+        ({DEPLOY: "mine_paused-for-mig-change"}, {}, "", f"label {DEPLOY}=mine_paused-for-mig-change"),
+        ({"nvidia.com/gpu.deploy.operands": "false"}, {}, "", ""),
+        (
+            {CONFIG: "a", DEPLOY: "false"},
+            {RELEASE: "why"},
+            "a",
+            f"annotation {RELEASE}: why; label {DEPLOY}=false",
+        ),
+    ],
+)
+def test_labels_and_annotations_ask(
+    labels: dict[str, str], annotations: dict[str, str], config: str, release: str
+) -> None:
+    """The label names a configuration; the annotation and the operator's label let go of the driver, and say so."""
+    assert asked(labels, annotations) == Asked(config=config, release=release)
+
+
+def test_rests_grow_and_are_short_after_a_good_stream() -> None:
+    """A server that ends every stream at once is asked about twice a minute, not in a storm."""
+    rested, hour, rounds = 0.0, 0.0, 0
+    while hour < 3600:
+        rested = rest(rested, 0.0)
+        hour += rested / 2  # the shortest that chance makes of it
+        rounds += 1
+
+    assert rounds < 300
+    assert rest(rested, STEADY + 1) == rest(0.0, 0.0) == BACKOFF[0]
+
+
+async def test_the_first_word_and_each_change(server: ApiServer, kubeconfig: Path) -> None:
+    """Nothing is assumed before the first word; each change of label or annotation is heard."""
+    server.put(PATH, node_object({CONFIG: "shared"}))
+    async with following(kubeconfig) as node:
+        assert node.snapshot.config.asked is None
+
+        await node.stands("ok", f"follows Node {NAME} of {server.url}")
+
+        assert node.snapshot.config.asked == Asked(config="shared")
+
+        server.put(PATH, node_object({CONFIG: "whole"}, {RELEASE: "new driver"}))
+        await node.comes_to(lambda s: s.config.asked == asked({CONFIG: "whole"}, {RELEASE: "new driver"}))
+        server.put(PATH, node_object())
+        await node.comes_to(lambda s: s.config.asked == Asked())
+    assert node.standings == ["ok"]
+
+
+async def test_only_our_node_is_listened_to(server: ApiServer, kubeconfig: Path) -> None:
+    """Other nodes' labels are theirs."""
+    server.put("/api/v1/nodes/gpu-2", node_object({CONFIG: "theirs"}))
+    async with following(kubeconfig) as node:
+        await node.stands("ok")
+        server.put("/api/v1/nodes/gpu-2", node_object({DEPLOY: "false"}))
+        server.put(PATH, node_object({CONFIG: "ours"}))
+        await node.comes_to(lambda s: s.config.asked == Asked(config="ours"))
+    assert {str(f.asked) for f in node.facts if hasattr(f, "asked")} == {str(Asked()), str(Asked(config="ours"))}
+
+
+async def test_heartbeats_and_bookmarks_change_nothing(server: ApiServer, kubeconfig: Path) -> None:
+    """What kubelet writes into the status makes no generation."""
+    async with following(kubeconfig) as node:
+        await node.stands("ok")
+        generation = node.snapshot.generation
+        server.put(PATH, {**node_object(), "status": {"beat": 1}})
+        server.bookmark()
+        server.put(PATH, node_object({CONFIG: "x"}))
+        await node.comes_to(lambda s: s.config.asked == Asked(config="x"))
+
+        assert node.snapshot.generation == generation + 1
+
+
+@pytest.mark.parametrize("end", ["drop", "finish", "expire"])
+async def test_the_end_of_a_stream_loses_nothing(server: ApiServer, kubeconfig: Path, end: str) -> None:
+    """Dropped, finished or expired (410): what changed meanwhile is heard, and nobody is alarmed."""
+    async with following(kubeconfig) as node:
+        await node.stands("ok")
+        match end:
+            case "drop":
+                await server.drop()
+            case "finish":
+                server.finish()
+            case "expire":
+                server.expire()
+        server.put(PATH, node_object({CONFIG: "after"}))
+        await node.comes_to(lambda s: s.config.asked == Asked(config="after"))
+    assert node.standings == ["ok"]
+
+
+async def test_a_version_that_is_too_old_is_listed_anew(server: ApiServer, kubeconfig: Path) -> None:
+    """410 at the opening of a stream, as a server that was restarted says it."""
+    async with following(kubeconfig) as node:
+        server.objects.version += 7
+        await node.stands("ok")
+        server.objects.compact()
+        server.objects.version += 7
+        await server.drop()
+        await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") >= 2)
+        server.put(PATH, node_object({CONFIG: "after"}))
+        await node.comes_to(lambda s: s.config.asked == Asked(config="after"))
+
+
+async def test_away_and_back(server: ApiServer, kubeconfig: Path) -> None:
+    """While the server is away the last word stays in force, and the reason and its beginning are said."""
+    server.put(PATH, node_object({CONFIG: "shared"}))
+    async with following(kubeconfig) as node:
+        await node.stands("ok")
+        await server.down()
+        await node.stands("failing", "Connect call failed")
+        since = node.apiserver and node.apiserver.since
+
+        assert node.snapshot.config.asked == Asked(config="shared")
+        assert since
+
+        server.put(PATH, node_object({CONFIG: "whole"}))
+        await server.up()
+        await node.stands("ok")
+
+        assert node.snapshot.config.asked == Asked(config="whole")
+
+
+async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path) -> None:
+    """It is said that there is none, by name; it is heard when it comes, and its loss takes nothing back."""
+    server.put(PATH, None)
+    async with following(kubeconfig) as node:
+        await node.stands("waiting", f"has no Node {NAME}")
+
+        assert node.snapshot.config.asked is None
+
+        server.put(PATH, node_object({CONFIG: "shared"}))
+        await node.stands("ok")
+        server.put(PATH, None)
+        await node.stands("waiting", "--node-name")
+
+        assert node.snapshot.config.asked == Asked(config="shared")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (Trouble("GET *", code=403, message="nodes is forbidden"), "refuses: 403 nodes is forbidden; grant it"),
+        (Trouble("GET *", code=401, message="Unauthorized", times=2), "401 Unauthorized; its token"),
+        (Trouble("GET *", code=429, message="too many"), "429 too many"),
+        (Trouble("GET *", code=500, message="etcd"), "500 etcd"),
+        (Trouble("GET *", garbage=b"<html>a login page</html>"), "does not answer as an API server does"),
+        (Trouble("GET *", garbage=b'{"kind": "NodeList"}'), "does not answer as an API server does"),
+        (Trouble("GET *", drop=True), "disconnected"),
+        (Trouble("WATCH *", code=403, message="watch is forbidden"), "403 watch is forbidden"),
+        (Trouble("WATCH *", code=500, message="etcd"), "500 etcd"),
+        (Trouble("WATCH *", drop=True), "disconnected"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, str) else "",
+)
+async def test_refusals_are_said_and_recovered_from(
+    server: ApiServer, kubeconfig: Path, trouble: Trouble, reason: str
+) -> None:
+    """Each trouble names the server and what went wrong; when it ends, all is well again."""
+    server.troubles.append(trouble)
+    async with following(kubeconfig) as node:
+        await node.stands("failing", reason)
+
+        assert server.url in (node.apiserver.reason if node.apiserver else "")
+
+        await node.stands("ok")
+    assert node.standings == ["failing", "ok"]
+
+
+async def test_a_watch_that_is_never_allowed(server: ApiServer, kubeconfig: Path) -> None:
+    """Where only the list is granted its word counts, and the standing does not swing to and fro."""
+    server.put(PATH, node_object({CONFIG: "a"}))
+    server.troubles.append(Trouble("WATCH *", times=5, code=403, message="watch is forbidden"))
+    async with following(kubeconfig) as node:
+        await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") == 4)
+
+        assert node.snapshot.config.asked == Asked(config="a")
+        assert node.standings == ["failing"]
+
+
+@pytest.mark.parametrize("slow", ["GET *", "WATCH *"])
+async def test_an_answer_that_does_not_come(
+    server: ApiServer, kubeconfig: Path, slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing waits for ever: a slow answer is given up, said, and asked for again."""
+    monkeypatch.setattr(connection, "DEADLINE", 0.3)
+    server.troubles.append(Trouble(slow, delay=60))
+    async with following(kubeconfig) as node:
+        await node.stands("failing", "does not answer within 0.3 s")
+        await node.stands("ok")
+
+
+@pytest.mark.parametrize("limit", ["SILENCE", "LIFE"])
+async def test_a_stream_that_died_silently(
+    server: ApiServer, kubeconfig: Path, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream without bookmarks, or one that the server does not end in time, is given up without alarm."""
+    monkeypatch.setattr(connection, limit, 0.3 if limit == "SILENCE" else (0.1, 0.2))
+    monkeypatch.setattr(connection, "DEADLINE", 1.0)
+    async with following(kubeconfig) as node:
+        await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") >= 3)
+    assert node.standings == ["ok"]
+
+
+async def test_the_end_leaves_nothing_open(server: ApiServer, kubeconfig: Path) -> None:
+    """A watch that is cancelled closes its connection."""
+    async with following(kubeconfig) as node:
+        await node.stands("ok")
+        await server.until(lambda: len(server.watchers) == 1)
+    await server.until(lambda: not server.watchers)
+
+
+async def test_a_kubeconfig_that_cannot_be_used(server: ApiServer, tmp_path: Path) -> None:
+    """Missing, malformed, for another server: the file is named; a good one that comes is taken up."""
+    path = tmp_path / "kubeconfig"
+    async with following(path) as node:
+        await node.stands("failing", f"{path} cannot be used")
+        good, token = server.kubeconfig(), '"token":"anyone"'
+        lost = '"client-certificate":"lost.pem","client-key":"lost.pem"'
+        for text, reason in (
+            ("just words", "AttributeError"),
+            ("{clusters: [], contexts: []}", "No current context"),
+            (good.replace(token, '"token":7'), "Expected `str | null`, got `int`"),
+            (good.replace(token, lost), "No such file"),
+        ):
+            path.write_text(text)
+            await node.stands("failing", reason)
+
+            assert str(path) in (node.apiserver.reason if node.apiserver else "")
+
+        path.write_text(good)
+        await node.stands("ok")
+
+
+async def test_neither_cluster_nor_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of a cluster and without a kubeconfig nobody is asked, not even whom ~/.kube/config names."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    async with following(None) as node:
+        await node.stands("failing", "no kubeconfig is given")
+
+
+@pytest.fixture
+async def cluster(impatient: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
+    """An API server behind TLS, found and signed to as a pod does it; the pod's token is "first"."""
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(TESTDATA / "server.pem")
+    (tmp_path / "ca.crt").write_bytes((TESTDATA / "ca.crt").read_bytes())
+    (tmp_path / "namespace").write_text("gpuplane")
+    (tmp_path / "token").write_text("first")
+    async with ApiServer(tls, tokens={"first"}) as server:
+        server.put(PATH, node_object())
+        monkeypatch.setattr(connection, "ACCOUNT", tmp_path)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
+        yield server
+
+
+async def test_in_a_cluster(cluster: ApiServer) -> None:
+    """The service account's token and certificate are used, over TLS."""
+    async with following(None) as node:
+        await node.stands("ok", "https://127.0.0.1")
+        cluster.put(PATH, node_object({CONFIG: "x"}))
+        await node.comes_to(lambda s: s.config.asked == Asked(config="x"))
+
+
+async def test_a_token_that_is_renewed(cluster: ApiServer, tmp_path: Path) -> None:
+    """Kubelet writes a new token, the old one runs out: nobody notices."""
+    async with following(None) as node:
+        await node.stands("ok")
+        (tmp_path / "token").write_text("second")
+        cluster.tokens = {"second"}
+        await cluster.drop()
+        cluster.put(PATH, node_object({CONFIG: "x"}))
+        await node.comes_to(lambda s: s.config.asked == Asked(config="x"))
+    assert node.standings == ["ok"]
+
+
+async def test_a_token_that_is_renewed_between_list_and_watch(cluster: ApiServer, tmp_path: Path) -> None:
+    """A token that is refused is read again at once."""
+    cluster.troubles.append(Trouble("WATCH *", code=401, message="Unauthorized"))
+    async with following(None) as node:
+        await node.stands("ok")
+    assert node.standings == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("authority", "reason"),
+    [((TESTDATA / "other-ca.crt").read_text(), "CERTIFICATE_VERIFY_FAILED"), ("no certificate", "cannot be used")],
+)
+async def test_a_server_that_is_not_the_clusters(
+    cluster: ApiServer, tmp_path: Path, authority: str, reason: str
+) -> None:
+    """A server that the cluster's authority does not vouch for is told nothing, no token least of all."""
+    (tmp_path / "ca.crt").write_text(authority)
+    async with following(None) as node:
+        await node.stands("failing", reason)
+    assert cluster.requests == []
+
+
+async def test_a_pod_without_its_token(cluster: ApiServer, tmp_path: Path) -> None:
+    """automountServiceAccountToken: false, for one."""
+    (tmp_path / "token").unlink()
+    async with following(None) as node:
+        await node.stands("failing", f"{tmp_path}/token")
+        (tmp_path / "token").write_text("first")
+        await node.stands("ok")

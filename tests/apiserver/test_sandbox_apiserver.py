@@ -1,0 +1,179 @@
+"""The small API server behaves as a client of the real one expects: lightkube, typed, is the client here."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from lightkube import ApiError, AsyncClient, KubeConfig
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Node, Pod
+from lightkube.types import PatchType
+
+from gpuplane.sandbox.apiserver.objects import matches, merged
+from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[AsyncClient]:
+    path = tmp_path / "kubeconfig"
+    path.write_text(server.kubeconfig())
+    client = AsyncClient(KubeConfig.from_file(path))
+    yield client
+    await client.close()
+
+
+async def test_a_nodes_life(server: ApiServer, client: AsyncClient) -> None:
+    """Made, read, patched, replaced, deleted; every write has a version of its own."""
+    made = await client.create(Node(metadata=ObjectMeta(name="a", labels={"x": "1", "y": "2"})))
+    patched = await client.patch(Node, "a", {"metadata": {"labels": {"x": None, "z": "3"}}}, patch_type=PatchType.MERGE)
+
+    assert made.metadata and made.metadata.resourceVersion == "1"
+    assert patched.metadata and patched.metadata.labels == {"y": "2", "z": "3"}
+    assert (await client.get(Node, "a")).metadata == patched.metadata
+    with pytest.raises(ApiError, match="has been modified"):
+        await client.replace(made)
+    with pytest.raises(ApiError, match="already exists"):
+        await client.create(Node(metadata=ObjectMeta(name="a")))
+
+    await client.delete(Node, "a")
+
+    with pytest.raises(ApiError, match='nodes "a" not found'):
+        await client.get(Node, "a")
+
+
+async def test_namespaces_and_selectors(server: ApiServer, client: AsyncClient) -> None:
+    """A namespace holds its own; all of them are one collection; fields and labels choose."""
+    for namespace, name, where in (("a", "one", "n1"), ("a", "two", "n2"), ("b", "one", "n1")):
+        pod = {"metadata": {"labels": {"app": name}}, "spec": {"nodeName": where, "containers": []}}
+        server.put(f"/api/v1/namespaces/{namespace}/pods/{name}", pod)
+
+    async def names(**chosen: Any) -> list[str]:
+        found = [pod.metadata async for pod in client.list(Pod, **chosen)]
+        return [f"{each.namespace}/{each.name}" for each in found if each]
+
+    assert await names(namespace="a") == ["a/one", "a/two"]
+    assert await names(namespace="*", fields={"spec.nodeName": "n1"}) == ["a/one", "b/one"]
+    assert await names(namespace="*", labels={"app": "two"}) == ["a/two"]
+
+
+async def test_a_watch_from_a_version(server: ApiServer, client: AsyncClient) -> None:
+    """What came after the version is told first, then what happens; what ceases to match is told as deleted."""
+    server.put("/api/v1/nodes/a", {"metadata": {"labels": {"gpu": "yes"}}})
+    server.put("/api/v1/nodes/a", {"metadata": {"labels": {"gpu": "yes", "more": "1"}}})
+    events = aiter(client.watch(Node, resource_version="1", labels={"gpu": "yes"}))
+
+    assert (await anext(events))[0] == "MODIFIED"
+
+    server.put("/api/v1/nodes/b", {"metadata": {"labels": {"gpu": "yes"}}})
+    server.put("/api/v1/nodes/c", {"metadata": {}})
+    server.put("/api/v1/nodes/a", {"metadata": {}})
+    server.put("/api/v1/nodes/b", None)
+    told = [await anext(events) for _ in range(3)]
+
+    assert [(kind, node.metadata and node.metadata.name) for kind, node in told] == [
+        ("ADDED", "b"),
+        ("DELETED", "a"),
+        ("DELETED", "b"),
+    ]
+
+
+async def test_a_version_that_is_forgotten(server: ApiServer, client: AsyncClient) -> None:
+    """410 comes as an event of a stream that was opened well."""
+    server.put("/api/v1/nodes/a", {})
+    server.put("/api/v1/nodes/a", {})
+    server.expire()
+    with pytest.raises(ApiError, match="too old resource version: 1") as refused:
+        await anext(aiter(client.watch(Node, resource_version="1")))
+    assert refused.value.status.code == 410
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [("/", 404), ("/api/v1/nodes/none", 404), ("/apis/a.b/v1/things", 200), ("/api/v1/namespaces/a/pods/p/log", 404)],
+)
+async def test_paths(server: ApiServer, path: str, code: int) -> None:
+    """Any collection can be asked about; what is not there is a 404 with a Status."""
+    async with httpx2.AsyncClient(base_url=server.url) as http:
+        answer = await http.get(path)
+    assert answer.status_code == code
+    assert answer.json()["kind"] == ("Status" if code == 404 else "ThingList")
+
+
+async def test_metadata_alone(server: ApiServer) -> None:
+    """A client that asks for metadata gets no status."""
+    server.put("/api/v1/nodes/a", {"status": {"images": ["many"]}})
+    accept = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
+    async with httpx2.AsyncClient(base_url=server.url) as http:
+        [found] = (await http.get("/api/v1/nodes", headers=accept)).json()["items"]
+    assert sorted(found) == ["apiVersion", "kind", "metadata"]
+
+
+async def test_bytes_that_are_no_http(server: ApiServer) -> None:
+    """They end their own connection and nothing else."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+    writer.write(b"hello\r\n\r\n")
+
+    assert await reader.read() == b""
+
+    writer.close()
+    await writer.wait_closed()
+    async with httpx2.AsyncClient(base_url=server.url) as http:
+        assert (await http.get("/api/v1/nodes")).status_code == 200
+
+
+async def test_troubles_end(server: ApiServer) -> None:
+    """A trouble concerns the requests that it names, as often as it says."""
+    server.troubles = [Trouble("GET */nodes", times=2, code=500, message="etcd")]
+    async with httpx2.AsyncClient(base_url=server.url) as http:
+        codes = [(await http.get(f"/api/v1/{what}")).status_code for what in ("pods", "nodes", "nodes", "nodes")]
+    assert codes == [200, 500, 500, 200]
+
+
+@pytest.mark.parametrize(
+    ("old", "patch", "new"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+        (["a", "b"], ["c", "d"], ["c", "d"]),
+        ({"a": "foo"}, None, None),
+    ],
+)
+def test_merge_patches(old: Any, patch: Any, new: Any) -> None:
+    """The examples of RFC 7386, appendix A."""
+    assert merged(old, patch) == new
+
+
+@pytest.mark.parametrize(
+    ("fields", "labels", "expected"),
+    [
+        ("", "", True),
+        ("metadata.name=a", "", True),
+        ("metadata.name==a,spec.nodeName!=n2", "", True),
+        ("metadata.name=b", "", False),
+        ("", "x=1", True),
+        ("", "x!=1", False),
+        ("spec.absent=", "y=", True),
+    ],
+)
+def test_selectors(fields: str, labels: str, expected: bool) -> None:
+    """Both must fit; an absent value is the empty one."""
+    found = {"metadata": {"name": "a", "labels": {"x": "1"}}, "spec": {"nodeName": "n1"}}
+    check: Callable[..., bool] = matches
+
+    assert check(found, fields, labels) is expected
+    assert check(None, fields, labels) is False

@@ -1,0 +1,20 @@
+"""What the agent's start does not import."""
+
+import subprocess
+import sys
+
+HEAVY = {"lightkube", "httpx2", "numpy", "rich", "click", "prometheus_client", "pynvml"}
+SCRIPT = """
+import sys
+import gpuplane.agent.main, gpuplane.cli.agent
+print(*sorted({name.partition(".")[0] for name in sys.modules} & set(sys.argv[1:])))
+import gpuplane.apiserver.node
+print(*sorted({name.partition(".")[0] for name in sys.modules} & set(sys.argv[1:])))
+"""
+
+
+def test_the_start_imports_nothing_heavy() -> None:
+    """Neither the agent's command nor the watch of our Node brings a library in before it is needed."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *HEAVY], capture_output=True, text=True, timeout=60)
+
+    assert (done.stdout, done.stderr) == ("\n\n", "")

@@ -1,17 +1,23 @@
 """The device-plugin server of one resource: kubelet's requests, answered from the snapshot.
 
-No answer waits for the driver. Every open ListAndWatch stream gets every change: kubelet reads the old stream and the
-new one after a second Register, and both must be told. When the resource goes away each stream gets an empty list.
+No answer waits for the driver, and none depends on another: each open ListAndWatch stream follows the snapshots by
+itself, so one that nobody reads holds up nothing, and what came and went meanwhile is skipped. Every stream is told
+every change: after a second Register kubelet reads the old stream and the new one (observed on kubelet 1.36.2). When
+the resource goes away each stream gets an empty list and ends.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import grpc
 
+from gpuplane.core.choice.prefer import prefer
 from gpuplane.core.containers.allocate import allocate
 from gpuplane.core.resources.offer import offer
+from gpuplane.core.view import view
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginServicer
 from gpuplane.model.facts import Granted
@@ -25,10 +31,16 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class Plugin(DevicePluginServicer):
-    """Serves one resource name. `streams` counts the open ListAndWatch streams."""
+    """Serves one resource name.
+
+    `streams` counts the open ListAndWatch streams; `stir` is set when one opens or ends. While `silent`, the streams
+    stay open and say nothing.
+    """
 
     def __init__(self, node: Node, resource: str) -> None:
-        self.node, self.resource, self.streams = node, resource, 0
+        self.node, self.resource = node, resource
+        self.streams, self.stir, self.silent = 0, asyncio.Event(), False
+        self._message = view(_message)  # built once for a list, shared by the streams
 
     def options(self) -> pb.DevicePluginOptions:
         """What kubelet may call: told at Register and by GetDevicePluginOptions alike."""
@@ -38,18 +50,28 @@ class Plugin(DevicePluginServicer):
         return self.options()
 
     async def ListAndWatch(self, request: pb.Empty, context: Context) -> AsyncIterator[pb.ListAndWatchResponse]:
-        self.streams += 1
         sent = None
-        try:
+        with self._stream():
             async for snapshot in self.node.changes():
                 devices = self.devices(snapshot)
-                if devices is not None and devices != sent:
-                    sent = devices
-                    yield pb.ListAndWatchResponse(devices=map(_device, devices))
-                if devices == ():
+                if devices is None or self.silent:
+                    continue
+                message = self._message(devices)
+                if message is not sent:
+                    sent = message
+                    yield message
+                if not devices:
                     return
+
+    @contextmanager
+    def _stream(self) -> Iterator[None]:
+        self.streams += 1
+        self.stir.set()
+        try:
+            yield
         finally:
             self.streams -= 1
+            self.stir.set()
 
     def devices(self, snapshot: Snapshot) -> tuple[Offered, ...] | None:
         """The list that kubelet should have; empty where the resource is gone, None where nothing may be said yet."""
@@ -60,22 +82,34 @@ class Plugin(DevicePluginServicer):
         return resource.devices if resource else ()
 
     async def Allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
-        answer = pb.AllocateResponse()
         snapshot = self.node.snapshot
         try:
-            for each in request.container_requests:
-                answer.container_responses.append(_container(allocate(snapshot, self.resource, each.devices_ids)))
+            gets = [allocate(snapshot, self.resource, each.devices_ids) for each in request.container_requests]
         except Refused as refusal:
             log.warning("Allocate refused: %s", refusal)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
         for each in request.container_requests:
             self.node.tell(Granted(self.resource, tuple(each.devices_ids)))
-        return answer
+        return pb.AllocateResponse(container_responses=map(_container, gets))
 
     async def GetPreferredAllocation(
         self, request: pb.PreferredAllocationRequest, context: Context
     ) -> pb.PreferredAllocationResponse:
-        return pb.PreferredAllocationResponse()
+        snapshot, answer = self.node.snapshot, pb.PreferredAllocationResponse()
+        for each in request.container_requests:
+            ids: tuple[str, ...] = ()
+            try:
+                ids = prefer(
+                    snapshot,
+                    self.resource,
+                    each.available_deviceIDs,
+                    each.must_include_deviceIDs,
+                    each.allocation_size,
+                )
+            except Exception:  # an error here rejects the pod, an empty answer costs it nothing
+                log.exception("%s: no preference", self.resource)
+            answer.container_responses.add(deviceIDs=ids)
+        return answer
 
     async def PreStartContainer(
         self, request: pb.PreStartContainerRequest, context: Context
@@ -83,10 +117,16 @@ class Plugin(DevicePluginServicer):
         return pb.PreStartContainerResponse()
 
 
-def _device(device: Offered) -> pb.Device:
-    numa = device.unit.numa
-    topology = None if numa is None else pb.TopologyInfo(nodes=[pb.NUMANode(ID=numa)])
-    return pb.Device(ID=device.id, health="Unhealthy" if device.trouble else "Healthy", topology=topology)
+def _message(devices: tuple[Offered, ...]) -> pb.ListAndWatchResponse:
+    message = pb.ListAndWatchResponse()
+    for device in devices:
+        numa = device.unit.numa
+        message.devices.add(
+            ID=device.id,
+            health="Unhealthy" if device.trouble else "Healthy",
+            topology=None if numa is None else pb.TopologyInfo(nodes=(pb.NUMANode(ID=numa),)),
+        )
+    return message
 
 
 def _container(edits: Edits) -> pb.ContainerAllocateResponse:

@@ -81,7 +81,7 @@ def _parts(node: Node, options: Options, hardware: Hardware) -> Parts:
         "clock": node.tick,
         "hardware": lambda: _watch(node, hardware),
         "configuration": lambda: configure(node, options.config),
-        "allocations": lambda: allocations(node, kubelet / "pod-resources/kubelet.sock"),
+        "allocations": lambda: allocations(node, kubelet),
         # serve
         "control": lambda: control(node, options.state_dir / "control.sock"),
         # serve and reconcile

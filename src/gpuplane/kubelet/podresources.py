@@ -1,44 +1,194 @@
-"""What containers hold, asked of kubelet: the pod-resources API (v1 List)."""
+"""What containers hold: kubelet's pod-resources API, and until that has answered for the first time, its checkpoint.
+
+Nothing is offered before this is known, and a device that is released is offered under its new name no sooner than an
+answer shows that its pod has gone. So the questions come quickly while something waits for an answer, and slowly
+otherwise: what we grant we know at once, and what others release matters only where something is withheld for it.
+
+Two ways in which a silence must not be taken for "nothing is held":
+- Kubelet does not list (it has not started yet, it is too old, its socket is not mounted). Then its checkpoint is read.
+  That names pods by their UID, and it may still name pods that have gone: a safe superset. Once kubelet has listed, its
+  last word stays in force while it is silent.
+- Kubelet has just started: it lists the pods that it has heard of, and hears of them from the API server. So at first
+  its answers only add to what was held before, until one shows all of that, or it has had the time to hear.
+"""
 
 import asyncio
+import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import grpc
+import msgspec
 
+from gpuplane.core.resources.offer import holds
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
+from gpuplane.kubelet.sockets import Identity, Taken, address, identity
 from gpuplane.model.facts import Listed, Stood
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Allocation, Condition
+from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 
-DEADLINE = 5.0
+if TYPE_CHECKING:
+    from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerAsyncStub
 
+DEADLINE = 5.0  # seconds that an answer may take
+PATIENCE = 2.0  # seconds without a first answer after which the checkpoint is read
+START = 0.1  # seconds between two tries before the first answer
+SOON, IDLE = 1.0, 10.0  # seconds between two questions
+HEARING = 30.0  # seconds in which a kubelet that has started hears of its pods
+LARGEST = 64 * 1024 * 1024  # bytes of an answer; gRPC's own limit is 4 MiB
 
-async def allocations(node: Node, socket: Path, every: float = 1.0) -> None:
-    """Ask for ever; each answer is a fact, and so is each silence."""
-    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-        lister = PodResourcesListerStub(channel)
-        while True:
-            asked = node.now()
-            try:
-                answer = await lister.List(pb.ListPodResourcesRequest(), timeout=DEADLINE)
-            except grpc.aio.AioRpcError as error:
-                node.tell(Stood("pod-resources", Condition(standing="failing", reason=f"{socket}: {error.details()}")))
-            else:
-                node.tell(Stood("pod-resources", Condition(standing="ok")))
-                node.tell(Listed(tuple(_held(answer)), asked))
-            await asyncio.sleep(every)
+OURS = ("GPU-", "MIG-")
+"""How ids begin that can overlap with a unit of ours. Other plugins' are dropped: a node may have a thousand of them
+(kvm, network functions), and none could ever withhold a GPU. The resource's name says nothing: it may be an old one."""
+
+Held = tuple[Allocation, ...]
 
 
-def _held(answer: pb.ListPodResourcesResponse) -> list[Allocation]:
-    return [
-        Allocation(
-            resource=devices.resource_name,
-            devices=tuple(sorted(devices.device_ids)),
-            pod=f"{pod.namespace}/{pod.name}",
-            container=container.name,
-        )
+async def allocations(node: Node, root: Path) -> None:
+    """Ask for ever; each answer is a fact, and so is each silence. `root` is kubelet's directory."""
+    inquiry = Inquiry(node, root)
+    while True:
+        try:
+            await inquiry.ask()
+        except grpc.aio.AioRpcError as error:
+            inquiry.silent(error.details() or error.code().name)
+        except (Taken, OSError) as error:
+            inquiry.silent(str(error))
+        await asyncio.sleep(START if node.snapshot.allocations is None else SOON)
+
+
+def urgent(snapshot: Snapshot) -> bool:
+    """Whether somebody waits for the next answer: a device that is withheld for what a container holds under another
+    name, a grant that kubelet has not listed yet, or a resource that another plugin may be giving out."""
+    return (
+        bool(holds(snapshot))
+        or any(each.since for each in snapshot.allocations or ())
+        or any(name.startswith("plugin/") and each.standing != "ok" for name, each in snapshot.conditions.items())
+    )
+
+
+class Inquiry:
+    """What was asked of kubelet. It tells the condition `pod-resources`, with the source that is in use."""
+
+    def __init__(self, node: Node, root: Path) -> None:
+        self.node = node
+        self.socket = root / "pod-resources/kubelet.sock"
+        self.checkpoint = root / "device-plugins/kubelet_internal_checkpoint"
+        self.began = node.now()
+        self.kubelet: Identity | None = None  # the one that answered last
+        self.unheard: Held = ()  # what was held before it started and it has not shown
+
+    async def ask(self) -> None:
+        """Ask until kubelet does not answer: raises what came instead."""
+        larger = [("grpc.max_receive_message_length", LARGEST)]
+        async with grpc.aio.insecure_channel(address(self.socket), larger) as channel:
+            while True:
+                await self._ask(PodResourcesListerStub(channel))
+                await asyncio.sleep(SOON)
+                await self.node.until(urgent, IDLE - SOON)
+
+    async def _ask(self, lister: "PodResourcesListerAsyncStub") -> None:
+        asked, there = self.node.now(), identity(self.socket)
+        held = _listed(await lister.List(pb.ListPodResourcesRequest(), timeout=DEADLINE))
+        if there != self.kubelet:
+            self.kubelet, self.unheard = there, self._before()
+        self.unheard = () if _age(there) > HEARING else _missing(self.unheard, held)
+        if self.unheard:
+            self._stand("ok", "kubelet has just started: what containers held before counts until it lists it")
+        else:
+            self._stand("ok", "kubelet lists what containers hold")
+        self.node.tell(Listed((*held, *self.unheard), asked))
+
+    def silent(self, reason: str) -> None:
+        """Kubelet does not answer. Its last word stays; before its first, the checkpoint speaks."""
+        reason = f"{self.socket}: {reason}"
+        if self.kubelet is None and self.node.now() - self.began >= PATIENCE:
+            asked = self.node.now()
+            held, told = self._checkpointed()
+            reason = f"{reason}; {told}"
+            if held is not None:
+                self.node.tell(Listed(held, asked))
+        self._stand("failing", reason)
+
+    def _before(self) -> Held:
+        """What containers held before this kubelet answered."""
+        known = self.node.snapshot.allocations
+        if known is None:
+            known = self._checkpointed()[0]
+        return tuple(each for each in known or () if not each.since)
+
+    def _checkpointed(self) -> tuple[Held | None, str]:
+        """What kubelet's checkpoint says, or None where it cannot be known; in words, what came of it."""
+        try:
+            return _checkpointed(
+                self.checkpoint.read_bytes()
+            ), f"until then {self.checkpoint} says what containers hold"
+        except FileNotFoundError:
+            return (), f"there is no {self.checkpoint} either, so nothing is held"
+        except OSError as error:
+            return None, f"nor can {self.checkpoint} be read: {error.strerror}"
+        except msgspec.DecodeError as error:
+            return None, f"nor can {self.checkpoint} be understood: {error}"
+
+    def _stand(self, standing: Literal["ok", "failing"], reason: str) -> None:
+        self.node.tell(Stood("pod-resources", Condition(standing=standing, reason=reason)))
+
+
+def _age(socket: Identity | None) -> float:
+    return time.time() - socket[2] / 1e9 if socket else 0.0
+
+
+def _missing(before: Held, held: Held) -> Held:
+    """What of the one the other does not show. The checkpoint names pods otherwise."""
+    shown = {(each.container, each.resource, each.devices) for each in held}
+    return tuple(each for each in before if (each.container, each.resource, each.devices) not in shown)
+
+
+def _listed(answer: pb.ListPodResourcesResponse) -> Held:
+    """Kubelet lists each device by itself."""
+    return _merged(
+        (f"{pod.namespace}/{pod.name}", container.name, devices.resource_name, devices.device_ids)
         for pod in answer.pod_resources
         for container in pod.containers
         for devices in container.devices
-    ]
+    )
+
+
+def _checkpointed(content: bytes) -> Held:
+    data = msgspec.json.decode(content, type=_Checkpoint).data
+    return _merged(
+        (entry.pod, entry.container, entry.resource, ids)
+        for entry in data.entries or ()
+        for ids in entry.devices.values()
+    )
+
+
+def _merged(entries: Iterable[tuple[str, str, str, Iterable[str]]]) -> Held:
+    """One allocation for each (pod, container, resource), and always in the same order."""
+    held: dict[tuple[str, str, str], set[str]] = {}
+    for pod, container, resource, ids in entries:
+        held.setdefault((pod, container, resource), set()).update(id for id in ids if id.startswith(OURS))
+    return tuple(
+        Allocation(resource=resource, devices=tuple(sorted(ids)), pod=pod, container=container)
+        for (pod, container, resource), ids in sorted(held.items())
+        if ids
+    )
+
+
+class _Entry(msgspec.Struct):
+    """What one container holds (kubelet: pkg/kubelet/cm/devicemanager/checkpoint)."""
+
+    pod: str = msgspec.field(name="PodUID")
+    container: str = msgspec.field(name="ContainerName")
+    resource: str = msgspec.field(name="ResourceName")
+    devices: dict[str, list[str]] = msgspec.field(name="DeviceIDs")  # NUMA node → ids
+
+
+class _Data(msgspec.Struct):
+    entries: list[_Entry] | None = msgspec.field(name="PodDeviceEntries", default=None)
+
+
+class _Checkpoint(msgspec.Struct):
+    data: _Data = msgspec.field(name="Data")

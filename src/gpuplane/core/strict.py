@@ -1,19 +1,25 @@
 """YAML bytes → values, strictly: every error has a file and a line, says what is allowed and what was perhaps meant.
 
-One loader serves configuration and machine files. PyYAML composes nodes, which know their lines; msgspec checks types.
-All unknown and repeated keys are reported together; of wrong types the first.
+One loader serves configuration and machine files. `document` reads bytes into a tree that knows its lines; here the
+tree is held against a type. All that is wrong is found in one reading: who mends a file wants to mend it once.
 """
 
 import difflib
-import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
-import yaml
+
+from gpuplane.core.document import Malformed, Node, Problem, compose, plain
 
 T = TypeVar("T")
 Path = tuple[str | int, ...]
+Field = msgspec.structs.FieldInfo
+
+MOST = 20
+"""Errors told of one file."""
 
 
 class Invalid(Exception):
@@ -32,96 +38,204 @@ def load(
     Top-level keys that start with "x-" are the author's own: a place for anchors. `check` looks at the whole value and
     names what contradicts itself, as (path, what is wrong).
     """
-    loader = yaml.CSafeLoader(data)
+    return read(data, kind, file, check)[0]
+
+
+def read(
+    data: bytes, kind: type[T], file: str, check: Callable[[T], Iterable[tuple[Path, str]]] = lambda value: ()
+) -> tuple[T, Callable[[Path], int]]:
+    """What `load` gives, and the line of each path in it."""
     try:
-        node = loader.get_single_node()
-        plain, lines = ({}, {}) if node is None else _plain(loader, node, file)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        raise Invalid([f"{file}:{mark.line + 1 if mark else 1}: not YAML: {error.problem}"]) from None
-    finally:
-        loader.dispose()
-    unknown = [
-        f"{file}:{lines.get(path, 1)}: unknown key {path[-1]!r}{_perhaps(str(path[-1]), allowed)}"
-        for path, allowed in _unknown(plain, msgspec.inspect.type_info(kind), ())
-    ]
-    if unknown:
-        raise Invalid(unknown)
+        root, repeated = compose(data)
+    except Malformed as error:
+        raise _invalid(file, [error.problem]) from None
+    root, reader = _shared(root), _Reader(kind, repeated)
+    found = reader.take(root, kind, "")
+    value = _convert(reader, found, kind)
+    if value is not None:
+        reader.problems += [(root.at(path).line, text) for path, text in check(value)]
+    if reader.problems or value is None:
+        raise _invalid(file, reader.problems)
+    return value, lambda path: root.at(path).line
+
+
+def _shared(root: Node) -> Node:
+    """The document without the keys that are its author's own."""
+    if not isinstance(root.value, dict):
+        return root
+    return root.but(value={key: node for key, node in root.value.items() if not key.startswith("x-")})
+
+
+def _convert(reader: "_Reader", found: Any, kind: type[T]) -> T | None:
+    if not reader.sound:
+        return None
     try:
-        value = msgspec.convert(plain, kind)
-    except msgspec.ValidationError as error:
-        text, _, where = str(error).partition(" - at `")
-        path = _path(where)
-        spot = ".".join(map(str, path)) or "the document"
-        raise Invalid([f"{file}:{_line(lines, path)}: {spot}: {text}"]) from None
-    wrong = [f"{file}:{_line(lines, path)}: {text}" for path, text in check(value)]
-    if wrong:
-        raise Invalid(wrong)
-    return value
+        return msgspec.convert(found, kind)
+    except (msgspec.ValidationError, ValueError, OverflowError) as error:  # what only the whole shows
+        reader.problems.append((1, str(error)))
+        return None
 
 
-def _line(lines: dict[Path, int], path: Path) -> int:
-    """The line of a path, or of the nearest thing around it that is written in the file."""
-    return next((lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines), 1)
+def _invalid(file: str, problems: list[Problem]) -> Invalid:
+    lines = [f"{file}:{line}: {text}" for line, text in sorted(problems, key=lambda problem: problem[0])]
+    more = len(lines) - MOST
+    return Invalid([*lines[:MOST], f"{file}: and {more} more"] if more > 0 else lines)
 
 
-def _plain(loader: Any, root: yaml.Node, file: str) -> tuple[Any, dict[Path, int]]:
-    """Plain data of a node tree, and the line on which each path stands."""
-    lines: dict[Path, int] = {}
-    repeated: list[str] = []
+class _Reader:
+    """Holds a tree against a type. `sound` while all that it gave back is of its type; unknown keys are left out."""
 
-    def walk(node: yaml.Node, path: Path) -> Any:
-        lines.setdefault(path, node.start_mark.line + 1)
-        if isinstance(node, yaml.SequenceNode):
-            return [walk(child, (*path, i)) for i, child in enumerate(node.value)]
-        if not isinstance(node, yaml.MappingNode):
-            return loader.construct_object(node)
-        own = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-        repeated.extend(
-            f"{file}:{key.start_mark.line + 1}: key {key.value!r} stands twice"
-            for i, (key, _) in enumerate(node.value)
-            if key.value in own[:i] and key.tag != "tag:yaml.org,2002:merge"
-        )
-        loader.flatten_mapping(node)
-        found = {}
-        for key, child in node.value:
-            if path or not key.value.startswith("x-"):
-                lines[(*path, key.value)] = key.start_mark.line + 1
-                found[key.value] = walk(child, (*path, key.value))
-        return found
+    def __init__(self, kind: Any, problems: list[Problem]) -> None:
+        self.whole = kind
+        self.problems = problems
+        self.sound = True
 
-    plain = walk(root, ())
-    if repeated:
-        raise Invalid(repeated)
-    return plain, lines
+    def take(self, node: Node, kind: Any, spot: str) -> Any:
+        """Plain data for `kind`, and what is wrong with it among the problems."""
+        kind = _arm(kind, node.value)
+        origin, args = get_origin(kind), get_args(kind)
+        if isinstance(node.value, dict):
+            if _is_struct(kind):
+                return self.fields(node, kind, spot)
+            if origin in (dict, Mapping):
+                return {key: self.take(each, args[1], _inside(spot, key)) for key, each in node.value.items()}
+        elif isinstance(node.value, list) and (origin is list or (origin is tuple and args[1:] == (...,))):
+            return [self.take(each, args[0], f"{spot}[{i}]") for i, each in enumerate(node.value)]
+        return self.leaf(node, kind, spot)
 
+    def fields(self, node: Node, kind: Any, spot: str) -> dict[str, Any]:
+        known = _fields(kind)
+        for name, field in known.items():
+            if field.required and name not in node.value:
+                self.refuse(node, f"{_inside(spot, name)} is missing")
+        taken = {}
+        for key, each in node.value.items():
+            if key in known:
+                taken[key] = self.take(each, known[key].type, _inside(spot, key))
+            else:
+                self.problems.append((each.line, f"unknown key {key!r}{_perhaps(key, list(known), self.whole)}"))
+        return taken
 
-def _unknown(data: Any, kind: msgspec.inspect.Type, path: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Every key in the data that the type does not have, with those that it has."""
-    match kind:
-        case msgspec.inspect.UnionType(types=types):
-            fitting = [t for t in types if not isinstance(t, msgspec.inspect.NoneType)]
-            if len(fitting) == 1:
-                yield from _unknown(data, fitting[0], path)
-        case msgspec.inspect.StructType(fields=fields) if isinstance(data, dict):
-            known = {field.encode_name: field.type for field in fields}
-            for key, value in data.items():
-                if key not in known:
-                    yield (*path, key), list(known)
-                else:
-                    yield from _unknown(value, known[key], (*path, key))
-        case msgspec.inspect.VarTupleType(item_type=item) | msgspec.inspect.ListType(item_type=item) if isinstance(
-            data, list
-        ):
-            for i, value in enumerate(data):
-                yield from _unknown(value, item, (*path, i))
+    def leaf(self, node: Node, kind: Any, spot: str) -> Any:
+        value = _bare(node)
+        try:
+            msgspec.convert(value, kind)
+        except msgspec.ValidationError:
+            self.refuse(
+                node, f"{spot or 'the document'}: must be {_wanted(kind)}, not {_told(value)}{_hint(value, kind)}"
+            )
+        return value
+
+    def refuse(self, node: Node, text: str) -> None:
+        self.sound = False
+        self.problems.append((node.line, text))
 
 
-def _perhaps(key: str, allowed: list[str]) -> str:
-    close = difflib.get_close_matches(key, allowed, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(sorted(allowed))}"
+def _arm(kind: Any, value: Any) -> Any:
+    """The arm of a union that a value of this shape is meant for; the type itself where that is not plain."""
+    if get_origin(kind) not in (Union, types.UnionType):
+        return kind
+    arms = [arm for arm in get_args(kind) if arm is not type(None)]
+    if isinstance(value, dict):
+        fitting = [arm for arm in arms if _is_struct(arm) or get_origin(arm) in (dict, Mapping)]
+    elif isinstance(value, list):
+        fitting = [arm for arm in arms if get_origin(arm) in (tuple, list)]
+    else:
+        return kind
+    return fitting[0] if len(fitting) == 1 else kind
 
 
-def _path(where: str) -> Path:
-    """The path in an error of msgspec: "$.gpus[3].memory`" → ("gpus", 3, "memory")."""
-    return tuple(int(i) if i else key for key, i in re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", where))
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, Field]:
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
+
+
+def _bare(node: Node) -> Any:
+    """A node's value without lines."""
+    if isinstance(node.value, dict):
+        return {key: _bare(each) for key, each in node.value.items()}
+    if isinstance(node.value, list):
+        return [_bare(each) for each in node.value]
+    return node.value
+
+
+def _inside(spot: str, key: str) -> str:
+    return f"{spot}.{key}" if spot else key
+
+
+NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def _wanted(kind: Any) -> str:
+    """A type in words."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_wanted(arm) for arm in args if arm is not type(None))
+    if origin is Literal:
+        return ("one of " if args[1:] else "") + ", ".join(str(arg) for arg in args)
+    if origin in (tuple, list):
+        return "a list"
+    return NAMES.get(kind, "a mapping")
+
+
+def _told(value: Any) -> str:
+    """A value in words."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    return f"the text {value[:60]!r}" if isinstance(value, str) else f"the number {value}"
+
+
+def _hint(value: Any, kind: Any) -> str:
+    """What may have been meant by a scalar of the wrong type."""
+    arms = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    if isinstance(value, str):
+        choices = [str(choice) for arm in arms if get_origin(arm) is Literal for choice in get_args(arm)]
+        if close := close_to(value, choices):
+            return f"; did you mean {close!r}?"
+        return "; write it without quotes" if _type_of(value) in arms else ""
+    return "; put it in quotes" if str in arms and isinstance(value, int | float) else ""
+
+
+def _type_of(text: str) -> type | None:
+    try:
+        return type(plain(text))
+    except ValueError:
+        return None
+
+
+def _perhaps(key: str, known: list[str], whole: Any) -> str:
+    if close := close_to(key, known):
+        return f"; did you mean {close!r}?"
+    if place := next(_places(whole, key, ""), ""):
+        return f"; did you mean {place}?"
+    return f"; known here: {', '.join(sorted(known))}" if known else ""
+
+
+def _places(kind: Any, key: str, spot: str) -> Iterator[str]:
+    """Where else in a type a key of this name is known."""
+    if get_origin(kind) in (Union, types.UnionType):
+        for arm in get_args(kind):
+            yield from _places(arm, key, spot)
+    elif get_origin(kind) is tuple:
+        yield from _places(get_args(kind)[0], key, f"{spot}[]")
+    elif _is_struct(kind):
+        for name, field in _fields(kind).items():
+            place = _inside(spot, name)
+            if name == key:
+                yield place
+            yield from _places(field.type, key, place)
+
+
+def close_to(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, or ""."""
+    by_lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1)
+    return by_lower[close[0]] if close else ""

@@ -1,0 +1,211 @@
+"""YAML (or JSON) bytes → a tree whose nodes know their lines.
+
+Files come from people and from templates, and a broken one must cost nothing but itself. So whatever the bytes are, the
+answer is a tree or `Malformed`, soon: depth and size are bounded before anything is built from them (an alias counts as
+often as it is used), and nothing is ever constructed but text, numbers, truth values, lists and mappings.
+
+Scalars are read as Kubernetes' own tools read them (YAML 1.1 without its two traps): `0:1` is text and no sexagesimal
+number, a date is text. `yes` and `on` are true, as they are there.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from gpuplane.model.value import Value
+
+LONGEST = 4 << 20
+"""Bytes of a document. A ConfigMap holds at most 1 MiB."""
+
+LARGEST = 200_000
+"""Nodes of a document, aliases written out."""
+
+DEEPEST = 40
+
+Problem = tuple[int, str]
+"""A line, counted from 1, and what is wrong there."""
+
+
+class Malformed(Exception):
+    """Bytes that are no document, and why."""
+
+    def __init__(self, line: int, text: str) -> None:
+        super().__init__(line, text)
+        self.problem: Problem = (line, text)
+
+
+class Node(Value):
+    """One value: a scalar, a list of nodes, or a mapping of keys to nodes. `line` is that of its key, if it has one."""
+
+    line: int
+    value: Any = None
+
+    def at(self, path: tuple[str | int, ...]) -> "Node":
+        """The node of a path, or the nearest one around it that is written in the document."""
+        node = self
+        for step in path:
+            try:
+                node = node.value[step]
+            except (LookupError, TypeError):
+                break
+        return node
+
+
+def compose(data: bytes) -> tuple[Node, list[Problem]]:
+    """The tree of the one document in these bytes, and its repeated keys. An empty mapping where there is no document.
+
+    Raises Malformed.
+    """
+    if len(data) > LONGEST:
+        raise Malformed(1, f"larger than {LONGEST >> 20} MiB")
+    try:
+        data.decode()
+        return _Composer(data).document()
+    except UnicodeDecodeError as error:
+        raise Malformed(_line_of(data, error.start), f"not UTF-8: {error.reason}") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise Malformed(line, f"not YAML: {error.problem}{_tab(data, line)}") from None
+    except yaml.reader.ReaderError as error:
+        raise Malformed(_line_of(data, error.position), f"not YAML: {error.reason}") from None
+
+
+class _Composer:
+    def __init__(self, data: bytes) -> None:
+        self.events: Iterator[Any] = yaml.parse(data, Loader=yaml.CSafeLoader)
+        self.anchors: dict[str, tuple[Node, int]] = {}  # with its size
+        self.size = 0
+        self.repeated: list[Problem] = []
+
+    def document(self) -> tuple[Node, list[Problem]]:
+        root = Node(1, {})
+        seen = False
+        for event in self.events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                if seen:
+                    raise Malformed(_line(event), "a second document begins here; only one is read")
+                seen = True
+                root = self.node(next(self.events), 0)
+        return root.but(value={}) if root.value is None else root, self.repeated
+
+    def node(self, event: Any, depth: int) -> Node:
+        start, line = self.size, _line(event)
+        self.grow(1, line)
+        if depth > DEEPEST:
+            raise Malformed(line, f"nested deeper than {DEEPEST} levels")
+        if isinstance(event, yaml.AliasEvent):
+            return self.alias(event.anchor, line)
+        if isinstance(event, yaml.ScalarEvent):
+            node = Node(line, _scalar(event))
+        elif event.tag not in (None, "!", f"{TAG}seq", f"{TAG}map"):
+            raise Malformed(line, f"the tag {event.tag!r} is not known here")
+        elif isinstance(event, yaml.SequenceStartEvent):
+            node = Node(line, list(self.items(depth)))
+        else:
+            node = Node(line, self.entries(depth))
+        if event.anchor:
+            self.anchors[event.anchor] = node, self.size - start
+        return node
+
+    def grow(self, size: int, line: int) -> None:
+        self.size += size
+        if self.size > LARGEST:
+            raise Malformed(line, f"more than {LARGEST} values, with all aliases written out")
+
+    def alias(self, anchor: str | None, line: int) -> Node:
+        if anchor is None or anchor not in self.anchors:
+            raise Malformed(line, f"the alias *{anchor} stands for nothing that is complete above it")
+        node, size = self.anchors[anchor]
+        self.grow(size, line)
+        return node.but(line=line)
+
+    def items(self, depth: int) -> Iterator[Node]:
+        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            yield self.node(event, depth + 1)
+
+    def entries(self, depth: int) -> dict[str, Node]:
+        own: dict[str, Node] = {}
+        merged: list[Node] = []
+        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            line = _line(event)
+            if not isinstance(event, yaml.ScalarEvent):
+                raise Malformed(line, "a key must be plain text")
+            node = self.node(next(self.events), depth + 1).but(line=line)
+            if event.value == "<<" and event.implicit[0]:
+                merged += node.value if isinstance(node.value, list) else [node]
+            elif event.value in own:
+                self.repeated.append((line, f"key {event.value!r} stands twice"))
+            else:
+                own[event.value] = node
+        for each in merged:
+            if not isinstance(each.value, dict):
+                raise Malformed(each.line, "<< can merge mappings only")
+            own = {**each.value, **own}
+        return own
+
+
+TAG = "tag:yaml.org,2002:"
+BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+NULLS = ("", "~", "null", "Null", "NULL")
+WHOLE = re.compile(r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|[1-9][0-9_]*|0)")
+NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+SPECIAL = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+
+def plain(text: str) -> str | int | float | bool | None:
+    """What unquoted text means. Raises ValueError for a number beyond 64 bits."""
+    if text in NULLS:
+        return None
+    if text.lower() in BOOLEANS and text in (text.lower(), text.upper(), text.title()):
+        return BOOLEANS[text.lower()]
+    if WHOLE.fullmatch(text):
+        return _whole(text)
+    if NUMBER.fullmatch(text):
+        return float(text)
+    if SPECIAL.fullmatch(text):
+        return float(text.replace(".", "").lower())
+    return text
+
+
+def _scalar(event: Any) -> Any:
+    text: str = event.value
+    if event.tag in (f"{TAG}str", "!") or (event.tag is None and not event.implicit[0]):
+        return text
+    try:
+        value = plain(text)
+    except ValueError as error:
+        raise Malformed(_line(event), str(error)) from None
+    if event.tag is None or type(value) is TYPES.get(event.tag):
+        return value
+    raise Malformed(_line(event), f"{text[:40]!r} cannot be read as the tag {event.tag!r} says")
+
+
+TYPES = {f"{TAG}int": int, f"{TAG}float": float, f"{TAG}bool": bool, f"{TAG}null": type(None)}
+
+
+def _whole(text: str) -> int:
+    digits = text.replace("_", "").lower()
+    sign, digits = (-1 if digits[0] == "-" else 1), digits.lstrip("+-")
+    base = {"0x": 16, "0b": 2, "0o": 8}.get(digits[:2], 8 if digits[0] == "0" else 10)
+    digits = digits[2:] if digits[:2] in ("0x", "0b", "0o") else digits
+    value = sign * int(digits or "0", base) if len(digits) <= 64 else 1 << 64
+    if not -(1 << 63) <= value < 1 << 64:
+        raise ValueError(f"the number {text[:24]} does not fit into 64 bits")
+    return value
+
+
+def _line(event: Any) -> int:
+    line: int = event.start_mark.line + 1
+    return line
+
+
+def _line_of(data: bytes, offset: int) -> int:
+    return data.count(b"\n", 0, offset) + 1
+
+
+def _tab(data: bytes, line: int) -> str:
+    lines = data.split(b"\n")
+    tabbed = line <= len(lines) and b"\t" in lines[line - 1][: -len(lines[line - 1].lstrip()) or None]
+    return "; indent with spaces, not tabs" if tabbed else ""

@@ -1,0 +1,92 @@
+"""The image: what goes in is locked, and what the Containerfile says holds together. No engine is needed."""
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from importlib.metadata import requires
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+
+
+def locked(path: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """Name → (version, hashes) of a lock file."""
+    text = (ROOT / path).read_text()
+    entries = re.findall(r"^([a-z0-9._-]+)==(\S+) \\\n((?:    --hash=\S+(?: \\)?\n)+)", text, re.MULTILINE)
+    return {name: (version, frozenset(re.findall(r"sha256:\w+", hashes))) for name, version, hashes in entries}
+
+
+def needed(package: str, seen: set[str]) -> Iterator[str]:
+    """What a package needs to run here, all the way down."""
+    for text in requires(package) or ():
+        requirement = Requirement(text)
+        extras = requirement.extras or {""}
+        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        name = canonicalize_name(requirement.name)
+        if wanted and name not in seen:
+            seen.add(name)
+            yield name
+            yield from needed(name, seen)
+        for extra in extras - {""}:
+            yield from needed_by_extra(name, extra, seen)
+
+
+def needed_by_extra(package: str, extra: str, seen: set[str]) -> Iterator[str]:
+    """What one extra of a package adds."""
+    for requirement in map(Requirement, requires(package) or ()):
+        name = canonicalize_name(requirement.name)
+        if requirement.marker and requirement.marker.evaluate({"extra": extra}) and name not in seen:
+            seen.add(name)
+            yield name
+            yield from needed(name, seen)
+
+
+def test_the_images_lock_is_a_part_of_the_projects() -> None:
+    """Same versions, same hashes: what is tested is what ships."""
+    whole, part = locked("requirements.lock"), locked("deploy/requirements.lock")
+
+    assert part
+    assert part == {name: whole[name] for name in part}
+    assert all(hashes for _, hashes in part.values())
+
+
+def test_the_images_lock_is_whole_and_no_more() -> None:
+    """Everything that gpuplane needs to run is in it; nothing that only its tests need."""
+    part = locked("deploy/requirements.lock")
+
+    assert set(needed("gpuplane", set())) == set(part)
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Containerfile, one instruction each, continued lines joined."""
+    text = re.sub(r"^#.*\n", "", (ROOT / "deploy/Containerfile").read_text(), flags=re.MULTILINE)
+    lines = re.sub(r"\\\n", " ", text).splitlines()
+    return [(line.split(" ", 1)[0], re.sub(r"\s+", " ", line.split(" ", 1)[1])) for line in lines if line]
+
+
+def test_what_is_copied_is_there_and_let_through() -> None:
+    """Every COPY from the source tree names something that exists and that .containerignore does not hide."""
+    ignored = [line for line in (ROOT / ".containerignore").read_text().splitlines() if line and line[0] != "#"]
+    shown = [line[1:] for line in ignored if line.startswith("!")]
+    copied = [text.split(" ")[:-1] for name, text in instructions() if name == "COPY" and "--from" not in text]
+
+    assert ignored[0] == "*"
+    for path in (path for paths in copied for path in paths):
+        assert (ROOT / path).exists(), path
+        assert any(fnmatch(path, each) for each in shown), path
+
+
+def test_how_it_is_built() -> None:
+    """By hashes, compiled in both stages, without an installer at the end, on one base."""
+    stages = " | ".join(f"{name} {text}" for name, text in instructions()).split("FROM ")
+    _, build, last = stages
+
+    assert build.count("--require-hashes") == 2
+    assert "--no-deps --no-index" in build
+    assert all("compileall" in stage and "unchecked-hash" in stage for stage in (build, last))
+    assert "pip" not in last.replace("/usr/local/bin/pip*", "").replace("ensurepip", "")
+    assert 'ENTRYPOINT ["gpuplane", "agent"]' in last
+    assert [text.split(" ")[0] for name, text in instructions() if name == "FROM"] == ["${BASE}", "${BASE}"]

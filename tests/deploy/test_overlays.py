@@ -1,0 +1,292 @@
+"""What `kubectl apply -k` makes of deploy/: complete, typed, least privileged, and explained.
+
+The overlays are built here by a small builder that knows as much of kustomize as deploy/ uses: resources, components,
+strategic merge patches, ConfigMaps from files. Where a real one is installed the two are compared.
+"""
+
+import copy
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lightkube import codecs
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+OVERLAYS = ("nvidia-runtime", "host")
+MERGE_KEYS = {
+    "containers": "name",
+    "env": "name",
+    "volumes": "name",
+    "volumeMounts": "mountPath",
+    "ports": "containerPort",
+}
+KNOWN = {"apiVersion", "kind", "resources", "components", "patches", "configMapGenerator", "generatorOptions"}
+
+Json = dict[str, Any]
+
+
+def build(directory: Path) -> list[Json]:
+    """The objects of a kustomization."""
+    return _apply(directory, [])
+
+
+def _apply(directory: Path, objects: list[Json]) -> list[Json]:
+    layer = yaml.safe_load((directory / "kustomization.yaml").read_text())
+    unknown = set(layer) - KNOWN
+    assert not unknown, f"{directory}: the builder of this test does not know {unknown}"
+    for each in layer.get("resources", ()):
+        path = directory / each
+        objects = objects + (build(path) if path.is_dir() else _documents(path))
+    objects = objects + [_config_map(directory, each) for each in layer.get("configMapGenerator", ())]
+    for each in layer.get("components", ()):
+        objects = _apply(directory / each, objects)
+    for patch in layer.get("patches", ()):
+        for change in _documents(directory / patch["path"]):
+            assert any(_identity(each) == _identity(change) for each in objects), f"{patch} changes nothing"
+            objects = [merge(each, change) if _identity(each) == _identity(change) else each for each in objects]
+    return objects
+
+
+def _documents(path: Path) -> list[Json]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def _config_map(directory: Path, generator: Json) -> Json:
+    files = (each.partition("=")[::2] for each in generator["files"])
+    data = {key: (directory / path).read_text() for key, path in files}
+    metadata = {"name": generator["name"], "namespace": generator["namespace"]}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def _identity(found: Json) -> tuple[Any, ...]:
+    return (*(found.get(key) for key in ("apiVersion", "kind")), found["metadata"]["name"])
+
+
+def merge(old: Any, new: Any, key: str = "") -> Any:
+    """A strategic merge patch."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        merged = {k: v for k, v in old.items() if k not in new or new[k] is not None}
+        return merged | {k: merge(old.get(k), v, k) for k, v in new.items() if v is not None}
+    if isinstance(old, list) and key in MERGE_KEYS:
+        name = MERGE_KEYS[key]
+        changes = {each[name]: each for each in new}
+        kept = [merge(each, changes.pop(each[name], {})) for each in old]
+        return kept + list(changes.values())
+    return copy.deepcopy(new)
+
+
+@pytest.fixture(params=OVERLAYS)
+def overlay(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def objects(overlay: str) -> list[Json]:
+    return build(DEPLOY / "overlays" / overlay)
+
+
+def _pod(objects: list[Json]) -> Json:
+    [daemonset] = [each for each in objects if each["kind"] == "DaemonSet"]
+    spec: Json = daemonset["spec"]["template"]["spec"]
+    return spec
+
+
+def _container(objects: list[Json]) -> Json:
+    [container] = _pod(objects)["containers"]
+    found: Json = container
+    return found
+
+
+def test_the_objects(objects: list[Json]) -> None:
+    """These and no others."""
+    assert sorted(f"{each['kind']} {each['metadata']['name']}" for each in objects) == [
+        "ClusterRole gpuplane-agent",
+        "ClusterRoleBinding gpuplane-agent",
+        "ConfigMap gpuplane-configs",
+        "DaemonSet gpuplane-agent",
+        "Namespace gpuplane",
+        "ResourceQuota gpuplane-critical",
+        "ServiceAccount gpuplane-agent",
+        "ValidatingAdmissionPolicy gpuplane-agent-own-node",
+        "ValidatingAdmissionPolicyBinding gpuplane-agent-own-node",
+    ]
+
+
+def test_every_field_is_kubernetes(objects: list[Json]) -> None:
+    """Decoding into Kubernetes' types loses nothing: no key is misspelt, none has another type."""
+    for each in objects:
+        assert _typed(each) == _pruned(each), each["kind"]
+
+
+def test_a_misspelt_field_would_be_seen(objects: list[Json]) -> None:
+    """The test above can fail."""
+    wrong = copy.deepcopy(next(each for each in objects if each["kind"] == "DaemonSet"))
+    wrong["spec"]["template"]["spec"]["hostNetwrok"] = True
+
+    assert _typed(wrong) != _pruned(wrong)
+
+
+def _typed(found: Json) -> Any:
+    return _pruned(codecs.from_dict(found).to_dict())  # type: ignore[no-untyped-call]
+
+
+def _pruned(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _pruned(v) for k, v in value.items() if v is not None and _pruned(v) != {}}
+    if isinstance(value, list):
+        return [_pruned(each) for each in value]
+    return value
+
+
+def test_the_real_kustomize_agrees(overlay: str, objects: list[Json]) -> None:
+    """The builder of this test builds what kubectl would."""
+    program = next((each for each in (["kustomize", "build"], ["kubectl", "kustomize"]) if shutil.which(each[0])), None)
+    if program is None:
+        pytest.skip("neither kustomize nor kubectl is installed; the builder of this test stands in")
+    path = DEPLOY / "overlays" / overlay
+    done = subprocess.run([*program, str(path)], capture_output=True, text=True, timeout=60, check=True)
+
+    def sorted_by_identity(found: list[Json]) -> list[Json]:
+        return sorted((_ordered(each) for each in found), key=lambda each: str(_identity(each)))
+
+    assert sorted_by_identity(list(yaml.safe_load_all(done.stdout))) == sorted_by_identity(objects)
+
+
+def _ordered(value: Any, key: str = "") -> Any:
+    """Lists that are merged by a key have no order of their own."""
+    if isinstance(value, dict):
+        return {k: _ordered(v, k) for k, v in value.items()}
+    if isinstance(value, list):
+        items = [_ordered(each) for each in value]
+        return sorted(items, key=lambda each: str(each[MERGE_KEYS[key]])) if key in MERGE_KEYS else items
+    return value
+
+
+LOCKED_DOWN = {
+    "runAsUser": 0,
+    "runAsGroup": 0,
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+PRIVILEGED = {"runAsUser": 0, "runAsGroup": 0, "readOnlyRootFilesystem": True, "privileged": True}
+SECURITY = {"nvidia-runtime": LOCKED_DOWN, "host": PRIVILEGED}
+KUBELET = "/var/lib/kubelet"
+HOST_PATHS = {
+    f"{KUBELET}/device-plugins": (f"{KUBELET}/device-plugins", "rw"),
+    f"{KUBELET}/pod-resources": (f"{KUBELET}/pod-resources", "ro"),
+    "/var/lib/gpuplane": ("/var/lib/gpuplane", "rw"),
+}
+HOST_PATHS_OF = {
+    "nvidia-runtime": HOST_PATHS,
+    "host": {**HOST_PATHS, "/": ("/driver-root", "ro"), "/dev": ("/dev", "ro")},
+}
+
+
+def test_who_may_what_on_the_node(overlay: str, objects: list[Json]) -> None:
+    """The table of privileges: all of it, and nothing of the host besides."""
+    pod, container = _pod(objects), _container(objects)
+
+    assert container["securityContext"] == SECURITY[overlay]
+    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers", "securityContext"} & set(pod)
+    assert [each for port in container["ports"] for each in port] == ["name", "containerPort"]
+    assert dict(_host_paths(pod, container)) == HOST_PATHS_OF[overlay]
+    assert pod.get("runtimeClassName") == ("nvidia" if overlay == "nvidia-runtime" else None)
+
+
+def _host_paths(pod: Json, container: Json) -> Iterator[tuple[str, tuple[str, str]]]:
+    mounts = {each["name"]: each for each in container["volumeMounts"]}
+    for volume in pod["volumes"]:
+        if "hostPath" in volume:
+            mount = mounts[volume["name"]]
+            yield volume["hostPath"]["path"], (mount["mountPath"], "ro" if mount.get("readOnly") else "rw")
+
+
+def test_who_may_what_in_the_cluster(objects: list[Json]) -> None:
+    """One role, that reads Nodes."""
+    roles = [each for each in objects if "Role" in each["kind"] and "Binding" not in each["kind"]]
+    [binding] = [each for each in objects if each["kind"] == "ClusterRoleBinding"]
+
+    assert [each["rules"] for each in roles] == [
+        [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}]
+    ]
+    assert binding["roleRef"]["name"] == roles[0]["metadata"]["name"]
+    assert [(each["kind"], each["namespace"], each["name"]) for each in binding["subjects"]] == [
+        ("ServiceAccount", "gpuplane", _pod(objects)["serviceAccountName"])
+    ]
+
+
+def test_every_host_path_and_privilege_has_its_reason(overlay: str, objects: list[Json]) -> None:
+    """deploy/README.md has a row for each, with an access and a reason."""
+    rows = {cells[0]: cells[1:] for cells in _rows((DEPLOY / "README.md").read_text())}
+    for path, (_, access) in _host_paths(_pod(objects), _container(objects)):
+        said, of, why = rows[f"`{path}`"]
+
+        assert said.startswith("read-only") == (access == "ro"), path
+        assert of in ("both", f"`{overlay}`")
+        assert len(why) > 30
+    for privilege in ("user 0, all capabilities dropped", "`SYS_ADMIN`", "`privileged`", "TCP port 9410"):
+        assert len(rows[privilege][1]) > 30
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    for line in text.splitlines():
+        if line.startswith("| "):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_mig_adds_one_capability(tmp_path: Path) -> None:
+    """components/mig adds what NVIDIA's runtime wants for it, and nothing else."""
+    plain = build(DEPLOY / "overlays/nvidia-runtime")
+    container = _container(_apply(DEPLOY / "components/mig", plain))
+
+    assert container["securityContext"] == LOCKED_DOWN | {"capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]}}
+    assert [each for each in container["env"] if each not in _container(plain)["env"]] == [
+        {"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"}
+    ]
+
+
+def test_where_it_runs(objects: list[Json]) -> None:
+    """On the nodes that NVIDIA's chart chooses, past the taints that it tolerates, before other pods."""
+    pod = _pod(objects)
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+
+    assert [(e["key"], e["operator"], e["values"]) for term in terms for e in term["matchExpressions"]] == [
+        ("feature.node.kubernetes.io/pci-10de.present", "In", ["true"]),
+        ("feature.node.kubernetes.io/cpu-model.vendor_id", "In", ["NVIDIA"]),
+        ("nvidia.com/gpu.present", "In", ["true"]),
+    ]
+    assert pod["tolerations"] == [
+        {"key": "CriticalAddonsOnly", "operator": "Exists"},
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+    ]
+    assert pod["priorityClassName"] == "system-node-critical"
+
+
+def test_probes_and_metrics_share_one_port(objects: list[Json]) -> None:
+    """Liveness, readiness and --metrics-address mean the same port."""
+    container = _container(objects)
+    [port] = container["ports"]
+
+    assert f"--metrics-address=0.0.0.0:{port['containerPort']}" in container["args"]
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": port["name"]}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": port["name"]}
+
+
+def test_the_configurations_are_mounted_as_a_directory(objects: list[Json]) -> None:
+    """A ConfigMap with a fixed name, no subPath: kubelet brings edits to the running agent."""
+    pod, container = _pod(objects), _container(objects)
+    [configs] = [each for each in objects if each["kind"] == "ConfigMap"]
+    [volume] = [each for each in pod["volumes"] if "configMap" in each]
+    [mount] = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
+
+    assert volume["configMap"]["name"] == configs["metadata"]["name"] == "gpuplane-configs"
+    assert "subPath" not in mount
+    assert f"--config={mount['mountPath']}" in container["args"]
+    assert "default" in configs["data"]

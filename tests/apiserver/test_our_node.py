@@ -291,15 +291,16 @@ async def test_an_answer_that_does_not_come(
         await node.stands("ok")
 
 
-@pytest.mark.parametrize("limit", ["SILENCE", "LIFE"])
+@pytest.mark.parametrize("limits", [{"SILENCE": 0.3}, {"LIFE": (0.1, 0.1), "OVERTIME": 0.2}], ids=str)
 async def test_a_stream_that_died_silently(
-    server: ApiServer, kubeconfig: Path, limit: str, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, kubeconfig: Path, limits: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream without bookmarks, or one that the server does not end in time, is given up without alarm."""
-    monkeypatch.setattr(connection, limit, 0.3 if limit == "SILENCE" else (0.1, 0.2))
-    monkeypatch.setattr(connection, "DEADLINE", 1.0)
+    for name, value in limits.items():
+        monkeypatch.setattr(connection, name, value)
     async with following(kubeconfig) as node:
         await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") >= 3)
+        await node.stands("ok")
     assert node.standings == ["ok"]
 
 

@@ -17,6 +17,7 @@ Importing this module costs 17 MB and 100 ms: it is for agents that have an API 
 
 import asyncio
 import logging
+import math
 import os
 import random
 from collections.abc import AsyncIterator, Mapping
@@ -30,7 +31,8 @@ from lightkube.config import client_adapter
 
 DEADLINE = 15.0  # seconds for one answer, or for the beginning of a stream
 SILENCE = 150.0  # seconds
-LIFE = (240.0, 480.0)  # seconds: the shortest and the longest life of a stream
+LIFE = (240.0, 480.0)  # seconds: the shortest and the longest life of a stream, which the server is to end
+OVERTIME = 15.0  # seconds after which we end it
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ADVICE = {
     401: "; its token or certificate is not taken: see the service account or the kubeconfig",
@@ -124,11 +126,11 @@ async def watched(
         "watch": "true",
         "allowWatchBookmarks": "true",
         "resourceVersion": version,
-        "timeoutSeconds": str(int(life)),
+        "timeoutSeconds": str(math.ceil(life)),
     }
     try:
         async with (
-            asyncio.timeout(life + DEADLINE),
+            asyncio.timeout(life + OVERTIME),
             _answer(client, path, "PartialObjectMetadata", fields, watch, SILENCE) as answer,
         ):
             yield _events(answer)

@@ -1,0 +1,79 @@
+"""The agent as a process of its own, started by its command line: what a demo, a test or a bench looks at."""
+
+import asyncio
+import os
+import sys
+from typing import Self
+
+
+class Agent:
+    """`async with Agent("--machine", …) as agent`. Its log lines are in `log` as they come; leaving stops it."""
+
+    def __init__(self, *arguments: object, environment: dict[str, str] | None = None) -> None:
+        self.arguments = [str(each) for each in arguments]
+        self.environment = environment or {}
+        self.log: list[str] = []
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.process.returncode is None:
+            await self.stop()
+
+    async def start(self) -> None:
+        """Start the process."""
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "gpuplane",
+            "agent",
+            *self.arguments,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **self.environment},
+        )
+        self._reader = asyncio.create_task(self._read())
+
+    async def stop(self, deadline: float = 10.0) -> int:
+        """Ask it to stop; its exit status. One that does not stop is killed, and TimeoutError raised."""
+        self.process.terminate()
+        try:
+            async with asyncio.timeout(deadline):
+                return await self._ended()
+        except TimeoutError:
+            await self.kill()
+            raise TimeoutError(f"the agent did not stop within {deadline:g} s:\n" + "\n".join(self.log)) from None
+
+    async def kill(self) -> None:
+        """SIGKILL."""
+        if self.process.returncode is None:
+            self.process.kill()
+        await self._ended()
+
+    async def until_says(self, text: str, deadline: float = 10.0) -> str:
+        """The first log line that contains a text. Raises TimeoutError with the whole log."""
+
+        def found() -> str | None:
+            return next((line for line in self.log if text in line), None)
+
+        try:
+            async with asyncio.timeout(deadline):
+                while (line := found()) is None:
+                    await self._changed.wait()
+                return line
+        except TimeoutError:
+            raise TimeoutError(f"the agent never said {text!r}:\n" + "\n".join(self.log)) from None
+
+    async def _ended(self) -> int:
+        status = await self.process.wait()
+        await self._reader
+        return status
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.log.append(line.decode(errors="replace").rstrip())
+            self._changed.set()
+            self._changed = asyncio.Event()

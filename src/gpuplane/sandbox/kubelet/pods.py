@@ -1,0 +1,71 @@
+"""Pods as kubelet's device manager sees them, and what becomes of them."""
+
+import uuid
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+
+
+class Container(msgspec.Struct, frozen=True):
+    """A container and the device-plugin resources that it asks for."""
+
+    name: str
+    requests: Mapping[str, int] = {}
+
+
+class Pod(msgspec.Struct, frozen=True):
+    """A pod: its init containers run before the others; those that restart always (side-cars) stay beside them."""
+
+    name: str
+    containers: tuple[Container, ...] = ()
+    init: tuple[Container, ...] = ()
+    sidecars: frozenset[str] = frozenset()  # names of init containers that restart always
+    namespace: str = "default"
+    uid: str = ""
+
+    @property
+    def key(self) -> str:
+        """ "namespace/name"."""
+        return f"{self.namespace}/{self.name}"
+
+    def all(self) -> Iterator[Container]:
+        """Every container, in the order in which kubelet allocates for them."""
+        yield from self.init
+        yield from self.containers
+
+    def lasting(self) -> Iterator[Container]:
+        """The containers that run for as long as the pod does."""
+        yield from (each for each in self.init if each.name in self.sidecars)
+        yield from self.containers
+
+
+def pod(name: str, *, namespace: str = "default", **requests: int) -> Pod:
+    """A pod with one container "main". Keywords are resources: `gpu=2` asks for two of nvidia.com/gpu."""
+    wanted = {resource if "/" in resource else f"nvidia.com/{resource}": n for resource, n in requests.items()}
+    return Pod(name, (Container("main", wanted),), namespace=namespace, uid=str(uuid.uuid4()))
+
+
+class Rejected(Exception):
+    """Kubelet refused the pod: phase Failed, with this reason and message. It stays so for ever."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason, self.message = reason, message
+
+
+class Running(msgspec.Struct):
+    """An admitted pod. `answers` has what each container got of each resource; `waiting` why one cannot start yet."""
+
+    pod: Pod
+    answers: dict[str, dict[str, pb.ContainerAllocateResponse]] = {}
+    waiting: dict[str, str] = {}  # container → "CreateContainerConfigError: …"
+    started: set[str] = set()
+
+    def got(self, container: str = "main") -> pb.ContainerAllocateResponse:
+        """What a container got, its resources merged as kubelet merges them."""
+        merged = pb.ContainerAllocateResponse()
+        for answer in self.answers.get(container, {}).values():
+            merged.MergeFrom(answer)
+        return merged

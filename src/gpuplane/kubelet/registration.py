@@ -21,6 +21,7 @@ another socket stands at kubelet's path or at ours, since that is something new 
 import asyncio
 import logging
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -116,9 +117,8 @@ class Life:
         there = identity(self.kubelet)
         if there is None:
             raise Lost(f"kubelet is not there: no {self.kubelet}")
-        plugin, server = Plugin(self.node, self.resource), grpc.aio.server()
-        add_DevicePluginServicer_to_server(plugin, server)
-        async with serving(server, self.path) as ours:
+        plugin = Plugin(self.node, self.resource)
+        async with serving(self.path, partial(add_DevicePluginServicer_to_server, plugin)) as ours:
             accepted = asyncio.create_task(self._register(plugin))
             accepted.add_done_callback(lambda _: plugin.stir.set())
             try:

@@ -14,7 +14,7 @@ import secrets
 import socket
 import stat
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -78,15 +78,20 @@ def _command(pid: int) -> str:
 
 
 @asynccontextmanager
-async def serving(server: grpc.aio.Server, path: Path) -> AsyncIterator[Identity]:
-    """Serve at a path, mode 0600, until the block ends. Gives the socket's identity; raises Taken and OSError."""
+async def serving(path: Path, add: Callable[[grpc.aio.Server], object]) -> AsyncIterator[Identity]:
+    """Serve at a path, mode 0600, what `add` adds to a server, until the block ends. Gives the socket's identity.
+
+    Raises Taken, and OSError where the directory takes no socket.
+    """
     private = path.with_name(PRIVATE + secrets.token_hex(4))
     if max(len(os.fsencode(private)), len(os.fsencode(path))) > LONGEST:
         raise Taken(f"{path} is too long for a unix socket ({LONGEST} bytes): use a shorter directory")
     _check(path)
     _try_to_bind(private)
-    server.add_insecure_port(address(private))
+    server = grpc.aio.server()
     try:
+        add(server)
+        server.add_insecure_port(address(private))
         await server.start()
         private.chmod(0o600)
         ours = _claim(private, path)

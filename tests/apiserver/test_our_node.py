@@ -1,6 +1,7 @@
 """What our Node object asks for reaches the snapshot, through everything that an API server does to its clients."""
 
 import asyncio
+import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -147,6 +148,18 @@ async def test_the_first_word_and_each_change(server: ApiServer, kubeconfig: Pat
         server.put(PATH, node_object())
         await node.comes_to(lambda s: s.config.asked == Asked())
     assert node.standings == ["ok"]
+
+
+async def test_requests_are_no_news(server: ApiServer, kubeconfig: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is well is said once, not at each request."""
+    caplog.set_level(logging.INFO)
+    async with following(kubeconfig) as node:
+        await node.stands("ok")
+        server.finish()
+        await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") >= 2)
+    assert [each.getMessage() for each in caplog.records if each.name != "asyncio"] == [
+        f"apiserver: ok: follows Node {NAME} of {server.url}"
+    ]
 
 
 async def test_only_our_node_is_listened_to(server: ApiServer, kubeconfig: Path) -> None:

@@ -39,6 +39,7 @@ ADVICE = {
     403: "; grant it what deploy/base/rbac.yaml grants",
 }
 log = logging.getLogger("gpuplane")
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # it would say every request; the condition says what matters
 
 
 class Away(Exception):

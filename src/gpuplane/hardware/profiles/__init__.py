@@ -1,0 +1,36 @@
+"""Machine files of real servers, by name: what `--machine dgx-a100` and the sandbox describe a node with."""
+
+import difflib
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+class Unknown(LookupError):
+    """No profile of this name, and no such file. The message lists the profiles that there are."""
+
+
+def names() -> tuple[str, ...]:
+    """The profiles, sorted."""
+    return tuple(sorted(path.stem for path in HERE.glob("*.yaml")))
+
+
+def find(name: str | Path) -> Path:
+    """The machine file that is meant: a path with a slash or an existing file is itself, a bare name is a profile.
+
+    A path with a slash need not exist: who reads it says so, and waits for it. Raises Unknown.
+    """
+    text = str(name)
+    if "/" in text or Path(text).is_file():
+        return Path(text)
+    if text in names():
+        return HERE / f"{text}.yaml"
+    raise Unknown(
+        f"no machine profile and no file here is named {text!r}{_perhaps(text)}; "
+        f"profiles: {', '.join(names())}; a file elsewhere needs a path with a slash"
+    )
+
+
+def _perhaps(text: str) -> str:
+    close = difflib.get_close_matches(text.lower().removesuffix(".yaml"), names())
+    return f", did you mean {' or '.join(close)}?" if close else ""

@@ -11,6 +11,7 @@ from gpuplane.model.value import Value
 MigStrategy = Literal["none", "single", "mixed"]
 ListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 IdStrategy = Literal["uuid", "index"]
+AllocationPolicy = Literal["distributed", "packed"]
 
 
 class Naming(Value):
@@ -51,6 +52,9 @@ class Settings(Value):
     imex_channels: tuple[int, ...] = ()
     imex_required: bool = False
     cdi_annotation_prefix: str = "cdi.k8s.io/"
+    sharing_policy: AllocationPolicy = "distributed"
+    health_checks_disabled: str = ""  # as the admin wrote it
+    health_checks_enabled: str = ""
     gpus: tuple[Naming, ...] = ()
     mig: tuple[Naming, ...] = ()
     sharing: Sharing = Sharing()

@@ -1,50 +1,40 @@
-"""Units and their names: which GPU is offered as which resource (field guide: NVIDIA's plugin, api/config/v1)."""
+"""From a machine and settings to resources: every unit is offered once, by one name, or left with a reason."""
 
-import re
+from gpuplane.core.resources.naming import Decision, name_units
+from gpuplane.core.resources.sharing import share, share_ids
+from gpuplane.model.config import Settings
+from gpuplane.model.machine import Machine
+from gpuplane.model.views import Left, Offered, Resource
 
-from gpuplane.model.config import Naming, Settings
-from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.views import Left, Offered, Resource, Unit
 
-GPU = "nvidia.com/gpu"
+def decide(machine: Machine, settings: Settings) -> list[Decision]:
+    """One decision for each unit of the machine, in its order."""
+    return share(name_units(machine, settings), settings.sharing)
 
 
 def named(machine: Machine, settings: Settings) -> tuple[tuple[Resource, ...], tuple[Left, ...]]:
     """The resources of a machine, all devices without trouble, and the units that no name takes."""
-    resources: dict[str, list[Offered]] = {}
+    devices: dict[str, list[Offered]] = {}
+    shared: set[str] = set()
     left: list[Left] = []
-    for gpu in machine.gpus or ():
-        name, reason = _name(gpu, settings)
-        if name is None:
-            left.append(Left(unit=gpu.uuid or f"GPU {gpu.index}", reason=reason))
-        else:
-            resources.setdefault(name, []).append(Offered(id=gpu.uuid, unit=_unit(gpu)))
-    return tuple(Resource(name=name, devices=tuple(devices)) for name, devices in resources.items()), tuple(left)
+    for decision in decide(machine, settings):
+        unit = decision.unit
+        if decision.reason:
+            left.append(Left(unit=label(decision), reason=decision.reason))
+            continue
+        ids = share_ids(unit.id, decision.replicas)
+        devices.setdefault(decision.name, []).extend(Offered(id=id, unit=unit) for id in ids)
+        if len(ids) > 1:
+            shared.add(decision.name)
+    one_share_only = settings.sharing.fail_requests_greater_than_one
+    return tuple(
+        Resource(
+            name=name, devices=tuple(each), shared=name in shared, one_share_only=name in shared and one_share_only
+        )
+        for name, each in devices.items()
+    ), tuple(left)
 
 
-def _name(gpu: Gpu, settings: Settings) -> tuple[str | None, str]:
-    if not gpu.uuid:
-        return None, "the driver does not tell its UUID: " + "; ".join(fault.message for fault in gpu.faults)
-    if gpu.mig is not None and gpu.mig.enabled:
-        return None, "it is in MIG mode, and migStrategy is none"
-    for naming in settings.gpus or (Naming(pattern="*", name=GPU),):
-        if matches(naming.pattern, gpu.model):
-            return naming.name, ""
-    return None, f"no pattern of resources.gpus matches its model {gpu.model!r}"
-
-
-def matches(pattern: str, text: str) -> bool:
-    """Whether the whole text matches: `*` stands for any run of characters, all else for itself."""
-    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text) is not None
-
-
-def _unit(gpu: Gpu) -> Unit:
-    return Unit(
-        id=gpu.uuid,
-        gpu=gpu.uuid,
-        index=str(gpu.index),
-        model=gpu.model,
-        numa=gpu.numa,
-        pci=gpu.pci,
-        nodes=gpu.nodes,
-    )
+def label(decision: Decision) -> str:
+    """What a person may call a unit, with or without a UUID."""
+    return decision.unit.id or f"GPU {decision.unit.index}"

@@ -1,0 +1,1 @@
+"""What the admin asked for: NVIDIA's v1 file, flags and environment become `Settings`."""

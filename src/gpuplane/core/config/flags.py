@@ -1,0 +1,142 @@
+"""Flags and environment variables, as one table: the agent's parser, the precedence and the documentation read it.
+
+They are those of NVIDIA's device plugin (k8s-device-plugin 0.20, cmd/nvidia-device-plugin/main.go) and, where we do its
+job, of its config-manager; names, order of the environment variables and defaults are theirs. A row with a `setting`
+is laid over the configuration file. A row without one either belongs to the process, and whoever starts the agent asks
+for it by `option`; or it is accepted and does nothing, which its help says.
+"""
+
+from typing import Literal, get_args
+
+from gpuplane.model.config import AllocationPolicy, IdStrategy, ListStrategy, MigStrategy
+from gpuplane.model.value import Value
+
+Kind = Literal["text", "switch", "choice", "choices", "numbers"]
+
+
+class Flag(Value):
+    """One row: how it is written on the command line, in the environment and in the file, and what it does."""
+
+    names: tuple[str, ...]  # without dashes; there are none for what only the environment sets
+    environment: tuple[str, ...]  # the first that is set counts
+    key: str  # in the file, "" for none
+    setting: str  # the field of Settings, "" for none
+    kind: Kind
+    choices: tuple[str, ...]  # empty: any
+    default: str  # as one would write it
+    help: str
+
+    @property
+    def name(self) -> str:
+        """What the row is called."""
+        return (self.names or self.environment)[0]
+
+
+def _row(
+    names: str, environment: str, key: str, setting: str, kind: Kind, default: str, help: str, choices: object = ()
+) -> Flag:
+    chosen = choices if isinstance(choices, tuple) else get_args(choices)
+    return Flag(tuple(names.split()), tuple(environment.split()), key, setting, kind, chosen, default, help)
+
+
+# fmt: off
+FLAGS = (
+    _row("mig-strategy", "MIG_STRATEGY",
+         "flags.migStrategy", "mig_strategy", "choice", "none",
+         "how MIG devices are named: not offered, as nvidia.com/gpu, or as nvidia.com/mig-PROFILE", MigStrategy),
+    _row("device-list-strategy", "DEVICE_LIST_STRATEGY",
+         "flags.plugin.deviceListStrategy", "device_list_strategy", "choices", "envvar",
+         "how the container runtime learns of a container's devices; several add up", ListStrategy),
+    _row("device-id-strategy", "DEVICE_ID_STRATEGY",
+         "flags.plugin.deviceIDStrategy", "device_id_strategy", "choice", "uuid",
+         "how a device is named to it", IdStrategy),
+    _row("pass-device-specs", "PASS_DEVICE_SPECS",
+         "flags.plugin.passDeviceSpecs", "pass_device_specs", "switch", "false",
+         "name the device nodes to kubelet too, as its static CPU manager needs it"),
+    _row("driver-root nvidia-driver-root", "NVIDIA_DRIVER_ROOT",
+         "flags.nvidiaDriverRoot", "driver_root", "text", "/",
+         "where the driver is installed on the host"),
+    _row("dev-root nvidia-dev-root", "NVIDIA_DEV_ROOT",
+         "flags.nvidiaDevRoot", "dev_root", "text", "",
+         "the prefix of device nodes on the host; empty: the driver root"),
+    _row("gdrcopy-enabled", "GDRCOPY_ENABLED",
+         "flags.gdrcopyEnabled", "gdrcopy", "switch", "false",
+         "give containers GDRCopy"),
+    _row("gds-enabled", "GDS_ENABLED",
+         "flags.gdsEnabled", "gds", "switch", "false",
+         "give containers GPUDirect Storage"),
+    _row("mofed-enabled", "MOFED_ENABLED",
+         "flags.mofedEnabled", "mofed", "switch", "false",
+         "give containers Mellanox OFED devices"),
+    _row("imex-channel-ids", "IMEX_CHANNEL_IDS",
+         "imex.channelIDs", "imex_channels", "numbers", "",
+         "IMEX channels for every container that has a GPU", ("0",)),
+    _row("imex-required", "IMEX_REQUIRED",
+         "imex.required", "imex_required", "switch", "false",
+         "refuse containers while these channels are missing"),
+    _row("cdi-annotation-prefix", "CDI_ANNOTATION_PREFIX",
+         "flags.plugin.cdiAnnotationPrefix", "cdi_annotation_prefix", "text", "cdi.k8s.io/",
+         "what the keys of CDI annotations begin with"),
+    _row("shared-devices-allocation-policy", "SHARED_DEVICES_ALLOCATION_POLICY",
+         "flags.plugin.sharedDevicesAllocationPolicy", "sharing_policy", "choice", "distributed",
+         "which GPU the next share is taken of: the least used or the most used", AllocationPolicy),
+    _row("", "DP_DISABLE_HEALTHCHECKS",
+         "", "health_checks_disabled", "text", "",
+         "health checks to leave out: all, xids, or XIDs by number"),
+    _row("", "DP_ENABLE_HEALTHCHECKS",
+         "", "health_checks_enabled", "text", "",
+         "XIDs that count as fatal although they would be left out"),
+
+    # the process itself
+    _row("config-file config", "CONFIG_FILE",
+         "", "", "text", "",
+         "a configuration file, or a directory of named ones"),
+    _row("config-file-srcdir", "CONFIG_FILE_SRCDIR",
+         "", "", "text", "",
+         "a directory of named configurations, as config-manager calls it"),
+    _row("default-config", "DEFAULT_CONFIG",
+         "", "", "text", "",
+         "the named configuration of a node whose label names none"),
+    _row("fallback-strategies", "FALLBACK_STRATEGIES",
+         "", "", "choices", "",
+         "without a default, in this order: the one called default, the only one, none",
+         ("named", "single", "empty")),
+    _row("node-label", "NODE_LABEL",
+         "", "", "text", "nvidia.com/device-plugin.config",
+         "the label of our Node that names a configuration"),
+    _row("node-name", "NODE_NAME",
+         "", "", "text", "",
+         "our Node's name; without it no API server is asked"),
+    _row("kubeconfig", "KUBECONFIG",
+         "", "", "text", "",
+         "how to reach the API server; empty: as a pod does"),
+    _row("kubelet-socket", "KUBELET_SOCKET",
+         "", "", "text", "/var/lib/kubelet/device-plugins/kubelet.sock",
+         "kubelet's registration socket"),
+    _row("driver-root-ctr-path container-driver-root", "DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT",
+         "flags.plugin.containerDriverRoot", "", "text", "/driver-root",
+         "where this process sees the driver root; read at the start, so the file's key has no effect"),
+
+    # accepted, so that a manifest written for NVIDIA's plugin starts
+    _row("fail-on-init-error", "FAIL_ON_INIT_ERROR",
+         "flags.failOnInitError", "", "switch", "true",
+         "no effect: the agent never ends for want of a driver, it waits for it and says so"),
+    _row("device-discovery-strategy", "DEVICE_DISCOVERY_STRATEGY",
+         "flags.deviceDiscoveryStrategy", "", "choice", "auto",
+         "no effect: --machine says where devices are looked for", ("auto", "nvml", "tegra", "vfio")),
+    _row("mps-root", "MPS_ROOT",
+         "flags.mpsRoot", "", "text", "",
+         "no effect yet: MPS sharing is not served"),
+    _row("nvidia-cdi-hook-path nvidia-ctk-path", "NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH",
+         "flags.plugin.nvidiaCTKPath", "", "text", "/usr/bin/nvidia-ctk",
+         "no effect yet: no CDI specification is written"),
+    _row("cdi-feature-flags", "CDI_FEATURE_FLAGS",
+         "", "", "choices", "",
+         "no effect yet: no CDI specification is written"),
+    _row("cdi-disable-hooks", "CDI_DISABLE_HOOKS",
+         "", "", "choices", "",
+         "no effect yet: no CDI specification is written"),
+)
+# fmt: on
+
+BY_NAME = {name: flag for flag in FLAGS for name in (*flag.names, *flag.environment)}

@@ -1,0 +1,87 @@
+"""What the command line and the environment say of the table's rows, as texts, and what the texts stand for.
+
+An environment variable that is set to nothing means nothing for text and false for a switch, as it does for NVIDIA's
+plugin (urfave/cli); for all else it counts as not set.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from gpuplane.core.config.flags import BY_NAME, FLAGS, Flag, Kind
+from gpuplane.core.strict import close_to
+
+TRUE, FALSE = ("1", "t", "T", "true", "TRUE", "True"), ("0", "f", "F", "false", "FALSE", "False")
+
+
+def typed(flag: Flag, value: str | Iterable[object]) -> Any:
+    """The value that a text, or a list from the file, stands for. Raises ValueError: what it must be."""
+    match flag.kind:
+        case "switch":
+            if value not in (*TRUE, *FALSE, ""):
+                raise ValueError(f"must be true or false, not {value!r}")
+            return value in TRUE
+        case "choices" | "numbers":
+            parts = value.split(",") if isinstance(value, str) else list(value)
+            chosen = tuple(_choice(flag, str(part).strip()) for part in parts if part != "")
+            return tuple(map(int, chosen)) if flag.kind == "numbers" else chosen
+        case _:
+            return _choice(flag, str(value)) if flag.choices else value
+
+
+def _choice(flag: Flag, value: str) -> str:
+    if flag.choices and value not in flag.choices:
+        close = close_to(value, flag.choices)
+        perhaps = f"; did you mean {close!r}?" if close else ""
+        raise ValueError(
+            f"must be {'one of ' * (len(flag.choices) > 1)}{', '.join(flag.choices)}, not {value!r}{perhaps}"
+        )
+    return value
+
+
+def given(flag: Flag, flags: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """What the command line or else the environment says, and where: ("single", "--mig-strategy"); None for nothing."""
+    for name in flag.names:
+        if name in flags:
+            return flags[name], f"--{name}"
+    for variable in flag.environment:
+        if variable in environment:
+            text = environment[variable]
+            return (text, variable) if text or flag.kind in ("text", "switch") else None
+    return None
+
+
+def option(name: str, flags: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """What is said of a row that belongs to the process, or its default."""
+    flag = BY_NAME[name]
+    said = given(flag, flags, environment)
+    return said[0] if said else flag.default
+
+
+def add_flags(add: Callable[..., object]) -> None:
+    """Add every row to a parser by its `add_argument`."""
+    for flag in FLAGS:
+        if flag.names:
+            add(*(f"--{name}" for name in flag.names), dest=flag.name, help=_help(flag), **ARGUMENTS[flag.kind])
+
+
+ARGUMENTS: dict[Kind, dict[str, Any]] = {
+    "text": {"metavar": "TEXT"},
+    "choice": {"metavar": "CHOICE"},
+    "switch": {"metavar": "BOOL", "nargs": "?", "const": "true"},
+    "choices": {"metavar": "LIST", "action": "append"},
+    "numbers": {"metavar": "LIST", "action": "append"},
+}
+
+
+def _help(flag: Flag) -> str:
+    words = [flag.help, f"one of {', '.join(flag.choices)}" if len(flag.choices) > 1 else ""]
+    words += [f"default {flag.default}" if flag.default else "", f"environment {', '.join(flag.environment)}"]
+    return "; ".join(filter(None, words)).replace("%", "%%")
+
+
+def texts(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The rows among a parser's findings (`vars(namespace)`), as texts by name; what was not said is left out."""
+    found = {flag.name: arguments.get(flag.name) for flag in FLAGS if flag.names}
+    return {
+        name: value if isinstance(value, str) else ",".join(value) for name, value in found.items() if value is not None
+    }

@@ -1,0 +1,120 @@
+"""NVIDIA's v1 configuration file, key for key (k8s-device-plugin 0.20, api/config/v1/*.go).
+
+Every key of theirs is known here, those of GPU Feature Discovery too, because one file serves both. A section or key
+that is empty counts as left out.
+"""
+
+from typing import Any
+
+import msgspec
+
+from gpuplane.model.config import AllocationPolicy, IdStrategy, MigStrategy
+from gpuplane.model.value import Value
+
+Devices = str | int | tuple[int | str, ...] | None
+"""all, a count, or a list of indices and UUIDs"""
+
+
+class PluginFlags(Value, rename="camel"):
+    """flags.plugin"""
+
+    pass_device_specs: bool | None = None
+    device_list_strategy: str | tuple[str, ...] | None = None
+    device_id_strategy: IdStrategy | None = msgspec.field(default=None, name="deviceIDStrategy")
+    cdi_annotation_prefix: str | None = None
+    nvidia_ctk_path: str | None = msgspec.field(default=None, name="nvidiaCTKPath")
+    container_driver_root: str | None = None
+    shared_devices_allocation_policy: AllocationPolicy | None = None
+
+
+class DiscoveryFlags(Value, rename="camel"):
+    """flags.gfd, of GPU Feature Discovery"""
+
+    oneshot: bool | None = None
+    no_timestamp: bool | None = None
+    sleep_interval: int | str | None = None  # nanoseconds, or "60s", or "infinite"
+    output_file: str | None = None
+    machine_type_file: str | None = None
+
+
+class Flags(Value, rename="camel"):
+    """flags"""
+
+    mig_strategy: MigStrategy | None = None
+    fail_on_init_error: bool | None = None
+    mps_root: str | None = None
+    nvidia_driver_root: str | None = None
+    nvidia_dev_root: str | None = None
+    gdrcopy_enabled: bool | None = None
+    gds_enabled: bool | None = None
+    mofed_enabled: bool | None = None
+    use_node_feature_api: bool | None = msgspec.field(default=None, name="useNodeFeatureAPI")
+    device_discovery_strategy: str | None = None
+    plugin: PluginFlags | None = None
+    gfd: DiscoveryFlags | None = None
+
+
+class Pattern(Value):
+    """One entry of resources.gpus or resources.mig"""
+
+    pattern: str
+    name: str
+
+
+class Resources(Value):
+    """resources"""
+
+    gpus: tuple[Pattern, ...] | None = None
+    mig: tuple[Pattern, ...] | None = None
+
+
+class Shares(Value):
+    """One entry of sharing.*.resources"""
+
+    name: str
+    replicas: int
+    rename: str | None = None
+    devices: Devices = None
+
+
+class Strategy(Value, rename="camel"):
+    """sharing.timeSlicing or sharing.mps. Without a word failRequestsGreaterThanOne is false there, true here."""
+
+    rename_by_default: bool | None = None
+    fail_requests_greater_than_one: bool | None = None
+    resources: tuple[Shares, ...] | None = None
+
+
+class Strategies(Value, rename="camel"):
+    """sharing"""
+
+    time_slicing: Strategy | None = None
+    mps: Strategy | None = None
+
+
+class Imex(Value):
+    """imex"""
+
+    channel_ids: tuple[int, ...] | None = msgspec.field(default=None, name="channelIDs")
+    required: bool | None = None
+
+
+class File(Value):
+    """The whole file."""
+
+    version: str | None = None
+    flags: Flags | None = None
+    resources: Resources | None = None
+    sharing: Strategies | None = None
+    imex: Imex | None = None
+
+
+def at(file: File, key: str) -> Any:
+    """What stands under a key of the flags' table, "flags.plugin.passDeviceSpecs"; None for nothing."""
+    found: Any = file if key else None
+    for part in key.split("."):
+        if found is None:
+            return None
+        names = {field.encode_name: field.name for field in msgspec.structs.fields(found)}
+        found = getattr(found, names[part])
+    return found

@@ -1,0 +1,58 @@
+"""Units: the physical things of a machine that can be given out. A whole GPU is one, and so is each MIG device."""
+
+from collections.abc import Iterator
+
+from gpuplane.model.machine import Gpu, Machine, MigDevice
+from gpuplane.model.views import Unit
+
+
+def units(machine: Machine, *, mig: bool) -> Iterator[tuple[Unit, str]]:
+    """Every unit in the order of the driver, and why it cannot be given out by any name, or "".
+
+    `mig`: whether MIG devices are looked at. Without it a GPU in MIG mode is one unit, and cannot be given out.
+    """
+    for gpu in machine.gpus or ():
+        if not gpu.uuid:
+            faults = "; ".join(fault.message for fault in gpu.faults)
+            yield _whole(gpu), f"the driver does not tell its UUID{': ' * bool(faults)}{faults}"
+        elif gpu.mig is None or not gpu.mig.enabled:
+            yield _whole(gpu), ""
+        elif not mig:
+            yield _whole(gpu), "it is in MIG mode, and migStrategy is none"
+        elif not gpu.mig.devices:
+            yield _whole(gpu), "it is in MIG mode and has no MIG devices"
+        else:
+            for device in gpu.mig.devices:
+                yield _part(gpu, device), "" if device.uuid and device.profile else _unknown(device)
+
+
+def _whole(gpu: Gpu) -> Unit:
+    return Unit(
+        id=gpu.uuid,
+        gpu=gpu.uuid,
+        index=str(gpu.index),
+        model=gpu.model,
+        numa=gpu.numa,
+        pci=gpu.pci,
+        nodes=gpu.nodes,
+    )
+
+
+def _part(gpu: Gpu, device: MigDevice) -> Unit:
+    """A MIG device: it is reached through its GPU's node and the two of its own (internal/rm/nvml_devices.go)."""
+    return Unit(
+        id=device.uuid,
+        gpu=gpu.uuid,
+        index=f"{gpu.index}:{device.slot}",
+        model=gpu.model,
+        profile=device.profile,
+        numa=gpu.numa,
+        pci=gpu.pci,
+        nodes=(*gpu.nodes, *device.nodes),
+    )
+
+
+def _unknown(device: MigDevice) -> str:
+    faults = "; ".join(fault.message for fault in device.faults)
+    what = "profile" if device.uuid else "UUID"
+    return f"the driver does not tell its {what}{': ' * bool(faults)}{faults}"

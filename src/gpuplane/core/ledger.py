@@ -11,11 +11,11 @@ def carry(ledger: Ledger, boot_id: str) -> Ledger:
     """The ledger as it holds in this boot.
 
     Times count from the boot, and a reboot has made every client of the driver let go: a release ends with its boot.
-    The name of the configuration last in force outlives it.
+    The name of the configuration last in force outlives it, and so does where held MIG devices were: UUIDs stay.
     """
     if ledger.boot_id == boot_id:
         return ledger
-    return Ledger(boot_id=boot_id, config_name=ledger.config_name)
+    return Ledger(boot_id=boot_id, config_name=ledger.config_name, homes=ledger.homes)
 
 
 def digest(ledger: Ledger) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from gpuplane.core import sight
 from gpuplane.core.health import PATIENCE, released
+from gpuplane.core.resources.held import homes
 from gpuplane.core.resources.offer import offer
 from gpuplane.model.facts import (
     Configured,
@@ -34,7 +35,7 @@ SETTLING = 10.0
 
 def step(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     """The snapshot after a fact, at `now` (CLOCK_BOOTTIME seconds); the same object where nothing changed."""
-    after = _expire(_take(snapshot, fact, now), now)
+    after = _place(snapshot, _expire(_take(snapshot, fact, now), now))
     return snapshot if after == snapshot else after.but(generation=snapshot.generation + 1)
 
 
@@ -61,6 +62,13 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             return snapshot.but(ledger=snapshot.ledger.but(release=release))
         case Tick():
             return snapshot
+
+
+def _place(before: Snapshot, after: Snapshot) -> Snapshot:
+    """Remembers where the MIG devices are that containers hold, while they can be seen."""
+    if after.allocations is None or (after.allocations, after.machine) == (before.allocations, before.machine):
+        return after
+    return after.but(ledger=after.ledger.but(homes=homes(after.machine, after.allocations, after.ledger.homes) or None))
 
 
 def _stand(snapshot: Snapshot, part: str, condition: Condition | None, now: float) -> dict[str, Condition]:

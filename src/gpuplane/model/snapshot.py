@@ -48,6 +48,7 @@ class Ledger(Value):
     boot_id: str = ""
     release: Release | None = None
     config_name: str | None = None  # the named config last in force
+    homes: Mapping[str, str] | None = None  # MIG device that a container holds → UUID of the GPU that it was seen on
 
 
 class Snapshot(Value):

@@ -68,19 +68,21 @@ def _index(resources: tuple[Resource, ...]) -> _Index:
     return _Index(keys=frozenset(key for keys in by_unit.values() for key in keys), by_unit=by_unit, by_gpu=by_gpu)
 
 
-def gone(machine: Machine, homes: Mapping[str, str]) -> Mapping[str, str]:
-    """Those of the remembered MIG devices that the machine does not have, or no longer."""
-    there = _places(machine)
-    return {id: gpu for id, gpu in homes.items() if id not in there}
+def gone(machine: Machine, homes: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Those of the remembered MIG devices that the machine has no longer."""
+    there = _places(machine) if homes else {}
+    return {id: gpu for id, gpu in (homes or {}).items() if id not in there}
 
 
-def homes(machine: Machine | None, allocations: Iterable[Allocation], known: Mapping[str, str]) -> Mapping[str, str]:
+def homes(
+    machine: Machine | None, allocations: Iterable[Allocation], known: Mapping[str, str] | None
+) -> Mapping[str, str]:
     """On which GPU each MIG device is that a container holds: as the machine says, or else as it was known."""
     held = {base(id) for allocation in allocations for id in allocation.devices if id.startswith("MIG-")}
     if not held:
         return {}
-    there = _places(machine) if machine else {}
-    found = ((id, there.get(id) or known.get(id) or _told(id)) for id in sorted(held))
+    there = {**(known or {}), **(_places(machine) if machine else {})}
+    found = ((id, there.get(id) or _told(id)) for id in sorted(held))
     return {id: gpu for id, gpu in found if gpu}
 
 

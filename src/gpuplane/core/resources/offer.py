@@ -10,7 +10,7 @@ withholds nothing, the offer after it is the very same object, and nobody who fo
 from collections.abc import Iterator, Mapping
 
 from gpuplane.core import health
-from gpuplane.core.resources.held import withheld
+from gpuplane.core.resources.held import gone, withheld
 from gpuplane.core.resources.names import named
 from gpuplane.core.view import view
 from gpuplane.model.machine import Machine
@@ -32,9 +32,10 @@ def offer(snapshot: Snapshot) -> Offer:
 @view
 def holds(snapshot: Snapshot) -> Mapping[tuple[str, str], str]:
     """(resource, id) → who holds it under another name, for each id that is withheld for that."""
-    if _waiting(snapshot):
+    if _waiting(snapshot) or snapshot.machine is None:
         return {}
-    return withheld(_fit(_apart(snapshot)).resources, snapshot.allocations or ())
+    resources, lost = _fit(_apart(snapshot)).resources, gone(snapshot.machine, snapshot.ledger.homes)
+    return withheld(resources, snapshot.allocations or (), lost)
 
 
 @view

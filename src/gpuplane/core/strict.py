@@ -50,8 +50,7 @@ def read(
     except Malformed as error:
         raise _invalid(file, [error.problem]) from None
     root, reader = _shared(root), _Reader(kind, repeated)
-    found = reader.take(root, kind, "")
-    value = _convert(reader, found, kind)
+    value = _convert(reader, reader.take(root, kind, ""), kind)
     if value is not None:
         reader.problems += [(root.at(path).line, text) for path, text in check(value)]
     if reader.problems or value is None:
@@ -67,7 +66,7 @@ def _shared(root: Node) -> Node:
 
 
 def _convert(reader: "_Reader", found: Any, kind: type[T]) -> T | None:
-    if not reader.sound:
+    if found is BROKEN:
         return None
     try:
         return msgspec.convert(found, kind)
@@ -82,53 +81,63 @@ def _invalid(file: str, problems: list[Problem]) -> Invalid:
     return Invalid([*lines[:MOST], f"{file}: and {more} more"] if more > 0 else lines)
 
 
+BROKEN: Any = object()
+
+
 class _Reader:
-    """Holds a tree against a type. `sound` while all that it gave back is of its type; unknown keys are left out."""
+    """Holds a tree against a type.
+
+    What is wrong is left out wherever a default can stand for it, and so are unknown keys: the rest can be judged.
+    """
 
     def __init__(self, kind: Any, problems: list[Problem]) -> None:
         self.whole = kind
         self.problems = problems
-        self.sound = True
 
     def take(self, node: Node, kind: Any, spot: str) -> Any:
-        """Plain data for `kind`, and what is wrong with it among the problems."""
+        """Plain data for `kind`, or BROKEN; what is wrong with it is among the problems."""
         kind = _arm(kind, node.value)
         origin, args = get_origin(kind), get_args(kind)
         if isinstance(node.value, dict):
             if _is_struct(kind):
                 return self.fields(node, kind, spot)
             if origin in (dict, Mapping):
-                return {key: self.take(each, args[1], _inside(spot, key)) for key, each in node.value.items()}
+                return _sound({key: self.take(each, args[1], _inside(spot, key)) for key, each in node.value.items()})
         elif isinstance(node.value, list) and (origin is list or (origin is tuple and args[1:] == (...,))):
-            return [self.take(each, args[0], f"{spot}[{i}]") for i, each in enumerate(node.value)]
+            parts = _sound({i: self.take(each, args[0], f"{spot}[{i}]") for i, each in enumerate(node.value)})
+            return parts if parts is BROKEN else list(parts.values())
         return self.leaf(node, kind, spot)
 
-    def fields(self, node: Node, kind: Any, spot: str) -> dict[str, Any]:
+    def fields(self, node: Node, kind: Any, spot: str) -> Any:
         known = _fields(kind)
+        taken = {}
         for name, field in known.items():
             if field.required and name not in node.value:
-                self.refuse(node, f"{_inside(spot, name)} is missing")
-        taken = {}
+                self.problems.append((node.line, f"{_inside(spot, name)} is missing"))
+                taken[name] = BROKEN
         for key, each in node.value.items():
-            if key in known:
-                taken[key] = self.take(each, known[key].type, _inside(spot, key))
-            else:
+            if key not in known:
                 self.problems.append((each.line, f"unknown key {key!r}{_perhaps(key, list(known), self.whole)}"))
-        return taken
+                continue
+            value = self.take(each, known[key].type, _inside(spot, key))
+            if value is not BROKEN or known[key].required:
+                taken[key] = value
+        return _sound(taken)
 
     def leaf(self, node: Node, kind: Any, spot: str) -> Any:
         value = _bare(node)
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError:
-            self.refuse(
-                node, f"{spot or 'the document'}: must be {_wanted(kind)}, not {_told(value)}{_hint(value, kind)}"
-            )
+            wrong = f"must be {_wanted(kind)}, not {_told(value)}{_hint(value, kind)}"
+            self.problems.append((node.line, f"{spot or 'the document'}: {wrong}"))
+            return BROKEN
         return value
 
-    def refuse(self, node: Node, text: str) -> None:
-        self.sound = False
-        self.problems.append((node.line, text))
+
+def _sound(parts: dict[Any, Any]) -> Any:
+    """The parts, unless one of them is broken."""
+    return BROKEN if any(part is BROKEN for part in parts.values()) else parts
 
 
 def _arm(kind: Any, value: Any) -> Any:

@@ -1,0 +1,61 @@
+"""docs/machine-file.md is the reference: it names every key and every profile, and its examples can be read."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpuplane.core import strict
+from gpuplane.hardware.driver.errors import OF_DRIVER, OF_GPU
+from gpuplane.hardware.profiles import names
+from gpuplane.model.machine import Device, Failure, Fault, Gpu, Link, MachineFile, Mig, MigDevice
+
+PAGE = (Path(__file__).parents[2] / "docs/machine-file.md").read_text()
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "The machine": MachineFile,
+    "`gpus[]`": Gpu,
+    "`gpus[].links[]`": Link,
+    "`gpus[].mig`": Mig,
+    "`gpus[].mig.devices[]`": MigDevice,
+    "`devices[]`": Device,
+    "`faults[]`": Fault,
+    "`failures[]`": Failure,
+}
+
+
+def rows(section: str) -> dict[str, str]:
+    """The rows of a section's table by key."""
+    text = PAGE.split(f"### {section}\n")[1].split("\n#")[0]
+    return dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.M))
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_key_has_a_row(section: str) -> None:
+    """No more, no fewer, and those that must be there are marked."""
+    fields = msgspec.structs.fields(SECTIONS[section])
+
+    assert sorted(rows(section)) == sorted(field.name for field in fields)
+    assert {key for key, row in rows(section).items() if "*required*" in row} == {
+        field.name for field in fields if field.required
+    }
+
+
+@pytest.mark.parametrize("example", re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.M | re.S))
+def test_examples_can_be_read(example: str) -> None:
+    """As machine files, strictly."""
+    assert strict.load(example.encode(), MachineFile, "example.yaml")
+
+
+def test_every_profile_is_listed() -> None:
+    """In the table at the top."""
+    assert sorted(re.findall(r"^\| `([\w-]+)` \| .* × |^\| `(workstation)`", PAGE, re.M)) == sorted(
+        ("", name) if name == "workstation" else (name, "") for name in names()
+    )
+
+
+def test_fault_codes_are_the_drivers() -> None:
+    """Those that errors of NVML become."""
+    named = set(re.findall(r"`([\w-]+)`", rows("`faults[]`")["code"]))
+
+    assert {*OF_GPU.values(), *OF_DRIVER.values()} <= named

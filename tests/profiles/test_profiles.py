@@ -240,6 +240,22 @@ def test_mig_devices_are_listed_as_nvml_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", names())
+def test_mig_instances_do_not_lie_within_each_other(name: str) -> None:
+    """An id is a place in a tree: 0 the whole, 1 and 2 its halves, 3 to 6 quarters, 7 to 14 eighths."""
+    for gpu in gpus(name):
+        found = instances(gpu)
+        for instance, devices in found.items():
+            _, size = PLACEMENTS[whole(devices[0].profile)]
+            assert len(above(instance)) == {8: 0, 4: 1, 2: 2, 1: 3}[size]
+            assert not above(instance) & set(found)
+
+
+def above(instance: int) -> set[int]:
+    """The ids of all that a GPU instance's place lies within."""
+    return {(instance - 1) // 2} | above((instance - 1) // 2) if instance else set()
+
+
+@pytest.mark.parametrize("name", names())
 def test_mig_nodes_have_the_drivers_minors(name: str) -> None:
     """mig-minors: 1 config, 2 monitor, then 15 GPU instances a GPU minor with 8 compute instances each.
 

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from gpuplane.core import strict
-from gpuplane.hardware.driver.errors import OF_DRIVER, OF_GPU
 from gpuplane.hardware.profiles import names
 from gpuplane.model.machine import Device, Failure, Fault, Gpu, Link, MachineFile, Mig, MigDevice
 
@@ -52,10 +51,3 @@ def test_every_profile_is_listed() -> None:
     assert sorted(re.findall(r"^\| `([\w-]+)` \| .* × |^\| `(workstation)`", PAGE, re.M)) == sorted(
         ("", name) if name == "workstation" else (name, "") for name in names()
     )
-
-
-def test_fault_codes_are_the_drivers() -> None:
-    """Those that errors of NVML become."""
-    named = set(re.findall(r"`([\w-]+)`", rows("`faults[]`")["code"]))
-
-    assert {*OF_GPU.values(), *OF_DRIVER.values()} <= named

@@ -39,6 +39,7 @@ protocols: $(VENV)/ready
 
 lock:
 	uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o requirements.lock
+	uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -c requirements.lock pyproject.toml -o deploy/requirements.lock
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

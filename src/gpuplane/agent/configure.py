@@ -8,16 +8,8 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-try:
-    from gpuplane.core.config.named import choose
-    from gpuplane.core.config.resolve import resolve
-except ImportError:  # until they land
-    from gpuplane.model.config import Settings
-
-    def resolve(*_):
-        return Settings()
-
-
+from gpuplane.core.config.named import Choice, choose
+from gpuplane.core.config.resolve import resolve
 from gpuplane.core.strict import Invalid
 from gpuplane.host.files import contents, folder
 from gpuplane.model.facts import Configured, Stood
@@ -67,11 +59,12 @@ async def _follow_named(node: Node, source: Source, directory: Path) -> None:
             return
         label = source.name if source.name is not None else asked.config if asked is not None else last or ""
         try:
-            name = choose(configs.keys(), label, source.default, source.fallbacks, last)
+            choice = choose(configs.keys(), label, source.default, source.fallbacks, last)
         except Invalid as error:
             _fail(node, str(error))
         else:
-            _apply(node, source, configs.get(name), name and str(directory / name), name)
+            file = str(directory / choice.name) if choice.name else "the empty configuration"
+            _apply(node, source, configs.get(choice.name), file, choice)
 
     async def follow_files() -> None:
         nonlocal configs
@@ -95,13 +88,16 @@ async def _follow_named(node: Node, source: Source, directory: Path) -> None:
         group.create_task(follow_label())
 
 
-def _apply(node: Node, source: Source, content: bytes | None, file: str, name: str | None = None) -> None:
+def _apply(node: Node, source: Source, content: bytes | None, file: str, choice: Choice | None = None) -> None:
     try:
         settings = resolve(content, file, source.flags, source.environment)
     except Invalid as error:
         _fail(node, str(error))
+        return
+    node.tell(Configured(settings, choice.name if choice else None))
+    if choice and choice.problem:
+        node.tell(Stood("config", Condition(standing="failing", reason=f"{choice.problem}; in force is {file}")))
     else:
-        node.tell(Configured(settings, name))
         node.tell(Stood("config", Condition(standing="ok", reason=file)))
 
 

@@ -91,7 +91,7 @@ def _parts(node: Node, options: Options, hardware: Hardware) -> Parts:
         "release": lambda: _let_go(node, hardware),
     }
     if options.node_name:
-        parts["apiserver"] = lambda: _watch_node(node, options)
+        parts["node object"] = lambda: _watch_node(node, options)
     return parts
 
 

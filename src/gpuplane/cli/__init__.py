@@ -8,6 +8,7 @@ import importlib
 import sys
 
 COMMANDS = {
+    "demo": "the main job on screen, without a GPU, a cluster or root",
     "agent": "run the node agent",
     "driver": "let go of the driver for a while, and take it up again",
     "inspect": "what a running agent knows and advertises",

@@ -1,32 +1,104 @@
-"""`gpuplane agent`: run the node agent."""
+"""`gpuplane agent`: run the node agent.
+
+It takes NVIDIA's flags and environment variables beside its own (`core/config/flags.py`), so that a manifest written
+for their plugin starts it.
+"""
 
 import argparse
 import asyncio
 import logging
+import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpuplane.agent.configure import Source
 from gpuplane.agent.main import Options, run
+from gpuplane.core.config.given import add_flags, option, texts
+from gpuplane.hardware import Hardware
 from gpuplane.hardware.described import Described
+from gpuplane.hardware.profiles import Unknown, find
 from gpuplane.host.files import contents
+
+NVML = "nvml"
 
 
 def main(argv: list[str]) -> int:
     """Run until a signal; the exit status."""
-    parser = argparse.ArgumentParser(prog="gpuplane agent", description="Run the node agent until it is told to stop.")
-    parser.add_argument("--machine", required=True, help="nvml, a profile's name, or a machine file")
-    parser.add_argument("--kubelet-root", type=Path, default=Path("/var/lib/kubelet"))
-    parser.add_argument("--state-dir", type=Path, default=Path("/var/lib/gpuplane"))
-    parser.add_argument("--metrics-address", default="", metavar="HOST:PORT")
-    args = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s")
-    host, _, port = args.metrics_address.rpartition(":")
-    options = Options(
-        kubelet_root=args.kubelet_root,
-        state_dir=args.state_dir,
-        config=Source(),
-        metrics=(host, int(port)) if port else None,
-    )
-    machine = Path(args.machine)
-    asyncio.run(run(options, Described(contents(machine, every=0.05), machine.name)))
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    flags, environment = texts(vars(arguments)), os.environ
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
+    try:
+        options = _options(arguments, flags, environment)
+        hardware = _hardware(arguments.machine, Path(option("driver-root-ctr-path", flags, environment)))
+    except (Unknown, ValueError) as error:
+        parser.error(str(error))
+    asyncio.run(run(options, hardware))
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpuplane agent", description="Run the node agent until it is told to stop.", allow_abbrev=False
+    )
+    own = parser.add_argument_group("the agent")
+    own.add_argument(
+        "--machine", default=NVML, metavar="nvml|PROFILE|FILE", help="the driver's, or a described one; default nvml"
+    )
+    own.add_argument(
+        "--kubelet-root", type=Path, metavar="DIR", help="kubelet's directory; default that of --kubelet-socket"
+    )
+    own.add_argument(
+        "--state-dir", type=Path, default=Path("/var/lib/gpuplane"), metavar="DIR", help="default /var/lib/gpuplane"
+    )
+    own.add_argument(
+        "--metrics-address", default="", metavar="HOST:PORT", help="serve /metrics, /healthz and /readyz; default off"
+    )
+    own.add_argument("--config-name", metavar="NAME", help="which named configuration, without asking the API server")
+    add_flags(parser.add_argument_group("as NVIDIA's device plugin; the command line comes before the environment")
+              .add_argument)  # fmt: skip
+    return parser
+
+
+def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environment: Mapping[str, str]) -> Options:
+    def said(name: str) -> str:
+        return option(name, flags, environment)
+
+    socket = Path(said("kubelet-socket"))
+    config = said("config-file") or said("config-file-srcdir")
+    source = Source(
+        path=Path(config) if config else None,
+        name=arguments.config_name,
+        default=said("default-config"),
+        fallbacks=tuple(filter(None, said("fallback-strategies").split(","))) or Source().fallbacks,
+        asks=bool(said("node-name")),
+        flags=flags,
+        environment=dict(environment),
+    )
+    return Options(
+        kubelet_root=arguments.kubelet_root or socket.parent.parent,
+        state_dir=arguments.state_dir,
+        config=source,
+        node_name=said("node-name"),
+        kubeconfig=Path(said("kubeconfig")) if said("kubeconfig") else None,
+        metrics=_address(arguments.metrics_address),
+    )
+
+
+def _address(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"--metrics-address must be HOST:PORT, as 0.0.0.0:9410, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def _hardware(machine: str, driver_root: Path) -> Hardware:
+    if machine == NVML:
+        from gpuplane.hardware.nvidia import Nvidia
+
+        return Nvidia(driver_root=driver_root if driver_root.is_dir() else Path("/"))
+    file = find(machine)
+    return Described(contents(file, every=0.2), file.name)

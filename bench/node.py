@@ -1,0 +1,182 @@
+"""The node agent: start, latency, memory, CPU, change; on a described machine unless the row says otherwise."""
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import psutil
+
+from bench.row import Measure, Row
+from gpuplane.agent.node import Node
+from gpuplane.core import strict
+from gpuplane.hardware.profiles import find
+from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub
+from gpuplane.kubelet.registration import plugins
+from gpuplane.model.config import Replication, Settings, Sharing
+from gpuplane.model.facts import Configured, Listed, Looked
+from gpuplane.model.machine import Fault, Machine, MachineFile
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.sandbox.agent import Agent
+from gpuplane.sandbox.kubelet import Kubelet
+
+GPU = "nvidia.com/gpu"
+EIGHT, SIXTEEN = "dgx-a100", "big-16"
+SHARES = 64
+SHARED = f"version: v1\nsharing: {{timeSlicing: {{resources: [{{name: {GPU}, replicas: {SHARES}}}]}}}}\n"
+STARTS, CALLS, CHANGES, IDLE = 10, 2000, 50, 20.0
+
+
+@asynccontextmanager
+async def running(
+    profile: str, count: int, *more: object, config: str = "version: v1\n"
+) -> AsyncIterator[tuple[Kubelet, Agent, float]]:
+    """A kubelet, an agent on it that has registered so many devices, and the seconds from its start to that."""
+    with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
+        root = Path(directory)
+        (root / "config.yaml").write_text(config)
+        async with Kubelet(root / "k") as kubelet:
+            began = time.perf_counter()
+            async with Agent(
+                "--machine", profile, "--config", root / "config.yaml", "--kubelet-root", root / "k",
+                "--state-dir", root / "s", *more,
+            ) as agent:  # fmt: skip
+                await kubelet.until_capacity(GPU, count, count, deadline=30)
+                yield kubelet, agent, time.perf_counter() - began
+
+
+async def start() -> list[Row]:
+    """starting"""
+    rows = []
+    for profile, count, config in ((EIGHT, 8, "version: v1\n"), (SIXTEEN, 16 * SHARES, SHARED)):
+        times = []
+        for _ in range(STARTS):
+            async with running(profile, count, config=config) as (_, _, seconds):
+                times.append(seconds)
+        what = f"process start to registered and read, {count} ids"
+        rows.append(Row(what, statistics.median(times), 0.30, "s", f"median of {STARTS} starts, max {max(times):.2f}"))
+    return rows
+
+
+async def answers() -> list[Row]:
+    """calls over the unix socket"""
+    rows = []
+    async with running(EIGHT, 8) as (kubelet, _, _):
+        two = sorted(kubelet.view()[GPU])[:2]
+        empty, allocate, admit = await asyncio.to_thread(_latencies, kubelet, sorted(kubelet.view()[GPU]), two)
+        how = f"p50 of {CALLS}, {allocate * 1e6:.0f} µs over {empty * 1e6:.0f} µs"
+        rows.append(Row("Allocate of 2 GPUs / an empty call", allocate / empty, 1.25, "×", how))
+        how = f"p50 of {CALLS}, {admit * 1e6:.0f} µs"
+        rows.append(Row("GetPreferredAllocation + Allocate, 8 ids / an empty call", admit / empty, 2.6, "×", how))
+    async with running(SIXTEEN, 16 * SHARES, config=SHARED) as (kubelet, _, _):
+        ids = sorted(kubelet.view()[GPU])
+        empty, _, admit = await asyncio.to_thread(_latencies, kubelet, ids, ids[:2])
+        how = f"p50 of {CALLS}, {admit * 1e6:.0f} µs over {empty * 1e6:.0f} µs"
+        rows.append(Row("GetPreferredAllocation + Allocate, 1,024 ids / an empty call", admit / empty, 4.0, "×", how))
+    return rows
+
+
+def _latencies(kubelet: Kubelet, ids: list[str], two: list[str]) -> tuple[float, float, float]:
+    """p50 seconds of (an empty call, Allocate, GetPreferredAllocation and Allocate), in turns on one connection."""
+    prefer = pb.PreferredAllocationRequest(
+        container_requests=[pb.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=2)]
+    )
+    give = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=two)])
+    with grpc.insecure_channel(f"unix:{kubelet.root}/device-plugins/nvidia-gpu.sock") as channel:
+        plugin = DevicePluginStub(channel)
+
+        def admit() -> None:
+            plugin.GetPreferredAllocation(prefer)
+            plugin.Allocate(give)
+
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: plugin.GetDevicePluginOptions(pb.Empty()),
+            lambda: plugin.Allocate(give),
+            admit,
+        )
+        times: list[list[float]] = [[] for _ in calls]
+        for turn in range(CALLS + 200):
+            for call, taken in zip(calls, times, strict=True):
+                began = time.perf_counter()
+                call()
+                if turn >= 200:
+                    taken.append(time.perf_counter() - began)
+    empty, allocate, admission = map(statistics.median, times)
+    return empty, allocate, admission
+
+
+async def standing() -> list[Row]:
+    """memory and CPU while nothing happens"""
+    async with running(EIGHT, 8, "--metrics-address", "127.0.0.1:0") as (_, agent, _):
+        await asyncio.sleep(3)
+        memory, parts = footprint(agent.process.pid)
+        cpu = await idle(agent.process.pid)
+    return [
+        Row("memory, 8 GPUs, idle, metrics and file watch", memory, 60, "MB", parts),
+        Row("CPU, 8 GPUs, idle", cpu, 0.5, "%", f"of a core, over {IDLE:g} s"),
+    ]
+
+
+def footprint(pid: int) -> tuple[float, str]:
+    """MB: the agent's resident size and its children's private memory; and the two apart."""
+    process = psutil.Process(pid)
+    own = process.memory_info().rss / 1e6
+    children = [child.memory_full_info().uss / 1e6 for child in process.children(recursive=True)]
+    return own + sum(children), f"agent {own:.1f}" + "".join(f", child {each:.1f}" for each in children)
+
+
+async def idle(pid: int) -> float:
+    """Percent of a core that the process and its children use while nothing is asked of them."""
+    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+
+    def used() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+    before = used()
+    await asyncio.sleep(IDLE)
+    return (used() - before) / IDLE * 100
+
+
+async def change() -> list[Row]:
+    """a change of the machine, until kubelet has the new list"""
+    shared = Settings(sharing=Sharing(resources=(Replication(name=GPU, replicas=SHARES),)))
+    rows = []
+    for profile, settings, count, budget in ((EIGHT, Settings(), 8, 100), (SIXTEEN, shared, 16 * SHARES, 20)):
+        times = await _changes(strict.load(find(profile).read_bytes(), MachineFile, profile), settings, count)
+        how = f"median of {CHANGES}, max {max(times) * 1e3:.1f} ms; step, views, encoding, socket, kubelet's books"
+        what = f"a look is told until kubelet has the list, {count} ids"
+        rows.append(Row(what, statistics.median(times) * 1e3, budget, "ms", how))
+    return rows
+
+
+async def _changes(machine: MachineFile, settings: Settings, count: int) -> list[float]:
+    """Seconds from each told look, which breaks or heals one GPU, to the list at kubelet."""
+    gpus = machine.gpus or ()
+    lost = Fault(code="gpu-lost", message="bench")
+    well = Machine(driver=machine.driver, gpus=gpus)
+    ill = well.but(gpus=(gpus[0].but(faults=(lost,)), *gpus[1:]))
+    node = Node(Snapshot())
+    for fact in (Looked(well), Configured(settings), Listed((), node.now())):
+        node.tell(fact)
+    times = []
+    with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
+        async with Kubelet(Path(directory)) as kubelet:
+            serving = asyncio.create_task(plugins(node, Path(directory) / "device-plugins"))
+            await kubelet.until_capacity(GPU, count, count)
+            for turn in range(CHANGES):
+                look, healthy = (ill, count - count // len(gpus)) if turn % 2 == 0 else (well, count)
+                began = time.perf_counter()
+                node.tell(Looked(look))
+                await kubelet.until_capacity(GPU, count, healthy)
+                times.append(time.perf_counter() - began)
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+    return times
+
+
+MEASURES: tuple[Measure, ...] = (start, answers, change, standing)

@@ -1,0 +1,68 @@
+"""`gpuplane demo`: the main job on screen, without a GPU, a cluster or root."""
+
+import asyncio
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from gpuplane.core.strict import Invalid
+from gpuplane.hardware.profiles import find
+from gpuplane.sandbox.demo import Broken, Demo, Scene
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@click.command()
+@click.option("--profile", default="dgx-a100", show_default=True, help="A profile's name, or a machine file.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document a scene.")
+def command(profile: str, as_json: bool) -> None:
+    """Play the main job: a node comes up in Kubernetes' own protocol, and survives what happens to nodes."""
+    try:
+        source = find(profile)
+        with tempfile.TemporaryDirectory(prefix="gpuplane-demo-") as directory:
+            machine = Path(shutil.copy(source, directory))
+            asyncio.run(_play(Demo(machine), as_json))
+    except (Invalid, LookupError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+async def _play(demo: Demo, as_json: bool) -> None:
+    began = time.monotonic()
+    number = 0
+    try:
+        async for scene in demo.scenes():
+            number += 1
+            _print_json(number, scene) if as_json else _print(number, scene)
+    except Broken as broken:
+        if as_json:
+            print(msgspec.json.encode({"scene": number + 1, "broken": str(broken)}).decode(), flush=True)
+        raise click.ClickException(f"scene {number + 1} does not hold: {broken}") from None
+    if not as_json:
+        _console().print(f"\n[bold green]All {number} scenes held[/bold green], in {time.monotonic() - began:.1f} s.")
+
+
+def _print_json(number: int, scene: Scene) -> None:
+    print(msgspec.json.encode({"scene": number, **msgspec.structs.asdict(scene)}).decode(), flush=True)
+
+
+def _print(number: int, scene: Scene) -> None:
+    from rich.markup import escape
+
+    console = _console()
+    console.print(f"\n[bold]{number}. {escape(scene.title)}[/bold]")
+    width = max(map(len, scene.lines), default=0)
+    for name, value in scene.lines.items():
+        console.print(f"   [dim]{escape(name):<{width}}[/dim]  {escape(value)}")
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())

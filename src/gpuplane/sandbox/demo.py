@@ -1,0 +1,195 @@
+"""The main job, played end to end: a described machine, the agent as a process, an embedded kubelet.
+
+Each scene does something real and checks what came of it; a scene that does not hold raises `Broken`.
+"""
+
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpuplane.core import strict
+from gpuplane.model.machine import MachineFile
+from gpuplane.sandbox.agent import Agent
+from gpuplane.sandbox.kubelet import Kubelet, Rejected, pod
+
+GPU = "nvidia.com/gpu"
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """What happened: a title, lines for people (name → value), and the same for machines."""
+
+    title: str
+    lines: Mapping[str, str]
+    data: Mapping[str, Any] = {}
+
+
+class Broken(Exception):
+    """A scene did not hold."""
+
+
+class Demo:
+    """One play on one machine file."""
+
+    def __init__(self, machine: Path) -> None:
+        self.machine = machine
+        self.described = strict.load(machine.read_bytes(), MachineFile, machine.name)
+
+    async def scenes(self) -> AsyncIterator[Scene]:
+        """The scenes, as they happen. Raises Broken."""
+        with tempfile.TemporaryDirectory(prefix="gpuplane-") as directory:
+            self.root = Path(directory)
+            self.config = self.root / "config.yaml"
+            self.config.write_text("version: v1\n")
+            yield self.the_machine()
+            async with Kubelet(self.root / "kubelet") as self.kubelet:
+                self.agent = Agent(
+                    "--machine", self.machine, "--config", self.config, "--kubelet-root", self.root / "kubelet",
+                    "--state-dir", self.root / "state",
+                )  # fmt: skip
+                async with self.agent:
+                    yield await self.registration()
+                    yield await self.a_pod()
+                    yield await self.nothing_left()
+                    yield await self.a_fault_elsewhere()
+                    yield await self.kubelet_restarts()
+                    yield await self.another_name()
+                    yield await self.the_end()
+
+    def the_machine(self) -> Scene:
+        gpus, driver = self.described.gpus or (), self.described.driver
+        check(len(gpus) >= 2, "the demo needs a machine with two GPUs or more; try --profile dgx-a100")
+        models = {gpu.model: sum(each.model == gpu.model for each in gpus) for gpu in gpus}
+        lines = {model: f"{count} × {_memory(gpus, model)}" for model, count in models.items()}
+        if driver:
+            lines["driver"] = f"{driver.version}, CUDA {driver.cuda}"
+        lines["topology"] = _topology(self.described)
+        return Scene(f"A machine, described in {self.machine.name}", lines, {"models": models})
+
+    async def registration(self) -> Scene:
+        self.count = len([gpu for gpu in self.described.gpus or () if not (gpu.mig and gpu.mig.enabled)])
+        began = time.monotonic()
+        await self._shows(GPU, self.count, self.count)
+        took = time.monotonic() - began
+        lines = {
+            "registered": f"{GPU} by nvidia-gpu.sock, {took:.2f} s after the process was started",
+            "the node shows": f"{GPU}: {self.count}",
+        }
+        return Scene("The agent starts and registers with kubelet", lines, {"seconds": took, "capacity": self.count})
+
+    async def a_pod(self) -> Scene:
+        self.train = pod("train", gpu=2)
+        running = await self.kubelet.run(self.train)
+        self.held = list(self.kubelet.devices.held(self.train.uid, "main")[GPU])
+        env = dict(running.got().envs)
+        check(env == {"NVIDIA_VISIBLE_DEVICES": ",".join(self.held)}, f"the container got {env}")
+        lines = {"admitted": self.train.key} | {f"its container gets {name}": value for name, value in env.items()}
+        return Scene(f"A pod asks for two: {GPU}: 2", lines, {"env": env})
+
+    async def nothing_left(self) -> Scene:
+        await self.kubelet.run(pod("rest", gpu=self.count - 2)) if self.count > 2 else None
+        late = pod("late", gpu=1)
+        said = self.kubelet.insufficient(late)
+        check(said == [f"Insufficient {GPU}"], f"the scheduler would say {said}")
+        try:
+            await self.kubelet.run(late)
+        except Rejected as rejected:
+            reason = str(rejected)
+        else:
+            raise Broken("a pod was admitted though nothing was left")
+        lines = {"the scheduler would say": ", ".join(said), "and kubelet, if it came so far": reason}
+        return Scene("Another pod comes when nothing is left", lines, {"reason": reason})
+
+    async def a_fault_elsewhere(self) -> Scene:
+        """A GPU that nobody of the first pod holds falls off the bus, in a copy of the machine file."""
+        victim = next(gpu for gpu in self.described.gpus or () if gpu.uuid not in self.held)
+        if self.count > 2:
+            await self.kubelet.end("default/rest")
+        return await self._break_and_heal(victim.index, victim.uuid)
+
+    async def _break_and_heal(self, index: int, uuid: str) -> Scene:
+        original = self.machine.read_bytes()
+        broken = original + f"\nfailures: [{{effect: error, gpu: {index}, error: GPU_IS_LOST}}]\n".encode()
+        _replace(self.machine, broken)
+        await self._shows(GPU, self.count, self.count - 1)
+        _replace(self.machine, original)
+        await self._shows(GPU, self.count, self.count)
+        lines = {
+            "lost": f"GPU {index}, {uuid}",
+            "the node shows": f"{GPU}: {self.count}, allocatable {self.count - 1}; the others are served",
+            "and when it is back": f"allocatable {self.count}, without a restart",
+        }
+        return Scene("A GPU falls off the bus, and comes back", lines, {"gpu": uuid})
+
+    async def kubelet_restarts(self) -> Scene:
+        before = len([call for call in self.kubelet.trace if call.method == "Allocate"])
+        began = time.monotonic()
+        await self.kubelet.restart()
+        await self._shows(GPU, self.count, self.count)
+        took = time.monotonic() - began
+        again = len([call for call in self.kubelet.trace if call.method == "Allocate"]) - before
+        check(again == 0, f"Allocate was called {again} times for pods that ran")
+        health = self.kubelet.health(self.train.key)["main"][GPU]
+        check(health == [(id, "Healthy") for id in self.held], f"the pod's devices are {health}")
+        lines = {
+            "registered again": f"{took:.2f} s later, by the same process",
+            f"pod {self.train.key}": "runs on with its GPUs",
+        }
+        return Scene("Kubelet restarts", lines, {"seconds": took})
+
+    async def another_name(self) -> Scene:
+        name = "nvidia.com/trainer"
+        _replace(self.config, f'version: v1\nresources: {{gpus: [{{pattern: "*", name: {name}}}]}}\n'.encode())
+        await self._shows(name, self.count, self.count - 2)
+        await self._shows(GPU, 0, 0)
+        withheld = await self.agent.until_says(f"held by pod {self.train.key}")
+        await self.kubelet.end(self.train.key)
+        await self._shows(name, self.count, self.count)
+        lines = {
+            "at once": f"{name}: {self.count}, allocatable {self.count - 2}; {GPU}: 0",
+            "withheld": withheld.partition(": ")[2],
+            "and when the pod has ended": f"{name}: {self.count}, allocatable {self.count}",
+        }
+        return Scene("The configuration is edited: the GPUs get another name", lines, {"name": name})
+
+    async def the_end(self) -> Scene:
+        status = await self.agent.stop()
+        check(status == 0, f"the agent ended with status {status}")
+        left = sorted(path.name for path in (self.root / "kubelet/device-plugins").glob("*nvidia*"))
+        check(not left, f"{left} were left behind")
+        return Scene("The agent is asked to stop", {"ended": "with status 0, its sockets removed"}, {"status": status})
+
+    async def _shows(self, resource: str, capacity: int, allocatable: int) -> None:
+        try:
+            await self.kubelet.until_capacity(resource, capacity, allocatable)
+        except TimeoutError as error:
+            raise Broken(f"{error}\nthe agent said:\n" + "\n".join(self.agent.log[-20:])) from None
+
+
+def check(holds: bool, otherwise: str) -> None:
+    """Raise Broken where something does not hold."""
+    if not holds:
+        raise Broken(otherwise)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    aside = path.with_suffix(".new")
+    aside.write_bytes(content)
+    aside.replace(path)
+
+
+def _memory(gpus: tuple[Any, ...], model: str) -> str:
+    sizes = {gpu.memory_mib for gpu in gpus if gpu.model == model}
+    return " or ".join(f"{size / 1024:.0f} GiB" for size in sorted(sizes))
+
+
+def _topology(machine: MachineFile) -> str:
+    gpus = machine.gpus or ()
+    nodes = {gpu.numa for gpu in gpus if gpu.numa is not None}
+    numa = f"{len(nodes)} NUMA node{'s' if len(nodes) != 1 else ''}"
+    if all(any(link.peer == "nvswitch" for link in gpu.links) for gpu in gpus):
+        return f"{gpus[0].links[0].lanes} NVLinks of each GPU to NVSwitches, {numa}"
+    return f"{'NVLink' if any(gpu.links for gpu in gpus) else 'PCIe'} between GPUs, {numa}"

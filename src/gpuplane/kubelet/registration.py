@@ -40,6 +40,7 @@ from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition
 
 LOOK = 0.2  # seconds between two looks at the sockets
+GLANCE = 1.0  # seconds between two looks while kubelet reads the list: the end of its stream is an event
 PROBE = 1.0  # seconds between two looks whether another still serves our name
 READ = 2.0  # seconds that kubelet may take to open a stream, and to read the last list of a resource that goes
 REGISTER = 15.0  # seconds that kubelet may take to accept; it gives up dialling us after 10 itself
@@ -156,7 +157,7 @@ class Life:
                 raise Lost("kubelet no longer reads the list")
             elif self.node.now() - accepted.result() > READ:
                 raise Lost(f"kubelet accepted the registration, but did not read the list within {READ:g} s")
-            await _stirred(plugin, LOOK)
+            await _stirred(plugin, GLANCE if was_read else LOOK)
         await self._take_leave(plugin)
 
     async def _give_way(self, plugin: Plugin) -> None:

@@ -7,7 +7,7 @@ def merge(before: Machine | None, look: Machine) -> Machine:
     """The machine to believe in after a look.
 
     Where the GPUs could not be counted, those of the look before stay (their faults are now the machine's). A GPU that
-    the driver could not describe, known only by index or PCI address, keeps the description that it had.
+    the driver could not describe, or not whole, keeps of its last description what it could not tell.
     """
     if before is None or before.gpus is None:
         return look
@@ -17,9 +17,19 @@ def merge(before: Machine | None, look: Machine) -> Machine:
 
 
 def _known(gpu: Gpu, before: tuple[Gpu, ...]) -> Gpu:
-    if gpu.uuid:
+    """A GPU with what the driver did not tell of it this time, but told before."""
+    if gpu.uuid and not gpu.faults:
         return gpu
-    for old in before:
-        if old.uuid and (old.pci == gpu.pci if gpu.pci else old.index == gpu.index):
-            return old.but(faults=gpu.faults, index=gpu.index)
-    return gpu
+    old = next((old for old in before if old.uuid and _same(old, gpu)), None)
+    if old is None:
+        return gpu
+    blank = Gpu(index=gpu.index)
+    told = {f: value for f in Gpu.__struct_fields__ if (value := getattr(gpu, f)) != getattr(blank, f)}
+    return old.but(**{**told, "index": gpu.index, "faults": gpu.faults})
+
+
+def _same(old: Gpu, gpu: Gpu) -> bool:
+    """Whether this is the GPU that was seen before: by its UUID, else by its place, else by its index."""
+    if gpu.uuid:
+        return old.uuid == gpu.uuid
+    return old.pci == gpu.pci if gpu.pci else old.index == gpu.index

@@ -1,0 +1,53 @@
+"""What a look means beside the one before it."""
+
+import pytest
+
+from gpuplane.core.sight import merge
+from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig
+
+WHOLE = Gpu(index=1, uuid="GPU-b", minor=1, model="NVIDIA H100", pci="0000:02:00.0", memory_mib=81559, mig=Mig())
+BEFORE = Machine(driver=Driver("580.95.05", "13.0"), gpus=(Gpu(index=0, uuid="GPU-a", pci="0000:01:00.0"), WHOLE))
+LOST = (Fault("gpu-lost", "it fell off the bus"),)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        Gpu(index=1, faults=LOST),
+        Gpu(index=1, pci="0000:02:00.0", faults=LOST),
+        Gpu(index=1, uuid="GPU-b", faults=LOST),
+        Gpu(index=1, uuid="GPU-b", model="NVIDIA H100", pci="0000:02:00.0", minor=1, faults=LOST),
+    ],
+)
+def test_a_gpu_that_is_not_described_whole_keeps_what_was_known_of_it(seen: Gpu) -> None:
+    """Whether it is known by its index, its place, or its UUID; with its new faults."""
+    assert merge(BEFORE, Machine(gpus=(seen,))).gpus == (WHOLE.but(faults=LOST),)
+
+
+def test_a_gpu_is_known_by_its_place_when_its_index_has_moved() -> None:
+    """A GPU that left changes the indices of those behind it."""
+    merged = merge(BEFORE, Machine(gpus=(Gpu(index=0, pci="0000:02:00.0", faults=LOST),)))
+
+    assert merged.gpus == (WHOLE.but(index=0, faults=LOST),)
+
+
+def test_a_gpu_that_is_described_whole_is_as_described() -> None:
+    """What it no longer has is gone: only a fault is a reason to doubt the look."""
+    plain = Gpu(index=1, uuid="GPU-b", model="NVIDIA H100")
+
+    assert merge(BEFORE, Machine(gpus=(plain,))).gpus == (plain,)
+
+
+def test_gpus_that_cannot_be_counted_stay() -> None:
+    """With the driver that was last seen, and the fault that says why."""
+    merged = merge(BEFORE, Machine(faults=(Fault("driver-missing", "no library"),)))
+
+    assert (merged.gpus, merged.driver) == (BEFORE.gpus, BEFORE.driver)
+    assert merged.faults[0].code == "driver-missing"
+
+
+def test_an_unknown_gpu_with_a_fault_is_what_little_it_is() -> None:
+    """Nothing of another GPU is taken for it."""
+    strange = Gpu(index=5, faults=LOST)
+
+    assert merge(BEFORE, Machine(gpus=(strange,))).gpus == (strange,)

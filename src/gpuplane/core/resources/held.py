@@ -30,13 +30,16 @@ def withheld(
     `gone`: MIG devices that are no longer there, and on which GPU they were.
     """
     index = _index(resources)
-    reasons: dict[Key, str] = {}
+    holders: dict[str, Allocation] = {}
     for allocation in allocations:
         for held in allocation.devices:
-            if (allocation.resource, held) in index.keys:
-                continue  # the same id under the same name: kubelet knows that it is in use
-            for key in index.overlapping(base(held), gone):
-                reasons.setdefault(key, _reason(allocation))
+            if (allocation.resource, held) not in index.keys:  # else kubelet knows that this id is in use
+                holders.setdefault(base(held), allocation)
+    reasons: dict[Key, str] = {}
+    for unit, holder in holders.items():
+        reason = _reason(holder)
+        for key in index.overlapping(unit, gone):
+            reasons.setdefault(key, reason)
     return reasons
 
 

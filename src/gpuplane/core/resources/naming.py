@@ -7,7 +7,7 @@ NVIDIA's plugin gives up the node because one GPU is odd, the odd one is left an
 - Whole GPUs are nvidia.com/gpu. A GPU in MIG mode is no whole GPU.
 - `mixed` names a MIG device by its profile. A compute instance that is a part of its GPU instance ("1c.3g.20gb") has no
   name there; only a pattern can give it one.
-- `single` promises that nvidia.com/gpu is one kind of thing. It is what most GPUs are, and the others are left.
+- `single` promises that nvidia.com/gpu is one kind of thing. The kind that is on most GPUs is taken, others are left.
 """
 
 import re
@@ -111,8 +111,8 @@ def _default(unit: Unit, settings: Settings, kind: str) -> tuple[str, str]:
     """(name, "") or ("", reason) of a unit that no pattern names."""
     match settings.mig_strategy:
         case "single" if unit.profile != kind:
-            prevailing = f"MIG devices {kind}" if kind else "whole GPUs"
-            return "", f"under migStrategy single {GPU} is one kind of device, and most GPUs here are {prevailing}"
+            prevailing, own = kind or "a whole GPU", unit.profile or "a whole GPU"
+            return "", f"migStrategy single offers one kind of device, here {prevailing}, and this is {own}"
         case "mixed" if unit.profile:
             return _by_profile(unit.profile)
     return GPU, ""
@@ -128,7 +128,7 @@ def _by_profile(profile: str) -> tuple[str, str]:
 
 
 def _prevailing(found: Iterable[Unit]) -> str:
-    """The profile that most GPUs have, "" for whole GPUs. Between equals: the one of more devices, then by name."""
+    """The profile that is on most GPUs, "" for whole GPUs. Between equals: the one of more devices, then by name."""
     devices = Counter(unit.profile for unit in found)
     gpus = Counter(profile for profile, _ in {(unit.profile, unit.gpu) for unit in found})
     return min(devices, key=lambda profile: (-gpus[profile], -devices[profile], profile), default="")

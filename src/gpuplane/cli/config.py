@@ -1,0 +1,180 @@
+"""`gpuplane config`: is a configuration good, and what would a node advertise with it?"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from gpuplane.core.config.explain import Explained, Explanation, explain
+from gpuplane.core.config.flags import FLAGS
+from gpuplane.core.config.given import texts
+from gpuplane.core.config.reference import reference
+from gpuplane.core.config.resolve import Resolved, trace
+from gpuplane.core.strict import Invalid, load
+from gpuplane.hardware.profiles import Unknown, find
+from gpuplane.model.machine import MachineFile
+from gpuplane.model.value import Value
+
+
+def flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The agent's flags that are settings, on a command: they come before the file here as they do there."""
+    for flag in reversed([flag for flag in FLAGS if flag.setting and flag.names]):
+        kind: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if flag.kind == "switch" else {}
+        names = [f"--{name}" for name in flag.names]
+        command = click.option(*names, _parameter(flag.name), metavar="VALUE", help=flag.help, **kind)(command)
+    return command
+
+
+def _parameter(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _said(parameters: Mapping[str, Any]) -> dict[str, str]:
+    return texts({flag.name: parameters.get(_parameter(flag.name)) for flag in FLAGS if flag.names})
+
+
+@click.group()
+def command() -> None:
+    """Check and explain configurations: NVIDIA's v1 file, as their device plugin takes it.
+
+    Exit status: 0 good, 1 wrong, 2 cannot be read.
+    """
+
+
+@command.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: file → its errors.")
+@flags
+def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
+    """Say what is wrong with each FILE, all of it, with its lines. A directory stands for the files in it."""
+    found: dict[str, list[str]] = {}
+    for file in [each for path in files for each in _inside(path)]:
+        try:
+            resolved = _resolve(file, _said(parameters))
+        except Invalid as invalid:
+            found[str(file)] = invalid.errors
+        else:
+            found[str(file)] = []
+            for where, why in () if as_json else resolved.idle.items():
+                click.echo(f"{where}: {why}")
+    if as_json:
+        _print(found)
+    else:
+        for name, errors in found.items():
+            click.echo("\n".join(errors) or f"{name}: good", err=bool(errors))
+    sys.exit(1 if any(found.values()) else 0)
+
+
+@command.command(name="explain")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--machine", required=True, metavar="FILE|PROFILE", help="A machine file, or the name of a profile.")
+@click.option("--json", "as_json", is_flag=True, help="The whole explanation as one JSON document.")
+@flags
+def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) -> None:
+    """Show what a node would advertise with FILE, and why: its GPUs, their names and ids, the lines that decided."""
+    try:
+        described = find(machine)
+        resolved = _resolve(file, _said(parameters))
+        explanation = explain(load(_read(described), MachineFile, str(described)), resolved)
+    except Unknown as error:
+        raise _Unreadable(str(error)) from None
+    except Invalid as invalid:
+        raise _Bad(str(invalid)) from None
+    if as_json:
+        _print(_Full(explanation, resolved))
+    elif sys.stdout.isatty():
+        _draw(explanation)
+    else:
+        _list(explanation)
+
+
+@command.command(name="reference")
+def reference_command() -> None:
+    """The agent's settings as a table: flag, environment variable, key of the file, default. In Markdown."""
+    click.echo(reference(), nl=False)
+
+
+class _Bad(click.ClickException):
+    exit_code = 1
+
+
+class _Unreadable(click.ClickException):
+    exit_code = 2
+
+
+class _Full(Value):
+    """What `--json` shows."""
+
+    explanation: Explanation
+    resolved: Resolved
+
+
+def _print(value: object) -> None:
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
+def _inside(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith("."))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise _Unreadable(f"{path}: {error.strerror}") from None
+
+
+def _resolve(path: Path, said: Mapping[str, str]) -> Resolved:
+    return trace(_read(path), str(path), said)
+
+
+def _rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
+    """Index, device, resource, ids, why and trouble of each unit."""
+    for unit in explanation.units:
+        what = f"{unit.model} {unit.profile}".strip()
+        yield unit.index, what, unit.resource or "-", _ids(unit), unit.why, unit.trouble
+
+
+def _ids(unit: Explained) -> str:
+    if len(unit.ids) < 2:
+        return unit.ids[0] if unit.ids else unit.uuid
+    return f"{unit.ids[0]}…{len(unit.ids) - 1}"
+
+
+def _list(explanation: Explanation) -> None:
+    """For programs that read lines: no colours, no boxes, one line a thing, columns apart by tabs."""
+    if explanation.waiting:
+        click.echo(f"waiting\t{explanation.waiting}")
+    for name, count in explanation.resources.items():
+        click.echo(f"resource\t{name}\t{count.devices}\t{count.healthy} healthy")
+    for row in _rows(explanation):
+        click.echo("\t".join(("unit", *row)).rstrip("\t"))
+    for note in explanation.notes:
+        click.echo(f"note\t{note}")
+
+
+def _draw(explanation: Explanation) -> None:
+    """For people."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    if explanation.waiting:
+        console.print(f"[yellow]Nothing would be advertised:[/yellow] {escape(explanation.waiting)}")
+    for name, count in explanation.resources.items():
+        sick = count.devices - count.healthy
+        console.print(f"[bold]{name}: {count.devices}[/bold]" + (f" [red]({sick} unhealthy)[/red]" if sick else ""))
+    table = Table("GPU", "device", "resource", "ids", "why", box=None, header_style="bold", pad_edge=False)
+    for index, what, resource, ids, why, trouble in _rows(explanation):
+        colour = "yellow" if resource == "-" else "red" if trouble else "green"
+        reason = f"{escape(why)}[red]; unhealthy: {escape(trouble)}[/red]" if trouble else escape(why)
+        table.add_row(index, escape(what), f"[{colour}]{resource}[/{colour}]", escape(ids), reason)
+    console.print(table)
+    for note in explanation.notes:
+        console.print(f"[yellow]note[/yellow] {escape(note)}")

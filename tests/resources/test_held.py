@@ -1,0 +1,233 @@
+"""What containers hold stays theirs: withheld ids as a table, and as properties over live changes of everything."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane.core.resources.held import withheld
+from gpuplane.core.resources.names import decide, named
+from gpuplane.core.resources.offer import offer
+from gpuplane.core.resources.sharing import base
+from gpuplane.core.step import step
+from gpuplane.model.config import MigStrategy, Naming, Replication, Settings, Sharing
+from gpuplane.model.facts import Configured, Granted, Listed, Looked, Remembered
+from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
+from gpuplane.model.snapshot import Allocation, Snapshot
+
+GPU, SHARED, SMALL = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
+
+
+def gpu(index: int, *slots: int, mig: bool = False) -> Gpu:
+    """A GPU; in MIG mode where it has devices, whose UUIDs follow from their places, as with NVIDIA's driver."""
+    devices = tuple(
+        MigDevice(uuid=f"MIG-{index}-{n}", profile="1g.10gb" if n < 4 else "3g.40gb", gpu_instance=n, slot=slot)
+        for slot, n in enumerate(slots)
+    )
+    return Gpu(
+        index=index, uuid=f"GPU-{index}", model=f"M{index % 2}", mig=Mig(enabled=mig or bool(slots), devices=devices)
+    )
+
+
+def machine(*gpus: Gpu) -> Machine:
+    """These GPUs."""
+    return Machine(gpus=gpus)
+
+
+def hold(resource: str, *ids: str) -> Allocation:
+    """A pod that holds ids of a resource."""
+    return Allocation(resource, ids, pod="ns/p", container="c")
+
+
+MIXED = Settings(mig_strategy="mixed")
+HALVED = Settings(sharing=Sharing(resources=(Replication(GPU, 2),)))
+RENAMED = Settings(sharing=Sharing(resources=(Replication(GPU, 2, SHARED),)))
+NAMED = Settings(gpus=(Naming("M0", "nvidia.com/m0"),))
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "held", "ids"),
+    [
+        # the same id under the same name: kubelet knows
+        (machine(gpu(0), gpu(1)), Settings(), hold(GPU, "GPU-0"), ""),
+        (machine(gpu(0)), HALVED, hold(GPU, "GPU-0::1"), ""),
+        (machine(gpu(0, 0, 1)), MIXED, hold(SMALL, "MIG-0-0"), ""),
+        # another name
+        (machine(gpu(0), gpu(1)), NAMED, hold(GPU, "GPU-0"), "GPU-0"),
+        (machine(gpu(0), gpu(1)), Settings(), hold("nvidia.com/m0", "GPU-0"), "GPU-0"),
+        # other shares
+        (machine(gpu(0), gpu(1)), HALVED, hold(GPU, "GPU-0"), "GPU-0::0 GPU-0::1"),
+        (machine(gpu(0), gpu(1)), HALVED, hold(GPU, "GPU-0::7"), "GPU-0::0 GPU-0::1"),
+        (machine(gpu(0), gpu(1)), RENAMED, hold(GPU, "GPU-0::0"), "GPU-0::0 GPU-0::1"),
+        (machine(gpu(0), gpu(1)), Settings(), hold(GPU, "GPU-1::0", "GPU-0::1"), "GPU-0 GPU-1"),
+        # another layout
+        (machine(gpu(0, 0, 1), gpu(1)), MIXED, hold(GPU, "GPU-0"), "MIG-0-0 MIG-0-1"),
+        (machine(gpu(0, 0, 1)), MIXED, hold(GPU, "GPU-0::3"), "MIG-0-0 MIG-0-1"),
+        (machine(gpu(0, 0, 1)), Settings(mig_strategy="single"), hold(SMALL, "MIG-0-1"), "MIG-0-1"),
+        # siblings do not overlap, whether the held one is offered or left
+        (machine(gpu(0, 0, 5)), Settings(mig_strategy="single"), hold("nvidia.com/mig-3g.40gb", "MIG-0-5"), ""),
+        # what is not ours, or not here
+        (machine(gpu(0)), Settings(), hold("nvidia.com/other", "GPU-9"), ""),
+        (machine(gpu(0)), Settings(), hold("example.com/nic", "eth0"), ""),
+    ],
+)
+def test_what_overlaps_with_a_held_device_is_withheld(
+    machine: Machine, settings: Settings, held: Allocation, ids: str
+) -> None:
+    """Each way in which a live change can offer again what a container holds."""
+    found = withheld(named(machine, settings)[0], [held])
+
+    assert sorted(id for _, id in found) == ids.split()
+    assert set(found.values()) <= {f"held by pod ns/p (c) as {held.resource} until that ends"}
+
+
+EMPTY = Snapshot()
+
+
+def after(*facts: Looked | Configured | Listed | Granted | Remembered, start: Snapshot = EMPTY) -> Snapshot:
+    """The snapshot after some facts."""
+    for fact in facts:
+        start = step(start, fact, 1.0)
+    return start
+
+
+def healthy(snapshot: Snapshot) -> set[str]:
+    """The ids that kubelet may give out."""
+    return {device.id for each in offer(snapshot).resources for device in each.devices if not device.trouble}
+
+
+@pytest.mark.parametrize(
+    ("layout", "free"),
+    [
+        (machine(gpu(0), gpu(1)), {"GPU-1"}),
+        (machine(gpu(0, 5, 6), gpu(1)), {"GPU-1"}),
+        (machine(gpu(0, 0, 1), gpu(1)), {"MIG-0-0", "MIG-0-1", "GPU-1"}),
+    ],
+)
+def test_a_mig_device_that_is_gone_withholds_what_took_its_place(layout: Machine, free: set[str]) -> None:
+    """The GPU became whole, or was cut otherwise, under a container: nothing of that GPU is given out until it ends.
+
+    Where the device is there again, all is as before. A restart in between changes nothing.
+    """
+    pod = hold(SMALL, "MIG-0-0")
+    before = after(Looked(machine(gpu(0, 0, 1), gpu(1))), Configured(MIXED), Listed((pod,), 1.0))
+    assert before.ledger.homes == {"MIG-0-0": "GPU-0"}
+
+    assert healthy(after(Looked(layout), start=before)) == free
+    restarted = after(Remembered(before.ledger), Looked(layout), Configured(MIXED), Listed((pod,), 1.0))
+    assert healthy(restarted) == free
+    ended = after(Listed((), 1.0), start=restarted)
+    assert ended.ledger.homes is None
+    assert healthy(ended) == {device.id for each in named(layout, MIXED)[0] for device in each.devices}
+
+
+def test_an_old_name_of_a_mig_device_tells_its_gpu() -> None:
+    """Drivers before 470 named a MIG device by its GPU: nothing need be remembered."""
+    snapshot = after(Looked(machine(gpu(0), gpu(1))), Configured(MIXED), Listed((hold(SMALL, "MIG-GPU-0/7/0"),), 1.0))
+
+    assert healthy(snapshot) == {"GPU-1"}
+
+
+def test_while_kubelet_is_silent_nothing_is_forgotten() -> None:
+    """Before the first list of a new process the ledger's places stay."""
+    start = after(Looked(machine(gpu(0, 0))), Configured(MIXED), Listed((hold(SMALL, "MIG-0-0"),), 1.0))
+
+    assert after(Remembered(start.ledger), Looked(machine(gpu(0)))).ledger.homes == {"MIG-0-0": "GPU-0"}
+
+
+STRATEGIES: st.SearchStrategy[MigStrategy] = st.sampled_from(["none", "single", "mixed"])
+NAMES = st.sampled_from([GPU, SHARED, SMALL, "nvidia.com/m0", "nvidia.com/mig-3g.40gb"])
+DEVICES = (
+    st.none()
+    | st.integers(1, 3)
+    | st.lists(st.sampled_from(["0", "1", "GPU-1", "0:0", "MIG-1-1"]), min_size=1).map(tuple)
+)
+SETTINGS = st.builds(
+    Settings,
+    mig_strategy=STRATEGIES,
+    gpus=st.lists(st.builds(Naming, st.sampled_from(["M0", "*"]), NAMES), max_size=2).map(tuple),
+    mig=st.lists(st.builds(Naming, st.sampled_from(["1g.*", "*"]), NAMES), max_size=2).map(tuple),
+    sharing=st.builds(
+        Sharing,
+        st.lists(st.builds(Replication, NAMES, st.integers(1, 3), st.just("") | NAMES, DEVICES), max_size=3).map(tuple),
+    ),
+)
+LAYOUTS = st.sampled_from([(), (0, 1), (2, 5), (0, 5), (0, 1, 2, 3)])
+MACHINES = st.lists(LAYOUTS, min_size=1, max_size=3).map(
+    lambda cut: machine(*(gpu(i, *each) for i, each in enumerate(cut)))
+)
+
+
+@given(MACHINES, SETTINGS)
+def test_every_unit_is_offered_once_or_left_with_a_reason(machine: Machine, settings: Settings) -> None:
+    """Whatever is configured: no id twice, no unit under two names, none lost, none both offered and left."""
+    resources, left = named(machine, settings)
+    ids = Counter(device.id for each in resources for device in each.devices)
+    names = {(each.name, device.unit.id) for each in resources for device in each.devices}
+    units = {decision.unit.id for decision in decide(machine, settings)}
+
+    assert max(ids.values(), default=1) == 1
+    assert len({each.name for each in resources}) == len(resources)
+    assert sorted([unit for _, unit in names] + [each.unit for each in left]) == sorted(units)
+    assert all(each.reason for each in left)
+
+
+def homes(machine: Machine) -> dict[str, str]:
+    """Unit → GPU of everything on a machine."""
+    found = {each.uuid: each.uuid for each in machine.gpus or ()}
+    return found | {device.uuid: each.uuid for each in machine.gpus or () if each.mig for device in each.mig.devices}
+
+
+@given(st.data())
+def test_no_live_change_gives_out_what_a_container_holds(data: st.DataObject) -> None:
+    """Pods come and go, layouts and configurations change, the agent restarts; in any order.
+
+    At every point, whoever asks kubelet for a healthy id gets nothing that overlaps with what a container holds by
+    another id or name. Of a MIG device that is gone, everything on its GPU counts as overlapping.
+    """
+    state = after(Looked(data.draw(MACHINES)), Configured(data.draw(SETTINGS)), Listed((), 1.0))
+    places: dict[str, str] = {}
+    for _ in range(data.draw(st.integers(1, 8))):
+        assert state.machine is not None
+        places |= homes(state.machine)
+        held = state.allocations or ()
+        match data.draw(st.sampled_from(["pod", "end", "layout", "config", "restart"])):
+            case "pod":
+                used = {(each.resource, id) for each in held for id in each.devices}
+                free = [
+                    (each.name, device.id)
+                    for each in offer(state).resources
+                    for device in each.devices
+                    if not device.trouble and (each.name, device.id) not in used
+                ]
+                if free:
+                    name, id = data.draw(st.sampled_from(free))
+                    state = after(Listed((*held, hold(name, id)), 1.0), start=state)
+            case "end" if held:
+                gone = data.draw(st.sampled_from(held))
+                state = after(Listed(tuple(each for each in held if each is not gone), 1.0), start=state)
+            case "layout":
+                state = after(Looked(data.draw(MACHINES)), start=state)
+            case "config":
+                state = after(Configured(data.draw(SETTINGS)), start=state)
+            case "restart":
+                machine, settings = state.machine, state.config.settings
+                assert settings is not None and machine is not None
+                state = after(Remembered(state.ledger), Looked(machine), Configured(settings), Listed(held, 1.0))
+        _check(state, places)
+
+
+def _check(state: Snapshot, places: dict[str, str]) -> None:
+    assert state.machine is not None
+    there = homes(state.machine)
+    offered = {(each.name, device.id): device for each in offer(state).resources for device in each.devices}
+    for allocation in state.allocations or ():
+        for held in allocation.devices:
+            if (allocation.resource, held) in offered:
+                continue
+            unit = base(held)
+            for device in offered.values():
+                overlap = device.unit.id == unit or device.unit.gpu == unit
+                overlap |= unit not in there and device.unit.gpu == places[unit]
+                assert not (overlap and not device.trouble), f"{held} is held and {device.id} free"

@@ -10,6 +10,7 @@ import sys
 COMMANDS = {
     "demo": "the main job on screen, without a GPU, a cluster or root",
     "agent": "run the node agent",
+    "config": "is a configuration good, and what would a node advertise with it",
     "driver": "let go of the driver for a while, and take it up again",
     "inspect": "what a running agent knows and advertises",
 }

@@ -5,6 +5,10 @@ import os
 import sys
 from typing import Self
 
+from gpuplane.sandbox.changes import Changes
+
+LONGEST = 1 << 20  # bytes of a log line
+
 
 class Agent:
     """`async with Agent("--machine", …) as agent`. Its log lines are in `log` as they come; leaving stops it."""
@@ -13,7 +17,7 @@ class Agent:
         self.arguments = [str(each) for each in arguments]
         self.environment = environment or {}
         self.log: list[str] = []
-        self._changed = asyncio.Event()
+        self._changes = Changes()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -31,14 +35,17 @@ class Agent:
             "gpuplane",
             "agent",
             *self.arguments,
+            stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
+            limit=LONGEST,
             env={**os.environ, **self.environment},
         )
         self._reader = asyncio.create_task(self._read())
 
     async def stop(self, deadline: float = 10.0) -> int:
         """Ask it to stop; its exit status. One that does not stop is killed, and TimeoutError raised."""
-        self.process.terminate()
+        if self.process.returncode is None:
+            self.process.terminate()
         try:
             async with asyncio.timeout(deadline):
                 return await self._ended()
@@ -59,21 +66,17 @@ class Agent:
             return next((line for line in self.log if text in line), None)
 
         try:
-            async with asyncio.timeout(deadline):
-                while (line := found()) is None:
-                    await self._changed.wait()
-                return line
+            return await self._changes.until(found, deadline) or ""
         except TimeoutError:
             raise TimeoutError(f"the agent never said {text!r}:\n" + "\n".join(self.log)) from None
 
     async def _ended(self) -> int:
         status = await self.process.wait()
-        await self._reader
+        await asyncio.shield(self._reader)
         return status
 
     async def _read(self) -> None:
         assert self.process.stderr is not None
         async for line in self.process.stderr:
             self.log.append(line.decode(errors="replace").rstrip())
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._changes.notify()

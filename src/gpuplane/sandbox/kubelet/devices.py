@@ -2,16 +2,25 @@
 
 Rules that surprise, and stay put because kubelet has them:
 - Capacity counts every device of a list, allocatable the healthy ones. When a stream ends, all devices of its resource
-  count as unhealthy at once, whichever Register the stream belongs to; five minutes later the resource is gone.
+  count as unhealthy at once; five minutes later the resource is gone.
+- The health that a pod's status shows is what the last list said, and no more: the end of a stream changes nothing
+  there, and a device that no list names any longer is shown as healthy.
 - After kubelet's start the resources of its checkpoint are known with capacity 0 until they register again.
-- An init container's devices are the first that the pod's later containers get, but for those of a side-car.
-- A preference is advice: what is missing is filled up, what is not available is passed over.
+- An init container's devices are the first that the pod's later containers get, but for those of a side-car. Nobody
+  looks whether they are still healthy.
+- A preference is advice and a set: what is missing is filled up, what is not available is passed over, and of more ids
+  than were asked for any may be taken.
+- Ids have no order anywhere: they are kept in Go's sets and maps.
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
+
+from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.sandbox.kubelet.topology import hint, parted
 
 STOPPED_FOR = 300.0
 """Seconds after its stream's end when a resource disappears (endpointStopGracePeriod)."""
@@ -22,117 +31,147 @@ class Refusal(Exception):
 
 
 class Known(msgspec.Struct):
-    """One resource: the NUMA nodes of each device by health, and since when its plugin is gone."""
+    """One resource: its last list (id → health, id → NUMA nodes), what of it counts, since when its plugin is gone."""
 
-    healthy: dict[str, tuple[int, ...]] = {}
-    unhealthy: dict[str, tuple[int, ...]] = {}
+    said: dict[str, str] = {}
+    nodes: dict[str, tuple[int, ...]] = {}
+    healthy: set[str] = set()
+    unhealthy: set[str] = set()
     stopped: float | None = None
 
 
-Allocated = dict[str, dict[str, dict[str, tuple[str, ...]]]]
-"""pod UID → container → resource → device ids."""
+class Place(NamedTuple):
+    """Where devices are."""
+
+    uid: str
+    container: str
+    resource: str
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What a container holds of one resource: id → NUMA nodes, and what Allocate answered."""
+
+    ids: Mapping[str, tuple[int, ...]]
+    answer: pb.ContainerAllocateResponse
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Ids half chosen: some are taken, the plugin may advise on others, and the rest fills up in this order."""
+
+    wanted: int
+    taken: tuple[str, ...]
+    open: tuple[str, ...] = ()
+    rest: tuple[str, ...] = ()
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to be advised."""
+        return len(self.taken) >= self.wanted
+
+    def settle(self, advice: Collection[str], seed: random.Random) -> list[str]:
+        """As many ids as are wanted, in no order."""
+        advised = shuffled(set(advice) & set(self.open), seed)
+        return shuffled(list(dict.fromkeys((*self.taken, *advised, *self.rest)))[: self.wanted], seed)
 
 
 class Devices(msgspec.Struct):
     """The device manager's books."""
 
     resources: dict[str, Known] = {}
-    allocated: Allocated = {}
+    allocated: dict[Place, Held] = {}
 
     def listed(self, resource: str, devices: Iterable[tuple[str, str, tuple[int, ...]]]) -> None:
         """A plugin sent its list of (id, health, NUMA nodes)."""
         known = self.resources.setdefault(resource, Known())
         devices = tuple(devices)
-        known.healthy = {id: numa for id, health, numa in devices if health == "Healthy"}
-        known.unhealthy = {id: numa for id, health, numa in devices if health != "Healthy"}
+        known.said = {id: health for id, health, _ in devices}
+        known.nodes = {id: nodes for id, _, nodes in devices}
+        known.healthy = {id for id, health in known.said.items() if health == "Healthy"}
+        known.unhealthy = known.said.keys() - known.healthy
+
+    def connected(self, resource: str) -> None:
+        """A plugin has registered; its first list is still to come."""
+        if resource in self.resources:
+            self.resources[resource].stopped = None
 
     def disconnected(self, resource: str, now: float) -> None:
         """A stream of this resource has ended."""
         known = self.resources.setdefault(resource, Known())
         known.unhealthy |= known.healthy
-        known.healthy = {}
+        known.healthy = set()
         known.stopped = now
 
-    def figures(self, now: float) -> dict[str, tuple[int, int]]:
-        """resource → (capacity, allocatable), as the Node object would show them."""
-        for name in [n for n, k in self.resources.items() if k.stopped is not None and now - k.stopped > STOPPED_FOR]:
+    def expire(self, now: float) -> list[str]:
+        """Forget the resources whose plugins have been gone for too long; their names."""
+        gone = [name for name, known in self.resources.items() if _expired(known, now)]
+        for name in gone:
             del self.resources[name]
+        return gone
+
+    def figures(self) -> dict[str, tuple[int, int]]:
+        """resource → (capacity, allocatable)."""
         return {n: (len(k.healthy) + len(k.unhealthy), len(k.healthy)) for n, k in self.resources.items()}
+
+    def serves(self, resource: str) -> bool:
+        """Whether a resource is a device plugin's (isDevicePluginResource)."""
+        return resource in self.resources or any(place.resource == resource for place in self.allocated)
 
     def used(self, resource: str) -> set[str]:
         """The ids of a resource that containers hold."""
+        return {id for place, held in self.allocated.items() if place.resource == resource for id in held.ids}
+
+    def held(self, uid: str, container: str) -> dict[str, tuple[str, ...]]:
+        """resource → ids that a container holds."""
         return {
-            each
-            for containers in self.allocated.values()
-            for held in containers.values()
-            for each in held.get(resource, ())
+            place.resource: tuple(held.ids)
+            for place, held in self.allocated.items()
+            if (place.uid, place.container) == (uid, container)
         }
 
-    def held(self, uid: str, container: str) -> Mapping[str, tuple[str, ...]]:
-        """resource → ids that a container holds."""
-        return self.allocated.get(uid, {}).get(container, {})
-
-    def take(self, uid: str, container: str, resource: str, ids: Iterable[str]) -> None:
+    def take(self, place: Place, ids: Iterable[str], answer: pb.ContainerAllocateResponse) -> None:
         """Enter that a container holds these ids."""
-        self.allocated.setdefault(uid, {}).setdefault(container, {})[resource] = tuple(ids)
+        known = self.resources.get(place.resource, Known())
+        self.allocated[place] = Held({id: known.nodes.get(id, ()) for id in ids}, answer)
 
-    def free(self, uid: str) -> None:
-        """The pod is gone."""
-        self.allocated.pop(uid, None)
+    def keep(self, active: Collection[str]) -> None:
+        """Free what all pods but these hold."""
+        self.allocated = {place: held for place, held in self.allocated.items() if place.uid in active}
 
-    def available(self, resource: str, wanted: int, reusable: Iterable[str]) -> tuple[list[str], list[str]]:
-        """(ids to take first because the pod has them already, ids to choose the rest from). Raises Refusal."""
+    def health(self, resource: str, id: str) -> str:
+        """What a pod's allocatedResourcesStatus says of a device: Healthy or Unhealthy."""
+        known = self.resources.get(resource, Known())
+        return "Healthy" if known.said.get(id, "Healthy") == "Healthy" else "Unhealthy"
+
+    def choose(
+        self, resource: str, wanted: int, reusable: Collection[str], seed: random.Random, numa: bool = False
+    ) -> Choice:
+        """Which ids a container may get; near the NUMA nodes that fit where `numa` says so. Raises Refusal."""
         known = self.resources.get(resource)
         if known is None:
             raise Refusal(f"cannot allocate unregistered device {resource}")
         if not known.healthy:
             raise Refusal(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
-        first = sorted(each for each in reusable if each in known.healthy)[:wanted]
-        free = known.healthy.keys() - self.used(resource)
-        needed = wanted - len(first)
-        if len(free) < needed:
-            raise Refusal(
-                f"requested number of devices unavailable for {resource}. Requested: {needed}, Available: {len(free)}"
-            )
-        return first, sorted(free)
-
-    def affinity(
-        self, resource: str, ids: Iterable[str], numa: frozenset[int] | None
-    ) -> tuple[list[str], list[str], list[str]]:
-        """(near the wanted NUMA nodes, elsewhere, without NUMA), as filterByAffinity parts them."""
-        nodes = self.resources[resource].healthy
-        if numa is None:
-            return [], [], list(ids)
-        near = [id for id in ids if set(nodes[id]) & numa]
-        far = [id for id in ids if nodes[id] and not set(nodes[id]) & numa]
-        return near, far, [id for id in ids if not nodes[id]]
-
-    def hint(self, resource: str, ids: Sequence[str], count: int) -> frozenset[int] | None:
-        """The fewest NUMA nodes, lowest first, that have `count` of these ids (policy best-effort); None: no hint."""
-        nodes = self.resources[resource].healthy
-        by_node: dict[int, int] = {}
-        for id in ids:
-            for node in nodes[id]:
-                by_node[node] = by_node.get(node, 0) + 1
-        fitting = [node for node, n in sorted(by_node.items()) if n >= count]
-        if fitting:
-            return frozenset(fitting[:1])
-        return frozenset(by_node) or None
+        reused = shuffled(reusable, seed)[:wanted]
+        if len(reused) == wanted:
+            return Choice(wanted, tuple(reused))
+        free = shuffled(known.healthy - self.used(resource), seed)
+        missing = wanted - len(reused)
+        if len(free) < missing:
+            numbers = f"Requested: {missing}, Available: {len(free)}"
+            raise Refusal(f"requested number of devices unavailable for {resource}. {numbers}")
+        nodes = {id: known.nodes.get(id, ()) for id in {*known.nodes, *reusable}}
+        near, far, nowhere = parted(nodes, free, hint(nodes, free, reusable, wanted) if numa else frozenset())
+        if missing < len(near):
+            return Choice(wanted, tuple(reused), tuple(near), tuple(near))
+        return Choice(wanted, (*reused, *near), (*far, *nowhere), (*far, *nowhere))
 
 
-def pick(first: Sequence[str], wanted: int, *pools: Iterable[str]) -> list[str]:
-    """The first ids, then as many as are wanted from the pools in turn."""
-    chosen = dict.fromkeys(first)
-    for pool in pools:
-        for id in pool:
-            if len(chosen) >= wanted:
-                break
-            chosen.setdefault(id)
-    return list(chosen)
-
-
-def shuffled(ids: Iterable[str], seed: random.Random) -> list[str]:
+def shuffled(ids: Collection[str], seed: random.Random) -> list[str]:
     """In the order of a Go map: none."""
     order = sorted(ids)
     seed.shuffle(order)
     return order
+
+
+def _expired(known: Known, now: float) -> bool:
+    return known.stopped is not None and now - known.stopped > STOPPED_FOR

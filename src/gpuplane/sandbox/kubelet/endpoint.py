@@ -1,7 +1,7 @@
 """One registered plugin: the connection to it, and what kubelet calls (devicemanager/endpoint.go, plugin/v1beta1)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,88 +10,120 @@ import msgspec
 
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub
+from gpuplane.kubelet.sockets import address
 from gpuplane.sandbox.kubelet.devices import Refusal
 
 R = TypeVar("R")
 
 PRE_START = 30.0
-"""Seconds that kubelet gives PreStartContainer. Allocate and GetPreferredAllocation have no deadline."""
+"""Seconds that kubelet gives PreStartContainer. No other call to a plugin has a deadline."""
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call between kubelet and a plugin, in the order of the trace."""
+    """One call between kubelet and a plugin, in the order of the trace; "… failed" and "… ended" say how it ended."""
 
     method: str
     resource: str
     ids: tuple[str, ...] = ()
     must: tuple[str, ...] = ()
     size: int = 0
+    error: str = ""
 
 
 class Endpoint:
     """A plugin's server as kubelet sees it. Every call is entered in the trace."""
 
-    def __init__(self, resource: str, socket: Path, trace: list[Call]) -> None:
-        self.resource, self.trace = resource, trace
-        self.channel = grpc.aio.insecure_channel(f"unix:{socket}", [("grpc.use_local_subchannel_pool", 1)])
-        self.plugin = DevicePluginStub(self.channel)
+    def __init__(self, resource: str, socket: Path, trace: list[Call], pre_start: float = PRE_START) -> None:
+        self.resource, self.socket, self.trace, self._pre_start = resource, socket, trace, pre_start
+        self._channel = grpc.aio.insecure_channel(address(socket), [("grpc.use_local_subchannel_pool", 1)])
+        self._plugin = DevicePluginStub(self._channel)
         self.options = pb.DevicePluginOptions()
 
     async def connect(self, deadline: float) -> None:
         """Dial, and ask for the options. Raises Refusal."""
         try:
             async with asyncio.timeout(deadline):
-                await self.channel.channel_ready()
+                await self._channel.channel_ready()
         except TimeoutError:
-            await self.channel.close()
             raise Refusal("failed to dial device plugin: context deadline exceeded") from None
-        self._enter("GetDevicePluginOptions")
-        self.options = await self._call(lambda: self.plugin.GetDevicePluginOptions(pb.Empty(), timeout=deadline))
+        self.enter("GetDevicePluginOptions")
+        try:
+            self.options = await self._call(lambda: self._plugin.GetDevicePluginOptions(pb.Empty()))
+        except Refusal as refusal:
+            raise Refusal(f"failed to get device plugin options: {refusal}") from None
+
+    async def close(self) -> None:
+        """End the connection, and what is under way on it."""
+        await self._channel.close()
+
+    async def lists(self) -> AsyncGenerator[pb.ListAndWatchResponse, None]:
+        """What the plugin lists, until the stream ends, whatever ends it."""
+        self.enter("ListAndWatch")
+        stream = self._plugin.ListAndWatch(pb.Empty())
+        try:
+            async for response in stream:
+                yield response
+        except grpc.aio.AioRpcError:
+            pass
+        finally:
+            stream.cancel()
 
     async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
         """The plugin's advice; no advice where it gives none. Raises Refusal."""
         if not self.options.get_preferred_allocation_available:
             return []
-        self._enter("GetPreferredAllocation", available, must, size)
+        self.enter("GetPreferredAllocation", available, must, size)
         one = pb.ContainerPreferredAllocationRequest(
             available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
         )
         request = pb.PreferredAllocationRequest(container_requests=[one])
         try:
-            answer = await self._call(lambda: self.plugin.GetPreferredAllocation(request))
+            answer = await self._call(lambda: self._plugin.GetPreferredAllocation(request))
         except Refusal as refusal:
             raise Refusal(f"device plugin GetPreferredAllocation rpc failed with err: {refusal}") from None
         return list(answer.container_responses[0].deviceIDs) if answer.container_responses else []
 
     async def allocate(self, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
         """One container's devices, given out. Raises Refusal."""
-        self._enter("Allocate", ids)
+        self.enter("Allocate", ids)
         request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
-        answer = await self._call(lambda: self.plugin.Allocate(request))
+        answer = await self._call(lambda: self._plugin.Allocate(request))
         if not answer.container_responses:
             raise Refusal(f"no containers return in allocation response {answer}")
         return answer.container_responses[0]
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Right before a container is created, where the plugin wants it. Raises Refusal."""
-        if self.options.pre_start_required:
-            self._enter("PreStartContainer", ids)
-            request = pb.PreStartContainerRequest(devices_ids=ids)
-            try:
-                await self._call(lambda: self.plugin.PreStartContainer(request, timeout=PRE_START))
-            except Refusal as refusal:
-                raise Refusal(f"device plugin PreStartContainer rpc failed with err: {refusal}") from None
+        if not self.options.pre_start_required:
+            return
+        self.enter("PreStartContainer", ids)
+        request = pb.PreStartContainerRequest(devices_ids=ids)
+        try:
+            await self._call(lambda: self._plugin.PreStartContainer(request, timeout=self._pre_start))
+        except Refusal as refusal:
+            raise Refusal(f"device plugin PreStartContainer rpc failed with err: {refusal}") from None
 
-    def _enter(self, method: str, ids: Sequence[str] = (), must: Sequence[str] = (), size: int = 0) -> None:
-        self.trace.append(Call(method, self.resource, tuple(ids), tuple(must), size))
+    def enter(
+        self, method: str, ids: Sequence[str] = (), must: Sequence[str] = (), size: int = 0, error: str = ""
+    ) -> None:
+        """Enter a call in the trace."""
+        self.trace.append(Call(method, self.resource, tuple(ids), tuple(must), size, error))
 
     async def _call(self, call: Callable[[], Awaitable[R]]) -> R:
         try:
             return await call()
         except grpc.aio.AioRpcError as error:
-            code = error.code().name.title().replace("_", "")
-            raise Refusal(f"rpc error: code = {code} desc = {error.details()}") from None
+            raise Refusal(_as_go_says(error)) from None
         except (asyncio.CancelledError, grpc.aio.UsageError):
-            if asyncio.current_task() and asyncio.current_task().cancelling():  # type: ignore[union-attr]
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
                 raise
-            raise Refusal(f"rpc error: code = Canceled desc = the connection to {self.resource} was closed") from None
+            raise Refusal("rpc error: code = Canceled desc = grpc: the client connection is closing") from None
+
+
+def _as_go_says(error: grpc.aio.AioRpcError) -> str:
+    code = error.code()
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
+    name = "Canceled" if code is grpc.StatusCode.CANCELLED else code.name.title().replace("_", "")
+    return f"rpc error: code = {name} desc = {error.details()}"

@@ -3,30 +3,30 @@
 Init containers are listed only where they last; one entry for each device id, as kubelet writes them.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 import grpc
 
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerServicer
+from gpuplane.sandbox.kubelet.manager import DeviceManager
 from gpuplane.sandbox.kubelet.pods import Running
-
-if TYPE_CHECKING:
-    from gpuplane.sandbox.kubelet.server import Kubelet
+from gpuplane.sandbox.kubelet.registration import Registration
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class PodResources(PodResourcesListerServicer):
-    """Answers from the embedded kubelet's books."""
+    """Answers from the device manager's books."""
 
-    def __init__(self, kubelet: "Kubelet") -> None:
-        self.kubelet = kubelet
+    def __init__(self, manager: DeviceManager, registration: Registration, pods: Mapping[str, Running]) -> None:
+        self.manager, self.registration, self.pods = manager, registration, pods
 
     async def List(self, request: pb.ListPodResourcesRequest, context: Context) -> pb.ListPodResourcesResponse:
         await self._mind(context)
-        return pb.ListPodResourcesResponse(pod_resources=map(self._pod, self.kubelet.pods.values()))
+        self.manager.free_the_gone()
+        return pb.ListPodResourcesResponse(pod_resources=map(self._pod, self.pods.values()))
 
     async def GetAllocatableResources(
         self, request: pb.AllocatableResourcesRequest, context: Context
@@ -34,22 +34,23 @@ class PodResources(PodResourcesListerServicer):
         await self._mind(context)
         return pb.AllocatableResourcesResponse(
             devices=[
-                _device(name, id, numa)
-                for name, known in self.kubelet.devices.resources.items()
-                for id, numa in known.healthy.items()
+                _device(name, id, known.nodes[id])
+                for name, known in self.manager.devices.resources.items()
+                for id in known.said
+                if id in known.healthy
             ]
         )
 
     async def Get(self, request: pb.GetPodResourcesRequest, context: Context) -> pb.GetPodResourcesResponse:
         await self._mind(context)
-        running = self.kubelet.pods.get(f"{request.pod_namespace}/{request.pod_name}")
+        running = self.pods.get(f"{request.pod_namespace}/{request.pod_name}")
         if running is None:
             missing = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"
             await context.abort(grpc.StatusCode.UNKNOWN, missing)
         return pb.GetPodResourcesResponse(pod_resources=self._pod(running))
 
     async def _mind(self, context: Context) -> None:
-        if not self.kubelet.mood.lists:
+        if not self.registration.mood.lists:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this kubelet does not list")
 
     def _pod(self, running: Running) -> pb.PodResources:
@@ -64,12 +65,9 @@ class PodResources(PodResourcesListerServicer):
         )
 
     def _devices(self, uid: str, container: str) -> Iterator[pb.ContainerDevices]:
-        books = self.kubelet.devices
-        for resource, ids in books.held(uid, container).items():
-            known = books.resources.get(resource)
-            nodes = known.healthy | known.unhealthy if known else {}
-            for id in ids:
-                yield _device(resource, id, nodes.get(id, ()))
+        for place, held in self.manager.devices.allocated.items():
+            if (place.uid, place.container) == (uid, container):
+                yield from (_device(place.resource, id, nodes) for id, nodes in held.ids.items())
 
 
 def _device(resource: str, id: str, numa: tuple[int, ...]) -> pb.ContainerDevices:

@@ -23,7 +23,7 @@ class Pod(msgspec.Struct, frozen=True):
     init: tuple[Container, ...] = ()
     sidecars: frozenset[str] = frozenset()  # names of init containers that restart always
     namespace: str = "default"
-    uid: str = ""
+    uid: str = msgspec.field(default_factory=lambda: str(uuid.uuid4()))
 
     @property
     def key(self) -> str:
@@ -40,11 +40,27 @@ class Pod(msgspec.Struct, frozen=True):
         yield from (each for each in self.init if each.name in self.sidecars)
         yield from self.containers
 
+    def passing(self) -> Iterator[Container]:
+        """The init containers that end before the others start."""
+        yield from (each for each in self.init if each.name not in self.sidecars)
+
 
 def pod(name: str, *, namespace: str = "default", **requests: int) -> Pod:
     """A pod with one container "main". Keywords are resources: `gpu=2` asks for two of nvidia.com/gpu."""
     wanted = {resource if "/" in resource else f"nvidia.com/{resource}": n for resource, n in requests.items()}
-    return Pod(name, (Container("main", wanted),), namespace=namespace, uid=str(uuid.uuid4()))
+    return Pod(name, (Container("main", wanted),), namespace=namespace)
+
+
+def demand(pod: Pod) -> Mapping[str, int]:
+    """What the scheduler counts for a pod: the sum of what lasts, or more where an init container needs more."""
+    lasting: dict[str, int] = {}
+    for container in pod.lasting():
+        for resource, count in container.requests.items():
+            lasting[resource] = lasting.get(resource, 0) + count
+    for container in pod.passing():
+        for resource, count in container.requests.items():
+            lasting[resource] = max(lasting.get(resource, 0), count)
+    return {resource: count for resource, count in lasting.items() if count}
 
 
 class Rejected(Exception):
@@ -64,8 +80,18 @@ class Running(msgspec.Struct):
     started: set[str] = set()
 
     def got(self, container: str = "main") -> pb.ContainerAllocateResponse:
-        """What a container got, its resources merged as kubelet merges them."""
-        merged = pb.ContainerAllocateResponse()
+        """What a container gets: its resources' answers in one. Of two that collide the first holds
+        (devicemanager/pod_devices.go, deviceRunContainerOptions)."""
+        whole = pb.ContainerAllocateResponse()
         for answer in self.answers.get(container, {}).values():
-            merged.MergeFrom(answer)
-        return merged
+            for name, value in {**answer.envs, **whole.envs}.items():
+                whole.envs[name] = value
+            for name, value in {**answer.annotations, **whole.annotations}.items():
+                whole.annotations[name] = value
+            mounted = {each.container_path for each in whole.mounts}
+            whole.mounts.extend(each for each in answer.mounts if each.container_path not in mounted)
+            there = {each.container_path for each in whole.devices}
+            whole.devices.extend(each for each in answer.devices if each.container_path not in there)
+            named = {each.name for each in whole.cdi_devices}
+            whole.cdi_devices.extend(each for each in answer.cdi_devices if each.name not in named)
+        return whole

@@ -1,0 +1,30 @@
+"""Waiting until something has become true, without looking again and again."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+R = TypeVar("R")
+
+
+class Changes:
+    """Whoever changes something calls `notify`; whoever waits looks again then."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        """Something has changed."""
+        event, self._event = self._event, asyncio.Event()
+        event.set()
+
+    async def next(self) -> None:
+        """The next change."""
+        await self._event.wait()
+
+    async def until(self, ready: Callable[[], R], deadline: float) -> R:
+        """What `ready` returns once that is true. Raises TimeoutError after so many seconds."""
+        async with asyncio.timeout(deadline):
+            while not (found := ready()):
+                await self.next()
+            return found

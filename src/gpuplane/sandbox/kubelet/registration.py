@@ -1,0 +1,128 @@
+"""The registration server and the streams that follow (pkg/kubelet/cm/devicemanager/plugin/v1beta1).
+
+Kubelet keeps one client for each resource, the newest. When *any* stream of the resource ends, whichever Register it
+belongs to, that client counts as gone: its connection is closed and its devices are unhealthy. A registration that
+fails leaves no client at all, so the end of an older stream goes unnoticed then.
+"""
+
+import asyncio
+import os
+import re
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import grpc
+import msgspec
+
+from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import RegistrationServicer
+from gpuplane.sandbox.kubelet.devices import Refusal
+from gpuplane.sandbox.kubelet.endpoint import Call, Endpoint
+from gpuplane.sandbox.kubelet.manager import DeviceManager
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+VERSION = "v1beta1"
+DIAL = 10.0
+"""Seconds that kubelet tries to reach a plugin that registers."""
+
+
+class Mood(msgspec.Struct):
+    """How this kubelet misbehaves."""
+
+    refuses: str = ""  # Register is answered by this error
+    delay: float = 0.0  # seconds before Register is answered
+    opens: bool = True  # opens ListAndWatch after Register
+    reads: bool = True  # reads the lists that are sent
+    lists: bool = True  # answers pod-resources
+
+
+class Registration(RegistrationServicer):
+    """Registers plugins with a device manager, and follows their lists."""
+
+    def __init__(self, manager: DeviceManager, trace: list[Call], dial: float) -> None:
+        self.manager, self.trace, self.dial, self.mood = manager, trace, dial, Mood()
+        self._clients: dict[str, Endpoint] = {}
+        self._streams: set[asyncio.Task[None]] = set()
+
+    async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.Empty:
+        self.trace.append(Call("Register", request.resource_name))
+        await asyncio.sleep(self.mood.delay)
+        try:
+            if problem := self.mood.refuses or unacceptable(request):
+                raise Refusal(problem)
+            endpoint = await self._connect(request)
+        except Refusal as refusal:
+            self.trace.append(Call("Register failed", request.resource_name, error=str(refusal)))
+            self.manager.changes.notify()
+            await context.abort(grpc.StatusCode.UNKNOWN, str(refusal))
+        if self.mood.opens:
+            stream = asyncio.create_task(self._follow(endpoint))
+            self._streams.add(stream)
+            stream.add_done_callback(self._streams.discard)
+        return pb.Empty()
+
+    async def _connect(self, request: pb.RegisterRequest) -> Endpoint:
+        socket = Path(os.path.normpath(f"{self.manager.directory}/{request.endpoint}"))
+        endpoint = Endpoint(request.resource_name, socket, self.trace, self.manager.policy.pre_start)
+        self._clients[endpoint.resource] = endpoint
+        try:
+            await endpoint.connect(self.dial)
+        except BaseException:
+            self._clients.pop(endpoint.resource, None)
+            await endpoint.close()
+            raise
+        self.manager.connected(endpoint)
+        return endpoint
+
+    async def _follow(self, endpoint: Endpoint) -> None:
+        try:
+            async with aclosing(endpoint.lists()) as lists:
+                async for response in lists:
+                    while not self.mood.reads:
+                        await self.manager.changes.next()
+                    self.manager.listed(endpoint.resource, response)
+        finally:
+            endpoint.enter("ListAndWatch ended")
+            await endpoint.close()
+            await self._disconnect(endpoint.resource)
+
+    async def _disconnect(self, resource: str) -> None:
+        if client := self._clients.pop(resource, None):
+            self.manager.disconnected(resource)
+            await client.close()
+
+    async def drop(self) -> None:
+        """Lose every stream, as by a fault of kubelet's."""
+        for client in list(self._clients.values()):
+            await client.close()
+
+    async def close(self) -> None:
+        """Kubelet ends: every stream and connection does."""
+        for stream in self._streams:
+            stream.cancel()
+        await asyncio.gather(*self._streams, return_exceptions=True)
+        for resource in list(self._clients):
+            await self._disconnect(resource)
+
+
+def unacceptable(request: pb.RegisterRequest) -> str:
+    """Why kubelet refuses a registration at once; "" where it does not (plugin/v1beta1/server.go)."""
+    if request.version != VERSION:
+        supported = f'Supported version is ["{VERSION}"]'
+        return f'requested API version "{request.version}" is not supported by kubelet. {supported}'
+    if not _extended(request.resource_name):
+        return f'the ResourceName "{request.resource_name}" is invalid'
+    return ""
+
+
+def _extended(resource: str) -> bool:
+    """Whether a name is an extended resource's (apis/core/v1/helper, IsExtendedResourceName): a qualified name even
+    with the quota's prefix "requests." before it, and not Kubernetes' own."""
+    domain, slash, name = resource.partition("/")
+    label = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    qualified = re.fullmatch(rf"{label}(\.{label})*", domain) and len(f"requests.{domain}") <= 253
+    named = re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", name) and len(name) <= 63
+    own = "kubernetes.io/" in resource or resource.startswith("requests.")
+    return bool(slash and qualified and named and not own)

@@ -1,0 +1,138 @@
+"""What becomes of pods: admission, the creation of their containers, and their end (pkg/kubelet, pod workers)."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+from gpuplane.sandbox.changes import Changes
+from gpuplane.sandbox.kubelet.devices import Refusal
+from gpuplane.sandbox.kubelet.manager import DeviceManager
+from gpuplane.sandbox.kubelet.pods import Container, Pod, Rejected, Running, demand
+
+
+class PodWorkers:
+    """`pods` are those that run, by "namespace/name"; `failed` those that were rejected, which stay so for ever.
+
+    `manager` has to be set before the first pod. `retry`: seconds between two tries to create a container.
+    """
+
+    manager: DeviceManager
+
+    def __init__(self, changes: Changes, retry: float) -> None:
+        self.pods, self.failed = dict[str, Running](), dict[str, Rejected]()
+        self.changes, self.retry = changes, retry
+        self._admitting, self._pending = asyncio.Lock(), ""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def active(self) -> set[str]:
+        """The uids of the pods that may hold devices: those that run, and the one that is being admitted."""
+        return {self._pending, *(running.pod.uid for running in self.pods.values())}
+
+    async def run(self, pod: Pod) -> Running:
+        """Admit a pod and start its containers. Raises Rejected, as kubelet would say it, and ValueError for a pod that
+        is there."""
+        async with self._admitting:
+            if pod.key in self.pods:
+                raise ValueError(f"pod {pod.key} is there: end it first, or take another name")
+            self._pending = pod.uid
+            try:
+                running = await self._admit(pod)
+            except Rejected as rejected:
+                self.failed[pod.key] = rejected
+                raise
+            finally:
+                self._pending = ""
+                self.changes.notify()
+            self.failed.pop(pod.key, None)
+            self.pods[pod.key] = running
+        self._spawn(self._create_all(running))
+        await asyncio.sleep(0)  # what needs nobody's answer is created now
+        return running
+
+    async def _admit(self, pod: Pod) -> Running:
+        """Devices for each container in turn, then a look whether the rest is there (lifecycle/predicate.go)."""
+        running, reusable = Running(pod), dict[str, set[str]]()
+        try:
+            for container in pod.all():
+                running.answers[container.name] = await self.manager.allocate(pod.uid, container, reusable)
+                for resource, ids in self.manager.devices.held(pod.uid, container.name).items():
+                    left = reusable.setdefault(resource, set())
+                    left.update(ids) if container in pod.passing() else left.difference_update(ids)
+        except Refusal as refusal:
+            raise _unexpected(str(refusal)) from None
+        for resource, count in demand(pod).items():
+            if not self.manager.devices.serves(resource):
+                numbers = f"requested: {count}, used: 0, capacity: 0"
+                message = f"Pod was rejected: Node didn't have enough resource: {resource}, {numbers}"
+                raise Rejected(f"OutOf{resource}", message)
+        return running
+
+    async def end(self, key: str) -> None:
+        """A pod ends. Its entry stays in the books until the next allocation needs it."""
+        del self.pods[key]
+        self.changes.notify()
+
+    def crash(self, key: str, container: str) -> None:
+        """A container ends and is created anew, with the devices that it has."""
+        running = self.pods[key]
+        (found,) = (each for each in running.pod.all() if each.name == container)
+        running.started.discard(container)
+        self._spawn(self._create(running, found))
+
+    # kubelet ends, and starts
+
+    async def leave(self) -> None:
+        """Kubelet ends; the pods run on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def take_up(self) -> None:
+        """Kubelet has started and admits every pod again. A container that runs passes; one that is still to be created
+        does not, since no device is healthy before its plugin registers (manager.go, devicesToAllocate)."""
+        for key, rejected in self.failed.items():
+            self.failed[key] = Rejected("ContainerStatusUnknown", rejected.message)
+        for key, running in list(self.pods.items()):
+            if resource := next(self._still_wanted(running), None):
+                del self.pods[key]
+                problem = f"no healthy devices present; cannot allocate unhealthy devices {resource}"
+                self.failed[key] = _unexpected(problem)
+            else:
+                self._spawn(self._create_all(running))
+
+    def _still_wanted(self, running: Running) -> Iterator[str]:
+        for container in running.pod.all():
+            if container.name not in running.started:
+                yield from (each for each in container.requests if self.manager.devices.serves(each))
+
+    # containers
+
+    async def _create_all(self, running: Running) -> None:
+        for container in running.pod.all():
+            await self._create(running, container)
+
+    async def _create(self, running: Running, container: Container) -> None:
+        """Create a container. One that cannot be waits; it is tried again at once, and then with pauses."""
+        pause = 0.0
+        while self.pods.get(running.pod.key) is running and container.name not in running.started:
+            try:
+                await self.manager.prepare(running.pod.uid, container)
+            except Refusal as refusal:
+                running.waiting[container.name] = f"CreateContainerConfigError: {refusal}"
+                self.changes.notify()
+                await asyncio.sleep(pause)
+                pause = self.retry
+            else:
+                running.waiting.pop(container.name, None)
+                running.started.add(container.name)
+                self.changes.notify()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _unexpected(problem: str) -> Rejected:
+    message = f"Pod was rejected: Allocate failed due to {problem}, which is unexpected"
+    return Rejected("UnexpectedAdmissionError", message)

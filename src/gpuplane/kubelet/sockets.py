@@ -8,6 +8,7 @@ To look who answers, to unlink what a dead process left and to link ours is one 
 hold a lock on the directory meanwhile. NVIDIA's plugin asks nobody; what it takes from us is noticed by its identity.
 """
 
+import asyncio
 import fcntl
 import os
 import secrets
@@ -103,7 +104,8 @@ async def serving(path: Path, add: Callable[[grpc.aio.Server], object]) -> Async
                     path.unlink(missing_ok=True)
     finally:
         private.unlink(missing_ok=True)
-        await server.stop(GRACE)
+        stopping = asyncio.create_task(server.stop(GRACE))
+        await asyncio.shield(stopping)  # awaited by itself it may swallow a cancellation (asyncio.wait_for before 3.12)
 
 
 def _check(path: Path) -> None:

@@ -1,0 +1,260 @@
+"""What kubelet is answered: lists that follow the node, devices for containers, advice. A real server and client."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from gpuplane.agent.node import Node
+from gpuplane.kubelet import plugin as module
+from gpuplane.kubelet.plugin import Plugin
+from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub, add_DevicePluginServicer_to_server
+from gpuplane.model.config import ListStrategy, Naming, Settings
+from gpuplane.model.facts import Configured, Listed, Looked
+from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.views import Offered
+
+if TYPE_CHECKING:
+    from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginAsyncStub
+
+GPU = "nvidia.com/gpu"
+LOST = Fault(code="gpu-lost", message="fell off the bus")
+HOT = Fault(code="too-hot", message="101 °C")
+GONE = Settings(gpus=(Naming(pattern="*", name="nvidia.com/other"),))
+
+
+def look(*faults: tuple[Fault, ...], count: int = 0) -> Looked:
+    """One GPU for each tuple of faults; their NUMA nodes are 0, 1 and none."""
+    gpus = tuple(
+        Gpu(index=i, uuid=f"GPU-{i}", model="T4", numa=(0, 1, None)[i % 3], faults=each)
+        for i, each in enumerate(faults or ((),) * count)
+    )
+    return Looked(Machine(gpus=gpus))
+
+
+def node(*gpus: tuple[Fault, ...], count: int = 0) -> Node:
+    node = Node(Snapshot())
+    node.tell(look(*gpus, count=count))
+    node.tell(Configured(Settings()))
+    node.tell(Listed((), node.now()))
+    return node
+
+
+@asynccontextmanager
+async def served(node: Node, path: Path) -> AsyncIterator[tuple[Plugin, "DevicePluginAsyncStub"]]:
+    plugin, server = Plugin(node, GPU), grpc.aio.server()
+    add_DevicePluginServicer_to_server(plugin, server)
+    server.add_insecure_port(f"unix:{path}/s")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"unix:{path}/s") as channel:
+        yield plugin, DevicePluginStub(channel)
+    await server.stop(None)
+
+
+async def following(stream: Any) -> list[tuple[str, str]]:
+    """The next list of a stream."""
+    async with asyncio.timeout(10):
+        answer = await stream.read()
+    return [(device.ID, device.health) for device in answer.devices]
+
+
+async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    return error.value.code(), error.value.details() or ""
+
+
+def ask(*containers: tuple[str, ...]) -> pb.AllocateRequest:
+    return pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers])
+
+
+async def test_the_list_has_health_and_numa_node(tmp_path: Path) -> None:
+    async with served(node((), (LOST,), ()), tmp_path) as (_, kubelet):
+        first: Any = await kubelet.ListAndWatch(pb.Empty()).read()
+    numa = [[each.ID for each in device.topology.nodes] for device in first.devices]
+    assert [(device.ID, device.health) for device in first.devices] == [
+        ("GPU-0", "Healthy"),
+        ("GPU-1", "Unhealthy"),
+        ("GPU-2", "Healthy"),
+    ]
+    assert numa == [[0], [1], []]
+    assert not first.devices[2].HasField("topology")
+
+
+async def test_every_stream_gets_every_change_and_no_list_twice(tmp_path: Path) -> None:
+    """A change of the reason alone is none that kubelet could see."""
+    world = node((), ())
+    async with served(world, tmp_path) as (plugin, kubelet):
+        streams = [kubelet.ListAndWatch(pb.Empty()) for _ in range(3)]
+        for stream in streams:
+            assert await following(stream) == [("GPU-0", "Healthy"), ("GPU-1", "Healthy")]
+        assert plugin.streams == 3
+        world.tell(look((), (LOST,)))
+        for stream in streams:
+            assert await following(stream) == [("GPU-0", "Healthy"), ("GPU-1", "Unhealthy")]
+        world.tell(look((), (HOT,)))
+        await kubelet.GetDevicePluginOptions(pb.Empty())  # every stream has had its turn
+        world.tell(look((LOST,), (HOT,)))
+        for stream in streams:
+            assert await following(stream) == [("GPU-0", "Unhealthy"), ("GPU-1", "Unhealthy")]
+
+
+async def test_a_list_is_built_once_for_all_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    build = module._message
+
+    def count(devices: tuple[Offered, ...]) -> pb.ListAndWatchResponse:
+        built.append(len(devices))
+        return build(devices)
+
+    monkeypatch.setattr(module, "_message", count)
+    world = node((), ())
+    async with served(world, tmp_path) as (_, kubelet):
+        streams = [kubelet.ListAndWatch(pb.Empty()) for _ in range(4)]
+        for stream in streams:
+            await following(stream)
+        world.tell(look((), (), ()))
+        for stream in streams:
+            await following(stream)
+    assert built == [2, 3]
+
+
+async def test_a_resource_that_goes_gives_an_empty_list_and_an_end(tmp_path: Path) -> None:
+    world = node(())
+    async with served(world, tmp_path) as (plugin, kubelet):
+        streams = [kubelet.ListAndWatch(pb.Empty()) for _ in range(2)]
+        for stream in streams:
+            await following(stream)
+        world.tell(Configured(GONE))
+        for stream in streams:
+            assert await following(stream) == []
+            assert await stream.read() is grpc.aio.EOF
+        assert plugin.streams == 0
+        late = kubelet.ListAndWatch(pb.Empty())
+        assert await following(late) == []
+        assert await late.read() is grpc.aio.EOF
+
+
+async def test_before_anything_is_known_a_stream_waits(tmp_path: Path) -> None:
+    world = Node(Snapshot())
+    async with served(world, tmp_path) as (_, kubelet):
+        stream = kubelet.ListAndWatch(pb.Empty())
+        code, details = await refused(kubelet.Allocate(ask(("GPU-0",))))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "not been looked at" in details
+        for fact in (look(()), Configured(Settings()), Listed((), 0.0)):
+            world.tell(fact)
+        assert await following(stream) == [("GPU-0", "Healthy")]
+
+
+async def test_a_stream_that_nobody_reads_holds_up_nothing(tmp_path: Path) -> None:
+    """With 300 lists of 1,024 ids each the other stream has every newest one, and the unread one holds a few."""
+    world = node(count=1024)
+    async with served(world, tmp_path) as (_, kubelet):
+        unread, read = kubelet.ListAndWatch(pb.Empty()), kubelet.ListAndWatch(pb.Empty())
+        await following(unread)
+        await following(read)
+        for times in range(300):
+            world.tell(look(*(((LOST,) if i % 300 == times else ()) for i in range(1024))))
+            lists = await following(read)
+            assert lists[times] == (f"GPU-{times}", "Unhealthy")
+        gc.collect()
+        held = 0
+        while (await following(unread))[299][1] == "Healthy":
+            held += 1
+        assert held < 250
+
+
+async def test_a_stream_that_is_cancelled_is_forgotten(tmp_path: Path) -> None:
+    async with served(node(()), tmp_path) as (plugin, kubelet):
+        stream = kubelet.ListAndWatch(pb.Empty())
+        await following(stream)
+        plugin.stir.clear()
+        stream.cancel()
+        async with asyncio.timeout(10):
+            await plugin.stir.wait()
+        assert plugin.streams == 0
+
+
+async def test_allocate_answers_container_by_container(tmp_path: Path) -> None:
+    world = node((), (), ())
+    async with served(world, tmp_path) as (_, kubelet):
+        answer = await kubelet.Allocate(ask(("GPU-2", "GPU-0"), ("GPU-1",)))
+    assert [dict(each.envs) for each in answer.container_responses] == [
+        {"NVIDIA_VISIBLE_DEVICES": "GPU-2,GPU-0"},
+        {"NVIDIA_VISIBLE_DEVICES": "GPU-1"},
+    ]
+    assert [each.devices for each in world.snapshot.allocations or ()] == [("GPU-2", "GPU-0"), ("GPU-1",)]
+
+
+async def test_one_refusal_refuses_the_request_and_grants_nothing(tmp_path: Path) -> None:
+    world = node((), (LOST,))
+    async with served(world, tmp_path) as (_, kubelet):
+        code, details = await refused(kubelet.Allocate(ask(("GPU-0",), ("GPU-1",))))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "GPU-1" in details
+    assert "fell off the bus" in details
+    assert world.snapshot.allocations == ()
+
+
+async def test_every_field_of_an_answer_reaches_kubelet(tmp_path: Path) -> None:
+    world = node(())
+    machine = world.snapshot.machine
+    assert machine is not None
+    assert machine.gpus is not None
+    world.tell(Looked(machine.but(gpus=(machine.gpus[0].but(nodes=("/dev/nvidia0",)),))))
+    strategies: tuple[ListStrategy, ...] = ("volume-mounts", "cdi-annotations", "cdi-cri")
+    world.tell(Configured(Settings(device_list_strategy=strategies, pass_device_specs=True, dev_root="/run/driver")))
+    async with served(world, tmp_path) as (_, kubelet):
+        (got,) = (await kubelet.Allocate(ask(("GPU-0",)))).container_responses
+    assert dict(got.envs) == {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}
+    assert list(got.mounts) == [
+        pb.Mount(container_path="/var/run/nvidia-container-devices/GPU-0", host_path="/dev/null", read_only=False)
+    ]
+    assert list(got.devices) == [
+        pb.DeviceSpec(container_path="/dev/nvidia0", host_path="/run/driver/dev/nvidia0", permissions="rw")
+    ]
+    assert list(got.annotations.values()) == ["k8s.device-plugin.nvidia.com/gpu=GPU-0"]
+    assert [each.name for each in got.cdi_devices] == ["k8s.device-plugin.nvidia.com/gpu=GPU-0"]
+
+
+def advise(available: list[str], size: int, must: tuple[str, ...] = ()) -> pb.ContainerPreferredAllocationRequest:
+    return pb.ContainerPreferredAllocationRequest(
+        available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
+    )
+
+
+async def test_advice_is_given_container_by_container_and_never_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    questions = [advise(["GPU-3", "GPU-0", "GPU-1"], 2), advise(["GPU-9"], 2), advise([], -1, ("GPU-8",))]
+    request = pb.PreferredAllocationRequest(container_requests=questions)
+    async with served(node(count=4), tmp_path) as (_, kubelet):
+        answer = await kubelet.GetPreferredAllocation(request)
+        assert [list(each.deviceIDs) for each in answer.container_responses] == [["GPU-0", "GPU-3"], [], []]
+
+        def defect(*_: object) -> tuple[str, ...]:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(module, "prefer", defect)
+        answer = await kubelet.GetPreferredAllocation(request)
+        assert [list(each.deviceIDs) for each in answer.container_responses] == [[], [], []]
+    assert "no preference" in caplog.text
+
+
+async def test_what_kubelet_may_call(tmp_path: Path) -> None:
+    """PreStartContainer is not asked for, and answered all the same."""
+    async with served(node(()), tmp_path) as (_, kubelet):
+        options = await kubelet.GetDevicePluginOptions(pb.Empty())
+        assert options == pb.DevicePluginOptions(get_preferred_allocation_available=True)
+        assert (
+            await kubelet.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["GPU-0"]))
+            == pb.PreStartContainerResponse()
+        )

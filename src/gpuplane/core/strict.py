@@ -50,9 +50,10 @@ def read(
     except Malformed as error:
         raise _invalid(file, [error.problem]) from None
     root, reader = _shared(root), _Reader(kind, repeated)
-    value = _convert(reader, reader.take(root, kind, ""), kind)
-    if value is not None:
-        reader.problems += [(root.at(path).line, text) for path, text in check(value)]
+    value = _convert(reader, reader.take(root, kind, ()), kind)
+    for path, text in check(value) if value is not None else ():
+        if not any(broken[: len(path)] == path for broken in reader.broken):  # else what is left out may be the cause
+            reader.problems.append((root.at(path).line, text))
     if reader.problems or value is None:
         raise _invalid(file, reader.problems)
     return value, lambda path: root.at(path).line
@@ -84,55 +85,65 @@ def _invalid(file: str, problems: list[Problem]) -> Invalid:
 BROKEN: Any = object()
 
 
+def spot(path: Path) -> str:
+    """A path as a person writes it: gpus[1].name"""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+
+
 class _Reader:
     """Holds a tree against a type.
 
     What is wrong is left out wherever a default can stand for it, and so are unknown keys: the rest can be judged.
+    `broken`: where something was left out.
     """
 
     def __init__(self, kind: Any, problems: list[Problem]) -> None:
         self.whole = kind
         self.problems = problems
+        self.broken: list[Path] = []
 
-    def take(self, node: Node, kind: Any, spot: str) -> Any:
+    def take(self, node: Node, kind: Any, path: Path) -> Any:
         """Plain data for `kind`, or BROKEN; what is wrong with it is among the problems."""
         kind = _arm(kind, node.value)
         origin, args = get_origin(kind), get_args(kind)
         if isinstance(node.value, dict):
             if _is_struct(kind):
-                return self.fields(node, kind, spot)
+                return self.fields(node, kind, path)
             if origin in (dict, Mapping):
-                return _sound({key: self.take(each, args[1], _inside(spot, key)) for key, each in node.value.items()})
+                return _sound({key: self.take(each, args[1], (*path, key)) for key, each in node.value.items()})
         elif isinstance(node.value, list) and (origin is list or (origin is tuple and args[1:] == (...,))):
-            parts = _sound({i: self.take(each, args[0], f"{spot}[{i}]") for i, each in enumerate(node.value)})
+            parts = _sound({i: self.take(each, args[0], (*path, i)) for i, each in enumerate(node.value)})
             return parts if parts is BROKEN else list(parts.values())
-        return self.leaf(node, kind, spot)
+        return self.leaf(node, kind, path)
 
-    def fields(self, node: Node, kind: Any, spot: str) -> Any:
+    def fields(self, node: Node, kind: Any, path: Path) -> Any:
         known = _fields(kind)
         taken = {}
         for name, field in known.items():
             if field.required and name not in node.value:
-                self.problems.append((node.line, f"{_inside(spot, name)} is missing"))
-                taken[name] = BROKEN
+                taken[name] = self.refuse(node, path, f"{spot((*path, name))} is missing")
         for key, each in node.value.items():
             if key not in known:
                 self.problems.append((each.line, f"unknown key {key!r}{_perhaps(key, list(known), self.whole)}"))
                 continue
-            value = self.take(each, known[key].type, _inside(spot, key))
+            value = self.take(each, known[key].type, (*path, key))
             if value is not BROKEN or known[key].required:
                 taken[key] = value
         return _sound(taken)
 
-    def leaf(self, node: Node, kind: Any, spot: str) -> Any:
+    def leaf(self, node: Node, kind: Any, path: Path) -> Any:
         value = _bare(node)
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError:
             wrong = f"must be {_wanted(kind)}, not {_told(value)}{_hint(value, kind)}"
-            self.problems.append((node.line, f"{spot or 'the document'}: {wrong}"))
-            return BROKEN
+            return self.refuse(node, path, f"{spot(path) or 'the document'}: {wrong}")
         return value
+
+    def refuse(self, node: Node, path: Path, text: str) -> Any:
+        self.problems.append((node.line, text))
+        self.broken.append(path)
+        return BROKEN
 
 
 def _sound(parts: dict[Any, Any]) -> Any:
@@ -172,10 +183,6 @@ def _bare(node: Node) -> Any:
     return node.value
 
 
-def _inside(spot: str, key: str) -> str:
-    return f"{spot}.{key}" if spot else key
-
-
 NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -210,7 +217,8 @@ def _hint(value: Any, kind: Any) -> str:
         if close := close_to(value, choices):
             return f"; did you mean {close!r}?"
         return "; write it without quotes" if _type_of(value) in arms else ""
-    return "; put it in quotes" if str in arms and isinstance(value, int | float) else ""
+    only_text = str in arms and not {int, float, bool} & set(arms)
+    return "; put it in quotes" if only_text and isinstance(value, int | float) else ""
 
 
 def _type_of(text: str) -> type | None:
@@ -221,23 +229,23 @@ def _type_of(text: str) -> type | None:
 
 
 def _perhaps(key: str, known: list[str], whole: Any) -> str:
-    if close := close_to(key, known):
-        return f"; did you mean {close!r}?"
     if place := next(_places(whole, key, ""), ""):
         return f"; did you mean {place}?"
+    if close := close_to(key, known):
+        return f"; did you mean {close!r}?"
     return f"; known here: {', '.join(sorted(known))}" if known else ""
 
 
-def _places(kind: Any, key: str, spot: str) -> Iterator[str]:
+def _places(kind: Any, key: str, above: str) -> Iterator[str]:
     """Where else in a type a key of this name is known."""
     if get_origin(kind) in (Union, types.UnionType):
         for arm in get_args(kind):
-            yield from _places(arm, key, spot)
+            yield from _places(arm, key, above)
     elif get_origin(kind) is tuple:
-        yield from _places(get_args(kind)[0], key, f"{spot}[]")
+        yield from _places(get_args(kind)[0], key, f"{above}[]")
     elif _is_struct(kind):
         for name, field in _fields(kind).items():
-            place = _inside(spot, name)
+            place = f"{above}.{name}".removeprefix(".")
             if name == key:
                 yield place
             yield from _places(field.type, key, place)

@@ -15,7 +15,7 @@ from gpuplane.core.config.flags import FLAGS
 from gpuplane.core.config.given import typed
 from gpuplane.core.config.schema import Devices, File, Pattern, Resources, Shares, Strategies, Strategy, at
 from gpuplane.core.resources.naming import GPU, MIG, PREFIX, qualified
-from gpuplane.core.strict import Path, close_to
+from gpuplane.core.strict import Path, close_to, spot
 
 MOST_REPLICAS = 1024
 Wrong = Iterator[tuple[Path, str]]
@@ -24,12 +24,7 @@ Wrong = Iterator[tuple[Path, str]]
 def check(file: File) -> Wrong:
     """What contradicts itself, as (path, what is wrong)."""
     for path, text in _check(file):
-        yield path, f"{_spot(path)}: {text}"
-
-
-def _spot(path: Path) -> str:
-    """A path as a person writes it: resources.gpus[1].name"""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+        yield path, f"{spot(path)}: {text}"
 
 
 def _check(file: File) -> Wrong:
@@ -74,7 +69,7 @@ def _check_patterns(where: Path, patterns: Iterable[Pattern]) -> Wrong:
             yield (*where, i, "pattern"), "is empty and matches nothing; * matches everything"
         takers = [above[pattern] for pattern in (each.pattern, "*") if pattern in above]
         if takers:
-            yield (*where, i), f"is never reached: {_spot((*where, takers[0]))} takes all that it could match"
+            yield (*where, i), f"is never reached: {spot((*where, takers[0]))} takes all that it could match"
         above.setdefault(each.pattern, i)
 
 
@@ -133,11 +128,11 @@ def _check_reached(path: Path, entry: Shares, taken: dict[tuple[str, str], Path]
     """Entries for one resource share out its devices, the first one first: each must have some to take."""
     name = entry.name.removeprefix(PREFIX)
     if (name, "all") in taken:
-        yield path, f"is never reached: {_spot(taken[name, 'all'])} shares all devices of that name"
+        yield path, f"is never reached: {spot(taken[name, 'all'])} shares all devices of that name"
     elif isinstance(entry.devices, tuple):
         for i, device in enumerate(entry.devices):
             earlier = taken.setdefault((name, str(device)), path)
             if earlier != path:
-                yield (*path, "devices", i), f"{device} is shared by {_spot(earlier)} already"
+                yield (*path, "devices", i), f"{device} is shared by {spot(earlier)} already"
     elif not isinstance(entry.devices, int):
         taken[name, "all"] = path

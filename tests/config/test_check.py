@@ -1,0 +1,233 @@
+"""Bad configuration files, each with its errors word for word."""
+
+import pytest
+
+from gpuplane.core.config.resolve import resolve
+from gpuplane.core.strict import Invalid
+
+RULE = "after nvidia.com/ it has small letters, digits, - and ., and begins and ends with a letter or digit"
+REFERENCE = "must be an index (0), a MIG index (0:1) or a UUID (GPU-…, MIG-…), not"
+ENTRY = "c.yaml:1: sharing.timeSlicing.resources[0]"
+
+
+def errors(text: str) -> list[str]:
+    """What is wrong with a file."""
+    with pytest.raises(Invalid) as caught:
+        resolve(text.encode(), "c.yaml")
+    return caught.value.errors
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("version: v2", "c.yaml:1: version: 'v2' is not known; this is v1"),
+        ("version: 1", "c.yaml:1: version: must be text, not the number 1; put it in quotes"),
+        ("flag: {}", "c.yaml:1: unknown key 'flag'; did you mean 'flags'?"),
+        ("migStrategy: single", "c.yaml:1: unknown key 'migStrategy'; did you mean flags.migStrategy?"),
+        ("flags:\n  migstrategy: single", "c.yaml:2: unknown key 'migstrategy'; did you mean 'migStrategy'?"),
+        (
+            "flags:\n  deviceListStrategy: envvar",
+            "c.yaml:2: unknown key 'deviceListStrategy'; did you mean flags.plugin.deviceListStrategy?",
+        ),
+        (
+            "flags: {migStrategy: sometimes}",
+            "c.yaml:1: flags.migStrategy: must be one of none, single, mixed, not the text 'sometimes'",
+        ),
+        (
+            'flags: {failOnInitError: "true"}',
+            "c.yaml:1: flags.failOnInitError: must be true or false, not the text 'true'; write it without quotes",
+        ),
+        (
+            "flags: {deviceDiscoveryStrategy: wsl}",
+            "c.yaml:1: flags.deviceDiscoveryStrategy: must be one of auto, nvml, tegra, vfio, not 'wsl'",
+        ),
+        (
+            "flags: {plugin: {deviceListStrategy: [envvar, cdi]}}",
+            "c.yaml:1: flags.plugin.deviceListStrategy: must be one of envvar, volume-mounts, cdi-annotations, "
+            "cdi-cri, not 'cdi'; did you mean 'cdi-cri'?",
+        ),
+        (
+            "flags: {plugin: {deviceListStrategy: []}}",
+            "c.yaml:1: flags.plugin.deviceListStrategy: is empty; it takes one of envvar, volume-mounts, "
+            "cdi-annotations, cdi-cri at least",
+        ),
+        (
+            "flags: {gfd: {sleepInterval: soon}}",
+            "c.yaml:1: flags.gfd.sleepInterval: 'soon' is no time; write 60s, 5m or infinite",
+        ),
+        ("imex: {channelIDs: [2]}", "c.yaml:1: imex.channelIDs: must be 0, not '2'"),
+        ("imex: {channelIDs: 0}", "c.yaml:1: imex.channelIDs: must be a list, not the number 0"),
+        # resources
+        ("resources: {gpus: [{pattern: a}]}", "c.yaml:1: resources.gpus[0].name is missing"),
+        ("resources: {mig: [{name: a}]}", "c.yaml:1: resources.mig[0].pattern is missing"),
+        (
+            "resources:\n  gpus:\n  - pattern: '*'\n    name: A100",
+            f"c.yaml:4: resources.gpus[0].name: 'nvidia.com/A100' is no resource name: {RULE}; "
+            "did you mean 'nvidia.com/a100'?",
+        ),
+        (
+            "resources: {gpus: [{pattern: '', name: a}]}",
+            "c.yaml:1: resources.gpus[0].pattern: is empty and matches nothing; * matches everything",
+        ),
+        (
+            "resources:\n  gpus:\n  - {pattern: '*', name: a}\n  - {pattern: x, name: b}",
+            "c.yaml:4: resources.gpus[1]: is never reached: resources.gpus[0] takes all that it could match",
+        ),
+        (
+            "resources:\n  mig:\n  - {pattern: x, name: a}\n  - {pattern: x, name: b}",
+            "c.yaml:4: resources.mig[1]: is never reached: resources.mig[0] takes all that it could match",
+        ),
+        # sharing
+        (
+            "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}",
+            "c.yaml:1: sharing.mps: MPS sharing is not served yet; use sharing.timeSlicing, or leave it out",
+        ),
+        (
+            "sharing:\n  timeSlicing: {resources: [{name: gpu, replicas: 2}]}\n  mps: {renameByDefault: true}",
+            "c.yaml:3: sharing.mps: contradicts sharing.timeSlicing, and MPS sharing is not served yet; leave it out",
+        ),
+        (
+            "sharing: {timeSlicing: {}}",
+            "c.yaml:1: sharing.timeSlicing: names no resources; leave it out where nothing is shared",
+        ),
+        (
+            "sharing: {timeSlicing: {resources: []}}",
+            "c.yaml:1: sharing.timeSlicing: names no resources; leave it out where nothing is shared",
+        ),
+        (
+            "sharing: {timeSlicing: {strategy: bogus, resources: [{name: gpu, replicas: 2}]}}",
+            "c.yaml:1: unknown key 'strategy'; known here: failRequestsGreaterThanOne, renameByDefault, resources",
+        ),
+    ],
+)
+def test_each_error_word_for_word(text: str, error: str) -> None:
+    """Line, place, what is wrong and what to do."""
+    assert errors(text) == [error]
+
+
+@pytest.mark.parametrize(
+    ("entry", "error"),
+    [
+        ("name: gpu", ".replicas is missing"),
+        ("replicas: 2", ".name is missing"),
+        ("name: gpu, replicas: 0", ".replicas: must be 1 (not shared) to 1024, not 0"),
+        ("name: gpu, replicas: -1", ".replicas: must be 1 (not shared) to 1024, not -1"),
+        ("name: gpu, replicas: 5000", ".replicas: must be 1 (not shared) to 1024, not 5000"),
+        ("name: gpu, replicas: 2.0", ".replicas: must be a whole number, not the number 2.0"),
+        ("name: gpu, replicas: '4'", ".replicas: must be a whole number, not the text '4'; write it without quotes"),
+        (
+            "name: $invalid$, replicas: 2",
+            f".name: 'nvidia.com/$invalid$' is no resource name: {RULE}; did you mean 'nvidia.com/invalid'?",
+        ),
+        (
+            "name: gpu, replicas: 2, rename: $invalid$",
+            f".rename: 'nvidia.com/$invalid$' is no resource name: {RULE}; did you mean 'nvidia.com/invalid'?",
+        ),
+        ("name: gpu, replicas: 2, rename: ''", f".rename: 'nvidia.com/' is no resource name: {RULE}"),
+        (
+            "name: gpus, replicas: 2",
+            ".name: no device is named 'nvidia.com/gpus' before it is shared; did you mean 'nvidia.com/gpu'?",
+        ),
+        (
+            "name: nvidia.com/gpu.shared, replicas: 2",
+            ".name: no device is named 'nvidia.com/gpu.shared' before it is shared; did you mean 'nvidia.com/gpu'?",
+        ),
+        ("name: gpu, replicas: 2, devices: not-all", ".devices: must be all, a count or a list, not 'not-all'"),
+        ("name: gpu, replicas: 2, devices: -2", ".devices: a count must be 1 or more, not -2"),
+        ("name: gpu, replicas: 2, devices: 0", ".devices: a count must be 1 or more, not 0"),
+        (
+            "name: gpu, replicas: 2, devices: 2.0",
+            ".devices: must be text or a whole number or a list, not the number 2.0",
+        ),
+        ("name: gpu, replicas: 2, devices: []", ".devices: an empty list selects nothing; leave it out for all"),
+        ("name: gpu, replicas: 2, devices: [-1]", f".devices[0]: {REFERENCE} -1"),
+        ("name: gpu, replicas: 2, devices: ['-1']", f".devices[0]: {REFERENCE} '-1'"),
+        ("name: gpu, replicas: 2, devices: [invalid-UUID]", f".devices[0]: {REFERENCE} 'invalid-UUID'"),
+        ("name: gpu, replicas: 2, devices: [GPU-UUID]", f".devices[0]: {REFERENCE} 'GPU-UUID'"),
+        ("name: gpu, replicas: 2, devices: [0, MIG-UUID]", f".devices[1]: {REFERENCE} 'MIG-UUID'"),
+        (
+            "name: gpu, replicas: 2, devices: [MIG-GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]",
+            f".devices[0]: {REFERENCE} 'MIG-GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c'",
+        ),
+        (
+            "name: gpu, replicas: 2, devices: [true]",
+            ".devices[0]: must be a whole number or text, not true",
+        ),
+    ],
+)
+def test_each_error_of_a_sharing_entry(entry: str, error: str) -> None:
+    """NVIDIA's grammar, and what they let pass in silence."""
+    assert errors(f"sharing: {{timeSlicing: {{resources: [{{{entry}}}]}}}}") == [f"{ENTRY}{error}"]
+
+
+@pytest.mark.parametrize(
+    ("entries", "error"),
+    [
+        (
+            ["name: gpu, replicas: 2", "name: nvidia.com/gpu, replicas: 3, devices: [0]"],
+            "[1]: is never reached: sharing.timeSlicing.resources[0] shares all devices of that name",
+        ),
+        (
+            ["name: gpu, replicas: 2, devices: [0, 1]", "name: gpu, replicas: 3, devices: [2, '1']"],
+            "[1].devices[1]: 1 is shared by sharing.timeSlicing.resources[0] already",
+        ),
+    ],
+)
+def test_entries_that_get_nothing(entries: list[str], error: str) -> None:
+    """An entry that can never have a device is a mistake of who wrote it."""
+    lines = "".join(f"\n    - {{{entry}}}" for entry in entries)
+
+    assert errors(f"sharing:\n  timeSlicing:\n    resources:{lines}\n") == [
+        f"c.yaml:5: sharing.timeSlicing.resources{error}"
+    ]
+
+
+def test_a_name_must_leave_room_for_shared() -> None:
+    """renameByDefault makes names longer, and that may be too long."""
+    name = "x" * 50
+    text = f"""
+resources: {{gpus: [{{pattern: "*", name: {name}}}]}}
+sharing:
+  timeSlicing:
+    renameByDefault: true
+    resources:
+    - {{name: {name}, replicas: 2}}
+"""
+
+    assert errors(text) == [
+        "c.yaml:7: sharing.timeSlicing.resources[0].name: renameByDefault: "
+        f"'nvidia.com/{name}.shared' is longer than 63 characters"
+    ]
+
+
+def test_everything_at_once() -> None:
+    """Spelling, types and contradictions of one file, in the order of its lines."""
+    text = """\
+version: v2
+flags:
+  migStrategy: mixd
+  plugin: {deviceListStrategy: [envar], passDeviceSpec: true}
+resources:
+  gpus:
+  - {pattern: "*", name: GPU}
+sharing:
+  timeSlicing:
+    resources:
+    - name: gpu
+      replicas: 0
+      devices: [none]
+    - {name: gpu, replicas: 2, rename: x/y}
+imex: {channelIDs: [1]}
+"""
+
+    assert [error.split(": ")[0] + " " + error.split(": ")[1] for error in errors(text)] == [
+        "c.yaml:1 version",
+        "c.yaml:3 flags.migStrategy",
+        "c.yaml:4 unknown key 'passDeviceSpec'; did you mean 'passDeviceSpecs'?",
+        "c.yaml:4 flags.plugin.deviceListStrategy",
+        "c.yaml:7 resources.gpus[0].name",
+        "c.yaml:12 sharing.timeSlicing.resources[0].replicas",
+        "c.yaml:13 sharing.timeSlicing.resources[0].devices[0]",
+        "c.yaml:14 sharing.timeSlicing.resources[1].rename",
+        "c.yaml:15 imex.channelIDs",
+    ]

@@ -1,0 +1,188 @@
+"""`gpuplane config`, as people run it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuplane.core.config.explain import explain
+from gpuplane.core.config.resolve import trace
+from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
+
+MACHINE = """
+driver: {version: 580.95.05}
+gpus:
+- {index: 0, uuid: GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c160, model: NVIDIA A100}
+- index: 1
+  uuid: GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c161
+  model: NVIDIA T4
+  faults: [{code: lost, message: fell off}]
+- index: 2
+  uuid: GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c162
+  model: NVIDIA A100
+  mig: {enabled: true}
+"""
+CONFIG = """\
+flags:
+  migStrategy: mixed
+resources:
+  gpus:
+  - {pattern: "*A100", name: a100}
+  - {pattern: "*H100", name: h100}
+sharing:
+  timeSlicing:
+    resources:
+    - {name: a100, replicas: 2, rename: half}
+"""
+UUID = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16"
+
+
+def run(*arguments: object, stdin: str = "") -> tuple[int, str, str]:
+    """Exit status, standard output and standard error of `gpuplane config …`."""
+    command = [sys.executable, "-c", "from gpuplane.cli import main; main()", "config", *map(str, arguments)]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """A configuration and a machine."""
+    config, machine = tmp_path / "config.yaml", tmp_path / "machine.yaml"
+    config.write_text(CONFIG)
+    machine.write_text(MACHINE)
+    return config, machine
+
+
+def test_explain_shows_every_unit_with_the_line_that_decided(files: tuple[Path, Path]) -> None:
+    """Away from a terminal: one line a thing, columns apart by tabs."""
+    config, machine = files
+    status, out, err = run("explain", config, "--machine", machine)
+
+    assert (status, err) == (0, "")
+    assert out.splitlines() == [
+        "resource\tnvidia.com/half\t2\t2 healthy",
+        "resource\tnvidia.com/gpu\t1\t0 healthy",
+        f"unit\t0\tNVIDIA A100\tnvidia.com/half\t{UUID}0::0…1\tpattern '*A100' ({config}:5), 2 shares ({config}:10)",
+        f"unit\t1\tNVIDIA T4\tnvidia.com/gpu\t{UUID}1\ta whole GPU that no pattern matches\tlost: fell off",
+        f"unit\t2\tNVIDIA A100\t-\t{UUID}2\tit is in MIG mode and has no MIG devices",
+        f"note\t{config}:6: no model here matches '*H100'",
+    ]
+
+
+def test_explain_as_json_has_all_of_it(files: tuple[Path, Path]) -> None:
+    """The explanation and the settings that it explains, with flags laid over the file."""
+    status, out, _ = run(
+        "explain", files[0], "--machine", files[1], "--json", "--pass-device-specs", "--mig-strategy=none"
+    )
+    document = json.loads(out)
+
+    assert status == 0
+    assert document["explanation"]["resources"]["nvidia.com/half"] == {"devices": 2, "healthy": 2}
+    assert document["explanation"]["units"][0]["ids"] == [f"{UUID}0::0", f"{UUID}0::1"]
+    assert document["resolved"]["settings"]["pass_device_specs"] is True
+    assert document["resolved"]["sources"]["mig_strategy"] == "--mig-strategy"
+
+
+def test_check_says_all_that_is_wrong_and_its_status(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """0 good, 1 wrong, 2 cannot be read; a directory is all files in it, a dash is standard input."""
+    config, _ = files
+    named = tmp_path / "named"
+    named.mkdir()
+    (named / "a").write_text(CONFIG)
+    (named / "b").write_text("flagz: {}\nversion: v3\n")
+    (named / "..data").write_text("{")
+    wrong = [
+        f"{named}/b:1: unknown key 'flagz'; did you mean 'flags'?",
+        f"{named}/b:2: version: 'v3' is not known; this is v1",
+    ]
+
+    assert run("check", config) == (0, f"{config}: good\n", "")
+    assert run("check", named) == (1, f"{named}/a: good\n", "\n".join(wrong) + "\n")
+    assert json.loads(run("check", "--json", named)[1]) == {f"{named}/a": [], f"{named}/b": wrong}
+    assert run("check", "-", stdin="flags: {failOnInitError: false}")[1].splitlines()[0].startswith("-:1: no effect")
+    assert run("check", tmp_path / "none") == (2, "", f"Error: {tmp_path}/none: No such file or directory\n")
+
+
+def test_explain_refuses_what_it_cannot_read(files: tuple[Path, Path]) -> None:
+    """A wrong machine file is told by its line, an unknown profile by those that there are."""
+    config, machine = files
+    machine.write_text("gpus:\n- {index: 0, uid: x}\n")
+
+    assert run("explain", config, "--machine", machine)[::2] == (
+        1,
+        f"Error: {machine}:2: unknown key 'uid'; did you mean 'uuid'?\n",
+    )
+    status, _, err = run("explain", config, "--machine", "dgx-a10")
+    assert status == 2
+    assert "dgx-a100" in err
+
+
+def test_a_profile_is_found_by_its_name(files: tuple[Path, Path]) -> None:
+    """Eight A100s, two shares each."""
+    assert "resource\tnvidia.com/half\t0" not in run("explain", files[0], "--machine", "dgx-a100")[1]
+
+
+def notes(text: str, *gpus: Gpu) -> list[str]:
+    """What of a configuration does nothing on a machine."""
+    return list(explain(Machine(gpus=gpus), trace(text.encode(), "c")).notes)
+
+
+A, B = Gpu(index=0, uuid="GPU-a", model="A"), Gpu(index=1, uuid="GPU-b", model="B")
+CUT = Gpu(
+    index=2, uuid="GPU-c", mig=Mig(enabled=True, devices=(MigDevice(uuid="MIG-a", profile="1g", gpu_instance=0),))
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("resources: {gpus: [{pattern: A, name: a}]}", []),
+        ("resources: {gpus: [{pattern: C, name: a}]}", ["c:1: no model here matches 'C'"]),
+        (
+            "resources: {gpus: [{pattern: 'A*', name: a}, {pattern: A, name: b}]}",
+            ["c:1: what 'A' matches here is not offered, or goes by a pattern above it"],
+        ),
+        (
+            "resources: {mig: [{pattern: 1g, name: a}]}",
+            ["c:1: migStrategy is none, so patterns of resources.mig do nothing"],
+        ),
+        ("flags: {migStrategy: mixed}\nresources: {mig: [{pattern: 1g, name: a}]}", []),
+        (
+            "flags: {migStrategy: mixed}\nresources: {mig: [{pattern: 2g, name: a}]}",
+            ["c:2: no profile here matches '2g'"],
+        ),
+        (
+            "sharing: {timeSlicing: {resources: [{name: mig-1g, replicas: 2}]}}",
+            ["c:1: no device here is named nvidia.com/mig-1g"],
+        ),
+        ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}", []),
+        (
+            "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 3, rename: x}]}}",
+            ["c:1: 3 devices of nvidia.com/gpu wanted, 2 here"],
+        ),
+        (
+            "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [1, 5, 2:0], rename: x}]}}",
+            ["c:1: no device of nvidia.com/gpu here is 5, 2:0"],
+        ),
+        (
+            "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [1]}]}}",
+            [
+                "nvidia.com/gpu has whole devices and shares of others, and a pod cannot choose which it gets; "
+                "rename the shares"
+            ],
+        ),
+    ],
+)
+def test_what_does_nothing_here_is_noted(text: str, expected: list[str]) -> None:
+    """Good configuration, but not for this machine: no error, since one file serves many nodes."""
+    assert notes(text, A, B, CUT) == expected
+
+
+def test_a_machine_without_driver_would_advertise_nothing_yet() -> None:
+    """The explanation waits as the agent would, with the reason."""
+    away = Machine(faults=(Fault("no-driver", "not loaded"),))
+
+    assert explain(away, trace(None, "c")).waiting == "no-driver: not loaded"

@@ -1,0 +1,335 @@
+"""Flags, environment, file and defaults become settings: precedence and meaning, as tables."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane.core.config.flags import BY_NAME, FLAGS
+from gpuplane.core.config.given import add_flags, option, texts, typed
+from gpuplane.core.config.reference import reference
+from gpuplane.core.config.resolve import resolve, trace
+from gpuplane.core.config.schema import File, at
+from gpuplane.core.strict import Invalid
+from gpuplane.model.config import Naming, Replication, Settings, Sharing
+
+DOCUMENT = Path(__file__).parents[2] / "docs/configuration.md"
+
+
+def config(text: str) -> Settings:
+    """The settings of a file alone."""
+    return resolve(text.encode(), "c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "file", "value", "source"),
+    [
+        ({}, {}, "", "none", None),
+        ({}, {}, "flags: {}", "none", None),
+        ({}, {}, "flags: {migStrategy: }", "none", None),
+        ({}, {}, "flags: {migStrategy: single}", "single", "c.yaml:1"),
+        ({}, {}, "flags:\n  migStrategy: single", "single", "c.yaml:2"),
+        ({}, {"MIG_STRATEGY": "mixed"}, "", "mixed", "MIG_STRATEGY"),
+        ({}, {"MIG_STRATEGY": "mixed"}, "flags: {migStrategy: single}", "mixed", "MIG_STRATEGY"),
+        ({}, {"MIG_STRATEGY": ""}, "flags: {migStrategy: single}", "single", "c.yaml:1"),
+        ({}, {"mig_strategy": "mixed"}, "", "none", None),
+        ({"mig-strategy": "none"}, {"MIG_STRATEGY": "mixed"}, "flags: {migStrategy: single}", "none", "--mig-strategy"),
+        ({"mig-strategy": "single"}, {}, "", "single", "--mig-strategy"),
+    ],
+)
+def test_the_command_line_comes_before_environment_file_and_default(
+    flags: dict[str, str], environment: dict[str, str], file: str, value: str, source: str | None
+) -> None:
+    """Each of the four where the ones before it are silent; and it is known which one spoke."""
+    resolved = trace(file.encode(), "c.yaml", flags, environment)
+
+    assert resolved.settings == Settings(mig_strategy=value)  # type: ignore[arg-type]
+    assert resolved.sources.get("mig_strategy") == source
+
+
+@pytest.mark.parametrize(
+    ("file", "environment", "changed"),
+    [
+        ("", {}, {}),
+        ("version: v1", {}, {}),
+        ('version: ""', {}, {}),
+        ("flags: {plugin: {deviceListStrategy: volume-mounts}}", {}, {"device_list_strategy": ("volume-mounts",)}),
+        (
+            "flags: {plugin: {deviceListStrategy: [envvar, cdi-annotations]}}",
+            {},
+            {"device_list_strategy": ("envvar", "cdi-annotations")},
+        ),
+        (
+            "flags: {plugin: {deviceListStrategy: 'envvar, cdi-cri'}}",
+            {},
+            {"device_list_strategy": ("envvar", "cdi-cri")},
+        ),
+        ("", {"DEVICE_LIST_STRATEGY": "envvar, cdi-cri"}, {"device_list_strategy": ("envvar", "cdi-cri")}),
+        ("flags: {plugin: {deviceIDStrategy: index}}", {}, {"device_id_strategy": "index"}),
+        ("flags: {plugin: {passDeviceSpecs: true}}", {}, {"pass_device_specs": True}),
+        ("flags: {plugin: {passDeviceSpecs: yes}}", {"PASS_DEVICE_SPECS": "F"}, {}),
+        ("flags: {plugin: {passDeviceSpecs: true}}", {"PASS_DEVICE_SPECS": ""}, {}),
+        ("", {"PASS_DEVICE_SPECS": "1"}, {"pass_device_specs": True}),
+        ("", {"GDS_ENABLED": "TRUE", "MOFED_ENABLED": "t"}, {"gds": True, "mofed": True}),
+        ("flags: {gdrcopyEnabled: true, gdsEnabled: false}", {}, {"gdrcopy": True}),
+        # where the device nodes are follows the driver, unless it is said
+        (
+            "flags: {nvidiaDriverRoot: /run/nvidia/driver}",
+            {},
+            {"driver_root": "/run/nvidia/driver", "dev_root": "/run/nvidia/driver"},
+        ),
+        ("flags: {nvidiaDriverRoot: /d, nvidiaDevRoot: /}", {}, {"driver_root": "/d"}),
+        ("flags: {nvidiaDevRoot: /x}", {"NVIDIA_DRIVER_ROOT": "/d"}, {"driver_root": "/d", "dev_root": "/x"}),
+        ("flags: {nvidiaDriverRoot: /d}", {"NVIDIA_DRIVER_ROOT": ""}, {}),
+        ("imex: {channelIDs: [0], required: true}", {}, {"imex_channels": (0,), "imex_required": True}),
+        ("imex: {channelIDs: []}", {}, {}),
+        ("imex: {channelIDs: null}", {}, {}),
+        ("", {"IMEX_CHANNEL_IDS": "0"}, {"imex_channels": (0,)}),
+        ("", {"IMEX_CHANNEL_IDS": ""}, {}),
+        ("flags: {plugin: {cdiAnnotationPrefix: x/}}", {}, {"cdi_annotation_prefix": "x/"}),
+        ("flags: {plugin: {sharedDevicesAllocationPolicy: packed}}", {}, {"sharing_policy": "packed"}),
+        (
+            "",
+            {"DP_DISABLE_HEALTHCHECKS": "xids,68", "DP_ENABLE_HEALTHCHECKS": "79"},
+            {"health_checks_disabled": "xids,68", "health_checks_enabled": "79"},
+        ),
+        # accepted, for the file serves NVIDIA's plugin and GPU Feature Discovery too
+        (
+            "flags: {failOnInitError: false, mpsRoot: /m, deviceDiscoveryStrategy: vfio, useNodeFeatureAPI: true}",
+            {},
+            {},
+        ),
+        ("flags: {plugin: {nvidiaCTKPath: /a, containerDriverRoot: /b}}", {}, {}),
+        (
+            "flags: {gfd: {oneshot: false, noTimestamp: true, outputFile: f, machineTypeFile: m, sleepInterval: 60s}}",
+            {},
+            {},
+        ),
+        ("flags: {gfd: {sleepInterval: 5}}", {}, {}),
+        ("flags: {gfd: {sleepInterval: 1h5m0.5s}}", {}, {}),
+        ("flags: {gfd: {sleepInterval: infinite}}", {}, {}),
+        ("flags: {gfd: {}}", {}, {}),
+        ("flags:\nresources:\nsharing:\nimex:\n", {}, {}),
+        ("sharing: {timeSlicing: }", {}, {}),
+        ('{"version": "v1", "flags": {"migStrategy": "mixed"}}', {}, {"mig_strategy": "mixed"}),
+    ],
+)
+def test_every_key_means_what_it_means_to_nvidias_plugin(
+    file: str, environment: dict[str, str], changed: dict[str, Any]
+) -> None:
+    """Keys and variables → what differs from the defaults."""
+    assert resolve(file.encode(), "c.yaml", {}, environment) == Settings(**changed)
+
+
+GPU = "nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(
+    ("entry", "replication"),
+    [
+        ("{name: gpu, replicas: 2}", Replication(GPU, 2)),
+        ("{name: nvidia.com/gpu, replicas: 2, devices: all}", Replication(GPU, 2)),
+        ("{name: gpu, replicas: 1}", Replication(GPU, 1)),
+        ("{name: gpu, replicas: 2, rename: gpu-shared}", Replication(GPU, 2, "nvidia.com/gpu-shared")),
+        ("{name: gpu, replicas: 2, devices: 2}", Replication(GPU, 2, devices=2)),
+        ("{name: gpu, replicas: 2, devices: [0]}", Replication(GPU, 2, devices=("0",))),
+        ('{name: gpu, replicas: 2, devices: ["0"]}', Replication(GPU, 2, devices=("0",))),
+        ('{name: gpu, replicas: 2, devices: ["0:0"]}', Replication(GPU, 2, devices=("0:0",))),
+        ("{name: gpu, replicas: 2, devices: [0:1]}", Replication(GPU, 2, devices=("0:1",))),
+        (
+            "{name: gpu, replicas: 2, devices: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]}",
+            Replication(GPU, 2, devices=("GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c",)),
+        ),
+        (
+            "{name: gpu, replicas: 2, devices: [MIG-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]}",
+            Replication(GPU, 2, devices=("MIG-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c",)),
+        ),
+        (
+            '{name: gpu, replicas: 2, devices: ["MIG-GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c/0/0"]}',
+            Replication(GPU, 2, devices=("MIG-GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c/0/0",)),
+        ),
+        (
+            '{name: gpu, replicas: 2, devices: [0, "0:0", "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"]}',
+            Replication(GPU, 2, devices=("0", "0:0", "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c")),
+        ),
+        ("{name: mig-1g.5gb, replicas: 8}", Replication("nvidia.com/mig-1g.5gb", 8)),
+    ],
+)
+def test_the_grammar_of_a_sharing_entry(entry: str, replication: Replication) -> None:
+    """Names get their prefix, indices become texts, all is the default."""
+    assert config(f"sharing: {{timeSlicing: {{resources: [{entry}]}}}}").sharing == Sharing((replication,))
+
+
+def test_rename_by_default_gives_way_to_an_explicit_name() -> None:
+    """Shares are called .shared unless they are called otherwise; sharing's switch is kept."""
+    text = """
+sharing:
+  timeSlicing:
+    renameByDefault: true
+    failRequestsGreaterThanOne: true
+    resources: [{name: gpu, replicas: 2, devices: 1}, {name: gpu, replicas: 3, rename: slice}]
+"""
+
+    assert config(text).sharing == Sharing(
+        (Replication(GPU, 2, "nvidia.com/gpu.shared", 1), Replication(GPU, 3, "nvidia.com/slice")), True
+    )
+
+
+def test_patterns_are_kept_in_their_order() -> None:
+    """The first that matches counts, so the order is part of the meaning."""
+    settings = config("resources: {gpus: [{pattern: '*A100*', name: a100}, {pattern: '*', name: nvidia.com/rest}]}")
+
+    assert settings.gpus == (Naming("*A100*", "nvidia.com/a100"), Naming("*", "nvidia.com/rest"))
+
+
+def test_what_is_said_in_vain_is_known() -> None:
+    """A key that NVIDIA's plugin has and this agent has no use for is accepted, and a person who asks is told."""
+    resolved = trace(b"flags:\n  failOnInitError: true\n", "c.yaml", {}, {"MPS_ROOT": "/run/mps"})
+
+    assert list(resolved.idle) == ["MPS_ROOT", "c.yaml:2"] or list(resolved.idle) == ["c.yaml:2", "MPS_ROOT"]
+    assert all(why.startswith("no effect") for why in resolved.idle.values())
+
+
+def test_the_sources_of_entries_are_their_lines() -> None:
+    """Who explains a decision can name the line of the pattern or the sharing entry that made it."""
+    text = b"""
+resources:
+  gpus:
+  - {pattern: a, name: a}
+  mig:
+  - {pattern: b, name: b}
+sharing:
+  timeSlicing:
+    resources:
+    - name: a
+      replicas: 2
+"""
+
+    assert trace(text, "c.yaml").sources == {"gpus.0": "c.yaml:4", "mig.0": "c.yaml:6", "sharing.0": "c.yaml:10"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "error"),
+    [
+        (
+            {"mig-strategy": "sngle"},
+            {},
+            "--mig-strategy: must be one of none, single, mixed, not 'sngle'; did you mean 'single'?",
+        ),
+        ({}, {"MIG_STRATEGY": "x"}, "MIG_STRATEGY: must be one of none, single, mixed, not 'x'"),
+        ({"pass-device-specs": "yes"}, {}, "--pass-device-specs: must be true or false, not 'yes'"),
+        ({}, {"FAIL_ON_INIT_ERROR": "no"}, "FAIL_ON_INIT_ERROR: must be true or false, not 'no'"),
+        ({}, {"IMEX_CHANNEL_IDS": "0,2"}, "IMEX_CHANNEL_IDS: must be 0, not '2'"),
+        (
+            {},
+            {"DEVICE_LIST_STRATEGY": "envvar,cdi"},
+            "DEVICE_LIST_STRATEGY: must be one of envvar, volume-mounts, cdi-annotations, cdi-cri, not 'cdi'; "
+            "did you mean 'cdi-cri'?",
+        ),
+    ],
+)
+def test_a_wrong_flag_or_variable_is_named(flags: dict[str, str], environment: dict[str, str], error: str) -> None:
+    """The error says which one it was, and what is allowed."""
+    with pytest.raises(Invalid) as caught:
+        resolve(None, "c.yaml", flags, environment)
+
+    assert caught.value.errors == [error]
+
+
+def test_errors_of_file_flags_and_environment_come_together() -> None:
+    """Nobody mends the file to learn that a variable is wrong too."""
+    with pytest.raises(Invalid) as caught:
+        resolve(b"flagz: 1\nversion: v2\n", "c.yaml", {"gds-enabled": "x"}, {"MIG_STRATEGY": "y"})
+
+    assert [error.split(":")[0] for error in caught.value.errors] == [
+        "c.yaml",
+        "c.yaml",
+        "MIG_STRATEGY",
+        "--gds-enabled",
+    ]
+
+
+def test_the_table_agrees_with_settings_and_file() -> None:
+    """Each row's field, key and default exist and mean the same everywhere."""
+    defaults = Settings()
+    for flag in FLAGS:
+        if flag.setting:
+            expected = getattr(defaults, flag.setting)
+            assert typed(flag, flag.default) == ("" if flag.setting == "dev_root" else expected), flag.name
+        assert at(File(), flag.key) is None
+    ours = {flag.setting for flag in FLAGS if flag.setting} | {"gpus", "mig", "sharing"}
+    assert ours == {field.name for field in msgspec.structs.fields(Settings)}
+    assert len(BY_NAME) == sum(len(flag.names) + len(flag.environment) for flag in FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ("", {}),
+        ("--mig-strategy=single --nvidia-driver-root /d", {"mig-strategy": "single", "driver-root": "/d"}),
+        ("--pass-device-specs --gds-enabled=false", {"pass-device-specs": "true", "gds-enabled": "false"}),
+        (
+            "--device-list-strategy envvar --device-list-strategy=cdi-cri,cdi-annotations",
+            {"device-list-strategy": "envvar,cdi-cri,cdi-annotations"},
+        ),
+        ("--imex-channel-ids 0 --config /c", {"imex-channel-ids": "0", "config-file": "/c"}),
+    ],
+)
+def test_a_parser_gets_its_flags_from_the_table(arguments: str, found: dict[str, str]) -> None:
+    """Aliases count as the flag, switches need no value, lists may be repeated."""
+    parser = ArgumentParser()
+    add_flags(parser.add_argument)
+
+    assert texts(vars(parser.parse_args(arguments.split()))) == found
+    assert parser.format_help()
+
+
+def test_what_belongs_to_the_process_is_asked_for_by_name() -> None:
+    """The same precedence, without a file; of several variables the first that is set."""
+    variables = {"CONTAINER_DRIVER_ROOT": "/old", "DRIVER_ROOT_CTR_PATH": "/new", "KUBELET_SOCKET": ""}
+
+    assert option("driver-root-ctr-path", {}, variables) == "/new"
+    assert option("driver-root-ctr-path", {}, {"CONTAINER_DRIVER_ROOT": "/old"}) == "/old"
+    assert option("kubelet-socket", {}, variables) == ""
+    assert option("node-label", {}, {}) == "nvidia.com/device-plugin.config"
+    assert option("config-file", {"config-file": "/c"}, {"CONFIG_FILE": "/d"}) == "/c"
+
+
+def test_the_documentation_shows_the_table() -> None:
+    """docs/configuration.md holds what `gpuplane config reference` prints; if this fails, print it there again."""
+    assert reference() in DOCUMENT.read_text()
+
+
+PIECES = st.sampled_from(
+    [
+        "flags",
+        "plugin",
+        "sharing",
+        "timeSlicing",
+        "resources",
+        "gpus",
+        "name",
+        "replicas",
+        "devices",
+        "migStrategy",
+        "imex",
+    ]
+)
+VALUES = st.recursive(
+    st.sampled_from(["v1", "single", "gpu", "0:1", "*", ""]) | st.integers(-1, 3) | st.booleans() | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(PIECES, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(PIECES, VALUES), st.dictionaries(st.sampled_from(sorted(BY_NAME)), st.text(max_size=8)))
+def test_any_file_and_flags_are_settings_or_invalid(file: dict[str, Any], said: dict[str, str]) -> None:
+    """Whatever is said, no other exception leaves."""
+    try:
+        assert isinstance(resolve(msgspec.json.encode(file), "c.yaml", said, said), Settings)
+    except Invalid as error:
+        assert error.errors

@@ -17,7 +17,7 @@ Kind = Literal["text", "switch", "choice", "choices", "numbers"]
 class Flag(Value):
     """One row: how it is written on the command line, in the environment and in the file, and what it does."""
 
-    names: tuple[str, ...]  # without dashes; there are none for what only the environment sets
+    names: tuple[str, ...]  # without dashes; none for what only environment or file can say
     environment: tuple[str, ...]  # the first that is set counts
     key: str  # in the file, "" for none
     setting: str  # the field of Settings, "" for none
@@ -29,7 +29,12 @@ class Flag(Value):
     @property
     def name(self) -> str:
         """What the row is called."""
-        return (self.names or self.environment)[0]
+        return (*self.names, *self.environment, self.key)[0]
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is accepted and does nothing; its help then says why."""
+        return self.help.startswith("no effect")
 
 
 def _row(
@@ -114,10 +119,10 @@ FLAGS = (
          "", "", "text", "/var/lib/kubelet/device-plugins/kubelet.sock",
          "kubelet's registration socket"),
     _row("driver-root-ctr-path container-driver-root", "DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT",
-         "flags.plugin.containerDriverRoot", "", "text", "/driver-root",
-         "where this process sees the driver root; read at the start, so the file's key has no effect"),
+         "", "", "text", "/driver-root",
+         "where this process sees the driver root"),
 
-    # accepted, so that a manifest written for NVIDIA's plugin starts
+    # accepted, so that a manifest or file written for NVIDIA's plugin serves
     _row("fail-on-init-error", "FAIL_ON_INIT_ERROR",
          "flags.failOnInitError", "", "switch", "true",
          "no effect: the agent never ends for want of a driver, it waits for it and says so"),
@@ -136,6 +141,15 @@ FLAGS = (
     _row("cdi-disable-hooks", "CDI_DISABLE_HOOKS",
          "", "", "choices", "",
          "no effect yet: no CDI specification is written"),
+    _row("", "",
+         "flags.plugin.containerDriverRoot", "", "text", "",
+         "no effect: the driver is looked for before the file is read; use --driver-root-ctr-path"),
+    _row("", "",
+         "flags.gfd", "", "text", "",
+         "no effect yet: no labels are written"),
+    _row("", "",
+         "flags.useNodeFeatureAPI", "", "switch", "",
+         "no effect yet: no labels are written"),
 )
 # fmt: on
 

@@ -63,7 +63,7 @@ def trace(
         if flag.setting:
             chosen[flag.setting] = value
             sources |= {flag.setting: where} if where else {}
-        elif where and flag.help.startswith("no effect"):
+        elif where and flag.idle:
             idle[where] = flag.help
     if errors:
         raise Invalid(errors)
@@ -79,7 +79,7 @@ def _take(flag: Flag, said: tuple[str, str] | None, written: Any) -> tuple[Any, 
     if said is None:
         if written is None:
             return typed(flag, flag.default), ""
-        return (written if isinstance(written, bool) else typed(flag, written)), FILE
+        return (typed(flag, written) if isinstance(written, str | tuple) else written), FILE
     text, where = said
     try:
         return typed(flag, text), where

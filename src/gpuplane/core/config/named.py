@@ -35,7 +35,7 @@ def choose(names: Collection[str], label: str, default: str, fallbacks: Sequence
         problem = str(error.args[0])
         if last is None or (last and last not in names):
             raise Invalid([problem]) from None
-        return Choice(last, f"{problem}; {last!r} stays in force" if last else f"{problem}; none stays in force")
+        return Choice(last, problem)
 
 
 def _wished(names: Collection[str], label: str, default: str, fallbacks: Sequence[str]) -> str:

@@ -91,7 +91,12 @@ class Inquiry:
 
     async def _ask(self, lister: "PodResourcesListerAsyncStub") -> None:
         asked, there = self.node.now(), identity(self.socket)
-        held = _listed(await lister.List(pb.ListPodResourcesRequest(), timeout=DEADLINE))
+        if there is None:
+            raise OSError("kubelet is not there")
+        answer = await lister.List(pb.ListPodResourcesRequest(), timeout=DEADLINE)
+        if answer is None:  # gRPC's way to say that it cannot be decoded
+            raise OSError("an answer that is no list of pod resources")
+        held = _listed(answer)
         if there != self.kubelet:
             self.kubelet, self.unheard = there, self._before()
         self.unheard = () if _age(there) > HEARING else _missing(self.unheard, held)
@@ -136,8 +141,8 @@ class Inquiry:
         self.node.tell(Stood("pod-resources", Condition(standing=standing, reason=reason)))
 
 
-def _age(socket: Identity | None) -> float:
-    return time.time() - socket[2] / 1e9 if socket else 0.0
+def _age(socket: Identity) -> float:
+    return time.time() - socket[2] / 1e9
 
 
 def _missing(before: Held, held: Held) -> Held:

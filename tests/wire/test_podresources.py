@@ -1,0 +1,317 @@
+"""What containers hold, asked of a kubelet by script: when, from where, and what is never believed too early."""
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from gpuplane.agent.node import Node
+from gpuplane.kubelet import podresources
+from gpuplane.kubelet.podresources import allocations, urgent
+from gpuplane.kubelet.protocols import podresources_pb2 as pb
+from gpuplane.model.config import Naming, Settings
+from gpuplane.model.facts import Configured, Granted, Looked
+from gpuplane.model.machine import Gpu, Machine
+from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+
+GPU = "nvidia.com/gpu"
+DEADLINE = 10.0
+RENAMED = Configured(Settings(gpus=(Naming(pattern="*", name="nvidia.com/t4"),)))
+TRAIN = ("ml/train", "main", GPU, ("GPU-0", "GPU-1"))
+Holding = tuple[str, str, str, tuple[str, ...]]
+
+
+def listing(*holdings: Holding) -> pb.ListPodResourcesResponse:
+    """As kubelet lists: each device by itself, and once for each of its NUMA nodes."""
+    pods = []
+    for pod, container, resource, ids in holdings:
+        topology = pb.TopologyInfo(nodes=[pb.NUMANode(ID=0)])
+        devices = [pb.ContainerDevices(resource_name=resource, device_ids=[id], topology=topology) for id in ids]
+        namespace, _, name = pod.partition("/")
+        containers = [pb.ContainerResources(name=container, devices=[*devices, *devices])]
+        pods.append(pb.PodResources(namespace=namespace, name=name, containers=containers))
+    return pb.ListPodResourcesResponse(pod_resources=pods)
+
+
+def held(*holdings: Holding) -> tuple[Allocation, ...]:
+    return tuple(Allocation(resource=r, devices=ids, pod=pod, container=c) for pod, c, r, ids in holdings)
+
+
+class Kubelet:
+    """Serves List with `answer`: bytes, so that it can also be garbage."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.asked, self.now, self.most = root, 0, 0, 0
+        self.answer: Callable[[], Awaitable[bytes]] = self.list
+        self.holdings: list[Holding] = []
+        self.changed = asyncio.Event()
+
+    async def list(self) -> bytes:
+        return listing(*self.holdings).SerializeToString()
+
+    async def hang(self) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def handle(self, request: bytes, context: Any) -> bytes:
+        self.asked, self.now = self.asked + 1, self.now + 1
+        self.most = max(self.most, self.now)
+        self.changed.set()
+        try:
+            return await self.answer()
+        finally:
+            self.now -= 1
+
+    async def until_asked(self, times: int) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while self.asked < times:
+                self.changed.clear()
+                await self.changed.wait()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        path = self.root / "pod-resources/kubelet.sock"
+        path.unlink(missing_ok=True)
+        server = grpc.aio.server()
+        handler: Any = grpc.unary_unary_rpc_method_handler(self.handle)
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler})]
+        )
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop(None)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All in a tenth of the time, but one question leads to the next only where that is urgent."""
+    for name, seconds in {"PATIENCE": 0.1, "START": 0.01, "SOON": 0.02, "IDLE": 3600, "DEADLINE": 0.2}.items():
+        monkeypatch.setattr(podresources, name, seconds)
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    root = Path(tempfile.mkdtemp(prefix="gp"))
+    for name in ("pod-resources", "device-plugins"):
+        (root / name).mkdir()
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.fixture
+def kubelet(root: Path) -> Kubelet:
+    return Kubelet(root)
+
+
+@pytest.fixture
+async def node(root: Path) -> AsyncIterator[Node]:
+    """A node with four GPUs that asks."""
+    node = Node(Snapshot())
+    node.tell(Looked(Machine(gpus=tuple(Gpu(index=i, uuid=f"GPU-{i}", model="T4") for i in range(4)))))
+    node.tell(Configured(Settings()))
+    task = asyncio.create_task(allocations(node, root))
+    yield node
+    assert not task.done(), task
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def knows(node: Node, *holdings: Holding) -> None:
+    assert await node.until(lambda s: s.allocations == held(*holdings), DEADLINE), node.snapshot.allocations
+
+
+async def stands(node: Node, standing: str, *reasons: str) -> None:
+    def ready(snapshot: Snapshot) -> bool:
+        now = snapshot.conditions.get("pod-resources")
+        return now is not None and now.standing == standing and all(reason in now.reason for reason in reasons)
+
+    assert await node.until(ready, DEADLINE), node.snapshot.conditions
+
+
+def checkpointed(root: Path, *holdings: Holding) -> Path:
+    """Kubelet's checkpoint, as kubelet 1.36.2 writes it."""
+    entries = [
+        {"PodUID": pod, "ContainerName": c, "ResourceName": r, "DeviceIDs": {"-1": list(ids)}, "AllocResp": "CgA="}
+        for pod, c, r, ids in holdings
+    ]
+    data = {"PodDeviceEntries": entries or None, "RegisteredDevices": {GPU: ["GPU-0"]}}
+    path = root / "device-plugins/kubelet_internal_checkpoint"
+    path.write_text(json.dumps({"Data": data, "Checksum": 3126723484}))
+    return path
+
+
+async def test_devices_of_a_container_are_one_allocation_and_foreign_ones_are_dropped(
+    node: Node, kubelet: Kubelet
+) -> None:
+    """Kubelet's order is that of a Go map; ours is always the same, so that the same answer changes nothing."""
+    side = ("ml/train", "side", GPU, ("MIG-7", "GPU-3::1"))
+    foreign = ("net/router", "main", "example.com/nic", ("0000:3b:02.1",))
+    kubelet.holdings = [foreign, side, TRAIN]
+    async with kubelet.running():
+        await knows(node, TRAIN, ("ml/train", "side", GPU, ("GPU-3::1", "MIG-7")))
+        generation = node.snapshot.generation
+        kubelet.holdings.reverse()
+        node.tell(Granted(GPU, ("GPU-0",)))  # listed already: the next answer takes it back
+        await knows(node, TRAIN, ("ml/train", "side", GPU, ("GPU-3::1", "MIG-7")))
+        assert node.snapshot.generation == generation + 2
+
+
+async def test_it_asks_only_while_somebody_waits_for_the_answer(node: Node, kubelet: Kubelet) -> None:
+    """Once while nothing is withheld; again and again from a grant until kubelet lists it, and while pods hold devices
+    under an old name until they end; one question at a time."""
+    async with kubelet.running():
+        await knows(node)
+        await asyncio.sleep(5 * podresources.SOON)
+        assert kubelet.asked == 1
+
+        node.tell(Granted(GPU, ("GPU-0", "GPU-1")))
+        await kubelet.until_asked(4)
+        kubelet.holdings = [TRAIN]
+        await knows(node, TRAIN)
+        asked = kubelet.asked
+        await asyncio.sleep(5 * podresources.SOON)
+        assert kubelet.asked <= asked + 1
+
+        node.tell(RENAMED)
+        await kubelet.until_asked(asked + 4)
+        kubelet.holdings = []
+        await knows(node)
+        assert not urgent(node.snapshot)
+    assert kubelet.most == 1
+
+
+def test_a_name_that_another_may_be_giving_out_is_urgent() -> None:
+    waiting = Snapshot(allocations=(), conditions={f"plugin/{GPU}": Condition(standing="waiting")})
+    assert urgent(waiting)
+    assert not urgent(waiting.but(conditions={f"plugin/{GPU}": Condition(standing="ok")}))
+
+
+async def test_without_kubelet_its_checkpoint_speaks_then_kubelet(node: Node, kubelet: Kubelet, root: Path) -> None:
+    """Pods are named by UID until kubelet lists them."""
+    path = checkpointed(root, ("1b2c", *TRAIN[1:]), ("9f9f", "gone", GPU, ("GPU-2",)))
+    await knows(node, ("1b2c", *TRAIN[1:]), ("9f9f", "gone", GPU, ("GPU-2",)))
+    await stands(node, "failing", "pod-resources/kubelet.sock", f"until then {path} says what containers hold")
+    kubelet.holdings = [TRAIN]
+    async with kubelet.running():
+        await stands(node, "ok")
+
+
+async def test_without_kubelet_and_checkpoint_nothing_is_held(node: Node, root: Path) -> None:
+    await knows(node)
+    await stands(node, "failing", f"there is no {root}/device-plugins/kubelet_internal_checkpoint either")
+
+
+async def test_an_empty_checkpoint_is_one(node: Node, root: Path) -> None:
+    checkpointed(root)
+    await knows(node)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\x00", b'{"Data": 7}', b'{"Data": {"PodDeviceEntries": [{}]}}'])
+async def test_a_checkpoint_that_cannot_be_understood_is_not_taken_for_an_empty_one(
+    node: Node, kubelet: Kubelet, root: Path, content: bytes
+) -> None:
+    """It is named, nothing is offered meanwhile, and kubelet's own word ends it."""
+    checkpointed(root).write_bytes(content)
+    await stands(node, "failing", "kubelet_internal_checkpoint be understood")
+    assert node.snapshot.allocations is None
+    async with kubelet.running():
+        await knows(node)
+        await stands(node, "ok")
+
+
+async def test_a_checkpoint_that_cannot_be_read_is_named(node: Node, root: Path) -> None:
+    (root / "device-plugins/kubelet_internal_checkpoint").mkdir()
+    await stands(node, "failing", "kubelet_internal_checkpoint be read: Is a directory")
+    assert node.snapshot.allocations is None
+
+
+async def test_a_plain_file_in_the_place_of_the_socket_is_named(node: Node, kubelet: Kubelet, root: Path) -> None:
+    (root / "pod-resources/kubelet.sock").write_text("")
+    await stands(node, "failing", "is not a socket")
+    async with kubelet.running():
+        await stands(node, "ok")
+
+
+async def test_once_kubelet_has_listed_its_last_word_stays(node: Node, kubelet: Kubelet, root: Path) -> None:
+    kubelet.holdings = [TRAIN]
+    async with kubelet.running():
+        await knows(node, TRAIN)
+        node.tell(RENAMED)  # so that it goes on asking
+    checkpointed(root)
+    await stands(node, "failing", "pod-resources/kubelet.sock")
+    await asyncio.sleep(2 * podresources.PATIENCE)
+    assert node.snapshot.allocations == held(TRAIN)
+    assert "checkpoint" not in node.snapshot.conditions["pod-resources"].reason
+
+
+async def test_garbage_and_silence_are_failures_and_pass(node: Node, kubelet: Kubelet) -> None:
+    async def garbage() -> bytes:
+        return b"\xff" * 100
+
+    kubelet.answer = garbage
+    async with kubelet.running():
+        await stands(node, "failing", "no list of pod resources")
+        kubelet.answer = kubelet.hang
+        await stands(node, "failing", "Deadline")
+        kubelet.answer = kubelet.list
+        await stands(node, "ok")
+    assert kubelet.most == 1
+
+
+async def test_a_huge_answer_is_read(node: Node, kubelet: Kubelet) -> None:
+    """Larger than gRPC's 4 MiB: other plugins may have many devices."""
+    many = tuple(f"dev-{i:060}" for i in range(25_000))
+    kubelet.holdings = [("kv/vm", "main", "devices.kubevirt.io/kvm", many), TRAIN]
+    assert len(await kubelet.list()) > 4 * 1024 * 1024
+    async with kubelet.running():
+        await knows(node, TRAIN)
+
+
+async def test_a_kubelet_that_has_just_started_is_not_believed_to_know_all_its_pods(
+    node: Node, kubelet: Kubelet, root: Path
+) -> None:
+    """It lists none before the API server has told it of them, while their containers run on."""
+    other = ("ml/other", "main", GPU, ("GPU-2",))
+    kubelet.holdings = [TRAIN, other]
+    async with kubelet.running():
+        await knows(node, other, TRAIN)
+        node.tell(RENAMED)
+    kubelet.holdings = []
+    async with kubelet.running():
+        await stands(node, "ok", "just started")
+        assert node.snapshot.allocations == held(other, TRAIN)
+        kubelet.holdings = [TRAIN]  # heard of: from now on its word counts for this pod
+        await kubelet.until_asked(kubelet.asked + 2)
+        kubelet.holdings = []
+        await knows(node, other)
+
+
+async def test_an_agent_that_starts_with_a_young_kubelet_adds_the_checkpoint(
+    kubelet: Kubelet, root: Path, node: Node
+) -> None:
+    checkpointed(root, ("1b2c", *TRAIN[1:]))
+    async with kubelet.running():
+        await knows(node, ("1b2c", *TRAIN[1:]))
+        await stands(node, "ok", "just started")
+
+
+async def test_a_young_kubelet_grows_up(
+    kubelet: Kubelet, root: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podresources, "HEARING", 0.3)
+    checkpointed(root, ("1b2c", *TRAIN[1:]))
+    node.tell(RENAMED)
+    async with kubelet.running():
+        await stands(node, "ok", "just started")
+        await knows(node)
+        await stands(node, "ok", "kubelet lists")

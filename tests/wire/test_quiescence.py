@@ -1,0 +1,188 @@
+"""Whatever happens, in whatever order: when it has settled, kubelet's view is the snapshot's.
+
+Random histories of kubelet restarts and deaths, lost streams, edits of the configuration, changes of the devices, and
+pods that come and go, on real sockets. After each burst kubelet must come to show what the offer says, and no GPU may
+have been given to two pods under two names.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from gpuplane.agent.node import Node, boottime
+from gpuplane.core.resources.offer import offer
+from gpuplane.kubelet import podresources, registration
+from gpuplane.kubelet.podresources import allocations
+from gpuplane.kubelet.registration import plugins
+from gpuplane.model.config import Naming, Replication, Settings, Sharing
+from gpuplane.model.facts import Configured, Looked
+from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
+
+GPU = "nvidia.com/gpu"
+GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}", model=("A100", "T4")[i % 2], numa=i // 2) for i in range(4))
+LOST = Fault(code="gpu-lost", message="fell off the bus")
+SETTINGS = (
+    Settings(),
+    Settings(gpus=(Naming(pattern="*", name="nvidia.com/other"),)),
+    Settings(gpus=(Naming(pattern="T4", name="nvidia.com/t4"), Naming(pattern="*", name=GPU))),
+    Settings(sharing=Sharing(resources=(Replication(name=GPU, replicas=2),))),
+    Settings(sharing=Sharing(resources=(Replication(name=GPU, replicas=3, rename="nvidia.com/gpu.shared"),))),
+)
+FAST = 20.0  # the node's clock runs so much faster than ours: ten seconds that kubelet may take become half a one
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks and questions come quickly, so that a history of thousands of steps takes a minute."""
+    for name, value in {"LOOK": 0.005, "GLANCE": 0.01, "PROBE": 0.01}.items():
+        monkeypatch.setattr(registration, name, value)
+    for name, value in {"START": 0.005, "SOON": 0.01, "IDLE": 0.05, "HEARING": 0.0}.items():
+        monkeypatch.setattr(podresources, name, value)
+
+
+class World:
+    """A node and its kubelet, and what can happen to them."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.kubelet = Kubelet(root, seed=seed)
+        self.node = Node(Snapshot(), now=lambda: boottime() * FAST)
+        self.gpus = list(GPUS)
+        self.pods = self.admitted = 0
+        self.done: list[str] = []
+
+    def happens(self) -> Iterator[tuple[int, Callable[[], Awaitable[None]]]]:
+        """(weight, what happens)."""
+        yield 1, self.kubelet_restarts
+        yield 1, self.kubelet_dies
+        yield 2, self.streams_are_lost
+        yield 4, self.the_config_is_edited
+        yield 6, self.a_device_changes
+        yield 8, self.a_pod_comes
+        yield 6, self.a_pod_goes
+
+    async def step(self) -> None:
+        """One random thing happens."""
+        weights, actions = zip(*self.happens(), strict=True)
+        [action] = self.random.choices(actions, weights)
+        self.done.append(action.__name__)
+        await action()
+
+    async def kubelet_restarts(self) -> None:
+        await self.kubelet.restart()
+
+    async def kubelet_dies(self) -> None:
+        await self.kubelet.kill()
+        await self.kubelet.start()
+
+    async def streams_are_lost(self) -> None:
+        await self.kubelet.drop_streams()
+
+    async def the_config_is_edited(self) -> None:
+        self.node.tell(Configured(self.random.choice(SETTINGS)))
+
+    async def a_device_changes(self) -> None:
+        index = self.random.randrange(len(GPUS))
+        self.gpus[index] = GPUS[index] if self.random.random() < 0.7 else GPUS[index].but(faults=(LOST,))
+        gone = self.random.randrange(len(GPUS)) if self.random.random() < 0.1 else None
+        look = Machine(gpus=tuple(gpu for gpu in self.gpus if gpu.index != gone))
+        self.node.tell(Looked(Machine(faults=(LOST,)) if self.random.random() < 0.05 else look))
+
+    async def a_pod_comes(self) -> None:
+        names = sorted(name for name, devices in self.kubelet.view().items() if "Healthy" in devices.values())
+        if names:
+            self.pods += 1
+            wants = {self.random.choice(names): self.random.randint(1, 2)}
+            with suppress(Rejected):
+                await self.kubelet.run(Pod(f"p{self.pods}", (Container("main", wants),), uid=f"u{self.pods}"))
+                self.admitted += 1
+                self.given_once()
+
+    async def a_pod_goes(self) -> None:
+        if self.kubelet.pods:
+            await self.kubelet.end(self.random.choice(sorted(self.kubelet.pods)))
+
+    def given_once(self) -> None:
+        """No GPU is held under two names or in two layouts at once, and a whole one by one pod only."""
+        holders: dict[str, list[tuple[str, str]]] = {}
+        for running in self.kubelet.pods.values():
+            for resource, ids in self.kubelet.devices.held(running.pod.uid, "main").items():
+                for id in ids:
+                    holders.setdefault(id.partition("::")[0], []).append((resource, id))
+        for gpu, held in holders.items():
+            assert len(held) == len(set(held)), f"{gpu} twice: {held}"
+            assert len({(resource, "::" in id) for resource, id in held}) == 1, f"{gpu} in two ways: {held}"
+            assert len(held) == 1 or all("::" in id for _, id in held), f"{gpu} is whole and shared: {held}"
+
+    async def settled(self) -> None:
+        """Kubelet comes to show the offer. Raises AssertionError with both, and the history.
+
+        A resource that is no longer offered is not shown either, but for one whose stream was lost before its last list:
+        that kubelet itself keeps for five minutes, with nothing to allocate.
+        """
+
+        def shown() -> bool:
+            view, offered = self.kubelet.view(), self.offered()
+            gone = (health for name in view.keys() - offered.keys() for health in view[name].values())
+            return all(view.get(name) == offered[name] for name in offered) and "Healthy" not in gone
+
+        async def follow() -> None:
+            async for _ in self.node.changes():
+                if shown():
+                    return
+
+        following = asyncio.create_task(follow())
+        try:
+            async with asyncio.timeout(20):
+                while not shown():
+                    changed = asyncio.create_task(self.kubelet.until(shown, 20))
+                    await asyncio.wait((following, changed), return_when=asyncio.FIRST_COMPLETED)
+                    changed.cancel()
+                    await asyncio.gather(changed, return_exceptions=True)
+        except TimeoutError:
+            told = f"offered {self.offered()}\nshown {self.kubelet.view()}\nconditions {self.node.snapshot.conditions}"
+            raise AssertionError(f"{told}\nafter {self.done[-20:]}") from None
+        finally:
+            following.cancel()
+
+    def offered(self) -> dict[str, dict[str, str]]:
+        """resource → id → health, as kubelet should show it."""
+        return {
+            resource.name: {d.id: "Unhealthy" if d.trouble else "Healthy" for d in resource.devices}
+            for resource in offer(self.node.snapshot).resources
+            if resource.devices
+        }
+
+
+async def live(root: Path, seed: int, steps: int) -> None:
+    """One history of so many steps, settled after every few."""
+    world = World(root, seed)
+    async with world.kubelet:
+        world.node.tell(Looked(Machine(gpus=GPUS)))
+        world.node.tell(Configured(Settings()))
+        running = [
+            asyncio.create_task(allocations(world.node, root)),
+            asyncio.create_task(plugins(world.node, root / "device-plugins", (0.005, 0.05))),
+        ]
+        assert await world.node.until(lambda s: bool(offer(s).resources), deadline=10 * FAST)
+        while len(world.done) < steps:
+            for _ in range(world.random.randint(1, 8)):
+                await world.step()
+            await world.settled()
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    assert world.admitted > steps / 50, "a history in which hardly a pod was admitted shows nothing"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(4))
+async def test_kubelet_shows_the_snapshot_whenever_it_is_quiet(tmp_path: Path, seed: int, steps: int) -> None:
+    """Ten thousand steps in all; ten times as many with `--soak`."""
+    await live(tmp_path, seed, steps // 4)

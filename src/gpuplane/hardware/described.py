@@ -1,11 +1,19 @@
-"""A machine that a YAML file describes, re-read while we run. A bad edit is refused and the last good look stays."""
+"""A machine that a YAML file describes, re-read while we run.
 
-from collections.abc import AsyncIterator
+A bad edit is refused and the last good look stays; that says nothing against the driver, so it is the part `machine
+file` that fails. Only where there never was a good version is it the driver that cannot be used.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 
 from gpuplane.core import strict
+from gpuplane.hardware.failures import show
+from gpuplane.hardware.machinefile import read
 from gpuplane.model.facts import Action, Fact, Looked, Stood
-from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Condition
+
+FILE = "machine file"
 
 
 class Described:
@@ -13,21 +21,50 @@ class Described:
 
     def __init__(self, versions: AsyncIterator[bytes | OSError], name: str) -> None:
         self._versions, self._name = versions, name
+        self._good: list[Stood | Looked] = []
+        self._refused: Condition | None = None
+        self._wanted, self._changed = True, asyncio.Event()
 
     async def facts(self) -> AsyncIterator[Fact]:
+        """What the newest version of the file shows; while the driver is let go of, that alone."""
+        reading = asyncio.create_task(self._read())
+        reading.add_done_callback(lambda _: self._changed.set())
+        try:
+            while not reading.done() or self._changed.is_set():
+                await self._changed.wait()
+                self._changed.clear()
+                for fact in self._now():
+                    yield fact
+            reading.result()
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def do(self, action: Action) -> None:
+        """Tell again what the file shows."""
+        self._wanted = True
+        self._changed.set()
+
+    async def release(self) -> None:
+        """Tell nothing of the machine until the next look is wanted."""
+        self._wanted = False
+        self._changed.set()
+
+    def _now(self) -> Iterator[Fact]:
+        if not self._wanted:
+            yield Stood("driver", Condition(standing="waiting", reason="let go of"))
+        elif self._good:
+            yield from self._good
+            yield Stood(FILE, self._refused)
+        elif self._refused is not None:
+            yield Stood("driver", self._refused)
+
+    async def _read(self) -> None:
         async for version in self._versions:
             try:
                 if isinstance(version, OSError):
                     raise strict.Invalid([f"{self._name}: {version.strerror}"])
-                machine = strict.load(version, Machine, self._name)
+                self._good, self._refused = show(read(version, self._name), self._name), None
             except strict.Invalid as error:
-                yield Stood("driver", Condition(standing="failing", reason=str(error)))
-            else:
-                yield Stood("driver", Condition(standing="ok", reason=f"described by {self._name}"))
-                yield Looked(machine)
-
-    async def do(self, action: Action) -> None:
-        pass
-
-    async def release(self) -> None:
-        pass
+                self._refused = Condition(standing="failing", reason=str(error))
+            self._changed.set()

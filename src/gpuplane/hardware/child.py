@@ -1,0 +1,118 @@
+"""One driver's process, as the agent holds it. Nothing here waits for a process that is stuck in the kernel."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from gpuplane.hardware.driver.channel import Frames, Options, Order, Told, frame
+from gpuplane.hardware.driver.page import Announced, Page
+
+COMMAND = (sys.executable, "-P", "-m", "gpuplane.hardware.driver")
+GLANCE = 0.005
+"""Seconds between two glances at whether a killed process has ended; it takes about one."""
+
+
+class Child:
+    """A process that was started. Belongs to one event loop.
+
+    `ended`: its channel is closed, or speaks nonsense. `dismissed`: it was ended because nobody wants it any more.
+    """
+
+    def __init__(self, options: Callable[[int, int], Options]) -> None:
+        """`options` makes the process's options from the descriptors of its channel and its page. Raises OSError."""
+        self._socket, theirs = socket.socketpair()
+        memory = os.memfd_create("gpuplane-driver")
+        try:
+            os.ftruncate(memory, os.sysconf("SC_PAGESIZE"))
+            self._page, self._started = Page(memory), time.monotonic()
+            argument = msgspec.json.encode(options(theirs.fileno(), memory)).decode()
+            self._process = subprocess.Popen(
+                [*COMMAND, argument],
+                pass_fds=(theirs.fileno(), memory),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            self._socket.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(memory)
+        self.ended = self.dismissed = False
+        self._told, self._news = deque[Told](), asyncio.Event()
+        self._frames: Frames[Told] = Frames(Told)
+        self._socket.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    async def receive(self, seconds: float) -> Told | None:
+        """The next fact, or None if none comes within the time or at all."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self._told and not self.ended:
+                    self._news.clear()
+                    await self._news.wait()
+        return self._told.popleft() if self._told else None
+
+    def order(self, order: Order) -> None:
+        """Tell it to do something. A process that does not listen is silent in every other way too."""
+        with suppress(OSError):
+            self._socket.send(frame(order))
+
+    def announced(self) -> Announced:
+        """What it does, and since when; what it did last, once it has ended."""
+        announced = self._page.read()
+        return announced.but(since=max(announced.since, self._started))
+
+    def kill(self) -> None:
+        """End it. There is no other way, and it leaves nothing undone."""
+        self._process.kill()
+        self._end()
+
+    async def gone(self, seconds: float) -> bool:
+        """Whether the process has ended within the time, and everything that it had open is closed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.is_gone():  # noqa: ASYNC110 (a process tells nobody that it ends)
+                    await asyncio.sleep(GLANCE)
+        return self.is_gone()
+
+    def is_gone(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def status(self) -> int | None:
+        """The exit status, negative for a signal; None while the process is there."""
+        return self._process.returncode
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(1 << 18)
+            self._told.extend(self._frames.feed(data))
+        except BlockingIOError:
+            return
+        except (OSError, msgspec.DecodeError):
+            data = b""
+        if not data:
+            self._end()
+        self._news.set()
+
+    def _end(self) -> None:
+        if not self.ended:
+            self.ended = True
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._news.set()

@@ -1,0 +1,71 @@
+"""What the agent and the driver's process say to each other: messages of msgpack, each after its length.
+
+Facts come from the driver's process; orders go to it.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from gpuplane.model.facts import Look, Looked, Stood
+from gpuplane.model.machine import Fault
+from gpuplane.model.value import Value
+
+T = TypeVar("T")
+
+
+class Skipped(Value):
+    """A GPU that the driver must not be asked about, and the fault that it carries meanwhile."""
+
+    index: int
+    pci: str  # "" where it was never known; otherwise it decides, since indices move
+    fault: Fault
+
+
+class Skip(Value, tag=True):
+    """Order: ask about every GPU but these from now on."""
+
+    gpus: tuple[Skipped, ...]
+
+
+Order = Look | Skip
+Told = Looked | Stood
+
+
+class Options(Value):
+    """How one driver's process is set up; its only argument, as JSON."""
+
+    channel: int  # an inherited descriptor, as the next
+    page: int
+    library: str = ""  # "": searched for under `driver_root`
+    driver_root: str = "/"
+    root: str = "/"  # what holds /sys, /proc and /dev
+    poll: float = 1.0  # seconds between looks
+    rest: float = 1.0  # seconds after which a driver that cannot be used is tried again
+    skip: tuple[Skipped, ...] = ()
+
+
+def frame(message: Value) -> bytes:
+    """A message as it crosses the channel."""
+    data = msgspec.msgpack.encode(message)
+    return len(data).to_bytes(4, "little") + data
+
+
+class Frames(Generic[T]):
+    """Bytes as they arrive → messages. Raises msgspec.DecodeError for what is none of them."""
+
+    def __init__(self, kind: Any) -> None:
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kind)
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[T]:
+        """Every message that is whole now."""
+        self._data += data
+        while len(self._data) >= 4:
+            end = 4 + int.from_bytes(self._data[:4], "little")
+            if len(self._data) < end:
+                return
+            message = bytes(self._data[4:end])
+            del self._data[:end]
+            yield self._decoder.decode(message)

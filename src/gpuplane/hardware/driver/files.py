@@ -1,0 +1,92 @@
+"""What the kernel's files say about GPUs without the driver's library: sysfs, /proc/driver and /dev under one root.
+
+Addresses are as sysfs writes them, "0000:1b:00.0"; nodes as the host names them, whatever the root.
+"""
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from gpuplane.model.machine import Gpu
+
+CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+CHANNELS = "/dev/nvidia-caps-imex-channels"
+NVIDIA, BRIDGE = "0x10de", "0x0680"  # PCI vendor, and the class of an NVSwitch: other bridge
+
+
+class Files:
+    """The kernel's files under `root`. Nothing here raises: what cannot be read is not known."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root)
+
+    def exists(self, node: str) -> bool:
+        """Whether a device node is there."""
+        return self._path(node).exists()
+
+    def kernel_version(self) -> str:
+        """The version of the kernel driver that is loaded; "" where none is."""
+        found = re.search(r"^NVRM version:.*?\s(\d+\.[\d.]+)\s", self._read("/proc/driver/nvidia/version"), re.M)
+        return found[1] if found else ""
+
+    def gpus(self) -> tuple[str, ...]:
+        """The PCI addresses of the GPUs that the kernel driver has, in their order, which is NVML's."""
+        with suppress(OSError):
+            return tuple(sorted(each.name.lower() for each in self._path("/proc/driver/nvidia/gpus").iterdir()))
+        return ()
+
+    def gpu(self, index: int, pci: str) -> Gpu:
+        """What is known of a GPU that NVML does not describe."""
+        told: dict[str, str] = {}
+        for line in self._read(f"/proc/driver/nvidia/gpus/{pci}/information").splitlines():
+            key, _, value = line.partition(":")
+            told[key.strip()] = value.strip()
+        uuid, minor = told.get("GPU UUID", ""), told.get("Device Minor", "")
+        return Gpu(
+            index=index,
+            uuid="" if "?" in uuid else uuid,
+            model=told.get("Model", ""),
+            pci=pci,
+            numa=self.numa(pci),
+            minor=int(minor) if minor.isdecimal() else None,
+            nodes=(f"/dev/nvidia{minor}",) if minor.isdecimal() else (),
+        )
+
+    def numa(self, pci: str) -> int | None:
+        """The NUMA node of a PCI device; None where the kernel knows none (-1) or tells nonsense."""
+        with suppress(ValueError):
+            node = int(self._read(f"/sys/bus/pci/devices/{pci}/numa_node"))
+            return node if node >= 0 else None
+        return None
+
+    def switches(self) -> tuple[str, ...]:
+        """The PCI addresses of the NVSwitches."""
+        with suppress(OSError):
+            devices = sorted(self._path("/sys/bus/pci/devices").iterdir())
+            return tuple(each.name for each in devices if self._is_switch(f"/sys/bus/pci/devices/{each.name}"))
+        return ()
+
+    def _is_switch(self, device: str) -> bool:
+        return self._read(f"{device}/vendor").strip() == NVIDIA and self._read(f"{device}/class").startswith(BRIDGE)
+
+    def control_nodes(self) -> tuple[str, ...]:
+        """The nodes that belong to no GPU, so far as they exist: the driver's own, and IMEX channels."""
+        channels: list[str] = []
+        with suppress(OSError):
+            names = (each.name for each in self._path(CHANNELS).iterdir())
+            channels = [name for name in names if re.fullmatch(r"channel\d+", name)]
+        channels.sort(key=lambda name: int(name.removeprefix("channel")))
+        return (*filter(self.exists, CONTROL), *(f"{CHANNELS}/{name}" for name in channels))
+
+    def mig_minors(self) -> dict[str, int]:
+        """ "gpu0/gi1/access" → the minor number of its node below /dev/nvidia-caps."""
+        pairs = (line.split() for line in self._read("/proc/driver/nvidia-caps/mig-minors").splitlines())
+        return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+    def _path(self, path: str) -> Path:
+        return self._root / path.removeprefix("/")
+
+    def _read(self, path: str) -> str:
+        with suppress(OSError):
+            return self._path(path).read_text(errors="replace")
+        return ""

@@ -1,0 +1,133 @@
+"""The driver's library: where it is, whether it can be used, and what would make another try worth while."""
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import TypeAlias
+
+from gpuplane.hardware.driver.channel import Options
+from gpuplane.hardware.driver.errors import Failed, driver_fault
+from gpuplane.hardware.driver.files import Files
+from gpuplane.hardware.driver.nvml import Nvml
+from gpuplane.model.machine import Driver, Fault
+
+SONAME = "libnvidia-ml.so.1"
+FOLDERS = (  # in the order of NVIDIA's device plugin (internal/info/root.go), so that both take the same one
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+)
+MACHINES = {0x03: "x86", 0x28: "arm", 0x3E: "x86-64", 0xB7: "aarch64", 0xF3: "RISC-V"}  # ELF's e_machine
+
+State: TypeAlias = tuple[object, ...]
+
+
+class Unusable(Exception):
+    """The driver cannot be used at all, by the fault that says why."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+def start(nvml: Nvml, options: Options, files: Files) -> Driver:
+    """Load the library and initialize it. Raises Unusable."""
+    path = _path(options)
+    try:
+        _load(path)
+        nvml.call("nvmlInit")
+        return Driver(version=nvml.call("nvmlSystemGetDriverVersion"), cuda=_cuda(nvml))
+    except Failed as failed:
+        fault = driver_fault(failed.function, failed.error)
+        if fault.code == "driver-mismatch":
+            version = files.kernel_version() or "unknown"
+            ours = path.resolve().name if path else SONAME
+            fault = fault.but(message=f"{fault.message}: the kernel has {version}, the library is {ours}")
+        raise Unusable(fault) from None
+
+
+def state(options: Options, files: Files) -> State:
+    """What decides whether the library can be used: another try is worth while when it changes."""
+    return (
+        tuple(map(_stat, [Path(options.library)] if options.library else _candidates(options.driver_root))),
+        *kernel_state(files),
+    )
+
+
+def kernel_state(files: Files) -> State:
+    """What a library that is in use cannot see change: the kernel's driver, and the GPUs that it has."""
+    return (files.kernel_version(), files.gpus(), files.exists("/dev/nvidiactl"))
+
+
+def _candidates(root: str) -> list[Path]:
+    return [Path(root, folder, SONAME) for folder in FOLDERS]
+
+
+def _path(options: Options) -> Path | None:
+    """The library's file; None where the dynamic linker shall find it."""
+    if options.library:
+        return Path(options.library)
+    if options.driver_root in ("", "/"):
+        return None
+    return next((each for each in _candidates(options.driver_root) if each.exists()), None)
+
+
+def _load(path: Path | None) -> None:
+    # nvidia-ml-py loads by soname, and the dynamic linker answers with what is loaded under that name.
+    if path is None:
+        where, name = SONAME, SONAME
+    else:
+        where, name = str(path), str(path)
+        _check_file(path)
+    try:
+        ctypes.CDLL(name)
+    except OSError as error:
+        missing = "cannot open shared object file: No such file" in str(error)
+        code = "driver-missing" if missing else "driver-unusable"
+        raise Unusable(Fault(code=code, message=f"{where} cannot be loaded: {error}")) from None
+
+
+def _check_file(path: Path) -> None:
+    """The dynamic linker says "no such file" of a library for another machine; this says what it is."""
+    try:
+        header, own = _header(path), _header(Path(sys.executable))
+    except FileNotFoundError:
+        raise Unusable(Fault(code="driver-missing", message=f"{path}: there is no such file")) from None
+    except OSError as error:
+        raise Unusable(Fault(code="driver-unusable", message=f"{path}: {error.strerror}")) from None
+    if header[:4] != b"\x7fELF":
+        raise Unusable(Fault(code="driver-unusable", message=f"{path} is not a shared library"))
+    if (header[4], header[18:20]) != (own[4], own[18:20]):
+        message = f"{path} is a library for {_machine(header)}, and this agent runs on {_machine(own)}"
+        raise Unusable(Fault(code="driver-unusable", message=message))
+
+
+def _header(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(20).ljust(20, b"\0")
+
+
+def _machine(header: bytes) -> str:
+    number = int.from_bytes(header[18:20], "little")
+    return f"{MACHINES.get(number, f'ELF machine {number}')} ({32 if header[4] == 1 else 64} bits)"
+
+
+def _stat(path: Path) -> object:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+def _cuda(nvml: Nvml) -> str:
+    for function in ("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"):
+        try:
+            version: int = nvml.call(function)
+        except Failed:
+            continue
+        return f"{version // 1000}.{version % 1000 // 10}"
+    return ""

@@ -1,0 +1,129 @@
+"""What a look shows of a described machine whose driver fails: the faults that the real driver's process would tell.
+
+This follows the order in which that process asks (`driver.look`): a query that fails is a fault, one that would need an
+answer that is missing is not made, and a hang or a crash leaves its own fault alone.
+"""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from gpuplane.hardware.driver.errors import (
+    UNKNOWN_PROFILE,
+    UNSUPPORTED,
+    crash,
+    driver_fault,
+    gather,
+    gpu_fault,
+    hang,
+    silence,
+)
+from gpuplane.model.facts import Looked, Stood
+from gpuplane.model.machine import Failure, Fault, Gpu, Machine, MachineFile, Mig, MigDevice
+from gpuplane.model.snapshot import Condition
+
+STARTING = ("nvmlInit", "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount")
+"""The calls without which there is no look, in their order."""
+
+
+class _Ended(Exception):
+    """The process that asks would hang or be gone now."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+
+class _Subject:
+    """A GPU, or a MIG device of it, that is asked about."""
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        self.failures, self.faults = failures, list[Fault]()
+
+    def ask(self, function: str) -> bool:
+        """Whether there is an answer. Raises _Ended."""
+        failure = next((each for each in self.failures if _matches(each.call, function)), None)
+        if failure is None:
+            return True
+        if failure.effect != "error":
+            raise _Ended((hang if failure.effect == "hang" else crash)(function))
+        if failure.error not in UNSUPPORTED:
+            self.faults.append(gpu_fault(function, failure.error))
+        return False
+
+
+def show(file: MachineFile, name: str) -> list[Stood | Looked]:
+    """What a look at this machine tells."""
+    machine = Machine(**{field: getattr(file, field) for field in Machine.__struct_fields__})
+    general = [failure for failure in file.failures if failure.gpu is None]
+    if (silent := next((each for each in general if each.effect == "hang"), None)) is not None:
+        return [Stood("driver", silence(_first(silent.call)))]
+    for function in STARTING:
+        failure = next((each for each in general if _matches(each.call, function)), None)
+        if failure is not None:
+            fault = crash(function) if failure.effect == "crash" else driver_fault(function, failure.error)
+            condition = Condition(standing="failing", reason=fault.message)
+            return [Stood("driver", condition), Looked(machine.but(gpus=None, faults=(*machine.faults, fault)))]
+    gpus = machine.gpus and tuple(_shown(gpu, file, len(machine.gpus)) for gpu in machine.gpus)
+    return [
+        Stood("driver", Condition(standing="ok", reason=f"described by {name}")),
+        Looked(machine.but(gpus=gpus)),
+    ]
+
+
+def _shown(gpu: Gpu, file: MachineFile, count: int) -> Gpu:
+    failures = [failure for failure in file.failures if failure.gpu == gpu.index]
+    if not failures:
+        return gpu
+    subject = _Subject(failures)
+    try:
+        mig = _look(subject, gpu, count)
+    except _Ended as ended:
+        return gpu.but(faults=(*gpu.faults, ended.fault))
+    return gpu.but(mig=mig, faults=gather((*gpu.faults, *subject.faults)))
+
+
+def _look(subject: _Subject, gpu: Gpu, count: int) -> Mig | None:
+    """Ask as the driver's process does; the MIG devices with their faults."""
+    if not (subject.ask("nvmlDeviceGetHandleByIndex") and subject.ask("nvmlDeviceGetUUID")):
+        return gpu.mig
+    for thing in ("Name", "MinorNumber", "CudaComputeCapability", "PciInfo"):
+        subject.ask(f"nvmlDeviceGet{thing}")
+    mig, named = gpu.mig, subject.ask("nvmlDeviceGetMemoryInfo")
+    if subject.ask("nvmlDeviceGetMigMode") and mig is not None and mig.enabled:
+        mig = mig.but(devices=_look_inside(subject, mig.devices, named))
+    if subject.ask("nvmlDeviceGetNvLinkState") and gpu.links:
+        typed = subject.ask("nvmlDeviceGetNvLinkRemoteDeviceType")
+        if not typed or any(link.peer != "nvswitch" for link in gpu.links):
+            subject.ask("nvmlDeviceGetNvLinkRemotePciInfo")
+    if count > 1:
+        subject.ask("nvmlDeviceGetTopologyCommonAncestor")
+    if subject.ask("nvmlDeviceGetSupportedEventTypes"):
+        subject.ask("nvmlDeviceRegisterEvents")
+    return mig
+
+
+def _look_inside(subject: _Subject, devices: tuple[MigDevice, ...], named: bool) -> tuple[MigDevice, ...]:
+    if not (subject.ask("nvmlDeviceGetMaxMigDeviceCount") and subject.ask("nvmlDeviceGetMigDeviceHandleByIndex")):
+        return devices
+    if devices:
+        named &= subject.ask("nvmlDeviceGetGpuInstanceProfileInfo")
+    return tuple(_part(subject.failures, device, named) for device in devices)
+
+
+def _part(failures: Sequence[Failure], device: MigDevice, named: bool) -> MigDevice:
+    part = _Subject(failures)
+    named &= part.ask("nvmlDeviceGetAttributes")
+    instance = part.ask("nvmlDeviceGetGpuInstanceId")
+    part.ask("nvmlDeviceGetComputeInstanceId")
+    named &= instance and part.ask("nvmlDeviceGetGpuInstanceById") and part.ask("nvmlGpuInstanceGetInfo")
+    faults = part.faults or ([] if named else [UNKNOWN_PROFILE])
+    return device.but(faults=(*device.faults, *faults))
+
+
+def _matches(pattern: str, function: str) -> bool:
+    """Whether a pattern means a function, whatever version of it the library has."""
+    return any(fnmatchcase(function + version, pattern) for version in ("", "_v2", "_v3"))
+
+
+def _first(pattern: str) -> str:
+    """The first call about no GPU that a pattern means."""
+    return next((function for function in STARTING if _matches(pattern, function)), pattern)

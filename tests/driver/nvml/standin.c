@@ -1,0 +1,457 @@
+/* A stand-in for libnvidia-ml.so.1: NVML's functions, answered from a file beside this library.
+ *
+ * `machine` there holds sorted lines "key=value", written by standin.py from a machine file; it is read again whenever it
+ * changes. A key that is missing means that this GPU does not support the query. `events` there is a pipe of records
+ * "gpu type data": what nvmlEventSetWait_v2 gives out. What a real driver opens is opened here too, below `root`, so that
+ * a test can see who holds a device node.
+ *
+ * Signatures and numbers are those of nvml.h. A handle is no pointer to anything: it encodes what it stands for.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9, TIMEOUT = 10,
+       LIB_RM_VERSION_MISMATCH = 18 };
+enum { NOBODY = -1, MOST = 64 };
+enum { DEVICE = 0x1000, MIG = 0x100000, INSTANCE = 0x200000, SET = 0x300000 };
+
+typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; } Pci;
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned sms, copy, decoders, encoders, jpegs, ofas, gpu_slices, compute_slices;
+                 unsigned long long memory; } Attributes;
+typedef struct { uintptr_t device; unsigned id, profile, start, size; } InstanceInfo;
+typedef struct { unsigned id, p2p, slices, instances, sms, copies, decoders, encoders, jpegs, ofas;
+                 unsigned long long memory; } Profile;
+typedef struct { uintptr_t device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } Event;
+
+static char folder[4096], *text, **lines, initial[64];
+static size_t count;
+static int control = -1, nodes[MOST], events = -1, initialized;
+static unsigned long long registered[MOST];
+static struct timespec seen;
+static ino_t seen_file;
+
+/* --- the file ---------------------------------------------------------------------------------------------------- */
+
+static char *slurp(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    char *data = NULL;
+    size_t size = 0;
+    if (!file)
+        return NULL;
+    if (getdelim(&data, &size, 0, file) < 0) {
+        free(data);
+        data = NULL;
+    }
+    fclose(file);
+    return data;
+}
+
+static void refresh(void)
+{
+    char path[4200];
+    struct stat now;
+    if (!*folder) {
+        Dl_info self;
+        dladdr((void *)refresh, &self);
+        snprintf(folder, sizeof folder, "%s", self.dli_fname);
+        *strrchr(folder, '/') = 0;
+    }
+    snprintf(path, sizeof path, "%s/machine", folder);
+    if (stat(path, &now) || (now.st_ino == seen_file && !memcmp(&now.st_mtim, &seen, sizeof seen)))
+        return;
+    char *fresh = slurp(path), *rest, *line;
+    if (!fresh)
+        return;
+    seen = now.st_mtim;
+    seen_file = now.st_ino;
+    free(text);
+    text = fresh;
+    count = 0;
+    for (line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        if (count % 256 == 0)
+            lines = realloc(lines, (count + 256) * sizeof *lines);
+        *strchr(line, '=') = 0;
+        lines[count++] = line;
+    }
+}
+
+static int compare(const void *key, const void *line) { return strcmp(key, *(char *const *)line); }
+
+/* The value of a key, or NULL. */
+static const char *get(const char *format, ...)
+{
+    char key[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(key, sizeof key, format, arguments);
+    va_end(arguments);
+    char **line = bsearch(key, lines, count, sizeof *lines, compare);
+    return line ? *line + strlen(*line) + 1 : NULL;
+}
+
+static int copy(const char *value, char *to, unsigned size)
+{
+    if (!value)
+        return NOT_SUPPORTED;
+    snprintf(to, size, "%s", value);
+    return SUCCESS;
+}
+
+static int number(const char *value, unsigned *to)
+{
+    if (!value)
+        return NOT_SUPPORTED;
+    *to = strtoul(value, NULL, 10);
+    return SUCCESS;
+}
+
+/* --- failures ---------------------------------------------------------------------------------------------------- */
+
+/* Do what the machine file says of a call: return an error, never return, or end the process. */
+static int enter(const char *function, int gpu)
+{
+    refresh();
+    for (unsigned i = 0;; i++) {
+        const char *rule = get("failure.%u", i); /* "effect call gpu error" */
+        char effect[16], call[128], plain[128];
+        int whose, error;
+        if (!rule)
+            return SUCCESS;
+        sscanf(rule, "%15s %127s %d %d", effect, call, &whose, &error);
+        snprintf(plain, sizeof plain, "%s", function);
+        if (strstr(plain, "_v"))
+            *strstr(plain, "_v") = 0;
+        if (whose != gpu || (fnmatch(call, function, 0) && fnmatch(call, plain, 0)))
+            continue;
+        if (*effect == 'e')
+            return error;
+        while (*effect == 'h')
+            pause();
+        prctl(PR_SET_DUMPABLE, 0);
+        raise(SIGSEGV);
+    }
+}
+
+/* Begin a function about GPU `gpu`, or about none. */
+#define ENTER(gpu)                                 \
+    do {                                           \
+        int failed = enter(__func__, (gpu));       \
+        if (failed)                                \
+            return failed;                         \
+        if (!initialized)                          \
+            return UNINITIALIZED;                  \
+    } while (0)
+
+/* --- handles ----------------------------------------------------------------------------------------------------- */
+
+static int is_mig(uintptr_t handle) { return handle >= MIG && handle < INSTANCE; }
+static int slot(uintptr_t handle) { return handle & 0xff; }
+static int gpu(uintptr_t handle)
+{
+    return handle >= INSTANCE ? (handle - INSTANCE) >> 8 : handle >= MIG ? (handle - MIG) >> 8 : handle - DEVICE;
+}
+
+/* --- the library and the driver ---------------------------------------------------------------------------------- */
+
+const char *nvmlErrorString(int error)
+{
+    static char said[32];
+    snprintf(said, sizeof said, "error %d", error);
+    return said;
+}
+
+static int open_node(const char *node)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s%s", get("root"), node);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static int loaded(void)
+{
+    char path[4200], *version;
+    snprintf(path, sizeof path, "%s/proc/driver/nvidia/version", get("root"));
+    if (!(version = slurp(path)))
+        return DRIVER_NOT_LOADED;
+    int same = strstr(version, get("driver")) != NULL;
+    free(version);
+    return same ? SUCCESS : LIB_RM_VERSION_MISMATCH;
+}
+
+int nvmlInitWithFlags(unsigned flags)
+{
+    int failed = enter("nvmlInit_v2", NOBODY);
+    if (!failed)
+        failed = enter(__func__, NOBODY);
+    if (!failed)
+        failed = loaded();
+    if (failed)
+        return failed;
+    (void)flags;
+    control = open_node("/dev/nvidiactl");
+    snprintf(initial, sizeof initial, "%s", get("count"));
+    initialized = 1;
+    return SUCCESS;
+}
+
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+
+int nvmlShutdown(void)
+{
+    close(control);
+    for (unsigned i = 0; i < MOST; i++)
+        if (nodes[i])
+            close(nodes[i]), nodes[i] = 0;
+    initialized = 0;
+    return SUCCESS;
+}
+
+int nvmlSystemGetDriverVersion(char *version, unsigned size)
+{
+    ENTER(NOBODY);
+    return copy(get("driver"), version, size);
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(unsigned *version)
+{
+    ENTER(NOBODY);
+    return number(get("cuda"), version);
+}
+
+/* --- GPUs -------------------------------------------------------------------------------------------------------- */
+
+int nvmlDeviceGetCount_v2(unsigned *number_of_gpus) /* as at the start: NVML sees no GPU come */
+{
+    ENTER(NOBODY);
+    return number(initial, number_of_gpus);
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, uintptr_t *handle)
+{
+    ENTER((int)index);
+    const char *minor = get("gpu.%u.minor", index);
+    char node[64];
+    if (index >= strtoul(initial, NULL, 10))
+        return INVALID_ARGUMENT;
+    if (minor && !nodes[index]) {
+        snprintf(node, sizeof node, "/dev/nvidia%s", minor);
+        nodes[index] = open_node(node);
+    }
+    *handle = DEVICE + index;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUUID(uintptr_t device, char *uuid, unsigned size)
+{
+    ENTER(gpu(device));
+    const char *value = is_mig(device) ? get("gpu.%d.mig.%d.uuid", gpu(device), slot(device))
+                                       : get("gpu.%d.uuid", gpu(device));
+    return copy(value, uuid, size);
+}
+
+int nvmlDeviceGetName(uintptr_t device, char *name, unsigned size)
+{
+    ENTER(gpu(device));
+    return copy(get("gpu.%d.name", gpu(device)), name, size);
+}
+
+int nvmlDeviceGetMinorNumber(uintptr_t device, unsigned *minor)
+{
+    ENTER(gpu(device));
+    return number(get("gpu.%d.minor", gpu(device)), minor);
+}
+
+int nvmlDeviceGetMemoryInfo(uintptr_t device, Memory *memory)
+{
+    ENTER(gpu(device));
+    const char *total = get("gpu.%d.memory", gpu(device));
+    if (!total)
+        return NOT_SUPPORTED;
+    memory->total = strtoull(total, NULL, 10);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCudaComputeCapability(uintptr_t device, int *major, int *minor)
+{
+    ENTER(gpu(device));
+    const char *capability = get("gpu.%d.capability", gpu(device));
+    return capability && sscanf(capability, "%d.%d", major, minor) == 2 ? SUCCESS : NOT_SUPPORTED;
+}
+
+static int place(const char *address, Pci *pci)
+{
+    if (!address || sscanf(address, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device) != 3)
+        return NOT_SUPPORTED;
+    snprintf(pci->address, sizeof pci->address, "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->device);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPciInfo_v3(uintptr_t device, Pci *pci)
+{
+    ENTER(gpu(device));
+    return place(get("gpu.%d.pci", gpu(device)), pci);
+}
+
+/* --- how they are joined ----------------------------------------------------------------------------------------- */
+
+int nvmlDeviceGetNvLinkState(uintptr_t device, unsigned link, unsigned *active)
+{
+    ENTER(gpu(device));
+    if (!get("gpu.%d.link.0", gpu(device)))
+        return NOT_SUPPORTED;
+    *active = 1;
+    return get("gpu.%d.link.%u", gpu(device), link) ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(uintptr_t device, unsigned link, unsigned *type)
+{
+    ENTER(gpu(device));
+    const char *peer = get("gpu.%d.link.%u", gpu(device), link);
+    *type = peer && !strcmp(peer, "nvswitch") ? 2 : 0;
+    return peer ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(uintptr_t device, unsigned link, Pci *pci)
+{
+    ENTER(gpu(device));
+    return place(get("gpu.%d.link.%u", gpu(device), link), pci);
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(uintptr_t one, uintptr_t other, unsigned *level)
+{
+    ENTER(gpu(one));
+    return number(get("gpu.%d.distance.%d", gpu(one), gpu(other)), level);
+}
+
+/* --- MIG --------------------------------------------------------------------------------------------------------- */
+
+int nvmlDeviceGetMigMode(uintptr_t device, unsigned *current, unsigned *pending)
+{
+    ENTER(gpu(device));
+    *pending = 0;
+    return number(get("gpu.%d.mig", gpu(device)), current);
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(uintptr_t device, unsigned *most)
+{
+    ENTER(gpu(device));
+    *most = 7;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(uintptr_t device, unsigned index, uintptr_t *mig)
+{
+    ENTER(gpu(device));
+    *mig = MIG + (gpu(device) << 8) + index;
+    return get("gpu.%d.mig.%u.uuid", gpu(device), index) ? SUCCESS : NOT_FOUND;
+}
+
+int nvmlDeviceGetGpuInstanceId(uintptr_t mig, unsigned *id)
+{
+    ENTER(gpu(mig));
+    return number(get("gpu.%d.mig.%d.gi", gpu(mig), slot(mig)), id);
+}
+
+int nvmlDeviceGetComputeInstanceId(uintptr_t mig, unsigned *id)
+{
+    ENTER(gpu(mig));
+    return number(get("gpu.%d.mig.%d.ci", gpu(mig), slot(mig)), id);
+}
+
+int nvmlDeviceGetAttributes_v2(uintptr_t mig, Attributes *attributes)
+{
+    ENTER(gpu(mig));
+    const char *value = get("gpu.%d.mig.%d.attributes", gpu(mig), slot(mig)); /* "gpu slices, compute slices, MiB" */
+    if (!value)
+        return NOT_SUPPORTED;
+    sscanf(value, "%u %u %llu", &attributes->gpu_slices, &attributes->compute_slices, &attributes->memory);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstanceById(uintptr_t device, unsigned id, uintptr_t *instance)
+{
+    ENTER(gpu(device));
+    *instance = INSTANCE + (gpu(device) << 8) + id;
+    return get("gpu.%d.gi.%u", gpu(device), id) ? SUCCESS : NOT_FOUND;
+}
+
+/* A profile's id is not the constant that asks for it: 40 minus that, here. */
+int nvmlGpuInstanceGetInfo(uintptr_t instance, InstanceInfo *info)
+{
+    ENTER(gpu(instance));
+    unsigned profile;
+    int failed = number(get("gpu.%d.gi.%d", gpu(instance), slot(instance)), &profile);
+    *info = (InstanceInfo){.device = DEVICE + gpu(instance), .id = slot(instance), .profile = 40 - profile};
+    return failed;
+}
+
+int nvmlDeviceGetGpuInstanceProfileInfo(uintptr_t device, unsigned profile, Profile *info)
+{
+    ENTER(gpu(device));
+    info->id = 40 - profile;
+    return profile < 18 ? SUCCESS : INVALID_ARGUMENT;
+}
+
+/* --- events ------------------------------------------------------------------------------------------------------ */
+
+int nvmlEventSetCreate(uintptr_t *set)
+{
+    char path[4200];
+    ENTER(NOBODY);
+    snprintf(path, sizeof path, "%s/events", folder);
+    events = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    memset(registered, 0, sizeof registered);
+    *set = SET;
+    return SUCCESS;
+}
+
+int nvmlEventSetFree(uintptr_t set)
+{
+    (void)set;
+    ENTER(NOBODY);
+    close(events);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetSupportedEventTypes(uintptr_t device, unsigned long long *types)
+{
+    ENTER(gpu(device));
+    *types = 0x8 | 0x2 | 0x4;
+    return SUCCESS;
+}
+
+int nvmlDeviceRegisterEvents(uintptr_t device, unsigned long long types, uintptr_t set)
+{
+    ENTER(gpu(device));
+    (void)set;
+    registered[gpu(device)] |= types;
+    return SUCCESS;
+}
+
+int nvmlEventSetWait_v2(uintptr_t set, Event *event, unsigned milliseconds)
+{
+    ENTER(NOBODY);
+    struct pollfd ready = {.fd = events, .events = POLLIN};
+    unsigned long long record[3];
+    (void)set;
+    while (poll(&ready, 1, milliseconds) == 1 && read(events, record, sizeof record) == sizeof record)
+        if (record[0] < MOST && registered[record[0]] & record[1]) {
+            *event = (Event){DEVICE + record[0], record[1], record[2], ~0u, ~0u};
+            return SUCCESS;
+        }
+    return TIMEOUT;
+}

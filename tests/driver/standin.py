@@ -1,0 +1,170 @@
+"""A machine that only its driver knows: the stand-in for libnvidia-ml.so.1, and the files that a kernel driver shows.
+
+`StandIn` makes a machine file's machine look real from below: a library that answers NVML's calls, and a tree with
+/sys, /proc and /dev. It can be described anew while a driver's process uses it.
+"""
+
+import hashlib
+import os
+import re
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import copy2, rmtree
+
+from gpuplane.hardware.driver.errors import ERRORS
+from gpuplane.hardware.driver.library import SONAME
+from gpuplane.model.machine import Failure, Gpu, Machine, MachineFile, MigDevice
+
+SOURCE = Path(__file__).parent / "nvml" / "standin.c"
+LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
+PROFILES = {  # (slices, what its name says beyond its sizes) → NVML_GPU_INSTANCE_PROFILE_*
+    **{(slices, ""): profile for profile, slices in enumerate((1, 2, 3, 4, 7))},
+    (1, "+me"): 7,
+    (2, "+me"): 8,
+    (1, "+gfx"): 10,
+    (2, "+gfx"): 11,
+    (4, "+gfx"): 12,
+    (1, "-me"): 13,
+    (2, "-me"): 14,
+    (1, "+me.all"): 15,
+    (2, "+me.all"): 16,
+}
+XID = 0x8  # nvmlEventTypeXidCriticalError
+
+
+def build(folder: Path) -> Path:
+    """The compiled library, in a folder that keeps it for the next time. Raises CalledProcessError."""
+    library = folder / f"standin-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}.so"
+    if not library.exists():
+        fresh = library.with_suffix(f".{os.getpid()}")
+        flags = ["-O1", "-shared", "-fPIC", f"-Wl,-soname,{SONAME}"]
+        subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", *flags, "-o", fresh, SOURCE, "-ldl"], check=True)
+        fresh.replace(library)
+    return library
+
+
+class StandIn:
+    """A driver in a folder: `library`, and `root`, which holds /sys, /proc and /dev."""
+
+    def __init__(self, folder: Path, compiled: Path) -> None:
+        self.folder, self.root = folder / "driver", folder / "root"
+        self.library = self.folder / SONAME
+        self.folder.mkdir(parents=True)
+        copy2(compiled, self.library)
+        os.mkfifo(self.folder / "events")
+
+    def describe(self, machine: Machine) -> None:
+        """Be this machine from now on, failures of a machine file included."""
+        self._write_tree(machine)
+        lines = sorted((key, value) for key, value in _flat(machine, self.root) if value != "")
+        fresh = self.folder / "machine.new"
+        fresh.write_text("".join(f"{key}={value}\n" for key, value in lines))
+        fresh.replace(self.folder / "machine")
+
+    def unload(self) -> None:
+        """Take the kernel driver away."""
+        (self.root / "proc/driver/nvidia/version").unlink()
+
+    def load(self, version: str) -> None:
+        """Have the kernel driver be of this version, whatever the library is."""
+        text = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build  (root@builder)\n"
+        self._write("proc/driver/nvidia/version", text)
+
+    def happen(self, gpu: int, data: int, kind: int = XID) -> None:
+        """Let an event befall a GPU: by default an XID."""
+        with (self.folder / "events").open("r+b", buffering=0) as pipe:
+            pipe.write(struct.pack("<QQQ", gpu, kind, data))
+
+    def _write(self, path: str, text: str = "") -> None:
+        file = self.root / path.removeprefix("/")
+        if not file.exists() or file.read_text() != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            fresh = file.with_name(f".{file.name}")
+            fresh.write_text(text)
+            fresh.replace(file)
+
+    def _keep(self, folder: str, names: set[str]) -> None:
+        for each in (self.root / folder).glob("*"):
+            if each.name not in names:
+                rmtree(each)
+
+    def _write_tree(self, machine: Machine) -> None:
+        self.load(machine.driver.version if machine.driver else "")
+        gpus = machine.gpus or ()
+        wanted = {*machine.nodes, *(node for gpu in gpus for node in gpu.nodes)}
+        for node in wanted:
+            self._write(node)
+        for path in self.root.glob("dev/**/*"):
+            if path.is_file() and f"/{path.relative_to(self.root)}" not in wanted:
+                path.unlink()
+        self._keep("sys/bus/pci/devices", {*machine.switches, *(gpu.pci for gpu in gpus)})
+        self._keep("proc/driver/nvidia/gpus", {gpu.pci for gpu in gpus})
+        for pci in machine.switches:
+            self._write(f"sys/bus/pci/devices/{pci}/vendor", "0x10de\n")
+            self._write(f"sys/bus/pci/devices/{pci}/class", "0x068000\n")
+        for gpu in gpus:
+            self._write(f"sys/bus/pci/devices/{gpu.pci}/numa_node", f"{-1 if gpu.numa is None else gpu.numa}\n")
+            self._write(f"proc/driver/nvidia/gpus/{gpu.pci}/information", _information(gpu))
+        self._write("proc/driver/nvidia-caps/mig-minors", "".join(_minors(gpus)))
+
+
+def _information(gpu: Gpu) -> str:
+    return (
+        f"Model: \t\t {gpu.model}\nIRQ:   \t\t 120\nGPU UUID: \t {gpu.uuid}\nBus Type: \t PCIe\n"
+        f"Bus Location: \t {gpu.pci}\nDevice Minor: \t {gpu.minor}\n"
+    )
+
+
+def _minors(gpus: tuple[Gpu, ...]) -> Iterator[str]:
+    for gpu in gpus:
+        for mig in gpu.mig.devices if gpu.mig else ():
+            instance = f"gpu{gpu.minor}/gi{mig.gpu_instance}"
+            for path, node in zip(("access", f"ci{mig.compute_instance}/access"), mig.nodes, strict=False):
+                yield f"{instance}/{path} {node.removeprefix('/dev/nvidia-caps/nvidia-cap')}\n"
+
+
+def _flat(machine: Machine, root: Path) -> Iterator[tuple[str, str | int]]:
+    """A machine as the keys and values that the library reads."""
+    driver, gpus = machine.driver, machine.gpus or ()
+    yield "root", str(root)
+    yield "count", len(gpus)
+    if driver is not None:
+        major, _, minor = (driver.cuda or "0.0").partition(".")
+        yield "driver", driver.version
+        yield "cuda", int(major) * 1000 + int(minor) * 10
+    indices = {gpu.pci: gpu.index for gpu in gpus}
+    for gpu in gpus:
+        yield from ((f"gpu.{gpu.index}.{key}", value) for key, value in _gpu(gpu, indices))
+    for number, failure in enumerate(machine.failures if isinstance(machine, MachineFile) else ()):
+        yield f"failure.{number}", _failure(failure)
+
+
+def _gpu(gpu: Gpu, indices: dict[str, int]) -> Iterator[tuple[str, str | int]]:
+    yield from (("uuid", gpu.uuid), ("name", gpu.model), ("pci", gpu.pci), ("capability", gpu.compute_capability))
+    yield "minor", "" if gpu.minor is None else gpu.minor
+    yield "memory", gpu.memory_mib << 20 if gpu.memory_mib else ""
+    peers = [link.peer for link in gpu.links for _ in range(link.lanes)]
+    yield from ((f"link.{number}", peer) for number, peer in enumerate(peers))
+    yield from ((f"distance.{indices[pci]}", LEVELS[far]) for pci, far in gpu.distances.items() if pci in indices)
+    if gpu.mig is not None:
+        yield "mig", int(gpu.mig.enabled)
+        for mig in gpu.mig.devices:
+            yield from _mig(mig)
+
+
+def _mig(mig: MigDevice) -> Iterator[tuple[str, str | int]]:
+    parts = re.fullmatch(r"(?:(\d+)c\.)?(\d+)g\.\d+gb(.*)", mig.profile)
+    assert parts, mig.profile
+    slices = int(parts[2])
+    yield f"mig.{mig.slot}.uuid", mig.uuid
+    yield f"mig.{mig.slot}.gi", mig.gpu_instance
+    yield f"mig.{mig.slot}.ci", mig.compute_instance
+    yield f"mig.{mig.slot}.attributes", f"{slices} {parts[1] or slices} {mig.memory_mib}"
+    yield f"gi.{mig.gpu_instance}", PROFILES[slices, parts[3]]
+
+
+def _failure(failure: Failure) -> str:
+    gpu = -1 if failure.gpu is None else failure.gpu
+    return f"{failure.effect} {failure.call} {gpu} {ERRORS[failure.error][0]}"

@@ -1,0 +1,63 @@
+"""A driver as an agent sees it: facts go into a real node, and what is waited for is a snapshot."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from gpuplane.agent.node import Node
+from gpuplane.hardware.nvidia import Nvidia
+from gpuplane.model.facts import Fact, Stood
+from gpuplane.model.machine import Gpu
+from gpuplane.model.snapshot import Snapshot
+from tests.driver.standin import StandIn
+
+DEADLINE = 20.0
+
+
+class Watched:
+    """A node that hears nothing but one driver. `facts` are all that it was told."""
+
+    def __init__(self, hardware: Nvidia) -> None:
+        self.hardware, self.node, self.facts = hardware, Node(Snapshot()), list[Fact]()
+
+    async def watch(self) -> None:
+        """Take facts, for ever."""
+        async for fact in self.hardware.facts():
+            self.facts.append(fact)
+            self.node.tell(fact)
+
+    async def until(self, ready: Callable[["Watched"], bool]) -> None:
+        """Wait for it; fails with what stands instead."""
+        assert await self.node.until(lambda _: ready(self), DEADLINE), (self.driver(), self.codes(), self.gpus())
+
+    def gpus(self) -> tuple[Gpu, ...] | None:
+        """The GPUs of the newest snapshot."""
+        return self.node.snapshot.machine.gpus if self.node.snapshot.machine else None
+
+    def codes(self) -> list[list[str]]:
+        """The codes of each GPU's faults."""
+        return [[fault.code for fault in gpu.faults] for gpu in self.gpus() or ()]
+
+    def driver(self) -> tuple[str, str]:
+        """How the driver stands: (standing, reason)."""
+        condition = self.node.snapshot.conditions.get("driver")
+        return (condition.standing, condition.reason) if condition else ("", "")
+
+    def starts(self) -> int:
+        """How many processes were started, as far as they said how the driver stands."""
+        return sum(isinstance(fact, Stood) for fact in self.facts)
+
+
+@asynccontextmanager
+async def watched(standin: StandIn, **settings: Any) -> AsyncIterator[Watched]:
+    """The stand-in's machine as an agent sees it, with deadlines for tests."""
+    quick: dict[str, Any] = {"library": standin.library, "poll": 0.05, "deadline": 0.8, "rest": (0.05, 0.4)}
+    watch = Watched(Nvidia(root=standin.root, **(quick | settings)))
+    task = asyncio.create_task(watch.watch())
+    try:
+        yield watch
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await watch.hardware.release()

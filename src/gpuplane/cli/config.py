@@ -13,9 +13,9 @@ from gpuplane.core.config.flags import FLAGS
 from gpuplane.core.config.given import texts
 from gpuplane.core.config.reference import reference
 from gpuplane.core.config.resolve import Resolved, trace
-from gpuplane.core.strict import Invalid, load
+from gpuplane.core.strict import Invalid
+from gpuplane.hardware import machinefile
 from gpuplane.hardware.profiles import Unknown, find
-from gpuplane.model.machine import MachineFile
 from gpuplane.model.value import Value
 
 
@@ -78,7 +78,7 @@ def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) 
     try:
         described = find(machine)
         resolved = _resolve(file, _said(parameters))
-        explanation = explain(load(_read(described), MachineFile, str(described)), resolved)
+        explanation = explain(machinefile.read(_read(described), str(described)), resolved)
     except Unknown as error:
         raise _Unreadable(str(error)) from None
     except Invalid as invalid:

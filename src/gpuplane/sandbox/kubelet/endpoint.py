@@ -31,10 +31,12 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Endpoint:
-    """A plugin's server as kubelet sees it. Every call is entered in the trace."""
+    """A plugin's server as kubelet sees it. `trace` is told every call."""
 
-    def __init__(self, resource: str, socket: Path, trace: list[Call], pre_start: float = PRE_START) -> None:
-        self.resource, self.socket, self.trace, self._pre_start = resource, socket, trace, pre_start
+    def __init__(
+        self, resource: str, socket: Path, trace: Callable[[Call], None], pre_start: float = PRE_START
+    ) -> None:
+        self.resource, self.socket, self._trace, self._pre_start = resource, socket, trace, pre_start
         self._channel = grpc.aio.insecure_channel(address(socket), [("grpc.use_local_subchannel_pool", 1)])
         self._plugin = DevicePluginStub(self._channel)
         self.options = pb.DevicePluginOptions()
@@ -46,7 +48,7 @@ class Endpoint:
                 await self._channel.channel_ready()
         except TimeoutError:
             raise Refusal("failed to dial device plugin: context deadline exceeded") from None
-        self.enter("GetDevicePluginOptions")
+        self._enter("GetDevicePluginOptions")
         try:
             self.options = await self._call(lambda: self._plugin.GetDevicePluginOptions(pb.Empty()))
         except Refusal as refusal:
@@ -58,7 +60,7 @@ class Endpoint:
 
     async def lists(self) -> AsyncGenerator[pb.ListAndWatchResponse, None]:
         """What the plugin lists, until the stream ends, whatever ends it."""
-        self.enter("ListAndWatch")
+        self._enter("ListAndWatch")
         stream = self._plugin.ListAndWatch(pb.Empty())
         try:
             async for response in stream:
@@ -67,12 +69,13 @@ class Endpoint:
             pass
         finally:
             stream.cancel()
+            self._enter("ListAndWatch ended")
 
     async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
         """The plugin's advice; no advice where it gives none. Raises Refusal."""
         if not self.options.get_preferred_allocation_available:
             return []
-        self.enter("GetPreferredAllocation", available, must, size)
+        self._enter("GetPreferredAllocation", available, must, size)
         one = pb.ContainerPreferredAllocationRequest(
             available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
         )
@@ -85,7 +88,7 @@ class Endpoint:
 
     async def allocate(self, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
         """One container's devices, given out. Raises Refusal."""
-        self.enter("Allocate", ids)
+        self._enter("Allocate", ids)
         request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
         answer = await self._call(lambda: self._plugin.Allocate(request))
         if not answer.container_responses:
@@ -96,18 +99,15 @@ class Endpoint:
         """Right before a container is created, where the plugin wants it. Raises Refusal."""
         if not self.options.pre_start_required:
             return
-        self.enter("PreStartContainer", ids)
+        self._enter("PreStartContainer", ids)
         request = pb.PreStartContainerRequest(devices_ids=ids)
         try:
             await self._call(lambda: self._plugin.PreStartContainer(request, timeout=self._pre_start))
         except Refusal as refusal:
             raise Refusal(f"device plugin PreStartContainer rpc failed with err: {refusal}") from None
 
-    def enter(
-        self, method: str, ids: Sequence[str] = (), must: Sequence[str] = (), size: int = 0, error: str = ""
-    ) -> None:
-        """Enter a call in the trace."""
-        self.trace.append(Call(method, self.resource, tuple(ids), tuple(must), size, error))
+    def _enter(self, method: str, ids: Sequence[str] = (), must: Sequence[str] = (), size: int = 0) -> None:
+        self._trace(Call(method, self.resource, tuple(ids), tuple(must), size))
 
     async def _call(self, call: Callable[[], Awaitable[R]]) -> R:
         try:

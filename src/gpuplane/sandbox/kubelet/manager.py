@@ -15,7 +15,7 @@ from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet import checkpoint
 from gpuplane.sandbox.kubelet.devices import Devices, Place, Refusal, shuffled
-from gpuplane.sandbox.kubelet.endpoint import PRE_START, Endpoint
+from gpuplane.sandbox.kubelet.endpoint import PRE_START, Call, Endpoint
 from gpuplane.sandbox.kubelet.pods import Container
 
 Answers = dict[str, pb.ContainerAllocateResponse]
@@ -38,7 +38,7 @@ class DeviceManager:
         self, directory: Path, active: Callable[[], Collection[str]], changes: Changes, policy: Policy
     ) -> None:
         self.directory, self.changes, self.policy, self._active = directory, changes, policy, active
-        self.devices, self.endpoints = Devices(), dict[str, Endpoint]()
+        self.devices, self.endpoints, self.trace = Devices(), dict[str, Endpoint](), list[Call]()
         self._random = random.Random(policy.seed)  # noqa: S311
 
     def recall(self) -> None:
@@ -50,6 +50,11 @@ class DeviceManager:
             self.devices = Devices()
         for resource in self.devices.resources:
             self.devices.disconnected(resource, self.policy.now())
+        self.changes.notify()
+
+    def enter(self, call: Call) -> None:
+        """Enter a call in the trace."""
+        self.trace.append(call)
         self.changes.notify()
 
     # what plugins say

@@ -41,21 +41,20 @@ class Mood(msgspec.Struct):
 class Registration(RegistrationServicer):
     """Registers plugins with a device manager, and follows their lists."""
 
-    def __init__(self, manager: DeviceManager, trace: list[Call], dial: float) -> None:
-        self.manager, self.trace, self.dial, self.mood = manager, trace, dial, Mood()
+    def __init__(self, manager: DeviceManager, dial: float) -> None:
+        self.manager, self.dial, self.mood = manager, dial, Mood()
         self._clients: dict[str, Endpoint] = {}
         self._streams: set[asyncio.Task[None]] = set()
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.Empty:
-        self.trace.append(Call("Register", request.resource_name))
+        self.manager.enter(Call("Register", request.resource_name))
         await asyncio.sleep(self.mood.delay)
         try:
             if problem := self.mood.refuses or unacceptable(request):
                 raise Refusal(problem)
             endpoint = await self._connect(request)
         except Refusal as refusal:
-            self.trace.append(Call("Register failed", request.resource_name, error=str(refusal)))
-            self.manager.changes.notify()
+            self.manager.enter(Call("Register failed", request.resource_name, error=str(refusal)))
             await context.abort(grpc.StatusCode.UNKNOWN, str(refusal))
         if self.mood.opens:
             stream = asyncio.create_task(self._follow(endpoint))
@@ -65,7 +64,7 @@ class Registration(RegistrationServicer):
 
     async def _connect(self, request: pb.RegisterRequest) -> Endpoint:
         socket = Path(os.path.normpath(f"{self.manager.directory}/{request.endpoint}"))
-        endpoint = Endpoint(request.resource_name, socket, self.trace, self.manager.policy.pre_start)
+        endpoint = Endpoint(request.resource_name, socket, self.manager.enter, self.manager.policy.pre_start)
         self._clients[endpoint.resource] = endpoint
         try:
             await endpoint.connect(self.dial)
@@ -84,7 +83,6 @@ class Registration(RegistrationServicer):
                         await self.manager.changes.next()
                     self.manager.listed(endpoint.resource, response)
         finally:
-            endpoint.enter("ListAndWatch ended")
             await endpoint.close()
             await self._disconnect(endpoint.resource)
 

@@ -54,12 +54,12 @@ class Kubelet:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.root, self.sync = root, sync
-        self.trace, self.changes = list[Call](), Changes()
+        self.changes = Changes()
         self.workers = PodWorkers(self.changes, retry)
         policy = Policy(seed, numa, pre_start, now)
         self.manager = DeviceManager(root / "device-plugins", self.workers.active, self.changes, policy)
         self.workers.manager = self.manager
-        self.registration = Registration(self.manager, self.trace, dial)
+        self.registration = Registration(self.manager, dial)
         self._node: dict[str, tuple[int, int]] = {}
         self._syncing: asyncio.Task[None] | None = None
         self._server: grpc.aio.Server | None = None
@@ -68,6 +68,11 @@ class Kubelet:
     def devices(self) -> Devices:
         """The device manager's books."""
         return self.manager.devices
+
+    @property
+    def trace(self) -> list[Call]:
+        """Every call between kubelet and plugins, in order."""
+        return self.manager.trace
 
     @property
     def pods(self) -> Mapping[str, Running]:
@@ -109,8 +114,7 @@ class Kubelet:
         self.manager.recall()
         self._server = await self._serve(plugins, resources)
         self.workers.take_up()
-        if self.sync:
-            self._syncing = asyncio.create_task(self._keep_in_sync())
+        self._syncing = asyncio.create_task(self._keep_in_sync())
         self.changes.notify()
 
     async def stop(self) -> None:
@@ -221,8 +225,11 @@ class Kubelet:
     async def _keep_in_sync(self) -> None:
         while True:
             self._publish()
-            self.changes.notify()
-            await asyncio.sleep(self.sync)
+            if self.sync:
+                self.changes.notify()
+                await asyncio.sleep(self.sync)
+            else:
+                await self.changes.next()
 
     # waiting
 

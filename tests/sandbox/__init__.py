@@ -1,0 +1,1 @@
+"""Tests of the sandbox: a package, since they share a plugin by script."""

@@ -1,0 +1,16 @@
+"""What the tests of the sandbox share."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A short path: a socket's has 107 bytes."""
+    root = Path(tempfile.mkdtemp(prefix="gp"))
+    yield root
+    shutil.rmtree(root)

@@ -123,8 +123,8 @@ class World:
     async def settled(self) -> None:
         """Kubelet comes to show the offer. Raises AssertionError with both, and the history.
 
-        A resource that is no longer offered is not shown either, but for one whose stream was lost before its last list:
-        that kubelet itself keeps for five minutes, with nothing to allocate.
+        A resource that is no longer offered is not shown either, but for one whose stream was lost before its last
+        list: that kubelet itself keeps for five minutes, with nothing to allocate.
         """
 
         def shown() -> bool:

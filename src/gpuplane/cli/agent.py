@@ -15,6 +15,8 @@ from pathlib import Path
 from gpuplane.agent.configure import Source
 from gpuplane.agent.main import Options, run
 from gpuplane.core.config.given import add_flags, option, texts
+from gpuplane.core.config.resolve import resolve
+from gpuplane.core.strict import Invalid
 from gpuplane.hardware import Hardware
 from gpuplane.hardware.described import Described
 from gpuplane.hardware.profiles import Unknown, find
@@ -30,9 +32,10 @@ def main(argv: list[str]) -> int:
     flags, environment = texts(vars(arguments)), os.environ
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
     try:
+        resolve(None, "the command line", flags, environment)  # the file may get better, these do not
         options = _options(arguments, flags, environment)
         hardware = _hardware(arguments.machine, Path(option("driver-root-ctr-path", flags, environment)))
-    except (Unknown, ValueError) as error:
+    except (Invalid, Unknown, ValueError) as error:
         parser.error(str(error))
     asyncio.run(run(options, hardware))
     return 0
@@ -65,7 +68,9 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
     def said(name: str) -> str:
         return option(name, flags, environment)
 
-    socket = Path(said("kubelet-socket"))
+    socket = said("kubelet-socket")
+    if not socket and not arguments.kubelet_root:
+        raise ValueError("an empty --kubelet-socket names no kubelet: leave it out, or give --kubelet-root")
     config = said("config-file") or said("config-file-srcdir")
     source = Source(
         path=Path(config) if config else None,
@@ -77,7 +82,7 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
         environment=dict(environment),
     )
     return Options(
-        kubelet_root=arguments.kubelet_root or socket.parent.parent,
+        kubelet_root=arguments.kubelet_root or Path(socket).parent.parent,
         state_dir=arguments.state_dir,
         config=source,
         node_name=said("node-name"),

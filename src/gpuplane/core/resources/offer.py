@@ -90,6 +90,8 @@ def _withhold(resource: Resource, held: Mapping[tuple[str, str], str]) -> Resour
 
 def _waiting(snapshot: Snapshot) -> str:
     driver, config = snapshot.conditions.get("driver"), snapshot.conditions.get("config")
+    if snapshot.machine is None and (why := health.released(snapshot)):
+        return f"the driver is let go of: {why}"
     if snapshot.machine is None:
         return "the machine has not been looked at yet" + (f": {driver.reason}" if driver else "")
     if snapshot.machine.gpus is None:

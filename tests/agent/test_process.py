@@ -1,0 +1,273 @@
+"""The agent as its users run it: a process with a command line, on real sockets, through bad input and bad days."""
+
+import asyncio
+import json
+import socket
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuplane.sandbox.agent import Agent
+from gpuplane.sandbox.apiserver.server import ApiServer
+from gpuplane.sandbox.kubelet import Kubelet, Rejected, pod
+
+GPU = "nvidia.com/gpu"
+CONFIG = "nvidia.com/device-plugin.config"
+MACHINE = "gpus:\n" + "".join(f"- {{index: {i}, uuid: GPU-{i}, model: NVIDIA A100}}\n" for i in range(4))
+
+
+class Place:
+    """A directory with a machine file and a configuration, and the command line that uses them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.machine, self.config = root, root / "machine.yaml", root / "config.yaml"
+        self.kubelet, self.state = root / "k", root / "s"
+        self.machine.write_text(MACHINE)
+        self.config.write_text("version: v1\n")
+
+    def agent(self, *more: object, **environment: str) -> Agent:
+        """An agent here."""
+        return Agent(
+            "--machine", self.machine, "--config", self.config, "--kubelet-root", self.kubelet,
+            "--state-dir", self.state, *more, environment=environment,
+        )  # fmt: skip
+
+    def edit(self, path: Path, text: str) -> None:
+        """Replace a file as a ConfigMap or an editor does."""
+        aside = path.with_suffix(".new")
+        aside.write_text(text)
+        aside.replace(path)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+async def gpuplane(*arguments: object) -> tuple[int, str]:
+    """(exit status, output) of a command."""
+    import sys
+
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gpuplane", *map(str, arguments),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    async with asyncio.timeout(20):
+        output, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, output.decode()
+
+
+async def test_a_bad_edit_leaves_the_last_good_configuration_in_force(place: Place) -> None:
+    """The mistake is said with file and line, nothing else changes, and a good edit is taken up live."""
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
+        await kubelet.until_capacity(GPU, 4, 4)
+        place.edit(place.config, "version: v1\nflags: {migStrategie: none}\n")
+        assert "config.yaml:2" in await agent.until_says("migStrategie")
+        assert kubelet.capacity(GPU) == (4, 4)
+
+        place.edit(place.config, 'resources: {gpus: [{pattern: "*A100", name: a100}]}\n')
+        await kubelet.until_capacity("nvidia.com/a100", 4, 4)
+        await kubelet.until_capacity(GPU, 0, 0)
+
+
+async def test_a_bad_machine_file_leaves_the_last_look_in_force(place: Place) -> None:
+    """Two GPUs with one UUID are refused with the line; what was seen before stays offered."""
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
+        await kubelet.until_capacity(GPU, 4, 4)
+        place.edit(place.machine, MACHINE.replace("GPU-3", "GPU-2"))
+        assert "machine.yaml:5" in await agent.until_says("GPU-2")
+        assert kubelet.capacity(GPU) == (4, 4)
+
+
+async def test_a_change_of_name_waits_for_the_pod(place: Place) -> None:
+    """A GPU that a pod holds is withheld under its new name, with the pod as the reason, until the pod ends."""
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
+        await kubelet.until_capacity(GPU, 4, 4)
+        await kubelet.run(pod("old", gpu=3))
+        place.edit(place.config, 'resources: {gpus: [{pattern: "*", name: a100}]}\n')
+        await kubelet.until_capacity("nvidia.com/a100", 4, 1)
+        await agent.until_says("held by pod default/old")
+        with pytest.raises(Rejected):
+            await kubelet.run(pod("new", **{"nvidia.com/a100": 2}))
+        await kubelet.end("default/old")
+        await kubelet.until_capacity("nvidia.com/a100", 4, 4, deadline=30)
+
+
+async def test_requests_that_cannot_be_are_refused_with_the_reason(place: Place) -> None:
+    """Unknown ids, no ids and ill devices: an error that names the device, and the next request is served."""
+    async with Kubelet(place.kubelet) as kubelet, place.agent():
+        await kubelet.until_capacity(GPU, 4, 4)
+        endpoint = kubelet.manager.endpoints[GPU]
+        for ids, said in ((["GPU-9"], "unknown device 'GPU-9'"), ([], "names no device"), (["../x"], "'../x'")):
+            with pytest.raises(Exception, match=said):
+                await endpoint.allocate(ids)
+        assert (await endpoint.allocate(["GPU-1"])).envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
+
+
+async def test_a_second_agent_waits_and_takes_over(place: Place) -> None:
+    """On the same state directory it says who holds it; when that one ends, it serves."""
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as first:
+        await kubelet.until_capacity(GPU, 4, 4)
+        async with place.agent() as second:
+            assert f"process {first.process.pid}" in await second.until_says("belongs to another agent")
+            assert await first.stop() == 0
+            await kubelet.until_capacity(GPU, 4, 0)
+            await kubelet.until_capacity(GPU, 4, 4)
+
+
+async def test_an_agent_with_another_state_directory_waits_for_the_socket(place: Place) -> None:
+    """Also where nothing is shared but kubelet's directory: a socket that answers is never taken, its owner named."""
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as first:
+        await kubelet.until_capacity(GPU, 4, 4)
+        async with place.agent("--state-dir", place.root / "other") as second:
+            assert f"process {first.process.pid}" in await second.until_says("is served by")
+            assert kubelet.capacity(GPU) == (4, 4)
+
+
+async def test_a_killed_agent_remembers_what_it_promised(place: Place) -> None:
+    """A release survives SIGKILL: the next agent offers nothing for the same reason, until it is taken back."""
+    async with Kubelet(place.kubelet) as kubelet:
+        async with place.agent() as first:
+            await kubelet.until_capacity(GPU, 4, 4)
+            status, said = await gpuplane(
+                "driver", "release", "--for", "10m", "--why", "firmware", "--state-dir", place.state
+            )
+            assert (status, "firmware" in said) == (0, True)
+            await kubelet.until_capacity(GPU, 4, 0)
+            await first.kill()
+        async with place.agent() as second:
+            await second.until_says("waiting: the driver is let go of: firmware")
+            assert kubelet.capacity(GPU) == (4, 0)
+            assert (await gpuplane("driver", "take", "--state-dir", place.state))[0] == 0
+            await kubelet.until_capacity(GPU, 4, 4)
+
+
+async def test_a_state_directory_that_cannot_be_used_costs_only_the_memory(place: Place) -> None:
+    """A file stands there: said, with what it means, and the GPUs are served."""
+    place.state.write_text("not a directory")
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
+        await agent.until_says("is forgotten when it ends")
+        await kubelet.until_capacity(GPU, 4, 4)
+
+
+async def test_a_kubelet_socket_that_is_a_file_is_said_and_waited_for(place: Place) -> None:
+    """Nothing ends: the path and what to do are named, and a kubelet that comes is found."""
+    (place.kubelet / "device-plugins").mkdir(parents=True)
+    (place.kubelet / "device-plugins/kubelet.sock").write_text("")
+    async with place.agent() as agent:
+        await agent.until_says("is not a socket")
+        async with Kubelet(place.kubelet) as kubelet:
+            await kubelet.until_capacity(GPU, 4, 4, deadline=20)
+
+
+async def test_inspect_shows_who_holds_what(place: Place) -> None:
+    """For people and for machines; without an agent a clear error."""
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
+        await kubelet.until_capacity(GPU, 4, 4)
+        await kubelet.run(pod("train", gpu=2))
+        status, text = await gpuplane("inspect", "--state-dir", place.state)
+        assert (status, text.count("healthy")) == (0, 4), text
+        _, document = await gpuplane("inspect", "--json", "--state-dir", place.state)
+        assert [r["name"] for r in json.loads(document)["offer"]["resources"]] == [GPU]
+        assert stat.S_IMODE((place.state / "control.sock").stat().st_mode) == 0o600
+        await agent.stop()
+    status, text = await gpuplane("inspect", "--state-dir", place.state)
+    assert (status, "no agent answers" in text) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--machine", "dgx-a1000"), "dgx-a100"),
+        (("--metrics-address", "9410"), "HOST:PORT"),
+        (("--mig-stratgy", "single"), "unrecognized"),
+        (("--mig-strategy", "singel"), "did you mean 'single'"),
+    ],
+)
+async def test_a_command_line_that_cannot_be_is_refused_at_once(
+    place: Place, arguments: tuple[str, ...], said: str
+) -> None:
+    """Exit status 2, and the error says what there is."""
+    agent = place.agent(*arguments)
+    await agent.start()
+    async with asyncio.timeout(10):
+        assert await agent.process.wait() == 2
+    await agent.until_says(said)
+
+
+async def test_an_empty_kubelet_socket_is_refused(place: Place) -> None:
+    """NVIDIA's plugin would not register then, and nobody would know."""
+    agent = Agent("--machine", place.machine, "--kubelet-socket", "", "--state-dir", place.state)
+    await agent.start()
+    await agent.until_says("names no kubelet")
+    assert await agent.process.wait() == 2
+
+
+@asynccontextmanager
+async def cluster(place: Place, *labels: str) -> AsyncIterator[ApiServer]:
+    """An API server with our Node, and two named configurations."""
+    (place.root / "configs").mkdir()
+    (place.root / "configs/whole").write_text("version: v1\n")
+    (place.root / "configs/other").write_text('resources: {gpus: [{pattern: "*", name: other}]}\n')
+    async with ApiServer() as server:
+        (place.root / "kubeconfig").write_text(server.kubeconfig())
+        label(server, *labels)
+        yield server
+
+
+def label(server: ApiServer, *names: str, **annotations: str) -> None:
+    """Set our Node's configuration label, or take it away."""
+    metadata = {"name": "n1", "labels": {CONFIG: names[0]} if names else {}, "annotations": annotations}
+    server.put("/api/v1/nodes/n1", {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+
+
+async def test_the_label_picks_the_configuration(place: Place) -> None:
+    """A first start waits for the API server's word; the label is followed live; an unknown name changes nothing."""
+    place.config = place.root / "configs"
+    async with cluster(place, "other") as server, Kubelet(place.kubelet) as kubelet:
+        more = ("--node-name", "n1", "--kubeconfig", place.root / "kubeconfig", "--default-config", "whole")
+        async with place.agent(*more) as agent:
+            await kubelet.until_capacity("nvidia.com/other", 4, 4)
+            label(server, "whole")
+            await kubelet.until_capacity(GPU, 4, 4)
+            label(server, "wole")
+            await agent.until_says("'wole'")
+            assert kubelet.capacity(GPU) == (4, 4)
+        await server.down()
+        async with place.agent(*more):
+            await kubelet.until_capacity(GPU, 4, 4)
+    assert json.loads((place.state / "config-name.json").read_bytes())["value"] == "whole"
+
+
+async def test_a_first_start_without_the_api_server_waits_and_says_the_way_out(place: Place) -> None:
+    """It would rather advertise nothing than one thing and then another."""
+    place.config = place.root / "configs"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        async with cluster(place) as server, Kubelet(place.kubelet) as kubelet:
+            await server.down()
+            more = ("--node-name", "n1", "--kubeconfig", place.root / "kubeconfig")
+            async with place.agent(*more) as agent:
+                await agent.until_says("--config-name")
+                assert kubelet.view() == {}
+            async with place.agent(*more, "--config-name", "whole"):
+                await kubelet.until_capacity(GPU, 4, 4)
+
+
+async def test_a_nodes_annotation_releases_the_driver(place: Place) -> None:
+    """All devices are withheld for the annotation's reason until it is taken away."""
+    async with (
+        cluster(place) as server,
+        Kubelet(place.kubelet) as kubelet,
+        place.agent("--node-name", "n1", "--kubeconfig", place.root / "kubeconfig") as agent,
+    ):
+        await kubelet.until_capacity(GPU, 4, 4)
+        label(server, **{"gpuplane.io/driver-release": "new firmware"})
+        await kubelet.until_capacity(GPU, 4, 0)
+        await agent.until_says("new firmware")
+        label(server)
+        await kubelet.until_capacity(GPU, 4, 4)

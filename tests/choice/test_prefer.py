@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.choice.prefer import prefer
-from gpuplane.model.config import Config, Settings
-from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.core.resources.offer import offer
+from gpuplane.model.config import Config, Replication, Settings, Sharing
+from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Snapshot
 
 GPU = "nvidia.com/gpu"
@@ -86,3 +87,48 @@ def test_for_every_question(
     assert set(got) <= free | required
     assert set(got) >= required & there or set(got) <= required
     assert advice(snapshot, sorted(free | required, reverse=True), size, required) == got
+
+
+def shared(gpus: int, replicas: int) -> Snapshot:
+    """GPUs that are offered in shares."""
+    sharing = Sharing(resources=(Replication(name=GPU, replicas=replicas),))
+    snapshot = node((0,) * gpus)
+    return snapshot.but(config=Config(settings=Settings(sharing=sharing)))
+
+
+def share_advice(snapshot: Snapshot, taken: Iterable[str], size: int, required: Iterable[str] = ()) -> list[str]:
+    """Advice where all shares are free but those taken; "0::1" for the second of GPU-0."""
+    ids = [device.id for device in offer(snapshot).resources[0].devices]
+    free = [id for id in reversed(ids) if id.removeprefix("GPU-") not in set(taken)]
+    return [id.removeprefix("GPU-") for id in prefer(snapshot, GPU, free, [f"GPU-{each}" for each in required], size)]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "replicas", "taken", "size", "required", "expected"),
+    [
+        (2, 4, (), 2, (), ["0::0", "1::0"]),  # distinct GPUs first
+        (3, 2, (), 3, (), ["0::0", "1::0", "2::0"]),
+        (2, 4, (), 4, (), ["0::0", "1::0", "0::1", "1::1"]),  # then in turns
+        (2, 4, ("0::0", "0::1", "1::0"), 1, (), ["1::1"]),  # the least used
+        (2, 4, ("0::0", "0::1", "1::0"), 2, (), ["1::1", "0::2"]),
+        (2, 2, ("0::0", "0::1"), 2, (), ["1::0", "1::1"]),  # what there is
+        (2, 4, (), 2, ("0::3",), ["0::3", "1::0"]),  # the required one counts as a GPU that the request has
+        (2, 2, (), 5, (), ["0::0", "1::0", "0::1", "1::1"]),
+    ],
+)
+def test_shares(
+    gpus: int, replicas: int, taken: Iterable[str], size: int, required: Iterable[str], expected: list[str]
+) -> None:
+    assert share_advice(shared(gpus, replicas), taken, size, required) == expected
+
+
+def test_mig_devices_are_spread_over_their_gpus() -> None:
+    def gpu(index: int) -> Gpu:
+        devices = tuple(MigDevice(uuid=f"MIG-{index}-{i}", profile="1g.5gb", gpu_instance=i, slot=i) for i in range(3))
+        return Gpu(index=index, uuid=f"GPU-{index}", model="A100", mig=Mig(enabled=True, devices=devices))
+
+    machine = Machine(gpus=(gpu(0), gpu(1)))
+    settings = Settings(mig_strategy="mixed")
+    snapshot = Snapshot(machine=machine, config=Config(settings=settings), allocations=())
+    ids = ["MIG-1-2", "MIG-0-1", "MIG-0-2", "MIG-1-1", "MIG-1-0"]
+    assert prefer(snapshot, "nvidia.com/mig-1g.5gb", ids, [], 3) == ("MIG-1-0", "MIG-0-1", "MIG-1-1")

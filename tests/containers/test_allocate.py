@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.containers.allocate import allocate, edits
-from gpuplane.model.config import Config, ListStrategy, Naming, Settings
-from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.model.config import Config, ListStrategy, Naming, Replication, Settings, Sharing
+from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.views import Edits, Mount, Node, Refused, Unit
 
@@ -227,3 +227,37 @@ def test_nothing_of_a_request_gets_into_an_answer(ids: list[str]) -> None:
     else:
         assert {each.container.rpartition("/")[2] for each in got.mounts} == set(ids)
         assert set(ids) <= {"GPU-a", "GPU-b", "GPU-c"}
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_more_than_one_share_is_refused_where_the_configuration_says_so(refuses: bool) -> None:
+    """Shares of one GPU name it once; the refusal says how many were asked for and by which key it is refused."""
+    sharing = Sharing(resources=(Replication(name=GPU, replicas=4),), fail_requests_greater_than_one=refuses)
+    snapshot = node(sharing=sharing)
+    assert allocate(snapshot, GPU, ("GPU-a::3",)).env == {"NVIDIA_VISIBLE_DEVICES": "GPU-a"}
+    ids = ("GPU-b::0", "GPU-a::1", "GPU-b::2")
+    if refuses:
+        reason = refused(snapshot, *ids)
+        assert "3 shares" in reason
+        assert "failRequestsGreaterThanOne" in reason
+    else:
+        assert allocate(snapshot, GPU, ids).env == {"NVIDIA_VISIBLE_DEVICES": "GPU-b,GPU-a"}
+
+
+def test_whole_gpus_are_not_shares() -> None:
+    sharing = Sharing(
+        resources=(Replication(name=GPU, replicas=2, devices=("0",), rename="nvidia.com/gpu.shared"),),
+        fail_requests_greater_than_one=True,
+    )
+    assert allocate(node(sharing=sharing), GPU, ("GPU-b", "GPU-c")).env == {"NVIDIA_VISIBLE_DEVICES": "GPU-b,GPU-c"}
+
+
+def test_a_mig_device_brings_its_gpus_node_and_its_own() -> None:
+    """As the whole way from the machine gives it."""
+    caps = ("/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")
+    devices = (MigDevice(uuid="MIG-1", profile="1g.5gb", gpu_instance=3, nodes=caps),)
+    gpu = A.but(mig=Mig(enabled=True, devices=devices))
+    snapshot = node(gpu, nodes=("/dev/nvidiactl",), mig_strategy="mixed", pass_device_specs=True)
+    got = allocate(snapshot, "nvidia.com/mig-1g.5gb", ("MIG-1",))
+    assert got.env == {"NVIDIA_VISIBLE_DEVICES": "MIG-1"}
+    assert [each.host for each in got.nodes] == ["/dev/nvidiactl", "/dev/nvidia0", *caps]

@@ -40,9 +40,9 @@ def by_node(nodes: Nodes) -> dict[int, list[str]]:
 
 
 def by_id(ids: Mapping[int, Sequence[str]]) -> dict[str, tuple[int, ...]]:
-    """The reverse of `by_node`."""
+    """The reverse of `by_node`; nodes in their order."""
     found: dict[str, tuple[int, ...]] = {}
-    for node, each in ids.items():
+    for node, each in sorted(ids.items()):
         for id in each:
             found[id] = (*found.get(id, ()), *((node,) if node >= 0 else ()))
     return found

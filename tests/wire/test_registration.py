@@ -45,7 +45,7 @@ class Kubelet(RegistrationServicer):
         self.asked: list[tuple[float, pb.RegisterRequest]] = []
         self.lists: dict[str, list[tuple[str, str]]] = defaultdict(lambda: [("", "no list yet")])
         self.streams: dict[asyncio.Task[None], str] = {}
-        self.refusal, self.hangs, self.reads = "", False, True
+        self.refusal, self.second_thoughts, self.hangs, self.reads = "", "", False, True
         self.changed = asyncio.Condition()
 
     async def start(self, wipe: bool = True) -> "Kubelet":
@@ -86,6 +86,8 @@ class Kubelet(RegistrationServicer):
             self.streams[asyncio.create_task(self._read(channel, request.resource_name))] = request.resource_name
         else:
             await channel.close()
+        if self.second_thoughts:
+            await context.abort(grpc.StatusCode.UNKNOWN, self.second_thoughts)
         return pb.Empty()
 
     async def _read(self, channel: grpc.aio.Channel, resource: str) -> None:
@@ -286,12 +288,18 @@ async def test_a_refusal_is_shown_and_tried_again_with_rests(node: Node, directo
         await stands(node, "ok")
 
 
+async def test_a_stream_without_an_acceptance_does_not_count(node: Node, directory: Path) -> None:
+    async with running(directory) as kubelet, serving(node, directory):
+        kubelet.second_thoughts = "not after all"
+        await stands(node, "failing", "not after all")
+        await kubelet.until(lambda: len(kubelet.asked) >= 2)
+        assert condition(node).standing != "ok"
+
+
 async def test_a_register_that_hangs_is_left_when_kubelet_restarts(node: Node, directory: Path) -> None:
     async with serving(node, directory), running(directory) as kubelet:
         kubelet.hangs = True
-        await kubelet.until(lambda: bool(kubelet.asked))
-        assert condition(node).standing == "waiting"
-        assert "not answered yet" in condition(node).reason
+        await stands(node, "waiting", "not answered yet")
         hung = kubelet
         kubelet = await Kubelet(directory).start()  # the first lives on, as a process that hangs does
         await stands(node, "ok")
@@ -321,7 +329,14 @@ async def test_what_is_no_kubelet_at_its_path_is_named(node: Node, directory: Pa
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(path))
     async with serving(node, directory):
-        await stands(node, *(("failing", "") if kind == "dead socket" else ("waiting", f"{path} is not a socket")))
+        await stands(
+            node,
+            *(
+                ("failing", "registration: Connection refused")
+                if kind == "dead socket"
+                else ("waiting", f"{path} is not a socket")
+            ),
+        )
         path.rmdir() if kind == "directory" else path.unlink()
         async with running(directory):
             await stands(node, "ok")

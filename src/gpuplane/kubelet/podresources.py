@@ -24,7 +24,7 @@ import msgspec
 from gpuplane.core.resources.offer import holds
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
-from gpuplane.kubelet.sockets import Identity, Taken, address, identity
+from gpuplane.kubelet.sockets import Identity, Taken, address, complaint, identity
 from gpuplane.model.facts import Listed, Stood
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
@@ -53,7 +53,7 @@ async def allocations(node: Node, root: Path) -> None:
         try:
             await inquiry.ask()
         except grpc.aio.AioRpcError as error:
-            inquiry.silent(error.details() or error.code().name)
+            inquiry.silent(complaint(error))
         except (Taken, OSError) as error:
             inquiry.silent(str(error))
         await asyncio.sleep(START if node.snapshot.allocations is None else SOON)

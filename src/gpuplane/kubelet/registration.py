@@ -34,7 +34,7 @@ from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import (
     RegistrationStub,
     add_DevicePluginServicer_to_server,
 )
-from gpuplane.kubelet.sockets import Identity, Taken, address, identity, owner, serving, stands
+from gpuplane.kubelet.sockets import Identity, Taken, address, complaint, identity, owner, serving, stands
 from gpuplane.model.facts import Stood
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition
@@ -91,7 +91,7 @@ class Life:
         except (Lost, Taken) as why:
             self._stand("waiting", str(why))
         except grpc.aio.AioRpcError as error:
-            self._stand("failing", f"kubelet did not accept the registration: {error.details() or error.code().name}")
+            self._stand("failing", f"kubelet did not accept the registration: {complaint(error)}")
         except OSError as error:
             self._stand("failing", f"{error.filename or self.path.parent}: {error.strerror or error}")
         except Exception as error:
@@ -140,7 +140,7 @@ class Life:
 
     async def _watch(self, plugin: Plugin, accepted: asyncio.Task[float], there: Identity, ours: Identity) -> None:
         """Follow a registration. Raises Lost, and what Register raised; returns where the resource has gone."""
-        was_read = False
+        began, was_read = self.node.now(), False
         while self._offered():
             found = identity(self.kubelet)
             if found != there and (found is not None or not plugin.streams):
@@ -148,14 +148,16 @@ class Life:
             if not stands(self.path, ours):
                 await self._give_way(plugin)
                 raise Lost(f"{self.path.name} was removed, or taken by another")
-            if not accepted.done():
-                self._stand("waiting", "kubelet was asked to register it and has not answered yet")
+            when = accepted.result() if accepted.done() else None
+            if when is None:
+                if self.node.now() - began > LOOK:
+                    self._stand("waiting", "kubelet was asked to register it and has not answered yet")
             elif plugin.streams:
                 was_read = True
                 self._stand("ok", f"registered by {self.path.name}, and kubelet reads the list")
             elif was_read:
                 raise Lost("kubelet no longer reads the list")
-            elif self.node.now() - accepted.result() > READ:
+            elif self.node.now() - when > READ:
                 raise Lost(f"kubelet accepted the registration, but did not read the list within {READ:g} s")
             await _stirred(plugin, GLANCE if was_read else LOOK)
         await self._take_leave(plugin)

@@ -39,6 +39,11 @@ def address(path: Path) -> str:
     return f"unix:{quote(os.fspath(path))}"
 
 
+def complaint(error: grpc.aio.AioRpcError) -> str:
+    """What a failed call says, without gRPC's account of how it tried to connect."""
+    return (error.details() or error.code().name).rpartition(" error: ")[2]
+
+
 def identity(path: Path) -> Identity | None:
     """Which socket stands at a path: (device, inode, time of change), or None. Raises Taken for any other file."""
     try:

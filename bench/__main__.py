@@ -5,6 +5,7 @@ import asyncio
 import compileall
 import importlib
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document a row")
     args = parser.parse_args()
     compileall.compile_dir(str(Path(__file__).parent.parent / "src"), quiet=1)
+    logging.disable(logging.CRITICAL)
     rows = []
     for part in (args.only,) if args.only else PARTS:
         measures: tuple[Measure, ...] = importlib.import_module(f"bench.{part}").MEASURES

@@ -13,23 +13,26 @@ import psutil
 
 from bench.row import Measure, Row
 from gpuplane.agent.node import Node
-from gpuplane.core import strict
+from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub
 from gpuplane.kubelet.registration import plugins
 from gpuplane.model.config import Replication, Settings, Sharing
 from gpuplane.model.facts import Configured, Listed, Looked
-from gpuplane.model.machine import Fault, Machine, MachineFile
+from gpuplane.model.machine import Failure, Fault, Machine, MachineFile
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.sandbox.agent import Agent
+from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Kubelet
+from tests.driver.standin import StandIn, build
 
 GPU = "nvidia.com/gpu"
 EIGHT, SIXTEEN = "dgx-a100", "big-16"
 SHARES = 64
 SHARED = f"version: v1\nsharing: {{timeSlicing: {{resources: [{{name: {GPU}, replicas: {SHARES}}}]}}}}\n"
 STARTS, CALLS, CHANGES, IDLE = 10, 2000, 50, 20.0
+STATUS = ("--metrics-address", "127.0.0.1:0")
 
 
 @asynccontextmanager
@@ -112,7 +115,7 @@ def _latencies(kubelet: Kubelet, ids: list[str], two: list[str]) -> tuple[float,
 
 async def standing() -> list[Row]:
     """memory and CPU while nothing happens"""
-    async with running(EIGHT, 8, "--metrics-address", "127.0.0.1:0") as (_, agent, _):
+    async with running(EIGHT, 8, *STATUS) as (_, agent, _):
         await asyncio.sleep(3)
         memory, parts = footprint(agent.process.pid)
         cpu = await idle(agent.process.pid)
@@ -120,6 +123,46 @@ async def standing() -> list[Row]:
         Row("memory, 8 GPUs, idle, metrics and file watch", memory, 60, "MB", parts),
         Row("CPU, 8 GPUs, idle", cpu, 0.5, "%", f"of a core, over {IDLE:g} s"),
     ]
+
+
+async def driven() -> list[Row]:
+    """memory, CPU and answers with the driver's library (its stand-in) and the API client"""
+    machine = read(find(EIGHT).read_bytes(), EIGHT)
+    with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
+        folder = Path(directory)
+        driver = StandIn(folder, build(folder))
+        driver.describe(machine)
+        (folder / "usr").mkdir()
+        (folder / "usr/lib64").symlink_to(driver.folder)
+        async with ApiServer() as server:
+            server.put("/api/v1/nodes/n1", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+            (folder / "kubeconfig").write_text(server.kubeconfig())
+            more = (
+                "--driver-root-ctr-path", folder, "--host-root", driver.root,
+                "--node-name", "n1", "--kubeconfig", folder / "kubeconfig", *STATUS,
+            )  # fmt: skip
+            async with running("nvml", 8, *more) as (kubelet, agent, _):
+                await asyncio.sleep(3)
+                memory, parts = footprint(agent.process.pid)
+                cpu = await idle(agent.process.pid)
+                hung = await _while_hung(kubelet, agent, driver, machine)
+    return [
+        Row("memory, 8 GPUs, idle, driver library (stand-in) and API client too", memory, 75, "MB", parts),
+        Row("CPU, 8 GPUs, idle, driver library (stand-in) polled each second", cpu, 0.5, "%", f"over {IDLE:g} s"),
+        hung,
+    ]
+
+
+async def _while_hung(kubelet: Kubelet, agent: Agent, driver: StandIn, machine: MachineFile) -> Row:
+    """Allocate while the driver's library hangs, over the same before; the streams stay open and healthy."""
+    ids = sorted(kubelet.view()[GPU])
+    _, before, _ = await asyncio.to_thread(_latencies, kubelet, ids, ids[:2])
+    driver.describe(machine.but(failures=(Failure(effect="hang"),)))
+    await agent.until_says("driver: failing", deadline=30)
+    _, after, _ = await asyncio.to_thread(_latencies, kubelet, ids, ids[:2])
+    assert kubelet.capacity(GPU) == (8, 8)
+    how = f"p50 of {CALLS}, {after * 1e6:.0f} µs over {before * 1e6:.0f} µs; ListAndWatch open, 8 healthy"
+    return Row("Allocate while the driver's library hangs / before", after / before, 1.25, "×", how)
 
 
 def footprint(pid: int) -> tuple[float, str]:
@@ -147,7 +190,7 @@ async def change() -> list[Row]:
     shared = Settings(sharing=Sharing(resources=(Replication(name=GPU, replicas=SHARES),)))
     rows = []
     for profile, settings, count, budget in ((EIGHT, Settings(), 8, 100), (SIXTEEN, shared, 16 * SHARES, 20)):
-        times = await _changes(strict.load(find(profile).read_bytes(), MachineFile, profile), settings, count)
+        times = await _changes(read(find(profile).read_bytes(), profile), settings, count)
         how = f"median of {CHANGES}, max {max(times) * 1e3:.1f} ms; step, views, encoding, socket, kubelet's books"
         what = f"a look is told until kubelet has the list, {count} ids"
         rows.append(Row(what, statistics.median(times) * 1e3, budget, "ms", how))
@@ -179,4 +222,4 @@ async def _changes(machine: MachineFile, settings: Settings, count: int) -> list
     return times
 
 
-MEASURES: tuple[Measure, ...] = (start, answers, change, standing)
+MEASURES: tuple[Measure, ...] = (start, answers, change, standing, driven)

@@ -34,7 +34,8 @@ def main(argv: list[str]) -> int:
     try:
         resolve(None, "the command line", flags, environment)  # the file may get better, these do not
         options = _options(arguments, flags, environment)
-        hardware = _hardware(arguments.machine, Path(option("driver-root-ctr-path", flags, environment)))
+        driver_root = Path(option("driver-root-ctr-path", flags, environment))
+        hardware = _hardware(arguments.machine, driver_root, arguments.host_root)
     except (Invalid, Unknown, ValueError) as error:
         parser.error(str(error))
     asyncio.run(run(options, hardware))
@@ -57,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     own.add_argument(
         "--metrics-address", default="", metavar="HOST:PORT", help="serve /metrics, /healthz and /readyz; default off"
+    )
+    own.add_argument(
+        "--host-root", type=Path, default=Path("/"), metavar="DIR", help="where /sys, /proc and /dev are; default /"
     )
     own.add_argument("--config-name", metavar="NAME", help="which named configuration, without asking the API server")
     add_flags(parser.add_argument_group("as NVIDIA's device plugin; the command line comes before the environment")
@@ -100,10 +104,10 @@ def _address(text: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-def _hardware(machine: str, driver_root: Path) -> Hardware:
+def _hardware(machine: str, driver_root: Path, host_root: Path) -> Hardware:
     if machine == NVML:
         from gpuplane.hardware.nvidia import Nvidia
 
-        return Nvidia(driver_root=driver_root if driver_root.is_dir() else Path("/"))
+        return Nvidia(driver_root=driver_root if driver_root.is_dir() else Path("/"), root=host_root)
     file = find(machine)
     return Described(contents(file, every=0.2), file.name)

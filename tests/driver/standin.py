@@ -60,7 +60,8 @@ class StandIn:
         self._write_tree(machine)
         lines = sorted((key, value) for key, value in _flat(machine, self.root) if value != "")
         fresh = self.folder / "machine.new"
-        fresh.write_text("".join(f"{key}={value}\n" for key, value in lines))
+        text = "".join(f"{key}={value}\n" for key, value in lines)
+        fresh.write_bytes(text.encode(errors="surrogateescape"))
         fresh.replace(self.folder / "machine")
 
     def unload(self) -> None:
@@ -79,10 +80,10 @@ class StandIn:
 
     def _write(self, path: str, text: str = "") -> None:
         file = self.root / path.removeprefix("/")
-        if not file.exists() or file.read_text() != text:
+        if not file.exists() or file.read_bytes() != text.encode(errors="surrogateescape"):
             file.parent.mkdir(parents=True, exist_ok=True)
             fresh = file.with_name(f".{file.name}")
-            fresh.write_text(text)
+            fresh.write_bytes(text.encode(errors="surrogateescape"))
             fresh.replace(file)
 
     def _keep(self, folder: str, names: set[str]) -> None:

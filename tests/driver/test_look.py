@@ -9,16 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.hardware import profiles
-from gpuplane.hardware.driver.channel import Options
+from gpuplane.hardware.driver.channel import Options, Skipped
+from gpuplane.hardware.driver.errors import crash, hang
 from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.library import start
 from gpuplane.hardware.driver.look import Looker
+from gpuplane.hardware.driver.mig import profile_name
 from gpuplane.hardware.driver.nvml import Nvml
 from gpuplane.hardware.driver.page import Page
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
 from gpuplane.model.facts import Looked
-from gpuplane.model.machine import Failure, Gpu, Machine, MachineFile
+from gpuplane.model.machine import Driver, Failure, Fault, Gpu, Machine, MachineFile, Mig
 from tests.driver.machines import CALLS, failures, machines
 from tests.driver.standin import StandIn
 
@@ -44,6 +46,10 @@ class Inside:
         self.looker = Looker(self.nvml, self.files, start(self.nvml, options, self.files))
         return self.looker
 
+    def restart(self) -> Looker:
+        """Another process, of the same machine."""
+        return Looker(self.nvml, self.files, Driver())
+
     def stop(self) -> None:
         """The end of a process."""
         if self.looker is not None:
@@ -62,6 +68,12 @@ def inside(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Iterator
 def described(machine: MachineFile) -> Machine:
     """What a look at it shows when all goes well."""
     return Machine(driver=machine.driver, gpus=machine.gpus, switches=machine.switches, nodes=machine.nodes)
+
+
+def changed(machine: MachineFile, index: int, **fields: object) -> MachineFile:
+    """The machine with something else about one GPU."""
+    gpus = machine.gpus or ()
+    return machine.but(gpus=tuple(gpu.but(**fields) if gpu.index == index else gpu for gpu in gpus))
 
 
 def but_distances(gpu: Gpu) -> Gpu:
@@ -131,3 +143,124 @@ def test_each_query_can_fail(inside: Inside, rich: MachineFile, call: str) -> No
 def _codes(gpu: Gpu) -> list[str]:
     devices = gpu.mig.devices if gpu.mig else ()
     return [fault.code for fault in (*gpu.faults, *(fault for device in devices for fault in device.faults))]
+
+
+def test_a_gpu_that_nvml_does_not_describe_is_known_by_the_kernels_files(inside: Inside, rich: MachineFile) -> None:
+    """Its UUID, model, place and node; where the kernel shows other GPUs than NVML counts, its index alone."""
+    lost = rich.but(failures=(Failure(effect="error", call="*", gpu=1, error="GPU_IS_LOST"),))
+    described = (rich.gpus or ())[1]
+    fault = Fault("gpu-lost", "nvmlDeviceGetHandleByIndex: the GPU has fallen off the bus or is otherwise inaccessible")
+    known = Gpu(
+        index=1,
+        uuid=described.uuid,
+        minor=described.minor,
+        model=described.model,
+        pci=described.pci,
+        numa=described.numa,
+        nodes=described.nodes,
+        faults=(fault,),
+    )
+    looker = inside.start(lost)
+    assert (looker.look(()).gpus or ())[1] == known
+
+    (inside.standin.root / "proc/driver/nvidia/gpus/0000:ff:00.0").mkdir()
+    assert (looker.look(()).gpus or ())[1] == Gpu(index=1, faults=(fault,))
+
+
+def test_a_skipped_gpu_is_not_asked(inside: Inside, rich: MachineFile) -> None:
+    """It carries its charge; it is known by its address, if that is known, and by its index otherwise."""
+    deaf = rich.but(failures=(Failure(effect="hang", gpu=1), Failure(effect="crash", gpu=3)))
+    skipped = (
+        Skipped(index=0, pci="0000:0a:00.0", fault=hang("nvmlDeviceGetUUID")),
+        Skipped(index=3, pci="", fault=crash("nvmlDeviceGetUUID")),
+    )
+    codes = [_codes(gpu) for gpu in inside.start(deaf).look(skipped).gpus or ()]
+
+    assert codes == [[], ["driver-hang"], [], ["driver-crash"], []]
+
+
+def test_a_node_that_is_missing_is_a_fault(inside: Inside, rich: MachineFile) -> None:
+    """A container could not be given the GPU; when the node is there, it can."""
+    looker = inside.start(rich)
+    node = inside.standin.root / "dev/nvidia3"
+    node.unlink()
+    assert [gpu.faults for gpu in looker.look(()).gpus or ()] == [
+        (),
+        (Fault("node-missing", "/dev/nvidia3 does not exist"),),
+        (),
+        (),
+        (),
+    ]
+    node.touch()
+    assert looker.look(()).gpus == rich.gpus
+
+
+def test_a_mig_device_without_its_nodes_has_a_fault_of_its_own(inside: Inside, rich: MachineFile) -> None:
+    """Its siblings are fine."""
+    looker = inside.start(rich)
+    (inside.standin.root / "proc/driver/nvidia-caps/mig-minors").write_text(
+        "config 1\ngpu3/gi2/access 21\ngpu3/gi2/ci0/access 22\ngpu3/gi9/access 84\nnonsense\n"
+    )
+    gpu = (looker.look(()).gpus or ())[1]
+    assert gpu.mig is not None
+    assert gpu.faults == ()
+    assert [[fault.code for fault in device.faults] for device in gpu.mig.devices][:2] == [[], ["node-missing"]]
+    assert "gpu3/gi9/ci0/access" in gpu.mig.devices[1].faults[0].message
+
+
+def test_a_display_gpu_is_no_gpu(inside: Inside, rich: MachineFile) -> None:
+    """A DGX Station's own display is left out; the others keep their indices."""
+    display = changed(rich, 2, model="NVIDIA DGX Display", mig=None)
+
+    assert [gpu.index for gpu in inside.start(display).look(()).gpus or ()] == [0, 1, 3, 4]
+
+
+def test_an_answer_that_is_nonsense_is_a_fault_of_its_gpu(inside: Inside, rich: MachineFile) -> None:
+    """As a name that is no text: it is contained, whatever it breaks."""
+    looker = inside.start(changed(rich, 2, model="\udcff\udcfe"))
+    codes = [_codes(gpu) for gpu in looker.look(()).gpus or ()]
+
+    assert codes == [[], [], ["query-failed"], [], []]
+
+
+def test_a_change_of_mig_is_seen(inside: Inside, rich: MachineFile) -> None:
+    """Devices that come and go, and a GPU that is put out of MIG mode."""
+    gpu = (rich.gpus or ())[1]
+    assert gpu.mig is not None
+    looker = inside.start(rich)
+    looker.look(())
+    for mig in (gpu.mig.but(devices=gpu.mig.devices[1:]), Mig(), Mig(enabled=True), gpu.mig):
+        machine = changed(rich, 1, mig=mig)
+        inside.standin.describe(machine)
+        assert looker.look(()).gpus == machine.gpus
+
+
+@pytest.mark.parametrize("text", ["-1\n", "", "two\n", "99999999999999999999x\n"])
+def test_a_numa_node_that_is_none_is_none(inside: Inside, rich: MachineFile, text: str) -> None:
+    """-1 says that the kernel does not know; nonsense says no more."""
+    inside.start(rich)
+    (inside.standin.root / "sys/bus/pci/devices/0000:07:00.0/numa_node").write_text(text)
+
+    assert (inside.restart().look(()).gpus or ())[0].numa is None
+
+
+@pytest.mark.parametrize(
+    ("total_mib", "memory_mib", "slices", "name"),
+    [
+        (40960, 4864, (1, 1, ""), "1g.5gb"),
+        (40960, 19968, (3, 1, ""), "1c.3g.20gb"),
+        (81920, 9856, (1, 1, "+me"), "1g.10gb+me"),
+        (81920, 80384, (7, 7, ""), "7g.80gb"),
+        (143771, 16384, (1, 1, ""), "1g.18gb"),
+        (143771, 33280, (1, 1, ""), "1g.35gb"),
+        (143771, 68096, (3, 3, ""), "3g.71gb"),
+        (143771, 143360, (7, 7, ""), "7g.141gb"),
+        (24576, 5952, (1, 1, ""), "1g.6gb"),
+        (97887, 24128, (1, 1, "-me"), "1g.24gb-me"),
+    ],
+)
+def test_profiles_have_nvidias_names(total_mib: int, memory_mib: int, slices: tuple[int, int, str], name: str) -> None:
+    """A100, H200, A30 and RTX PRO 6000, as NVIDIA's MIG guide lists them."""
+    gpu, compute, suffix = slices
+
+    assert profile_name(gpu, compute, memory_mib, total_mib << 20, suffix) == name

@@ -5,7 +5,7 @@ file` that fails. Only where there never was a good version is it the driver tha
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
 from gpuplane.core import strict
 from gpuplane.hardware.failures import show
@@ -25,7 +25,7 @@ class Described:
         self._refused: Condition | None = None
         self._wanted, self._changed = True, asyncio.Event()
 
-    async def facts(self) -> AsyncIterator[Fact]:
+    async def facts(self) -> AsyncGenerator[Fact, None]:
         """What the newest version of the file shows; while the driver is let go of, that alone."""
         reading = asyncio.create_task(self._read())
         reading.add_done_callback(lambda _: self._changed.set())

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from gpuplane.core import strict
 from gpuplane.hardware.driver.errors import ERRORS
@@ -39,34 +39,32 @@ def _perhaps(close: list[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"it has {', '.join(ERRORS)}"
 
 
-def _identities(machine: MachineFile) -> Iterator[tuple[strict.Path, str, Hashable]]:
-    """Everything that may stand once in a machine: (path, kind, value); "" and None are no values."""
+def _identities(machine: MachineFile) -> Iterator[tuple[strict.Path, str]]:
+    """Everything that may stand once in a machine: (path, what it is)."""
     for i, gpu in enumerate(machine.gpus or ()):
         at: strict.Path = ("gpus", i)
-        yield (*at, "index"), "GPU index", gpu.index
-        yield (*at, "uuid"), "UUID", gpu.uuid
-        yield (*at, "pci"), "PCI address", gpu.pci
-        yield (*at, "minor"), "minor number", gpu.minor
+        yield (*at, "index"), f"GPU index {gpu.index}"
+        if gpu.minor is not None:
+            yield (*at, "minor"), f"minor number {gpu.minor}"
+        yield from (((*at, "uuid"), f"UUID {gpu.uuid}"), ((*at, "pci"), f"PCI address {gpu.pci}"))
         for j, mig in enumerate(gpu.mig.devices if gpu.mig else ()):
             inside = (*at, "mig", "devices", j)
-            yield (*inside, "uuid"), "UUID", mig.uuid
-            yield (*inside, "slot"), f"MIG slot of GPU {gpu.index}", mig.slot
-            instance = (mig.gpu_instance, mig.compute_instance)
-            yield (*inside, "gpu_instance"), f"pair of GPU and compute instance of GPU {gpu.index}", instance
+            instance = f"GPU instance {mig.gpu_instance} with compute instance {mig.compute_instance}"
+            yield (*inside, "uuid"), f"UUID {mig.uuid}"
+            yield (*inside, "slot"), f"MIG slot {mig.slot} of GPU {gpu.index}"
+            yield (*inside, "gpu_instance"), f"{instance} of GPU {gpu.index}"
     for i, pci in enumerate(machine.switches):
-        yield ("switches", i), "PCI address", pci
+        yield ("switches", i), f"PCI address {pci}"
     for i, device in enumerate(machine.devices):
-        yield ("devices", i, "id"), f"id of kind {device.kind}", device.id
+        yield ("devices", i, "id"), f"{device.kind} device {device.id}"
 
 
-def _repeated(identities: Iterable[tuple[strict.Path, str, Hashable]]) -> Problems:
-    seen = set[tuple[str, Hashable]]()
-    for path, kind, value in identities:
-        if value in ("", None):
-            continue
-        if (kind, value) in seen:
-            yield path, f"the {kind} {value} stands twice in this machine"
-        seen.add((kind, value))
+def _repeated(identities: Iterable[tuple[strict.Path, str]]) -> Problems:
+    seen = set[str]()
+    for path, thing in identities:
+        if thing in seen and not thing.endswith(" "):  # a UUID or an address that is not told may be missing often
+            yield path, f"{thing} stands twice in this machine"
+        seen.add(thing)
 
 
 def _gpu(gpu: Gpu, addresses: set[str]) -> Problems:

@@ -15,7 +15,7 @@ it did is told as a fact:
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +75,7 @@ class Nvidia:
         self._failures = self._silences = 0
         self._resting = 0.0  # until when
 
-    async def facts(self) -> AsyncIterator[Fact]:
+    async def facts(self) -> AsyncGenerator[Fact, None]:
         """Looks and how the driver stands, for ever."""
         told = asyncio.Queue[Fact | None]()
         task = asyncio.create_task(self._keep(told.put_nowait))
@@ -89,12 +89,12 @@ class Nvidia:
             await asyncio.gather(task, return_exceptions=True)
 
     async def do(self, action: Action) -> None:
-        """Look now, taking the driver up again."""
-        if self._wanted and self._children and not self._children[-1].ended:
-            self._children[-1].order(action)
-        else:
-            self._wanted, self._resting = True, 0.0
+        """Look now. Where the driver was let go of it is taken up, and no charge holds: a GPU may have been reset."""
+        if not self._wanted:
+            self._wanted, self._resting, self._charges = True, 0.0, ()
             self._changed.set()
+        elif self._children and not self._children[-1].ended:
+            self._children[-1].order(action)
 
     async def release(self) -> None:
         """End the driver's process. Returns when no device node is open, or when it is known that one stays."""
@@ -119,6 +119,7 @@ class Nvidia:
                 self._back_off(began)
                 continue
             self._children.append(child)
+            self._resting = began + self._rest[0]
             try:
                 life = await self._follow(child, tell)
                 if not life.silent:
@@ -226,7 +227,9 @@ class _Life:
 
 
 def _cause(status: int | None) -> str:
-    if status is None or status >= 0:
+    if status is None:
+        return "an exit that it does not finish"
+    if status >= 0:
         return f"exit status {status}"
     try:
         return signal.Signals(-status).name

@@ -109,7 +109,7 @@ def _rest(agent: Agent, page: Page, changed: Callable[[], bool], options: Option
     until = time.monotonic() + options.rest
     while time.monotonic() < until and not changed():
         page.end()
-        if agent.ordered(min(options.poll, options.rest)):
+        if agent.ordered(min(options.poll, options.rest, 1.0)):
             return
 
 

@@ -22,6 +22,8 @@ FOLDERS = (  # in the order of NVIDIA's device plugin (internal/info/root.go), s
 )
 MACHINES = {0x03: "x86", 0x28: "arm", 0x3E: "x86-64", 0xB7: "aarch64", 0xF3: "RISC-V"}  # ELF's e_machine
 
+INSTALLED = "is NVIDIA's driver installed, and seen from here?"
+
 State: TypeAlias = tuple[object, ...]
 
 
@@ -77,17 +79,14 @@ def _path(options: Options) -> Path | None:
 
 def _load(path: Path | None) -> None:
     # nvidia-ml-py loads by soname, and the dynamic linker answers with what is loaded under that name.
-    if path is None:
-        where, name = SONAME, SONAME
-    else:
-        where, name = str(path), str(path)
+    if path is not None:
         _check_file(path)
     try:
-        ctypes.CDLL(name)
+        ctypes.CDLL(str(path or SONAME))
     except OSError as error:
-        missing = "cannot open shared object file: No such file" in str(error)
-        code = "driver-missing" if missing else "driver-unusable"
-        raise Unusable(Fault(code=code, message=f"{where} cannot be loaded: {error}")) from None
+        if "No such file" in str(error):
+            raise Unusable(Fault(code="driver-missing", message=f"{error}; {INSTALLED}")) from None
+        raise Unusable(Fault(code="driver-unusable", message=f"the library cannot be loaded: {error}")) from None
 
 
 def _check_file(path: Path) -> None:
@@ -95,7 +94,7 @@ def _check_file(path: Path) -> None:
     try:
         header, own = _header(path), _header(Path(sys.executable))
     except FileNotFoundError:
-        raise Unusable(Fault(code="driver-missing", message=f"{path}: there is no such file")) from None
+        raise Unusable(Fault(code="driver-missing", message=f"{path}: no such file; {INSTALLED}")) from None
     except OSError as error:
         raise Unusable(Fault(code="driver-unusable", message=f"{path}: {error.strerror}")) from None
     if header[:4] != b"\x7fELF":

@@ -57,8 +57,8 @@ class Looker:
                 subject.faults = charges
             else:
                 subject.contain(self._see)
-            if not subject.handle:
-                subject.gpu = self._files.gpu(index, pci)
+            if not subject.gpu.uuid:
+                subject.handle, subject.gpu = None, self._files.gpu(index, pci)
             subjects.append(subject)
         return subjects
 

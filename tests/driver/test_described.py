@@ -1,0 +1,220 @@
+"""A machine that a file describes: what is told of it, as it is edited, fails, and is let go of."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpuplane.core.strict import Invalid
+from gpuplane.hardware.described import Described
+from gpuplane.hardware.failures import show
+from gpuplane.hardware.machinefile import read
+from gpuplane.model.facts import Fact, Look, Looked, Stood
+from gpuplane.model.machine import Fault, Machine
+from gpuplane.model.snapshot import Condition
+
+GOOD = b"""
+driver: {version: 580.95.05, cuda: "13.0"}
+gpus:
+  - {index: 0, uuid: GPU-a, minor: 0, pci: "0000:07:00.0", model: NVIDIA H100}
+  - index: 1
+    uuid: GPU-b
+    minor: 1
+    pci: "0000:0f:00.0"
+    model: NVIDIA H100
+    mig:
+      enabled: true
+      devices:
+        - {uuid: MIG-1, profile: 1g.10gb, gpu_instance: 7, slot: 0}
+        - {uuid: MIG-2, profile: 1g.10gb, gpu_instance: 8, slot: 1}
+"""
+OK = Stood("driver", Condition("ok", "described by node.yaml"))
+
+
+LET_GO = Stood("driver", Condition("waiting", "let go of"))
+NOTHING_REFUSED = Stood("machine file", None)
+TURNS = 20
+"""Turns of the event loop after which nothing more comes: nothing here waits for anything outside of it."""
+
+
+class Edited:
+    """A described machine whose file is edited here."""
+
+    def __init__(self) -> None:
+        self._versions = asyncio.Queue[bytes | OSError]()
+        self.hardware = Described(self._read(), "node.yaml")
+        self.facts: list[Fact] = []
+
+    async def _read(self) -> AsyncIterator[bytes | OSError]:
+        while True:
+            yield await self._versions.get()
+
+    async def watch(self) -> None:
+        """Take facts, for ever."""
+        async for fact in self.hardware.facts():
+            self.facts.append(fact)
+
+    async def told(self, *versions: bytes | OSError) -> list[Fact]:
+        """What is told after an edit, or after nothing but what was done before."""
+        for version in versions:
+            self._versions.put_nowait(version)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        told, self.facts = self.facts, []
+        return told
+
+
+@pytest.fixture
+async def edited() -> AsyncIterator[Edited]:
+    """A machine whose file has not been read yet."""
+    edited = Edited()
+    task = asyncio.create_task(edited.watch())
+    yield edited
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def look(*failures: str) -> Looked:
+    """The machine, failing in these ways."""
+    (looked,) = (fact for fact in facts(*failures) if isinstance(fact, Looked))
+    return looked
+
+
+def facts(*failures: str) -> list[Stood | Looked]:
+    """What is told of the machine, failing in these ways."""
+    return show(read(failing(*failures), "node.yaml"), "node.yaml")
+
+
+def failing(*failures: str) -> bytes:
+    """The file with these failures."""
+    return GOOD + b"failures:\n" + b"".join(f"  - {{{each}}}\n".encode() for each in failures) if failures else GOOD
+
+
+async def test_a_good_file_is_told_and_told_again_when_it_changes(edited: Edited) -> None:
+    """The driver is well, and this is the machine."""
+    assert await edited.told() == []
+    assert await edited.told(GOOD) == [OK, look(), NOTHING_REFUSED]
+    assert await edited.told(b"gpus: []") == [OK, Looked(Machine(gpus=())), NOTHING_REFUSED]
+
+
+async def test_a_bad_edit_is_refused_and_the_good_one_stays(edited: Edited) -> None:
+    """It says nothing against the driver; with a good edit it is forgotten."""
+    await edited.told(GOOD)
+    *rest, refused = await edited.told(GOOD.replace(b"minor: 1", b"minro: 1"))
+    assert rest == [OK, look()]
+    assert isinstance(refused, Stood)
+    assert refused.part == "machine file"
+    assert refused.condition is not None
+    assert refused.condition.reason == "node.yaml:7: unknown key 'minro'; did you mean 'minor'?"
+
+    assert await edited.told(OSError(2, "No such file or directory")) == [
+        OK,
+        look(),
+        Stood("machine file", Condition("failing", "node.yaml: No such file or directory")),
+    ]
+    assert await edited.told(GOOD) == [OK, look(), NOTHING_REFUSED]
+
+
+async def test_a_file_that_never_was_good_is_a_driver_that_fails(edited: Edited) -> None:
+    """There is nothing else to show."""
+    assert await edited.told(OSError(2, "No such file or directory")) == [
+        Stood("driver", Condition("failing", "node.yaml: No such file or directory"))
+    ]
+
+
+async def test_what_is_let_go_of_tells_nothing(edited: Edited) -> None:
+    """Until it is taken up: then it is as it is by then."""
+    await edited.told(GOOD)
+    await edited.hardware.release()
+    assert await edited.told() == [LET_GO]
+    assert await edited.told(b"gpus: []") == [LET_GO]
+
+    await edited.hardware.do(Look())
+    assert await edited.told() == [OK, Looked(Machine(gpus=())), NOTHING_REFUSED]
+
+
+async def test_a_silent_driver_gives_no_look(edited: Edited) -> None:
+    """Until the file changes, the last look stays in force."""
+    await edited.told(GOOD)
+    assert await edited.told(failing("effect: hang")) == [
+        Stood("driver", Condition("failing", "silent: its process hangs in nvmlInit")),
+        NOTHING_REFUSED,
+    ]
+    assert await edited.told(GOOD) == [OK, look(), NOTHING_REFUSED]
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "message"),
+    [
+        (
+            "effect: error, call: nvmlInit*, error: DRIVER_NOT_LOADED",
+            "driver-not-loaded",
+            "nvmlInit: the kernel driver is not loaded",
+        ),
+        (
+            "effect: error, call: nvmlDeviceGetCount",
+            "driver-failed",
+            "nvmlDeviceGetCount: the driver reports an unknown error",
+        ),
+        ("effect: crash, call: nvmlInit_v2", "driver-crash", "the driver's library crashes in nvmlInit"),
+    ],
+)
+def test_a_driver_that_fails_as_a_whole_shows_no_gpus(failure: str, code: str, message: str) -> None:
+    """GPUs that were seen before stay, by the rules of a look."""
+    condition, looked = facts(failure)
+
+    assert condition == Stood("driver", Condition("failing", message))
+    assert looked == Looked(look().machine.but(gpus=None, faults=(Fault(code, message),)))
+
+
+@pytest.mark.parametrize(
+    ("failure", "faults"),
+    [
+        ("effect: hang", ["driver-hang: the driver's library hangs in nvmlDeviceGetHandleByIndex"]),
+        ("effect: crash, call: nvmlDeviceGetU*", ["driver-crash: the driver's library crashes in nvmlDeviceGetUUID"]),
+        ("effect: error, call: nvmlDeviceGetName, error: TIMEOUT", ["query-failed: nvmlDeviceGetName: timeout"]),
+        ("effect: error, error: RESET_REQUIRED", ["reset-required: nvmlDeviceGetHandleByIndex: the GPU needs a reset"]),
+        ("effect: error, call: nvmlDeviceSetMigMode", []),
+        ("effect: error, call: nvmlDeviceGetName, error: NOT_SUPPORTED", []),
+    ],
+)
+def test_a_failure_of_one_gpu_is_its_fault_alone(failure: str, faults: list[str]) -> None:
+    """It keeps its description; a call that no look makes is nothing."""
+    first, second = look(f"gpu: 1, {failure}").machine.gpus or ()
+
+    assert first == (look().machine.gpus or ())[0]
+    assert second.but(faults=()) == (look().machine.gpus or ())[1]
+    assert [f"{fault.code}: {fault.message}" for fault in second.faults] == faults
+
+
+LINKED = b"minor: 0, links: [{peer: nvlink, lanes: 2}],"
+NEAR = b'minor: 0, distances: {"0000:0f:00.0": NEAR},'
+UNKNOWN_GPU = b"failures: [{effect: hang, gpu: 7}]\ngpus:"
+UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "error"),
+    [
+        (b"uuid: GPU-b", b"uuid: GPU-a", "6: UUID GPU-a stands twice in this machine"),
+        (b"uuid: MIG-2", b"uuid: GPU-b", "14: UUID GPU-b stands twice in this machine"),
+        (b"index: 1", b"index: 0", "5: GPU index 0 stands twice in this machine"),
+        (b"minor: 1", b"minor: 0", "7: minor number 0 stands twice in this machine"),
+        (b"0000:0f:00.0", b"0000:07:00.0", "8: PCI address 0000:07:00.0 stands twice in this machine"),
+        (b"slot: 1", b"slot: 0", "14: MIG slot 0 of GPU 1 stands twice in this machine"),
+        (b": 8,", b": 7,", "14: GPU instance 7 with compute instance 0 of GPU 1 stands twice in this machine"),
+        (b"0000:0f:00.0", b"0F:00.0", "8: '0F:00.0' is no PCI address as sysfs writes it, like '0000:1b:00.0'"),
+        (b"enabled: true", b"enabled: false", "10: it has MIG devices, but is not in MIG mode: write enabled: true"),
+        (b"minor: 0,", LINKED, "4: 'nvlink' is neither 'nvswitch' nor the PCI address of a GPU here"),
+        (b"minor: 0,", NEAR, "4: 'NEAR' is no distance; known are PIX, PXB, PHB, NODE, SYS"),
+        (b"gpus:", UNKNOWN_GPU, "3: this machine has no GPU with index 7"),
+        (b"gpus:", UNKNOWN_ERROR, "3: NVML has no error 'GPU_LOST'; did you mean 'GPU_IS_LOST'?"),
+    ],
+)
+def test_a_machine_that_contradicts_itself_is_refused(before: bytes, after: bytes, error: str) -> None:
+    """With the file, the line, and what is wrong."""
+    assert before in GOOD
+    with pytest.raises(Invalid) as invalid:
+        read(GOOD.replace(before, after), "node.yaml")
+
+    assert invalid.value.errors == [f"node.yaml:{error}"]

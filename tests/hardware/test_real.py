@@ -1,0 +1,91 @@
+"""The driver's process over a real driver. Nothing here changes a card."""
+
+import asyncio
+import csv
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpuplane.hardware.machinefile import read
+from gpuplane.hardware.nvidia import Nvidia
+from gpuplane.model.facts import Look
+from tests.driver.standin import StandIn, build
+from tests.driver.watched import Watched, watched
+from tests.hardware.capture import anonymous, look, written
+
+UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+async def test_every_gpu_is_described() -> None:
+    """Who it is, what it can, and where it is; what stands in a fault is said in the failure of this test."""
+    for gpu in (await look()).gpus or ():
+        assert gpu.faults == ()
+        assert UUID.fullmatch(gpu.uuid)
+        assert gpu.model
+        assert re.fullmatch(r"\d+\.\d+", gpu.compute_capability)
+        assert re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0", gpu.pci)
+        assert gpu.nodes == (f"/dev/nvidia{gpu.minor}",)
+
+
+def test_nvidia_smi_says_the_same() -> None:
+    """Index, UUID, name, place and memory of every GPU."""
+    if shutil.which("nvidia-smi") is None:
+        pytest.skip("needs nvidia-smi")
+    query = ["nvidia-smi", "--query-gpu=index,uuid,name,pci.bus_id,memory.total", "--format=csv,noheader,nounits"]
+    text = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout
+    said = [[field.strip() for field in row] for row in csv.reader(text.splitlines())]
+    machine = asyncio.run(look())
+    ours = [[str(g.index), g.uuid, g.model, g.pci, str(g.memory_mib or "[N/A]")] for g in machine.gpus or ()]
+
+    assert ours == [[index, uuid, name, pci.lower()[-12:], memory] for index, uuid, name, pci, memory in said]
+
+
+async def test_letting_go_leaves_no_device_node_open() -> None:
+    """Neither in our processes nor by leaving one behind; then the driver is taken up again."""
+    watch = Watched(Nvidia(poll=0.2))
+    task = asyncio.create_task(watch.watch())
+    await watch.until(lambda watch: bool(watch.gpus()))
+    seen = watch.gpus()
+    await watch.hardware.release()
+    await watch.until(lambda watch: watch.driver() == ("waiting", "let go of"))
+    assert not any("/dev/nvidia" in path for pid in _family() for path in _opened(pid))
+
+    await watch.hardware.do(Look())
+    await watch.until(lambda watch: watch.driver()[0] == "ok")
+    assert watch.gpus() == seen
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await watch.hardware.release()
+
+
+async def test_a_captured_machine_is_the_machine(tmp_path: Path) -> None:
+    """Written to a machine file, and shown by the stand-in of the driver, it is told the same."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler, cc, for the stand-in of the driver's library")
+    machine = anonymous(await look())
+    text = written(machine)
+    standin = StandIn(tmp_path / "standin", build(tmp_path))
+    standin.describe(read(text.encode(), "captured.yaml"))
+    async with watched(standin, deadline=10.0) as watch:
+        await watch.until(lambda watch: bool(watch.gpus()))
+        assert watch.node.snapshot.machine == machine
+
+
+def _family() -> list[int]:
+    pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal()]
+    return [os.getpid(), *(pid for pid in pids if _parent(pid) == os.getpid())]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _opened(pid: int) -> set[str]:
+    return {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()}

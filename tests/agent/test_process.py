@@ -12,7 +12,7 @@ import pytest
 
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer
-from gpuplane.sandbox.kubelet import Kubelet, Rejected, pod
+from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected, pod
 
 GPU = "nvidia.com/gpu"
 CONFIG = "nvidia.com/device-plugin.config"
@@ -92,7 +92,7 @@ async def test_a_change_of_name_waits_for_the_pod(place: Place) -> None:
         await kubelet.until_capacity("nvidia.com/a100", 4, 1)
         await agent.until_says("held by pod default/old")
         with pytest.raises(Rejected):
-            await kubelet.run(pod("new", **{"nvidia.com/a100": 2}))
+            await kubelet.run(Pod("new", (Container("main", {"nvidia.com/a100": 2}),)))
         await kubelet.end("default/old")
         await kubelet.until_capacity("nvidia.com/a100", 4, 4, deadline=30)
 

@@ -1,0 +1,325 @@
+"""`gpuplane sandbox kubelet` as a person uses it: a process in one terminal, an agent on it in another."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane.sandbox.agent import Agent
+from gpuplane.sandbox.changes import Changes
+from gpuplane.sandbox.kubelet import Kubelet, console
+from gpuplane.sandbox.kubelet.console import Console, Said, Wrong, asked
+
+from .plugin import DEADLINE, DEV, SIX, device, node, wants
+
+GPU = "nvidia.com/gpu"
+MACHINE = """
+driver: {version: 550.90.07, cuda: "12.4"}
+gpus:
+  - {index: 0, uuid: GPU-a, minor: 0, model: NVIDIA H100, numa: 0}
+  - {index: 1, uuid: GPU-b, minor: 1, model: NVIDIA H100, numa: 0}
+"""
+
+
+class Terminal:
+    """The process. `lines` is what it has printed."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process, self.lines, self._changes = process, list[str](), Changes()
+        self._reader = asyncio.create_task(self._read())
+
+    @classmethod
+    async def open(cls, root: Path, *options: str, stdin: int = asyncio.subprocess.PIPE) -> "Terminal":
+        pipe = asyncio.subprocess.PIPE
+        command = (sys.executable, "-m", "gpuplane", "sandbox", "kubelet", "--root", str(root), *options)
+        return cls(await asyncio.create_subprocess_exec(*command, stdin=stdin, stdout=pipe, stderr=pipe))
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            self.lines.append(line.decode().rstrip("\n"))
+            self._changes.notify()
+
+    def type(self, *lines: str) -> None:
+        """Type lines."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("".join(f"{line}\n" for line in lines).encode())
+
+    async def says(self, event: str, **fields: Any) -> dict[str, Any]:
+        """The next JSON line of this event with these fields. What came before it is dropped."""
+
+        def found() -> dict[str, Any] | None:
+            while self.lines:
+                said: dict[str, Any] = json.loads(self.lines.pop(0))
+                if said["event"] == event and fields.items() <= said.items():
+                    return said
+            return None
+
+        return await self._changes.until(found, DEADLINE) or {}
+
+    async def prints(self, line: str) -> None:
+        """Until a line is printed."""
+        await self._changes.until(lambda: line in self.lines, DEADLINE)
+
+    async def ended(self) -> tuple[int, str]:
+        """(exit status, standard error), once it has ended."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(DEADLINE):
+            error = (await self.process.stderr.read()).decode()
+            await self._reader
+            return await self.process.wait(), error
+
+
+@asynccontextmanager
+async def terminal(root: Path, *options: str, stdin: int = asyncio.subprocess.PIPE) -> AsyncIterator[Terminal]:
+    opened = await Terminal.open(root, *options, stdin=stdin)
+    try:
+        yield opened
+    finally:
+        if opened.process.returncode is None:
+            opened.process.kill()
+        await opened.ended()
+
+
+async def test_a_kubelet_in_one_terminal_and_an_agent_in_another(root: Path) -> None:
+    """The agent registers; pods run, are rejected and end; kubelet restarts; all of it is said as JSON."""
+    (root / "machine.yaml").write_text(MACHINE)
+    async with terminal(root / "k", "--json") as person:
+        assert (await person.says("serving"))["socket"] == str(root / "k/device-plugins/kubelet.sock")
+        agent = Agent("--machine", root / "machine.yaml", "--kubelet-root", root / "k", "--state-dir", root / "s")
+        async with agent:
+            await person.says("call", call="Register", resource=GPU)
+            assert (await person.says("devices"))["devices"] == {"GPU-a": "Healthy", "GPU-b": "Healthy"}
+            await person.says("node", resource=GPU, capacity=2, allocatable=2)
+
+            person.type("run train", "run late gpu=2", "pods", "status")
+            running = await person.says("running", pod="default/train")
+            assert running["devices"] == {GPU: ["GPU-a"]}
+            assert running["gets"] == {"envs": {"NVIDIA_VISIBLE_DEVICES": "GPU-a"}}
+            rejected = await person.says("rejected", pod="default/late", reason="UnexpectedAdmissionError")
+            assert "Requested: 2, Available: 1" in rejected["message"]
+            held = await person.says("pod", pod="default/train", waiting={})
+            assert held["containers"] == {"main": {GPU: [["GPU-a", "Healthy"]]}}
+            await person.says("node", resource=GPU, capacity=2, allocatable=2, held=1)
+
+            person.type("restart")
+            await person.says("node", resource=GPU, capacity=0, allocatable=0)
+            await person.says("node", resource=GPU, capacity=2, allocatable=2)
+            person.type("end train", "run late gpu=2")
+            await person.says("ended", pod="default/train")
+            assert (await person.says("running", pod="default/late"))["devices"] == {GPU: ["GPU-a", "GPU-b"]}
+        await person.says("node", resource=GPU, capacity=2, allocatable=0)
+        person.type("quit")
+        assert await person.ended() == (0, "")
+        await person.says("stopped")
+
+
+async def test_what_a_person_reads(root: Path) -> None:
+    """Plain lines; it ends when its input does, with status 0, and takes its sockets along."""
+    async with terminal(root) as person:
+        await person.prints("type help for what can be done here")
+        person.type("help", "status", "pods", "run a", "rnu a", "")
+        assert person.process.stdin is not None
+        person.process.stdin.close()
+        assert await person.ended() == (0, "")
+        assert person.lines == [
+            f"kubelet serves {root}/device-plugins/kubelet.sock",
+            "type help for what can be done here",
+            "  run NAME [RESOURCE=COUNT…]     admit a pod; without resources it asks for one nvidia.com/gpu",
+            "  end NAME                       a pod ends",
+            "  pods                           which pods run or were rejected, and what they hold",
+            "  status                         what the node shows",
+            "  restart                        restart this kubelet",
+            "  help                           this list",
+            "  quit                           end this kubelet",
+            "no plugin has registered yet",
+            "no pods",
+            "pod default/a failed, OutOfnvidia.com/gpu: Pod was rejected: Node didn't have enough resource: "
+            "nvidia.com/gpu, requested: 1, used: 0, capacity: 0",
+            'error: "rnu" is not known here: did you mean run? Or type help for what is',
+            "kubelet has stopped",
+        ]
+    assert not (root / "device-plugins/kubelet.sock").exists()
+    assert not (root / "pod-resources/kubelet.sock").exists()
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+async def test_without_input_it_runs_until_a_signal(root: Path, stop: signal.Signals) -> None:
+    """Though its input is at its end from the start."""
+    async with terminal(root, "--no-input", "--json", stdin=asyncio.subprocess.DEVNULL) as person:
+        await person.says("serving")
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(str(root / "device-plugins/kubelet.sock"))
+        person.process.send_signal(stop)
+        assert await person.ended() == (0, "")
+        await person.says("stopped")
+
+
+async def test_a_signal_ends_it_while_it_waits_for_words(root: Path) -> None:
+    async with terminal(root, "--json") as person:
+        await person.says("serving")
+        person.process.send_signal(signal.SIGINT)
+        assert await person.ended() == (0, "")
+
+
+async def test_a_root_where_a_kubelet_runs_is_refused(root: Path) -> None:
+    """With its process in the message; and that one is left alone."""
+    async with Kubelet(root) as kubelet, terminal(root) as person:
+        status, error = await person.ended()
+        assert status == 1
+        assert error.startswith(
+            f"Error: {root}/device-plugins/kubelet.sock: a kubelet runs there, process {os.getpid()} ("
+        )
+        assert kubelet.capacity(GPU) == (0, 0)
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(str(root / "device-plugins/kubelet.sock"))
+
+
+@pytest.mark.parametrize(
+    ("below", "message"),
+    [
+        ("x" * 90, "kubelet.sock: too long for a unix socket, which has 107 bytes: use a shorter directory\n"),
+        ("file", "Not a directory\n"),
+    ],
+)
+async def test_a_root_that_cannot_be_used_is_refused(root: Path, below: str, message: str) -> None:
+    (root / "file").write_text("")
+    async with terminal(root / below) as person:
+        status, error = await person.ended()
+        assert (status, person.lines) == (1, [])
+        assert error.startswith(f"Error: {root / below}")
+        assert error.endswith(message)
+
+
+# what is typed
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "requests"),
+    [
+        ("a", "default/a", {GPU: 1}),
+        ("ns/a", "ns/a", {GPU: 1}),
+        ("a gpu=2", "default/a", {GPU: 2}),
+        ("a lab.io/dev=1 mig-1g.10gb=3", "default/a", {"lab.io/dev": 1, "nvidia.com/mig-1g.10gb": 3}),
+    ],
+)
+def test_what_run_means(line: str, key: str, requests: dict[str, int]) -> None:
+    """A resource without a domain is NVIDIA's."""
+    pod = asked(line.split())
+    assert (pod.key, pod.containers[0].requests) == (key, requests)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "run what?"),
+        ("gpu=2", '"gpu=2" is no name of a pod'),
+        ("a/b/c", '"a/b/c" is no name of a pod'),
+        ("ns/", '"ns/" is no name of a pod'),
+        ("a gpu", '"gpu" is no request: write RESOURCE=COUNT'),
+        ("a gpu=", '"gpu=" is no request'),
+        ("a gpu=0", '"gpu=0" is no request'),
+        ("a gpu=-1", '"gpu=-1" is no request'),
+        ("a gpu=two", '"gpu=two" is no request'),
+        ("a gpu=²", '"gpu=²" is no request'),
+        ("a gpu=1 nvidia.com/gpu=1", "nvidia.com/gpu is asked for twice"),
+    ],
+)
+def test_what_run_cannot_mean(line: str, message: str) -> None:
+    with pytest.raises(Wrong) as wrong:
+        asked(line.split())
+    assert str(wrong.value).startswith(message)
+
+
+async def typed(kubelet: Kubelet, *lines: str) -> list[Said]:
+    """What is said to these lines."""
+    said: list[Said] = []
+    here = Console(kubelet, said.append)
+    for line in lines:
+        assert await here.obey(line)
+    return said
+
+
+async def test_bad_words_are_answered_and_change_nothing(root: Path) -> None:
+    async with node(root, *SIX) as (kubelet, _):
+        await kubelet.run(wants("a"))
+        said = await typed(
+            kubelet, "end", "end a b", "end b", "pods x", "restart now", "run a lab.io/dev=1", "nonsense"
+        )
+        assert [each.data["message"] for each in said] == [
+            "end NAME: write one word after it, not 0",
+            "end NAME: write one word after it, not 2",
+            "no pod default/b runs here: default/a",
+            "pods stands alone: leave out x",
+            "restart stands alone: leave out now",
+            "pod default/a is there: end it first, or take another name",
+            '"nonsense" is not known here: type help for what is',
+        ]
+        assert list(kubelet.pods) == ["default/a"]
+        assert kubelet.capacity(DEV) == (6, 6)
+
+
+async def test_a_plugin_that_does_not_answer_does_not_silence_the_console(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubelet waits for an Allocate for ever; the next words are read meanwhile, and the outcome is said when it is
+    there."""
+    monkeypatch.setattr(console, "PATIENCE", 0.05)
+    async with node(root, *SIX) as (kubelet, plugin):
+        plugin.gates["Allocate"] = asyncio.Event()
+        said: list[str] = []
+        changes = Changes()
+
+        def say(each: Said) -> None:
+            said.append(each.event)
+            changes.notify()
+
+        here = Console(kubelet, say)
+        await here.obey("run a lab.io/dev=1")
+        await here.obey("status")
+        assert said == ["waiting", "node"]
+        plugin.gates["Allocate"].set()
+        await changes.until(lambda: said == ["waiting", "node", "running"], DEADLINE)
+
+        plugin.gates["Allocate"].clear()
+        await here.obey("run b lab.io/dev=1")
+        await here.leave()
+        assert list(kubelet.pods) == ["default/a"]
+
+
+async def test_what_happens_is_said_as_it_happens(root: Path) -> None:
+    """Changes of devices, the node's figures, and containers that wait, with the reason."""
+    async with node(root, *SIX, starts=True) as (kubelet, plugin):
+        said: list[str] = []
+        changes = Changes()
+
+        def say(each: Said) -> None:
+            said.extend(each.lines)
+            changes.notify()
+
+        following = asyncio.create_task(Console(kubelet, say).follow())
+        await changes.until(lambda: f"node {DEV}: capacity 6, allocatable 6" in said, DEADLINE)
+        plugin.send(device("d1", "Unhealthy"), *map(device, (*SIX[1:5], "d7")))
+        changed = f"devices {DEV}: 6, healthy 5 (d1 is unhealthy, d7 is new, d6 is gone)"
+        await changes.until(lambda: changed in said, DEADLINE)
+        assert f"node {DEV}: capacity 6, allocatable 5" in said
+
+        plugin.errors["PreStartContainer"] = "not yet"
+        await kubelet.run(wants("a"))
+        why = "CreateContainerConfigError: device plugin PreStartContainer rpc failed with err: "
+        line = f"pod default/a: main waits: {why}rpc error: code = Internal desc = not yet"
+        await changes.until(lambda: line in said, DEADLINE)
+
+        await kubelet.drop_streams()
+        await changes.until(lambda: f"devices {DEV}: 6, healthy 0" in said, DEADLINE)
+        assert f"ListAndWatch ended {DEV}" in said
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)

@@ -82,8 +82,8 @@ class Inquiry:
 
     async def ask(self) -> None:
         """Ask until kubelet does not answer: raises what came instead."""
-        larger = [("grpc.max_receive_message_length", LARGEST)]
-        async with grpc.aio.insecure_channel(address(self.socket), larger) as channel:
+        options = [("grpc.max_receive_message_length", LARGEST), ("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(address(self.socket), options) as channel:
             while True:
                 await self._ask(PodResourcesListerStub(channel))
                 await asyncio.sleep(SOON)
@@ -99,7 +99,7 @@ class Inquiry:
         held = _listed(answer)
         if there != self.kubelet:
             self.kubelet, self.unheard = there, self._before()
-        self.unheard = () if _age(there) > HEARING else _missing(self.unheard, held)
+        self.unheard = _missing(self.unheard, held) if 0 <= _age(there) <= HEARING else ()
         if self.unheard:
             self._stand("ok", "kubelet has just started: what containers held before counts until it lists it")
         else:
@@ -127,15 +127,14 @@ class Inquiry:
     def _checkpointed(self) -> tuple[Held | None, str]:
         """What kubelet's checkpoint says, or None where it cannot be known; in words, what came of it."""
         try:
-            return _checkpointed(
-                self.checkpoint.read_bytes()
-            ), f"until then {self.checkpoint} says what containers hold"
+            held = _checkpointed(self.checkpoint.read_bytes())
         except FileNotFoundError:
             return (), f"there is no {self.checkpoint} either, so nothing is held"
         except OSError as error:
             return None, f"nor can {self.checkpoint} be read: {error.strerror}"
         except msgspec.DecodeError as error:
             return None, f"nor can {self.checkpoint} be understood: {error}"
+        return held, f"until then {self.checkpoint} says what containers hold"
 
     def _stand(self, standing: Literal["ok", "failing"], reason: str) -> None:
         self.node.tell(Stood("pod-resources", Condition(standing=standing, reason=reason)))

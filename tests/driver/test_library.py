@@ -70,9 +70,10 @@ async def test_an_upgraded_driver_is_taken_up(standin: StandIn, rich: MachineFil
         await watch.until(whole)
         standin.describe(rich.but(driver=Driver(version="590.44.01", cuda="13.1")))
         await watch.until(lambda watch: watch.driver() == ("ok", "driver 590.44.01, CUDA 13.1") and whole(watch))
-        machine = watch.node.snapshot.machine
-        assert machine is not None
-        assert machine.driver == Driver(version="590.44.01", cuda="13.1")
+        looked = watch.node.until(
+            lambda s: s.machine is not None and s.machine.driver == Driver("590.44.01", "13.1"), 10
+        )
+        assert await looked
 
 
 async def test_a_library_of_another_version_than_the_kernel_driver_is_said(standin: StandIn) -> None:

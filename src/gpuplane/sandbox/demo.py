@@ -5,7 +5,7 @@ Each scene does something real and checks what came of it; a scene that does not
 
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 

@@ -5,6 +5,7 @@ What was not observed follows kubelet's source (pkg/kubelet/cm/devicemanager) an
 
 import base64
 import json
+import os
 from pathlib import Path
 
 import grpc
@@ -110,6 +111,25 @@ async def test_a_directory_whose_socket_would_be_too_long_is_refused(root: Path)
     with pytest.raises(OSError, match="too long for a unix socket"):
         await Kubelet(root / ("x" * 90)).start()
     assert not list(root.iterdir())
+
+
+async def test_a_directory_that_takes_no_socket_is_refused(root: Path) -> None:
+    """One that belongs to another user. Root may write everywhere, so root is nobody here for a moment."""
+    user = os.geteuid()
+    root.chmod(0o755)
+    (root / "device-plugins").mkdir()
+    (root / "pod-resources").mkdir()
+    for path in (root / "device-plugins", root / "pod-resources"):
+        path.chmod(0o555)
+    try:
+        if user == 0:
+            os.seteuid(65534)
+        with pytest.raises(OSError, match="no socket can be made here"):
+            await Kubelet(root).start()
+    finally:
+        os.seteuid(user)
+        for path in (root / "device-plugins", root / "pod-resources"):
+            path.chmod(0o755)
 
 
 # the checkpoint

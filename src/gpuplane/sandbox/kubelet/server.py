@@ -128,10 +128,10 @@ class Kubelet:
         server, self._server = self._server, None
         if self._syncing is not None:
             self._syncing.cancel()
-        await self.workers.leave()
-        await self.registration.close()
         if server is not None:
             await server.stop(None)
+        await self.workers.leave()
+        await self.registration.close()
 
     async def restart(self) -> None:
         """Stop and start. Running pods run on."""
@@ -149,7 +149,10 @@ class Kubelet:
         add_PodResourcesListerServicer_to_server(PodResources(self.manager, self.registration, self.pods), server)
         private = {path.with_name(f".{secrets.token_hex(3)}"): path for path in paths}
         for path in private:
-            server.add_insecure_port(address(path))
+            try:
+                server.add_insecure_port(address(path))
+            except RuntimeError:
+                raise OSError(errno.EACCES, "no socket can be made here", os.fspath(path.parent)) from None
         await server.start()
         for path, public in private.items():
             path.rename(public)

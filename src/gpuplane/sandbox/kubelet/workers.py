@@ -103,7 +103,9 @@ class PodWorkers:
     def _still_wanted(self, running: Running) -> Iterator[str]:
         for container in running.pod.all():
             if container.name not in running.started:
-                yield from (each for each in container.requests if self.manager.devices.serves(each))
+                yield from (
+                    name for name, count in container.requests.items() if count and self.manager.devices.serves(name)
+                )
 
     # containers
 

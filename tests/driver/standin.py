@@ -66,7 +66,7 @@ class StandIn:
 
     def unload(self) -> None:
         """Take the kernel driver away."""
-        (self.root / "proc/driver/nvidia/version").unlink()
+        (self.root / "proc/driver/nvidia/version").unlink(missing_ok=True)
 
     def load(self, version: str) -> None:
         """Have the kernel driver be of this version, whatever the library is."""

@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -265,6 +267,41 @@ async def test_an_event_wakes_a_look(standin: StandIn, rich: MachineFile) -> Non
         await watch.until(lambda watch: watch.gpus() == rich.gpus)
 
 
+@pytest.mark.parametrize("seed", range(3))
+async def test_after_whatever_happened_all_is_well_again(standin: StandIn, rich: MachineFile, seed: int) -> None:
+    """Hangs, crashes, errors, kills, drivers that go and come, letting go and taking up, in any order."""
+    chance = Random(seed)
+    async with watched(standin, deadline=0.4, retry=(0.2, 0.5), rest=(0.02, 0.2)) as watch:
+        for _ in range(12):
+            match chance.choice(
+                ("hang", "crash", "error", "as a whole", "let go", "take up", "unload", "kill", "heal")
+            ):
+                case "hang" | "crash" | "error" as effect:
+                    call = chance.choice(("*", "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode"))
+                    failure = Failure(effect=effect, call=call, gpu=chance.randrange(5))
+                    standin.describe(rich.but(failures=(failure,)))
+                case "as a whole":
+                    call = chance.choice(("*", "nvmlEventSetWait"))
+                    failure = Failure(effect=chance.choice(("hang", "crash")), call=call)
+                    standin.describe(rich.but(failures=(failure,)))
+                case "let go":
+                    await watch.hardware.release()
+                case "take up":
+                    await watch.hardware.do(Look())
+                case "unload":
+                    standin.unload()
+                case "kill":
+                    for pid in family():
+                        if b"gpuplane.hardware.driver" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                            os.kill(pid, signal.SIGKILL)
+                case "heal":
+                    standin.describe(rich)
+            await asyncio.sleep(chance.choice((0.0, 0.01, 0.1, 0.3)))
+        standin.describe(rich)
+        await watch.hardware.do(Look())
+        await watch.until(lambda watch: whole(watch) and watch.gpus() == rich.gpus)
+
+
 async def test_the_process_ends_with_its_agent(standin: StandIn, tmp_path: Path) -> None:
     """Even with one that is killed, and even while the library hangs."""
     script = AGENT.format(library=str(standin.library), root=str(standin.root))
@@ -294,6 +331,7 @@ def test_the_process_is_small() -> None:
 AGENT = """
 import asyncio
 from pathlib import Path
+from random import Random
 from gpuplane.hardware.nvidia import Nvidia
 
 async def main():

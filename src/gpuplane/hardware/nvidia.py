@@ -188,7 +188,7 @@ class Nvidia:
     def _judge(self, child: Child, life: "_Life", tell: Tell) -> None:
         """Say what an end that was not wanted was about."""
         announced = child.announced()
-        function = announced.function or "no call of the library"
+        function = announced.function or "its own work"
         if announced.gpu is not None:
             self._charge(announced.gpu, (hang if life.silent else crash)(function), tell)
         elif life.silent:

@@ -19,6 +19,7 @@ WANTED = (  # nvmlEventType*; changes of clocks, power state and power source ar
     | 0x4000  # GpuUnavailableError
     | 0x8000  # GpuRecoveryAction
 )
+PAUSE = 0.01  # seconds
 AT_ONCE = 64  # events taken together: a storm must not keep us from looking
 
 
@@ -46,12 +47,15 @@ class Events:
         if self._set is None:
             time.sleep(seconds)
             return False
+        began = time.monotonic()
         try:
             self._nvml.call("nvmlEventSetWait", self._set, int(seconds * 1000))
         except Failed as failed:
             if failed.error != "TIMEOUT":
                 self._drop()
                 time.sleep(seconds)
+            elif time.monotonic() - began < seconds / 2:  # it may return early, and must not keep us busy
+                time.sleep(min(seconds, PAUSE))
             return False
         self._drain()
         return True

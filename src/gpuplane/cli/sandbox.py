@@ -36,6 +36,8 @@ def kubelet(root: Path, numa: bool, as_json: bool, no_input: bool) -> None:
     """
     try:
         asyncio.run(_serve(Kubelet(root, numa=numa), _json if as_json else _text, words=not no_input))
+    except BrokenPipeError:
+        raise  # whoever read along has gone: click ends without a word
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise click.ClickException(f"{where}{error.strerror or error}") from None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuplane.core.choice.prefer import prefer
 from gpuplane.core.resources.offer import offer
-from gpuplane.model.config import Config, Replication, Settings, Sharing
+from gpuplane.model.config import AllocationPolicy, Config, Replication, Settings, Sharing
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Snapshot
 
@@ -89,11 +89,11 @@ def test_for_every_question(
     assert advice(snapshot, sorted(free | required, reverse=True), size, required) == got
 
 
-def shared(gpus: int, replicas: int) -> Snapshot:
+def shared(gpus: int, replicas: int, policy: AllocationPolicy = "distributed") -> Snapshot:
     """GPUs that are offered in shares."""
     sharing = Sharing(resources=(Replication(name=GPU, replicas=replicas),))
     snapshot = node((0,) * gpus)
-    return snapshot.but(config=Config(settings=Settings(sharing=sharing)))
+    return snapshot.but(config=Config(settings=Settings(sharing=sharing, sharing_policy=policy)))
 
 
 def share_advice(snapshot: Snapshot, taken: Iterable[str], size: int, required: Iterable[str] = ()) -> list[str]:
@@ -120,6 +120,21 @@ def test_shares(
     gpus: int, replicas: int, taken: Iterable[str], size: int, required: Iterable[str], expected: list[str]
 ) -> None:
     assert share_advice(shared(gpus, replicas), taken, size, required) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "replicas", "taken", "size", "expected"),
+    [
+        (2, 4, (), 2, ["0::0", "0::1"]),  # one GPU
+        (3, 2, (), 3, ["0::0", "0::1", "1::0"]),  # filled up, and one more
+        (2, 4, (), 5, ["0::0", "0::1", "0::2", "0::3", "1::0"]),
+        (2, 4, ("1::0",), 2, ["1::1", "1::2"]),  # the most used first
+        (2, 2, (), 5, ["0::0", "0::1", "1::0", "1::1"]),  # what there is
+    ],
+)
+def test_packed_shares(gpus: int, replicas: int, taken: Iterable[str], size: int, expected: list[str]) -> None:
+    """sharedDevicesAllocationPolicy: packed."""
+    assert share_advice(shared(gpus, replicas, "packed"), taken, size) == expected
 
 
 def test_mig_devices_are_spread_over_their_gpus() -> None:

@@ -36,6 +36,7 @@ class Options(Value):
     state_dir: Path
     config: Source = Source()
     node_name: str = ""  # "" for no API server
+    node_label: str = "nvidia.com/device-plugin.config"  # which names a configuration
     kubeconfig: Path | None = None
     metrics: tuple[str, int] | None = None  # host and port; None: no listening
 
@@ -135,4 +136,4 @@ async def _let_go(node: Node, hardware: Hardware) -> None:
 async def _watch_node(node: Node, options: Options) -> None:
     from gpuplane.apiserver.node import watch_node  # the API client is heavy, and not every agent has an API server
 
-    await watch_node(node, options.node_name, options.kubeconfig)
+    await watch_node(node, options.node_name, options.kubeconfig, options.node_label)

@@ -18,11 +18,15 @@ import importlib
 import random
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuplane.model.config import Asked
 from gpuplane.model.facts import NodeAsked, Stood
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition
+
+if TYPE_CHECKING:
+    from gpuplane.apiserver.connection import Metadata
 
 CONFIG = "nvidia.com/device-plugin.config"
 RELEASE = "gpuplane.io/driver-release"
@@ -33,18 +37,18 @@ STEADY = 60.0  # seconds after which a stream counts as a good one
 CLIENT = "gpuplane.apiserver.connection"
 
 
-def asked(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Asked:
-    """What the labels and annotations of a Node ask for."""
+def asked(labels: Mapping[str, str], annotations: Mapping[str, str], config: str = CONFIG) -> Asked:
+    """What the labels and annotations of a Node ask for. `config` is the label that names a configuration."""
     reasons = []
     if RELEASE in annotations:
         reasons.append(f"annotation {RELEASE}: {annotations[RELEASE] or 'no reason given'}")
     deploy = labels.get(DEPLOY, "")
     if deploy == "false" or "paused-" in deploy:
         reasons.append(f"label {DEPLOY}={deploy}")
-    return Asked(config=labels.get(CONFIG, ""), release="; ".join(reasons))
+    return Asked(config=labels.get(config, ""), release="; ".join(reasons))
 
 
-async def watch_node(node: Node, name: str, kubeconfig: Path | None) -> None:
+async def watch_node(node: Node, name: str, kubeconfig: Path | None, label: str = CONFIG) -> None:
     """Tell what the Node object of this name asks for, now and on every change, for ever.
 
     `kubeconfig` None: the cluster that this pod runs in.
@@ -56,7 +60,7 @@ async def watch_node(node: Node, name: str, kubeconfig: Path | None) -> None:
     while True:
         began = node.now()
         try:
-            await _follow(node, name, kubeconfig)
+            await _follow(node, name, kubeconfig, label)
         except Away as away:
             _stand(node, "failing", str(away))
         rested = rest(rested, node.now() - began)
@@ -69,7 +73,7 @@ def rest(rested: float, lasted: float) -> float:
     return first if lasted > STEADY else min(max(2 * rested, first), longest)
 
 
-async def _follow(node: Node, name: str, kubeconfig: Path | None) -> None:
+async def _follow(node: Node, name: str, kubeconfig: Path | None, label: str) -> None:
     """One list and one stream. Each begins with the configuration read anew: files are renewed while we run."""
     from gpuplane.apiserver.connection import connect, listed, watched
 
@@ -77,7 +81,7 @@ async def _follow(node: Node, name: str, kubeconfig: Path | None) -> None:
     async with connect(kubeconfig) as client:
         listing = await listed(client, NODES, ours)
         for each in listing.items:
-            _tell(node, each.metadata.labels, each.metadata.annotations)
+            _tell(node, each.metadata, label)
         async with watched(client, NODES, ours, listing.metadata.resourceVersion) as events:
             well = f"follows Node {name} of {client.base_url}"
             missing = f"{client.base_url} has no Node {name}: kubelet makes it when it registers; is --node-name right?"
@@ -86,12 +90,12 @@ async def _follow(node: Node, name: str, kubeconfig: Path | None) -> None:
                 if event.type == "DELETED":
                     _stand(node, "waiting", missing)
                 elif event.type in ("ADDED", "MODIFIED"):
-                    _tell(node, event.object.metadata.labels, event.object.metadata.annotations)
+                    _tell(node, event.object.metadata, label)
                     _stand(node, "ok", well)
 
 
-def _tell(node: Node, labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None) -> None:
-    node.tell(NodeAsked(asked(labels or {}, annotations or {})))
+def _tell(node: Node, metadata: "Metadata", label: str) -> None:
+    node.tell(NodeAsked(asked(metadata.labels or {}, metadata.annotations or {}, label)))
 
 
 def _stand(node: Node, standing: str, reason: str) -> None:

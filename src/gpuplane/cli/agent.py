@@ -90,6 +90,7 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
         state_dir=arguments.state_dir,
         config=source,
         node_name=said("node-name"),
+        node_label=said("node-label"),
         kubeconfig=Path(said("kubeconfig")) if said("kubeconfig") else None,
         metrics=_address(arguments.metrics_address),
     )

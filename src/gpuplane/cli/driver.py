@@ -1,11 +1,15 @@
 """`gpuplane driver`: have the agent let go of the GPU driver, and take it up again."""
 
+import time
 from pathlib import Path
 
 import click
 
 from gpuplane.cli.connection import Duration, ask, state_dir
 from gpuplane.model.control import LetGo, Show, TakeUp
+from gpuplane.model.snapshot import Condition
+
+PATIENCE, LOOK = 10.0, 0.1  # seconds: for the driver's process to end, and between two looks
 
 
 @click.group()
@@ -22,10 +26,12 @@ def command() -> None:
 @click.option("--why", required=True, help="The reason that everybody is shown.")
 @state_dir
 def release(seconds: float, why: str, state_dir: Path) -> None:
-    """Let go of the driver for a time."""
+    """Let go of the driver for a time. Returns when no device node is open any more."""
     ask(state_dir, LetGo(seconds=seconds, why=why))
-    driver = _driver(state_dir)
-    click.echo(f"The driver is let go of for {seconds:g} s: {why}" + (f" ({driver})" if driver else ""))
+    driver = _settled(state_dir)
+    if driver.standing != "waiting":
+        raise click.ClickException(f"every device is withheld, but the driver is not let go of: {driver.reason}")
+    click.echo(f"The driver is let go of for {seconds:g} s: {why}. No device node is open.")
 
 
 @command.command()
@@ -36,7 +42,13 @@ def take(state_dir: Path) -> None:
     click.echo("The driver is taken up again.")
 
 
-def _driver(directory: Path) -> str:
-    picture = ask(directory, Show()).picture
-    condition = picture.snapshot.conditions.get("driver") if picture else None
-    return condition.reason if condition else ""
+def _settled(directory: Path) -> Condition:
+    """How the driver stands once it is let go of, or after all patience."""
+    condition = Condition("failing", "the agent has not looked yet")
+    for _ in range(int(PATIENCE / LOOK)):
+        picture = ask(directory, Show()).picture
+        condition = picture.snapshot.conditions.get("driver", condition) if picture else condition
+        if condition.standing == "waiting":
+            break
+        time.sleep(LOOK)
+    return condition

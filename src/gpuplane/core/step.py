@@ -135,7 +135,7 @@ def _standings(before: Mapping[str, Condition], after: Mapping[str, Condition]) 
     for part, condition in after.items():
         last = before.get(part)
         if last is None or (last.standing, last.reason) != (condition.standing, condition.reason):
-            level = "info" if condition.standing == "ok" else "warning"
+            level = "warning" if condition.standing == "failing" else "info"
             yield News(level=level, about=part, text=f"{condition.standing}: {condition.reason}".rstrip(": "))
 
 

@@ -6,7 +6,8 @@ that cannot be met gets what there is.
 
 A simple choice, always the same for the same question:
 - whole GPUs: from the NUMA node that fits with the fewest left over; if none fits, from as few nodes as possible.
-- ids that share a GPU (time slices, MIG devices): from as many GPUs as possible, the least used first.
+- ids that share a GPU (time slices, MIG devices): from as many GPUs as possible, the least used first; or where
+  sharedDevicesAllocationPolicy is packed, from as few as possible, the most used first.
 Where that leaves a choice, the lowest index.
 """
 
@@ -45,9 +46,14 @@ def prefer(
     wanted = [id for gpu in gpus for id in gpu.ids if id in must] if must else []
     missing = size - len(wanted)
     if missing > 0:
-        choose = _spread if any(len(gpu.ids) > 1 for gpu in gpus) else _gather
+        shared = any(len(gpu.ids) > 1 for gpu in gpus)
+        choose = (_pack if _packs(snapshot) else _spread) if shared else _gather
         wanted += choose([_stock(gpu, free, must) for gpu in gpus], missing)
     return tuple(wanted[: max(size, 0)])
+
+
+def _packs(snapshot: Snapshot) -> bool:
+    return snapshot.config.settings is not None and snapshot.config.settings.sharing_policy == "packed"
 
 
 def _stock(gpu: Gpu, free: frozenset[str], must: frozenset[str]) -> Stock:
@@ -65,6 +71,12 @@ def _spread(stocks: Sequence[Stock], size: int) -> list[str]:
         for nth, id in enumerate(stock.free[:size])
     ]
     return [id for *_, id in sorted(costs)[:size]]
+
+
+def _pack(stocks: Sequence[Stock], size: int) -> list[str]:
+    """From as few GPUs as possible: the most used are filled up first."""
+    fullest = sorted(stocks, key=lambda stock: -(stock.used + stock.taken))
+    return [id for stock in fullest for id in stock.free][:size]
 
 
 def _gather(stocks: Sequence[Stock], size: int) -> list[str]:

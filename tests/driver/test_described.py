@@ -93,26 +93,26 @@ def failing(*failures: str) -> bytes:
 async def test_a_good_file_is_told_and_told_again_when_it_changes(edited: Edited) -> None:
     """The driver is well, and this is the machine."""
     assert await edited.told() == []
-    assert await edited.told(GOOD) == [OK, look(), NOTHING_REFUSED]
-    assert await edited.told(b"gpus: []") == [OK, Looked(Machine(gpus=())), NOTHING_REFUSED]
+    assert await edited.told(GOOD) == [look(), OK, NOTHING_REFUSED]
+    assert await edited.told(b"gpus: []") == [Looked(Machine(gpus=())), OK, NOTHING_REFUSED]
 
 
 async def test_a_bad_edit_is_refused_and_the_good_one_stays(edited: Edited) -> None:
     """It says nothing against the driver; with a good edit it is forgotten."""
     await edited.told(GOOD)
     *rest, refused = await edited.told(GOOD.replace(b"minor: 1", b"minro: 1"))
-    assert rest == [OK, look()]
+    assert rest == [look(), OK]
     assert isinstance(refused, Stood)
     assert refused.part == "machine file"
     assert refused.condition is not None
     assert refused.condition.reason == "node.yaml:7: unknown key 'minro'; did you mean 'minor'?"
 
     assert await edited.told(OSError(2, "No such file or directory")) == [
-        OK,
         look(),
+        OK,
         Stood("machine file", Condition("failing", "node.yaml: No such file or directory")),
     ]
-    assert await edited.told(GOOD) == [OK, look(), NOTHING_REFUSED]
+    assert await edited.told(GOOD) == [look(), OK, NOTHING_REFUSED]
 
 
 async def test_a_file_that_never_was_good_is_a_driver_that_fails(edited: Edited) -> None:
@@ -130,7 +130,7 @@ async def test_what_is_let_go_of_tells_nothing(edited: Edited) -> None:
     assert await edited.told(b"gpus: []") == [LET_GO]
 
     await edited.hardware.do(Look())
-    assert await edited.told() == [OK, Looked(Machine(gpus=())), NOTHING_REFUSED]
+    assert await edited.told() == [Looked(Machine(gpus=())), OK, NOTHING_REFUSED]
 
 
 async def test_a_silent_driver_gives_no_look(edited: Edited) -> None:
@@ -140,7 +140,7 @@ async def test_a_silent_driver_gives_no_look(edited: Edited) -> None:
         Stood("driver", Condition("failing", "silent: its process hangs in nvmlInit")),
         NOTHING_REFUSED,
     ]
-    assert await edited.told(GOOD) == [OK, look(), NOTHING_REFUSED]
+    assert await edited.told(GOOD) == [look(), OK, NOTHING_REFUSED]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ async def test_a_silent_driver_gives_no_look(edited: Edited) -> None:
 )
 def test_a_driver_that_fails_as_a_whole_shows_no_gpus(failure: str, code: str, message: str) -> None:
     """GPUs that were seen before stay, by the rules of a look."""
-    condition, looked = facts(failure)
+    looked, condition = facts(failure)
 
     assert condition == Stood("driver", Condition("failing", message))
     assert looked == Looked(look().machine.but(gpus=None, faults=(Fault(code, message),)))
@@ -197,7 +197,9 @@ UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
     ("before", "after", "error"),
     [
         (b"uuid: GPU-b", b"uuid: GPU-a", "6: UUID GPU-a stands twice in this machine"),
-        (b"uuid: MIG-2", b"uuid: GPU-b", "14: UUID GPU-b stands twice in this machine"),
+        (b"uuid: MIG-2", b"uuid: MIG-1", "14: UUID MIG-1 stands twice in this machine"),
+        (b"uuid: MIG-2", b"uuid: x", "14: 'x' is no MIG device's UUID: the driver's begin with MIG-"),
+        (b"uuid: GPU-b", b"uuid: b", "6: 'b' is no GPU's UUID: the driver's begin with GPU-"),
         (b"index: 1", b"index: 0", "5: GPU index 0 stands twice in this machine"),
         (b"minor: 1", b"minor: 0", "7: minor number 0 stands twice in this machine"),
         (b"0000:0f:00.0", b"0000:07:00.0", "8: PCI address 0000:07:00.0 stands twice in this machine"),

@@ -5,6 +5,7 @@ are for people; each is a click command named `command` in its module, imported 
 """
 
 import importlib
+import os
 import sys
 
 COMMANDS = {
@@ -19,6 +20,7 @@ COMMANDS = {
 
 def main() -> None:
     """`gpuplane COMMAND …`"""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its own lines say only that kubelet went; ours say it better
     if sys.argv[1:2] == ["agent"]:
         from gpuplane.cli import agent
 

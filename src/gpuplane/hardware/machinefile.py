@@ -68,6 +68,11 @@ def _repeated(identities: Iterable[tuple[strict.Path, str]]) -> Problems:
 
 
 def _gpu(gpu: Gpu, addresses: set[str]) -> Problems:
+    if gpu.uuid and not gpu.uuid.startswith("GPU-"):
+        yield ("uuid",), f"{gpu.uuid!r} is no GPU's UUID: the driver's begin with GPU-"
+    for i, mig in enumerate(gpu.mig.devices if gpu.mig else ()):
+        if not mig.uuid.startswith("MIG-"):
+            yield ("mig", "devices", i, "uuid"), f"{mig.uuid!r} is no MIG device's UUID: the driver's begin with MIG-"
     if gpu.pci and not PCI.fullmatch(gpu.pci):
         yield ("pci",), f"{gpu.pci!r} is no PCI address as sysfs writes it, like '0000:1b:00.0'"
     for i, link in enumerate(gpu.links):

@@ -110,7 +110,7 @@ class Kubelet:
             _make_room(path)
         for left in plugins.parent.iterdir():
             if left.name != checkpoint.NAME and not left.is_dir():
-                left.unlink()
+                left.unlink(missing_ok=True)  # a plugin may take its own away meanwhile
         self.manager.recall()
         self._server = await self._serve(plugins, resources)
         self.workers.take_up()
@@ -146,7 +146,9 @@ class Kubelet:
         """A server at these sockets, which appear when it serves."""
         server = grpc.aio.server()
         add_RegistrationServicer_to_server(self.registration, server)
-        add_PodResourcesListerServicer_to_server(PodResources(self.manager, self.registration, self.pods), server)
+        add_PodResourcesListerServicer_to_server(
+            PodResources(self.manager, self.registration, self.workers.active), server
+        )
         private = {path.with_name(f".{secrets.token_hex(3)}"): path for path in paths}
         for path in private:
             try:

@@ -34,6 +34,12 @@ PATTERNS = (*CALLS, "*", "nvmlDeviceGetM*", "nvmlDeviceGetNvLink*", "nvmlDeviceG
 CAPS = "/dev/nvidia-caps/nvidia-cap"
 
 
+def changed(machine: MachineFile, index: int, **fields: object) -> MachineFile:
+    """The machine with something else about one GPU."""
+    gpus = machine.gpus or ()
+    return machine.but(gpus=tuple(gpu.but(**fields) if gpu.index == index else gpu for gpu in gpus))
+
+
 @st.composite
 def failures(draw: st.DrawFn, gpus: int) -> Failure:
     """An error of one query, or of several, about one GPU."""

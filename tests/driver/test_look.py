@@ -21,7 +21,7 @@ from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
 from gpuplane.model.facts import Looked
 from gpuplane.model.machine import Driver, Failure, Fault, Gpu, Machine, MachineFile, Mig
-from tests.driver.machines import CALLS, failures, machines
+from tests.driver.machines import CALLS, changed, failures, machines
 from tests.driver.standin import StandIn
 
 Look = Callable[[MachineFile], Machine]
@@ -68,12 +68,6 @@ def inside(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Iterator
 def described(machine: MachineFile) -> Machine:
     """What a look at it shows when all goes well."""
     return Machine(driver=machine.driver, gpus=machine.gpus, switches=machine.switches, nodes=machine.nodes)
-
-
-def changed(machine: MachineFile, index: int, **fields: object) -> MachineFile:
-    """The machine with something else about one GPU."""
-    gpus = machine.gpus or ()
-    return machine.but(gpus=tuple(gpu.but(**fields) if gpu.index == index else gpu for gpu in gpus))
 
 
 def but_distances(gpu: Gpu) -> Gpu:

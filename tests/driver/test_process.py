@@ -19,6 +19,8 @@ from gpuplane.hardware.driver.channel import Options
 from gpuplane.model.facts import Look, Looked, Stood
 from gpuplane.model.machine import Failure, Machine, MachineFile
 from gpuplane.model.snapshot import Condition
+from tests.driver.machines import changed
+from tests.driver.processes import family, opened, state
 from tests.driver.standin import StandIn
 from tests.driver.watched import Watched, watched
 
@@ -68,12 +70,6 @@ def whole(watch: Watched) -> bool:
     return bool(watch.gpus()) and not any(watch.codes()) and watch.driver()[0] == "ok"
 
 
-def changed(machine: MachineFile, index: int, **fields: object) -> MachineFile:
-    """The machine with something else about one GPU."""
-    gpus = machine.gpus or ()
-    return machine.but(gpus=tuple(gpu.but(**fields) if gpu.index == index else gpu for gpu in gpus))
-
-
 async def test_the_process_tells_what_the_library_tells(standin: StandIn, rich: MachineFile) -> None:
     """One fact about the driver and one look, and nothing more while nothing changes."""
     async with watched(standin) as watch:
@@ -82,8 +78,8 @@ async def test_the_process_tells_what_the_library_tells(standin: StandIn, rich: 
         await watch.until(lambda watch: bool(watch.gpus()) and watch.gpus() != rich.gpus)
 
         assert watch.driver() == ("ok", "driver 580.95.05, CUDA 13.0")
-        assert [type(fact) for fact in watch.facts] == [Stood, Looked, Looked]
-        assert watch.facts[1] == Looked(
+        assert [type(fact) for fact in watch.facts] == [Looked, Stood, Looked]
+        assert watch.facts[0] == Looked(
             Machine(driver=rich.driver, gpus=rich.gpus, switches=rich.switches, nodes=rich.nodes)
         )
 
@@ -341,28 +337,3 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def state(pid: int) -> str:
-    """A process's state, as ps shows it."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def opened(pid: int) -> set[str]:
-    """What a process has open."""
-    return {f"{each.readlink()}" for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()}
-
-
-def family() -> list[int]:
-    """This process and its children."""
-    mine = os.getpid()
-    others = (int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal())
-    return [mine, *(pid for pid in others if parent(pid) == mine)]
-
-
-def parent(pid: int) -> int:
-    """The parent of a process; 0 where the process has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0

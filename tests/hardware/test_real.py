@@ -2,7 +2,6 @@
 
 import asyncio
 import csv
-import os
 import re
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.nvidia import Nvidia
 from gpuplane.model.facts import Look
+from tests.driver.processes import family, opened
 from tests.driver.standin import StandIn, build
 from tests.driver.watched import Watched, watched
 from tests.hardware.capture import anonymous, look, written
@@ -52,7 +52,7 @@ async def test_letting_go_leaves_no_device_node_open() -> None:
     seen = watch.gpus()
     await watch.hardware.release()
     await watch.until(lambda watch: watch.driver() == ("waiting", "let go of"))
-    assert not any("/dev/nvidia" in path for pid in _family() for path in _opened(pid))
+    assert not any("/dev/nvidia" in path for pid in family() for path in opened(pid))
 
     await watch.hardware.do(Look())
     await watch.until(lambda watch: watch.driver()[0] == "ok")
@@ -73,19 +73,3 @@ async def test_a_captured_machine_is_the_machine(tmp_path: Path) -> None:
     async with watched(standin, deadline=10.0) as watch:
         await watch.until(lambda watch: bool(watch.gpus()))
         assert watch.node.snapshot.machine == machine
-
-
-def _family() -> list[int]:
-    pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal()]
-    return [os.getpid(), *(pid for pid in pids if _parent(pid) == os.getpid())]
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
-
-
-def _opened(pid: int) -> set[str]:
-    return {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()}

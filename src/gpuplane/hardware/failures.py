@@ -61,11 +61,11 @@ def show(file: MachineFile, name: str) -> list[Stood | Looked]:
         if failure is not None:
             fault = crash(function) if failure.effect == "crash" else driver_fault(function, failure.error)
             condition = Condition(standing="failing", reason=fault.message)
-            return [Stood("driver", condition), Looked(machine.but(gpus=None, faults=(*machine.faults, fault)))]
+            return [Looked(machine.but(gpus=None, faults=(*machine.faults, fault))), Stood("driver", condition)]
     gpus = machine.gpus and tuple(_shown(gpu, file, len(machine.gpus)) for gpu in machine.gpus)
     return [
-        Stood("driver", Condition(standing="ok", reason=f"described by {name}")),
         Looked(machine.but(gpus=gpus)),
+        Stood("driver", Condition(standing="ok", reason=f"described by {name}")),
     ]
 
 

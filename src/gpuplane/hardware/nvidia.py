@@ -195,10 +195,10 @@ class Nvidia:
             tell(Stood("driver", silence(function)))
             self._silences += 1
         else:
-            reason = f"its process ended by {_cause(child.status())} in {function}"
-            tell(Stood("driver", Condition(standing="failing", reason=reason)))
             if announced.function and not life.saw:
                 tell(Looked(self._look.but(gpus=None, faults=(crash(function),))))
+            reason = f"its process ended by {_cause(child.status())} in {function}"
+            tell(Stood("driver", Condition(standing="failing", reason=reason)))
 
     def _charge(self, index: int, fault: Fault, tell: Tell) -> None:
         """Skip a GPU for a while, and say so at once: its next process may take its time."""

@@ -77,8 +77,8 @@ def main() -> None:
         fault = driver_fault(failed.function, failed.error)
     else:
         return
-    agent.tell(Stood("driver", Condition(standing="failing", reason=fault.message)))
     agent.tell(Looked(Machine(switches=files.switches(), nodes=files.control_nodes(), faults=(fault,))))
+    agent.tell(Stood("driver", Condition(standing="failing", reason=fault.message)))
     _rest(agent, page, lambda: library.state(options, files) != before, options)
 
 
@@ -87,9 +87,8 @@ def _follow(agent: Agent, looker: Looker, files: Files, driver: Driver, poll: fl
     reason = f"driver {driver.version}, CUDA {driver.cuda}"
     kernel = library.kernel_state(files)
     while True:
-        machine = looker.look(agent.skipped)
+        agent.tell(Looked(looker.look(agent.skipped)))
         agent.tell(Stood("driver", Condition(standing="ok", reason=reason)))
-        agent.tell(Looked(machine))
         _wait(agent, looker, poll)
         if library.kernel_state(files) != kernel:
             return

@@ -16,7 +16,7 @@ from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet import checkpoint
 from gpuplane.sandbox.kubelet.devices import Devices, Place, Refusal, shuffled
 from gpuplane.sandbox.kubelet.endpoint import PRE_START, Call, Endpoint
-from gpuplane.sandbox.kubelet.pods import Container
+from gpuplane.sandbox.kubelet.pods import Container, Pod
 
 Answers = dict[str, pb.ContainerAllocateResponse]
 """resource → what Allocate answered."""
@@ -32,10 +32,10 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class DeviceManager:
-    """`active` tells the uids of the pods that run or are being admitted."""
+    """`active` tells the pods that run or are being admitted."""
 
     def __init__(
-        self, directory: Path, active: Callable[[], Collection[str]], changes: Changes, policy: Policy
+        self, directory: Path, active: Callable[[], Collection[Pod]], changes: Changes, policy: Policy
     ) -> None:
         self.directory, self.changes, self.policy, self._active = directory, changes, policy, active
         self.devices, self.endpoints, self.trace = Devices(), dict[str, Endpoint](), list[Call]()
@@ -90,7 +90,7 @@ class DeviceManager:
 
     def free_the_gone(self) -> None:
         """Free what pods held that are no longer active. Kubelet does so when an allocation, or a list, needs it."""
-        self.devices.keep(self._active())
+        self.devices.keep({pod.uid for pod in self._active()})
 
     async def allocate(self, uid: str, container: Container, reusable: dict[str, set[str]]) -> Answers:
         """One Allocate for each of a container's resources that plugins have. Raises Refusal.

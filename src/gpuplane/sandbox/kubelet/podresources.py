@@ -1,9 +1,11 @@
 """Kubelet's pod-resources server, v1 (pkg/kubelet/apis/podresources): who holds what.
 
-Init containers are listed only where they last; one entry for each device id, as kubelet writes them.
+Init containers are listed only where they last; one entry for each device id, as kubelet writes them. A pod is listed
+from the beginning of its admission, with what its containers have got so far. A kubelet that has just started lists
+the pods that it has heard of. Who asks too often is refused (podresources/grpc/ratelimit.go).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeAlias
 
 import grpc
@@ -11,22 +13,29 @@ import grpc
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerServicer
 from gpuplane.sandbox.kubelet.manager import DeviceManager
-from gpuplane.sandbox.kubelet.pods import Running
+from gpuplane.sandbox.kubelet.pods import Pod
 from gpuplane.sandbox.kubelet.registration import Registration
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
+RATE, BURST = 100.0, 10.0
+"""Requests a second that are answered, and how many of them at once."""
+
 
 class PodResources(PodResourcesListerServicer):
-    """Answers from the device manager's books."""
+    """Answers from the device manager's books. `active` tells the pods that run or are being admitted."""
 
-    def __init__(self, manager: DeviceManager, registration: Registration, pods: Mapping[str, Running]) -> None:
-        self.manager, self.registration, self.pods = manager, registration, pods
+    def __init__(
+        self, manager: DeviceManager, registration: Registration, active: Callable[[], Collection[Pod]]
+    ) -> None:
+        self.manager, self.registration, self._active = manager, registration, active
+        self._left, self._seen = BURST, manager.policy.now()
 
     async def List(self, request: pb.ListPodResourcesRequest, context: Context) -> pb.ListPodResourcesResponse:
         await self._mind(context)
-        self.manager.free_the_gone()
-        return pb.ListPodResourcesResponse(pod_resources=map(self._pod, self.pods.values()))
+        if self.registration.mood.knows:
+            self.manager.free_the_gone()
+        return pb.ListPodResourcesResponse(pod_resources=map(self._pod, self._pods()))
 
     async def GetAllocatableResources(
         self, request: pb.AllocatableResourcesRequest, context: Context
@@ -43,18 +52,26 @@ class PodResources(PodResourcesListerServicer):
 
     async def Get(self, request: pb.GetPodResourcesRequest, context: Context) -> pb.GetPodResourcesResponse:
         await self._mind(context)
-        running = self.pods.get(f"{request.pod_namespace}/{request.pod_name}")
-        if running is None:
+        key = f"{request.pod_namespace}/{request.pod_name}"
+        pod = next((pod for pod in self._pods() if pod.key == key), None)
+        if pod is None:
             missing = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"
             await context.abort(grpc.StatusCode.UNKNOWN, missing)
-        return pb.GetPodResourcesResponse(pod_resources=self._pod(running))
+        return pb.GetPodResourcesResponse(pod_resources=self._pod(pod))
 
     async def _mind(self, context: Context) -> None:
         if not self.registration.mood.lists:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this kubelet does not list")
+        now = self.manager.policy.now()
+        self._left, self._seen = min(BURST, self._left + (now - self._seen) * RATE), now
+        if self._left < 1:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+        self._left -= 1
 
-    def _pod(self, running: Running) -> pb.PodResources:
-        pod = running.pod
+    def _pods(self) -> Collection[Pod]:
+        return self._active() if self.registration.mood.knows else ()
+
+    def _pod(self, pod: Pod) -> pb.PodResources:
         return pb.PodResources(
             name=pod.name,
             namespace=pod.namespace,

@@ -2,12 +2,14 @@
 
 Kubelet keeps one client for each resource, the newest. When *any* stream of the resource ends, whichever Register it
 belongs to, that client counts as gone: its connection is closed and its devices are unhealthy. A registration that
-fails leaves no client at all, so the end of an older stream goes unnoticed then.
+fails leaves no client at all, so the end of an older stream goes unnoticed then. Kubelet carries a registration out
+whether or not the plugin still waits for the answer.
 """
 
 import asyncio
 import os
 import re
+from collections.abc import Coroutine
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,6 +38,7 @@ class Mood(msgspec.Struct):
     opens: bool = True  # opens ListAndWatch after Register
     reads: bool = True  # reads the lists that are sent
     lists: bool = True  # answers pod-resources
+    knows: bool = True  # has heard from the API server which pods it has; not so right after its start
 
 
 class Registration(RegistrationServicer):
@@ -44,9 +47,16 @@ class Registration(RegistrationServicer):
     def __init__(self, manager: DeviceManager, dial: float) -> None:
         self.manager, self.dial, self.mood = manager, dial, Mood()
         self._clients: dict[str, Endpoint] = {}
-        self._streams: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.Empty:
+        try:
+            await asyncio.shield(self._spawn(self._register(request)))
+        except Refusal as refusal:
+            await context.abort(grpc.StatusCode.UNKNOWN, str(refusal))
+        return pb.Empty()
+
+    async def _register(self, request: pb.RegisterRequest) -> None:
         self.manager.enter(Call("Register", request.resource_name))
         await asyncio.sleep(self.mood.delay)
         try:
@@ -55,12 +65,9 @@ class Registration(RegistrationServicer):
             endpoint = await self._connect(request)
         except Refusal as refusal:
             self.manager.enter(Call("Register failed", request.resource_name, error=str(refusal)))
-            await context.abort(grpc.StatusCode.UNKNOWN, str(refusal))
+            raise
         if self.mood.opens:
-            stream = asyncio.create_task(self._follow(endpoint))
-            self._streams.add(stream)
-            stream.add_done_callback(self._streams.discard)
-        return pb.Empty()
+            self._spawn(self._follow(endpoint))
 
     async def _connect(self, request: pb.RegisterRequest) -> Endpoint:
         socket = Path(os.path.normpath(f"{self.manager.directory}/{request.endpoint}"))
@@ -98,11 +105,17 @@ class Registration(RegistrationServicer):
 
     async def close(self) -> None:
         """Kubelet ends: every stream and connection does."""
-        for stream in self._streams:
-            stream.cancel()
-        await asyncio.gather(*self._streams, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for resource in list(self._clients):
             await self._disconnect(resource)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def unacceptable(request: pb.RegisterRequest) -> str:

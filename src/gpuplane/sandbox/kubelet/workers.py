@@ -21,12 +21,12 @@ class PodWorkers:
     def __init__(self, changes: Changes, retry: float) -> None:
         self.pods, self.failed = dict[str, Running](), dict[str, Rejected]()
         self.changes, self.retry = changes, retry
-        self._admitting, self._pending = asyncio.Lock(), ""
+        self._admitting, self._pending = asyncio.Lock(), list[Pod]()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def active(self) -> set[str]:
-        """The uids of the pods that may hold devices: those that run, and the one that is being admitted."""
-        return {self._pending, *(running.pod.uid for running in self.pods.values())}
+    def active(self) -> list[Pod]:
+        """The pods that may hold devices: those that run, and the one that is being admitted."""
+        return [*(running.pod for running in self.pods.values()), *self._pending]
 
     async def run(self, pod: Pod) -> Running:
         """Admit a pod and start its containers. Raises Rejected, as kubelet would say it, and ValueError for a pod that
@@ -34,14 +34,14 @@ class PodWorkers:
         async with self._admitting:
             if pod.key in self.pods:
                 raise ValueError(f"pod {pod.key} is there: end it first, or take another name")
-            self._pending = pod.uid
+            self._pending = [pod]
             try:
                 running = await self._admit(pod)
             except Rejected as rejected:
                 self.failed[pod.key] = rejected
                 raise
             finally:
-                self._pending = ""
+                self._pending = []
                 self.changes.notify()
             self.failed.pop(pod.key, None)
             self.pods[pod.key] = running

@@ -146,6 +146,21 @@ async def test_the_end_of_any_stream_is_the_end_of_the_newest_plugin(root: Path)
         await kubelet.until_capacity(DEV, 1, 1)
 
 
+async def test_a_registration_goes_on_though_the_plugin_no_longer_waits(root: Path) -> None:
+    """By the source: kubelet dials and asks for options under no deadline of the caller's."""
+    async with Kubelet(root) as kubelet:
+        plugin = Plugin(root / "device-plugins", *SIX)
+        gate = plugin.gates["GetDevicePluginOptions"] = asyncio.Event()
+        await plugin.serve()
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await plugin.register(timeout=0.2)
+        assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+        gate.set()
+        await kubelet.until_capacity(DEV, 6, 6)
+        await plugin.stop()
+
+
 # the node's figures
 
 

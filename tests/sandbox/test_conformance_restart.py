@@ -3,10 +3,14 @@
 What was not observed follows kubelet's source (pkg/kubelet/cm/devicemanager) and says so.
 """
 
+import asyncio
 import base64
 import json
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -17,6 +21,24 @@ from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerS
 from gpuplane.sandbox.kubelet import Call, Container, Kubelet, Pod, Rejected
 
 from .plugin import CHECKPOINT, DEV, SIX, Plugin, calls, device, entries, given, node, wants
+
+if TYPE_CHECKING:
+    from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerAsyncStub
+
+
+@asynccontextmanager
+async def lister(root: Path) -> AsyncIterator["PodResourcesListerAsyncStub"]:
+    """A client of pod-resources."""
+    alone = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(f"unix:{root}/pod-resources/kubelet.sock", alone) as channel:
+        yield PodResourcesListerStub(channel)
+
+
+async def held(stub: "PodResourcesListerAsyncStub") -> dict[str, int]:
+    """container → how many devices it holds, of all pods that are listed."""
+    answer = await stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=10)
+    return {each.name: len(each.devices) for pod in answer.pod_resources for each in pod.containers}
+
 
 # kubelet's restart
 
@@ -225,6 +247,46 @@ async def test_who_holds_what(root: Path) -> None:
         held = {tuple(d.device_ids): [n.ID for n in d.topology.nodes] for c in found.containers for d in c.devices}
         assert held == {("d1",): [1], ("d2",): []}
         assert sorted(tuple(each.device_ids) for each in every.devices) == [("d1",), ("d2",)]
+
+
+async def test_a_pod_is_listed_from_the_beginning_of_its_admission(root: Path) -> None:
+    """By the source: with what its containers have got so far."""
+    async with node(root, *SIX) as (kubelet, plugin), lister(root) as stub:
+        gate = plugin.gates["Allocate"] = asyncio.Event()
+        pod = Pod("a", (Container("x", {DEV: 1}), Container("y", {DEV: 1})))
+        admission = asyncio.create_task(kubelet.run(pod))
+        await plugin.until_asked("Allocate")
+        assert await held(stub) == {"x": 0, "y": 0}
+        del plugin.gates["Allocate"]
+        gate.set()
+        await admission
+        assert await held(stub) == {"x": 1, "y": 1}
+
+
+async def test_a_kubelet_that_has_just_started_lists_what_it_has_heard_of(root: Path) -> None:
+    """By the source: until the API server has told it its pods it lists none, and frees nothing."""
+    async with node(root, *SIX) as (kubelet, _), lister(root) as stub:
+        pod = wants("a", 2)
+        await kubelet.run(pod)
+        kubelet.feel(knows=False)
+        await kubelet.restart()
+        assert await held(stub) == {}
+        assert len(given(kubelet, pod)) == 2
+        kubelet.feel(knows=True)
+        assert await held(stub) == {"main": 2}
+
+
+async def test_who_asks_too_often_is_refused(root: Path) -> None:
+    """By the source: a hundred questions a second, ten of them at once."""
+    time = [0.0]
+    async with Kubelet(root, now=lambda: time[0]), lister(root) as stub:
+        for _ in range(10):
+            await held(stub)
+        with pytest.raises(grpc.aio.AioRpcError, match="rejected by rate limit") as error:
+            await held(stub)
+        assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        time[0] = 0.015
+        await held(stub)
 
 
 # its moods

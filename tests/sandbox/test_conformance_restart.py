@@ -292,6 +292,23 @@ async def test_who_asks_too_often_is_refused(root: Path) -> None:
 # its moods
 
 
+async def test_it_can_be_slow(root: Path) -> None:
+    """A caller that is less patient gives up; a registration is carried out nevertheless."""
+    async with Kubelet(root) as kubelet, lister(root) as stub:
+        plugin = Plugin(root / "device-plugins", *SIX)
+        await plugin.serve()
+        kubelet.feel(delay=0.3)
+        for impatient in (
+            plugin.register(timeout=0.05),
+            stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=0.05),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await impatient
+            assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await kubelet.until_capacity(DEV, 6, 6)
+        await plugin.stop()
+
+
 async def test_it_can_misbehave(root: Path) -> None:
     """It refuses, opens no stream, does not read, does not list, loses its streams; and does well again."""
     async with Kubelet(root) as kubelet:

@@ -5,6 +5,7 @@ from the beginning of its admission, with what its containers have got so far. A
 the pods that it has heard of. Who asks too often is refused (podresources/grpc/ratelimit.go).
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeAlias
 
@@ -60,6 +61,7 @@ class PodResources(PodResourcesListerServicer):
         return pb.GetPodResourcesResponse(pod_resources=self._pod(pod))
 
     async def _mind(self, context: Context) -> None:
+        await asyncio.sleep(self.registration.mood.delay)
         if not self.registration.mood.lists:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this kubelet does not list")
         now = self.manager.policy.now()

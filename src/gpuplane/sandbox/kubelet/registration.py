@@ -34,7 +34,7 @@ class Mood(msgspec.Struct):
     """How this kubelet misbehaves."""
 
     refuses: str = ""  # Register is answered by this error
-    delay: float = 0.0  # seconds before Register is answered
+    delay: float = 0.0  # seconds before Register and pod-resources are answered
     opens: bool = True  # opens ListAndWatch after Register
     reads: bool = True  # reads the lists that are sent
     lists: bool = True  # answers pod-resources

@@ -52,6 +52,8 @@ async def run(options: Options, hardware: Hardware) -> None:
         stopped = asyncio.create_task(stop.wait())
         remembering = asyncio.create_task(_remember(node, options.state_dir, stack))
         await asyncio.wait((stopped, remembering), return_when=asyncio.FIRST_COMPLETED)
+        if released(node.snapshot):  # a remembered wish holds from the first moment: no device node is opened
+            await hardware.release()
         if not stop.is_set():
             running += _start(node, _parts(node, options, hardware))
             await stop.wait()

@@ -1,0 +1,75 @@
+"""The agent by its command line on the driver's library (the stand-in): the whole way, from NVML to kubelet."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpuplane.hardware.machinefile import read
+from gpuplane.hardware.profiles import find
+from gpuplane.model.machine import Failure
+from gpuplane.sandbox.agent import Agent
+from gpuplane.sandbox.kubelet import Kubelet, pod
+from tests.agent.test_process import gpuplane
+from tests.driver.standin import StandIn
+
+GPU = "nvidia.com/gpu"
+MACHINE = read(find("l40s").read_bytes(), "l40s.yaml")
+COUNT = len(MACHINE.gpus or ())
+
+
+@pytest.fixture
+def driver(tmp_path: Path, compiled: Path) -> StandIn:
+    """A driver that has eight GPUs, where a driver root has its library."""
+    driver = StandIn(tmp_path / "d", compiled)
+    driver.describe(MACHINE)
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "usr/lib64").symlink_to(driver.folder)
+    return driver
+
+
+def agent(root: Path, driver: StandIn) -> Agent:
+    """An agent on that driver."""
+    return Agent(
+        "--machine", "nvml", "--driver-root-ctr-path", root, "--host-root", driver.root,
+        "--kubelet-root", root / "k", "--state-dir", root / "s",
+    )  # fmt: skip
+
+
+def drivers(of: Agent) -> int:
+    """How many processes of an agent have the driver's library."""
+    return len(psutil.Process(of.process.pid).children(recursive=True))
+
+
+async def test_from_nvml_to_kubelet_and_back(tmp_path: Path, driver: StandIn) -> None:
+    """GPUs are offered, a pod gets two; a GPU whose calls crash the library is the only one that is lost, and heals."""
+    async with Kubelet(tmp_path / "k") as kubelet, agent(tmp_path, driver) as running:
+        await kubelet.until_capacity(GPU, COUNT, COUNT, deadline=30)
+        got = (await kubelet.run(pod("train", gpu=2))).got().envs["NVIDIA_VISIBLE_DEVICES"]
+        assert set(got.split(",")) <= {gpu.uuid for gpu in MACHINE.gpus or ()}
+        assert drivers(running) == 1
+
+        driver.describe(MACHINE.but(failures=(Failure(effect="crash", gpu=5, call="nvmlDeviceGetMemoryInfo*"),)))
+        await kubelet.until_capacity(GPU, COUNT, COUNT - 1, deadline=30)
+        assert [id for id, health in kubelet.view()[GPU].items() if health == "Unhealthy"] == [
+            (MACHINE.gpus or ())[5].uuid
+        ]
+
+
+async def test_what_is_let_go_of_stays_so_over_a_restart(tmp_path: Path, driver: StandIn) -> None:
+    """No process has the library while it is let go of, nor at the next agent's start; then all is back."""
+    driver_command = ("driver", "release", "--for", "5m", "--why", "GPU reset", "--state-dir", tmp_path / "s")
+    async with Kubelet(tmp_path / "k") as kubelet:
+        async with agent(tmp_path, driver) as first:
+            await kubelet.until_capacity(GPU, COUNT, COUNT, deadline=30)
+            status, said = await gpuplane(*driver_command)
+            assert (status, "No device node is open" in said) == (0, True), said
+            assert drivers(first) == 0
+            await kubelet.until_capacity(GPU, COUNT, 0)
+            await first.kill()
+        async with agent(tmp_path, driver) as second:
+            await second.until_says("waiting: the driver is let go of: GPU reset")
+            assert drivers(second) == 0
+            assert (await gpuplane("driver", "take", "--state-dir", tmp_path / "s"))[0] == 0
+            await kubelet.until_capacity(GPU, COUNT, COUNT, deadline=30)
+            assert drivers(second) == 1

@@ -13,8 +13,9 @@ import pytest
 from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
 from gpuplane.host.state import keep_stored
+from gpuplane.model.config import Asked
 from gpuplane.model.control import Answer, Ask, LetGo, Show, TakeUp
-from gpuplane.model.facts import Stood
+from gpuplane.model.facts import NodeAsked, Stood
 from gpuplane.model.snapshot import Condition, Snapshot
 
 
@@ -51,11 +52,11 @@ async def test_a_release_is_on_disk_when_its_answer_comes(tmp_path: Path) -> Non
     """The wish is in the snapshot and in the state directory; taking it back removes both."""
     node = Node(Snapshot())
     async with listening(node, tmp_path) as socket:
-        assert await ask(socket, LetGo(600, "firmware")) == Answer()
+        assert await ask(socket, LetGo(node.now(), 600, "firmware")) == Answer()
         assert json.loads((tmp_path / "release.json").read_bytes())["value"]["why"] == "firmware"
         assert node.snapshot.ledger.release is not None
 
-        assert await ask(socket, TakeUp()) == Answer()
+        assert await ask(socket, TakeUp(node.now())) == Answer()
         assert not (tmp_path / "release.json").exists()
 
 
@@ -79,12 +80,12 @@ async def test_what_is_no_request_is_answered_by_an_error(tmp_path: Path, line: 
         assert (await ask(socket, Show())).picture is not None
 
 
-@pytest.mark.parametrize("wish", [LetGo(0, "x"), LetGo(-1, "x"), LetGo(1e9, "x"), LetGo(60, "  "), LetGo(60, "")])
-async def test_a_release_needs_a_bounded_time_and_a_reason(tmp_path: Path, wish: LetGo) -> None:
+@pytest.mark.parametrize("wish", [(0, "x"), (-1, "x"), (1e9, "x"), (60, "  "), (60, "")])
+async def test_a_release_needs_a_bounded_time_and_a_reason(tmp_path: Path, wish: tuple[float, str]) -> None:
     """A release without an end or a reason would withhold a node for ever, and nobody would know why."""
     node = Node(Snapshot())
     async with listening(node, tmp_path) as socket:
-        assert "reason" in (await ask(socket, wish)).error
+        assert "reason" in (await ask(socket, LetGo(node.now(), *wish))).error
 
     assert node.snapshot.ledger.release is None
 
@@ -95,3 +96,23 @@ async def test_the_socket_is_closed_to_others(tmp_path: Path) -> None:
         dead.bind(str(tmp_path / "control.sock"))
     async with listening(Node(Snapshot()), tmp_path) as socket:
         assert socket.stat().st_mode & 0o777 == 0o600
+
+
+async def test_taking_up_says_who_else_wants_it_let_go_of(tmp_path: Path) -> None:
+    """The operator's own wish is taken back, but the annotation of our Node still asks."""
+    node = Node(Snapshot())
+    node.tell(NodeAsked(Asked(release="annotation x")))
+    async with listening(node, tmp_path) as socket:
+        await ask(socket, LetGo(node.now(), 60, "y"))
+        assert (await ask(socket, TakeUp(node.now()))).error == "it stays let go of: annotation x"
+
+    assert node.snapshot.ledger.release is None
+
+
+async def test_a_wish_whose_maker_has_given_up_is_not_followed(tmp_path: Path) -> None:
+    """An agent that was stopped for a minute does not surprise anybody with what was asked then."""
+    node = Node(Snapshot())
+    async with listening(node, tmp_path) as socket:
+        assert "old" in (await ask(socket, LetGo(node.now() - 60, 600, "x"))).error
+
+    assert node.snapshot.ledger.release is None

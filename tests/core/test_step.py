@@ -2,9 +2,13 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gpuplane.core.readiness import unready
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import SETTLING, due, news, step
+from gpuplane.core.text import LONGEST, clip
 from gpuplane.model.config import Asked, Settings
 from gpuplane.model.facts import (
     Configured,
@@ -19,7 +23,7 @@ from gpuplane.model.facts import (
     Tick,
 )
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Allocation, Condition, Ledger, Release, Snapshot
+from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Ledger, Release, Snapshot
 
 A, B = Gpu(index=0, uuid="GPU-a", pci="0000:01:00.0"), Gpu(index=1, uuid="GPU-b", pci="0000:02:00.0")
 LOST = Fault("gpu-lost", "fell off the bus")
@@ -138,6 +142,59 @@ def test_the_nodes_label_releases_too() -> None:
     assert set(troubles(after(NodeAsked(Asked(release="label x")), start=READY)).values()) == {
         "the driver is let go of: label x"
     }
+
+
+def test_what_was_let_go_of_is_not_believed_before_it_has_been_looked_at() -> None:
+    """The GPUs may have been reset or repartitioned meanwhile: the last look counts again only after a new one."""
+    away = after(
+        ReleaseWished(Release(until=160.0, why="reset")), Stood("driver", Condition("waiting", LET_GO)), start=READY
+    )
+    over = step(away, Tick(), 160.0)
+
+    assert all("has not been looked at since" in trouble for trouble in troubles(over).values())
+    assert set(troubles(step(over, Stood("driver", Condition("ok")), 161.0)).values()) == {""}
+
+
+def test_a_driver_that_fails_after_it_was_let_go_of_gets_no_patience() -> None:
+    """There is no look to be patient with: its GPUs are lost at once."""
+    away = after(Stood("driver", Condition("waiting", LET_GO)), start=READY)
+    failing = step(away, Stood("driver", Condition("failing", "silent in nvmlInit")), 161.0)
+
+    assert all("does not answer" in trouble for trouble in troubles(failing).values())
+
+
+def test_what_our_node_asked_last_holds_until_its_next_word() -> None:
+    """A restart while the API server is away goes on letting go; the next word decides."""
+    asked = after(NodeAsked(Asked(release="label x")), start=READY)
+    restarted = after(Remembered(asked.ledger), start=READY)
+
+    assert set(troubles(restarted).values()) == {"the driver is let go of: label x"}
+    assert set(troubles(after(NodeAsked(Asked()), start=restarted)).values()) == {""}
+
+
+@pytest.mark.parametrize(
+    ("facts", "ready"),
+    [
+        ((), False),
+        ((ReleaseWished(Release(until=900.0, why="x")),), True),
+        ((Stood("driver", Condition("failing", "silent in nvmlInit")),), True),
+        ((Looked(Machine(faults=(LOST,))),), True),
+        ((Looked(Machine(gpus=())), Configured(Settings()), Listed((), 0.0)), True),
+        ((Looked(Machine(gpus=(A,))), Configured(Settings()), Listed((), 0.0)), False),
+    ],
+)
+def test_ready_is_served_or_nothing_to_serve_and_the_reason_known(facts: tuple[Fact, ...], ready: bool) -> None:
+    """A driver that is away, silent or let go of is nothing that a restart of the agent could cure."""
+    assert (unready(after(*facts)) == "") == ready
+
+
+@given(st.text())
+def test_a_text_from_outside_is_one_short_line(text: str) -> None:
+    """Whatever an annotation says, a log line stays a line."""
+    clipped = clip(text)
+
+    assert len(clipped) <= LONGEST
+    assert clipped.splitlines() in ([], [clipped])
 
 
 def test_a_grant_lasts_until_kubelet_has_had_time_to_list_it() -> None:

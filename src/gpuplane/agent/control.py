@@ -10,14 +10,17 @@ from pathlib import Path
 
 import msgspec
 
+from gpuplane.core.health import released
 from gpuplane.core.ledger import stored
 from gpuplane.core.resources.offer import offer
+from gpuplane.core.text import clip
 from gpuplane.model.control import Answer, Ask, LetGo, Picture, Show, TakeUp
 from gpuplane.model.facts import ReleaseWished
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Release
 
 LONGEST_RELEASE = 7 * 24 * 3600.0
+DEADLINE = 10.0  # seconds for one request, after which whoever asked has given up
 log = logging.getLogger(__name__)
 
 
@@ -27,10 +30,10 @@ async def control(node: Node, path: Path) -> None:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(DEADLINE):
                 line = await reader.readline()
-            writer.write(msgspec.json.encode(await answer(node, line)) + b"\n")
-            await writer.drain()
+                writer.write(msgspec.json.encode(await answer(node, line)) + b"\n")
+                await writer.drain()
         except (OSError, TimeoutError, ValueError) as error:
             log.info("control socket: %s", error)
         finally:
@@ -51,12 +54,16 @@ async def answer(node: Node, line: bytes) -> Answer:
     match ask:
         case Show():
             return Answer(picture=Picture(snapshot=node.snapshot, offer=offer(node.snapshot), now=node.now()))
-        case LetGo(seconds, why):
+        case LetGo(at) | TakeUp(at) if node.now() - at > DEADLINE:
+            return Answer(error="this wish is old: whoever made it has given up")
+        case LetGo(_, seconds, why):
             if not 0 < seconds <= LONGEST_RELEASE or not why.strip():
                 return Answer(error="a release needs a reason, and a time of at most seven days")
-            return await _wish(node, Release(until=node.now() + seconds, why=why.strip()))
+            return await _wish(node, Release(until=node.now() + seconds, why=clip(why)))
         case TakeUp():
-            return await _wish(node, None)
+            answer = await _wish(node, None)
+            still = released(node.snapshot)
+            return Answer(error=f"it stays let go of: {still}") if still and not answer.error else answer
 
 
 async def _wish(node: Node, release: Release | None) -> Answer:

@@ -26,6 +26,9 @@ from gpuplane.model.value import Value
 
 log = logging.getLogger("gpuplane")
 
+FIRST_WORD = 2.0
+"""Seconds that the first look waits for the API server's first word about our Node."""
+
 Parts = dict[str, Callable[[], Awaitable[None]]]
 
 
@@ -82,7 +85,7 @@ def _parts(node: Node, options: Options, hardware: Hardware) -> Parts:
     parts: Parts = {
         # watch
         "clock": node.tick,
-        "hardware": lambda: _watch(node, hardware),
+        "hardware": lambda: _watch(node, hardware, bool(options.node_name)),
         "configuration": lambda: configure(node, options.config),
         "allocations": lambda: allocations(node, kubelet),
         # serve
@@ -120,8 +123,10 @@ async def _remember(node: Node, state_dir: Path, stack: AsyncExitStack) -> None:
         node.tell(Stood("state", Condition(standing="failing", reason=reason)))
 
 
-async def _watch(node: Node, hardware: Hardware) -> None:
-    """The machine becomes facts."""
+async def _watch(node: Node, hardware: Hardware, asks: bool) -> None:
+    """The machine becomes facts. Our Node may ask to leave the driver alone: its word is waited for, for a moment."""
+    if asks:
+        await node.until(lambda snapshot: snapshot.config.asked is not None, FIRST_WORD)
     async for fact in hardware.facts():
         node.tell(fact)
 

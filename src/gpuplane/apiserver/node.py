@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuplane.core.text import clip
 from gpuplane.model.config import Asked
 from gpuplane.model.facts import NodeAsked, Stood
 from gpuplane.model.node import Node
@@ -45,7 +46,7 @@ def asked(labels: Mapping[str, str], annotations: Mapping[str, str], config: str
     deploy = labels.get(DEPLOY, "")
     if deploy == "false" or "paused-" in deploy:
         reasons.append(f"label {DEPLOY}={deploy}")
-    return Asked(config=labels.get(config, ""), release="; ".join(reasons))
+    return Asked(config=labels.get(config, ""), release=clip("; ".join(reasons)))
 
 
 async def watch_node(node: Node, name: str, kubeconfig: Path | None, label: str = CONFIG) -> None:

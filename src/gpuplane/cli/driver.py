@@ -7,7 +7,7 @@ import click
 
 from gpuplane.cli.connection import Duration, ask, state_dir
 from gpuplane.model.control import LetGo, Show, TakeUp
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.snapshot import LET_GO, Condition
 
 PATIENCE, LOOK = 10.0, 0.1  # seconds: for the driver's process to end, and between two looks
 
@@ -27,9 +27,9 @@ def command() -> None:
 @state_dir
 def release(seconds: float, why: str, state_dir: Path) -> None:
     """Let go of the driver for a time. Returns when no device node is open any more."""
-    ask(state_dir, LetGo(seconds=seconds, why=why))
+    ask(state_dir, LetGo(at=boottime(), seconds=seconds, why=why))
     driver = _settled(state_dir)
-    if driver.standing != "waiting":
+    if driver.reason != LET_GO:
         raise click.ClickException(f"every device is withheld, but the driver is not let go of: {driver.reason}")
     click.echo(f"The driver is let go of for {seconds:g} s: {why}. No device node is open.")
 
@@ -38,8 +38,13 @@ def release(seconds: float, why: str, state_dir: Path) -> None:
 @state_dir
 def take(state_dir: Path) -> None:
     """Take the driver up again before the time."""
-    ask(state_dir, TakeUp())
+    ask(state_dir, TakeUp(at=boottime()))
     click.echo("The driver is taken up again.")
+
+
+def boottime() -> float:
+    """The agent's clock, so that it can tell a wish whose sender has given up."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _settled(directory: Path) -> Condition:
@@ -48,7 +53,7 @@ def _settled(directory: Path) -> Condition:
     for _ in range(int(PATIENCE / LOOK)):
         picture = ask(directory, Show()).picture
         condition = picture.snapshot.conditions.get("driver", condition) if picture else condition
-        if condition.standing == "waiting":
+        if condition.reason == LET_GO:
             break
         time.sleep(LOOK)
     return condition

@@ -8,11 +8,17 @@ PATIENCE = {"driver": 30.0}
 
 
 def trouble(snapshot: Snapshot, gpu: Gpu) -> str:
-    """Why this GPU must not be given out now, for an operator to read; "" if it may."""
+    """Why this GPU must not be given out now, for an operator to read; "" if it may.
+
+    A driver that was let go of is not believed again before it has been looked at: the GPUs may have been reset,
+    repartitioned or replaced meanwhile.
+    """
     reasons = []
+    driver = snapshot.conditions.get("driver")
     if away := released(snapshot):
         reasons.append(f"the driver is let go of: {away}")
-    driver = snapshot.conditions.get("driver")
+    elif driver is not None and driver.standing == "waiting":
+        reasons.append("the driver was let go of, and the machine has not been looked at since")
     if driver is not None and driver.overdue:
         reasons.append(f"the driver does not answer: {driver.reason}")
     faults = [*(snapshot.machine.faults if snapshot.machine else ()), *gpu.faults]
@@ -21,8 +27,11 @@ def trouble(snapshot: Snapshot, gpu: Gpu) -> str:
 
 
 def released(snapshot: Snapshot) -> str:
-    """Why the driver has to be let go of now: an operator's word here, or on our Node object; "" if it need not."""
+    """Why the driver has to be let go of now: an operator's word here, or on our Node object; "" if it need not.
+
+    Before the API server's first word what it said last holds: a restart must not open the driver amid its upgrade.
+    """
     release, asked = snapshot.ledger.release, snapshot.config.asked
     if release is not None:
         return release.why
-    return asked.release if asked is not None else ""
+    return asked.release if asked is not None else snapshot.ledger.asked_release or ""

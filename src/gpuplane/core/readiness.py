@@ -1,5 +1,6 @@
 """Whether the agent does its job: what /readyz answers."""
 
+from gpuplane.core.health import released
 from gpuplane.core.resources.offer import offer
 from gpuplane.model.snapshot import Snapshot
 
@@ -10,6 +11,9 @@ def unready(snapshot: Snapshot) -> str:
     It is ready while kubelet has accepted every resource and reads its list, and also while there is nothing to
     advertise and the reason is known: a driver that is away, or a machine without GPUs, is not cured by a restart.
     """
+    driver = snapshot.conditions.get("driver")
+    if snapshot.machine is None and (released(snapshot) or (driver is not None and driver.standing == "failing")):
+        return ""
     if snapshot.machine is not None and snapshot.machine.gpus is None:
         return ""
     offered = offer(snapshot)

@@ -49,7 +49,8 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             config = snapshot.config.but(settings=settings, name=name or "")
             return snapshot.but(config=config, ledger=snapshot.ledger.but(config_name=name))
         case NodeAsked(asked):
-            return snapshot.but(config=snapshot.config.but(asked=asked))
+            ledger = snapshot.ledger.but(asked_release=asked.release or None)
+            return snapshot.but(config=snapshot.config.but(asked=asked), ledger=ledger)
         case Listed(allocations, asked):
             recent = [a for a in snapshot.allocations or () if a.since and a.since > asked - SETTLING]
             return snapshot.but(allocations=(*allocations, *(a for a in recent if not _shown(a, allocations))))
@@ -78,7 +79,8 @@ def _stand(snapshot: Snapshot, part: str, condition: Condition | None, now: floa
     before = snapshot.conditions.get(part)
     if before is not None and before.standing == condition.standing:
         return {**others, part: condition.but(since=before.since, overdue=before.overdue)}
-    return {**others, part: condition.but(since=now, overdue=False)}
+    at_once = part in PATIENCE and before is not None and before.standing == "waiting"  # nothing to be patient with
+    return {**others, part: condition.but(since=now, overdue=at_once and condition.standing == "failing")}
 
 
 def _others(allocations: tuple[Allocation, ...], grant: Allocation) -> Iterator[Allocation]:

@@ -26,7 +26,7 @@ from gpuplane.hardware.driver.channel import Options, Skip, Skipped
 from gpuplane.hardware.driver.errors import crash, hang, silence
 from gpuplane.model.facts import Action, Fact, Looked, Stood
 from gpuplane.model.machine import Fault, Machine
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.snapshot import LET_GO, Condition
 
 Tell = Callable[[Fact], None]
 
@@ -132,12 +132,16 @@ class Nvidia:
                 self._back_off(began)
 
     async def _may_start(self, tell: Tell) -> None:
+        let_go = False
         while True:
             self._children = [child for child in self._children if not child.is_gone()]
             now = time.monotonic()
             if (standing := self._held_back()) is not None:
+                let_go = standing.standing == "waiting"
                 tell(Stood("driver", standing))
             elif now >= self._resting:
+                if let_go:
+                    tell(Stood("driver", Condition(standing="waiting", reason="being taken up again")))
                 return
             self._changed.clear()
             with suppress(TimeoutError):
@@ -151,7 +155,7 @@ class Nvidia:
             reason = f"it shall be let go of, but process {stuck} is stuck in the kernel and may hold it open"
             return Condition(standing="failing", reason=reason)
         if not self._wanted:
-            return Condition(standing="waiting", reason="let go of")
+            return Condition(standing="waiting", reason=LET_GO)
         if len(self._children) > STUCK:
             reason = f"the driver's processes {stuck} are stuck in the kernel; when one ends, another is started"
             return Condition(standing="failing", reason=reason)

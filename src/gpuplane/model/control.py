@@ -10,14 +10,17 @@ class Show(Value, tag=True):
 
 
 class LetGo(Value, tag=True):
-    """Let go of the driver for so many seconds."""
+    """Let go of the driver for so many seconds. `at`: when the wish was made (CLOCK_BOOTTIME)."""
 
+    at: float
     seconds: float
     why: str
 
 
 class TakeUp(Value, tag=True):
     """Take the driver up again before the time."""
+
+    at: float
 
 
 Ask = Show | LetGo | TakeUp

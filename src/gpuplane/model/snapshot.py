@@ -22,6 +22,10 @@ class Allocation(Value):
     since: float = 0.0  # when we granted it; 0 for what kubelet listed
 
 
+LET_GO = "let go of"
+"""The reason of the condition `driver` while it waits with no device node open."""
+
+
 class Condition(Value):
     """How one outside thing stands, since when and why, as the room that deals with it says.
 
@@ -47,6 +51,7 @@ class Ledger(Value):
 
     boot_id: str = ""
     release: Release | None = None
+    asked_release: str | None = None  # what our Node object asked last, why the driver is to be let go of
     config_name: str | None = None  # the named config last in force
     homes: Mapping[str, str] | None = None  # MIG device that a container holds → UUID of the GPU that it was seen on
 

@@ -3,8 +3,8 @@
 import asyncio
 import itertools
 import os
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,16 +17,33 @@ from gpuplane.host import state
 from gpuplane.model.facts import ReleaseWished, Remembered
 from gpuplane.model.snapshot import Ledger, Release, Snapshot
 
-FULL = Ledger(boot_id="boot", release=Release(until=500.0, why="firmware"), config_name="a100")
+FULL = Ledger(
+    boot_id="boot",
+    release=Release(until=500.0, why="firmware"),
+    asked_release="new driver",
+    config_name="a100",
+    homes={"MIG-1": "GPU-a"},
+)
 
 
-async def store(ledger: Ledger, directory: Path) -> None:
-    """Run the reconciler until the disk holds a ledger."""
+async def store(first: Ledger, directory: Path, *more: Ledger) -> None:
+    """Run the reconciler until the disk holds one ledger after the other."""
     node = Node(Snapshot(), now=lambda: 100.0)
-    node.tell(Remembered(ledger))
-    keeping = asyncio.create_task(state.keep_stored(node, directory))
-    assert await node.until(stored, deadline=5.0)
-    keeping.cancel()
+    async with storing(node, directory):
+        for ledger in (first, *more):
+            node.tell(Remembered(ledger))
+            assert await node.until(stored, deadline=5.0)
+
+
+@asynccontextmanager
+async def storing(node: Node, directory: Path) -> AsyncIterator[None]:
+    """The reconciler, as it runs in an agent."""
+    keeping = asyncio.create_task(state.keep_stored(node, directory, every=0.01))
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def test_what_is_stored_is_loaded(tmp_path: Path) -> None:
@@ -34,19 +51,22 @@ async def test_what_is_stored_is_loaded(tmp_path: Path) -> None:
     await store(FULL, tmp_path)
     assert state.load(tmp_path, "boot") == (FULL, [])
 
-    await store(Ledger(boot_id="boot"), tmp_path)
+    await store(FULL, tmp_path, Ledger(boot_id="boot"))
     assert state.load(tmp_path, "boot") == (Ledger(boot_id="boot"), [])
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_reboot_ends_a_release_and_keeps_the_config_name(tmp_path: Path) -> None:
     """Times of another boot mean nothing in this one."""
     await store(FULL, tmp_path)
 
-    assert state.load(tmp_path, "next")[0] == Ledger(boot_id="next", config_name="a100")
+    assert state.load(tmp_path, "next")[0] == Ledger(boot_id="next", config_name="a100", homes=FULL.homes)
     assert carry(FULL, "boot") is FULL
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"version":2,"boot_id":"","value":1}', b"\xff\xfe", b"[]"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"null", b'{"version":2,"boot_id":"","value":1}', b"\xff\xfe", b"[]", b"[" * 9999]
+)
 async def test_an_unreadable_file_costs_only_itself(tmp_path: Path, content: bytes) -> None:
     """It is set aside under a name that says so and named; the other parts are whole."""
     await store(FULL, tmp_path)
@@ -58,6 +78,68 @@ async def test_an_unreadable_file_costs_only_itself(tmp_path: Path, content: byt
     assert len(problems) == 1 and "release.json" in problems[0]
     assert (tmp_path / "release.unreadable").read_bytes() == content
     assert state.load(tmp_path, "boot") == (FULL.but(release=None), [])
+
+
+def spoil(path: Path) -> None:
+    """What cannot be read, not even by root: a directory stands there, and it is not empty."""
+    path.unlink(missing_ok=True)
+    (path / "x").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("spoiled", [part.replace("_", "-") for part in state.PARTS])
+async def test_a_file_that_the_disk_does_not_give_costs_only_itself(tmp_path: Path, spoiled: str) -> None:
+    """It is named and left alone; the others are remembered, and still on disk after a run of the agent."""
+    await store(FULL, tmp_path)
+    spoil(tmp_path / f"{spoiled}.json")
+    rest = FULL.but(**{spoiled.replace("-", "_"): None})
+
+    ledger, problems = state.load(tmp_path, "boot")
+    await store(ledger, tmp_path)
+
+    assert ledger == rest
+    assert len(problems) == 1 and f"{spoiled}.json: Is a directory" in problems[0]
+    assert state.load(tmp_path, "boot")[0] == rest
+    assert (tmp_path / f"{spoiled}.json/x").is_dir()
+
+
+async def test_what_could_not_be_read_is_not_taken_for_what_is_not_there(tmp_path: Path) -> None:
+    """A ledger that was not loaded removes nothing; a value that this agent came to have replaces the file."""
+    await store(FULL, tmp_path)
+    await store(Ledger(boot_id="boot"), tmp_path)
+    assert state.load(tmp_path, "boot") == (FULL, [])
+
+    await store(Ledger(boot_id="boot"), tmp_path, Ledger(boot_id="boot", config_name="b"))
+    assert state.load(tmp_path, "boot") == (FULL.but(config_name="b"), [])
+
+
+async def test_what_cannot_be_set_aside_stays(tmp_path: Path) -> None:
+    """A name that is taken for setting aside is said, and the other parts are whole."""
+    await store(FULL, tmp_path)
+    (tmp_path / "release.json").write_text("{")
+    spoil(tmp_path / "release.unreadable")
+
+    ledger, problems = state.load(tmp_path, "boot")
+
+    assert ledger == FULL.but(release=None)
+    assert "could not be set aside as release.unreadable: Is a directory" in problems[0]
+    assert (tmp_path / "release.json").read_text() == "{"
+
+
+async def test_one_file_that_cannot_be_written_holds_up_no_other(tmp_path: Path) -> None:
+    """The problem is a condition with the path, all else is on disk, and it is tried again until it goes."""
+    spoil(tmp_path / "release.json")
+    node = Node(Snapshot(), now=lambda: 100.0)
+    node.tell(Remembered(FULL))
+    async with storing(node, tmp_path):
+        assert await node.until(lambda s: "state" in s.conditions, deadline=5.0)
+        assert "release.json: Is a directory" in node.snapshot.conditions["state"].reason
+        assert state.load(tmp_path, "boot")[0] == FULL.but(release=None)
+        assert not stored(node.snapshot)
+
+        (tmp_path / "release.json/x").rmdir()
+        (tmp_path / "release.json").rmdir()
+        assert await node.until(stored, deadline=5.0)
+    assert state.load(tmp_path, "boot") == (FULL, [])
 
 
 class Killed(Exception):
@@ -117,10 +199,12 @@ def denied(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_a_wish_is_not_stored_while_the_disk_refuses(denied: Path) -> None:
-    """`stored` stays false: no promise is answered that the disk does not hold."""
+    """`stored` stays false: no promise is answered that the disk does not hold. The condition names the path."""
     node = Node(Snapshot(), now=lambda: 100.0)
     node.tell(ReleaseWished(Release(until=500.0, why="x")))
-    with pytest.raises(OSError):
-        await state.keep_stored(node, denied)
+    async with storing(node, denied):
+        assert await node.until(lambda s: "state" in s.conditions, deadline=5.0)
 
     assert not stored(node.snapshot)
+    assert node.snapshot.conditions["state"].standing == "failing"
+    assert f"{denied}: Not a directory" in node.snapshot.conditions["state"].reason

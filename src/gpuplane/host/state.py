@@ -2,7 +2,9 @@
 
 One small versioned file for each part of the ledger, written to the side, synced and renamed: after a crash at any
 point the file holds the old value or the new one. An unreadable file costs only itself: it is set aside under a name
-that says so, and its part starts empty. Syncing to disk happens in a thread, never on the event loop.
+that says so, and its part starts empty; one that the disk does not give is left as it is. What was not read is never
+taken for what is not there: a file is written over or removed only for a value that this agent came to have.
+Syncing to disk happens in a thread, never on the event loop.
 """
 
 import asyncio
@@ -38,38 +40,79 @@ def boot_id(root: Path = Path("/")) -> str:
 
 
 def load(directory: Path, boot: str) -> tuple[Ledger, list[str]]:
-    """The ledger as it holds in this boot, and what could not be read and where it was set aside. Raises OSError."""
+    """The ledger as it holds in this boot, and what could not be read and what became of it. Raises nothing."""
     ledger, problems = Ledger(boot_id=boot), []
-    for part, kind in PARTS.items():
+    for part in PARTS:
         path = _path(directory, part)
         try:
-            file = msgspec.json.decode(path.read_bytes(), type=_File)
-            if file.version != VERSION:
-                raise msgspec.ValidationError(f"version {file.version} is not {VERSION}, the one known here")
-            value = msgspec.json.decode(file.value, type=kind)
+            written_in, value = _read(path, part)
         except FileNotFoundError:
             continue
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            aside = path.with_suffix(".unreadable")
-            path.replace(aside)
-            problems.append(f"{path}: {error}; set aside as {aside.name}, and {part} starts empty")
+        except OSError as error:
+            problems.append(f"{path}: {error.strerror}; left as it is, and {part} starts empty")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            problems.append(f"{path}: {error}; {_set_aside(path)}, and {part} starts empty")
         else:
-            carried = carry(Ledger(boot_id=file.boot_id, **{part: value}), boot)
+            carried = carry(Ledger(boot_id=written_in, **{part: value}), boot)
             ledger = ledger.but(**{part: getattr(carried, part)})
     return ledger, problems
 
 
-async def keep_stored(node: Node, directory: Path) -> None:
-    """Reconcile the directory with the ledger, for ever. The condition `state` says which ledger the disk holds."""
-    written: dict[str, Any] = {}
-    async for snapshot in node.changes():
-        ledger = snapshot.ledger
-        for part in PARTS:
-            value = getattr(ledger, part)
-            if part not in written or written[part] != value:
-                await asyncio.to_thread(_write, directory, part, value, ledger.boot_id)
+def _read(path: Path, part: str) -> tuple[str, Any]:
+    """The boot that a part was written in, and its value."""
+    file = msgspec.json.decode(path.read_bytes(), type=_File)
+    if file.version != VERSION:
+        raise msgspec.ValidationError(f"version {file.version} is not {VERSION}, the one known here")
+    return file.boot_id, msgspec.json.decode(file.value, type=PARTS[part])
+
+
+def _set_aside(path: Path) -> str:
+    aside = path.with_suffix(".unreadable")
+    try:
+        path.replace(aside)
+    except OSError as error:
+        return f"it could not be set aside as {aside.name}: {error.strerror}"
+    return f"set aside as {aside.name}"
+
+
+async def keep_stored(node: Node, directory: Path, every: float = 1.0) -> None:
+    """Reconcile the directory with the ledger, for ever. The condition `state` says which ledger the disk holds.
+
+    A disk that refuses is asked again `every` seconds; what one file is refused costs the others nothing.
+    """
+    written: dict[str, Any] = dict.fromkeys(PARTS)
+    held: Ledger | None = None
+    async for _ in node.changes():
+        while held != node.snapshot.ledger:
+            ledger = node.snapshot.ledger
+            problem = await asyncio.to_thread(_store, directory, ledger, written)
+            if problem is None:
+                held = ledger
+                node.tell(Stood("state", Condition(standing="ok", reason=str(directory), detail=digest(ledger))))
+            else:
+                reason = f"{problem.filename2 or problem.filename or directory}: {problem.strerror}"
+                forgotten = "what this agent promises is forgotten when it ends"
+                node.tell(Stood("state", Condition(standing="failing", reason=f"{reason}: {forgotten}")))
+                await asyncio.sleep(every)
+
+
+def _store(directory: Path, ledger: Ledger, written: dict[str, Any]) -> OSError | None:
+    """Write the parts that are not `written`, and note them there; the first problem, None where all is on disk."""
+    try:
+        _sync(directory)
+    except OSError as error:
+        return error
+    problem = None
+    for part in PARTS:
+        value = getattr(ledger, part)
+        if written[part] != value:
+            try:
+                _write(directory, part, value, ledger.boot_id)
+            except OSError as error:
+                problem = problem or error
+            else:
                 written[part] = value
-        node.tell(Stood("state", Condition(standing="ok", reason=str(directory), detail=digest(ledger))))
+    return problem
 
 
 def _write(directory: Path, part: str, value: Any, boot: str) -> None:
@@ -84,7 +127,11 @@ def _write(directory: Path, part: str, value: Any, boot: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
-    fd = os.open(directory, os.O_RDONLY)
+    _sync(directory)
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:

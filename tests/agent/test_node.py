@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+from pathlib import Path
 
 import pytest
 
+from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep
 from gpuplane.model.config import Settings
@@ -70,3 +72,59 @@ async def test_a_part_that_raises_is_started_again_alone(caplog: pytest.LogCaptu
     task.cancel()
 
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == ["part failed"]
+
+
+async def failing(error: Exception) -> str:
+    """The reason of the condition of a part that raises."""
+    node = Node(Snapshot())
+
+    async def part() -> None:
+        raise error
+
+    task = asyncio.create_task(keep(node, "part", part))
+    assert await node.until(lambda s: "part" in s.conditions, deadline=5.0)
+    task.cancel()
+    return node.snapshot.conditions["part"].reason
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("a"), "ValueError: a"),
+        (ExceptionGroup("unhandled errors in a TaskGroup", [ValueError("a")]), "ValueError: a"),
+        (ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError("a")])]), "ValueError: a"),
+        (ExceptionGroup("both", [ValueError("a"), OSError(13, "denied", "/f")]), "ValueError: a; /f: denied"),
+        (TimeoutError(), "TimeoutError"),
+        (OSError("no route"), "OSError: no route"),
+        (OSError(13, "denied", "/from", None, "/to"), "/to: denied"),
+        (OSError(98, "in use"), "in use"),
+    ],
+)
+async def test_the_reason_is_what_went_wrong_inside(error: Exception, reason: str) -> None:
+    """A group of tasks is nobody's reason; an error of the system is told with its file, in words."""
+    assert await failing(error) == reason
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_what_the_machine_refuses_is_one_line(caplog: pytest.LogCaptureFixture, inside: bool) -> None:
+    """An OSError is no fault of the program: a warning with file and reason, and no traceback."""
+    error: Exception = PermissionError(13, "Permission denied", "/file")
+    with caplog.at_level(logging.INFO):
+        await failing(ExceptionGroup("unhandled errors in a TaskGroup", [error]) if inside else error)
+
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "part: failing: /file: Permission denied")
+    ]
+    assert all(record.exc_info is None for record in caplog.records)
+
+
+async def test_a_socket_that_cannot_be_is_told_with_its_path(tmp_path: Path) -> None:
+    """Also a path too long for a socket, of which the system does not say which."""
+    path = tmp_path / ("x" * 200) / "control.sock"
+    path.parent.mkdir()
+    node = Node(Snapshot())
+    task = asyncio.create_task(keep(node, "control", lambda: control(node, path)))
+    assert await node.until(lambda s: "control" in s.conditions, deadline=5.0)
+    task.cancel()
+
+    assert node.snapshot.conditions["control"].reason == f"{path}: AF_UNIX path too long"

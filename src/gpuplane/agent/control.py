@@ -39,7 +39,10 @@ async def control(node: Node, path: Path) -> None:
         finally:
             writer.close()
 
-    server = await asyncio.start_unix_server(serve, path)
+    try:
+        server = await asyncio.start_unix_server(serve, path)
+    except OSError as error:  # of a path too long it does not say which
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     path.chmod(0o600)
     async with server:
         await server.serve_forever()

@@ -1,8 +1,12 @@
-"""A part that raises is restarted alone."""
+"""A part that raises is restarted alone.
+
+What the machine refuses (an OSError: a file, a port, a socket) is the world's fault and is one line, its condition's;
+whatever else is raised is ours, and comes with its traceback.
+"""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from gpuplane.agent.node import Node
 from gpuplane.model.facts import Stood
@@ -29,8 +33,9 @@ async def keep(
             await run()
             reason = "it ended"
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            if reason != last:
+            causes = list(_causes(error))
+            reason = "; ".join(dict.fromkeys(map(_told, causes)))
+            if reason != last and not all(isinstance(cause, OSError) for cause in causes):
                 log.exception("%s failed", part)
         finally:
             well.cancel()
@@ -40,3 +45,19 @@ async def keep(
         node.tell(Stood(part, Condition(standing="failing", reason=reason)))
         await asyncio.sleep(wait)
         wait = min(wait * 2, backoff[1])
+
+
+def _causes(error: Exception) -> Iterator[Exception]:
+    """What went wrong in the tasks of a group, however deep; an error that is no group is its own cause."""
+    if isinstance(error, ExceptionGroup):
+        for each in error.exceptions:
+            yield from _causes(each)
+    else:
+        yield error
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        place = error.filename2 or error.filename
+        return f"{place}: {error.strerror}" if place else error.strerror
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

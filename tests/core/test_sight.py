@@ -3,7 +3,7 @@
 import pytest
 
 from gpuplane.core.sight import merge
-from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig
+from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
 
 WHOLE = Gpu(index=1, uuid="GPU-b", minor=1, model="NVIDIA H100", pci="0000:02:00.0", memory_mib=81559, mig=Mig())
 BEFORE = Machine(driver=Driver("580.95.05", "13.0"), gpus=(Gpu(index=0, uuid="GPU-a", pci="0000:01:00.0"), WHOLE))
@@ -51,3 +51,36 @@ def test_an_unknown_gpu_with_a_fault_is_what_little_it_is() -> None:
     strange = Gpu(index=5, faults=LOST)
 
     assert merge(BEFORE, Machine(gpus=(strange,))).gpus == (strange,)
+
+
+def test_a_gpu_whose_uuid_is_told_is_no_other() -> None:
+    """Of two GPUs one is left, with another index, and the other is known by its old index alone: it stays unknown."""
+    first, second = BEFORE.gpus or ()
+    strange = Gpu(index=0, faults=LOST)
+
+    assert merge(BEFORE, Machine(gpus=(strange, first.but(index=1)))).gpus == (strange, first.but(index=1))
+    assert merge(BEFORE, Machine(gpus=(first, Gpu(index=1, faults=LOST)))).gpus == (first, second.but(faults=LOST))
+
+
+def test_a_partitioning_that_is_not_told_stays() -> None:
+    """While a query of it fails; when all is told, it is as told."""
+    mig = Mig(enabled=True, devices=(MigDevice("MIG-1", "1g.10gb", 7),))
+    before = Machine(gpus=(WHOLE.but(mig=mig),))
+
+    assert merge(before, Machine(gpus=(WHOLE.but(mig=None, faults=LOST),))).gpus == (WHOLE.but(mig=mig, faults=LOST),)
+    assert merge(before, Machine(gpus=(WHOLE.but(mig=Mig()),))).gpus == (WHOLE.but(mig=Mig()),)
+
+
+@pytest.mark.parametrize("faults", [(), LOST])
+def test_a_mig_device_that_is_not_described_whole_keeps_what_was_known_of_it(faults: tuple[Fault, ...]) -> None:
+    """Its profile above all: a resource is named by it. Its siblings are as told, and what is gone is gone."""
+    first, second = (MigDevice(f"MIG-{i}", "1g.10gb", i, slot=i, memory_mib=9856, nodes=("a", "b")) for i in (7, 8))
+    blank = MigDevice("MIG-8", "", 0, slot=0, faults=LOST)
+    strange = MigDevice("MIG-9", "", 0, slot=1, faults=LOST)
+
+    def gpu(*devices: MigDevice) -> Gpu:
+        return WHOLE.but(mig=Mig(enabled=True, devices=devices))
+
+    merged = merge(Machine(gpus=(gpu(first, second),)), Machine(gpus=(gpu(blank, strange).but(faults=faults),)))
+
+    assert merged.gpus == (gpu(second.but(slot=0, faults=LOST), strange).but(faults=faults),)

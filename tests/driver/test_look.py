@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.core.sight import merge
 from gpuplane.hardware import profiles
 from gpuplane.hardware.driver.channel import Options, Skipped
 from gpuplane.hardware.driver.errors import crash, hang
@@ -101,24 +102,14 @@ def test_any_machine_is_told_whole(inside: Inside, machine: MachineFile) -> None
 def test_a_query_that_fails_is_a_fault_of_its_gpu_alone(
     inside: Inside, data: st.DataObject, machine: MachineFile
 ) -> None:
-    """Exactly the faults that the described machine shows; the other GPUs are told whole."""
+    """After a look at it whole, it is exactly what the described machine shows; the other GPUs are told whole."""
     failing = data.draw(st.lists(failures(len(machine.gpus or ())), min_size=1, max_size=2))
     file = machine.but(failures=tuple(failing))
     (shown,) = (fact.machine.gpus or () for fact in show(file, "file") if isinstance(fact, Looked))
 
-    seen = inside.start(file).look(()).gpus or ()
+    seen = merge(described(machine), inside.start(file).look(())).gpus or ()
 
-    assert [gpu.faults for gpu in seen] == [gpu.faults for gpu in shown]
-    assert [_parts(gpu) for gpu in seen] == [_parts(gpu) for gpu in shown]
-    for whole, gpu in zip(machine.gpus or (), seen, strict=True):
-        if gpu.index not in {failure.gpu for failure in failing}:
-            assert but_distances(gpu) == but_distances(whole)
-
-
-def _parts(gpu: Gpu) -> list[tuple[str, ...]]:
-    """The faults of its MIG devices, so far as they have any."""
-    devices = gpu.mig.devices if gpu.mig else ()
-    return [tuple(fault.message for fault in device.faults) for device in devices if device.faults]
+    assert [but_distances(gpu) for gpu in seen] == [but_distances(gpu) for gpu in shown]
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -132,6 +123,24 @@ def test_each_query_can_fail(inside: Inside, rich: MachineFile, call: str) -> No
     inside.standin.describe(rich)
 
     assert [but_distances(gpu) for gpu in looker.look(()).gpus or ()] == [but_distances(g) for g in rich.gpus or ()]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_query_that_fails_for_a_moment_leaves_the_description(inside: Inside, rich: MachineFile, call: str) -> None:
+    """Of a GPU with MIG devices, in a running driver's process and in the one after it: what is new is a fault."""
+    looker = inside.start(rich)
+    before = looker.look(())
+    inside.standin.describe(rich.but(failures=(Failure(effect="error", call=call, gpu=1, error="TIMEOUT"),)))
+
+    for each in (looker, inside.restart()):
+        machine = merge(before, each.look(()))
+        assert [but_distances(_sound(gpu)) for gpu in machine.gpus or ()] == [but_distances(g) for g in rich.gpus or ()]
+
+
+def _sound(gpu: Gpu) -> Gpu:
+    """A GPU without faults."""
+    mig = gpu.mig and gpu.mig.but(devices=tuple(device.but(faults=()) for device in gpu.mig.devices))
+    return gpu.but(faults=(), mig=mig)
 
 
 def _codes(gpu: Gpu) -> list[str]:

@@ -1,31 +1,52 @@
 """What a look means beside the one before it. Not seen is not gone: see `merge`."""
 
-from gpuplane.model.machine import Gpu, Machine
+from typing import TypeVar
+
+from gpuplane.model.machine import Gpu, Machine, MigDevice
+
+Part = TypeVar("Part", Gpu, MigDevice)
+
+GPU = Gpu(index=-1)
+MIG_DEVICE = MigDevice(uuid="", profile="", gpu_instance=0, slot=-1)
+"""A GPU and a MIG device of which nothing is told."""
 
 
 def merge(before: Machine | None, look: Machine) -> Machine:
     """The machine to believe in after a look.
 
     Where the GPUs could not be counted, those of the look before stay (their faults are now the machine's). A GPU that
-    the driver could not describe, or not whole, keeps of its last description what it could not tell.
+    the driver could not describe, or not whole, keeps of its last description what it could not tell; so does a MIG
+    device.
     """
     if before is None or before.gpus is None:
         return look
     if look.gpus is None:
         return look.but(gpus=before.gpus, driver=look.driver or before.driver)
-    return look.but(gpus=tuple(_known(gpu, before.gpus) for gpu in look.gpus))
+    told = {gpu.uuid for gpu in look.gpus}
+    unseen = tuple(old for old in before.gpus if old.uuid not in {"", *told})
+    return look.but(gpus=tuple(_known(gpu, before.gpus, unseen) for gpu in look.gpus))
 
 
-def _known(gpu: Gpu, before: tuple[Gpu, ...]) -> Gpu:
-    """A GPU with what the driver did not tell of it this time, but told before."""
-    if gpu.uuid and not gpu.faults:
-        return gpu
-    old = next((old for old in before if old.uuid and _same(old, gpu)), None)
+def _known(gpu: Gpu, before: tuple[Gpu, ...], unseen: tuple[Gpu, ...]) -> Gpu:
+    """A GPU with what the driver did not tell of it this time, but told before.
+
+    One without a UUID can only be one of the `unseen`, whose UUIDs this look does not tell.
+    """
+    old = next((old for old in (before if gpu.uuid else unseen) if _same(old, gpu)), None)
     if old is None:
         return gpu
-    blank = Gpu(index=gpu.index)
-    told = {f: value for f in Gpu.__struct_fields__ if (value := getattr(gpu, f)) != getattr(blank, f)}
-    return old.but(**{**told, "index": gpu.index, "faults": gpu.faults})
+    if gpu.faults or not gpu.uuid:
+        gpu = _filled(gpu, old, GPU)
+    if gpu.mig and old.mig:
+        known = {device.uuid: device for device in old.mig.devices}
+        devices = (_part(device, known.get(device.uuid), gpu) for device in gpu.mig.devices)
+        gpu = gpu.but(mig=gpu.mig.but(devices=tuple(devices)))
+    return gpu
+
+
+def _part(device: MigDevice, old: MigDevice | None, gpu: Gpu) -> MigDevice:
+    """A MIG device, in the same way. A fault of its GPU can be a reason why it is not described whole."""
+    return device if old is None or not (device.faults or gpu.faults) else _filled(device, old, MIG_DEVICE)
 
 
 def _same(old: Gpu, gpu: Gpu) -> bool:
@@ -33,3 +54,10 @@ def _same(old: Gpu, gpu: Gpu) -> bool:
     if gpu.uuid:
         return old.uuid == gpu.uuid
     return old.pci == gpu.pci if gpu.pci else old.index == gpu.index
+
+
+def _filled(part: Part, old: Part, blank: Part) -> Part:
+    """A GPU or a MIG device with what `old` has and it has not; its faults are its own."""
+    fields = part.__struct_fields__
+    told = {field: value for field in fields if (value := getattr(part, field)) != getattr(blank, field)}
+    return old.but(**{**told, "faults": part.faults})

@@ -40,7 +40,8 @@ class Fabric:
         joined = self._known.get(subject.gpu.uuid)
         if joined is None:
             before = len(subject.faults)
-            joined = _links(subject, switches), _distances(subject, peers)
+            links = subject.whole((), lambda subject: _links(subject, switches))
+            joined = links, subject.whole({}, lambda subject: _distances(subject, peers))
             if len(subject.faults) == before:
                 self._known[subject.gpu.uuid] = joined
         subject.gpu = subject.gpu.but(links=joined[0], distances=joined[1])

@@ -24,7 +24,7 @@ SUFFIXES = {  # NVML_GPU_INSTANCE_PROFILE_* → what a profile's name says beyon
     17: "+gfx",
 }
 
-Key = tuple[object, ...]  # what a description depends on: the GPU's minor number and memory, slots with their UUIDs
+Key = tuple[object, ...]  # what a description depends on: the GPU's memory and minor number, slots with their UUIDs
 
 
 def profile_name(gpu_slices: int, compute_slices: int, memory_mib: int, total: int, suffix: str = "") -> str:
@@ -47,16 +47,22 @@ class Partitions:
         self._known: dict[str, tuple[Key, tuple[MigDevice, ...]]] = {}
 
     def look(self, subject: Subject, total: int) -> Mig | None:
-        """A GPU's partitioning; None where it has none, or the driver does not tell. `total` is its memory in bytes."""
+        """A GPU's partitioning; None where it has none, or the driver does not tell all of it.
+
+        `total` is the GPU's memory in bytes; 0 where it is not told, and then what is known keeps its names.
+        """
         mode = subject.ask(None, "nvmlDeviceGetMigMode", subject.handle)
         if mode is None:
             return None
         if mode[0] != 1:
             return Mig()
-        found = self._find(subject)
-        key = (subject.gpu.minor, total, *((slot, uuid) for slot, uuid, _ in found))
+        found = subject.whole(None, self._find)
+        if found is None:
+            return None
+        key = (total, subject.gpu.minor, *((slot, uuid) for slot, uuid, _ in found))
         known, devices = self._known.get(subject.gpu.uuid, ((), ()))
-        if key != known or any(device.faults for device in devices):
+        same = key == known or (not total and key[1:] == known[1:])
+        if not same or any(device.faults for device in devices):
             devices = self._describe(subject, total, found)
             self._known[subject.gpu.uuid] = key, devices
         return Mig(enabled=True, devices=devices)

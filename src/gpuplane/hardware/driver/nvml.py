@@ -51,6 +51,12 @@ class Subject:
         """A MIG device of this GPU: asked about on its own, and charged to the same GPU."""
         return Subject(self._nvml, self.gpu, handle)
 
+    def whole(self, default: Any, stage: Callable[["Subject"], Any]) -> Any:
+        """What a stage of the look finds; `default` where one of its queries fails. Half would pass for all."""
+        before = len(self.faults)
+        found = stage(self)
+        return found if len(self.faults) == before else default
+
     def contain(self, stage: Callable[["Subject"], None]) -> None:
         """Do one stage of the look. Whatever it raises is this GPU's fault alone."""
         try:

@@ -1,16 +1,20 @@
 """Metrics and health over HTTP."""
 
 import asyncio
+import logging
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuplane.agent.node import Node
-from gpuplane.agent.status import STUCK, Status, status
+from gpuplane.agent.restart import keep
+from gpuplane.agent.status import MOST_CONNECTIONS, STUCK, Status, status
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import Configured, Listed, Looked, Stood
 from gpuplane.model.machine import Fault, Gpu, Machine
@@ -28,15 +32,28 @@ def ready() -> Node:
     return node
 
 
-@asynccontextmanager
-async def serving(node: Node) -> AsyncIterator[str]:
-    """The status pages of a node, at the URL that this gives."""
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    task = asyncio.create_task(status(node, "127.0.0.1", port))
-    await asyncio.sleep(0)
-    yield f"http://127.0.0.1:{port}"
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def serving(node: Node, host: str = "127.0.0.1") -> AsyncIterator[str]:
+    """The status pages of a node, at the URL that this gives."""
+    port = free_port()
+    task = asyncio.create_task(status(node, host, port))
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    async with asyncio.timeout(10):
+        while not task.done():
+            with suppress(ConnectionRefusedError):
+                (await asyncio.open_connection(address, port))[1].close()
+                break
+            await asyncio.sleep(0.01)
+    if task.done():
+        await task
+    yield f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -90,7 +107,98 @@ async def test_the_metrics_are_prometheus_text() -> None:
 def test_a_stuck_event_loop_is_not_alive() -> None:
     """Liveness is the event loop's own turn, and nothing else."""
     pages = Status()
-    assert pages.page("/healthz")[0].startswith("200")
+    assert pages.page("/healthz")[0] == 200
     pages.made -= STUCK + 1
 
-    assert pages.page("/healthz")[0].startswith("503")
+    assert pages.page("/healthz")[0] == 503
+
+
+def no_ipv6() -> bool:
+    """Whether this machine has no IPv6 loopback."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost", "", *(() if no_ipv6() else ("::1", "::"))])
+async def test_it_listens_where_it_is_told(host: str) -> None:
+    """Of every family; all of IPv6 is all of IPv4 too."""
+    async with serving(ready(), host) as url:
+        assert (await get(f"{url}/healthz?verbose"))[0] == 200
+        if host == "::":
+            assert (await get(f"{url.replace('[::1]', '127.0.0.1')}/healthz"))[0] == 200
+
+
+async def test_no_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own name is nobody's business, and a resolver may take its time."""
+
+    def slow(name: str = "") -> str:
+        raise AssertionError("looked up")
+
+    monkeypatch.setattr(socket, "getfqdn", slow)
+    async with serving(ready()) as url:
+        assert (await get(f"{url}/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "203.0.113.1", "no-such-host.invalid"])
+async def test_an_address_that_cannot_be_had_is_named(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One line with the address, no traceback; it is tried again, and served when it can be."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        node = Node(Snapshot())
+        task = asyncio.create_task(keep(node, "status", lambda: status(node, host, port), (0.01, 0.1), 0.05))
+        assert await node.until(lambda s: "status" in s.conditions, deadline=10)
+        assert f"{host}:{port}: cannot be listened on: " in node.snapshot.conditions["status"].reason
+    if host == "127.0.0.1":
+        assert await node.until(lambda s: "status" not in s.conditions, deadline=10)
+        assert (await get(f"http://{host}:{port}/healthz"))[0] == 200
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    assert all(record.exc_info is None for record in caplog.records)
+
+
+async def test_silent_and_broken_connections_cost_nobody_anything(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many are silent, a probe is answered; the oldest are let go of. Nothing is written about any of them."""
+    async with serving(ready()) as url:
+        caplog.clear()
+        port = int(url.rpartition(":")[2])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * MOST_CONNECTIONS)]
+        for _, writer in silent[::2]:
+            writer.write(b"GET /metrics HTTP/1.1\r\n")
+        assert (await get(f"{url}/healthz"))[0] == 200
+        async with asyncio.timeout(5):
+            for reader, _ in silent[:MOST_CONNECTIONS]:
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+        assert sum(thread.name.startswith("Thread-") for thread in threading.enumerate()) <= MOST_CONNECTIONS + 8
+        for line in (b"\xff\xfe\r\n\r\n", b"GET /\r\n\r\n", b"BREW / HTTP/1.1\r\n\r\n", b"x" * 70_000):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(line)
+            writer.transport.abort()
+        for _, writer in silent:
+            writer.transport.abort()
+        assert (await get(f"{url}/readyz"))[0] == 200
+
+    assert capfd.readouterr().err == ""
+    assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
+
+
+async def test_a_connection_that_dawdles_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is that of the whole connection: a byte now and then buys no more of it."""
+    monkeypatch.setattr("gpuplane.agent.status.LONGEST_CONNECTION", 0.1)
+    async with serving(ready()) as url, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        while not reader.at_eof():
+            writer.write(b"G")
+            with suppress(TimeoutError, ConnectionResetError):
+                async with asyncio.timeout(0.05):
+                    await reader.read()
+        writer.close()

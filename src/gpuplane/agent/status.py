@@ -3,18 +3,27 @@
 Everything is rendered on the event loop's own clock and only handed out by the HTTP threads, so a scrape costs nothing
 and cannot disturb an Allocate. Liveness is the event loop alone: a hung driver or an absent kubelet is no reason to
 restart us.
+
+Whoever reaches the port may do what it likes: connections are few and short, and none of them makes a log line. Where
+there are too many the oldest gives way: a probe is over at once, so those that fill the room are silent ones.
 """
 
 import asyncio
+import logging
+import socket
+import socketserver
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, ThreadingWSGIServer, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from gpuplane.core.metrics import metrics
 from gpuplane.core.readiness import unready
@@ -23,6 +32,12 @@ from gpuplane.model.snapshot import Snapshot
 
 STUCK = 15.0
 """Seconds without a turn of the event loop after which the agent counts as dead."""
+
+MOST_CONNECTIONS = 32
+LONGEST_CONNECTION = 10.0
+"""Seconds."""
+
+log = logging.getLogger(__name__)
 
 
 class Status:
@@ -35,31 +50,25 @@ class Status:
         """Render the pages of a snapshot."""
         self.metrics, self.unready = _render(snapshot), unready(snapshot)
 
-    def page(self, path: str) -> tuple[str, str, bytes]:
+    def page(self, path: str) -> tuple[int, str, bytes]:
         """(HTTP status, content type, body) of a path."""
         plain = "text/plain; charset=utf-8"
         match path:
             case "/metrics":
-                return "200 OK", CONTENT_TYPE_LATEST, self.metrics
+                return 200, CONTENT_TYPE_LATEST, self.metrics
             case "/readyz" if self.unready:
-                return "503 Service Unavailable", plain, f"{self.unready}\n".encode()
+                return 503, plain, f"{self.unready}\n".encode()
             case "/healthz" if time.monotonic() - self.made > STUCK:
-                return "503 Service Unavailable", plain, b"the event loop is stuck\n"
+                return 503, plain, b"the event loop is stuck\n"
             case "/readyz" | "/healthz":
-                return "200 OK", plain, b"ok\n"
-        return "404 Not Found", plain, b"here are /metrics, /healthz and /readyz\n"
+                return 200, plain, b"ok\n"
+        return 404, plain, b"here are /metrics, /healthz and /readyz\n"
 
 
 async def status(node: Node, host: str, port: int) -> None:
-    """Serve the pages for ever, made anew at most once a second."""
+    """Serve the pages for ever, made anew at most once a second. Raises OSError with the address."""
     pages = Status()
-
-    def app(environ: dict[str, Any], start: Callable[..., object]) -> Iterable[bytes]:
-        code, kind, body = pages.page(environ.get("PATH_INFO", "/"))
-        start(code, [("Content-Type", kind), ("Content-Length", str(len(body)))])
-        return [body]
-
-    server = make_server(host, port, app, ThreadingWSGIServer, handler_class=_Quiet)
+    server = await _listen(pages, host, port)
     threading.Thread(target=server.serve_forever, name="status", daemon=True).start()
     try:
         seen = None
@@ -74,8 +83,78 @@ async def status(node: Node, host: str, port: int) -> None:
         server.server_close()
 
 
-class _Quiet(WSGIRequestHandler):
-    timeout = 10  # seconds that one connection may dawdle
+async def _listen(pages: Status, host: str, port: int) -> "_Server":
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        return _Server(pages, family, address)
+    except OSError as error:
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise OSError(error.errno, f"cannot be listened on: {error.strerror}", shown) from error
+
+
+class _Server(ThreadingHTTPServer):
+    """One thread a connection. `_began`: when each open connection did, the oldest first."""
+
+    request_queue_size = 128
+
+    def __init__(self, pages: Status, family: socket.AddressFamily, address: Any) -> None:
+        self.pages, self.address_family = pages, family
+        self._began: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Without looking up our own name, as HTTPServer does: a resolver may be slow."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        socketserver.TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            while len(self._began) >= MOST_CONNECTIONS:
+                self._hang_up(next(iter(self._began)))
+            self._began[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Twice a second: a connection that dawdles is over, however often it says a byte."""
+        with self._lock:
+            for request, began in list(self._began.items()):
+                if time.monotonic() - began > LONGEST_CONNECTION:
+                    self._hang_up(request)
+
+    def _hang_up(self, request: socket.socket) -> None:
+        """Its thread sees the end, and closes it."""
+        del self._began[request]
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._began.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("%s: %r", client_address, sys.exception())
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = LONGEST_CONNECTION
+
+    def do_GET(self) -> None:
+        code, kind, body = self.server.pages.page(urlsplit(self.path).path)
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -208,3 +209,29 @@ async def test_a_wish_is_not_stored_while_the_disk_refuses(denied: Path) -> None
     assert not stored(node.snapshot)
     assert node.snapshot.conditions["state"].standing == "failing"
     assert f"{denied}: Not a directory" in node.snapshot.conditions["state"].reason
+
+
+async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is as it was before the wish, but the disk is not yet: a crash would bring the wish back."""
+    node = Node(Snapshot(), now=lambda: 100.0)
+    keeping = asyncio.create_task(state.keep_stored(node, tmp_path))
+    assert await node.until(stored, deadline=5.0)
+    writing, go_on, write = threading.Event(), threading.Event(), state._write
+
+    def slowly(directory: Path, part: str, value: object, boot: str) -> None:
+        writing.set()
+        go_on.wait(5)
+        write(directory, part, value, boot)
+
+    monkeypatch.setattr(state, "_write", slowly)
+    node.tell(ReleaseWished(Release(until=500.0, why="x")))
+    assert await asyncio.to_thread(writing.wait, 5)
+    node.tell(ReleaseWished(None))
+    assert not stored(node.snapshot)
+
+    go_on.set()
+    assert await node.until(stored, deadline=5.0)
+    assert not (tmp_path / "release.json").exists()
+    keeping.cancel()

@@ -84,7 +84,9 @@ async def keep_stored(node: Node, directory: Path, every: float = 1.0) -> None:
     held: Ledger | None = None
     async for _ in node.changes():
         while held != node.snapshot.ledger:
-            ledger = node.snapshot.ledger
+            ledger, stands = node.snapshot.ledger, node.snapshot.conditions.get("state")
+            if stands is not None and stands.detail:
+                node.tell(Stood("state", stands.but(detail="")))  # while it is written, no promise counts as kept
             problem = await asyncio.to_thread(_store, directory, ledger, written)
             if problem is None:
                 held = ledger

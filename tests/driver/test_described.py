@@ -189,6 +189,8 @@ def test_a_failure_of_one_gpu_is_its_fault_alone(failure: str, faults: list[str]
 
 LINKED = b"minor: 0, links: [{peer: nvlink, lanes: 2}],"
 NEAR = b'minor: 0, distances: {"0000:0f:00.0": NEAR},'
+OWN = b'minor: 0, distances: {"0000:07:00.0": SYS},'
+NOWHERE = b"devices: [{id: a, kind: b, numa: -1}]\ngpus:"
 UNKNOWN_GPU = b"failures: [{effect: hang, gpu: 7}]\ngpus:"
 UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
 
@@ -207,7 +209,10 @@ UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
         (b": 8,", b": 7,", "14: GPU instance 7 with compute instance 0 of GPU 1 stands twice in this machine"),
         (b"0000:0f:00.0", b"0F:00.0", "8: '0F:00.0' is no PCI address as sysfs writes it, like '0000:1b:00.0'"),
         (b"enabled: true", b"enabled: false", "10: it has MIG devices, but is not in MIG mode: write enabled: true"),
-        (b"minor: 0,", LINKED, "4: 'nvlink' is neither 'nvswitch' nor the PCI address of a GPU here"),
+        (b"minor: 0,", LINKED, "4: 'nvlink' is neither 'nvswitch' nor another GPU's PCI address"),
+        (b"minor: 0,", OWN, "4: '0000:07:00.0' is not another GPU's PCI address"),
+        (b"minor: 0,", b"minor: 0, numa: -1,", "4: -1 is no NUMA node: where the kernel knows none, leave numa out"),
+        (b"gpus:", NOWHERE, "3: -1 is no NUMA node: where the kernel knows none, leave numa out"),
         (b"minor: 0,", NEAR, "4: 'NEAR' is no distance; known are PIX, PXB, PHB, NODE, SYS"),
         (b"gpus:", UNKNOWN_GPU, "3: this machine has no GPU with index 7"),
         (b"gpus:", UNKNOWN_ERROR, "3: NVML has no error 'GPU_LOST'; did you mean 'GPU_IS_LOST'?"),
@@ -220,3 +225,12 @@ def test_a_machine_that_contradicts_itself_is_refused(before: bytes, after: byte
         read(GOOD.replace(before, after), "node.yaml")
 
     assert invalid.value.errors == [f"node.yaml:{error}"]
+
+
+def test_gpus_that_cannot_be_read_are_not_missed() -> None:
+    """A failure names one of them: the mistake is told, and nothing that is none."""
+    with pytest.raises(Invalid) as invalid:
+        read(b"gpus: [{index: two}]\nfailures: [{effect: hang, gpu: 0}]", "node.yaml")
+
+    (error,) = invalid.value.errors
+    assert error.startswith("node.yaml:1: gpus[0].index: must be a whole number")

@@ -5,10 +5,12 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import permutations
 
+import msgspec
 import pytest
 
 from gpuplane.core import strict
 from gpuplane.core.resources.offer import offer
+from gpuplane.hardware import machinefile
 from gpuplane.hardware.profiles import find, names
 from gpuplane.model.config import Config, Settings
 from gpuplane.model.machine import Gpu, MachineFile, MigDevice
@@ -295,3 +297,16 @@ def test_mig_profile_has_every_kind_of_layout() -> None:
 def test_grace_has_an_imex_channel() -> None:
     """The one profile on which IMEX can be tried."""
     assert [n for n in names() if any("imex" in node for node in machine(n).nodes)] == ["gb200-nvl"]
+
+
+@pytest.mark.parametrize("name", names())
+def test_an_entry_can_be_taken_out(name: str) -> None:
+    """Of any GPU: the others are as before, and say nothing of one that is not there."""
+    for gone in gpus(name):
+        others = tuple(gpu for gpu in gpus(name) if gpu != gone)
+        rest = machinefile.read(msgspec.json.encode(machine(name).but(gpus=others)), name).gpus or ()
+
+        assert [gpu.uuid for gpu in rest] == [gpu.uuid for gpu in others]
+        for gpu in rest:
+            assert set(gpu.distances) == {other.pci for other in rest} - {gpu.pci}
+            assert gone.pci not in {link.peer for link in gpu.links}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from gpuplane.core import strict
 from gpuplane.hardware.driver.errors import ERRORS
-from gpuplane.model.machine import Gpu, MachineFile
+from gpuplane.model.machine import Device, Gpu, MachineFile
 
 DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -15,20 +15,33 @@ Problems = Iterator[tuple[strict.Path, str]]
 
 
 def read(data: bytes, file: str) -> MachineFile:
-    """The machine that the file describes. Raises strict.Invalid, with file and line of everything that is wrong."""
-    return strict.load(data, MachineFile, file, check)
+    """The machine that the file describes. Raises strict.Invalid, with file and line of everything that is wrong.
+
+    Links and distances to GPUs that are not there are left out, as a driver does: who takes a GPU's entry out of a file
+    need not look for its address in all the others.
+    """
+    machine = strict.load(data, MachineFile, file, check)
+    there = {"nvswitch", *(gpu.pci for gpu in machine.gpus or ())}
+    return machine.but(gpus=machine.gpus and tuple(_among(there, gpu) for gpu in machine.gpus))
+
+
+def _among(there: set[str], gpu: Gpu) -> Gpu:
+    links = tuple(link for link in gpu.links if link.peer in there)
+    return gpu.but(links=links, distances={pci: far for pci, far in gpu.distances.items() if pci in there})
 
 
 def check(machine: MachineFile) -> Problems:
     """What contradicts itself in a machine: (path, what is wrong)."""
     yield from _repeated(_identities(machine))
-    addresses = {gpu.pci for gpu in machine.gpus or ()}
     for i, gpu in enumerate(machine.gpus or ()):
-        for path, text in _gpu(gpu, addresses):
+        for path, text in (*_numa(gpu), *_gpu(gpu)):
             yield ("gpus", i, *path), text
+    for i, device in enumerate(machine.devices):
+        for path, text in _numa(device):
+            yield ("devices", i, *path), text
     indices = {gpu.index for gpu in machine.gpus or ()}
     for i, failure in enumerate(machine.failures):
-        if failure.gpu is not None and failure.gpu not in indices:
+        if machine.gpus is not None and failure.gpu not in (None, *indices):
             yield ("failures", i, "gpu"), f"this machine has no GPU with index {failure.gpu}"
         if failure.error not in ERRORS:
             close = difflib.get_close_matches(failure.error, ERRORS, n=1)
@@ -67,7 +80,12 @@ def _repeated(identities: Iterable[tuple[strict.Path, str]]) -> Problems:
         seen.add(thing)
 
 
-def _gpu(gpu: Gpu, addresses: set[str]) -> Problems:
+def _numa(device: Gpu | Device) -> Problems:
+    if device.numa is not None and device.numa < 0:
+        yield ("numa",), f"{device.numa} is no NUMA node: where the kernel knows none, leave numa out"
+
+
+def _gpu(gpu: Gpu) -> Problems:
     if gpu.uuid and not gpu.uuid.startswith("GPU-"):
         yield ("uuid",), f"{gpu.uuid!r} is no GPU's UUID: the driver's begin with GPU-"
     for i, mig in enumerate(gpu.mig.devices if gpu.mig else ()):
@@ -76,12 +94,16 @@ def _gpu(gpu: Gpu, addresses: set[str]) -> Problems:
     if gpu.pci and not PCI.fullmatch(gpu.pci):
         yield ("pci",), f"{gpu.pci!r} is no PCI address as sysfs writes it, like '0000:1b:00.0'"
     for i, link in enumerate(gpu.links):
-        if link.peer != "nvswitch" and link.peer not in addresses:
-            yield ("links", i, "peer"), f"{link.peer!r} is neither 'nvswitch' nor the PCI address of a GPU here"
+        if link.peer != "nvswitch" and not _of_another(gpu, link.peer):
+            yield ("links", i, "peer"), f"{link.peer!r} is neither 'nvswitch' nor another GPU's PCI address"
     for pci, distance in gpu.distances.items():
-        if pci not in addresses or pci == gpu.pci:
-            yield ("distances", pci), f"{pci!r} is not the PCI address of another GPU here"
+        if not _of_another(gpu, pci):
+            yield ("distances", pci), f"{pci!r} is not another GPU's PCI address"
         if distance not in DISTANCES:
             yield ("distances", pci), f"{distance!r} is no distance; known are {', '.join(DISTANCES)}"
     if gpu.mig is not None and gpu.mig.devices and not gpu.mig.enabled:
         yield ("mig",), "it has MIG devices, but is not in MIG mode: write enabled: true"
+
+
+def _of_another(gpu: Gpu, pci: str) -> bool:
+    return PCI.fullmatch(pci) is not None and pci != gpu.pci

@@ -84,6 +84,18 @@ def test_all_that_is_wrong_is_told_at_once_by_line() -> None:
     ]
 
 
+def test_a_mistake_that_aliases_repeat_is_told_once() -> None:
+    """Of a mapping that has an anchor; the same mistake elsewhere is another."""
+    text = "x-part: &part\n  name: a\n  size: x\n  siez: 1\nparts:\n- *part\n- <<: *part\n- {name: b, size: x}\n"
+
+    assert errors(text) == [
+        "f:3: parts[0].size: must be a whole number, not the text 'x'",
+        "f:4: unknown key 'siez'; did you mean 'size'?",
+        "f:8: parts[2].size: must be a whole number, not the text 'x'",
+    ]
+    assert errors("parts: [{}, {}]") == ["f:1: parts[0].name is missing", "f:1: parts[1].name is missing"]
+
+
 def test_many_errors_are_counted_rather_than_told() -> None:
     """A file of another kind does not fill the log."""
     told = errors("\n".join(f"key{n}: 1" for n in range(100)))

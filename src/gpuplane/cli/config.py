@@ -49,7 +49,11 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: file → its errors.")
 @flags
 def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
-    """Say what is wrong with each FILE, all of it, with its lines. A directory stands for the files in it."""
+    """Say what is wrong with each FILE, with its lines. A directory stands for the files in it.
+
+    All that is misspelt, missing or of a wrong type is told at once, and what contradicts itself as far as that leaves
+    it to be judged: where a part of a list is of a wrong type, the rest of the list is judged when that is mended.
+    """
     found: dict[str, list[str]] = {}
     for file in [each for path in files for each in _inside(path)]:
         try:

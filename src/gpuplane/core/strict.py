@@ -1,7 +1,9 @@
 """YAML bytes → values, strictly: every error has a file and a line, says what is allowed and what was perhaps meant.
 
 One loader serves configuration and machine files. `document` reads bytes into a tree that knows its lines; here the
-tree is held against a type. All that is wrong is found in one reading: who mends a file wants to mend it once.
+tree is held against a type. All that is misspelt, missing or of a wrong type is found in one reading: who mends a file
+wants to mend it once. What contradicts itself is found in what such mistakes leave to be judged: a list with a broken
+part is left out whole. A mistake that aliases repeat is told once.
 """
 
 import difflib
@@ -77,7 +79,8 @@ def _convert(reader: "_Reader", found: Any, kind: type[T]) -> T | None:
 
 
 def _invalid(file: str, problems: list[Problem]) -> Invalid:
-    lines = [f"{file}:{line}: {text}" for line, text in sorted(problems, key=lambda problem: problem[0])]
+    told = dict.fromkeys(sorted(problems, key=lambda problem: problem[0]))
+    lines = [f"{file}:{line}: {text}" for line, text in told]
     more = len(lines) - MOST
     return Invalid([*lines[:MOST], f"{file}: and {more} more"] if more > 0 else lines)
 
@@ -101,6 +104,7 @@ class _Reader:
         self.whole = kind
         self.problems = problems
         self.broken: list[Path] = []
+        self.refused = set[tuple[int, str]]()  # a node's identity and what is wrong with it: aliases share nodes
 
     def take(self, node: Node, kind: Any, path: Path) -> Any:
         """Plain data for `kind`, or BROKEN; what is wrong with it is among the problems."""
@@ -121,7 +125,7 @@ class _Reader:
         taken = {}
         for name, field in known.items():
             if field.required and name not in node.value:
-                taken[name] = self.refuse(node, path, f"{spot((*path, name))} is missing")
+                taken[name] = self.refuse(node, path, spot(path), f".{name} is missing")
         for key, each in node.value.items():
             if key not in known:
                 self.problems.append((each.line, f"unknown key {key!r}{_perhaps(key, list(known), self.whole)}"))
@@ -136,12 +140,14 @@ class _Reader:
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError:
-            wrong = f"must be {_wanted(kind)}, not {_told(value)}{_hint(value, kind)}"
-            return self.refuse(node, path, f"{spot(path) or 'the document'}: {wrong}")
+            wrong = f": must be {_wanted(kind)}, not {_told(value)}{_hint(value, kind)}"
+            return self.refuse(node, path, spot(path) or "the document", wrong)
         return value
 
-    def refuse(self, node: Node, path: Path, text: str) -> Any:
-        self.problems.append((node.line, text))
+    def refuse(self, node: Node, path: Path, thing: str, wrong: str) -> Any:
+        if (id(node), wrong) not in self.refused:
+            self.refused.add((id(node), wrong))
+            self.problems.append((node.line, f"{thing}{wrong}".removeprefix(".")))
         self.broken.append(path)
         return BROKEN
 

@@ -1,7 +1,8 @@
 """A machine that a YAML file describes, re-read while we run.
 
 A bad edit is refused and the last good look stays; that says nothing against the driver, so it is the part `machine
-file` that fails. Only where there never was a good version is it the driver that cannot be used.
+file` that fails, and is well again with the next good edit. Only where there never was a good version is it the driver
+that cannot be used.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ class Described:
     def __init__(self, versions: AsyncIterator[bytes | OSError], name: str) -> None:
         self._versions, self._name = versions, name
         self._good: list[Stood | Looked] = []
-        self._refused: Condition | None = None
+        self._file: Condition | None = None  # None: nothing was ever wrong with it
         self._wanted, self._changed = True, asyncio.Event()
 
     async def facts(self) -> AsyncGenerator[Fact, None]:
@@ -55,16 +56,20 @@ class Described:
             yield Stood("driver", Condition(standing="waiting", reason="let go of"))
         elif self._good:
             yield from self._good
-            yield Stood(FILE, self._refused)
-        elif self._refused is not None:
-            yield Stood("driver", self._refused)
+            yield Stood(FILE, self._file)
+        elif self._file is not None:
+            yield Stood("driver", self._file)
 
     async def _read(self) -> None:
         async for version in self._versions:
             try:
                 if isinstance(version, OSError):
                     raise strict.Invalid([f"{self._name}: {version.strerror}"])
-                self._good, self._refused = show(read(version, self._name), self._name), None
+                shown = show(read(version, self._name), self._name)
             except strict.Invalid as error:
-                self._refused = Condition(standing="failing", reason=str(error))
+                self._file = Condition(standing="failing", reason=str(error))
+            else:
+                mended = self._good and self._file
+                self._good = shown
+                self._file = Condition(standing="ok", reason=f"{self._name} can be read again") if mended else None
             self._changed.set()

@@ -34,7 +34,7 @@ def test_label_then_default_then_fallbacks(
 
 
 KNOWN = "known: a100, default"
-NONE_FITS = "no label of the node names a configuration, there is no default, and no fallback fits"
+NONE_FITS = "no configuration is asked for by name, there is no default, and no fallback fits"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ NONE_FITS = "no label of the node names a configuration, there is no default, an
             "a10",
             "default",
             FALLBACKS,
-            f"configuration 'a10', which the node asks for, does not exist; {KNOWN}; did you mean 'a100'?",
+            f"configuration 'a10', which the node's label asks for, does not exist; {KNOWN}; did you mean 'a100'?",
         ),
         ("", "gold", FALLBACKS, f"configuration 'gold', the default, does not exist; {KNOWN}"),
         ("", "", ("nmaed",), "fallback strategy 'nmaed' is not known; known: named, single, empty"),
@@ -66,5 +66,11 @@ def test_what_cannot_be_followed_leaves_the_last_in_force(
 
 def test_where_there_are_none() -> None:
     """An empty directory says so."""
-    with pytest.raises(Invalid, match="'x', which the node asks for, does not exist; there are none"):
+    with pytest.raises(Invalid, match="'x', which the node's label asks for, does not exist; there are none"):
         choose((), "x", "", FALLBACKS, None)
+
+
+def test_the_error_says_who_asked() -> None:
+    """Not the node, where it was somebody else."""
+    with pytest.raises(Invalid, match="'x', given by hand, does not exist"):
+        choose(BOTH, "x", "", FALLBACKS, None, "given by hand")

@@ -1,17 +1,23 @@
 """The configuration in force: files, flags and our Node's label, joined into facts.
 
-The last good configuration stays in force whatever happens to the file. With named configurations a first start waits
-for the API server's word, rather than advertise one thing and then another; a later start takes the name last in force.
+The last good configuration stays in force whatever happens to the file, and a start that finds the one it is to take
+broken takes the one that was in force last. Named configurations:
+- A name given by hand is this process's. Else the node's label is asked for, where there is an API server to ask.
+  Without a name the default is taken, and without a default the fallbacks are tried.
+- The name last in force stands for a label that is not known yet, or is wrong: without an API server it stands for
+  nothing. So a first start waits for the API server's word, rather than advertise one thing and then another.
 """
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from gpuplane.core.config.named import Choice, choose
+from gpuplane.core.config.named import LABEL, choose
 from gpuplane.core.config.resolve import resolve
 from gpuplane.core.strict import Invalid
-from gpuplane.host.files import contents, folder
+from gpuplane.host.files import Folder, contents_or_folder
+from gpuplane.model.config import Asked
 from gpuplane.model.facts import Configured, Stood
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition
@@ -35,72 +41,100 @@ async def configure(node: Node, source: Source) -> None:
     if source.path is None:
         _apply(node, source, None, "flags")
         await asyncio.Event().wait()
-    elif source.path.is_dir():
-        await _follow_named(node, source, source.path)
     else:
-        async for content in contents(source.path):
-            if isinstance(content, OSError):
-                _fail(node, f"{source.path}: {content.strerror}")
-            else:
-                _apply(node, source, content, str(source.path))
+        await _follow(node, source, source.path)
 
 
-async def _follow_named(node: Node, source: Source, directory: Path) -> None:
-    configs: dict[str, bytes] | None = None
-
-    def choose_and_apply() -> None:
-        if configs is None:
-            return
-        asked, last = node.snapshot.config.asked, node.snapshot.ledger.config_name
-        if source.name is None and source.asks and asked is None and last is None:
-            reason = "the API server has not said yet which configuration the node's label picks"
-            way_out = "start with --config-name NAME, or without --node-name, to go on without it"
-            node.tell(Stood("config", Condition(standing="waiting", reason=f"{reason}: {way_out}")))
-            return
-        label = source.name if source.name is not None else asked.config if asked is not None else last or ""
-        try:
-            choice = choose(configs.keys(), label, source.default, source.fallbacks, last)
-        except Invalid as error:
-            _fail(node, str(error))
-        else:
-            file = str(directory / choice.name) if choice.name else "the empty configuration"
-            _apply(node, source, configs.get(choice.name), file, choice)
+async def _follow(node: Node, source: Source, path: Path) -> None:
+    """Whether the path is a file or a directory may change at any time, as when a volume is mounted late."""
+    found: bytes | Folder | OSError | None = None
 
     async def follow_files() -> None:
-        nonlocal configs
-        async for found in folder(directory):
+        nonlocal found
+        async for found in contents_or_folder(path):
             if isinstance(found, OSError):
-                _fail(node, f"{directory}: {found.strerror}")
+                _fail(node, f"{path}: {found.strerror}")
+            elif isinstance(found, bytes):
+                _apply(node, source, found, str(path))
             else:
-                configs = found
-                choose_and_apply()
+                _choose_and_apply(node, source, path, found)
 
     async def follow_label() -> None:
-        seen: object = ...
+        seen = node.snapshot.config.asked
         async for snapshot in node.changes():
             asked = snapshot.config.asked
             if asked != seen:
                 seen = asked
-                choose_and_apply()
+                if isinstance(found, dict):
+                    _choose_and_apply(node, source, path, found)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(follow_files())
         group.create_task(follow_label())
 
 
-def _apply(node: Node, source: Source, content: bytes | None, file: str, choice: Choice | None = None) -> None:
+def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Folder) -> None:
+    asked, last = node.snapshot.config.asked, node.snapshot.ledger.config_name
+    if source.name is None and source.asks and asked is None and last is None:
+        reason = "the API server has not said yet which configuration the node's label picks"
+        way_out = "start with --config-name NAME, or without --node-name, to go on without it"
+        node.tell(Stood("config", Condition(standing="waiting", reason=f"{reason}: {way_out}")))
+        return
+    label, who = _label(source, asked, last)
+    try:
+        choice = choose(configs.keys(), label, source.default, source.fallbacks, last if source.asks else None, who)
+    except Invalid as error:
+        _fail(node, str(error))
+        return
+    try:
+        _take(node, source, directory, configs, choice.name)
+    except Invalid as error:
+        if node.snapshot.config.settings is None and last is not None and last in ("", *configs):
+            with suppress(Invalid):
+                _take(node, source, directory, configs, last)
+        _fail(node, "; ".join(filter(None, (choice.problem, str(error)))))
+    else:
+        file = _called(directory, choice.name)
+        if choice.problem:
+            node.tell(Stood("config", Condition(standing="failing", reason=f"{choice.problem}; in force is {file}")))
+        else:
+            node.tell(Stood("config", Condition(standing="ok", reason=file)))
+
+
+def _label(source: Source, asked: Asked | None, last: str | None) -> tuple[str, str]:
+    """The name asked for, "" for none, and who asks."""
+    if source.name is not None:
+        return source.name, "given by --config-name"
+    if not source.asks:
+        return "", ""
+    return (asked.config, LABEL) if asked is not None else (last or "", "the last in force here")
+
+
+def _take(node: Node, source: Source, directory: Path, configs: Folder, name: str) -> None:
+    """Take one of several, "" for the empty one. Raises Invalid."""
+    content, file = configs.get(name), _called(directory, name)
+    if isinstance(content, OSError):
+        raise Invalid([f"{file}: {content.strerror}"])
+    node.tell(Configured(resolve(content, file, source.flags, source.environment), name))
+
+
+def _called(directory: Path, name: str) -> str:
+    return str(directory / name) if name else "the empty configuration"
+
+
+def _apply(node: Node, source: Source, content: bytes | None, file: str) -> None:
+    """Take the only one there is."""
     try:
         settings = resolve(content, file, source.flags, source.environment)
     except Invalid as error:
         _fail(node, str(error))
-        return
-    node.tell(Configured(settings, choice.name if choice else None))
-    if choice and choice.problem:
-        node.tell(Stood("config", Condition(standing="failing", reason=f"{choice.problem}; in force is {file}")))
     else:
+        node.tell(Configured(settings))
         node.tell(Stood("config", Condition(standing="ok", reason=file)))
 
 
 def _fail(node: Node, reason: str) -> None:
-    kept = "; the last good configuration stays in force" if node.snapshot.config.settings else ""
+    config = node.snapshot.config
+    which = f"{config.name!r}, the last good configuration," if config.name else "the last good configuration"
+    kept = f"; {which} stays in force" if config.settings else ""
     node.tell(Stood("config", Condition(standing="failing", reason=reason + kept)))

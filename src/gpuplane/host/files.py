@@ -5,40 +5,77 @@ through atomic replacement, ConfigMap symlinks, overlay mounts and exhausted wat
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import stat
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+Folder = dict[str, bytes | OSError]
+"""The files of a directory by name; one that cannot be read costs itself."""
+
+SWAPS = 3
+"""Times in a row that a directory may be swapped while it is read."""
 
 
 async def contents(path: Path, every: float = 0.5) -> AsyncIterator[bytes | OSError]:
     """The file's bytes now and after each change; an OSError where it cannot be read, once for each reason."""
+    async for found in _changes(lambda: _file(path), every):
+        yield found
+
+
+async def contents_or_folder(path: Path, every: float = 0.5) -> AsyncIterator[bytes | Folder | OSError]:
+    """What `contents` gives, or the files of a directory (a mounted ConfigMap): which of them is seen at each look."""
+    async for found in _changes(lambda: _file_or_folder(path), every):
+        yield found
+
+
+async def _changes(look: Callable[[], tuple[object, Callable[[], T]]], every: float) -> AsyncIterator[T | OSError]:
+    """What is read now and whenever its state is another. `look` gives the state, and how to read."""
     last: object = None
     while True:
-        found: bytes | OSError
+        found: T | OSError | None = None
         try:
-            stat = path.stat()
-            state: object = (stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            state, read = look()
             if state != last:
-                found = path.read_bytes()
+                found = read()
         except OSError as error:
             state, found = str(error), error
-        if state != last:
+        if state != last and found is not None:
             last = state
             yield found
         await asyncio.sleep(every)
 
 
-async def folder(path: Path, every: float = 0.5) -> AsyncIterator[dict[str, bytes] | OSError]:
-    """The files of a mounted ConfigMap by name, now and after each change; what begins with a dot is kubelet's."""
-    last: object = None
-    while True:
-        found: dict[str, bytes] | OSError
-        try:
-            files = sorted(each for each in path.iterdir() if not each.name.startswith(".") and each.is_file())
-            found = {each.name: each.read_bytes() for each in files}
-            state: object = found
-        except OSError as error:
-            state, found = str(error), error
-        if state != last:
-            last = state
-            yield found
-        await asyncio.sleep(every)
+def _file(path: Path) -> tuple[object, Callable[[], bytes]]:
+    seen = path.stat()
+    return (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size), path.read_bytes
+
+
+def _file_or_folder(path: Path) -> tuple[object, Callable[[], bytes | Folder]]:
+    return _folder(path) if path.is_dir() else _file(path)
+
+
+def _folder(path: Path) -> tuple[object, Callable[[], Folder]]:
+    found = _read(path)
+    for _ in range(SWAPS):
+        if not any(isinstance(content, FileNotFoundError) for content in found.values()):
+            break
+        found = _read(path)  # kubelet has swapped a ConfigMap's files, all at once
+    state = {name: content if isinstance(content, bytes) else str(content) for name, content in found.items()}
+    return state, lambda: found
+
+
+def _read(path: Path) -> Folder:
+    """The files of a directory; what begins with a dot is kubelet's own."""
+    read = {each.name: _content(each) for each in sorted(path.iterdir()) if not each.name.startswith(".")}
+    return {name: content for name, content in read.items() if content is not None}
+
+
+def _content(path: Path) -> bytes | OSError | None:
+    """None for what is no file."""
+    try:
+        return path.read_bytes() if stat.S_ISREG(path.stat().st_mode) else None
+    except OSError as error:
+        return error

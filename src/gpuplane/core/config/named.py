@@ -24,13 +24,24 @@ class Choice(Value):
     problem: str = ""
 
 
-def choose(names: Collection[str], label: str, default: str, fallbacks: Sequence[str], last: str | None) -> Choice:
+LABEL = "which the node's label asks for"
+
+
+def choose(
+    names: Collection[str],
+    label: str,
+    default: str,
+    fallbacks: Sequence[str],
+    last: str | None,
+    asked: str = LABEL,
+) -> Choice:
     """The name to have in force. `label` and `default` are "" where they name none; `last` None where none was yet.
+    `asked` says, for an error, who asks for `label`.
 
     Raises Invalid where none can be: the wish cannot be followed, and none was in force before or it is gone too.
     """
     try:
-        return Choice(_wished(names, label, default, fallbacks))
+        return Choice(_wished(names, label, default, fallbacks, asked))
     except LookupError as error:
         problem = str(error.args[0])
         if last is None or (last and last not in names):
@@ -38,9 +49,9 @@ def choose(names: Collection[str], label: str, default: str, fallbacks: Sequence
         return Choice(last, problem)
 
 
-def _wished(names: Collection[str], label: str, default: str, fallbacks: Sequence[str]) -> str:
+def _wished(names: Collection[str], label: str, default: str, fallbacks: Sequence[str], asked: str) -> str:
     if label or default:
-        return _existing(names, label, "which the node asks for") if label else _existing(names, default, "the default")
+        return _existing(names, label, asked) if label else _existing(names, default, "the default")
     for fallback in fallbacks:
         if fallback not in FALLBACKS:
             raise LookupError(f"fallback strategy {fallback!r} is not known; known: {', '.join(FALLBACKS)}")
@@ -49,7 +60,7 @@ def _wished(names: Collection[str], label: str, default: str, fallbacks: Sequenc
             return found
     tried = f" ({', '.join(fallbacks)})" if fallbacks else ""
     raise LookupError(
-        f"no label of the node names a configuration, there is no default, and no fallback fits{tried}; {_known(names)}"
+        f"no configuration is asked for by name, there is no default, and no fallback fits{tried}; {_known(names)}"
     )
 
 

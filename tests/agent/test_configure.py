@@ -1,0 +1,171 @@
+"""Which configuration comes into force, and which stays there."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuplane.agent.configure import Source, configure
+from gpuplane.agent.node import Node
+from gpuplane.model.config import Asked
+from gpuplane.model.facts import NodeAsked, Remembered
+from gpuplane.model.snapshot import Condition, Ledger, Snapshot
+
+GOOD, OTHER, BAD = "version: v1\n", "flags: {migStrategy: mixed}\n", "flags: {migStratgy: mixed}\n"
+
+
+def remembering(name: str | None = None) -> Node:
+    """A node that has just started, and what its ledger says was in force last."""
+    node = Node(Snapshot())
+    node.tell(Remembered(Ledger(config_name=name)))
+    return node
+
+
+@asynccontextmanager
+async def configuring(node: Node, source: Source) -> AsyncIterator[None]:
+    """Follow the files, once the first word about them is said."""
+    task = asyncio.create_task(configure(node, source))
+    assert await node.until(lambda s: "config" in s.conditions, deadline=5)
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def write(directory: Path, **files: str) -> Path:
+    """A directory of named configurations."""
+    directory.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (directory / name).write_text(text)
+    return directory
+
+
+def stands(node: Node) -> Condition:
+    """How the configuration stands."""
+    return node.snapshot.conditions["config"]
+
+
+def in_force(node: Node) -> tuple[str, str] | None:
+    """(name, MIG strategy) of what is in force."""
+    config = node.snapshot.config
+    return (config.name, config.settings.mig_strategy) if config.settings else None
+
+
+async def until_in_force(node: Node, name: str, strategy: str) -> None:
+    """Wait for one to come into force."""
+    assert await node.until(lambda s: in_force(node) == (name, strategy), deadline=5), stands(node)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_start_with_a_broken_choice_takes_the_last_in_force(tmp_path: Path, asks: bool) -> None:
+    """The node keeps its GPUs, the problem is said, and the choice comes into force once it is mended."""
+    write(tmp_path, a=GOOD, b=BAD)
+    node = remembering("a")
+    if asks:
+        node.tell(NodeAsked(Asked(config="b")))
+    async with configuring(node, Source(path=tmp_path, asks=asks, default="b")):
+        assert in_force(node) == ("a", "none")
+        assert stands(node).standing == "failing"
+        assert (
+            "b:1: " in stands(node).reason and "'a', the last good configuration, stays in force" in stands(node).reason
+        )
+        write(tmp_path, b=OTHER)
+        await until_in_force(node, "b", "mixed")
+        assert stands(node).standing == "ok"
+
+
+@pytest.mark.parametrize("last", [None, "b", "c", "gone"])
+async def test_a_start_with_a_broken_choice_and_no_good_last_has_none(tmp_path: Path, last: str | None) -> None:
+    """Nothing is made up: the problem is said alone."""
+    write(tmp_path, a=GOOD, b=BAD, c=BAD)
+    node = remembering(last)
+    async with configuring(node, Source(path=tmp_path, name="b")):
+        assert in_force(node) is None
+        assert stands(node).reason.startswith(f"{tmp_path}/b:1: ") and "in force" not in stands(node).reason
+
+
+async def test_one_unreadable_file_costs_nothing_until_it_is_chosen(tmp_path: Path) -> None:
+    """Not a word about it before; then its name and the reason, and what was in force stays."""
+    write(tmp_path, a=GOOD)
+    (tmp_path / "loop").symlink_to("loop")
+    node = remembering()
+    node.tell(NodeAsked(Asked(config="a")))
+    async with configuring(node, Source(path=tmp_path, asks=True)):
+        assert (stands(node).standing, in_force(node)) == ("ok", ("a", "none"))
+        node.tell(NodeAsked(Asked(config="loop")))
+        assert await node.until(lambda s: s.conditions["config"].standing == "failing", deadline=5)
+        assert f"{tmp_path}/loop: Too many levels of symbolic links" in stands(node).reason
+        assert in_force(node) == ("a", "none")
+
+
+async def test_a_directory_that_comes_late_is_taken(tmp_path: Path) -> None:
+    """There was nothing, then a file, then a directory of named ones, whose label is followed."""
+    path = tmp_path / "config"
+    node = remembering()
+    async with configuring(node, Source(path=path, default="a", asks=True)):
+        assert stands(node).reason == f"{path}: No such file or directory"
+        path.write_text(OTHER)
+        await until_in_force(node, "", "mixed")
+        node.tell(NodeAsked(Asked()))
+        path.unlink()
+        write(path, a=GOOD, b=OTHER)
+        await until_in_force(node, "a", "none")
+        node.tell(NodeAsked(Asked(config="b")))
+        await until_in_force(node, "b", "mixed")
+
+
+@pytest.mark.parametrize(
+    ("source", "asked", "last", "name"),
+    [
+        (Source(name="b", default="a"), None, "c", "b"),
+        (Source(name="b", default="a", asks=True), "a", "c", "b"),
+        (Source(default="a"), None, "b", "a"),
+        (Source(), None, "b", "default"),
+        (Source(default="a", asks=True), None, "b", "b"),
+        (Source(default="a", asks=True), "", "b", "a"),
+        (Source(default="a", asks=True), "c", "b", "c"),
+        (Source(default="a", asks=True), "typo", "b", "b"),
+        (Source(default="typo", asks=True), "", "b", "b"),
+    ],
+)
+async def test_what_a_start_takes(tmp_path: Path, source: Source, asked: str | None, last: str, name: str) -> None:
+    """Name, label, default, fallbacks; the last in force only for a label that is not known yet, or wrong."""
+    write(tmp_path, a=GOOD, b=GOOD, c=GOOD, default=GOOD)
+    node = remembering(last)
+    if asked is not None:
+        node.tell(NodeAsked(Asked(config=asked)))
+    async with configuring(node, source.but(path=tmp_path)):
+        assert in_force(node) == (name, "none")
+
+
+async def test_a_name_given_by_hand_does_not_stick(tmp_path: Path) -> None:
+    """It is this process's: the next one without it goes by the rules, as the first one did."""
+    write(tmp_path, a=GOOD, default=OTHER)
+    first = remembering()
+    async with configuring(first, Source(path=tmp_path, name="a")):
+        assert in_force(first) == ("a", "none")
+    second = remembering(first.snapshot.ledger.config_name)
+    async with configuring(second, Source(path=tmp_path)):
+        assert (in_force(second), stands(second).standing) == (("default", "mixed"), "ok")
+
+
+@pytest.mark.parametrize(
+    ("source", "last", "reason"),
+    [
+        (Source(name="typo"), None, "configuration 'typo', given by --config-name, does not exist"),
+        (Source(default="typo"), "a", "configuration 'typo', the default, does not exist"),
+        (Source(fallbacks=("single",)), None, "no configuration is asked for by name, there is no default"),
+        (Source(asks=True), "typo", "configuration 'typo', the last in force here, does not exist"),
+        (Source(asks=True), None, "the API server has not said yet which configuration the node's label picks"),
+    ],
+)
+async def test_nobody_is_blamed_for_what_another_asked(
+    tmp_path: Path, source: Source, last: str | None, reason: str
+) -> None:
+    """The error says who asks for what there is not, and nothing comes into force."""
+    write(tmp_path, a=GOOD, b=GOOD)
+    node = remembering(last)
+    async with configuring(node, source.but(path=tmp_path)):
+        assert in_force(node) is None
+        assert stands(node).reason.startswith(reason)

@@ -1,0 +1,92 @@
+"""Files that people edit while we run: what is seen, and what costs only itself."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpuplane.host import files
+from gpuplane.host.files import Folder, contents, contents_or_folder
+
+EVERY = 0.01
+
+
+async def seen(looks: AsyncIterator[bytes | Folder | OSError]) -> bytes | Folder | OSError:
+    """The next that is seen, within a deadline."""
+    async with asyncio.timeout(5):
+        return await anext(looks)
+
+
+def mount(directory: Path, version: str, **content: str) -> None:
+    """Swap the files of a directory as kubelet does those of a ConfigMap (pkg/volume/util/atomic_writer.go)."""
+    data = directory / f"..{version}"
+    data.mkdir(parents=True)
+    for name, text in content.items():
+        (data / name).write_text(text)
+        if not (directory / name).is_symlink():
+            (directory / name).symlink_to(f"..data/{name}")
+    (directory / "..data_tmp").symlink_to(data.name)
+    (directory / "..data_tmp").replace(directory / "..data")
+
+
+async def test_what_a_path_is_is_seen_at_each_look(tmp_path: Path) -> None:
+    """Nothing, a file, a directory and nothing again, in whatever order."""
+    path = tmp_path / "config"
+    looks = contents_or_folder(path, EVERY)
+    assert isinstance(await seen(looks), FileNotFoundError)
+    path.write_text("a")
+    assert await seen(looks) == b"a"
+    path.unlink()
+    assert isinstance(await seen(looks), FileNotFoundError)
+    mount(path, "1", x="1")
+    assert await seen(looks) == {"x": b"1"}
+    mount(path, "2", x="2", y="3")
+    assert await seen(looks) == {"x": b"2", "y": b"3"}
+
+
+async def test_one_file_that_cannot_be_read_costs_no_other(tmp_path: Path) -> None:
+    """Its error stands in its place; what is no file at all is left out."""
+    (tmp_path / "good").write_text("1")
+    (tmp_path / "bad").symlink_to("bad")
+    (tmp_path / "gone").symlink_to("nowhere")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    looks = contents_or_folder(tmp_path, EVERY)
+    found = await seen(looks)
+
+    assert isinstance(found, dict)
+    assert list(found) == ["bad", "gone", "good"]
+    assert found["good"] == b"1"
+    assert isinstance(found["bad"], OSError) and isinstance(found["gone"], FileNotFoundError)
+
+
+async def test_a_swap_in_the_middle_of_a_look_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What went away while it was read is read again: nobody hears of it."""
+    mount(tmp_path, "1", x="1", y="1")
+    real, swaps = files._content, iter([None])
+
+    def swapped(path: Path) -> bytes | OSError | None:
+        if path.name == "y" and next(swaps, "done") is None:
+            mount(tmp_path, "2", x="2", y="2")
+            return FileNotFoundError(2, "No such file or directory")
+        return real(path)
+
+    monkeypatch.setattr(files, "_content", swapped)
+    looks = contents_or_folder(tmp_path, EVERY)
+    assert await seen(looks) == {"x": b"2", "y": b"2"}
+
+
+async def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    """What cannot be read twice is not: a file that nobody has changed is left alone."""
+    reading, writing = os.pipe()
+    os.write(writing, b"a: 1")
+    os.close(writing)
+    looks = contents(Path(f"/proc/self/fd/{reading}"), EVERY)
+    async with asyncio.timeout(5):
+        assert await anext(looks) == b"a: 1"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5 * EVERY):
+                await anext(looks)
+    os.close(reading)

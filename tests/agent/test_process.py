@@ -192,19 +192,18 @@ async def test_a_command_line_that_cannot_be_is_refused_at_once(
     place: Place, arguments: tuple[str, ...], said: str
 ) -> None:
     """Exit status 2, and the error says what there is."""
-    agent = place.agent(*arguments)
-    await agent.start()
-    async with asyncio.timeout(10):
-        assert await agent.process.wait() == 2
-    await agent.until_says(said)
+    async with place.agent(*arguments) as agent:
+        async with asyncio.timeout(10):
+            assert await agent.process.wait() == 2
+        await agent.until_says(said)
 
 
 async def test_an_empty_kubelet_socket_is_refused(place: Place) -> None:
     """NVIDIA's plugin would not register then, and nobody would know."""
-    agent = Agent("--machine", place.machine, "--kubelet-socket", "", "--state-dir", place.state)
-    await agent.start()
-    await agent.until_says("names no kubelet")
-    assert await agent.process.wait() == 2
+    async with Agent("--machine", place.machine, "--kubelet-socket", "", "--state-dir", place.state) as agent:
+        await agent.until_says("names no kubelet")
+        async with asyncio.timeout(10):
+            assert await agent.process.wait() == 2
 
 
 @asynccontextmanager

@@ -58,7 +58,7 @@ async def run(options: Options, hardware: Hardware) -> None:
         if released(node.snapshot):  # a remembered wish holds from the first moment: no device node is opened
             await hardware.release()
         if not stop.is_set():
-            running += _start(node, _parts(node, options, hardware))
+            running += _start(node, _parts(node, options, hardware, remembers=remembering.result()))
             await stop.wait()
         log.info("stopping")
         for task in (remembering, stopped, *running):
@@ -80,7 +80,7 @@ def _watched_from_the_start(node: Node, options: Options) -> Parts:
     return {"status": serve_status}
 
 
-def _parts(node: Node, options: Options, hardware: Hardware) -> Parts:
+def _parts(node: Node, options: Options, hardware: Hardware, remembers: bool) -> Parts:
     kubelet = options.kubelet_root
     parts: Parts = {
         # watch
@@ -93,9 +93,10 @@ def _parts(node: Node, options: Options, hardware: Hardware) -> Parts:
         # serve and reconcile
         "plugins": lambda: plugins(node, kubelet / "device-plugins"),
         # reconcile
-        "store": lambda: keep_stored(node, options.state_dir),
         "release": lambda: _let_go(node, hardware),
     }
+    if remembers:
+        parts["store"] = lambda: keep_stored(node, options.state_dir)
     if options.node_name:
         parts["node object"] = lambda: _watch_node(node, options)
     return parts
@@ -105,8 +106,8 @@ def _start(node: Node, parts: Parts) -> list[asyncio.Task[None]]:
     return [asyncio.create_task(keep(node, part, start), name=part) for part, start in parts.items()]
 
 
-async def _remember(node: Node, state_dir: Path, stack: AsyncExitStack) -> None:
-    """Take the state directory, waiting for whoever has it, and what it remembers.
+async def _remember(node: Node, state_dir: Path, stack: AsyncExitStack) -> bool:
+    """Take the state directory, waiting for whoever has it, and what it remembers; whether it is ours.
 
     A directory that cannot be used costs the memory, not the node's GPUs.
     """
@@ -118,9 +119,11 @@ async def _remember(node: Node, state_dir: Path, stack: AsyncExitStack) -> None:
         node.tell(Remembered(ledger))
         for problem in problems:
             log.error("%s", problem)
+        return True
     except OSError as error:
-        reason = f"{error.filename}: {error.strerror}: what this agent promises is forgotten when it ends"
+        reason = f"{error.filename or state_dir}: {error.strerror}: what this agent promises is forgotten when it ends"
         node.tell(Stood("state", Condition(standing="failing", reason=reason)))
+        return False
 
 
 async def _watch(node: Node, hardware: Hardware, asks: bool) -> None:

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from gpuplane.core.strict import Invalid
+from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.demo import Broken, Demo, Scene
 
@@ -23,13 +24,17 @@ if TYPE_CHECKING:
 @click.option("--profile", default="dgx-a100", show_default=True, help="A profile's name, or a machine file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document a scene.")
 def command(profile: str, as_json: bool) -> None:
-    """Play the main job: a node comes up in Kubernetes' own protocol, and survives what happens to nodes."""
+    """Play the main job: a node comes up in Kubernetes' own protocol, and survives what happens to nodes.
+
+    The machine needs two whole GPUs at least: GPUs that are not in MIG mode.
+    """
     try:
         source = find(profile)
         with tempfile.TemporaryDirectory(prefix="gpuplane-demo-") as directory:
             machine = Path(shutil.copy(source, directory))
-            asyncio.run(_play(Demo(machine), as_json))
-    except (Invalid, LookupError, OSError) as error:
+            demo = Demo(machine, read(machine.read_bytes(), machine.name))
+            asyncio.run(_play(demo, as_json))
+    except (Broken, Invalid, LookupError, OSError) as error:
         raise click.ClickException(str(error)) from None
 
 

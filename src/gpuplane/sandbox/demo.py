@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.core import strict
 from gpuplane.model.machine import MachineFile
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet, Rejected, pod
@@ -32,11 +31,15 @@ class Broken(Exception):
 
 
 class Demo:
-    """One play on one machine file."""
+    """One play on one machine file, which is edited on the way. Raises Broken where it has too few GPUs."""
 
-    def __init__(self, machine: Path) -> None:
-        self.machine = machine
-        self.described = strict.load(machine.read_bytes(), MachineFile, machine.name)
+    def __init__(self, machine: Path, described: MachineFile) -> None:
+        self.machine, self.described = machine, described
+        self.offered = [gpu for gpu in described.gpus or () if not (gpu.mig and gpu.mig.enabled)]
+        self.count = len(self.offered)
+        self.wanted = 2 if self.count > 2 else 1
+        too_few = f"{machine.name} has {self.count} whole GPUs, and the demo needs two; try --profile dgx-a100"
+        check(self.count >= 2, too_few.replace("1 whole GPUs", "1 whole GPU"))
 
     async def scenes(self) -> AsyncIterator[Scene]:
         """The scenes, as they happen. Raises Broken."""
@@ -61,7 +64,6 @@ class Demo:
 
     def the_machine(self) -> Scene:
         gpus, driver = self.described.gpus or (), self.described.driver
-        check(len(gpus) >= 2, "the demo needs a machine with two GPUs or more; try --profile dgx-a100")
         models = {gpu.model: sum(each.model == gpu.model for each in gpus) for gpu in gpus}
         lines = {model: f"{count} × {_memory(gpus, model)}" for model, count in models.items()}
         if driver:
@@ -70,7 +72,6 @@ class Demo:
         return Scene(f"A machine, described in {self.machine.name}", lines, {"models": models})
 
     async def registration(self) -> Scene:
-        self.count = len([gpu for gpu in self.described.gpus or () if not (gpu.mig and gpu.mig.enabled)])
         began = time.monotonic()
         await self._shows(GPU, self.count, self.count)
         took = time.monotonic() - began
@@ -81,16 +82,18 @@ class Demo:
         return Scene("The agent starts and registers with kubelet", lines, {"seconds": took, "capacity": self.count})
 
     async def a_pod(self) -> Scene:
-        self.train = pod("train", gpu=2)
+        self.train = pod("train", gpu=self.wanted)
         running = await self.kubelet.run(self.train)
         self.held = list(self.kubelet.devices.held(self.train.uid, "main")[GPU])
         env = dict(running.got().envs)
         check(env == {"NVIDIA_VISIBLE_DEVICES": ",".join(self.held)}, f"the container got {env}")
         lines = {"admitted": self.train.key} | {f"its container gets {name}": value for name, value in env.items()}
-        return Scene(f"A pod asks for two: {GPU}: 2", lines, {"env": env})
+        number = "one" if self.wanted == 1 else "two"
+        return Scene(f"A pod asks for {number}: {GPU}: {self.wanted}", lines, {"env": env})
 
     async def nothing_left(self) -> Scene:
-        await self.kubelet.run(pod("rest", gpu=self.count - 2)) if self.count > 2 else None
+        self.rest = pod("rest", gpu=self.count - self.wanted)
+        await self.kubelet.run(self.rest)
         late = pod("late", gpu=1)
         said = self.kubelet.insufficient(late)
         check(said == [f"Insufficient {GPU}"], f"the scheduler would say {said}")
@@ -104,10 +107,8 @@ class Demo:
         return Scene("Another pod comes when nothing is left", lines, {"reason": reason})
 
     async def a_fault_elsewhere(self) -> Scene:
-        """A GPU that nobody of the first pod holds falls off the bus, in a copy of the machine file."""
-        victim = next(gpu for gpu in self.described.gpus or () if gpu.uuid not in self.held)
-        if self.count > 2:
-            await self.kubelet.end("default/rest")
+        """A GPU that the first pod does not hold falls off the bus, in a copy of the machine file."""
+        victim = next(gpu for gpu in self.offered if gpu.uuid not in self.held)
         return await self._break_and_heal(victim.index, victim.uuid)
 
     async def _break_and_heal(self, index: int, uuid: str) -> Scene:
@@ -141,17 +142,24 @@ class Demo:
         return Scene("Kubelet restarts", lines, {"seconds": took})
 
     async def another_name(self) -> Scene:
-        name = "nvidia.com/trainer"
+        """The pods end only after kubelet has listed them since its restart: else they would be held on for half a
+        minute, because a kubelet that has just started may not have heard of them.
+        """
+        name, asked = "nvidia.com/trainer", self.kubelet.manager.lists
         _replace(self.config, f'version: v1\nresources: {{gpus: [{{pattern: "*", name: {name}}}]}}\n'.encode())
-        await self._shows(name, self.count, self.count - 2)
+        await self._shows(name, self.count, 0)
         await self._shows(GPU, 0, 0)
         withheld = await self.agent.until_says(f"held by pod {self.train.key}")
+        await self.kubelet.until(lambda: self.kubelet.manager.lists > asked)
+        free = self.count - self.wanted
+        await self.kubelet.end(self.rest.key)
+        await self._shows(name, self.count, free)
         await self.kubelet.end(self.train.key)
         await self._shows(name, self.count, self.count)
         lines = {
-            "at once": f"{name}: {self.count}, allocatable {self.count - 2}; {GPU}: 0",
+            "at once": f"{name}: {self.count}, allocatable 0; {GPU}: 0",
             "withheld": withheld.partition(": ")[2],
-            "and when the pod has ended": f"{name}: {self.count}, allocatable {self.count}",
+            "and as the pods end": f"{name}: {self.count}, allocatable {free}, then {self.count}",
         }
         return Scene("The configuration is edited: the GPUs get another name", lines, {"name": name})
 

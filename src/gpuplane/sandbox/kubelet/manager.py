@@ -39,6 +39,7 @@ class DeviceManager:
     ) -> None:
         self.directory, self.changes, self.policy, self._active = directory, changes, policy, active
         self.devices, self.endpoints, self.trace = Devices(), dict[str, Endpoint](), list[Call]()
+        self.lists = 0  # answers of pod-resources so far
         self._random = random.Random(policy.seed)  # noqa: S311
 
     def recall(self) -> None:

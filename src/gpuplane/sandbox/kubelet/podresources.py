@@ -36,7 +36,10 @@ class PodResources(PodResourcesListerServicer):
         await self._mind(context)
         if self.registration.mood.knows:
             self.manager.free_the_gone()
-        return pb.ListPodResourcesResponse(pod_resources=map(self._pod, self._pods()))
+        answer = pb.ListPodResourcesResponse(pod_resources=map(self._pod, self._pods()))
+        self.manager.lists += 1
+        self.manager.changes.notify()
+        return answer
 
     async def GetAllocatableResources(
         self, request: pb.AllocatableResourcesRequest, context: Context

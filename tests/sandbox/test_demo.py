@@ -1,0 +1,51 @@
+"""The demo plays to its end on any machine with two whole GPUs, and says so where there are fewer."""
+
+import asyncio
+import json
+import sys
+
+import pytest
+
+TITLES = [
+    "A machine, described in",
+    "The agent starts",
+    "A pod asks for",
+    "Another pod comes",
+    "A GPU falls off the bus",
+    "Kubelet restarts",
+    "The configuration is edited",
+    "The agent is asked to stop",
+]
+
+
+async def demo(*arguments: str) -> tuple[int, str, str]:
+    """(exit status, output, errors)."""
+    command = (sys.executable, "-m", "gpuplane", "demo", *arguments)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    try:
+        async with asyncio.timeout(60):
+            output, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode is not None
+    return process.returncode, output.decode(), errors.decode()
+
+
+@pytest.mark.parametrize("profile", ["dgx-a100", "workstation", "a100-mig"])
+async def test_it_plays_to_the_end(profile: str) -> None:
+    """Eight GPUs, two of two models, and two beside others in MIG mode: every scene holds."""
+    status, output, errors = await demo("--profile", profile, "--json")
+    scenes = [json.loads(line) for line in output.splitlines()]
+
+    assert (status, errors) == (0, "")
+    assert [scene["scene"] for scene in scenes] == list(range(1, len(TITLES) + 1))
+    assert all(scene["title"].startswith(title) for scene, title in zip(scenes, TITLES, strict=True))
+
+
+async def test_a_machine_with_one_gpu_is_refused() -> None:
+    """Before anything is played, with what to do."""
+    said = "Error: t4.yaml has 1 whole GPU, and the demo needs two; try --profile dgx-a100\n"
+
+    assert await demo("--profile", "t4") == (1, "", said)

@@ -205,6 +205,17 @@ async def test_one_refusal_refuses_the_request_and_grants_nothing(tmp_path: Path
     assert world.snapshot.allocations == ()
 
 
+async def test_a_refusal_is_one_short_line_whatever_its_reason(tmp_path: Path) -> None:
+    """Reasons come from people, and a status must fit into gRPC's headers."""
+    world = node((Fault(code="lost", message="so\nlong " * 20_000),))
+    async with served(world, tmp_path) as (_, kubelet):
+        code, details = await refused(kubelet.Allocate(ask(("GPU-0",))))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "lost: so long so long" in details
+    assert len(details) == 1000
+    assert "\n" not in details
+
+
 async def test_every_field_of_an_answer_reaches_kubelet(tmp_path: Path) -> None:
     world = node(())
     machine = world.snapshot.machine

@@ -17,6 +17,7 @@ import grpc
 from gpuplane.core.choice.prefer import prefer
 from gpuplane.core.containers.allocate import allocate
 from gpuplane.core.resources.offer import offer
+from gpuplane.core.text import clip
 from gpuplane.core.view import view
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginServicer
@@ -25,6 +26,7 @@ from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Edits, Offered, Refused
 
+LONGEST = 1000  # characters of a refusal: gRPC loses the whole status where its headers get too large
 log = logging.getLogger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -86,8 +88,9 @@ class Plugin(DevicePluginServicer):
         try:
             gets = [allocate(snapshot, self.resource, each.devices_ids) for each in request.container_requests]
         except Refused as refusal:
-            log.warning("Allocate refused: %s", refusal)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
+            reason = clip(str(refusal), LONGEST)
+            log.warning("Allocate refused: %s", reason)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
         for each in request.container_requests:
             self.node.tell(Granted(self.resource, tuple(each.devices_ids)))
         return pb.AllocateResponse(container_responses=map(_container, gets))

@@ -362,6 +362,13 @@ async def test_a_path_that_is_too_long_for_a_socket_is_named(node: Node, directo
         await stands(node, "waiting", "too long", resource=long.gpus[0].name)
 
 
+async def test_a_kubelet_that_no_socket_can_reach_is_named(node: Node, directory: Path) -> None:
+    deep = directory / ("d" * 100)
+    deep.mkdir()
+    async with serving(node, deep):
+        await stands(node, "waiting", f"{deep}/kubelet.sock is too long for a unix socket (")
+
+
 async def test_our_socket_that_is_removed_is_made_anew(node: Node, directory: Path) -> None:
     async with running(directory) as kubelet, serving(node, directory):
         await stands(node, "ok")
@@ -525,6 +532,25 @@ async def test_a_life_that_raises_is_contained(
         monkeypatch.undo()
         await stands(node, "ok", resource=T4)
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_the_same_defect_is_logged_once(
+    node: Node, directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its traceback; another one is logged again."""
+    tries, enough = 0, asyncio.Event()
+
+    async def defect(self: Life) -> None:
+        nonlocal tries
+        tries += 1
+        if tries > 5:
+            enough.set()
+        raise ZeroDivisionError("early" if tries < 4 else "late")
+
+    monkeypatch.setattr(Life, "_hold", defect)
+    async with serving(node, directory), asyncio.timeout(DEADLINE):
+        await enough.wait()
+    assert [str(each.exc_info[1]) for each in caplog.records if each.exc_info] == ["early", "late"]
 
 
 async def test_resources_are_registered_each_by_itself(node: Node, directory: Path) -> None:

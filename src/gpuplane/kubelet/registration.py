@@ -28,13 +28,14 @@ from typing import Literal
 import grpc
 
 from gpuplane.core.resources.offer import offer
+from gpuplane.core.text import clip
 from gpuplane.kubelet.plugin import Plugin
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import (
     RegistrationStub,
     add_DevicePluginServicer_to_server,
 )
-from gpuplane.kubelet.sockets import Identity, Taken, address, complaint, identity, owner, serving, stands
+from gpuplane.kubelet.sockets import Identity, Taken, address, check_length, complaint, identity, owner, serving, stands
 from gpuplane.model.facts import Stood
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition
@@ -69,6 +70,7 @@ class Life:
 
     def __init__(self, node: Node, directory: Path, resource: str, rests: tuple[float, float]) -> None:
         self.node, self.resource, self.rests = node, resource, rests
+        self.logged = ""  # the last error that should not happen
         self.kubelet = directory / "kubelet.sock"
         self.path = directory / f"nvidia-{resource.rpartition('/')[2]}.sock"
 
@@ -95,8 +97,15 @@ class Life:
         except OSError as error:
             self._stand("failing", f"{error.filename or self.path.parent}: {error.strerror or error}")
         except Exception as error:
+            self._wonder(error)
+
+    def _wonder(self, error: Exception) -> None:
+        """What should not happen is logged once while it stays the same, with where it did."""
+        why = f"{type(error).__name__}: {error}"
+        if why != self.logged:
             log.exception("%s: the registration failed", self.resource)
-            self._stand("failing", f"{type(error).__name__}: {error}")
+        self.logged = why
+        self._stand("failing", clip(why))
 
     async def _rest(self, seconds: float) -> bool:
         """Rest before the next try; whether it ended early because there is something new to try."""
@@ -115,6 +124,7 @@ class Life:
 
     async def _hold(self) -> None:
         """One registration, from its socket to its loss. Returns where the resource has gone."""
+        check_length(self.kubelet)
         there = identity(self.kubelet)
         if there is None:
             raise Lost(f"kubelet is not there: no {self.kubelet}")

@@ -44,6 +44,16 @@ def complaint(error: grpc.aio.AioRpcError) -> str:
     return (error.details() or error.code().name).rpartition(" error: ")[2]
 
 
+def check_length(path: Path) -> None:
+    """Raises Taken for a path that no unix socket can have. gRPC would try it for ever, and stat says only that nothing
+    is there."""
+    length = len(os.fsencode(path))
+    if length > LONGEST:
+        raise Taken(
+            f"{path} is too long for a unix socket ({length} bytes, {LONGEST} at most): use a shorter directory"
+        )
+
+
 def identity(path: Path) -> Identity | None:
     """Which socket stands at a path: (device, inode, time of change), or None. Raises Taken for any other file."""
     try:
@@ -90,8 +100,8 @@ async def serving(path: Path, add: Callable[[grpc.aio.Server], object]) -> Async
     Raises Taken, and OSError where the directory takes no socket.
     """
     private = path.with_name(PRIVATE + secrets.token_hex(4))
-    if max(len(os.fsencode(private)), len(os.fsencode(path))) > LONGEST:
-        raise Taken(f"{path} is too long for a unix socket ({LONGEST} bytes): use a shorter directory")
+    for each in (path, path.with_name(PRIVATE + "0" * 8)):  # a reason that is the same at every try
+        check_length(each)
     _check(path)
     _try_to_bind(private)
     server = grpc.aio.server()

@@ -3,10 +3,13 @@
 import asyncio
 import json
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -139,14 +142,14 @@ async def stands(node: Node, standing: str, *reasons: str) -> None:
 
 
 def checkpointed(root: Path, *holdings: Holding) -> Path:
-    """Kubelet's checkpoint, as kubelet 1.36.2 writes it."""
+    """Kubelet's checkpoint, as kubelet 1.36.2 writes it, and with keys that a newer one may add."""
     entries = [
         {"PodUID": pod, "ContainerName": c, "ResourceName": r, "DeviceIDs": {"-1": list(ids)}, "AllocResp": "CgA="}
         for pod, c, r, ids in holdings
     ]
-    data = {"PodDeviceEntries": entries or None, "RegisteredDevices": {GPU: ["GPU-0"]}}
+    data = {"PodDeviceEntries": entries or None, "RegisteredDevices": {GPU: ["GPU-0"]}, "BootID": "newer"}
     path = root / "device-plugins/kubelet_internal_checkpoint"
-    path.write_text(json.dumps({"Data": data, "Checksum": 3126723484}))
+    path.write_text(json.dumps({"Data": data, "Checksum": 3126723484, "Newer": {}}))
     return path
 
 
@@ -216,7 +219,17 @@ async def test_an_empty_checkpoint_is_one(node: Node, root: Path) -> None:
     await knows(node)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\x00", b'{"Data": 7}', b'{"Data": {"PodDeviceEntries": [{}]}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\x00",
+        b'{"\xff": 1}',
+        b'{"Data": {"PodDeviceEntries": [{"PodUID": "\xff"}]}}',
+        b'{"Data": 7}',
+        b'{"Data": {"PodDeviceEntries": [{}]}}',
+    ],
+)
 async def test_a_checkpoint_that_cannot_be_understood_is_not_taken_for_an_empty_one(
     node: Node, kubelet: Kubelet, root: Path, content: bytes
 ) -> None:
@@ -306,13 +319,87 @@ async def test_an_agent_that_starts_with_a_young_kubelet_adds_the_checkpoint(
         await stands(node, "ok", "just started")
 
 
-async def test_a_young_kubelet_grows_up(
-    kubelet: Kubelet, root: Path, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubelet needs little time to hear of its pods."""
     monkeypatch.setattr(podresources, "HEARING", 0.3)
-    checkpointed(root, ("1b2c", *TRAIN[1:]))
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_young_kubelet_grows_up(kubelet: Kubelet, root: Path, node: Node) -> None:
+    """What it does not list by then counts until its checkpoint does not have it either."""
+    other = ("5d5d", "main", GPU, ("GPU-2",))
+    checkpointed(root, ("1b2c", *TRAIN[1:]), other)
     node.tell(RENAMED)
     async with kubelet.running():
         await stands(node, "ok", "just started")
+        await stands(node, "ok", "does not list, but has in", "kubelet_internal_checkpoint")
+        assert node.snapshot.allocations == held(("1b2c", *TRAIN[1:]), other)
+        checkpointed(root, other)
+        await knows(node, other)
+        checkpointed(root)
         await knows(node)
         await stands(node, "ok", "kubelet lists")
+
+
+@pytest.mark.usefixtures("soon")
+async def test_what_a_checkpoint_that_cannot_be_understood_may_have_counts(
+    kubelet: Kubelet, root: Path, node: Node
+) -> None:
+    path = checkpointed(root, ("1b2c", *TRAIN[1:]))
+    node.tell(RENAMED)
+    async with kubelet.running():
+        await stands(node, "ok", "just started")
+        path.write_bytes(b"{")
+        await stands(node, "ok", "does not list, but has in")
+        assert node.snapshot.allocations == held(("1b2c", *TRAIN[1:]))
+        path.unlink()
+        await knows(node)
+
+
+@pytest.mark.parametrize("step", [-1e6, 1e6])
+async def test_a_step_of_the_wall_clock_makes_no_kubelet_old(
+    kubelet: Kubelet, root: Path, node: Node, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    """A kubelet that restarts is new when its socket changes, and the first one's checkpoint is heard anyway."""
+    monkeypatch.setattr(podresources, "time", SimpleNamespace(time=lambda: time.time() + step))
+    checkpointed(root, ("1b2c", *TRAIN[1:]))
+    async with kubelet.running():
+        await knows(node, ("1b2c", *TRAIN[1:]))
+        kubelet.holdings = [TRAIN]
+        node.tell(RENAMED)
+        await knows(node, TRAIN)
+    checkpointed(root)
+    kubelet.holdings = []
+    async with kubelet.running():
+        await stands(node, "ok", "just started")
+        assert node.snapshot.allocations == held(TRAIN)
+
+
+async def test_an_answer_counts_only_for_the_kubelet_that_was_asked(kubelet: Kubelet, root: Path, node: Node) -> None:
+    """Another stands there when the first one's answer comes."""
+    path, aside = root / "pod-resources/kubelet.sock", root / "pod-resources/aside.sock"
+
+    async def late() -> bytes:
+        kubelet.answer = kubelet.hang
+        path.rename(aside)
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+        return listing(TRAIN).SerializeToString()
+
+    kubelet.answer = late
+    async with kubelet.running():
+        await stands(node, "failing", "onnect")  # the other one does not answer
+        assert node.snapshot.allocations is None or not node.snapshot.allocations
+
+
+async def test_a_path_that_no_socket_can_have_is_named_and_never_asked(tmp_path: Path, capfd: Any) -> None:
+    root = tmp_path / ("d" * 100)
+    (root / "pod-resources").mkdir(parents=True)
+    node = Node(Snapshot())
+    task = asyncio.create_task(allocations(node, root))
+    await stands(node, "failing", f"{root}/pod-resources/kubelet.sock is too long for a unix socket (", "107 at most")
+    await knows(node)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert "path" not in capfd.readouterr().err

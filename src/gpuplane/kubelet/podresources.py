@@ -9,7 +9,13 @@ Two ways in which a silence must not be taken for "nothing is held":
   That names pods by their UID, and it may still name pods that have gone: a safe superset. Once kubelet has listed, its
   last word stays in force while it is silent.
 - Kubelet has just started: it lists the pods that it has heard of, and hears of them from the API server. So at first
-  its answers only add to what was held before, until one shows all of that, or it has had the time to hear.
+  its answers only add to what was held before, until one shows all of that. Once it has had the time to hear, what it
+  does not show counts no longer, unless its checkpoint still has it: a kubelet that cannot reach its API server hears
+  of no pod, and forgets none.
+
+An answer counts only for the kubelet that was asked: that the same socket stands at the path before the connection and
+after the answer. Its age counts from when we saw its socket change; only that of the first one is told by the wall
+clock, which may be set meanwhile.
 """
 
 import asyncio
@@ -24,7 +30,7 @@ import msgspec
 from gpuplane.core.resources.offer import holds
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
-from gpuplane.kubelet.sockets import Identity, Taken, address, complaint, identity
+from gpuplane.kubelet.sockets import Identity, Taken, address, check_length, complaint, identity
 from gpuplane.model.facts import Listed, Stood
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
@@ -53,8 +59,10 @@ async def allocations(node: Node, root: Path) -> None:
         try:
             await inquiry.ask()
         except grpc.aio.AioRpcError as error:
-            inquiry.silent(complaint(error))
-        except (Taken, OSError) as error:
+            inquiry.silent(f"{inquiry.socket}: {complaint(error)}")
+        except OSError as error:
+            inquiry.silent(f"{inquiry.socket}: {error.strerror or error}")
+        except Taken as error:
             inquiry.silent(str(error))
         await asyncio.sleep(START if node.snapshot.allocations is None else SOON)
 
@@ -78,37 +86,48 @@ class Inquiry:
         self.checkpoint = root / "device-plugins/kubelet_internal_checkpoint"
         self.began = node.now()
         self.kubelet: Identity | None = None  # the one that answered last
+        self.started = 0.0  # when it did, as far as we know
         self.unheard: Held = ()  # what was held before it started and it has not shown
 
     async def ask(self) -> None:
-        """Ask until kubelet does not answer: raises what came instead."""
+        """Ask the kubelet that is there until it goes: raises what came instead of an answer."""
+        check_length(self.socket)
+        there = identity(self.socket)
+        if there is None:
+            raise OSError("kubelet is not there")
         options = [("grpc.max_receive_message_length", LARGEST), ("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.insecure_channel(address(self.socket), options) as channel:
-            while True:
-                await self._ask(PodResourcesListerStub(channel))
+            while await self._ask(PodResourcesListerStub(channel), there):
                 await asyncio.sleep(SOON)
                 await self.node.until(urgent, IDLE - SOON)
 
-    async def _ask(self, lister: "PodResourcesListerAsyncStub") -> None:
-        asked, there = self.node.now(), identity(self.socket)
-        if there is None:
-            raise OSError("kubelet is not there")
+    async def _ask(self, lister: "PodResourcesListerAsyncStub", there: Identity) -> bool:
+        """Ask once; whether it still was this kubelet that answered."""
+        asked = self.node.now()
         answer = await lister.List(pb.ListPodResourcesRequest(), timeout=DEADLINE)
         if answer is None:  # gRPC's way to say that it cannot be decoded
             raise OSError("an answer that is no list of pod resources")
+        if identity(self.socket) != there:
+            return False
         held = _listed(answer)
         if there != self.kubelet:
+            self.started = asked - (_age(there) if self.kubelet is None else 0)
             self.kubelet, self.unheard = there, self._before()
-        self.unheard = _missing(self.unheard, held) if 0 <= _age(there) <= HEARING else ()
-        if self.unheard:
+        self.unheard = _missing(self.unheard, held)
+        young = asked - self.started <= HEARING
+        if self.unheard and not young:
+            self.unheard = self._remembered(self.unheard)
+        if not self.unheard:
+            self._stand("ok", "kubelet lists what containers hold")
+        elif young:
             self._stand("ok", "kubelet has just started: what containers held before counts until it lists it")
         else:
-            self._stand("ok", "kubelet lists what containers hold")
+            self._stand("ok", f"what kubelet does not list, but has in {self.checkpoint}, counts as held")
         self.node.tell(Listed((*held, *self.unheard), asked))
+        return True
 
     def silent(self, reason: str) -> None:
         """Kubelet does not answer. Its last word stays; before its first, the checkpoint speaks."""
-        reason = f"{self.socket}: {reason}"
         if self.kubelet is None and self.node.now() - self.began >= PATIENCE:
             asked = self.node.now()
             held, told = self._checkpointed()
@@ -124,6 +143,11 @@ class Inquiry:
             known = self._checkpointed()[0]
         return tuple(each for each in known or () if not each.since)
 
+    def _remembered(self, unheard: Held) -> Held:
+        """What of it kubelet's checkpoint has, too; all of it where that cannot be known."""
+        held = self._checkpointed()[0]
+        return unheard if held is None else _missing(unheard, _missing(unheard, held))
+
     def _checkpointed(self) -> tuple[Held | None, str]:
         """What kubelet's checkpoint says, or None where it cannot be known; in words, what came of it."""
         try:
@@ -132,7 +156,7 @@ class Inquiry:
             return (), f"there is no {self.checkpoint} either, so nothing is held"
         except OSError as error:
             return None, f"nor can {self.checkpoint} be read: {error.strerror}"
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return None, f"nor can {self.checkpoint} be understood: {error}"
         return held, f"until then {self.checkpoint} says what containers hold"
 
@@ -141,7 +165,8 @@ class Inquiry:
 
 
 def _age(socket: Identity) -> float:
-    return time.time() - socket[2] / 1e9
+    """Seconds since it was made, by the wall clock. That may have been set back meanwhile: then it counts as new."""
+    return max(0.0, time.time() - socket[2] / 1e9)
 
 
 def _missing(before: Held, held: Held) -> Held:

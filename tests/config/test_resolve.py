@@ -194,6 +194,14 @@ def test_what_is_said_in_vain_is_known() -> None:
     assert all(why.startswith("no effect") for why in resolved.idle.values())
 
 
+def test_a_setting_that_nobody_reads_yet_is_said_in_vain_too() -> None:
+    """It is kept for when it is read."""
+    resolved = trace(None, "c.yaml", {}, {"DP_DISABLE_HEALTHCHECKS": "all"})
+
+    assert resolved.settings.health_checks_disabled == "all"
+    assert resolved.idle["DP_DISABLE_HEALTHCHECKS"].startswith("no effect yet")
+
+
 def test_the_sources_of_entries_are_their_lines() -> None:
     """Who explains a decision can name the line of the pattern or the sharing entry that made it."""
     text = b"""

@@ -3,7 +3,7 @@
 They are those of NVIDIA's device plugin (k8s-device-plugin 0.20, cmd/nvidia-device-plugin/main.go) and, where we do its
 job, of its config-manager; names, order of the environment variables and defaults are theirs. A row with a `setting`
 is laid over the configuration file. A row without one either belongs to the process, and whoever starts the agent asks
-for it by `option`; or it is accepted and does nothing, which its help says.
+for it by `option`; or it is accepted and does nothing. Of whatever does nothing, or not yet, its help says so.
 """
 
 from typing import Literal, get_args
@@ -87,10 +87,10 @@ FLAGS = (
          "which GPU the next share is taken of: the least used or the most used", AllocationPolicy),
     _row("", "DP_DISABLE_HEALTHCHECKS",
          "", "health_checks_disabled", "text", "",
-         "health checks to leave out: all, xids, or XIDs by number"),
+         "no effect yet: health checks are not chosen by XID"),
     _row("", "DP_ENABLE_HEALTHCHECKS",
          "", "health_checks_enabled", "text", "",
-         "XIDs that count as fatal although they would be left out"),
+         "no effect yet: health checks are not chosen by XID"),
 
     # the process itself
     _row("config-file config", "CONFIG_FILE",

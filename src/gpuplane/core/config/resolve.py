@@ -63,7 +63,7 @@ def trace(
         if flag.setting:
             chosen[flag.setting] = value
             sources |= {flag.setting: where} if where else {}
-        elif where and flag.idle:
+        if where and flag.idle:
             idle[where] = flag.help
     if errors:
         raise Invalid(errors)

@@ -102,7 +102,22 @@ def test_check_says_all_that_is_wrong_and_its_status(files: tuple[Path, Path], t
     assert run("check", named) == (1, f"{named}/a: good\n", "\n".join(wrong) + "\n")
     assert json.loads(run("check", "--json", named)[1]) == {f"{named}/a": [], f"{named}/b": wrong}
     assert run("check", "-", stdin="flags: {failOnInitError: false}")[1].splitlines()[0].startswith("-:1: no effect")
-    assert run("check", tmp_path / "none") == (2, "", f"Error: {tmp_path}/none: No such file or directory\n")
+
+
+def test_check_goes_on_after_what_cannot_be_read(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """It is one of the things that are wrong, as is a directory with nothing in it."""
+    config, machine = files
+    none, empty = tmp_path / "none", tmp_path / "empty"
+    empty.mkdir()
+    missing, nothing = f"{none}: No such file or directory", f"{empty}: a directory without a configuration in it"
+
+    assert run("check", none) == (2, "", f"{missing}\n")
+    assert run("check", empty) == (2, "", f"{nothing}\n")
+    status, out, _ = run("check", "--json", none, config, machine, empty)
+    found = json.loads(out)
+    assert status == 2
+    assert (found[str(none)], found[str(config)], found[str(empty)]) == ([missing], [], [nothing])
+    assert found[str(machine)][0].startswith(f"{machine}:2: unknown key 'driver'")
 
 
 def test_explain_refuses_what_it_cannot_read(files: tuple[Path, Path]) -> None:

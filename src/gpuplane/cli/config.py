@@ -55,11 +55,13 @@ def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
     it to be judged: where a part of a list is of a wrong type, the rest of the list is judged when that is mended.
     """
     found: dict[str, list[str]] = {}
+    status = 0
     for file in [each for path in files for each in _inside(path)]:
         try:
             resolved = _resolve(file, _said(parameters))
-        except Invalid as invalid:
-            found[str(file)] = invalid.errors
+        except (Invalid, _Unreadable) as error:
+            found[str(file)] = error.errors if isinstance(error, Invalid) else [error.message]
+            status = max(status, 1 if isinstance(error, Invalid) else _Unreadable.exit_code)
         else:
             found[str(file)] = []
             for where, why in () if as_json else resolved.idle.items():
@@ -69,7 +71,7 @@ def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
     else:
         for name, errors in found.items():
             click.echo("\n".join(errors) or f"{name}: good", err=bool(errors))
-    sys.exit(1 if any(found.values()) else 0)
+    sys.exit(status)
 
 
 @command.command(name="explain")
@@ -121,12 +123,15 @@ def _print(value: object) -> None:
 
 
 def _inside(path: Path) -> list[Path]:
+    """The file, or the configurations of a directory; one without any stands for itself, since that is worth a word."""
     if not path.is_dir():
         return [path]
-    return sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith("."))
+    return sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith(".")) or [path]
 
 
 def _read(path: Path) -> bytes:
+    if path.is_dir():
+        raise _Unreadable(f"{path}: a directory without a configuration in it")
     try:
         return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except OSError as error:

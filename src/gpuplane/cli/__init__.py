@@ -27,6 +27,8 @@ def main() -> None:
         sys.exit(agent.main(sys.argv[2:]))
     import click
 
+    from gpuplane import __version__
+
     class Group(click.Group):
         def list_commands(self, context: click.Context) -> list[str]:
             return list(COMMANDS)
@@ -40,4 +42,6 @@ def main() -> None:
             command.short_help = COMMANDS[name]
             return command
 
-    Group("gpuplane", help="GPUs for Kubernetes, from the driver to the request.")(prog_name="gpuplane")
+    group = Group("gpuplane", help="GPUs for Kubernetes, from the driver to the request.")
+    click.version_option(__version__, message="%(prog)s %(version)s")(group)
+    group(prog_name="gpuplane")

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from gpuplane.agent.configure import Source
 from gpuplane.agent.main import Options, run
@@ -42,8 +43,15 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong without listing the forty flags that are not."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n{self.prog} --help lists all flags\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="gpuplane agent", description="Run the node agent until it is told to stop.", allow_abbrev=False
     )
     own = parser.add_argument_group("the agent")
@@ -111,4 +119,6 @@ def _hardware(machine: str, driver_root: Path, host_root: Path) -> Hardware:
 
         return Nvidia(driver_root=driver_root if driver_root.is_dir() else Path("/"), root=host_root)
     file = find(machine)
+    if not file.exists():  # one that vanishes later is waited for
+        raise Unknown(f"there is no machine file {file}")
     return Described(contents(file, every=0.2), file.name)

@@ -15,9 +15,9 @@ from gpuplane.kubelet.plugin import Plugin
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub, add_DevicePluginServicer_to_server
 from gpuplane.model.config import ListStrategy, Naming, Settings
-from gpuplane.model.facts import Configured, Listed, Looked
+from gpuplane.model.facts import Configured, Listed, Looked, Stood
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.model.views import Offered
 
 if TYPE_CHECKING:
@@ -103,6 +103,21 @@ async def test_every_stream_gets_every_change_and_no_list_twice(tmp_path: Path) 
         world.tell(look((LOST,), (HOT,)))
         for stream in streams:
             assert await following(stream) == [("GPU-0", "Unhealthy"), ("GPU-1", "Unhealthy")]
+
+
+async def test_a_list_is_sent_again_where_kubelet_is_to_write_its_checkpoint(tmp_path: Path) -> None:
+    """Once each time that it is asked for."""
+    world = node(())
+    async with served(world, tmp_path) as (_, kubelet):
+        stream = kubelet.ListAndWatch(pb.Empty())
+        assert await following(stream) == [("GPU-0", "Healthy")]
+        for detail in ("1", "2"):
+            world.tell(Stood("pod-resources", Condition("ok", detail=detail)))
+            assert await following(stream) == [("GPU-0", "Healthy")]
+        world.tell(Stood("pod-resources", Condition("ok")))
+        await kubelet.GetDevicePluginOptions(pb.Empty())  # the stream has had its turn
+        world.tell(look((LOST,)))
+        assert await following(stream) == [("GPU-0", "Unhealthy")]
 
 
 async def test_a_list_is_built_once_for_all_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -327,7 +327,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("soon")
 async def test_a_young_kubelet_grows_up(kubelet: Kubelet, root: Path, node: Node) -> None:
-    """What it does not list by then counts until its checkpoint does not have it either."""
+    """What it does not list by then counts until its checkpoint does not have it either, which plugins ask it to write
+    again now and then."""
     other = ("5d5d", "main", GPU, ("GPU-2",))
     checkpointed(root, ("1b2c", *TRAIN[1:]), other)
     node.tell(RENAMED)
@@ -335,6 +336,9 @@ async def test_a_young_kubelet_grows_up(kubelet: Kubelet, root: Path, node: Node
         await stands(node, "ok", "just started")
         await stands(node, "ok", "does not list, but has in", "kubelet_internal_checkpoint")
         assert node.snapshot.allocations == held(("1b2c", *TRAIN[1:]), other)
+        wanted = node.snapshot.conditions["pod-resources"].detail
+        assert wanted
+        assert await node.until(lambda s: s.conditions["pod-resources"].detail != wanted, DEADLINE)
         checkpointed(root, other)
         await knows(node, other)
         checkpointed(root)

@@ -4,6 +4,9 @@ No answer waits for the driver, and none depends on another: each open ListAndWa
 itself, so one that nobody reads holds up nothing, and what came and went meanwhile is skipped. Every stream is told
 every change: after a second Register kubelet reads the old stream and the new one (observed on kubelet 1.36.2). When
 the resource goes away each stream gets an empty list and ends.
+
+A list is sent twice only where kubelet's checkpoint is to be written anew, which each list makes it do: `podresources`
+asks for that where the checkpoint may name pods that have gone.
 """
 
 import asyncio
@@ -52,15 +55,15 @@ class Plugin(DevicePluginServicer):
         return self.options()
 
     async def ListAndWatch(self, request: pb.Empty, context: Context) -> AsyncIterator[pb.ListAndWatchResponse]:
-        sent = None
+        sent, written = None, ""
         with self._stream():
             async for snapshot in self.node.changes():
                 devices = self.devices(snapshot)
                 if devices is None or self.silent:
                     continue
-                message = self._message(devices)
-                if message is not sent:
-                    sent = message
+                message, wanted = self._message(devices), _rewriting(snapshot)
+                if message is not sent or (wanted and wanted != written):
+                    sent, written = message, wanted
                     yield message
                 if not devices:
                     return
@@ -118,6 +121,12 @@ class Plugin(DevicePluginServicer):
         self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
         return pb.PreStartContainerResponse()
+
+
+def _rewriting(snapshot: Snapshot) -> str:
+    """Which writing of kubelet's checkpoint is wanted; "" for none."""
+    asked = snapshot.conditions.get("pod-resources")
+    return asked.detail if asked else ""
 
 
 def _message(devices: tuple[Offered, ...]) -> pb.ListAndWatchResponse:

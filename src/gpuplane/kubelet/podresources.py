@@ -11,7 +11,9 @@ Two ways in which a silence must not be taken for "nothing is held":
 - Kubelet has just started: it lists the pods that it has heard of, and hears of them from the API server. So at first
   its answers only add to what was held before, until one shows all of that. Once it has had the time to hear, what it
   does not show counts no longer, unless its checkpoint still has it: a kubelet that cannot reach its API server hears
-  of no pod, and forgets none.
+  of no pod, and forgets none. A kubelet that has heard forgets pods that have gone when it lists, but writes that down
+  only with the next device list or allocation (pkg/kubelet/cm/devicemanager/manager.go); so its plugins are asked, by
+  the condition's `detail`, to send their lists again now and then.
 
 An answer counts only for the kubelet that was asked: that the same socket stands at the path before the connection and
 after the answer. Its age counts from when we saw its socket change; only that of the first one is told by the wall
@@ -122,7 +124,8 @@ class Inquiry:
         elif young:
             self._stand("ok", "kubelet has just started: what containers held before counts until it lists it")
         else:
-            self._stand("ok", f"what kubelet does not list, but has in {self.checkpoint}, counts as held")
+            reason = f"what kubelet does not list, but has in {self.checkpoint}, counts as held"
+            self._stand("ok", reason, detail=str(int((asked - self.started) / HEARING)))
         self.node.tell(Listed((*held, *self.unheard), asked))
         return True
 
@@ -160,8 +163,8 @@ class Inquiry:
             return None, f"nor can {self.checkpoint} be understood: {error}"
         return held, f"until then {self.checkpoint} says what containers hold"
 
-    def _stand(self, standing: Literal["ok", "failing"], reason: str) -> None:
-        self.node.tell(Stood("pod-resources", Condition(standing=standing, reason=reason)))
+    def _stand(self, standing: Literal["ok", "failing"], reason: str, detail: str = "") -> None:
+        self.node.tell(Stood("pod-resources", Condition(standing=standing, reason=reason, detail=detail)))
 
 
 def _age(socket: Identity) -> float:

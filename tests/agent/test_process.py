@@ -108,6 +108,17 @@ async def test_requests_that_cannot_be_are_refused_with_the_reason(place: Place)
         assert (await endpoint.allocate(["GPU-1"])).envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
 
 
+async def test_the_log_is_for_machines_where_it_is_asked_for(place: Place) -> None:
+    """Every line is a JSON document with time, level, logger and message."""
+    async with Kubelet(place.kubelet) as kubelet, place.agent("--log-format", "json") as agent:
+        await kubelet.until_capacity(GPU, 4, 4)
+        await agent.until_says("4 devices offered")
+        lines = [json.loads(line) for line in agent.log]
+
+    assert {frozenset(line) for line in lines} == {frozenset(("time", "level", "logger", "message"))}
+    assert lines[0]["time"].endswith("Z")
+
+
 async def test_a_second_agent_waits_and_takes_over(place: Place) -> None:
     """On the same state directory it says who holds it; when that one ends, it serves."""
     async with Kubelet(place.kubelet) as kubelet, place.agent() as first:

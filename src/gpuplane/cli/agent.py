@@ -6,13 +6,12 @@ for their plugin starts it.
 
 import argparse
 import asyncio
-import logging
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from gpuplane.agent import logs
 from gpuplane.agent.configure import Source
 from gpuplane.agent.main import Options, run
 from gpuplane.core.config.given import add_flags, option, texts
@@ -31,7 +30,7 @@ def main(argv: list[str]) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     flags, environment = texts(vars(arguments)), os.environ
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
+    logs.set_up(arguments.log_format)
     try:
         resolve(None, "the command line", flags, environment)  # the file may get better, these do not
         options = _options(arguments, flags, environment)
@@ -70,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--host-root", type=Path, default=Path("/"), metavar="DIR", help="where /sys, /proc and /dev are; default /"
     )
+    own.add_argument("--log-format", choices=("text", "json"), default="text", help="of standard error; default text")
     own.add_argument("--config-name", metavar="NAME", help="which named configuration, without asking the API server")
     add_flags(parser.add_argument_group("as NVIDIA's device plugin; the command line comes before the environment")
               .add_argument)  # fmt: skip

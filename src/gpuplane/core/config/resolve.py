@@ -1,6 +1,7 @@
 """Flags, environment, file and defaults → settings: what is said earlier in this list holds.
 
-Whatever is wrong in any of them is told at once. Nothing of a wrong configuration comes into force.
+What is wrong in each of them is told together, as far as one mistake does not hide another. Nothing of a wrong
+configuration comes into force.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +35,7 @@ def resolve(
 ) -> Settings:
     """The settings. `file` is None where there is none; `name` is what to call it; `flags` as `given.texts` gives them.
 
-    Raises Invalid with every error: those of the file by line, those of a flag or variable by its name.
+    Raises Invalid with the errors: those of the file by line, those of a flag or variable by its name.
     """
     return trace(file, name, flags, environment).settings
 

@@ -310,6 +310,17 @@ async def test_a_kubelet_that_has_just_started_is_not_believed_to_know_all_its_p
         await knows(node, other)
 
 
+async def test_what_was_granted_just_before_kubelet_restarted_counts(node: Node, kubelet: Kubelet, root: Path) -> None:
+    """No list had shown it; the checkpoint has it."""
+    async with kubelet.running():
+        await knows(node)
+        node.tell(Granted(GPU, TRAIN[3]))
+    checkpointed(root, ("1b2c", *TRAIN[1:]))
+    async with kubelet.running():
+        await knows(node, ("1b2c", *TRAIN[1:]))
+        await stands(node, "ok", "just started")
+
+
 async def test_an_agent_that_starts_with_a_young_kubelet_adds_the_checkpoint(
     kubelet: Kubelet, root: Path, node: Node
 ) -> None:

@@ -140,11 +140,10 @@ class Inquiry:
         self._stand("failing", reason)
 
     def _before(self) -> Held:
-        """What containers held before this kubelet answered."""
-        known = self.node.snapshot.allocations
-        if known is None:
-            known = self._checkpointed()[0]
-        return tuple(each for each in known or () if not each.since)
+        """What containers held before this kubelet answered: by the last list, and by the checkpoint, which has what
+        was granted since."""
+        listed = tuple(each for each in self.node.snapshot.allocations or () if not each.since)
+        return (*listed, *_missing(self._checkpointed()[0] or (), listed))
 
     def _remembered(self, unheard: Held) -> Held:
         """What of it kubelet's checkpoint has, too; all of it where that cannot be known."""

@@ -1,0 +1,61 @@
+"""A pod that ends while kubelet is away, and a kubelet that cannot reach its API server: the whole of both sides."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuplane.agent.node import Node
+from gpuplane.kubelet import podresources
+from gpuplane.kubelet.podresources import allocations
+from gpuplane.kubelet.registration import plugins
+from gpuplane.model.config import Naming, Settings
+from gpuplane.model.facts import Configured, Looked
+from gpuplane.model.machine import Gpu, Machine
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.sandbox.kubelet import Kubelet, pod
+
+GPU, FAST = "nvidia.com/gpu", "nvidia.com/fast"
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    root = Path(tempfile.mkdtemp(prefix="gp"))
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.fixture
+async def node(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+    """A node with two GPUs, on which a kubelet soon has had the time to hear of its pods."""
+    monkeypatch.setattr(podresources, "HEARING", 0.3)
+    monkeypatch.setattr(podresources, "SOON", 0.05)
+    node = Node(Snapshot())
+    node.tell(Looked(Machine(gpus=tuple(Gpu(index=i, uuid=f"GPU-{i}", model="T4") for i in range(2)))))
+    node.tell(Configured(Settings()))
+    parts = (allocations(node, root), plugins(node, root / "device-plugins"))
+    tasks = [asyncio.create_task(part) for part in parts]
+    yield node
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_what_kubelet_cannot_have_heard_of_is_withheld_and_what_has_gone_is_freed(node: Node, root: Path) -> None:
+    """However long it does not hear. Then its checkpoint still names the pod until a plugin has it written anew."""
+    async with Kubelet(root) as kubelet:
+        await kubelet.until_capacity(GPU, 2, 2)
+        await kubelet.run(pod("train", gpu=1))
+        node.tell(Configured(Settings(gpus=(Naming(pattern="*", name=FAST),))))
+        await kubelet.until_capacity(FAST, 2, 1)
+        await kubelet.stop()
+        kubelet.registration.mood.knows = False
+        await kubelet.start()
+        assert await node.until(lambda s: "2" in s.conditions["pod-resources"].detail, 10)
+        await kubelet.until_capacity(FAST, 2, 1)
+        await kubelet.end("default/train")
+        kubelet.registration.mood.knows = True
+        await kubelet.until_capacity(FAST, 2, 2)

@@ -18,7 +18,7 @@ def names() -> tuple[str, ...]:
 def find(name: str | Path) -> Path:
     """The machine file that is meant: a path with a slash or an existing file is itself, a bare name is a profile.
 
-    A path with a slash need not exist: who reads it says so, and waits for it. Raises Unknown.
+    A path with a slash need not exist: who reads it says so. Raises Unknown.
     """
     text = str(name)
     if "/" in text or Path(text).is_file():

@@ -49,7 +49,7 @@ class StandIn:
     """A driver in a folder: `library`, and `root`, which holds /sys, /proc and /dev."""
 
     def __init__(self, folder: Path, compiled: Path) -> None:
-        self.folder, self.root = folder / "driver", folder / "root"
+        self.folder, self.root = folder / "driver", folder / "node"
         self.library = self.folder / SONAME
         self.folder.mkdir(parents=True)
         copy2(compiled, self.library)

@@ -236,7 +236,7 @@ async def test_the_process_has_nothing_open_but_what_it_needs(standin: StandIn, 
         nodes = {path for path in links if path.startswith(str(standin.folder.parent))}
         rest = {path.split(":")[0].split("[")[0] for path in links - nodes}
         assert {path.removeprefix(str(standin.folder.parent)) for path in nodes} == {
-            "/driver/events", "/root/dev/nvidiactl", *(f"/root/dev/nvidia{minor}" for minor in range(5))
+            "/driver/events", "/node/dev/nvidiactl", *(f"/node/dev/nvidia{minor}" for minor in range(5))
         }  # fmt: skip
         errors = str(Path("/proc/self/fd/2").readlink()).split(":")[0]
         assert rest <= {"/dev/null", "socket", "/memfd", errors}

@@ -15,6 +15,7 @@ from gpuplane.agent.configure import Source, configure
 from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep
+from gpuplane.apiserver.node import CONFIG, watch_node
 from gpuplane.core.health import released
 from gpuplane.hardware import Hardware
 from gpuplane.host.state import boot_id, keep_stored, load, locked
@@ -39,7 +40,7 @@ class Options(Value):
     state_dir: Path
     config: Source = Source()
     node_name: str = ""  # "" for no API server
-    node_label: str = "nvidia.com/device-plugin.config"  # which names a configuration
+    node_label: str = CONFIG  # which names a configuration
     kubeconfig: Path | None = None
     metrics: tuple[str, int] | None = None  # host and port; None: no listening
 
@@ -98,7 +99,7 @@ def _parts(node: Node, options: Options, hardware: Hardware, remembers: bool) ->
     if remembers:
         parts["store"] = lambda: keep_stored(node, options.state_dir)
     if options.node_name:
-        parts["node object"] = lambda: _watch_node(node, options)
+        parts["node object"] = lambda: watch_node(node, options.node_name, options.kubeconfig, options.node_label)
     return parts
 
 
@@ -141,9 +142,3 @@ async def _let_go(node: Node, hardware: Hardware) -> None:
         if bool(released(snapshot)) != away:
             away = not away
             await (hardware.release() if away else hardware.do(Look()))
-
-
-async def _watch_node(node: Node, options: Options) -> None:
-    from gpuplane.apiserver.node import watch_node  # the API client is heavy, and not every agent has an API server
-
-    await watch_node(node, options.node_name, options.kubeconfig, options.node_label)

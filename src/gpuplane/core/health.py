@@ -1,6 +1,8 @@
 """Whether a device may be given to a pod, and if not, why."""
 
-from gpuplane.model.machine import Gpu
+from collections.abc import Iterable
+
+from gpuplane.model.machine import Fault, Gpu
 from gpuplane.model.snapshot import Snapshot
 
 PATIENCE = {"driver": 30.0}
@@ -22,8 +24,12 @@ def trouble(snapshot: Snapshot, gpu: Gpu) -> str:
     if driver is not None and driver.overdue:
         reasons.append(f"the driver does not answer: {driver.reason}")
     faults = [*(snapshot.machine.faults if snapshot.machine else ()), *gpu.faults]
-    reasons += [f"{fault.code}: {fault.message}" for fault in faults]
-    return "; ".join(reasons)
+    return "; ".join(filter(None, (*reasons, told(faults))))
+
+
+def told(faults: Iterable[Fault]) -> str:
+    """Faults in words; "" for none."""
+    return "; ".join(f"{fault.code}: {fault.message}" for fault in faults)
 
 
 def released(snapshot: Snapshot) -> str:

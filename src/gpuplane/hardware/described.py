@@ -12,7 +12,7 @@ from gpuplane.core import strict
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
 from gpuplane.model.facts import Action, Fact, Looked, Stood
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.snapshot import LET_GO, Condition
 
 FILE = "machine file"
 
@@ -53,7 +53,7 @@ class Described:
 
     def _now(self) -> Iterator[Fact]:
         if not self._wanted:
-            yield Stood("driver", Condition(standing="waiting", reason="let go of"))
+            yield Stood("driver", Condition(standing="waiting", reason=LET_GO))
         elif self._good:
             yield from self._good
             yield Stood(FILE, self._file)

@@ -1,6 +1,5 @@
 """A machine as a person describes it in YAML: read strictly, and checked against itself."""
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator
 
@@ -44,12 +43,9 @@ def check(machine: MachineFile) -> Problems:
         if machine.gpus is not None and failure.gpu not in (None, *indices):
             yield ("failures", i, "gpu"), f"this machine has no GPU with index {failure.gpu}"
         if failure.error not in ERRORS:
-            close = difflib.get_close_matches(failure.error, ERRORS, n=1)
-            yield ("failures", i, "error"), f"NVML has no error {failure.error!r}; {_perhaps(close)}"
-
-
-def _perhaps(close: list[str]) -> str:
-    return f"did you mean {close[0]!r}?" if close else f"it has {', '.join(ERRORS)}"
+            close = strict.close_to(failure.error, ERRORS)
+            perhaps = f"did you mean {close!r}?" if close else f"it has {', '.join(ERRORS)}"
+            yield ("failures", i, "error"), f"NVML has no error {failure.error!r}; {perhaps}"
 
 
 def _identities(machine: MachineFile) -> Iterator[tuple[strict.Path, str]]:

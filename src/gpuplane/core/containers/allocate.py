@@ -51,7 +51,7 @@ def chosen(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[Offere
     if not ids:
         raise Refused(f"{resource}: the request names no device")
     wanted = [_one(resource, devices.get(id), id, len(devices)) for id in dict.fromkeys(ids)]
-    shares = sum("::" in device.id for device in wanted)
+    shares = sum(device.id != device.unit.id for device in wanted)
     if shares and len(wanted) > 1 and _one_share_only(snapshot, resource):
         raise Refused(
             f"{resource}: {len(wanted)} shares requested, but failRequestsGreaterThanOne allows 1: "

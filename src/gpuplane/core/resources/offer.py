@@ -70,7 +70,7 @@ def _troubles(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, str]]
         if whole:
             yield gpu.uuid, whole
         for device in gpu.mig.devices if gpu.mig else ():
-            own = "; ".join(f"{fault.code}: {fault.message}" for fault in device.faults)
+            own = health.told(device.faults)
             if whole or own:
                 yield device.uuid, whole or own
 
@@ -95,7 +95,7 @@ def _waiting(snapshot: Snapshot) -> str:
     if snapshot.machine is None:
         return "the machine has not been looked at yet" + (f": {driver.reason}" if driver else "")
     if snapshot.machine.gpus is None:
-        return "; ".join(f"{fault.code}: {fault.message}" for fault in snapshot.machine.faults)
+        return health.told(snapshot.machine.faults)
     if snapshot.config.settings is None:
         return "there is no good configuration yet" + (f": {config.reason}" if config else "")
     if snapshot.allocations is None:

@@ -5,13 +5,13 @@ over: as lines for people, and as an event with data for machines.
 """
 
 import asyncio
-import difflib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 from google.protobuf.json_format import MessageToDict
 
+from gpuplane.core.strict import close_to
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.sandbox.kubelet.endpoint import Call
 from gpuplane.sandbox.kubelet.pods import Container, Pod, Rejected, Running
@@ -205,8 +205,8 @@ def _none(words: list[str], verb: str) -> None:
 
 
 def _meant(verb: str) -> str:
-    close = difflib.get_close_matches(verb, WORDS, 1)
-    return f"did you mean {close[0]}? Or " if close else ""
+    close = close_to(verb, WORDS)
+    return f"did you mean {close}? Or " if close else ""
 
 
 # what is said

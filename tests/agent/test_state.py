@@ -15,15 +15,18 @@ from hypothesis import strategies as st
 from gpuplane.agent.node import Node
 from gpuplane.core.ledger import carry, stored
 from gpuplane.host import state
+from gpuplane.model.config import Asked
 from gpuplane.model.facts import ReleaseWished, Remembered
+from gpuplane.model.health import Drain, Health, Record
 from gpuplane.model.snapshot import Ledger, Release, Snapshot
 
 FULL = Ledger(
     boot_id="boot",
     release=Release(until=500.0, why="firmware"),
-    asked_release="new driver",
+    asked=Asked(release="new driver"),
     config_name="a100",
     homes={"MIG-1": "GPU-a"},
+    health=Health(devices={"GPU-a": Record(drain=Drain("fan"), pci="0000:1b:00.0")}, log=7),
 )
 
 
@@ -62,7 +65,7 @@ async def test_a_reboot_ends_a_release_and_keeps_the_config_name(tmp_path: Path)
     await store(FULL, tmp_path)
 
     assert state.load(tmp_path, "next")[0] == Ledger(boot_id="next", config_name="a100", homes=FULL.homes)
-    assert carry(FULL, "boot") is FULL
+    assert carry(FULL, "boot", 0.0, 0.0) is FULL
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,24 @@ a wish to the ledger; nothing is done by the request itself, and a wish is on di
 
 import asyncio
 import logging
+import time
 from pathlib import Path
 
 import msgspec
 
-from gpuplane.core.health import released
+from gpuplane.core.health import diagnose
+from gpuplane.core.health.diagnose import released
 from gpuplane.core.ledger import stored
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.text import clip
-from gpuplane.model.control import Answer, Ask, LetGo, Picture, Show, TakeUp
-from gpuplane.model.facts import ReleaseWished
+from gpuplane.model.control import Answer, Ask, DrainDevice, LetGo, Picture, RestoreDevice, Show, TakeUp
+from gpuplane.model.facts import Drained, Fact, ReleaseWished
+from gpuplane.model.health import Drain
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Release
 
 LONGEST_RELEASE = 7 * 24 * 3600.0
+LONGEST_DRAIN = 10 * 365 * 24 * 3600.0
 DEADLINE = 10.0  # seconds for one request, after which whoever asked has given up
 log = logging.getLogger(__name__)
 
@@ -57,20 +61,36 @@ async def answer(node: Node, line: bytes) -> Answer:
     match ask:
         case Show():
             return Answer(picture=Picture(snapshot=node.snapshot, offer=offer(node.snapshot), now=node.now()))
-        case LetGo(at) | TakeUp(at) if node.now() - at > DEADLINE:
+        case LetGo(at) | TakeUp(at) | DrainDevice(at) | RestoreDevice(at) if node.now() - at > DEADLINE:
             return Answer(error="this wish is old: whoever made it has given up")
         case LetGo(_, seconds, why):
             if not 0 < seconds <= LONGEST_RELEASE or not why.strip():
                 return Answer(error="a release needs a reason, and a time of at most seven days")
-            return await _wish(node, Release(until=node.now() + seconds, why=clip(why)))
+            return await _wish(node, ReleaseWished(Release(until=node.now() + seconds, why=clip(why))))
         case TakeUp():
-            answer = await _wish(node, None)
+            answer = await _wish(node, ReleaseWished(None))
             still = released(node.snapshot)
             return Answer(error=f"it stays let go of: {still}") if still and not answer.error else answer
+        case DrainDevice(_, name, seconds, why):
+            if (seconds is not None and not 0 < seconds <= LONGEST_DRAIN) or not why.strip():
+                return Answer(error="a drain needs a reason, and a time of at most ten years if any")
+            until = (None, None) if seconds is None else (node.now() + seconds, time.time() + seconds)
+            return await _about(node, name, Drain(clip(why), *until))
+        case RestoreDevice(_, name):
+            return await _about(node, name, None)
 
 
-async def _wish(node: Node, release: Release | None) -> Answer:
-    node.tell(ReleaseWished(release))
+async def _about(node: Node, name: str, drain: Drain | None) -> Answer:
+    """Drain or restore the device that a person names."""
+    device = diagnose.find(node.snapshot, name)
+    if device is None:
+        known = ", ".join(each.index or each.device for each in diagnose.diagnoses(node.snapshot) if each.device)
+        return Answer(error=f"there is no device {name!r} here; known are {known or 'none yet'}, or their UUIDs")
+    return await _wish(node, Drained(device, drain))
+
+
+async def _wish(node: Node, wish: Fact) -> Answer:
+    node.tell(wish)
     if await node.until(stored, deadline=5.0):
         return Answer()
     return Answer(error="it holds for now, but could not be written to the state directory: see the agent's log")

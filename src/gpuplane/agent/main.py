@@ -7,7 +7,7 @@ snapshot, and those that reconcile a part of the world with a view. Each is rest
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -16,12 +16,12 @@ from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep
 from gpuplane.apiserver.node import CONFIG, watch_node
-from gpuplane.core.health import released
+from gpuplane.core.health.diagnose import probes, released
 from gpuplane.hardware import Hardware
 from gpuplane.host.state import boot_id, keep_stored, load, locked
 from gpuplane.kubelet.podresources import allocations
 from gpuplane.kubelet.registration import plugins
-from gpuplane.model.facts import Look, Remembered, Stood
+from gpuplane.model.facts import Look, Probe, Remembered, Stood
 from gpuplane.model.snapshot import Condition, Ledger, Snapshot
 from gpuplane.model.value import Value
 
@@ -95,6 +95,7 @@ def _parts(node: Node, options: Options, hardware: Hardware, remembers: bool) ->
         "plugins": lambda: plugins(node, kubelet / "device-plugins"),
         # reconcile
         "release": lambda: _let_go(node, hardware),
+        "probes": lambda: _probe(node, hardware),
     }
     if remembers:
         parts["store"] = lambda: keep_stored(node, options.state_dir)
@@ -142,3 +143,14 @@ async def _let_go(node: Node, hardware: Hardware) -> None:
         if bool(released(snapshot)) != away:
             away = not away
             await (hardware.release() if away else hardware.do(Look()))
+
+
+async def _probe(node: Node, hardware: Hardware) -> None:
+    """The recovery probes that are wished for, each once; what they find comes back as facts."""
+    done: Mapping[str, float] = {}
+    async for snapshot in node.changes():
+        wanted = probes(snapshot)
+        for gpu, asked in wanted.items():
+            if done.get(gpu) != asked:
+                await hardware.do(Probe(gpu=gpu, asked=asked))
+        done = wanted

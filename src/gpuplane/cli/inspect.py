@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from gpuplane.cli.connection import ask, state_dir
-from gpuplane.core.health import released
+from gpuplane.core.health.diagnose import released
 from gpuplane.model.control import Picture, Show
 
 

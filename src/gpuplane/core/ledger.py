@@ -4,18 +4,21 @@ import hashlib
 
 import msgspec
 
+from gpuplane.core.health.records import rebooted
 from gpuplane.model.snapshot import Ledger, Snapshot
 
 
-def carry(ledger: Ledger, boot_id: str) -> Ledger:
-    """The ledger as it holds in this boot.
+def carry(ledger: Ledger, boot_id: str, wall: float, now: float) -> Ledger:
+    """The ledger as it holds in this boot, at `wall` seconds since 1970 and `now` of CLOCK_BOOTTIME.
 
-    Times count from the boot, and a reboot has made every client of the driver let go: a release ends with its boot.
-    The name of the configuration last in force outlives it, and so does where held MIG devices were: UUIDs stay.
+    Times count from the boot, and a reboot has made every client of the driver let go: a release ends with its boot,
+    and so do verdicts (`records.rebooted`). The name of the configuration last in force outlives it, and so does where
+    held MIG devices were: UUIDs stay.
     """
     if ledger.boot_id == boot_id:
         return ledger
-    return Ledger(boot_id=boot_id, config_name=ledger.config_name, homes=ledger.homes)
+    health = None if ledger.health is None else rebooted(ledger.health, wall, now)
+    return Ledger(boot_id=boot_id, config_name=ledger.config_name, homes=ledger.homes, health=health)
 
 
 def digest(ledger: Ledger) -> str:

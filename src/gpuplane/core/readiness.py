@@ -1,6 +1,6 @@
 """Whether the agent does its job: what /readyz answers."""
 
-from gpuplane.core.health import released
+from gpuplane.core.health.diagnose import released
 from gpuplane.core.resources.offer import offer
 from gpuplane.model.snapshot import Snapshot
 

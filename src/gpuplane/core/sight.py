@@ -2,13 +2,27 @@
 
 from typing import TypeVar
 
-from gpuplane.model.machine import Gpu, Machine, MigDevice
+from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
 
 Part = TypeVar("Part", Gpu, MigDevice)
 
 GPU = Gpu(index=-1)
 MIG_DEVICE = MigDevice(uuid="", profile="", gpu_instance=0, slot=-1)
 """A GPU and a MIG device of which nothing is told."""
+
+NOT_LOOKED = Fault(code="not-looked", message="the driver was let go of, and the machine has not been looked at since")
+
+
+def disbelieved(machine: Machine) -> Machine:
+    """A machine after its driver was let go of: until the next look that counts the GPUs, it may be another one."""
+    return machine.but(faults=(*(fault for fault in machine.faults if fault != NOT_LOOKED), NOT_LOOKED))
+
+
+def replaced(machine: Machine | None, gpu: Gpu) -> Machine | None:
+    """A machine after a newer look at one GPU of it."""
+    if machine is None or machine.gpus is None:
+        return machine
+    return machine.but(gpus=tuple(gpu.but(index=old.index) if old.uuid == gpu.uuid else old for old in machine.gpus))
 
 
 def merge(before: Machine | None, look: Machine) -> Machine:
@@ -21,7 +35,8 @@ def merge(before: Machine | None, look: Machine) -> Machine:
     if before is None or before.gpus is None:
         return look
     if look.gpus is None:
-        return look.but(gpus=before.gpus, driver=look.driver or before.driver)
+        faults = (*look.faults, *(fault for fault in before.faults if fault == NOT_LOOKED))
+        return look.but(gpus=before.gpus, driver=look.driver or before.driver, faults=faults)
     told = {gpu.uuid for gpu in look.gpus}
     unseen = tuple(old for old in before.gpus if old.uuid not in {"", *told})
     return look.but(gpus=tuple(_known(gpu, before.gpus, unseen) for gpu in look.gpus))

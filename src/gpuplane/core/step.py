@@ -11,22 +11,28 @@ Rules that must stay put:
 from collections.abc import Iterator, Mapping
 
 from gpuplane.core import sight
-from gpuplane.core.health import PATIENCE, released
+from gpuplane.core.health import diagnose, records
+from gpuplane.core.health.diagnose import released, terms
 from gpuplane.core.resources.held import homes
 from gpuplane.core.resources.offer import offer
+from gpuplane.model.config import Asked
 from gpuplane.model.facts import (
     Configured,
+    Drained,
     Fact,
     Granted,
+    Happened,
     Listed,
     Looked,
     NodeAsked,
+    Probed,
     ReleaseWished,
     Remembered,
     Stood,
     Tick,
 )
-from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+from gpuplane.model.health import Health
+from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Snapshot
 from gpuplane.model.views import News, Offer, Resource
 
 SETTLING = 10.0
@@ -35,21 +41,34 @@ SETTLING = 10.0
 
 def step(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     """The snapshot after a fact, at `now` (CLOCK_BOOTTIME seconds); the same object where nothing changed."""
-    after = _place(snapshot, _expire(_take(snapshot, fact, now), now))
+    after = _place(snapshot, _settle(_take(snapshot, fact, now), now))
     return snapshot if after == snapshot else after.but(generation=snapshot.generation + 1)
 
 
 def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     match fact:
-        case Looked(machine):
-            return snapshot.but(machine=sight.merge(snapshot.machine, machine))
+        case Looked(look):
+            seen, counted = sight.merge(snapshot.machine, look), look.gpus is not None
+            health = records.looked(_health(snapshot), snapshot.machine, seen, counted, terms(snapshot, now))
+            return _with(snapshot.but(machine=seen), health)
+        case Happened():
+            machine, held = snapshot.machine, snapshot.allocations
+            return _with(snapshot, records.happened(_health(snapshot), fact, machine, held, terms(snapshot, now)))
+        case Probed(gpu=gpu):
+            health, well = records.probed(_health(snapshot), fact, terms(snapshot, now))
+            machine = sight.replaced(snapshot.machine, gpu) if well else snapshot.machine
+            return _with(snapshot.but(machine=machine), health)
+        case Drained():
+            return _with(snapshot, records.drained(_health(snapshot), fact, terms(snapshot, now)))
         case Stood(part, condition):
-            return snapshot.but(conditions=_stand(snapshot, part, condition, now))
+            snapshot = snapshot.but(conditions=_stand(snapshot, part, condition, now))
+            away = part == "driver" and condition is not None and condition.reason == LET_GO
+            return _disbelieve(snapshot, now) if away else snapshot
         case Configured(settings, name):
             config = snapshot.config.but(settings=settings, name=name or "")
             return snapshot.but(config=config, ledger=snapshot.ledger.but(config_name=name))
         case NodeAsked(asked):
-            ledger = snapshot.ledger.but(asked_release=asked.release or None)
+            ledger = snapshot.ledger.but(asked=None if asked == Asked() else asked)
             return snapshot.but(config=snapshot.config.but(asked=asked), ledger=ledger)
         case Listed(allocations, asked):
             recent = [a for a in snapshot.allocations or () if a.since and a.since > asked - SETTLING]
@@ -65,6 +84,24 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             return snapshot
 
 
+def _health(snapshot: Snapshot) -> Health:
+    return snapshot.ledger.health or Health()
+
+
+def _with(snapshot: Snapshot, health: Health) -> Snapshot:
+    return snapshot.but(ledger=snapshot.ledger.but(health=None if health == Health() else health))
+
+
+def _disbelieve(snapshot: Snapshot, now: float) -> Snapshot:
+    """What was seen before the driver was let go of may be another machine now."""
+    before = snapshot.machine
+    if before is None:
+        return snapshot
+    machine = sight.disbelieved(before)
+    health = records.looked(_health(snapshot), before, machine, False, terms(snapshot, now))
+    return _with(snapshot.but(machine=machine), health)
+
+
 def _place(before: Snapshot, after: Snapshot) -> Snapshot:
     """Remembers where the MIG devices are that containers hold, while they can be seen."""
     if after.allocations is None or (after.allocations, after.machine) == (before.allocations, before.machine):
@@ -78,9 +115,8 @@ def _stand(snapshot: Snapshot, part: str, condition: Condition | None, now: floa
         return others
     before = snapshot.conditions.get(part)
     if before is not None and before.standing == condition.standing:
-        return {**others, part: condition.but(since=before.since, overdue=before.overdue)}
-    at_once = part in PATIENCE and before is not None and before.standing == "waiting"  # nothing to be patient with
-    return {**others, part: condition.but(since=now, overdue=at_once and condition.standing == "failing")}
+        return {**others, part: condition.but(since=before.since)}
+    return {**others, part: condition.but(since=now)}
 
 
 def _others(allocations: tuple[Allocation, ...], grant: Allocation) -> Iterator[Allocation]:
@@ -94,31 +130,23 @@ def _shown(grant: Allocation, listed: tuple[Allocation, ...]) -> bool:
     return any(a.resource == grant.resource and set(grant.devices) <= set(a.devices) for a in listed)
 
 
-def _expire(snapshot: Snapshot, now: float) -> Snapshot:
+def _settle(snapshot: Snapshot, now: float) -> Snapshot:
+    """What time has made of it."""
     release = snapshot.ledger.release
     if release is not None and release.until <= now:
         snapshot = snapshot.but(ledger=snapshot.ledger.but(release=None))
-    for part, since in _pending(snapshot):
-        if since + PATIENCE[part] <= now:
-            late = snapshot.conditions[part].but(overdue=True)
-            snapshot = snapshot.but(conditions={**snapshot.conditions, part: late})
-    return snapshot
-
-
-def _pending(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
-    """The failing conditions that are not overdue yet but will be: (part, since)."""
-    for part in PATIENCE:
-        condition = snapshot.conditions.get(part)
-        if condition is not None and condition.standing == "failing" and not condition.overdue:
-            yield part, condition.since
+    health = snapshot.ledger.health
+    return snapshot if health is None else _with(snapshot, records.settled(health, terms(snapshot, now)))
 
 
 def due(snapshot: Snapshot) -> float | None:
     """When time alone changes something next, or None."""
-    times = [since + PATIENCE[part] for part, since in _pending(snapshot)]
-    if snapshot.ledger.release is not None:
-        times.append(snapshot.ledger.release.until)
-    return min(times, default=None)
+    release, health = snapshot.ledger.release, snapshot.ledger.health
+    times = (
+        None if release is None else release.until,
+        None if health is None else records.due(health, terms(snapshot, 0.0)),
+    )
+    return min((at for at in times if at is not None), default=None)
 
 
 def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
@@ -128,6 +156,8 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         yield News(level="info", about="driver", text=f"let go of: {why}" if why else "taken up again")
     if before.conditions is not after.conditions:
         yield from _standings(before.conditions, after.conditions)
+    if before.ledger.health is not after.ledger.health:
+        yield from diagnose.news(before, after)
     old, new = offer(before), offer(after)
     if old is not new:
         yield from _offers(old, new)

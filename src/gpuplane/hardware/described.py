@@ -1,17 +1,23 @@
 """A machine that a YAML file describes, re-read while we run.
 
+What befalls it (`incidents`) is a log: what comes to it while we run happens then. What stood in it when we came is
+told too, as the kernel log would tell it, by its number, so that the ledger knows which of it was judged before.
+
 A bad edit is refused and the last good look stays; that says nothing against the driver, so it is the part `machine
 file` that fails, and is well again with the next good edit. Only where there never was a good version is it the driver
 that cannot be used.
 """
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
 from gpuplane.core import strict
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
-from gpuplane.model.facts import Action, Fact, Looked, Stood
+from gpuplane.model.facts import Action, Fact, Happened, Looked, Probe, Probed, Stood
+from gpuplane.model.machine import Fault, Gpu, Machine, MachineFile
 from gpuplane.model.snapshot import LET_GO, Condition
 
 FILE = "machine file"
@@ -22,7 +28,10 @@ class Described:
 
     def __init__(self, versions: AsyncIterator[bytes | OSError], name: str) -> None:
         self._versions, self._name = versions, name
+        self._file_now = MachineFile()
         self._good: list[Stood | Looked] = []
+        self._told = 0  # incidents that have a number
+        self._pending: list[Happened | Probed] = []
         self._file: Condition | None = None  # None: nothing was ever wrong with it
         self._wanted, self._changed = True, asyncio.Event()
 
@@ -42,8 +51,11 @@ class Described:
             await asyncio.gather(reading, return_exceptions=True)
 
     async def do(self, action: Action) -> None:
-        """Tell again what the file shows."""
-        self._wanted = True
+        """Tell again what the file shows, of the whole machine or of one GPU."""
+        if isinstance(action, Probe):
+            self._pending.append(self._probe(action))
+        else:
+            self._wanted = True
         self._changed.set()
 
     async def release(self) -> None:
@@ -59,16 +71,51 @@ class Described:
             yield Stood(FILE, self._file)
         elif self._file is not None:
             yield Stood("driver", self._file)
+        pending, self._pending = self._pending, []
+        yield from pending
+
+    def _probe(self, probe: Probe) -> Probed:
+        machine = next((fact.machine for fact in self._good if isinstance(fact, Looked)), Machine())
+        gpu = next((gpu for gpu in machine.gpus or () if gpu.uuid == probe.gpu), None)
+        if gpu is None or not self._wanted:
+            fault = Fault(code="gpu-missing", message=f"{self._name} has no such GPU")
+            gpu = Gpu(index=-1, uuid=probe.gpu, faults=machine.faults or (fault,))
+        pids = tuple(each.pid for each in self._file_now.processes if each.gpu == gpu.index)
+        return Probed(asked=probe.asked, gpu=gpu, pids=pids)
+
+    def _happen(self, file: MachineFile, first: bool) -> Iterator[Happened]:
+        """What has come to the file's log. What is not in the kernel log too happens to those alone who are there."""
+        gone = Counter(self._file_now.incidents)
+        for each in file.incidents:
+            if gone[each] > 0:
+                gone[each] -= 1
+                continue
+            number, self._told = self._told, self._told + 1
+            gpu = next((gpu for gpu in file.gpus or () if gpu.index == each.gpu), None)
+            if gpu is not None and (each.logged or (self._wanted and not first)):
+                yield Happened(
+                    code=each.code,
+                    gpu=gpu.uuid or gpu.pci,
+                    message=each.message,
+                    at=time.clock_gettime(time.CLOCK_BOOTTIME),
+                    gpu_instance=each.gpu_instance,
+                    compute_instance=each.compute_instance,
+                    pids=each.pids,
+                    log=number if each.logged else None,
+                )
 
     async def _read(self) -> None:
         async for version in self._versions:
             try:
                 if isinstance(version, OSError):
                     raise strict.Invalid([f"{self._name}: {version.strerror}"])
-                shown = show(read(version, self._name), self._name)
+                file = read(version, self._name)
+                shown = show(file, self._name)
             except strict.Invalid as error:
                 self._file = Condition(standing="failing", reason=str(error))
             else:
+                self._pending += self._happen(file, first=not self._good)
+                self._file_now = file
                 mended = self._good and self._file
                 self._good = shown
                 self._file = Condition(standing="ok", reason=f"{self._name} can be read again") if mended else None

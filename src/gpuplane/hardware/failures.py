@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from gpuplane.hardware.driver.errors import (
     UNKNOWN_PROFILE,
     UNSUPPORTED,
+    breakdown,
     crash,
     driver_fault,
     gather,
@@ -55,18 +56,23 @@ def show(file: MachineFile, name: str) -> list[Stood | Looked]:
     machine = Machine(**{field: getattr(file, field) for field in Machine.__struct_fields__})
     general = [failure for failure in file.failures if failure.gpu is None]
     if (silent := next((each for each in general if each.effect == "hang"), None)) is not None:
-        return [Stood("driver", silence(_first(silent.call)))]
+        return _failing(machine, silence(_first(silent.call)))
     for function in STARTING:
         failure = next((each for each in general if _matches(each.call, function)), None)
         if failure is not None:
-            fault = crash(function) if failure.effect == "crash" else driver_fault(function, failure.error)
-            condition = Condition(standing="failing", reason=fault.message)
-            return [Looked(machine.but(gpus=None, faults=(*machine.faults, fault))), Stood("driver", condition)]
+            return _failing(
+                machine, breakdown(function) if failure.effect == "crash" else driver_fault(function, failure.error)
+            )
     gpus = machine.gpus and tuple(_shown(gpu, file, len(machine.gpus)) for gpu in machine.gpus)
     return [
         Looked(machine.but(gpus=gpus)),
         Stood("driver", Condition(standing="ok", reason=f"described by {name}")),
     ]
+
+
+def _failing(machine: Machine, fault: Fault) -> list[Stood | Looked]:
+    condition = Condition(standing="failing", reason=fault.message)
+    return [Looked(machine.but(gpus=None, faults=(*machine.faults, fault))), Stood("driver", condition)]
 
 
 def _shown(gpu: Gpu, file: MachineFile, count: int) -> Gpu:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from gpuplane.core import strict
+from gpuplane.core.health.catalogue import CATALOGUE
+from gpuplane.core.health.judge import xid
 from gpuplane.hardware.driver.errors import ERRORS
 from gpuplane.model.machine import Device, Gpu, MachineFile
 
@@ -39,6 +41,13 @@ def check(machine: MachineFile) -> Problems:
         for path, text in _numa(device):
             yield ("devices", i, *path), text
     indices = {gpu.index for gpu in machine.gpus or ()}
+    incidents = ((("incidents", i), each.gpu) for i, each in enumerate(machine.incidents))
+    processes = ((("processes", i), each.gpu) for i, each in enumerate(machine.processes))
+    for path, index in (*incidents, *processes):
+        if machine.gpus is not None and index not in indices:
+            yield (*path, "gpu"), f"this machine has no GPU with index {index}"
+    for i, incident in enumerate(machine.incidents):
+        yield from ((("incidents", i, "code"), problem) for problem in unknown_event(incident.code))
     for i, failure in enumerate(machine.failures):
         if machine.gpus is not None and failure.gpu not in (None, *indices):
             yield ("failures", i, "gpu"), f"this machine has no GPU with index {failure.gpu}"
@@ -46,6 +55,15 @@ def check(machine: MachineFile) -> Problems:
             close = strict.close_to(failure.error, ERRORS)
             perhaps = f"did you mean {close!r}?" if close else f"it has {', '.join(ERRORS)}"
             yield ("failures", i, "error"), f"NVML has no error {failure.error!r}; {perhaps}"
+
+
+def unknown_event(code: str) -> Iterator[str]:
+    """What is wrong with an incident's code."""
+    if xid(code) is None and (code not in CATALOGUE or CATALOGUE[code].seen != "event"):
+        events = [name for name, entry in CATALOGUE.items() if entry.seen == "event" and xid(name) is None]
+        close = strict.close_to(code, events)
+        perhaps = f"did you mean {close!r}?" if close else f"an XID as xid-79, or {', '.join(events)}"
+        yield f"{code!r} is nothing that happens: {perhaps}"
 
 
 def _identities(machine: MachineFile) -> Iterator[tuple[strict.Path, str]]:

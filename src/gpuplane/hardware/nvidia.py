@@ -23,8 +23,8 @@ from pathlib import Path
 from gpuplane.hardware.charges import Charges, charge, in_force
 from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import Options, Skip, Skipped
-from gpuplane.hardware.driver.errors import crash, hang, silence
-from gpuplane.model.facts import Action, Fact, Looked, Stood
+from gpuplane.hardware.driver.errors import breakdown, crash, hang, silence
+from gpuplane.model.facts import Action, Fact, Looked, Probe, Stood
 from gpuplane.model.machine import Fault, Machine
 from gpuplane.model.snapshot import LET_GO, Condition
 
@@ -90,6 +90,8 @@ class Nvidia:
 
     async def do(self, action: Action) -> None:
         """Look now. Where the driver was let go of it is taken up, and no charge holds: a GPU may have been reset."""
+        if isinstance(action, Probe):
+            raise NotImplementedError
         if not self._wanted:
             self._wanted, self._resting, self._charges = True, 0.0, ()
             self._changed.set()
@@ -114,8 +116,8 @@ class Nvidia:
             try:
                 child = Child(self._set_up)
             except OSError as error:
-                reason = f"the driver's process cannot be started: {error.strerror}"
-                tell(Stood("driver", Condition(standing="failing", reason=reason)))
+                message = f"the driver's process cannot be started: {error.strerror}"
+                self._fail(Fault(code="driver-start", message=message), tell)
                 self._back_off(began)
                 continue
             self._children.append(child)
@@ -196,13 +198,16 @@ class Nvidia:
         if announced.gpu is not None:
             self._charge(announced.gpu, (hang if life.silent else crash)(function), tell)
         elif life.silent:
-            tell(Stood("driver", silence(function)))
+            self._fail(silence(function), tell)
             self._silences += 1
         else:
-            if announced.function and not life.saw:
-                tell(Looked(self._look.but(gpus=None, faults=(crash(function),))))
             reason = f"its process ended by {_cause(child.status())} in {function}"
-            tell(Stood("driver", Condition(standing="failing", reason=reason)))
+            self._fail(breakdown(function).but(message=reason), tell)
+
+    def _fail(self, fault: Fault, tell: Tell) -> None:
+        """The driver as a whole fails: the last look stays, for as long as the catalogue has patience."""
+        tell(Looked(self._look.but(gpus=None, faults=(fault,))))
+        tell(Stood("driver", Condition(standing="failing", reason=fault.message)))
 
     def _charge(self, index: int, fault: Fault, tell: Tell) -> None:
         """Skip a GPU for a while, and say so at once: its next process may take its time."""

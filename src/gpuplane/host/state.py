@@ -10,6 +10,7 @@ Syncing to disk happens in a thread, never on the event loop.
 import asyncio
 import fcntl
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -53,7 +54,8 @@ def load(directory: Path, boot: str) -> tuple[Ledger, list[str]]:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             problems.append(f"{path}: {error}; {_set_aside(path)}, and {part} starts empty")
         else:
-            carried = carry(Ledger(boot_id=written_in, **{part: value}), boot)
+            now = time.clock_gettime(time.CLOCK_BOOTTIME)
+            carried = carry(Ledger(boot_id=written_in, **{part: value}), boot, time.time(), now)
             ledger = ledger.but(**{part: getattr(carried, part)})
     return ledger, problems
 

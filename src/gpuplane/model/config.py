@@ -4,8 +4,10 @@
 of every field are those of NVIDIA's device plugin, so that an existing ConfigMap works unchanged.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
+from gpuplane.model.health import Ruling
 from gpuplane.model.value import Value
 
 MigStrategy = Literal["none", "single", "mixed"]
@@ -58,6 +60,8 @@ class Settings(Value):
     gpus: tuple[Naming, ...] = ()
     mig: tuple[Naming, ...] = ()
     sharing: Sharing = Sharing()
+    probe_period: float = 5.0  # seconds: between recovery probes, and for which a fault has to be over before the first
+    faults: Mapping[str, Ruling] = {}  # code of the fault catalogue → what is judged otherwise here
 
 
 class Asked(Value):
@@ -65,6 +69,7 @@ class Asked(Value):
 
     config: str = ""
     release: str = ""  # why the driver has to be let go of; "" while it need not
+    drains: Mapping[str, str] = {}  # a device, as a person names it → why it shall not be given out
 
 
 class Config(Value):

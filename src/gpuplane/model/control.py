@@ -23,7 +23,26 @@ class TakeUp(Value, tag=True):
     at: float
 
 
-Ask = Show | LetGo | TakeUp
+class DrainDevice(Value, tag=True):
+    """Give a device out to nobody. `device`: a UUID, an index ("0", "0:1") or a PCI address.
+
+    `seconds` None: until it is restored.
+    """
+
+    at: float
+    device: str
+    seconds: float | None
+    why: str
+
+
+class RestoreDevice(Value, tag=True):
+    """End the drain of a device, and take it for mended: what waits for a reset or for a person waits no longer."""
+
+    at: float
+    device: str
+
+
+Ask = Show | LetGo | TakeUp | DrainDevice | RestoreDevice
 
 
 class Picture(Value):

@@ -1,7 +1,8 @@
 """Facts: the only things that change a snapshot. Each is told by one kind of room."""
 
 from gpuplane.model.config import Asked, Settings
-from gpuplane.model.machine import Machine
+from gpuplane.model.health import Drain
+from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Allocation, Condition, Ledger, Release
 from gpuplane.model.value import Value
 
@@ -14,6 +15,41 @@ class Looked(_Told):
     """hardware: one look at the machine."""
 
     machine: Machine
+
+
+class Happened(_Told):
+    """hardware, host: something befell a GPU. `code` is a name of the fault catalogue, "xid-79".
+
+    `at`: CLOCK_BOOTTIME. `log`: the number of its record in the kernel log, which tells again what happened while we
+    were away; None elsewhere.
+    """
+
+    code: str
+    gpu: str  # its UUID, or its PCI address where only that is known; "" for every GPU
+    message: str
+    at: float
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    pids: tuple[int, ...] = ()
+    log: int | None = None
+
+
+class Probed(_Told):
+    """hardware: a recovery probe has ended, the one wished for at `asked`: what a fresh process saw of a GPU.
+
+    Where it saw nothing, `gpu` has a fault that says why. `pids`: the processes that compute on it.
+    """
+
+    asked: float
+    gpu: Gpu
+    pids: tuple[int, ...] = ()
+
+
+class Drained(_Told):
+    """A person wants a device (by its UUID) not to be given out; None takes that back, and says that it is mended."""
+
+    device: str
+    drain: Drain | None
 
 
 class Stood(_Told):
@@ -66,11 +102,31 @@ class Tick(_Told):
     """Nothing happened but time."""
 
 
-Fact = Looked | Stood | Configured | NodeAsked | Listed | Granted | Remembered | ReleaseWished | Tick
+Fact = (
+    Looked
+    | Happened
+    | Probed
+    | Drained
+    | Stood
+    | Configured
+    | NodeAsked
+    | Listed
+    | Granted
+    | Remembered
+    | ReleaseWished
+    | Tick
+)
 
 
 class Look(_Told):
     """Action: look at the machine now, taking the driver up again where it was let go of."""
 
 
-Action = Look
+class Probe(_Told):
+    """Action: look at one GPU in a fresh process. `Probed` comes back with the same `asked`, always."""
+
+    gpu: str  # its UUID
+    asked: float
+
+
+Action = Look | Probe

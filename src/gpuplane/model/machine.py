@@ -59,6 +59,7 @@ class Gpu(Value):
     links: tuple[Link, ...] = ()
     distances: Mapping[str, str] = {}  # another GPU's PCI address → PIX, PXB, PHB, NODE or SYS, as nvidia-smi says it
     nodes: tuple[str, ...] = ()  # /dev/nvidia<minor>
+    uncorrected: int | None = None  # uncorrectable memory errors since the driver was loaded or the GPU reset
     faults: tuple[Fault, ...] = ()
 
 
@@ -101,7 +102,34 @@ class Failure(Value):
     error: str = "UNKNOWN"  # NVML's error of an `error`: "GPU_IS_LOST"
 
 
+class Incident(Value):
+    """Something that befalls a described GPU, once: an XID or another event of the fault catalogue.
+
+    `logged`: the kernel log has it, so that an agent which was away learns of it when it comes back.
+    """
+
+    gpu: int  # its index
+    code: str  # "xid-79"
+    message: str = ""
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    pids: tuple[int, ...] = ()
+    logged: bool = True
+
+
+class Process(Value):
+    """A process that computes on a described GPU."""
+
+    gpu: int
+    pid: int
+
+
 class MachineFile(Machine):
-    """A machine as a person describes it, and what of its driver fails."""
+    """A machine as a person describes it, what of its driver fails, what has befallen it, and who computes on it.
+
+    `incidents` are a log: what is appended happens, what is taken away has happened all the same.
+    """
 
     failures: tuple[Failure, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    processes: tuple[Process, ...] = ()

@@ -7,7 +7,8 @@ Times are seconds of CLOCK_BOOTTIME, which runs on while the agent is dead; `boo
 from collections.abc import Mapping
 from typing import Literal
 
-from gpuplane.model.config import Config
+from gpuplane.model.config import Asked, Config
+from gpuplane.model.health import Health
 from gpuplane.model.machine import Machine
 from gpuplane.model.value import Value
 
@@ -29,14 +30,13 @@ LET_GO = "let go of"
 class Condition(Value):
     """How one outside thing stands, since when and why, as the room that deals with it says.
 
-    `since` and `overdue` are the step's: when the standing began, and whether it has failed for too long.
+    `since` is the step's: when the standing began.
     """
 
     standing: Literal["ok", "waiting", "failing"]
     reason: str = ""
     detail: str = ""  # which one exactly, for machines; makes no news
     since: float = 0.0
-    overdue: bool = False
 
 
 class Release(Value):
@@ -51,9 +51,10 @@ class Ledger(Value):
 
     boot_id: str = ""
     release: Release | None = None
-    asked_release: str | None = None  # what our Node object asked last, why the driver is to be let go of
+    asked: Asked | None = None  # what our Node object asked last
     config_name: str | None = None  # the named config last in force
     homes: Mapping[str, str] | None = None  # MIG device that a container holds → UUID of the GPU that it was seen on
+    health: Health | None = None  # verdicts and drains; None before the first look
 
 
 class Snapshot(Value):

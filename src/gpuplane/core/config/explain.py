@@ -10,7 +10,9 @@ from gpuplane.core.resources.names import decide
 from gpuplane.core.resources.naming import Decision, matches
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.resources.sharing import share_ids
+from gpuplane.core.step import step
 from gpuplane.model.config import Config, Replication
+from gpuplane.model.facts import Looked
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
@@ -48,7 +50,8 @@ class Explanation(Value):
 
 def explain(machine: Machine, resolved: Resolved) -> Explanation:
     """What a node with this machine and these settings would advertise while no container holds anything."""
-    offered = offer(Snapshot(machine=machine, config=Config(settings=resolved.settings), allocations=()))
+    unseen = Snapshot(config=Config(settings=resolved.settings), allocations=())
+    offered = offer(step(unseen, Looked(machine), 0.0))
     decisions = decide(machine, resolved.settings)
     troubles = {device.unit.id: device.trouble for each in offered.resources for device in each.devices}
     return Explanation(

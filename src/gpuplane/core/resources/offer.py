@@ -9,7 +9,7 @@ withholds nothing, the offer after it is the very same object, and nobody who fo
 
 from collections.abc import Iterator, Mapping
 
-from gpuplane.core import health
+from gpuplane.core.health import diagnose
 from gpuplane.core.resources.held import gone, withheld
 from gpuplane.core.resources.names import named
 from gpuplane.core.view import view
@@ -66,13 +66,11 @@ _named = view(named)
 def _troubles(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, str]]:
     """(unit id, why it must not be given out) of each unit in trouble. What ails a GPU ails its MIG devices."""
     for gpu in machine.gpus or ():
-        whole = health.trouble(snapshot, gpu)
-        if whole:
+        if whole := diagnose.trouble(snapshot, gpu):
             yield gpu.uuid, whole
         for device in gpu.mig.devices if gpu.mig else ():
-            own = health.told(device.faults)
-            if whole or own:
-                yield device.uuid, whole or own
+            if part := diagnose.trouble(snapshot, gpu, device):
+                yield device.uuid, part
 
 
 def _spoil(resource: Resource, troubles: Mapping[str, str]) -> Resource:
@@ -90,12 +88,12 @@ def _withhold(resource: Resource, held: Mapping[tuple[str, str], str]) -> Resour
 
 def _waiting(snapshot: Snapshot) -> str:
     driver, config = snapshot.conditions.get("driver"), snapshot.conditions.get("config")
-    if snapshot.machine is None and (why := health.released(snapshot)):
+    if snapshot.machine is None and (why := diagnose.released(snapshot)):
         return f"the driver is let go of: {why}"
     if snapshot.machine is None:
         return "the machine has not been looked at yet" + (f": {driver.reason}" if driver else "")
     if snapshot.machine.gpus is None:
-        return health.told(snapshot.machine.faults)
+        return diagnose.told(snapshot.machine.faults)
     if snapshot.config.settings is None:
         return "there is no good configuration yet" + (f": {config.reason}" if config else "")
     if snapshot.allocations is None:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from gpuplane.model.machine import Fault
-from gpuplane.model.snapshot import Condition
 
 ERRORS = {
     "UNINITIALIZED": (1, "the library is not initialized"),
@@ -80,17 +79,22 @@ def driver_fault(function: str, error: str) -> Fault:
 
 def hang(function: str) -> Fault:
     """A call about a GPU that does not return."""
-    return Fault(code="driver-hang", message=f"the driver's library hangs in {function}")
+    return Fault(code="gpu-hang", message=f"the driver's library hangs in {function}")
 
 
 def crash(function: str) -> Fault:
-    """A call that ends the process that makes it."""
+    """A call about a GPU that ends the process that makes it."""
+    return Fault(code="gpu-crash", message=f"the driver's library crashes in {function}")
+
+
+def silence(function: str) -> Fault:
+    """A call about no GPU that does not return."""
+    return Fault(code="driver-hang", message=f"silent: its process hangs in {function}")
+
+
+def breakdown(function: str) -> Fault:
+    """A call about no GPU that ends the process that makes it."""
     return Fault(code="driver-crash", message=f"the driver's library crashes in {function}")
-
-
-def silence(function: str) -> Condition:
-    """How the driver stands when a call about no GPU does not return."""
-    return Condition(standing="failing", reason=f"silent: its process hangs in {function}")
 
 
 def gather(faults: Sequence[Fault]) -> tuple[Fault, ...]:

@@ -1,0 +1,170 @@
+"""The fault catalogue: a table. What each fault is, whom it concerns, and what ends it.
+
+XIDs count as they do for NVIDIA's device plugin (k8s-device-plugin 0.20, internal/rm/health.go): all make a GPU
+unhealthy but 13, 31, 43, 45, 68 and 109, which speak of the program that ran. One differs: 154 announces any change of
+the recovery action, also that none is left, and a look shows which it is. What ends them follows the resolutions in
+NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors). XIDs that are not in the table are judged as `UNLISTED`.
+"""
+
+from typing import Literal
+
+from gpuplane.model.health import End, Entry, Scope, Severity
+
+RESTART = "restart the program that ran; where it comes back on the same GPU with other programs, reset the GPU"
+PROGRAM = "see the log of the program that ran: most often it is the cause"
+RESET = "have its pods end, let go of the driver (gpuplane driver release) and reset it (nvidia-smi -r -i GPU)"
+REBOOT = "drain the node and reboot it"
+REPLACE = "have NVIDIA's field diagnostic run, and replace the GPU"
+DRIVER = "see the driver's lines in the kernel log (dmesg | grep NVRM)"
+FABRIC = "see nvidia-smi -q (Fabric) and the log of nvidia-fabricmanager"
+COOLING = "see its temperature (nvidia-smi -q -d TEMPERATURE,PERFORMANCE), fans and air flow"
+LINKS = "see nvidia-smi nvlink -s and -e; reset the GPU, then look at the board"
+NOTHING = "nothing to do"
+
+
+def _look(
+    title: str,
+    scope: Scope,
+    severity: Severity,
+    ends: End,
+    advice: str,
+    *,
+    patience: float = 0.0,
+    seen: Literal["look", "event"] = "look",
+) -> Entry:
+    return Entry(title=title, seen=seen, scope=scope, severity=severity, ends=ends, advice=advice, patience=patience)
+
+
+def _event(title: str, scope: Scope, severity: Severity, ends: End, advice: str) -> Entry:
+    return _look(title, scope, severity, ends, advice, seen="event")
+
+
+# fmt: off
+_SHOWN = {
+    # the driver, and with it every GPU of the node
+    "not-looked": _look("not looked at since the driver was let go of", "node", "unhealthy", "nothing",
+        "it ends with the next look; where none comes, see the condition driver"),
+    "driver-hang": _look("the driver's library does not answer", "node", "unhealthy", "nothing", DRIVER, patience=30),
+    "driver-crash": _look("the driver's library crashes", "node", "degraded", "nothing", DRIVER),
+    "driver-failed": _look("the driver's library fails", "node", "unhealthy", "nothing", DRIVER, patience=30),
+    "driver-start": _look("the driver's process cannot be started", "node", "unhealthy", "nothing",
+        "see the node's memory and process limits", patience=30),
+    "driver-denied": _look("the driver may not be used", "node", "unhealthy", "nothing",
+        "see the rights to /dev/nvidiactl and the device cgroup of this process", patience=30),
+    "driver-missing": _look("there is no driver library", "node", "unhealthy", "nothing",
+        "install NVIDIA's driver, or let the agent see it: --driver-root-ctr-path"),
+    "driver-unusable": _look("the driver's library cannot be loaded", "node", "unhealthy", "nothing",
+        "install the driver for this machine's architecture"),
+    "driver-not-loaded": _look("the kernel driver is not loaded", "node", "unhealthy", "nothing",
+        "load it: modprobe nvidia"),
+    "driver-mismatch": _look("library and kernel driver are of different versions", "node", "unhealthy", "nothing",
+        "load the installed kernel driver: reboot, or unload the old one once no process uses it"),
+
+    # one GPU, or one MIG device
+    "gpu-lost": _look("the GPU has fallen off the bus", "gpu", "unhealthy", "reset",
+        "reset it; where it stays away, reboot, then see its power, seating and riser"),
+    "gpu-missing": _look("the GPU is there, and the driver does not count it", "gpu", "unhealthy", "reset", DRIVER),
+    "gpu-hang": _look("the driver's library hangs in a call about this GPU", "gpu", "unhealthy", "nothing", RESET),
+    "gpu-crash": _look("the driver's library crashes in a call about this GPU", "gpu", "unhealthy", "nothing", RESET),
+    "query-failed": _look("the driver fails to describe it", "instance", "unhealthy", "nothing", DRIVER, patience=3),
+    "node-missing": _look("a device node is missing", "instance", "unhealthy", "nothing",
+        "make it: nvidia-modprobe -c MINOR, or nvidia-smi"),
+    "reset-required": _look("the driver asks for a reset", "gpu", "unhealthy", "reset", RESET),
+    "recovery-reset": _look("recovery action: reset", "gpu", "unhealthy", "reset", RESET),
+    "recovery-reboot": _look("recovery action: reboot", "gpu", "unhealthy", "reboot", REBOOT),
+    "recovery-drain": _look("recovery action: drain", "gpu", "unhealthy", "reset",
+        "have the pods end that use it or its NVLink peers, then reset it"),
+    "recovery-fabric": _look("recovery action: recover IMEX", "gpu", "unhealthy", "nothing", FABRIC),
+    "remap-pending": _look("rows wait for a reset to be remapped", "gpu", "degraded", "reset", RESET),
+    "remap-failed": _look("a row could not be remapped", "gpu", "unhealthy", "operator", REPLACE),
+    "pages-pending": _look("pages wait for a reset to be retired", "gpu", "degraded", "reset", RESET),
+    "pages-exhausted": _look("no more pages can be retired", "gpu", "unhealthy", "operator", REPLACE),
+    "nvlink-down": _look("an NVLink is down", "link", "degraded", "nothing", LINKS, patience=10),
+    "nvlink-errors": _look("NVLinks recover and replay again and again", "link", "degraded", "nothing", LINKS),
+    "fabric-pending": _look("the NVLink fabric is not set up", "link", "unhealthy", "nothing", FABRIC, patience=10),
+    "fabric-failed": _look("setting up the NVLink fabric failed", "link", "unhealthy", "nothing", FABRIC),
+    "thermal-slowdown": _look("slowed down by heat", "gpu", "degraded", "nothing", COOLING, patience=10),
+    "power-slowdown": _look("slowed down for want of power", "gpu", "degraded", "nothing",
+        "see power supplies and cables; nvidia-smi -q -d POWER,PERFORMANCE", patience=10),
+    "pcie-degraded": _look("the PCIe link is narrower than it can be", "gpu", "degraded", "nothing",
+        "see its seating and riser; nvidia-smi -q (PCI: Link Width)", patience=30),
+}
+
+_EVENTS = {
+    "ecc-uncorrectable": _event("more uncorrectable memory errors", "gpu", "unhealthy", "process", RESTART),
+    "ecc-single-bit": _event("a single-bit memory error, corrected", "gpu", "note", "nothing", NOTHING),
+    "ecc-double-bit": _event("a double-bit memory error; XIDs and counters decide", "gpu", "note", "nothing", NOTHING),
+    "ecc-storm": _event("a storm of corrected memory errors", "gpu", "degraded", "time", REPLACE),
+    "dram-retired": _event("memory was retired", "gpu", "note", "nothing", NOTHING),
+    "dram-retirement-failed": _event("memory could not be retired", "gpu", "unhealthy", "operator", REPLACE),
+    "poison-nonfatal": _event("poisoned data was contained", "instance", "unhealthy", "process", RESTART),
+    "poison-fatal": _event("poisoned data was not contained", "gpu", "unhealthy", "reset", RESET),
+    "gpu-unavailable": _event("the GPU became unavailable", "gpu", "unhealthy", "reset", RESET),
+    "recovery-changed": _event("another recovery action; the look decides", "gpu", "note", "nothing", NOTHING),
+    "mig-changed": _event("the MIG layout has changed; the look decides", "gpu", "note", "nothing", NOTHING),
+    "gpu-bound": _event("bound to the driver; the look decides", "gpu", "note", "nothing", NOTHING),
+    "gpu-unbound": _event("unbound from the driver; the look decides", "gpu", "note", "nothing", NOTHING),
+}
+
+_XIDS = {
+    8: _event("GPU stopped processing", "instance", "unhealthy", "process", RESTART),
+    13: _event("graphics engine exception", "process", "note", "process", PROGRAM),
+    18: _event("bus mastering is off", "gpu", "unhealthy", "reset", RESET),
+    31: _event("memory page fault", "process", "note", "process", PROGRAM),
+    32: _event("corrupted push buffer", "instance", "unhealthy", "process", RESTART),
+    38: _event("driver firmware error", "gpu", "unhealthy", "reset", RESET),
+    43: _event("GPU stopped processing a program's work", "process", "note", "process", PROGRAM),
+    44: _event("fault during a context switch", "instance", "unhealthy", "process", RESTART),
+    45: _event("a program was ended for earlier errors", "process", "note", "process", PROGRAM),
+    46: _event("GPU stopped processing", "gpu", "unhealthy", "reset", RESET),
+    48: _event("double-bit memory error", "instance", "unhealthy", "reset", RESET),
+    54: _event("auxiliary power is not connected", "gpu", "unhealthy", "reboot", "see its power cables"),
+    61: _event("internal micro-controller warning", "gpu", "unhealthy", "reset", RESET),
+    62: _event("internal micro-controller halt", "gpu", "unhealthy", "reset", RESET),
+    63: _event("a row or page is to be retired by a reset", "gpu", "unhealthy", "reset", RESET),
+    64: _event("a row or page could not be retired", "gpu", "unhealthy", "reset", RESET),
+    68: _event("video decoder exception", "process", "note", "process", PROGRAM),
+    69: _event("graphics engine class error", "instance", "unhealthy", "process", RESTART),
+    74: _event("NVLink error", "link", "unhealthy", "reset", LINKS),
+    79: _event("GPU has fallen off the bus", "gpu", "unhealthy", "reset",
+        "reset it; where it stays away, reboot, then see its power, seating and riser"),
+    92: _event("many corrected memory errors", "gpu", "unhealthy", "reset", RESET),
+    94: _event("memory error, contained to the program that ran", "instance", "unhealthy", "process", RESTART),
+    95: _event("memory error, not contained", "gpu", "unhealthy", "reset", RESET),
+    109: _event("context switch timeout", "process", "note", "process", PROGRAM),
+    110: _event("security fault", "gpu", "unhealthy", "reboot", "switch the node off and on; then have NVIDIA's help"),
+    119: _event("the GPU's system processor does not answer", "gpu", "unhealthy", "reset", RESET),
+    120: _event("the GPU's system processor failed", "gpu", "unhealthy", "reset", RESET),
+    121: _event("error on the link to the CPU", "link", "unhealthy", "reset", RESET),
+    136: _event("link training failed", "link", "unhealthy", "reset", LINKS),
+    137: _event("a peer's memory access over NVLink was refused", "instance", "unhealthy", "process", RESTART),
+    140: _event("memory errors that could not be recovered", "gpu", "unhealthy", "reset", RESET),
+    143: _event("the GPU could not be initialized", "gpu", "unhealthy", "reset", RESET),
+    **dict.fromkeys(range(144, 151), _event("NVLink error", "link", "unhealthy", "reset", LINKS)),
+    154: _event("another recovery action; the look decides", "gpu", "note", "nothing", NOTHING),
+    155: _event("NVLink: an error of its software", "link", "unhealthy", "reset", LINKS),
+    156: _event("a resource was retired; it takes a reset to take effect", "gpu", "unhealthy", "reset", RESET),
+    157: _event("a resource could not be retired", "gpu", "unhealthy", "reset", RESET),
+    158: _event("fatal timeout", "gpu", "unhealthy", "reset", RESET),
+}
+# fmt: on
+
+CATALOGUE = {**_SHOWN, **_EVENTS, **{f"xid-{number}": entry for number, entry in _XIDS.items()}}
+
+UNLISTED = _event("an XID that the catalogue does not list", "instance", "unhealthy", "reset", DRIVER)
+"""An XID without a row."""
+
+UNKNOWN = _look("a fault that the catalogue does not list", "instance", "unhealthy", "nothing", DRIVER)
+"""Any other code, as a machine file may have it."""
+
+BLIND = ("gpu-lost", "gpu-missing", "gpu-hang", "gpu-crash", "reset-required", "query-failed")
+"""While a look shows one of these, it cannot show that anything else is over."""
+
+PENDING = ("remap-pending", "pages-pending", "nvlink-down")
+"""What no device is well again with, though it may be served while nothing worse is wrong."""
+
+UNASKED = ("gpu-hang", "gpu-crash")
+"""What a look goes on to show because it dares not ask: only a probe can tell that it is over."""
+
+RENEWING = ("gpu-lost", "gpu-missing", "reset-required", "recovery-reset", "recovery-reboot", "recovery-drain")
+"""What only a reset (or a reboot) takes away: when a look ceases to show it, the GPU has had one."""

@@ -1,0 +1,229 @@
+"""Views of the records: how each device stands, whether it may be given out, and what is worth saying about it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from gpuplane.core.health import course, records
+from gpuplane.core.health.course import Terms
+from gpuplane.core.view import view
+from gpuplane.model.config import Asked, Config
+from gpuplane.model.health import Diagnosis, Finding, Health, Record
+from gpuplane.model.machine import Fault, Gpu, MigDevice
+from gpuplane.model.snapshot import Ledger, Snapshot
+from gpuplane.model.views import News
+
+ENDS = {
+    "nothing": "it is over once it is no longer seen",
+    "process": "the end of the program that it befell",
+    "reset": "a reset of the GPU, or gpuplane health restore",
+    "reboot": "a reboot, or gpuplane health restore",
+    "time": "time without another",
+    "operator": "gpuplane health restore",
+}
+"""What ends a fault, for people."""
+
+ALL = "all"
+"""The word for every device in a Node's annotation."""
+
+
+def terms(snapshot: Snapshot, now: float) -> Terms:
+    """What records are judged by now."""
+    driver, allocations = snapshot.conditions.get("driver"), snapshot.allocations
+    answers = driver is None or driver.standing == "ok"
+    return Terms(
+        settings=snapshot.config.settings,
+        holders=None if allocations is None else records.holders(allocations),
+        now=now,
+        probes=answers and not released(snapshot),
+    )
+
+
+def released(snapshot: Snapshot) -> str:
+    """Why the driver has to be let go of now: an operator's word here, or on our Node object; "" if it need not."""
+    release = snapshot.ledger.release
+    return release.why if release is not None else asked(snapshot).release
+
+
+def asked(snapshot: Snapshot) -> Asked:
+    """What our Node object asks for.
+
+    Before the API server's first word what it said last holds: a restart must not open the driver amid its upgrade.
+    """
+    return snapshot.config.asked or snapshot.ledger.asked or Asked()
+
+
+def told(faults: Iterable[Fault]) -> str:
+    """Faults in words; "" for none."""
+    return "; ".join(f"{fault.code}: {fault.message}" for fault in faults)
+
+
+def trouble(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> str:
+    """Why a GPU, or a MIG device of it, must not be given out now, for an operator to read; "" if it may."""
+    reasons = []
+    if away := released(snapshot):
+        reasons.append(f"the driver is let go of: {away}")
+    by, health = terms(snapshot, 0.0), snapshot.ledger.health or Health()
+    for key in (records.NODE, gpu.uuid, *([device.uuid] if device else [])):
+        record = health.devices.get(key)
+        if record is not None:
+            reasons += _reasons(record, by)
+    if why := drain(snapshot, gpu, device):
+        reasons.append(f"drained: {why}")
+    return "; ".join(reasons)
+
+
+def _reasons(record: Record, by: Terms) -> Iterator[str]:
+    for each in record.findings:
+        if _decides(each, by):
+            yield f"{each.code}: {each.message}"
+    if record.probing is not None and record.probing.failed:
+        yield f"the recovery probe failed: {record.probing.failed}"
+
+
+def _decides(finding: Finding, by: Terms) -> bool:
+    return finding.standing and by.entry(finding.code).severity == "unhealthy"
+
+
+def drain(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> str:
+    """Why a person does not want it given out: by the command line or by our Node object; "" if none does."""
+    health, wanted = snapshot.ledger.health or Health(), asked(snapshot).drains
+    for key in (gpu.uuid, *([device.uuid] if device else [])):
+        record = health.devices.get(key)
+        if record is not None and record.drain is not None:
+            return record.drain.why
+    names = {ALL, *names_of(gpu), *(names_of(gpu, device) if device else ())}
+    return next((why for name, why in wanted.items() if name in names), "")
+
+
+def names_of(gpu: Gpu, device: MigDevice | None = None) -> tuple[str, ...]:
+    """How people may name a device."""
+    if device is not None:
+        return device.uuid, f"{gpu.index}:{device.slot}"
+    return tuple(name for name in (gpu.uuid, str(gpu.index), gpu.pci) if name)
+
+
+def find(snapshot: Snapshot, name: str) -> str | None:
+    """The UUID of the device that a person names; None for nobody's name. One that is away is known by its UUID."""
+    for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
+        if name in names_of(gpu):
+            return gpu.uuid or None
+        for device in gpu.mig.devices if gpu.mig else ():
+            if name in names_of(gpu, device):
+                return device.uuid
+    health = snapshot.ledger.health
+    return name if name and health is not None and name in health.devices else None
+
+
+def probes(snapshot: Snapshot) -> Mapping[str, float]:
+    """The probes that are wished for: the UUID of a GPU → when."""
+    health, homes = snapshot.ledger.health or Health(), dict[str, str]()
+    for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
+        homes |= {device.uuid: gpu.uuid for device in (gpu.mig.devices if gpu.mig else ())}
+    wanted: dict[str, float] = {}
+    for key, record in health.devices.items():
+        if record.probing is not None and record.probing.asked is not None:
+            gpu_uuid = homes.get(key, key)
+            wanted[gpu_uuid] = max(record.probing.asked, wanted.get(gpu_uuid, 0.0))
+    return wanted
+
+
+def diagnoses(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
+    """The node where something is wrong with it, each device in the driver's order, and those that are away."""
+    return _diagnoses(
+        Snapshot(
+            machine=snapshot.machine,
+            config=Config(settings=snapshot.config.settings, asked=asked(snapshot)),
+            ledger=Ledger(health=snapshot.ledger.health),
+        )
+    )
+
+
+@view
+def _diagnoses(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
+    health, by = snapshot.ledger.health or Health(), terms(snapshot, 0.0)
+    found = []
+    node = health.devices.get(records.NODE)
+    if node is not None:
+        found.append(_diagnose(records.NODE, "", node, by, ""))
+    seen = {records.NODE}
+    for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
+        if not gpu.uuid:
+            continue
+        seen.add(gpu.uuid)
+        own = health.devices.get(gpu.uuid, Record())
+        found.append(_diagnose(gpu.uuid, str(gpu.index), own, by, drain(snapshot, gpu)))
+        for device in gpu.mig.devices if gpu.mig else ():
+            seen.add(device.uuid)
+            part = health.devices.get(device.uuid, Record())
+            why = drain(snapshot, gpu, device)
+            found.append(_diagnose(device.uuid, f"{gpu.index}:{device.slot}", part, by, why))
+    for key, record in health.devices.items():
+        if key not in seen and (record.findings or record.drain):
+            found.append(_diagnose(key, "", record, by, record.drain.why if record.drain else ""))
+    return tuple(found)
+
+
+def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> Diagnosis:
+    grave = [each for each in record.findings if _decides(each, by)]
+    minor = [each for each in record.findings if each not in grave and by.entry(each.code).severity != "note"]
+    slight = [each for each in minor if each.standing]
+    suspect = [each for each in minor if not each.standing and by.entry(each.code).severity == "unhealthy"]
+    plain = Diagnosis(device=key, index=index, state="healthy", counts=record.counts)
+    if drained and not grave:
+        return plain.but(
+            state="drained",
+            reason=drained,
+            ends=_drain_ends(record),
+            since=None,
+            advice="have its pods end, then mend it",
+        )
+    for state, findings in (("unhealthy", grave), ("suspect", suspect), ("degraded", slight)):
+        if findings:
+            first = findings[0]
+            judged, probing = by.entry(first.code), record.probing
+            failed = [f"the recovery probe failed: {probing.failed}"] if grave and probing and probing.failed else []
+            reasons = [f"{each.code}: {each.message}" for each in findings]
+            probed = state == "unhealthy" and course.ready(record, by) is not None
+            return plain.but(
+                state="probing" if probed else state,
+                since=min(each.since for each in findings),
+                code=first.code,
+                reason="; ".join([*reasons, *failed, *([f"drained: {drained}"] if drained else [])]),
+                ends=ENDS[judged.ends],
+                advice=judged.advice,
+            )
+    return plain
+
+
+def _drain_ends(record: Record) -> str:
+    if record.drain is None:
+        return "the annotation of our Node object"
+    return "gpuplane health restore" + (", or its time" if record.drain.until is not None else "")
+
+
+def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
+    """What is worth saying of two snapshots that follow each other, and is not said by what kubelet is told."""
+    old = {each.device: each for each in diagnoses(before)}
+    for each in diagnoses(after):
+        last = old.pop(each.device, Diagnosis(device=each.device, index="", state="healthy"))
+        about = each.device or "node"
+        if (last.state, last.code) != (each.state, each.code) and not (_listed(each) or _listed(last)):
+            level = "info" if each.state == "healthy" else "warning"
+            was = f", was {last.state}" if each.state == "healthy" else ""
+            yield News(level=level, about=about, text=f"{each.state}{was}{': ' * bool(each.reason)}{each.reason}")
+        for code, count in each.counts.items():
+            again = count > 1 or terms(after, 0.0).entry(code).severity == "note"
+            if count != last.counts.get(code, 0) and count & (count - 1) == 0 and again:
+                title = terms(after, 0.0).entry(code).title
+                yield News(level="info", about=about, text=f"{code}: {title} ({_times(count)})")
+    for device, last in old.items():
+        if last.state != "healthy":
+            yield News(level="info", about=device or "node", text="no longer there; what was known is forgotten")
+
+
+def _listed(diagnosis: Diagnosis) -> bool:
+    """Whether what kubelet is told says it."""
+    return bool(diagnosis.device) and diagnosis.state in ("unhealthy", "probing", "drained")
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times so far"

@@ -1,0 +1,253 @@
+"""The records of a node's devices: what each fact does to them.
+
+A fault belongs to the node, to a GPU or to a MIG device, and to nothing else: what ails a GPU ails its MIG devices and
+shares because views say so, not because it is written down for each.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from gpuplane.core.health import course
+from gpuplane.core.health.catalogue import BLIND, PENDING, RENEWING
+from gpuplane.core.health.course import Terms
+from gpuplane.core.resources.sharing import base
+from gpuplane.model.facts import Drained, Happened, Probed
+from gpuplane.model.health import Finding, Health, Record
+from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
+from gpuplane.model.snapshot import Allocation
+
+NODE = ""
+"""The key of the node's own record: what befalls every GPU of it."""
+
+LOADED = "driver-loaded"
+"""The code of what the kernel log says when the driver is loaded: every GPU begins anew."""
+
+
+def looked(health: Health, before: Machine | None, machine: Machine, counted: bool, terms: Terms) -> Health:
+    """The records after a look: `machine` is what to believe in after it, `counted` whether it counted the GPUs."""
+    known = _keys(before)
+    devices = dict(health.devices)
+    news = before is not None and not any(fault.code == "not-looked" for fault in before.faults)
+    node = devices.get(NODE, Record())
+    reloaded = any(each.code == "driver-not-loaded" and each.last is None for each in node.findings)
+    node = course.show(node, _told(machine.faults), terms, news=news, blind=False)
+    devices[NODE] = node.but(findings=tuple(each for each in node.findings if each.last is None))
+    if not counted:
+        return _kept(health, devices)
+    for gpu in machine.gpus or ():
+        if gpu.uuid:
+            record = devices.get(gpu.uuid, Record())
+            record = record.but(renewed=terms.now) if reloaded else record
+            devices[gpu.uuid] = _look(record, gpu, terms, news=gpu.uuid in known)
+        blind = _blind(gpu.faults)
+        for device in gpu.mig.devices if gpu.mig else ():
+            record = devices.get(device.uuid, Record())
+            told = _told(device.faults)
+            if told or device.uuid in devices:
+                blind = blind or _blind(device.faults)
+                record = course.show(record, told, terms, news=device.uuid in known, blind=blind)
+                devices[device.uuid] = record.but(away=False, pci=gpu.pci)
+    there, places = _keys(machine), {gpu.pci for gpu in machine.gpus or () if gpu.uuid}
+    for key in devices.keys() - there - {NODE}:
+        if key.startswith("MIG-"):
+            devices[key] = Record(drain=devices[key].drain, away=True)  # made again it has the same UUID, and is new
+        elif devices[key].pci in places:
+            del devices[key]  # another card is in its place
+        else:
+            devices[key] = devices[key].but(away=True)
+    return _kept(health, devices)
+
+
+def _look(record: Record, gpu: Gpu, terms: Terms, *, news: bool) -> Record:
+    """The record of a GPU that a look tells of."""
+    now, faults, blind = terms.now, _told(gpu.faults), _blind(gpu.faults)
+    lanes, whole = sum(link.lanes for link in gpu.links), not blind and not (gpu.mig and gpu.mig.enabled)
+    if whole and lanes < record.lanes:
+        faults.setdefault("nvlink-down", _lanes(lanes, record.lanes))
+    absent = [each for each in record.findings if each.code in RENEWING and not each.event and each.last is None]
+    fewer = None not in (gpu.uncorrected, record.uncorrected) and (gpu.uncorrected or 0) < (record.uncorrected or 0)
+    if not blind and (record.away or fewer or any(each.code not in faults for each in absent)):
+        record = record.but(renewed=now)
+    record = course.show(record, faults, terms, news=news, blind=blind)
+    if grown := _grown(record, gpu):
+        event = Finding(code="ecc-uncorrectable", message=grown, since=now, last=now, event=True)
+        record = course.happen(record, event, terms)
+    return record.but(
+        away=False,
+        pci=gpu.pci or record.pci,
+        uncorrected=record.uncorrected if gpu.uncorrected is None or blind else gpu.uncorrected,
+        lanes=max(lanes, record.lanes) if whole else record.lanes,
+    )
+
+
+def _grown(record: Record, gpu: Gpu) -> str:
+    if gpu.uncorrected is None or record.uncorrected is None or gpu.uncorrected <= record.uncorrected:
+        return ""
+    return f"{gpu.uncorrected - record.uncorrected} more uncorrectable memory errors"
+
+
+def _lanes(lanes: int, most: int) -> str:
+    return f"{lanes} of {most} NVLinks are active"
+
+
+def _blind(faults: Iterable[Fault]) -> bool:
+    return any(fault.code in BLIND for fault in faults)
+
+
+def _told(faults: Iterable[Fault]) -> dict[str, str]:
+    """code → message; several of one code in one message."""
+    told: dict[str, str] = {}
+    for fault in faults:
+        told[fault.code] = f"{told[fault.code]}; {fault.message}" if fault.code in told else fault.message
+    return told
+
+
+def _keys(machine: Machine | None) -> set[str]:
+    gpus = (machine.gpus if machine else None) or ()
+    inside = (device.uuid for gpu in gpus if gpu.mig for device in gpu.mig.devices)
+    return {key for key in (*(gpu.uuid for gpu in gpus), *inside) if key}
+
+
+def _kept(health: Health, devices: Mapping[str, Record]) -> Health:
+    """The records that say anything."""
+    kept = {key: record for key, record in sorted(devices.items()) if record.but(away=False) != Record()}
+    return health if kept == health.devices else health.but(devices=kept)
+
+
+def happened(
+    health: Health, event: Happened, machine: Machine | None, allocations: Iterable[Allocation] | None, terms: Terms
+) -> Health:
+    """The records after an event. One of the kernel log counts once, however often it is read."""
+    if event.log is not None:
+        if event.log <= health.log:
+            return health
+        health = health.but(log=event.log)
+    if event.code == LOADED:
+        renewed = {key: each.but(renewed=max(each.renewed, event.at)) for key, each in health.devices.items()}
+        return _kept(health, renewed)
+    devices = dict(health.devices)
+    for key, unit in _befallen(event, machine, terms):
+        finding = Finding(
+            code=event.code,
+            message=event.message or terms.entry(event.code).title,
+            since=event.at,
+            last=event.at,
+            event=True,
+            pids=event.pids,
+            holders=() if event.pids else _holders(unit, allocations or ()),
+        )
+        devices[key] = course.happen(devices.get(key, Record()), finding, terms)
+    return _kept(health, devices)
+
+
+def _befallen(event: Happened, machine: Machine | None, terms: Terms) -> Iterator[tuple[str, set[str]]]:
+    """(key, the units that belong to it) of what an event is about: MIG devices, or the whole GPU."""
+    gpu = next((each for each in (machine.gpus if machine else None) or () if event.gpu in (each.uuid, each.pci)), None)
+    if gpu is None or not gpu.uuid:
+        return
+    inside = gpu.mig.devices if gpu.mig and gpu.mig.enabled else ()
+    if terms.entry(event.code).scope in ("process", "instance"):
+        named = [device for device in inside if _names(event, device)]
+        if named:
+            yield from ((device.uuid, {device.uuid}) for device in named)
+            return
+    yield gpu.uuid, {gpu.uuid, *(device.uuid for device in inside)}
+
+
+def _names(event: Happened, device: MigDevice) -> bool:
+    """An event names a GPU instance, and perhaps one compute instance of it."""
+    return event.gpu_instance == device.gpu_instance and event.compute_instance in (None, device.compute_instance)
+
+
+def _holders(units: set[str], allocations: Iterable[Allocation]) -> tuple[str, ...]:
+    return tuple(sorted(holders(each for each in allocations if not units.isdisjoint(map(base, each.devices)))))
+
+
+def holders(allocations: Iterable[Allocation]) -> frozenset[str]:
+    """Who holds them: "namespace/pod/container"."""
+    return frozenset(f"{each.pod}/{each.container}" for each in allocations if each.pod)
+
+
+def probed(health: Health, fact: Probed, terms: Terms) -> tuple[Health, bool]:
+    """The records after a probe, and whether it found something well: then it is the newest look at that GPU."""
+    devices, well = dict(health.devices), False
+    parts = {device.uuid: device.faults for device in fact.gpu.mig.devices} if fact.gpu.mig else {}
+    for key, faults in {fact.gpu.uuid: (), **parts}.items():
+        record = devices.get(key)
+        if record is None or record.probing is None or record.probing.asked != fact.asked:
+            continue
+        problem = _problem(devices.get(fact.gpu.uuid, Record()), fact, (*fact.gpu.faults, *faults), terms)
+        problem = problem or _running(record, fact.pids)
+        devices[key] = course.fail(record, problem, terms) if problem else course.heal(record, terms)
+        well |= not problem
+    return _kept(health, devices), well
+
+
+def _problem(record: Record, fact: Probed, faults: Iterable[Fault], terms: Terms) -> str:
+    """Why a device is not well by what a probe saw; "" if it is."""
+    for fault in faults:
+        severity = terms.entry(fault.code).severity
+        if severity == "unhealthy" or (severity == "degraded" and fault.code in PENDING):
+            return f"{fault.code}: {fault.message}"
+    lanes = sum(link.lanes for link in fact.gpu.links)
+    whole = not (fact.gpu.mig and fact.gpu.mig.enabled)
+    if whole and lanes < record.lanes and terms.entry("nvlink-down").severity != "note":
+        return f"nvlink-down: {_lanes(lanes, record.lanes)}"
+    return _grown(record, fact.gpu)
+
+
+def _running(record: Record, pids: Iterable[int]) -> str:
+    still = sorted(set(course.befallen(record)) & set(pids))
+    return f"process {', '.join(map(str, still))}, which it befell, still runs on it" if still else ""
+
+
+def drained(health: Health, fact: Drained, terms: Terms) -> Health:
+    """The records after a person's word about a device."""
+    record = health.devices.get(fact.device, Record())
+    record = record.but(drain=fact.drain)
+    if fact.drain is None:
+        record = record.but(excused=terms.now, lanes=0, flaps=0)
+        record = record.but(probing=None)
+    return _kept(health, {**health.devices, fact.device: record})
+
+
+def settled(health: Health, terms: Terms) -> Health:
+    """The records as time has made them."""
+    devices = {
+        key: record if key == NODE or record == Record() else course.settle(record, terms)
+        for key, record in health.devices.items()
+    }
+    node = devices.get(NODE)
+    if node is not None:
+        devices[NODE] = course.settle(node, terms.but(probes=False))
+    return _kept(health, devices)
+
+
+def due(health: Health, terms: Terms) -> float | None:
+    """When time alone changes a record next, or None."""
+    times = (
+        at
+        for key, record in health.devices.items()
+        for at in course.due(record, terms.but(probes=terms.probes and key != NODE))
+    )
+    return min(times, default=None)
+
+
+def rebooted(health: Health, wall: float, now: float) -> Health:
+    """The records as a reboot leaves them, at `wall` seconds since 1970 and `now` of the new boot.
+
+    Drains go on by the clock on the wall. A fault is forgotten once it is known that no person has to end it; counts,
+    and what was learnt of the machine, were of the boot before.
+    """
+
+    def carried(record: Record) -> Record:
+        drain = record.drain
+        if drain is not None and drain.wall is not None:
+            drain = drain.but(until=now + drain.wall - wall)
+        old = tuple(
+            each.but(since=0.0, last=0.0, rebooted=True, pids=(), holders=())
+            for each in record.findings
+            if each.standing
+        )
+        return Record(drain=drain, findings=old, pci=record.pci)
+
+    return _kept(Health(), {key: carried(record) for key, record in health.devices.items() if key != NODE})

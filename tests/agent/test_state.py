@@ -60,11 +60,13 @@ async def test_what_is_stored_is_loaded(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_reboot_ends_a_release_and_keeps_the_config_name(tmp_path: Path) -> None:
-    """Times of another boot mean nothing in this one."""
+async def test_a_reboot_ends_a_release_and_keeps_the_config_name_and_drains(tmp_path: Path) -> None:
+    """Times of another boot mean nothing in this one, and its kernel log begins anew."""
     await store(FULL, tmp_path)
 
-    assert state.load(tmp_path, "next")[0] == Ledger(boot_id="next", config_name="a100", homes=FULL.homes)
+    assert state.load(tmp_path, "next")[0] == Ledger(
+        boot_id="next", config_name="a100", homes=FULL.homes, health=FULL.health.but(log=-1) if FULL.health else None
+    )
     assert carry(FULL, "boot", 0.0, 0.0) is FULL
 
 

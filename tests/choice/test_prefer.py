@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from gpuplane.core.choice.prefer import prefer
 from gpuplane.core.resources.offer import offer
+from gpuplane.core.step import step
 from gpuplane.model.config import AllocationPolicy, Config, Replication, Settings, Sharing
+from gpuplane.model.facts import Looked
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Snapshot
 
@@ -22,7 +24,8 @@ def node(numa: Iterable[int | None], lost: Iterable[int] = ()) -> Snapshot:
         Gpu(index=i, uuid=f"GPU-{i}", model="T4", numa=each, faults=fault if i in lost else ())
         for i, each in enumerate(numa)
     )
-    return Snapshot(machine=Machine(gpus=gpus), config=Config(settings=Settings()), allocations=())
+    unseen = Snapshot(config=Config(settings=Settings()), allocations=())
+    return step(unseen, Looked(Machine(gpus=gpus)), 0.0)
 
 
 def advice(snapshot: Snapshot, free: Iterable[int], size: int, required: Iterable[int] = ()) -> list[int]:

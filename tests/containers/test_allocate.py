@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.containers.allocate import allocate, edits
+from gpuplane.core.step import step
 from gpuplane.model.config import Config, ListStrategy, Naming, Replication, Settings, Sharing
+from gpuplane.model.facts import Looked
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.views import Edits, Mount, Node, Refused, Unit
@@ -23,7 +25,7 @@ A, B, C = (Gpu(index=i, uuid=f"GPU-{name}", model="T4", nodes=(f"/dev/nvidia{i}"
 def node(*gpus: Gpu, nodes: Iterable[str] = (), held: tuple[Allocation, ...] = (), **settings: Any) -> Snapshot:
     """A node that offers these GPUs."""
     machine = Machine(gpus=gpus or (A, B, C), nodes=tuple(nodes))
-    return Snapshot(machine=machine, config=Config(settings=Settings(**settings)), allocations=held)
+    return step(Snapshot(config=Config(settings=Settings(**settings)), allocations=held), Looked(machine), 0.0)
 
 
 def allocated(*ids: str, nodes: Iterable[str] = (), **settings: Any) -> Edits:

@@ -17,6 +17,7 @@ from gpuplane.model.facts import (
     Listed,
     Looked,
     NodeAsked,
+    Probed,
     ReleaseWished,
     Remembered,
     Stood,
@@ -105,7 +106,8 @@ def test_a_gpu_that_is_counted_no_more_is_gone() -> None:
 
 def test_a_silent_driver_is_served_for_a_while_and_then_lost() -> None:
     """The last look stays in force until the driver has been silent for too long; its word heals everything."""
-    silent = step(READY, Stood("driver", Condition("failing", "silent in nvmlInit")), 100.0)
+    hang = Machine(faults=(Fault("driver-hang", "silent in nvmlInit"),))
+    silent = step(READY, Looked(hang), 100.0)
     at = due(silent)
 
     assert at is not None
@@ -113,7 +115,7 @@ def test_a_silent_driver_is_served_for_a_while_and_then_lost() -> None:
     lost = step(silent, Tick(), at)
     assert all("silent in nvmlInit" in trouble for trouble in troubles(lost).values())
     assert due(lost) is None
-    assert not any(troubles(step(lost, Stood("driver", Condition("ok")), at + 1)).values())
+    assert not any(troubles(step(lost, Looked(Machine(gpus=(A, B))), at + 1)).values())
 
 
 def test_the_since_of_a_condition_is_when_its_standing_began() -> None:
@@ -149,18 +151,20 @@ def test_what_was_let_go_of_is_not_believed_before_it_has_been_looked_at() -> No
     away = after(
         ReleaseWished(Release(until=160.0, why="reset")), Stood("driver", Condition("waiting", LET_GO)), start=READY
     )
-    over = step(away, Tick(), 160.0)
+    over = step(step(away, Tick(), 160.0), Stood("driver", Condition("ok")), 161.0)
 
     assert all("has not been looked at since" in trouble for trouble in troubles(over).values())
-    assert set(troubles(step(over, Stood("driver", Condition("ok")), 161.0)).values()) == {""}
+    assert set(troubles(step(over, Looked(Machine(gpus=(A, B))), 161.0)).values()) == {""}
 
 
 def test_a_driver_that_fails_after_it_was_let_go_of_gets_no_patience() -> None:
-    """There is no look to be patient with: its GPUs are lost at once."""
+    """There is no look to be patient with: its GPUs are lost at once, and stay so until there is one."""
     away = after(Stood("driver", Condition("waiting", LET_GO)), start=READY)
-    failing = step(away, Stood("driver", Condition("failing", "silent in nvmlInit")), 161.0)
+    failing = step(away, Looked(Machine(faults=(Fault("driver-hang", "silent in nvmlInit"),))), 161.0)
 
-    assert all("does not answer" in trouble for trouble in troubles(failing).values())
+    assert all("silent in nvmlInit" in trouble and "not-looked" in trouble for trouble in troubles(failing).values())
+    crashing = step(failing, Looked(Machine(faults=(Fault("driver-crash", "SIGSEGV"),))), 162.0)
+    assert all("not-looked" in trouble for trouble in troubles(crashing).values())
 
 
 def test_what_our_node_asked_last_holds_until_its_next_word() -> None:
@@ -216,14 +220,18 @@ def test_a_restart_remembers() -> None:
 
 
 def test_news_is_said_once_and_names_the_device() -> None:
-    """A fault makes one line, its end another, and a look that repeats it none."""
+    """A fault makes one line, the recovery another, and a look that repeats it none."""
     faulty = after(Looked(Machine(gpus=(A, B.but(faults=(LOST,))))), start=READY)
 
     assert [(n.level, n.about, n.text) for n in news(READY, faulty)] == [
         ("warning", "GPU-b", "not available as nvidia.com/gpu: gpu-lost: fell off the bus")
     ]
     assert list(news(faulty, faulty.but(generation=99))) == []
-    assert [n.text for n in news(faulty, READY)] == ["available again as nvidia.com/gpu"]
+    mended = step(faulty, Looked(Machine(gpus=(A, B))), 200.0)
+    assert list(news(faulty, mended)) == []
+    asked = step(mended, Tick(), 205.0)
+    well = step(asked, Probed(205.0, B), 206.0)
+    assert [n.text for n in news(asked, well)] == ["available again as nvidia.com/gpu"]
 
 
 def test_a_snapshot_survives_its_encoding() -> None:

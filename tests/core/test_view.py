@@ -4,7 +4,7 @@ from gpuplane.core.resources.offer import known, offer
 from gpuplane.core.step import news, step
 from gpuplane.core.view import view
 from gpuplane.model.config import Config, Settings
-from gpuplane.model.facts import Granted, Stood
+from gpuplane.model.facts import Granted, Looked, Stood
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 
@@ -12,7 +12,7 @@ GPU = "nvidia.com/gpu"
 
 
 def node(*gpus: Gpu, held: tuple[Allocation, ...] = ()) -> Snapshot:
-    return Snapshot(machine=Machine(gpus=gpus), config=Config(settings=Settings()), allocations=held)
+    return step(Snapshot(config=Config(settings=Settings()), allocations=held), Looked(Machine(gpus=gpus)), 0.0)
 
 
 GPUS = (Gpu(index=0, uuid="GPU-a", model="T4"), Gpu(index=1, uuid="GPU-b", model="T4"))

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from gpuplane.agent.node import Node, boottime
+from gpuplane.core.health.diagnose import probes
 from gpuplane.core.resources.offer import offer
 from gpuplane.kubelet import podresources, registration
 from gpuplane.kubelet.podresources import allocations
 from gpuplane.kubelet.registration import plugins
 from gpuplane.model.config import Naming, Replication, Settings, Sharing
-from gpuplane.model.facts import Configured, Looked
+from gpuplane.model.facts import Configured, Looked, Probed
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
@@ -27,12 +28,17 @@ from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
 GPU = "nvidia.com/gpu"
 GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}", model=("A100", "T4")[i % 2], numa=i // 2) for i in range(4))
 LOST = Fault(code="gpu-lost", message="fell off the bus")
+AWAY = Fault(code="driver-not-loaded", message="the driver was unloaded")
+CALM = 0.1  # seconds of that clock: a GPU that is mended shall be given out again soon
 SETTINGS = (
-    Settings(),
-    Settings(gpus=(Naming(pattern="*", name="nvidia.com/other"),)),
-    Settings(gpus=(Naming(pattern="T4", name="nvidia.com/t4"), Naming(pattern="*", name=GPU))),
-    Settings(sharing=Sharing(resources=(Replication(name=GPU, replicas=2),))),
-    Settings(sharing=Sharing(resources=(Replication(name=GPU, replicas=3, rename="nvidia.com/gpu.shared"),))),
+    Settings(probe_period=CALM),
+    Settings(probe_period=CALM, gpus=(Naming(pattern="*", name="nvidia.com/other"),)),
+    Settings(probe_period=CALM, gpus=(Naming(pattern="T4", name="nvidia.com/t4"), Naming(pattern="*", name=GPU))),
+    Settings(probe_period=CALM, sharing=Sharing(resources=(Replication(name=GPU, replicas=2),))),
+    Settings(
+        probe_period=CALM,
+        sharing=Sharing(resources=(Replication(name=GPU, replicas=3, rename="nvidia.com/gpu.shared"),)),
+    ),
 )
 FAST = 20.0  # the node's clock runs so much faster than ours: ten seconds that kubelet may take become half a one
 
@@ -92,7 +98,8 @@ class World:
         self.gpus[index] = GPUS[index] if self.random.random() < 0.7 else GPUS[index].but(faults=(LOST,))
         gone = self.random.randrange(len(GPUS)) if self.random.random() < 0.1 else None
         look = Machine(gpus=tuple(gpu for gpu in self.gpus if gpu.index != gone))
-        self.node.tell(Looked(Machine(faults=(LOST,)) if self.random.random() < 0.05 else look))
+        away = Machine(faults=(AWAY,))
+        self.node.tell(Looked(away if self.random.random() < 0.05 else look))
 
     async def a_pod_comes(self) -> None:
         names = sorted(name for name, devices in self.kubelet.view().items() if "Healthy" in devices.values())
@@ -107,6 +114,13 @@ class World:
     async def a_pod_goes(self) -> None:
         if self.kubelet.pods:
             await self.kubelet.end(self.random.choice(sorted(self.kubelet.pods)))
+
+    async def probe(self) -> None:
+        """What a driver does for as long as it is there: it answers the probes that are wished for."""
+        async for snapshot in self.node.changes():
+            for uuid, asked in probes(snapshot).items():
+                gpu = next((gpu for gpu in self.gpus if gpu.uuid == uuid), Gpu(-1, uuid, faults=(LOST,)))
+                self.node.tell(Probed(asked, gpu))
 
     def given_once(self) -> None:
         """No GPU is held under two names or in two layouts at once, and a whole one by one pod only."""
@@ -165,8 +179,10 @@ async def live(root: Path, seed: int, steps: int) -> None:
     world = World(root, seed)
     async with world.kubelet:
         world.node.tell(Looked(Machine(gpus=GPUS)))
-        world.node.tell(Configured(Settings()))
+        world.node.tell(Configured(SETTINGS[0]))
         running = [
+            asyncio.create_task(world.node.tick()),
+            asyncio.create_task(world.probe()),
             asyncio.create_task(allocations(world.node, root)),
             asyncio.create_task(plugins(world.node, root / "device-plugins", (0.005, 0.05))),
         ]

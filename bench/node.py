@@ -4,17 +4,15 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import psutil
 
+from bench.rig import EIGHT, GPU, SIXTEEN, Driven, described, driven, running
 from bench.row import Measure, Row
 from gpuplane.agent.node import Node
-from gpuplane.hardware.machinefile import read
-from gpuplane.hardware.profiles import find
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub
 from gpuplane.kubelet.registration import plugins
@@ -25,32 +23,11 @@ from gpuplane.model.snapshot import Snapshot
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Kubelet
-from tests.driver.standin import StandIn, build
 
-GPU = "nvidia.com/gpu"
-EIGHT, SIXTEEN = "dgx-a100", "big-16"
 SHARES = 64
 SHARED = f"version: v1\nsharing: {{timeSlicing: {{resources: [{{name: {GPU}, replicas: {SHARES}}}]}}}}\n"
 STARTS, CALLS, CHANGES, IDLE = 10, 2000, 50, 20.0
 STATUS = ("--metrics-address", "127.0.0.1:0")
-
-
-@asynccontextmanager
-async def running(
-    profile: str, count: int, *more: object, config: str = "version: v1\n"
-) -> AsyncIterator[tuple[Kubelet, Agent, float]]:
-    """A kubelet, an agent on it that has registered so many devices, and the seconds from its start to that."""
-    with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
-        root = Path(directory)
-        (root / "config.yaml").write_text(config)
-        async with Kubelet(root / "k") as kubelet:
-            began = time.perf_counter()
-            async with Agent(
-                "--machine", profile, "--config", root / "config.yaml", "--kubelet-root", root / "k",
-                "--state-dir", root / "s", *more,
-            ) as agent:  # fmt: skip
-                await kubelet.until_capacity(GPU, count, count, deadline=30)
-                yield kubelet, agent, time.perf_counter() - began
 
 
 async def start() -> list[Row]:
@@ -125,27 +102,19 @@ async def standing() -> list[Row]:
     ]
 
 
-async def driven() -> list[Row]:
+async def on_a_driver() -> list[Row]:
     """memory, CPU and answers with the driver's library (its stand-in) and the API client"""
-    machine = read(find(EIGHT).read_bytes(), EIGHT)
-    with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
-        folder = Path(directory)
-        driver = StandIn(folder, build(folder))
-        driver.describe(machine)
-        (folder / "usr").mkdir()
-        (folder / "usr/lib64").symlink_to(driver.folder)
+    with driven() as rig:
         async with ApiServer() as server:
             server.put("/api/v1/nodes/n1", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
-            (folder / "kubeconfig").write_text(server.kubeconfig())
-            more = (
-                "--driver-root-ctr-path", folder, "--host-root", driver.root,
-                "--node-name", "n1", "--kubeconfig", folder / "kubeconfig", *STATUS,
-            )  # fmt: skip
+            kubeconfig = rig.folder / "kubeconfig"
+            kubeconfig.write_text(server.kubeconfig())
+            more = (*rig.flags, "--node-name", "n1", "--kubeconfig", kubeconfig, *STATUS)
             async with running("nvml", 8, *more) as (kubelet, agent, _):
                 await asyncio.sleep(3)
                 memory, parts = footprint(agent.process.pid)
                 cpu = await idle(agent.process.pid)
-                hung = await _while_hung(kubelet, agent, driver, machine)
+                hung = await _while_hung(kubelet, agent, rig)
     return [
         Row("memory, 8 GPUs, idle, driver library (stand-in) and API client too", memory, 75, "MB", parts),
         Row("CPU, 8 GPUs, idle, driver library (stand-in) polled each second", cpu, 0.5, "%", f"over {IDLE:g} s"),
@@ -153,11 +122,11 @@ async def driven() -> list[Row]:
     ]
 
 
-async def _while_hung(kubelet: Kubelet, agent: Agent, driver: StandIn, machine: MachineFile) -> Row:
+async def _while_hung(kubelet: Kubelet, agent: Agent, rig: Driven) -> Row:
     """Allocate while the driver's library hangs, over the same before; the streams stay open and healthy."""
     ids = sorted(kubelet.view()[GPU])
     _, before, _ = await asyncio.to_thread(_latencies, kubelet, ids, ids[:2])
-    driver.describe(machine.but(failures=(Failure(effect="hang"),)))
+    rig.driver.describe(rig.described.but(failures=(Failure(effect="hang"),)))
     await agent.until_says("driver: failing", deadline=30)
     _, after, _ = await asyncio.to_thread(_latencies, kubelet, ids, ids[:2])
     assert kubelet.capacity(GPU) == (8, 8)
@@ -190,7 +159,7 @@ async def change() -> list[Row]:
     shared = Settings(sharing=Sharing(resources=(Replication(name=GPU, replicas=SHARES),)))
     rows = []
     for profile, settings, count, budget in ((EIGHT, Settings(), 8, 100), (SIXTEEN, shared, 16 * SHARES, 20)):
-        times = await _changes(read(find(profile).read_bytes(), profile), settings, count)
+        times = await _changes(described(profile), settings, count)
         how = f"median of {CHANGES}, max {max(times) * 1e3:.1f} ms; step, views, encoding, socket, kubelet's books"
         what = f"a look is told until kubelet has the list, {count} ids"
         rows.append(Row(what, statistics.median(times) * 1e3, budget, "ms", how))
@@ -222,4 +191,4 @@ async def _changes(machine: MachineFile, settings: Settings, count: int) -> list
     return times
 
 
-MEASURES: tuple[Measure, ...] = (start, answers, change, standing, driven)
+MEASURES: tuple[Measure, ...] = (start, answers, change, standing, on_a_driver)

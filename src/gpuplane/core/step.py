@@ -59,7 +59,7 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             machine = sight.replaced(snapshot.machine, gpu) if well else snapshot.machine
             return _with(snapshot.but(machine=machine), health)
         case Drained():
-            return _with(snapshot, records.drained(_health(snapshot), fact, terms(snapshot, now)))
+            return _with(snapshot, records.drained(_health(snapshot), fact, snapshot.machine, terms(snapshot, now)))
         case Stood(part, condition):
             snapshot = snapshot.but(conditions=_stand(snapshot, part, condition, now))
             away = part == "driver" and condition is not None and condition.reason == LET_GO

@@ -200,13 +200,13 @@ def _running(record: Record, pids: Iterable[int]) -> str:
     return f"process {', '.join(map(str, still))}, which it befell, still runs on it" if still else ""
 
 
-def drained(health: Health, fact: Drained, terms: Terms) -> Health:
-    """The records after a person's word about a device."""
-    record = health.devices.get(fact.device, Record())
-    record = record.but(drain=fact.drain)
+def drained(health: Health, fact: Drained, machine: Machine | None, terms: Terms) -> Health:
+    """The records after a person's word about a device. Whoever restores it takes the links that it has for all."""
+    record = health.devices.get(fact.device, Record()).but(drain=fact.drain)
     if fact.drain is None:
-        record = record.but(excused=terms.now, lanes=0, flaps=0)
-        record = record.but(probing=None)
+        record = record.but(excused=terms.now, lanes=0, flaps=0, probing=None)
+        gpu = next((gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid == fact.device), None)
+        record = record if gpu is None else _look(record, gpu, terms, news=True)
     return _kept(health, {**health.devices, fact.device: record})
 
 
@@ -241,8 +241,8 @@ def rebooted(health: Health, wall: float, now: float) -> Health:
 
     def carried(record: Record) -> Record:
         drain = record.drain
-        if drain is not None and drain.wall is not None:
-            drain = drain.but(until=now + drain.wall - wall)
+        if drain is not None:
+            drain = drain.but(since=None, until=None if drain.wall is None else now + drain.wall - wall)
         old = tuple(
             each.but(since=0.0, last=0.0, rebooted=True, pids=(), holders=())
             for each in record.findings

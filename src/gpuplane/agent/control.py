@@ -74,8 +74,9 @@ async def answer(node: Node, line: bytes) -> Answer:
         case DrainDevice(_, name, seconds, why):
             if (seconds is not None and not 0 < seconds <= LONGEST_DRAIN) or not why.strip():
                 return Answer(error="a drain needs a reason, and a time of at most ten years if any")
-            until = (None, None) if seconds is None else (node.now() + seconds, time.time() + seconds)
-            return await _about(node, name, Drain(clip(why), *until))
+            now = node.now()
+            until, wall = (None, None) if seconds is None else (now + seconds, time.time() + seconds)
+            return await _about(node, name, Drain(why=clip(why), until=until, wall=wall, since=now))
         case RestoreDevice(_, name):
             return await _about(node, name, None)
 

@@ -73,6 +73,7 @@ class Drain(Value):
     why: str
     until: float | None = None
     wall: float | None = None
+    since: float | None = None  # when it was said; None: in an earlier boot
 
 
 class Probing(Value):
@@ -114,7 +115,8 @@ class Diagnosis(Value):
     device: str  # UUID; "" for the node
     index: str  # "0", "0:1"; "" for the node and for a device that is away
     state: State
-    since: float | None = None
+    since: float | None = None  # None: healthy, or nobody knows
+    until: float | None = None  # when time alone ends it, if nothing comes between; None: it does not
     code: str = ""  # of the fault that decides
     reason: str = ""
     ends: str = ""

@@ -1,12 +1,12 @@
 """Views of the records: how each device stands, whether it may be given out, and what is worth saying about it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from gpuplane.core.health import course, records
 from gpuplane.core.health.course import Terms
 from gpuplane.core.view import view
 from gpuplane.model.config import Asked, Config
-from gpuplane.model.health import Diagnosis, Finding, Health, Record
+from gpuplane.model.health import Diagnosis, Finding, Health, Record, State
 from gpuplane.model.machine import Fault, Gpu, MigDevice
 from gpuplane.model.snapshot import Ledger, Snapshot
 from gpuplane.model.views import News
@@ -23,6 +23,9 @@ ENDS = {
 
 ALL = "all"
 """The word for every device in a Node's annotation."""
+
+BY_BADNESS: tuple[State, ...] = ("healthy", "degraded", "suspect", "drained", "probing", "unhealthy")
+"""The states, the worst last."""
 
 
 def terms(snapshot: Snapshot, now: float) -> Terms:
@@ -85,13 +88,15 @@ def _decides(finding: Finding, by: Terms) -> bool:
 
 def drain(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> str:
     """Why a person does not want it given out: by the command line or by our Node object; "" if none does."""
-    health, wanted = snapshot.ledger.health or Health(), asked(snapshot).drains
-    for key in (gpu.uuid, *([device.uuid] if device else [])):
-        record = health.devices.get(key)
-        if record is not None and record.drain is not None:
-            return record.drain.why
-    names = {ALL, *names_of(gpu), *(names_of(gpu, device) if device else ())}
-    return next((why for name, why in wanted.items() if name in names), "")
+    whole = _drain(snapshot, gpu.uuid, (ALL, *names_of(gpu)))
+    return whole or (_drain(snapshot, device.uuid, names_of(gpu, device)) if device else "")
+
+
+def _drain(snapshot: Snapshot, key: str, names: Collection[str]) -> str:
+    record = (snapshot.ledger.health or Health()).devices.get(key)
+    if record is not None and record.drain is not None:
+        return record.drain.why
+    return next((why for name, why in asked(snapshot).drains.items() if name in names), "")
 
 
 def names_of(gpu: Gpu, device: MigDevice | None = None) -> tuple[str, ...]:
@@ -127,7 +132,10 @@ def probes(snapshot: Snapshot) -> Mapping[str, float]:
 
 
 def diagnoses(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
-    """The node where something is wrong with it, each device in the driver's order, and those that are away."""
+    """The node where something is wrong with it, each device in the driver's order, and those that are away.
+
+    Each by what is its own: what ails the node is not said again of each GPU, see `overall`.
+    """
     return _diagnoses(
         Snapshot(
             machine=snapshot.machine,
@@ -154,12 +162,34 @@ def _diagnoses(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
         for device in gpu.mig.devices if gpu.mig else ():
             seen.add(device.uuid)
             part = health.devices.get(device.uuid, Record())
-            why = drain(snapshot, gpu, device)
+            why = _drain(snapshot, device.uuid, names_of(gpu, device))
             found.append(_diagnose(device.uuid, f"{gpu.index}:{device.slot}", part, by, why))
     for key, record in health.devices.items():
         if key not in seen and (record.findings or record.drain):
             found.append(_diagnose(key, "", record, by, record.drain.why if record.drain else ""))
     return tuple(found)
+
+
+def overall(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
+    """The diagnoses as they concern whoever wants a device: what ails the node ails its GPUs, and what ails a GPU its
+    MIG devices. Such a one names where to look, and has no end and no advice of its own."""
+    own = diagnoses(snapshot)
+    wholes = {each.index: each for each in own if each.index or each.device == records.NODE}
+    return tuple(_within(each, wholes) for each in own)
+
+
+def _within(part: Diagnosis, wholes: Mapping[str, Diagnosis]) -> Diagnosis:
+    over = (wholes.get(index) for index in ("", part.index.partition(":")[0]))
+    worst = max((each for each in over if each is not None), key=_badness, default=part)
+    if part.device == records.NODE or _badness(worst) <= _badness(part):
+        return part
+    whole = f"GPU {worst.index}" if worst.index else "the node"
+    reason = f"as {whole}: {worst.code or worst.reason}"
+    return worst.but(device=part.device, index=part.index, reason=reason, ends="", advice="", counts=part.counts)
+
+
+def _badness(diagnosis: Diagnosis) -> int:
+    return BY_BADNESS.index(diagnosis.state)
 
 
 def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> Diagnosis:
@@ -173,7 +203,8 @@ def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> 
             state="drained",
             reason=drained,
             ends=_drain_ends(record),
-            since=None,
+            since=record.drain.since if record.drain else None,
+            until=record.drain.until if record.drain else None,
             advice="have its pods end, then mend it",
         )
     for state, findings in (("unhealthy", grave), ("suspect", suspect), ("degraded", slight)):
@@ -185,7 +216,8 @@ def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> 
             probed = state == "unhealthy" and course.ready(record, by) is not None
             return plain.but(
                 state="probing" if probed else state,
-                since=min(each.since for each in findings),
+                since=None if any(each.rebooted for each in findings) else min(each.since for each in findings),
+                until=first.last + judged.lasts if judged.ends == "time" and first.last is not None else None,
                 code=first.code,
                 reason="; ".join([*reasons, *failed, *([f"drained: {drained}"] if drained else [])]),
                 ends=ENDS[judged.ends],

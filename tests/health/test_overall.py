@@ -1,0 +1,103 @@
+"""How devices stand, for people: each by its own record, and overall by what it is a part of."""
+
+from gpuplane.core.health.diagnose import diagnoses, drain, overall
+from gpuplane.core.health.records import rebooted
+from gpuplane.core.step import step
+from gpuplane.model.config import Asked, Settings
+from gpuplane.model.facts import Configured, Drained, Fact, Happened, Looked, NodeAsked
+from gpuplane.model.health import Drain, Health, Ruling
+from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.snapshot import Snapshot
+
+PARTS = tuple(
+    MigDevice(uuid=f"MIG-{slot}", profile="1g.10gb", gpu_instance=7 + slot, compute_instance=0, slot=slot)
+    for slot in (0, 1)
+)
+GPUS = (Gpu(index=0, uuid="GPU-0"), Gpu(index=1, uuid="GPU-1", mig=Mig(enabled=True, devices=PARTS)))
+
+
+def after(*facts: Fact) -> Snapshot:
+    """The node after these facts, one a second."""
+    snapshot = Snapshot()
+    for now, fact in enumerate((Configured(Settings()), Looked(Machine(gpus=GPUS)), *facts)):
+        snapshot = step(snapshot, fact, float(now))
+    return snapshot
+
+
+def states(snapshot: Snapshot) -> dict[str, str]:
+    """index → how it stands overall; "" is the node."""
+    return {each.index: each.state for each in overall(snapshot)}
+
+
+def test_what_ails_the_node_ails_its_gpus() -> None:
+    """And what is worse of a GPU's own is told of it alone."""
+    missing = Machine(gpus=None, faults=(Fault("driver-missing", "no libnvidia-ml.so.1"),))
+    snapshot = after(Looked(missing))
+
+    assert states(snapshot) == {
+        "": "unhealthy",
+        "0": "unhealthy",
+        "1": "unhealthy",
+        "1:0": "unhealthy",
+        "1:1": "unhealthy",
+    }
+    assert [each.reason for each in overall(snapshot)][1:] == ["as the node: driver-missing"] * 4
+    assert {each.state for each in diagnoses(snapshot) if each.device} == {"healthy"}
+
+
+def test_what_ails_a_gpu_ails_its_mig_devices_and_no_other_gpu() -> None:
+    snapshot = after(Happened(code="xid-79", gpu="GPU-1", message="", at=2.0))
+
+    assert states(snapshot) == {"0": "healthy", "1": "unhealthy", "1:0": "unhealthy", "1:1": "unhealthy"}
+    [part] = [each for each in overall(snapshot) if each.index == "1:1"]
+    assert (part.device, part.since, part.reason, part.ends, part.advice) == (
+        "MIG-1", 2.0, "as GPU 1: xid-79", "", "",
+    )  # fmt: skip
+
+
+def test_what_ails_a_mig_device_leaves_its_siblings() -> None:
+    snapshot = after(Happened(code="xid-94", gpu="GPU-1", message="", at=2.0, gpu_instance=8))
+
+    assert states(snapshot) == {"0": "healthy", "1": "healthy", "1:0": "healthy", "1:1": "probing"}
+
+
+def test_a_drain_has_a_beginning_and_an_end() -> None:
+    """Of a GPU it is its MIG devices' as well; what ends it is said at the GPU."""
+    snapshot = after(Drained("GPU-1", Drain(why="fan", since=2.0, until=62.0, wall=1062.0)))
+    _, gpu, part, _ = overall(snapshot)
+
+    assert (gpu.state, gpu.since, gpu.until, gpu.reason) == ("drained", 2.0, 62.0, "fan")
+    assert gpu.ends == "gpuplane health restore, or its time"
+    assert (part.state, part.reason, part.ends) == ("drained", "as GPU 1: fan", "")
+    assert drain(snapshot, GPUS[1], PARTS[0]) == "fan"
+
+
+def test_a_drain_of_our_node_object_says_so() -> None:
+    """It has no beginning that we know."""
+    snapshot = after(NodeAsked(Asked(drains={"1:0": "noisy"})))
+
+    assert states(snapshot) == {"0": "healthy", "1": "healthy", "1:0": "drained", "1:1": "healthy"}
+    [part] = [each for each in overall(snapshot) if each.index == "1:0"]
+    assert (part.since, part.ends) == (None, "the annotation of our Node object")
+
+
+def test_what_is_of_an_earlier_boot_has_no_beginning() -> None:
+    """Its times counted from that boot. A drain ends when it was to, by the clock on the wall."""
+    snapshot = after(
+        Happened(code="dram-retirement-failed", gpu="GPU-0", message="", at=2.0),
+        Drained("GPU-1", Drain(why="fan", since=3.0, until=63.0, wall=1063.0)),
+    )
+    health = rebooted(snapshot.ledger.health or Health(), wall=1013.0, now=5.0)
+    gpu, other, *_ = overall(snapshot.but(ledger=snapshot.ledger.but(health=health)))
+
+    assert (gpu.state, gpu.code, gpu.since) == ("unhealthy", "dram-retirement-failed", None)
+    assert (other.state, other.since, other.until) == ("drained", None, 55.0)
+
+
+def test_a_fault_that_time_ends_says_when() -> None:
+    snapshot = after(
+        Configured(Settings(faults={"xid-62": Ruling(severity="degraded", ends="time", lasts=30.0)})),
+        Happened(code="xid-62", gpu="GPU-0", message="", at=3.0),
+    )
+
+    assert (overall(snapshot)[0].state, overall(snapshot)[0].until) == ("degraded", 33.0)

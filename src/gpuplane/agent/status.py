@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from gpuplane.core.metrics import metrics
@@ -160,15 +160,18 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
+FAMILIES = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+
+
 class _Pages:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        for gauge in metrics(self.snapshot):
-            labels = list(dict.fromkeys(name for names, _ in gauge.series for name in names))
-            family = GaugeMetricFamily(gauge.name, gauge.help, labels=labels)
-            for names, value in gauge.series:
+        for metric in metrics(self.snapshot):
+            labels = list(dict.fromkeys(name for names, _ in metric.series for name in names))
+            family = FAMILIES[metric.kind](metric.name, metric.help, labels=labels)
+            for names, value in metric.series:
                 family.add_metric([names[label] for label in labels], value)
             yield family
 

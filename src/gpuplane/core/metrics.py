@@ -3,17 +3,28 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from gpuplane.core.health import diagnose
+from gpuplane.core.health.judge import entry
 from gpuplane.core.readiness import unready
 from gpuplane.core.resources.offer import offer
+from gpuplane.model.health import Diagnosis, Health, Record
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import Gauge
+from gpuplane.model.views import Metric
 
 Samples = Iterator[tuple[Mapping[str, str], float]]
 
 
-def metrics(snapshot: Snapshot) -> tuple[Gauge, ...]:
-    """Every gauge, with all its series."""
-    return tuple(Gauge(name=name, help=text, series=tuple(derive(snapshot))) for name, (text, derive) in GAUGES.items())
+def metrics(snapshot: Snapshot) -> tuple[Metric, ...]:
+    """Every metric, with all its series. One whose name ends with _total is a counter."""
+    return tuple(
+        Metric(
+            name=name,
+            kind="counter" if name.endswith("_total") else "gauge",
+            help=text,
+            series=tuple(derive(snapshot)),
+        )
+        for name, (text, derive) in METRICS.items()
+    )
 
 
 def _ready(snapshot: Snapshot) -> Samples:
@@ -55,11 +66,37 @@ def _held(snapshot: Snapshot) -> Samples:
         yield {"resource": resource.name}, counts[resource.name]
 
 
+def _health(snapshot: Snapshot) -> Samples:
+    for each in diagnose.overall(snapshot):
+        yield {"device": _device(each), "index": each.index, "state": each.state}, 1
+
+
+def _faults(snapshot: Snapshot) -> Samples:
+    for each in diagnose.diagnoses(snapshot):
+        for code in sorted({finding.code for finding in _record(snapshot, each).findings if finding.standing}):
+            severity = entry(code, snapshot.config.settings).severity
+            yield {"device": _device(each), "code": code, "severity": severity}, 1
+
+
+def _events(snapshot: Snapshot) -> Samples:
+    for each in diagnose.diagnoses(snapshot):
+        for code, count in each.counts.items():
+            yield {"device": _device(each), "code": code}, count
+
+
+def _device(diagnosis: Diagnosis) -> str:
+    return diagnosis.device or "node"
+
+
+def _record(snapshot: Snapshot, diagnosis: Diagnosis) -> Record:
+    return (snapshot.ledger.health or Health()).devices.get(diagnosis.device, Record())
+
+
 def _generation(snapshot: Snapshot) -> Samples:
     yield {}, snapshot.generation
 
 
-GAUGES = {
+METRICS = {
     "gpuplane_ready": ("1 while kubelet reads every resource, or the reason for having none is known", _ready),
     "gpuplane_gpus": ("GPUs that the driver counts; no series while it cannot", _gpus),
     "gpuplane_devices": ("Devices told to kubelet", _devices),
@@ -67,5 +104,8 @@ GAUGES = {
     "gpuplane_unit_left": ("1 for each GPU or MIG device that is offered under no name", _left),
     "gpuplane_waiting": ("1 while nothing may be advertised, with the reason", _waiting),
     "gpuplane_condition": ("1 for the standing of each part", _conditions),
+    "gpuplane_device_health": ("1 for the state that each device is in", _health),
+    "gpuplane_fault": ("1 for each fault that stands", _faults),
+    "gpuplane_fault_events_total": ("How often each thing has befallen a device in this boot", _events),
     "gpuplane_generation": ("How often the picture of the node has changed", _generation),
 }

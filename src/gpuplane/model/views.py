@@ -1,6 +1,7 @@
 """What views return: what Kubernetes sees, derived from one snapshot."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from gpuplane.model.value import Value
 
@@ -88,10 +89,11 @@ class News(Value):
     text: str
 
 
-class Gauge(Value):
-    """One metric: its series are (labels, value)."""
+class Metric(Value):
+    """One metric: its series are (labels, value). A counter only grows, until the agent's memory of a boot ends."""
 
     name: str
+    kind: Literal["gauge", "counter"]
     help: str
     series: tuple[tuple[Mapping[str, str], float], ...] = ()
 

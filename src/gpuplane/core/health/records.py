@@ -60,7 +60,7 @@ def looked(health: Health, before: Machine | None, machine: Machine, counted: bo
 def _look(record: Record, gpu: Gpu, terms: Terms, *, news: bool) -> Record:
     """The record of a GPU that a look tells of."""
     now, faults, blind = terms.now, _told(gpu.faults), _blind(gpu.faults)
-    lanes, whole = sum(link.lanes for link in gpu.links), not blind and not (gpu.mig and gpu.mig.enabled)
+    lanes, whole = sum(link.lanes for link in gpu.links), not blind and not _parted(gpu)
     if whole and lanes < record.lanes:
         faults.setdefault("nvlink-down", _lanes(lanes, record.lanes))
     absent = [each for each in record.findings if each.code in RENEWING and not each.event and each.last is None]
@@ -80,9 +80,14 @@ def _look(record: Record, gpu: Gpu, terms: Terms, *, news: bool) -> Record:
 
 
 def _grown(record: Record, gpu: Gpu) -> str:
+    """What the count of memory errors says; in MIG mode nothing, for only an XID tells which instance it was."""
     if gpu.uncorrected is None or record.uncorrected is None or gpu.uncorrected <= record.uncorrected:
         return ""
-    return f"{gpu.uncorrected - record.uncorrected} more uncorrectable memory errors"
+    return "" if _parted(gpu) else f"{gpu.uncorrected - record.uncorrected} more uncorrectable memory errors"
+
+
+def _parted(gpu: Gpu) -> bool:
+    return gpu.mig is not None and gpu.mig.enabled
 
 
 def _lanes(lanes: int, most: int) -> str:
@@ -144,7 +149,7 @@ def _befallen(event: Happened, machine: Machine | None, terms: Terms) -> Iterato
     gpu = next((each for each in (machine.gpus if machine else None) or () if event.gpu in (each.uuid, each.pci)), None)
     if gpu is None or not gpu.uuid:
         return
-    inside = gpu.mig.devices if gpu.mig and gpu.mig.enabled else ()
+    inside = gpu.mig.devices if gpu.mig is not None and _parted(gpu) else ()
     if terms.entry(event.code).scope in ("process", "instance"):
         named = [device for device in inside if _names(event, device)]
         if named:
@@ -189,8 +194,7 @@ def _problem(record: Record, fact: Probed, faults: Iterable[Fault], terms: Terms
         if severity == "unhealthy" or (severity == "degraded" and fault.code in PENDING):
             return f"{fault.code}: {fault.message}"
     lanes = sum(link.lanes for link in fact.gpu.links)
-    whole = not (fact.gpu.mig and fact.gpu.mig.enabled)
-    if whole and lanes < record.lanes and terms.entry("nvlink-down").severity != "note":
+    if not _parted(fact.gpu) and lanes < record.lanes and terms.entry("nvlink-down").severity != "note":
         return f"nvlink-down: {_lanes(lanes, record.lanes)}"
     return _grown(record, fact.gpu)
 

@@ -1,0 +1,43 @@
+"""Counts of uncorrectable memory errors: what their growth says, and of whom."""
+
+from gpuplane.core.health.diagnose import diagnoses
+from gpuplane.core.step import step
+from gpuplane.model.config import Settings
+from gpuplane.model.facts import Configured, Listed, Looked
+from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
+from gpuplane.model.snapshot import Snapshot
+
+WHOLE = Gpu(index=0, uuid="GPU-a", pci="0000:01:00.0", uncorrected=4)
+PARTED = WHOLE.but(mig=Mig(enabled=True, devices=(MigDevice(uuid="MIG-1", profile="1g.5gb", gpu_instance=1),)))
+
+
+def states(*looks: Gpu) -> dict[str, str]:
+    """How the devices stand after these looks at one GPU, a second apart."""
+    snapshot = Snapshot()
+    for fact in (Configured(Settings()), Listed((), 0.0)):
+        snapshot = step(snapshot, fact, 0.0)
+    for now, gpu in enumerate(looks):
+        snapshot = step(snapshot, Looked(Machine(gpus=(gpu,))), float(now))
+    return {each.device: each.state for each in diagnoses(snapshot) if each.device}
+
+
+def test_errors_from_before_our_time_are_a_beginning_not_an_event() -> None:
+    """A count that is there when we come says nothing about now."""
+    assert states(WHOLE) == {"GPU-a": "healthy"}
+
+
+def test_more_errors_are_an_event() -> None:
+    """No XID is needed to notice them."""
+    assert states(WHOLE, WHOLE.but(uncorrected=5)) == {"GPU-a": "probing"}
+    assert states(WHOLE, WHOLE.but(uncorrected=None), WHOLE.but(uncorrected=5)) == {"GPU-a": "probing"}
+
+
+def test_a_gpu_in_mig_mode_does_not_fall_ill_as_a_whole_for_errors_of_one_instance() -> None:
+    """The count is the GPU's; which instance it was only an XID tells."""
+    assert states(PARTED, PARTED.but(uncorrected=5)) == {"GPU-a": "healthy", "MIG-1": "healthy"}
+
+
+def test_a_count_that_went_back_is_a_reset() -> None:
+    """Volatile counts begin anew with a reset: what follows is measured from there."""
+    assert states(WHOLE, WHOLE.but(uncorrected=0)) == {"GPU-a": "healthy"}
+    assert states(WHOLE, WHOLE.but(uncorrected=0), WHOLE.but(uncorrected=1)) == {"GPU-a": "probing"}

@@ -18,6 +18,7 @@ from gpuplane.agent.restart import keep
 from gpuplane.apiserver.node import CONFIG, watch_node
 from gpuplane.core.health.diagnose import probes, released
 from gpuplane.hardware import Hardware
+from gpuplane.host.kernellog import watch_kernel_log
 from gpuplane.host.state import boot_id, keep_stored, load, locked
 from gpuplane.kubelet.podresources import allocations
 from gpuplane.kubelet.registration import plugins
@@ -43,6 +44,7 @@ class Options(Value):
     node_label: str = CONFIG  # which names a configuration
     kubeconfig: Path | None = None
     metrics: tuple[str, int] | None = None  # host and port; None: no listening
+    kernel_log: Path | None = None  # as /dev/kmsg; None: not read
 
 
 async def run(options: Options, hardware: Hardware) -> None:
@@ -97,6 +99,8 @@ def _parts(node: Node, options: Options, hardware: Hardware, remembers: bool) ->
         "release": lambda: _let_go(node, hardware),
         "probes": lambda: _probe(node, hardware),
     }
+    if (kernel_log := options.kernel_log) is not None:
+        parts["xids"] = lambda: watch_kernel_log(node, kernel_log)
     if remembers:
         parts["store"] = lambda: keep_stored(node, options.state_dir)
     if options.node_name:

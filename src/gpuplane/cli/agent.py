@@ -69,6 +69,11 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--host-root", type=Path, default=Path("/"), metavar="DIR", help="where /sys, /proc and /dev are; default /"
     )
+    own.add_argument(
+        "--kernel-log", metavar="FILE",
+        help="where the driver's XIDs are read; empty: nowhere; default dev/kmsg under --host-root, of a described "
+             "machine none",
+    )  # fmt: skip
     own.add_argument("--log-format", choices=("text", "json"), default="text", help="of standard error; default text")
     own.add_argument("--config-name", metavar="NAME", help="which named configuration, without asking the API server")
     add_flags(parser.add_argument_group("as NVIDIA's device plugin; the command line comes before the environment")
@@ -101,7 +106,14 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
         node_label=said("node-label"),
         kubeconfig=Path(said("kubeconfig")) if said("kubeconfig") else None,
         metrics=_address(arguments.metrics_address),
+        kernel_log=_kernel_log(arguments.kernel_log, arguments.machine, arguments.host_root),
     )
+
+
+def _kernel_log(said: str | None, machine: str, host_root: Path) -> Path | None:
+    if said is None:
+        return host_root / "dev/kmsg" if machine == NVML else None
+    return Path(said) if said else None
 
 
 def _address(text: str) -> tuple[str, int] | None:

@@ -1,0 +1,65 @@
+"""What the driver writes into the kernel log: XIDs, and that it was loaded.
+
+The log is read as /dev/kmsg gives it (Documentation/ABI/testing/dev-kmsg), a record a line, with further lines that
+begin with a space:
+
+    4,1234,98765432,-;NVRM: Xid (PCI:0000:3b:00 GPU-I:01 GPU-CI:00): 13, pid=4711, name=python3, Graphics Exception …
+
+priority and facility, number, microseconds, flags; then what was said. It tells more than NVML does: what happened
+while nobody listened, and which process an XID befell. The driver's wording: `krcReportXid` in kernel_rc.c of NVIDIA's
+open kernel modules; old drivers leave out the `PCI:`, the name or the process.
+
+Only the kernel's own records (facility 0) count: anybody may have a log daemon repeat a line there.
+"""
+
+import re
+
+from gpuplane.core.health.records import LOADED
+from gpuplane.core.text import clip
+from gpuplane.model.facts import Happened
+
+RECORD = re.compile(rb"(\d{1,4}),(\d{1,19}),(\d{1,19}),[^;]*;NVRM: ([^\n]*)")
+XID = re.compile(
+    rb"Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?: GPU-I:(\d{1,5}))?(?: GPU-CI:(\d{1,5}))?\): "
+    rb"([1-9]\d{0,4})(?:, *(.*))?"
+)
+PID = re.compile(rb"pid='?(\d{1,10})\b")
+LOADING = b"loading NVIDIA UNIX"
+ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
+
+
+def happened(record: bytes, ahead: float, now: float) -> Happened | None:
+    """What a record tells; None where it tells of no GPU.
+
+    `ahead`: by how many seconds CLOCK_BOOTTIME, in which `now` is, is ahead of the log's clock.
+    """
+    found = RECORD.match(record)
+    if found is None or int(found[1]) >> 3:
+        return None
+    plain = Happened(
+        code=LOADED,
+        gpu="",
+        message=_readable(found[4]),
+        at=min(now, int(found[3]) / 1e6 + ahead),
+        log=int(found[2]),
+    )
+    if found[4].startswith(LOADING):
+        return plain
+    xid = XID.fullmatch(found[4])
+    if xid is None:
+        return None
+    pid = PID.match(xid[5] or b"")
+    return plain.but(
+        code=f"xid-{int(xid[4])}",
+        gpu=f"{xid[1].decode().lower()}.0",  # as sysfs writes it; a GPU is its device's first function
+        message=_readable(xid[5] or b""),
+        gpu_instance=None if xid[2] is None else int(xid[2]),
+        compute_instance=None if xid[3] is None else int(xid[3]),
+        pids=(int(pid[1]),) if pid and int(pid[1]) else (),
+    )
+
+
+def _readable(text: bytes) -> str:
+    r"""One line for people. The kernel writes as \x1b what it does not dare to print; nor do we."""
+    plain = ESCAPED.sub(lambda escaped: bytes([int(escaped[1], 16)]), text).decode(errors="replace")
+    return clip("".join(each if each.isprintable() else " " for each in plain))

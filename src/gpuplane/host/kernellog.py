@@ -1,0 +1,92 @@
+"""The kernel log, followed: /dev/kmsg, or a file or pipe that holds what it would give.
+
+It is read from its beginning each time, for it tells what happened while no agent ran; records that were judged before
+are known by their numbers. Nothing is read before a look has counted the GPUs: an XID names a PCI address, and only a
+look says whose it is.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+
+from gpuplane.core.health.kernellog import happened
+from gpuplane.model.facts import Stood
+from gpuplane.model.node import Node
+from gpuplane.model.snapshot import Condition, Snapshot
+
+PART = "kernel log"
+LOST = "what befalls GPUs while no agent runs is not known, nor which processes it befalls"
+LARGEST = 1 << 16
+"""Bytes of a record; the kernel's have 8 KiB at the most, and one that does not fit is refused."""
+TURN = 64
+"""Records that are read before others have their turn."""
+
+
+async def watch_kernel_log(node: Node, path: Path, every: float = 0.2, again: float = 10.0) -> None:
+    """Tell what befell GPUs, for ever. A log that cannot be read is tried again, `again` seconds later; one that cannot
+    wake us, because it is a plain file, is looked at `every` so many seconds."""
+    while not await node.until(_counted, 3600.0):
+        pass
+    while True:
+        try:
+            await _follow(node, path, every)
+        except OSError as error:
+            node.tell(Stood(PART, Condition(standing="waiting", reason=f"{path}: {error.strerror}: {LOST}")))
+        await asyncio.sleep(again)
+
+
+def _counted(snapshot: Snapshot) -> bool:
+    return snapshot.machine is not None and snapshot.machine.gpus is not None
+
+
+async def _follow(node: Node, path: Path, every: float) -> None:
+    ahead, rest, begun, waited = node.now() - time.monotonic(), b"", False, False
+    async with aclosing(_pieces(path, every)) as pieces:
+        async for piece in pieces:
+            if not begun:
+                begun = True
+                node.tell(Stood(PART, Condition(standing="ok", reason=str(path))))
+            *records, rest = (rest + piece).split(b"\n")
+            rest = rest if len(rest) < LARGEST else b""
+            for record in records:
+                event = happened(record, ahead, node.now())
+                if event is not None:
+                    # The log's clock is not kept right as the others are; what we waited for has happened just now.
+                    node.tell(event.but(at=node.now()) if waited else event)
+            waited = waited or not piece
+
+
+async def _pieces(path: Path, every: float) -> AsyncGenerator[bytes]:
+    """What the log holds and what comes to it; nothing (b"") whenever all of it has been read. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        turn = 0
+        while True:
+            turn += 1
+            if turn % TURN == 0:
+                await asyncio.sleep(0)
+            try:
+                piece = os.read(fd, LARGEST)
+            except BlockingIOError:
+                yield b""
+                await _until_readable(fd)
+            except BrokenPipeError:  # records were overwritten before we read them; the next read is of those after
+                continue
+            else:
+                yield piece
+                if not piece:
+                    await asyncio.sleep(every)
+    finally:
+        os.close(fd)
+
+
+async def _until_readable(fd: int) -> None:
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(fd, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(fd)

@@ -1,0 +1,322 @@
+"""What the driver writes into the kernel log, and how it is followed."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane.agent.node import Node
+from gpuplane.core.health.kernellog import happened
+from gpuplane.core.text import LONGEST
+from gpuplane.host.kernellog import watch_kernel_log
+from gpuplane.model.facts import Happened, Looked
+from gpuplane.model.health import Finding, Record
+from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.snapshot import Snapshot
+
+GONE = "GPU has fallen off the bus."
+
+
+def told(text: str, prefix: str = "4,7,5000000,-;NVRM: ") -> Happened | None:
+    """What a record tells whose clock is 2 s behind, read at 100 s."""
+    return happened(f"{prefix}{text}".encode(), 2.0, 100.0)
+
+
+def event(code: str, gpu: str = "0000:01:00.0", **more: object) -> Happened:
+    return Happened(**{"code": code, "gpu": gpu, "message": GONE, "at": 7.0, "log": 7, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"Xid (PCI:0000:01:00): 79, {GONE}", event("xid-79")),
+        (
+            f"Xid (PCI:0000:01:00): 79, pid=1234, name=python3, {GONE}",
+            event("xid-79", message=f"pid=1234, name=python3, {GONE}", pids=(1234,)),
+        ),
+        (
+            "Xid (PCI:0000:01:00): 43, pid='<unknown>', name=<unknown>, Ch 00000008",
+            event("xid-43", message="pid='<unknown>', name=<unknown>, Ch 00000008"),
+        ),
+        ("Xid (PCI:0000:01:00): 79, pid=1234, x", event("xid-79", message="pid=1234, x", pids=(1234,))),
+        ("Xid (PCI:0000:01:00): 8, pid=0, name=, x", event("xid-8", message="pid=0, name=, x")),
+        (
+            "Xid (PCI:0000:01:00): 13, pid=9, name=a, pid=7, GPU-I:03, x",
+            event("xid-13", message="pid=9, name=a, pid=7, GPU-I:03, x", pids=(9,)),
+        ),
+        (
+            "Xid (PCI:0000:3B:00 GPU-I:01 GPU-CI:02): 13, x",
+            event("xid-13", "0000:3b:00.0", message="x", gpu_instance=1, compute_instance=2),
+        ),
+        (
+            "Xid (PCI:10000:ff:1f GPU-I:10): 94, x",
+            event("xid-94", "10000:ff:1f.0", message="x", gpu_instance=10),
+        ),
+        ("Xid (0000:03:00): 14, Channel 00000001", event("xid-14", "0000:03:00.0", message="Channel 00000001")),
+        ("Xid (PCI:0000:01:00): 61", event("xid-61", message="")),
+        ("Xid (PCI:0000:01:00): 61, ", event("xid-61", message="")),
+        (
+            "loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (root@host)",
+            event(
+                "driver-loaded",
+                "",
+                message="loading NVIDIA UNIX Open Kernel Module for x86_64 580.95.05 Release Build (root@host)",
+            ),
+        ),
+        ("GPU 0000:01:00.0: GPU has fallen off the bus.", None),
+        ("Xid (PCI:0000:01:00): x79, x", None),
+        ("Xid (PCI:0000:01:00): 0, x", None),
+        ("Xid (PCI:0000:01:00): -1, x", None),
+        ("Xid (PCI:0000:01): 79, x", None),
+        ("Xid (PCI:0000:01:00", None),
+        ("", None),
+    ],
+)
+def test_what_the_driver_says_is_understood(text: str, expected: Happened | None) -> None:
+    """In all its wordings; the process that is named first is the one it befell, whatever its name is."""
+    assert told(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("prefix", "expected"),
+    [
+        ("4,7,5000000,-;NVRM: ", True),
+        ("3,7,5000000,-,caller=T1234;NVRM: ", True),
+        ("6,7,5000000,c;NVRM: ", True),
+        ("4,7,5000000;NVRM: ", False),  # no record of the kernel is without flags
+        ("12,7,5000000,-;NVRM: ", False),  # facility 1: a program wrote it
+        ("30,7,5000000,-;NVRM: ", False),  # facility 3: a daemon
+        ("4,7,5000000,-;kernel: NVRM: ", False),
+        (" NVRM: ", False),
+        ("NVRM: ", False),
+        ("", False),
+    ],
+)
+def test_only_the_kernel_is_believed(prefix: str, expected: bool) -> None:
+    """Any user of a machine can have a log daemon write a line there, and none can pretend to be the kernel."""
+    assert (told(f"Xid (PCI:0000:01:00): 79, {GONE}", prefix) is not None) == expected
+
+
+def test_a_record_is_its_first_line() -> None:
+    """The lines after it are the record's properties."""
+    record = b"4,7,5000000,-;NVRM: Xid (PCI:0000:01:00): 79, x\n SUBSYSTEM=pci\n DEVICE=+pci:0000:01:00.0\n"
+
+    assert happened(record, 2.0, 100.0) == event("xid-79", message="x")
+
+
+def test_nothing_happens_later_than_now() -> None:
+    """The kernel's clock may be ahead of the one that we count by."""
+    found = told(f"Xid (PCI:0000:01:00): 79, {GONE}", "4,7,99999999,-;NVRM: ")
+
+    assert found is not None
+    assert found.at == 100.0
+
+
+def test_a_message_is_for_people() -> None:
+    """One line that changes no terminal; what the kernel escaped is read again, as far as it can be shown."""
+    name = r"\x1b[31mp\xc3\xa4th\x5cx\x0aNVRM: Xid\x00 \xff" + "\u202e" + "y" * LONGEST
+    found = told(f"Xid (PCI:0000:01:00): 13, pid=1, name={name}, Graphics Exception")
+
+    assert found is not None
+    assert found.message.startswith("pid=1, name= [31mpäth\\x NVRM: Xid \N{REPLACEMENT CHARACTER} y")
+    assert found.message.isprintable()
+    assert len(found.message) == LONGEST
+
+
+PIECES = st.sampled_from(
+    ["4,7,50,-;", "NVRM: ", "Xid (", "PCI:", "0000:01:00", " GPU-I:", " GPU-CI:", "1", "): ", "79", ", ", "pid=", "\n"]
+)
+
+
+@given(st.binary() | st.lists(PIECES | st.text(max_size=3)).map(lambda parts: "".join(parts).encode(errors="replace")))
+def test_any_bytes_are_an_event_or_nothing(record: bytes) -> None:
+    """Nothing is raised, and what is told is sound."""
+    found = happened(record, 2.0, 100.0)
+
+    if found is not None:
+        assert found.message.isprintable()
+        assert found.at <= 100.0
+        assert all(0 < pid < 1 << 40 for pid in found.pids)
+
+
+# ---- followed
+
+MIG = Mig(enabled=True, devices=(MigDevice(uuid="MIG-a", profile="1g", gpu_instance=1),))
+MACHINE = Machine(
+    gpus=(
+        Gpu(index=0, uuid="GPU-a", pci="0000:01:00.0"),
+        Gpu(index=1, uuid="GPU-b", pci="0000:02:00.0", mig=MIG),
+    )
+)
+
+
+def xid(seq: int, number: int = 79, gpu: int = 1, inside: str = "") -> str:
+    """A record about a GPU: 1 is GPU-a, 2 is GPU-b."""
+    return f"4,{seq},{seq}000000,-;NVRM: Xid (PCI:0000:{gpu:02}:00{inside}): {number}, x\n SUBSYSTEM=pci\n"
+
+
+@asynccontextmanager
+async def following(path: Path, node: Node, again: float = 0.01) -> AsyncIterator[None]:
+    task = asyncio.create_task(watch_kernel_log(node, path, 0.01, again))
+    try:
+        yield
+        assert not task.done()
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def seen() -> Node:
+    """A node whose GPUs were counted."""
+    node = Node(Snapshot())
+    node.tell(Looked(MACHINE))
+    return node
+
+
+def record(node: Node, device: str) -> Record:
+    health = node.snapshot.ledger.health
+    return health.devices.get(device, Record()) if health else Record()
+
+
+def findings(node: Node, device: str) -> list[Finding]:
+    return list(record(node, device).findings)
+
+
+async def until(node: Node, ready: Callable[[], bool]) -> None:
+    assert await node.until(lambda _: ready(), 20), (node.snapshot.ledger.health, node.snapshot.conditions)
+
+
+def standing(node: Node) -> tuple[str, str]:
+    found = node.snapshot.conditions.get("kernel log")
+    return (found.standing, found.reason) if found else ("", "")
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+async def test_what_is_in_the_log_and_what_comes_is_told(tmp_path: Path) -> None:
+    """Of the GPU, or of the MIG device in which it happened; a record that comes in pieces is one record."""
+    log, node = tmp_path / "kmsg", seen()
+    log.write_text("6,1,1,-;Linux version 6.12\n" + xid(2))
+    async with following(log, node):
+        await until(node, lambda: bool(findings(node, "GPU-a")))
+        assert standing(node) == ("ok", str(log))
+        part = xid(3, 94, 2, " GPU-I:01 GPU-CI:00")
+        append(log, part[:40])
+        append(log, part[40:])
+        await until(node, lambda: bool(findings(node, "MIG-a")))
+        assert [each.code for each in findings(node, "MIG-a")] == ["xid-94"]
+        assert not findings(node, "GPU-b")
+
+
+async def test_what_was_judged_is_not_judged_again(tmp_path: Path) -> None:
+    """The log is read from its beginning after a restart of whatever part; each record counts once."""
+    log, node = tmp_path / "kmsg", seen()
+    log.write_text(xid(2))
+    async with following(log, node):
+        await until(node, lambda: bool(findings(node, "GPU-a")))
+    append(log, xid(3, 48))
+    async with following(log, node):
+        await until(node, lambda: len(findings(node, "GPU-a")) == 2)
+    assert dict(record(node, "GPU-a").counts) == {"xid-48": 1, "xid-79": 1}
+
+
+async def test_nothing_is_read_before_the_gpus_are_counted(tmp_path: Path) -> None:
+    """What is read of a GPU that is not known is lost: the log waits, and a look that counts nothing is not enough."""
+    log, node = tmp_path / "kmsg", Node(Snapshot())
+    os.mkfifo(log)
+    async with following(log, node):
+        node.tell(Looked(Machine(faults=(Fault("driver-not-loaded", "no kernel driver"),))))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        with pytest.raises(OSError, match="No such device"):  # nobody has opened it
+            os.open(log, os.O_WRONLY | os.O_NONBLOCK)
+        node.tell(Looked(MACHINE))
+        await until(node, lambda: standing(node)[0] == "ok")
+        append(log, xid(1))
+        await until(node, lambda: bool(findings(node, "GPU-a")))
+
+
+async def test_a_pipe_wakes_us(tmp_path: Path) -> None:
+    """As the device does; writers may come and go."""
+    log, node = tmp_path / "kmsg", seen()
+    os.mkfifo(log)
+    async with following(log, node):
+        await until(node, lambda: standing(node)[0] == "ok")
+        for seq, code in ((1, 79), (2, 48), (3, 95)):
+            append(log, xid(seq, code))
+            await until(node, lambda seq=seq: len(findings(node, "GPU-a")) == seq)  # type: ignore[misc]
+        with log.open("w", buffering=1) as writer:
+            for seq, code in ((4, 62), (5, 61)):
+                writer.write(xid(seq, code))
+                await until(node, lambda seq=seq: len(findings(node, "GPU-a")) == seq)  # type: ignore[misc]
+
+
+async def test_when_it_happened(tmp_path: Path) -> None:
+    """What was in the log: by the log's clock. What we waited for: now, for that clock is not kept right."""
+    log, node = tmp_path / "kmsg", Node(Snapshot(), now=lambda: 5e8)
+    node.tell(Looked(MACHINE))
+    log.write_text(xid(3))
+    async with following(log, node):
+        await until(node, lambda: bool(findings(node, "GPU-a")))
+        assert findings(node, "GPU-a")[0].since < 5e8
+        append(log, xid(4, gpu=2))
+        await until(node, lambda: bool(findings(node, "GPU-b")))
+        assert findings(node, "GPU-b")[0].since == 5e8
+
+
+async def test_a_log_that_cannot_be_read_is_said_and_tried_again(tmp_path: Path) -> None:
+    """With what cannot be known then. It takes nothing else away."""
+    log, node = tmp_path / "kmsg", seen()
+    async with following(log, node):
+        await until(node, lambda: standing(node)[0] == "waiting")
+        assert standing(node)[1].startswith(f"{log}: No such file or directory: what befalls GPUs while no agent runs")
+        log.mkdir()
+        await until(node, lambda: "Is a directory" in standing(node)[1])
+        log.rmdir()
+        log.write_text(xid(1))
+        await until(node, lambda: bool(findings(node, "GPU-a")))
+        assert standing(node) == ("ok", str(log))
+
+
+async def test_records_that_were_overwritten_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says EPIPE, once, and goes on with the oldest that it still has."""
+    log, node, read, lost = tmp_path / "kmsg", seen(), os.read, [True]
+    log.write_text(xid(5))
+
+    def overwritten(fd: int, size: int) -> bytes:
+        if lost:
+            lost.clear()
+            raise BrokenPipeError
+        return read(fd, size)
+
+    monkeypatch.setattr(os, "read", overwritten)
+    async with following(log, node):
+        await until(node, lambda: bool(findings(node, "GPU-a")))
+        assert not lost
+
+
+async def test_a_line_without_end_is_given_up(tmp_path: Path) -> None:
+    """It costs no memory, and what comes after it is read."""
+    log, node = tmp_path / "kmsg", seen()
+    log.write_text("x" * 1_000_000)
+    async with following(log, node):
+        await until(node, lambda: standing(node)[0] == "ok")
+        append(log, "\n" + xid(1))
+        await until(node, lambda: bool(findings(node, "GPU-a")))
+
+
+async def test_this_machines_kernel_log_is_read_or_it_is_said_why_not() -> None:
+    """The device itself, with whatever rights this process has."""
+    node = seen()
+    async with following(Path("/dev/kmsg"), node, again=60):
+        await until(node, lambda: standing(node)[0] in ("ok", "waiting"))
+        assert standing(node)[1].startswith("/dev/kmsg")

@@ -9,7 +9,7 @@ from gpuplane.core.strict import Invalid
 from gpuplane.hardware.described import Described
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
-from gpuplane.model.facts import Fact, Look, Looked, Stood
+from gpuplane.model.facts import Fact, Happened, Look, Looked, Stood
 from gpuplane.model.machine import Fault, Machine
 from gpuplane.model.snapshot import Condition
 
@@ -188,6 +188,29 @@ def test_a_failure_of_one_gpu_is_its_fault_alone(failure: str, faults: list[str]
     assert first == (look().machine.gpus or ())[0]
     assert second.but(faults=()) == (look().machine.gpus or ())[1]
     assert [f"{fault.code}: {fault.message}" for fault in second.faults] == faults
+
+
+def happened(facts: list[Fact]) -> list[tuple[str, int | None]]:
+    """The code of each event, and its number in the kernel log."""
+    return [(fact.code, fact.log) for fact in facts if isinstance(fact, Happened)]
+
+
+async def test_incidents_are_numbered_in_their_order_unless_they_have_numbers(edited: Edited) -> None:
+    """So that old ones can be taken out of a file, and a new agent still knows the others by their numbers."""
+    both = GOOD + b"incidents: [{gpu: 0, code: xid-79}, {gpu: 0, code: xid-94}]"
+    assert happened(await edited.told(both)) == [("xid-79", 0), ("xid-94", 1)]
+    later = GOOD + b"incidents: [{gpu: 0, code: xid-13, number: 7}, {gpu: 0, code: xid-31}]"
+    assert happened(await edited.told(later)) == [("xid-13", 7), ("xid-31", 8)]
+
+
+async def test_an_incident_waits_for_the_first_look_that_counts_the_gpus(edited: Edited) -> None:
+    """Before that nobody can tell whom it befell, and it would be forgotten."""
+    befallen = GOOD + b"incidents: [{gpu: 0, code: xid-79}]\n"
+    failing = befallen + b"failures: [{effect: crash}]\n"
+    assert happened(await edited.told(failing)) == []
+    assert happened(await edited.told(befallen)) == [("xid-79", 0)]
+    assert happened(await edited.told(failing, befallen)) == []
+    assert happened(await edited.told(failing.replace(b"79}", b"79}, {gpu: 0, code: xid-94}"))) == [("xid-94", 1)]
 
 
 LINKED = b"minor: 0, links: [{peer: nvlink, lanes: 2}],"

@@ -30,8 +30,9 @@ class Described:
         self._versions, self._name = versions, name
         self._file_now = MachineFile()
         self._good: list[Stood | Looked] = []
-        self._told = 0  # incidents that have a number
+        self._told = 0  # the number of the next incident
         self._pending: list[Happened | Probed] = []
+        self._counted = False  # once a look has: only then can be told whom an incident befell
         self._file: Condition | None = None  # None: nothing was ever wrong with it
         self._wanted, self._changed = True, asyncio.Event()
 
@@ -71,8 +72,15 @@ class Described:
             yield Stood(FILE, self._file)
         elif self._file is not None:
             yield Stood("driver", self._file)
+        self._counted |= self._wanted and any(
+            isinstance(fact, Looked) and fact.machine.gpus is not None for fact in self._good
+        )
         pending, self._pending = self._pending, []
-        yield from pending
+        for each in pending:
+            if isinstance(each, Probed) or self._counted:
+                yield each
+            else:
+                self._pending.append(each)
 
     def _probe(self, probe: Probe) -> Probed:
         machine = next((fact.machine for fact in self._good if isinstance(fact, Looked)), Machine())
@@ -90,7 +98,8 @@ class Described:
             if gone[each] > 0:
                 gone[each] -= 1
                 continue
-            number, self._told = self._told, self._told + 1
+            number = self._told if each.number is None else each.number
+            self._told = number + 1
             gpu = next((gpu for gpu in file.gpus or () if gpu.index == each.gpu), None)
             if gpu is not None and (each.logged or (self._wanted and not first)):
                 yield Happened(

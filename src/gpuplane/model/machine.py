@@ -105,7 +105,9 @@ class Failure(Value):
 class Incident(Value):
     """Something that befalls a described GPU, once: an XID or another event of the fault catalogue.
 
-    `logged`: the kernel log has it, so that an agent which was away learns of it when it comes back.
+    `logged`: the kernel log has it, so that an agent which was away learns of it when it comes back. `number`: which
+    record it is there; None: one after the incident before it. Needed where old incidents are taken out of a file, as
+    a kernel log forgets its oldest.
     """
 
     gpu: int  # its index
@@ -115,6 +117,7 @@ class Incident(Value):
     compute_instance: int | None = None
     pids: tuple[int, ...] = ()
     logged: bool = True
+    number: int | None = None
 
 
 class Process(Value):

@@ -4,10 +4,10 @@ from gpuplane.core.health.diagnose import diagnoses, drain, overall
 from gpuplane.core.health.records import rebooted
 from gpuplane.core.step import step
 from gpuplane.model.config import Asked, Settings
-from gpuplane.model.facts import Configured, Drained, Fact, Happened, Looked, NodeAsked
+from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Looked, NodeAsked, Stood
 from gpuplane.model.health import Drain, Health, Ruling
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 
 PARTS = tuple(
     MigDevice(uuid=f"MIG-{slot}", profile="1g.10gb", gpu_instance=7 + slot, compute_instance=0, slot=slot)
@@ -101,3 +101,14 @@ def test_a_fault_that_time_ends_says_when() -> None:
     )
 
     assert (overall(snapshot)[0].state, overall(snapshot)[0].until) == ("degraded", 33.0)
+
+
+def test_it_is_probing_from_when_nothing_but_a_probe_is_missing() -> None:
+    """The pod that a fault befell has ended, and the driver answers."""
+    pod = Allocation(resource="nvidia.com/mig-1g.10gb", devices=("MIG-1",), pod="ml/train", container="main")
+    befallen = (Listed((pod,), 2.0), Happened(code="xid-94", gpu="GPU-1", message="", at=3.0, gpu_instance=8))
+
+    assert states(after(*befallen))["1:1"] == "unhealthy"
+    assert states(after(*befallen, Listed((), 4.0)))["1:1"] == "probing"
+    silent = Stood("driver", Condition("failing", "it does not answer"))
+    assert states(after(*befallen, silent, Listed((), 5.0)))["1:1"] == "unhealthy"

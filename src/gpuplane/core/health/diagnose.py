@@ -3,10 +3,11 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from gpuplane.core.health import course, records
+from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.course import Terms
 from gpuplane.core.view import view
 from gpuplane.model.config import Asked, Config
-from gpuplane.model.health import Diagnosis, Finding, Health, Record, State
+from gpuplane.model.health import Diagnosis, End, Finding, Health, Record, State
 from gpuplane.model.machine import Fault, Gpu, MigDevice
 from gpuplane.model.snapshot import Ledger, Snapshot
 from gpuplane.model.views import News
@@ -20,6 +21,11 @@ ENDS = {
     "operator": "gpuplane health restore",
 }
 """What ends a fault, for people."""
+
+HARDNESS: tuple[End, ...] = ("nothing", "time", "process", "reset", "reboot", "operator")
+"""What ends a fault, the hardest to have last."""
+
+ORDER = {code: n for n, code in enumerate(CATALOGUE)}
 
 ALL = "all"
 """The word for every device in a Node's annotation."""
@@ -140,7 +146,9 @@ def diagnoses(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
         Snapshot(
             machine=snapshot.machine,
             config=Config(settings=snapshot.config.settings, asked=asked(snapshot)),
-            ledger=Ledger(health=snapshot.ledger.health),
+            allocations=snapshot.allocations,
+            conditions={part: each for part, each in snapshot.conditions.items() if part == "driver"},
+            ledger=Ledger(release=snapshot.ledger.release, health=snapshot.ledger.health),
         )
     )
 
@@ -209,7 +217,7 @@ def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> 
         )
     for state, findings in (("unhealthy", grave), ("suspect", suspect), ("degraded", slight)):
         if findings:
-            first = findings[0]
+            first = min(findings, key=lambda each: _rank(each.code, by))
             judged, probing = by.entry(first.code), record.probing
             failed = [f"the recovery probe failed: {probing.failed}"] if grave and probing and probing.failed else []
             reasons = [f"{each.code}: {each.message}" for each in findings]
@@ -224,6 +232,12 @@ def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> 
                 advice=judged.advice,
             )
     return plain
+
+
+def _rank(code: str, by: Terms) -> tuple[int, bool, int, str]:
+    """Which of several faults decides: the one that is hardest to end, and of those the first in the catalogue."""
+    listed = ORDER.get(code)
+    return -HARDNESS.index(by.entry(code).ends), listed is None, listed or 0, code
 
 
 def _drain_ends(record: Record) -> str:

@@ -4,6 +4,6 @@ LONGEST = 300  # characters
 
 
 def clip(text: str, longest: int = LONGEST) -> str:
-    """One line of at most so many characters. What was cut off shows."""
-    line = " ".join(text.split())
+    """One line of at most so many printable characters. What was cut off, or cannot be shown, shows."""
+    line = "".join(each if each.isprintable() else "�" for each in " ".join(text.split()))
     return line if len(line) <= longest else line[: longest - 1] + "…"

@@ -89,6 +89,23 @@ class News(Value):
     text: str
 
 
+class NodeCondition(Value):
+    """What a condition of our Node object says; `status` "True" where there is a problem."""
+
+    status: Literal["True", "False", "Unknown"]
+    reason: str  # one word, for machines
+    message: str
+
+
+class NodeEvent(Value):
+    """What an Event about our Node object says. `device`: UUID of the device that it is about; "" for the node."""
+
+    device: str
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
 class Metric(Value):
     """One metric: its series are (labels, value). A counter only grows, until the agent's memory of a boot ends."""
 

@@ -1,0 +1,232 @@
+"""What Kubernetes is told of health: the condition GPUProblem as a function of the snapshot, Events of two."""
+
+import pytest
+
+from gpuplane.core.health.conditions import LONGEST, condition, events, known, remembered, standings
+from gpuplane.core.health.records import rebooted
+from gpuplane.core.step import step
+from gpuplane.model.config import Asked, Settings
+from gpuplane.model.facts import Configured, Drained, Fact, Happened, Looked, NodeAsked, Probed, ReleaseWished, Stood
+from gpuplane.model.health import Drain, Health, Ruling
+from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.snapshot import LET_GO, Condition, Ledger, Release, Snapshot
+
+PARTS = tuple(
+    MigDevice(uuid=f"MIG-{slot}", profile="1g.10gb", gpu_instance=7 + slot, compute_instance=0, slot=slot)
+    for slot in (0, 1)
+)
+GPUS = (Gpu(index=0, uuid="GPU-0"), Gpu(index=1, uuid="GPU-1", mig=Mig(enabled=True, devices=PARTS)))
+WELL = Machine(gpus=GPUS)
+LOST = Happened(code="xid-79", gpu="GPU-0", message="it has fallen off the bus", at=2.0)
+HOT = Machine(gpus=(GPUS[0].but(faults=(Fault("remap-pending", "2 rows"),)), GPUS[1]))
+MISSING = Machine(gpus=None, faults=(Fault("driver-missing", "no libnvidia-ml.so.1"),))
+
+
+def run(snapshot: Snapshot, *facts: Fact, now: float = 2.0) -> Snapshot:
+    """The node after these facts, one a second."""
+    for at, fact in enumerate(facts):
+        snapshot = step(snapshot, fact, now + at)
+    return snapshot
+
+
+def after(*facts: Fact) -> Snapshot:
+    """A node that was looked at, after these facts."""
+    return run(run(Snapshot(), Configured(Settings()), Looked(WELL), now=0.0), *facts)
+
+
+def told(before: Snapshot, now: Snapshot) -> list[str]:
+    """The Events between two snapshots."""
+    return [f"{e.type} {e.reason} {e.message}" for e in events(standings(before), standings(now))]
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ((), "False NoProblem 2 GPUs, no problem"),
+        ((LOST,), "True GPUUnhealthy GPU 0 (GPU-0): xid-79: it has fallen off the bus"),
+        ((Looked(HOT),), "True GPUDegraded GPU 0 (GPU-0): remap-pending: 2 rows"),
+        (
+            (Looked(HOT), Happened(code="xid-94", gpu="GPU-1", message="contained", at=3.0, gpu_instance=8)),
+            "True GPUUnhealthy 2 problems: MIG device 1:1 (MIG-1): xid-94: contained; "
+            "GPU 0 (GPU-0): remap-pending: 2 rows",
+        ),
+        ((Looked(MISSING),), "True DriverFailing the driver: driver-missing: no libnvidia-ml.so.1"),
+        (
+            (LOST, Looked(MISSING)),
+            "True DriverFailing 2 problems: the driver: driver-missing: no libnvidia-ml.so.1; "
+            "GPU 0 (GPU-0): xid-79: it has fallen off the bus",
+        ),
+        (
+            (Drained("GPU-0", Drain("fans")),),
+            "False NoProblem 2 GPUs, no problem; GPU 0 (GPU-0) is drained: fans",
+        ),
+        (
+            (NodeAsked(Asked(drains={"1:0": "RMA", "9": "typo", "GPU-77": "gone"})),),
+            "False NoProblem 2 GPUs, no problem; MIG device 1:0 (MIG-0) is drained: RMA; "
+            "no device here is '9', which our Node object wants drained; "
+            "no device here is 'GPU-77', which our Node object wants drained",
+        ),
+        ((NodeAsked(Asked(drains={"all": "x"})),), "False NoProblem 2 GPUs, no problem; GPU 0 (GPU-0) is drained: x; "
+         "GPU 1 (GPU-1) is drained: x"),
+        ((Looked(Machine(gpus=())),), "False NoProblem the driver counts no GPU"),
+        (
+            (ReleaseWished(Release(until=900.0, why="upgrade")), Stood("driver", Condition("waiting", LET_GO))),
+            "Unknown DriverReleased the driver is let go of: upgrade",
+        ),
+        (
+            (LOST, ReleaseWished(Release(until=900.0, why="reset")), Stood("driver", Condition("waiting", LET_GO))),
+            "True GPUUnhealthy GPU 0 (GPU-0): xid-79: it has fallen off the bus",
+        ),
+    ],
+)  # fmt: skip
+def test_the_condition(facts: tuple[Fact, ...], expected: str) -> None:
+    """ "True" is a problem; the worst one is the reason, all are named; what people want is none."""
+    found = condition(after(*facts))
+
+    assert found is not None
+    assert f"{found.status} {found.reason} {found.message}" == expected
+
+
+def test_a_suspect_is_no_problem() -> None:
+    """Nor is a note."""
+    suspect = Looked(Machine(gpus=(GPUS[0].but(faults=(Fault("query-failed", "once"),)), GPUS[1])))
+    noted = Happened(code="xid-13", gpu="GPU-1", message="a program's", at=3.0)
+    found = condition(after(suspect, noted))
+
+    assert found is not None
+    assert found.status == "False"
+
+
+def test_nothing_is_said_before_anything_is_known() -> None:
+    """What stood there before our start stays: before the first look, before the configuration, and while the driver
+    that was let go of has not been looked at again."""
+    looked = run(Snapshot(), Looked(WELL))
+    let_go = Stood("driver", Condition("waiting", LET_GO))
+
+    assert [condition(Snapshot()), condition(looked), condition(after(let_go))] == [None, None, None]
+    assert [known(Snapshot()), known(looked), known(after())] == [False, False, True]
+    assert condition(run(looked, Stood("config", Condition("failing", "config.yaml:2: no such key"))))
+
+
+def test_a_driver_that_never_came_is_a_problem() -> None:
+    """Also where there is no look to tell of it."""
+    found = condition(run(Snapshot(), Stood("driver", Condition("failing", "processes 7, 9 are stuck"))))
+
+    assert found is not None
+    assert (found.status, found.reason, found.message) == (
+        "True",
+        "DriverFailing",
+        "the driver: processes 7, 9 are stuck",
+    )
+
+
+def test_what_the_driver_says_is_one_line_of_a_safe_size() -> None:
+    """No escape reaches a terminal, and no message the API server's limits."""
+    found = condition(after(LOST.but(message="\x1b[31mred\n\n\ud800" + "x" * 5000)))
+
+    assert found is not None
+    assert len(found.message) == LONGEST
+    assert found.message.isprintable()
+    assert "\ufffd[31mred \ufffdxx" in found.message
+
+
+def test_events_of_a_device() -> None:
+    """Each change of kind once, with what to do; a change of words is none."""
+    well = after()
+    ill = run(well, LOST)
+    worse = run(ill, Happened(code="xid-95", gpu="GPU-0", message="not contained", at=4.0), now=4.0)
+    renewed = run(worse, Looked(Machine(gpus=(GPUS[0].but(faults=(Fault("gpu-lost", "gone"),)), GPUS[1]))), now=5.0)
+    mended = run(renewed, Looked(WELL), Looked(WELL), now=6.0)
+    asked = run(mended, Looked(WELL), now=60.0)
+    record = (asked.ledger.health or Health()).devices["GPU-0"]
+    assert record.probing is not None
+    assert record.probing.asked is not None
+    again = run(asked, Probed(asked=record.probing.asked, gpu=GPUS[0]), now=61.0)
+
+    [fell] = told(well, ill)
+    assert fell.startswith("Warning GPUUnhealthy GPU 0 (GPU-0): xid-79: it has fallen off the bus (reset it; ")
+    assert [told(ill, worse), told(worse, renewed), told(mended, asked)] == [[], [], []]
+    assert told(asked, again) == [
+        "Normal GPURecovered GPU 0 (GPU-0) is well again; it was unhealthy: "
+        "xid-79: it has fallen off the bus; xid-95: not contained; gpu-lost: gone"
+    ]
+    assert told(again, well) == []
+
+
+def test_events_of_degradation() -> None:
+    [fell] = told(after(), after(Looked(HOT)))
+
+    assert fell.startswith("Warning GPUDegraded GPU 0 (GPU-0): remap-pending: 2 rows (")
+    assert told(after(Looked(HOT)), after(LOST))[0].startswith("Warning GPUUnhealthy")
+    assert told(after(Looked(HOT)), after()) == [
+        "Normal GPURecovered GPU 0 (GPU-0) is well again; it was degraded: remap-pending: 2 rows"
+    ]
+
+
+def test_events_of_the_driver() -> None:
+    """It is one Event, not one for each GPU; letting go of the driver is none."""
+    [fell] = told(after(), after(Looked(MISSING)))
+
+    assert fell.startswith("Warning DriverFailing the driver: driver-missing: no libnvidia-ml.so.1 (install")
+    assert told(after(Looked(MISSING)), after()) == [
+        "Normal DriverRecovered the driver is well again; it was failing: driver-missing: no libnvidia-ml.so.1"
+    ]
+    assert told(after(), after(Stood("driver", Condition("waiting", LET_GO)))) == []
+
+
+def test_events_of_drains() -> None:
+    """By the command line or by the Node object; a GPU's MIG devices are not told apart."""
+    drained = after(NodeAsked(Asked(drains={"1": "fan noise"})))
+
+    assert told(after(), drained) == ["Normal GPUDrained GPU 1 (GPU-1) is given out no more: fan noise"]
+    assert told(drained, after()) == ["Normal GPURestored GPU 1 (GPU-1) is given out again; it was drained: fan noise"]
+    assert told(drained, after(Drained("GPU-1", Drain("fan noise")))) == []
+
+
+def test_a_device_that_is_no_longer_there_has_not_recovered() -> None:
+    other = Machine(gpus=(GPUS[0].but(uuid="GPU-new"), GPUS[1]))
+    ill = after(LOST)
+    gone = ill.but(machine=other, ledger=ill.ledger.but(health=None))
+
+    assert told(ill, gone) == [
+        "Normal GPURemoved GPU 0 (GPU-0) is no longer there; it was unhealthy: xid-79: it has fallen off the bus"
+    ]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        (LOST,),
+        (Looked(HOT),),
+        (Drained("GPU-0", Drain("fans")),),
+        (NodeAsked(Asked(drains={"all": "moving"})),),
+        (Configured(Settings(faults={"xid-79": Ruling(severity="note")})), LOST),
+    ],
+    ids=["unhealthy", "degraded", "drained", "annotation", "ruling"],
+)
+def test_nothing_is_told_again_after_a_restart(facts: tuple[Fact, ...]) -> None:
+    """What the ledger remembers was told, as it is judged with today's configuration."""
+    before = after(*facts)
+    start = Snapshot(ledger=before.ledger)
+    settings = before.config.settings
+    assert settings is not None
+    machine = before.machine
+    assert machine is not None
+    now = run(start, Configured(settings), Looked(machine), now=9.0)
+
+    assert list(events(remembered(start, now), standings(now))) == []
+    assert [condition(now)] == [condition(before)]
+
+
+def test_what_came_and_went_while_we_were_away_is_told() -> None:
+    """What a look shows that the ledger does not know; and what a reboot has cured."""
+    start = Snapshot(ledger=after().ledger)
+    now = run(start, Configured(Settings()), Looked(HOT), now=9.0)
+
+    assert [e.reason for e in events(remembered(start, now), standings(now))] == ["GPUDegraded"]
+
+    health = rebooted(after(LOST).ledger.health or Health(), wall=0.0, now=0.0)
+    start = Snapshot(ledger=Ledger(health=health))
+    now = run(start, Configured(Settings()), Looked(WELL), now=1.0)
+
+    assert [e.reason for e in events(remembered(start, now), standings(now))] == ["GPURecovered"]

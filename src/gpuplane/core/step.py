@@ -49,13 +49,14 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     match fact:
         case Looked(look):
             seen, counted = sight.merge(snapshot.machine, look), look.gpus is not None
-            health = records.looked(_health(snapshot), snapshot.machine, seen, counted, terms(snapshot, now))
+            held, by = snapshot.allocations or (), terms(snapshot, now)
+            health = records.looked(_health(snapshot), snapshot.machine, seen, counted, held, by)
             return _with(snapshot.but(machine=seen), health)
         case Happened():
-            machine, held = snapshot.machine, snapshot.allocations
+            machine, held = snapshot.machine, snapshot.allocations or ()
             return _with(snapshot, records.happened(_health(snapshot), fact, machine, held, terms(snapshot, now)))
         case Probed(gpu=gpu):
-            health, well = records.probed(_health(snapshot), fact, terms(snapshot, now))
+            health, well = records.probed(_health(snapshot), fact, snapshot.machine, terms(snapshot, now))
             machine = sight.replaced(snapshot.machine, gpu) if well else snapshot.machine
             return _with(snapshot.but(machine=machine), health)
         case Drained():
@@ -98,7 +99,7 @@ def _disbelieve(snapshot: Snapshot, now: float) -> Snapshot:
     if before is None:
         return snapshot
     machine = sight.disbelieved(before)
-    health = records.looked(_health(snapshot), before, machine, False, terms(snapshot, now))
+    health = records.looked(_health(snapshot), before, machine, False, (), terms(snapshot, now))
     return _with(snapshot.but(machine=machine), health)
 
 

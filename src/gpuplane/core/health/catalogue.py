@@ -166,5 +166,14 @@ PENDING = ("remap-pending", "pages-pending", "nvlink-down")
 UNASKED = ("gpu-hang", "gpu-crash")
 """What a look goes on to show because it dares not ask: only a probe can tell that it is over."""
 
-RENEWING = ("gpu-lost", "gpu-missing", "reset-required", "recovery-reset", "recovery-reboot", "recovery-drain")
+RENEWING = (
+    "gpu-lost",
+    "gpu-missing",
+    "reset-required",
+    "recovery-reset",
+    "recovery-reboot",
+    "recovery-drain",
+    "remap-pending",
+    "pages-pending",
+)
 """What only a reset (or a reboot) takes away: when a look ceases to show it, the GPU has had one."""

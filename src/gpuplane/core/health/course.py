@@ -28,6 +28,8 @@ MOST_FLAPS = 7
 """Relapses in a row that are counted: a device has to be calm for 128 probe periods at the most."""
 LONGEST_PAUSE = 60.0
 """Seconds between two probes at the most, however many failed."""
+MOST_BEFALLEN = 64
+"""Processes, and containers, that are remembered of one fault."""
 UNANSWERED = 120.0
 """Seconds after which a probe that nobody answered has failed."""
 
@@ -91,13 +93,28 @@ def happen(record: Record, event: Finding, terms: Terms) -> Record:
         after = event.but(standing=not patience)
     else:
         again = old.standing or not patience or event.last - old.last <= patience
-        since = event.since if old.rebooted else old.since
-        after = event.but(since=since, standing=again, pids=event.pids or old.pids, holders=event.holders)
+        after = _again(old, event).but(standing=again)
     return _fallen(record, _with(record, old, after), terms)
 
 
+def _again(old: Finding, event: Finding) -> Finding:
+    """A finding of what happens once more. It may be heard of late, and it takes nothing from whom it befell before."""
+    assert old.last is not None
+    assert event.last is not None
+    if old.rebooted:
+        return event
+    return old.but(
+        since=min(old.since, event.since),
+        last=max(old.last, event.last),
+        pids=tuple(dict.fromkeys((*old.pids, *event.pids)))[-MOST_BEFALLEN:],
+        holders=tuple(dict.fromkeys((*old.holders, *event.holders)))[-MOST_BEFALLEN:],
+    )
+
+
 def _with(record: Record, old: Finding | None, new: Finding) -> Record:
-    return record.but(findings=(*(each for each in record.findings if each is not old), new))
+    if old is None:
+        return record.but(findings=(*record.findings, new))
+    return record.but(findings=tuple(new if each is old else each for each in record.findings))
 
 
 def settle(record: Record, terms: Terms) -> Record:
@@ -124,7 +141,8 @@ def _fallen(before: Record, after: Record, terms: Terms) -> Record:
     if not ill(after, terms):
         return after
     if ill(before, terms):
-        worse = any(each.last is None and each not in before.findings for each in after.findings if each.standing)
+        shown = {each.code for each in _grave(before, terms) if each.last is None}
+        worse = any(each.last is None and each.code not in shown for each in _grave(after, terms))
         return after.but(probing=None) if worse and after.probing is not None else after
     relapse = after.recovered is not None and terms.now - after.recovered < SOON
     return after.but(flaps=min(after.flaps + 1, MOST_FLAPS) if relapse else 0, probing=None)

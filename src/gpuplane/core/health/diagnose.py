@@ -250,20 +250,22 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """What is worth saying of two snapshots that follow each other, and is not said by what kubelet is told."""
     old = {each.device: each for each in diagnoses(before)}
     for each in diagnoses(after):
+        known = each.device in old  # else it is remembered from before a restart
         last = old.pop(each.device, Diagnosis(device=each.device, index="", state="healthy"))
         about = each.device or "node"
         if (last.state, last.code) != (each.state, each.code) and not (_listed(each) or _listed(last)):
             level = "info" if each.state == "healthy" else "warning"
             was = f", was {last.state}" if each.state == "healthy" else ""
             yield News(level=level, about=about, text=f"{each.state}{was}{': ' * bool(each.reason)}{each.reason}")
-        for code, count in each.counts.items():
+        for code, count in each.counts.items() if known else ():
             again = count > 1 or terms(after, 0.0).entry(code).severity == "note"
             if count != last.counts.get(code, 0) and count & (count - 1) == 0 and again:
                 title = terms(after, 0.0).entry(code).title
                 yield News(level="info", about=about, text=f"{code}: {title} ({_times(count)})")
     for device, last in old.items():
         if last.state != "healthy":
-            yield News(level="info", about=device or "node", text="no longer there; what was known is forgotten")
+            gone = "no longer there; what was known is forgotten" if device else f"healthy, was {last.state}"
+            yield News(level="info", about=device or "node", text=gone)
 
 
 def _listed(diagnosis: Diagnosis) -> bool:

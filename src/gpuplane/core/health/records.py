@@ -22,22 +22,28 @@ LOADED = "driver-loaded"
 """The code of what the kernel log says when the driver is loaded: every GPU begins anew."""
 
 
-def looked(health: Health, before: Machine | None, machine: Machine, counted: bool, terms: Terms) -> Health:
+def looked(
+    health: Health,
+    before: Machine | None,
+    machine: Machine,
+    counted: bool,
+    allocations: Iterable[Allocation],
+    terms: Terms,
+) -> Health:
     """The records after a look: `machine` is what to believe in after it, `counted` whether it counted the GPUs."""
     known = _keys(before)
     devices = dict(health.devices)
     news = before is not None and not any(fault.code == "not-looked" for fault in before.faults)
-    node = devices.get(NODE, Record())
-    reloaded = any(each.code == "driver-not-loaded" and each.last is None for each in node.findings)
-    node = course.show(node, _told(machine.faults), terms, news=news, blind=False)
-    devices[NODE] = node.but(findings=tuple(each for each in node.findings if each.last is None))
+    node, faults = devices.pop(NODE, Record()), _told(machine.faults)
+    if any(each.code == "driver-not-loaded" for each in node.findings) and "driver-not-loaded" not in faults:
+        devices = _renewed(devices, terms.now)
+    devices[NODE] = _node(node, faults, terms, news=news)
     if not counted:
         return _kept(health, devices)
     for gpu in machine.gpus or ():
         if gpu.uuid:
             record = devices.get(gpu.uuid, Record())
-            record = record.but(renewed=terms.now) if reloaded else record
-            devices[gpu.uuid] = _look(record, gpu, terms, news=gpu.uuid in known)
+            devices[gpu.uuid] = _look(record, gpu, _holders(_units(gpu), allocations), terms, news=gpu.uuid in known)
         blind = _blind(gpu.faults)
         for device in gpu.mig.devices if gpu.mig else ():
             record = devices.get(device.uuid, Record())
@@ -50,26 +56,35 @@ def looked(health: Health, before: Machine | None, machine: Machine, counted: bo
     for key in devices.keys() - there - {NODE}:
         if key.startswith("MIG-"):
             devices[key] = Record(drain=devices[key].drain, away=True)  # made again it has the same UUID, and is new
-        elif devices[key].pci in places:
+        elif devices[key].pci and devices[key].pci in places:
             del devices[key]  # another card is in its place
         else:
             devices[key] = devices[key].but(away=True)
     return _kept(health, devices)
 
 
-def _look(record: Record, gpu: Gpu, terms: Terms, *, news: bool) -> Record:
-    """The record of a GPU that a look tells of."""
+def _node(node: Record, faults: Mapping[str, str], terms: Terms, *, news: bool) -> Record:
+    """The node's record after a look. However its faults follow each other, it is one time that they go on for."""
+    since = min((each.since for each in node.findings if terms.entry(each.code).severity == "unhealthy"), default=None)
+    shown = course.show(node, faults, terms, news=news and not course.ill(node, terms), blind=False)
+    findings = (each.but(since=each.since if since is None else since) for each in shown.findings if each.last is None)
+    return Record(findings=tuple(findings))
+
+
+def _look(record: Record, gpu: Gpu, holders: tuple[str, ...], terms: Terms, *, news: bool) -> Record:
+    """The record of a GPU that a look tells of, and who holds it."""
     now, faults, blind = terms.now, _told(gpu.faults), _blind(gpu.faults)
     lanes, whole = sum(link.lanes for link in gpu.links), not blind and not _parted(gpu)
     if whole and lanes < record.lanes:
         faults.setdefault("nvlink-down", _lanes(lanes, record.lanes))
     absent = [each for each in record.findings if each.code in RENEWING and not each.event and each.last is None]
     fewer = None not in (gpu.uncorrected, record.uncorrected) and (gpu.uncorrected or 0) < (record.uncorrected or 0)
-    if not blind and (record.away or fewer or any(each.code not in faults for each in absent)):
+    cleared = any(each.code not in faults for each in absent) and faults.keys().isdisjoint(RENEWING)
+    if not blind and (record.away or fewer or cleared):
         record = record.but(renewed=now)
     record = course.show(record, faults, terms, news=news, blind=blind)
-    if grown := _grown(record, gpu):
-        event = Finding(code="ecc-uncorrectable", message=grown, since=now, last=now, event=True)
+    if not blind and (grown := _grown(record, gpu)):
+        event = Finding(code="ecc-uncorrectable", message=grown, since=now, last=now, event=True, holders=holders)
         record = course.happen(record, event, terms)
     return record.but(
         away=False,
@@ -119,7 +134,7 @@ def _kept(health: Health, devices: Mapping[str, Record]) -> Health:
 
 
 def happened(
-    health: Health, event: Happened, machine: Machine | None, allocations: Iterable[Allocation] | None, terms: Terms
+    health: Health, event: Happened, machine: Machine | None, allocations: Iterable[Allocation], terms: Terms
 ) -> Health:
     """The records after an event. One of the kernel log counts once, however often it is read."""
     if event.log is not None:
@@ -127,10 +142,9 @@ def happened(
             return health
         health = health.but(log=event.log)
     if event.code == LOADED:
-        renewed = {key: each.but(renewed=max(each.renewed, event.at)) for key, each in health.devices.items()}
-        return _kept(health, renewed)
+        return _kept(health, _renewed(health.devices, event.at))
     devices = dict(health.devices)
-    for key, unit in _befallen(event, machine, terms):
+    for key, unit in _befallen(event, machine, health, terms):
         finding = Finding(
             code=event.code,
             message=event.message or terms.entry(event.code).title,
@@ -138,24 +152,39 @@ def happened(
             last=event.at,
             event=True,
             pids=event.pids,
-            holders=() if event.pids else _holders(unit, allocations or ()),
+            holders=() if event.pids else _holders(unit, allocations),
         )
         devices[key] = course.happen(devices.get(key, Record()), finding, terms)
     return _kept(health, devices)
 
 
-def _befallen(event: Happened, machine: Machine | None, terms: Terms) -> Iterator[tuple[str, set[str]]]:
-    """(key, the units that belong to it) of what an event is about: MIG devices, or the whole GPU."""
-    gpu = next((each for each in (machine.gpus if machine else None) or () if event.gpu in (each.uuid, each.pci)), None)
-    if gpu is None or not gpu.uuid:
+def _renewed(devices: Mapping[str, Record], at: float) -> dict[str, Record]:
+    """The records after the driver was loaded."""
+    return {key: each if key == NODE else each.but(renewed=max(each.renewed, at)) for key, each in devices.items()}
+
+
+def _befallen(event: Happened, machine: Machine | None, health: Health, terms: Terms) -> Iterator[tuple[str, set[str]]]:
+    """(key, the units that belong to it) of what an event is about: MIG devices, or the whole GPU.
+
+    One that is not counted now is known by its record.
+    """
+    gpus = (gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid)
+    gpu = next((gpu for gpu in gpus if event.gpu and event.gpu in (gpu.uuid, gpu.pci)), None)
+    if gpu is None:
+        wholes = ((key, each.pci) for key, each in health.devices.items() if key != NODE and not key.startswith("MIG-"))
+        yield from ((key, {key}) for key, pci in wholes if event.gpu and event.gpu in (key, pci))
         return
-    inside = gpu.mig.devices if gpu.mig is not None and _parted(gpu) else ()
-    if terms.entry(event.code).scope in ("process", "instance"):
-        named = [device for device in inside if _names(event, device)]
+    if terms.entry(event.code).scope in ("process", "instance") and _parted(gpu) and gpu.mig is not None:
+        named = [device for device in gpu.mig.devices if _names(event, device)]
         if named:
             yield from ((device.uuid, {device.uuid}) for device in named)
             return
-    yield gpu.uuid, {gpu.uuid, *(device.uuid for device in inside)}
+    yield gpu.uuid, _units(gpu)
+
+
+def _units(gpu: Gpu) -> set[str]:
+    """The ids of what can be given out of a GPU."""
+    return {gpu.uuid, *(device.uuid for device in (gpu.mig.devices if gpu.mig is not None and _parted(gpu) else ()))}
 
 
 def _names(event: Happened, device: MigDevice) -> bool:
@@ -172,16 +201,23 @@ def holders(allocations: Iterable[Allocation]) -> frozenset[str]:
     return frozenset(f"{each.pod}/{each.container}" for each in allocations if each.pod)
 
 
-def probed(health: Health, fact: Probed, terms: Terms) -> tuple[Health, bool]:
-    """The records after a probe, and whether it found something well: then it is the newest look at that GPU."""
+def probed(health: Health, fact: Probed, machine: Machine | None, terms: Terms) -> tuple[Health, bool]:
+    """The records after a probe, and whether it found something well: then it is the newest look at that GPU.
+
+    It answers every wish for that GPU and its MIG devices that is not newer than the one it was begun for.
+    """
     devices, well = dict(health.devices), False
-    parts = {device.uuid: device.faults for device in fact.gpu.mig.devices} if fact.gpu.mig else {}
-    for key, faults in {fact.gpu.uuid: (), **parts}.items():
-        record = devices.get(key)
-        if record is None or record.probing is None or record.probing.asked != fact.asked:
+    known = next((gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid == fact.gpu.uuid), fact.gpu)
+    found = {device.uuid: device.faults for device in (fact.gpu.mig.devices if fact.gpu.mig else ())}
+    for key in (fact.gpu.uuid, *(device.uuid for device in (known.mig.devices if known.mig else ()))):
+        record = devices.get(key, Record())
+        asked = record.probing.asked if record.probing else None
+        if asked is None or asked > fact.asked:
             continue
-        problem = _problem(devices.get(fact.gpu.uuid, Record()), fact, (*fact.gpu.faults, *faults), terms)
-        problem = problem or _running(record, fact.pids)
+        faults = (*fact.gpu.faults, *found.get(key, ()))
+        problem = _problem(devices.get(fact.gpu.uuid, Record()), fact, faults, terms) or _running(record, fact.pids)
+        if not problem and key not in (fact.gpu.uuid, *found):
+            problem = "it is not there"
         devices[key] = course.fail(record, problem, terms) if problem else course.heal(record, terms)
         well |= not problem
     return _kept(health, devices), well
@@ -210,7 +246,7 @@ def drained(health: Health, fact: Drained, machine: Machine | None, terms: Terms
     if fact.drain is None:
         record = record.but(excused=terms.now, lanes=0, flaps=0, probing=None)
         gpu = next((gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid == fact.device), None)
-        record = record if gpu is None else _look(record, gpu, terms, news=True)
+        record = record if gpu is None else _look(record, gpu, (), terms, news=True)
     return _kept(health, {**health.devices, fact.device: record})
 
 

@@ -13,6 +13,7 @@ COMMANDS = {
     "agent": "run the node agent",
     "config": "is a configuration good, and what would a node advertise with it",
     "driver": "let go of the driver for a while, and take it up again",
+    "health": "take a GPU out of service, and give it back",
     "inspect": "what a running agent knows and advertises",
     "sandbox": "what a node needs beside the agent, on any machine",
 }

@@ -1,13 +1,12 @@
 """How people's commands reach a running agent: the control socket in its state directory."""
 
-import re
 import socket
 from pathlib import Path
 
 import click
 import msgspec
 
-from gpuplane.model.control import Answer, Ask
+from gpuplane.model.control import Answer, Ask, Picture, Show
 
 STATE_DIR = Path("/var/lib/gpuplane")
 
@@ -40,18 +39,8 @@ def ask(directory: Path, request: Ask) -> Answer:
     return answer
 
 
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-class Duration(click.ParamType[float]):
-    """A time as people write it: "90s", "10m", "2h", "1d". Converted to seconds."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(value))
-        if parts is None:
-            self.fail(f"{value!r} is not a time: write 90s, 10m, 2h or 1d", param, ctx)
-        return float(parts[1]) * UNITS[parts[2]]
+def show(directory: Path) -> Picture:
+    """The agent's picture of the node. Raises ClickException."""
+    picture = ask(directory, Show()).picture
+    assert picture is not None
+    return picture

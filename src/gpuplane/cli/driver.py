@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from gpuplane.cli.connection import Duration, ask, state_dir
+from gpuplane.cli.connection import ask, state_dir
+from gpuplane.cli.times import Duration, boottime
 from gpuplane.model.control import LetGo, Show, TakeUp
 from gpuplane.model.snapshot import LET_GO, Condition
 
@@ -40,11 +41,6 @@ def take(state_dir: Path) -> None:
     """Take the driver up again before the time."""
     ask(state_dir, TakeUp(at=boottime()))
     click.echo("The driver is taken up again.")
-
-
-def boottime() -> float:
-    """The agent's clock, so that it can tell a wish whose sender has given up."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _settled(directory: Path) -> Condition:

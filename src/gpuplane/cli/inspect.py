@@ -10,27 +10,33 @@ from pathlib import Path
 import click
 import msgspec
 
-from gpuplane.cli.connection import ask, state_dir
-from gpuplane.core.health.diagnose import released
-from gpuplane.model.control import Picture, Show
+from gpuplane.cli.connection import show, state_dir
+from gpuplane.cli.times import span
+from gpuplane.core.health.diagnose import overall, released
+from gpuplane.model.control import Picture
+from gpuplane.model.health import Diagnosis
+from gpuplane.model.views import Offered
 
 
 @click.command()
+@click.argument("what", required=False, type=click.Choice(["health"]))
 @state_dir
-@click.option("--json", "as_json", is_flag=True, help="The whole picture as one JSON document.")
-def command(state_dir: Path, as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: all that is known of it.")
+def command(what: str | None, state_dir: Path, as_json: bool) -> None:
     """Show the node as its agent sees it: devices, who holds them, and how every part stands.
+
+    With the word health: how each device stands, since when and why, what ends it and what to do.
 
     Away from a terminal: one line a thing, columns apart by tabs.
     """
-    picture = ask(state_dir, Show()).picture
-    assert picture is not None
+    picture = show(state_dir)
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(picture), indent=2) + b"\n")
+        document = health_document(picture) if what else picture
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
     elif sys.stdout.isatty():
-        draw(picture)
+        (draw_health if what else draw)(picture)
     else:
-        for line in lines(picture):
+        for line in (health_lines if what else lines)(picture):
             click.echo(line)
 
 
@@ -74,7 +80,60 @@ def draw(picture: Picture) -> None:
     console.print(parts, crop=False)
 
 
-COLOURS = {"healthy": "green", "unhealthy": "red", "not offered": "yellow"}
+def health_document(picture: Picture) -> dict[str, object]:
+    """How the devices stand, for machines: every key is always there. Times are CLOCK_BOOTTIME, as `now` is."""
+    return {"now": picture.now, "devices": [msgspec.structs.asdict(each) for each in overall(picture.snapshot)]}
+
+
+def health_lines(picture: Picture) -> Iterator[str]:
+    """How the devices stand, for programs that read lines: index, device, state, since, reason, ends, advice."""
+    for each in overall(picture.snapshot):
+        index, device = _named(each)
+        yield _line(index, device, each.state, _since(each, picture), each.reason, _ends(each, picture), each.advice)
+
+
+def draw_health(picture: Picture) -> None:
+    """Print for a person how the devices stand."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    found = overall(picture.snapshot)
+    ids = Column("device", no_wrap=True, min_width=max((len(each.device) for each in found), default=0))
+    table = Table("", ids, "state", "for", "reason", box=None, header_style="bold", pad_edge=False)
+    for each in found:
+        told = [
+            escape(each.reason),
+            *([f"[dim]what ends it:[/dim] {escape(_ends(each, picture))}"] if each.ends else []),
+            *([f"[dim]what to do:[/dim] {escape(each.advice)}"] if each.advice else []),
+        ]
+        state = f"[{COLOURS[each.state]}]{each.state}[/{COLOURS[each.state]}]"
+        table.add_row(*map(escape, _named(each)), state, _since(each, picture), "\n".join(told))
+    Console(highlight=False).print(table, crop=False)
+
+
+def _named(diagnosis: Diagnosis) -> tuple[str, str]:
+    """(index, UUID), as far as there are any."""
+    return (diagnosis.index or "-", diagnosis.device) if diagnosis.device else ("node", "-")
+
+
+def _since(diagnosis: Diagnosis, picture: Picture) -> str:
+    return "" if diagnosis.since is None else span(picture.now - diagnosis.since)
+
+
+def _ends(diagnosis: Diagnosis, picture: Picture) -> str:
+    return diagnosis.ends + (f", in {span(diagnosis.until - picture.now)}" if diagnosis.until is not None else "")
+
+
+COLOURS = {
+    "healthy": "green",
+    "suspect": "yellow",
+    "degraded": "yellow",
+    "drained": "yellow",
+    "probing": "yellow",
+    "unhealthy": "red",
+    "not offered": "yellow",
+}
 
 
 def _devices(picture: Picture) -> Iterator[tuple[str, str, str, str, str]]:
@@ -84,18 +143,30 @@ def _devices(picture: Picture) -> Iterator[tuple[str, str, str, str, str]]:
         for allocation in picture.snapshot.allocations or ()
         for device in allocation.devices
     }
+    stands = {each.device: each for each in overall(picture.snapshot)}
     for resource in picture.offer.resources:
         for device in resource.devices:
-            state, holder = "unhealthy" if device.trouble else "healthy", holders.get((resource.name, device.id), "")
-            yield device.id, resource.name, state, device.trouble, holder
+            state, reason = _state(device, stands.get(device.unit.id))
+            yield device.id, resource.name, state, reason, holders.get((resource.name, device.id), "")
     for left in picture.offer.left:
         yield left.unit, "-", "not offered", left.reason, ""
+
+
+def _state(device: Offered, diagnosis: Diagnosis | None) -> tuple[str, str]:
+    """(state, reason): as kubelet is told, in health's own words where they say more."""
+    state = diagnosis.state if diagnosis else "healthy"
+    if device.trouble:
+        known = state if state in ("drained", "probing") else "unhealthy"
+        return known, device.trouble.removeprefix("drained: ") if state == "drained" else device.trouble
+    if diagnosis is not None and state in ("suspect", "degraded"):
+        return state, diagnosis.reason
+    return "healthy", ""
 
 
 def _parts(picture: Picture) -> Iterator[tuple[str, str, str, str]]:
     """Name, standing, for how long, and why."""
     for part, condition in sorted(picture.snapshot.conditions.items()):
-        yield part, condition.standing, f"{picture.now - condition.since:.0f} s", condition.reason
+        yield part, condition.standing, span(picture.now - condition.since), condition.reason
 
 
 def _until(picture: Picture) -> str:
@@ -103,4 +174,4 @@ def _until(picture: Picture) -> str:
     release = picture.snapshot.ledger.release
     if release is None:
         return "as long as the Node object asks for it"
-    return f"for another {max(0.0, release.until - picture.now):.0f} s"
+    return f"for another {span(release.until - picture.now)}"

@@ -1,0 +1,177 @@
+"""`gpuplane health`: take a GPU out of service by hand, and give it back."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from gpuplane.cli.connection import ask, show, state_dir
+from gpuplane.cli.times import Duration, boottime, span
+from gpuplane.core.health.diagnose import find, overall, released
+from gpuplane.core.health.records import holders
+from gpuplane.core.health.reference import reference
+from gpuplane.core.resources.sharing import base
+from gpuplane.model.config import Settings
+from gpuplane.model.control import DrainDevice, Picture, RestoreDevice
+from gpuplane.model.health import Diagnosis, Health, Record
+
+LOOKS = 3.0
+"""Seconds within which looks show what was mended just before."""
+ANSWER = 60.0
+"""Seconds that a recovery probe may take, beside the time for which the device has to be calm before."""
+EVERY = 0.2
+"""Seconds between two questions."""
+
+Say = Callable[[str], None]
+
+named = click.argument("device", metavar="GPU")
+
+
+@click.group()
+def command() -> None:
+    """Take a GPU out of service by hand, and give it back.
+
+    GPU is an index (0; 0:1 for MIG device 1 of GPU 0), a UUID or a PCI address. gpuplane inspect health shows how all
+    of them stand.
+    """
+
+
+@command.command(name="drain")
+@named
+@click.option("--for", "seconds", type=Duration(), help="How long, at most: 90m, 2h, 14d. Else until it is restored.")
+@click.option("--why", required=True, help="The reason that everybody is shown.")
+@state_dir
+def drain_device(device: str, seconds: float | None, why: str, state_dir: Path) -> None:
+    """Give a GPU out to nobody. What runs on it runs on.
+
+    It survives restarts of the agent and of the machine. Returns when that is certain, and the GPU is unhealthy for
+    kubelet, or it is said why kubelet cannot be told yet.
+    """
+    ask(state_dir, DrainDevice(at=boottime(), device=device, seconds=seconds, why=why))
+    picture = show(state_dir)
+    uuid = find(picture.snapshot, device) or device
+    until = f"for {span(seconds)}" if seconds is not None else "until it is restored"
+    told = f"{_called(picture, uuid)} is drained {until}: {why}."
+    click.echo(" ".join([told, _held(picture, uuid), *_unheard(picture, uuid)]))
+
+
+@command.command(name="restore")
+@named
+@state_dir
+def restore_device(device: str, state_dir: Path) -> None:
+    """End a drain, and take the GPU for mended.
+
+    It waits for no reset and for no operator any more. Where a fault stood, the GPU is probed before it is given out
+    again. Returns when it is well, or, with exit status 1, when it is known why not.
+    """
+    before = show(state_dir)
+    uuid = find(before.snapshot, device) or device
+    ask(state_dir, RestoreDevice(at=boottime(), device=device))
+    with _progress() as say:
+        click.echo(_outcome(state_dir, uuid, say))
+
+
+@command.command(name="reference")
+def print_reference() -> None:
+    """Print the fault catalogue as a table in Markdown."""
+    click.echo(reference(), nl=False)
+
+
+def _held(picture: Picture, uuid: str) -> str:
+    """Who holds a device, in a sentence."""
+    allocations = picture.snapshot.allocations
+    if allocations is None:
+        return "Kubelet has not said yet who holds it."
+    gpus = (picture.snapshot.machine.gpus if picture.snapshot.machine else None) or ()
+    homes = {device.uuid: gpu.uuid for gpu in gpus if gpu.mig for device in gpu.mig.devices}
+    homes |= picture.snapshot.ledger.homes or {}
+
+    def held(id: str) -> bool:
+        return uuid in (base(id), homes.get(base(id)))
+
+    mine = [each for each in allocations if any(map(held, each.devices))]
+    found = [*sorted(holders(mine)), *(["a pod that is being admitted"] if any(not each.pod for each in mine) else [])]
+    return f"Still held by {', '.join(found)}." if found else "Nobody holds it."
+
+
+def _unheard(picture: Picture, uuid: str) -> Iterator[str]:
+    """A sentence for each resource of a device of which kubelet is told only later."""
+    for resource in picture.offer.resources:
+        condition = picture.snapshot.conditions.get(f"plugin/{resource.name}")
+        mine = any(uuid in (each.unit.id, each.unit.gpu) for each in resource.devices)
+        if mine and (condition is None or condition.standing != "ok"):
+            reason = condition.reason if condition else "not registered yet"
+            yield f"Kubelet is told when it reads {resource.name} again: {reason}."
+
+
+def _outcome(directory: Path, uuid: str, say: Say) -> str:
+    """What came of a restore, once it is known. Raises ClickException where it is not well."""
+    began = time.monotonic()
+    while True:
+        picture = show(directory)
+        stands = next((each for each in overall(picture.snapshot) if each.device == uuid), None)
+        name, waited = _called(picture, uuid), time.monotonic() - began
+        if stands is None:
+            return f"{name} is not there. Nothing is held against it any more."
+        if stands.state in ("healthy", "suspect", "degraded"):
+            return f"{name} is {stands.state}{': ' * bool(stands.reason)}{stands.reason}.{_withheld(picture, uuid)}"
+        if problem := _unmended(picture, stands, waited):
+            raise click.ClickException(f"{name} {problem}")
+        say(f"{name} is {stands.state}: {stands.reason}")
+        time.sleep(EVERY)
+
+
+def _unmended(picture: Picture, stands: Diagnosis, waited: float) -> str:
+    """Why a device is not given out again, and will not be soon; "" while that is open."""
+    settings, record = picture.snapshot.config.settings or Settings(), _record(picture, stands)
+    if stands.state == "drained":
+        return f"is still drained: {stands.reason}" + (f". What ends it: {stands.ends}" if stands.ends else "")
+    if record.probing is not None and record.probing.failed:
+        return f"is not well: the probe failed: {record.probing.failed}. It is probed again by itself"
+    if stands.state == "probing":
+        if waited <= settings.probe_period + ANSWER:
+            return ""
+        return f"has not been probed within {span(waited)}: {stands.reason}; see gpuplane inspect health"
+    if waited < LOOKS:
+        return ""
+    if away := released(picture.snapshot):
+        return f"cannot be probed while the driver is let go of: {away}"
+    shown = any(each.standing and not each.event and each.last is None for each in record.findings)
+    why = "a look still shows " if shown else ""
+    return f"is not well: {why}{stands.reason}. {_sentence(stands.advice)}".rstrip()
+
+
+def _record(picture: Picture, stands: Diagnosis) -> Record:
+    return (picture.snapshot.ledger.health or Health()).devices.get(stands.device, Record())
+
+
+def _withheld(picture: Picture, uuid: str) -> str:
+    """A sentence on why a device that is well is not given out all the same."""
+    offered = (each for resource in picture.offer.resources for each in resource.devices)
+    why = next((each.trouble for each in offered if each.trouble and uuid in (each.unit.id, each.unit.gpu)), "")
+    return f" It is not given out for all that: {why}." if why else ""
+
+
+def _called(picture: Picture, uuid: str) -> str:
+    index = next((each.index for each in overall(picture.snapshot) if each.device == uuid), "")
+    return f"{'MIG device' if ':' in index else 'GPU'} {index} ({uuid})" if index else uuid
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+@contextmanager
+def _progress() -> Iterator[Say]:
+    """Says on a terminal what is waited for, in one line that goes away; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True, highlight=False).status("restoring") as status:
+        yield lambda text: status.update(escape(text))

@@ -1,0 +1,48 @@
+"""The fault catalogue as a table for people."""
+
+from gpuplane.core.health.catalogue import CATALOGUE, UNKNOWN, UNLISTED
+from gpuplane.core.health.judge import xid
+from gpuplane.model.health import Entry
+
+HEAD = """\
+| fault | seen | scope | severity | ends with | patience | what to do |
+|---|---|---|---|---|---|---|
+"""
+
+REST = (("xid-N", UNLISTED), ("any other", UNKNOWN))
+
+
+def reference() -> str:
+    """The table in Markdown: a row for each fault, in the catalogue's order; XIDs that are alike share one."""
+    return HEAD + "".join(f"| {' | '.join(_cells(codes, entry))} |\n" for codes, entry in _rows())
+
+
+def _rows() -> list[tuple[list[str], Entry]]:
+    """(codes, entry): XIDs that follow each other and are judged alike are together."""
+    rows: list[tuple[list[str], Entry]] = []
+    for code, entry in (*CATALOGUE.items(), *REST):
+        if rows and rows[-1][1] == entry and _follows(rows[-1][0][-1], code):
+            rows[-1][0].append(code)
+        else:
+            rows.append(([code], entry))
+    return rows
+
+
+def _follows(code: str, other: str) -> bool:
+    number = xid(code)
+    return number is not None and xid(other) == number + 1
+
+
+def _cells(codes: list[str], entry: Entry) -> list[str]:
+    code = f"`{codes[0]}`" if len(codes) == 1 else f"`{codes[0]}` to `{codes[-1]}`"
+    lasts = f" ({entry.lasts:g} s)" if entry.ends == "time" else ""
+    patience = f"{entry.patience:g} s" if entry.patience else ""
+    return [
+        f"{code}: {entry.title}",
+        entry.seen,
+        entry.scope,
+        entry.severity,
+        entry.ends + lasts,
+        patience,
+        entry.advice.replace("|", "\\|"),
+    ]

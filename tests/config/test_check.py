@@ -7,6 +7,8 @@ from gpuplane.core.strict import Invalid
 
 RULE = "after nvidia.com/ it has small letters, digits, - and ., and begins and ends with a letter or digit"
 REFERENCE = "must be an index (0), a MIG index (0:1) or a UUID (GPU-…, MIG-…), not"
+TIME = "is no time; write 500ms, 5s, 2m, 1h or a number of seconds"
+NO_FAULT = "there is no such fault: the fault catalogue's, or xid-1 to xid-99999"
 ENTRY = "c.yaml:1: sharing.timeSlicing.resources[0]"
 
 
@@ -77,6 +79,56 @@ def errors(text: str) -> list[str]:
             "resources:\n  mig:\n  - {pattern: x, name: a}\n  - {pattern: x, name: b}",
             "c.yaml:4: resources.mig[1]: is never reached: resources.mig[0] takes all that it could match",
         ),
+        # health
+        ("health: {probePeriods: 5s}", "c.yaml:1: unknown key 'probePeriods'; did you mean 'probePeriod'?"),
+        ("probePeriod: 5s", "c.yaml:1: unknown key 'probePeriod'; did you mean health.probePeriod?"),
+        ("health: {probePeriod: 49ms}", "c.yaml:1: health.probePeriod: must be 50ms to 1h, not '49ms'"),
+        ("health: {probePeriod: 0}", "c.yaml:1: health.probePeriod: must be 50ms to 1h, not 0"),
+        ("health: {probePeriod: 3601}", "c.yaml:1: health.probePeriod: must be 50ms to 1h, not 3601"),
+        ("health: {probePeriod: soon}", f"c.yaml:1: health.probePeriod: 'soon' {TIME}"),
+        ('health: {probePeriod: "5"}', f"c.yaml:1: health.probePeriod: '5' {TIME}"),
+        ("health: {probePeriod: 5 s}", f"c.yaml:1: health.probePeriod: '5 s' {TIME}"),
+        ("health: {probePeriod: -5s}", f"c.yaml:1: health.probePeriod: '-5s' {TIME}"),
+        ("health: {probePeriod: true}", "c.yaml:1: health.probePeriod: must be text or a number, not true"),
+        ("health: {probePeriod: .inf}", "c.yaml:1: health.probePeriod: inf is no time that ends"),
+        (
+            "health:\n  faults:\n    xid-94: {patience: -1}",
+            "c.yaml:3: health.faults.xid-94.patience: -1 is less than nothing",
+        ),
+        (
+            "health: {faults: {ecc-storm: {lasts: 1w}}}",
+            f"c.yaml:1: health.faults.ecc-storm.lasts: '1w' {TIME}",
+        ),
+        (
+            "health:\n  faults:\n    xid-94:\n      severity: unhelthy",
+            "c.yaml:4: health.faults.xid-94.severity: must be one of note, degraded, unhealthy, "
+            "not the text 'unhelthy'; did you mean 'unhealthy'?",
+        ),
+        (
+            "health: {faults: {xid-94: {end: time}}}",
+            "c.yaml:1: unknown key 'end'; did you mean 'ends'?",
+        ),
+        (
+            "health:\n  faults:\n    xid-94: {lasts: 5m}",
+            "c.yaml:3: health.faults.xid-94: lasts has no effect on what ends with process; say ends: time, "
+            "or leave it out",
+        ),
+        (
+            "health: {faults: {xid-94: {lasts: 5m, ends: tim}}}",
+            "c.yaml:1: health.faults.xid-94.ends: must be one of nothing, process, reset, reboot, time, operator, "
+            "not the text 'tim'; did you mean 'time'?",
+        ),
+        (
+            "health:\n  faults:\n    nvlink_down: {}",
+            f"c.yaml:3: health.faults.nvlink_down: {NO_FAULT}; did you mean 'nvlink-down'?",
+        ),
+        ("health: {faults: {94: {}}}", f"c.yaml:1: health.faults.94: {NO_FAULT}; did you mean 'xid-94'?"),
+        ("health: {faults: {XID-94: {}}}", f"c.yaml:1: health.faults.XID-94: {NO_FAULT}; did you mean 'xid-94'?"),
+        ("health: {faults: {xid-100000: {}}}", f"c.yaml:1: health.faults.xid-100000: {NO_FAULT}"),
+        ("health: {faults: {xid-094: {}}}", f"c.yaml:1: health.faults.xid-094: {NO_FAULT}; did you mean 'xid-94'?"),
+        ("health: {faults: {xid079: {}}}", f"c.yaml:1: health.faults.xid079: {NO_FAULT}; did you mean 'xid-79'?"),
+        ("health: {faults: {quux: {}}}", f"c.yaml:1: health.faults.quux: {NO_FAULT}"),
+        ("health: {faults: [xid-94]}", "c.yaml:1: health.faults: must be a mapping, not a list"),
         # sharing
         (
             "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}",

@@ -9,6 +9,8 @@ import pytest
 
 from gpuplane.core.config.explain import explain
 from gpuplane.core.config.resolve import trace
+from gpuplane.core.health.catalogue import CATALOGUE
+from gpuplane.core.health.judge import xid
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 
 MACHINE = """
@@ -194,6 +196,78 @@ CUT = Gpu(
 def test_what_does_nothing_here_is_noted(text: str, expected: list[str]) -> None:
     """Good configuration, but not for this machine: no error, since one file serves many nodes."""
     assert notes(text, A, B, CUT) == expected
+
+
+RULED = """\
+health:
+  faults:
+    xid-48: {severity: note}
+    xid-94: {severity: degraded, patience: 30s}
+    xid-95: {severity: unhealthy}
+    nvlink-down:
+      advice: call Ann
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "expected"),
+    [
+        ("", {}, []),
+        ("", {"DP_DISABLE_HEALTHCHECKS": "13", "DP_ENABLE_HEALTHCHECKS": "79"}, []),
+        (
+            RULED,
+            {},
+            [
+                (("nvlink-down",), f"advice 'call Ann' instead of {CATALOGUE['nvlink-down'].advice!r}", ("c:6",)),
+                (("xid-48",), "severity note instead of unhealthy", ("c:3",)),
+                (("xid-94",), "severity degraded instead of unhealthy, patience 30 s instead of 0 s", ("c:4",)),
+            ],
+        ),
+        (
+            "health: {faults: {xid-94: {patience: 30s}}}",
+            {"DP_DISABLE_HEALTHCHECKS": "94,48,900", "DP_ENABLE_HEALTHCHECKS": "13"},
+            [
+                (("xid-13",), "severity unhealthy instead of note", ("DP_ENABLE_HEALTHCHECKS",)),
+                (("xid-48", "xid-900"), "severity note instead of unhealthy", ("DP_DISABLE_HEALTHCHECKS",)),
+                (
+                    ("xid-94",),
+                    "severity note instead of unhealthy, patience 30 s instead of 0 s",
+                    ("DP_DISABLE_HEALTHCHECKS", "c:1"),
+                ),
+            ],
+        ),
+        (
+            "",
+            {"DP_DISABLE_HEALTHCHECKS": "all", "DP_ENABLE_HEALTHCHECKS": "79"},
+            [
+                (
+                    (*(c for c, e in CATALOGUE.items() if xid(c) not in (None, 79) and e.severity != "note"), "xid-…"),
+                    "severity note instead of unhealthy",
+                    ("DP_DISABLE_HEALTHCHECKS",),
+                )
+            ],
+        ),
+    ],
+)
+def test_faults_that_are_judged_otherwise_are_explained(
+    text: str, environment: dict[str, str], expected: list[tuple[tuple[str, ...], str, tuple[str, ...]]]
+) -> None:
+    """Which, how, and where it was said; those that are judged as by the catalogue are not in it."""
+    explained = explain(Machine(gpus=(A,)), trace(text.encode(), "c", {}, environment))
+
+    assert [(each.codes, each.how, each.said) for each in explained.faults] == expected
+
+
+def test_the_commands_hear_the_environment(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the agent does: what it says of faults is shown, and the words of it that mean nothing."""
+    config, machine = files
+    monkeypatch.setenv("DP_DISABLE_HEALTHCHECKS", "48,fourtynine")
+    why = "DP_DISABLE_HEALTHCHECKS: passes over 'fourtynine': it takes XIDs (1 to 99999) and all"
+
+    assert run("check", config) == (0, f"{why}\n{config}: good\n", "")
+    lines = run("explain", config, "--machine", machine)[1].splitlines()
+    assert "fault\txid-48\tseverity note instead of unhealthy\tDP_DISABLE_HEALTHCHECKS" in lines
+    assert f"note\t{why}" in lines
 
 
 def test_a_machine_without_driver_would_advertise_nothing_yet() -> None:

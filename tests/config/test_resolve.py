@@ -16,6 +16,7 @@ from gpuplane.core.config.resolve import resolve, trace
 from gpuplane.core.config.schema import File, at
 from gpuplane.core.strict import Invalid
 from gpuplane.model.config import Naming, Replication, Settings, Sharing
+from gpuplane.model.health import Ruling
 
 DOCUMENT = Path(__file__).parents[2] / "docs/configuration.md"
 
@@ -194,16 +195,67 @@ def test_what_is_said_in_vain_is_known() -> None:
     assert all(why.startswith("no effect") for why in resolved.idle.values())
 
 
-def test_a_setting_that_nobody_reads_yet_is_said_in_vain_too() -> None:
-    """It is kept for when it is read."""
-    resolved = trace(None, "c.yaml", {}, {"DP_DISABLE_HEALTHCHECKS": "all"})
+@pytest.mark.parametrize(
+    ("file", "environment", "idle"),
+    [
+        ("", {"DP_DISABLE_HEALTHCHECKS": "all, 68,xids,"}, {}),
+        (
+            "",
+            {"DP_DISABLE_HEALTHCHECKS": "sixty, -68,068,0", "DP_ENABLE_HEALTHCHECKS": "79.0"},
+            {
+                "DP_DISABLE_HEALTHCHECKS": "passes over 'sixty', '-68', '0': it takes XIDs (1 to 99999) and all",
+                "DP_ENABLE_HEALTHCHECKS": "passes over '79.0': it takes XIDs (1 to 99999) and all",
+            },
+        ),
+        (
+            "health: {faults: {xid-48: {severity: note}, xid-79: {severity: note, lasts: }, xid-94: {patience: 1}}}",
+            {"DP_DISABLE_HEALTHCHECKS": "all", "DP_ENABLE_HEALTHCHECKS": "79"},
+            {
+                "c.yaml:1": "no effect of xid-48's severity: DP_DISABLE_HEALTHCHECKS decides; "
+                "no effect of xid-79's severity: DP_ENABLE_HEALTHCHECKS decides"
+            },
+        ),
+    ],
+)
+def test_what_is_said_of_faults_in_vain_is_known(file: str, environment: dict[str, str], idle: dict[str, str]) -> None:
+    """Words of the variables that mean nothing, and what the file says where a variable says it already."""
+    assert trace(file.encode(), "c.yaml", {}, environment).idle == idle
 
-    assert resolved.settings.health_checks_disabled == "all"
-    assert resolved.idle["DP_DISABLE_HEALTHCHECKS"].startswith("no effect yet")
+
+@pytest.mark.parametrize(
+    ("section", "changed"),
+    [
+        ("", {}),
+        ("{}", {}),
+        ("{probePeriod: , faults: }", {}),
+        ("{faults: {xid-94: }}", {}),
+        ("{probePeriod: 500ms}", {"probe_period": 0.5}),
+        ("{probePeriod: 1h}", {"probe_period": 3600.0}),
+        ("{probePeriod: 0.05}", {"probe_period": 0.05}),
+        ("{probePeriod: 7}", {"probe_period": 7.0}),
+        (
+            "{faults: {xid-94: {severity: degraded, ends: time, scope: gpu, patience: 1m30s, lasts: 1.5h, advice: x}}}",
+            {"faults": {"xid-94": Ruling("degraded", "time", "gpu", 90.0, 5400.0, "x")}},
+        ),
+        (
+            "{faults: {nvlink-down: {patience: 0}, xid-99999: {severity: note}, ecc-storm: {lasts: 1d}}}",
+            {
+                "faults": {
+                    "nvlink-down": Ruling(patience=0.0),
+                    "xid-99999": Ruling(severity="note"),
+                    "ecc-storm": Ruling(lasts=86400.0),
+                }
+            },
+        ),
+    ],
+)
+def test_what_the_file_says_of_health(section: str, changed: dict[str, Any]) -> None:
+    """Durations become seconds; what is left out is the catalogue's."""
+    assert config(f"health: {section}") == Settings(**changed)
 
 
 def test_the_sources_of_entries_are_their_lines() -> None:
-    """Who explains a decision can name the line of the pattern or the sharing entry that made it."""
+    """Who explains a decision can name the line of the pattern, the sharing entry or the rule that made it."""
     text = b"""
 resources:
   gpus:
@@ -215,9 +267,20 @@ sharing:
     resources:
     - name: a
       replicas: 2
+health:
+  probePeriod: 1s
+  faults:
+    xid-94:
+      severity: note
 """
 
-    assert trace(text, "c.yaml").sources == {"gpus.0": "c.yaml:4", "mig.0": "c.yaml:6", "sharing.0": "c.yaml:10"}
+    assert trace(text, "c.yaml").sources == {
+        "gpus.0": "c.yaml:4",
+        "mig.0": "c.yaml:6",
+        "sharing.0": "c.yaml:10",
+        "probe_period": "c.yaml:13",
+        "faults.xid-94": "c.yaml:15",
+    }
 
 
 @pytest.mark.parametrize(
@@ -269,7 +332,7 @@ def test_the_table_agrees_with_settings_and_file() -> None:
             expected = getattr(defaults, flag.setting)
             assert typed(flag, flag.default) == ("" if flag.setting == "dev_root" else expected), flag.name
         assert at(File(), flag.key) is None
-    ours = {flag.setting for flag in FLAGS if flag.setting} | {"gpus", "mig", "sharing"}
+    ours = {flag.setting for flag in FLAGS if flag.setting} | {"gpus", "mig", "sharing", "probe_period", "faults"}
     assert ours == {field.name for field in msgspec.structs.fields(Settings)}
     assert len(BY_NAME) == sum(len(flag.names) + len(flag.environment) for flag in FLAGS)
 
@@ -325,10 +388,18 @@ PIECES = st.sampled_from(
         "devices",
         "migStrategy",
         "imex",
+        "health",
+        "faults",
+        "xid-94",
+        "patience",
+        "ends",
     ]
 )
 VALUES = st.recursive(
-    st.sampled_from(["v1", "single", "gpu", "0:1", "*", ""]) | st.integers(-1, 3) | st.booleans() | st.none(),
+    st.sampled_from(["v1", "single", "gpu", "0:1", "*", "", "5s", "time", "note"])
+    | st.integers(-1, 3)
+    | st.booleans()
+    | st.none(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(PIECES, inner, max_size=4),
     max_leaves=12,
 )

@@ -1,5 +1,6 @@
 """`gpuplane config`: is a configuration good, and what would a node advertise with it?"""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from gpuplane.model.value import Value
 
 
 def flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The agent's flags that are settings, on a command: they come before the file here as they do there."""
+    """The agent's flags that are settings, on a command: they come before environment and file as they do there."""
     for flag in reversed([flag for flag in FLAGS if flag.setting and flag.names]):
         kind: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if flag.kind == "switch" else {}
         names = [f"--{name}" for name in flag.names]
@@ -139,7 +140,7 @@ def _read(path: Path) -> bytes:
 
 
 def _resolve(path: Path, said: Mapping[str, str]) -> Resolved:
-    return trace(_read(path), str(path), said)
+    return trace(_read(path), str(path), said, os.environ)
 
 
 def _rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
@@ -163,6 +164,8 @@ def _list(explanation: Explanation) -> None:
         click.echo(f"resource\t{name}\t{count.devices}\t{count.healthy} healthy")
     for row in _rows(explanation):
         click.echo("\t".join(("unit", *row)).rstrip("\t"))
+    for each in explanation.faults:
+        click.echo("\t".join(("fault", ", ".join(each.codes), each.how, ", ".join(each.said))))
     for note in explanation.notes:
         click.echo(f"note\t{note}")
 
@@ -185,5 +188,8 @@ def _draw(explanation: Explanation) -> None:
         reason = f"{escape(why)}[red]; unhealthy: {escape(trouble)}[/red]" if trouble else escape(why)
         table.add_row(index, escape(what), f"[{colour}]{resource}[/{colour}]", escape(ids), reason)
     console.print(table)
+    for each in explanation.faults:
+        where = escape(", ".join(each.said))
+        console.print(f"[bold]{', '.join(each.codes)}[/bold]: {escape(each.how)} ({where})")
     for note in explanation.notes:
         console.print(f"[yellow]note[/yellow] {escape(note)}")

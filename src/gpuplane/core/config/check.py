@@ -6,14 +6,30 @@ A file means here what it means to NVIDIA's plugin, but for these differences, e
   a pattern or an entry that is never reached because another one above it takes everything.
 - `resources`, `rename` and `devices` work, where they parse them and then discard them; so they have to be right.
 - `replicas: 1` is legal, and means a device that is not shared. Beyond 1,024 the list would not fit into a message.
+
+`health` is ours. What it says of a fault has to be about a fault that there is, and to have an effect.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 
+from gpuplane.core.config.durations import Duration, seconds, shown
 from gpuplane.core.config.flags import FLAGS
 from gpuplane.core.config.given import typed
-from gpuplane.core.config.schema import Devices, File, Pattern, Resources, Shares, Strategies, Strategy, at
+from gpuplane.core.config.schema import (
+    Devices,
+    File,
+    Health,
+    Pattern,
+    Resources,
+    Rule,
+    Shares,
+    Strategies,
+    Strategy,
+    at,
+)
+from gpuplane.core.health.catalogue import CATALOGUE, UNLISTED
+from gpuplane.core.health.judge import known
 from gpuplane.core.resources.naming import GPU, MIG, PREFIX, qualified
 from gpuplane.core.strict import Path, close_to, spot
 
@@ -42,6 +58,7 @@ def _check(file: File) -> Wrong:
     if sharing.time_slicing:
         names = {PREFIX + each.name.removeprefix(PREFIX) for each in (*gpus, *mig)}
         yield from _check_strategy(("sharing", "timeSlicing"), sharing.time_slicing, {GPU, *names})
+    yield from _check_health(file.health or Health())
 
 
 def _check_flags(file: File) -> Wrong:
@@ -136,3 +153,47 @@ def _check_reached(path: Path, entry: Shares, taken: dict[tuple[str, str], Path]
                 yield (*path, "devices", i), f"{device} is shared by {spot(earlier)} already"
     elif not isinstance(entry.devices, int):
         taken[name, "all"] = path
+
+
+PROBE_PERIODS = ("50ms", "1h")
+"""The shortest and the longest time between two probes."""
+
+
+def _check_health(health: Health) -> Wrong:
+    path: Path = ("health", "probePeriod")
+    yield from _check_duration(path, health.probe_period, *PROBE_PERIODS)
+    for code, rule in (health.faults or {}).items():
+        path = ("health", "faults", code)
+        if not known(code):
+            meant = _meant(code)
+            perhaps = f"; did you mean {meant!r}?" if meant else ""
+            yield path, f"there is no such fault: the fault catalogue's, or xid-1 to xid-99999{perhaps}"
+        elif rule is not None:
+            yield from _check_rule(path, rule, rule.ends or CATALOGUE.get(code, UNLISTED).ends)
+
+
+def _meant(code: str) -> str:
+    """The fault that was probably meant, or ""."""
+    number = re.sub(r"^(xid[-_ ]?)?0*", "xid-", code.lower())
+    if known(number):
+        return number
+    return "" if number.removeprefix("xid-").isdecimal() else close_to(code, CATALOGUE)
+
+
+def _check_rule(path: Path, rule: Rule, ends: str) -> Wrong:
+    yield from _check_duration((*path, "patience"), rule.patience)
+    yield from _check_duration((*path, "lasts"), rule.lasts)
+    if rule.lasts is not None and ends != "time":
+        yield path, f"lasts has no effect on what ends with {ends}; say ends: time, or leave it out"
+
+
+def _check_duration(path: Path, said: Duration | None, least: str = "", most: str = "") -> Wrong:
+    if said is None:
+        return
+    try:
+        found = seconds(said)
+    except ValueError as error:
+        yield path, str(error)
+    else:
+        if (least and found < seconds(least)) or (most and found > seconds(most)):
+            yield path, f"must be {least} to {most}, not {shown(said)}"

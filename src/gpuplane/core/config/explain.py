@@ -3,15 +3,17 @@
 For `gpuplane config explain`: it asks the very functions that the agent asks, so what it shows is what would happen.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.core.config.resolve import Resolved
+from gpuplane.core.health import judge
+from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.resources.names import decide
 from gpuplane.core.resources.naming import Decision, matches
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.resources.sharing import share_ids
 from gpuplane.core.step import step
-from gpuplane.model.config import Config, Replication
+from gpuplane.model.config import Config, Replication, Settings
 from gpuplane.model.facts import Looked
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
@@ -39,12 +41,21 @@ class Count(Value):
     healthy: int
 
 
+class Judged(Value):
+    """Faults that are judged otherwise than by the catalogue, all in the same way."""
+
+    codes: tuple[str, ...]  # "xid-…" stands for the XIDs that neither the catalogue nor the configuration names
+    how: str  # "severity note instead of unhealthy"
+    said: tuple[str, ...]  # where
+
+
 class Explanation(Value):
     """A whole node. `notes`: what was said and does nothing here, or not what one may think."""
 
     waiting: str  # why nothing could be advertised yet
     resources: Mapping[str, Count]
     units: tuple[Explained, ...]
+    faults: tuple[Judged, ...]
     notes: tuple[str, ...]
 
 
@@ -58,6 +69,7 @@ def explain(machine: Machine, resolved: Resolved) -> Explanation:
         waiting=offered.waiting,
         resources=_counts(offered),
         units=tuple(_explained(decision, resolved, troubles) for decision in decisions),
+        faults=tuple(_judged(resolved)),
         notes=(
             *(f"{where}: {why}" for where, why in resolved.idle.items()),
             *_idle_patterns(decisions, resolved),
@@ -104,6 +116,43 @@ def _shared_by(decision: Decision, resolved: Resolved) -> str:
         return ""
     shares = f"{decision.replicas} shares" if decision.replicas > 1 else "not shared"
     return f", {shares}{_at(resolved, decision.shared_by)}"
+
+
+REST, SPECIMEN = "xid-…", "xid-99999"
+"""The XIDs that are named nowhere, and one of them."""
+
+
+def _judged(resolved: Resolved) -> Iterator[Judged]:
+    """Together what the same was said of at the same places."""
+    alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for code in _codes(resolved.settings):
+        if changes := _otherwise(code, resolved):
+            said = tuple(dict.fromkeys(_said(code, changes, resolved)))
+            alike.setdefault((", ".join(changes.values()), said), []).append(REST if code == SPECIMEN else code)
+    for (how, said), codes in alike.items():
+        yield Judged(codes=tuple(codes), how=how, said=said)
+
+
+def _codes(settings: Settings) -> Iterable[str]:
+    listed = (number for field in judge.VARIABLES for number in sorted(judge.listed(getattr(settings, field)).xids))
+    return dict.fromkeys((*CATALOGUE, *settings.faults, *(f"xid-{number}" for number in listed), SPECIMEN))
+
+
+def _otherwise(code: str, resolved: Resolved) -> dict[str, str]:
+    """Field of a fault's entry → how it differs from the catalogue's."""
+    plain, judged = judge.entry(code, None), judge.entry(code, resolved.settings)
+    fields = ((field, getattr(judged, field), getattr(plain, field)) for field in plain.__struct_fields__)
+    return {field: f"{field} {_word(is_)} instead of {_word(was)}" for field, is_, was in fields if is_ != was}
+
+
+def _word(value: object) -> str:
+    return f"{value:g} s" if isinstance(value, float) else repr(value) if " " in str(value) else str(value)
+
+
+def _said(code: str, fields: Iterable[str], resolved: Resolved) -> Iterator[str]:
+    for field in fields:
+        by = judge.decided(code, resolved.settings) if field == "severity" else ""
+        yield resolved.sources[by or f"faults.{code}"]
 
 
 def _at(resolved: Resolved, setting: str) -> str:

@@ -87,10 +87,10 @@ FLAGS = (
          "which GPU the next share is taken of: the least used or the most used", AllocationPolicy),
     _row("", "DP_DISABLE_HEALTHCHECKS",
          "", "health_checks_disabled", "text", "",
-         "no effect yet: health checks are not chosen by XID"),
+         "XIDs that leave a GPU healthy: a list of numbers, or all; before health.faults"),
     _row("", "DP_ENABLE_HEALTHCHECKS",
          "", "health_checks_enabled", "text", "",
-         "no effect yet: health checks are not chosen by XID"),
+         "XIDs that make a GPU unhealthy, in spite of that and of the defaults: a list of numbers, or all"),
 
     # the process itself
     _row("config-file config", "CONFIG_FILE",

@@ -8,20 +8,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gpuplane.core.config.check import check
+from gpuplane.core.config.durations import Duration, seconds
 from gpuplane.core.config.flags import FLAGS, Flag
 from gpuplane.core.config.given import given, typed
-from gpuplane.core.config.schema import Devices, File, Pattern, Resources, Shares, at
+from gpuplane.core.config.schema import Devices, File, Health, Pattern, Resources, Rule, Shares, at
+from gpuplane.core.health import judge
 from gpuplane.core.resources.naming import qualified
 from gpuplane.core.strict import Invalid, Path, read
 from gpuplane.model.config import Naming, Replication, Settings, Sharing
+from gpuplane.model.health import Ruling
 from gpuplane.model.value import Value
 
 
 class Resolved(Value):
     """Settings, and where each was said.
 
-    `sources`: a field of Settings, with the entry's number where it is a list ("gpus.0", of sharing "sharing.0") →
-    where it was said ("config.yaml:3", "--mig-strategy", "MIG_STRATEGY"). What was left at its default is not in it.
+    `sources`: a field of Settings, with the entry's number where it is a list ("gpus.0", of sharing "sharing.0") or its
+    name ("faults.xid-94") → where it was said ("config.yaml:3", "--mig-strategy", "MIG_STRATEGY"). What was left at its
+    default is not in it.
     `idle`: where something was said that has no effect here → why it has none.
     """
 
@@ -69,7 +73,10 @@ def trace(
     if errors:
         raise Invalid(errors)
     sources |= {rule: f"{name}:{line(path)}" for rule, path in _rules(content)}
-    return Resolved(settings=_settings(content, chosen), sources=sources, idle=idle)
+    settings = _settings(content, chosen)
+    for where, why in _unheard(settings, sources):
+        idle[where] = f"{idle[where]}; {why}" if where in idle else why
+    return Resolved(settings=settings, sources=sources, idle=idle)
 
 
 FILE = "file"
@@ -90,7 +97,7 @@ def _take(flag: Flag, said: tuple[str, str] | None, written: Any) -> tuple[Any, 
 
 def _settings(content: File, chosen: Mapping[str, Any]) -> Settings:
     settings = Settings(**chosen)
-    resources = content.resources or Resources()
+    resources, health = content.resources or Resources(), content.health or Health()
     driver_root = settings.driver_root or "/"
     return settings.but(
         driver_root=driver_root,
@@ -98,6 +105,8 @@ def _settings(content: File, chosen: Mapping[str, Any]) -> Settings:
         gpus=_namings(resources.gpus),
         mig=_namings(resources.mig),
         sharing=_sharing(content),
+        probe_period=settings.probe_period if (period := _seconds(health.probe_period)) is None else period,
+        faults={code: _ruling(rule) for code, rule in (health.faults or {}).items() if rule is not None},
     )
 
 
@@ -132,8 +141,34 @@ def _devices(devices: Devices) -> tuple[str, ...] | int | None:
     return devices if isinstance(devices, int) else None
 
 
+def _seconds(duration: Duration | None) -> float | None:
+    return None if duration is None else seconds(duration)
+
+
+def _ruling(rule: Rule) -> Ruling:
+    return Ruling(
+        severity=rule.severity,
+        ends=rule.ends,
+        scope=rule.scope,
+        patience=_seconds(rule.patience),
+        lasts=_seconds(rule.lasts),
+        advice=rule.advice,
+    )
+
+
+def _unheard(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What was said about faults in vain, and why."""
+    for field in judge.VARIABLES:
+        if odd := judge.listed(getattr(settings, field)).odd:
+            words = ", ".join(map(repr, odd))
+            yield sources[field], f"passes over {words}: it takes XIDs (1 to 99999) and all"
+    for code, ruling in settings.faults.items():
+        if ruling.severity is not None and (field := judge.decided(code, settings)):
+            yield sources[f"faults.{code}"], f"no effect of {code}'s severity: {sources[field]} decides"
+
+
 def _rules(content: File) -> Iterator[tuple[str, Path]]:
-    """The entries of lists, by their names among the sources, and where they stand."""
+    """What the file alone can say, by its names among the sources, and where it stands."""
     resources, slicing = content.resources or Resources(), content.sharing and content.sharing.time_slicing
     lists: list[tuple[str, Path, Any]] = [
         ("gpus", ("resources", "gpus"), resources.gpus),
@@ -142,3 +177,7 @@ def _rules(content: File) -> Iterator[tuple[str, Path]]:
     ]
     for rule, path, entries in lists:
         yield from ((f"{rule}.{i}", (*path, i)) for i in range(len(entries or ())))
+    health = content.health or Health()
+    if health.probe_period is not None:
+        yield "probe_period", ("health", "probePeriod")
+    yield from ((f"faults.{code}", ("health", "faults", code)) for code in health.faults or ())

@@ -1,14 +1,17 @@
-"""NVIDIA's v1 configuration file, key for key (k8s-device-plugin 0.20, api/config/v1/*.go).
+"""NVIDIA's v1 configuration file, key for key (k8s-device-plugin 0.20, api/config/v1/*.go), and a section of ours.
 
-Every key of theirs is known here, those of GPU Feature Discovery too, because one file serves both. A section or key
-that is empty counts as left out.
+Every key of theirs is known here, those of GPU Feature Discovery too, because one file serves both; `health` is ours,
+and they pass over it. A section or key that is empty counts as left out.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from gpuplane.core.config.durations import Duration
 from gpuplane.model.config import AllocationPolicy, IdStrategy, MigStrategy
+from gpuplane.model.health import End, Scope, Severity
 from gpuplane.model.value import Value
 
 Devices = str | int | tuple[int | str, ...] | None
@@ -99,6 +102,24 @@ class Imex(Value):
     required: bool | None = None
 
 
+class Rule(Value):
+    """One entry of health.faults: what is judged otherwise than by the fault catalogue."""
+
+    severity: Severity | None = None
+    ends: End | None = None
+    scope: Scope | None = None
+    patience: Duration | None = None
+    lasts: Duration | None = None
+    advice: str | None = None
+
+
+class Health(Value, rename="camel"):
+    """health"""
+
+    probe_period: Duration | None = None
+    faults: Mapping[str, Rule | None] | None = None
+
+
 class File(Value):
     """The whole file."""
 
@@ -107,6 +128,7 @@ class File(Value):
     resources: Resources | None = None
     sharing: Strategies | None = None
     imex: Imex | None = None
+    health: Health | None = None
 
 
 def at(file: File, key: str) -> Any:

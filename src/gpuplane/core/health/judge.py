@@ -4,65 +4,71 @@ NVIDIA's environment variables, in their meaning (k8s-device-plugin 0.20, intern
 `all` or `xids` for every one. What DP_ENABLE_HEALTHCHECKS lists counts, the ones that are ignored by default too; else
 what DP_DISABLE_HEALTHCHECKS lists does not. Two things are as their documentation says and not as their code does:
 `all` disabled with one enabled leaves that one, and 0 is no word for all. Both variables are about XIDs alone: what a
-look shows counts whatever they say.
+look shows counts whatever they say. They stand above the file, as the environment does in everything.
 """
 
+import re
 from functools import lru_cache
+from typing import NamedTuple
 
 from gpuplane.core.health.catalogue import CATALOGUE, UNKNOWN, UNLISTED
 from gpuplane.model.config import Settings
-from gpuplane.model.health import Entry
+from gpuplane.model.health import Entry, Severity
+
+VARIABLES: dict[str, Severity] = {"health_checks_enabled": "unhealthy", "health_checks_disabled": "note"}
+"""The fields of Settings that hold the variables, and what an XID that they list is; the first that lists it counts."""
 
 ALL = ("all", "xids")
+NUMBER = re.compile(r"0*([1-9][0-9]{0,4})")
+CODE = re.compile(r"xid-([1-9][0-9]{0,4})")
 
 
-def entry(code: str, settings: Settings | None) -> Entry:
-    """How a fault is judged; None: by the catalogue alone."""
-    return _judged(code, settings or Settings())
+class Listed(NamedTuple):
+    """What DP_*_HEALTHCHECKS lists: whether all, which XIDs, and the words that are neither."""
+
+    all: bool
+    xids: frozenset[int]
+    odd: tuple[str, ...]
+
+
+@lru_cache(maxsize=8)
+def listed(text: str) -> Listed:
+    """What a text lists. A word that means nothing costs itself alone, as it does there."""
+    words = [word.strip() for word in text.lower().split(",") if word.strip()]
+    numbers = {word: int(found[1]) for word in words if (found := NUMBER.fullmatch(word))}
+    odd = tuple(word for word in words if word not in numbers and word not in ALL)
+    return Listed(any(word in ALL for word in words), frozenset(numbers.values()), odd)
 
 
 def xid(code: str) -> int | None:
     """The number of an XID's code; None for another fault's."""
-    number = code.removeprefix("xid-")
-    return int(number) if number != code and number.isascii() and number.isdecimal() else None
+    found = CODE.fullmatch(code)
+    return int(found[1]) if found else None
 
 
-def listed(text: str) -> tuple[bool, frozenset[int], tuple[str, ...]]:
-    """(whether all, the XIDs, what is neither) of a list as DP_*_HEALTHCHECKS hold it."""
-    words = [word.strip() for word in text.lower().split(",") if word.strip()]
-    numbers = frozenset(int(word) for word in words if word.isascii() and word.isdecimal())
-    odd = tuple(word for word in words if not (word.isascii() and word.isdecimal()) and word not in ALL)
-    return any(word in ALL for word in words), numbers, odd
+def known(code: str) -> bool:
+    """Whether there is such a fault: one of the catalogue, or any XID."""
+    return code in CATALOGUE or xid(code) is not None
 
 
-@lru_cache(maxsize=1024)
-def _plain(code: str, disabled: str, enabled: str) -> Entry:
+def decided(code: str, settings: Settings) -> str:
+    """Which of the variables says whether a fault counts, by its field of Settings; "" where neither does."""
     number = xid(code)
-    if number is None:
-        return CATALOGUE.get(code, UNKNOWN)
-    plain = CATALOGUE.get(code, UNLISTED)
-    every, some, _ = listed(enabled)
-    if every or number in some:
-        return plain.but(severity="unhealthy") if plain.severity == "note" else plain
-    every, some, _ = listed(disabled)
-    return plain.but(severity="note") if every or number in some else plain
+    if number is not None:
+        for field in VARIABLES:
+            said = listed(getattr(settings, field))
+            if said.all or number in said.xids:
+                return field
+    return ""
 
 
-def _said(code: str, settings: Settings) -> bool:
-    """Whether NVIDIA's variables, which stand above the file, say whether an XID counts."""
-    number = xid(code)
-    if number is None:
-        return False
-    lists = (listed(settings.health_checks_enabled), listed(settings.health_checks_disabled))
-    return any(every or number in some for every, some, _ in lists)
-
-
-def _judged(code: str, settings: Settings) -> Entry:
-    plain = _plain(code, settings.health_checks_disabled, settings.health_checks_enabled)
-    ruling = settings.faults.get(code)
-    if ruling is None:
+def entry(code: str, settings: Settings | None) -> Entry:
+    """How a fault is judged; None: by the catalogue alone."""
+    plain = CATALOGUE.get(code) or (UNKNOWN if xid(code) is None else UNLISTED)
+    if settings is None:
         return plain
-    said = {field: value for field in ruling.__struct_fields__ if (value := getattr(ruling, field)) is not None}
-    if _said(code, settings):
-        said.pop("severity", None)
-    return plain.but(**said)
+    ruling, by = settings.faults.get(code), decided(code, settings)
+    if ruling is not None:
+        fields = ruling.__struct_fields__
+        plain = plain.but(**{field: said for field in fields if (said := getattr(ruling, field)) is not None})
+    return plain.but(severity=VARIABLES[by]) if by else plain

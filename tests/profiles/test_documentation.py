@@ -8,7 +8,7 @@ import pytest
 
 from gpuplane.core import strict
 from gpuplane.hardware.profiles import names
-from gpuplane.model.machine import Device, Failure, Fault, Gpu, Link, MachineFile, Mig, MigDevice
+from gpuplane.model.machine import Device, Failure, Fault, Gpu, Incident, Link, MachineFile, Mig, MigDevice, Process
 
 PAGE = (Path(__file__).parents[2] / "docs/machine-file.md").read_text()
 SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -20,6 +20,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "`devices[]`": Device,
     "`faults[]`": Fault,
     "`failures[]`": Failure,
+    "`incidents[]`": Incident,
+    "`processes[]`": Process,
 }
 
 

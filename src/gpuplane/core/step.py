@@ -49,11 +49,11 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     match fact:
         case Looked(look):
             seen, counted = sight.merge(snapshot.machine, look), look.gpus is not None
-            held, by = snapshot.allocations or (), terms(snapshot, now)
+            held, by = snapshot.allocations, terms(snapshot, now)
             health = records.looked(_health(snapshot), snapshot.machine, seen, counted, held, by)
             return _with(snapshot.but(machine=seen), health)
         case Happened():
-            machine, held = snapshot.machine, snapshot.allocations or ()
+            machine, held = snapshot.machine, snapshot.allocations
             return _with(snapshot, records.happened(_health(snapshot), fact, machine, held, terms(snapshot, now)))
         case Probed(gpu=gpu):
             health, well = records.probed(_health(snapshot), fact, snapshot.machine, terms(snapshot, now))
@@ -73,7 +73,9 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             return snapshot.but(config=snapshot.config.but(asked=asked), ledger=ledger)
         case Listed(allocations, asked):
             recent = [a for a in snapshot.allocations or () if a.since and a.since > asked - SETTLING]
-            return snapshot.but(allocations=(*allocations, *(a for a in recent if not _shown(a, allocations))))
+            held = (*allocations, *(a for a in recent if not _shown(a, allocations)))
+            health = records.listed(_health(snapshot), snapshot.machine, held)
+            return _with(snapshot.but(allocations=held), health)
         case Granted(resource, devices):
             grant = Allocation(resource=resource, devices=devices, since=now)
             return snapshot.but(allocations=(*_others(snapshot.allocations or (), grant), grant))

@@ -50,7 +50,8 @@ class Finding(Value):
 
     `last`: when it happened last, or when a look ceased to show it; None while a look shows it.
     `standing`: its patience is over. `pids`: the processes that it befell, as the driver or the kernel names them;
-    `holders`: where it names none, the containers that held the device then ("namespace/pod/container").
+    `holders`: where it names none, the containers that held the device then ("namespace/pod/container"; "" for those
+    whom kubelet will name with its first word).
     """
 
     code: str

@@ -18,6 +18,9 @@ from gpuplane.model.snapshot import Allocation
 NODE = ""
 """The key of the node's own record: what befalls every GPU of it."""
 
+UNTOLD = ""
+"""Who held a device when kubelet had not said yet who holds what: whoever it says then."""
+
 LOADED = "driver-loaded"
 """The code of what the kernel log says when the driver is loaded: every GPU begins anew."""
 
@@ -27,7 +30,7 @@ def looked(
     before: Machine | None,
     machine: Machine,
     counted: bool,
-    allocations: Iterable[Allocation],
+    allocations: Iterable[Allocation] | None,
     terms: Terms,
 ) -> Health:
     """The records after a look: `machine` is what to believe in after it, `counted` whether it counted the GPUs."""
@@ -134,7 +137,7 @@ def _kept(health: Health, devices: Mapping[str, Record]) -> Health:
 
 
 def happened(
-    health: Health, event: Happened, machine: Machine | None, allocations: Iterable[Allocation], terms: Terms
+    health: Health, event: Happened, machine: Machine | None, allocations: Iterable[Allocation] | None, terms: Terms
 ) -> Health:
     """The records after an event. One of the kernel log counts once, however often it is read."""
     if event.log is not None:
@@ -192,7 +195,26 @@ def _names(event: Happened, device: MigDevice) -> bool:
     return event.gpu_instance == device.gpu_instance and event.compute_instance in (None, device.compute_instance)
 
 
-def _holders(units: set[str], allocations: Iterable[Allocation]) -> tuple[str, ...]:
+def listed(health: Health, machine: Machine | None, allocations: Iterable[Allocation]) -> Health:
+    """The records after kubelet has said who holds what: those too whom a fault befell before it had are known."""
+    gpus, devices = {gpu.uuid: gpu for gpu in (machine.gpus if machine else None) or ()}, dict(health.devices)
+    for key, record in devices.items():
+        if any(UNTOLD in each.holders for each in record.findings):
+            known = _holders(_units(gpus[key]) if key in gpus else {key}, allocations)
+            told = (each.but(holders=_told_now(each.holders, known)) for each in record.findings)
+            devices[key] = record.but(findings=tuple(told))
+    return _kept(health, devices)
+
+
+def _told_now(holders: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
+    return (
+        tuple(dict.fromkeys((*(each for each in holders if each != UNTOLD), *known))) if UNTOLD in holders else holders
+    )
+
+
+def _holders(units: set[str], allocations: Iterable[Allocation] | None) -> tuple[str, ...]:
+    if allocations is None:
+        return (UNTOLD,)
     return tuple(sorted(holders(each for each in allocations if not units.isdisjoint(map(base, each.devices)))))
 
 

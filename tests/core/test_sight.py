@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.core.sight import merge
+from gpuplane.core.sight import merge, replaced
 from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
 
 WHOLE = Gpu(index=1, uuid="GPU-b", minor=1, model="NVIDIA H100", pci="0000:02:00.0", memory_mib=81559, mig=Mig())
@@ -84,3 +84,14 @@ def test_a_mig_device_that_is_not_described_whole_keeps_what_was_known_of_it(fau
     merged = merge(Machine(gpus=(gpu(first, second),)), Machine(gpus=(gpu(blank, strange).but(faults=faults),)))
 
     assert merged.gpus == (gpu(second.but(slot=0, faults=LOST), strange).but(faults=faults),)
+
+
+def test_a_look_at_one_gpu_alone_keeps_its_place_among_the_others() -> None:
+    """Its index and its distances, which it cannot tell; of the rest it is the newest."""
+    far = WHOLE.but(distances={"0000:01:00.0": "SYS"})
+    alone = WHOLE.but(index=0, uncorrected=3)
+
+    machine = replaced(Machine(gpus=(Gpu(index=0, uuid="GPU-a"), far)), alone)
+
+    assert machine is not None
+    assert machine.gpus == (Gpu(index=0, uuid="GPU-a"), far.but(uncorrected=3))

@@ -27,10 +27,23 @@ CALLS = (
     "nvmlDeviceGetNvLinkRemoteDeviceType",
     "nvmlDeviceGetNvLinkRemotePciInfo",
     "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrPcieLinkWidth",
+    "nvmlDeviceGetMaxPcieLinkWidth",
+    "nvmlDeviceGetGpuFabricInfoV",
     "nvmlDeviceGetSupportedEventTypes",
     "nvmlDeviceRegisterEvents",
 )
-PATTERNS = (*CALLS, "*", "nvmlDeviceGetM*", "nvmlDeviceGetNvLink*", "nvmlDeviceGetPciInfo_v3", "nvmlUnheardOf")
+PATTERNS = (
+    *CALLS,
+    "*",
+    "nvmlDeviceGetM*",
+    "nvmlDeviceGetNvLink*",
+    "nvmlDeviceGetC*",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlUnheardOf",
+)
 CAPS = "/dev/nvidia-caps/nvidia-cap"
 
 
@@ -83,6 +96,7 @@ def _gpus(draw: st.DrawFn, index: int, pci: str, minor: int, addresses: list[str
         links=tuple(Link(peer=peer, lanes=draw(st.integers(1, 6))) for peer in peers),
         distances=distances,
         nodes=(f"/dev/nvidia{minor}",),
+        uncorrected=draw(st.none() | st.integers(0, 1 << 40)),
     )
 
 

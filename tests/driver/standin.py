@@ -9,7 +9,8 @@ import os
 import re
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shutil import copy2, rmtree
 
@@ -32,6 +33,51 @@ PROFILES = {  # (slices, what its name says beyond its sizes) → NVML_GPU_INSTA
     (2, "+me.all"): 16,
 }
 XID = 0x8  # nvmlEventTypeXidCriticalError
+EVENTS: Mapping[object, int] = {  # nvmlEventType*
+    "ecc-single-bit": 0x1,
+    "ecc-double-bit": 0x2,
+    "mig-changed": 0x100,
+    "ecc-storm": 0x200,
+    "dram-retired": 0x400,
+    "dram-retirement-failed": 0x800,
+    "poison-nonfatal": 0x1000,
+    "poison-fatal": 0x2000,
+    "gpu-unavailable": 0x4000,
+    "recovery-changed": 0x8000,
+}
+BINDINGS: Mapping[object, int] = {"gpu-unbound": 1, "gpu-bound": 2}  # nvmlSystemEventTypeGpuDriver*
+ANY = 0xFFFFFFFF  # no instance
+UNCORRECTED = "field.4.0"
+WELL: Mapping[str, str | int] = {  # what a GPU that does well tells of itself
+    **{f"field.{number}.0": 0 for number in (29, 30, 31, 52, 59, 144, 145, 230, 307)},
+    "clocks": 1,  # idle
+    "width": 16,
+    "width.max": 16,
+    "events": XID | sum(EVENTS.values()) | 0x4,  # and changes of its power state
+}
+SHOWN: Mapping[str, Mapping[str, str | int]] = {  # what it tells where a machine file says that it has this fault
+    "recovery-reset": {"field.230.0": 1},
+    "recovery-reboot": {"field.230.0": 2},
+    "recovery-drain": {"field.230.0": 4},
+    "recovery-fabric": {"field.230.0": 5},
+    "remap-pending": {"field.144.0": 1},
+    "remap-failed": {"field.145.0": 1},
+    "pages-pending": {"field.31.0": 1},
+    "pages-exhausted": {"field.29.0": 60, "field.30.0": 4},
+    "nvlink-errors": {"field.59.0": "+"},
+    "fabric-pending": {"fabric": "2 0"},
+    "fabric-failed": {"fabric": "3 999"},
+    "thermal-slowdown": {"clocks": 0x40},
+    "power-slowdown": {"clocks": 0x80},
+    "pcie-degraded": {"width": 8},
+}
+FAILING = {  # the calls that fail where it has this one
+    "gpu-lost": Failure(effect="error", error="GPU_IS_LOST"),
+    "reset-required": Failure(effect="error", error="RESET_REQUIRED"),
+    "gpu-hang": Failure(effect="hang"),
+    "gpu-crash": Failure(effect="crash"),
+    "query-failed": Failure(effect="error", call="nvmlDeviceGetMemoryInfo"),
+}
 
 
 def build(folder: Path) -> Path:
@@ -53,10 +99,13 @@ class StandIn:
         self.library = self.folder / SONAME
         self.folder.mkdir(parents=True)
         copy2(compiled, self.library)
-        os.mkfifo(self.folder / "events")
+        self.machine = Machine()
+        for pipe in ("events", "bindings"):
+            os.mkfifo(self.folder / pipe)
 
     def describe(self, machine: Machine) -> None:
-        """Be this machine from now on, failures of a machine file included."""
+        """Be this machine from now on, with the faults of its devices, and the failures and processes of a file."""
+        self.machine = machine
         self._write_tree(machine)
         lines = sorted((key, value) for key, value in _flat(machine, self.root) if value != "")
         fresh = self.folder / "machine.new"
@@ -73,10 +122,19 @@ class StandIn:
         text = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build  (root@builder)\n"
         self._write("proc/driver/nvidia/version", text)
 
-    def happen(self, gpu: int, data: int, kind: int = XID) -> None:
-        """Let an event befall a GPU: by default an XID."""
-        with (self.folder / "events").open("r+b", buffering=0) as pipe:
-            pipe.write(struct.pack("<QQQ", gpu, kind, data))
+    def happen(self, gpu: int, what: int | str, instance: tuple[int, int] = (ANY, ANY)) -> None:
+        """Let an XID, or an event by its code, befall a GPU, or one MIG device of it: (GPU and compute instance)."""
+        if what in BINDINGS:
+            pci = next(each.pci for each in self.machine.gpus or () if each.index == gpu)
+            domain, bus, device = (int(part, 16) for part in pci.partition(".")[0].split(":"))
+            self._push("bindings", struct.pack("<QQ", BINDINGS[what], domain << 16 | bus << 8 | device))
+        else:
+            kind, data = (EVENTS[what], 0) if what in EVENTS else (XID, int(str(what).removeprefix("xid-")))
+            self._push("events", struct.pack("<5Q", gpu, kind, data, *instance))
+
+    def _push(self, pipe: str, record: bytes) -> None:
+        with (self.folder / pipe).open("r+b", buffering=0) as file:
+            file.write(record)
 
     def _write(self, path: str, text: str = "") -> None:
         file = self.root / path.removeprefix("/")
@@ -94,7 +152,7 @@ class StandIn:
     def _write_tree(self, machine: Machine) -> None:
         self.load(machine.driver.version if machine.driver else "")
         gpus = machine.gpus or ()
-        wanted = {*machine.nodes, *(node for gpu in gpus for node in gpu.nodes)}
+        wanted = {*machine.nodes, *(node for gpu in gpus if "node-missing" not in _codes(gpu) for node in gpu.nodes)}
         for node in wanted:
             self._write(node)
         for path in self.root.glob("dev/**/*"):
@@ -111,6 +169,10 @@ class StandIn:
         self._write("proc/driver/nvidia-caps/mig-minors", "".join(_minors(gpus)))
 
 
+def _codes(device: Gpu | MigDevice) -> set[str]:
+    return {fault.code for fault in device.faults}
+
+
 def _information(gpu: Gpu) -> str:
     return (
         f"Model: \t\t {gpu.model}\nIRQ:   \t\t 120\nGPU UUID: \t {gpu.uuid}\nBus Type: \t PCIe\n"
@@ -121,6 +183,8 @@ def _information(gpu: Gpu) -> str:
 def _minors(gpus: tuple[Gpu, ...]) -> Iterator[str]:
     for gpu in gpus:
         for mig in gpu.mig.devices if gpu.mig else ():
+            if "node-missing" in _codes(mig):
+                continue
             instance = f"gpu{gpu.minor}/gi{mig.gpu_instance}"
             for path, node in zip(("access", f"ci{mig.compute_instance}/access"), mig.nodes, strict=False):
                 yield f"{instance}/{path} {node.removeprefix('/dev/nvidia-caps/nvidia-cap')}\n"
@@ -130,7 +194,7 @@ def _flat(machine: Machine, root: Path) -> Iterator[tuple[str, str | int]]:
     """A machine as the keys and values that the library reads."""
     driver, gpus = machine.driver, machine.gpus or ()
     yield "root", str(root)
-    yield "count", len(gpus)
+    yield "count", sum("gpu-missing" not in _codes(gpu) for gpu in gpus)  # those are the last ones
     if driver is not None:
         major, _, minor = (driver.cuda or "0.0").partition(".")
         yield "driver", driver.version
@@ -138,8 +202,14 @@ def _flat(machine: Machine, root: Path) -> Iterator[tuple[str, str | int]]:
     indices = {gpu.pci: gpu.index for gpu in gpus}
     for gpu in gpus:
         yield from ((f"gpu.{gpu.index}.{key}", value) for key, value in _gpu(gpu, indices))
-    for number, failure in enumerate(machine.failures if isinstance(machine, MachineFile) else ()):
+    file = machine if isinstance(machine, MachineFile) else MachineFile()
+    failing = [FAILING[code].but(gpu=gpu.index) for gpu in gpus for code in sorted(_codes(gpu)) if code in FAILING]
+    for number, failure in enumerate((*file.failures, *failing)):
         yield f"failure.{number}", _failure(failure)
+    numbers = Counter[int]()
+    for process in file.processes:
+        yield f"gpu.{process.gpu}.process.{numbers[process.gpu]}", f"{process.pid} {ANY}"
+        numbers[process.gpu] += 1
 
 
 def _gpu(gpu: Gpu, indices: dict[str, int]) -> Iterator[tuple[str, str | int]]:
@@ -149,6 +219,11 @@ def _gpu(gpu: Gpu, indices: dict[str, int]) -> Iterator[tuple[str, str | int]]:
     peers = [link.peer for link in gpu.links for _ in range(link.lanes)]
     yield from ((f"link.{number}", peer) for number, peer in enumerate(peers))
     yield from ((f"distance.{indices[pci]}", LEVELS[far]) for pci, far in gpu.distances.items() if pci in indices)
+    told = dict(WELL)
+    for code in sorted(_codes(gpu)):
+        told |= SHOWN.get(code, {})
+    yield from told.items()
+    yield UNCORRECTED, "" if gpu.uncorrected is None else gpu.uncorrected
     if gpu.mig is not None:
         yield "mig", int(gpu.mig.enabled)
         for mig in gpu.mig.devices:

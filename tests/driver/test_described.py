@@ -137,9 +137,11 @@ async def test_what_is_let_go_of_tells_nothing(edited: Edited) -> None:
 
 
 async def test_a_silent_driver_gives_no_look(edited: Edited) -> None:
-    """Until the file changes, the last look stays in force."""
+    """It says that it hangs; until the file changes, the last look at its GPUs stays in force."""
     await edited.told(GOOD)
+    silent = Fault("driver-hang", "silent: its process hangs in nvmlInit")
     assert await edited.told(failing("effect: hang")) == [
+        Looked(look().machine.but(gpus=None, faults=(silent,))),
         Stood("driver", Condition("failing", "silent: its process hangs in nvmlInit")),
         NOTHING_REFUSED,
     ]
@@ -173,8 +175,8 @@ def test_a_driver_that_fails_as_a_whole_shows_no_gpus(failure: str, code: str, m
 @pytest.mark.parametrize(
     ("failure", "faults"),
     [
-        ("effect: hang", ["driver-hang: the driver's library hangs in nvmlDeviceGetHandleByIndex"]),
-        ("effect: crash, call: nvmlDeviceGetU*", ["driver-crash: the driver's library crashes in nvmlDeviceGetUUID"]),
+        ("effect: hang", ["gpu-hang: the driver's library hangs in nvmlDeviceGetHandleByIndex"]),
+        ("effect: crash, call: nvmlDeviceGetU*", ["gpu-crash: the driver's library crashes in nvmlDeviceGetUUID"]),
         ("effect: error, call: nvmlDeviceGetName, error: TIMEOUT", ["query-failed: nvmlDeviceGetName: timeout"]),
         ("effect: error, error: RESET_REQUIRED", ["reset-required: nvmlDeviceGetHandleByIndex: the GPU needs a reset"]),
         ("effect: error, call: nvmlDeviceSetMigMode", []),

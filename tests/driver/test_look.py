@@ -179,7 +179,7 @@ def test_a_skipped_gpu_is_not_asked(inside: Inside, rich: MachineFile) -> None:
     )
     codes = [_codes(gpu) for gpu in inside.start(deaf).look(skipped).gpus or ()]
 
-    assert codes == [[], ["driver-hang"], [], ["driver-crash"], []]
+    assert codes == [[], ["gpu-hang"], [], ["gpu-crash"], []]
 
 
 def test_a_node_that_is_missing_is_a_fault(inside: Inside, rich: MachineFile) -> None:

@@ -97,7 +97,7 @@ async def test_a_gpu_that_hangs_or_crashes_the_library_is_charged_alone(
         standin.describe(changed(rich.but(failures=(failure,)), 4, numa=7))
         await watch.until(lambda watch: bool(watch.gpus()) and (watch.gpus() or ())[4].numa == 7)
 
-        assert watch.codes() == [[], [f"driver-{failure.effect}"], [], [], []]
+        assert watch.codes() == [[], [f"gpu-{failure.effect}"], [], [], []]
         assert "nvmlDeviceGetMemoryInfo" in (watch.gpus() or ())[1].faults[0].message
         assert first is not None
         assert [gpu.but(faults=()) for gpu in first] == [*(rich.gpus or ())]
@@ -107,7 +107,7 @@ async def test_a_gpu_that_hangs_from_the_start_is_skipped(standin: StandIn, rich
     """It is known by what the kernel says of it; when it answers again it is as the others."""
     standin.describe(rich.but(failures=(HANG,)))
     async with watched(standin, retry=(0.5, 60.0)) as watch:
-        await watch.until(lambda watch: watch.codes() == [[], ["driver-hang"], [], [], []])
+        await watch.until(lambda watch: watch.codes() == [[], ["gpu-hang"], [], [], []])
         hung, described = (watch.gpus() or ())[1], (rich.gpus or ())[1]
         assert (hung.uuid, hung.pci, hung.minor) == (described.uuid, described.pci, described.minor)
 
@@ -119,7 +119,7 @@ async def test_two_bad_gpus_cost_only_themselves(standin: StandIn, rich: Machine
     """Each is charged by a process of its own."""
     standin.describe(rich.but(failures=(HANG, CRASH.but(gpu=3, call="nvmlDeviceGetHandleByIndex"))))
     async with watched(standin) as watch:
-        await watch.until(lambda watch: watch.codes() == [[], ["driver-hang"], [], ["driver-crash"], []])
+        await watch.until(lambda watch: watch.codes() == [[], ["gpu-hang"], [], ["gpu-crash"], []])
 
 
 async def test_a_driver_that_hangs_as_a_whole_is_silent(standin: StandIn, rich: MachineFile) -> None:
@@ -186,7 +186,7 @@ async def test_processes_that_survive_being_killed_are_not_piled_up(
 
         monkeypatch.undo()
         first.kill()
-        await watch.until(lambda watch: watch.codes() == [[], ["driver-hang"], [], ["driver-hang"], []])
+        await watch.until(lambda watch: watch.codes() == [[], ["gpu-hang"], [], ["gpu-hang"], []])
         assert not second.is_gone()
         await watch.hardware.release()
         await watch.until(lambda watch: watch.driver() == ("waiting", "let go of"))
@@ -236,7 +236,8 @@ async def test_the_process_has_nothing_open_but_what_it_needs(standin: StandIn, 
         nodes = {path for path in links if path.startswith(str(standin.folder.parent))}
         rest = {path.split(":")[0].split("[")[0] for path in links - nodes}
         assert {path.removeprefix(str(standin.folder.parent)) for path in nodes} == {
-            "/driver/events", "/node/dev/nvidiactl", *(f"/node/dev/nvidia{minor}" for minor in range(5))
+            "/driver/events", "/driver/bindings", "/node/dev/nvidiactl",
+            *(f"/node/dev/nvidia{minor}" for minor in range(5)),
         }  # fmt: skip
         errors = str(Path("/proc/self/fd/2").readlink()).split(":")[0]
         assert rest <= {"/dev/null", "socket", "/memfd", errors}
@@ -255,7 +256,7 @@ async def test_an_event_wakes_a_look(standin: StandIn, rich: MachineFile) -> Non
     async with watched(standin, poll=3600.0, deadline=3600.0) as watch:
         await watch.until(whole)
         standin.describe(changed(rich, 3, memory_mib=4096))
-        standin.happen(gpu=3, data=79)
+        standin.happen(3, 79)
         await watch.until(lambda watch: (watch.gpus() or ())[3].memory_mib == 4096)
 
         standin.describe(rich)

@@ -22,7 +22,12 @@ def replaced(machine: Machine | None, gpu: Gpu) -> Machine | None:
     """A machine after a newer look at one GPU of it."""
     if machine is None or machine.gpus is None:
         return machine
-    return machine.but(gpus=tuple(gpu.but(index=old.index) if old.uuid == gpu.uuid else old for old in machine.gpus))
+    return machine.but(gpus=tuple(_newer(old, gpu) if old.uuid == gpu.uuid else old for old in machine.gpus))
+
+
+def _newer(old: Gpu, gpu: Gpu) -> Gpu:
+    """A look at one GPU alone may not tell its distances to the others."""
+    return gpu.but(index=old.index, distances=gpu.distances or old.distances)
 
 
 def merge(before: Machine | None, look: Machine) -> Machine:

@@ -24,6 +24,7 @@ class Child:
     """A process that was started. Belongs to one event loop.
 
     `ended`: its channel is closed, or speaks nonsense. `dismissed`: it was ended because nobody wants it any more.
+    `silent`: it was in one call, or did nothing, for too long. `stuck`: it was killed, and is still there.
     """
 
     def __init__(self, options: Callable[[int, int], Options]) -> None:
@@ -47,7 +48,7 @@ class Child:
         finally:
             theirs.close()
             os.close(memory)
-        self.ended = self.dismissed = False
+        self.ended = self.dismissed = self.silent = self.stuck = False
         self._told, self._news = deque[Told](), asyncio.Event()
         self._frames: Frames[Told] = Frames(Told)
         self._socket.setblocking(False)

@@ -4,12 +4,13 @@ This follows the order in which that process asks (`driver.look`): a query that 
 answer that is missing is not made, and a hang or a crash leaves its own fault alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
 from gpuplane.hardware.driver.errors import (
     UNKNOWN_PROFILE,
     UNSUPPORTED,
+    UNTOLD,
     breakdown,
     crash,
     driver_fault,
@@ -25,6 +26,9 @@ from gpuplane.model.snapshot import Condition
 STARTING = ("nvmlInit", "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount")
 """The calls without which there is no look, in their order."""
 
+VITALS = ("CurrentClocksEventReasons", "CurrPcieLinkWidth", "MaxPcieLinkWidth", "GpuFabricInfoV")
+"""What a GPU is asked about how it does, and need not tell."""
+
 
 class _Ended(Exception):
     """The process that asks would hang or be gone now."""
@@ -39,14 +43,14 @@ class _Subject:
     def __init__(self, failures: Sequence[Failure]) -> None:
         self.failures, self.faults = failures, list[Fault]()
 
-    def ask(self, function: str) -> bool:
-        """Whether there is an answer. Raises _Ended."""
+    def ask(self, function: str, fine: Collection[str] = UNSUPPORTED) -> bool:
+        """Whether there is an answer; errors named in `fine` are no faults. Raises _Ended."""
         failure = next((each for each in self.failures if _matches(each.call, function)), None)
         if failure is None:
             return True
         if failure.effect != "error":
             raise _Ended((hang if failure.effect == "hang" else crash)(function))
-        if failure.error not in UNSUPPORTED:
+        if failure.error not in fine:
             self.faults.append(gpu_fault(function, failure.error))
         return False
 
@@ -102,6 +106,9 @@ def _look(subject: _Subject, gpu: Gpu, count: int) -> Mig | None:
             subject.ask("nvmlDeviceGetNvLinkRemotePciInfo")
     if count > 1:
         subject.ask("nvmlDeviceGetTopologyCommonAncestor")
+    subject.ask("nvmlDeviceGetFieldValues")
+    for thing in VITALS:
+        subject.ask(f"nvmlDeviceGet{thing}", fine=UNTOLD)
     if subject.ask("nvmlDeviceGetSupportedEventTypes"):
         subject.ask("nvmlDeviceRegisterEvents")
     return mig

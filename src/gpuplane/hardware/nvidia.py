@@ -5,7 +5,8 @@ it did is told as a fact:
 - A hang or a crash in a call about one GPU is charged to that GPU: the next process serves the others, and the GPU is
   tried again later. In a call about none it is the driver that is silent; its last look stays in force.
 - A process is killed, never waited for: one that is stuck in the kernel survives even that. One such process is left
-  behind; with two there is no third.
+  behind; with two none is started, and a GPU that one is stuck in is not probed.
+- A probe of one GPU is a process too, beside the one that looks. What it hangs or crashes in is its answer.
 - Every end that was not wanted costs a rest before the next start, twice as long each time, until a process has done
   well for a while. Silence of the driver as a whole also doubles the next one's deadline: GPUs without persistence
   take long to wake.
@@ -15,20 +16,17 @@ it did is told as a fact:
 import asyncio
 import signal
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing, suppress
 from pathlib import Path
 
-from gpuplane.hardware.charges import Charges, charge, in_force
+from gpuplane.hardware.charges import Charges, charge, in_force, lift
 from gpuplane.hardware.child import Child
-from gpuplane.hardware.driver.channel import Options, Skip, Skipped
+from gpuplane.hardware.driver.channel import Options, Skip, Skipped, Told
 from gpuplane.hardware.driver.errors import breakdown, crash, hang, silence
-from gpuplane.model.facts import Action, Fact, Looked, Probe, Stood
-from gpuplane.model.machine import Fault, Machine
+from gpuplane.model.facts import Action, Fact, Looked, Probe, Probed, Stood
+from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import LET_GO, Condition
-
-Tell = Callable[[Fact], None]
 
 STUCK = 1
 """Processes that survive being killed which are left behind while another one is started."""
@@ -36,6 +34,10 @@ KILLING = 1.0
 """Seconds that a killed process is given before it counts as stuck in the kernel."""
 LONGEST = 60.0
 """Seconds that a call may take at the most, however often it was too slow."""
+
+CHARGED = ("gpu-hang", "gpu-crash")
+"""Codes of the faults that GPUs are charged with."""
+NOT_LOOKED = Fault(code="not-looked", message="the driver is let go of")
 
 
 class Nvidia:
@@ -68,38 +70,46 @@ class Nvidia:
             rest=rest[1],
         )
         self._deadline, self._retry, self._rest, self._well = deadline, retry, rest, well
+        self._told = asyncio.Queue[Fact | asyncio.Task[None]]()
         self._wanted, self._changed = True, asyncio.Event()
-        self._children: list[Child] = []  # all that are not known to have ended; the last may be at work
+        self._children: list[Child] = []  # all that are not known to have ended
+        self._looking: Child | None = None  # the one that looks at the machine
+        self._probes = set[asyncio.Task[None]]()
         self._charges: Charges = ()
         self._look = Machine()
         self._failures = self._silences = 0
         self._resting = 0.0  # until when
 
     async def facts(self) -> AsyncGenerator[Fact, None]:
-        """Looks and how the driver stands, for ever."""
-        told = asyncio.Queue[Fact | None]()
-        task = asyncio.create_task(self._keep(told.put_nowait))
-        task.add_done_callback(lambda _: told.put_nowait(None))
+        """Looks, what happens, what probes find, and how the driver stands, for ever."""
+        task = asyncio.create_task(self._keep())
+        task.add_done_callback(self._told.put_nowait)
         try:
-            while (fact := await told.get()) is not None:
-                yield fact
+            while (fact := await self._told.get()) is not task:
+                if not isinstance(fact, asyncio.Task):
+                    yield fact
             await task
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     async def do(self, action: Action) -> None:
-        """Look now. Where the driver was let go of it is taken up, and no charge holds: a GPU may have been reset."""
+        """Look now. Where the driver was let go of it is taken up, and no charge holds: a GPU may have been reset.
+
+        A probe is begun, and comes back as a fact whatever becomes of it.
+        """
         if isinstance(action, Probe):
-            raise NotImplementedError
-        if not self._wanted:
+            task = asyncio.create_task(self._probe(action))
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+        elif not self._wanted:
             self._wanted, self._resting, self._charges = True, 0.0, ()
             self._changed.set()
-        elif self._children and not self._children[-1].ended:
-            self._children[-1].order(action)
+        elif self._looking is not None and not self._looking.ended:
+            self._looking.order(action)
 
     async def release(self) -> None:
-        """End the driver's process. Returns when no device node is open, or when it is known that one stays."""
+        """End the driver's processes. Returns when no device node is open, or when it is known that one stays."""
         self._wanted = False
         self._changed.set()
         for child in self._children:
@@ -108,42 +118,41 @@ class Nvidia:
         for child in self._children:
             await child.gone(KILLING)
 
-    async def _keep(self, tell: Tell) -> None:
+    async def _keep(self) -> None:
         """One process after another."""
         while True:
-            await self._may_start(tell)
+            await self._may_start()
             began = time.monotonic()
             try:
-                child = Child(self._set_up)
+                self._looking = child = self._start()
             except OSError as error:
-                message = f"the driver's process cannot be started: {error.strerror}"
-                self._fail(Fault(code="driver-start", message=message), tell)
+                self._fail(_unstartable(error))
                 self._back_off(began)
                 continue
-            self._children.append(child)
             self._resting = began + self._rest[0]
             try:
-                life = await self._follow(child, tell)
-                if not life.silent:
-                    await child.gone(KILLING)  # with a status of its own, if it has ended by itself
+                heard = await self._follow(child)
             finally:
-                child.kill()
-            await child.gone(KILLING)
-            if not child.dismissed and not (child.status() == 0 and life.heard):
-                self._judge(child, life, tell)
+                await self._end(child)
+            if not child.dismissed and not (child.status() == 0 and heard):
+                self._judge(child)
                 self._back_off(began)
 
-    async def _may_start(self, tell: Tell) -> None:
+    async def _may_start(self) -> None:
         let_go = False
         while True:
-            self._children = [child for child in self._children if not child.is_gone()]
+            if not self._wanted:
+                for child in (each for each in self._left() if not each.stuck):
+                    child.stuck = not await child.gone(KILLING)  # it was killed a moment ago, perhaps
             now = time.monotonic()
             if (standing := self._held_back()) is not None:
                 let_go = standing.standing == "waiting"
-                tell(Stood("driver", standing))
+                if self._wanted:
+                    self._fail(Fault(code="driver-hang", message=standing.reason))
+                self._tell(Stood("driver", standing))
             elif now >= self._resting:
                 if let_go:
-                    tell(Stood("driver", Condition(standing="waiting", reason="being taken up again")))
+                    self._tell(Stood("driver", Condition(standing="waiting", reason="being taken up again")))
                 return
             self._changed.clear()
             with suppress(TimeoutError):
@@ -152,71 +161,163 @@ class Nvidia:
 
     def _held_back(self) -> Condition | None:
         """How the driver stands while no process may be started; None while one may."""
-        stuck = ", ".join(str(child.pid) for child in self._children)
-        if not self._wanted and stuck:
-            reason = f"it shall be let go of, but process {stuck} is stuck in the kernel and may hold it open"
+        left = self._left()
+        if not self._wanted and left:
+            reason = f"it shall be let go of, but process {_pids(left)} is stuck in the kernel and may hold it open"
             return Condition(standing="failing", reason=reason)
         if not self._wanted:
             return Condition(standing="waiting", reason=LET_GO)
-        if len(self._children) > STUCK:
-            reason = f"the driver's processes {stuck} are stuck in the kernel; when one ends, another is started"
+        stuck = [child for child in left if child.stuck]
+        if len(stuck) > STUCK:
+            reason = f"the driver's processes {_pids(stuck)} are stuck in the kernel; when one ends, another is started"
             return Condition(standing="failing", reason=reason)
         return None
 
-    def _set_up(self, channel: int, page: int) -> Options:
-        return self._options.but(channel=channel, page=page, skip=in_force(self._charges, time.monotonic()))
+    def _left(self) -> list[Child]:
+        """The processes that have not ended."""
+        self._children = [child for child in self._children if not child.is_gone()]
+        return self._children
 
-    async def _follow(self, child: Child, tell: Tell) -> "_Life":
-        """Pass on what the process tells, until it ends or is silent."""
-        heard = saw = False
-        skipped = in_force(self._charges, time.monotonic())
+    def _start(self, probe: Probe | None = None) -> Child:
+        """Another process. Raises OSError."""
+        force = in_force(self._charges, time.monotonic())
+        if probe is not None and (gpu := self._seen(probe.gpu)) is not None:
+            force = tuple(each for each in force if not each.means(gpu.index, gpu.pci))
+        options = self._options.but(skip=force, probe=probe)
+        child = Child(lambda channel, page: options.but(channel=channel, page=page))
+        self._children.append(child)
+        return child
+
+    async def _end(self, child: Child) -> None:
+        """See that a process has ended. One that ends by itself is left the time for it: it has a status of its own."""
+        if child.ended and not child.silent:
+            await child.gone(KILLING)
+        child.kill()
+        child.stuck = not await child.gone(KILLING)
+
+    async def _hear(self, child: Child) -> AsyncGenerator[Told | None, None]:
+        """What a process tells, and None now and then, until it has ended or is silent for too long."""
         while True:
             tick, asked = min(1.0, self._patience() / 4), time.monotonic()
             fact = await child.receive(tick)
             now = time.monotonic()
-            if fact is not None:
-                heard = True
-                tell(fact)
-            elif child.ended:
-                return _Life(heard, saw)
-            elif now - asked < 2 * tick and now - child.announced().since > self._patience():  # we were awake ourselves
-                return _Life(heard, saw, silent=True)
-            if isinstance(fact, Looked) and fact.machine.gpus is not None:
-                self._look, self._silences, saw = fact.machine, 0, True
-            if (force := in_force(self._charges, now)) != skipped:
-                skipped = force
-                child.order(Skip(force))
+            if fact is None and child.ended:
+                return
+            awake = now - asked < 2 * tick
+            if fact is None and awake and now - child.announced().since > self._patience():
+                child.silent = True
+                return
+            yield fact
+
+    async def _follow(self, child: Child) -> bool:
+        """Pass on what the process tells, until it ends or is silent; whether it told anything."""
+        heard, skipped = False, in_force(self._charges, time.monotonic())
+        async with aclosing(self._hear(child)) as told:
+            async for fact in told:
+                if fact is not None:
+                    heard = True
+                    self._pass_on(fact)
+                if (force := in_force(self._charges, time.monotonic())) != skipped:
+                    skipped = force
+                    child.order(Skip(force))
+        return heard
+
+    def _pass_on(self, fact: Told) -> None:
+        if isinstance(fact, Looked) and fact.machine.gpus is not None:
+            self._silences = 0
+            if self._stale(fact.machine.gpus):
+                return
+            self._look = fact.machine
+        self._tell(fact)
+
+    def _stale(self, gpus: Iterable[Gpu]) -> bool:
+        """Whether a look still shows a charge that holds no more. The next one is another, and will be told."""
+        force = in_force(self._charges, time.monotonic())
+        return any(
+            fault.code in CHARGED and not any(each.means(gpu.index, gpu.pci) for each in force)
+            for gpu in gpus
+            for fault in gpu.faults
+        )
+
+    async def _probe(self, probe: Probe) -> None:
+        """Have a fresh process look at one GPU, and tell what it saw, or why it saw nothing."""
+        found = self._unprobed(probe.gpu) or await self._ask(probe)
+        if isinstance(found, Fault):
+            found = Probed(asked=probe.asked, gpu=Gpu(index=-1, uuid=probe.gpu, faults=(found,)))
+        self._tell(found)
+
+    def _unprobed(self, uuid: str) -> Fault | None:
+        """Why a GPU is not probed now; None where it is."""
+        if not self._wanted:
+            return NOT_LOOKED
+        gpu = self._seen(uuid)
+        for child in self._left():
+            announced = child.announced()
+            if child.stuck and gpu is not None and announced.gpu == gpu.index:
+                reason = f"process {child.pid} is stuck in the kernel in {announced.function}"
+                return hang(announced.function).but(message=reason)
+        standing = self._held_back()
+        return None if standing is None else Fault(code="driver-hang", message=standing.reason)
+
+    async def _ask(self, probe: Probe) -> Probed | Fault:
+        """What a fresh process sees of a GPU; the fault where that process fails."""
+        try:
+            child = self._start(probe)
+        except OSError as error:
+            return _unstartable(error)
+        try:
+            async with aclosing(self._hear(child)) as told:
+                async for fact in told:
+                    if isinstance(fact, Probed):
+                        self._lift(probe.gpu)
+                        return fact
+        finally:
+            await self._end(child)
+        return NOT_LOOKED if child.dismissed else _fault(child)
+
+    def _lift(self, uuid: str) -> None:
+        """A GPU that a fresh process has looked at is asked again by the one that looks, at once."""
+        gpu, now = self._seen(uuid), time.monotonic()
+        if gpu is not None and any(each.means(gpu.index, gpu.pci) for each in in_force(self._charges, now)):
+            self._charges = lift(self._charges, gpu, now)
+            if self._looking is not None and not self._looking.ended:
+                self._looking.order(Skip(in_force(self._charges, now)))
+
+    def _seen(self, uuid: str) -> Gpu | None:
+        """A GPU as it was last seen."""
+        return next((gpu for gpu in self._look.gpus or () if gpu.uuid == uuid), None)
 
     def _patience(self) -> float:
         """How long a call may take now."""
         return min(self._deadline * (1 << min(self._silences, 8)), max(LONGEST, self._deadline))
 
-    def _judge(self, child: Child, life: "_Life", tell: Tell) -> None:
+    def _judge(self, child: Child) -> None:
         """Say what an end that was not wanted was about."""
-        announced = child.announced()
-        function = announced.function or "its own work"
-        if announced.gpu is not None:
-            self._charge(announced.gpu, (hang if life.silent else crash)(function), tell)
-        elif life.silent:
-            self._fail(silence(function), tell)
-            self._silences += 1
+        gpu, fault = child.announced().gpu, _fault(child)
+        if gpu is not None:
+            self._charge(gpu, fault)
         else:
-            reason = f"its process ended by {_cause(child.status())} in {function}"
-            self._fail(breakdown(function).but(message=reason), tell)
+            self._fail(fault)
+            self._silences += child.silent
 
-    def _fail(self, fault: Fault, tell: Tell) -> None:
+    def _tell(self, fact: Fact) -> None:
+        self._told.put_nowait(fact)
+
+    def _fail(self, fault: Fault) -> None:
         """The driver as a whole fails: the last look stays, for as long as the catalogue has patience."""
-        tell(Looked(self._look.but(gpus=None, faults=(fault,))))
-        tell(Stood("driver", Condition(standing="failing", reason=fault.message)))
+        self._tell(Looked(self._look.but(gpus=None, faults=(fault,))))
+        self._tell(Stood("driver", Condition(standing="failing", reason=fault.message)))
 
-    def _charge(self, index: int, fault: Fault, tell: Tell) -> None:
+    def _charge(self, index: int, fault: Fault) -> None:
         """Skip a GPU for a while, and say so at once: its next process may take its time."""
         gpus = self._look.gpus or ()
         pci = next((gpu.pci for gpu in gpus if gpu.index == index), "")
         skipped = Skipped(index=index, pci=pci, fault=fault)
         self._charges = charge(self._charges, skipped, time.monotonic(), *self._retry)
         if gpus:
-            tell(Looked(self._look.but(gpus=tuple(g.but(faults=(fault,)) if g.index == index else g for g in gpus))))
+            self._tell(
+                Looked(self._look.but(gpus=tuple(g.but(faults=(fault,)) if g.index == index else g for g in gpus)))
+            )
 
     def _back_off(self, began: float) -> None:
         now = time.monotonic()
@@ -226,13 +327,23 @@ class Nvidia:
         self._failures += 1
 
 
-@dataclass(frozen=True)
-class _Life:
-    """What one process did: whether it told anything, whether it saw the GPUs, whether it fell silent."""
+def _fault(child: Child) -> Fault:
+    """What a process that hung or ended shows of a GPU, or of the driver as a whole."""
+    announced = child.announced()
+    function = announced.function or "its own work"
+    if announced.gpu is not None:
+        return (hang if child.silent else crash)(function)
+    if child.silent:
+        return silence(function)
+    return breakdown(function).but(message=f"its process ended by {_cause(child.status())} in {function}")
 
-    heard: bool
-    saw: bool
-    silent: bool = False
+
+def _unstartable(error: OSError) -> Fault:
+    return Fault(code="driver-start", message=f"the driver's process cannot be started: {error.strerror}")
+
+
+def _pids(children: Iterable[Child]) -> str:
+    return ", ".join(str(child.pid) for child in children)
 
 
 def _cause(status: int | None) -> str:

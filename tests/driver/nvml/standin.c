@@ -1,9 +1,9 @@
 /* A stand-in for libnvidia-ml.so.1: NVML's functions, answered from a file beside this library.
  *
  * `machine` there holds sorted lines "key=value", written by standin.py from a machine file; it is read again whenever it
- * changes. A key that is missing means that this GPU does not support the query. `events` there is a pipe of records
- * "gpu type data": what nvmlEventSetWait_v2 gives out. What a real driver opens is opened here too, below `root`, so that
- * a test can see who holds a device node.
+ * changes. A key that is missing means that this GPU does not support the query. Two pipes there give out what happens:
+ * `events` has a Record for each event of nvmlEventSetWait_v2, `bindings` a Binding for each of nvmlSystemEventSetWait.
+ * What a real driver opens is opened here too, below `root`, so that a test can see who holds a device node.
  *
  * Signatures and numbers are those of nvml.h. A handle is no pointer to anything: it encodes what it stands for.
  */
@@ -22,10 +22,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9, TIMEOUT = 10,
-       LIB_RM_VERSION_MISMATCH = 18 };
+enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+       DRIVER_NOT_LOADED = 9, TIMEOUT = 10, LIB_RM_VERSION_MISMATCH = 18 };
 enum { NOBODY = -1, MOST = 64 };
-enum { DEVICE = 0x1000, MIG = 0x100000, INSTANCE = 0x200000, SET = 0x300000 };
+enum { DEVICE = 0x1000, MIG = 0x100000, INSTANCE = 0x200000, SET = 0x300000, BINDINGS = 0x400000 };
+enum { UNSIGNED_LONG_LONG = 3 };
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; } Pci;
 typedef struct { unsigned long long total, free, used; } Memory;
@@ -36,9 +37,22 @@ typedef struct { unsigned id, p2p, slices, instances, sms, copies, decoders, enc
                  unsigned long long memory; } Profile;
 typedef struct { uintptr_t device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } Event;
 
+typedef struct { unsigned long long gpu, type, data, gpu_instance, compute_instance; } Record;
+typedef struct { unsigned long long type, gpu_id; } Binding;
+typedef struct { unsigned field, scope; long long timestamp, latency; unsigned type; int error;
+                 unsigned long long value; } Field;
+typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } Process;
+typedef struct { unsigned version; unsigned char cluster[16]; unsigned status, clique; unsigned char state;
+                 unsigned health; } FabricInfo;
+typedef struct { unsigned version; uintptr_t set; } SetRequest;
+typedef struct { unsigned version; unsigned long long types; uintptr_t set; } RegisterRequest;
+typedef struct { unsigned long long type; unsigned gpu_id; } SystemEvent;
+typedef struct { unsigned version, milliseconds; uintptr_t set; SystemEvent *events;
+                 unsigned size, count; } WaitRequest;
+
 static char folder[4096], *text, **lines, initial[64];
 static size_t count;
-static int control = -1, nodes[MOST], events = -1, initialized;
+static int control = -1, nodes[MOST], events = -1, bindings = -1, initialized;
 static unsigned long long registered[MOST];
 static struct timespec seen;
 static ino_t seen_file;
@@ -406,14 +420,85 @@ int nvmlDeviceGetGpuInstanceProfileInfo(uintptr_t device, unsigned profile, Prof
     return profile < 18 ? SUCCESS : INVALID_ARGUMENT;
 }
 
+/* --- how they do ------------------------------------------------------------------------------------------------- */
+
+/* "gpu.0.field.230" or, of one NVLink, "gpu.0.field.161.4". A value of "+" is one more each time. */
+int nvmlDeviceGetFieldValues(uintptr_t device, int wanted, Field *fields)
+{
+    static unsigned long long growing;
+    ENTER(gpu(device));
+    for (Field *each = fields; each < fields + wanted; each++) {
+        const char *value = get("gpu.%d.field.%u.%u", gpu(device), each->field, each->scope);
+        each->error = value ? SUCCESS : NOT_SUPPORTED;
+        each->type = UNSIGNED_LONG_LONG;
+        if (value)
+            each->value = *value == '+' ? ++growing : strtoull(value, NULL, 10);
+    }
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCurrentClocksEventReasons(uintptr_t device, unsigned long long *reasons)
+{
+    ENTER(gpu(device));
+    const char *value = get("gpu.%d.clocks", gpu(device));
+    *reasons = value ? strtoull(value, NULL, 10) : 0;
+    return value ? SUCCESS : NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetCurrPcieLinkWidth(uintptr_t device, unsigned *width)
+{
+    ENTER(gpu(device));
+    return number(get("gpu.%d.width", gpu(device)), width);
+}
+
+int nvmlDeviceGetMaxPcieLinkWidth(uintptr_t device, unsigned *width)
+{
+    ENTER(gpu(device));
+    return number(get("gpu.%d.width.max", gpu(device)), width);
+}
+
+int nvmlDeviceGetGpuFabricInfoV(uintptr_t device, FabricInfo *info)
+{
+    ENTER(gpu(device));
+    const char *value = get("gpu.%d.fabric", gpu(device)); /* "state status" */
+    unsigned state;
+    if (!value)
+        return NOT_SUPPORTED;
+    sscanf(value, "%u %u", &state, &info->status);
+    info->state = state;
+    return SUCCESS;
+}
+
+/* Those of a MIG device are told of its GPU alone. */
+int nvmlDeviceGetComputeRunningProcesses_v3(uintptr_t device, unsigned *size, Process *processes)
+{
+    unsigned room = *size, found = 0;
+    const char *value;
+    ENTER(gpu(device));
+    while (!is_mig(device) && (value = get("gpu.%d.process.%u", gpu(device), found))) { /* "pid gpu-instance" */
+        if (found < room)
+            sscanf(value, "%u %u", &processes[found].pid, &processes[found].gpu_instance);
+        if (found < room)
+            processes[found].compute_instance = ~0u;
+        found++;
+    }
+    *size = found;
+    return found <= room ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
 /* --- events ------------------------------------------------------------------------------------------------------ */
+
+static int open_pipe(const char *name)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+}
 
 int nvmlEventSetCreate(uintptr_t *set)
 {
-    char path[4200];
     ENTER(NOBODY);
-    snprintf(path, sizeof path, "%s/events", folder);
-    events = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    events = open_pipe("events");
     memset(registered, 0, sizeof registered);
     *set = SET;
     return SUCCESS;
@@ -430,7 +515,8 @@ int nvmlEventSetFree(uintptr_t set)
 int nvmlDeviceGetSupportedEventTypes(uintptr_t device, unsigned long long *types)
 {
     ENTER(gpu(device));
-    *types = 0x8 | 0x2 | 0x4;
+    const char *value = get("gpu.%d.events", gpu(device));
+    *types = value ? strtoull(value, NULL, 10) : 0;
     return SUCCESS;
 }
 
@@ -446,12 +532,40 @@ int nvmlEventSetWait_v2(uintptr_t set, Event *event, unsigned milliseconds)
 {
     ENTER(NOBODY);
     struct pollfd ready = {.fd = events, .events = POLLIN};
-    unsigned long long record[3];
+    Record record;
     (void)set;
-    while (poll(&ready, 1, milliseconds) == 1 && read(events, record, sizeof record) == sizeof record)
-        if (record[0] < MOST && registered[record[0]] & record[1]) {
-            *event = (Event){DEVICE + record[0], record[1], record[2], ~0u, ~0u};
+    while (poll(&ready, 1, milliseconds) == 1 && read(events, &record, sizeof record) == sizeof record)
+        if (record.gpu < MOST && registered[record.gpu] & record.type) {
+            *event = (Event){DEVICE + record.gpu, record.type, record.data,
+                             record.gpu_instance, record.compute_instance};
             return SUCCESS;
         }
     return TIMEOUT;
+}
+
+int nvmlSystemEventSetCreate(SetRequest *request)
+{
+    ENTER(NOBODY);
+    bindings = open_pipe("bindings");
+    request->set = BINDINGS;
+    return SUCCESS;
+}
+
+int nvmlSystemRegisterEvents(RegisterRequest *request)
+{
+    ENTER(NOBODY);
+    (void)request;
+    return SUCCESS;
+}
+
+int nvmlSystemEventSetWait(WaitRequest *request)
+{
+    ENTER(NOBODY);
+    struct pollfd ready = {.fd = bindings, .events = POLLIN};
+    Binding binding;
+    request->count = 0;
+    while (request->count < request->size && poll(&ready, 1, request->milliseconds) == 1 &&
+           read(bindings, &binding, sizeof binding) == sizeof binding)
+        request->events[request->count++] = (SystemEvent){binding.type, binding.gpu_id};
+    return request->count ? SUCCESS : TIMEOUT;
 }

@@ -6,19 +6,20 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from gpuplane.hardware.driver import library
 from gpuplane.hardware.driver.channel import Frames, Options, Order, Skip, Skipped, Told, frame
 from gpuplane.hardware.driver.errors import Failed, driver_fault
+from gpuplane.hardware.driver.events import AT_ONCE
 from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.look import Looker
 from gpuplane.hardware.driver.nvml import Nvml
 from gpuplane.hardware.driver.page import Page
-from gpuplane.model.facts import Looked, Stood
-from gpuplane.model.machine import Driver, Machine
+from gpuplane.model.facts import Happened, Looked, Probe, Probed, Stood
+from gpuplane.model.machine import Driver, Gpu, Machine
 from gpuplane.model.snapshot import Condition
 
 SLICE = 0.25
@@ -29,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Agent:
-    """The agent's end: what it is told, and what it orders. It is told nothing twice."""
+    """The agent's end: what it is told, and what it orders. What stands is told once, what happens each time."""
 
     def __init__(self, options: Options) -> None:
         self._socket = socket.socket(fileno=options.channel)
@@ -38,9 +39,9 @@ class Agent:
         self.skipped: tuple[Skipped, ...] = options.skip
 
     def tell(self, fact: Told) -> None:
-        """Say how something is now, if that is new."""
+        """Say what happened, or how something is now, if that is new."""
         kind = type(fact).__name__
-        if self._told.get(kind) != fact:
+        if isinstance(fact, Happened) or self._told.get(kind) != fact:
             self._told[kind] = fact
             try:
                 self._socket.sendall(frame(fact))
@@ -66,41 +67,61 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # an agent that dies cannot kill us
     options = msgspec.json.decode(sys.argv[1], type=Options)
     agent, page, files = Agent(options), Page(options.page), Files(options.root)
-    before = library.state(options, files)
+    before, kernel = library.state(options, files), library.kernel_state(files)
     try:
         nvml = Nvml(page)
         driver = library.start(nvml, options, files)
-        _follow(agent, Looker(nvml, files, driver), files, driver, options.poll)
+        looker = Looker(nvml, files, driver)
+        if options.probe is not None:
+            agent.tell(_probe(options.probe, looker, agent.skipped))
+        else:
+            _follow(agent, looker, driver, options.poll, lambda: library.kernel_state(files) != kernel)
     except library.Unusable as unusable:
         fault = unusable.fault
     except Failed as failed:
         fault = driver_fault(failed.function, failed.error)
     else:
-        return
+        return None
+    if options.probe is not None:
+        gpu = Gpu(index=-1, uuid=options.probe.gpu, faults=(fault,))
+        return agent.tell(Probed(asked=options.probe.asked, gpu=gpu))
     agent.tell(Looked(Machine(switches=files.switches(), nodes=files.control_nodes(), faults=(fault,))))
     agent.tell(Stood("driver", Condition(standing="failing", reason=fault.message)))
     _rest(agent, page, lambda: library.state(options, files) != before, options)
 
 
-def _follow(agent: Agent, looker: Looker, files: Files, driver: Driver, poll: float) -> None:
+def _probe(probe: Probe, looker: Looker, skipped: Sequence[Skipped]) -> Probed:
+    gpu, pids = looker.probe(probe.gpu, skipped)
+    return Probed(asked=probe.asked, gpu=gpu, pids=pids)
+
+
+def _follow(agent: Agent, looker: Looker, driver: Driver, poll: float, changed: Callable[[], bool]) -> None:
     """Look at the machine until the kernel's driver is another one. Raises Failed where a look is not possible."""
     reason = f"driver {driver.version}, CUDA {driver.cuda}"
-    kernel = library.kernel_state(files)
     while True:
         agent.tell(Looked(looker.look(agent.skipped)))
         agent.tell(Stood("driver", Condition(standing="ok", reason=reason)))
         _wait(agent, looker, poll)
-        if library.kernel_state(files) != kernel:
+        if changed():
             return
 
 
 def _wait(agent: Agent, looker: Looker, poll: float) -> None:
-    """Until the next look is due, or wanted at once."""
+    """Until the next look is due, or wanted at once: what happens is told, and looked at soon.
+
+    In a storm of events one wait takes few of them, so that looks go on; the others wait with the driver.
+    """
     began = time.monotonic()
     until = began + poll
     while (left := until - time.monotonic()) > 0 and not agent.ordered(0):
-        if looker.events.wait(min(left, SLICE)):
+        happened = 0
+        for event in looker.events.wait(min(left, SLICE)):
+            agent.tell(event)
+            happened += 1
+        if happened:
             until = min(until, began + BREATH)
+        if happened >= AT_ONCE:
+            time.sleep(max(0.0, until - time.monotonic()))
 
 
 def _rest(agent: Agent, page: Page, changed: Callable[[], bool], options: Options) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from gpuplane.model.facts import Look, Looked, Stood
+from gpuplane.model.facts import Happened, Look, Looked, Probe, Probed, Stood
 from gpuplane.model.machine import Fault
 from gpuplane.model.value import Value
 
@@ -22,6 +22,10 @@ class Skipped(Value):
     pci: str  # "" where it was never known; otherwise it decides, since indices move
     fault: Fault
 
+    def means(self, index: int, pci: str) -> bool:
+        """Whether it is the GPU of this index and address."""
+        return self.pci == pci if self.pci and pci else self.index == index
+
 
 class Skip(Value, tag=True):
     """Order: ask about every GPU but these from now on."""
@@ -30,7 +34,7 @@ class Skip(Value, tag=True):
 
 
 Order = Look | Skip
-Told = Looked | Stood
+Told = Looked | Stood | Happened | Probed
 
 
 class Options(Value):
@@ -44,6 +48,7 @@ class Options(Value):
     poll: float = 1.0  # seconds between looks
     rest: float = 1.0  # seconds after which a driver that cannot be used is tried again
     skip: tuple[Skipped, ...] = ()
+    probe: Probe | None = None  # look at this one GPU, once, and end
 
 
 def frame(message: Value) -> bytes:

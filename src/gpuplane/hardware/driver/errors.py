@@ -42,6 +42,17 @@ NAMES = {number: name for name, (number, _) in ERRORS.items()}
 UNSUPPORTED = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND"}
 """An answer, not a failure: this GPU, or this version of the library, has no such thing."""
 
+UNTOLD = UNSUPPORTED | {
+    "INVALID_ARGUMENT",
+    "NO_PERMISSION",
+    "NO_DATA",
+    "ARGUMENT_VERSION_MISMATCH",
+    "DEPRECATED",
+    "NOT_READY",
+    "INVALID_STATE",
+}
+"""No failure either where it is asked how a GPU does: it need not tell, and not everybody."""
+
 OF_GPU = {"GPU_IS_LOST": "gpu-lost", "RESET_REQUIRED": "reset-required"}
 OF_DRIVER = {
     "LIBRARY_NOT_FOUND": "driver-missing",

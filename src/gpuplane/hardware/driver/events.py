@@ -1,24 +1,39 @@
-"""NVML's events: an XID, an ECC error, a GPU that wants a reset. Here they only end the wait for the next look."""
+"""NVML's events: an XID, a memory error, a GPU that is bound to the driver. Each is told the moment that it comes.
 
+NVML tells no event twice, and none that befell a GPU before it was registered here.
+"""
+
+import ctypes
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import pynvml  # type: ignore[import-untyped]
+
 from gpuplane.hardware.driver.errors import Failed
 from gpuplane.hardware.driver.nvml import Nvml, Subject
+from gpuplane.hardware.driver.processes import computing
+from gpuplane.model.facts import Happened
 
-WANTED = (  # nvmlEventType*; changes of clocks, power state and power source are no news about health
-    0x1  # SingleBitEccError
-    | 0x2  # DoubleBitEccError
-    | 0x8  # XidCriticalError
-    | 0x200  # SingleBitEccErrorStorm
-    | 0x400  # DramRetirementEvent
-    | 0x800  # DramRetirementFailure
-    | 0x1000  # NonFatalPoisonError
-    | 0x2000  # FatalPoisonError
-    | 0x4000  # GpuUnavailableError
-    | 0x8000  # GpuRecoveryAction
-)
+XID = 0x8  # nvmlEventTypeXidCriticalError
+KINDS = {  # nvmlEventType*; changes of clocks, power state and power source are no news about health
+    0x1: "ecc-single-bit",
+    0x2: "ecc-double-bit",
+    0x100: "mig-changed",
+    0x200: "ecc-storm",
+    0x400: "dram-retired",
+    0x800: "dram-retirement-failed",
+    0x1000: "poison-nonfatal",
+    0x2000: "poison-fatal",
+    0x4000: "gpu-unavailable",
+    0x8000: "recovery-changed",
+}
+WANTED = sum(KINDS) | XID
+SYSTEM = {1: "gpu-unbound", 2: "gpu-bound"}  # nvmlSystemEventTypeGpuDriver*
+NONE = 0xFFFFFFFF  # of an instance's id
+SILENT = (79, 119, 120)
+"""XIDs after which a GPU may not answer: it is off the bus, or its system processor is. Nothing is asked of it then."""
 PAUSE = 0.01  # seconds
 AT_ONCE = 64  # events taken together: a storm must not keep us from looking
 
@@ -29,7 +44,8 @@ class Events:
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
         self._set: Any = None
-        self._registered: set[str] = set()
+        self._registered: dict[str, Subject] = {}
+        self._bindings: Bindings | None = None
 
     def register(self, subject: Subject) -> None:
         """Receive what this GPU can tell; a GPU that can tell nothing is no fault, one that fails to is."""
@@ -40,30 +56,49 @@ class Events:
         if supported and self._created():
             subject.ask(None, "nvmlDeviceRegisterEvents", subject.handle, supported, self._set)
         if len(subject.faults) == before:
-            self._registered.add(subject.gpu.uuid)
+            self._registered[subject.gpu.uuid] = Subject(self._nvml, subject.gpu, subject.handle)
 
-    def wait(self, seconds: float) -> bool:
-        """Whether something happened within the time."""
+    def wait(self, seconds: float) -> Iterator[Happened]:
+        """What happens within the time: the first that does, and what has come with it."""
+        if self._bindings is None:
+            self._bindings = Bindings(self._nvml)
+        bound = list(self._bindings.take())
+        yield from bound
         if self._set is None:
-            time.sleep(seconds)
-            return False
+            time.sleep(0 if bound else seconds)
+            return
         began = time.monotonic()
         try:
-            self._nvml.call("nvmlEventSetWait", self._set, int(seconds * 1000))
+            event = self._nvml.call("nvmlEventSetWait", self._set, 0 if bound else int(seconds * 1000))
         except Failed as failed:
             if failed.error != "TIMEOUT":
                 self._drop()
                 time.sleep(seconds)
-            elif time.monotonic() - began < seconds / 2:  # it may return early, and must not keep us busy
+            elif not bound and time.monotonic() - began < seconds / 2:  # it may return early, and must not keep us busy
                 time.sleep(min(seconds, PAUSE))
-            return False
-        self._drain()
-        return True
-
-    def _drain(self) -> None:
+            return
+        yield from self._happened(event)
         with suppress(Failed):
-            for _ in range(AT_ONCE):
-                self._nvml.call("nvmlEventSetWait", self._set, 0)
+            for _ in range(AT_ONCE - 1):
+                yield from self._happened(self._nvml.call("nvmlEventSetWait", self._set, 0))
+
+    def _happened(self, event: Any) -> Iterator[Happened]:
+        at, kind = time.clock_gettime(time.CLOCK_BOOTTIME), event.eventType
+        code = f"xid-{event.eventData}" if kind == XID else KINDS.get(kind)
+        subject = next((each for each in self._registered.values() if _same(each.handle, event.device)), None)
+        if code is None or subject is None:
+            return
+        instance = _instance(event.gpuInstanceId), _instance(event.computeInstanceId)
+        asks = kind == XID and event.eventData not in SILENT
+        yield Happened(
+            code=code,
+            gpu=subject.gpu.uuid,
+            message="",
+            at=at,
+            gpu_instance=instance[0],
+            compute_instance=instance[1],
+            pids=computing(subject.part(subject.handle), (subject.handle,), instance) if asks else (),
+        )
 
     def _created(self) -> bool:
         if self._set is None:
@@ -79,3 +114,46 @@ class Events:
             self._nvml.call("nvmlEventSetFree", self._set)
         self._set = None
         self._registered.clear()
+
+
+class Bindings:
+    """GPUs that are bound to the kernel's driver, or unbound. Older libraries tell none: the next look shows it too."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self._nvml = nvml
+        self._buffer = (pynvml.c_nvmlSystemEventData_v1_t * AT_ONCE)()
+        self._set: Any = None
+        with suppress(Failed):
+            created = nvml.call("nvmlSystemEventSetCreate", pynvml.nvmlSystemEventSetCreateRequest_v1)
+            version = pynvml.nvmlSystemRegisterEventRequest_v1
+            nvml.call("nvmlSystemRegisterEvents", version, sum(SYSTEM), created)
+            self._set = created
+
+    def take(self) -> Iterator[Happened]:
+        """What has happened since the last time."""
+        if self._set is None:
+            return
+        version = pynvml.nvmlSystemEventSetWaitRequest_v1
+        try:
+            events = self._nvml.call("nvmlSystemEventSetWait", version, self._set, 0, self._buffer, AT_ONCE)
+        except Failed:
+            self._set = None
+            return
+        at = time.clock_gettime(time.CLOCK_BOOTTIME)
+        for event in events:
+            code, place = SYSTEM.get(event["eventType"]), event["gpuId"]
+            if code is not None:
+                yield Happened(code=code, gpu=_address(place), message="", at=at)
+
+
+def _address(place: int) -> str:
+    """The PCI address in a GPU's id: domain, bus and device, of 16, 8 and 8 bits."""
+    return f"{place >> 16:04x}:{place >> 8 & 0xFF:02x}:{place & 0xFF:02x}.0"
+
+
+def _instance(number: int) -> int | None:
+    return None if number == NONE else number
+
+
+def _same(one: Any, other: Any) -> bool:
+    return ctypes.cast(one, ctypes.c_void_p).value == ctypes.cast(other, ctypes.c_void_p).value

@@ -38,7 +38,7 @@ class Files:
     def gpu(self, index: int, pci: str) -> Gpu:
         """What is known of a GPU that NVML does not describe."""
         told: dict[str, str] = {}
-        for line in self._read(f"/proc/driver/nvidia/gpus/{pci}/information").splitlines():
+        for line in self._information(pci).splitlines():
             key, _, value = line.partition(":")
             told[key.strip()] = value.strip()
         uuid, minor = told.get("GPU UUID", ""), told.get("Device Minor", "")
@@ -50,6 +50,13 @@ class Files:
             numa=self.numa(pci),
             minor=int(minor) if minor.isdecimal() else None,
             nodes=(f"/dev/nvidia{minor}",) if minor.isdecimal() else (),
+        )
+
+    def excluded(self, pci: str) -> bool:
+        """Whether somebody told the kernel driver to leave this GPU alone (NVreg_ExcludedGpus)."""
+        return (
+            re.search(r"^GPU Excluded:\s+Yes", self._read(f"/proc/driver/nvidia/gpus/{pci}/information"), re.M)
+            is not None
         )
 
     def numa(self, pci: str) -> int | None:
@@ -82,6 +89,9 @@ class Files:
         """ "gpu0/gi1/access" → the minor number of its node below /dev/nvidia-caps."""
         pairs = (line.split() for line in self._read("/proc/driver/nvidia-caps/mig-minors").splitlines())
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+    def _information(self, pci: str) -> str:
+        return self._read(f"/proc/driver/nvidia/gpus/{pci}/information")
 
     def _path(self, path: str) -> Path:
         return self._root / path.removeprefix("/")

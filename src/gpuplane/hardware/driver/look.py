@@ -2,11 +2,11 @@
 
 Each GPU is asked about on its own: what fails, or cannot be understood, is a fault of that GPU, and the look goes on.
 What cannot change about a GPU is asked once for each UUID; its memory and its MIG mode are asked every time, and show
-whether it still answers.
+whether it still answers. Every fifth look is a thorough one, which also asks what changes seldom or costs many calls.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gpuplane.hardware.driver.channel import Skipped
 from gpuplane.hardware.driver.errors import gather
@@ -15,9 +15,13 @@ from gpuplane.hardware.driver.fabric import Fabric, address
 from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.mig import MIB, Partitions
 from gpuplane.hardware.driver.nvml import Nvml, Subject
+from gpuplane.hardware.driver.processes import computing
+from gpuplane.hardware.driver.vitals import Vitals
 from gpuplane.model.machine import Driver, Fault, Gpu, Machine
 
 DISPLAYS = ("DGX Display", "NVIDIA DGX Display")  # a DGX Station's own; it can run nothing
+THOROUGH = 5  # looks, of which one is thorough
+MISSING = Fault(code="gpu-missing", message="the kernel's driver has it, and NVML does not count it")
 
 
 class Looker:
@@ -26,41 +30,92 @@ class Looker:
     def __init__(self, nvml: Nvml, files: Files, driver: Driver) -> None:
         self._nvml, self._files, self._driver = nvml, files, driver
         self._identities: dict[str, Gpu] = {}
-        self._partitions, self._fabric, self.events = Partitions(files), Fabric(), Events(nvml)
+        self._partitions, self._fabric, self._vitals = Partitions(files), Fabric(), Vitals()
+        self.events = Events(nvml)
         self._switches = files.switches()
+        self._looks = 0
 
     def look(self, skipped: Sequence[Skipped]) -> Machine:
         """The whole machine now. Raises Failed where not even the GPUs can be counted."""
-        subjects = self._subjects(skipped)
-        seen = [subject for subject in subjects if subject.handle and subject.gpu.model not in DISPLAYS]
-        self._fabric.look(seen, self._switches, time.monotonic())
+        subjects = [self._subject(place, skipped) for place in self._places()]
+        missing = tuple(self._missing(subjects))
+        subjects = [subject for subject in subjects if subject.gpu.model not in DISPLAYS]
+        seen = [subject for subject in subjects if subject.handle]
+        self._judge(seen, thorough=self._looks % THOROUGH == 0)
+        self._looks += 1
         for subject in seen:
             subject.contain(self.events.register)
         return Machine(
             driver=self._driver,
-            gpus=tuple(map(self._whole, (each for each in subjects if each.gpu.model not in DISPLAYS))),
+            gpus=(*map(self._whole, subjects), *missing),
             switches=self._switches,
             nodes=self._files.control_nodes(),
         )
 
-    def _subjects(self, skipped: Sequence[Skipped]) -> list[Subject]:
-        """Every GPU, as far as it can be known without the others."""
+    def probe(self, uuid: str, skipped: Sequence[Skipped]) -> tuple[Gpu, tuple[int, ...]]:
+        """One GPU now, thoroughly, and the processes that compute on it. Its distances to the others are not told.
+
+        The others are asked who they are only where the kernel's files do not tell which one it is.
+        """
+        places = self._places()
+        told = [self._files.gpu(place.index, place.pci).uuid for place in places]
+        wanted = uuid if uuid in told else ""
+        for place in (place for place, name in zip(places, told, strict=True) if name == wanted):
+            subject = self._subject(place, skipped)
+            if subject.gpu.uuid == uuid:
+                break
+        else:
+            fault = Fault(code="gpu-missing", message="the driver counts no such GPU")
+            return Gpu(index=-1, uuid=uuid, faults=(fault,)), ()
+        pids: tuple[int, ...] = ()
+        if subject.handle:
+            self._judge([subject], thorough=True)
+            pids = computing(subject, (subject.handle, *self._partitions.handles(subject)))
+        return self._whole(subject), pids
+
+    def _judge(self, seen: Sequence[Subject], *, thorough: bool) -> None:
+        """How the GPUs are joined, and how they do."""
+        now = time.monotonic()
+        self._fabric.look(seen, self._switches, now, thorough=thorough)
+        for subject in seen:
+            subject.contain(lambda each: self._vitals.look(each, self._fabric.active(each.gpu.uuid), now, thorough))
+
+    def _places(self) -> list[Gpu]:
+        """The GPUs that NVML counts, by index and, where the kernel's files have the same ones, by address."""
         count = self._nvml.call("nvmlDeviceGetCount")
         addresses = self._files.gpus()
         if len(addresses) != count:  # some of them are not NVML's: no telling which index has which address
             addresses = ("",) * count
-        subjects = []
-        for index, pci in enumerate(addresses):
-            subject = Subject(self._nvml, Gpu(index=index, pci=pci))
-            charges = [each.fault for each in skipped if _means(each, index, pci)]
-            if charges:
-                subject.faults = charges
-            else:
-                subject.contain(self._see)
-            if not subject.gpu.uuid:
-                subject.handle, subject.gpu = None, self._files.gpu(index, pci)
-            subjects.append(subject)
-        return subjects
+        return [Gpu(index=index, pci=pci) for index, pci in enumerate(addresses)]
+
+    def _subject(self, place: Gpu, skipped: Sequence[Skipped]) -> Subject:
+        """One GPU, as far as it can be known without the others."""
+        subject = Subject(self._nvml, place)
+        charges = [each.fault for each in skipped if each.means(place.index, place.pci)]
+        if charges:
+            subject.faults = charges
+        else:
+            subject.contain(self._see)
+        if not subject.gpu.uuid:
+            subject.handle, subject.gpu = None, self._files.gpu(place.index, place.pci)
+        return subject
+
+    def _missing(self, subjects: Sequence[Subject]) -> Iterator[Gpu]:
+        """The GPUs that the kernel driver has, and NVML does not count.
+
+        They are known by what the counted ones are not, so all of those have to be known. One that has no device node
+        here is none of ours: a container that was given some GPUs sees the others in /proc too.
+        """
+        counted = {subject.gpu.pci for subject in subjects}
+        if "" in counted:
+            return
+        index = max((subject.gpu.index for subject in subjects), default=-1)
+        for pci in self._files.gpus():
+            if pci not in counted and not self._files.excluded(pci):
+                gpu = self._files.gpu(index + 1, pci)
+                if gpu.nodes and all(map(self._files.exists, gpu.nodes)):
+                    index += 1
+                    yield gpu.but(faults=(MISSING,))
 
     def _see(self, subject: Subject) -> None:
         handle = subject.ask(None, "nvmlDeviceGetHandleByIndex", subject.gpu.index)
@@ -106,7 +161,3 @@ class Looker:
             if not self._files.exists(node)
         ]
         return subject.gpu.but(faults=gather((*subject.faults, *missing)))
-
-
-def _means(skipped: Skipped, index: int, pci: str) -> bool:
-    return skipped.pci == pci if skipped.pci and pci else skipped.index == index

@@ -67,6 +67,11 @@ class Partitions:
             self._known[subject.gpu.uuid] = key, devices
         return Mig(enabled=True, devices=devices)
 
+    def handles(self, subject: Subject) -> list[Any]:
+        """NVML's handles of a GPU's MIG devices."""
+        enabled = subject.gpu.mig is not None and subject.gpu.mig.enabled
+        return [handle for _, _, handle in self._find(subject)] if enabled else []
+
     def _find(self, subject: Subject) -> list[tuple[int, str, Any]]:
         """(slot, UUID, handle) of every MIG device. Slots may be empty between others."""
         found = []

@@ -1,6 +1,6 @@
 """NVML's functions: the only place that calls them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
@@ -38,7 +38,7 @@ class Subject:
         self._nvml, self.gpu, self.handle = nvml, gpu, handle
         self.faults: list[Fault] = []
 
-    def ask(self, default: Any, function: str, *arguments: Any, fine: tuple[str, ...] = ()) -> Any:
+    def ask(self, default: Any, function: str, *arguments: Any, fine: Collection[str] = ()) -> Any:
         """The answer; `default` where there is none. Errors named in `fine` are answers too."""
         try:
             return self._nvml.call(function, *arguments, gpu=self.gpu.index)

@@ -1,0 +1,148 @@
+"""How a GPU does: what it tells of its own health, beside whether it answers at all.
+
+Fields, states and reasons are numbered as in nvml.h. What decides whether a GPU may be given out is asked at every
+look, in one call for all of it; the rest at every thorough look, and told again until the next. What a GPU does not
+tell is no fault. No message has a number that moves: looks that show the same have to be equal.
+
+NVLinks recover from errors by themselves, and now and then one does. They are erroring when their counters were seen to
+grow at `GROWTHS` thorough looks of the last `WINDOW`: again and again, whatever the amount.
+"""
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pynvml  # type: ignore[import-untyped]
+
+from gpuplane.hardware.driver.errors import NAMES, OF_GPU, UNTOLD, gpu_fault
+from gpuplane.hardware.driver.nvml import Subject
+from gpuplane.model.machine import Fault
+
+GROWTHS, WINDOW = 3, 60.0  # seconds
+RETIRABLE = 64
+"""Pages that a GPU without row remapping can retire (NVIDIA: Dynamic Page Retirement)."""
+
+Field: TypeAlias = tuple[int, int]  # NVML_FI_DEV_*, and the NVLink that it is asked of
+
+UNCORRECTED = (4, 0)  # ECC_DBE_VOL_TOTAL
+RETIRED = ((29, 0), (30, 0))  # RETIRED_SBE, RETIRED_DBE
+SIGNS: Mapping[Field, Mapping[int, Fault]] = {
+    (230, 0): {  # GET_GPU_RECOVERY_ACTION
+        1: Fault(code="recovery-reset", message="the driver asks for a reset of the GPU"),
+        2: Fault(code="recovery-reboot", message="the driver asks for a reboot of the node"),
+        3: Fault(code="recovery-drain", message="the driver asks for an end of all peer-to-peer traffic"),
+        4: Fault(code="recovery-drain", message="the driver asks for a drain, and a reset of the GPU"),
+        5: Fault(code="recovery-fabric", message="the driver asks to recover the IMEX domain"),
+        6: Fault(code="recovery-reset", message="the driver asks for a reset of the GPU's bus"),
+        7: Fault(code="recovery-reboot", message="the driver asks for a reboot of the system"),
+    },
+    (144, 0): {1: Fault(code="remap-pending", message="a row waits for a reset to be remapped")},  # REMAPPED_PENDING
+    (145, 0): {1: Fault(code="remap-failed", message="a row could not be remapped")},  # REMAPPED_FAILURE
+    (307, 0): {1: Fault(code="remap-pending", message="a bank waits for a reset to be remapped")},  # PENDING_BANK_…
+    (31, 0): {1: Fault(code="pages-pending", message="a page waits for a reset to be retired")},  # RETIRED_PENDING
+}
+EXHAUSTED = Fault(code="pages-exhausted", message=f"all {RETIRABLE} pages that can be retired are")
+OFTEN = (UNCORRECTED, *RETIRED, *SIGNS)
+
+REASONS = (  # nvmlClocksEventReason*
+    (0x20 | 0x40, Fault(code="thermal-slowdown", message="its clocks are slowed down by its temperature")),
+    (0x80, Fault(code="power-slowdown", message="its clocks are slowed down by the power brake")),
+)
+NOT_STARTED, IN_PROGRESS, COMPLETED = 1, 2, 3  # NVML_GPU_FABRIC_STATE_*
+REPLAYS = ((52, 0), (59, 0))  # NVLINK_REPLAY_ERROR_COUNT_TOTAL, NVLINK_RECOVERY_ERROR_COUNT_TOTAL
+LINK_REPLAYS = (161, 162, 215)  # of one NVLink: ERROR_DL_REPLAY, ERROR_DL_RECOVERY, COUNT_LINK_RECOVERY_EVENTS
+ERRORING = Fault(code="nvlink-errors", message="its NVLinks have errors again and again")
+
+VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by nvmlValueType_t
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """A counter of errors: what it was last, and when it was seen to grow."""
+
+    count: int
+    at: tuple[float, ...] = ()
+
+    def after(self, count: int, now: float) -> "_Growth":
+        at = tuple(each for each in self.at if now - each <= WINDOW)
+        return _Growth(count, (*at, now) if count > self.count else at)
+
+
+class Vitals:
+    """What is remembered from one look to the next."""
+
+    def __init__(self) -> None:
+        self._seldom: dict[str, tuple[Fault, ...]] = {}
+        self._growth: dict[str, _Growth] = {}
+
+    def look(self, subject: Subject, links: Sequence[int], now: float, thorough: bool) -> None:
+        """Tell a GPU how it does. `links`: its active NVLinks. `now` counts seconds."""
+        told = _fields(subject, OFTEN)
+        subject.gpu = subject.gpu.but(uncorrected=told.get(UNCORRECTED))
+        subject.faults += [SIGNS[field][told[field]] for field in SIGNS if told.get(field) in SIGNS[field]]
+        if sum(told.get(field, 0) for field in RETIRED) >= RETIRABLE:
+            subject.faults.append(EXHAUSTED)
+        function = "nvmlDeviceGetCurrentClocksEventReasons"
+        reasons = subject.ask(0, function, subject.handle, fine=UNTOLD)
+        subject.faults += [fault for reason, fault in REASONS if reasons & reason]
+        subject.faults += self._kept(subject, links, now, thorough)
+
+    def _kept(self, subject: Subject, links: Sequence[int], now: float, thorough: bool) -> Sequence[Fault]:
+        """What is asked at thorough looks alone, and again for as long as a part of it fails."""
+        uuid = subject.gpu.uuid
+        known = self._seldom.get(uuid)
+        if known is not None and not thorough:
+            return known
+        part = subject.part(subject.handle)
+        found = (*_width(part), *_fabric(part), *self._links(part, links, now))
+        self._seldom.pop(uuid, None)
+        if not part.faults:
+            self._seldom[uuid] = found
+        return (*part.faults, *found)
+
+    def _links(self, subject: Subject, links: Sequence[int], now: float) -> Iterator[Fault]:
+        if not links:
+            return
+        uuid = subject.gpu.uuid
+        told = _fields(subject, (*REPLAYS, *((field, link) for link in links for field in LINK_REPLAYS)))
+        count = sum(told.values())
+        growth = self._growth.get(uuid, _Growth(count)).after(count, now)
+        if told:
+            self._growth[uuid] = growth
+        if len(growth.at) >= GROWTHS:
+            yield ERRORING
+
+
+def _fields(subject: Subject, fields: Sequence[Field]) -> dict[Field, int]:
+    """What is told of these. Which there are differs by GPU and driver, and so does how an absent one is said."""
+    function = "nvmlDeviceGetFieldValues"
+    told: dict[Field, int] = {}
+    for field, value in zip(fields, subject.ask((), function, subject.handle, fields), strict=False):
+        error = NAMES.get(value.nvmlReturn, "")
+        if value.nvmlReturn == pynvml.NVML_SUCCESS:
+            told[field] = int(getattr(value.value, VALUES[value.valueType]))
+        elif error in OF_GPU:
+            subject.faults.append(gpu_fault(function, error))
+    return told
+
+
+def _width(subject: Subject) -> Iterator[Fault]:
+    now, most = (
+        subject.ask(0, f"nvmlDeviceGet{which}PcieLinkWidth", subject.handle, fine=UNTOLD) for which in ("Curr", "Max")
+    )
+    if 0 < now < most:
+        yield Fault(code="pcie-degraded", message=f"its PCIe link has {now} of {most} lanes")
+
+
+def _fabric(subject: Subject) -> Iterator[Fault]:
+    """How its registration with the NVLink fabric stands; GPUs without a fabric do not tell any."""
+    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+    if subject.ask(None, "nvmlDeviceGetGpuFabricInfoV", subject.handle, ctypes.byref(info), fine=UNTOLD) is None:
+        return
+    if info.state in (NOT_STARTED, IN_PROGRESS):
+        how = "has not begun" if info.state == NOT_STARTED else "is under way"
+        yield Fault(code="fabric-pending", message=f"its registration with the NVLink fabric {how}")
+    elif info.state == COMPLETED and info.status != pynvml.NVML_SUCCESS:
+        error = NAMES.get(info.status, str(info.status))
+        yield Fault(code="fabric-failed", message=f"its registration with the NVLink fabric failed: {error}")

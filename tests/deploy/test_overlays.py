@@ -252,6 +252,29 @@ def test_mig_adds_one_capability(tmp_path: Path) -> None:
     ]
 
 
+def test_kernel_log_adds_the_device_and_what_opens_it() -> None:
+    """components/kernel-log mounts it read-only and makes the agent privileged, with and without components/mig."""
+    plain = build(DEPLOY / "overlays/nvidia-runtime")
+    for objects in (plain, _apply(DEPLOY / "components/mig", plain)):
+        found = _apply(DEPLOY / "components/kernel-log", objects)
+        pod, container = _pod(found), _container(found)
+
+        assert container["securityContext"] == PRIVILEGED
+        assert dict(_host_paths(pod, container)) == HOST_PATHS | {"/dev/kmsg": ("/dev/kmsg", "ro")}
+        assert {**container, "securityContext": 0, "volumeMounts": 0} == {
+            **_container(objects), "securityContext": 0, "volumeMounts": 0
+        }  # fmt: skip
+        assert all(_typed(each) == _pruned(each) for each in found)
+
+
+def test_the_host_overlay_has_the_kernel_log() -> None:
+    """All of /dev, where a privileged agent looks for it."""
+    found = build(DEPLOY / "overlays/host")
+
+    assert dict(_host_paths(_pod(found), _container(found)))["/dev"] == ("/dev", "ro")
+    assert not any(each.startswith(("--host-root", "--kernel-log")) for each in _container(found)["args"])
+
+
 def test_where_it_runs(objects: list[Json]) -> None:
     """On the nodes that NVIDIA's chart chooses, past the taints that it tolerates, before other pods."""
     pod = _pod(objects)

@@ -1,0 +1,69 @@
+"""docs/faults.md is the reference: its tables are those of the code."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from gpuplane.core.health.catalogue import CATALOGUE
+from gpuplane.core.health.course import Terms
+from gpuplane.core.health.diagnose import ENDS
+from gpuplane.core.health.reference import reference
+from gpuplane.core.metrics import METRICS
+from gpuplane.model.health import Diagnosis, End, Scope, Severity, State
+
+PAGE = (Path(__file__).parents[2] / "docs/faults.md").read_text()
+
+
+def rows(head: str) -> list[str]:
+    """The first column of the table that begins with this header cell."""
+    table = PAGE.split(f"| {head} |")[1].split("\n\n")[0]
+    return re.findall(r"^\| `([^`]+)` \|", table, re.M)
+
+
+def test_the_page_shows_the_catalogue() -> None:
+    """It holds what `gpuplane health reference` prints; if this fails, print it there again."""
+    assert PAGE.endswith(reference())
+
+
+def test_the_catalogue_is_whole() -> None:
+    """A row for each fault, XIDs that are alike and follow each other in one."""
+    shown = set(re.findall(r"^\| `([\w-]+)`", reference(), re.M))
+    for first, last in re.findall(r"`xid-(\d+)` to `xid-(\d+)`", reference()):
+        shown |= {f"xid-{number}" for number in range(int(first), int(last) + 1)}
+
+    assert shown - {"xid-N"} == set(CATALOGUE)
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ("scope", get_args(Scope)),
+        ("severity", get_args(Severity)),
+        ("ends with", get_args(End)),
+        ("key", Diagnosis.__struct_fields__),
+    ],
+)
+def test_every_word_of_the_model_has_a_row(head: str, words: tuple[str, ...]) -> None:
+    """In the order of the code."""
+    assert rows(head) == list(words)
+
+
+def test_every_state_has_a_row() -> None:
+    """And every end has words for people."""
+    assert sorted(rows("state")) == sorted(get_args(State))
+    assert set(ENDS) == set(get_args(End))
+
+
+def test_the_metrics_of_health_are_there() -> None:
+    """By their names, with what they say of themselves."""
+    told = dict(re.findall(r"^\| `(gpuplane_\w+)\{[^`]*\}` \| (.*) \|$", PAGE, re.M))
+
+    assert {name: text.lower() for name, text in told.items()} == {
+        name: text.lower() for name, (text, _) in METRICS.items() if "health" in name or "fault" in name
+    }
+
+
+def test_the_default_period_is_as_written() -> None:
+    assert f"(`health.probePeriod`, {Terms(settings=None, holders=None, now=0.0).period:g} s)" in PAGE

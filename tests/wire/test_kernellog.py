@@ -5,8 +5,11 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
+from gpuplane.hardware import machinefile
+from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
+from tests.driver.standin import StandIn
 
 GPU = "nvidia.com/gpu"
 MACHINE = "gpus:\n" + "".join(
@@ -51,6 +54,27 @@ async def test_what_befell_a_gpu_while_no_agent_ran(tmp_path: Path) -> None:
         async with agent("--kernel-log", "") as third:
             await kubelet.until_capacity(GPU, 4, 2)
             assert not any("kernel log" in line for line in third.log)
+
+
+async def test_beside_a_real_driver_the_log_is_where_the_host_has_it(tmp_path: Path, compiled: Path) -> None:
+    """Without a word about it: an agent on the driver's library reads /dev/kmsg under its host root."""
+    driver = StandIn(tmp_path / "d", compiled)
+    machine = machinefile.read(find("l40s").read_bytes(), "l40s.yaml")
+    gpus = machine.gpus or ()
+    driver.describe(machine)
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "usr/lib64").symlink_to(driver.folder)
+    log = driver.root / "dev/kmsg"
+    log.touch()
+    agent = Agent(
+        "--machine", "nvml", "--driver-root-ctr-path", tmp_path, "--host-root", driver.root,
+        "--kubelet-root", tmp_path / "k", "--state-dir", tmp_path / "s",
+    )  # fmt: skip
+    async with Kubelet(tmp_path / "k") as kubelet, agent:
+        await kubelet.until_capacity(GPU, len(gpus), len(gpus), deadline=30)
+        append(log, f"3,1,1,-;NVRM: Xid (PCI:{gpus[5].pci.removesuffix('.0').upper()}): 79, gone\n")
+        await kubelet.until_capacity(GPU, len(gpus), len(gpus) - 1, deadline=30)
+        assert kubelet.view()[GPU][gpus[5].uuid] == "Unhealthy"
 
 
 def append(log: Path, text: str) -> None:

@@ -17,9 +17,9 @@ GPUS = (Gpu(index=0, uuid="GPU-0"), Gpu(index=1, uuid="GPU-1", mig=Mig(enabled=T
 
 
 def after(*facts: Fact) -> Snapshot:
-    """The node after these facts, one a second."""
+    """The node after these facts, one a second from 2 s on. No container holds anything yet."""
     snapshot = Snapshot()
-    for now, fact in enumerate((Configured(Settings()), Looked(Machine(gpus=GPUS)), *facts)):
+    for now, fact in enumerate((Listed((), 0.0), Configured(Settings()), Looked(Machine(gpus=GPUS)), *facts), start=-1):
         snapshot = step(snapshot, fact, float(now))
     return snapshot
 

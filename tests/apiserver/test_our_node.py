@@ -13,7 +13,18 @@ import pytest
 from gpuplane.agent.node import Node
 from gpuplane.apiserver import connection
 from gpuplane.apiserver import node as watching
-from gpuplane.apiserver.node import BACKOFF, CONFIG, DEPLOY, RELEASE, STEADY, asked, rest
+from gpuplane.apiserver.node import (
+    BACKOFF,
+    CONFIG,
+    DEPLOY,
+    DRAIN,
+    MOST_DRAINS,
+    RELEASE,
+    STEADY,
+    asked,
+    drains,
+    rest,
+)
 from gpuplane.model.config import Asked
 from gpuplane.model.facts import Fact, Stood
 from gpuplane.model.snapshot import Condition, Snapshot
@@ -119,6 +130,51 @@ def test_labels_and_annotations_ask(
 ) -> None:
     """The label names a configuration; the annotation and the operator's label let go of the driver, and say so."""
     assert asked(labels, annotations) == Asked(config=config, release=release)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "wrong"),
+    [
+        ("", {}, ()),
+        (" ; ;", {}, ()),
+        ("3", {"3": "no reason given"}, ()),
+        ("3=fan noise; GPU-12=RMA;", {"3": "fan noise", "GPU-12": "RMA"}, ()),
+        ("0:1=a=b ; 0000:07:00.0=; all = x", {"0:1": "a=b", "0000:07:00.0": "no reason given", "all": "x"}, ()),
+        ("MIG-GPU-1/1/0=old", {"MIG-GPU-1/1/0": "old"}, ()),
+        ("=x;3=y", {"3": "y"}, ("'=x' names no device",)),
+        ("GPU 3=x", {}, ("'GPU 3=x' names no device",)),
+        ("3 is bad, 4 too", {}, ("'3 is bad, 4 too' names no device",)),
+        ("3=\x1b[2J\n\ud800!", {"3": "\ufffd[2J \ufffd!"}, ()),
+        ("\x07=x", {}, ("'\ufffd=x' names no device",)),
+        (f"{'9' * 101}=x", {}, (f"'{'9' * 59}…' names no device",)),
+    ],
+)
+def test_the_annotation_that_drains(text: str, wanted: dict[str, str], wrong: tuple[str, ...]) -> None:
+    """Devices and reasons; what names none is told, shortened and printable, and the others count."""
+    assert drains(text) == (wanted, wrong)
+    assert asked({}, {DRAIN: text}).drains == wanted
+
+
+def test_an_annotation_as_long_as_it_can_be() -> None:
+    """256 KiB of entries: the first ones count, and that is said. A reason is clipped."""
+    wanted, wrong = drains(";".join(f"{i}=x" for i in range(40_000)))
+
+    assert list(wanted) == [str(i) for i in range(MOST_DRAINS)]
+    assert wrong == (f"only the first {MOST_DRAINS} devices count",)
+    assert len(drains(f"1={'x' * 250_000}")[0]["1"]) == 300
+
+
+async def test_what_is_wrong_with_the_annotation_is_said(server: ApiServer, kubeconfig: Path) -> None:
+    """With how the API server stands, once, until it is mended."""
+    server.put(PATH, node_object({}, {DRAIN: "3=x;?=y"}))
+    async with following(kubeconfig) as node:
+        await node.stands("ok", f"of {server.url}; annotation {DRAIN} is in part ignored: '?=y' names no device")
+
+        assert node.snapshot.config.asked == Asked(drains={"3": "x"})
+
+        server.put(PATH, node_object({}, {DRAIN: "3=x"}))
+        await node.comes_to(lambda _: node.apiserver and node.apiserver.reason.endswith(server.url))
+    assert node.standings == ["ok"]
 
 
 def test_rests_grow_and_are_short_after_a_good_stream() -> None:

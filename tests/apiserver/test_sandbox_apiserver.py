@@ -8,8 +8,9 @@ from typing import Any
 import httpx2
 import pytest
 from lightkube import ApiError, AsyncClient, KubeConfig
+from lightkube.models.core_v1 import ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Node, Pod
+from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.types import PatchType
 
 from gpuplane.sandbox.apiserver.objects import matches, merged
@@ -48,6 +49,41 @@ async def test_a_nodes_life(server: ApiServer, client: AsyncClient) -> None:
 
     with pytest.raises(ApiError, match='nodes "a" not found'):
         await client.get(Node, "a")
+
+
+async def test_a_patch_of_a_status_merges_its_conditions(server: ApiServer, client: AsyncClient) -> None:
+    """By their type, and field by field; it leaves everything but the status alone. A merge patch replaces the list."""
+    ready, ours = {"type": "Ready", "status": "True"}, {"type": "Ours", "status": "False", "reason": "Fine"}
+    server.put("/api/v1/nodes/a", {"metadata": {"labels": {"x": "1"}}, "status": {"conditions": [ready, ours]}})
+
+    async def conditions(kind: PatchType, *given: dict[str, str]) -> list[tuple[str, str, str | None]]:
+        patch = {"metadata": {"labels": {"x": "2"}}, "status": {"conditions": list(given)}}
+        node = await client.patch(Node.Status, "a", patch, patch_type=kind)
+        assert node.status
+        return [(each.type, each.status, each.reason) for each in node.status.conditions or []]
+
+    assert await conditions(
+        PatchType.STRATEGIC, {"type": "Ours", "status": "True"}, {"type": "New", "status": "?"}
+    ) == [
+        ("Ready", "True", None),
+        ("Ours", "True", "Fine"),
+        ("New", "?", None),
+    ]
+    assert await conditions(PatchType.MERGE, {"type": "Ours", "status": "True"}) == [("Ours", "True", None)]
+    found = (await client.get(Node, "a")).metadata
+    assert found
+    assert found.labels == {"x": "1"}
+
+
+async def test_events(server: ApiServer, client: AsyncClient) -> None:
+    """Made, and counted again."""
+    about = ObjectReference(kind="Node", name="n1", uid="n1")
+    event = Event(metadata=ObjectMeta(name="n1.1", namespace="default"), involvedObject=about, count=1, reason="Why")
+    await client.create(event)
+    await client.patch(Event, "n1.1", {"count": 2}, namespace="default", patch_type=PatchType.STRATEGIC)
+
+    [found] = [each async for each in client.list(Event, namespace="default", fields={"involvedObject.uid": "n1"})]
+    assert (found.count, found.reason) == (2, "Why")
 
 
 async def test_namespaces_and_selectors(server: ApiServer, client: AsyncClient) -> None:

@@ -15,7 +15,9 @@ from gpuplane.agent.configure import Source, configure
 from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep
+from gpuplane.apiserver.events import tell_events
 from gpuplane.apiserver.node import CONFIG, watch_node
+from gpuplane.apiserver.report import report_problems
 from gpuplane.core.health.diagnose import probes, released
 from gpuplane.hardware import Hardware
 from gpuplane.host.kernellog import watch_kernel_log
@@ -105,6 +107,8 @@ def _parts(node: Node, options: Options, hardware: Hardware, remembers: bool) ->
         parts["store"] = lambda: keep_stored(node, options.state_dir)
     if options.node_name:
         parts["node object"] = lambda: watch_node(node, options.node_name, options.kubeconfig, options.node_label)
+        parts["condition writer"] = lambda: report_problems(node, options.node_name, options.kubeconfig)
+        parts["event writer"] = lambda: tell_events(node, options.node_name, options.kubeconfig)
     return parts
 
 

@@ -1,4 +1,4 @@
-"""A connection to the API server: one collection listed, then watched.
+"""A connection to the API server: one collection listed, then watched; one object read or written.
 
 lightkube reads the configuration, in a cluster or from a kubeconfig, and signs the requests: a token that kubelet has
 renewed is read again when the old one is refused. Its own watch is not used, for what it does when things go wrong: a
@@ -10,7 +10,7 @@ every heartbeat of a Node is sent and decoded whole. Here:
   (a minute, apiserver/pkg/storage/cacher/cacher.go) is given up.
 - The end of a stream says nothing about the server, however it came: dropped, expired (410), or by the server's own
   clock. Whoever watches lists again, and the list tells how the server stands.
-- Only metadata crosses the wire (`as=PartialObjectMetadata`), and only the fields named here are decoded.
+- Of what is watched only metadata crosses the wire (`as=PartialObjectMetadata`), and only the fields named are decoded.
 
 Importing this module costs 17 MB and 100 ms: it is for agents that have an API server, and off the start path.
 """
@@ -23,6 +23,7 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import httpx2
 import msgspec
@@ -38,12 +39,18 @@ ADVICE = {
     401: "; its token or certificate is not taken: see the service account or the kubeconfig",
     403: "; grant it what deploy/base/rbac.yaml grants",
 }
+CONTENT = {"POST": "application/json", "PATCH": "application/strategic-merge-patch+json"}
+T = TypeVar("T")
 log = logging.getLogger("gpuplane")
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # it would say every request; the condition says what matters
 
 
 class Away(Exception):
-    """The API server gave no word: who, what went wrong, and what to do."""
+    """The API server gave no word: who, what went wrong, and what to do. `code`: the status of a refusal, else 0."""
+
+    def __init__(self, reason: str, code: int = 0) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class Metadata(msgspec.Struct):
@@ -106,15 +113,58 @@ def _configuration(kubeconfig: Path | None) -> SingleConfig:
 
 async def listed(client: httpx2.AsyncClient, path: str, fields: str) -> Listing:
     """The objects of a collection that a field selector chooses. Raises Away."""
+    async with _in_time(client), _answer(client, _get(client, path, "PartialObjectMetadataList", fields)) as answer:
+        return msgspec.json.decode(await answer.aread(), type=Listing)
+
+
+async def found(client: httpx2.AsyncClient, path: str, shape: type[T]) -> T:
+    """One whole object, of which the fields of a struct are decoded. Raises Away."""
+    request = client.build_request("GET", path, headers={"Accept": "application/json"})
+    async with _in_time(client), _answer(client, request) as answer:
+        return msgspec.json.decode(await answer.aread(), type=shape)
+
+
+async def sent(client: httpx2.AsyncClient, method: Literal["POST", "PATCH"], path: str, body: Any) -> None:
+    """Make an object of a collection, or change one by a strategic merge patch. Raises Away.
+
+    After an Away without a code nobody knows whether the server has done it.
+    """
+    headers = {"Accept": "application/json", "Content-Type": CONTENT[method]}
+    request = client.build_request(method, path, content=msgspec.json.encode(body), headers=headers)
+    async with _in_time(client), _answer(client, request):
+        pass  # what became of the object is not wanted
+
+
+@asynccontextmanager
+async def _in_time(client: httpx2.AsyncClient) -> AsyncIterator[None]:
+    """One whole answer, by the deadline, and one that can be understood."""
     try:
-        async with asyncio.timeout(DEADLINE), _answer(client, path, "PartialObjectMetadataList", fields) as answer:
-            return msgspec.json.decode(await answer.aread(), type=Listing)
+        async with asyncio.timeout(DEADLINE):
+            yield
     except TimeoutError:
         raise Away(_silent(client)) from None
     except httpx2.HTTPError as error:
         raise Away(f"{client.base_url}: {_root(error)}") from None
     except msgspec.DecodeError as error:
         raise Away(f"{client.base_url} does not answer as an API server does: {error}") from None
+
+
+def _get(
+    client: httpx2.AsyncClient,
+    path: str,
+    shape: str,
+    fields: str,
+    parameters: Mapping[str, str] = {},
+    silence: float = DEADLINE,
+) -> httpx2.Request:
+    """A request for metadata."""
+    return client.build_request(
+        "GET",
+        path,
+        params={"fieldSelector": fields, **parameters},
+        headers={"Accept": f"application/json;as={shape};g=meta.k8s.io;v=v1,application/json"},
+        timeout=httpx2.Timeout(DEADLINE, read=silence),
+    )
 
 
 @asynccontextmanager
@@ -132,7 +182,7 @@ async def watched(
     try:
         async with (
             asyncio.timeout(life + OVERTIME),
-            _answer(client, path, "PartialObjectMetadata", fields, watch, SILENCE) as answer,
+            _answer(client, _get(client, path, "PartialObjectMetadata", fields, watch, SILENCE)) as answer,
         ):
             yield _events(answer)
     except TimeoutError:
@@ -151,22 +201,8 @@ async def _events(answer: httpx2.Response) -> AsyncIterator[Event]:
 
 
 @asynccontextmanager
-async def _answer(
-    client: httpx2.AsyncClient,
-    path: str,
-    shape: str,
-    fields: str,
-    parameters: Mapping[str, str] = {},
-    silence: float = DEADLINE,
-) -> AsyncIterator[httpx2.Response]:
+async def _answer(client: httpx2.AsyncClient, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
     """An answer whose head is read, and that is no refusal. Raises Away."""
-    request = client.build_request(
-        "GET",
-        path,
-        params={"fieldSelector": fields, **parameters},
-        headers={"Accept": f"application/json;as={shape};g=meta.k8s.io;v=v1,application/json"},
-        timeout=httpx2.Timeout(DEADLINE, read=silence),
-    )
     try:
         async with asyncio.timeout(DEADLINE):
             answer = await client.send(request, stream=True)
@@ -175,8 +211,8 @@ async def _answer(
     except (httpx2.HTTPError, OSError, ConfigError) as error:
         raise Away(f"{client.base_url}: {_root(error)}") from None
     try:
-        if answer.status_code != httpx2.codes.OK:
-            raise Away(await _refusal(client, answer))
+        if answer.status_code not in (httpx2.codes.OK, httpx2.codes.CREATED):
+            raise Away(await _refusal(client, answer), answer.status_code)
         yield answer
     finally:
         await answer.aclose()

@@ -7,6 +7,9 @@ word nothing is assumed.
 What is read, and what it means:
 - Label `nvidia.com/device-plugin.config`: the named configuration, as for NVIDIA's plugin.
 - Annotation `gpuplane.io/driver-release`: let go of the driver; its value is the reason.
+- Annotation `gpuplane.io/drain`: devices that shall not be given out, "DEVICE=WHY; DEVICE=WHY": each by index, UUID,
+  PCI address, "0:1" for a MIG device, or "all". An entry that names nothing that a device could be called is ignored,
+  and said.
 - Label `nvidia.com/gpu.deploy.device-plugin`: the GPU operator's word that no device plugin may hold the driver here,
   "false" from an administrator, "paused-for-…" from its driver and MIG managers while they work. "true", absence and
   every other value ask for nothing. `nvidia.com/gpu.deploy.operands=false` is not honoured: a node taken from the
@@ -16,6 +19,7 @@ What is read, and what it means:
 import asyncio
 import importlib
 import random
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,8 +35,12 @@ if TYPE_CHECKING:
 
 CONFIG = "nvidia.com/device-plugin.config"
 RELEASE = "gpuplane.io/driver-release"
+DRAIN = "gpuplane.io/drain"
+DEVICE = re.compile(r"[0-9A-Za-z][0-9A-Za-z:./_-]{0,99}")  # an index, a UUID, a PCI address; MIG-GPU-…/1/0 of old
+MOST_DRAINS = 128  # a node of 16 GPUs, each with 7 MIG devices
 DEPLOY = "nvidia.com/gpu.deploy.device-plugin"
 NODES = "/api/v1/nodes"
+NO_REASON = "no reason given"
 BACKOFF = (0.5, 30.0)  # seconds: the first wait after a stream's end or a failure, and the longest
 STEADY = 60.0  # seconds after which a stream counts as a good one
 CLIENT = "gpuplane.apiserver.connection"
@@ -42,11 +50,28 @@ def asked(labels: Mapping[str, str], annotations: Mapping[str, str], config: str
     """What the labels and annotations of a Node ask for. `config` is the label that names a configuration."""
     reasons = []
     if RELEASE in annotations:
-        reasons.append(f"annotation {RELEASE}: {annotations[RELEASE] or 'no reason given'}")
+        reasons.append(f"annotation {RELEASE}: {annotations[RELEASE] or NO_REASON}")
     deploy = labels.get(DEPLOY, "")
     if deploy == "false" or "paused-" in deploy:
         reasons.append(f"label {DEPLOY}={deploy}")
-    return Asked(config=labels.get(config, ""), release=clip("; ".join(reasons)))
+    wanted, _ = drains(annotations.get(DRAIN, ""))
+    return Asked(config=labels.get(config, ""), release=clip("; ".join(reasons)), drains=wanted)
+
+
+def drains(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """(device → why it shall not be given out, what is wrong) of the annotation."""
+    wanted: dict[str, str] = {}
+    wrong = []
+    for entry in filter(None, map(str.strip, text.split(";"))):
+        device, _, why = (part.strip() for part in entry.partition("="))
+        if not DEVICE.fullmatch(device):
+            wrong.append(f"{clip(entry, 60)!r} names no device")
+        elif device not in wanted and len(wanted) == MOST_DRAINS:
+            wrong.append(f"only the first {MOST_DRAINS} devices count")
+            break
+        else:
+            wanted[device] = clip(why) or NO_REASON
+    return wanted, tuple(wrong)
 
 
 async def watch_node(node: Node, name: str, kubeconfig: Path | None, label: str = CONFIG) -> None:
@@ -85,18 +110,25 @@ async def _follow(node: Node, name: str, kubeconfig: Path | None, label: str) ->
             _tell(node, each.metadata, label)
         async with watched(client, NODES, ours, listing.metadata.resourceVersion) as events:
             well = f"follows Node {name} of {client.base_url}"
+            wrong = next((_wrong(each.metadata) for each in listing.items), "")
             missing = f"{client.base_url} has no Node {name}: kubelet makes it when it registers; is --node-name right?"
-            _stand(node, *(("ok", well) if listing.items else ("waiting", missing)))
+            _stand(node, *(("ok", well + wrong) if listing.items else ("waiting", missing)))
             async for event in events:
                 if event.type == "DELETED":
                     _stand(node, "waiting", missing)
                 elif event.type in ("ADDED", "MODIFIED"):
                     _tell(node, event.object.metadata, label)
-                    _stand(node, "ok", well)
+                    _stand(node, "ok", well + _wrong(event.object.metadata))
 
 
 def _tell(node: Node, metadata: "Metadata", label: str) -> None:
     node.tell(NodeAsked(asked(metadata.labels or {}, metadata.annotations or {}, label)))
+
+
+def _wrong(metadata: "Metadata") -> str:
+    """What of the annotations is ignored, to be said after how the API server stands."""
+    _, wrong = drains((metadata.annotations or {}).get(DRAIN, ""))
+    return clip(f"; annotation {DRAIN} is in part ignored: {', '.join(wrong)}") if wrong else ""
 
 
 def _stand(node: Node, standing: str, reason: str) -> None:

@@ -16,6 +16,9 @@ PATH = re.compile(
     r"(?P<prefix>/api/v1|/apis/[^/]+/[^/]+)(?:/namespaces/(?P<namespace>[^/]+)(?=/[^/]+))?"
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<part>[^/]+))?"
 )
+MERGE_KEYS = {"conditions": "type", "addresses": "type", "taints": "key", "containers": "name"}
+"""Lists that a strategic merge patch merges item by item, and the field that says which item is which
+(patchMergeKey in k8s.io/api/core/v1/types.go). Every other list is replaced."""
 KINDS = {"nodes": "Node", "pods": "Pod", "events": "Event", "namespaces": "Namespace"}
 
 
@@ -129,8 +132,13 @@ class Objects:
         return (each for each in self.history if each.version > version and where.holds(each.place))
 
 
-def merged(old: Any, patch: Any) -> Any:
-    """A JSON merge patch (RFC 7386)."""
+def merged(old: Any, patch: Any, keys: Mapping[str, str] = {}, field: str = "") -> Any:
+    """A JSON merge patch (RFC 7386); with `keys`, a strategic one, but for its directives ("$patch")."""
+    if field in keys and isinstance(old, list) and isinstance(patch, list):
+        name = keys[field]
+        changes = {each[name]: each for each in patch}
+        kept = [merged(each, changes.pop(each[name], {}), keys) for each in old]
+        return [*kept, *changes.values()]
     if not isinstance(patch, dict):
         return patch
     result = dict(old) if isinstance(old, dict) else {}
@@ -138,7 +146,7 @@ def merged(old: Any, patch: Any) -> Any:
         if value is None:
             result.pop(key, None)
         else:
-            result[key] = merged(result.get(key), value)
+            result[key] = merged(result.get(key), value, keys, key)
     return result
 
 

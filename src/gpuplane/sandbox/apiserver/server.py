@@ -1,7 +1,8 @@
 """A small API server on a real socket, and everything that can go wrong with one.
 
 What it knows of the protocol: get, list, watch (bookmarks, expired versions, timeoutSeconds, selectors), create, update
-with the version that was read, merge patches, delete, metadata only (`as=PartialObjectMetadata`), bearer tokens, TLS.
+with the version that was read, patches (merge and strategic merge, of an object or its status), delete, metadata only
+(`as=PartialObjectMetadata`), bearer tokens, TLS.
 What it does not know: schemas, admission, defaults, paging, server-side apply.
 
 `troubles` says what happens to requests; `drop`, `finish` and `expire` to the streams that are open; `down` and `up` to
@@ -10,7 +11,7 @@ the whole server, on the same port.
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Self
@@ -18,16 +19,21 @@ from typing import Self
 import msgspec
 
 from gpuplane.sandbox.apiserver.http import LONGEST, Request, answer, read, stream
-from gpuplane.sandbox.apiserver.objects import Json, Objects, Place, Refusal, matches, merged, place
+from gpuplane.sandbox.apiserver.objects import MERGE_KEYS, Json, Objects, Place, Refusal, matches, merged, place
 from gpuplane.sandbox.apiserver.watch import Watcher, shaped
 
 REASONS = {401: "Unauthorized", 403: "Forbidden", 429: "TooManyRequests", 500: "InternalError"}
-PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+PATCHES: dict[str, Mapping[str, str]] = {
+    "application/merge-patch+json": {},
+    "application/strategic-merge-patch+json": MERGE_KEYS,
+}
+"""Content type → by which fields lists are merged."""
 
 
 class Trouble(msgspec.Struct):
     """What becomes of the next `times` requests that look like "GET /api/v1/nodes" (`*` matches any run; a watch's
-    method is WATCH): a pause of `delay` seconds, then a refusal, other bytes as the answer, or a lost connection."""
+    method is WATCH): a pause of `delay` seconds, then a refusal, other bytes as the answer, a lost connection, or one
+    that is lost when all is done but the answer."""
 
     request: str = "*"
     times: int = 1
@@ -36,6 +42,7 @@ class Trouble(msgspec.Struct):
     message: str = ""
     garbage: bytes = b""
     drop: bool = False
+    lose: bool = False
 
 
 class ApiServer:
@@ -47,7 +54,7 @@ class ApiServer:
         self.troubles: list[Trouble] = []
         self.tokens = tokens  # None: everybody is let in
         self.watchers: set[Watcher] = set()
-        self.changed = asyncio.Condition()  # notified at every request and every change of `watchers`
+        self.changed = asyncio.Condition()  # notified at every request, every answer and every change of `watchers`
         self._tls, self._port = tls, port
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -115,7 +122,7 @@ class ApiServer:
             watcher.end(Refusal(410, "Expired", "too old resource version"))
 
     async def until(self, ready: Callable[[], bool], deadline: float = 10) -> None:
-        """Wait until `ready()` holds, looked at again at every request. Raises TimeoutError."""
+        """Wait until `ready()` holds, looked at again at every request and answer. Raises TimeoutError."""
         async with asyncio.timeout(deadline), self.changed:
             await self.changed.wait_for(ready)
 
@@ -162,6 +169,9 @@ class ApiServer:
                 if trouble.garbage:
                     await answer(writer, 200, trouble.garbage)
                     return True
+                if trouble.lose:
+                    self._answer(request)
+                    return False
             if self.tokens is not None and request.headers.get("authorization", "")[7:] not in self.tokens:
                 raise Refusal(401, "Unauthorized", "Unauthorized")
             if watch:
@@ -170,6 +180,7 @@ class ApiServer:
                 await answer(writer, 201 if request.method == "POST" else 200, self._answer(request))
         except Refusal as refusal:
             await answer(writer, refusal.code, refusal.status())
+        await self._notify()
         return True
 
     def _answer(self, request: Request) -> Json:
@@ -205,9 +216,10 @@ class ApiServer:
     def _change(self, where: Place, request: Request) -> Json:
         old, body = self.objects.get(where), msgspec.json.decode(request.body)
         if request.method == "PATCH":
-            if request.headers.get("content-type") not in PATCHES:
+            keys = PATCHES.get(request.headers.get("content-type", ""))
+            if keys is None:
                 raise Refusal(415, "UnsupportedMediaType", f"known here: {', '.join(PATCHES)}")
-            body = merged(old, body)
+            body = merged(old, body, keys)
         if body["metadata"].get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
             raise _conflict("Conflict", f'{where.plural} "{where.name}": the object has been modified')
         return self._put(where, {**old, "status": body.get("status")} if where.part == "status" else body) or {}

@@ -1,0 +1,148 @@
+"""Events about our Node object: what has befallen its devices, each thing once.
+
+What was told last is remembered here, and an Event is the difference to what stands now. So a change that came and went
+while the API server was away is not told, and neither is anything after a restart: the ledger of before says what was
+told. (An agent that dies while the API server is away takes the untold with it; the condition `GPUProblem` tells.)
+
+A device that comes and goes makes no flood: what happened to the same device for the same reason within `AGAIN` is the
+same Event, whose count and last time go up, and nothing is written within `PACE` of the last.
+
+As kubelet's (pkg/kubelet/kubelet.go, nodeRef), our Events name the Node by its name as `uid` too, which is how
+`kubectl describe node` finds them; those of an object without a namespace live in `default`.
+"""
+
+import asyncio
+import importlib
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuplane.apiserver.node import CLIENT
+from gpuplane.apiserver.retry import Rests, stamp
+from gpuplane.core.health.conditions import Standing, events, known, remembered, standings
+from gpuplane.model.facts import Stood
+from gpuplane.model.node import Node
+from gpuplane.model.snapshot import Condition
+from gpuplane.model.value import Value
+from gpuplane.model.views import NodeEvent
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient
+
+EVENTS = "/api/v1/namespaces/default/events"
+PART = "events"
+COMPONENT = "gpuplane"
+AGAIN = 600.0  # seconds
+PACE = 2.0  # seconds
+LONGEST_NAME = 220  # characters of the node's in an Event's, of 253
+REJECTED = (400, 413, 422)  # what no repetition makes better
+log = logging.getLogger("gpuplane")
+
+
+class Told(Value):
+    """An Event of ours: its name, how often it was told, and when last. `count` 0: it may have been."""
+
+    name: str
+    at: float
+    count: int = 0
+
+
+async def tell_events(node: Node, name: str, kubeconfig: Path | None) -> None:
+    """Tell what befalls the devices of the Node of this name, for ever."""
+    start = node.snapshot  # before anything was looked at
+    await asyncio.to_thread(importlib.import_module, CLIENT)
+    from gpuplane.apiserver.connection import Away, connect
+
+    last: dict[str, Standing] | None = None
+    told: dict[tuple[str, str], Told] = {}
+    rests = Rests()
+    async for _ in node.changes():
+        while known(node.snapshot):
+            now = standings(node.snapshot)
+            if last is None:
+                last = dict(remembered(start, node.snapshot))
+            if not (fresh := list(events(last, now))):
+                last = dict(now)
+                break
+            try:
+                async with connect(kubeconfig) as client:
+                    for event in fresh:
+                        await _tell(client, name, event, told, node.now())
+                        _settle(last, now, event.device)
+            except Away as away:
+                node.tell(Stood(PART, Condition(standing="failing", reason=str(away))))
+                await rests.after(node, away)
+            else:
+                rests.well()
+                node.tell(Stood(PART, Condition(standing="ok", reason=f"told of Node {name}")))
+                await asyncio.sleep(PACE)
+
+
+def _settle(last: dict[str, Standing], now: Mapping[str, Standing], device: str) -> None:
+    """A device stands, for those who were told, as it does now."""
+    if device in now:
+        last[device] = now[device]
+    else:
+        last.pop(device, None)
+
+
+async def _tell(
+    client: "AsyncClient", name: str, event: NodeEvent, told: dict[tuple[str, str], Told], now: float
+) -> None:
+    """Make an Event, or count one of ours again. Raises Away; what was told before that is in `told`."""
+    from gpuplane.apiserver.connection import Away, sent
+
+    for key in list(_old(told, now)):
+        del told[key]
+    key = event.device, event.reason
+    before = told.get(key)
+    if before is not None and before.count:
+        again = {"count": before.count + 1, "lastTimestamp": stamp(), "message": event.message}
+        try:
+            await sent(client, "PATCH", f"{EVENTS}/{before.name}", again)
+        except Away as away:
+            if away.code != 404:
+                raise
+        else:
+            told[key] = before.but(count=before.count + 1, at=now)
+            return
+    first = before if before is not None and not before.count else Told(name=_name(name), at=now)
+    told[key] = first
+    try:
+        await sent(client, "POST", EVENTS, _body(name, first.name, event))
+    except Away as away:
+        if away.code in REJECTED:
+            log.warning("an Event is dropped: %s", away)
+        elif away.code != 409:  # 409: an earlier try, of which nobody knew, was heard
+            raise
+    told[key] = first.but(count=1, at=now)
+
+
+def _old(told: Mapping[tuple[str, str], Told], now: float) -> Iterator[tuple[str, str]]:
+    return (key for key, each in told.items() if now - each.at > AGAIN)
+
+
+def _name(node: str) -> str:
+    """A name that no other Event has, made as client-go makes it (tools/record/event.go, makeEvent)."""
+    return f"{node[:LONGEST_NAME].rstrip('.-')}.{time.time_ns():x}"
+
+
+def _body(node: str, name: str, event: NodeEvent) -> dict[str, Any]:
+    at = stamp()
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": "default"},
+        "involvedObject": {"kind": "Node", "name": node, "uid": node},
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message,
+        "source": {"component": COMPONENT, "host": node},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": node,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }

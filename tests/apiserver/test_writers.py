@@ -1,0 +1,255 @@
+"""The condition and the Events of our Node, through everything that an API server does to its clients."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane.agent.node import Node
+from gpuplane.apiserver import connection, report, retry
+from gpuplane.apiserver import events as telling
+from gpuplane.apiserver import node as watching
+from gpuplane.model.config import Settings
+from gpuplane.model.facts import Configured, Looked
+from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.sandbox.apiserver.objects import place
+from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
+
+NODE = "/api/v1/nodes/n1"
+EVENTS = "/api/v1/namespaces/default/events"
+PATCHES = "PATCH /api/v1/nodes/n1/status"
+
+Json = dict[str, Any]
+Writer = Callable[[Any, str, Path | None], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(report, "PACE", 0.01)
+    monkeypatch.setattr(telling, "PACE", 0.01)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer() as server:
+        server.put(NODE, {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+        yield server
+
+
+@pytest.fixture
+def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
+    path = tmp_path / "kubeconfig"
+    path.write_text(server.kubeconfig())
+    return path
+
+
+@asynccontextmanager
+async def writing(kubeconfig: Path, *writers: Writer) -> AsyncIterator[Node]:
+    """A node with two GPUs that these write for."""
+    async with AsyncExitStack() as stack:
+        node = Node(Snapshot())
+        for writer in writers:
+            task = asyncio.ensure_future(writer(node, "n1", kubeconfig))
+            stack.push_async_callback(_ended, task)
+        await asyncio.sleep(0)  # they begin before anything is known, as in the agent
+        node.tell(Configured(Settings()))
+        look(node)
+        yield node
+
+
+async def _ended(task: asyncio.Future[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def look(node: Node, *ill: int) -> None:
+    """A look at two GPUs, of which some wait for a reset."""
+    faults = (Fault("remap-pending", "2 rows"),)
+    gpus = (Gpu(index=i, uuid=f"GPU-{i}", faults=faults if i in ill else ()) for i in range(2))
+    # What degrades a GPU is remembered until it had a reset; here each look is the first one.
+    node.snapshot = node.snapshot.but(ledger=node.snapshot.ledger.but(health=None))
+    node.tell(Looked(Machine(gpus=tuple(gpus))))
+
+
+def problem(server: ApiServer) -> Json:
+    """Our condition as the server has it."""
+    found = server.objects.get(place(NODE)).get("status") if server.objects.has(place(NODE)) else None
+    conditions = (found or {}).get("conditions", [])
+    return next((each for each in conditions if each["type"] == "GPUProblem"), {})
+
+
+def told(server: ApiServer) -> list[tuple[str, str, int]]:
+    """(reason, GPU, count) of each Event."""
+    found = sorted(server.objects.list(place(EVENTS)), key=lambda each: str(each["metadata"]["name"]))
+    return [(each["reason"], each["message"][:5], each["count"]) for each in found]
+
+
+async def stands(node: Node, part: str, standing: str, reason: str = "") -> None:
+    def there(snapshot: Snapshot) -> bool:
+        found = snapshot.conditions.get(part)
+        return found is not None and found.standing == standing and reason in found.reason
+
+    assert await node.until(there, 10), node.snapshot.conditions
+
+
+async def test_the_heart_beats(server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing changes the condition is written again; the time of its transition stays."""
+    monkeypatch.setattr(report, "HEARTBEAT", 0.05)
+    times = iter(f"2026-01-01T00:00:{second:02}Z" for second in range(60))
+    monkeypatch.setattr(report, "stamp", lambda: next(times))
+    async with writing(kubeconfig, report.report_problems):
+        await server.until(lambda: server.requests.count(PATCHES) >= 4)
+
+        assert problem(server)["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+        assert problem(server)["lastHeartbeatTime"] >= "2026-01-01T00:00:02Z"
+        assert server.requests.count(f"GET {NODE}") == 1
+
+
+async def test_a_transition_of_before_our_start_keeps_its_time(server: ApiServer, kubeconfig: Path) -> None:
+    """And one to another status has a new one."""
+    old = {"type": "GPUProblem", "status": "False", "lastTransitionTime": "2020-01-01T00:00:00Z", "reason": "x"}
+    server.put(NODE, {"status": {"conditions": [old]}})
+    async with writing(kubeconfig, report.report_problems) as node:
+        await server.until(lambda: problem(server)["reason"] == "NoProblem")
+        assert problem(server)["lastTransitionTime"] == "2020-01-01T00:00:00Z"
+
+        look(node, 1)
+        await server.until(lambda: problem(server)["status"] == "True")
+        assert problem(server)["lastTransitionTime"] > "2020-01-01T00:00:00Z"
+
+
+async def test_a_node_object_that_is_made_anew_is_written_anew(server: ApiServer, kubeconfig: Path) -> None:
+    """As kubelet makes it when somebody has deleted it, though we have nothing new to say."""
+    async with writing(kubeconfig, watching.watch_node) as node:
+        await stands(node, "apiserver", "ok")
+        task = asyncio.ensure_future(report.report_problems(node, "n1", kubeconfig))
+        await server.until(lambda: problem(server) != {})
+        server.put(NODE, None)
+        await stands(node, "apiserver", "waiting")
+        server.put(NODE, {"status": {}})
+        await server.until(lambda: problem(server) != {})
+        await _ended(task)
+
+
+async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path) -> None:
+    """Its absence is said; when it comes, it is written."""
+    server.put(NODE, None)
+    async with writing(kubeconfig, report.report_problems) as node:
+        await stands(node, "node condition", "failing", '404 nodes "n1" not found')
+        server.put(NODE, {})
+        await server.until(lambda: problem(server).get("reason") == "NoProblem")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (Trouble("GET *", code=403, message="cannot get nodes"), "403 cannot get nodes; grant it"),
+        (Trouble("GET *", garbage=b"<html>a login page</html>"), "does not answer as an API server does"),
+        (Trouble("GET *", garbage=b'{"status": {"conditions": 7}}'), "does not answer as an API server does"),
+        (Trouble("PATCH *", code=403, message="cannot patch"), "403 cannot patch; grant it"),
+        (Trouble("PATCH *", code=500, message="etcd"), "500 etcd"),
+        (Trouble("PATCH *", drop=True), "disconnected"),
+        (Trouble("PATCH *", delay=60), "does not answer within 0.3 s"),
+    ],
+    ids=["get refused", "no API server", "no Node", "patch refused", "server error", "dropped", "silent"],
+)
+async def test_a_condition_that_cannot_be_written(
+    server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, trouble: Trouble, reason: str
+) -> None:
+    """Why is said; nothing waits for ever, and it is written when the trouble ends."""
+    monkeypatch.setattr(connection, "DEADLINE", 0.3)
+    monkeypatch.setattr(retry, "LONG", 0.05)
+    server.troubles.append(trouble)
+    async with writing(kubeconfig, report.report_problems) as node:
+        await stands(node, "node condition", "failing", reason)
+        await stands(node, "node condition", "ok")
+        assert problem(server)["status"] == "False"
+
+
+async def test_a_refusal_is_asked_about_seldom(server: ApiServer, kubeconfig: Path) -> None:
+    """Other failures soon again; this one waits for minutes, or until our Node is followed anew."""
+    server.troubles += [Trouble("PATCH *", times=3, code=500), Trouble("PATCH *", times=9, code=403)]
+    async with writing(kubeconfig, report.report_problems, telling.tell_events) as node:
+        await stands(node, "node condition", "failing", "403")
+        look(node, 0)
+        await server.until(lambda: told(server) == [("GPUDegraded", "GPU 0", 1)])
+        look(node)
+        await server.until(lambda: told(server)[1:] == [("GPURecovered", "GPU 0", 1)])
+        assert server.requests.count(PATCHES) == 4
+
+
+async def test_a_device_that_comes_and_goes_is_counted(server: ApiServer, kubeconfig: Path) -> None:
+    """The same thing of the same device is one Event, told again by its count; another device has its own."""
+    async with writing(kubeconfig, telling.tell_events) as node:
+        for times in range(1, 5):
+            look(node, 0)
+            await server.until(lambda times=times: ("GPUDegraded", "GPU 0", times) in told(server))  # type: ignore[misc]
+            look(node)
+            await server.until(lambda times=times: ("GPURecovered", "GPU 0", times) in told(server))  # type: ignore[misc]
+        look(node, 1)
+        await server.until(lambda: ("GPUDegraded", "GPU 1", 1) in told(server))
+        assert len(told(server)) == 3
+
+
+async def test_an_event_that_the_server_has_forgotten_is_made_anew(server: ApiServer, kubeconfig: Path) -> None:
+    """They live for an hour; and after AGAIN what happens is news."""
+    async with writing(kubeconfig, telling.tell_events) as node:
+        look(node, 0)
+        await server.until(lambda: len(told(server)) == 1)
+        [event] = server.objects.list(place(EVENTS))
+        look(node)
+        await server.until(lambda: len(told(server)) == 2)
+        server.put(f"{EVENTS}/{event['metadata']['name']}", None)
+        look(node, 0)
+        await server.until(lambda: told(server) == [("GPURecovered", "GPU 0", 1), ("GPUDegraded", "GPU 0", 1)])
+
+
+async def test_after_a_while_it_is_another_event(
+    server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "AGAIN", 0.0)
+    async with writing(kubeconfig, telling.tell_events) as node:
+        for ill in ((0,), (), (0,)):
+            count = len(told(server))
+            look(node, *ill)
+            await server.until(lambda count=count: len(told(server)) == count + 1)  # type: ignore[misc]
+        assert [reason for reason, *_ in told(server)] == ["GPUDegraded", "GPURecovered", "GPUDegraded"]
+
+
+async def test_an_answer_that_is_lost_makes_no_second_event(server: ApiServer, kubeconfig: Path) -> None:
+    """Whether the server has heard it nobody knows: it is told again under the same name."""
+    server.troubles.append(Trouble(f"POST {EVENTS}", lose=True))
+    async with writing(kubeconfig, telling.tell_events) as node:
+        look(node, 0)
+        await server.until(lambda: server.requests.count(f"POST {EVENTS}") == 2)
+        await stands(node, "events", "ok")
+        assert told(server) == [("GPUDegraded", "GPU 0", 1)]
+
+
+async def test_an_event_that_the_server_will_never_take_costs_itself_only(
+    server: ApiServer, kubeconfig: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.troubles.append(Trouble("POST *", code=422, message="message: too long"))
+    async with writing(kubeconfig, telling.tell_events) as node:
+        look(node, 0, 1)
+        await server.until(lambda: told(server) == [("GPUDegraded", "GPU 1", 1)])
+        await stands(node, "events", "ok")
+    assert "an Event is dropped: " in caplog.text
+
+
+async def test_what_came_and_went_while_the_server_was_away_is_not_told(server: ApiServer, kubeconfig: Path) -> None:
+    """The newest difference is."""
+    async with writing(kubeconfig, telling.tell_events) as node:
+        await server.down()
+        look(node, 0, 1)
+        await stands(node, "events", "failing")
+        look(node, 1)
+        await server.up()
+        await stands(node, "events", "ok")
+        assert told(server) == [("GPUDegraded", "GPU 1", 1)]

@@ -206,6 +206,7 @@ health:
     xid-95: {severity: unhealthy}
     nvlink-down:
       advice: call Ann
+      patience: 1m
 """
 
 
@@ -218,7 +219,11 @@ health:
             RULED,
             {},
             [
-                (("nvlink-down",), f"advice 'call Ann' instead of {CATALOGUE['nvlink-down'].advice!r}", ("c:6",)),
+                (
+                    ("nvlink-down",),
+                    f"advice 'call Ann' instead of {CATALOGUE['nvlink-down'].advice!r}, patience 60 s instead of 10 s",
+                    ("c:6",),
+                ),
                 (("xid-48",), "severity note instead of unhealthy", ("c:3",)),
                 (("xid-94",), "severity degraded instead of unhealthy, patience 30 s instead of 0 s", ("c:4",)),
             ],

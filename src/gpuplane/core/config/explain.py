@@ -146,7 +146,7 @@ def _otherwise(code: str, resolved: Resolved) -> dict[str, str]:
 
 
 def _word(value: object) -> str:
-    return f"{value:g} s" if isinstance(value, float) else repr(value) if " " in str(value) else str(value)
+    return f"{value:g} s" if isinstance(value, int | float) else repr(value) if " " in str(value) else str(value)
 
 
 def _said(code: str, fields: Iterable[str], resolved: Resolved) -> Iterator[str]:

@@ -79,10 +79,13 @@ def test_a_release_is_shown_with_its_end() -> None:
     assert shown[0] == "release\tfor another 4 min 10 s\treset"
 
 
-def test_what_is_waited_for_is_shown(drawn: Drawn) -> None:
+def test_what_is_waited_for_is_shown(drawn: Drawn, capsys: pytest.CaptureFixture[str]) -> None:
     waiting = Picture(snapshot=Snapshot(), offer=Offer(waiting=MARKED), now=1.0)
     assert list(inspect.lines(waiting)) == [f"waiting\t{MARKED}"]
     assert MARKED in drawn(waiting, 300)
+    assert list(inspect.health_lines(waiting)) == [f"waiting\t{MARKED}"]
+    inspect.draw_health(waiting)
+    assert MARKED in capsys.readouterr().out
 
 
 def ward(*facts: Fact) -> Picture:

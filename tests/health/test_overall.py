@@ -1,6 +1,6 @@
 """How devices stand, for people: each by its own record, and overall by what it is a part of."""
 
-from gpuplane.core.health.diagnose import diagnoses, drain, overall
+from gpuplane.core.health.diagnose import diagnoses, drain, find, overall
 from gpuplane.core.health.records import rebooted
 from gpuplane.core.step import step
 from gpuplane.model.config import Asked, Settings
@@ -13,7 +13,10 @@ PARTS = tuple(
     MigDevice(uuid=f"MIG-{slot}", profile="1g.10gb", gpu_instance=7 + slot, compute_instance=0, slot=slot)
     for slot in (0, 1)
 )
-GPUS = (Gpu(index=0, uuid="GPU-0"), Gpu(index=1, uuid="GPU-1", mig=Mig(enabled=True, devices=PARTS)))
+GPUS = (
+    Gpu(index=0, uuid="GPU-0"),
+    Gpu(index=1, uuid="GPU-1", pci="0000:3b:00.0", mig=Mig(enabled=True, devices=PARTS)),
+)
 
 
 def after(*facts: Fact) -> Snapshot:
@@ -112,3 +115,14 @@ def test_it_is_probing_from_when_nothing_but_a_probe_is_missing() -> None:
     assert states(after(*befallen, Listed((), 4.0)))["1:1"] == "probing"
     silent = Stood("driver", Condition("failing", "it does not answer"))
     assert states(after(*befallen, silent, Listed((), 5.0)))["1:1"] == "unhealthy"
+
+
+def test_people_name_devices_as_what_they_look_at_does() -> None:
+    """By index, UUID or address, as sysfs writes it and as nvidia-smi does; in the annotation too."""
+    named = {name: find(after(), name) for name in ("1", "GPU-1", "0000:3b:00.0", "00000000:3B:00.0", "1:1", "MIG-1")}
+
+    assert named == dict.fromkeys(("1", "GPU-1", "0000:3b:00.0", "00000000:3B:00.0"), "GPU-1") | dict.fromkeys(
+        ("1:1", "MIG-1"), "MIG-1"
+    )
+    assert [find(after(), name) for name in ("", "2", "1:2", "GPU-", "3b:00.0")] == [None] * 5
+    assert states(after(NodeAsked(Asked(drains={"00000000:3B:00.0": "x"}))))["1"] == "drained"

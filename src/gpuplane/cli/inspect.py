@@ -87,6 +87,8 @@ def health_document(picture: Picture) -> dict[str, object]:
 
 def health_lines(picture: Picture) -> Iterator[str]:
     """How the devices stand, for programs that read lines: index, device, state, since, reason, ends, advice."""
+    if picture.snapshot.machine is None:
+        yield _line("waiting", picture.offer.waiting)
     for each in overall(picture.snapshot):
         index, device = _named(each)
         yield _line(index, device, each.state, _since(each, picture), each.reason, _ends(each, picture), each.advice)
@@ -98,7 +100,9 @@ def draw_health(picture: Picture) -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
-    found = overall(picture.snapshot)
+    console, found = Console(highlight=False), overall(picture.snapshot)
+    if picture.snapshot.machine is None:
+        console.print(f"[yellow]Little is known yet:[/yellow] {escape(picture.offer.waiting)}")
     ids = Column("device", no_wrap=True, min_width=max((len(each.device) for each in found), default=0))
     table = Table("", ids, "state", "for", "reason", box=None, header_style="bold", pad_edge=False)
     for each in found:
@@ -109,7 +113,7 @@ def draw_health(picture: Picture) -> None:
         ]
         state = f"[{COLOURS[each.state]}]{each.state}[/{COLOURS[each.state]}]"
         table.add_row(*map(escape, _named(each)), state, _since(each, picture), "\n".join(told))
-    Console(highlight=False).print(table, crop=False)
+    console.print(table, crop=False)
 
 
 def _named(diagnosis: Diagnosis) -> tuple[str, str]:

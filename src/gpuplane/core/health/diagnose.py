@@ -106,10 +106,11 @@ def _drain(snapshot: Snapshot, key: str, names: Collection[str]) -> str:
 
 
 def names_of(gpu: Gpu, device: MigDevice | None = None) -> tuple[str, ...]:
-    """How people may name a device."""
+    """How people may name a device: its address as sysfs writes it, or as nvidia-smi does, 00000000:3B:00.0."""
     if device is not None:
         return device.uuid, f"{gpu.index}:{device.slot}"
-    return tuple(name for name in (gpu.uuid, str(gpu.index), gpu.pci) if name)
+    domain, colon, rest = gpu.pci.partition(":")
+    return tuple(name for name in (gpu.uuid, str(gpu.index), gpu.pci, colon and f"{domain:0>8}:{rest}".upper()) if name)
 
 
 def find(snapshot: Snapshot, name: str) -> str | None:

@@ -180,6 +180,19 @@ async def test_a_mig_device_is_drained_alone_and_a_gpu_with_all_of_its_own(place
         await kubelet.until_capacity(PART, 2, 2)
 
 
+async def test_restore_names_what_of_a_gpu_is_still_not_given_out(place: Place) -> None:
+    """A GPU that is well, of which one MIG device is not."""
+    place.machine.write_text(MIXED)
+    place.config.write_text(place.config.read_text() + "flags: {migStrategy: mixed}\n")
+    async with Kubelet(place.kubelet) as kubelet, place.agent():
+        await kubelet.until_capacity(PART, 2, 2)
+        await health(place, "drain", "1:0", "--why", "noisy")
+        assert await health(place, "restore", 1) == (
+            0,
+            "GPU 1 (GPU-1) is healthy. MIG device 1:0 is not given out for all that: drained: noisy.\n",
+        )
+
+
 async def test_what_cannot_be_is_said(place: Place) -> None:
     """An unknown device with what there is, a drain without end or reason, an agent that does not run."""
     async with Kubelet(place.kubelet) as kubelet, place.agent():

@@ -149,10 +149,11 @@ def _record(picture: Picture, stands: Diagnosis) -> Record:
 
 
 def _withheld(picture: Picture, uuid: str) -> str:
-    """A sentence on why a device that is well is not given out all the same."""
+    """Sentences on what of a device that is well is not given out all the same."""
     offered = (each for resource in picture.offer.resources for each in resource.devices)
-    why = next((each.trouble for each in offered if each.trouble and uuid in (each.unit.id, each.unit.gpu)), "")
-    return f" It is not given out for all that: {why}." if why else ""
+    troubles = {each.unit: each.trouble for each in offered if each.trouble and uuid in (each.unit.id, each.unit.gpu)}
+    named = ((f"MIG device {unit.index}" if unit.id != uuid else "It", why) for unit, why in troubles.items())
+    return "".join(f" {name} is not given out for all that: {why}." for name, why in named)
 
 
 def _called(picture: Picture, uuid: str) -> str:

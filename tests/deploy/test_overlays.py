@@ -111,6 +111,8 @@ def test_the_objects(objects: list[Json]) -> None:
         "DaemonSet gpuplane-agent",
         "Namespace gpuplane",
         "ResourceQuota gpuplane-critical",
+        "Role gpuplane-agent",
+        "RoleBinding gpuplane-agent",
         "ServiceAccount gpuplane-agent",
         "ValidatingAdmissionPolicy gpuplane-agent-own-node",
         "ValidatingAdmissionPolicyBinding gpuplane-agent-own-node",
@@ -208,18 +210,39 @@ def _host_paths(pod: Json, container: Json) -> Iterator[tuple[str, tuple[str, st
             yield volume["hostPath"]["path"], (mount["mountPath"], "ro" if mount.get("readOnly") else "rw")
 
 
-def test_who_may_what_in_the_cluster(objects: list[Json]) -> None:
-    """One role, that reads Nodes."""
-    roles = [each for each in objects if "Role" in each["kind"] and "Binding" not in each["kind"]]
-    [binding] = [each for each in objects if each["kind"] == "ClusterRoleBinding"]
+RIGHTS = {
+    ("ClusterRole", ""): [
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+    ],
+    ("Role", "default"): [{"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}],
+}
 
-    assert [each["rules"] for each in roles] == [
-        [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}]
-    ]
-    assert binding["roleRef"]["name"] == roles[0]["metadata"]["name"]
-    assert [(each["kind"], each["namespace"], each["name"]) for each in binding["subjects"]] == [
-        ("ServiceAccount", "gpuplane", _pod(objects)["serviceAccountName"])
-    ]
+
+def test_who_may_what_in_the_cluster(objects: list[Json]) -> None:
+    """The table of rights: all of it, bound to the agent's account alone, and explained in deploy/README.md."""
+    roles = {(each["kind"], each["metadata"].get("namespace", "")): each for each in objects if _is(each, "Role")}
+    bindings = [each for each in objects if _is(each, "RoleBinding")]
+
+    assert {key: each["rules"] for key, each in roles.items()} == RIGHTS
+    assert len(bindings) == len(roles)
+    for binding in bindings:
+        role = roles[binding["roleRef"]["kind"], binding["metadata"].get("namespace", "")]
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        assert [(each["kind"], each["namespace"], each["name"]) for each in binding["subjects"]] == [
+            ("ServiceAccount", "gpuplane", _pod(objects)["serviceAccountName"])
+        ]
+
+    rows = {cells[0]: cells[1:] for cells in _rows((DEPLOY / "README.md").read_text())}
+    for (_, namespace), rules in RIGHTS.items():
+        for rule in rules:
+            what = f"`{rule['resources'][0]}`: {', '.join(rule['verbs'])}" + f", in `{namespace}`" * bool(namespace)
+            assert len(rows[what][0]) > 30, what
+            assert len(rows[what][1]) > 30, what
+
+
+def _is(found: Json, kind: str) -> bool:
+    return bool(found["kind"].removeprefix("Cluster") == kind)
 
 
 def test_every_host_path_and_privilege_has_its_reason(overlay: str, objects: list[Json]) -> None:

@@ -1,6 +1,7 @@
-"""The policy that binds writes on Nodes to the agent's own: its expressions, evaluated by Google's CEL."""
+"""The policy that binds an agent's writes to its own Node: its expressions, evaluated by Google's CEL."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,12 @@ POLICY = Path(__file__).parents[2] / "deploy/base/policy.yaml"
 AGENT = "system:serviceaccount:gpuplane:gpuplane-agent"
 NODE = "authentication.kubernetes.io/node-name"
 OURS = {NODE: ["gpu-1"], "authentication.kubernetes.io/pod-name": ["gpuplane-agent-x"]}
+
+METADATA = ["labels", "annotations", "finalizers", "ownerReferences"]
+STATUS = [
+    "addresses", "allocatable", "capacity", "config", "daemonEndpoints", "declaredFeatures", "features",
+    "images", "nodeInfo", "phase", "runtimeHandlers", "volumesAttached", "volumesInUse",
+]  # fmt: skip
 
 Json = dict[str, Any]
 
@@ -26,10 +33,15 @@ def spec() -> Json:
 
 
 def test_what_it_looks_at(spec: Json) -> None:
-    """Every write on every part of a Node, and it fails closed."""
+    """Every write on every part of a Node, and on Events; it fails closed."""
     [rule] = spec["matchConstraints"]["resourceRules"]
 
-    assert rule == {"apiGroups": [""], "apiVersions": ["*"], "operations": ["*"], "resources": ["nodes", "nodes/*"]}
+    assert rule == {
+        "apiGroups": [""],
+        "apiVersions": ["*"],
+        "operations": ["*"],
+        "resources": ["nodes", "nodes/*", "events"],
+    }
     assert spec["failurePolicy"] == "Fail"
 
 
@@ -40,12 +52,23 @@ def test_its_expressions(spec: Json) -> None:
     ]
     assert {each["name"]: _plain(each["expression"]) for each in spec["variables"]} == {
         "ownNode": f"has(request.userInfo.extra) && '{NODE}' in request.userInfo.extra "
-        f"&& size(request.userInfo.extra['{NODE}']) == 1 ? request.userInfo.extra['{NODE}'][0] : ''"
+        f"&& size(request.userInfo.extra['{NODE}']) == 1 ? request.userInfo.extra['{NODE}'][0] : ''",
+        "isEvent": "request.resource.resource == 'events'",
+        "isStatus": "!variables.isEvent && request.operation == 'UPDATE' "
+        "&& has(request.subResource) && request.subResource == 'status'",
     }
+    same = "{0}.all(field, (field in object.{1}) == (field in oldObject.{1}) && (!(field in object.{1}) "
+    same += "|| object.{1}[field] == oldObject.{1}[field]))"
+    others = "(has({0}.status.conditions) ? {0}.status.conditions.filter(each, each.type != 'GPUProblem') : [])"
     assert [_plain(each["expression"]) for each in spec["validations"]] == [
         "variables.ownNode != ''",
-        "request.operation == 'UPDATE'",
-        "has(request.name) && request.name == variables.ownNode",
+        "request.operation == 'UPDATE' || (variables.isEvent && request.operation == 'CREATE')",
+        "variables.isEvent || (has(request.name) && request.name == variables.ownNode)",
+        "!variables.isEvent || (has(object.involvedObject) && object.involvedObject.kind == 'Node' "
+        "&& object.involvedObject.name == variables.ownNode "
+        "&& (request.operation == 'CREATE' || object.involvedObject == oldObject.involvedObject))",
+        f"!variables.isStatus || ( {same.format(METADATA, 'metadata')} && {same.format(STATUS, 'status')} "
+        f"&& {others.format('object')} == {others.format('oldObject')} )",
     ]
 
 
@@ -56,7 +79,9 @@ def _plain(expression: str) -> str:
 def write(operation: str = "UPDATE", name: str | None = "gpu-1", user: str = AGENT, extra: Any = OURS) -> Json:
     """An admission request, as far as the policy looks."""
     info = {"username": user} | ({} if extra is None else {"extra": extra})
-    return {"operation": operation, "userInfo": info} | ({} if name is None else {"name": name})
+    resource = {"group": "", "version": "v1", "resource": "nodes"}
+    request = {"operation": operation, "userInfo": info, "resource": resource}
+    return request | ({} if name is None else {"name": name})
 
 
 @pytest.mark.parametrize(
@@ -88,11 +113,78 @@ def test_verdicts(spec: Json, request_: Json, verdict: str) -> None:
     assert verdict in judge(spec, request_)
 
 
-def judge(spec: Json, request: Json) -> str:
-    """What the API server makes of a request."""
+def node(metadata: Mapping[str, Any] = {}, conditions: Any = None, **status: Any) -> Json:
+    """A Node as the API server shows it to the policy."""
+    fields = {"capacity": {"cpu": "8"}, "nodeInfo": {"architecture": "arm64"}} | status
+    fields |= {} if conditions is None else {"conditions": conditions}
+    return {"metadata": {"name": "gpu-1", "labels": {"a": "b"}, **metadata}, "status": fields}
+
+
+READY, OURS_WELL = {"type": "Ready", "status": "True"}, {"type": "GPUProblem", "status": "False"}
+OURS_ILL = {
+    "type": "GPUProblem",
+    "status": "True",
+    "reason": "GPUUnhealthy",
+    "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        (node(conditions=[READY, OURS_WELL]), node(conditions=[READY, OURS_ILL]), "allowed"),
+        (node(conditions=[READY]), node(conditions=[READY, OURS_ILL]), "allowed"),
+        (node(), node(conditions=[OURS_ILL]), "allowed"),
+        (node({"annotations": {"x": "y"}}), node({"annotations": {"x": "y"}}), "allowed"),
+        (node({"managedFields": []}), node({"managedFields": [{"manager": "gpuplane"}]}), "allowed"),
+        (node(conditions=[READY]), node(conditions=[{**READY, "status": "False"}]), "nothing else"),
+        (node(conditions=[READY]), node(conditions=[OURS_ILL]), "nothing else"),
+        (node(conditions=[]), node(conditions=[{"type": "Idle", "status": "True"}]), "nothing else"),
+        (node(), node(capacity={"cpu": "9"}), "nothing else"),
+        (node(), node(addresses=[{"type": "InternalIP", "address": "10.0.0.1"}]), "nothing else"),
+        (node(volumesInUse=["v"]), node(), "nothing else"),
+        (node(), node({"labels": {"a": "c"}}), "nothing else"),
+        (node(), node({"annotations": {"gpuplane.io/drain": "all"}}), "nothing else"),
+    ],
+)
+def test_of_the_status_one_condition(spec: Json, old: Json, new: Json, verdict: str) -> None:
+    """Where an agent writes its Node's status, all but its condition is as it was, labels and annotations too."""
+    request = write() | {"subResource": "status"}
+
+    assert verdict in judge(spec, request, new, old)
+    assert "may not write to another" in judge(spec, request | {"name": "gpu-2"}, new, old)
+
+
+def event(name: str = "gpu-1", kind: str = "Node", **more: Any) -> Json:
+    """An Event, as far as the policy looks."""
+    return {"involvedObject": {"kind": kind, "name": name, "uid": name}, "reason": "GPUUnhealthy"} | more
+
+
+@pytest.mark.parametrize(
+    ("operation", "new", "old", "verdict"),
+    [
+        ("CREATE", event(), None, "allowed"),
+        ("UPDATE", event(count=2), event(count=1), "allowed"),
+        ("CREATE", event("gpu-2"), None, "about its Node"),
+        ("CREATE", event(kind="Pod"), None, "about its Node"),
+        ("CREATE", {"reason": "x"}, None, "about its Node"),
+        ("UPDATE", event(), event("gpu-2"), "about its Node"),
+        ("UPDATE", event("gpu-2"), event("gpu-2"), "about its Node"),
+        ("DELETE", None, event(), "does nothing else"),
+    ],
+)
+def test_of_events_those_about_its_node(spec: Json, operation: str, new: Any, old: Any, verdict: str) -> None:
+    """An agent tells nothing of other Nodes, and makes no other's Event its own."""
+    request = write(operation, name="gpu-1.18b") | {"resource": {"group": "", "version": "v1", "resource": "events"}}
+
+    assert verdict in judge(spec, request, new, old)
+
+
+def judge(spec: Json, request: Json, new: Any = None, old: Any = None) -> str:
+    """What the API server makes of a request that makes `new` of `old`."""
     cel = pytest.importorskip("cel_expr_python.cel", reason="the CEL library (cel-expr-python) is not installed")
-    env = cel.NewEnv(variables={"request": cel.Type.DYN, "variables": cel.Type.DYN})
-    bound: Json = {"request": request, "variables": {}}
+    env = cel.NewEnv(variables=dict.fromkeys(("request", "variables", "object", "oldObject"), cel.Type.DYN))
+    bound: Json = {"request": request, "variables": {}, "object": new, "oldObject": old}
 
     def value(expression: str) -> Any:
         return env.compile(expression).eval(data=bound).value()

@@ -69,6 +69,9 @@ async def test_a_reboot_ends_a_release_and_keeps_the_config_name_and_drains(tmp_
     )
     assert carry(FULL, "boot", 0.0, 0.0) is FULL
 
+    asked = Asked(config="x", release="new driver", drains={"3": "fan"})
+    assert carry(FULL.but(asked=asked), "next", 0.0, 0.0).asked == Asked(drains={"3": "fan"})
+
 
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"null", b'{"version":2,"boot_id":"","value":1}', b"\xff\xfe", b"[]", b"[" * 9999]

@@ -4,6 +4,7 @@ import pytest
 
 from gpuplane.core.health.conditions import LONGEST, condition, events, known, remembered, standings
 from gpuplane.core.health.records import rebooted
+from gpuplane.core.ledger import carry
 from gpuplane.core.step import step
 from gpuplane.model.config import Asked, Settings
 from gpuplane.model.facts import Configured, Drained, Fact, Happened, Looked, NodeAsked, Probed, ReleaseWished, Stood
@@ -216,6 +217,16 @@ def test_nothing_is_told_again_after_a_restart(facts: tuple[Fact, ...]) -> None:
 
     assert list(events(remembered(start, now), standings(now))) == []
     assert [condition(now)] == [condition(before)]
+
+
+def test_a_drain_by_annotation_is_not_told_again_after_a_reboot() -> None:
+    """It holds also before the API server's first word."""
+    before = after(NodeAsked(Asked(drains={"0": "RMA"})))
+    start = Snapshot(ledger=carry(before.ledger, "another boot", wall=0.0, now=0.0))
+    now = run(start, Configured(Settings()), Looked(WELL), now=1.0)
+
+    assert standings(now)["GPU-0"].kind == "drained"
+    assert list(events(remembered(start, now), standings(now))) == []
 
 
 def test_what_came_and_went_while_we_were_away_is_told() -> None:

@@ -14,6 +14,8 @@ MigStrategy = Literal["none", "single", "mixed"]
 ListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 IdStrategy = Literal["uuid", "index"]
 AllocationPolicy = Literal["distributed", "packed"]
+SharingStrategy = Literal["time-slicing", "mps"]
+TimeSlice = Literal["default", "short", "medium", "long"]
 
 
 class Naming(Value):
@@ -24,19 +26,46 @@ class Naming(Value):
 
 
 class Replication(Value):
-    """One entry of `sharing.timeSlicing.resources`: `name` is cut into `replicas` of each chosen device."""
+    """One entry of `sharing.timeSlicing.resources` or `sharing.mps.resources`: `name` is cut into `replicas` of each
+    chosen device.
+    """
 
     name: str
     replicas: int
     rename: str = ""
     devices: tuple[str, ...] | int | None = None  # None: all; a count; or indices and UUIDs
+    model: str = ""  # a pattern that the GPU's model has to match; "" for any
+    distinct: bool = False  # a request for n shares gets n GPUs, or is refused
+    time_slice: TimeSlice | None = None  # None: left as it is
+
+
+class MemoryShares(Value):
+    """One entry of `sharing.memory.resources`: each id of `rename` stands for `grain_mib` of a chosen device's memory."""
+
+    name: str
+    rename: str
+    grain_mib: int
+    devices: tuple[str, ...] | int | None = None
+    model: str = ""
+
+
+class Mps(Value):
+    """How MPS daemons are set up."""
+
+    compute_mode: Literal["exclusive", "leave"] = "exclusive"  # of whole GPUs; a MIG device's is always left
+    multi_user: bool = False
+    active_thread_percentage: int | None = None  # None: an equal part for each replica
 
 
 class Sharing(Value):
-    """Time-slicing: which resources, and whether a request for more than one share is refused."""
+    """Which resources are shared, how, and whether a request for more than one share is refused."""
 
+    strategy: SharingStrategy = "time-slicing"
     resources: tuple[Replication, ...] = ()
     fail_requests_greater_than_one: bool = False
+    memory: tuple[MemoryShares, ...] = ()
+    memory_by_mps: bool = False  # an MPS daemon keeps each client within its container's share
+    mps: Mps = Mps()
 
 
 class Settings(Value):
@@ -55,6 +84,8 @@ class Settings(Value):
     imex_required: bool = False
     cdi_annotation_prefix: str = "cdi.k8s.io/"
     sharing_policy: AllocationPolicy = "distributed"
+    mps_root: str = "/run/nvidia/mps"  # on the host
+    whole_mig_gpus: bool = False  # under migStrategy none a GPU in MIG mode is offered as a whole one, as NVIDIA's does
     health_checks_disabled: str = ""  # as the admin wrote it
     health_checks_enabled: str = ""
     gpus: tuple[Naming, ...] = ()

@@ -40,7 +40,7 @@ class Replication(Value):
 
 
 class MemoryShares(Value):
-    """One entry of `sharing.memory.resources`: each id of `rename` stands for `grain_mib` of a chosen device's memory."""
+    """One entry of `sharing.memory.resources`: an id of `rename` stands for `grain_mib` of a chosen device's memory."""
 
     name: str
     rename: str

@@ -42,7 +42,9 @@ def _gpu(index: int, cut: bool, lanes: int) -> Gpu:
 
 
 class World:
-    """One node. `said` is the news so far, with its times."""
+    """One node. `said` is the news so far, with its times, where somebody `listens`."""
+
+    listens = True
 
     def __init__(self, machine: Machine, settings: Settings | None = SETTINGS, now: float = 1000.0) -> None:
         self.machine, self.now = machine, now
@@ -59,7 +61,7 @@ class World:
     def tell(self, fact: Fact) -> None:
         """A fact, now."""
         before, self.snapshot = self.snapshot, step(self.snapshot, fact, self.now)
-        if self.snapshot is not before:
+        if self.listens and self.snapshot is not before:
             self.said += [(self.now, each) for each in news(before, self.snapshot)]
 
     def look(self) -> None:

@@ -175,17 +175,18 @@ def _remembered(finding: Finding, judged: Entry, record: Record, terms: Terms) -
         return finding.last + NOTED
     if not finding.standing:
         return finding.last + max(terms.period, judged.patience if finding.event else 0.0)
-    if judged.severity == "degraded" and (over := _over(finding, judged, record, terms)) is not None:
-        return max(over, finding.last + terms.period)
+    if judged.severity == "degraded" and (ended := over(finding, record, terms)) is not None:
+        return max(ended, finding.last + terms.period)
     return None
 
 
-def _over(finding: Finding, judged: Entry, record: Record, terms: Terms) -> float | None:
+def over(finding: Finding, record: Record, terms: Terms) -> float | None:
     """Since or from when a fault is over, as far as it can be told without a probe; None: not before more happens."""
     if finding.last is None:
         return finding.since if unasked(record) else None
     if record.excused >= finding.last:
         return record.excused
+    judged = terms.entry(finding.code)
     match judged.ends:
         case "nothing":
             return finding.last
@@ -233,10 +234,10 @@ def ready(record: Record, terms: Terms) -> float | None:
     calm = terms.period * 2**record.flaps
     times = [record.probing.next if record.probing else 0.0]
     for each in _grave(record, terms):
-        over = _over(each, terms.entry(each.code), record, terms)
-        if over is None:
+        ended = over(each, record, terms)
+        if ended is None:
             return None
-        times.append(over + calm)
+        times.append(ended + calm)
     return max(times)
 
 
@@ -257,9 +258,9 @@ def heal(record: Record, terms: Terms) -> Record:
     return record.but(findings=left, probing=None, recovered=terms.now)
 
 
-def befallen(record: Record) -> Collection[int]:
-    """The processes that faults of this device befell."""
-    return {pid for each in record.findings if each.standing for pid in each.pids}
+def befallen(record: Record, terms: Terms) -> Collection[int]:
+    """The processes that were befallen by what makes this device unhealthy; a mere note holds up nobody."""
+    return {pid for each in _grave(record, terms) for pid in each.pids}
 
 
 def due(record: Record, terms: Terms) -> Iterator[float]:

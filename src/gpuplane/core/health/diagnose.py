@@ -218,7 +218,7 @@ def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> 
         )
     for state, findings in (("unhealthy", grave), ("suspect", suspect), ("degraded", slight)):
         if findings:
-            first = min(findings, key=lambda each: _rank(each.code, by))
+            first = min(findings, key=lambda each: _rank(each, record, by))
             judged, probing = by.entry(first.code), record.probing
             failed = [f"the recovery probe failed: {probing.failed}"] if grave and probing and probing.failed else []
             reasons = [f"{each.code}: {each.message}" for each in findings]
@@ -235,10 +235,10 @@ def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> 
     return plain
 
 
-def _rank(code: str, by: Terms) -> tuple[int, bool, int, str]:
-    """Which of several faults decides: the one that is hardest to end, and of those the first in the catalogue."""
-    listed = ORDER.get(code)
-    return -HARDNESS.index(by.entry(code).ends), listed is None, listed or 0, code
+def _rank(finding: Finding, record: Record, by: Terms) -> tuple[bool, int, int, str]:
+    """Which of several faults decides: one that is not over, the hardest to end, the first in the catalogue."""
+    ends, over = by.entry(finding.code).ends, course.over(finding, record, by) is not None
+    return over, -HARDNESS.index(ends), ORDER.get(finding.code, len(ORDER)), finding.code
 
 
 def _drain_ends(record: Record) -> str:

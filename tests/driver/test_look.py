@@ -1,69 +1,20 @@
 """What one look tells: the code of the driver's process, in this process, over the stand-in for the library."""
 
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.sight import merge
 from gpuplane.hardware import profiles
-from gpuplane.hardware.driver.channel import Options, Skipped
+from gpuplane.hardware.driver.channel import Skipped
 from gpuplane.hardware.driver.errors import crash, hang
-from gpuplane.hardware.driver.files import Files
-from gpuplane.hardware.driver.library import start
-from gpuplane.hardware.driver.look import Looker
 from gpuplane.hardware.driver.mig import profile_name
-from gpuplane.hardware.driver.nvml import Nvml
-from gpuplane.hardware.driver.page import Page
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
 from gpuplane.model.facts import Looked
-from gpuplane.model.machine import Driver, Failure, Fault, Gpu, Machine, MachineFile, Mig
+from gpuplane.model.machine import Failure, Fault, Gpu, Machine, MachineFile, Mig
+from tests.driver.inside import Inside
 from tests.driver.machines import CALLS, changed, failures, machines
-from tests.driver.standin import StandIn
-
-Look = Callable[[MachineFile], Machine]
-
-
-class Inside:
-    """A driver within this process: its library can be loaded once, so all tests here describe the same stand-in."""
-
-    def __init__(self, standin: StandIn) -> None:
-        self.standin, self.files = standin, Files(str(standin.root))
-        memory = os.memfd_create("page")
-        os.ftruncate(memory, 4096)
-        self.nvml = Nvml(Page(memory))
-        os.close(memory)
-        self.looker: Looker | None = None
-
-    def start(self, machine: MachineFile) -> Looker:
-        """A fresh start of the driver with this machine."""
-        self.stop()
-        self.standin.describe(machine)
-        options = Options(channel=-1, page=-1, library=str(self.standin.library), root=str(self.standin.root))
-        self.looker = Looker(self.nvml, self.files, start(self.nvml, options, self.files))
-        return self.looker
-
-    def restart(self) -> Looker:
-        """Another process, of the same machine."""
-        return Looker(self.nvml, self.files, Driver())
-
-    def stop(self) -> None:
-        """The end of a process."""
-        if self.looker is not None:
-            self.nvml.call("nvmlShutdown")
-            self.looker = None
-
-
-@pytest.fixture(scope="module")
-def inside(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Iterator[Inside]:
-    """The one driver in this process."""
-    inside = Inside(StandIn(tmp_path_factory.mktemp("inside"), compiled))
-    yield inside
-    inside.stop()
 
 
 def described(machine: MachineFile) -> Machine:

@@ -111,6 +111,8 @@ def _wait(agent: Agent, looker: Looker, poll: float) -> None:
 
     In a storm of events one wait takes few of them, so that looks go on; the others wait with the driver.
     """
+    for binding in looker.bindings.take():
+        agent.tell(binding)
     began = time.monotonic()
     until = began + poll
     while (left := until - time.monotonic()) > 0 and not agent.ordered(0):

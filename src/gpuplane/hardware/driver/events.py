@@ -45,7 +45,6 @@ class Events:
         self._nvml = nvml
         self._set: Any = None
         self._registered: dict[str, Subject] = {}
-        self._bindings: Bindings | None = None
 
     def register(self, subject: Subject) -> None:
         """Receive what this GPU can tell; a GPU that can tell nothing is no fault, one that fails to is."""
@@ -60,21 +59,17 @@ class Events:
 
     def wait(self, seconds: float) -> Iterator[Happened]:
         """What happens within the time: the first that does, and what has come with it."""
-        if self._bindings is None:
-            self._bindings = Bindings(self._nvml)
-        bound = list(self._bindings.take())
-        yield from bound
         if self._set is None:
-            time.sleep(0 if bound else seconds)
+            time.sleep(seconds)
             return
         began = time.monotonic()
         try:
-            event = self._nvml.call("nvmlEventSetWait", self._set, 0 if bound else int(seconds * 1000))
+            event = self._nvml.call("nvmlEventSetWait", self._set, int(seconds * 1000))
         except Failed as failed:
             if failed.error != "TIMEOUT":
                 self._drop()
                 time.sleep(seconds)
-            elif not bound and time.monotonic() - began < seconds / 2:  # it may return early, and must not keep us busy
+            elif time.monotonic() - began < seconds / 2:  # it may return early, and must not keep us busy
                 time.sleep(min(seconds, PAUSE))
             return
         yield from self._happened(event)
@@ -117,7 +112,7 @@ class Events:
 
 
 class Bindings:
-    """GPUs that are bound to the kernel's driver, or unbound. Older libraries tell none: the next look shows it too."""
+    """GPUs that were bound to the kernel's driver, or unbound. Older libraries tell none; a look shows it too."""
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
@@ -130,7 +125,7 @@ class Bindings:
             self._set = created
 
     def take(self) -> Iterator[Happened]:
-        """What has happened since the last time."""
+        """Those that there were since the last time."""
         if self._set is None:
             return
         version = pynvml.nvmlSystemEventSetWaitRequest_v1

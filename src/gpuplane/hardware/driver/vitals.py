@@ -9,6 +9,7 @@ grow at `GROWTHS` thorough looks of the last `WINDOW`: again and again, whatever
 """
 
 import ctypes
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -39,11 +40,14 @@ SIGNS: Mapping[Field, Mapping[int, Fault]] = {
     },
     (144, 0): {1: Fault(code="remap-pending", message="a row waits for a reset to be remapped")},  # REMAPPED_PENDING
     (145, 0): {1: Fault(code="remap-failed", message="a row could not be remapped")},  # REMAPPED_FAILURE
-    (307, 0): {1: Fault(code="remap-pending", message="a bank waits for a reset to be remapped")},  # PENDING_BANK_…
+    (307, 0): {
+        1: Fault(code="remap-pending", message="a bank waits for a reset to be remapped")
+    },  # PENDING_BANK_REMAPPING
     (31, 0): {1: Fault(code="pages-pending", message="a page waits for a reset to be retired")},  # RETIRED_PENDING
 }
 EXHAUSTED = Fault(code="pages-exhausted", message=f"all {RETIRABLE} pages that can be retired are")
-OFTEN = (UNCORRECTED, *RETIRED, *SIGNS)
+SELDOM = ((307, 0), *RETIRED)
+OFTEN = (UNCORRECTED, *(field for field in SIGNS if field not in SELDOM))
 
 REASONS = (  # nvmlClocksEventReason*
     (0x20 | 0x40, Fault(code="thermal-slowdown", message="its clocks are slowed down by its temperature")),
@@ -54,7 +58,9 @@ REPLAYS = ((52, 0), (59, 0))  # NVLINK_REPLAY_ERROR_COUNT_TOTAL, NVLINK_RECOVERY
 LINK_REPLAYS = (161, 162, 215)  # of one NVLink: ERROR_DL_REPLAY, ERROR_DL_RECOVERY, COUNT_LINK_RECOVERY_EVENTS
 ERRORING = Fault(code="nvlink-errors", message="its NVLinks have errors again and again")
 
-VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by nvmlValueType_t
+VALUE = struct.Struct("<IIqqIIQ")  # nvmlFieldValue_t: field, scope, time, latency, type, error, value
+BITS = {1: 32, 2: 64, 3: 64, 4: 63, 5: 31, 6: 16}
+"""How many bits of a value count, by nvmlValueType_t; what is asked here is never negative, nor a fraction."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +86,7 @@ class Vitals:
         """Tell a GPU how it does. `links`: its active NVLinks. `now` counts seconds."""
         told = _fields(subject, OFTEN)
         subject.gpu = subject.gpu.but(uncorrected=told.get(UNCORRECTED))
-        subject.faults += [SIGNS[field][told[field]] for field in SIGNS if told.get(field) in SIGNS[field]]
-        if sum(told.get(field, 0) for field in RETIRED) >= RETIRABLE:
-            subject.faults.append(EXHAUSTED)
+        subject.faults += _signs(told)
         function = "nvmlDeviceGetCurrentClocksEventReasons"
         reasons = subject.ask(0, function, subject.handle, fine=UNTOLD)
         subject.faults += [fault for reason, fault in REASONS if reasons & reason]
@@ -95,7 +99,7 @@ class Vitals:
         if known is not None and not thorough:
             return known
         part = subject.part(subject.handle)
-        found = (*_width(part), *_fabric(part), *self._links(part, links, now))
+        found = (*_signs(_fields(part, SELDOM)), *_width(part), *_fabric(part), *self._links(part, links, now))
         self._seldom.pop(uuid, None)
         if not part.faults:
             self._seldom[uuid] = found
@@ -117,14 +121,22 @@ class Vitals:
 def _fields(subject: Subject, fields: Sequence[Field]) -> dict[Field, int]:
     """What is told of these. Which there are differs by GPU and driver, and so does how an absent one is said."""
     function = "nvmlDeviceGetFieldValues"
+    values = subject.ask(b"", function, subject.handle, fields)
     told: dict[Field, int] = {}
-    for field, value in zip(fields, subject.ask((), function, subject.handle, fields), strict=False):
-        error = NAMES.get(value.nvmlReturn, "")
-        if value.nvmlReturn == pynvml.NVML_SUCCESS:
-            told[field] = int(getattr(value.value, VALUES[value.valueType]))
-        elif error in OF_GPU:
-            subject.faults.append(gpu_fault(function, error))
+    for field, link, _, _, kind, error, value in VALUE.iter_unpack(bytes(values)):
+        if error == pynvml.NVML_SUCCESS and kind in BITS:
+            told[field, link] = value & (1 << BITS[kind]) - 1
+        elif (name := NAMES.get(error)) in OF_GPU:
+            subject.faults.append(gpu_fault(function, str(name)))
     return told
+
+
+def _signs(told: Mapping[Field, int]) -> Iterator[Fault]:
+    for field, value in told.items():
+        if (sign := SIGNS.get(field, {}).get(value)) is not None:
+            yield sign
+    if sum(told.get(field, 0) for field in RETIRED) >= RETIRABLE:
+        yield EXHAUSTED
 
 
 def _width(subject: Subject) -> Iterator[Fault]:

@@ -4,7 +4,7 @@ from tests.health.world import World, machine
 
 
 def test_a_program_that_was_only_noted_holds_up_no_recovery() -> None:
-    """An XID that speaks of a program says nothing about the GPU: another fault there may end while that program runs."""
+    """An XID that speaks of a program says nothing about the GPU: another fault may end while it runs."""
     world = World(machine(1))
     world.processes[0] = (7,)
     world.happen(0, "xid-13", pids=(7,))

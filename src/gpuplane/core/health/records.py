@@ -237,7 +237,8 @@ def probed(health: Health, fact: Probed, machine: Machine | None, terms: Terms) 
         if asked is None or asked > fact.asked:
             continue
         faults = (*fact.gpu.faults, *found.get(key, ()))
-        problem = _problem(devices.get(fact.gpu.uuid, Record()), fact, faults, terms) or _running(record, fact.pids)
+        problem = _problem(devices.get(fact.gpu.uuid, Record()), fact, faults, terms)
+        problem = problem or _running(record, fact.pids, terms)
         if not problem and key not in (fact.gpu.uuid, *found):
             problem = "it is not there"
         devices[key] = course.fail(record, problem, terms) if problem else course.heal(record, terms)
@@ -257,8 +258,8 @@ def _problem(record: Record, fact: Probed, faults: Iterable[Fault], terms: Terms
     return _grown(record, fact.gpu)
 
 
-def _running(record: Record, pids: Iterable[int]) -> str:
-    still = sorted(set(course.befallen(record)) & set(pids))
+def _running(record: Record, pids: Iterable[int], terms: Terms) -> str:
+    still = sorted(set(course.befallen(record, terms)) & set(pids))
     return f"process {', '.join(map(str, still))}, which it befell, still runs on it" if still else ""
 
 

@@ -12,10 +12,11 @@ from gpuplane.agent.node import Node
 from gpuplane.apiserver import connection, report, retry
 from gpuplane.apiserver import events as telling
 from gpuplane.apiserver import node as watching
+from gpuplane.core.ledger import digest
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Looked
+from gpuplane.model.facts import Configured, Looked, Stood
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.sandbox.apiserver.objects import place
 from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
 
@@ -241,6 +242,23 @@ async def test_an_event_that_the_server_will_never_take_costs_itself_only(
         await server.until(lambda: told(server) == [("GPUDegraded", "GPU 1", 1)])
         await stands(node, "events", "ok")
     assert "an Event is dropped: " in caplog.text
+
+
+async def test_nothing_is_told_that_a_crash_would_make_us_tell_again(server: ApiServer, kubeconfig: Path) -> None:
+    """The ledger is on disk first, where the disk takes it."""
+    async with writing(kubeconfig, telling.tell_events, report.report_problems) as node:
+        node.tell(Stood("state", Condition(standing="ok", detail="an older ledger")))
+        look(node, 0)
+        await server.until(lambda: problem(server).get("status") == "True")
+        look(node, 0, 1)
+        await server.until(lambda: "2 problems" in problem(server)["message"])
+        assert told(server) == []
+        node.tell(Stood("state", Condition(standing="ok", detail=digest(node.snapshot.ledger))))
+        await server.until(lambda: len(told(server)) == 2)
+
+        node.tell(Stood("state", Condition(standing="failing", reason="the disk is full")))
+        look(node)
+        await server.until(lambda: len(told(server)) == 4)
 
 
 async def test_what_came_and_went_while_the_server_was_away_is_not_told(server: ApiServer, kubeconfig: Path) -> None:

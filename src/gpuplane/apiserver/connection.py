@@ -30,6 +30,8 @@ import msgspec
 from lightkube import ConfigError, KubeConfig, SingleConfig
 from lightkube.config import client_adapter
 
+from gpuplane.core.text import clip
+
 DEADLINE = 15.0  # seconds for one answer, or for the beginning of a stream
 SILENCE = 150.0  # seconds
 LIFE = (240.0, 480.0)  # seconds: the shortest and the longest life of a stream, which the server is to end
@@ -226,7 +228,7 @@ async def _refusal(client: httpx2.AsyncClient, answer: httpx2.Response) -> str:
     except (TimeoutError, httpx2.HTTPError, msgspec.DecodeError):
         pass  # the code alone says enough
     code = answer.status_code
-    return f"{client.base_url} refuses: {code} {message or answer.reason_phrase}{ADVICE.get(code, '')}"
+    return f"{client.base_url} refuses: {code} {clip(message or answer.reason_phrase)}{ADVICE.get(code, '')}"
 
 
 def _silent(client: httpx2.AsyncClient) -> str:

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 from gpuplane.apiserver.node import CLIENT
 from gpuplane.apiserver.retry import Rests, stamp
 from gpuplane.core.health.conditions import Standing, events, known, remembered, standings
+from gpuplane.core.ledger import stored
 from gpuplane.model.facts import Stood
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import NodeEvent
 
@@ -36,6 +37,7 @@ PART = "events"
 COMPONENT = "gpuplane"
 AGAIN = 600.0  # seconds
 PACE = 2.0  # seconds
+KEEPING = 2.0  # seconds that the disk is given
 LONGEST_NAME = 220  # characters of the node's in an Event's, of 253
 REJECTED = (400, 413, 422)  # what no repetition makes better
 log = logging.getLogger("gpuplane")
@@ -66,6 +68,7 @@ async def tell_events(node: Node, name: str, kubeconfig: Path | None) -> None:
             if not (fresh := list(events(last, now))):
                 last = dict(now)
                 break
+            await node.until(_kept, KEEPING)
             try:
                 async with connect(kubeconfig) as client:
                     for event in fresh:
@@ -78,6 +81,12 @@ async def tell_events(node: Node, name: str, kubeconfig: Path | None) -> None:
                 rests.well()
                 node.tell(Stood(PART, Condition(standing="ok", reason=f"told of Node {name}")))
                 await asyncio.sleep(PACE)
+
+
+def _kept(snapshot: Snapshot) -> bool:
+    """Whether the disk has the ledger, or cannot have it. What it has not is told again after a crash."""
+    state = snapshot.conditions.get("state")
+    return state is None or state.standing == "failing" or stored(snapshot)
 
 
 def _settle(last: dict[str, Standing], now: Mapping[str, Standing], device: str) -> None:

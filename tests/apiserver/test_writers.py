@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightkube.models import core_v1 as models
 
 from gpuplane.agent.node import Node
 from gpuplane.apiserver import connection, report, retry
@@ -110,6 +111,17 @@ async def test_the_heart_beats(server: ApiServer, kubeconfig: Path, monkeypatch:
         assert problem(server)["lastTransitionTime"] == "2026-01-01T00:00:00Z"
         assert problem(server)["lastHeartbeatTime"] >= "2026-01-01T00:00:02Z"
         assert server.requests.count(f"GET {NODE}") == 1
+
+
+async def test_every_field_is_kubernetes(server: ApiServer, kubeconfig: Path) -> None:
+    """What is written, decoded into Kubernetes' types and encoded again, is the same: nothing is misspelt."""
+    async with writing(kubeconfig, report.report_problems, telling.tell_events) as node:
+        look(node, 0)
+        await server.until(lambda: problem(server).get("status") == "True" and len(told(server)) == 1)
+        [event] = server.objects.list(place(EVENTS))
+
+        assert models.Event.from_dict(event).to_dict() == event
+        assert models.NodeCondition.from_dict(problem(server)).to_dict() == problem(server)
 
 
 async def test_a_transition_of_before_our_start_keeps_its_time(server: ApiServer, kubeconfig: Path) -> None:

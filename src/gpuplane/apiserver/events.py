@@ -15,7 +15,7 @@ import asyncio
 import importlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,8 +103,8 @@ async def _tell(
     """Make an Event, or count one of ours again. Raises Away; what was told before that is in `told`."""
     from gpuplane.apiserver.connection import Away, sent
 
-    for key in list(_old(told, now)):
-        del told[key]
+    for old in [key for key, each in told.items() if now - each.at > AGAIN]:
+        del told[old]
     key = event.device, event.reason
     before = told.get(key)
     if before is not None and before.count:
@@ -127,10 +127,6 @@ async def _tell(
         elif away.code != 409:  # 409: an earlier try, of which nobody knew, was heard
             raise
     told[key] = first.but(count=1, at=now)
-
-
-def _old(told: Mapping[tuple[str, str], Told], now: float) -> Iterator[tuple[str, str]]:
-    return (key for key, each in told.items() if now - each.at > AGAIN)
 
 
 def _name(node: str) -> str:

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import secrets
 import signal
+import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,8 +15,16 @@ import msgspec
 
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # lost connections are no news of gRPC's here: kubelet says them
 
+from gpuplane.cli.times import Duration
+from gpuplane.core.strict import Invalid
+from gpuplane.hardware.machinefile import read
+from gpuplane.hardware.profiles import find
+from gpuplane.sandbox.chaos import Broken, Chaos, Moment, Summary
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.console import Console, Said
+
+EVERY = 5.0
+"""Seconds between two lines that say how it goes."""
 
 
 @click.group()
@@ -41,6 +51,74 @@ def kubelet(root: Path, numa: bool, as_json: bool, no_input: bool) -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise click.ClickException(f"{where}{error.strerror or error}") from None
+
+
+@command.command()
+@click.option(
+    "--minutes", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="How long."
+)
+@click.option("--seed", type=click.IntRange(min=0), help="What happens, in which order; default another each time.")
+@click.option("--machine", default="hgx-h100", show_default=True, help="A profile's name, or a machine file.")
+@click.option("--probe-period", type=Duration(), default=0.2, metavar="TIME", help="Of recovery probes; default 200ms.")
+@click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document.")
+def chaos(minutes: float, seed: int | None, machine: str, probe_period: float, as_json: bool) -> None:
+    """Play random faults, restarts and recoveries on an agent and a kubelet, and check what must hold all the while.
+
+    The seed decides what happens. Where something does not hold, the end of the story is told and the exit status is 1.
+    """
+    try:
+        source = find(machine)
+        described = read(source.read_bytes(), source.name)
+    except (Invalid, LookupError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    if not described.gpus:
+        raise click.ClickException(f"{source.name} has no GPU that anything could befall")
+    play = Chaos(machine, described, secrets.randbelow(1 << 32) if seed is None else seed, minutes, probe_period)
+    with suppress(Broken):  # the summary tells
+        asyncio.run(_follow(play, quiet=as_json))
+    summary = play.summary()
+    click.echo(msgspec.json.encode(summary).decode() if as_json else "\n".join(_summary(summary, probe_period)))
+    if summary.broken:
+        raise SystemExit(1)
+
+
+async def _follow(play: Chaos, quiet: bool) -> None:
+    """Say how it goes: on one line of a terminal, else a line every few seconds."""
+    if quiet or not sys.stdout.isatty():
+        said = 0.0
+        async for moment in play.play():
+            if not quiet and moment.seconds >= said + EVERY:
+                said = moment.seconds
+                click.echo(_moment(moment))
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(highlight=False).status(f"seed {play.seed}") as status:
+        async for moment in play.play():
+            status.update(f"seed {play.seed}  {escape(_moment(moment))}")
+
+
+def _moment(moment: Moment) -> str:
+    minutes, seconds = divmod(int(moment.seconds), 60)
+    return f"{minutes}:{seconds:02}  burst {moment.burst}, {moment.checks} lists checked: {moment.did}"
+
+
+def _summary(summary: Summary, probe_period: float) -> Iterator[str]:
+    """For people."""
+    yield f"seed {summary.seed} on {summary.machine}: {summary.minutes:.1f} minutes, {summary.bursts} bursts"
+    yield "done:    " + ", ".join(f"{count} × {kind}" for kind, count in summary.injections.items())
+    yield f"         {summary.codes} codes of the fault catalogue"
+    yield "checked: " + ", ".join(f"{count} × {kind}" for kind, count in summary.checks.items())
+    yield f"restarts: {summary.agent_restarts} of the agent, {summary.kubelet_restarts} of kubelet"
+    begin, end = summary.memory_begin / 1024, summary.memory_end / 1024
+    yield f"memory:  {begin:.1f} MiB, {end:.1f} MiB at the end; {summary.memory_per_minute:+.0f} KiB a minute of a life"
+    yield f"slowest recovery, relapses apart: {summary.slowest_recovery:.2f} s, with {probe_period:g} s between probes"
+    if summary.broken:
+        yield from ("", "the agent's log ends with:", *summary.log, "", "the last steps:", *summary.steps)
+        yield from ("", f"BROKEN: {summary.broken}")
+        again = f"--minutes {summary.minutes + 1:.0f} --seed {summary.seed} --machine {summary.machine}"
+        yield f"once more: gpuplane sandbox chaos {again} --probe-period {probe_period:g}s"
 
 
 async def _serve(kubelet: Kubelet, say: Callable[[Said], None], words: bool) -> None:

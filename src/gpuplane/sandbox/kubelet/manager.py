@@ -40,6 +40,7 @@ class DeviceManager:
         self.directory, self.changes, self.policy, self._active = directory, changes, policy, active
         self.devices, self.endpoints, self.trace = Devices(), dict[str, Endpoint](), list[Call]()
         self.lists = 0  # answers of pod-resources so far
+        self.heard: Callable[[str], None] = lambda resource: None  # called with the resource of each list that comes
         self._random = random.Random(policy.seed)  # noqa: S311
 
     def recall(self) -> None:
@@ -71,6 +72,7 @@ class DeviceManager:
         self.devices.listed(
             resource, ((d.ID, d.health, tuple(n.ID for n in d.topology.nodes)) for d in response.devices)
         )
+        self.heard(resource)
         self._remember()
         self.changes.notify()
 

@@ -16,6 +16,7 @@ IdStrategy = Literal["uuid", "index"]
 AllocationPolicy = Literal["distributed", "packed"]
 SharingStrategy = Literal["time-slicing", "mps"]
 TimeSlice = Literal["default", "short", "medium", "long"]
+MemoryUnit = Literal["MiB", "GiB"]
 
 
 class Naming(Value):
@@ -40,7 +41,10 @@ class Replication(Value):
 
 
 class MemoryShares(Value):
-    """One entry of `sharing.memory.resources`: an id of `rename` stands for `grain_mib` of a chosen device's memory."""
+    """One entry of `sharing.memory.resources`: an id of `rename` stands for `grain_mib` of a chosen device's memory.
+
+    What of a device's memory makes no whole grain is not offered. A container's ids are all of one device.
+    """
 
     name: str
     rename: str
@@ -58,12 +62,16 @@ class Mps(Value):
 
 
 class Sharing(Value):
-    """Which resources are shared, how, and whether a request for more than one share is refused."""
+    """Which resources are shared, how, and whether a request for more than one share is refused.
 
-    strategy: SharingStrategy = "time-slicing"
+    A device goes to the first entry that selects it: those of `resources` come before those of `memory`.
+    """
+
     resources: tuple[Replication, ...] = ()
     fail_requests_greater_than_one: bool = False
+    strategy: SharingStrategy = "time-slicing"  # of `resources`
     memory: tuple[MemoryShares, ...] = ()
+    memory_unit: MemoryUnit = "GiB"  # in which amounts of memory are written for people and containers
     memory_by_mps: bool = False  # an MPS daemon keeps each client within its container's share
     mps: Mps = Mps()
 

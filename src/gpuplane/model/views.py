@@ -17,6 +17,8 @@ class Unit(Value):
     numa: int | None = None
     pci: str = ""
     nodes: tuple[str, ...] = ()
+    memory_mib: int = 0  # 0: the driver does not tell
+    compute_capability: str = ""  # of the GPU, "9.0"
 
 
 class Offered(Value):
@@ -34,6 +36,9 @@ class Resource(Value):
     devices: tuple[Offered, ...]
     shared: bool = False
     one_share_only: bool = False  # a request for more than one share is refused
+    distinct: bool = False  # a container's ids are all of different GPUs
+    grain_mib: int = 0  # memory that each id stands for; a container's ids are then all of one unit. 0: not memory
+    mps: bool = False  # its containers are clients of MPS daemons
 
 
 class Left(Value):

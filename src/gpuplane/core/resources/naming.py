@@ -69,9 +69,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def name_units(machine: Machine, settings: Settings) -> list[Decision]:
     """One decision for each unit of the machine, in its order, before anything is shared."""
-    found = [
-        _by_pattern(decision, settings) for decision in _distinct(units(machine, mig=settings.mig_strategy != "none"))
-    ]
+    there = units(machine, mig=settings.mig_strategy != "none", whole=settings.whole_mig_gpus)
+    found = [_by_pattern(decision, settings) for decision in _distinct(there)]
     return list(_by_strategy(found, settings))
 
 

@@ -6,10 +6,11 @@ from gpuplane.model.machine import Gpu, Machine, MigDevice
 from gpuplane.model.views import Unit
 
 
-def units(machine: Machine, *, mig: bool) -> Iterator[tuple[Unit, str]]:
+def units(machine: Machine, *, mig: bool, whole: bool = False) -> Iterator[tuple[Unit, str]]:
     """Every unit in the order of the driver, and why it cannot be given out by any name, or "".
 
-    `mig`: whether MIG devices are looked at. Without it a GPU in MIG mode is one unit, and cannot be given out.
+    `mig`: whether MIG devices are looked at. Without it a GPU in MIG mode is one unit, which cannot be given out unless
+    `whole` says that it can.
     """
     for gpu in machine.gpus or ():
         if not gpu.uuid:
@@ -18,7 +19,7 @@ def units(machine: Machine, *, mig: bool) -> Iterator[tuple[Unit, str]]:
         elif gpu.mig is None or not gpu.mig.enabled:
             yield _whole(gpu), ""
         elif not mig:
-            yield _whole(gpu), "it is in MIG mode, and migStrategy is none"
+            yield _whole(gpu), "" if whole else "it is in MIG mode, and migStrategy is none"
         elif not gpu.mig.devices:
             yield _whole(gpu), "it is in MIG mode and has no MIG devices"
         else:
@@ -35,6 +36,8 @@ def _whole(gpu: Gpu) -> Unit:
         numa=gpu.numa,
         pci=gpu.pci,
         nodes=gpu.nodes,
+        memory_mib=gpu.memory_mib,
+        compute_capability=gpu.compute_capability,
     )
 
 
@@ -49,6 +52,8 @@ def _part(gpu: Gpu, device: MigDevice) -> Unit:
         numa=gpu.numa,
         pci=gpu.pci,
         nodes=(*gpu.nodes, *device.nodes),
+        memory_mib=device.memory_mib,
+        compute_capability=gpu.compute_capability,
     )
 
 

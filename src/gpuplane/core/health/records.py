@@ -169,15 +169,17 @@ def _renewed(devices: Mapping[str, Record], at: float) -> dict[str, Record]:
 def _befallen(event: Happened, machine: Machine | None, health: Health, terms: Terms) -> Iterator[tuple[str, set[str]]]:
     """(key, the units that belong to it) of what an event is about: MIG devices, or the whole GPU.
 
-    One that is not counted now is known by its record.
+    One that is not counted now is known by its record; its MIG devices have gone with it, and what befell them.
     """
     gpus = (gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid)
     gpu = next((gpu for gpu in gpus if event.gpu and event.gpu in (gpu.uuid, gpu.pci)), None)
+    contained = terms.entry(event.code).scope in ("process", "instance")
     if gpu is None:
         wholes = ((key, each.pci) for key, each in health.devices.items() if key != NODE and not key.startswith("MIG-"))
-        yield from ((key, {key}) for key, pci in wholes if event.gpu and event.gpu in (key, pci))
+        if not (contained and event.gpu_instance is not None):
+            yield from ((key, {key}) for key, pci in wholes if event.gpu and event.gpu in (key, pci))
         return
-    if terms.entry(event.code).scope in ("process", "instance") and _parted(gpu) and gpu.mig is not None:
+    if contained and _parted(gpu) and gpu.mig is not None:
         named = [device for device in gpu.mig.devices if _names(event, device)]
         if named:
             yield from ((device.uuid, {device.uuid}) for device in named)

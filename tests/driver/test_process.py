@@ -251,19 +251,6 @@ async def test_the_process_has_nothing_open_but_what_it_needs(standin: StandIn, 
         assert len(opened(os.getpid())) == before
 
 
-async def test_an_event_wakes_a_look(standin: StandIn, rich: MachineFile) -> None:
-    """An XID is followed by a look, long before the next one is due; what cannot be an event's GPU is nothing."""
-    async with watched(standin, poll=3600.0, deadline=3600.0) as watch:
-        await watch.until(whole)
-        standin.describe(changed(rich, 3, memory_mib=4096))
-        standin.happen(3, 79)
-        await watch.until(lambda watch: (watch.gpus() or ())[3].memory_mib == 4096)
-
-        standin.describe(rich)
-        await watch.hardware.do(Look())
-        await watch.until(lambda watch: watch.gpus() == rich.gpus)
-
-
 @pytest.mark.parametrize("seed", range(3))
 async def test_after_whatever_happened_all_is_well_again(standin: StandIn, rich: MachineFile, seed: int) -> None:
     """Hangs, crashes, errors, kills, drivers that go and come, letting go and taking up, in any order."""

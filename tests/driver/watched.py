@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuplane.agent.node import Node
 from gpuplane.hardware.nvidia import Nvidia
-from gpuplane.model.facts import Fact, Stood
+from gpuplane.model.facts import Fact, Happened, Probe, Probed, Stood
 from gpuplane.model.machine import Gpu
 from gpuplane.model.snapshot import Snapshot
 from tests.driver.standin import StandIn
@@ -20,16 +20,39 @@ class Watched:
 
     def __init__(self, hardware: Nvidia) -> None:
         self.hardware, self.node, self.facts = hardware, Node(Snapshot()), list[Fact]()
+        self._heard = asyncio.Event()
 
     async def watch(self) -> None:
         """Take facts, for ever."""
         async for fact in self.hardware.facts():
             self.facts.append(fact)
             self.node.tell(fact)
+            self._heard.set()
 
     async def until(self, ready: Callable[["Watched"], bool]) -> None:
         """Wait for it; fails with what stands instead."""
         assert await self.node.until(lambda _: ready(self), DEADLINE), (self.driver(), self.codes(), self.gpus())
+
+    async def hear(self, ready: Callable[["Watched"], bool]) -> None:
+        """Wait for facts, whatever becomes of them."""
+        async with asyncio.timeout(DEADLINE):
+            while not ready(self):
+                self._heard.clear()
+                await self._heard.wait()
+
+    async def probe(self, gpu: str, asked: float) -> Probed:
+        """What comes of a probe."""
+        await self.hardware.do(Probe(gpu=gpu, asked=asked))
+        await self.hear(lambda watch: any(each.asked == asked for each in watch.probed()))
+        return next(each for each in self.probed() if each.asked == asked)
+
+    def probed(self) -> list[Probed]:
+        """What probes have found."""
+        return [fact for fact in self.facts if isinstance(fact, Probed)]
+
+    def happened(self) -> list[Happened]:
+        """What has happened."""
+        return [fact for fact in self.facts if isinstance(fact, Happened)]
 
     def gpus(self) -> tuple[Gpu, ...] | None:
         """The GPUs of the newest snapshot."""
@@ -38,6 +61,11 @@ class Watched:
     def codes(self) -> list[list[str]]:
         """The codes of each GPU's faults."""
         return [[fault.code for fault in gpu.faults] for gpu in self.gpus() or ()]
+
+    def devices(self) -> list[list[str]]:
+        """The codes of each MIG device's faults."""
+        devices = [device for gpu in self.gpus() or () if gpu.mig for device in gpu.mig.devices]
+        return [[fault.code for fault in device.faults] for device in devices]
 
     def driver(self) -> tuple[str, str]:
         """How the driver stands: (standing, reason)."""

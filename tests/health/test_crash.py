@@ -174,7 +174,7 @@ def succeed(life: Mortal, told: Moment | None, moments: list[Moment], patient: b
 
 
 def _can_miss(moment: Moment, missed: list[Moment]) -> bool:
-    """Whether all stays knowable: nobody speaks meanwhile, and no change of a GPU hides another, or when it was reset."""
+    """Whether all stays knowable: nobody speaks then, and no change of a GPU hides another, or when it was reset."""
     if moment.kind not in ("change", "event") or any(each.kind not in ("change", "event") for each in missed):
         return False
     return not any(moment.gpus & each.gpus and _hides(moment, each) for each in missed)

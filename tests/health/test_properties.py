@@ -1,0 +1,118 @@
+"""What holds of every history of faults: containment, an honest clock, and recovery of all that is mended."""
+
+import random
+
+import pytest
+
+from gpuplane.core.health.diagnose import ENDS, diagnoses
+from gpuplane.core.resources.offer import offer
+from gpuplane.core.step import due, step
+from gpuplane.model.facts import Drained, Happened, Listed, Tick
+from tests.health.histories import WHOLE, Maker, Moment
+from tests.health.lives import Life
+
+SEEDS = range(100)
+CALM = 128 * 5.0 + 5.0
+"""Seconds after which even what relapsed again and again has been calm for long enough."""
+PAUSE = 60.0
+"""Seconds between two probes, and those after which time ends a fault, at the most."""
+
+
+def history(seed: int) -> tuple[Moment, ...]:
+    """A random history of some length."""
+    return Maker(seed).history(random.Random(seed).randint(5, 30))
+
+
+def without(index: int, moment: Moment) -> Moment | None:
+    """The moment with nothing in it that concerns this GPU; None where nothing is left."""
+    if moment.kind == "change":
+        whole = (WHOLE.gpus or ())[index]
+        gpus = None
+        if moment.machine.gpus is not None:
+            gpus = tuple(sorted((whole, *(g for g in moment.machine.gpus if g.index != index)), key=lambda g: g.index))
+        processes = tuple(each for each in moment.processes if each[0] != index)
+        return moment.but(machine=moment.machine.but(gpus=gpus), processes=processes)
+    about = isinstance(moment.fact, Happened | Drained) and moment.gpus == {index}
+    return None if about else moment
+
+
+def troubles(life: Life, index: int) -> dict[str, str]:
+    """Device id → why it is withheld, of all that do not belong to this GPU."""
+    return {
+        device.id: device.trouble
+        for resource in offer(life.snapshot).resources
+        for device in resource.devices
+        if device.unit.gpu != f"GPU-{index}"
+    }
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_befalls_one_gpu_changes_nothing_for_the_others(seed: int) -> None:
+    """With all that concerns one GPU taken out of a history, the others are withheld at the same times, for the same
+    reasons: down to the recovery probes that they had."""
+    moments, index = history(seed), seed % 3
+    life, alone = Life(), Life()
+    for moment in moments:
+        life.wait(moment.after, answer=True)
+        alone.wait(moment.after, answer=True)
+        assert troubles(life, index) == troubles(alone, index)
+        life.live(moment)
+        if (rest := without(index, moment)) is not None:
+            alone.live(rest)
+        assert troubles(life, index) == troubles(alone, index)
+    life.settle()
+    alone.settle()
+    assert troubles(life, index) == troubles(alone, index)
+
+
+class Watched(Life):
+    """A life that asks the clock after each fact whether it is honest."""
+
+    chance = random.Random(0)
+
+    def follow(self, before: object) -> None:
+        """Between now and when it is due, time changes nothing; then it does."""
+        super().follow(before)  # type: ignore[arg-type]
+        at = due(self.snapshot)
+        assert at is None or at > self.now, f"due {at}, and it is {self.now}"
+        assert at is None or step(self.snapshot, Tick(), at) is not self.snapshot, f"due {at}, and nothing changes"
+        later = self.now + 1e6 if at is None else at
+        for when in (self.now, self.chance.uniform(self.now, later), (self.now + later) / 2):
+            if at is None or when < at:
+                assert step(self.snapshot, Tick(), when) is self.snapshot
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_time_changes_something_when_it_is_due_and_only_then(seed: int) -> None:
+    """A tick before `due` gives the same object, one at `due` another; so nobody is woken for nothing, or too late."""
+    life = Watched()
+    life.chance.seed(seed)
+    for moment in history(seed):
+        life.wait(moment.after, answer=True)
+        life.live(moment)
+    life.ticks = 0
+    life.settle()
+
+    assert life.ticks < 2000, "a probe a minute, and what else there is, for each of seven devices and the node"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_mended_comes_back(seed: int) -> None:
+    """Looks show nothing any more, the driver was loaded anew, who was befallen has ended, persons have said that what
+    they have to mend is mended, and probes find all well: every device is given out again, in bounded time."""
+    life = Life()
+    for moment in history(seed):
+        life.wait(moment.after, answer=True)
+        life.live(moment)
+    life.wait(31, answer=True)  # the driver is taken up again
+    life.machine, life.processes = WHOLE, {}
+    life.look()
+    life.tell(Listed((), life.now))
+    life.tell(Happened(code="driver-loaded", gpu="", message="", at=life.now))
+    for each in diagnoses(life.snapshot):
+        if each.state == "drained" or "drained" in each.reason or each.ends in (ENDS["operator"], ENDS["reboot"]):
+            life.tell(Drained(each.device, None))
+    life.wait(CALM + 2 * PAUSE, answer=True)
+
+    assert life.verdicts() == {}
+    assert life.ill() == set()

@@ -103,11 +103,15 @@ class StandIn:
         for pipe in ("events", "bindings"):
             os.mkfifo(self.folder / pipe)
 
-    def describe(self, machine: Machine) -> None:
-        """Be this machine from now on, with the faults of its devices, and the failures and processes of a file."""
+    def describe(self, machine: Machine, raw: Mapping[str, str | int] | None = None) -> None:
+        """Be this machine from now on, with the faults of its devices, and the failures and processes of a file.
+
+        `raw`: what the library says otherwise, by its own keys; "" for what it does not support.
+        """
         self.machine = machine
         self._write_tree(machine)
-        lines = sorted((key, value) for key, value in _flat(machine, self.root) if value != "")
+        told = {**dict(_flat(machine, self.root)), **(raw or {})}
+        lines = sorted((key, value) for key, value in told.items() if value != "")
         fresh = self.folder / "machine.new"
         text = "".join(f"{key}={value}\n" for key, value in lines)
         fresh.write_bytes(text.encode(errors="surrogateescape"))

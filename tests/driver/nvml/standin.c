@@ -422,16 +422,16 @@ int nvmlDeviceGetGpuInstanceProfileInfo(uintptr_t device, unsigned profile, Prof
 
 /* --- how they do ------------------------------------------------------------------------------------------------- */
 
-/* "gpu.0.field.230" or, of one NVLink, "gpu.0.field.161.4". A value of "+" is one more each time. */
+/* "gpu.0.field.230.0" or, of one NVLink, "gpu.0.field.161.4". "+" is one more each time, "!15" an error of its own. */
 int nvmlDeviceGetFieldValues(uintptr_t device, int wanted, Field *fields)
 {
     static unsigned long long growing;
     ENTER(gpu(device));
     for (Field *each = fields; each < fields + wanted; each++) {
         const char *value = get("gpu.%d.field.%u.%u", gpu(device), each->field, each->scope);
-        each->error = value ? SUCCESS : NOT_SUPPORTED;
+        each->error = !value ? NOT_SUPPORTED : *value == '!' ? atoi(value + 1) : SUCCESS;
         each->type = UNSIGNED_LONG_LONG;
-        if (value)
+        if (!each->error)
             each->value = *value == '+' ? ++growing : strtoull(value, NULL, 10);
     }
     return SUCCESS;

@@ -47,12 +47,12 @@ def looked(
         if gpu.uuid:
             record = devices.get(gpu.uuid, Record())
             devices[gpu.uuid] = _look(record, gpu, _holders(_units(gpu), allocations), terms, news=gpu.uuid in known)
-        blind = _blind(gpu.faults)
+        renewed = devices.get(gpu.uuid, Record()).renewed
         for device in gpu.mig.devices if gpu.mig else ():
-            record = devices.get(device.uuid, Record())
-            told = _told(device.faults)
+            record, told = devices.get(device.uuid, Record()), _told(device.faults)
             if told or device.uuid in devices:
-                blind = blind or _blind(device.faults)
+                record = record.but(renewed=max(record.renewed, renewed))
+                blind = _blind((*gpu.faults, *device.faults))
                 record = course.show(record, told, terms, news=device.uuid in known, blind=blind)
                 devices[device.uuid] = record.but(away=False, pci=gpu.pci)
     there, places = _keys(machine), {gpu.pci for gpu in machine.gpus or () if gpu.uuid}

@@ -266,12 +266,13 @@ def _running(record: Record, pids: Iterable[int], terms: Terms) -> str:
 
 
 def drained(health: Health, fact: Drained, machine: Machine | None, terms: Terms) -> Health:
-    """The records after a person's word about a device. Whoever restores it takes the links that it has for all."""
+    """The records after a person's word about a device. Whoever restores it takes the links that it has for all: those
+    that it has at the next look, where the driver cannot be asked now."""
     record = health.devices.get(fact.device, Record()).but(drain=fact.drain)
     if fact.drain is None:
         record = record.but(excused=terms.now, lanes=0, flaps=0, probing=None)
         gpu = next((gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid == fact.device), None)
-        record = record if gpu is None else _look(record, gpu, (), terms, news=True)
+        record = _look(record, gpu, (), terms, news=True) if gpu is not None and terms.probes else record
     return _kept(health, {**health.devices, fact.device: record})
 
 

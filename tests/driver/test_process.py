@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from gpuplane.core.health.diagnose import trouble
 from gpuplane.hardware import nvidia
 from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import Options
@@ -122,18 +123,53 @@ async def test_two_bad_gpus_cost_only_themselves(standin: StandIn, rich: Machine
         await watch.until(lambda watch: watch.codes() == [[], ["gpu-hang"], [], ["gpu-crash"], []])
 
 
+def driver_faults(watch: Watched) -> list[str]:
+    """The codes of what is wrong with the driver as a whole."""
+    machine = watch.node.snapshot.machine
+    return [fault.code for fault in machine.faults] if machine else []
+
+
+def troubles(watch: Watched) -> set[str]:
+    """Why GPUs may not be given out."""
+    return {trouble(watch.node.snapshot, gpu) for gpu in watch.gpus() or ()} - {""}
+
+
 async def test_a_driver_that_hangs_as_a_whole_is_silent(standin: StandIn, rich: MachineFile) -> None:
-    """The last look stays in force, and the driver is taken up when it answers."""
+    """The last look stays in force, for a while all is served, and the driver is taken up when it answers."""
     async with watched(standin) as watch:
         await watch.until(whole)
         standin.describe(rich.but(failures=(Failure(effect="hang"),)))
         await watch.until(lambda watch: watch.driver()[0] == "failing")
 
         assert "silent" in watch.driver()[1]
+        assert driver_faults(watch) == ["driver-hang"]
         assert watch.gpus() == rich.gpus
+        assert not troubles(watch)
 
         standin.describe(rich)
         await watch.until(whole)
+        assert driver_faults(watch) == []
+
+
+async def test_a_driver_that_crashes_at_every_start_goes_on_being_served(
+    standin: StandIn, rich: MachineFile, starts: Starts
+) -> None:
+    """The GPUs that were seen stay, and are given out; when it works again it is taken up, and all is forgotten."""
+    async with watched(standin) as watch:
+        await watch.until(whole)
+        before = watch.node.snapshot.ledger
+        standin.describe(rich.but(failures=(Failure(effect="crash", call="nvmlInit*"),)))
+        starts.children[0].kill()
+        await starts.reach(4)
+        await watch.until(lambda watch: driver_faults(watch) == ["driver-crash"])
+
+        assert watch.gpus() == rich.gpus
+        assert not troubles(watch)
+
+        standin.describe(rich)
+        await watch.until(whole)
+        assert driver_faults(watch) == []
+        assert watch.node.snapshot.ledger == before
 
 
 async def test_a_library_that_crashes_at_every_start_is_not_started_in_a_storm(
@@ -183,6 +219,7 @@ async def test_processes_that_survive_being_killed_are_not_piled_up(
         assert str(first.pid) in watch.driver()[1]
         assert str(second.pid) in watch.driver()[1]
         assert not first.is_gone()
+        assert driver_faults(watch) == ["driver-hang"]
 
         monkeypatch.undo()
         first.kill()

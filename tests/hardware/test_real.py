@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.nvidia import Nvidia
 from gpuplane.model.facts import Look
+from gpuplane.model.machine import Fault, Gpu
 from tests.driver.processes import family, opened
 from tests.driver.standin import StandIn, build
 from tests.driver.watched import Watched, watched
@@ -20,15 +22,41 @@ from tests.hardware.capture import anonymous, look, written
 UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
+def unhealthy(gpu: Gpu) -> list[Fault]:
+    """What is so wrong with a GPU, or a MIG device of it, that it would not be given out."""
+    inside = [fault for device in (gpu.mig.devices if gpu.mig else ()) for fault in device.faults]
+    return [fault for fault in (*gpu.faults, *inside) if CATALOGUE[fault.code].severity == "unhealthy"]
+
+
 async def test_every_gpu_is_described() -> None:
     """Who it is, what it can, and where it is; what stands in a fault is said in the failure of this test."""
     for gpu in (await look()).gpus or ():
-        assert gpu.faults == ()
+        assert unhealthy(gpu) == []
         assert UUID.fullmatch(gpu.uuid)
         assert gpu.model
         assert re.fullmatch(r"\d+\.\d+", gpu.compute_capability)
         assert re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0", gpu.pci)
         assert gpu.nodes == (f"/dev/nvidia{gpu.minor}",)
+
+
+async def test_a_probe_of_each_gpu_comes_back_well() -> None:
+    """It sees what a look sees, and disturbs nobody who looks; of a GPU that nobody has it says so."""
+    watch = Watched(Nvidia())
+    task = asyncio.create_task(watch.watch())
+    try:
+        await watch.until(lambda watch: bool(watch.gpus()))
+        seen = watch.gpus() or ()
+        for asked, gpu in enumerate(seen):
+            probed = await watch.probe(gpu.uuid, asked=float(asked))
+            assert unhealthy(probed.gpu) == []
+            assert probed.gpu.but(faults=()) == gpu.but(faults=(), distances={})
+        absent = await watch.probe("GPU-00000000-0000-4000-8000-000000000000", asked=-1.0)
+        assert [fault.code for fault in absent.gpu.faults] == ["gpu-missing"]
+        assert watch.driver()[0] == "ok"
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await watch.hardware.release()
 
 
 def test_nvidia_smi_says_the_same() -> None:

@@ -20,7 +20,7 @@ from gpuplane.hardware.driver.errors import (
     silence,
 )
 from gpuplane.model.facts import Looked, Stood
-from gpuplane.model.machine import Failure, Fault, Gpu, Machine, MachineFile, Mig, MigDevice
+from gpuplane.model.machine import Failure, Fault, Gpu, Machine, MachineFile, MigDevice
 from gpuplane.model.snapshot import Condition
 
 STARTING = ("nvmlInit", "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount")
@@ -85,16 +85,16 @@ def _shown(gpu: Gpu, file: MachineFile, count: int) -> Gpu:
         return gpu
     subject = _Subject(failures)
     try:
-        mig = _look(subject, gpu, count)
+        gpu = _look(subject, gpu, count)
     except _Ended as ended:
         return gpu.but(faults=(*gpu.faults, ended.fault))
-    return gpu.but(mig=mig, faults=gather((*gpu.faults, *subject.faults)))
+    return gpu.but(faults=gather((*gpu.faults, *subject.faults)))
 
 
-def _look(subject: _Subject, gpu: Gpu, count: int) -> Mig | None:
-    """Ask as the driver's process does; the MIG devices with their faults."""
+def _look(subject: _Subject, gpu: Gpu, count: int) -> Gpu:
+    """Ask as the driver's process does: the GPU, its MIG devices with their faults."""
     if not (subject.ask("nvmlDeviceGetHandleByIndex") and subject.ask("nvmlDeviceGetUUID")):
-        return gpu.mig
+        return gpu
     for thing in ("Name", "MinorNumber", "CudaComputeCapability", "PciInfo"):
         subject.ask(f"nvmlDeviceGet{thing}")
     mig, named = gpu.mig, subject.ask("nvmlDeviceGetMemoryInfo")
@@ -106,12 +106,12 @@ def _look(subject: _Subject, gpu: Gpu, count: int) -> Mig | None:
             subject.ask("nvmlDeviceGetNvLinkRemotePciInfo")
     if count > 1:
         subject.ask("nvmlDeviceGetTopologyCommonAncestor")
-    subject.ask("nvmlDeviceGetFieldValues")
+    counted = subject.ask("nvmlDeviceGetFieldValues", fine=UNTOLD)
     for thing in VITALS:
         subject.ask(f"nvmlDeviceGet{thing}", fine=UNTOLD)
     if subject.ask("nvmlDeviceGetSupportedEventTypes"):
         subject.ask("nvmlDeviceRegisterEvents")
-    return mig
+    return gpu.but(mig=mig, uncorrected=gpu.uncorrected if counted else None)
 
 
 def _look_inside(subject: _Subject, devices: tuple[MigDevice, ...], named: bool) -> tuple[MigDevice, ...]:

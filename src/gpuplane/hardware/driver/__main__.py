@@ -13,7 +13,7 @@ import msgspec
 from gpuplane.hardware.driver import library
 from gpuplane.hardware.driver.channel import Frames, Options, Order, Skip, Skipped, Told, frame
 from gpuplane.hardware.driver.errors import Failed, driver_fault
-from gpuplane.hardware.driver.events import AT_ONCE
+from gpuplane.hardware.driver.events import AT_ONCE, Bindings
 from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.look import Looker
 from gpuplane.hardware.driver.nvml import Nvml
@@ -75,7 +75,8 @@ def main() -> None:
         if options.probe is not None:
             agent.tell(_probe(options.probe, looker, agent.skipped))
         else:
-            _follow(agent, looker, driver, options.poll, lambda: library.kernel_state(files) != kernel)
+            watch = Watch(agent, looker, Bindings(nvml))
+            watch.follow(driver, options.poll, lambda: library.kernel_state(files) != kernel)
     except library.Unusable as unusable:
         fault = unusable.fault
     except Failed as failed:
@@ -95,35 +96,40 @@ def _probe(probe: Probe, looker: Looker, skipped: Sequence[Skipped]) -> Probed:
     return Probed(asked=probe.asked, gpu=gpu, pids=pids)
 
 
-def _follow(agent: Agent, looker: Looker, driver: Driver, poll: float, changed: Callable[[], bool]) -> None:
-    """Look at the machine until the kernel's driver is another one. Raises Failed where a look is not possible."""
-    reason = f"driver {driver.version}, CUDA {driver.cuda}"
-    while True:
-        agent.tell(Looked(looker.look(agent.skipped)))
-        agent.tell(Stood("driver", Condition(standing="ok", reason=reason)))
-        _wait(agent, looker, poll)
-        if changed():
-            return
+class Watch:
+    """Looks at the machine, one after another, and tells what happens in between."""
 
+    def __init__(self, agent: Agent, looker: Looker, bindings: Bindings) -> None:
+        self._agent, self._looker, self._bindings = agent, looker, bindings
 
-def _wait(agent: Agent, looker: Looker, poll: float) -> None:
-    """Until the next look is due, or wanted at once: what happens is told, and looked at soon.
+    def follow(self, driver: Driver, poll: float, changed: Callable[[], bool]) -> None:
+        """Look until the kernel's driver is another one. Raises Failed where a look is not possible."""
+        reason = f"driver {driver.version}, CUDA {driver.cuda}"
+        while True:
+            self._agent.tell(Looked(self._looker.look(self._agent.skipped)))
+            self._agent.tell(Stood("driver", Condition(standing="ok", reason=reason)))
+            for binding in self._bindings.take():
+                self._agent.tell(binding)
+            self._wait(poll)
+            if changed():
+                return
 
-    In a storm of events one wait takes few of them, so that looks go on; the others wait with the driver.
-    """
-    for binding in looker.bindings.take():
-        agent.tell(binding)
-    began = time.monotonic()
-    until = began + poll
-    while (left := until - time.monotonic()) > 0 and not agent.ordered(0):
-        happened = 0
-        for event in looker.events.wait(min(left, SLICE)):
-            agent.tell(event)
-            happened += 1
-        if happened:
-            until = min(until, began + BREATH)
-        if happened >= AT_ONCE:
-            time.sleep(max(0.0, until - time.monotonic()))
+    def _wait(self, poll: float) -> None:
+        """Until the next look is due, or wanted at once: what happens is told, and looked at soon.
+
+        In a storm of events one wait takes few of them, so that looks go on; the others wait with the driver.
+        """
+        began = time.monotonic()
+        until = began + poll
+        while (left := until - time.monotonic()) > 0 and not self._agent.ordered(0):
+            happened = 0
+            for event in self._looker.events.wait(min(left, SLICE)):
+                self._agent.tell(event)
+                happened += 1
+            if happened:
+                until = min(until, began + BREATH)
+            if happened >= AT_ONCE:
+                time.sleep(max(0.0, until - time.monotonic()))
 
 
 def _rest(agent: Agent, page: Page, changed: Callable[[], bool], options: Options) -> None:

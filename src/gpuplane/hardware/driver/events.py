@@ -35,6 +35,7 @@ NONE = 0xFFFFFFFF  # of an instance's id
 SILENT = (79, 119, 120)
 """XIDs after which a GPU may not answer: it is off the bus, or its system processor is. Nothing is asked of it then."""
 PAUSE = 0.01  # seconds
+MOMENT = 1  # milliseconds; of none at all it is not written what it means
 AT_ONCE = 64  # events taken together: a storm must not keep us from looking
 
 
@@ -130,7 +131,7 @@ class Bindings:
             return
         version = pynvml.nvmlSystemEventSetWaitRequest_v1
         try:
-            events = self._nvml.call("nvmlSystemEventSetWait", version, self._set, 0, self._buffer, AT_ONCE)
+            events = self._nvml.call("nvmlSystemEventSetWait", version, self._set, MOMENT, self._buffer, AT_ONCE)
         except Failed:
             self._set = None
             return

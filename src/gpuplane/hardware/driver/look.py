@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from gpuplane.hardware.driver.channel import Skipped
 from gpuplane.hardware.driver.errors import gather
-from gpuplane.hardware.driver.events import Bindings, Events
+from gpuplane.hardware.driver.events import Events
 from gpuplane.hardware.driver.fabric import Fabric, address
 from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.mig import MIB, Partitions
@@ -31,7 +31,7 @@ class Looker:
         self._nvml, self._files, self._driver = nvml, files, driver
         self._identities: dict[str, Gpu] = {}
         self._partitions, self._fabric, self._vitals = Partitions(files), Fabric(), Vitals()
-        self.events, self.bindings = Events(nvml), Bindings(nvml)
+        self.events = Events(nvml)
         self._switches = files.switches()
         self._looks = 0
 

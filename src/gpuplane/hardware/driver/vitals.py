@@ -121,7 +121,7 @@ class Vitals:
 def _fields(subject: Subject, fields: Sequence[Field]) -> dict[Field, int]:
     """What is told of these. Which there are differs by GPU and driver, and so does how an absent one is said."""
     function = "nvmlDeviceGetFieldValues"
-    values = subject.ask(b"", function, subject.handle, fields)
+    values = subject.ask(b"", function, subject.handle, fields, fine=UNTOLD)
     told: dict[Field, int] = {}
     for field, link, _, _, kind, error, value in VALUE.iter_unpack(bytes(values)):
         if error == pynvml.NVML_SUCCESS and kind in BITS:

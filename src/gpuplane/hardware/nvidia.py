@@ -20,6 +20,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
 from pathlib import Path
 
+from gpuplane.core.sight import replaced
 from gpuplane.hardware.charges import Charges, charge, in_force, lift
 from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import Options, Skip, Skipped, Told
@@ -190,9 +191,11 @@ class Nvidia:
 
     async def _end(self, child: Child) -> None:
         """See that a process has ended. One that ends by itself is left the time for it: it has a status of its own."""
-        if child.ended and not child.silent:
-            await child.gone(KILLING)
-        child.kill()
+        try:
+            if child.ended and not child.silent:
+                await child.gone(KILLING)
+        finally:
+            child.kill()
         child.stuck = not await child.gone(KILLING)
 
     async def _hear(self, child: Child) -> AsyncGenerator[Told | None, None]:
@@ -269,17 +272,19 @@ class Nvidia:
             async with aclosing(self._hear(child)) as told:
                 async for fact in told:
                     if isinstance(fact, Probed):
-                        self._lift(probe.gpu)
+                        if fact.gpu.index >= 0:
+                            self._lift(fact.gpu)
                         return fact
         finally:
             await self._end(child)
         return NOT_LOOKED if child.dismissed else _fault(child)
 
-    def _lift(self, uuid: str) -> None:
+    def _lift(self, gpu: Gpu) -> None:
         """A GPU that a fresh process has looked at is asked again by the one that looks, at once."""
-        gpu, now = self._seen(uuid), time.monotonic()
-        if gpu is not None and any(each.means(gpu.index, gpu.pci) for each in in_force(self._charges, now)):
+        now = time.monotonic()
+        if any(each.means(gpu.index, gpu.pci) for each in in_force(self._charges, now)):
             self._charges = lift(self._charges, gpu, now)
+            self._look = replaced(self._look, gpu) or self._look
             if self._looking is not None and not self._looking.ended:
                 self._looking.order(Skip(in_force(self._charges, now)))
 
@@ -315,9 +320,8 @@ class Nvidia:
         skipped = Skipped(index=index, pci=pci, fault=fault)
         self._charges = charge(self._charges, skipped, time.monotonic(), *self._retry)
         if gpus:
-            self._tell(
-                Looked(self._look.but(gpus=tuple(g.but(faults=(fault,)) if g.index == index else g for g in gpus)))
-            )
+            shown = tuple(gpu.but(faults=(fault,)) if gpu.index == index else gpu for gpu in gpus)
+            self._tell(Looked(self._look.but(gpus=shown)))
 
     def _back_off(self, began: float) -> None:
         now = time.monotonic()

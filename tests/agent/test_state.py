@@ -26,6 +26,7 @@ FULL = Ledger(
     asked=Asked(release="new driver"),
     config_name="a100",
     homes={"MIG-1": "GPU-a"},
+    cuts={"GPU-a": "time slices"},
     health=Health(devices={"GPU-a": Record(drain=Drain("fan"), pci="0000:1b:00.0")}, log=7),
 )
 
@@ -65,7 +66,11 @@ async def test_a_reboot_ends_a_release_and_keeps_the_config_name_and_drains(tmp_
     await store(FULL, tmp_path)
 
     assert state.load(tmp_path, "next")[0] == Ledger(
-        boot_id="next", config_name="a100", homes=FULL.homes, health=FULL.health.but(log=-1) if FULL.health else None
+        boot_id="next",
+        config_name="a100",
+        homes=FULL.homes,
+        cuts=FULL.cuts,
+        health=FULL.health.but(log=-1) if FULL.health else None,
     )
     assert carry(FULL, "boot", 0.0, 0.0) is FULL
 

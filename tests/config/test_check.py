@@ -131,12 +131,98 @@ def errors(text: str) -> list[str]:
         ("health: {faults: [xid-94]}", "c.yaml:1: health.faults: must be a mapping, not a list"),
         # sharing
         (
-            "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}",
-            "c.yaml:1: sharing.mps: MPS sharing is not served yet; use sharing.timeSlicing, or leave it out",
+            "sharing:\n  timeSlicing: {resources: [{name: gpu, replicas: 2}]}\n  mps: {renameByDefault: true}",
+            "c.yaml:3: sharing.mps: contradicts sharing.timeSlicing: devices are shared by one of them; leave one out",
         ),
         (
-            "sharing:\n  timeSlicing: {resources: [{name: gpu, replicas: 2}]}\n  mps: {renameByDefault: true}",
-            "c.yaml:3: sharing.mps: contradicts sharing.timeSlicing, and MPS sharing is not served yet; leave it out",
+            "sharing: {mps: {multiUser: true}}",
+            "c.yaml:1: sharing.mps: names no resources; leave it out where nothing is shared",
+        ),
+        (
+            "sharing: {mps: {resources: [{name: gpu, replicas: 49}]}}",
+            "c.yaml:1: sharing.mps.resources[0].replicas: must be 1 (not shared) to 48, as many clients as MPS has, "
+            "not 49",
+        ),
+        (
+            "sharing: {mps: {resources: [{name: gpu, replicas: 4, distinct: true}]}}",
+            "c.yaml:1: sharing.mps.resources[0].distinct: has no effect while mps.failRequestsGreaterThanOne refuses "
+            "every request for more than one share; say failRequestsGreaterThanOne: false",
+        ),
+        (
+            "sharing: {mps: {resources: [{name: gpu, replicas: 4, devices: [0]}]}}",
+            "c.yaml:1: sharing.mps.resources[0]: the devices that it does not select would go by the same name and "
+            "have no MPS daemon; give the shares a rename",
+        ),
+        (
+            "sharing: {mps: {resources: [{name: gpu, replicas: 4, timeSlice: long}]}}",
+            "c.yaml:1: unknown key 'timeSlice'; did you mean sharing.timeSlicing.timeSlice?",
+        ),
+        (
+            "sharing: {mps: {activeThreadPercentage: 0, resources: [{name: gpu, replicas: 4}]}}",
+            "c.yaml:1: sharing.mps.activeThreadPercentage: must be 1 to 100, not 0",
+        ),
+        (
+            "sharing: {mps: {computeMode: exclusiv, resources: [{name: gpu, replicas: 4}]}}",
+            "c.yaml:1: sharing.mps.computeMode: must be one of exclusive, leave, not the text 'exclusiv'; "
+            "did you mean 'exclusive'?",
+        ),
+        (
+            "sharing: {timeSlicing: {timeSlice: longer, resources: [{name: gpu, replicas: 4}]}}",
+            "c.yaml:1: sharing.timeSlicing.timeSlice: must be one of default, short, medium, long, "
+            "not the text 'longer'; did you mean 'long'?",
+        ),
+        (
+            "sharing: {memory: {unit: GiB}}",
+            "c.yaml:1: sharing.memory: names no resources; leave it out where no memory is shared",
+        ),
+        (
+            "sharing: {memory: {unit: GB, resources: [{name: gpu}]}}",
+            "c.yaml:1: sharing.memory.unit: must be one of MiB, GiB, not the text 'GB'; did you mean 'GiB'?",
+        ),
+        (
+            "sharing: {memory: {grain: 0, resources: [{name: gpu}]}}",
+            "c.yaml:1: sharing.memory.grain: must be 1 GiB or more, not 0",
+        ),
+        (
+            "sharing: {memory: {unit: MiB, resources: [{name: gpu, grain: -1}]}}",
+            "c.yaml:1: sharing.memory.resources[0].grain: must be 1 MiB or more, not -1",
+        ),
+        (
+            "sharing: {memory: {resources: [{name: gpu, rename: gpu}]}}",
+            "c.yaml:1: sharing.memory.resources[0].rename: 'nvidia.com/gpu' is what devices are called that are not "
+            "shared; memory needs a name of its own",
+        ),
+        (
+            "sharing: {memory: {resources: [{name: gpu, rename: mig-memory}]}}",
+            "c.yaml:1: sharing.memory.resources[0].rename: 'nvidia.com/mig-memory' is what devices are called that are "
+            "not shared; memory needs a name of its own",
+        ),
+        (
+            "sharing: {memory: {resources: [{name: gpus}]}}",
+            "c.yaml:1: sharing.memory.resources[0].name: no device is named 'nvidia.com/gpus' before it is shared; "
+            "did you mean 'nvidia.com/gpu'?",
+        ),
+        (
+            "sharing: {memory: {resources: [{name: gpu, replicas: 2}]}}",
+            "c.yaml:1: unknown key 'replicas'; did you mean sharing.timeSlicing.resources[].replicas?",
+        ),
+        (
+            "sharing:\n  memory:\n    resources:\n    - {name: gpu, devices: 1}\n    - {name: gpu, grain: 2}",
+            "c.yaml:5: sharing.memory.resources[1].name: nvidia.com/gpu.mem is memory in shares of 2 GiB here, and "
+            "memory in shares of 1 GiB in sharing.memory.resources[0]; give one of them another name",
+        ),
+        (
+            "sharing:\n  timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 1, rename: part}]}\n"
+            "  memory: {resources: [{name: gpu, rename: part}]}",
+            "c.yaml:3: sharing.memory.resources[0].rename: nvidia.com/part is memory in shares of 1 GiB here, and "
+            "shares of which a container's are not always of different GPUs in sharing.timeSlicing.resources[0]; "
+            "give one of them another name",
+        ),
+        (
+            "sharing:\n  timeSlicing: {resources: [{name: gpu, replicas: 2}]}\n"
+            "  memory: {resources: [{name: gpu, model: A100}]}",
+            "c.yaml:3: sharing.memory.resources[0]: is never reached: sharing.timeSlicing.resources[0] shares all "
+            "devices of that name",
         ),
         (
             "sharing: {timeSlicing: {}}",
@@ -148,7 +234,8 @@ def errors(text: str) -> list[str]:
         ),
         (
             "sharing: {timeSlicing: {strategy: bogus, resources: [{name: gpu, replicas: 2}]}}",
-            "c.yaml:1: unknown key 'strategy'; known here: failRequestsGreaterThanOne, renameByDefault, resources",
+            "c.yaml:1: unknown key 'strategy'; known here: failRequestsGreaterThanOne, renameByDefault, resources, "
+            "timeSlice",
         ),
     ],
 )
@@ -191,6 +278,11 @@ def test_each_error_word_for_word(text: str, error: str) -> None:
             "name: gpu, replicas: 2, devices: 2.0",
             ".devices: must be text or a whole number or a list, not the number 2.0",
         ),
+        ("name: gpu, replicas: 2, model: ''", ".model: is empty and matches nothing; leave it out for any"),
+        (
+            "name: gpu, replicas: 2, distinct: 1",
+            ".distinct: must be true or false, not the number 1",
+        ),
         ("name: gpu, replicas: 2, devices: []", ".devices: an empty list selects nothing; leave it out for all"),
         ("name: gpu, replicas: 2, devices: [-1]", f".devices[0]: {REFERENCE} -1"),
         ("name: gpu, replicas: 2, devices: ['-1']", f".devices[0]: {REFERENCE} '-1'"),
@@ -223,6 +315,16 @@ def test_each_error_of_a_sharing_entry(entry: str, error: str) -> None:
             ["name: gpu, replicas: 2, devices: [0, 1]", "name: gpu, replicas: 3, devices: [2, '1']"],
             "[1].devices[1]: 1 is shared by sharing.timeSlicing.resources[0] already",
         ),
+        (
+            ["name: gpu, replicas: 2, model: T4", "name: gpu, replicas: 3, model: T4, devices: [3]"],
+            "[1]: is never reached: sharing.timeSlicing.resources[0] shares all devices of that name and model 'T4'",
+        ),
+        (
+            ["name: gpu, replicas: 2, model: T4, distinct: true", "name: gpu, replicas: 3"],
+            "[1].name: nvidia.com/gpu is shares of which a container's are not always of different GPUs here, and "
+            "shares of which a container's are always of different GPUs in sharing.timeSlicing.resources[0]; "
+            "give one of them another name",
+        ),
     ],
 )
 def test_entries_that_get_nothing(entries: list[str], error: str) -> None:
@@ -232,6 +334,21 @@ def test_entries_that_get_nothing(entries: list[str], error: str) -> None:
     assert errors(f"sharing:\n  timeSlicing:\n    resources:{lines}\n") == [
         f"c.yaml:5: sharing.timeSlicing.resources{error}"
     ]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        ["name: gpu, replicas: 2, model: T4", "name: gpu, replicas: 3, model: A100", "name: gpu, replicas: 4"],
+        ["name: gpu, replicas: 2, model: T4, devices: [0]", "name: gpu, replicas: 3, devices: [0]"],
+        ["name: gpu, replicas: 2, model: T4, devices: 1", "name: gpu, replicas: 3, model: T4"],
+    ],
+)
+def test_entries_for_different_models_leave_each_other_devices(entries: list[str]) -> None:
+    """What an entry with a model does not take is there for those below."""
+    lines = ", ".join(f"{{{entry}}}" for entry in entries)
+
+    assert len(resolve(f"sharing: {{timeSlicing: {{resources: [{lines}]}}}}".encode(), "c").sharing.resources) > 1
 
 
 def test_a_name_must_leave_room_for_shared() -> None:

@@ -15,7 +15,7 @@ from gpuplane.core.config.reference import reference
 from gpuplane.core.config.resolve import resolve, trace
 from gpuplane.core.config.schema import File, at
 from gpuplane.core.strict import Invalid
-from gpuplane.model.config import Naming, Replication, Settings, Sharing
+from gpuplane.model.config import MemoryShares, Mps, Naming, Replication, Settings, Sharing
 from gpuplane.model.health import Ruling
 
 DOCUMENT = Path(__file__).parents[2] / "docs/configuration.md"
@@ -100,10 +100,13 @@ def test_the_command_line_comes_before_environment_file_and_default(
         ),
         # accepted, for the file serves NVIDIA's plugin and GPU Feature Discovery too
         (
-            "flags: {failOnInitError: false, mpsRoot: /m, deviceDiscoveryStrategy: vfio, useNodeFeatureAPI: true}",
+            "flags: {failOnInitError: false, deviceDiscoveryStrategy: vfio, useNodeFeatureAPI: true}",
             {},
             {},
         ),
+        ("flags: {mpsRoot: /m}", {}, {"mps_root": "/m"}),
+        ("flags: {mpsRoot: /m}", {"MPS_ROOT": ""}, {}),
+        ("flags: {wholeMigGpus: true}", {}, {"whole_mig_gpus": True}),
         ("flags: {plugin: {nvidiaCTKPath: /a, containerDriverRoot: /b}}", {}, {}),
         (
             "flags: {gfd: {oneshot: false, noTimestamp: true, outputFile: f, machineTypeFile: m, sleepInterval: 60s}}",
@@ -158,6 +161,9 @@ GPU = "nvidia.com/gpu"
             Replication(GPU, 2, devices=("0", "0:0", "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c")),
         ),
         ("{name: mig-1g.5gb, replicas: 8}", Replication("nvidia.com/mig-1g.5gb", 8)),
+        ("{name: gpu, replicas: 2, model: '*A100*'}", Replication(GPU, 2, model="*A100*")),
+        ("{name: gpu, replicas: 2, distinct: true}", Replication(GPU, 2, distinct=True)),
+        ("{name: gpu, replicas: 2, timeSlice: short}", Replication(GPU, 2, time_slice="short")),
     ],
 )
 def test_the_grammar_of_a_sharing_entry(entry: str, replication: Replication) -> None:
@@ -180,6 +186,63 @@ sharing:
     )
 
 
+def test_the_time_slice_of_a_section_is_that_of_its_entries() -> None:
+    """Unless they say another."""
+    text = """
+sharing:
+  timeSlicing:
+    timeSlice: long
+    resources: [{name: gpu, replicas: 2, devices: 1}, {name: gpu, replicas: 3, timeSlice: default}]
+"""
+
+    assert [each.time_slice for each in config(text).sharing.resources] == ["long", "default"]
+
+
+@pytest.mark.parametrize(
+    ("section", "sharing"),
+    [
+        (
+            "mps: {resources: [{name: gpu, replicas: 4}]}",
+            Sharing((Replication(GPU, 4),), True, "mps"),
+        ),
+        (
+            "mps: {failRequestsGreaterThanOne: false, renameByDefault: true, resources: [{name: gpu, replicas: 48}]}",
+            Sharing((Replication(GPU, 48, f"{GPU}.shared"),), False, "mps"),
+        ),
+        (
+            "mps: {computeMode: leave, multiUser: true, activeThreadPercentage: 30, "
+            "resources: [{name: gpu, replicas: 2}]}",
+            Sharing((Replication(GPU, 2),), True, "mps", mps=Mps("leave", True, 30)),
+        ),
+        ("memory: {resources: [{name: gpu}]}", Sharing(memory=(MemoryShares(GPU, f"{GPU}.mem", 1024),))),
+        (
+            "memory: {grain: 2, resources: [{name: gpu, devices: [0], grain: 4}, {name: gpu, model: T4, rename: t4}]}",
+            Sharing(
+                memory=(
+                    MemoryShares(GPU, f"{GPU}.mem", 4096, ("0",)),
+                    MemoryShares(GPU, "nvidia.com/t4", 2048, model="T4"),
+                )
+            ),
+        ),
+        (
+            "memory: {unit: MiB, grain: 256, mps: true, resources: [{name: mig-1g.10gb}]}, mps: {computeMode: leave}",
+            Sharing(
+                (),
+                True,
+                "mps",
+                (MemoryShares("nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.mem", 256),),
+                "MiB",
+                True,
+                Mps("leave"),
+            ),
+        ),
+    ],
+)
+def test_what_the_file_says_of_mps_and_memory(section: str, sharing: Sharing) -> None:
+    """MPS refuses more than one share unless told otherwise; memory is counted in GiB and has a name of its own."""
+    assert config(f"sharing: {{{section}}}").sharing == sharing
+
+
 def test_patterns_are_kept_in_their_order() -> None:
     """The first that matches counts, so the order is part of the meaning."""
     settings = config("resources: {gpus: [{pattern: '*A100*', name: a100}, {pattern: '*', name: nvidia.com/rest}]}")
@@ -189,9 +252,9 @@ def test_patterns_are_kept_in_their_order() -> None:
 
 def test_what_is_said_in_vain_is_known() -> None:
     """A key that NVIDIA's plugin has and this agent has no use for is accepted, and a person who asks is told."""
-    resolved = trace(b"flags:\n  failOnInitError: true\n", "c.yaml", {}, {"MPS_ROOT": "/run/mps"})
+    resolved = trace(b"flags:\n  failOnInitError: true\n", "c.yaml", {}, {"NVIDIA_CTK_PATH": "/ctk"})
 
-    assert list(resolved.idle) == ["MPS_ROOT", "c.yaml:2"] or list(resolved.idle) == ["c.yaml:2", "MPS_ROOT"]
+    assert set(resolved.idle) == {"NVIDIA_CTK_PATH", "c.yaml:2"}
     assert all(why.startswith("no effect") for why in resolved.idle.values())
 
 
@@ -381,6 +444,11 @@ PIECES = st.sampled_from(
         "plugin",
         "sharing",
         "timeSlicing",
+        "mps",
+        "memory",
+        "grain",
+        "model",
+        "distinct",
         "resources",
         "gpus",
         "name",

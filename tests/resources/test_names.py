@@ -112,7 +112,9 @@ def test_what_is_no_name_is_refused_with_a_better_one(name: str, wrong: str) -> 
         ("mixed", [whole(0), cut(1)], {"gpu": ["GPU-0"]}, ["GPU-1"]),
         # single: one kind
         ("single", [cut(0, "1g.10gb"), cut(1, "1g.10gb")], {"gpu": ["MIG-0-0", "MIG-1-0"]}, []),
-        ("single", [cut(0, *SEVEN), whole(1), whole(2)], {"gpu": ["GPU-1", "GPU-2"]}, [f"MIG-0-{n}" for n in range(7)]),
+        # the uniform profile, also where most GPUs are whole
+        ("single", [cut(0, *SEVEN), whole(1), whole(2)], {"gpu": [f"MIG-0-{n}" for n in range(7)]}, ["GPU-1", "GPU-2"]),
+        ("single", [cut(0), whole(1), cut(2, "1g.10gb")], {"gpu": ["MIG-2-0"]}, ["GPU-0", "GPU-1"]),
         ("single", [cut(0, "1g.10gb"), cut(1, "1g.10gb"), whole(2)], {"gpu": ["MIG-0-0", "MIG-1-0"]}, ["GPU-2"]),
         ("single", [cut(0, "3g.40gb", "1g.10gb", "1g.10gb")], {"gpu": ["MIG-0-1", "MIG-0-2"]}, ["MIG-0-0"]),
         ("single", [cut(0, "2g.20gb"), cut(1, "1g.10gb")], {"gpu": ["MIG-1-0"]}, ["MIG-0-0"]),
@@ -141,6 +143,15 @@ def test_the_strategy_names_what_no_pattern_does(
 ) -> None:
     """NVIDIA's names; where their plugin would give up the node, the odd unit is left and the others are served."""
     assert names(strategy, *gpus) == ({f"nvidia.com/{name}": ids for name, ids in resources.items()}, left)
+
+
+def test_gpus_in_mig_mode_may_be_offered_whole_as_nvidias_plugin_does() -> None:
+    """Under none alone, with instances or without; under the others the switch does nothing."""
+    gpus = (whole(0), cut(1, "1g.10gb"), cut(2))
+
+    assert names("none", *gpus, whole_mig_gpus=True) == ({"nvidia.com/gpu": ["GPU-0", "GPU-1", "GPU-2"]}, [])
+    for strategy in ("single", "mixed"):
+        assert names(strategy, *gpus, whole_mig_gpus=True) == names(strategy, *gpus)
 
 
 def test_patterns_come_first_and_the_first_that_matches_counts() -> None:

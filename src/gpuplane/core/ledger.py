@@ -14,13 +14,21 @@ def carry(ledger: Ledger, boot_id: str, wall: float, now: float) -> Ledger:
 
     Times count from the boot, and a reboot has made every client of the driver let go: a release ends with its boot,
     and so do verdicts (`records.rebooted`). The name of the configuration last in force outlives it, and so does where
-    held MIG devices were: UUIDs stay. What a person wants drained stays drained, whoever was told.
+    held MIG devices were and how held shares were cut: UUIDs stay. What a person wants drained stays drained, whoever
+    was told.
     """
     if ledger.boot_id == boot_id:
         return ledger
     health = None if ledger.health is None else rebooted(ledger.health, wall, now)
     asked = Asked(drains=ledger.asked.drains) if ledger.asked is not None and ledger.asked.drains else None
-    return Ledger(boot_id=boot_id, asked=asked, config_name=ledger.config_name, homes=ledger.homes, health=health)
+    return Ledger(
+        boot_id=boot_id,
+        asked=asked,
+        config_name=ledger.config_name,
+        homes=ledger.homes,
+        cuts=ledger.cuts,
+        health=health,
+    )
 
 
 def digest(ledger: Ledger) -> str:

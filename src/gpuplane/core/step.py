@@ -14,7 +14,7 @@ from gpuplane.core import sight
 from gpuplane.core.health import diagnose, records
 from gpuplane.core.health.diagnose import released, terms
 from gpuplane.core.resources.held import homes
-from gpuplane.core.resources.offer import offer
+from gpuplane.core.resources.offer import cuts, offer
 from gpuplane.model.config import Asked
 from gpuplane.model.facts import (
     Configured,
@@ -106,10 +106,15 @@ def _disbelieve(snapshot: Snapshot, now: float) -> Snapshot:
 
 
 def _place(before: Snapshot, after: Snapshot) -> Snapshot:
-    """Remembers where the MIG devices are that containers hold, while they can be seen."""
-    if after.allocations is None or (after.allocations, after.machine) == (before.allocations, before.machine):
+    """Remembers of the devices that containers hold where they are and how they are cut, while that can be seen."""
+    if after.allocations is None or _places(after) == _places(before):
         return after
-    return after.but(ledger=after.ledger.but(homes=homes(after.machine, after.allocations, after.ledger.homes) or None))
+    found = homes(after.machine, after.allocations, after.ledger.homes)
+    return after.but(ledger=after.ledger.but(homes=found or None, cuts=cuts(after) or None))
+
+
+def _places(snapshot: Snapshot) -> tuple[object, ...]:
+    return snapshot.allocations, snapshot.machine, snapshot.config.settings
 
 
 def _stand(snapshot: Snapshot, part: str, condition: Condition | None, now: float) -> dict[str, Condition]:

@@ -7,3 +7,8 @@ def clip(text: str, longest: int = LONGEST) -> str:
     """One line of at most so many printable characters. What was cut off, or cannot be shown, shows."""
     line = "".join(each if each.isprintable() else "�" for each in " ".join(text.split()))
     return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def amount(mib: int, unit: str = "GiB") -> str:
+    """So much memory for people: in GiB where it is wanted so and comes out even, else in MiB."""
+    return f"{mib // 1024} GiB" if unit == "GiB" and mib % 1024 == 0 else f"{mib} MiB"

@@ -16,6 +16,7 @@ IdStrategy = Literal["uuid", "index"]
 AllocationPolicy = Literal["distributed", "packed"]
 SharingStrategy = Literal["time-slicing", "mps"]
 TimeSlice = Literal["default", "short", "medium", "long"]
+ComputeMode = Literal["exclusive", "leave"]
 MemoryUnit = Literal["MiB", "GiB"]
 
 
@@ -56,7 +57,7 @@ class MemoryShares(Value):
 class Mps(Value):
     """How MPS daemons are set up."""
 
-    compute_mode: Literal["exclusive", "leave"] = "exclusive"  # of whole GPUs; a MIG device's is always left
+    compute_mode: ComputeMode = "exclusive"  # of whole GPUs; a MIG device's is always left
     multi_user: bool = False
     active_thread_percentage: int | None = None  # None: an equal part for each replica
 

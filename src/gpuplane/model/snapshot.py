@@ -54,6 +54,7 @@ class Ledger(Value):
     asked: Asked | None = None  # what our Node object asked last
     config_name: str | None = None  # the named config last in force
     homes: Mapping[str, str] | None = None  # MIG device that a container holds → UUID of the GPU that it was seen on
+    cuts: Mapping[str, str] | None = None  # device of which a container holds shares → how it was cut then
     health: Health | None = None  # verdicts and drains; None before the first look
 
 

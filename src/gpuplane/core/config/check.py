@@ -7,7 +7,10 @@ A file means here what it means to NVIDIA's plugin, but for these differences, e
 - `resources`, `rename` and `devices` work, where they parse them and then discard them; so they have to be right.
 - `replicas: 1` is legal, and means a device that is not shared. Beyond 1,024 the list would not fit into a message.
 
-`health` is ours. What it says of a fault has to be about a fault that there is, and to have an effect.
+Shares of memory are ours: they need a name that nothing else has, for a number of them means an amount. So is `health`.
+What it says of a fault has to be about a fault that there is, and to have an effect.
+
+What only a machine shows is not judged here but where devices are named, and costs those that it is about.
 """
 
 import re
@@ -17,23 +20,30 @@ from gpuplane.core.config.durations import Duration, seconds, shown
 from gpuplane.core.config.flags import FLAGS
 from gpuplane.core.config.given import typed
 from gpuplane.core.config.schema import (
+    MEMORY,
+    SHARED,
     Devices,
     File,
     Health,
+    Memory,
+    MemoryEntry,
+    Mps,
     Pattern,
     Resources,
     Rule,
     Shares,
     Strategies,
-    Strategy,
+    TimeSlicing,
     at,
 )
 from gpuplane.core.health.catalogue import CATALOGUE, UNLISTED
 from gpuplane.core.health.judge import known
 from gpuplane.core.resources.naming import GPU, MIG, PREFIX, qualified
+from gpuplane.core.resources.sharing import MPS_CLIENTS
 from gpuplane.core.strict import Path, close_to, spot
 
 MOST_REPLICAS = 1024
+PERCENT = 100
 Wrong = Iterator[tuple[Path, str]]
 
 
@@ -51,13 +61,8 @@ def _check(file: File) -> Wrong:
     gpus, mig = resources.gpus or (), resources.mig or ()
     yield from _check_patterns(("resources", "gpus"), gpus)
     yield from _check_patterns(("resources", "mig"), mig)
-    if sharing.mps and sharing.time_slicing:
-        yield ("sharing", "mps"), "contradicts sharing.timeSlicing, and MPS sharing is not served yet; leave it out"
-    elif sharing.mps:
-        yield ("sharing", "mps"), "MPS sharing is not served yet; use sharing.timeSlicing, or leave it out"
-    if sharing.time_slicing:
-        names = {PREFIX + each.name.removeprefix(PREFIX) for each in (*gpus, *mig)}
-        yield from _check_strategy(("sharing", "timeSlicing"), sharing.time_slicing, {GPU, *names})
+    names = {PREFIX + each.name.removeprefix(PREFIX) for each in (*gpus, *mig)}
+    yield from _check_sharing(sharing, {GPU, *names})
     yield from _check_health(file.health or Health())
 
 
@@ -97,20 +102,92 @@ def _check_name(path: Path, name: str, note: str = "") -> Wrong:
         yield path, f"{note}{error}"
 
 
-def _check_strategy(where: Path, strategy: Strategy, names: set[str]) -> Wrong:
+def _check_sharing(sharing: Strategies, names: set[str]) -> Wrong:
+    taken = _Taken()
+    if sharing.time_slicing:
+        where: Path = ("sharing", "timeSlicing")
+        fails = bool(sharing.time_slicing.fail_requests_greater_than_one)
+        yield from _check_strategy(where, sharing.time_slicing, names, MOST_REPLICAS, fails, taken)
+    if sharing.mps and sharing.time_slicing:
+        yield ("sharing", "mps"), "contradicts sharing.timeSlicing: devices are shared by one of them; leave one out"
+    elif sharing.mps:
+        where, by_memory = ("sharing", "mps"), bool(sharing.memory and sharing.memory.mps)
+        fails = sharing.mps.fail_requests_greater_than_one is not False
+        if sharing.mps.resources or not by_memory:
+            yield from _check_strategy(where, sharing.mps, names, MPS_CLIENTS, fails, taken)
+        percentage = sharing.mps.active_thread_percentage
+        if percentage is not None and not 1 <= percentage <= PERCENT:
+            yield (*where, "activeThreadPercentage"), f"must be 1 to {PERCENT}, not {percentage}"
+    if sharing.memory:
+        yield from _check_memory(sharing.memory, names, taken)
+
+
+class _Taken:
+    """What entries above have had: the devices that they take, and the names that shares go by."""
+
+    def __init__(self) -> None:
+        self.devices: dict[tuple[str, str], Path] = {}
+        self.names: dict[str, tuple[Path, str]] = {}  # the name → who has it, and what it stands for there
+
+
+def _check_strategy(
+    where: Path, strategy: TimeSlicing | Mps, names: set[str], most: int, fails: bool, taken: _Taken
+) -> Wrong:
+    """`most`: replicas of a device. `fails`: whether requests for more than one share are refused."""
     if not strategy.resources:
         yield where, "names no resources; leave it out where nothing is shared"
-    taken: dict[tuple[str, str], Path] = {}
     for i, entry in enumerate(strategy.resources or ()):
         path: Path = (*where, "resources", i)
-        yield from _check_names(path, entry, bool(strategy.rename_by_default), names)
-        if not 1 <= entry.replicas <= MOST_REPLICAS:
-            yield (*path, "replicas"), f"must be 1 (not shared) to {MOST_REPLICAS}, not {entry.replicas}"
-        yield from _check_devices((*path, "devices"), entry.devices)
-        yield from _check_reached(path, entry, taken)
+        suffix = SHARED if strategy.rename_by_default else ""
+        yield from _check_names(path, entry, suffix, "renameByDefault: ", names)
+        if not 1 <= entry.replicas <= most:
+            why = ", as many clients as MPS has" if most == MPS_CLIENTS else ""
+            yield (*path, "replicas"), f"must be 1 (not shared) to {most}{why}, not {entry.replicas}"
+        if entry.distinct and fails:
+            refuses = f"{where[-1]}.failRequestsGreaterThanOne refuses every request for more than one share"
+            yield (*path, "distinct"), f"has no effect while {refuses}; say failRequestsGreaterThanOne: false"
+        if (
+            isinstance(strategy, Mps)
+            and _selects(entry)
+            and _offered(entry, suffix) == PREFIX + entry.name.removeprefix(PREFIX)
+        ):
+            kept = "the devices that it does not select would go by the same name and have no MPS daemon"
+            yield path, f"{kept}; give the shares a rename"
+        yield from _check_selection(path, entry, taken)
+        kind = f"shares of which a container's are {'' if entry.distinct else 'not '}always of different GPUs"
+        yield from _check_kind(path, entry, _offered(entry, suffix), kind, taken)
 
 
-def _check_names(path: Path, entry: Shares, rename: bool, names: set[str]) -> Wrong:
+def _check_memory(memory: Memory, names: set[str], taken: _Taken) -> Wrong:
+    where, unit = ("sharing", "memory"), memory.unit or "GiB"
+    if not memory.resources:
+        yield where, "names no resources; leave it out where no memory is shared"
+    if memory.grain is not None and memory.grain < 1:
+        yield (*where, "grain"), f"must be 1 {unit} or more, not {memory.grain}"
+    for i, entry in enumerate(memory.resources or ()):
+        path: Path = (*where, "resources", i)
+        yield from _check_names(path, entry, MEMORY, "its shares are called so: ", names)
+        if entry.grain is not None and entry.grain < 1:
+            yield (*path, "grain"), f"must be 1 {unit} or more, not {entry.grain}"
+        yield from _check_selection(path, entry, taken)
+        name = _offered(entry, MEMORY)
+        if name in names or (entry.rename is not None and name.startswith(MIG)):
+            what = f"{name!r} is what devices are called that are not shared; memory needs a name of its own"
+            yield (*path, "rename"), what
+        grain = entry.grain or memory.grain or 1
+        yield from _check_kind(path, entry, name, f"memory in shares of {grain} {unit}", taken)
+
+
+def _selects(entry: Shares) -> bool:
+    return bool(entry.model) or isinstance(entry.devices, int | tuple)
+
+
+def _offered(entry: Shares | MemoryEntry, suffix: str) -> str:
+    """The name that shares go by."""
+    return PREFIX + (entry.rename or f"{entry.name}{suffix}").removeprefix(PREFIX)
+
+
+def _check_names(path: Path, entry: Shares | MemoryEntry, suffix: str, note: str, names: set[str]) -> Wrong:
     wrong = list(_check_name((*path, "name"), entry.name))
     yield from wrong
     full = PREFIX + entry.name.removeprefix(PREFIX)
@@ -119,8 +196,23 @@ def _check_names(path: Path, entry: Shares, rename: bool, names: set[str]) -> Wr
         yield (*path, "name"), f"no device is named {full!r} before it is shared; did you mean {close!r}?"
     if entry.rename is not None:
         yield from _check_name((*path, "rename"), entry.rename)
-    elif rename and not wrong:
-        yield from _check_name((*path, "name"), f"{entry.name}.shared", "renameByDefault: ")
+    elif suffix and not wrong:
+        yield from _check_name((*path, "name"), f"{entry.name}{suffix}", note)
+
+
+def _check_kind(path: Path, entry: Shares | MemoryEntry, name: str, kind: str, taken: _Taken) -> Wrong:
+    """What goes by one name has to be one kind of thing."""
+    earlier, other = taken.names.setdefault(name, (path, kind))
+    if other != kind:
+        key = "rename" if entry.rename is not None else "name"
+        yield (*path, key), f"{name} is {kind} here, and {other} in {spot(earlier)}; give one of them another name"
+
+
+def _check_selection(path: Path, entry: Shares | MemoryEntry, taken: _Taken) -> Wrong:
+    yield from _check_devices((*path, "devices"), entry.devices)
+    if entry.model == "":
+        yield (*path, "model"), "is empty and matches nothing; leave it out for any"
+    yield from _check_reached(path, entry, taken.devices)
 
 
 UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
@@ -141,18 +233,22 @@ def _check_devices(path: Path, devices: Devices) -> Wrong:
                     yield (*path, i), f"must be an index (0), a MIG index (0:1) or a UUID (GPU-…, MIG-…), not {each!r}"
 
 
-def _check_reached(path: Path, entry: Shares, taken: dict[tuple[str, str], Path]) -> Wrong:
+def _check_reached(path: Path, entry: Shares | MemoryEntry, taken: dict[tuple[str, str], Path]) -> Wrong:
     """Entries for one resource share out its devices, the first one first: each must have some to take."""
-    name = entry.name.removeprefix(PREFIX)
-    if (name, "all") in taken:
-        yield path, f"is never reached: {spot(taken[name, 'all'])} shares all devices of that name"
+    name, model = entry.name.removeprefix(PREFIX), entry.model or "*"
+    takers = [taken[name, all] for all in ("all *", f"all {model}") if (name, all) in taken]
+    if takers:
+        which = "of that name" if (name, "all *") in taken else f"of that name and model {model!r}"
+        yield path, f"is never reached: {spot(takers[0])} shares all devices {which}"
     elif isinstance(entry.devices, tuple):
         for i, device in enumerate(entry.devices):
-            earlier = taken.setdefault((name, str(device)), path)
+            earlier = taken.get((name, str(device)), path)
             if earlier != path:
                 yield (*path, "devices", i), f"{device} is shared by {spot(earlier)} already"
+            elif model == "*":
+                taken[name, str(device)] = path
     elif not isinstance(entry.devices, int):
-        taken[name, "all"] = path
+        taken[name, f"all {model}"] = path
 
 
 PROBE_PERIODS = ("50ms", "1h")

@@ -11,9 +11,10 @@ from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.resources.names import decide
 from gpuplane.core.resources.naming import Decision, matches
 from gpuplane.core.resources.offer import offer
-from gpuplane.core.resources.sharing import share_ids
+from gpuplane.core.resources.sharing import entries, ids
 from gpuplane.core.step import step
-from gpuplane.model.config import Config, Replication, Settings
+from gpuplane.core.text import amount
+from gpuplane.model.config import Config, MemoryShares, Replication, Settings
 from gpuplane.model.facts import Looked
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
@@ -75,6 +76,7 @@ def explain(machine: Machine, resolved: Resolved) -> Explanation:
             *_idle_patterns(decisions, resolved),
             *_idle_shares(decisions, resolved),
             *_mixed(decisions),
+            *_limits(decisions, resolved),
         ),
     )
 
@@ -94,8 +96,8 @@ def _explained(decision: Decision, resolved: Resolved, troubles: Mapping[str, st
         model=unit.model,
         profile=unit.profile,
         resource=name,
-        ids=tuple(share_ids(unit.id, decision.replicas)) if name else (),
-        why=f"{_named_by(decision, resolved)}{_shared_by(decision, resolved)}" if name else decision.reason,
+        ids=tuple(ids(decision)) if name else (),
+        why=f"{_named_by(decision, resolved)}{_shared_by(decision, resolved)}" if name else _left(decision, resolved),
         trouble=troubles.get(unit.id, "") if name else "",
     )
 
@@ -111,11 +113,30 @@ def _named_by(decision: Decision, resolved: Resolved) -> str:
     return f"migStrategy {settings.mig_strategy}{_at(resolved, decision.by)}"
 
 
+def _left(decision: Decision, resolved: Resolved) -> str:
+    return f"{decision.reason}{_at(resolved, decision.shared_by)}"
+
+
 def _shared_by(decision: Decision, resolved: Resolved) -> str:
     if not decision.shared_by:
         return ""
-    shares = f"{decision.replicas} shares" if decision.replicas > 1 else "not shared"
-    return f", {shares}{_at(resolved, decision.shared_by)}"
+    how = "".join(_how(decision, resolved.settings)) if decision.shared else "not shared"
+    return f", {how}{_at(resolved, decision.shared_by)}"
+
+
+def _how(decision: Decision, settings: Settings) -> Iterator[str]:
+    yield f"{decision.replicas} share{'s' if decision.replicas > 1 else ''}"
+    if grain := decision.grain_mib:
+        unit, over = settings.sharing.memory_unit, decision.unit.memory_mib % grain
+        yield f" of {amount(grain, unit)}"
+        yield f" ({amount(over, unit)} left over)" if over else ""
+    if decision.mps:
+        yield " by MPS"
+    if decision.distinct:
+        yield ", each of a container's of another GPU"
+    entry = entries(settings.sharing)[decision.shared_by]
+    if isinstance(entry, Replication) and entry.time_slice:
+        yield f", time slice {entry.time_slice}"
 
 
 REST, SPECIMEN = "xid-…", "xid-99999"
@@ -178,25 +199,46 @@ def _missed(field: str, pattern: str, texts: set[str], strategy: str) -> str:
 
 
 def _idle_shares(decisions: list[Decision], resolved: Resolved) -> Iterator[str]:
-    for i, entry in enumerate(resolved.settings.sharing.resources):
-        taken = [decision for decision in decisions if decision.shared_by == f"sharing.{i}"]
+    for by, entry in entries(resolved.settings.sharing).items():
+        taken = [decision for decision in decisions if decision.shared_by == by]
         if what := _unfilled(entry, taken):
-            yield f"{resolved.sources[f'sharing.{i}']}: {what}"
+            yield f"{resolved.sources[by]}: {what}"
 
 
-def _unfilled(entry: Replication, taken: list[Decision]) -> str:
+def _unfilled(entry: Replication | MemoryShares, taken: list[Decision]) -> str:
+    named = f"{entry.name} and model {entry.model!r}" if entry.model else entry.name
     match entry.devices:
         case None:
-            return "" if taken else f"no device here is named {entry.name}"
+            return "" if taken else f"no device here is named {named}"
         case int(count):
-            return "" if len(taken) == count else f"{count} devices of {entry.name} wanted, {len(taken)} here"
+            return "" if len(taken) == count else f"{count} devices of {named} wanted, {len(taken)} here"
         case references:
             there = {text for decision in taken for text in (decision.unit.id, decision.unit.index)}
             missing = [reference for reference in references if reference not in there]
-            return f"no device of {entry.name} here is {', '.join(missing)}" if missing else ""
+            return f"no device of {named} here is {', '.join(missing)}" if missing else ""
 
 
 def _mixed(decisions: list[Decision]) -> Iterator[str]:
-    shared = {decision.name for decision in decisions if decision.replicas > 1}
-    for name in sorted({decision.name for decision in decisions if decision.replicas == 1 and decision.name in shared}):
+    shared = {decision.name for decision in decisions if decision.shared}
+    for name in sorted({decision.name for decision in decisions if not decision.shared and decision.name in shared}):
         yield f"{name} has whole devices and shares of others, and a pod cannot choose which it gets; rename the shares"
+
+
+def _limits(decisions: list[Decision], resolved: Resolved) -> Iterator[str]:
+    """What shares of memory do not do."""
+    memory = [decision for decision in decisions if decision.grain_mib]
+    if not memory:
+        return
+    kept = (
+        "an MPS daemon keeps each process, not each container, within its container's share, and only a process that "
+        "is its client and leaves the limit in its environment as it is"
+        if resolved.settings.sharing.memory_by_mps
+        else "nothing keeps a container within its share but the limit that its environment tells it"
+    )
+    yield f"{resolved.sources['memory']}: {kept}"
+    if len({decision.unit.gpu for decision in memory}) > 1:
+        most = amount(max(each.replicas * each.grain_mib for each in memory), resolved.settings.sharing.memory_unit)
+        yield (
+            f"{resolved.sources['memory']}: a container's memory comes from one GPU, {most} at most, and the scheduler "
+            "sees only the sum of the node's: a pod that no single GPU has room for is refused when it starts"
+        )

@@ -11,11 +11,29 @@ from gpuplane.core.config.check import check
 from gpuplane.core.config.durations import Duration, seconds
 from gpuplane.core.config.flags import FLAGS, Flag
 from gpuplane.core.config.given import given, typed
-from gpuplane.core.config.schema import Devices, File, Health, Pattern, Resources, Rule, Shares, at
+from gpuplane.core.config.schema import (
+    MEMORY,
+    SHARED,
+    Devices,
+    File,
+    Health,
+    Memory,
+    MemoryEntry,
+    Mps,
+    Pattern,
+    Resources,
+    Rule,
+    Shares,
+    Strategies,
+    TimeSlicing,
+    at,
+)
 from gpuplane.core.health import judge
 from gpuplane.core.resources.naming import qualified
+from gpuplane.core.resources.sharing import MIB
 from gpuplane.core.strict import Invalid, Path, read
-from gpuplane.model.config import Naming, Replication, Settings, Sharing
+from gpuplane.model import config
+from gpuplane.model.config import MemoryShares, Naming, Replication, Settings, Sharing, TimeSlice
 from gpuplane.model.health import Ruling
 from gpuplane.model.value import Value
 
@@ -23,9 +41,9 @@ from gpuplane.model.value import Value
 class Resolved(Value):
     """Settings, and where each was said.
 
-    `sources`: a field of Settings, with the entry's number where it is a list ("gpus.0", of sharing "sharing.0") or its
-    name ("faults.xid-94") → where it was said ("config.yaml:3", "--mig-strategy", "MIG_STRATEGY"). What was left at its
-    default is not in it.
+    `sources`: a field of Settings, with the entry's number where it is a list ("gpus.0", of sharing "sharing.0" and
+    "memory.0") or its name ("faults.xid-94") → where it was said ("config.yaml:3", "--mig-strategy", "MIG_STRATEGY").
+    What was left at its default is not in it.
     `idle`: where something was said that has no effect here → why it has none.
     """
 
@@ -102,6 +120,7 @@ def _settings(content: File, chosen: Mapping[str, Any]) -> Settings:
     return settings.but(
         driver_root=driver_root,
         dev_root=settings.dev_root or driver_root,
+        mps_root=settings.mps_root or Settings().mps_root,
         gpus=_namings(resources.gpus),
         mig=_namings(resources.mig),
         sharing=_sharing(content),
@@ -115,23 +134,56 @@ def _namings(patterns: Iterable[Pattern] | None) -> tuple[Naming, ...]:
 
 
 def _sharing(content: File) -> Sharing:
-    slicing = content.sharing.time_slicing if content.sharing else None
-    if slicing is None:
-        return Sharing()
-    rename = bool(slicing.rename_by_default)
-    return Sharing(
-        resources=tuple(_replication(entry, rename) for entry in slicing.resources or ()),
-        fail_requests_greater_than_one=bool(slicing.fail_requests_greater_than_one),
+    said = content.sharing or Strategies()
+    memory = said.memory or Memory()
+    unit = memory.unit or "GiB"
+    entries = ((entry, entry.grain or memory.grain or 1) for entry in memory.resources or ())
+    return _replicated(said).but(
+        memory=tuple(_memory(entry, grain * MIB[unit]) for entry, grain in entries),
+        memory_unit=unit,
+        memory_by_mps=bool(memory.mps),
+        mps=_mps(said.mps or Mps()),
     )
 
 
-def _replication(entry: Shares, rename: bool) -> Replication:
+def _replicated(said: Strategies) -> Sharing:
+    if said.mps is not None:
+        entries = (_replication(entry, said.mps, None) for entry in said.mps.resources or ())
+        one = said.mps.fail_requests_greater_than_one is not False
+        return Sharing(resources=tuple(entries), fail_requests_greater_than_one=one, strategy="mps")
+    slicing = said.time_slicing or TimeSlicing()
+    slices = (_replication(entry, slicing, entry.time_slice or slicing.time_slice) for entry in slicing.resources or ())
+    return Sharing(resources=tuple(slices), fail_requests_greater_than_one=bool(slicing.fail_requests_greater_than_one))
+
+
+def _replication(entry: Shares, section: TimeSlicing | Mps, time_slice: TimeSlice | None) -> Replication:
     name = qualified(entry.name)
     return Replication(
         name=name,
         replicas=entry.replicas,
-        rename=qualified(entry.rename) if entry.rename else f"{name}.shared" if rename else "",
+        rename=qualified(entry.rename) if entry.rename else f"{name}{SHARED}" if section.rename_by_default else "",
         devices=_devices(entry.devices),
+        model=entry.model or "",
+        distinct=bool(entry.distinct),
+        time_slice=time_slice,
+    )
+
+
+def _memory(entry: MemoryEntry, grain_mib: int) -> MemoryShares:
+    return MemoryShares(
+        name=qualified(entry.name),
+        rename=qualified(entry.rename or f"{entry.name}{MEMORY}"),
+        grain_mib=grain_mib,
+        devices=_devices(entry.devices),
+        model=entry.model or "",
+    )
+
+
+def _mps(said: Mps) -> config.Mps:
+    return config.Mps(
+        compute_mode=said.compute_mode or "exclusive",
+        multi_user=bool(said.multi_user),
+        active_thread_percentage=said.active_thread_percentage,
     )
 
 
@@ -169,14 +221,18 @@ def _unheard(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[s
 
 def _rules(content: File) -> Iterator[tuple[str, Path]]:
     """What the file alone can say, by its names among the sources, and where it stands."""
-    resources, slicing = content.resources or Resources(), content.sharing and content.sharing.time_slicing
+    resources, sharing = content.resources or Resources(), content.sharing or Strategies()
     lists: list[tuple[str, Path, Any]] = [
         ("gpus", ("resources", "gpus"), resources.gpus),
         ("mig", ("resources", "mig"), resources.mig),
-        ("sharing", ("sharing", "timeSlicing", "resources"), slicing and slicing.resources),
+        ("sharing", ("sharing", "timeSlicing", "resources"), sharing.time_slicing and sharing.time_slicing.resources),
+        ("sharing", ("sharing", "mps", "resources"), sharing.mps and sharing.mps.resources),
+        ("memory", ("sharing", "memory", "resources"), sharing.memory and sharing.memory.resources),
     ]
     for rule, path, entries in lists:
         yield from ((f"{rule}.{i}", (*path, i)) for i in range(len(entries or ())))
+    if sharing.memory:
+        yield "memory", ("sharing", "memory")
     health = content.health or Health()
     if health.probe_period is not None:
         yield "probe_period", ("health", "probePeriod")

@@ -1,7 +1,8 @@
-"""NVIDIA's v1 configuration file, key for key (k8s-device-plugin 0.20, api/config/v1/*.go), and a section of ours.
+"""NVIDIA's v1 configuration file, key for key (k8s-device-plugin 0.20, api/config/v1/*.go), and keys of ours.
 
-Every key of theirs is known here, those of GPU Feature Discovery too, because one file serves both; `health` is ours,
-and they pass over it. A section or key that is empty counts as left out.
+Every key of theirs is known here, those of GPU Feature Discovery too, because one file serves both. Ours, which they
+pass over: `health`, `sharing.memory`, `flags.wholeMigGpus`; of sharing entries `model`, `distinct` and `timeSlice`; and
+how MPS daemons are set up. A section or key that is empty counts as left out.
 """
 
 from collections.abc import Mapping
@@ -10,12 +11,16 @@ from typing import Any
 import msgspec
 
 from gpuplane.core.config.durations import Duration
-from gpuplane.model.config import AllocationPolicy, IdStrategy, MigStrategy
+from gpuplane.model.config import AllocationPolicy, ComputeMode, IdStrategy, MemoryUnit, MigStrategy, TimeSlice
 from gpuplane.model.health import End, Scope, Severity
 from gpuplane.model.value import Value
 
 Devices = str | int | tuple[int | str, ...] | None
 """all, a count, or a list of indices and UUIDs"""
+
+
+SHARED, MEMORY = ".shared", ".mem"
+"""What the names of shares without a `rename` end with: where renameByDefault says so, and those of memory always."""
 
 
 class PluginFlags(Value, rename="camel"):
@@ -45,6 +50,7 @@ class Flags(Value, rename="camel"):
 
     mig_strategy: MigStrategy | None = None
     fail_on_init_error: bool | None = None
+    whole_mig_gpus: bool | None = None
     mps_root: str | None = None
     nvidia_driver_root: str | None = None
     nvidia_dev_root: str | None = None
@@ -72,27 +78,67 @@ class Resources(Value):
 
 
 class Shares(Value):
-    """One entry of sharing.*.resources"""
+    """One entry of sharing.mps.resources"""
 
     name: str
     replicas: int
     rename: str | None = None
     devices: Devices = None
+    model: str | None = None
+    distinct: bool | None = None
 
 
-class Strategy(Value, rename="camel"):
-    """sharing.timeSlicing or sharing.mps. Without a word failRequestsGreaterThanOne is false there, true here."""
+class Slices(Shares, rename="camel"):
+    """One entry of sharing.timeSlicing.resources"""
+
+    time_slice: TimeSlice | None = None
+
+
+class TimeSlicing(Value, rename="camel"):
+    """sharing.timeSlicing"""
 
     rename_by_default: bool | None = None
     fail_requests_greater_than_one: bool | None = None
+    time_slice: TimeSlice | None = None  # of the entries that say nothing of it
+    resources: tuple[Slices, ...] | None = None
+
+
+class Mps(Value, rename="camel"):
+    """sharing.mps. Without a word failRequestsGreaterThanOne is true here, and false for time slices."""
+
+    rename_by_default: bool | None = None
+    fail_requests_greater_than_one: bool | None = None
+    compute_mode: ComputeMode | None = None
+    multi_user: bool | None = None
+    active_thread_percentage: int | None = None
     resources: tuple[Shares, ...] | None = None
+
+
+class MemoryEntry(Value):
+    """One entry of sharing.memory.resources"""
+
+    name: str
+    rename: str | None = None
+    grain: int | None = None
+    devices: Devices = None
+    model: str | None = None
+
+
+class Memory(Value):
+    """sharing.memory"""
+
+    unit: MemoryUnit | None = None
+    grain: int | None = None  # in units; of the entries that say nothing of it
+    mps: bool | None = None
+    resources: tuple[MemoryEntry, ...] | None = None
 
 
 class Strategies(Value, rename="camel"):
     """sharing"""
 
-    time_slicing: Strategy | None = None
-    mps: Strategy | None = None
+    time_slicing: TimeSlicing | None = None
+    mps: Mps | None = None
+    memory: Memory | None = None
 
 
 class Imex(Value):

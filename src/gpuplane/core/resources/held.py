@@ -7,6 +7,11 @@ a held one that is no longer offered is withheld, and the pod is the reason.
 A GPU overlaps with each of its MIG devices, these not with each other. A MIG device that a container holds although it
 is gone overlaps with everything on its GPU, for the container still has that GPU's node. Nothing tells afterwards which
 GPU that was, so the ledger remembers it from when it could be seen: `homes`.
+
+The same id of the same name may come to mean something else: a gibibyte where it was two, a part of an MPS server's
+memory where it was a time slice. Then it is as good as another id. The id does not tell what it meant when a container
+got it, so the ledger remembers that too: `cuts`. How many time slices there are is not remembered, for a slice is no
+part of anything: whoever raises their number wants more containers on a GPU, beside those that are there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,40 +28,50 @@ Key = tuple[str, str]
 
 
 def withheld(
-    resources: tuple[Resource, ...], allocations: Iterable[Allocation], gone: Mapping[str, str] = {}
+    resources: tuple[Resource, ...],
+    allocations: Iterable[Allocation],
+    gone: Mapping[str, str] = {},
+    homes: Mapping[str, str] = {},
+    cuts: Mapping[str, str] = {},
 ) -> Mapping[Key, str]:
     """Why it must wait, for each offered id that overlaps what a container holds otherwise.
 
-    `gone`: MIG devices that are no longer there, and on which GPU they were.
+    `homes`: on which GPU the held MIG devices are, or were; `gone`: those of them that are no longer there. `cuts`: how
+    units were cut of which containers hold shares.
     """
     index = _index(resources)
-    holders: dict[str, Allocation] = {}
+    holders: dict[str, str] = {}
     for allocation in allocations:
         for held in allocation.devices:
-            if (allocation.resource, held) not in index.keys:  # else kubelet knows that this id is in use
-                holders.setdefault(base(held), allocation)
+            unit, offered = base(held), (allocation.resource, held) in index.keys
+            cut = index.cuts.get((allocation.resource, unit), "")
+            if not offered or cuts.get(unit, cut) != cut:  # else kubelet knows that this id is in use
+                holders.setdefault(unit, _reason(allocation, " in other shares" if offered else ""))
     reasons: dict[Key, str] = {}
-    for unit, holder in holders.items():
-        reason = _reason(holder)
-        for key in index.overlapping(unit, gone):
+    for unit, reason in holders.items():
+        for key in index.overlapping(unit, gone, homes):
             reasons.setdefault(key, reason)
     return reasons
 
 
-def _reason(allocation: Allocation) -> str:
+def _reason(allocation: Allocation, how: str) -> str:
     who = f"pod {allocation.pod} ({allocation.container})" if allocation.pod else "a pod that is being admitted"
-    return f"held by {who} as {allocation.resource} until that ends"
+    return f"held by {who} as {allocation.resource}{how} until that ends"
 
 
 class _Index(Value):
     keys: frozenset[Key]
     by_unit: Mapping[str, Sequence[Key]]
     by_gpu: Mapping[str, Sequence[Key]]
+    cuts: Mapping[Key, str]  # resource and unit → how it is cut, where it is
 
-    def overlapping(self, unit: str, gone: Mapping[str, str]) -> Iterator[Key]:
-        """The offered ids that are this unit, lie in it, or have taken its place."""
+    def overlapping(self, unit: str, gone: Mapping[str, str], homes: Mapping[str, str]) -> Iterator[Key]:
+        """The offered ids that are this unit, lie in it, have it in them, or have taken its place."""
         yield from self.by_unit.get(unit, ())
-        yield from self.by_gpu.get(gone.get(unit, unit), ())
+        if unit in gone or unit not in homes:
+            yield from self.by_gpu.get(gone.get(unit, unit), ())
+        else:  # a MIG device that is there, and its GPU perhaps offered as a whole one
+            yield from self.by_unit.get(homes[unit], ())
 
 
 @view
@@ -68,7 +83,29 @@ def _index(resources: tuple[Resource, ...]) -> _Index:
             key = resource.name, device.id
             by_unit.setdefault(device.unit.id, []).append(key)
             by_gpu.setdefault(device.unit.gpu, []).append(key)
-    return _Index(keys=frozenset(key for keys in by_unit.values() for key in keys), by_unit=by_unit, by_gpu=by_gpu)
+    keys = frozenset(key for keys in by_unit.values() for key in keys)
+    return _Index(keys=keys, by_unit=by_unit, by_gpu=by_gpu, cuts=dict(_cut(resources)))
+
+
+def _cut(resources: Iterable[Resource]) -> Iterator[tuple[Key, str]]:
+    for resource in resources:
+        shares: dict[str, int] = {}
+        for device in resource.devices:
+            if device.id != device.unit.id:
+                shares[device.unit.id] = shares.get(device.unit.id, 0) + 1
+        for unit, count in shares.items():
+            cut = f"{resource.grain_mib} MiB" if resource.grain_mib else f"{count}" if resource.mps else "time slices"
+            yield (resource.name, unit), f"{cut} by MPS" if resource.mps else cut
+
+
+def cuts(
+    resources: tuple[Resource, ...], allocations: Iterable[Allocation], known: Mapping[str, str]
+) -> Mapping[str, str]:
+    """How each unit is cut of which a container holds shares: as it was known, or else as it is now."""
+    there = _index(resources).cuts
+    held = {(allocation.resource, base(id)) for allocation in allocations for id in allocation.devices if "::" in id}
+    found = ((unit, known.get(unit) or there.get((resource, unit), "")) for resource, unit in sorted(held))
+    return {unit: cut for unit, cut in found if cut}
 
 
 def gone(machine: Machine, homes: Mapping[str, str] | None) -> Mapping[str, str]:

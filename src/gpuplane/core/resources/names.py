@@ -1,7 +1,9 @@
 """From a machine and settings to resources: every unit is offered once, by one name, or left with a reason."""
 
+from collections.abc import Sequence
+
 from gpuplane.core.resources.naming import Decision, name_units
-from gpuplane.core.resources.sharing import share, share_ids
+from gpuplane.core.resources.sharing import ids, share
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.views import Left, Offered, Resource
@@ -14,25 +16,29 @@ def decide(machine: Machine, settings: Settings) -> list[Decision]:
 
 def named(machine: Machine, settings: Settings) -> tuple[tuple[Resource, ...], tuple[Left, ...]]:
     """The resources of a machine, all devices without trouble, and the units that no name takes."""
-    devices: dict[str, list[Offered]] = {}
-    shared: set[str] = set()
+    named: dict[str, list[Decision]] = {}
     left: list[Left] = []
     for decision in decide(machine, settings):
-        unit = decision.unit
         if decision.reason:
             left.append(Left(unit=label(decision), reason=decision.reason))
-            continue
-        ids = share_ids(unit.id, decision.replicas)
-        devices.setdefault(decision.name, []).extend(Offered(id=id, unit=unit) for id in ids)
-        if len(ids) > 1:
-            shared.add(decision.name)
+        else:
+            named.setdefault(decision.name, []).append(decision)
     one_share_only = settings.sharing.fail_requests_greater_than_one
-    return tuple(
-        Resource(
-            name=name, devices=tuple(each), shared=name in shared, one_share_only=name in shared and one_share_only
-        )
-        for name, each in devices.items()
-    ), tuple(left)
+    return tuple(_resource(name, each, one_share_only) for name, each in named.items()), tuple(left)
+
+
+def _resource(name: str, decisions: Sequence[Decision], one_share_only: bool) -> Resource:
+    """What goes by one name. Shares of memory have it for themselves, and for more than one of them it is asked."""
+    shared, grain = any(each.shared for each in decisions), decisions[0].grain_mib
+    return Resource(
+        name=name,
+        devices=tuple(Offered(id=id, unit=each.unit) for each in decisions for id in ids(each)),
+        shared=shared,
+        one_share_only=shared and one_share_only and not grain,
+        distinct=any(each.distinct for each in decisions),
+        grain_mib=grain,
+        mps=any(each.mps for each in decisions),
+    )
 
 
 def label(decision: Decision) -> str:

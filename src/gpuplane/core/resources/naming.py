@@ -7,7 +7,8 @@ NVIDIA's plugin gives up the node because one GPU is odd, the odd one is left an
 - Whole GPUs are nvidia.com/gpu. A GPU in MIG mode is no whole GPU.
 - `mixed` names a MIG device by its profile. A compute instance that is a part of its GPU instance ("1c.3g.20gb") has no
   name there; only a pattern can give it one.
-- `single` promises that nvidia.com/gpu is one kind of thing. The kind that is on most GPUs is taken, others are left.
+- `single` promises that nvidia.com/gpu is one kind of thing. Where there are MIG devices it is they, for who asks for
+  `single` wants those: of several profiles the one on most GPUs. Others are left, and so are whole GPUs then.
 """
 
 import re
@@ -38,7 +39,15 @@ class Decision(Value):
     reason: str = ""
     by: str = ""  # a field of Settings, with the entry's number where it is a list: "mig_strategy", "gpus.0"
     replicas: int = 1
-    shared_by: str = ""  # likewise, "sharing.0"
+    shared_by: str = ""  # likewise, "sharing.0" or "memory.0"
+    grain_mib: int = 0  # memory that each share stands for; 0: shares are not of memory
+    distinct: bool = False
+    mps: bool = False
+
+    @property
+    def shared(self) -> bool:
+        """Whether its ids are shares of it. A GPU's memory may make no more than one."""
+        return self.replicas > 1 or self.grain_mib > 0
 
 
 def qualified(name: str) -> str:
@@ -127,7 +136,8 @@ def _by_profile(profile: str) -> tuple[str, str]:
 
 
 def _prevailing(found: Iterable[Unit]) -> str:
-    """The profile that is on most GPUs, "" for whole GPUs. Between equals: the one of more devices, then by name."""
-    devices = Counter(unit.profile for unit in found)
-    gpus = Counter(profile for profile, _ in {(unit.profile, unit.gpu) for unit in found})
+    """The profile that is on most GPUs, "" for none. Between equals: the one of more devices, then by name."""
+    parts = [unit for unit in found if unit.profile]
+    devices = Counter(unit.profile for unit in parts)
+    gpus = Counter(profile for profile, _ in {(unit.profile, unit.gpu) for unit in parts})
     return min(devices, key=lambda profile: (-gpus[profile], -devices[profile], profile), default="")

@@ -10,7 +10,7 @@ withholds nothing, the offer after it is the very same object, and nobody who fo
 from collections.abc import Iterator, Mapping
 
 from gpuplane.core.health import diagnose
-from gpuplane.core.resources.held import gone, withheld
+from gpuplane.core.resources import held
 from gpuplane.core.resources.names import named
 from gpuplane.core.view import view
 from gpuplane.model.machine import Machine
@@ -24,18 +24,26 @@ def offer(snapshot: Snapshot) -> Offer:
     if waiting := _waiting(snapshot):
         return Offer(waiting=waiting)
     fit = _fit(_apart(snapshot))
-    if held := holds(snapshot):
-        return fit.but(resources=tuple(_withhold(resource, held) for resource in fit.resources))
+    if reasons := holds(snapshot):
+        return fit.but(resources=tuple(_withhold(resource, reasons) for resource in fit.resources))
     return fit
 
 
 @view
 def holds(snapshot: Snapshot) -> Mapping[tuple[str, str], str]:
     """(resource, id) → who holds it under another name, for each id that is withheld for that."""
-    if _waiting(snapshot) or snapshot.machine is None:
+    machine, settings, ledger = snapshot.machine, snapshot.config.settings, snapshot.ledger
+    if _waiting(snapshot) or machine is None or settings is None:
         return {}
-    resources, lost = _fit(_apart(snapshot)).resources, gone(snapshot.machine, snapshot.ledger.homes)
-    return withheld(resources, snapshot.allocations or (), lost)
+    resources, lost = _named(machine, settings)[0], held.gone(machine, ledger.homes)
+    return held.withheld(resources, snapshot.allocations or (), lost, ledger.homes or {}, ledger.cuts or {})
+
+
+def cuts(snapshot: Snapshot) -> Mapping[str, str]:
+    """What the ledger has to remember of how units are cut: see `held`."""
+    machine, settings = snapshot.machine, snapshot.config.settings
+    resources = _named(machine, settings)[0] if machine is not None and settings is not None else ()
+    return held.cuts(resources, snapshot.allocations or (), snapshot.ledger.cuts or {})
 
 
 @view
@@ -80,8 +88,8 @@ def _spoil(resource: Resource, troubles: Mapping[str, str]) -> Resource:
     return resource.but(devices=tuple(devices))
 
 
-def _withhold(resource: Resource, held: Mapping[tuple[str, str], str]) -> Resource:
-    reasons = {id: why for (name, id), why in held.items() if name == resource.name}
+def _withhold(resource: Resource, found: Mapping[tuple[str, str], str]) -> Resource:
+    reasons = {id: why for (name, id), why in found.items() if name == resource.name}
     devices = (d.but(trouble=d.trouble or reasons[d.id]) if d.id in reasons else d for d in resource.devices)
     return resource.but(devices=tuple(devices)) if reasons else resource
 

@@ -1,14 +1,29 @@
-"""Time-slicing: a device becomes several ids of one resource (k8s-device-plugin 0.20, internal/rm/device_map.go).
+"""Sharing: a device becomes several ids of one resource (k8s-device-plugin 0.20, internal/rm/device_map.go).
 
-Entries are taken in the order of the file, and a device goes to the first that selects it. What no entry selects stays
-as it was, under its own name. An entry takes what it finds: a device that is not there today, or a count beyond those
-that are, costs the others nothing.
+By time slices or MPS into as many ids as are configured; by memory into one id for each grain of it. Entries are taken
+in the order of the file, those of memory last, and a device goes to the first that selects it. What no entry selects
+stays as it was, under its own name. An entry takes what it finds: a device that is not there today, or a count beyond
+those that are, costs the others nothing.
+
+A device that cannot be shared as its entry wants is left, with the reason, and the others are shared. Only too many
+shares of memory concern them all: which of them to leave nobody has said, so all are.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
-from gpuplane.core.resources.naming import Decision
-from gpuplane.model.config import Replication, Sharing
+from gpuplane.core.resources.naming import Decision, matches
+from gpuplane.core.text import amount
+from gpuplane.model.config import MemoryShares, MemoryUnit, Replication, Sharing
+from gpuplane.model.views import Unit
+
+MOST_MEMORY_IDS = 4096
+"""Shares of memory on a node. Kubelet keeps each id in several maps and sends them all for each container."""
+
+MPS_CLIENTS, MPS_CLIENTS_BEFORE_VOLTA, VOLTA = 48, 16, 7
+"""Clients of an MPS server, and the compute capability from which on there may be more (NVIDIA's MPS documentation)."""
+
+MIB = {"MiB": 1, "GiB": 1024}
+"""MiB in each unit of memory."""
 
 
 def share(decisions: Iterable[Decision], sharing: Sharing) -> list[Decision]:
@@ -17,29 +32,100 @@ def share(decisions: Iterable[Decision], sharing: Sharing) -> list[Decision]:
     free: dict[str, list[int]] = {}
     for n, decision in enumerate(shared):
         free.setdefault(decision.name, []).append(n)
-    for i, entry in enumerate(sharing.resources):
+    for by, entry in entries(sharing).items():
         for n in _selected(entry, free.get(entry.name, []), shared):
             free[entry.name].remove(n)
-            shared[n] = shared[n].but(
-                name=entry.rename or entry.name, replicas=entry.replicas, shared_by=f"sharing.{i}"
-            )
-    return shared
+            decision = shared[n].but(name=entry.rename or entry.name, shared_by=by)
+            shared[n] = _cut(decision, entry, sharing) if isinstance(entry, MemoryShares) else _split(decision, entry)
+    if sharing.strategy == "mps":
+        shared = [_by_mps(decision) for decision in shared]
+    return _within_bounds(shared, sharing.memory_unit)
 
 
-def _selected(entry: Replication, free: list[int], decisions: list[Decision]) -> list[int]:
+def entries(sharing: Sharing) -> Mapping[str, Replication | MemoryShares]:
+    """What an entry is called → the entry, in the order in which they take devices."""
+    return {
+        **{f"sharing.{i}": each for i, each in enumerate(sharing.resources)},
+        **{f"memory.{i}": each for i, each in enumerate(sharing.memory)},
+    }
+
+
+def _selected(entry: Replication | MemoryShares, free: Sequence[int], decisions: Sequence[Decision]) -> list[int]:
+    fitting = [n for n in free if not entry.model or matches(entry.model, decisions[n].unit.model)]
     match entry.devices:
         case None:
-            return list(free)
+            return fitting
         case int(count):
-            return free[:count]
+            return fitting[:count]
         case references:
             wanted = set(references)
-            return [n for n in free if not wanted.isdisjoint((decisions[n].unit.id, decisions[n].unit.index))]
+            return [n for n in fitting if not wanted.isdisjoint((decisions[n].unit.id, decisions[n].unit.index))]
 
 
-def share_ids(id: str, replicas: int) -> list[str]:
+def _split(decision: Decision, entry: Replication) -> Decision:
+    return decision.but(replicas=entry.replicas, distinct=entry.distinct)
+
+
+def _by_mps(decision: Decision) -> Decision:
+    if decision.replicas < 2 or decision.grain_mib:
+        return decision
+    if decision.replicas > MPS_CLIENTS_BEFORE_VOLTA and _before_volta(decision.unit):
+        return left(
+            decision,
+            f"MPS has {MPS_CLIENTS_BEFORE_VOLTA} clients at most on a GPU of compute capability "
+            f"{decision.unit.compute_capability}, and {decision.replicas} replicas are configured",
+        )
+    return decision.but(mps=True)
+
+
+def _before_volta(unit: Unit) -> bool:
+    major = unit.compute_capability.partition(".")[0]
+    return major.isdecimal() and int(major) < VOLTA
+
+
+def _cut(decision: Decision, entry: MemoryShares, sharing: Sharing) -> Decision:
+    has, unit = decision.unit.memory_mib, sharing.memory_unit
+    if not has:
+        return left(decision, "the driver does not tell its memory, which is to be shared out")
+    if has < entry.grain_mib:
+        grain = amount(entry.grain_mib, unit)
+        return left(decision, f"it has {amount(has, unit)} of memory, and one share is {grain}; make the grain smaller")
+    count = has // entry.grain_mib
+    return decision.but(replicas=count, grain_mib=entry.grain_mib, mps=sharing.memory_by_mps)
+
+
+def left(decision: Decision, reason: str) -> Decision:
+    """The decision not to offer a unit, for this reason."""
+    return decision.but(name="", replicas=1, reason=reason)
+
+
+def _within_bounds(decisions: list[Decision], unit: MemoryUnit) -> list[Decision]:
+    """The decisions, without any share of memory where there would be too many of them for kubelet."""
+    memory = [decision for decision in decisions if decision.grain_mib]
+    count = sum(decision.replicas for decision in memory)
+    if count <= MOST_MEMORY_IDS:
+        return decisions
+    fits = _grain([decision.unit.memory_mib for decision in memory], MIB[unit])
+    reason = (
+        f"memory in shares of {' and '.join(sorted({amount(each.grain_mib, unit) for each in memory}))} would be "
+        f"{count} devices on this node, and {MOST_MEMORY_IDS} are the most that kubelet copes with: "
+        f"no memory is shared here until the grain is {amount(fits, unit)} or more"
+    )
+    return [left(decision, reason).but(grain_mib=0) if decision.grain_mib else decision for decision in decisions]
+
+
+def _grain(memories: Sequence[int], step: int) -> int:
+    """The smallest grain, in whole steps of MiB, that cuts all these into few enough shares."""
+    grain = step
+    while sum(memory // grain for memory in memories) > MOST_MEMORY_IDS:
+        grain += step
+    return grain
+
+
+def ids(decision: Decision) -> list[str]:
     """The ids under which kubelet sees a unit: its own, or one for each share."""
-    return [id] if replicas < 2 else [f"{id}::{n}" for n in range(replicas)]
+    unit = decision.unit.id
+    return [f"{unit}::{n}" for n in range(decision.replicas)] if decision.shared else [unit]
 
 
 def base(id: str) -> str:

@@ -1,4 +1,4 @@
-"""Which free devices are advised: the simple choice, and what holds for every question."""
+"""Which free devices are advised, and what holds for every question."""
 
 from collections.abc import Iterable
 
@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.choice.prefer import prefer
+from gpuplane.core.choice.prefer import pairs_of, prefer
+from gpuplane.core.choice.tables import prepare
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
-from gpuplane.model.config import AllocationPolicy, Config, Replication, Settings, Sharing
+from gpuplane.model.config import Config, Settings
 from gpuplane.model.facts import Looked
-from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
 
 GPU = "nvidia.com/gpu"
@@ -29,6 +30,7 @@ def node(numa: Iterable[int | None], lost: Iterable[int] = ()) -> Snapshot:
 
 
 def advice(snapshot: Snapshot, free: Iterable[int], size: int, required: Iterable[int] = ()) -> list[int]:
+    prepare(pairs_of(snapshot))
     ids = prefer(snapshot, GPU, [f"GPU-{i}" for i in free], [f"GPU-{i}" for i in required], size)
     return [int(id.removeprefix("GPU-")) for id in ids]
 
@@ -41,7 +43,9 @@ EIGHT = (0, 0, 0, 0, 1, 1, 1, 1)
     [
         (EIGHT, range(8), 2, (), [0, 1]),  # lowest index
         (EIGHT, reversed(range(8)), 4, (), [0, 1, 2, 3]),  # whatever the order of the question
-        (EIGHT, (1, 2, 3, 6, 7), 2, (), [6, 7]),  # the node that it fits with nothing left over
+        (EIGHT, (1, 2, 3, 6, 7), 2, (), [1, 2]),  # either leaves a pair on one node
+        (EIGHT, (0, 1, 2, 3, 6, 7), 2, (), [6, 7]),  # the only one that leaves four on one node
+        (EIGHT, range(1, 8), 1, (), [1]),  # a single one breaks up no node that is whole
         (EIGHT, (0, 4, 5, 6), 3, (), [4, 5, 6]),  # one node that fits
         (EIGHT, (0, 1, 4, 5, 6), 4, (), [0, 4, 5, 6]),  # none fits: as few nodes as possible, the fullest first
         (EIGHT, range(8), 2, (5,), [5, 4]),  # near what the request has already
@@ -63,6 +67,19 @@ def test_whole_gpus(
 
 def test_a_device_that_has_just_come_into_trouble_is_not_advised() -> None:
     assert advice(node(EIGHT, lost=(0, 1)), range(8), 2) == [2, 3]
+
+
+def test_a_degraded_device_comes_last_of_those_that_are_as_good() -> None:
+    """It is served; but not for its position."""
+    snapshot = node(EIGHT)
+    worn = Fault(code="remap-pending", message="a row waits")
+    assert snapshot.machine is not None
+    first, *others = snapshot.machine.gpus or ()
+    snapshot = step(snapshot, Looked(Machine(gpus=(first.but(faults=(worn,)), *others))), 1.0)
+    assert offer(snapshot).resources[0].devices[0].trouble == ""
+    assert advice(snapshot, range(8), 1) == [1]
+    assert advice(snapshot, range(8), 4) == [4, 5, 6, 7]
+    assert advice(snapshot, range(5), 4) == [0, 1, 2, 3]  # that they lie well comes first
 
 
 def test_a_resource_that_is_not_offered_gets_no_advice() -> None:
@@ -90,63 +107,3 @@ def test_for_every_question(
     assert set(got) <= free | required
     assert set(got) >= required & there or set(got) <= required
     assert advice(snapshot, sorted(free | required, reverse=True), size, required) == got
-
-
-def shared(gpus: int, replicas: int, policy: AllocationPolicy = "distributed") -> Snapshot:
-    """GPUs that are offered in shares."""
-    sharing = Sharing(resources=(Replication(name=GPU, replicas=replicas),))
-    snapshot = node((0,) * gpus)
-    return snapshot.but(config=Config(settings=Settings(sharing=sharing, sharing_policy=policy)))
-
-
-def share_advice(snapshot: Snapshot, taken: Iterable[str], size: int, required: Iterable[str] = ()) -> list[str]:
-    """Advice where all shares are free but those taken; "0::1" for the second of GPU-0."""
-    ids = [device.id for device in offer(snapshot).resources[0].devices]
-    free = [id for id in reversed(ids) if id.removeprefix("GPU-") not in set(taken)]
-    return [id.removeprefix("GPU-") for id in prefer(snapshot, GPU, free, [f"GPU-{each}" for each in required], size)]
-
-
-@pytest.mark.parametrize(
-    ("gpus", "replicas", "taken", "size", "required", "expected"),
-    [
-        (2, 4, (), 2, (), ["0::0", "1::0"]),  # distinct GPUs first
-        (3, 2, (), 3, (), ["0::0", "1::0", "2::0"]),
-        (2, 4, (), 4, (), ["0::0", "1::0", "0::1", "1::1"]),  # then in turns
-        (2, 4, ("0::0", "0::1", "1::0"), 1, (), ["1::1"]),  # the least used
-        (2, 4, ("0::0", "0::1", "1::0"), 2, (), ["1::1", "0::2"]),
-        (2, 2, ("0::0", "0::1"), 2, (), ["1::0", "1::1"]),  # what there is
-        (2, 4, (), 2, ("0::3",), ["0::3", "1::0"]),  # the required one counts as a GPU that the request has
-        (2, 2, (), 5, (), ["0::0", "1::0", "0::1", "1::1"]),
-    ],
-)
-def test_shares(
-    gpus: int, replicas: int, taken: Iterable[str], size: int, required: Iterable[str], expected: list[str]
-) -> None:
-    assert share_advice(shared(gpus, replicas), taken, size, required) == expected
-
-
-@pytest.mark.parametrize(
-    ("gpus", "replicas", "taken", "size", "expected"),
-    [
-        (2, 4, (), 2, ["0::0", "0::1"]),  # one GPU
-        (3, 2, (), 3, ["0::0", "0::1", "1::0"]),  # filled up, and one more
-        (2, 4, (), 5, ["0::0", "0::1", "0::2", "0::3", "1::0"]),
-        (2, 4, ("1::0",), 2, ["1::1", "1::2"]),  # the most used first
-        (2, 2, (), 5, ["0::0", "0::1", "1::0", "1::1"]),  # what there is
-    ],
-)
-def test_packed_shares(gpus: int, replicas: int, taken: Iterable[str], size: int, expected: list[str]) -> None:
-    """sharedDevicesAllocationPolicy: packed."""
-    assert share_advice(shared(gpus, replicas, "packed"), taken, size) == expected
-
-
-def test_mig_devices_are_spread_over_their_gpus() -> None:
-    def gpu(index: int) -> Gpu:
-        devices = tuple(MigDevice(uuid=f"MIG-{index}-{i}", profile="1g.5gb", gpu_instance=i, slot=i) for i in range(3))
-        return Gpu(index=index, uuid=f"GPU-{index}", model="A100", mig=Mig(enabled=True, devices=devices))
-
-    machine = Machine(gpus=(gpu(0), gpu(1)))
-    settings = Settings(mig_strategy="mixed")
-    snapshot = Snapshot(machine=machine, config=Config(settings=settings), allocations=())
-    ids = ["MIG-1-2", "MIG-0-1", "MIG-0-2", "MIG-1-1", "MIG-1-0"]
-    assert prefer(snapshot, "nvidia.com/mig-1g.5gb", ids, [], 3) == ("MIG-1-0", "MIG-0-1", "MIG-1-1")

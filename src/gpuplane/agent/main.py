@@ -15,6 +15,7 @@ from gpuplane.agent.configure import Source, configure
 from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep
+from gpuplane.agent.tables import keep_tables
 from gpuplane.apiserver.events import tell_events
 from gpuplane.apiserver.node import CONFIG, watch_node
 from gpuplane.apiserver.report import report_problems
@@ -100,6 +101,7 @@ def _parts(node: Node, options: Options, hardware: Hardware, remembers: bool) ->
         # reconcile
         "release": lambda: _let_go(node, hardware),
         "probes": lambda: _probe(node, hardware),
+        "choice": lambda: keep_tables(node),
     }
     if (kernel_log := options.kernel_log) is not None:
         parts["xids"] = lambda: watch_kernel_log(node, kernel_log)

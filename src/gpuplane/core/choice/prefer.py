@@ -1,99 +1,126 @@
-"""The answer to GetPreferredAllocation: advice, so that a pod's devices lie well.
+"""The answer to GetPreferredAllocation: advice, so that a pod's devices lie well and leave the rest well.
 
 Kubelet takes it as a wish: with fewer ids than asked, or none, it fills up by itself, while an error rejects the pod.
 So nothing here fails. An id that is unknown is passed over, and so is one that has just come into trouble; a request
 that cannot be met gets what there is.
 
-A simple choice, always the same for the same question:
-- whole GPUs: from the NUMA node that fits with the fewest left over; if none fits, from as few nodes as possible.
-- ids that share a GPU (time slices, MIG devices): from as many GPUs as possible, the least used first; or where
-  sharedDevicesAllocationPolicy is packed, from as few as possible, the most used first.
-Where that leaves a choice, the lowest index.
+- Whole GPUs: the set that is worth most (`topology`), of these the one that leaves most for whoever comes next, of
+  these the one with the fewest GPUs that are degraded or suspect, then the lowest positions (`sets`).
+- Ids that share a GPU (time slices, MIG devices): spread or packed, by the policy (`shares`).
+
+The answer is the same for the same question, whatever its order.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 
+from gpuplane.core.choice.question import Question
+from gpuplane.core.choice.shares import Stock, choose
+from gpuplane.core.choice.tables import best
+from gpuplane.core.choice.topology import Policy, Worths, worths
+from gpuplane.core.health.diagnose import diagnoses
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.view import view
+from gpuplane.model.health import Diagnosis
+from gpuplane.model.machine import Gpu
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import Offer, Offered
 
 
-class Gpu(Value):
+class Source(Value):
     """What one GPU contributes to a resource: all its ids, and those that may be given out. In order."""
 
-    numa: int | None
+    gpu: str
     ids: tuple[str, ...]
     fit: tuple[str, ...]
 
 
-class Stock(Value):
-    """What is there of one GPU for one request."""
-
-    numa: int | None
-    used: int  # ids that other containers hold
-    taken: int  # ids that the request has already
-    free: Sequence[str]
-
-
 def prefer(
-    snapshot: Snapshot, resource: str, available: Collection[str], required: Collection[str], size: int
+    snapshot: Snapshot,
+    resource: str,
+    available: Collection[str],
+    required: Collection[str],
+    size: int,
+    policy: Policy | None = None,
 ) -> tuple[str, ...]:
-    """At most `size` ids: the required ones that exist, then the best of the available. Never raises."""
-    gpus = _gpus(offer(snapshot)).get(resource, ())
-    free, must = frozenset(available), frozenset(required)
-    wanted = [id for gpu in gpus for id in gpu.ids if id in must] if must else []
+    """At most `size` ids: the required ones that exist, then the best of the available. Never raises.
+
+    `policy`: None for the one of the settings.
+    """
+    sources, must = _sources(offer(snapshot)).get(resource, ()), frozenset(required)
+    wanted = [id for source in sources for id in source.ids if id in must] if must else []
     missing = size - len(wanted)
-    if missing > 0:
-        shared = any(len(gpu.ids) > 1 for gpu in gpus)
-        choose = (_pack if _packs(snapshot) else _spread) if shared else _gather
-        wanted += choose([_stock(gpu, free, must) for gpu in gpus], missing)
+    if missing > 0 and sources:
+        policy = policy or policy_of(snapshot)
+        pairs, found = pairs_of(snapshot, policy), stocks(snapshot, resource, available, must)
+        if any(len(source.ids) > 1 for source in sources):
+            wanted += choose(found, missing, policy, lambda question: best(pairs, question))
+        else:
+            wanted += _gather(found, missing, pairs, weak(snapshot))
     return tuple(wanted[: max(size, 0)])
 
 
-def _packs(snapshot: Snapshot) -> bool:
-    return snapshot.config.settings is not None and snapshot.config.settings.sharing_policy == "packed"
+def stocks(snapshot: Snapshot, resource: str, available: Collection[str], required: Collection[str]) -> list[Stock]:
+    """What there is of each GPU that the resource has."""
+    free, must, places = frozenset(available), frozenset(required), _places(_gpus(snapshot))
+    sources = _sources(offer(snapshot)).get(resource, ())
+    return [_stock(source, places[source.gpu], free, must) for source in sources]
 
 
-def _stock(gpu: Gpu, free: frozenset[str], must: frozenset[str]) -> Stock:
-    available = [id for id in gpu.fit if id in free]
+def policy_of(snapshot: Snapshot) -> Policy:
+    """The policy that the settings name."""
+    settings = snapshot.config.settings
+    return settings.sharing_policy if settings is not None else "distributed"
+
+
+def pairs_of(snapshot: Snapshot, policy: Policy | None = None) -> Worths:
+    """What the machine's GPUs are worth to each other: what a table is made of. Empty before the first look."""
+    return worths(_gpus(snapshot), policy or policy_of(snapshot))
+
+
+def weak(snapshot: Snapshot) -> Mapping[int, int]:
+    """The costs of whole GPUs: 1 for each that is served though something is wrong with it."""
+    found = _weak(diagnoses(snapshot))
+    return {place: 1 for uuid, place in _places(_gpus(snapshot)).items() if uuid in found} if found else {}
+
+
+def _gather(found: Sequence[Stock], size: int, pairs: Worths, costs: Mapping[int, int]) -> list[str]:
+    """The best whole GPUs; all, where there are too few."""
+    free = {stock.gpu: stock.free[0] for stock in found if stock.free}
+    if len(free) <= size:
+        return list(free.values())
+    have = frozenset(stock.gpu for stock in found if stock.taken)
+    chosen = best(pairs, Question(frozenset(free), have, len(have) + size, costs))
+    return [free[gpu] for gpu in chosen if gpu not in have]
+
+
+def _stock(source: Source, gpu: int, free: frozenset[str], must: frozenset[str]) -> Stock:
+    available = [id for id in source.fit if id in free]
     left = [id for id in available if id not in must] if must else available
-    taken = sum(id in must for id in gpu.ids) if must else 0
-    return Stock(numa=gpu.numa, used=len(gpu.ids) - len(left) - taken, taken=taken, free=left)
+    taken = sum(id in must for id in source.ids) if must else 0
+    return Stock(gpu=gpu, used=len(source.ids) - len(left) - taken, taken=taken, free=left)
 
 
-def _spread(stocks: Sequence[Stock], size: int) -> list[str]:
-    """From as many GPUs as possible: a GPU's next id costs as much as the request has of it already."""
-    costs = [
-        (stock.taken + nth, stock.used, index, id)
-        for index, stock in enumerate(stocks)
-        for nth, id in enumerate(stock.free[:size])
-    ]
-    return [id for *_, id in sorted(costs)[:size]]
-
-
-def _pack(stocks: Sequence[Stock], size: int) -> list[str]:
-    """From as few GPUs as possible: the most used are filled up first."""
-    fullest = sorted(stocks, key=lambda stock: -(stock.used + stock.taken))
-    return [id for stock in fullest for id in stock.free][:size]
-
-
-def _gather(stocks: Sequence[Stock], size: int) -> list[str]:
-    """From one NUMA node, or as few as possible; one where the request has a GPU already comes first."""
-    nodes: dict[int | None, list[str]] = {}
-    for stock in stocks:
-        nodes.setdefault(stock.numa, []).extend(stock.free)
-    near = {stock.numa for stock in stocks if stock.taken}
-    ids = sorted(nodes, key=lambda numa: (numa not in near, len(nodes[numa]) < size, abs(len(nodes[numa]) - size)))
-    chosen = frozenset([id for numa in ids for id in nodes[numa]][:size])
-    return [id for stock in stocks for id in stock.free if id in chosen]
+def _gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
+    return (snapshot.machine.gpus if snapshot.machine else None) or ()
 
 
 @view
-def _gpus(offered: Offer) -> Mapping[str, tuple[Gpu, ...]]:
+def _places(gpus: tuple[Gpu, ...]) -> Mapping[str, int]:
+    """UUID → position in the machine's list."""
+    return {gpu.uuid: place for place, gpu in enumerate(gpus)}
+
+
+@view
+def _weak(found: tuple[Diagnosis, ...]) -> frozenset[str]:
+    """UUIDs of what is degraded or suspect."""
+    return frozenset(each.device for each in found if each.state in ("degraded", "suspect"))
+
+
+@view
+def _sources(offered: Offer) -> Mapping[str, tuple[Source, ...]]:
     """resource → its GPUs, in the order of its devices."""
-    return {resource.name: tuple(map(_gpu, _by_gpu(resource.devices))) for resource in offered.resources}
+    return {resource.name: tuple(map(_source, _by_gpu(resource.devices))) for resource in offered.resources}
 
 
 def _by_gpu(devices: Sequence[Offered]) -> Collection[Sequence[Offered]]:
@@ -103,9 +130,9 @@ def _by_gpu(devices: Sequence[Offered]) -> Collection[Sequence[Offered]]:
     return found.values()
 
 
-def _gpu(devices: Sequence[Offered]) -> Gpu:
-    return Gpu(
-        numa=devices[0].unit.numa,
+def _source(devices: Sequence[Offered]) -> Source:
+    return Source(
+        gpu=devices[0].unit.gpu,
         ids=tuple(device.id for device in devices),
         fit=tuple(device.id for device in devices if not device.trouble),
     )

@@ -115,26 +115,25 @@ class Place:
 
     def happen(self, whole: str, part: str) -> None:
         """Something ails a GPU or a MIG device of it, or ails it no more."""
-        truth, parts = self.truth, {part, whole}
+        truth = self.truth
+        running = {name for name in truth.running if name.partition(":")[0] == whole}
+        shown = next((name for name in (part, whole) if name in truth.shown), None)
         self.done.append(f"{part} changes")
-        if truth.running & {whole, "0:0", "0:1"} and (whole == "0" or truth.running & parts):
-            truth.running -= {whole, *(("0:0", "0:1") if whole == "0" else ())}
-        elif ill := [name for name in parts if name in truth.shown]:
-            if truth.shown.pop(ill[0]) in ("gpu-lost", "recovery-reset"):
+        if running:
+            truth.running -= running
+        elif shown is not None:
+            if truth.shown.pop(shown) in ("gpu-lost", "recovery-reset"):
                 truth.broken.discard(whole)  # it has been reset
         elif self.random.random() < 0.5:
             truth.shown[part] = "node-missing" if ":" in part else self.random.choice(SHOWN)
         elif self.random.random() < 0.6:
             truth.broken.add(whole)
-            self.incident(Incident(gpu=int(whole), code=self.random.choice(("xid-79", "xid-119", "xid-95"))))
+            self.incidents.append(Incident(gpu=int(whole), code=self.random.choice(("xid-79", "xid-119", "xid-95"))))
         else:
             truth.running.add(part)
             instance = int(part.partition(":")[2]) + 1 if ":" in part else None
-            self.incident(Incident(gpu=int(whole), code="xid-94", gpu_instance=instance, pids=(PID,)))
+            self.incidents.append(Incident(gpu=int(whole), code="xid-94", gpu_instance=instance, pids=(PID,)))
         self.write()
-
-    def incident(self, incident: Incident) -> None:
-        self.incidents.append(incident)
 
     async def speak(self) -> None:
         """A person drains a device, or restores it, and says so again to the next agent where none answered."""
@@ -176,23 +175,20 @@ class Place:
     async def round(self) -> None:
         """Some things happen, the agent is killed amid them once or twice, and all comes to be shown and remembered."""
         self.before = self.truth.copy()
-        edits = list(self.happens())
+        edits, speaking = list(self.happens()), None
         if self.random.random() < 0.3:
-            edits = []
-            speaking = asyncio.create_task(self.speak())
-        else:
-            speaking = None
-        late = edits.pop() if len(edits) > 1 and self.random.random() < 0.5 else None
-        for edit in edits:
+            edits, speaking = [], asyncio.create_task(self.speak())
+        late = edits[1:] if self.random.random() < 0.5 else []
+        for edit in edits[: len(edits) - len(late)]:
             edit()
         for moment in (0.8, 0.7)[: self.random.randint(1, 2)]:
             await asyncio.sleep(self.random.uniform(0.0, moment))
             await self.agent.kill()
             self.kills += 1
             self.done.append("SIGKILL")
-            if late is not None:
-                late()
-                late = None
+            for edit in late:
+                edit()
+            late = []
             await self.agent.start()
         if speaking is not None:
             await speaking

@@ -33,6 +33,8 @@ from tests.health.world import BOOT, SETTINGS, World, machine
 
 FOLDER = Path(__file__).parent / "testdata"
 EPOCH = 1_000_000.0  # seconds since 1970 when the test's clock began
+ABSENT = {"kubelet": "all healthy", "probe": "over", "node": "healthy"}
+"""What it means that nothing is said of something; of devices, that they are not there."""
 
 
 class Transcript:
@@ -67,6 +69,7 @@ class Transcript:
         while (at := due(world.snapshot)) is not None and at <= until:
             said, world.now = len(world.said), max(at, world.now)
             world.tell(Tick())
+            assert (again := due(world.snapshot)) is None or again > at, f"time stands still at {at}: {world.snapshot}"
             yield from self.followed(said)
         world.now = until
 
@@ -87,8 +90,7 @@ class Transcript:
         when = f"{self.world.now - 1000:g}s"
         for key in sorted(before.keys() | self.seen.keys()):
             if before.get(key) != self.seen.get(key):
-                gone = "all healthy" if key == "kubelet" else "no longer there" if key[0] != "p" else "over"
-                yield f"{when} {key}: {self.seen.get(key, gone)}"
+                yield f"{when} {key}: {self.seen.get(key) or ABSENT.get(key.partition(' ')[0], 'no longer there')}"
         for _, each in self.world.said[said:]:
             yield f"{when} says {each.level}: {each.about}: {each.text}"
 
@@ -104,7 +106,7 @@ class Transcript:
         """`machine 2 mig=0 lanes=4`: begin with another machine."""
         options = dict(each.split("=") for each in more)
         parts = [int(each) for each in options.get("mig", "").split(",") if each]
-        self.world = World(machine(int(gpus), parts, int(options.get("lanes", 0))))
+        self.world, self.settings = World(machine(int(gpus), parts, int(options.get("lanes", 0)))), SETTINGS
         self.seen = self.view()
 
     def show(self, device: str, *codes: str) -> None:

@@ -2,12 +2,16 @@
 
 import random
 
+import msgspec
 import pytest
 
 from gpuplane.core.health.diagnose import ENDS, diagnoses
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import due, step
-from gpuplane.model.facts import Drained, Happened, Listed, Tick
+from gpuplane.model.facts import Drained, Fact, Happened, Listed, Looked, Probed, Tick
+from gpuplane.model.health import Drain
+from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.model.snapshot import Snapshot
 from tests.health.histories import WHOLE, Maker, Moment
 from tests.health.lives import Life
 
@@ -116,3 +120,37 @@ def test_what_is_mended_comes_back(seed: int) -> None:
 
     assert life.verdicts() == {}
     assert life.ill() == set()
+
+
+def strange(chance: random.Random) -> Fact:
+    """A fact that nobody should tell."""
+    device = chance.choice(("", "GPU-0", "GPU-9", "MIG-0-0", "MIG-9", "0000:01:00.0", "0"))
+    at = chance.choice((-1.0, 0.0, 1000.0, 1e12))
+    fault = Fault(code=chance.choice(("", "xid-79", "gpu-lost", "no such fault")), message="")
+    gpu = Gpu(index=chance.choice((-1, 0, 7)), uuid=device, pci=chance.choice(("", "0000:01:00.0")), faults=(fault,))
+    return chance.choice(
+        (
+            Looked(Machine(gpus=(gpu, gpu.but(index=3, uuid="")))),
+            Looked(Machine(faults=(fault, fault))),
+            Happened(code=fault.code, gpu=device, message="", at=at, gpu_instance=99, pids=(0, -1), log=-5),
+            Happened(code=fault.code, gpu=device, message="", at=at, compute_instance=1),
+            Probed(asked=at, gpu=gpu, pids=(7,)),
+            Drained(device, Drain(why="", until=at)),
+            Drained(device, None),
+        )
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_fact_is_too_strange(seed: int) -> None:
+    """Whatever is told, and in whatever order, the next snapshot follows, and so do the views and the news of it."""
+    life, chance = Life(), random.Random(seed)
+    life.listens = True
+    for moment in history(seed):
+        life.wait(moment.after, answer=chance.random() < 0.5)
+        life.live(moment)
+        life.tell(strange(chance))
+        for each in diagnoses(life.snapshot):
+            assert (each.state == "healthy") == (not each.reason)
+        life.ill()
+    assert msgspec.json.decode(msgspec.json.encode(life.snapshot), type=Snapshot) == life.snapshot

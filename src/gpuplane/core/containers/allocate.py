@@ -18,6 +18,7 @@ Ids come from a request, so they are only ever looked up. What goes into a path 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 
+from gpuplane.core.containers import shares
 from gpuplane.core.resources.offer import known, offer
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
@@ -39,7 +40,12 @@ def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> Edits:
     assert machine is not None  # something is offered, so both are there
     assert settings is not None
     units = tuple({device.unit.id: device.unit for device in devices}.values())
-    return edits(units, machine, settings, resource)
+    got, kind = edits(units, machine, settings, resource), offer(snapshot).resource(resource)
+    assert kind is not None  # it has these devices
+    if kind.grain_mib:
+        told = shares.limits(units[0], kind.grain_mib * len(devices), settings.sharing.memory_unit)
+        got = got.but(env={**got.env, **told})
+    return got
 
 
 def chosen(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[Offered]:
@@ -51,12 +57,13 @@ def chosen(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[Offere
     if not ids:
         raise Refused(f"{resource}: the request names no device")
     wanted = [_one(resource, devices.get(id), id, len(devices)) for id in dict.fromkeys(ids)]
-    shares = sum(device.id != device.unit.id for device in wanted)
-    if shares and len(wanted) > 1 and _one_share_only(snapshot, resource):
+    shared = any(device.id != device.unit.id for device in wanted)
+    if shared and len(wanted) > 1 and _one_share_only(snapshot, resource):
         raise Refused(
             f"{resource}: {len(wanted)} shares requested, but failRequestsGreaterThanOne allows 1: "
             "more shares of a device give no more of it"
         )
+    shares.check(snapshot, resource, wanted)
     return wanted
 
 

@@ -1,0 +1,80 @@
+"""Which shares one container may hold together, and what it is told of a share of memory.
+
+Shares of memory are all of one GPU, or MIG device; distinct shares each of another GPU. Kubelet takes our preference
+for advice, and may pass over it, as where it aligns devices to NUMA nodes. So what it chose is judged here, once more.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from gpuplane.core.resources.offer import offer
+from gpuplane.core.resources.sharing import MIB
+from gpuplane.core.text import amount
+from gpuplane.model.config import MemoryUnit
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.views import Offered, Refused, Resource, Unit
+
+ANEW = "kubelet passed over the advice which to take; create the pod anew"
+
+
+def check(snapshot: Snapshot, name: str, wanted: Sequence[Offered]) -> None:
+    """Raises Refused where these devices of a resource cannot be one container's: who has how much free, what to do."""
+    resource = offer(snapshot).resource(name)
+    if resource is None or len(wanted) == 1:
+        return
+    if resource.grain_mib and len({device.unit.id for device in wanted}) > 1:
+        counted = snapshot.config.settings.sharing.memory_unit if snapshot.config.settings else "GiB"
+        raise Refused(_parted(resource, wanted, _free(snapshot, resource, wanted), counted))
+    if resource.distinct and len({device.unit.gpu for device in wanted}) < len(wanted):
+        raise Refused(_doubled(resource, wanted, _free(snapshot, resource, wanted)))
+
+
+def _free(snapshot: Snapshot, resource: Resource, wanted: Collection[Offered]) -> list[Offered]:
+    """The devices that this request could have: those without trouble that no other container holds."""
+    held = {id for each in snapshot.allocations or () if each.resource == resource.name for id in each.devices}
+    held -= {device.id for device in wanted}
+    return [device for device in resource.devices if not device.trouble and device.id not in held]
+
+
+def _parted(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offered], counted: MemoryUnit) -> str:
+    grain, size = resource.grain_mib, len(wanted)
+    units = {device.unit.id: device.unit for device in resource.devices}
+    counts = Counter(device.unit.id for device in free)
+    rooms = ", ".join(
+        f"{_place(unit)} ({id}) has {amount(counts[id] * grain, counted) if counts[id] else 'nothing'} free"
+        for id, unit in units.items()
+    )
+    most = max(counts.values(), default=0)
+    less = f"request {amount(most * grain, counted)} at most, or wait until other pods end"
+    return (
+        f"{resource.name}: {amount(size * grain, counted)} of memory have to come from one GPU, and the shares chosen "
+        f"are of {len({device.unit.id for device in wanted})}: {rooms}; {ANEW if most >= size else less}"
+    )
+
+
+def _doubled(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offered]) -> str:
+    gpu, twice = Counter(device.unit.gpu for device in wanted).most_common(1)[0]
+    most = len({device.unit.gpu for device in free})
+    less = f"request {most} at most, or wait until other pods end"
+    return (
+        f"{resource.name}: {len(wanted)} shares have to be of {len(wanted)} different GPUs, and {twice} of those "
+        f"chosen are of {gpu}; GPUs with a free share: {most}; {ANEW if most >= len(wanted) else less}"
+    )
+
+
+def _place(unit: Unit) -> str:
+    return f"{'MIG device' if unit.profile else 'GPU'} {unit.index}"
+
+
+def limits(unit: Unit, mib: int, counted: MemoryUnit) -> dict[str, str]:
+    """What the environment tells a container of its share of a device's memory.
+
+    Under gpushare's names in the unit that is counted in (gpushare-device-plugin 45fb8b8, pkg/gpu/nvidia/allocate.go),
+    and under ours in MiB. What its whole pod has, ALIYUN_COM_GPU_MEM_POD, kubelet does not tell.
+    """
+    return {
+        "ALIYUN_COM_GPU_MEM_IDX": unit.index,
+        "ALIYUN_COM_GPU_MEM_DEV": str(unit.memory_mib // MIB[counted]),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(mib // MIB[counted]),
+        "GPUPLANE_MEMORY_MIB": str(mib),
+    }

@@ -1,0 +1,119 @@
+"""Shares of memory and distinct shares: what one container may hold together, and what it is told."""
+
+from typing import Any
+
+import pytest
+
+from gpuplane.core.containers.allocate import allocate
+from gpuplane.core.step import step
+from gpuplane.model.config import Config, MemoryShares, MemoryUnit, Replication, Settings, Sharing
+from gpuplane.model.facts import Looked
+from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
+from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.views import Refused
+
+GPU, MEMORY = "nvidia.com/gpu", "nvidia.com/gpu.mem"
+A, B, C = (Gpu(index=i, uuid=f"GPU-{name}", model="T4", memory_mib=10240) for i, name in enumerate("abc"))
+PARTS = tuple(MigDevice(uuid=f"MIG-{n}", profile="1g.5gb", gpu_instance=n, slot=n, memory_mib=4864) for n in range(2))
+CUT = Gpu(index=0, uuid="GPU-m", model="A100", memory_mib=40960, mig=Mig(enabled=True, devices=PARTS))
+DISTINCT = Sharing(resources=(Replication(GPU, 4, distinct=True),))
+
+
+def counted(grain_mib: int = 1024, unit: MemoryUnit = "GiB", name: str = GPU) -> Sharing:
+    """All memory of a resource in grains."""
+    return Sharing(memory=(MemoryShares(name, f"{name}.mem", grain_mib),), memory_unit=unit)
+
+
+def node(sharing: Sharing, *gpus: Gpu, held: str = "", **settings: Any) -> Snapshot:
+    """A node that shares so; `held`: ids that another pod has of its only resource."""
+    name = sharing.memory[0].rename if sharing.memory else sharing.resources[0].name
+    holding = (Allocation(name, tuple(held.split()), pod="ml/other", container="main"),) if held else ()
+    start = Snapshot(config=Config(settings=Settings(sharing=sharing, **settings)), allocations=holding)
+    return step(start, Looked(Machine(gpus=gpus)), 0.0)
+
+
+def ids(device: str, *numbers: int) -> list[str]:
+    """Shares of one device."""
+    return [f"{device}::{n}" for n in numbers]
+
+
+def refused(snapshot: Snapshot, resource: str, *wanted: str) -> str:
+    """Why a request is."""
+    with pytest.raises(Refused) as refusal:
+        allocate(snapshot, resource, wanted)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("grain", "unit", "count", "env"),
+    [
+        (1024, "GiB", 3, {"DEV": "10", "CONTAINER": "3", "MIB": "3072"}),
+        (2048, "GiB", 5, {"DEV": "10", "CONTAINER": "10", "MIB": "10240"}),
+        (256, "MiB", 2, {"DEV": "10240", "CONTAINER": "512", "MIB": "512"}),
+    ],
+)
+def test_a_container_is_told_its_share(grain: int, unit: MemoryUnit, count: int, env: dict[str, str]) -> None:
+    """As gpushare tells it, in the unit that is counted in; and in MiB under a name of ours."""
+    got = allocate(node(counted(grain, unit), A, B), MEMORY, ids("GPU-b", *range(count)))
+
+    assert got.env == {
+        "NVIDIA_VISIBLE_DEVICES": "GPU-b",
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_DEV": env["DEV"],
+        "ALIYUN_COM_GPU_MEM_CONTAINER": env["CONTAINER"],
+        "GPUPLANE_MEMORY_MIB": env["MIB"],
+    }
+
+
+def test_a_mix_of_gpus_is_refused_with_what_each_has_free() -> None:
+    """Where none has room for it, the most that one has is what could be asked for."""
+    held = " ".join([*ids("GPU-a", *range(7)), *ids("GPU-b", *range(5)), *ids("GPU-c", *range(10))])
+
+    assert refused(node(counted(), A, B, C, held=held), MEMORY, *ids("GPU-a", 7, 8, 9), *ids("GPU-b", 5, 6, 7)) == (
+        "nvidia.com/gpu.mem: 6 GiB of memory have to come from one GPU, and the shares chosen are of 2: "
+        "GPU 0 (GPU-a) has 3 GiB free, GPU 1 (GPU-b) has 5 GiB free, GPU 2 (GPU-c) has nothing free; "
+        "request 5 GiB at most, or wait until other pods end"
+    )
+
+
+def test_a_mix_that_need_not_be_is_laid_to_kubelet() -> None:
+    """There is room on one GPU, and the advice said so."""
+    reason = refused(node(counted(), A, B), MEMORY, "GPU-a::0", "GPU-b::0")
+
+    assert reason.endswith("kubelet passed over the advice which to take; create the pod anew")
+
+
+def test_memory_of_mig_devices_comes_from_one_of_them() -> None:
+    """Also where they are of one GPU: a process computes on one MIG device."""
+    snapshot = node(counted(name="nvidia.com/mig-1g.5gb"), CUT, mig_strategy="mixed")
+    memory = "nvidia.com/mig-1g.5gb.mem"
+
+    assert allocate(snapshot, memory, ids("MIG-1", 0, 3)).env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
+    assert "MIG device 0:0 (MIG-0) has 4 GiB free" in refused(snapshot, memory, "MIG-0::0", "MIG-1::0")
+
+
+@pytest.mark.parametrize("wanted", [["GPU-a::0", "GPU-b::3"], ["GPU-c::1"]])
+def test_distinct_shares_are_of_different_gpus(wanted: list[str]) -> None:
+    """Then they are given."""
+    got = allocate(node(DISTINCT, A, B, C), GPU, wanted)
+
+    assert got.env["NVIDIA_VISIBLE_DEVICES"] == ",".join(id.partition("::")[0] for id in wanted)
+
+
+def test_two_distinct_shares_of_one_gpu_are_refused() -> None:
+    """With how many GPUs there are, or with whom to blame."""
+    held = " ".join([*ids("GPU-b", 0, 1, 2, 3), *ids("GPU-c", 0, 1, 2, 3)])
+
+    assert refused(node(DISTINCT, A, B, C, held=held), GPU, "GPU-a::0", "GPU-a::1") == (
+        "nvidia.com/gpu: 2 shares have to be of 2 different GPUs, and 2 of those chosen are of GPU-a; "
+        "GPUs with a free share: 1; request 1 at most, or wait until other pods end"
+    )
+    assert refused(node(DISTINCT, A, B, C), GPU, "GPU-a::0", "GPU-a::1").endswith("create the pod anew")
+
+
+def test_distinct_shares_of_mig_devices_are_of_different_gpus() -> None:
+    """Two MIG devices of a GPU are one GPU."""
+    sharing = Sharing(resources=(Replication("nvidia.com/mig-1g.5gb", 1, distinct=True),))
+
+    reason = refused(node(sharing, CUT, mig_strategy="mixed"), "nvidia.com/mig-1g.5gb", "MIG-0", "MIG-1")
+    assert "2 of those chosen are of GPU-m" in reason

@@ -17,7 +17,7 @@ from gpuplane.core.health.diagnose import trouble
 from gpuplane.hardware import nvidia
 from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import Options
-from gpuplane.model.facts import Look, Looked, Stood
+from gpuplane.model.facts import Look, Looked, Probe, Stood
 from gpuplane.model.machine import Failure, Machine, MachineFile
 from gpuplane.model.snapshot import Condition
 from tests.driver.machines import changed
@@ -288,14 +288,32 @@ async def test_the_process_has_nothing_open_but_what_it_needs(standin: StandIn, 
         assert len(opened(os.getpid())) == before
 
 
+DEEDS = ("hang", "crash", "error", "as a whole", "let go", "take up", "unload", "kill", "heal", "probe", "probe")
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_after_whatever_happened_all_is_well_again(standin: StandIn, rich: MachineFile, seed: int) -> None:
-    """Hangs, crashes, errors, kills, drivers that go and come, letting go and taking up, in any order."""
-    chance = Random(seed)
+    """Hangs, crashes, errors, kills, drivers that go and come, letting go and taking up, in any order.
+
+    Each probe that was asked for meanwhile has come back, once.
+    """
+    chance, asked = Random(seed), list[float]()
     async with watched(standin, deadline=0.4, retry=(0.2, 0.5), rest=(0.02, 0.2)) as watch:
-        for _ in range(12):
+        for _ in range(16):
             match chance.choice(
-                ("hang", "crash", "error", "as a whole", "let go", "take up", "unload", "kill", "heal")
+                (
+                    "hang",
+                    "crash",
+                    "error",
+                    "as a whole",
+                    "let go",
+                    "take up",
+                    "unload",
+                    "kill",
+                    "heal",
+                    "probe",
+                    "probe",
+                )
             ):
                 case "hang" | "crash" | "error" as effect:
                     call = chance.choice(("*", "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode"))
@@ -315,12 +333,18 @@ async def test_after_whatever_happened_all_is_well_again(standin: StandIn, rich:
                     for pid in family():
                         if b"gpuplane.hardware.driver" in Path(f"/proc/{pid}/cmdline").read_bytes():
                             os.kill(pid, signal.SIGKILL)
+                case "probe":
+                    asked.append(float(len(asked)))
+                    await watch.hardware.do(Probe(gpu=chance.choice(rich.gpus or ()).uuid, asked=asked[-1]))
+                    standin.happen(chance.randrange(5), 31)
                 case "heal":
                     standin.describe(rich)
             await asyncio.sleep(chance.choice((0.0, 0.01, 0.1, 0.3)))
         standin.describe(rich)
         await watch.hardware.do(Look())
         await watch.until(lambda watch: whole(watch) and watch.gpus() == rich.gpus)
+        await watch.hear(lambda watch: len(watch.probed()) >= len(asked))
+        assert sorted(each.asked for each in watch.probed()) == asked
 
 
 async def test_the_process_ends_with_its_agent(standin: StandIn, tmp_path: Path) -> None:

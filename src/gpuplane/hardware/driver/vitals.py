@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import pynvml  # type: ignore[import-untyped]
 
-from gpuplane.hardware.driver.errors import NAMES, OF_GPU, UNTOLD, gpu_fault
+from gpuplane.hardware.driver.errors import NAMES, OF_GPU, UNTOLD, explain, gpu_fault
 from gpuplane.hardware.driver.nvml import Subject
 from gpuplane.model.machine import Fault
 
@@ -156,5 +156,5 @@ def _fabric(subject: Subject) -> Iterator[Fault]:
         how = "has not begun" if info.state == NOT_STARTED else "is under way"
         yield Fault(code="fabric-pending", message=f"its registration with the NVLink fabric {how}")
     elif info.state == COMPLETED and info.status != pynvml.NVML_SUCCESS:
-        error = NAMES.get(info.status, str(info.status))
-        yield Fault(code="fabric-failed", message=f"its registration with the NVLink fabric failed: {error}")
+        failed = explain("its registration with the NVLink fabric failed", NAMES.get(info.status, str(info.status)))
+        yield Fault(code="fabric-failed", message=failed)

@@ -6,7 +6,9 @@ that cannot be met gets what there is.
 
 - Whole GPUs: the set that is worth most (`topology`), of these the one that leaves most for whoever comes next, of
   these the one with the fewest GPUs that are degraded or suspect, then the lowest positions (`sets`).
-- Ids that share a GPU (time slices, MIG devices): spread or packed, by the policy (`shares`).
+- Ids that share a GPU (time slices, MIG devices): spread or packed, by the policy (`shares`). Where they have to be of
+  different GPUs, one of each.
+- Shares of memory: all of the one GPU or MIG device on which they fit best, for anything else is refused.
 
 The answer is the same for the same question, whatever its order.
 """
@@ -14,7 +16,7 @@ The answer is the same for the same question, whatever its order.
 from collections.abc import Collection, Mapping, Sequence
 
 from gpuplane.core.choice.question import Question
-from gpuplane.core.choice.shares import Stock, choose
+from gpuplane.core.choice.shares import Stock, choose, fit
 from gpuplane.core.choice.tables import best
 from gpuplane.core.choice.topology import Policy, Worths, worths
 from gpuplane.core.health.diagnose import diagnoses
@@ -24,7 +26,7 @@ from gpuplane.model.health import Diagnosis
 from gpuplane.model.machine import Gpu
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
-from gpuplane.model.views import Offer, Offered
+from gpuplane.model.views import Offer, Offered, Resource
 
 
 class Source(Value):
@@ -49,10 +51,14 @@ def prefer(
     """
     sources, must = _sources(offer(snapshot)).get(resource, ()), frozenset(required)
     wanted = [id for source in sources for id in source.ids if id in must] if must else []
-    missing = size - len(wanted)
-    if missing > 0 and sources:
+    missing, kind = size - len(wanted), offer(snapshot).resource(resource)
+    if missing > 0 and kind is not None and kind.grain_mib:
+        wanted += fit(_by_unit(kind, frozenset(available) - must, must), missing)
+    elif missing > 0 and kind is not None:
         policy = policy or policy_of(snapshot)
         pairs, found = pairs_of(snapshot, policy), stocks(snapshot, resource, available, must)
+        if kind.distinct:
+            found = [stock.but(free=() if stock.taken else stock.free[:1]) for stock in found]
         if any(len(source.ids) > 1 for source in sources):
             wanted += choose(found, missing, policy, lambda question: best(pairs, question))
         else:
@@ -103,6 +109,20 @@ def _stock(source: Source, gpu: int, free: frozenset[str], must: frozenset[str])
 
 def _gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
     return (snapshot.machine.gpus if snapshot.machine else None) or ()
+
+
+def _by_unit(resource: Resource, free: Collection[str], must: Collection[str]) -> list[Stock]:
+    """What there is of each unit, in order; `gpu` is its place among them."""
+    units: dict[str, list[Offered]] = {}
+    for device in resource.devices:
+        units.setdefault(device.unit.id, []).append(device)
+    return [_unit_stock(place, devices, free, must) for place, devices in enumerate(units.values())]
+
+
+def _unit_stock(place: int, devices: Sequence[Offered], free: Collection[str], must: Collection[str]) -> Stock:
+    left = [device.id for device in devices if device.id in free and not device.trouble]
+    taken = sum(device.id in must for device in devices)
+    return Stock(gpu=place, used=len(devices) - len(left) - taken, taken=taken, free=left)
 
 
 @view

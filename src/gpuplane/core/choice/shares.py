@@ -42,6 +42,16 @@ def choose(stocks: Sequence[Stock], size: int, policy: Policy, best: Best) -> li
     return _spread(there, have, size, best, use_first=policy == "distributed")
 
 
+def fit(stocks: Sequence[Stock], size: int) -> list[str]:
+    """All of one stock: where the request has some already, else where the least is left over. None, if none has room.
+
+    So large requests find room for longest, and the first that fits as well is taken.
+    """
+    have = [stock for stock in stocks if stock.taken] or stocks
+    room = [stock for stock in have if len(stock.free) >= size]
+    return list(min(room, key=lambda stock: len(stock.free)).free[:size]) if room else []
+
+
 def _spread(stocks: Sequence[Stock], have: frozenset[int], size: int, best: Best, *, use_first: bool) -> list[str]:
     """An id's rank is how many the request has of its GPU by then, and how used that is.
 

@@ -1,0 +1,152 @@
+"""`gpuplane choose`: which devices a node would advise, and why."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import get_args
+
+import click
+import msgspec
+
+from gpuplane.core.choice.explain import Choice, explain
+from gpuplane.core.choice.topology import Policy
+from gpuplane.core.config.resolve import trace
+from gpuplane.core.resources.offer import offer
+from gpuplane.core.step import step
+from gpuplane.core.strict import Invalid
+from gpuplane.hardware import machinefile
+from gpuplane.hardware.profiles import Unknown, find
+from gpuplane.model.config import Config, Settings
+from gpuplane.model.facts import Looked
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.views import Offered, Resource
+
+DEVICES = "Devices apart by commas: an index (0, 0:1 for MIG), one share of it (0::2), or an id."
+
+
+@click.command()
+@click.option("--machine", required=True, metavar="FILE|PROFILE", help="A machine file, or the name of a profile.")
+@click.option("--config", type=click.Path(path_type=Path), help="A configuration. Default: whole GPUs, no MIG.")
+@click.option("--resource", help="Of which resource. Default: the first that this node would advertise.")
+@click.option("--available", metavar="DEVICES", help=f"What is free. {DEVICES} Default: all that are healthy.")
+@click.option("--required", metavar="DEVICES", default="", help="What has to be in the answer, in the same way.")
+@click.option("--size", required=True, type=click.IntRange(1), help="How many devices are wanted.")
+@click.option("--policy", type=click.Choice(get_args(Policy)), help="Default: the configuration's.")
+@click.option("--json", "as_json", is_flag=True, help="The whole answer as one JSON document.")
+def command(
+    machine: str,
+    config: Path | None,
+    resource: str | None,
+    available: str | None,
+    required: str,
+    size: int,
+    policy: Policy | None,
+    as_json: bool,
+) -> None:
+    """Ask which devices kubelet would be advised to take, and why: what they are worth and what they leave.
+
+    A pair of GPUs is worth 100 for each NVLink lane between the two, and 10 to 50 for where their ways over PCIe meet;
+    a set is worth what its pairs are. Away from a terminal: one line a thing, columns apart by tabs.
+    """
+    snapshot = _snapshot(machine, config)
+    offered = _resource(snapshot, resource)
+    free = [device.id for device in offered.devices if not device.trouble]
+    ids = free if available is None else _named(offered, available)
+    choice = explain(snapshot, offered.name, ids, _named(offered, required), size, policy)
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(choice), indent=2) + b"\n")
+    elif sys.stdout.isatty():
+        draw(choice)
+    else:
+        for line in lines(choice):
+            click.echo(line)
+
+
+def lines(choice: Choice) -> Iterator[str]:
+    """The answer for programs that read lines."""
+    yield f"gpus\t{_set(choice)}"
+    yield from (f"id\t{id}" for id in choice.ids)
+    yield f"worth\t{choice.worth}" + (f"\tat most {choice.bound}" if choice.bound is not None else "")
+    if choice.leaves:
+        yield "\t".join(("leaves", *map(_points, choice.leaves)))
+    yield f"why\t{choice.why}"
+    for kind in choice.kinds:
+        yield "\t".join(("sets", str(kind.sets), str(kind.worth), *map(_points, kind.leaves), _comma(kind.gpus)))
+
+
+def draw(choice: Choice) -> None:
+    """Print the answer for a person."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(f"[bold]{escape(choice.resource)}: GPU {_set(choice) or 'none'}[/bold]  {escape(choice.why)}")
+    for id in choice.ids:
+        console.print(f"  {escape(id)}", soft_wrap=True)
+    if choice.bound:
+        gap = 100 * (1 - choice.worth / choice.bound)
+        console.print(
+            f"worth {choice.worth}; no set is worth more than {choice.bound}: at most {gap:.0f} % are missing"
+        )
+    elif not choice.kinds:
+        console.print(f"worth {choice.worth}")
+    if choice.kinds:
+        heads = ("worth", "leaves of 8", "of 4", "of 2", "sets", "the lowest")
+        table = Table(*heads, box=None, header_style="bold", pad_edge=False)
+        for n, kind in enumerate(choice.kinds):
+            cells = (str(kind.worth), *map(_points, kind.leaves), str(kind.sets), _comma(kind.gpus))
+            table.add_row(*cells, style="" if n else "green")
+        console.print(table)
+
+
+def _set(choice: Choice) -> str:
+    return _comma(f"{gpu} ×{count}" if count > 1 else gpu for gpu, count in choice.gpus.items())
+
+
+def _comma(each: Sequence[object] | Iterator[object]) -> str:
+    return ",".join(map(str, each))
+
+
+def _points(worth: int | None) -> str:
+    return "-" if worth is None else str(worth)
+
+
+def _snapshot(machine: str, config: Path | None) -> Snapshot:
+    """A node with this machine and configuration, of which no container holds anything."""
+    try:
+        described = find(machine)
+        looked = machinefile.read(described.read_bytes(), str(described))
+        settings = Settings() if config is None else trace(config.read_bytes(), str(config), {}, os.environ).settings
+    except (Unknown, Invalid) as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+    return step(Snapshot(config=Config(settings=settings), allocations=()), Looked(looked), 0.0)
+
+
+def _resource(snapshot: Snapshot, name: str | None) -> Resource:
+    offered = offer(snapshot)
+    found = offered.resource(name) if name else next(iter(offered.resources), None)
+    if found is None:
+        names = ", ".join(each.name for each in offered.resources) or offered.waiting or "nothing"
+        raise click.ClickException(f"this node would not advertise {name or 'anything'}; it has: {names}")
+    return found
+
+
+def _named(resource: Resource, names: str) -> list[str]:
+    """The ids that a person names."""
+    found: list[str] = []
+    for name in filter(None, (each.strip() for each in names.split(","))):
+        ids = [device.id for device in resource.devices if name in _names(device)]
+        if not ids:
+            there = ", ".join(dict.fromkeys(device.unit.index for device in resource.devices))
+            raise click.ClickException(f"{resource.name} has no device {name!r}; by index it has {there}")
+        found += ids
+    return found
+
+
+def _names(device: Offered) -> tuple[str, ...]:
+    share = device.id.removeprefix(device.unit.id)
+    return device.id, device.unit.id, device.unit.index, f"{device.unit.index}{share}"

@@ -1,0 +1,139 @@
+"""Why these devices: the answer to one question with what it is worth, what it leaves, and what else there was.
+
+For `gpuplane choose`: it asks the very function that answers kubelet.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from itertools import combinations
+
+from gpuplane.core.choice.prefer import pairs_of, policy_of, prefer, stocks, weak
+from gpuplane.core.choice.question import Question
+from gpuplane.core.choice.search import bound
+from gpuplane.core.choice.sets import AHEAD, Sets
+from gpuplane.core.choice.tables import prepare, prepared
+from gpuplane.core.choice.topology import Policy, Worths, worth
+from gpuplane.core.resources.offer import offer
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.value import Value
+
+SHOWN = 5
+"""How many kinds of sets are shown."""
+
+BY_POLICY: dict[Policy, str] = {
+    "distributed": "as many GPUs as there are, the least used first",
+    "packed": "as few GPUs as there can be, the most used first",
+    "topology": "as many GPUs as there are, those that lie best",
+    "numa": "as many GPUs as there are, on as few NUMA nodes as there can be",
+}
+
+
+class Kind(Value):
+    """All sets of whole GPUs that are worth the same and leave the same."""
+
+    worth: int
+    leaves: tuple[int | None, ...]  # the worth of the best 8, 4 and 2 of what is left; None where too few are
+    sets: int  # how many there are
+    gpus: tuple[int, ...]  # the indices of the lowest
+
+
+class Choice(Value):
+    """One answer."""
+
+    resource: str
+    policy: Policy
+    ids: tuple[str, ...]
+    gpus: dict[int, int]  # index of a GPU → how many ids are of it
+    worth: int  # of the GPUs, each with each
+    bound: int | None  # where whole GPUs were searched: what no set can be worth more than
+    leaves: tuple[int | None, ...]  # as in Kind; () for shares, and where no table is made of so many GPUs
+    kinds: tuple[Kind, ...]  # of whole GPUs, the best first; () as for `leaves`
+    why: str
+
+
+def explain(
+    snapshot: Snapshot,
+    resource: str,
+    available: Collection[str],
+    required: Collection[str],
+    size: int,
+    policy: Policy | None = None,
+) -> Choice:
+    """What `prefer` answers, and why."""
+    policy = policy or policy_of(snapshot)
+    pairs = pairs_of(snapshot, policy)
+    prepare(pairs)
+    ids = prefer(snapshot, resource, available, required, size, policy)
+    gpus = (snapshot.machine.gpus if snapshot.machine else None) or ()
+    places = _places(snapshot, resource)
+    counts = {place: sum(places[id] == place for id in ids) for place in sorted({places[id] for id in ids})}
+    whole = len({*places.values()}) == len(places)
+    question = _question(snapshot, resource, available, required, size)
+    table = prepared(pairs) if whole and question.possible else None
+    of_kind = tuple(_kinds(table, question, pairs)) if table is not None else ()
+    return Choice(
+        resource=resource,
+        policy=policy,
+        ids=ids,
+        gpus={gpus[place].index: count for place, count in counts.items()},
+        worth=worth(pairs, tuple(counts)),
+        bound=bound(pairs, question) if whole and question.possible and table is None else None,
+        leaves=_leaves(table, question.there - counts.keys()) if table is not None else (),
+        kinds=tuple(kind.but(gpus=tuple(gpus[place].index for place in kind.gpus)) for kind in of_kind[:SHOWN]),
+        why=_why(question, of_kind) if whole else f"shares: {BY_POLICY[policy]}",
+    )
+
+
+def _places(snapshot: Snapshot, resource: str) -> dict[str, int]:
+    """id → its GPU's position in the machine's list."""
+    gpus = {gpu.uuid: n for n, gpu in enumerate((snapshot.machine.gpus if snapshot.machine else None) or ())}
+    offered = offer(snapshot).resource(resource)
+    return {device.id: gpus[device.unit.gpu] for device in (offered.devices if offered else ())}
+
+
+def _question(
+    snapshot: Snapshot, resource: str, available: Collection[str], required: Collection[str], size: int
+) -> Question:
+    found = stocks(snapshot, resource, available, frozenset(required))
+    return Question(
+        available=frozenset(stock.gpu for stock in found if stock.free),
+        required=frozenset(stock.gpu for stock in found if stock.taken),
+        size=size,
+        costs=weak(snapshot),
+    )
+
+
+def _kinds(table: Sets, question: Question, pairs: Worths) -> Iterator[Kind]:
+    """The sets that there are, the best first, as `sets` puts them in order."""
+    found: dict[tuple[int, tuple[int | None, ...]], list[tuple[int, ...]]] = {}
+    for chosen in combinations(sorted(question.there), question.size):
+        if question.required <= {*chosen}:
+            key = worth(pairs, chosen), _leaves(table, question.there.difference(chosen))
+            found.setdefault(key, []).append(chosen)
+    for (points, leaves), sets in sorted(found.items(), key=lambda each: _rank(*each[0]), reverse=True):
+        yield Kind(worth=points, leaves=leaves, sets=len(sets), gpus=min(sets))
+
+
+def _rank(points: int, leaves: Iterable[int | None]) -> tuple[int, ...]:
+    return points, *(-1 if left is None else left for left in leaves)
+
+
+def _leaves(table: Sets, gpus: Collection[int]) -> tuple[int | None, ...]:
+    return tuple(table.left(size, gpus) for size in AHEAD)
+
+
+def _why(question: Question, kinds: tuple[Kind, ...]) -> str:
+    if len(question.there) <= question.size:
+        return "these are all that there are"
+    if not question.possible:
+        return "more are required than are asked for"
+    if not kinds:
+        return "the best that a search found: there are too many GPUs to look at all sets"
+    best, count = kinds[0], sum(kind.sets for kind in kinds if kind.worth == kinds[0].worth)
+    if count == 1:
+        return "no other set is worth as much"
+    if best.sets == 1:
+        return f"of the {count} sets that are worth most it leaves most"
+    last = "the one with the fewest degraded GPUs" if question.costs else "the lowest"
+    if best.sets == count:
+        return f"{count} sets are worth as much and leave as much: {last}"
+    return f"of the {count} sets that are worth most {best.sets} leave most: {last}"

@@ -13,7 +13,7 @@ from gpuplane.model.value import Value
 MigStrategy = Literal["none", "single", "mixed"]
 ListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 IdStrategy = Literal["uuid", "index"]
-AllocationPolicy = Literal["distributed", "packed"]
+AllocationPolicy = Literal["distributed", "packed", "topology", "numa"]
 SharingStrategy = Literal["time-slicing", "mps"]
 TimeSlice = Literal["default", "short", "medium", "long"]
 ComputeMode = Literal["exclusive", "leave"]

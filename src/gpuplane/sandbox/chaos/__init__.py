@@ -1,9 +1,11 @@
 """Chaos: a node under random faults, restarts and recoveries, and what must hold all the while.
 
-`plan` says what is done, as a function of a seed; `oracle` what kubelet has to be shown; `play` does the one on a real
-agent and an embedded kubelet, and checks it by the other.
+`plan` says what is done, in `steps`, as a function of a seed; `oracle` what kubelet has to be shown, by a `belief` of
+how all stands; `play` does the one on a real agent and an embedded kubelet (`site`), and checks it by the other.
 """
 
-from gpuplane.sandbox.chaos.play import Broken, Chaos, Moment, Summary
+from gpuplane.sandbox.chaos.play import Chaos
+from gpuplane.sandbox.chaos.site import Broken
+from gpuplane.sandbox.chaos.summary import Moment, Summary
 
 __all__ = ["Broken", "Chaos", "Moment", "Summary"]

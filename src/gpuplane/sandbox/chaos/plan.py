@@ -7,19 +7,36 @@ step makes sense: a fault that is taken away was there, and no incident befalls 
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
 
 import msgspec
 
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.model.machine import Failure, Fault, Gpu, Incident, MachineFile, MigDevice, Process
-from gpuplane.model.value import Value
+from gpuplane.sandbox.chaos.steps import (
+    Aside,
+    Burst,
+    Death,
+    Drain,
+    Edit,
+    End,
+    KubeletRestart,
+    LostStreams,
+    Nothing,
+    Restore,
+    Run,
+    Step,
+    Turn,
+)
 
 REMEMBERED = 30
 """Incidents that stay in the machine file, as a kernel log keeps its newest."""
 MOST = 6
 """Things that may be wrong at the same time before one has to end."""
-STORMY, CALM = 20, 40
-"""Bursts in which the agent may be killed, and then bursts in which it lives on: so its memory can be watched."""
+STORMY = 25
+"""Bursts in a row in which the agent may be killed."""
+CALM = (40, 80, 160, 320)
+"""Bursts after these in which it lives on, so that its memory can be watched; the last number holds on."""
 UNTOLD = "not-looked"
 """The one fault of the catalogue that only the agent itself can find."""
 
@@ -32,88 +49,27 @@ GPU_ERRORS = ("GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN")
 DRIVER_ERRORS = ("UNKNOWN", "DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH", "NO_PERMISSION", "LIBRARY_NOT_FOUND")
 
 
-class Edit(Value, tag=True):
-    """The machine file is replaced by this; None: by what is no machine."""
-
-    kinds: tuple[str, ...]
-    what: str
-    file: MachineFile | None
-
-
-class Death(Value, tag=True):
-    """The agent is killed, `after` seconds after an edit, and started after others that it cannot see happen."""
-
-    before: Edit | None
-    after: float
-    during: tuple[Edit, ...]
-
-
-class Drain(Value, tag=True):
-    """A person drains a device, for so many seconds or until it is restored."""
-
-    device: str
-    seconds: float | None
-
-
-class Restore(Value, tag=True):
-    """A person restores a device."""
-
-    device: str
-
-
-class End(Value, tag=True):
-    """A pod ends: the one at this place of those that run, from 0 to 1."""
-
-    place: float
-
-
-class Nothing(Value, tag=True):
-    """Nothing but what comes beside it."""
-
-
-class Run(Value, tag=True):
-    """A pod comes and asks for so many of the resource at this place of those that there are, from 0 to 1."""
-
-    count: int
-    place: float
-
-
-class KubeletRestart(Value, tag=True):
-    """Kubelet stops and starts."""
-
-
-class LostStreams(Value, tag=True):
-    """Kubelet loses its streams."""
-
-
-Step = Edit | Death | Drain | Restore | End | Nothing
-Aside = Run | KubeletRestart | LostStreams
-
-
-class Turn(Value):
-    """A step, what happens at the same moment beside it, and the seconds before the next turn."""
-
-    step: Step
-    asides: tuple[Aside, ...] = ()
-    pause: float = 0.0
-
-
-Burst = tuple[Turn, ...]
-
-
 def bursts(machine: MachineFile, seed: int) -> Iterator[Burst]:
     """What befalls the machine, without end."""
     plan = Plan(machine, random.Random(seed))  # noqa: S311
-    number = 0
-    while True:
-        yield plan.burst(deadly=number % (STORMY + CALM) < STORMY)
-        number += 1
+    for calm in chain(CALM, repeat(CALM[-1])):
+        for number in range(STORMY + calm):
+            yield plan.burst(deadly=number < STORMY)
 
 
 def prepared(machine: MachineFile) -> MachineFile:
     """The machine as the play begins: well, with memory that counts its errors."""
     gpus = tuple(gpu.but(uncorrected=0, faults=()) for gpu in machine.gpus or ())
     return machine.but(gpus=gpus, faults=(), failures=(), incidents=(), processes=())
+
+
+def codes(file: MachineFile) -> set[str]:
+    """The codes of all that a machine file has on anything."""
+    found = {fault.code for fault in file.faults} | {incident.code for incident in file.incidents}
+    for gpu in file.gpus or ():
+        faults = [*gpu.faults, *(fault for device in (gpu.mig.devices if gpu.mig else ()) for fault in device.faults)]
+        found |= {fault.code for fault in faults}
+    return found
 
 
 class Plan:
@@ -147,7 +103,7 @@ class Plan:
 
     def _step(self, deadly: bool) -> Step:
         roll = self.chance.random()
-        if deadly and roll < 0.12:
+        if deadly and roll < 0.15:
             return self._death()
         if roll < 0.18 and not (self.spoiled or self.unseen):
             return self._drain()

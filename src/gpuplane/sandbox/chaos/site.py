@@ -1,0 +1,127 @@
+"""The site of a play: the agent as a process, an embedded kubelet, their files, and how the agent is asked.
+
+Nothing that is waited for is waited for forever: what does not come raises `Broken`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from gpuplane.core.health.catalogue import CATALOGUE
+from gpuplane.model.control import Answer, Ask, Picture, Show
+from gpuplane.model.machine import Device, MachineFile
+from gpuplane.sandbox.agent import Agent
+from gpuplane.sandbox.kubelet import Kubelet
+
+R = TypeVar("R")
+
+SHARES = 2
+"""Shares of each whole GPU."""
+PATIENCE = 1.0
+"""Seconds of patience with a fault that the catalogue gives longer ones."""
+FOREVER = 60.0
+"""Seconds after which something that was waited for counts as waiting forever."""
+SPOILED = b"gpus: [this is no machine"
+
+
+class Broken(Exception):
+    """An invariant does not hold."""
+
+
+class Site:
+    """One node. `check` is called while something is waited for, and raises what has broken meanwhile."""
+
+    def __init__(self, root: Path, seed: int, period: float, check: Callable[[], None]) -> None:
+        self.root, self.check = root, check
+        (root / "config.yaml").write_bytes(msgspec.json.encode(_configuration(period)))
+        self.kubelet = Kubelet(root / "k", seed=seed)
+        self.agent = Agent(
+            "--machine", root / "machine.yaml", "--config", root / "config.yaml",
+            "--kubelet-root", root / "k", "--state-dir", root / "s",
+        )  # fmt: skip
+        self.spoiled, self.mark = False, 0
+
+    def write(self, file: MachineFile | None) -> None:
+        """Replace the machine file, with a mark by which it is known when the agent has seen it; None: spoil it."""
+        self.spoiled, content = file is None, SPOILED
+        if file is not None:
+            self.mark += 1
+            content = msgspec.json.encode(file.but(devices=(Device(id=str(self.mark), kind="mark"),)))
+        aside = self.root / "machine.new"
+        aside.write_bytes(content)
+        aside.replace(self.root / "machine.yaml")
+
+    async def within(self, waiting: Awaitable[R], what: str) -> R:
+        """What comes of something that must come. Raises Broken."""
+        try:
+            async with asyncio.timeout(FOREVER):
+                return await waiting
+        except TimeoutError:
+            raise Broken(f"waited {FOREVER:g} s for {what}") from None
+
+    async def wish(self, ask: Ask) -> None:
+        """Something that a person wants of the agent. Raises Broken where that does not take it."""
+        answer = await self.within(self._answer(ask), f"an answer to {type(ask).__name__}")
+        if answer.error:
+            raise Broken(f"{ask}: {answer.error}")
+
+    async def shows(self, ready: Callable[[Picture], bool], what: str) -> None:
+        """Wait until the agent's own picture shows something."""
+
+        async def asking() -> None:
+            while True:
+                self.check()
+                with suppress(OSError, msgspec.DecodeError):
+                    picture = (await self._answer(Show())).picture
+                    if picture is not None and ready(picture):
+                        return
+                await asyncio.sleep(0.05)
+
+        await self.within(asking(), what)
+
+    async def seen(self) -> None:
+        """Wait until the agent has seen the newest version of the machine file."""
+        await self.shows(self._sees, f"a look at version {self.mark} of the machine file")
+
+    async def known(self) -> None:
+        """Wait until the agent has heard of all pods that hold anything."""
+        await self.shows(self._knows, "the agent to hear which pods run")
+
+    async def _answer(self, ask: Ask) -> Answer:
+        reader, writer = await asyncio.open_unix_connection(self.root / "s/control.sock", limit=1 << 24)
+        try:
+            writer.write(msgspec.json.encode(ask) + b"\n")
+            return msgspec.json.decode(await reader.readline(), type=Answer)
+        finally:
+            writer.close()
+
+    def _sees(self, picture: Picture) -> bool:
+        machine, conditions = picture.snapshot.machine, picture.snapshot.conditions
+        marked = machine is not None and any(each.id == str(self.mark) for each in machine.devices)
+        if not self.spoiled:
+            return marked
+        stands = (conditions.get(part) for part in ("machine file", "driver"))
+        return (marked or machine is None) and any(each is not None and each.standing == "failing" for each in stands)
+
+    def _knows(self, picture: Picture) -> bool:
+        held = {each.pod for each in picture.snapshot.allocations or () if each.pod}
+        uids = {place.uid for place in self.kubelet.devices.allocated}
+        return {key for key, each in self.kubelet.pods.items() if each.pod.uid in uids} <= held
+
+
+def _configuration(period: float) -> dict[str, Any]:
+    """Shares of whole GPUs, MIG devices by their names, and a health that is quick."""
+    patient = [code for code, entry in CATALOGUE.items() if entry.patience > PATIENCE]
+    return {
+        "version": "v1",
+        "flags": {"migStrategy": "mixed"},
+        "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": SHARES}]}},
+        "health": {
+            "probePeriod": f"{period * 1000:.0f}ms",
+            "faults": {code: {"patience": f"{PATIENCE * 1000:.0f}ms"} for code in patient},
+        },
+    }

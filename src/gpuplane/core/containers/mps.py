@@ -1,0 +1,36 @@
+"""What a container gets beside its devices so that its CUDA programs are clients of an MPS daemon.
+
+As NVIDIA's plugin has it (k8s-device-plugin 0.20, internal/plugin/mps.go): the pipe directory by environment and mount,
+under the resource's name, and what client and server share as /dev/shm. One thing is otherwise, on purpose: /dev/shm is
+that of the resource, or of the MIG device, where theirs is one for all clients of a node.
+"""
+
+from collections.abc import Sequence
+
+from gpuplane.core.mps import daemon, directory
+from gpuplane.model.config import Settings
+from gpuplane.model.views import Edits, Mount, Offered, Refused, Resource
+
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 (a path in the container)
+
+
+def client(resource: Resource, devices: Sequence[Offered], settings: Settings) -> Edits:
+    """Environment and mounts of a client that holds these devices of a resource shared by MPS.
+
+    Raises Refused where they have more than one daemon: a CUDA program speaks to one.
+    """
+    names = {daemon(resource.name, device.unit): None for device in devices}
+    if len(names) > 1:
+        raise Refused(
+            f"{resource.name}: {' and '.join(names)} have an MPS daemon each, and a container is a client of one: "
+            "request shares of one MIG device"
+        )
+    host = f"{settings.mps_root.rstrip('/')}/{directory(next(iter(names)))}"
+    pipe = f"/mps/{resource.name}/pipe"
+    limit = f"0={resource.grain_mib * len(devices)}M"  # by number: it sees one GPU
+    return Edits(
+        env={"CUDA_MPS_PIPE_DIRECTORY": pipe}
+        | ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": limit} if resource.grain_mib else {}),
+        mounts=(Mount(container=pipe, host=f"{host}/pipe"), Mount(container=SHARED_MEMORY, host=f"{host}/shm")),
+    )

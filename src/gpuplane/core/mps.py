@@ -1,0 +1,150 @@
+"""MPS: which control daemons a node wants, and why a unit shared by them must not be given out.
+
+- One daemon for each resource, for a container's ids may be of several GPUs, and a client speaks to one daemon. MIG
+  devices have one each: a CUDA program uses one of them at most, and a daemon serves no more.
+- What a container may be a client of is never restarted or ended for our convenience. So beside what is wanted stands
+  what is held: kubelet knows of a container before it computes, and while it does not.
+- A device in trouble is left out of its daemon. A server that cannot open one of its devices serves none of them; and
+  where the driver has to be let go of, no daemon is wanted.
+- Nothing is wanted before enough is known. The last wish stands over our restart, for nobody tells the daemons of it.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+
+from gpuplane.core.health import diagnose
+from gpuplane.core.resources.names import named
+from gpuplane.core.resources.sharing import base
+from gpuplane.core.view import view
+from gpuplane.model.config import Mps, Settings
+from gpuplane.model.machine import Machine
+from gpuplane.model.mps import Daemon, Standing, Status, Wanted
+from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.views import Resource, Unit
+
+SUPERVISOR, WISHES = "mps supervisor", "mps wishes"
+"""Conditions: whether the supervisor is there, and whether it can be told what is wanted."""
+
+PATIENCE = 5.0
+"""Seconds without a word of the supervisor after which nobody knows how its daemons stand."""
+
+SILENT = "no MPS supervisor is seen at {}: run gpuplane mps there"
+
+
+def wanted(snapshot: Snapshot) -> Wanted | None:
+    """The daemons that this node wants; None while too little is known to say."""
+    machine, settings = snapshot.machine, snapshot.config.settings
+    if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
+        return None
+    ill = frozenset(_ill(snapshot, machine))
+    held = {name for each in snapshot.allocations for id in each.devices for name in _names(each.resource, id)}
+    return Wanted(daemons=_daemons(machine, settings, ill), held=tuple(sorted(held)))
+
+
+def daemon(resource: str, unit: Unit) -> str:
+    """The name of the daemon of which a container is a client that holds this unit of a resource."""
+    return unit.id if unit.profile else resource
+
+
+def directory(name: str) -> str:
+    """Where a daemon has its pipe, log and shm directories, below the MPS root.
+
+    A resource's is NVIDIA's, nvidia.com/gpu. A MIG device's has no resource's name in it: paths of sockets are short.
+    """
+    return name.replace("/", "_") if name.startswith("MIG-") else name
+
+
+def trouble(snapshot: Snapshot, resource: str, unit: Unit) -> str:
+    """Why a unit of a resource shared by MPS must not be given out now; "" if it may."""
+    return next(_unserved(snapshot, daemon(resource, unit), unit), "")
+
+
+def _unserved(snapshot: Snapshot, name: str, unit: Unit) -> Iterator[str]:
+    for part in (WISHES, SUPERVISOR, _part(name)):
+        stands = snapshot.conditions.get(part)
+        if stands is not None and stands.standing != "ok":
+            yield f"MPS: {stands.reason}"
+        elif stands is None and part != WISHES:
+            yield f"MPS: {'its supervisor' if part == SUPERVISOR else 'its control daemon'} has not been seen yet"
+    if unit.id not in snapshot.conditions[_part(name)].detail.split(","):
+        yield "MPS: its control daemon runs without this device"
+
+
+def unready(snapshot: Snapshot) -> str:
+    """Why what is shared by MPS is not served; "" if it is."""
+    wishes = wanted(snapshot)
+    for each in wishes.daemons if wishes else ():
+        for part in (WISHES, SUPERVISOR, _part(each.name)):
+            stands = snapshot.conditions.get(part)
+            if stands is not None and stands.standing != "ok":
+                return f"{part}: {stands.reason}"
+    return ""
+
+
+def conditions(wishes: Wanted, status: Status | None, where: str, now: float) -> Mapping[str, Condition]:
+    """Part → how it stands, as the supervisor told at last; nothing where there is nothing to supervise."""
+    if not wishes.daemons and (status is None or not status.daemons):
+        return {}
+    if status is None or now - status.at > PATIENCE:
+        return {SUPERVISOR: Condition(standing="failing", reason=SILENT.format(where))}
+    told = {_part(each.name): _condition(each) for each in status.daemons}
+    well = Condition(standing="ok", reason=f"process {status.pid}")
+    return {SUPERVISOR: Condition(standing="failing", reason=status.problem) if status.problem else well, **told}
+
+
+def _condition(standing: Standing) -> Condition:
+    return Condition(standing=standing.standing, reason=standing.reason, detail=",".join(standing.devices))
+
+
+def _part(name: str) -> str:
+    return f"mps/{directory(name)}"
+
+
+def _names(resource: str, id: str) -> Iterator[str]:
+    """The daemons that a container with a share may be a client of; what is no share has none."""
+    if base(id) != id:
+        yield base(id) if id.startswith("MIG-") else resource
+
+
+def _ill(snapshot: Snapshot, machine: Machine) -> Iterator[str]:
+    """Devices that health does not give out."""
+    for gpu in machine.gpus or ():
+        if diagnose.trouble(snapshot, gpu):
+            yield gpu.uuid
+        for part in gpu.mig.devices if gpu.mig else ():
+            if diagnose.trouble(snapshot, gpu, part):
+                yield part.uuid
+
+
+@view
+def _daemons(machine: Machine, settings: Settings, ill: frozenset[str]) -> tuple[Daemon, ...]:
+    partitioned = {gpu.uuid for gpu in machine.gpus or () if gpu.mig is not None and gpu.mig.enabled}
+    return tuple(
+        _daemon(name, devices, resource.grain_mib > 0, settings.sharing.mps, partitioned)
+        for resource in named(machine, settings)[0]
+        if resource.mps
+        for name, devices in _by_daemon(resource, ill).items()
+    )
+
+
+def _by_daemon(resource: Resource, ill: Collection[str]) -> Mapping[str, Sequence[Unit]]:
+    """Daemon → the unit of each share that it serves."""
+    found: dict[str, list[Unit]] = {}
+    for device in resource.devices:
+        if device.unit.id not in ill and device.unit.gpu not in ill:
+            found.setdefault(daemon(resource.name, device.unit), []).append(device.unit)
+    return found
+
+
+def _daemon(name: str, shares: Sequence[Unit], memory: bool, how: Mps, partitioned: Set[str]) -> Daemon:
+    """Shares of memory have their limits with them, in the environment of their container."""
+    units = {unit.id: unit for unit in shares}
+    counts = Counter(unit.id for unit in shares)
+    fair = 100 if memory else 100 // max(counts.values())
+    return Daemon(
+        name=name,
+        devices={id: 0 if memory else unit.memory_mib // counts[id] for id, unit in units.items()},
+        active_thread_percentage=fair if how.active_thread_percentage is None else how.active_thread_percentage,
+        multi_user=how.multi_user,
+        exclusive=how.compute_mode == "exclusive" and partitioned.isdisjoint(unit.gpu for unit in units.values()),
+    )

@@ -1,0 +1,42 @@
+"""The two files by which agent and supervisor meet, and the one in which the supervisor remembers compute modes.
+
+They lie in a directory of their own below the MPS root, closed to everybody but root. Each is replaced as a whole.
+"""
+
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from gpuplane.model.value import Value
+
+VERSION = 1
+FOLDER, WANTED, STATUS, MODES = "gpuplane", "wanted.json", "status.json", "compute-modes.json"
+
+T = TypeVar("T")
+
+
+class _File(Value):
+    version: int
+    value: msgspec.Raw
+
+
+def write(path: Path, value: object, *, sync: bool = False) -> None:
+    """Replace a file; with `sync` it is on disk then. Raises OSError."""
+    aside = path.with_suffix(".new")
+    data = msgspec.json.encode({"version": VERSION, "value": value})
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+        file.write(data)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    aside.replace(path)
+
+
+def read(data: bytes, kind: type[T]) -> T:
+    """A file's value. Raises msgspec.DecodeError, also where another version of us wrote it."""
+    file = msgspec.json.decode(data, type=_File)
+    if file.version != VERSION:
+        raise msgspec.ValidationError(f"version {file.version} is not {VERSION}, the one known here")
+    return msgspec.json.decode(file.value, type=kind)

@@ -1,0 +1,240 @@
+"""One control daemon, kept as it is wanted.
+
+Rules that must stay put:
+- It is restarted or ended only while nobody is its client and no container is held that may become one. What is
+  wanted of it meanwhile is said, and waited for.
+- What can be changed while it runs is: limits hold for the clients that come after.
+- A server outlives its control daemon, and its clients go on. It is ended when those that were known have ended: until
+  then it keeps the GPU from the next server, and new clients are not served.
+- What runs is read off the processes, so a daemon that another supervisor started is taken over as it is.
+"""
+
+import asyncio
+import math
+import os
+import signal
+import time
+from pathlib import Path
+
+from gpuplane.host.mps import processes
+from gpuplane.host.mps.command import Failed, Silent, run
+from gpuplane.host.mps.modes import Modes
+from gpuplane.host.mps.place import Place
+from gpuplane.host.mps.processes import PIPE, Process
+from gpuplane.model.mps import Daemon, Standing
+from gpuplane.model.value import Value
+
+VISIBLE, LOG = "CUDA_VISIBLE_DEVICES", "CUDA_MPS_LOG_DIRECTORY"
+MULTI_USER = "-multiuser-server"
+ASK, START, END = 5.0, 10.0, 5.0
+"""Seconds: for an answer of the control daemon, for its start, and for its end."""
+GLANCE = 0.02
+"""Seconds between two looks at what is about to change."""
+SAYING = 'out="$1"; shift; exec "$@" >"$out" 2>&1'
+
+Clients = tuple[Process | None, ...]
+"""The clients of a server; None for one that is in a namespace where we do not see it."""
+
+
+class Tools(Value):
+    """The programs, how long nvidia-smi may take, and whether daemons have a /dev/shm of their own."""
+
+    control: str = "nvidia-cuda-mps-control"
+    smi: str = "nvidia-smi"
+    patience: float = 20.0
+    own_shm: bool = True
+
+
+class Keeper:
+    """Keeps one daemon. `in_use`: the GPUs whose compute mode has to stay as it is; None until that is known."""
+
+    def __init__(self, name: str, place: Place, modes: Modes, tools: Tools) -> None:
+        self.in_use: frozenset[str] | None = None
+        self._name, self._place, self._modes, self._tools = name, place, modes, tools
+        self._limited: tuple[Process, Daemon] | None = None
+        self._clients: dict[Process, Clients] = {}
+        self._counted = -math.inf
+        self._orphans: dict[Process, Clients | None] | None = None
+
+    async def turn(self, wish: Daemon | None, held: bool, every: float) -> Standing | None:
+        """Make it as it is wanted, as far as may be; None where nothing is wanted and nothing is left.
+
+        `every`: seconds between two counts of its clients. Raises Failed, OSError.
+        """
+        running = processes.daemon(self._place.pipe)
+        await self._bury(running, held)
+        if self.in_use is None:
+            there = [running] if running else list(self._orphans or ())
+            self.in_use = frozenset(gpu for each in there for gpu in _visible(each))
+        if wish is None:
+            return await self._dismiss(running, held)
+        if running is not None and not _fits(running, wish):
+            if users := await self._users(held):
+                return self._stands(running, wish, held, f"; it is restarted for what is wanted now when {users}")
+            await self._stop(running)
+            running = None
+        if running is None:
+            running = await self._start(wish)
+        try:
+            if self._limited != (running, wish):
+                await self._limit(wish)
+                self._limited = running, wish
+            if time.monotonic() - self._counted > every:
+                await self._count()
+        except Silent:
+            if not processes.servers(self._place.pipe):  # it serves nobody, and the next one does
+                processes.end(running, signal.SIGKILL)
+            raise
+        return self._stands(running, wish, held)
+
+    def _stands(self, running: Process, wish: Daemon, held: bool, more: str = "") -> Standing:
+        used = wish.exclusive or held or any(self._clients.values()) or bool(self._orphans)
+        self.in_use = frozenset(_visible(running) if used else ())
+        if self._orphans:
+            pids = ", ".join(str(each.pid) for each in self._orphans)
+            reason = f"server {pids} of a control daemon that is no more has clients: new ones wait until they end"
+            return Standing(name=self._name, standing="waiting", reason=reason, pid=running.pid)
+        devices = tuple(each for each in _visible(running) if each in wish.devices)
+        reason = f"control daemon {running.pid}{more}"
+        return Standing(name=self._name, standing="ok", reason=reason, devices=devices, pid=running.pid)
+
+    async def _dismiss(self, running: Process | None, held: bool) -> Standing | None:
+        if running is not None:
+            self.in_use = frozenset(_visible(running))
+            if users := await self._users(held):
+                return self._leaves(f"control daemon {running.pid}", users, running)
+            await self._stop(running)
+        elif self._orphans:
+            return self._leaves(f"server {next(iter(self._orphans)).pid}", "its clients have ended")
+        elif held:
+            return self._leaves("its directory", "no container holds it")
+        await self._place.remove(ASK)
+        self.in_use = frozenset()
+        return None
+
+    def _leaves(self, what: str, when: str, running: Process | None = None) -> Standing:
+        reason = f"not wanted any more: {what} goes when {when}"
+        return Standing(name=self._name, standing="waiting", reason=reason, pid=running.pid if running else None)
+
+    async def _start(self, wish: Daemon) -> Process:
+        await self._place.prepare(ASK)
+        for gpu in wish.devices if wish.exclusive else ():
+            await self._modes.exclude(gpu)
+        options = ("-d", MULTI_USER) if wish.multi_user else ("-d",)
+        said = self._place.log / "start.log"  # a file, for a daemon may keep what it was started with
+        command = self._place.within(self._tools.control, *options)
+        try:
+            environment = self._environment() | {VISIBLE: ",".join(wish.devices)}
+            await run(("sh", "-c", SAYING, "sh", str(said), *command), START, environment=environment)
+        except Failed as failed:
+            raise Failed(f"{self._tools.control} -d: {_tail(said) or failed}") from failed
+        deadline = time.monotonic() + START
+        while (running := processes.daemon(self._place.pipe)) is None:
+            if time.monotonic() > deadline:
+                raise Failed(f"{self._tools.control} -d: {_tail(said) or 'it was started and is not there'}")
+            await asyncio.sleep(GLANCE)
+        await self._ask("get_server_list")
+        return running
+
+    async def _limit(self, wish: Daemon) -> None:
+        """Limits for the servers to come and, of those that run, for the clients to come."""
+        share, running = wish.active_thread_percentage, await self._servers()
+        await self._ask(f"set_default_active_thread_percentage {share}")
+        for server in running:
+            await self._ask(f"set_active_thread_percentage {server.pid} {share}")
+        for device, mib in wish.devices.items():
+            if mib:
+                await self._ask(f"set_default_device_pinned_mem_limit {device} {mib}M")
+                for server in running:
+                    await self._ask(f"set_device_pinned_mem_limit {server.pid} {device} {mib}M")
+
+    async def _users(self, held: bool) -> str:
+        """What has to be over before nobody computes through it, in words; "" where nobody does."""
+        await self._count()
+        clients = sum(map(len, self._clients.values()))
+        return f"its {clients} clients have ended" if clients else "no container holds it" if held else ""
+
+    async def _count(self) -> None:
+        self._clients = {server: await self._clients_of(server) for server in await self._servers()}
+        self._counted = time.monotonic()
+
+    async def _servers(self) -> list[Process]:
+        pids = _numbers(await self._ask("get_server_list"))
+        return [found for pid in pids if (found := processes.process(pid))]
+
+    async def _clients_of(self, server: Process) -> Clients:
+        return tuple(processes.process(pid) for pid in _numbers(await self._ask(f"get_client_list {server.pid}")))
+
+    async def _stop(self, running: Process) -> None:
+        """End a daemon that nobody uses. It ends its servers; one that does not answer and has none is killed."""
+        try:
+            await self._ask("quit")
+        except Failed:
+            if processes.servers(self._place.pipe):
+                raise
+            processes.end(running, signal.SIGTERM)
+        if not await _gone(running, END):
+            if processes.servers(self._place.pipe):
+                raise Failed(f"control daemon {running.pid} was told to quit and has servers still")
+            processes.end(running, signal.SIGKILL)
+            await _gone(running, END)
+
+    async def _bury(self, running: Process | None, held: bool) -> None:
+        """End servers whose control daemon is no more, once their clients have ended."""
+        if running is not None and self._orphans == {}:
+            return
+        known = self._clients | (self._orphans or {})
+        self._orphans = {}
+        for server in processes.servers(self._place.pipe):
+            if running is None or server.began < running.began:  # else it is this daemon's
+                if _used(known.get(server), held):
+                    self._orphans[server] = known.get(server)
+                else:
+                    processes.end(server, signal.SIGTERM)
+                    if not await _gone(server, END):
+                        processes.end(server, signal.SIGKILL)
+
+    async def _ask(self, command: str) -> str:
+        return await run((self._tools.control,), ASK, given=f"{command}\n", environment=self._environment())
+
+    def _environment(self) -> dict[str, str]:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+        return ours | {PIPE: str(self._place.pipe), LOG: str(self._place.log)}
+
+
+def _used(clients: Clients | None, held: bool) -> bool:
+    """By those that were counted last. Where nobody counted, or could see who they are, by whoever holds it."""
+    if clients is None or None in clients:
+        return held
+    return any(client is not None and processes.alive(client) for client in clients)
+
+
+def _fits(running: Process, wish: Daemon) -> bool:
+    """Whether what it was started with is what is wanted."""
+    return (
+        set(_visible(running)) == set(wish.devices) and (MULTI_USER in processes.arguments(running)) == wish.multi_user
+    )
+
+
+def _visible(running: Process) -> list[str]:
+    return [each for each in processes.environment(running).get(VISIBLE, "").split(",") if each]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split() if word.isdecimal()]
+
+
+async def _gone(process: Process, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while processes.alive(process):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(GLANCE)
+    return True
+
+
+def _tail(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()[-300:]
+    except OSError as error:
+        return f"{path}: {error.strerror}"

@@ -1,0 +1,84 @@
+"""The agent's side: it writes what is wanted, and tells how the daemons stand. Waits for nobody."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from gpuplane.core.mps import WISHES, conditions, wanted
+from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
+from gpuplane.model.facts import Stood
+from gpuplane.model.mps import Status, Wanted
+from gpuplane.model.node import Node
+from gpuplane.model.snapshot import Condition
+
+
+async def meet(node: Node, every: float = 0.2, again: float = 2.0) -> None:
+    """Reconcile the wish with the view, and watch the supervisor's word, for ever.
+
+    A disk that refuses is asked again `again` seconds later.
+    """
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_ask(node, again))
+        group.create_task(_hear(node, every))
+
+
+async def _ask(node: Node, again: float) -> None:
+    """Where MPS was never wanted nothing is written, and there is no directory."""
+    asked: dict[Path, Wanted] = {}
+    async for _ in node.changes():
+        while (wishes := wanted(node.snapshot)) is not None:
+            here = _folder(node) / WANTED
+            for path in [each for each in asked if each != here]:  # another root is in force: nobody there any more
+                asked |= _try(node, path, Wanted(held=wishes.held)) if asked[path].daemons else {}
+            if asked.get(here) == wishes or not (wishes.daemons or here.exists()):
+                break
+            if done := _try(node, here, wishes):
+                asked |= done
+            else:
+                await asyncio.sleep(again)
+
+
+def _try(node: Node, path: Path, wishes: Wanted) -> Mapping[Path, Wanted]:
+    """What is written then: nothing, and the condition says why, where the disk refuses."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write(path, wishes)
+    except OSError as error:
+        reason = f"{error.filename or path}: {error.strerror}: the supervisor cannot be told what is wanted"
+        node.tell(Stood(WISHES, Condition(standing="failing", reason=reason)))
+        return {}
+    if WISHES in node.snapshot.conditions:
+        node.tell(Stood(WISHES, None))
+    return {path: wishes}
+
+
+async def _hear(node: Node, every: float) -> None:
+    told: Mapping[str, Condition] = {}
+    while True:
+        wishes = wanted(node.snapshot)
+        if wishes is not None:
+            path = _folder(node) / STATUS
+            heard = conditions(wishes, _status(path), str(path.parent), node.now())
+            for part in told.keys() - heard.keys():
+                node.tell(Stood(part, None))
+            for part, condition in heard.items():
+                if told.get(part) != condition:
+                    node.tell(Stood(part, condition))
+            told = heard
+        await asyncio.sleep(every)
+
+
+def _status(path: Path) -> Status | None:
+    """The supervisor's last word; None where there is none that can be read."""
+    try:
+        return read(path.read_bytes(), Status)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _folder(node: Node) -> Path:
+    settings = node.snapshot.config.settings
+    assert settings is not None  # something is wanted only by a configuration
+    return Path(settings.mps_root) / FOLDER

@@ -1,0 +1,169 @@
+"""The supervisor of this node's MPS daemons: makes them as the agent wants them, and writes how they stand.
+
+Each daemon is kept by a task of its own, so that one that hangs costs the others nothing. Before the agent's first word
+nothing is done. When the supervisor ends, however it ends, daemons stay: the next one finds them.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from gpuplane.core.mps import directory
+from gpuplane.host.files import contents
+from gpuplane.host.mps.command import Failed
+from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
+from gpuplane.host.mps.keeper import Keeper, Tools
+from gpuplane.host.mps.modes import Modes
+from gpuplane.host.mps.place import Place
+from gpuplane.host.state import locked
+from gpuplane.model.mps import Daemon, Standing, Status, Wanted
+
+TURN = 0.2
+"""Seconds between two looks at a daemon."""
+COUNT = (2.0, 0.25)
+"""Seconds between two counts of a daemon's clients: at least, and for each daemon that there is."""
+BEAT = 1.0
+"""Seconds between two words of ours, when nothing changes."""
+REFUSED = (0.5, 15.0)
+"""Seconds until what failed is tried again: at first, and at most."""
+MODES = 60.0
+"""Seconds between two looks at compute modes, when nothing changes."""
+
+log = logging.getLogger("gpuplane.mps")
+
+
+class Supervisor:
+    """Keeps the daemons below a root directory."""
+
+    def __init__(self, root: Path, tools: Tools) -> None:
+        self._root, self._folder, self._tools = root, root / FOLDER, tools
+        self._wanted: Wanted | None = None
+        self._keepers: dict[str, Keeper] = {}
+        self._stands: dict[str, Standing] = {}
+        self._unread = self._unset = ""
+
+    async def run(self) -> None:
+        """Supervise for ever; one supervisor at a time. Raises OSError."""
+        self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        async with locked(self._folder) as waiting:
+            async for owner in waiting:
+                log.info("%s belongs to another supervisor, %s: waiting until it ends", self._root, owner)
+            self._modes = Modes(self._folder, self._tools.smi, self._tools.patience)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._tell())
+                group.create_task(self._keep_modes())
+                await self._listen(group)
+
+    async def _listen(self, group: asyncio.TaskGroup) -> None:
+        async for found in contents(self._folder / WANTED, every=TURN):
+            if isinstance(found, FileNotFoundError):
+                continue  # nothing was ever wanted here
+            try:
+                if isinstance(found, OSError):
+                    raise found
+                self._wanted, self._unread = read(found, Wanted), ""
+            except (OSError, msgspec.DecodeError) as error:
+                self._unread = f"{self._folder / WANTED}: {error}; the last wish stands"
+                log.error("%s", self._unread)
+                continue
+            names = {directory(each.name) for each in self._wanted.daemons}
+            for name in sorted(names | set(self._found())):
+                if name not in self._keepers:
+                    place = Place(self._root, name, self._tools.own_shm)
+                    self._keepers[name] = Keeper(name, place, self._modes, self._tools)
+                    group.create_task(self._keep(name))
+
+    def _found(self) -> Iterator[str]:
+        """Directories of daemons that there are, wanted or not."""
+        for pattern in ("*/pipe", "*/*/pipe"):
+            for path in self._root.glob(pattern):
+                yield str(path.parent.relative_to(self._root))
+
+    async def _keep(self, name: str) -> None:
+        """Turn after turn, until nothing is wanted of it and nothing is left."""
+        wait = REFUSED[0]
+        while True:
+            try:
+                stands = await self._turn(name)
+            except Exception as error:
+                if not isinstance(error, Failed | OSError):
+                    log.exception("%s", name)
+                self._stand(Standing(name=name, standing="failing", reason=_told(error)))
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, REFUSED[1])
+            else:
+                if stands is None and self._wish(name) is None:
+                    del self._keepers[name]
+                    self._stands.pop(name, None)
+                    log.info("%s: ended", name)
+                    return
+                if stands is not None:
+                    self._stand(stands)
+                wait = REFUSED[0]
+                await asyncio.sleep(TURN)
+
+    async def _turn(self, name: str) -> Standing | None:
+        assert self._wanted is not None  # nobody is kept before
+        held = name in map(directory, self._wanted.held)
+        every = max(COUNT[0], COUNT[1] * len(self._keepers))
+        return await self._keepers[name].turn(self._wish(name), held, every)
+
+    def _wish(self, name: str) -> Daemon | None:
+        daemons = self._wanted.daemons if self._wanted else ()
+        return next((each for each in daemons if directory(each.name) == name), None)
+
+    def _stand(self, standing: Standing) -> None:
+        if self._stands.get(standing.name) != standing:
+            level = logging.WARNING if standing.standing == "failing" else logging.INFO
+            log.log(level, "%s: %s: %s", standing.name, standing.standing, standing.reason)
+        self._stands[standing.name] = standing
+
+    async def _keep_modes(self) -> None:
+        """Compute modes, whenever it changes which GPUs need theirs, and now and then."""
+        done: tuple[frozenset[str], float] | None = None
+        while True:
+            needed = self._needed()
+            if needed is not None and (done is None or done[0] != needed or time.monotonic() - done[1] > MODES):
+                try:
+                    await self._modes.keep(needed)
+                    self._unset, done = "", (needed, time.monotonic())
+                except (Failed, OSError) as error:
+                    self._unset = f"compute modes: {_told(error)}"
+                    await asyncio.sleep(REFUSED[0] * 4)
+            await asyncio.sleep(TURN)
+
+    def _needed(self) -> frozenset[str] | None:
+        """GPUs whose mode must stay; None while that is not known of every daemon."""
+        if self._wanted is None:
+            return None
+        needed = {gpu for each in self._wanted.daemons if each.exclusive for gpu in each.devices}
+        for keeper in self._keepers.values():
+            if keeper.in_use is None:
+                return None
+            needed |= keeper.in_use
+        return frozenset(needed)
+
+    async def _tell(self) -> None:
+        """Write how they stand: what changes at once, and else as a sign of life."""
+        told, at = None, 0.0
+        while True:
+            now = time.clock_gettime(time.CLOCK_BOOTTIME)
+            stands = tuple(self._stands[name] for name in sorted(self._stands))
+            news = Status(at=0.0, pid=os.getpid(), daemons=stands, problem=self._unread or self._unset)
+            if news != told or now - at >= BEAT:
+                try:
+                    write(self._folder / STATUS, news.but(at=now))
+                    told, at = news, now
+                except OSError as error:
+                    log.error("%s: %s", error.filename, error.strerror)
+                    await asyncio.sleep(BEAT)
+            await asyncio.sleep(TURN / 4)
+
+
+def _told(error: Exception) -> str:
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)

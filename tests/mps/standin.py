@@ -1,0 +1,181 @@
+"""Stand-ins for NVIDIA's programs: what they prove is our supervision, and nothing about CUDA.
+
+`nvidia-cuda-mps-control` speaks the control commands that we use, becomes a daemon, writes its pid file, refuses to run
+twice on one pipe directory, and starts a server for its first client. A client is a process that stays connected. As
+NVIDIA's, a server lives on when its control daemon is killed, and limits are those of the daemon that was told them.
+`nvidia-smi` keeps compute modes in a file. A file `broken` beside them makes both fail with what it says; a file `slow`
+makes them hang.
+"""
+
+import sys
+from pathlib import Path
+
+COMMON = """
+import os, sys, time, json, fcntl, signal, socket, select, subprocess
+HERE = os.path.dirname(os.path.abspath(sys.argv[0]))
+NAME = os.path.basename(sys.argv[0])
+def asked_to_fail():
+    if os.path.exists(HERE + "/slow." + NAME):
+        time.sleep(3600)
+    if os.path.exists(HERE + "/broken." + NAME):
+        sys.exit(open(HERE + "/broken." + NAME).read())
+"""
+
+CONTROL = """
+PIPE, LOG = os.environ["CUDA_MPS_PIPE_DIRECTORY"], os.environ["CUDA_MPS_LOG_DIRECTORY"]
+
+def main():
+    asked_to_fail()
+    if "-d" in sys.argv:
+        daemonise()
+    else:
+        for command in sys.stdin.read().splitlines():
+            with socket.socket(socket.AF_UNIX) as s:
+                s.settimeout(5)
+                os.chdir(PIPE)
+                try:
+                    s.connect("control")
+                except OSError:
+                    sys.exit("Cannot find MPS control daemon process")
+                s.sendall(b"UI " + command.encode() + b"\\n")
+                sys.stdout.write(s.makefile().read())
+
+def daemonise():
+    os.chdir(PIPE)
+    lock = os.open("control_lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.exit("An instance of this daemon is already running")
+    for name in ("control", "control_privileged"):
+        if os.path.exists(name):
+            os.unlink(name)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind("control")
+    listening.listen(64)
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    with open("nvidia-cuda-mps-control.pid", "w") as f:
+        f.write(str(os.getpid()))
+    with open(LOG + "/control.log", "a") as f:
+        f.write("Starting control daemon using socket %s/control\\n" % PIPE)
+    Daemon(listening).run()
+
+class Daemon:
+    def __init__(self, listening):
+        self.listening, self.clients, self.server = listening, {}, None
+        self.share, self.limits, self.servers_told = "100.0", {}, {}
+    def run(self):
+        while True:
+            ready, _, _ = select.select([self.listening, *self.clients], [], [])
+            for each in ready:
+                if each is self.listening:
+                    self.accept()
+                else:
+                    if not each.recv(100):
+                        self.clients.pop(each)
+                        each.close()
+    def accept(self):
+        s, _ = self.listening.accept()
+        line = s.makefile("rb").readline().decode()
+        kind, _, rest = line.strip().partition(" ")
+        if kind == "CLIENT":
+            if self.server is None:
+                self.server = subprocess.Popen([sys.executable, "-ISs", HERE + "/nvidia-cuda-mps-server"],
+                    stdin=subprocess.DEVNULL, close_fds=True)
+            self.clients[s] = int(rest)
+            s.sendall(json.dumps(self.limits).encode() + b"\\n")
+        else:
+            with s:
+                answer = self.answer(rest.split())
+                try:
+                    s.sendall(answer.encode())
+                except OSError:
+                    pass
+                if rest == "quit":
+                    s.close()
+                    os.unlink("nvidia-cuda-mps-control.pid")
+                    os._exit(0)
+    def answer(self, words):
+        with open(LOG + "/control.log", "a") as f:
+            f.write("Cmd:%s\\n" % " ".join(words))
+        match words:
+            case ["get_server_list"]:
+                return "%d\\n" % self.server.pid if self.server else ""
+            case ["get_client_list", server]:
+                return "".join("%d\\n" % pid for pid in self.clients.values())
+            case ["get_default_active_thread_percentage"]:
+                return self.share + "\\n"
+            case ["set_default_active_thread_percentage", share]:
+                self.share = str(float(share))
+                return ""
+            case ["set_default_device_pinned_mem_limit", device, limit]:
+                self.limits[device] = limit
+                return ""
+            case ["get_default_device_pinned_mem_limit", device]:
+                return self.limits.get(device, "") + "\\n"
+            case ["set_active_thread_percentage", server, share]:
+                self.servers_told["share"] = share
+                return ""
+            case ["set_device_pinned_mem_limit", server, device, limit]:
+                self.servers_told[device] = limit
+                return ""
+            case ["quit"]:
+                if self.clients:
+                    time.sleep(3600)  # as theirs does without -t
+                if self.server:
+                    self.server.kill()
+                    self.server.wait()
+                return ""
+        return "Unrecognized command\\n"
+main()
+"""
+
+SERVER = """
+while True:
+    signal.pause()
+"""
+
+CLIENT = """
+s = socket.socket(socket.AF_UNIX)
+os.chdir(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
+s.connect("control")
+s.sendall(b"CLIENT %d\\n" % os.getpid())
+print(s.makefile().readline(), end="", flush=True)
+while True:
+    time.sleep(3600)
+"""
+
+SMI = """
+asked_to_fail()
+PATH = HERE + "/modes.json"
+modes = json.load(open(PATH)) if os.path.exists(PATH) else {}
+gpu = sys.argv[sys.argv.index("-i") + 1]
+with open(HERE + "/smi.log", "a") as f:
+    f.write(" ".join(sys.argv[1:]) + "\\n")
+if "-c" in sys.argv:
+    modes[gpu] = sys.argv[sys.argv.index("-c") + 1]
+    json.dump(modes, open(PATH + ".new", "w"))
+    os.replace(PATH + ".new", PATH)
+    print("Set compute mode to %s for GPU %s." % (modes[gpu], gpu))
+else:
+    print(modes.get(gpu, "DEFAULT").title())
+"""
+
+
+def make(folder: Path) -> Path:
+    """The programs, in a folder that is made."""
+    folder.mkdir(parents=True)
+    for name, text in {
+        "nvidia-cuda-mps-control": CONTROL,
+        "nvidia-cuda-mps-server": SERVER,
+        "nvidia-smi": SMI,
+        "client": CLIENT,
+    }.items():
+        path = folder / name
+        path.write_text(f"#!{sys.executable} -ISs\n{COMMON}{text}")
+        path.chmod(0o755)
+    return folder

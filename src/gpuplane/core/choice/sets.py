@@ -18,6 +18,7 @@ is the best row.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from operator import add, methodcaller, neg
 from typing import TypeAlias
 
@@ -56,11 +57,9 @@ class Sets:
         for size in AHEAD if question.leaves else ():
             if len(found) > 1 and size <= left:
                 found = self._leaving_most(size, have, found)
-        turns = self._turns(question)
-        sets = [self._members(vector, turns) for vector in found]
-        if question.costs and len(sets) > 1:
-            return min(sets, key=lambda gpus: (sum(question.costs.get(gpu, 0) for gpu in gpus), gpus))
-        return min(sets)
+        merits = self._merits(question)
+        best = max(sum(merits[kind][count] for kind, count in vector) for vector in found)
+        return tuple(gpu for gpu in range(len(self._kind)) if best & _bit(gpu))
 
     def left(self, size: int, gpus: Iterable[int]) -> int | None:
         """The worth of the best set of this size among these GPUs; None where there are too few."""
@@ -95,18 +94,24 @@ class Sets:
             counts[self._kind[gpu]] += 1
         return counts
 
-    def _turns(self, question: Question) -> list[list[int]]:
-        """The GPUs of each kind, in the order in which they are taken: the required ones, the cheapest, the lowest."""
-        there = question.there
-        turns = [[gpu for gpu in gpus if gpu in there] for gpus in self._kinds]
-        if question.required or question.costs:
-            for gpus in turns:
-                gpus.sort(key=lambda gpu: (gpu not in question.required, question.costs.get(gpu, 0)))
-        return turns
+    def _merits(self, question: Question) -> list[list[int]]:
+        """What so many GPUs of a kind add to a set's merit: the bits of those that are taken, less their costs.
 
-    def _members(self, vector: Vector, turns: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """The GPUs that a vector stands for."""
-        return tuple(sorted(gpu for kind, count in vector for gpu in turns[kind][:count]))
+        Of each kind the required ones are taken first, then the cheapest, then the lowest. Of sets of one size the one
+        with the highest merit costs least and has the lowest positions.
+        """
+        costs, there, merits = question.costs, question.there, []
+        for gpus in self._kinds:
+            turns = [gpu for gpu in gpus if gpu in there]
+            if question.required or costs:
+                turns.sort(key=lambda gpu: (gpu not in question.required, costs.get(gpu, 0)))
+            merits.append([0, *accumulate(_bit(gpu) - (costs.get(gpu, 0) << MOST) for gpu in turns)])
+        return merits
+
+
+def _bit(gpu: int) -> int:
+    """The lower a position, the higher its bit; costs stand above them all."""
+    return 1 << MOST - 1 - gpu
 
 
 class _Rows:

@@ -74,6 +74,20 @@ async def test_a_gpu_that_nvml_does_not_count_is_shown(standin: StandIn) -> None
         await watch.until(lambda watch: watch.codes() == [[], ["query-failed"]])
 
 
+@pytest.mark.parametrize("code", ["gpu-lost", "gpu-hang", "gpu-crash"])
+async def test_a_gpu_that_is_missing_stays_so_whatever_befalls_another(standin: StandIn, code: str) -> None:
+    """Though the other one cannot be asked for its address any more: it was known before."""
+    standin.describe(node("", "", "gpu-missing"))
+    async with watched(standin) as watch:
+        await watch.until(lambda watch: watch.codes() == [[], [], ["gpu-missing"]])
+        described = node("", code, "gpu-missing")
+        standin.describe(described)
+        await watch.until(lambda watch: watch.codes() == [[], [code], ["gpu-missing"]])
+        standin.describe(described.but(gpus=tuple(gpu.but(numa=3) for gpu in described.gpus or ())))
+        await watch.until(lambda watch: [gpu.numa for gpu in (watch.gpus() or ())[1:]] == [3, 3])
+        assert watch.codes() == [[], [code], ["gpu-missing"]]
+
+
 async def test_a_gpu_that_a_container_was_not_given_is_not_missing(standin: StandIn) -> None:
     """It stands in /proc there, and has no device node."""
     standin.describe(node("", "gpu-missing"))

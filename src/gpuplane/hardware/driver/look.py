@@ -30,6 +30,7 @@ class Looker:
     def __init__(self, nvml: Nvml, files: Files, driver: Driver) -> None:
         self._nvml, self._files, self._driver = nvml, files, driver
         self._identities: dict[str, Gpu] = {}
+        self._addresses: dict[int, str] = {}  # of an index; NVML numbers GPUs once, at its start
         self._partitions, self._fabric, self._vitals = Partitions(files), Fabric(), Vitals()
         self.events = Events(nvml)
         self._switches = files.switches()
@@ -81,19 +82,23 @@ class Looker:
             subject.contain(lambda each: self._vitals.look(each, self._fabric.active(each.gpu.uuid), now, thorough))
 
     def _places(self) -> list[Gpu]:
-        """The GPUs that NVML counts, by index and, where the kernel's files have the same ones, by address."""
+        """The GPUs that NVML counts, by index and, where that is known, by address.
+
+        Where the kernel's files have others, there is no telling which index has which address, but from earlier looks.
+        """
         count = self._nvml.call("nvmlDeviceGetCount")
         addresses = self._files.gpus()
-        if len(addresses) != count:  # some of them are not NVML's: no telling which index has which address
-            addresses = ("",) * count
+        if len(addresses) != count:
+            addresses = tuple(self._addresses.get(index, "") for index in range(count))
         return [Gpu(index=index, pci=pci) for index, pci in enumerate(addresses)]
 
     def _subject(self, place: Gpu, skipped: Sequence[Skipped]) -> Subject:
         """One GPU, as far as it can be known without the others."""
         subject = Subject(self._nvml, place)
-        charges = [each.fault for each in skipped if each.means(place.index, place.pci)]
+        charges = [each for each in skipped if each.means(place.index, place.pci)]
         if charges:
-            subject.faults = charges
+            subject.faults = [each.fault for each in charges]
+            place = place.but(pci=place.pci or charges[0].pci)
         else:
             subject.contain(self._see)
         if not subject.gpu.uuid:
@@ -140,6 +145,7 @@ class Looker:
         capability = subject.ask((), "nvmlDeviceGetCudaComputeCapability", handle)
         place = subject.ask(None, "nvmlDeviceGetPciInfo", handle)
         pci = address(place) if place is not None else pci
+        self._addresses[subject.gpu.index] = pci
         gpu = Gpu(
             index=subject.gpu.index,
             uuid=uuid,

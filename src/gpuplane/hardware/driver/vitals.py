@@ -38,12 +38,11 @@ SIGNS: Mapping[Field, Mapping[int, Fault]] = {
         6: Fault(code="recovery-reset", message="the driver asks for a reset of the GPU's bus"),
         7: Fault(code="recovery-reboot", message="the driver asks for a reboot of the system"),
     },
-    (144, 0): {1: Fault(code="remap-pending", message="a row waits for a reset to be remapped")},  # REMAPPED_PENDING
-    (145, 0): {1: Fault(code="remap-failed", message="a row could not be remapped")},  # REMAPPED_FAILURE
-    (307, 0): {
-        1: Fault(code="remap-pending", message="a bank waits for a reset to be remapped")
-    },  # PENDING_BANK_REMAPPING
-    (31, 0): {1: Fault(code="pages-pending", message="a page waits for a reset to be retired")},  # RETIRED_PENDING
+    # REMAPPED_PENDING, REMAPPED_FAILURE, PENDING_BANK_REMAPPING, RETIRED_PENDING
+    (144, 0): {1: Fault(code="remap-pending", message="a row waits for a reset to be remapped")},
+    (145, 0): {1: Fault(code="remap-failed", message="a row could not be remapped")},
+    (307, 0): {1: Fault(code="remap-pending", message="a bank waits for a reset to be remapped")},
+    (31, 0): {1: Fault(code="pages-pending", message="a page waits for a reset to be retired")},
 }
 EXHAUSTED = Fault(code="pages-exhausted", message=f"all {RETIRABLE} pages that can be retired are")
 SELDOM = ((307, 0), *RETIRED)

@@ -10,7 +10,7 @@
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from gpuplane.core.health import diagnose
 from gpuplane.core.resources.names import named
@@ -56,28 +56,28 @@ def directory(name: str) -> str:
 
 def trouble(snapshot: Snapshot, resource: str, unit: Unit) -> str:
     """Why a unit of a resource shared by MPS must not be given out now; "" if it may."""
-    return next(_unserved(snapshot, daemon(resource, unit), unit), "")
-
-
-def _unserved(snapshot: Snapshot, name: str, unit: Unit) -> Iterator[str]:
-    for part in (WISHES, SUPERVISOR, _part(name)):
-        stands = snapshot.conditions.get(part)
-        if stands is not None and stands.standing != "ok":
-            yield f"MPS: {stands.reason}"
-        elif stands is None and part != WISHES:
-            yield f"MPS: {'its supervisor' if part == SUPERVISOR else 'its control daemon'} has not been seen yet"
-    if unit.id not in snapshot.conditions[_part(name)].detail.split(","):
-        yield "MPS: its control daemon runs without this device"
+    name = daemon(resource, unit)
+    if why := _down(snapshot, name):
+        return f"MPS: {why}"
+    served = snapshot.conditions[_part(name)].detail.split(",")
+    return "" if unit.id in served else "MPS: the control daemon runs without this device"
 
 
 def unready(snapshot: Snapshot) -> str:
-    """Why what is shared by MPS is not served; "" if it is."""
+    """Why some of what is shared by MPS is not served; "" if all is."""
     wishes = wanted(snapshot)
-    for each in wishes.daemons if wishes else ():
-        for part in (WISHES, SUPERVISOR, _part(each.name)):
-            stands = snapshot.conditions.get(part)
-            if stands is not None and stands.standing != "ok":
-                return f"{part}: {stands.reason}"
+    down = ((each.name, _down(snapshot, each.name)) for each in (wishes.daemons if wishes else ()))
+    return next((f"MPS of {name}: {why}" for name, why in down if why), "")
+
+
+def _down(snapshot: Snapshot, name: str) -> str:
+    """Why nobody can become a client of a daemon now; "" if it serves."""
+    for part, who in ((WISHES, ""), (SUPERVISOR, "supervisor"), (_part(name), "control daemon")):
+        stands = snapshot.conditions.get(part)
+        if stands is None and who:
+            return f"its {who} has not been seen yet"
+        if stands is not None and stands.standing != "ok":
+            return stands.reason
     return ""
 
 
@@ -127,11 +127,11 @@ def _daemons(machine: Machine, settings: Settings, ill: frozenset[str]) -> tuple
     )
 
 
-def _by_daemon(resource: Resource, ill: Collection[str]) -> Mapping[str, Sequence[Unit]]:
+def _by_daemon(resource: Resource, ill: Set[str]) -> Mapping[str, Sequence[Unit]]:
     """Daemon → the unit of each share that it serves."""
     found: dict[str, list[Unit]] = {}
     for device in resource.devices:
-        if device.unit.id not in ill and device.unit.gpu not in ill:
+        if device.id != device.unit.id and ill.isdisjoint((device.unit.id, device.unit.gpu)):
             found.setdefault(daemon(resource.name, device.unit), []).append(device.unit)
     return found
 

@@ -55,12 +55,15 @@ def _try(node: Node, path: Path, wishes: Wanted) -> Mapping[Path, Wanted]:
 
 
 async def _hear(node: Node, every: float) -> None:
+    """Tells from the moment on from which something may be offered: what is served must not look ill for a while."""
+    while not await node.until(lambda snapshot: wanted(snapshot) is not None, 3600.0):
+        pass
     told: Mapping[str, Condition] = {}
     while True:
         wishes = wanted(node.snapshot)
         if wishes is not None:
             path = _folder(node) / STATUS
-            heard = conditions(wishes, _status(path), str(path.parent), node.now())
+            heard = conditions(wishes, _status(path), str(path.parent.parent), node.now())
             for part in told.keys() - heard.keys():
                 node.tell(Stood(part, None))
             for part, condition in heard.items():

@@ -1,0 +1,176 @@
+"""Which daemons a node wants, when a unit shared by MPS may be given out, and what its containers get."""
+
+from typing import Any
+
+import pytest
+
+from gpuplane.core.containers.allocate import allocate
+from gpuplane.core.mps import PATIENCE, conditions, unready, wanted
+from gpuplane.core.readiness import unready as whole_unready
+from gpuplane.core.resources.offer import offer
+from gpuplane.core.step import step
+from gpuplane.model.config import MemoryShares, Mps, Replication, Settings, Sharing
+from gpuplane.model.facts import Configured, Drained, Fact, Listed, Looked, ReleaseWished, Stood
+from gpuplane.model.health import Drain
+from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
+from gpuplane.model.mps import Daemon, Standing, Status, Wanted
+from gpuplane.model.snapshot import Allocation, Condition, Release, Snapshot
+from gpuplane.model.views import Mount, Refused
+
+GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"
+MIGS = tuple(MigDevice(uuid=f"MIG-{n}", profile="1g.5gb", gpu_instance=n, slot=n, memory_mib=4864) for n in range(2))
+A = Gpu(index=0, uuid="GPU-a", model="A100", memory_mib=40960, compute_capability="8.0")
+B = Gpu(index=1, uuid="GPU-b", model="A100", memory_mib=20480, compute_capability="8.0")
+M = Gpu(index=2, uuid="GPU-m", model="A100", memory_mib=40960, mig=Mig(enabled=True, devices=MIGS))
+
+
+def node(*facts: Fact, sharing: Sharing, gpus: tuple[Gpu, ...] = (A, B), **settings: Any) -> Snapshot:
+    """A node that kubelet has told of, and these facts after that."""
+    snapshot = Snapshot()
+    first = (Looked(Machine(gpus=gpus)), Configured(Settings(sharing=sharing, **settings)), Listed((), 0.0))
+    for fact in (*first, *facts):
+        snapshot = step(snapshot, fact, 10.0)
+    return snapshot
+
+
+def by_mps(*entries: Replication, **how: Any) -> Sharing:
+    """Sharing by MPS, each device into four where nothing else is said."""
+    return Sharing(strategy="mps", resources=entries or (Replication(GPU, 4),), **how)
+
+
+def served(*names: str, devices: tuple[str, ...] = ("GPU-a", "GPU-b")) -> tuple[Fact, ...]:
+    """A supervisor that is there, and daemons that are well."""
+    well = Status(at=10.0, pid=7, daemons=tuple(Standing(name, "ok", "control daemon 1", devices, 1) for name in names))
+    heard = conditions(Wanted(daemons=(Daemon("x", {}),)), well, "/run/mps", 10.0)
+    return tuple(Stood(part, condition) for part, condition in heard.items())
+
+
+def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
+    """Those that are wanted."""
+    wishes = wanted(snapshot)
+    assert wishes is not None
+    return wishes.daemons
+
+
+def troubles(snapshot: Snapshot) -> set[str]:
+    """Why devices are not available."""
+    return {device.trouble for resource in offer(snapshot).resources for device in resource.devices}
+
+
+def test_a_daemon_for_each_resource_with_fair_parts() -> None:
+    """A quarter of each GPU's memory and of its threads for each of four clients."""
+    [daemon] = daemons(node(sharing=by_mps()))
+    assert daemon == Daemon(
+        name=GPU, devices={"GPU-a": 10240, "GPU-b": 5120}, active_thread_percentage=25, exclusive=True
+    )
+
+
+def test_how_daemons_are_set_up_can_be_said() -> None:
+    """Threads, users and compute mode."""
+    how = Mps(compute_mode="leave", multi_user=True, active_thread_percentage=60)
+    [daemon] = daemons(node(sharing=by_mps(mps=how)))
+    assert (daemon.exclusive, daemon.multi_user, daemon.active_thread_percentage) == (False, True, 60)
+
+
+def test_a_mig_device_has_a_daemon_of_its_own() -> None:
+    """Its memory is what is parted, and the compute mode of its GPU is left alone."""
+    snapshot = node(sharing=by_mps(Replication(SMALL, 2)), gpus=(A, M), mig_strategy="mixed")
+    assert daemons(snapshot) == tuple(
+        Daemon(name=uuid, devices={uuid: 2432}, active_thread_percentage=50) for uuid in ("MIG-0", "MIG-1")
+    )
+
+
+def test_what_is_shared_otherwise_wants_no_daemon() -> None:
+    """Time slices, and a single replica."""
+    assert daemons(node(sharing=Sharing(resources=(Replication(GPU, 4),)))) == ()
+    assert daemons(node(sharing=by_mps(Replication(GPU, 1)))) == ()
+
+
+def test_shares_of_memory_have_their_limits_with_them() -> None:
+    """The daemon limits nobody; each container's environment does."""
+    memory = (MemoryShares(GPU, "nvidia.com/gpu-memory", 1024),)
+    snapshot = node(
+        *served("nvidia.com/gpu-memory"), sharing=Sharing(memory=memory, memory_by_mps=True, memory_unit="GiB")
+    )
+    assert daemons(snapshot) == (Daemon("nvidia.com/gpu-memory", {"GPU-a": 0, "GPU-b": 0}, exclusive=True),)
+    got = allocate(snapshot, "nvidia.com/gpu-memory", ["GPU-a::0", "GPU-a::1", "GPU-a::2"])
+    assert got.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3072M"
+
+
+def test_nothing_is_wanted_before_enough_is_known() -> None:
+    """No look, no configuration, or no word of kubelet's: the last wish stands."""
+    snapshot = Snapshot()
+    for fact in (Looked(Machine(gpus=(A, B))), Configured(Settings(sharing=by_mps()))):
+        assert wanted(snapshot) is None
+        snapshot = step(snapshot, fact, 10.0)
+    assert wanted(snapshot) is None
+    assert wanted(step(snapshot, Listed((), 0.0), 10.0))
+
+
+def test_what_containers_hold_is_held_also_when_it_is_not_wanted() -> None:
+    """By shares alone: a whole GPU of the same name makes nobody a client."""
+    held = (Allocation(GPU, ("GPU-a::1",), "n/p"), Allocation(SMALL, ("MIG-1::0",), "n/q"), Allocation("x", ("GPU-b",)))
+    wishes = wanted(node(Listed(held, 0.0), sharing=Sharing()))
+    assert wishes == Wanted(held=("MIG-1", GPU))
+
+
+def test_a_device_in_trouble_is_left_out() -> None:
+    """A server that cannot open one of its devices serves none of them."""
+    drained = node(Drained("GPU-a", Drain(why="noise", since=1.0)), sharing=by_mps())
+    assert [daemon.devices for daemon in daemons(drained)] == [{"GPU-b": 5120}]
+    released = node(ReleaseWished(Release(until=99.0, why="new driver")), sharing=by_mps())
+    assert daemons(released) == ()
+
+
+def test_a_unit_is_given_out_only_while_its_daemon_serves_it() -> None:
+    """No supervisor, no daemon, a daemon that fails, or one without this device: unhealthy, with the reason."""
+    sharing = by_mps()
+    assert troubles(node(sharing=sharing)) == {"MPS: its supervisor has not been seen yet"}
+    assert troubles(node(*served(), sharing=sharing)) == {"MPS: its control daemon has not been seen yet"}
+    assert troubles(node(*served(GPU), sharing=sharing)) == {""}
+    assert troubles(node(*served(GPU, devices=("GPU-a",)), sharing=sharing)) == {
+        "",
+        "MPS: the control daemon runs without this device",
+    }
+    broken = Stood(f"mps/{GPU}", Condition(standing="failing", reason="no such file"))
+    assert troubles(node(*served(GPU), broken, sharing=sharing)) == {"MPS: no such file"}
+
+
+def test_readiness_says_which_daemon_does_not_serve() -> None:
+    """Of those that are wanted."""
+    broken = Stood(f"mps/{GPU}", Condition(standing="failing", reason="no such file"))
+    snapshot = node(*served(GPU), broken, Stood(f"plugin/{GPU}", Condition(standing="ok")), sharing=by_mps())
+    assert whole_unready(snapshot) == f"MPS of {GPU}: no such file"
+    assert unready(node(broken, sharing=Sharing())) == ""
+
+
+def test_a_supervisor_that_is_silent_says_nothing_about_its_daemons() -> None:
+    """After a while nobody knows how they stand."""
+    wishes = Wanted(daemons=(Daemon(GPU, {"GPU-a": 0}),))
+    status = Status(at=10.0, pid=7, daemons=(Standing(GPU, "ok", "control daemon 1", ("GPU-a",), 1),))
+    assert conditions(wishes, status, "/run/mps", 10.0 + PATIENCE).keys() == {"mps supervisor", f"mps/{GPU}"}
+    silent = conditions(wishes, status, "/run/mps", 10.1 + PATIENCE)
+    assert silent.keys() == {"mps supervisor"}
+    assert "run gpuplane mps there" in silent["mps supervisor"].reason
+    assert conditions(Wanted(), None, "/run/mps", 0.0) == {}
+
+
+def test_a_container_gets_what_nvidias_plugin_gives_but_for_shared_memory() -> None:
+    """/dev/shm is the resource's, where theirs is one for all."""
+    got = allocate(node(*served(GPU), sharing=by_mps()), GPU, ["GPU-a::0"])
+    assert got.env == {"NVIDIA_VISIBLE_DEVICES": "GPU-a", "CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu/pipe"}
+    assert got.mounts == (
+        Mount(container="/mps/nvidia.com/gpu/pipe", host="/run/nvidia/mps/nvidia.com/gpu/pipe"),
+        Mount(container="/dev/shm", host="/run/nvidia/mps/nvidia.com/gpu/shm"),
+    )
+
+
+def test_a_container_is_a_client_of_one_daemon() -> None:
+    """The pipe is that of its MIG device, under its resource's name; shares of two are refused with the reason."""
+    sharing, facts = by_mps(Replication(SMALL, 2)), served("MIG-0", "MIG-1", devices=("MIG-0", "MIG-1"))
+    snapshot = node(*facts, sharing=sharing, gpus=(A, M), mig_strategy="mixed", mps_root="/mps-root/")
+    got = allocate(snapshot, SMALL, ["MIG-1::0"])
+    assert got.env["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/mig-1g.5gb/pipe"
+    assert got.mounts[0] == Mount(container="/mps/nvidia.com/mig-1g.5gb/pipe", host="/mps-root/MIG-1/pipe")
+    with pytest.raises(Refused, match="MIG-0 and MIG-1 have an MPS daemon each"):
+        allocate(snapshot, SMALL, ["MIG-0::0", "MIG-1::0"])

@@ -77,7 +77,10 @@ def chaos(minutes: float, seed: int | None, machine: str, probe_period: float, a
     with suppress(Broken):  # the summary tells
         asyncio.run(_follow(play, quiet=as_json))
     summary = play.summary()
-    click.echo(msgspec.json.encode(summary).decode() if as_json else "\n".join(_summary(summary, probe_period)))
+    if as_json:
+        click.echo(msgspec.json.encode(msgspec.structs.asdict(summary)).decode())
+    else:
+        click.echo("\n".join(_summary(summary, probe_period)))
     if summary.broken:
         raise SystemExit(1)
 

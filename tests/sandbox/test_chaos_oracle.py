@@ -1,0 +1,227 @@
+"""The oracle of chaos: what it expects to be shown, on a machine small enough to see that it is right."""
+
+from typing import Any
+
+import pytest
+
+from gpuplane.model.machine import Failure, Fault, Gpu, Incident, MachineFile, Mig, MigDevice, Process
+from gpuplane.sandbox.chaos import oracle
+from gpuplane.sandbox.chaos.belief import Belief
+from gpuplane.sandbox.chaos.checks import contradiction
+
+DEVICES = tuple(MigDevice(uuid=f"MIG-{n}", profile="3g.40gb", gpu_instance=n + 1, slot=n) for n in range(2))
+WELL = MachineFile(
+    gpus=(
+        Gpu(index=0, uuid="GPU-0", pci="0000:01:00.0", uncorrected=0),
+        Gpu(index=1, uuid="GPU-1", pci="0000:02:00.0", uncorrected=0),
+        Gpu(index=2, uuid="GPU-2", pci="0000:03:00.0", uncorrected=0, mig=Mig(enabled=True, devices=DEVICES)),
+    )
+)
+ALL = {"GPU-0", "GPU-1", "MIG-0", "MIG-1"}
+PERIOD = 1.0
+
+
+class World:
+    """A belief, and the file that it comes from; a second goes by with each edit."""
+
+    def __init__(self) -> None:
+        self.now, self.file, self.incidents = 0.0, WELL, 0
+        self.belief = Belief(WELL, frozenset(), PERIOD, 1.0)
+        self.edit()
+
+    def edit(self, sure: bool = True, holders: dict[str, frozenset[str]] | None = None, **changes: Any) -> None:
+        """A version of the file is seen."""
+        self.now += 1
+        self.file = self.file.but(**changes)
+        self.belief = oracle.saw(self.belief, self.file, holders or {}, self.now, sure=sure)
+
+    def gpu(self, index: int, **changes: Any) -> None:
+        """A GPU is seen to be otherwise."""
+        gpus = self.file.gpus or ()
+        self.edit(gpus=tuple(gpu.but(**changes) if gpu.index == index else gpu for gpu in gpus))
+
+    def show(self, index: int, *codes: str) -> None:
+        """A GPU is seen to have exactly these faults."""
+        self.gpu(index, faults=tuple(Fault(code, code) for code in codes))
+
+    def happen(self, code: str, index: int = 0, sure: bool = True, holders: Any = None, **more: Any) -> None:
+        """Something befalls a GPU."""
+        incident = Incident(index, code, number=self.incidents, **more)
+        self.incidents += 1
+        self.edit(sure=sure, holders=holders, incidents=(*self.file.incidents, incident))
+
+    def quiet(self, **shown: str) -> None:
+        """A quiet moment, long after, in which kubelet is shown what it has to be, and this of what is in doubt."""
+        self.now += 100
+        view = {unit: shown.get(unit.replace("-", ""), self.verdicts()[unit]) for unit in ALL}
+        self.belief = oracle.confirmed(self.belief, view, self.now)
+
+    def verdicts(self) -> dict[str, str]:
+        """What has to be shown."""
+        return {unit: self.belief.verdict(unit, self.now) for unit in self.belief.units()}
+
+    def ill(self) -> set[str]:
+        """What must be shown unhealthy."""
+        return {unit for unit, verdict in self.verdicts().items() if verdict == "Unhealthy"}
+
+
+@pytest.fixture
+def world() -> World:
+    """All is well."""
+    return World()
+
+
+def test_all_is_well_at_first(world: World) -> None:
+    """And each unit is what can be given out: MIG devices instead of their GPU."""
+    assert world.verdicts() == dict.fromkeys(ALL, "Healthy")
+
+
+def test_a_fault_takes_its_scope_and_nothing_else(world: World) -> None:
+    """The GPU with all its MIG devices, one of these alone, or the node with everything."""
+    world.happen("xid-94", 2, gpu_instance=1, pids=(7,))
+    world.edit(processes=(Process(2, 7),))
+    world.show(0, "gpu-lost")
+    assert world.ill() == {"GPU-0"}
+
+    world.happen("xid-48", 2, gpu_instance=2)
+    assert world.ill() == {"GPU-0", "MIG-1"}
+
+    world.happen("xid-79", 2, gpu_instance=2)
+    assert world.ill() == {"GPU-0", "MIG-0", "MIG-1"}
+
+    world.edit(failures=(Failure("hang"),))
+    assert world.ill() == ALL
+
+
+def test_what_only_degrades_or_is_noted_takes_nothing(world: World) -> None:
+    """It is served."""
+    world.show(0, "thermal-slowdown", "remap-pending")
+    world.happen("xid-31", 1)
+    world.edit(failures=(Failure("crash"),))
+
+    assert world.ill() == set()
+
+
+def test_a_reset_ends_what_happened_before_it_alone(world: World) -> None:
+    """The GPU was seen to go and come back; what happened within the same look may be of before or after."""
+    world.happen("xid-79", 0)
+    world.happen("xid-110", 1)
+    world.quiet()
+    world.edit(gpus=WELL.gpus and WELL.gpus[2:])
+    world.edit(gpus=WELL.gpus)
+    assert world.verdicts() == {**dict.fromkeys(ALL, "Healthy"), "GPU-1": "Unhealthy"}
+
+    world.gpu(0, uncorrected=3)
+    incident = Incident(0, "xid-79", number=world.incidents)
+    world.file = world.file.but(incidents=(*world.file.incidents, incident))
+    world.gpu(0, uncorrected=0)
+    assert world.verdicts()["GPU-0"] == "either"
+
+
+def test_a_process_has_to_end_even_after_a_reset(world: World) -> None:
+    """Whom a fault befell may go on with what it got from bad memory."""
+    world.edit(processes=(Process(0, 7),))
+    world.happen("xid-79", 0, pids=(7,))
+    world.show(0, "recovery-reset")
+    world.show(0)
+    assert world.ill() == {"GPU-0"}
+
+    world.edit(processes=())
+    assert world.ill() == set()
+
+
+def test_a_pod_has_to_end_that_held_the_device(world: World) -> None:
+    """Where no process is named."""
+    world.belief = oracle.ran(world.belief, frozenset({"pod"}), False, world.now)
+    world.happen("xid-94", 0, holders={"GPU-0": frozenset({"pod"})})
+    assert world.ill() == {"GPU-0"}
+
+    world.belief = oracle.ran(world.belief, frozenset(), False, world.now)
+    assert world.ill() == set()
+
+
+def test_a_person_ends_what_only_a_person_or_a_reboot_can(world: World) -> None:
+    """Once it is not shown any more."""
+    world.show(0, "remap-failed")
+    world.belief = oracle.restored(world.belief, "GPU-0", world.now)
+    assert world.ill() == {"GPU-0"}
+
+    world.show(0)
+    assert world.ill() == {"GPU-0"}
+    world.belief = oracle.restored(world.belief, "GPU-0", world.now)
+    assert world.ill() == set()
+
+
+def test_no_part_recovers_with_pending_rows(world: World) -> None:
+    """One that was ill stays so; one that was well is served on; of one between the two the view tells."""
+    world.happen("xid-94", 0, pids=(7,))
+    world.edit(processes=(Process(0, 8),))
+    world.quiet()
+    world.happen("xid-32", 0, pids=(8,))
+    world.show(0, "remap-pending")
+    world.edit(processes=())
+    assert world.ill() == {"GPU-0"}
+
+    world.happen("xid-94", 1)
+    world.show(1, "remap-pending")
+    assert world.verdicts()["GPU-1"] == "either"
+    world.quiet(GPU1="Unhealthy")
+    assert world.ill() == {"GPU-0", "GPU-1"}
+
+
+def test_what_cannot_be_seen_is_not_over(world: World) -> None:
+    """While a GPU cannot be asked, or the driver does not answer, what was shown stands."""
+    world.show(0, "node-missing")
+    world.show(0, "gpu-hang")
+    world.show(1, "node-missing")
+    world.edit(failures=(Failure("crash"),))
+    world.show(1)
+    assert world.ill() == {"GPU-0", "GPU-1"}
+
+    world.edit(failures=())
+    world.show(0)
+    assert world.ill() == set()
+
+
+def test_an_incident_that_a_killed_agent_may_not_have_heard_of_is_in_doubt(world: World) -> None:
+    """Unless the kernel log tells of it. The next quiet moment tells."""
+    world.happen("xid-79", 0, sure=False, logged=False)
+    world.happen("xid-79", 1, sure=False)
+    assert (world.verdicts()["GPU-0"], world.verdicts()["GPU-1"]) == ("either", "Unhealthy")
+
+    world.quiet(GPU0="Unhealthy")
+    assert world.ill() == {"GPU-0", "GPU-1"}
+
+
+def test_each_relapse_doubles_the_time_that_a_recovery_may_take(world: World) -> None:
+    """Two probe periods, twice as long for each time that the device fell ill."""
+    due = []
+    for _ in range(3):
+        world.show(0, "gpu-lost")
+        world.show(0)
+        due.append(world.belief.due("GPU-0") - world.now)
+        world.quiet()
+
+    assert due == [4 * PERIOD, 8 * PERIOD, 16 * PERIOD]
+
+
+def test_a_drain_is_kept_until_its_end(world: World) -> None:
+    """Around it the device may be shown either way."""
+    world.belief = oracle.drained(world.belief, "GPU-2", world.now + 10)
+    assert world.ill() == {"MIG-0", "MIG-1"}
+    world.now += 10
+    assert world.verdicts()["MIG-0"] == "either"
+    world.now += 10
+    assert world.ill() == set()
+
+
+def test_a_lie_contradicts_it(world: World) -> None:
+    """A device that nothing befell and is shown unhealthy, and an ill one that is shown healthy, at any moment."""
+    world.show(0, "gpu-lost")
+    world.quiet()
+    always = (world.belief,) * 3
+
+    assert contradiction("GPU-0", "Unhealthy", always, world.now) == ""
+    assert contradiction("GPU-1", "Healthy", always, world.now) == ""
+    assert contradiction("GPU-1", "Unhealthy", always, world.now) == "nothing has befallen it"
+    assert contradiction("GPU-0", "Healthy", always, world.now) == "what ails it is not over"

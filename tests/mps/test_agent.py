@@ -1,0 +1,130 @@
+"""The agent beside the supervisor, with a kubelet: what is served is given out, and the agent's life is its own."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from gpuplane.host.mps import processes
+from gpuplane.host.mps.files import FOLDER
+from gpuplane.sandbox.agent import Agent
+from gpuplane.sandbox.kubelet import Kubelet, pod
+from tests.mps.world import World
+
+GPU = "nvidia.com/gpu"
+MACHINE = "gpus:\n" + "".join(
+    f"- {{index: {i}, uuid: GPU-{i}, model: NVIDIA A100, memory_mib: 40960, compute_capability: '8.0'}}\n"
+    for i in range(2)
+)
+SHARED = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path, world: World) -> "Place":
+    """A node whose GPUs are shared by MPS."""
+    return Place(tmp_path, world)
+
+
+class Place:
+    """The agent's files."""
+
+    def __init__(self, root: Path, world: World) -> None:
+        self.root, self.world, self.config = root, world, root / "config.yaml"
+        (root / "machine.yaml").write_text(MACHINE)
+        self.configure(SHARED)
+
+    def configure(self, text: str) -> None:
+        """Replace the configuration."""
+        aside = self.config.with_suffix(".new")
+        aside.write_text(text)
+        aside.replace(self.config)
+
+    def agent(self) -> Agent:
+        """An agent here."""
+        return Agent(
+            "--machine", self.root / "machine.yaml", "--config", self.config, "--kubelet-root", self.root / "k",
+            "--state-dir", self.root / "s", "--mps-root", self.world.root,
+        )  # fmt: skip
+
+
+async def test_shares_are_given_out_once_their_daemon_serves_them(place: Place) -> None:
+    """Before, they are unhealthy with the reason; the container is a client of the daemon that runs."""
+    world = place.world
+    async with Kubelet(place.root / "k") as kubelet, place.agent() as agent:
+        await agent.until_says("no MPS supervisor is seen")
+        await kubelet.until_capacity(GPU, 8, 0)
+        await world.supervise()
+        await kubelet.until_capacity(GPU, 8, 8)
+        container = (await kubelet.run(pod("train", gpu=1))).got()
+        assert container.envs["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/gpu/pipe"
+        assert {mount.container_path: mount.host_path for mount in container.mounts} == {
+            "/mps/nvidia.com/gpu/pipe": str(world.pipe(GPU)),
+            "/dev/shm": str(world.root / GPU / "shm"),
+        }
+        assert (await world.compute(GPU))[1] == {"GPU-0": "10240M", "GPU-1": "10240M"}
+
+
+async def test_the_agents_life_is_not_the_daemons(place: Place) -> None:
+    """Killed, started anew, told another configuration, and without one that is good: the same process."""
+    world = place.world
+    await world.supervise()
+    async with Kubelet(place.root / "k") as kubelet:
+        async with place.agent() as agent:
+            await kubelet.until_capacity(GPU, 8, 8)
+            running = await world.until_ok(GPU)
+            client, _ = await world.compute(GPU)
+            await agent.kill()
+        async with place.agent() as agent:
+            await kubelet.until_capacity(GPU, 8, 8)
+            place.configure(SHARED + "flags: {plugin: {deviceIDStrategy: index}}\n")
+            async with asyncio.timeout(20):
+                while (await kubelet.run(pod("probe", gpu=1))).got().envs["NVIDIA_VISIBLE_DEVICES"] not in "01":
+                    await kubelet.end("default/probe")
+            place.configure("sharing: {mps: {nonsense: 1}}\n")
+            await agent.until_says("nonsense")
+            assert kubelet.capacity(GPU) == (8, 8)
+            await agent.stop()
+    assert world.daemon(GPU) == running
+    assert client.returncode is None
+
+
+async def test_a_daemon_that_dies_is_seen_by_kubelet_and_comes_back(place: Place) -> None:
+    """Unhealthy, then healthy, without anybody's doing."""
+    world = place.world
+    await world.supervise()
+    async with Kubelet(place.root / "k") as kubelet, place.agent() as agent:
+        await kubelet.until_capacity(GPU, 8, 8)
+        running = await world.until_ok(GPU)
+        world.spoil("nvidia-cuda-mps-control", "no memory")
+        os.kill(running.pid, signal.SIGKILL)
+        await kubelet.until_capacity(GPU, 8, 0)
+        await agent.until_says("no memory")
+        world.spoil("nvidia-cuda-mps-control", None)
+        await kubelet.until_capacity(GPU, 8, 8, deadline=20)
+
+
+async def test_when_mps_is_unset_everything_is_as_before(place: Place) -> None:
+    """The daemon waits for the pod that holds a share, though it does not compute; then modes are restored."""
+    world = place.world
+    await world.supervise()
+    async with Kubelet(place.root / "k") as kubelet, place.agent():
+        await kubelet.until_capacity(GPU, 8, 8)
+        running = await world.until_ok(GPU)
+        await kubelet.run(pod("train", gpu=1))
+        place.configure("version: v1\n")
+        await kubelet.until_capacity(GPU, 2, 1)
+        await world.until_says(GPU, "goes when no container holds it")
+        await kubelet.end("default/train")
+        await kubelet.until_capacity(GPU, 2, 2, deadline=30)
+        await world.until(lambda: world.modes() == {"GPU-0": "DEFAULT", "GPU-1": "DEFAULT"})
+        assert not processes.alive(running)
+
+
+async def test_a_node_without_mps_has_no_directory_for_it(place: Place) -> None:
+    """Nothing is written where nothing was ever wanted."""
+    place.configure("version: v1\n")
+    async with Kubelet(place.root / "k") as kubelet, place.agent():
+        await kubelet.until_capacity(GPU, 2, 2)
+        assert not (place.world.root / FOLDER).exists()

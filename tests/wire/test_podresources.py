@@ -21,8 +21,9 @@ from gpuplane.kubelet.podresources import allocations, urgent
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.model.config import Naming, Settings
 from gpuplane.model.facts import Configured, Granted, Looked
+from gpuplane.model.health import Finding, Health, Record
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
 
 GPU = "nvidia.com/gpu"
 DEADLINE = 10.0
@@ -197,6 +198,14 @@ def test_a_name_that_another_may_be_giving_out_is_urgent() -> None:
     waiting = Snapshot(allocations=(), conditions={f"plugin/{GPU}": Condition(standing="waiting")})
     assert urgent(waiting)
     assert not urgent(waiting.but(conditions={f"plugin/{GPU}": Condition(standing="ok")}))
+
+
+def test_a_device_that_waits_for_its_pod_to_end_is_urgent() -> None:
+    """Only kubelet tells of the end, and until then it is not known that the device could be given out again."""
+    befallen = Finding("xid-94", "", since=1.0, last=1.0, event=True, standing=True, holders=("ml/train/main",))
+    ill = Snapshot(allocations=held(TRAIN), ledger=Ledger(health=Health({"GPU-0": Record((befallen,))})))
+    assert urgent(ill)
+    assert not urgent(ill.but(allocations=()))
 
 
 async def test_without_kubelet_its_checkpoint_speaks_then_kubelet(node: Node, kubelet: Kubelet, root: Path) -> None:

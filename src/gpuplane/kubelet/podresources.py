@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Literal
 import grpc
 import msgspec
 
+from gpuplane.core.health.diagnose import awaited
 from gpuplane.core.resources.offer import holds
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
@@ -71,9 +72,11 @@ async def allocations(node: Node, root: Path) -> None:
 
 def urgent(snapshot: Snapshot) -> bool:
     """Whether somebody waits for the next answer: a device that is withheld for what a container holds under another
-    name, a grant that kubelet has not listed yet, or a resource that another plugin may be giving out."""
+    name, a grant that kubelet has not listed yet, a fault that the end of a pod ends, or a resource that another plugin
+    may be giving out."""
     return (
         bool(holds(snapshot))
+        or awaited(snapshot)
         or any(each.since for each in snapshot.allocations or ())
         or any(name.startswith("plugin/") and each.standing != "ok" for name, each in snapshot.conditions.items())
     )

@@ -138,6 +138,14 @@ def probes(snapshot: Snapshot) -> Mapping[str, float]:
     return wanted
 
 
+def awaited(snapshot: Snapshot) -> bool:
+    """Whether a device waits for the end of a container, of which only kubelet tells."""
+    health, by = snapshot.ledger.health or Health(), terms(snapshot, 0.0)
+    grave = (each for record in health.devices.values() for each in record.findings if _decides(each, by))
+    waiting = (each for each in grave if by.entry(each.code).ends == "process")
+    return any(not (by.holders or frozenset()).isdisjoint(each.holders) for each in waiting)
+
+
 def diagnoses(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
     """The node where something is wrong with it, each device in the driver's order, and those that are away.
 

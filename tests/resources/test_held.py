@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from gpuplane.core.resources.held import withheld
 from gpuplane.core.resources.names import decide, named
-from gpuplane.core.resources.offer import offer
+from gpuplane.core.resources.offer import holds, offer
 from gpuplane.core.resources.sharing import base
 from gpuplane.core.step import step
-from gpuplane.model.config import MigStrategy, Naming, Replication, Settings, Sharing
+from gpuplane.model.config import MemoryShares, MigStrategy, Naming, Replication, Settings, Sharing
 from gpuplane.model.facts import Configured, Granted, Listed, Looked, Remembered
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Snapshot
@@ -22,11 +22,21 @@ GPU, SHARED, SMALL = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-
 def gpu(index: int, *slots: int, mig: bool = False) -> Gpu:
     """A GPU; in MIG mode where it has devices, whose UUIDs follow from their places, as with NVIDIA's driver."""
     devices = tuple(
-        MigDevice(uuid=f"MIG-{index}-{n}", profile="1g.10gb" if n < 4 else "3g.40gb", gpu_instance=n, slot=slot)
+        MigDevice(
+            uuid=f"MIG-{index}-{n}",
+            profile="1g.10gb" if n < 4 else "3g.40gb",
+            gpu_instance=n,
+            slot=slot,
+            memory_mib=1024,
+        )
         for slot, n in enumerate(slots)
     )
     return Gpu(
-        index=index, uuid=f"GPU-{index}", model=f"M{index % 2}", mig=Mig(enabled=mig or bool(slots), devices=devices)
+        index=index,
+        uuid=f"GPU-{index}",
+        model=f"M{index % 2}",
+        memory_mib=4096,
+        mig=Mig(enabled=mig or bool(slots), devices=devices),
     )
 
 
@@ -44,6 +54,17 @@ MIXED = Settings(mig_strategy="mixed")
 HALVED = Settings(sharing=Sharing(resources=(Replication(GPU, 2),)))
 RENAMED = Settings(sharing=Sharing(resources=(Replication(GPU, 2, SHARED),)))
 NAMED = Settings(gpus=(Naming("M0", "nvidia.com/m0"),))
+MEMORY = "nvidia.com/gpu.mem"
+
+
+def grained(mib: int, name: str = MEMORY) -> Settings:
+    """GPUs whose memory is shared."""
+    return Settings(sharing=Sharing(memory=(MemoryShares(GPU, name, mib),)))
+
+
+def by_mps(replicas: int, name: str = "") -> Settings:
+    """GPUs that are shared by MPS."""
+    return Settings(sharing=Sharing(resources=(Replication(GPU, replicas, name),), strategy="mps"))
 
 
 @pytest.mark.parametrize(
@@ -67,6 +88,13 @@ NAMED = Settings(gpus=(Naming("M0", "nvidia.com/m0"),))
         (machine(gpu(0, 0, 1)), Settings(mig_strategy="single"), hold(SMALL, "MIG-0-1"), "MIG-0-1"),
         # siblings do not overlap, whether the held one is offered or left
         (machine(gpu(0, 0, 5)), Settings(mig_strategy="single"), hold("nvidia.com/mig-3g.40gb", "MIG-0-5"), ""),
+        # memory, whole GPUs and time slices
+        (machine(gpu(0), gpu(1)), grained(2048), hold(GPU, "GPU-0"), "GPU-0::0 GPU-0::1"),
+        (machine(gpu(0), gpu(1)), grained(2048), hold(GPU, "GPU-0::0"), "GPU-0::0 GPU-0::1"),
+        (machine(gpu(0), gpu(1)), Settings(), hold(MEMORY, "GPU-0::3"), "GPU-0"),
+        (machine(gpu(0), gpu(1)), HALVED, hold(MEMORY, "GPU-0::0"), "GPU-0::0 GPU-0::1"),
+        (machine(gpu(0), gpu(1)), grained(2048), hold(MEMORY, "GPU-0::3"), "GPU-0::0 GPU-0::1"),
+        (machine(gpu(0), gpu(1)), grained(2048), hold(MEMORY, "GPU-0::1"), ""),
         # what is not ours, or not here
         (machine(gpu(0)), Settings(), hold("nvidia.com/other", "GPU-9"), ""),
         (machine(gpu(0)), Settings(), hold("example.com/nic", "eth0"), ""),
@@ -82,10 +110,53 @@ def test_what_overlaps_with_a_held_device_is_withheld(
     assert set(found.values()) <= {f"held by pod ns/p (c) as {held.resource} until that ends"}
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "stays"),
+    [
+        (grained(1024), grained(2048), False),
+        (grained(2048), grained(1024), False),
+        (grained(1024), grained(1024), True),
+        (HALVED, grained(2048, GPU), False),
+        (grained(2048, GPU), HALVED, False),
+        (HALVED, by_mps(2), False),
+        (by_mps(2), HALVED, False),
+        (by_mps(2), by_mps(4), False),
+        (by_mps(2), grained(1024, GPU), False),
+        # a time slice is no part of a GPU
+        (HALVED, Settings(sharing=Sharing(resources=(Replication(GPU, 8),))), True),
+    ],
+)
+def test_the_same_id_that_means_something_else_is_withheld(before: Settings, after: Settings, stays: bool) -> None:
+    """Over a restart too; and where the configuration is taken back, kubelet's count is right again."""
+    gpus, name = machine(gpu(0), gpu(1)), named(machine(gpu(0)), before)[0][0].name
+    pod = hold(name, "GPU-0::0")
+    changed = step_by_step(Looked(gpus), Configured(before), Listed((pod,), 1.0), Configured(after))
+    restarted = step_by_step(Remembered(changed.ledger), Looked(gpus), Configured(after), Listed((pod,), 1.0))
+    withheld = set() if stays else {id for _, id in holds(changed) if id.startswith("GPU-0")}
+
+    assert holds(changed) == holds(restarted)
+    assert {id for _, id in holds(changed)} == withheld
+    assert stays or len(withheld) > 1
+    assert all("in other shares until that ends" in why for why in holds(changed).values())
+    assert not holds(step_by_step(Configured(before), start=changed))
+    assert not holds(step_by_step(Listed((), 1.0), start=changed))
+    assert step_by_step(Listed((), 1.0), start=changed).ledger.cuts is None
+
+
+def test_a_gpu_in_mig_mode_is_not_offered_whole_while_a_part_of_it_is_held() -> None:
+    """NVIDIA's way under none makes one thing of what was several."""
+    gpus, pod = machine(gpu(0, 0, 1), gpu(1)), hold(SMALL, "MIG-0-0")
+    start = step_by_step(Looked(gpus), Configured(MIXED), Listed((pod,), 1.0))
+    whole = step_by_step(Configured(Settings(whole_mig_gpus=True)), start=start)
+
+    assert healthy(whole) == {"GPU-1"}
+    assert healthy(step_by_step(Listed((), 1.0), start=whole)) == {"GPU-0", "GPU-1"}
+
+
 EMPTY = Snapshot()
 
 
-def after(*facts: Looked | Configured | Listed | Granted | Remembered, start: Snapshot = EMPTY) -> Snapshot:
+def step_by_step(*facts: Looked | Configured | Listed | Granted | Remembered, start: Snapshot = EMPTY) -> Snapshot:
     """The snapshot after some facts."""
     for fact in facts:
         start = step(start, fact, 1.0)
@@ -111,29 +182,31 @@ def test_a_mig_device_that_is_gone_withholds_what_took_its_place(layout: Machine
     Where the device is there again, all is as before. A restart in between changes nothing.
     """
     pod = hold(SMALL, "MIG-0-0")
-    before = after(Looked(machine(gpu(0, 0, 1), gpu(1))), Configured(MIXED), Listed((pod,), 1.0))
+    before = step_by_step(Looked(machine(gpu(0, 0, 1), gpu(1))), Configured(MIXED), Listed((pod,), 1.0))
     assert before.ledger.homes == {"MIG-0-0": "GPU-0"}
 
-    assert healthy(after(Looked(layout), start=before)) == free
-    restarted = after(Remembered(before.ledger), Looked(layout), Configured(MIXED), Listed((pod,), 1.0))
+    assert healthy(step_by_step(Looked(layout), start=before)) == free
+    restarted = step_by_step(Remembered(before.ledger), Looked(layout), Configured(MIXED), Listed((pod,), 1.0))
     assert healthy(restarted) == free
-    ended = after(Listed((), 1.0), start=restarted)
+    ended = step_by_step(Listed((), 1.0), start=restarted)
     assert ended.ledger.homes is None
     assert healthy(ended) == {device.id for each in named(layout, MIXED)[0] for device in each.devices}
 
 
 def test_an_old_name_of_a_mig_device_tells_its_gpu() -> None:
     """Drivers before 470 named a MIG device by its GPU: nothing need be remembered."""
-    snapshot = after(Looked(machine(gpu(0), gpu(1))), Configured(MIXED), Listed((hold(SMALL, "MIG-GPU-0/7/0"),), 1.0))
+    snapshot = step_by_step(
+        Looked(machine(gpu(0), gpu(1))), Configured(MIXED), Listed((hold(SMALL, "MIG-GPU-0/7/0"),), 1.0)
+    )
 
     assert healthy(snapshot) == {"GPU-1"}
 
 
 def test_while_kubelet_is_silent_nothing_is_forgotten() -> None:
     """Before the first list of a new process the ledger's places stay."""
-    start = after(Looked(machine(gpu(0, 0))), Configured(MIXED), Listed((hold(SMALL, "MIG-0-0"),), 1.0))
+    start = step_by_step(Looked(machine(gpu(0, 0))), Configured(MIXED), Listed((hold(SMALL, "MIG-0-0"),), 1.0))
 
-    assert after(Remembered(start.ledger), Looked(machine(gpu(0)))).ledger.homes == {"MIG-0-0": "GPU-0"}
+    assert step_by_step(Remembered(start.ledger), Looked(machine(gpu(0)))).ledger.homes == {"MIG-0-0": "GPU-0"}
 
 
 STRATEGIES: st.SearchStrategy[MigStrategy] = st.sampled_from(["none", "single", "mixed"])
@@ -146,11 +219,15 @@ DEVICES = (
 SETTINGS = st.builds(
     Settings,
     mig_strategy=STRATEGIES,
+    whole_mig_gpus=st.booleans(),
     gpus=st.lists(st.builds(Naming, st.sampled_from(["M0", "*"]), NAMES), max_size=2).map(tuple),
     mig=st.lists(st.builds(Naming, st.sampled_from(["1g.*", "*"]), NAMES), max_size=2).map(tuple),
     sharing=st.builds(
         Sharing,
         st.lists(st.builds(Replication, NAMES, st.integers(1, 3), st.just("") | NAMES, DEVICES), max_size=3).map(tuple),
+        memory=st.lists(
+            st.builds(MemoryShares, NAMES, st.just(MEMORY), st.just(512) | st.just(1024), DEVICES), max_size=1
+        ).map(tuple),
     ),
 )
 LAYOUTS = st.sampled_from([(), (0, 1), (2, 5), (0, 5), (0, 1, 2, 3)])
@@ -179,18 +256,35 @@ def homes(machine: Machine) -> dict[str, str]:
     return found | {device.uuid: each.uuid for each in machine.gpus or () if each.mig for device in each.mig.devices}
 
 
+Meaning = tuple[str, str, str]
+"""What an id stood for: its resource, its unit, and how much of that it was."""
+
+
+def meanings(state: Snapshot) -> dict[tuple[str, str], Meaning]:
+    """What each offered id stands for."""
+    return {
+        (each.name, device.id): (each.name, device.unit.id, f"{device.id != device.unit.id} {each.grain_mib}")
+        for each in offer(state).resources
+        for device in each.devices
+    }
+
+
 @given(st.data())
 def test_no_live_change_gives_out_what_a_container_holds(data: st.DataObject) -> None:
     """Pods come and go, layouts and configurations change, the agent restarts; in any order.
 
     At every point, whoever asks kubelet for a healthy id gets nothing that overlaps with what a container holds by
-    another id or name. Of a MIG device that is gone, everything on its GPU counts as overlapping.
+    another id or name, or that meant something else then. Of a MIG device that is gone, everything on its GPU counts
+    as overlapping.
     """
-    state = after(Looked(data.draw(MACHINES)), Configured(data.draw(SETTINGS)), Listed((), 1.0))
+    settings = data.draw(SETTINGS)
+    state = step_by_step(Looked(data.draw(MACHINES)), Configured(settings), Listed((), 1.0))
     places: dict[str, str] = {}
+    meant: dict[tuple[str, str], Meaning] = {}
     for _ in range(data.draw(st.integers(1, 8))):
-        assert state.machine is not None
-        places |= homes(state.machine)
+        seen = state.machine
+        assert seen is not None
+        places |= homes(seen)
         held = state.allocations or ()
         match data.draw(st.sampled_from(["pod", "end", "layout", "config", "restart"])):
             case "pod":
@@ -203,31 +297,32 @@ def test_no_live_change_gives_out_what_a_container_holds(data: st.DataObject) ->
                 ]
                 if free:
                     name, id = data.draw(st.sampled_from(free))
-                    state = after(Listed((*held, hold(name, id)), 1.0), start=state)
+                    meant[name, id] = meanings(state)[name, id]
+                    state = step_by_step(Listed((*held, hold(name, id)), 1.0), start=state)
             case "end" if held:
                 gone = data.draw(st.sampled_from(held))
-                state = after(Listed(tuple(each for each in held if each is not gone), 1.0), start=state)
+                state = step_by_step(Listed(tuple(each for each in held if each is not gone), 1.0), start=state)
             case "layout":
-                state = after(Looked(data.draw(MACHINES)), start=state)
+                state = step_by_step(Looked(data.draw(MACHINES)), start=state)
             case "config":
-                state = after(Configured(data.draw(SETTINGS)), start=state)
+                state = step_by_step(Configured(data.draw(SETTINGS)), start=state)
             case "restart":
-                machine, settings = state.machine, state.config.settings
-                assert settings is not None and machine is not None
-                state = after(Remembered(state.ledger), Looked(machine), Configured(settings), Listed(held, 1.0))
-        _check(state, places)
+                settings, look = state.config.settings or settings, Looked(seen)
+                state = step_by_step(Remembered(state.ledger), look, Configured(settings), Listed(held, 1.0))
+        _check(state, places, meant)
 
 
-def _check(state: Snapshot, places: dict[str, str]) -> None:
+def _check(state: Snapshot, places: dict[str, str], meant: dict[tuple[str, str], Meaning]) -> None:
     assert state.machine is not None
-    there = homes(state.machine)
+    there, means = homes(state.machine), meanings(state)
     offered = {(each.name, device.id): device for each in offer(state).resources for device in each.devices}
     for allocation in state.allocations or ():
         for held in allocation.devices:
-            if (allocation.resource, held) in offered:
+            if means.get((allocation.resource, held)) == meant[allocation.resource, held]:
                 continue
             unit = base(held)
             for device in offered.values():
                 overlap = device.unit.id == unit or device.unit.gpu == unit
                 overlap |= unit not in there and device.unit.gpu == places[unit]
+                overlap |= device.unit.id == places[unit]  # the whole GPU of a MIG device
                 assert not (overlap and not device.trouble), f"{held} is held and {device.id} free"

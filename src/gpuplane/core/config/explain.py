@@ -5,6 +5,7 @@ For `gpuplane config explain`: it asks the very functions that the agent asks, s
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gpuplane.core import mps
 from gpuplane.core.config.resolve import Resolved
 from gpuplane.core.health import judge
 from gpuplane.core.health.catalogue import CATALOGUE
@@ -17,6 +18,7 @@ from gpuplane.core.text import amount
 from gpuplane.model.config import Config, MemoryShares, Replication, Settings
 from gpuplane.model.facts import Looked
 from gpuplane.model.machine import Machine
+from gpuplane.model.mps import Standing, Status, Wanted
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import Offer
@@ -63,7 +65,7 @@ class Explanation(Value):
 def explain(machine: Machine, resolved: Resolved) -> Explanation:
     """What a node with this machine and these settings would advertise while no container holds anything."""
     unseen = Snapshot(config=Config(settings=resolved.settings), allocations=())
-    offered = offer(step(unseen, Looked(machine), 0.0))
+    offered = offer(_with_daemons(step(unseen, Looked(machine), 0.0)))
     decisions = decide(machine, resolved.settings)
     troubles = {device.unit.id: device.trouble for each in offered.resources for device in each.devices}
     return Explanation(
@@ -79,6 +81,15 @@ def explain(machine: Machine, resolved: Resolved) -> Explanation:
             *_limits(decisions, resolved),
         ),
     )
+
+
+def _with_daemons(snapshot: Snapshot) -> Snapshot:
+    """The node when all MPS daemons run that it wants."""
+    wishes = mps.wanted(snapshot) or Wanted()
+    run = tuple(
+        Standing(name=each.name, standing="ok", reason="", devices=tuple(each.devices)) for each in wishes.daemons
+    )
+    return snapshot.but(conditions=mps.conditions(wishes, Status(at=0.0, pid=0, daemons=run), "", 0.0))
 
 
 def _counts(offered: Offer) -> dict[str, Count]:

@@ -18,7 +18,7 @@ Ids come from a request, so they are only ever looked up. What goes into a path 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpuplane.core.containers import shares
+from gpuplane.core.containers import mps, shares
 from gpuplane.core.resources.offer import known, offer
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
@@ -45,6 +45,9 @@ def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> Edits:
     if kind.grain_mib:
         told = shares.limits(units[0], kind.grain_mib * len(devices), settings.sharing.memory_unit)
         got = got.but(env={**got.env, **told})
+    if kind.mps and any(device.id != device.unit.id for device in devices):
+        more = mps.client(kind, devices, settings)
+        got = got.but(env={**got.env, **more.env}, mounts=(*got.mounts, *more.mounts))
     return got
 
 

@@ -7,8 +7,9 @@ Each layer is remembered by the parts that it depends on. A grant changes only w
 withholds nothing, the offer after it is the very same object, and nobody who follows the offer has anything to do.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
+from gpuplane.core import mps
 from gpuplane.core.health import diagnose
 from gpuplane.core.resources import held
 from gpuplane.core.resources.names import named
@@ -65,7 +66,8 @@ def _fit(snapshot: Snapshot) -> Offer:
     assert settings is not None
     resources, left = _named(machine, settings)
     troubles = dict(_troubles(snapshot, machine))
-    return Offer(resources=tuple(_spoil(resource, troubles) for resource in resources), left=left)
+    spoilt = (_spoil(resource, troubles | _unserved(snapshot, resource, troubles)) for resource in resources)
+    return Offer(resources=tuple(spoilt), left=left)
 
 
 _named = view(named)
@@ -79,6 +81,15 @@ def _troubles(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, str]]
         for device in gpu.mig.devices if gpu.mig else ():
             if part := diagnose.trouble(snapshot, gpu, device):
                 yield device.uuid, part
+
+
+def _unserved(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, str]:
+    """Unit id → why MPS does not serve it, of a resource shared so."""
+    if not resource.mps:
+        return {}
+    units = {device.unit.id: device.unit for device in resource.devices if device.id != device.unit.id}
+    found = ((id, mps.trouble(snapshot, resource.name, unit)) for id, unit in units.items() if id not in ill)
+    return {id: why for id, why in found if why}
 
 
 def _spoil(resource: Resource, troubles: Mapping[str, str]) -> Resource:

@@ -108,7 +108,7 @@ def _within_bounds(decisions: list[Decision], unit: MemoryUnit) -> list[Decision
     fits = _grain([decision.unit.memory_mib for decision in memory], MIB[unit])
     reason = (
         f"memory in shares of {' and '.join(sorted({amount(each.grain_mib, unit) for each in memory}))} would be "
-        f"{count} devices on this node, and {MOST_MEMORY_IDS} are the most that kubelet copes with: "
+        f"{count} devices on this node, and {MOST_MEMORY_IDS} are the most: "
         f"no memory is shared here until the grain is {amount(fits, unit)} or more"
     )
     return [left(decision, reason).but(grain_mib=0) if decision.grain_mib else decision for decision in decisions]

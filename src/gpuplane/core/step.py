@@ -191,6 +191,9 @@ def _offers(before: Offer, after: Offer) -> Iterator[News]:
             yield News(level="info", about=resource.name, text=f"{len(resource.devices)} devices offered")
     for name in earlier:
         yield News(level="info", about=name, text="no longer offered")
+    if before.left is not after.left:
+        for left in (each for each in after.left if each not in before.left):
+            yield News(level="info", about=left.unit, text=f"not offered by any name: {left.reason}")
 
 
 def _troubles(before: Resource | None, after: Resource) -> Iterator[News]:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from bench.row import Measure, Row
 
-PARTS = ("node", "health")
+PARTS = ("node", "health", "choice", "mps")
 
 
 def main() -> int:

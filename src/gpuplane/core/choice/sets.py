@@ -18,9 +18,9 @@ is the best row.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
-from operator import add, methodcaller, neg
-from typing import TypeAlias
+from itertools import accumulate, repeat
+from operator import add, neg
+from typing import Literal, TypeAlias
 
 from gpuplane.core.choice.question import Question
 from gpuplane.core.choice.topology import Worths
@@ -31,7 +31,6 @@ MOST = 16
 AHEAD = (8, 4, 2)
 """The sizes of the sets that are kept for whoever comes next."""
 
-ONE_MORE = bytes([*range(1, 256), 0])
 AT_MOST = [bytes(b"01"[count <= most] for count in range(256)) for most in range(MOST)]
 
 Vector: TypeAlias = list[tuple[int, int]]
@@ -51,14 +50,14 @@ class Sets:
         """The best set, ascending; () where there is none."""
         if not question.possible:
             return ()
-        have = self._count(question.there)
-        found = self._most(question.size, have, self._count(question.required))
-        left = len(question.there) - question.size
-        for size in AHEAD if question.leaves else ():
-            if len(found) > 1 and size <= left:
-                found = self._leaving_most(size, have, found)
-        merits = self._merits(question)
-        best = max(sum(merits[kind][count] for kind, count in vector) for vector in found)
+        have, merits = self._count(question.there), self._merits(question)
+
+        def merit(vector: Vector) -> int:
+            return sum(merits[kind][count] for kind, count in vector)
+
+        found = sorted(self._most(question.size, have, self._count(question.required)), key=merit, reverse=True)
+        room = len(question.there) - question.size if question.leaves and len(found) > 1 else 0
+        best = merit(self._leaving_most([size for size in AHEAD if size <= room], have, found))
         return tuple(gpu for gpu in range(len(self._kind)) if best & _bit(gpu))
 
     def left(self, size: int, gpus: Iterable[int]) -> int | None:
@@ -76,16 +75,16 @@ class Sets:
             fit &= fit - 1
         return found
 
-    def _leaving_most(self, size: int, have: list[int], vectors: Iterable[Vector]) -> list[Vector]:
-        """Those of the vectors that leave the set of this size that is worth most. There is room for one."""
-        rows, found, most = self._rows[size], list[Vector](), -1
-        fit = rows.fit(have)
-        for vector in vectors:
-            if left := rows.less(fit, have, vector):
-                if (worth := rows.worths[_lowest(left)]) > most:
-                    found, most, fit = [], worth, fit & rows.worth(worth)
-                found.append(vector)
-        return found
+    def _leaving_most(self, sizes: Sequence[int], have: list[int], vectors: list[Vector]) -> Vector:
+        """The first of those vectors that leave most. There is room for a set of each size."""
+        ahead = [(self._rows[size], self._rows[size].fit(have)) for size in sizes]
+        tops = [(rows, fit & rows.worth(rows.worths[_lowest(fit)])) for rows, fit in ahead]
+        for vector in vectors:  # one that spoils nothing: mostly the first few are
+            if all(rows.less(top, have, vector) for rows, top in tops):
+                return vector
+        for rows, fit in ahead:
+            vectors = rows.leaving(fit, have, vectors)
+        return vectors[0]
 
     def _count(self, gpus: Iterable[int]) -> list[int]:
         """How many there are of each kind."""
@@ -119,7 +118,8 @@ class _Rows:
 
     def __init__(self, vectors: Iterable[int], worths: list[int], kinds: Sequence[Sequence[int]]) -> None:
         self.worths, self._all, self._width = worths, (1 << len(worths)) - 1, len(kinds)
-        self._counts = b"".join(map(methodcaller("to_bytes", len(kinds), "little"), vectors))
+        little: repeat[Literal["little"]] = repeat("little")
+        self._counts = b"".join(map(int.to_bytes, vectors, repeat(len(kinds)), little))
         self._at_most = [
             [self._bitmap(kind, most) for most in range(len(gpus))] + [self._all] for kind, gpus in enumerate(kinds)
         ]
@@ -154,40 +154,55 @@ class _Rows:
             fit &= self._at_most[kind][have[kind] - count]
         return fit
 
+    def leaving(self, fit: int, have: Sequence[int], vectors: Iterable[Vector]) -> list[Vector]:
+        """Those of the vectors that leave the one of the rows that fit which is worth most."""
+        found, most = list[Vector](), -1
+        for vector in vectors:
+            if left := self.less(fit, have, vector):
+                if (worth := self.worths[_lowest(left)]) > most:
+                    found, most, fit = [], worth, fit & self.worth(worth)
+                found.append(vector)
+        return found
+
 
 def _lowest(rows: int) -> int:
     """The first of the rows."""
     return (rows & -rows).bit_length() - 1
 
 
+BySize: TypeAlias = list[list[int]]
+"""Something of each vector, by the size of the vectors."""
+
+
 def _table(worths: Worths, kinds: Sequence[Sequence[int]]) -> list[_Rows]:
-    """The rows of each size. All vectors are made kind by kind, and with each its size and its worth."""
-    vectors, sizes, sums = [0], b"\0", [0]
-    for kind, gpus in enumerate(kinds):  # in a vector each has a byte
-        one = [0]  # what one of this kind adds to each vector of the kinds before
+    """The rows of each size. All vectors are made kind by kind, with a byte for each, and what they are worth."""
+    vectors, sums = [[0]], [[0]]
+    for kind, gpus in enumerate(kinds):
+        one = [[0]]  # what one of this kind is worth to each vector of the kinds before
         for other in kinds[:kind]:
-            one = _times(one, len(other), worths[gpus[0]][other[0]])
-        vectors = _times(vectors, len(gpus), 1 << 8 * kind)
-        within = worths[gpus[0]][gpus[-1]]
-        last, last_sizes = sums, sizes
-        for n in range(len(gpus)):
-            last = list(map(add, last, map((n * within).__add__, one) if n else one))
-            last_sizes = last_sizes.translate(ONE_MORE)
-            sums, sizes = sums + last, sizes + last_sizes
-    of_size: list[list[int]] = [[] for _ in range(len(worths) + 1)]
-    for row, size in enumerate(sizes):
-        of_size[size].append(row)
-    for rows in of_size:
-        rows.sort(key=sums.__getitem__, reverse=True)
-    return [_Rows([vectors[row] for row in rows], [sums[row] for row in rows], kinds) for rows in of_size]
+            one = _with(one, len(other), repeat(repeat(worths[gpus[0]][other[0]])))
+        sums = _with(sums, len(gpus), one, worths[gpus[0]][gpus[-1]])
+        vectors = _with(vectors, len(gpus), repeat(repeat(1 << 8 * kind)))
+    return [_Rows(*_sorted(*each), kinds) for each in zip(vectors, sums, strict=True)]
 
 
-def _times(values: list[int], most: int, each: int) -> list[int]:
-    """The values, then once more with `each` added, and so on up to `most` times of it."""
-    found = list(values)
-    for n in range(1, most + 1):
-        found += map((n * each).__add__, values)
+def _with(sizes: BySize, most: int, one: Iterable[Iterable[int]], pair: int = 0) -> BySize:
+    """With none to `most` GPUs of one more kind: each adds its `one`, and `pair` for each that is before it."""
+    found, layer = BySize([] for _ in range(len(sizes) + most)), sizes
+    for n in range(most + 1):
+        if n:
+            before = (n - 1) * pair
+            gains = (map(before.__add__, each) if before else each for each in one)
+            layer = [list(map(add, values, gain)) for values, gain in zip(layer, gains, strict=False)]
+        for size, values in enumerate(layer, n):
+            found[size] += values
     return found
+
+
+def _sorted(vectors: list[int], worths: list[int]) -> tuple[list[int], list[int]]:
+    """Those that are worth most first."""
+    order = sorted(range(len(vectors)), key=worths.__getitem__, reverse=True)
+    return [vectors[n] for n in order], [worths[n] for n in order]
 
 
 def kinds(worths: Worths) -> tuple[tuple[int, ...], ...]:

@@ -1,0 +1,178 @@
+"""The choice: how long an answer takes, what its table costs, and what requests that come meanwhile wait for.
+
+On a snapshot, in one thread, by its CPU time: what is around it (the socket, kubelet) is measured in `node`. Random
+questions are seeded.
+"""
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from bench.rig import GPU, described
+from bench.row import Measure, Row
+from gpuplane.agent.node import Node
+from gpuplane.agent.tables import keep_tables
+from gpuplane.core.choice.prefer import pairs_of, prefer
+from gpuplane.core.choice.question import Question
+from gpuplane.core.choice.search import bound, search
+from gpuplane.core.choice.sets import MOST, Sets
+from gpuplane.core.choice.tables import prepare, prepared
+from gpuplane.core.choice.topology import Policy, worth, worths
+from gpuplane.core.resources.offer import offer
+from gpuplane.core.step import step
+from gpuplane.model.config import Config, Replication, Settings, Sharing
+from gpuplane.model.facts import Configured, Listed, Looked
+from gpuplane.model.machine import Gpu, Link, Machine
+from gpuplane.model.snapshot import Snapshot
+from tests.choice.graphs import Pair
+
+QUESTIONS, BUILDS, RACK = 5000, 9, 64
+
+
+def cube(lanes: int = 1) -> tuple[Gpu, ...]:
+    """16 GPUs joined as the corners of a hypercube: no two are twins, and the most sets are as good as others. The
+    hardest machine that we know of; none like it is sold."""
+    return wired(MOST, lambda i, j: lanes if (i ^ j).bit_count() == 1 else 0)
+
+
+def wired(count: int, lanes: Pair) -> tuple[Gpu, ...]:
+    """So many GPUs with NVLinks between each two."""
+    pci = [f"0000:{i:02x}:00.0" for i in range(count)]
+    return tuple(
+        Gpu(
+            index=i,
+            uuid=f"GPU-{i}",
+            model="A100",
+            pci=pci[i],
+            numa=0,
+            links=tuple(
+                Link(pci[j], n) for j in range(count) if j != i and (n := lanes(min(i, j), max(i, j)))
+            ),
+        )
+        for i in range(count)
+    )  # fmt: skip
+
+
+def node(gpus: Sequence[Gpu], replicas: int = 1) -> Snapshot:
+    """A node with these, of which no container holds anything."""
+    sharing = Sharing(resources=(Replication(name=GPU, replicas=replicas),) if replicas > 1 else ())
+    unseen = Snapshot(config=Config(settings=Settings(sharing=sharing)), allocations=())
+    return step(unseen, Looked(Machine(gpus=tuple(gpus))), 0.0)
+
+
+async def whole() -> list[Row]:
+    """one of 16 GPUs' answers"""
+    rows = []
+    for name, gpus in (("big-16", described("big-16").gpus or ()), ("a hypercube", cube())):
+        times = _ask(node(gpus), random.Random(name))
+        rows.append(Row(f"16 GPUs, {name}: any size, any availability, p99", _p99(times), 0.5, "ms", _how(times)))
+    return rows
+
+
+async def table() -> list[Row]:
+    """making the table"""
+    chance = random.Random(1)
+    free = [[chance.randrange(0, 2000, 10) for _ in range(MOST)] for _ in range(MOST)]
+    rows = []
+    for name, pairs in (
+        ("big-16", worths(described("big-16").gpus or (), "topology")),
+        ("a hypercube", worths(cube(), "topology")),
+        (
+            "no pair like another",
+            tuple(tuple(free[min(i, j)][max(i, j)] * (i != j) for j in range(MOST)) for i in range(MOST)),
+        ),
+    ):
+        times = [_timed(lambda pairs=pairs: Sets(pairs)) for _ in range(BUILDS)]  # type: ignore[misc]
+        how = f"median of {BUILDS}, max {max(times):.1f} ms"
+        rows.append(Row(f"the table of 16 GPUs, {name}", statistics.median(times), 50, "ms", how))
+    return rows
+
+
+async def meanwhile() -> list[Row]:
+    """requests while the table is made"""
+    times, builds = list[float](), list[float]()
+    watched, ids = Node(Snapshot()), [f"GPU-{i}" for i in range(MOST)]
+    for fact in (Configured(Settings()), Listed((), watched.now())):
+        watched.tell(fact)
+    keeping = asyncio.create_task(keep_tables(watched))
+    for lanes in range(1, BUILDS + 1):
+        watched.tell(Looked(Machine(gpus=cube(lanes))))
+        pairs, began = pairs_of(watched.snapshot), time.perf_counter()
+        while prepared(pairs) is None:
+            asked = time.perf_counter()
+            prefer(watched.snapshot, GPU, ids, [], 4)
+            await asyncio.sleep(0)
+            times.append(time.perf_counter() - asked)
+        builds.append(time.perf_counter() - began)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    table, most = statistics.median(builds), _p99(times)
+    median = statistics.median(times)
+    how = f"{most * 1e3:.1f} ms, median {median * 1e3:.2f} ms of {len(times)}; the table {table * 1e3:.0f} ms"
+    return [Row("a request while a table is made, p99 / the table, the two in turns", most / table, 0.5, "×", how)]
+
+
+async def shares() -> list[Row]:
+    """answers about shares"""
+    gpus = described("dgx1-v100").gpus or ()
+    policies: tuple[Policy, ...] = ("distributed", "packed", "topology", "numa")
+    rows = []
+    for policy in policies:
+        times = _ask(node(gpus, 48), random.Random(policy), sizes=16, policy=policy)
+        rows.append(Row(f"8 GPUs × 48 replicas, sizes 1 to 16, {policy}, p99", _p99(times), 2, "ms", _how(times)))
+    return rows
+
+
+async def beyond() -> list[Row]:
+    """more GPUs than a table takes"""
+    chance = random.Random(RACK)
+    gpus = wired(RACK, lambda i, j: 18 if i // 8 == j // 8 else 0)
+    pairs, times = worths(gpus, "topology"), _ask(node(gpus), chance, count=500)
+    gaps = []
+    for _ in range(200):
+        there = chance.sample(range(RACK), chance.randint(2, RACK))
+        question = Question(frozenset(there), frozenset(), chance.randint(2, min(16, len(there))))
+        gaps.append(100 * (1 - worth(pairs, search(pairs, question)) / bound(pairs, question)))
+    how = f"in the mean of {len(gaps)}, max {max(gaps):.0f} %; of the bound, that no set may reach"
+    return [
+        Row(f"{RACK} GPUs in islands of 8, by search, p99", _p99(times), 20, "ms", _how(times)),
+        Row(f"{RACK} GPUs in islands of 8: worth that is missing at most", statistics.mean(gaps), 25, "%", how),
+    ]
+
+
+def _ask(
+    snapshot: Snapshot, chance: random.Random, count: int = QUESTIONS, sizes: int = RACK, policy: Policy | None = None
+) -> list[float]:
+    """Milliseconds of each answer, once the table is there: any of the ids are free, any number is wanted."""
+    prepare(pairs_of(snapshot, policy))
+    ids = [device.id for device in offer(snapshot).resources[0].devices]
+    times = []
+    for free, size in _questions(ids, chance, count, sizes):
+        times.append(_timed(lambda free=free, size=size: prefer(snapshot, GPU, free, [], size, policy)))  # type: ignore[misc]
+    return times
+
+
+def _questions(ids: Sequence[str], chance: random.Random, count: int, sizes: int) -> Iterator[tuple[list[str], int]]:
+    for _ in range(count):
+        free = chance.sample(ids, chance.randint(1, len(ids)))
+        yield free, chance.randint(1, min(sizes, len(free)))
+
+
+def _timed(act: Callable[[], object]) -> float:
+    """Milliseconds."""
+    began = time.thread_time()
+    act()
+    return (time.thread_time() - began) * 1e3
+
+
+def _p99(times: Sequence[float]) -> float:
+    return statistics.quantiles(times, n=100, method="inclusive")[98]
+
+
+def _how(times: Sequence[float]) -> str:
+    return f"{len(times)} questions, median {statistics.median(times):.3f} ms, max {max(times):.2f} ms"
+
+
+MEASURES: tuple[Measure, ...] = (whole, table, meanwhile, shares, beyond)

@@ -83,9 +83,9 @@ async def test_a_machine_without_gpus_is_refused() -> None:
 
 
 def lists(play: Chaos, unit: str, health: str) -> None:
-    """Kubelet gets a list in which one GPU is said to be so."""
-    said = play.kubelet.devices.resources[GPU].said
-    devices = [pb.Device(ID=id, health=health if id.startswith(unit) else was) for id, was in said.items()]
+    """Kubelet gets a list in which one GPU is said to be so; "" to be nowhere."""
+    said = {id: health if id.startswith(unit) else was for id, was in play.kubelet.devices.resources[GPU].said.items()}
+    devices = [pb.Device(ID=id, health=told) for id, told in said.items() if told]
     play.kubelet.manager.listed(GPU, pb.ListAndWatchResponse(devices=devices))
 
 
@@ -104,6 +104,12 @@ def falsely_well(play: Chaos) -> bool:
     if unit is not None:
         lists(play, unit, "Healthy")
     return unit is not None
+
+
+def falsely_gone(play: Chaos) -> bool:
+    """A GPU that is there is in no list."""
+    lists(play, next(iter(play.before.units().keys() & play.settled.units().keys())), "")
+    return True
 
 
 def dead(play: Chaos) -> bool:
@@ -129,6 +135,7 @@ def forgetting(play: Chaos) -> bool:
     [
         (falsely_ill, "as Unhealthy: nothing has befallen it"),
         (falsely_well, "as Healthy: what ails it is not over"),
+        (falsely_gone, "a list without GPU-"),
         (dead, "the agent has ended by itself, with status -9"),
         (raising, "a traceback in the agent's log"),
         (forgetting, "a state file was set aside as unreadable: health.unreadable"),

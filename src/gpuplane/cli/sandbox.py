@@ -74,8 +74,11 @@ def chaos(minutes: float, seed: int | None, machine: str, probe_period: float, a
     if not described.gpus:
         raise click.ClickException(f"{source.name} has no GPU that anything could befall")
     play = Chaos(machine, described, secrets.randbelow(1 << 32) if seed is None else seed, minutes, probe_period)
-    with suppress(Broken):  # the summary tells
-        asyncio.run(_follow(play, quiet=as_json))
+    try:
+        with suppress(Broken):  # the summary tells
+            asyncio.run(_follow(play, quiet=as_json))
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or 'here'}: {error.strerror or error}") from None
     summary = play.summary()
     if as_json:
         click.echo(msgspec.json.encode(msgspec.structs.asdict(summary)).decode())

@@ -12,8 +12,8 @@ from gpuplane.core.health.catalogue import BLIND, PENDING, RENEWING, UNASKED
 from gpuplane.model.machine import Failure, Gpu, Incident, MachineFile
 from gpuplane.sandbox.chaos.belief import NODE, Belief, Cause, Part, State, drain, entry
 
-HEARD = 12.0
-"""Seconds within which the agent hears of a pod's end: it asks kubelet every ten."""
+HEARD = 2.0
+"""Seconds within which the agent hears of a pod's end while a fault waits for that: it asks kubelet each second."""
 HEARD_LATE = 75.0
 """The same after kubelet's restart: what it does not list counts as held for a while."""
 SURE = 3.0

@@ -68,6 +68,7 @@ class Chaos:
         self.slowest = 0.0
         self.broken = self.last = ""
         self.healthy: dict[str, float] = {}  # since when a unit is shown healthy
+        self.ids: dict[tuple[str, str], str] = {}  # (resource, id) → unit, of all that was ever shown
         self.heard: dict[str, Endpoint] = {}  # whose list of a resource came last
         self.began = self.disturbed = self.calmed = 0.0
         self.killing = False
@@ -321,17 +322,23 @@ class Chaos:
     def _listed(self, resource: str) -> None:
         """Check what kubelet has just been shown."""
         self.checks["lists"] += 1
-        now = time.monotonic()
+        now, beliefs = time.monotonic(), (self.settled, self.before, self.after)
         if endpoint := self.kubelet.manager.endpoints.get(resource):
             self.heard[resource] = endpoint
-        for id, health in self.kubelet.devices.resources[resource].said.items():
+        said = self.kubelet.devices.resources[resource].said
+        problems = []
+        for id, health in said.items():
+            unit = self.ids[resource, id] = base(id)
             if health == "Healthy":
-                self.healthy.setdefault(base(id), now)
+                self.healthy.setdefault(unit, now)
             else:
-                self.healthy.pop(base(id), None)
-            problem = contradiction(base(id), health, (self.settled, self.before, self.after), now)
-            if problem and not self.broken:
-                self.broken = f"kubelet was shown {id} as {health}: {problem} ({self.before.told(base(id))})"
+                self.healthy.pop(unit, None)
+            if problem := contradiction(unit, health, beliefs, now):
+                problems.append(f"{id} as {health}: {problem} ({self.before.told(unit)})")
+        for (name, id), unit in self.ids.items():
+            if name == resource and id not in said and all(unit in belief.units() for belief in beliefs):
+                problems.append(f"a list without {id}, which is there")
+        self.broken = self.broken or (f"kubelet was shown {'; '.join(problems)}" if problems else "")
 
     def _check(self) -> None:
         """What must hold at any moment."""

@@ -23,7 +23,7 @@ BY_POLICY: dict[Policy, str] = {
     "distributed": "as many GPUs as there are, the least used first",
     "packed": "as few GPUs as there can be, the most used first",
     "topology": "as many GPUs as there are, those that lie best",
-    "numa": "as many GPUs as there are, on as few NUMA nodes as there can be",
+    "numa": "as many GPUs as there are, the most pairs of them on one NUMA node",
 }
 
 

@@ -4,7 +4,7 @@ Shares are spread or packed, and where that leaves a choice of GPUs, the best se
 - distributed: as many GPUs as possible, so that each next id of one GPU comes after a first of every other; then the
   least used; then the GPUs that lie best.
 - packed: as few GPUs as possible; then the most used, each filled up before the next; then those that lie best.
-- topology, numa: as many GPUs as possible; then those that lie best, with whatever the request has already; then the
+- topology, numa: as many GPUs as possible; then those that lie best, with what the request has already; then the
   least used.
 Where that leaves a choice still, the lowest position.
 

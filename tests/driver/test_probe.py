@@ -43,7 +43,7 @@ async def test_a_probe_sees_what_a_look_sees_and_who_computes(standin: StandIn, 
     """Of each GPU all but its distances, which take the others; just as of a described machine."""
     machine = rich.but(processes=PROCESSES)
     standin.describe(machine)
-    async with watched(standin) as watch:
+    async with watched(standin, deadline=20.0) as watch:
         await watch.until(whole)
         for index, gpu in enumerate(rich.gpus or ()):
             probed = await watch.probe(gpu.uuid, asked=float(index))
@@ -91,7 +91,7 @@ async def test_whatever_goes_wrong_comes_back_as_a_fault(
     standin: StandIn, rich: MachineFile, failure: Failure, code: str
 ) -> None:
     """A hang is ended after its deadline."""
-    async with watched(standin, poll=3600.0) as watch:
+    async with watched(standin, poll=3600.0, deadline=2.0 if failure.effect == "hang" else 20.0) as watch:
         await watch.until(whole)
         standin.describe(rich.but(failures=(failure,)))
         probed = await watch.probe(uuid(rich, 1), asked=7.0)
@@ -102,7 +102,7 @@ async def test_whatever_goes_wrong_comes_back_as_a_fault(
 
 async def test_a_gpu_that_nobody_has_is_missing(standin: StandIn, rich: MachineFile) -> None:
     """Neither NVML nor the kernel."""
-    async with watched(standin) as watch:
+    async with watched(standin, deadline=20.0) as watch:
         await watch.until(whole)
 
         assert said(await watch.probe("GPU-none", asked=1.0)) == nothing("GPU-none", "gpu-missing")
@@ -112,7 +112,7 @@ async def test_a_process_that_cannot_be_started_comes_back_too(
     standin: StandIn, rich: MachineFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the reason; and one that is no process of ours."""
-    async with watched(standin) as watch:
+    async with watched(standin, deadline=20.0) as watch:
         await watch.until(whole)
         for asked, command, code in ((1.0, "/nowhere/python", "driver-start"), (2.0, "/bin/false", "driver-crash")):
             monkeypatch.setattr(child, "COMMAND", (command,))
@@ -121,7 +121,7 @@ async def test_a_process_that_cannot_be_started_comes_back_too(
 
 async def test_a_probe_leaves_the_other_gpus_alone(standin: StandIn, rich: MachineFile) -> None:
     """Were it to ask any of them, it would hang."""
-    async with watched(standin, poll=3600.0) as watch:
+    async with watched(standin, poll=3600.0, deadline=20.0) as watch:
         await watch.until(whole)
         others = tuple(HANG.but(gpu=index, call="*") for index in (0, 2, 3, 4))
         standin.describe(rich.but(failures=others))
@@ -130,8 +130,8 @@ async def test_a_probe_leaves_the_other_gpus_alone(standin: StandIn, rich: Machi
 
 
 async def test_a_gpu_of_which_the_kernel_tells_no_uuid_is_found(standin: StandIn, rich: MachineFile) -> None:
-    """By asking those that the kernel does not name, but for those that are known to hang."""
-    async with watched(standin, poll=3600.0) as watch:
+    """By asking those that the kernel does not name."""
+    async with watched(standin, poll=3600.0, deadline=20.0) as watch:
         await watch.until(whole)
         for file in (standin.root / "proc/driver/nvidia/gpus").glob("*/information"):
             file.write_text("Model: \t\t Unknown\nGPU UUID: \t GPU-????????-????-????-????-????????????\n")
@@ -142,7 +142,7 @@ async def test_a_gpu_of_which_the_kernel_tells_no_uuid_is_found(standin: StandIn
 @pytest.mark.parametrize("failure", [HANG, CRASH], ids=lambda failure: failure.effect)
 async def test_a_good_probe_lifts_a_charge_at_once(standin: StandIn, rich: MachineFile, failure: Failure) -> None:
     """A bad one does not. The GPU is looked at again, and no look of before is told after the probe."""
-    async with watched(standin, retry=(3600.0, 3600.0)) as watch:
+    async with watched(standin, retry=(3600.0, 3600.0), deadline=2.0) as watch:
         await watch.until(whole)
         standin.describe(rich.but(failures=(failure,)))
         charged = f"gpu-{failure.effect}"
@@ -151,6 +151,7 @@ async def test_a_good_probe_lifts_a_charge_at_once(standin: StandIn, rich: Machi
         assert watch.codes() == [[], [charged], [], [], []]
 
         standin.describe(rich)
+        watch.patient()
         good = await watch.probe(uuid(rich, 1), asked=2.0)
         assert good.gpu == (rich.gpus or ())[1].but(distances={})
         assert not any(map(_faults, watch.hardware._look.gpus or ()))  # what is told where another one is charged now
@@ -167,7 +168,7 @@ def _faults(gpu: Gpu) -> list[str]:
 
 async def test_a_lifted_charge_is_a_relapse_when_it_comes_again(standin: StandIn, rich: MachineFile) -> None:
     """The process that looks is ended again, and the others are looked at again."""
-    async with watched(standin, retry=(3600.0, 3600.0)) as watch:
+    async with watched(standin, retry=(3600.0, 3600.0), deadline=20.0) as watch:
         await watch.until(whole)
         for asked in (1.0, 2.0):
             standin.describe(rich.but(failures=(CRASH,)))
@@ -201,7 +202,7 @@ async def test_probes_that_survive_being_killed_are_not_piled_up(
 ) -> None:
     """The GPU that one is stuck in is not probed while it is; another is, as long as no more than one is stuck."""
     monkeypatch.setattr(nvidia, "KILLING", 0.05)
-    async with watched(standin, poll=3600.0, deadline=0.8) as watch:
+    async with watched(standin, poll=3600.0, deadline=2.0) as watch:
         await watch.until(whole)
         standin.describe(rich.but(failures=(HANG, HANG.but(gpu=3))))
         with monkeypatch.context() as patch:
@@ -221,4 +222,5 @@ async def test_probes_that_survive_being_killed_are_not_piled_up(
             each.kill()
             assert await each.gone(20.0)
         standin.describe(rich)
+        watch.patient()
         assert (await watch.probe(uuid(rich, 1), asked=5.0)).gpu.faults == ()

@@ -70,8 +70,8 @@ def test_a_mix_of_gpus_is_refused_with_what_each_has_free() -> None:
     held = " ".join([*ids("GPU-a", *range(7)), *ids("GPU-b", *range(5)), *ids("GPU-c", *range(10))])
 
     assert refused(node(counted(), A, B, C, held=held), MEMORY, *ids("GPU-a", 7, 8, 9), *ids("GPU-b", 5, 6, 7)) == (
-        "nvidia.com/gpu.mem: 6 GiB of memory have to come from one GPU, and the shares chosen are of 2: "
-        "GPU 0 (GPU-a) has 3 GiB free, GPU 1 (GPU-b) has 5 GiB free, GPU 2 (GPU-c) has nothing free; "
+        "nvidia.com/gpu.mem: 6 GiB of memory have to come from one GPU, and the shares chosen are of 2; "
+        "free, as kubelet last listed: GPU 0 (GPU-a) 3 GiB, GPU 1 (GPU-b) 5 GiB, GPU 2 (GPU-c) nothing; "
         "request 5 GiB at most, or wait until other pods end"
     )
 
@@ -89,7 +89,7 @@ def test_memory_of_mig_devices_comes_from_one_of_them() -> None:
     memory = "nvidia.com/mig-1g.5gb.mem"
 
     assert allocate(snapshot, memory, ids("MIG-1", 0, 3)).env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
-    assert "MIG device 0:0 (MIG-0) has 4 GiB free" in refused(snapshot, memory, "MIG-0::0", "MIG-1::0")
+    assert "MIG device 0:0 (MIG-0) 4 GiB" in refused(snapshot, memory, "MIG-0::0", "MIG-1::0")
 
 
 @pytest.mark.parametrize("wanted", [["GPU-a::0", "GPU-b::3"], ["GPU-c::1"]])
@@ -106,7 +106,7 @@ def test_two_distinct_shares_of_one_gpu_are_refused() -> None:
 
     assert refused(node(DISTINCT, A, B, C, held=held), GPU, "GPU-a::0", "GPU-a::1") == (
         "nvidia.com/gpu: 2 shares have to be of 2 different GPUs, and 2 of those chosen are of GPU-a; "
-        "GPUs with a free share: 1; request 1 at most, or wait until other pods end"
+        "GPUs with a free share, as kubelet last listed: 1; request 1 at most, or wait until other pods end"
     )
     assert refused(node(DISTINCT, A, B, C), GPU, "GPU-a::0", "GPU-a::1").endswith("create the pod anew")
 

@@ -41,14 +41,15 @@ def _parted(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offere
     units = {device.unit.id: device.unit for device in resource.devices}
     counts = Counter(device.unit.id for device in free)
     rooms = ", ".join(
-        f"{_place(unit)} ({id}) has {amount(counts[id] * grain, counted) if counts[id] else 'nothing'} free"
+        f"{_place(unit)} ({id}) {amount(counts[id] * grain, counted) if counts[id] else 'nothing'}"
         for id, unit in units.items()
     )
     most = max(counts.values(), default=0)
     less = f"request {amount(most * grain, counted)} at most, or wait until other pods end"
     return (
         f"{resource.name}: {amount(size * grain, counted)} of memory have to come from one GPU, and the shares chosen "
-        f"are of {len({device.unit.id for device in wanted})}: {rooms}; {ANEW if most >= size else less}"
+        f"are of {len({device.unit.id for device in wanted})}; free, as kubelet last listed: {rooms}; "
+        f"{ANEW if most >= size else less}"
     )
 
 
@@ -58,7 +59,8 @@ def _doubled(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offer
     less = f"request {most} at most, or wait until other pods end"
     return (
         f"{resource.name}: {len(wanted)} shares have to be of {len(wanted)} different GPUs, and {twice} of those "
-        f"chosen are of {gpu}; GPUs with a free share: {most}; {ANEW if most >= len(wanted) else less}"
+        f"chosen are of {gpu}; GPUs with a free share, as kubelet last listed: {most}; "
+        f"{ANEW if most >= len(wanted) else less}"
     )
 
 

@@ -28,14 +28,20 @@ def named(machine: Machine, settings: Settings) -> tuple[tuple[Resource, ...], t
 
 
 def _resource(name: str, decisions: Sequence[Decision], one_share_only: bool) -> Resource:
-    """What goes by one name. Shares of memory have it for themselves, and for more than one of them it is asked."""
+    """What goes by one name. Shares of memory have it for themselves, and for more than one of them it is asked.
+
+    Where shares have to lie together or apart, kubelet is told no NUMA nodes: it would align ids to them without regard
+    to that, and without asking us where a node has just as many as it needs.
+    """
     shared, grain = any(each.shared for each in decisions), decisions[0].grain_mib
+    distinct = any(each.distinct for each in decisions)
+    units = ((each, each.unit.but(numa=None) if grain or distinct else each.unit) for each in decisions)
     return Resource(
         name=name,
-        devices=tuple(Offered(id=id, unit=each.unit) for each in decisions for id in ids(each)),
+        devices=tuple(Offered(id=id, unit=unit) for each, unit in units for id in ids(each)),
         shared=shared,
         one_share_only=shared and one_share_only and not grain,
-        distinct=any(each.distinct for each in decisions),
+        distinct=distinct,
         grain_mib=grain,
         mps=any(each.mps for each in decisions),
     )

@@ -142,10 +142,14 @@ while True:
 CLIENT = """
 s = socket.socket(socket.AF_UNIX)
 os.chdir(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
-s.connect("control")
-s.sendall(b"CLIENT %d\\n" % os.getpid())
-print(s.makefile().readline(), end="", flush=True)
-while True:
+try:
+    s.connect("control")
+    s.sendall(b"CLIENT %d\\n" % os.getpid())
+    answer = s.makefile().readline()
+except OSError:
+    answer = ""
+print(answer, end="", flush=True)  # nothing where there is no daemon: a CUDA program would go on without MPS
+while answer:
     time.sleep(3600)
 """
 

@@ -51,6 +51,7 @@ class Keeper:
     def __init__(self, name: str, place: Place, modes: Modes, tools: Tools) -> None:
         self.in_use: frozenset[str] | None = None
         self._name, self._place, self._modes, self._tools = name, place, modes, tools
+        self._seen: Process | None = None
         self._limited: tuple[Process, Daemon] | None = None
         self._clients: dict[Process, Clients] = {}
         self._counted = -math.inf
@@ -72,9 +73,14 @@ class Keeper:
             if users := await self._users(held):
                 return self._stands(running, wish, held, f"; it is restarted for what is wanted now when {users}")
             await self._stop(running)
-            running = None
+            running = self._seen = None
+        if running is None and self._seen is not None:
+            gone, self._seen = self._seen, None
+            reason = f"control daemon {gone.pid} has ended, and is started again"
+            return Standing(name=self._name, standing="waiting", reason=reason)
         if running is None:
             running = await self._start(wish)
+        self._seen = running
         try:
             if self._limited != (running, wish):
                 await self._limit(wish)
@@ -133,7 +139,6 @@ class Keeper:
             if time.monotonic() > deadline:
                 raise Failed(f"{self._tools.control} -d: {_tail(said) or 'it was started and is not there'}")
             await asyncio.sleep(GLANCE)
-        await self._ask("get_server_list")
         return running
 
     async def _limit(self, wish: Daemon) -> None:

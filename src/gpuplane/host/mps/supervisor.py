@@ -102,10 +102,9 @@ class Supervisor:
                     self._stands.pop(name, None)
                     log.info("%s: ended", name)
                     return
-                if stands is not None:
-                    self._stand(stands)
                 wait = REFUSED[0]
-                await asyncio.sleep(TURN)
+                if stands is None or not self._stand(stands):  # what is news is looked at again at once
+                    await asyncio.sleep(TURN)
 
     async def _turn(self, name: str) -> Standing | None:
         assert self._wanted is not None  # nobody is kept before
@@ -117,11 +116,14 @@ class Supervisor:
         daemons = self._wanted.daemons if self._wanted else ()
         return next((each for each in daemons if directory(each.name) == name), None)
 
-    def _stand(self, standing: Standing) -> None:
-        if self._stands.get(standing.name) != standing:
-            level = logging.WARNING if standing.standing == "failing" else logging.INFO
-            log.log(level, "%s: %s: %s", standing.name, standing.standing, standing.reason)
+    def _stand(self, standing: Standing) -> bool:
+        """Whether that is news."""
+        if self._stands.get(standing.name) == standing:
+            return False
+        level = logging.WARNING if standing.standing == "failing" else logging.INFO
+        log.log(level, "%s: %s: %s", standing.name, standing.standing, standing.reason)
         self._stands[standing.name] = standing
+        return True
 
     async def _keep_modes(self) -> None:
         """Compute modes, whenever it changes which GPUs need theirs, and now and then."""

@@ -22,6 +22,7 @@ from gpuplane.apiserver.report import report_problems
 from gpuplane.core.health.diagnose import probes, released
 from gpuplane.hardware import Hardware
 from gpuplane.host.kernellog import watch_kernel_log
+from gpuplane.host.mps.meeting import meet
 from gpuplane.host.state import boot_id, keep_stored, load, locked
 from gpuplane.kubelet.podresources import allocations
 from gpuplane.kubelet.registration import plugins
@@ -96,6 +97,8 @@ def _parts(node: Node, options: Options, hardware: Hardware, remembers: bool) ->
         "allocations": lambda: allocations(node, kubelet),
         # serve
         "control": lambda: control(node, options.state_dir / "control.sock"),
+        # watch and reconcile
+        "mps": lambda: meet(node),
         # serve and reconcile
         "plugins": lambda: plugins(node, kubelet / "device-plugins"),
         # reconcile

@@ -23,10 +23,13 @@ T = TypeVar("T")
 
 
 class World:
-    """`async with World(folder) as world`: what was started here is ended when it is left."""
+    """`async with World(folder) as world`: what was started here is ended when it is left.
 
-    def __init__(self, folder: Path, shm: str = "host") -> None:
-        self.root, self.tools, self.shm = folder / "mps", make(folder / "bin"), shm
+    `tools`: where NVIDIA's own programs are, instead of stand-ins.
+    """
+
+    def __init__(self, folder: Path, shm: str = "host", tools: Path | None = None) -> None:
+        self.root, self.tools, self.shm = folder / "mps", tools or make(folder / "bin"), shm
         self.log: list[str] = []
         self.clients: list[asyncio.subprocess.Process] = []
         self.supervisor: asyncio.subprocess.Process | None = None

@@ -1,4 +1,4 @@
-"""A live change of names never gives out what a container holds, however lists, grants and changes interleave.
+"""A live change of names or shares never gives out what a container holds, however all that happens interleaves.
 
 The world of this test is a kubelet that counts use per resource name and id, shows a container some time after it was
 granted (but within SETTLING), and answers a list with what it shows at a moment between question and answer.
@@ -10,17 +10,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gpuplane.core.containers.allocate import allocate
 from gpuplane.core.resources.offer import offer
+from gpuplane.core.resources.sharing import base
 from gpuplane.core.step import SETTLING, step
-from gpuplane.model.config import Naming, Settings
+from gpuplane.model.config import MemoryShares, Naming, Replication, Settings, Sharing
 from gpuplane.model.facts import Configured, Fact, Granted, Listed, Looked
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.value import Value
 
 NAMES = ("nvidia.com/gpu", "nvidia.com/fast")
-GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}", model=("T4", "L40S")[i % 2]) for i in range(2))
-CONFIGURATIONS = tuple(
-    Settings(gpus=(Naming(pattern="T4", name=a), Naming(pattern="*", name=b))) for a in NAMES for b in NAMES
+SIZE = 2048
+GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}", model=("T4", "L40S")[i % 2], memory_mib=SIZE) for i in range(2))
+CONFIGURATIONS = (
+    *(Settings(gpus=(Naming(pattern="T4", name=a), Naming(pattern="*", name=b))) for a in NAMES for b in NAMES),
+    *(Settings(sharing=Sharing(memory=(MemoryShares(NAMES[0], NAMES[1], grain),))) for grain in (512, 1024)),
+    Settings(sharing=Sharing((Replication(NAMES[0], 2, NAMES[1]),))),
 )
 
 
@@ -31,10 +35,11 @@ class Container(Value):
     resource: str
     id: str
     shown: float
+    part: float  # of its GPU: 1 for a whole one and 0 for a time slice
 
 
 class Node(RuleBasedStateMachine):
-    """Rules are what may happen; the invariant is that no GPU has two containers."""
+    """Rules are what may happen; the invariant is that of no GPU more is held than there is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +74,8 @@ class Node(RuleBasedStateMachine):
                     allocate(self.snapshot, resource.name, (device.id,))
                     self.tell(Granted(resource.name, (device.id,)))
                     self.count += 1
-                    container = Container(self.count, resource.name, device.id, self.now + lag)
+                    part = resource.grain_mib / SIZE if resource.grain_mib else float(device.id == device.unit.id)
+                    container = Container(self.count, resource.name, device.id, self.now + lag, part)
                     self.containers.append(container)
                     return
 
@@ -101,9 +107,13 @@ class Node(RuleBasedStateMachine):
         self.asked = self.answer = None
 
     @invariant()
-    def no_gpu_has_two_containers(self) -> None:
-        held = [each.id for each in self.containers]
+    def no_gpu_is_given_twice(self) -> None:
+        held = [(each.resource, each.id) for each in self.containers]
         assert len(held) == len(set(held)), self.containers
+        for gpu in GPUS:
+            parts = [each.part for each in self.containers if base(each.id) == gpu.uuid]
+            assert sum(parts) <= 1, self.containers
+            assert all(parts) or not any(parts), self.containers  # time slices have theirs to themselves
 
 
 TestNode = Node.TestCase

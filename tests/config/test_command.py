@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.config.explain import explain
+from gpuplane.core.config.explain import Count, explain
 from gpuplane.core.config.resolve import trace
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.judge import xid
@@ -139,6 +139,59 @@ def test_explain_refuses_what_it_cannot_read(files: tuple[Path, Path]) -> None:
 def test_a_profile_is_found_by_its_name(files: tuple[Path, Path]) -> None:
     """Eight A100s, two shares each."""
     assert "resource\tnvidia.com/half\t0" not in run("explain", files[0], "--machine", "dgx-a100")[1]
+
+
+SHARED = """\
+flags: {migStrategy: mixed}
+sharing:
+  timeSlicing:
+    timeSlice: short
+    resources:
+    - {name: gpu, replicas: 2, model: A, distinct: true}
+  memory:
+    unit: MiB
+    grain: %d
+    resources:
+    - {name: gpu}
+"""
+
+
+@pytest.mark.parametrize(
+    ("grain", "ids", "why"),
+    [
+        (300, 3, "a whole GPU, 3 shares of 300 MiB (100 MiB left over) (c:11)"),
+        (1000, 1, "a whole GPU, 1 share of 1000 MiB (c:11)"),
+        (1001, 0, "it has 1000 MiB of memory, and one share is 1001 MiB; make the grain smaller (c:11)"),
+    ],
+)
+def test_shares_are_explained(grain: int, ids: int, why: str) -> None:
+    """How many, of what, what is left over, and the line; where none can be, that too."""
+    gpus = (A, B.but(memory_mib=1000))
+    slices, memory = explain(Machine(gpus=gpus), trace((SHARED % grain).encode(), "c")).units
+
+    assert slices.why == "a whole GPU, 2 shares, each of a container's of another GPU, time slice short (c:6)"
+    assert (len(memory.ids), memory.why) == (ids, why)
+
+
+def test_mps_is_explained_as_if_its_daemons_ran() -> None:
+    """What would be: a configuration is not at fault for what does not run yet."""
+    text = b"sharing: {mps: {resources: [{name: gpu, replicas: 3}]}}"
+    explained = explain(Machine(gpus=(A,)), trace(text, "c"))
+
+    assert explained.resources["nvidia.com/gpu"] == Count(3, 3)
+    assert [each.why for each in explained.units] == ["a whole GPU, 3 shares by MPS (c:1)"]
+
+
+@pytest.mark.parametrize(
+    ("mps", "kept"), [("false", "nothing keeps"), ("true", "an MPS daemon keeps each process, not")]
+)
+def test_what_keeps_a_container_within_its_memory_is_noted(mps: str, kept: str) -> None:
+    """And, where there are several GPUs, what the scheduler does not see."""
+    text = f"sharing: {{memory: {{mps: {mps}, resources: [{{name: gpu}}]}}}}"
+    one, two = (gpu.but(memory_mib=2048) for gpu in (A, B))
+
+    assert [note.partition(": ")[2].startswith(kept) for note in notes(text, one)] == [True]
+    assert "a container's memory comes from one GPU, 2 GiB at most" in notes(text, one, two)[1]
 
 
 def notes(text: str, *gpus: Gpu) -> list[str]:

@@ -1,11 +1,11 @@
-"""Time-slicing, as tables: which devices become how many ids of which resource."""
+"""Sharing, as tables: which devices become how many ids of which resource, and which are left for what reason."""
 
 from typing import Any
 
 import pytest
 
 from gpuplane.core.resources.names import named
-from gpuplane.model.config import Naming, Replication, Settings, Sharing
+from gpuplane.model.config import MemoryShares, MemoryUnit, Naming, Replication, Settings, Sharing
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 
 UUID = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
@@ -31,9 +31,9 @@ def share(*entries: Replication, **settings: Any) -> dict[str, str]:
     return {each.name.removeprefix("nvidia.com/"): " ".join(device.id for device in each.devices) for each in resources}
 
 
-def entry(name: str, replicas: int, rename: str = "", devices: Any = None) -> Replication:
+def entry(name: str, replicas: int, rename: str = "", devices: Any = None, model: str = "") -> Replication:
     """An entry with names in short."""
-    return Replication(f"nvidia.com/{name}", replicas, rename and f"nvidia.com/{rename}", devices)
+    return Replication(f"nvidia.com/{name}", replicas, rename and f"nvidia.com/{rename}", devices, model)
 
 
 SMALL = {"mig-1g.10gb": "MIG-0 MIG-1"}
@@ -75,6 +75,11 @@ SMALL = {"mig-1g.10gb": "MIG-0 MIG-1"}
             [entry("gpu", 2, "slice", ("0",)), entry("mig-1g.10gb", 1, "slice")],
             {"slice": "GPU-a::0 GPU-a::1 MIG-0 MIG-1", "gpu": f"GPU-b {UUID}"},
         ),
+        # of one model
+        (
+            [entry("gpu", 2, "x", model="T4"), entry("gpu", 1, "y", 1, "A*"), entry("mig-1g.10gb", 2, model="T4")],
+            {"y": "GPU-a", "gpu": "GPU-b", "x": f"{UUID}::0 {UUID}::1", **SMALL},
+        ),
         # a shared name is not shared again
         ([entry("gpu", 2, "mig-1g.10gb", 1), entry("mig-1g.10gb", 1, "y")], None),
     ],
@@ -112,3 +117,159 @@ def test_requests_for_more_than_one_share_may_be_refused(
 
     assert (gpus.shared, gpus.one_share_only) == (shared, one_share_only)
     assert (mig.shared, mig.one_share_only) == (False, False)
+
+
+GPU, MEMORY = "nvidia.com/gpu", "nvidia.com/gpu.mem"
+
+
+def sized(*mib: int) -> Machine:
+    """GPUs with so much memory each."""
+    return Machine(gpus=tuple(Gpu(index=i, uuid=f"GPU-{i}", model="L4", memory_mib=each) for i, each in enumerate(mib)))
+
+
+def by_memory(grain: int, unit: MemoryUnit = "GiB", **selected: Any) -> Settings:
+    """Memory of nvidia.com/gpu in grains of so many MiB."""
+    return Settings(sharing=Sharing(memory=(MemoryShares(GPU, MEMORY, grain, **selected),), memory_unit=unit))
+
+
+@pytest.mark.parametrize(
+    ("memories", "grain", "counts"),
+    [
+        ((4096, 2048), 1024, {"GPU-0": 4, "GPU-1": 2}),
+        ((4100, 2047), 1024, {"GPU-0": 4, "GPU-1": 1}),  # what makes no whole grain is not offered
+        ((1024,), 1024, {"GPU-0": 1}),  # one share is a share
+        ((4096, 4096), 3000, {"GPU-0": 1, "GPU-1": 1}),
+    ],
+)
+def test_each_grain_of_memory_is_an_id(memories: tuple[int, ...], grain: int, counts: dict[str, int]) -> None:
+    """Numbered as replicas are."""
+    (resource,), left = named(sized(*memories), by_memory(grain))
+
+    assert left == ()
+    assert (resource.name, resource.shared, resource.grain_mib, resource.mps) == (MEMORY, True, grain, False)
+    assert [device.id for device in resource.devices] == [
+        f"{id}::{n}" for id, count in counts.items() for n in range(count)
+    ]
+
+
+def test_memory_is_shared_of_what_is_left_by_other_entries() -> None:
+    """By count, index and model; the memory of a MIG device is its own."""
+    parts = MIG.but(devices=tuple(device.but(memory_mib=2048 + device.slot) for device in MIG.devices))
+    machine = sized(4096, 4096, 4096).but()
+    machine = machine.but(gpus=(*(machine.gpus or ()), Gpu(index=3, uuid="GPU-m", memory_mib=9999, mig=parts)))
+    sharing = Sharing(
+        resources=(entry("gpu", 2, "slice", ("0",)),),
+        memory=(
+            MemoryShares(GPU, MEMORY, 2048, 1, "L4"),
+            MemoryShares(GPU, "nvidia.com/other", 4096, model="H100"),
+            MemoryShares("nvidia.com/mig-1g.10gb", "nvidia.com/part", 1024),
+        ),
+    )
+    resources, _ = named(machine, Settings(mig_strategy="mixed", sharing=sharing))
+
+    assert {each.name: " ".join(device.id for device in each.devices) for each in resources} == {
+        "nvidia.com/slice": "GPU-0::0 GPU-0::1",
+        MEMORY: "GPU-1::0 GPU-1::1",
+        GPU: "GPU-2",
+        "nvidia.com/part": "MIG-0::0 MIG-0::1 MIG-1::0 MIG-1::1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("memory", "reason"),
+    [
+        (0, "the driver does not tell its memory, which is to be shared out"),
+        (1023, "it has 1023 MiB of memory, and one share is 1 GiB; make the grain smaller"),
+    ],
+)
+def test_a_gpu_whose_memory_makes_no_share_is_left_alone(memory: int, reason: str) -> None:
+    """The others are shared."""
+    (resource,), left = named(sized(memory, 1024), by_memory(1024))
+
+    assert [device.id for device in resource.devices] == ["GPU-1::0"]
+    assert [(each.unit, each.reason) for each in left] == [("GPU-0", reason)]
+
+
+@pytest.mark.parametrize(
+    ("memories", "grain", "unit", "count", "fits"),
+    [
+        ((4097,), 1, "MiB", 4097, "2 MiB"),
+        ((81920,) * 8, 1, "MiB", 655360, "160 MiB"),
+        ((81920,) * 8, 100, "MiB", 6552, "160 MiB"),
+        ((1024 * 4096, 1024), 1024, "GiB", 4097, "2 GiB"),
+        ((40000, 80000), 10, "MiB", 12000, "30 MiB"),
+    ],
+)
+def test_too_many_shares_of_memory_are_none(
+    memories: tuple[int, ...], grain: int, unit: MemoryUnit, count: int, fits: str
+) -> None:
+    """All of them are left, with the smallest grain that fits; and it does, where one unit less does not."""
+    machine = sized(*memories)
+    resources, left = named(machine, by_memory(grain, unit))
+
+    assert resources == ()
+    assert [each.unit for each in left] == [f"GPU-{i}" for i in range(len(memories))]
+    assert {each.reason for each in left} == {
+        f"memory in shares of {grain // 1024 if unit == 'GiB' else grain} {unit} would be {count} devices on this "
+        f"node, and 4096 are the most: no memory is shared here until the grain is {fits} or more"
+    }
+    size = {"MiB": 1, "GiB": 1024}[unit]
+    least = int(fits.split()[0]) * size
+    assert len(named(machine, by_memory(least, unit))[0][0].devices) <= 4096
+    assert named(machine, by_memory(least - size, unit))[0] == ()
+
+
+def test_too_many_shares_of_memory_cost_nothing_else() -> None:
+    """Whole GPUs and time slices are offered; 4,096 ids are not too many."""
+    machine, slices = sized(4096, 4097, 4096), entry("gpu", 2, "slice", ("2",))
+    settings = by_memory(1, "MiB", devices=("1",))
+    resources, left = named(machine, settings.but(sharing=settings.sharing.but(resources=(slices,))))
+
+    assert {each.name: len(each.devices) for each in resources} == {GPU: 1, "nvidia.com/slice": 2}
+    assert [each.unit for each in left] == ["GPU-1"]
+    assert len(named(sized(4096), by_memory(1, "MiB"))[0][0].devices) == 4096
+
+
+@pytest.mark.parametrize(
+    ("capability", "replicas", "offered"),
+    [
+        ("6.1", 16, True),
+        ("6.1", 17, False),
+        ("7.0", 48, True),
+        ("9.0", 48, True),
+        ("12.0", 48, True),
+        ("", 48, True),  # not told: most are newer
+    ],
+)
+def test_mps_has_as_many_clients_as_the_gpu_can(capability: str, replicas: int, offered: bool) -> None:
+    """16 before Volta, 48 since; a GPU that cannot is left, and the other is shared."""
+    old, new = (Gpu(index=i, uuid=f"GPU-{i}", memory_mib=16384) for i in range(2))
+    machine = Machine(gpus=(old.but(compute_capability=capability), new.but(compute_capability="9.0")))
+    sharing = Sharing((Replication(GPU, replicas),), True, "mps")
+    (resource,), left = named(machine, Settings(sharing=sharing))
+
+    assert (resource.mps, resource.one_share_only) == (True, True)
+    assert len(resource.devices) == replicas * (1 + offered)
+    why = f"MPS has 16 clients at most on a GPU of compute capability {capability}, and {replicas} replicas are configured"
+    assert [each.reason for each in left] == ([] if offered else [why])
+
+
+def test_memory_by_mps_is_of_any_number_of_shares() -> None:
+    """Of one container's many shares there is one client, so their number says nothing."""
+    settings = by_memory(64, "MiB")
+    settings = settings.but(sharing=settings.sharing.but(memory_by_mps=True))
+    machine = Machine(gpus=(Gpu(index=0, uuid="GPU-0", memory_mib=16384, compute_capability="6.1"),))
+    (resource,), left = named(machine, settings)
+
+    assert (len(resource.devices), resource.mps, left) == (256, True, ())
+
+
+@pytest.mark.parametrize(("distinct", "numa"), [(False, 1), (True, None)])
+def test_kubelet_does_not_align_what_has_to_lie_apart(distinct: bool, numa: int | None) -> None:
+    """It would take as many ids as it needs of one NUMA node, whichever GPUs they are of."""
+    machine = Machine(gpus=(Gpu(index=0, uuid="GPU-0", numa=1, memory_mib=1024),))
+    (slices,), _ = named(machine, Settings(sharing=Sharing((Replication(GPU, 2, distinct=distinct),))))
+    (memory,), _ = named(machine, by_memory(1024))
+
+    assert (slices.distinct, {device.unit.numa for device in slices.devices}) == (distinct, {numa})
+    assert {device.unit.numa for device in memory.devices} == {None}

@@ -6,7 +6,7 @@ from gpuplane.model.snapshot import LET_GO, Condition, Ledger
 from tests.health.histories import RELEASE, WHOLE, Moment
 from tests.health.world import World
 
-SETTLING = 2000.0
+SETTLING = 1100.0
 """Seconds after which nothing changes any more: the longest calm and pause, and the longest time that ends a fault."""
 
 

@@ -262,6 +262,27 @@ async def test_a_daemon_that_does_not_answer_and_has_a_server_is_left(world: Wor
     assert client.returncode is None
 
 
+@pytest.mark.parametrize("lie", ["1", "a pipe", "a link"])
+async def test_a_client_that_writes_where_it_can_hurts_nobody(world: World, lie: str) -> None:
+    """The file with the daemon's number is within its clients' reach: it is found all the same, and nothing hangs."""
+    await world.supervise()
+    world.want(SHARED)
+    running = await world.until_ok(GPU)
+    path = world.pipe(GPU) / processes.PID_FILE
+    path.unlink()
+    if lie == "a pipe":
+        os.mkfifo(path)
+    elif lie == "a link":
+        path.symlink_to("/proc/self/mem")
+    else:
+        path.write_text(lie)
+    at = world.status()
+    assert at
+    await world.until(lambda: (s := world.status()) and s.at - at.at > 2)
+    stands = world.standing(GPU)
+    assert stands and (stands.standing, stands.pid) == ("ok", running.pid)
+
+
 async def test_a_wish_that_cannot_be_read_leaves_the_last_one_in_force(world: World) -> None:
     """It is said, and the daemons go on."""
     await world.supervise()

@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """Run the MPS daemons that the agent wants. They go on when this ends, and the next one finds them."""
     logs.set_up(log_format)
-    asyncio.run(_run(Supervisor(root, Tools(control=control, smi=smi, own_shm=shm == "own"))))
+    asyncio.run(_run(Supervisor(root.absolute(), Tools(control=control, smi=smi, own_shm=shm == "own"))))
 
 
 async def _run(supervisor: Supervisor) -> None:

@@ -135,7 +135,7 @@ class Keeper:
         except Failed as failed:
             raise Failed(f"{self._tools.control} -d: {_tail(said) or failed}") from failed
         deadline = time.monotonic() + START
-        while (running := processes.daemon(self._place.pipe)) is None:
+        while (running := processes.noted(self._place.pipe)) is None:
             if time.monotonic() > deadline:
                 raise Failed(f"{self._tools.control} -d: {_tail(said) or 'it was started and is not there'}")
             await asyncio.sleep(GLANCE)

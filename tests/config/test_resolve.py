@@ -1,5 +1,6 @@
 """Flags, environment, file and defaults become settings: precedence and meaning, as tables."""
 
+import re
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
@@ -436,6 +437,16 @@ def test_what_belongs_to_the_process_is_asked_for_by_name() -> None:
 def test_the_documentation_shows_the_table() -> None:
     """docs/configuration.md holds what `gpuplane config reference` prints; if this fails, print it there again."""
     assert reference() in DOCUMENT.read_text()
+
+
+PAGES = (DOCUMENT, DOCUMENT.with_name("sharing.md"))
+EXAMPLES = [example for page in PAGES for example in re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.M | re.S)]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_documentations_examples_are_good(example: str) -> None:
+    """Each says something, and nothing wrong."""
+    assert config(example) != Settings()
 
 
 PIECES = st.sampled_from(

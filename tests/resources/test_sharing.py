@@ -250,7 +250,8 @@ def test_mps_has_as_many_clients_as_the_gpu_can(capability: str, replicas: int, 
 
     assert (resource.mps, resource.one_share_only) == (True, True)
     assert len(resource.devices) == replicas * (1 + offered)
-    why = f"MPS has 16 clients at most on a GPU of compute capability {capability}, and {replicas} replicas are configured"
+    many = f"and {replicas} replicas are configured"
+    why = f"MPS has 16 clients at most on a GPU of compute capability {capability}, {many}"
     assert [each.reason for each in left] == ([] if offered else [why])
 
 

@@ -205,6 +205,18 @@ def test_each_relapse_doubles_the_time_that_a_recovery_may_take(world: World) ->
     assert due == [4 * PERIOD, 8 * PERIOD, 16 * PERIOD]
 
 
+def test_what_has_to_be_shown_for_a_while_is_not_sure_at_once(world: World) -> None:
+    """Also where the same befell it before: until kubelet was shown it, it may still be shown healthy."""
+    for _ in range(2):
+        world.edit(failures=(Failure("hang"),))
+        assert world.ill() == ALL
+        assert not world.belief.surely_ill("GPU-0", world.now)
+        world.quiet()
+        assert world.belief.surely_ill("GPU-0", world.now)
+        world.edit(failures=())
+        world.quiet()
+
+
 def test_a_drain_is_kept_until_its_end(world: World) -> None:
     """Around it the device may be shown either way."""
     world.belief = oracle.drained(world.belief, "GPU-2", world.now + 10)

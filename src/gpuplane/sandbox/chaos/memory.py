@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-WARM = 60.0
+WARM = 120.0
 """Seconds of a life after which memory counts: what is imported and remembered once is there by then."""
 ALLOWED = 4096.0
 ALLOWED_PER_MINUTE = 256.0

@@ -18,7 +18,7 @@ from gpuplane.host import state
 from gpuplane.model.config import Asked
 from gpuplane.model.facts import ReleaseWished, Remembered
 from gpuplane.model.health import Drain, Health, Record
-from gpuplane.model.snapshot import Ledger, Release, Snapshot
+from gpuplane.model.snapshot import Ledger, Release, Slicing, Snapshot
 
 FULL = Ledger(
     boot_id="boot",
@@ -27,6 +27,7 @@ FULL = Ledger(
     config_name="a100",
     homes={"MIG-1": "GPU-a"},
     cuts={"GPU-a": "time slices"},
+    time_slices={"GPU-a": Slicing(tried="long", at=7.0, length="short", unsure=True)},
     health=Health(devices={"GPU-a": Record(drain=Drain("fan"), pci="0000:1b:00.0")}, log=7),
 )
 

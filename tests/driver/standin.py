@@ -15,7 +15,7 @@ from pathlib import Path
 from shutil import copy2, rmtree
 
 from gpuplane.hardware.driver.errors import ERRORS
-from gpuplane.hardware.driver.library import SONAME
+from gpuplane.hardware.driver.root import SONAME
 from gpuplane.model.machine import Failure, Gpu, Machine, MachineFile, MigDevice
 
 SOURCE = Path(__file__).parent / "nvml" / "standin.c"

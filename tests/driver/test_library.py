@@ -10,9 +10,10 @@ import pytest
 
 from gpuplane.hardware.driver.channel import Options
 from gpuplane.hardware.driver.files import Files
-from gpuplane.hardware.driver.library import FOLDERS, MACHINES, SONAME, Unusable, start
+from gpuplane.hardware.driver.library import MACHINES, Unusable, start
 from gpuplane.hardware.driver.nvml import Nvml
 from gpuplane.hardware.driver.page import Page
+from gpuplane.hardware.driver.root import FOLDERS, SONAME
 from gpuplane.model.machine import Driver, Failure, MachineFile
 from tests.driver.standin import StandIn
 from tests.driver.watched import Watched, watched

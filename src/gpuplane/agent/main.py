@@ -21,6 +21,7 @@ from gpuplane.apiserver.node import CONFIG, watch_node
 from gpuplane.apiserver.report import report_problems
 from gpuplane.core.health.diagnose import probes, released
 from gpuplane.hardware import Hardware
+from gpuplane.hardware.timeslices import keep_time_slices
 from gpuplane.host.kernellog import watch_kernel_log
 from gpuplane.host.mps.meeting import meet
 from gpuplane.host.state import boot_id, keep_stored, load, locked
@@ -104,6 +105,7 @@ def _parts(node: Node, options: Options, hardware: Hardware, remembers: bool) ->
         # reconcile
         "release": lambda: _let_go(node, hardware),
         "probes": lambda: _probe(node, hardware),
+        "time slice lengths": lambda: keep_time_slices(node, hardware),
         "choice": lambda: keep_tables(node),
     }
     if (kernel_log := options.kernel_log) is not None:

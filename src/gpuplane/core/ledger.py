@@ -13,9 +13,9 @@ def carry(ledger: Ledger, boot_id: str, wall: float, now: float) -> Ledger:
     """The ledger as it holds in this boot, at `wall` seconds since 1970 and `now` of CLOCK_BOOTTIME.
 
     Times count from the boot, and a reboot has made every client of the driver let go: a release ends with its boot,
-    and so do verdicts (`records.rebooted`). The name of the configuration last in force outlives it, and so does where
-    held MIG devices were and how held shares were cut: UUIDs stay. What a person wants drained stays drained, whoever
-    was told.
+    and so do verdicts (`records.rebooted`) and the lengths of time slices. The name of the configuration last in force
+    outlives it, and so does where held MIG devices were and how held shares were cut: UUIDs stay. What a person wants
+    drained stays drained, whoever was told.
     """
     if ledger.boot_id == boot_id:
         return ledger

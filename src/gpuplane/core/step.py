@@ -10,7 +10,7 @@ Rules that must stay put:
 
 from collections.abc import Iterator, Mapping
 
-from gpuplane.core import sight
+from gpuplane.core import sight, timeslices
 from gpuplane.core.health import diagnose, records
 from gpuplane.core.health.diagnose import released, terms
 from gpuplane.core.resources.held import homes
@@ -30,6 +30,7 @@ from gpuplane.model.facts import (
     Remembered,
     Stood,
     Tick,
+    TimeSliceSet,
 )
 from gpuplane.model.health import Health
 from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Snapshot
@@ -41,7 +42,7 @@ SETTLING = 10.0
 
 def step(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     """The snapshot after a fact, at `now` (CLOCK_BOOTTIME seconds); the same object where nothing changed."""
-    after = _place(snapshot, _settle(_take(snapshot, fact, now), now))
+    after = _place(snapshot, timeslices.settled(_settle(_take(snapshot, fact, now), now), now))
     return snapshot if after == snapshot else after.but(generation=snapshot.generation + 1)
 
 
@@ -59,6 +60,8 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             health, well = records.probed(_health(snapshot), fact, snapshot.machine, terms(snapshot, now))
             machine = sight.replaced(snapshot.machine, gpu) if well else snapshot.machine
             return _with(snapshot.but(machine=machine), health)
+        case TimeSliceSet():
+            return timeslices.done(snapshot, fact)
         case Drained():
             return _with(snapshot, records.drained(_health(snapshot), fact, snapshot.machine, terms(snapshot, now)))
         case Stood(part, condition):
@@ -153,6 +156,7 @@ def due(snapshot: Snapshot) -> float | None:
     times = (
         None if release is None else release.until,
         None if health is None else records.due(health, terms(snapshot, 0.0)),
+        timeslices.due(snapshot),
     )
     return min((at for at in times if at is not None), default=None)
 

@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,17 +13,15 @@ import msgspec
 
 from gpuplane.hardware.driver.channel import Frames, Options, Order, Told, frame
 from gpuplane.hardware.driver.page import Announced, Page
+from gpuplane.hardware.process import Process
 
 COMMAND = (sys.executable, "-P", "-m", "gpuplane.hardware.driver")
-GLANCE = 0.005
-"""Seconds between two glances at whether a killed process has ended; it takes about one."""
 
 
-class Child:
+class Child(Process):
     """A process that was started. Belongs to one event loop.
 
-    `ended`: its channel is closed, or speaks nonsense. `dismissed`: it was ended because nobody wants it any more.
-    `silent`: it was in one call, or did nothing, for too long. `stuck`: it was killed, and is still there.
+    `ended`: its channel is closed, or speaks nonsense. `silent`: it was in one call, or did nothing, for too long.
     """
 
     def __init__(self, options: Callable[[int, int], Options]) -> None:
@@ -33,31 +30,20 @@ class Child:
         memory = os.memfd_create("gpuplane-driver")
         try:
             os.ftruncate(memory, os.sysconf("SC_PAGESIZE"))
-            self._page, self._started = Page(memory), time.monotonic()
+            self._page = Page(memory)
             argument = msgspec.json.encode(options(theirs.fileno(), memory)).decode()
-            self._process = subprocess.Popen(
-                [*COMMAND, argument],
-                pass_fds=(theirs.fileno(), memory),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            super().__init__([*COMMAND, argument], pass_fds=(theirs.fileno(), memory), stdout=subprocess.DEVNULL)
         except OSError:
             self._socket.close()
             raise
         finally:
             theirs.close()
             os.close(memory)
-        self.ended = self.dismissed = self.silent = self.stuck = False
+        self.ended = self.silent = False
         self._told, self._news = deque[Told](), asyncio.Event()
         self._frames: Frames[Told] = Frames(Told)
         self._socket.setblocking(False)
         asyncio.get_running_loop().add_reader(self._socket, self._read)
-
-    @property
-    def pid(self) -> int:
-        """The process's number."""
-        return self._process.pid
 
     async def receive(self, seconds: float) -> Told | None:
         """The next fact, or None if none comes within the time or at all."""
@@ -76,28 +62,12 @@ class Child:
     def announced(self) -> Announced:
         """What it does, and since when; what it did last, once it has ended."""
         announced = self._page.read()
-        return announced.but(since=max(announced.since, self._started))
+        return announced.but(since=max(announced.since, self.started))
 
     def kill(self) -> None:
         """End it. There is no other way, and it leaves nothing undone."""
-        self._process.kill()
+        super().kill()
         self._end()
-
-    async def gone(self, seconds: float) -> bool:
-        """Whether the process has ended within the time, and everything that it had open is closed."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while not self.is_gone():  # noqa: ASYNC110 (a process tells nobody that it ends)
-                    await asyncio.sleep(GLANCE)
-        return self.is_gone()
-
-    def is_gone(self) -> bool:
-        """Whether the process has ended."""
-        return self._process.poll() is not None
-
-    def status(self) -> int | None:
-        """The exit status, negative for a signal; None while the process is there."""
-        return self._process.returncode
 
     def _read(self) -> None:
         try:

@@ -12,11 +12,12 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from fnmatch import fnmatchcase
 
 from gpuplane.core import strict
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
-from gpuplane.model.facts import Action, Fact, Happened, Looked, Probe, Probed, Stood
+from gpuplane.model.facts import Action, Fact, Happened, Looked, Probe, Probed, SetTimeSlice, Stood, TimeSliceSet
 from gpuplane.model.machine import Fault, Gpu, Machine, MachineFile
 from gpuplane.model.snapshot import LET_GO, Condition
 
@@ -31,7 +32,7 @@ class Described:
         self._file_now = MachineFile()
         self._good: list[Stood | Looked] = []
         self._told = 0  # the number of the next incident
-        self._pending: list[Happened | Probed] = []
+        self._pending: list[Happened | Probed | TimeSliceSet] = []
         self._counted = False  # once a look has: only then can be told whom an incident befell
         self._file: Condition | None = None  # None: nothing was ever wrong with it
         self._wanted, self._changed = True, asyncio.Event()
@@ -52,9 +53,11 @@ class Described:
             await asyncio.gather(reading, return_exceptions=True)
 
     async def do(self, action: Action) -> None:
-        """Tell again what the file shows, of the whole machine or of one GPU."""
+        """Tell again what the file shows, of the whole machine or of one GPU, or what came of a change."""
         if isinstance(action, Probe):
             self._pending.append(self._probe(action))
+        elif isinstance(action, SetTimeSlice):
+            self._pending.append(self._set(action))
         else:
             self._wanted = True
         self._changed.set()
@@ -77,7 +80,7 @@ class Described:
         )
         pending, self._pending = self._pending, []
         for each in pending:
-            if isinstance(each, Probed) or self._counted:
+            if not isinstance(each, Happened) or self._counted:
                 yield each
             else:
                 self._pending.append(each)
@@ -90,6 +93,18 @@ class Described:
             gpu = Gpu(index=-1, uuid=probe.gpu, faults=machine.faults or (fault,))
         pids = tuple(each.pid for each in self._file_now.processes if each.gpu == gpu.index)
         return Probed(asked=probe.asked, gpu=gpu, pids=pids)
+
+    def _set(self, action: SetTimeSlice) -> TimeSliceSet:
+        """What nvidia-smi would come to: it is a call like others, which the file may have fail."""
+        gpu = next((gpu for gpu in self._file_now.gpus or () if gpu.uuid == action.gpu), None)
+        told = TimeSliceSet(gpu=action.gpu, length=action.length, asked=action.asked)
+        if gpu is None or not self._wanted:
+            return told.but(problem=f"{self._name} has no such GPU")
+        for each in self._file_now.failures:
+            if each.gpu == gpu.index and fnmatchcase("nvidia-smi", each.call):
+                how = {"error": each.error, "hang": "it did not end", "crash": "it was ended by SIGSEGV"}[each.effect]
+                return told.but(problem=f"nvidia-smi: {how}", unsure=each.effect != "error")
+        return told
 
     def _happen(self, file: MachineFile, first: bool) -> Iterator[Happened]:
         """What has come to the file's log. What is not in the kernel log too happens to those alone who are there."""

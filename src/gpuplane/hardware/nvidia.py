@@ -7,6 +7,7 @@ it did is told as a fact:
 - A process is killed, never waited for: one that is stuck in the kernel survives even that. One such process is left
   behind; with two none is started, and a GPU that one is stuck in is not probed.
 - A probe of one GPU is a process too, beside the one that looks. What it hangs or crashes in is its answer.
+- What NVML cannot change nvidia-smi does, one at a time: a process like the others, ended like the others.
 - Every end that was not wanted costs a rest before the next start, twice as long each time, until a process has done
   well for a while. Silence of the driver as a whole also doubles the next one's deadline: GPUs without persistence
   take long to wake.
@@ -14,7 +15,6 @@ it did is told as a fact:
 """
 
 import asyncio
-import signal
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
@@ -25,7 +25,8 @@ from gpuplane.hardware.charges import Charges, charge, in_force, lift
 from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import Options, Skip, Skipped, Told
 from gpuplane.hardware.driver.errors import breakdown, crash, hang, silence
-from gpuplane.model.facts import Action, Fact, Looked, Probe, Probed, Stood
+from gpuplane.hardware.smi import Smi
+from gpuplane.model.facts import Action, Fact, Looked, Probe, Probed, SetTimeSlice, Stood, TimeSliceSet
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import LET_GO, Condition
 
@@ -55,11 +56,13 @@ class Nvidia:
         retry: tuple[float, float] = (60.0, 3600.0),
         rest: tuple[float, float] = (0.5, 30.0),
         well: float = 60.0,
+        smi_deadline: float = 30.0,
     ) -> None:
         """`library` is libnvidia-ml's file; without it, it is searched for below `driver_root`. `root` has /sys, /proc
         and /dev in it. A look is taken every `poll`, and a call that takes longer than `deadline` hangs. A GPU that a
         hang or a crash was charged to is skipped for the first of `retry`, doubling up to the second; so is `rest`
-        before a start that follows an end that was not wanted, until a process has done well for `well`.
+        before a start that follows an end that was not wanted, until a process has done well for `well`. nvidia-smi,
+        which may have to wake each GPU, is given `smi_deadline`.
         """
         self._options = Options(
             channel=-1,
@@ -73,9 +76,10 @@ class Nvidia:
         self._deadline, self._retry, self._rest, self._well = deadline, retry, rest, well
         self._told = asyncio.Queue[Fact | asyncio.Task[None]]()
         self._wanted, self._changed = True, asyncio.Event()
-        self._children: list[Child] = []  # all that are not known to have ended
+        self._smi_deadline, self._smi_runs = smi_deadline, asyncio.Lock()
+        self._children: list[Child | Smi] = []  # all that are not known to have ended
         self._looking: Child | None = None  # the one that looks at the machine
-        self._probes = set[asyncio.Task[None]]()
+        self._errands = set[asyncio.Task[None]]()
         self._charges: Charges = ()
         self._look = Machine()
         self._failures = self._silences = 0
@@ -97,12 +101,13 @@ class Nvidia:
     async def do(self, action: Action) -> None:
         """Look now. Where the driver was let go of it is taken up, and no charge holds: a GPU may have been reset.
 
-        A probe is begun, and comes back as a fact whatever becomes of it.
+        Anything else is begun, and comes back as a fact whatever becomes of it.
         """
-        if isinstance(action, Probe):
-            task = asyncio.create_task(self._probe(action))
-            self._probes.add(task)
-            task.add_done_callback(self._probes.discard)
+        if isinstance(action, Probe | SetTimeSlice):
+            errand = self._probe(action) if isinstance(action, Probe) else self._set(action)
+            task = asyncio.create_task(errand)
+            self._errands.add(task)
+            task.add_done_callback(self._errands.discard)
         elif not self._wanted:
             self._wanted, self._resting, self._charges = True, 0.0, ()
             self._changed.set()
@@ -174,7 +179,7 @@ class Nvidia:
             return Condition(standing="failing", reason=reason)
         return None
 
-    def _left(self) -> list[Child]:
+    def _left(self) -> list[Child | Smi]:
         """The processes that have not ended."""
         self._children = [child for child in self._children if not child.is_gone()]
         return self._children
@@ -244,13 +249,13 @@ class Nvidia:
 
     async def _probe(self, probe: Probe) -> None:
         """Have a fresh process look at one GPU, and tell what it saw, or why it saw nothing."""
-        found = self._unprobed(probe.gpu) or await self._ask(probe)
+        found = self._unasked(probe.gpu) or await self._ask(probe)
         if isinstance(found, Fault):
             found = Probed(asked=probe.asked, gpu=Gpu(index=-1, uuid=probe.gpu, faults=(found,)))
         self._tell(found)
 
-    def _unprobed(self, uuid: str) -> Fault | None:
-        """Why a GPU is not probed now; None where it is."""
+    def _unasked(self, uuid: str) -> Fault | None:
+        """Why nothing new is asked of a GPU now; None where it is."""
         if not self._wanted:
             return NOT_LOOKED
         gpu = self._seen(uuid)
@@ -287,6 +292,34 @@ class Nvidia:
             self._look = replaced(self._look, gpu) or self._look
             if self._looking is not None and not self._looking.ended:
                 self._looking.order(Skip(in_force(self._charges, now)))
+
+    async def _set(self, action: SetTimeSlice) -> None:
+        """Have nvidia-smi set how long the time slices of a GPU are, and tell what came of it."""
+        async with self._smi_runs:
+            fault = self._unasked(action.gpu)
+            problem, unsure = (fault.message, False) if fault else await self._run_smi(action)
+        told = TimeSliceSet(gpu=action.gpu, length=action.length, asked=action.asked)
+        self._tell(told.but(problem=problem, unsure=unsure))
+
+    async def _run_smi(self, action: SetTimeSlice) -> tuple[str, bool]:
+        """Why it did not do what it should, "" if it did; and whether it may have done it all the same."""
+        before, gpu = [each for each in self._left() if isinstance(each, Smi)], self._seen(action.gpu)
+        if before:
+            return f"nvidia-smi, process {_pids(before)}, is stuck in the kernel", False
+        try:
+            smi = Smi(self._options.driver_root, action.gpu, None if gpu is None else gpu.index, action.length)
+        except OSError as error:
+            return f"{error.filename}: {error.strerror}", False
+        self._children.append(smi)
+        try:
+            in_time = await smi.gone(self._smi_deadline)
+        finally:
+            smi.kill()
+            smi.stuck = not await smi.gone(KILLING)
+        problem, unsure = smi.outcome()
+        if smi.dismissed:
+            return NOT_LOOKED.message, unsure
+        return (problem, unsure) if in_time else (f"nvidia-smi did not end within {self._smi_deadline:g} s", True)
 
     def _seen(self, uuid: str) -> Gpu | None:
         """A GPU as it was last seen."""
@@ -339,23 +372,12 @@ def _fault(child: Child) -> Fault:
         return (hang if child.silent else crash)(function)
     if child.silent:
         return silence(function)
-    return breakdown(function).but(message=f"its process ended by {_cause(child.status())} in {function}")
+    return breakdown(function).but(message=f"its process ended by {child.cause()} in {function}")
 
 
 def _unstartable(error: OSError) -> Fault:
     return Fault(code="driver-start", message=f"the driver's process cannot be started: {error.strerror}")
 
 
-def _pids(children: Iterable[Child]) -> str:
+def _pids(children: Iterable[Child | Smi]) -> str:
     return ", ".join(str(child.pid) for child in children)
-
-
-def _cause(status: int | None) -> str:
-    if status is None:
-        return "an exit that it does not finish"
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"

@@ -1,6 +1,6 @@
 """Facts: the only things that change a snapshot. Each is told by one kind of room."""
 
-from gpuplane.model.config import Asked, Settings
+from gpuplane.model.config import Asked, Settings, TimeSlice
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Allocation, Condition, Ledger, Release
@@ -43,6 +43,19 @@ class Probed(_Told):
     asked: float
     gpu: Gpu
     pids: tuple[int, ...] = ()
+
+
+class TimeSliceSet(_Told):
+    """hardware: what came of the setting of a GPU's time slices, the one wished for at `asked`.
+
+    `problem`: why they are not set. `unsure`: it broke off, and they may be set all the same.
+    """
+
+    gpu: str  # its UUID
+    length: TimeSlice
+    asked: float
+    problem: str = ""
+    unsure: bool = False
 
 
 class Drained(_Told):
@@ -106,6 +119,7 @@ Fact = (
     Looked
     | Happened
     | Probed
+    | TimeSliceSet
     | Drained
     | Stood
     | Configured
@@ -129,4 +143,12 @@ class Probe(_Told):
     asked: float
 
 
-Action = Look | Probe
+class SetTimeSlice(_Told):
+    """Action: set how long the time slices of a GPU are. `TimeSliceSet` comes back with the same `asked`, always."""
+
+    gpu: str  # its UUID
+    length: TimeSlice
+    asked: float
+
+
+Action = Look | Probe | SetTimeSlice

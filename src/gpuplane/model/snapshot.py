@@ -7,7 +7,7 @@ Times are seconds of CLOCK_BOOTTIME, which runs on while the agent is dead; `boo
 from collections.abc import Mapping
 from typing import Literal
 
-from gpuplane.model.config import Asked, Config
+from gpuplane.model.config import Asked, Config, TimeSlice
 from gpuplane.model.health import Health
 from gpuplane.model.machine import Machine
 from gpuplane.model.value import Value
@@ -46,6 +46,21 @@ class Release(Value):
     why: str
 
 
+class Slicing(Value):
+    """What we did to the length of one GPU's time slices, which the driver keeps until it or the GPU is reset.
+
+    `at`: when the last try was wished for, to set what it `tried`; `pending` while it is under way.
+    """
+
+    tried: TimeSlice
+    at: float
+    pending: bool = False
+    length: TimeSlice | None = None  # that we set last; None: none yet
+    unsure: bool = False  # a try broke off, and it may be what that tried
+    tries: int = 0  # that failed in a row
+    failed: str = ""  # why the last one did
+
+
 class Ledger(Value):
     """What we decided or promised and nobody else can tell us. The only part that is written to disk."""
 
@@ -55,6 +70,7 @@ class Ledger(Value):
     config_name: str | None = None  # the named config last in force
     homes: Mapping[str, str] | None = None  # MIG device that a container holds → UUID of the GPU that it was seen on
     cuts: Mapping[str, str] | None = None  # device of which a container holds shares → how it was cut then
+    time_slices: Mapping[str, Slicing] | None = None  # UUID of a GPU → the length of its time slices, where we set it
     health: Health | None = None  # verdicts and drains; None before the first look
 
 

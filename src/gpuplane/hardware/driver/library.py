@@ -9,17 +9,9 @@ from gpuplane.hardware.driver.channel import Options
 from gpuplane.hardware.driver.errors import Failed, driver_fault
 from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.nvml import Nvml
+from gpuplane.hardware.driver.root import SONAME, libraries, library
 from gpuplane.model.machine import Driver, Fault
 
-SONAME = "libnvidia-ml.so.1"
-FOLDERS = (  # in the order of NVIDIA's device plugin (internal/info/root.go), so that both take the same one
-    "usr/lib64",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "lib64",
-    "lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-)
 MACHINES = {0x03: "x86", 0x28: "arm", 0x3E: "x86-64", 0xB7: "aarch64", 0xF3: "RISC-V"}  # ELF's e_machine
 
 INSTALLED = "is NVIDIA's driver installed, and seen from here?"
@@ -54,7 +46,7 @@ def start(nvml: Nvml, options: Options, files: Files) -> Driver:
 def state(options: Options, files: Files) -> State:
     """What decides whether the library can be used: another try is worth while when it changes."""
     return (
-        tuple(map(_stat, [Path(options.library)] if options.library else _candidates(options.driver_root))),
+        tuple(map(_stat, [Path(options.library)] if options.library else libraries(options.driver_root))),
         *kernel_state(files),
     )
 
@@ -64,17 +56,9 @@ def kernel_state(files: Files) -> State:
     return (files.kernel_version(), files.gpus(), files.exists("/dev/nvidiactl"))
 
 
-def _candidates(root: str) -> list[Path]:
-    return [Path(root, folder, SONAME) for folder in FOLDERS]
-
-
 def _path(options: Options) -> Path | None:
     """The library's file; None where the dynamic linker shall find it."""
-    if options.library:
-        return Path(options.library)
-    if options.driver_root in ("", "/"):
-        return None
-    return next((each for each in _candidates(options.driver_root) if each.exists()), None)
+    return Path(options.library) if options.library else library(options.driver_root)
 
 
 def _load(path: Path | None) -> None:

@@ -1,0 +1,204 @@
+"""How long the time slices of shared GPUs are, and what has to be set for that.
+
+A time slice is how long the driver lets one process compute before the next. A GPU has one length for all, "default"
+until somebody sets another, and forgets it when it is reset, and when the driver is loaded anew. A GPU in MIG mode has
+none. Nothing tells which length a GPU has, so the ledger remembers what we did.
+
+- What no entry of the configuration names is left as it is, but for what we set: that becomes "default" again.
+- A length is set again where the GPU may have forgotten it: it was reset, or the driver was away, or we were.
+- That a try is under way is on disk before it begins. One that broke off may have done it: another follows.
+- One GPU at a time, and none that does not answer. A try that failed is repeated later and later; at once where there
+  is something new about the GPU or its wish.
+- It is no reason to withhold a GPU: with another length it shares its time all the same.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from gpuplane.core.health.catalogue import BLIND
+from gpuplane.core.health.diagnose import released
+from gpuplane.core.resources.names import decide
+from gpuplane.core.resources.sharing import entries
+from gpuplane.core.view import view
+from gpuplane.model.config import Replication, Settings, TimeSlice
+from gpuplane.model.facts import SetTimeSlice, TimeSliceSet
+from gpuplane.model.health import Health, Record
+from gpuplane.model.machine import Gpu, Machine
+from gpuplane.model.snapshot import Condition, Slicing, Snapshot
+
+PART = "time slices"
+"""The condition that says how they stand."""
+
+REST, LONGEST_REST = 10.0, 600.0
+"""Seconds from a try that failed to the next: doubled with each, up to the second."""
+
+IN_MIG_MODE = "it is in MIG mode, and its time slices have no length"
+
+
+def wanted(snapshot: Snapshot) -> Mapping[str, TimeSlice] | None:
+    """UUID of a GPU → how long its time slices shall be; None while too little is known to say."""
+    machine, settings = snapshot.machine, snapshot.config.settings
+    if machine is None or machine.gpus is None or settings is None:
+        return None
+    return _wanted(machine, settings)
+
+
+@view
+def _wanted(machine: Machine, settings: Settings) -> Mapping[str, TimeSlice]:
+    sharing = settings.sharing
+    if sharing.strategy != "time-slicing" or not any(each.time_slice for each in sharing.resources):
+        return {}
+    named, found = entries(sharing), dict[str, TimeSlice]()
+    for decision in decide(machine, settings):
+        entry = named.get(decision.shared_by)
+        if decision.name and isinstance(entry, Replication) and entry.time_slice is not None:
+            found.setdefault(decision.unit.gpu, entry.time_slice)
+    return found
+
+
+def settled(snapshot: Snapshot, now: float) -> Snapshot:
+    """The snapshot with the next try under way, where there is one to make now, and without what is over."""
+    wishes, known = wanted(snapshot), snapshot.ledger.time_slices or {}
+    if wishes is None or not (wishes or known):
+        return snapshot
+    found = {gpu: _checked(each, _begun(snapshot, gpu)) for gpu, each in known.items()}
+    found = {gpu: each for gpu, each in found.items() if gpu in wishes or _ours(each)}
+    ready = (gpu for gpu, at in _waiting(snapshot, wishes, found) if at <= now)
+    if not any(each.pending for each in found.values()) and (gpu := next(ready, None)) is not None:
+        found[gpu] = _tried(found.get(gpu), wishes.get(gpu, "default"), _begun(snapshot, gpu), now)
+    return snapshot.but(ledger=snapshot.ledger.but(time_slices=found or None))
+
+
+def _checked(slicing: Slicing, begun: float | None) -> Slicing:
+    """What is known of it. A try of another agent, or before the driver went away, has broken off."""
+    if not slicing.pending or begun is None or slicing.at >= begun:
+        return slicing
+    return slicing.but(pending=False, unsure=True)
+
+
+def _ours(slicing: Slicing) -> bool:
+    """Whether the GPU may have another length by our doing."""
+    return slicing.pending or slicing.unsure or slicing.length not in (None, "default")
+
+
+def _tried(slicing: Slicing | None, length: TimeSlice, begun: float | None, now: float) -> Slicing:
+    """What becomes of it when a try begins."""
+    if slicing is None or _fresh(slicing, length, begun):
+        slicing = (slicing or Slicing(tried=length, at=now)).but(tries=0, failed="")
+    return slicing.but(tried=length, at=now, pending=True)
+
+
+def _fresh(slicing: Slicing, length: TimeSlice, begun: float | None) -> bool:
+    """Whether the tries before tell nothing about the next."""
+    return slicing.tried != length or begun is None or slicing.at < begun
+
+
+def _waiting(
+    snapshot: Snapshot, wishes: Mapping[str, TimeSlice], found: Mapping[str, Slicing]
+) -> Iterator[tuple[str, float]]:
+    """GPUs that can be set and have to be, in the driver's order, and when: before now where at once."""
+    for gpu in _answering(snapshot):
+        slicing, begun = found.get(gpu.uuid), _begun(snapshot, gpu.uuid)
+        length = wishes.get(gpu.uuid, "default")
+        if begun is None or (slicing is None and gpu.uuid not in wishes) or _done(slicing, length, begun):
+            continue
+        at_once = slicing is None or not slicing.tries or _fresh(slicing, length, begun)
+        yield gpu.uuid, begun if at_once or slicing is None else slicing.at + _rest(slicing.tries)
+
+
+def _done(slicing: Slicing | None, length: TimeSlice, begun: float) -> bool:
+    """Whether the last try was to set this length, has set it, and the GPU remembers."""
+    if slicing is None or slicing.pending or slicing.unsure or slicing.tries:
+        return False
+    return slicing.length == length and slicing.at >= begun
+
+
+def _rest(tries: int) -> float:
+    return min(REST * 2.0 ** min(tries - 1, 16), LONGEST_REST)
+
+
+def _answering(snapshot: Snapshot) -> Iterator[Gpu]:
+    """The GPUs that can be set now."""
+    if released(snapshot):
+        return
+    for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
+        blind = any(fault.code in BLIND for fault in gpu.faults)
+        if gpu.uuid and not blind and not _in_mig_mode(gpu):
+            yield gpu
+
+
+def _in_mig_mode(gpu: Gpu) -> bool:
+    return gpu.mig is not None and gpu.mig.enabled
+
+
+def _begun(snapshot: Snapshot, gpu: str) -> float | None:
+    """Since when a GPU remembers what it is told: since its last reset, or since the driver is there for us.
+
+    None while the driver is not. (It is away for us, too, while we are: its condition begins anew with us.)
+    """
+    driver = snapshot.conditions.get("driver")
+    if driver is None or driver.standing != "ok":
+        return None
+    record = (snapshot.ledger.health or Health()).devices.get(gpu, Record())
+    return max(driver.since, record.renewed)
+
+
+def done(snapshot: Snapshot, fact: TimeSliceSet) -> Snapshot:
+    """The snapshot after a try has ended. What was tried before the one that is under way tells nothing any more."""
+    known = snapshot.ledger.time_slices or {}
+    slicing = known.get(fact.gpu)
+    if slicing is None or not slicing.pending or slicing.at != fact.asked:
+        return snapshot
+    if fact.problem:
+        after = slicing.but(
+            pending=False, unsure=slicing.unsure or fact.unsure, tries=slicing.tries + 1, failed=fact.problem
+        )
+    else:
+        after = Slicing(tried=fact.length, at=slicing.at, length=fact.length)
+    return snapshot.but(ledger=snapshot.ledger.but(time_slices={**known, fact.gpu: after}))
+
+
+def setting(snapshot: Snapshot) -> SetTimeSlice | None:
+    """The try that is under way, or shall be."""
+    for gpu, each in (snapshot.ledger.time_slices or {}).items():
+        begun = _begun(snapshot, gpu)
+        if each.pending and begun is not None and each.at >= begun:
+            return SetTimeSlice(gpu=gpu, length=each.tried, asked=each.at)
+    return None
+
+
+def due(snapshot: Snapshot) -> float | None:
+    """When time alone begins the next try, or None."""
+    wishes, known = wanted(snapshot), snapshot.ledger.time_slices or {}
+    if wishes is None or not (wishes or known) or any(each.pending for each in known.values()):
+        return None
+    return min((at for _, at in _waiting(snapshot, wishes, known)), default=None)
+
+
+def condition(snapshot: Snapshot) -> Condition | None:
+    """How the time slices stand; None where nobody wants any length and none is ours."""
+    wishes, known = wanted(snapshot), snapshot.ledger.time_slices or {}
+    if wishes is None or not (wishes or known):
+        return None
+    failing, waiting, set_to = [], [], dict[TimeSlice, list[str]]()
+    for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
+        slicing, length = known.get(gpu.uuid), wishes.get(gpu.uuid, "default")
+        begun = _begun(snapshot, gpu.uuid)
+        if gpu.uuid not in wishes and slicing is None:
+            continue
+        if _in_mig_mode(gpu):
+            failing += [f"{_name(gpu)}: {IN_MIG_MODE}"] if gpu.uuid in wishes else []
+        elif begun is not None and _done(slicing, length, begun):
+            set_to.setdefault(length, []).append(str(gpu.index))
+        elif slicing is not None and slicing.failed and not _fresh(slicing, length, begun):
+            failing.append(f"{_name(gpu)} could not be set to {length}: {slicing.failed}")
+        else:
+            waiting.append(f"{_name(gpu)}: {length} is to be set")
+    said = [f"{length}: GPU {', '.join(each)}" for length, each in set_to.items()]
+    reason = "; ".join([*failing, *waiting, *said])
+    standing: Literal["failing", "waiting", "ok"] = "failing" if failing else "waiting" if waiting else "ok"
+    return Condition(standing=standing, reason=reason) if reason else None
+
+
+def _name(gpu: Gpu) -> str:
+    return f"GPU {gpu.index} ({gpu.uuid})"

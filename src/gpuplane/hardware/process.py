@@ -1,0 +1,61 @@
+"""A process that we started. Nothing here waits for one that is stuck in the kernel."""
+
+import asyncio
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+GLANCE = 0.005
+"""Seconds between two glances at whether a killed process has ended; it takes about one."""
+
+
+class Process:
+    """`dismissed`: it was ended because nobody wants it any more. `stuck`: it was killed, and is still there."""
+
+    def __init__(self, command: Sequence[str], **how: Any) -> None:
+        """`how`: as `subprocess.Popen` takes it. Raises OSError."""
+        self.started = time.monotonic()
+        self._process: subprocess.Popen[bytes] = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, start_new_session=True, **how
+        )
+        self.dismissed = self.stuck = False
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End it. There is no other way, and it leaves nothing undone."""
+        self._process.kill()
+
+    async def gone(self, seconds: float) -> bool:
+        """Whether the process has ended within the time, and everything that it had open is closed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.is_gone():  # noqa: ASYNC110 (a process tells nobody that it ends)
+                    await asyncio.sleep(GLANCE)
+        return self.is_gone()
+
+    def is_gone(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def status(self) -> int | None:
+        """The exit status, negative for a signal; None while the process is there."""
+        return self._process.returncode
+
+    def cause(self) -> str:
+        """What it ended by."""
+        status = self.status()
+        if status is None:
+            return "an exit that it does not finish"
+        if status >= 0:
+            return f"exit status {status}"
+        try:
+            return signal.Signals(-status).name
+        except ValueError:
+            return f"signal {-status}"

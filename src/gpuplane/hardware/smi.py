@@ -1,0 +1,80 @@
+"""nvidia-smi, for what NVML cannot change: how long the time slices of a GPU are.
+
+    nvidia-smi compute-policy -i <UUID> --set-timeslice 0|1|2|3
+
+It is a client of the driver as our own processes are (`child`): it may hang, it is killed and never waited for, and it
+ends with the agent. Else one that a dead agent left would undo what the next one does. Its exit status is NVML's error,
+3 where the GPU has no such length to set (before Pascal, and some of Pascal) and 4 where we are not root.
+
+NVIDIA's own drivers load the library that belongs to it in the same way (dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/
+nvlib.go); a library path would give it the C library of the driver root, too.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from gpuplane.hardware import tethered
+from gpuplane.hardware.driver.page import Announced
+from gpuplane.hardware.driver.root import library, program
+from gpuplane.hardware.process import Process
+from gpuplane.model.config import TimeSlice
+
+NAME = "nvidia-smi"
+LENGTHS: dict[TimeSlice, str] = {"default": "0", "short": "1", "medium": "2", "long": "3"}
+TETHERED = (sys.executable, "-I", "-S", tethered.__file__)
+MOST = 4096  # bytes of what it says
+
+
+class Smi(Process):
+    """One run of nvidia-smi, about one GPU. What it says goes to memory, so that it never waits for us."""
+
+    def __init__(self, driver_root: str, gpu: str, index: int | None, length: TimeSlice) -> None:
+        """Raises OSError."""
+        self._index = index
+        self._output = os.memfd_create(NAME)
+        try:
+            command = [*TETHERED, str(os.getpid()), str(_find(driver_root)), *_arguments(gpu, length)]
+            super().__init__(
+                command, stdout=self._output, stderr=self._output, env={**os.environ, **_preloaded(driver_root)}
+            )
+        except OSError:
+            os.close(self._output)
+            raise
+
+    def announced(self) -> Announced:
+        """What it does, as a driver's process says it."""
+        return Announced(since=self.started, function=f"{NAME} compute-policy", gpu=self._index)
+
+    def outcome(self) -> tuple[str, bool]:
+        """Why it did not do what it should, "" if it did; and whether it may have done it all the same.
+
+        To be asked once, when it has ended or cannot be ended.
+        """
+        said = " ".join(os.pread(self._output, MOST, 0).decode(errors="replace").split())
+        os.close(self._output)
+        match self.status():
+            case 0:
+                return "", False
+            case int(status) if status > 0 and said:
+                return f"{NAME}: {said}", False
+            case status:
+                return f"{NAME} ended by {self.cause()}", status is None or status < 0
+
+
+def _find(driver_root: str) -> Path:
+    found = program(driver_root, NAME) or shutil.which(NAME)
+    if found is None:
+        raise FileNotFoundError(None, f"there is none under {driver_root} and none on PATH", NAME)
+    return Path(found)
+
+
+def _arguments(gpu: str, length: TimeSlice) -> tuple[str, ...]:
+    return "compute-policy", "-i", gpu, "--set-timeslice", LENGTHS[length]
+
+
+def _preloaded(driver_root: str) -> dict[str, str]:
+    """The environment in which it finds its library."""
+    path = library(driver_root)
+    return {} if path is None else {"LD_PRELOAD": " ".join(filter(None, (str(path), os.environ.get("LD_PRELOAD"))))}

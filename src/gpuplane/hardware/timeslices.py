@@ -1,0 +1,25 @@
+"""Reconcile how long the time slices of GPUs are with what is wanted (`core.timeslices`)."""
+
+from gpuplane.core import timeslices
+from gpuplane.core.ledger import stored
+from gpuplane.hardware import Hardware
+from gpuplane.model.facts import SetTimeSlice, Stood
+from gpuplane.model.node import Node
+from gpuplane.model.snapshot import Snapshot
+
+
+async def keep_time_slices(node: Node, hardware: Hardware) -> None:
+    """Have the tries made that are wished for, each once; what comes of them comes back as facts."""
+    begun: SetTimeSlice | None = None
+    async for snapshot in node.changes():
+        node.tell(Stood(timeslices.PART, timeslices.condition(snapshot)))
+        wish = timeslices.setting(snapshot)
+        if wish is not None and wish != begun and _remembered(snapshot):
+            begun = wish
+            await hardware.do(wish)
+
+
+def _remembered(snapshot: Snapshot) -> bool:
+    """Whether the next agent would know of the wish, or never can."""
+    state = snapshot.conditions.get("state")
+    return stored(snapshot) or (state is not None and state.standing == "failing")

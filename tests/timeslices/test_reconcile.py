@@ -1,0 +1,76 @@
+"""The reconciler: a wish is done once, and not before the disk knows of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from gpuplane.agent.node import Node
+from gpuplane.core.ledger import digest
+from gpuplane.hardware.timeslices import keep_time_slices
+from gpuplane.model.config import Replication, Settings, Sharing
+from gpuplane.model.facts import Action, Configured, Fact, Looked, SetTimeSlice, Stood, TimeSliceSet
+from gpuplane.model.snapshot import Condition, Snapshot
+from tests.health.world import machine
+
+LONG = Replication(name="nvidia.com/gpu", replicas=2, time_slice="long")
+
+
+class Idle:
+    """Hardware that remembers what it shall do, and does nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[Action] = []
+
+    async def facts(self) -> AsyncIterator[Fact]:
+        return
+        yield
+
+    async def do(self, action: Action) -> None:
+        self.asked.append(action)
+
+    async def release(self) -> None:
+        pass
+
+
+async def idle() -> None:
+    """Everything runs that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def stored(node: Node) -> Stood:
+    """The disk holds the ledger as it is."""
+    return Stood("state", Condition(standing="ok", detail=digest(node.snapshot.ledger)))
+
+
+async def test_a_wish_is_done_once_the_disk_knows_of_it() -> None:
+    """What an agent did of which the next one knows nothing would never be set back. Where the disk fails anyhow,
+    and says so, nothing is gained by waiting."""
+    hardware, node = Idle(), Node(Snapshot(), now=lambda: 100.0)
+    task = asyncio.create_task(keep_time_slices(node, hardware))
+    node.tell(Configured(Settings(sharing=Sharing(resources=(LONG,)))))
+    node.tell(Looked(machine(2)))
+    node.tell(Stood("driver", Condition(standing="ok")))
+    await idle()
+    assert hardware.asked == []
+    assert node.snapshot.conditions["time slices"].standing == "waiting"
+
+    node.tell(stored(node))
+    first = SetTimeSlice(gpu="GPU-0", length="long", asked=100.0)
+    await idle()
+    assert hardware.asked == [first]
+    node.tell(Looked(machine(2).but(nodes=("/dev/nvidiactl",))))
+    await idle()
+    assert hardware.asked == [first]
+
+    node.tell(TimeSliceSet(gpu="GPU-0", length="long", asked=100.0))
+    await idle()
+    assert hardware.asked == [first]  # the disk does not know of the second yet
+    node.tell(Stood("state", Condition(standing="failing", reason="disk full")))
+    await idle()
+    assert hardware.asked == [first, SetTimeSlice(gpu="GPU-1", length="long", asked=100.0)]
+
+    node.tell(TimeSliceSet(gpu="GPU-1", length="long", asked=100.0))
+    await idle()
+    assert node.snapshot.conditions["time slices"].reason == "long: GPU 0, 1"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -29,7 +29,7 @@ GPU = "nvidia.com/gpu"
 GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}", model=("A100", "T4")[i % 2], numa=i // 2) for i in range(4))
 LOST = Fault(code="gpu-lost", message="fell off the bus")
 AWAY = Fault(code="driver-not-loaded", message="the driver was unloaded")
-CALM = 0.1  # seconds of that clock: a GPU that is mended shall be given out again soon
+CALM = 0.002  # seconds of that clock: a GPU that is mended shall be given out again soon
 SETTINGS = (
     Settings(probe_period=CALM),
     Settings(probe_period=CALM, gpus=(Naming(pattern="*", name="nvidia.com/other"),)),

@@ -120,8 +120,9 @@ class Life:
             self.lengths[gpu] = self.foreign[gpu] = "default"
             self.touched.discard(gpu)
 
-    def kill(self) -> None:
-        """The agent, and nvidia-smi with it. The next one has what the disk has."""
+    def kill(self, wish: Wish) -> None:
+        """The agent, and nvidia-smi with it. The next one has what the disk has, and perhaps another configuration."""
+        self.wish = wish
         if self.run is not None:
             self.perhaps.add(self.run.gpu)
         self.run = self.begun = None
@@ -144,11 +145,11 @@ class Life:
             self.begin()
 
 
-NONE, LONG, SHORT = (("configure", (length, None, None)) for length in (None, "long", "short"))
+NONE, LONG, SHORT = ((None, None, None), ("long", None, None), ("short", None, None))
 LENGTHS = st.sampled_from([None, "default", "short", "long"])
 STEPS = st.one_of(
-    st.tuples(st.just("configure"), st.tuples(*[LENGTHS] * COUNT)),
-    st.tuples(st.sampled_from(["store", "begin", "end", "kill"])),
+    st.tuples(st.sampled_from(["configure", "configure", "kill"]), st.tuples(*[LENGTHS] * COUNT)),
+    st.tuples(st.sampled_from(["store", "begin", "end"])),
     st.tuples(st.sampled_from(["attempt", "finish"])),
     st.tuples(st.sampled_from(["attempt", "finish"])),
     st.tuples(st.just("let"), st.sampled_from(GPUS), st.sampled_from(["", "refuse", "hang", "late"])),
@@ -160,11 +161,12 @@ STEPS = st.one_of(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEPS, max_size=10))
-@example([LONG, ("attempt",), ("kill",), NONE])  # killed when it was set, and nobody had said so
-@example([("let", "GPU-0", "late"), LONG, ("attempt",), ("end",), NONE])
-@example([LONG, ("finish",), ("reset", "GPU-0"), ("let", "GPU-0", "refuse"), ("attempt",)])
-@example([LONG, ("finish",), ("let", "GPU-0", "late"), SHORT, ("attempt",), ("kill",), LONG])
-@example([LONG, ("attempt",), ("reload", False)])
+@example([("configure", LONG), ("attempt",), ("kill", NONE)])  # it was set, and nobody had said so
+@example([("configure", LONG), ("begin",), ("kill", NONE)])  # the disk did not know of the wish
+@example([("let", "GPU-0", "late"), ("configure", LONG), ("attempt",), ("end",), ("configure", NONE)])
+@example([("configure", LONG), ("finish",), ("reset", "GPU-0"), ("let", "GPU-0", "refuse"), ("attempt",)])
+@example([("configure", LONG), ("finish",), ("configure", SHORT), ("attempt",), ("kill", LONG)])
+@example([("configure", LONG), ("attempt",), ("reload", False)])
 def test_lengths_come_to_be_as_wanted(steps: list[tuple[object, ...]]) -> None:
     """Those of GPUs that we have left are "default" again where we changed them, and as they were where we did not."""
     life = Life()

@@ -13,7 +13,9 @@ TITLES = [
     "Another pod comes",
     "A GPU falls off the bus",
     "Kubelet restarts",
-    "The configuration is edited",
+    "The configuration is edited: the GPUs get another name",
+    "GPUs are shared by their memory",
+    "The configuration is edited: time slices",
     "The agent is asked to stop",
 ]
 

@@ -13,9 +13,9 @@ import msgspec
 
 from gpuplane.model.machine import MachineFile
 from gpuplane.sandbox.agent import Agent
-from gpuplane.sandbox.kubelet import Kubelet, Rejected, pod
+from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected, pod
 
-GPU = "nvidia.com/gpu"
+GPU, MEMORY = "nvidia.com/gpu", "nvidia.com/gpu.mem"
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -60,6 +60,8 @@ class Demo:
                     yield await self.a_fault_elsewhere()
                     yield await self.kubelet_restarts()
                     yield await self.another_name()
+                    yield await self.memory_is_shared()
+                    yield await self.time_is_shared()
                     yield await self.the_end()
 
     def the_machine(self) -> Scene:
@@ -97,12 +99,7 @@ class Demo:
         late = pod("late", gpu=1)
         said = self.kubelet.insufficient(late)
         check(said == [f"Insufficient {GPU}"], f"the scheduler would say {said}")
-        try:
-            await self.kubelet.run(late)
-        except Rejected as rejected:
-            reason = str(rejected)
-        else:
-            raise Broken("a pod was admitted though nothing was left")
+        reason = await self._rejected(late)
         lines = {"the scheduler would say": ", ".join(said), "and kubelet, if it came so far": reason}
         return Scene("Another pod comes when nothing is left", lines, {"reason": reason})
 
@@ -163,6 +160,61 @@ class Demo:
         }
         return Scene("The configuration is edited: the GPUs get another name", lines, {"name": name})
 
+    async def memory_is_shared(self) -> Scene:
+        """Two pods that do not fit on one GPU, and one that takes little: it goes where less is left."""
+        _replace(self.config, b"version: v1\nsharing: {memory: {resources: [{name: gpu}]}}\n")
+        room = {gpu.uuid: gpu.memory_mib // 1024 for gpu in self.offered}
+        total, much = sum(room.values()), 6 * min(room.values()) // 10
+        await self._shows(MEMORY, total, total)
+        self.sharers = [_asks(name, MEMORY, n) for name, n in (("first", much), ("second", much), ("little", 1))]
+        said = [(await self.kubelet.run(each)).got().envs for each in self.sharers]
+        placed = [env["NVIDIA_VISIBLE_DEVICES"] for env in said]
+        limits = [env["GPUPLANE_MEMORY_MIB"] for env in said]
+        check(limits == [str(1024 * much)] * 2 + ["1024"], f"the containers are told {limits}")
+        for uuid, env in zip(placed, said, strict=True):
+            room[uuid] -= int(env["GPUPLANE_MEMORY_MIB"]) // 1024
+        check(len(set(placed)) > 1 and min(room.values()) >= 0, f"{placed} have {room} left")
+        self.busy = set(placed)
+        large = _asks("large", MEMORY, max(room.values()) + 1)
+        check(not self.kubelet.insufficient(large), "the scheduler would not send a pod that no GPU has room for")
+        reason = await self._rejected(large)
+        lines = {
+            "the node shows": f"{MEMORY}: {total}, one for each GiB",
+            "one GPU each": ", ".join(
+                f"{each.name} on {_short(uuid)}" for each, uuid in zip(self.sharers, placed, strict=True)
+            ),
+            "told": f"GPUPLANE_MEMORY_MIB={limits[0]}, and gpushare's names",
+            "more than any GPU has left": reason.partition(f"{MEMORY}: ")[2].partition(", and")[0],
+        }
+        return Scene("GPUs are shared by their memory", lines, {"placed": placed, "reason": reason})
+
+    async def time_is_shared(self) -> Scene:
+        """The next edit, while pods hold memory: their GPUs wait for them, the others are there at once."""
+        sharing = f"sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: {REPLICAS}, distinct: true}}]}}}}"
+        asked = self.kubelet.manager.lists
+        _replace(self.config, f"version: v1\n{sharing}\n".encode())
+        free = self.count - len(self.busy)
+        await self._shows(GPU, REPLICAS * self.count, REPLICAS * free)
+        await self.kubelet.until(lambda: self.kubelet.manager.lists > asked)
+        for each in self.sharers:
+            await self.kubelet.end(each.key)
+        await self._shows(GPU, REPLICAS * self.count, REPLICAS * self.count)
+        both = (await self.kubelet.run(pod("both", gpu=2))).got().envs["NVIDIA_VISIBLE_DEVICES"]
+        check(len(set(both.split(","))) == 2, f"a pod asked for two distinct shares and got {both}")
+        lines = {
+            "at once": f"{GPU}: {REPLICAS * self.count}, allocatable {REPLICAS * free}: pods hold memory of the rest",
+            "and as they end": f"allocatable {REPLICAS * self.count}",
+            "a pod asks for two": f"distinct: true gives it {' and '.join(map(_short, both.split(',')))}",
+        }
+        return Scene("The configuration is edited: time slices instead", lines, {"distinct": both.split(",")})
+
+    async def _rejected(self, wanted: Pod) -> str:
+        try:
+            await self.kubelet.run(wanted)
+        except Rejected as rejected:
+            return str(rejected)
+        raise Broken(f"{wanted.name} was admitted")
+
     async def the_end(self) -> Scene:
         status = await self.agent.stop()
         check(status == 0, f"the agent ended with status {status}")
@@ -181,6 +233,18 @@ def check(holds: bool, otherwise: str) -> None:
     """Raise Broken where something does not hold."""
     if not holds:
         raise Broken(otherwise)
+
+
+REPLICAS = 3
+
+
+def _asks(name: str, resource: str, count: int) -> Pod:
+    return Pod(name, (Container("main", {resource: count}),))
+
+
+def _short(uuid: str) -> str:
+    """A GPU's UUID, cut to what tells those of one machine apart."""
+    return f"GPU-…{uuid[-4:]}"
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -14,6 +14,7 @@ import math
 import os
 import signal
 import time
+from functools import lru_cache
 from pathlib import Path
 
 from gpuplane.host.mps import processes
@@ -62,7 +63,8 @@ class Keeper:
 
         `every`: seconds between two counts of its clients. Raises Failed, OSError.
         """
-        running = processes.daemon(self._place.pipe)
+        known = self._seen is not None and processes.alive(self._seen)
+        running = self._seen if known else processes.daemon(self._place.pipe)
         await self._bury(running, held)
         if self.in_use is None:
             there = [running] if running else list(self._orphans or ())
@@ -216,13 +218,17 @@ def _used(clients: Clients | None, held: bool) -> bool:
 
 def _fits(running: Process, wish: Daemon) -> bool:
     """Whether what it was started with is what is wanted."""
-    return (
-        set(_visible(running)) == set(wish.devices) and (MULTI_USER in processes.arguments(running)) == wish.multi_user
-    )
+    return set(_visible(running)) == set(wish.devices) and _multi_user(running) == wish.multi_user
 
 
-def _visible(running: Process) -> list[str]:
-    return [each for each in processes.environment(running).get(VISIBLE, "").split(",") if each]
+@lru_cache(256)
+def _visible(running: Process) -> tuple[str, ...]:
+    return tuple(filter(None, processes.environment(running).get(VISIBLE, "").split(",")))
+
+
+@lru_cache(256)
+def _multi_user(running: Process) -> bool:
+    return MULTI_USER in processes.arguments(running)
 
 
 def _numbers(text: str) -> list[int]:

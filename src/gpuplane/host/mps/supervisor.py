@@ -25,7 +25,7 @@ from gpuplane.model.mps import Daemon, Standing, Status, Wanted
 
 TURN = 0.2
 """Seconds between two looks at a daemon."""
-COUNT = (2.0, 0.25)
+COUNT = (2.0, 0.5)
 """Seconds between two counts of a daemon's clients: at least, and for each daemon that there is."""
 BEAT = 1.0
 """Seconds between two words of ours, when nothing changes."""

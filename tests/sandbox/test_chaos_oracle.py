@@ -237,3 +237,17 @@ def test_a_lie_contradicts_it(world: World) -> None:
     assert contradiction("GPU-1", "Healthy", always, world.now) == ""
     assert contradiction("GPU-1", "Unhealthy", always, world.now) == "nothing has befallen it"
     assert contradiction("GPU-0", "Healthy", always, world.now) == "what ails it is not over"
+
+
+def test_what_is_shown_for_the_node_or_a_drain_says_nothing_of_a_fault_that_is_only_suspect(world: World) -> None:
+    """When those are over before its patience is, kubelet may be shown it healthy once more."""
+    world.show(0, "fabric-pending")
+    world.edit(faults=(Fault("driver-missing", "gone"),))
+    world.belief = oracle.drained(world.belief, "GPU-1", None)
+    view = dict.fromkeys(ALL, "Unhealthy")
+
+    soon = oracle.confirmed(world.belief, view, world.belief.part("GPU-0").since + 0.5)
+    later = oracle.confirmed(world.belief, view, world.belief.part("GPU-0").since + 10)
+
+    assert not soon.part("GPU-0").confirmed
+    assert later.part("GPU-0").confirmed

@@ -137,10 +137,14 @@ class Belief(Value):
 
     def _due(self, part: Part) -> float:
         if part.state in ("ill", "stuck", "doubtful"):
-            patience = max((entry(each.code).patience for each in part.causes), default=0.0)
-            return part.since + min(patience, self.patience)
+            return self.fallen(part)
         pause = min(LONGEST_PAUSE, part.eased - part.since + self.period) if part.tried else 0.0
         return part.eased + max(self.recovery(part), pause)
+
+    def fallen(self, part: Part) -> float:
+        """By when a part on which something unhealthy is has surely fallen ill: the patience with that is over."""
+        patience = max((entry(each.code).patience for each in part.causes), default=0.0)
+        return part.since + min(patience, self.patience)
 
     def recovery(self, part: Part) -> float:
         """Seconds that a part may take to be found well: two probe periods, twice as long for every relapse."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from gpuplane.core.health.catalogue import BLIND, PENDING, RENEWING, UNASKED
 from gpuplane.model.machine import Failure, Gpu, Incident, MachineFile
-from gpuplane.sandbox.chaos.belief import NODE, Belief, Cause, Part, State, drain, entry
+from gpuplane.sandbox.chaos.belief import CLOSE, NODE, Belief, Cause, Part, State, drain, entry
 
 HEARD = 2.0
 """Seconds within which the agent hears of a pod's end while a fault waits for that: it asks kubelet each second."""
@@ -301,9 +301,9 @@ def confirmed(belief: Belief, view: Mapping[str, str], now: float) -> Belief:
                 parts[key] = part.but(state="well", causes=(), confirmed=False, tried=False)
         elif len(standing) == 1 and not any(parts.get(key, Part()).drained for key in keys):
             parts[standing[0]] = _surely(parts[standing[0]], belief, now)
-        else:
+        else:  # what is shown for one of them says nothing of another that is only suspect yet
             for key in standing:
-                if parts[key].state == "ill":
+                if parts[key].state == "ill" and now > belief.fallen(parts[key]) + CLOSE:
                     parts[key] = parts[key].but(confirmed=True)
     return belief.but(parts=parts)
 

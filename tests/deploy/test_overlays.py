@@ -275,6 +275,17 @@ def test_mig_adds_one_capability(tmp_path: Path) -> None:
     ]
 
 
+def test_time_slices_add_one_capability() -> None:
+    """components/time-slices adds what the driver wants for them, and nothing else, with and without components/mig."""
+    plain = build(DEPLOY / "overlays/nvidia-runtime")
+    for objects in (plain, _apply(DEPLOY / "components/mig", plain)):
+        container, before = _container(_apply(DEPLOY / "components/time-slices", objects)), _container(objects)
+        capabilities = {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
+
+        assert container["securityContext"] == LOCKED_DOWN | {"capabilities": capabilities}
+        assert container | {"securityContext": None} == before | {"securityContext": None}
+
+
 def test_kernel_log_adds_the_device_and_what_opens_it() -> None:
     """components/kernel-log mounts it read-only and makes the agent privileged, with and without components/mig."""
     plain = build(DEPLOY / "overlays/nvidia-runtime")

@@ -1,8 +1,9 @@
 """How long the time slices of shared GPUs are, and what has to be set for that.
 
 A time slice is how long the driver lets one process compute before the next. A GPU has one length for all, "default"
-until somebody sets another, and forgets it when it is reset, and when the driver is loaded anew. A GPU in MIG mode has
-none. Nothing tells which length a GPU has, so the ledger remembers what we did.
+until somebody sets another; programs ask for it when they begin. The driver has it in memory (gpu_db.c of NVIDIA's open
+kernel modules): it is gone when the driver is loaded anew, and nobody promises that it outlives a reset of the GPU. A
+GPU in MIG mode has none. Nothing tells who has set a length, so the ledger remembers what we did.
 
 - What no entry of the configuration names is left as it is, but for what we set: that becomes "default" again.
 - A length is set again where the GPU may have forgotten it: it was reset, or the driver was away, or we were.

@@ -3,11 +3,12 @@
     nvidia-smi compute-policy -i <UUID> --set-timeslice 0|1|2|3
 
 It is a client of the driver as our own processes are (`child`): it may hang, it is killed and never waited for, and it
-ends with the agent. Else one that a dead agent left would undo what the next one does. Its exit status is NVML's error,
-3 where the GPU has no such length to set (before Pascal, and some of Pascal) and 4 where we are not root.
+ends with the agent. Else one that a dead agent left would undo what the next one does. It is refused where the GPU has
+no length to set (those before Pascal, and some of Pascal), and to whoever has not CAP_SYS_ADMIN, as root in an ordinary
+container has not (`os_is_administrator` of NVIDIA's open kernel modules).
 
-NVIDIA's own drivers load the library that belongs to it in the same way (dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/
-nvlib.go); a library path would give it the C library of the driver root, too.
+Its library is loaded before it, as NVIDIA's DRA driver does it (cmd/gpu-kubelet-plugin/nvlib.go): by a library path it
+would get the C library of the driver root, too.
 """
 
 import os

@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from gpuplane.core import mps
 from gpuplane.core.containers.allocate import allocate
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, MemoryShares, MemoryUnit, Replication, Settings, Sharing
 from gpuplane.model.facts import Looked
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
+from gpuplane.model.mps import Daemon, Standing, Status, Wanted
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.views import Refused
 
@@ -63,6 +65,20 @@ def test_a_container_is_told_its_share(grain: int, unit: MemoryUnit, count: int,
         "ALIYUN_COM_GPU_MEM_CONTAINER": env["CONTAINER"],
         "GPUPLANE_MEMORY_MIB": env["MIB"],
     }
+
+
+def test_by_mps_a_share_is_a_limit_of_each_process() -> None:
+    """Of the one GPU that the container sees, and beside what it is told; without its daemon nothing is given out."""
+    snapshot = node(counted().but(memory_by_mps=True), A, B)
+    assert "MPS: its supervisor has not been seen yet" in refused(snapshot, MEMORY, "GPU-b::0")
+    daemon = Standing(MEMORY, "ok", "", ("GPU-a", "GPU-b"))
+    stands = mps.conditions(Wanted((Daemon(MEMORY, {}),)), Status(0.0, 1, (daemon,)), "", 0.0)
+    got = allocate(snapshot.but(conditions=stands), MEMORY, ids("GPU-b", 0, 1, 2))
+
+    assert got.env["GPUPLANE_MEMORY_MIB"] == "3072"
+    assert got.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3072M"
+    assert got.env["CUDA_MPS_PIPE_DIRECTORY"] == f"/mps/{MEMORY}/pipe"
+    assert [each.container for each in got.mounts] == [f"/mps/{MEMORY}/pipe", "/dev/shm"]
 
 
 def test_a_mix_of_gpus_is_refused_with_what_each_has_free() -> None:

@@ -187,6 +187,16 @@ def test_under_single_a_pattern_takes_its_units_out_of_the_count() -> None:
     )
 
 
+def test_under_single_nothing_joins_what_patterns_call_nvidias_gpu() -> None:
+    """Whoever names whole GPUs so wants no MIG devices among them, and the other way round."""
+    wholes, parts = (Naming("*", "nvidia.com/gpu"),), (Naming("3g.*", "nvidia.com/gpu"),)
+    gpus = (cut(0, "1g.10gb"), cut(1, "3g.40gb"), whole(2))
+
+    assert names("single", *gpus, gpus=wholes) == ({"nvidia.com/gpu": ["GPU-2"]}, ["MIG-0-0", "MIG-1-0"])
+    assert names("single", *gpus, mig=parts) == ({"nvidia.com/gpu": ["MIG-1-0"]}, ["MIG-0-0", "GPU-2"])
+    assert names("single", *gpus, gpus=wholes, mig=parts)[1] == ["MIG-0-0"]
+
+
 @pytest.mark.parametrize(
     ("strategy", "gpu", "reason"),
     [

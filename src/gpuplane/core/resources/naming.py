@@ -8,12 +8,13 @@ NVIDIA's plugin gives up the node because one GPU is odd, the odd one is left an
 - `mixed` names a MIG device by its profile. A compute instance that is a part of its GPU instance ("1c.3g.20gb") has no
   name there; only a pattern can give it one.
 - `single` promises that nvidia.com/gpu is one kind of thing. Where there are MIG devices it is they, for who asks for
-  `single` wants those: of several profiles the one on most GPUs. Others are left, and so are whole GPUs then.
+  `single` wants those: of several profiles the one on most GPUs. Others are left, and so are whole GPUs then. Where
+  patterns name devices nvidia.com/gpu, it is what they name, and nothing joins it.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import lru_cache
 
 from gpuplane.core.resources.units import units
@@ -106,21 +107,21 @@ def _by_pattern(decision: Decision, settings: Settings) -> Decision:
 
 def _by_strategy(decisions: Sequence[Decision], settings: Settings) -> Iterator[Decision]:
     open_ones = [decision.unit for decision in decisions if not decision.name and not decision.reason]
-    kind = _prevailing(open_ones) if settings.mig_strategy == "single" else ""
+    kinds = {decision.unit.profile for decision in decisions if decision.name == GPU} or {_prevailing(open_ones)}
     for decision in decisions:
         if decision.name or decision.reason:
             yield decision
         else:
-            name, reason = _default(decision.unit, settings, kind)
+            name, reason = _default(decision.unit, settings, kinds)
             yield decision.but(name=name, reason=reason, by="mig_strategy")
 
 
-def _default(unit: Unit, settings: Settings, kind: str) -> tuple[str, str]:
-    """(name, "") or ("", reason) of a unit that no pattern names."""
+def _default(unit: Unit, settings: Settings, kinds: Set[str]) -> tuple[str, str]:
+    """(name, "") or ("", reason) of a unit that no pattern names. `kinds`: what is nvidia.com/gpu under `single`."""
     match settings.mig_strategy:
-        case "single" if unit.profile != kind:
-            prevailing, own = kind or "a whole GPU", unit.profile or "a whole GPU"
-            return "", f"migStrategy single offers one kind of device, here {prevailing}, and this is {own}"
+        case "single" if unit.profile not in kinds:
+            here, own = " and ".join(each or "a whole GPU" for each in sorted(kinds)), unit.profile or "a whole GPU"
+            return "", f"migStrategy single offers one kind of device, here {here}, and this is {own}"
         case "mixed" if unit.profile:
             return _by_profile(unit.profile)
     return GPU, ""

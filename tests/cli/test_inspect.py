@@ -59,6 +59,19 @@ def test_ids_are_whole_on_every_terminal(width: int, drawn: Drawn) -> None:
         assert sum(line.startswith(id) for line in shown.splitlines()) == 1, shown
 
 
+def test_shares_that_stand_alike_are_one_row_for_people(drawn: Drawn) -> None:
+    """Of one device, one after the other: there may be thousands. For programs each is a line."""
+    unit = Unit(id=f"{GPU}7", gpu=f"{GPU}7", index="7", model="L4")
+    shares = tuple(Offered(id=f"{GPU}7::{n}", unit=unit) for n in range(9))
+    offered = Offer(resources=(Resource(name=NAME, devices=shares),))
+    held = (Allocation(NAME, (f"{GPU}7::3", f"{GPU}7::4"), pod="ml/train", container="main"),)
+    shown = Picture(snapshot=Snapshot(allocations=held), offer=offered, now=1.0)
+
+    rows = [line.split()[0] for line in drawn(shown, 300).splitlines() if GPU in line]
+    assert rows == [f"{GPU}7::0…2", f"{GPU}7::3…4", f"{GPU}7::5…8"]
+    assert len([line for line in inspect.lines(shown) if line.startswith("device")]) == 9
+
+
 def test_reasons_are_shown_as_they_are(drawn: Drawn) -> None:
     """What looks like markup in them is none."""
     assert drawn(picture(), 300).count(MARKED) == 3

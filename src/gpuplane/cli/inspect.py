@@ -4,7 +4,8 @@ Ids are never cut or broken: they differ at their ends, and people copy them. Re
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ import msgspec
 from gpuplane.cli.connection import show, state_dir
 from gpuplane.cli.times import span
 from gpuplane.core.health.diagnose import overall, released
+from gpuplane.core.resources.sharing import base
 from gpuplane.model.control import Picture
 from gpuplane.model.health import Diagnosis
 from gpuplane.model.views import Offered
@@ -67,7 +69,7 @@ def draw(picture: Picture) -> None:
         console.print(f"[yellow]Nothing is advertised yet:[/yellow] {escape(picture.offer.waiting)}")
     if why := released(picture.snapshot):
         console.print(f"[yellow]The driver is let go of {escape(_until(picture))}:[/yellow] {escape(why)}")
-    found = list(_devices(picture))
+    found = list(_together(_devices(picture)))
     ids = Column("device", no_wrap=True, min_width=max((len(id) for id, *_ in found), default=0))
     devices = Table(ids, "resource", "state", "held by", box=None, header_style="bold", pad_edge=False)
     for id, resource, state, reason, holder in found:
@@ -140,7 +142,10 @@ COLOURS = {
 }
 
 
-def _devices(picture: Picture) -> Iterator[tuple[str, str, str, str, str]]:
+Row = tuple[str, str, str, str, str]
+
+
+def _devices(picture: Picture) -> Iterator[Row]:
     """Id, resource, state, its reason and who holds it, of each device and of what is not offered."""
     holders = {
         (allocation.resource, device): allocation.pod or "a pod that is being admitted"
@@ -154,6 +159,14 @@ def _devices(picture: Picture) -> Iterator[tuple[str, str, str, str, str]]:
             yield device.id, resource.name, state, reason, holders.get((resource.name, device.id), "")
     for left in picture.offer.left:
         yield left.unit, "-", "not offered", left.reason, ""
+
+
+def _together(devices: Iterable[Row]) -> Iterator[Row]:
+    """Shares of one device that stand alike, in one row: there may be thousands of them."""
+    for (unit, *alike), rows in groupby(devices, key=lambda row: (base(row[0]), *row[1:])):
+        ids = [id for id, *_ in rows]
+        resource, state, reason, holder = alike
+        yield ids[0] + f"…{ids[-1].removeprefix(f'{unit}::')}" * (len(ids) > 1), resource, state, reason, holder
 
 
 def _state(device: Offered, diagnosis: Diagnosis | None) -> tuple[str, str]:

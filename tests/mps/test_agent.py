@@ -106,15 +106,17 @@ async def test_a_daemon_that_dies_is_seen_by_kubelet_and_comes_back(place: Place
 
 
 async def test_when_mps_is_unset_everything_is_as_before(place: Place) -> None:
-    """The daemon waits for the pod that holds a share, though it does not compute; then modes are restored."""
+    """The daemon waits for the pod that holds a share, though it does not compute, and all its GPUs with it; then modes
+    are restored, and the GPUs are given out."""
     world = place.world
     await world.supervise()
-    async with Kubelet(place.root / "k") as kubelet, place.agent():
+    async with Kubelet(place.root / "k") as kubelet, place.agent() as agent:
         await kubelet.until_capacity(GPU, 8, 8)
         running = await world.until_ok(GPU)
         await kubelet.run(pod("train", gpu=1))
         place.configure("version: v1\n")
-        await kubelet.until_capacity(GPU, 2, 1)
+        await kubelet.until_capacity(GPU, 2, 0)
+        await agent.until_says("the compute mode of its GPU is not restored yet")
         await world.until_says(GPU, "goes when no container holds it")
         await kubelet.end("default/train")
         await kubelet.until_capacity(GPU, 2, 2, deadline=30)

@@ -109,7 +109,7 @@ async def test_a_daemon_that_is_not_wanted_stays_while_it_has_clients(world: Wor
     running = await world.until_ok(GPU)
     client, _ = await world.compute(GPU)
     world.want()
-    await world.until_says(GPU, "goes when its 1 clients have ended")
+    await world.until_says(GPU, "goes when its clients have ended")
     assert world.modes()[A] == "EXCLUSIVE_PROCESS"
 
     await world.end(client)
@@ -192,7 +192,7 @@ async def test_devices_change_when_nobody_computes(world: World) -> None:
     client, _ = await world.compute(GPU)
     more = SHARED.but(devices={A: 1024, "GPU-c": 1024})
     world.want(more, held=(GPU,))
-    stands = await world.until_says(GPU, "restarted for what is wanted now when its 1 clients have ended")
+    stands = await world.until_says(GPU, "restarted for what is wanted now when its clients have ended")
     assert (stands.standing, stands.devices) == ("ok", (A,))
     await world.end(client)
     await world.until_says(GPU, "restarted for what is wanted now when no container holds it")

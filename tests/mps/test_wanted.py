@@ -114,6 +114,26 @@ def test_what_containers_hold_is_held_also_when_it_is_not_wanted() -> None:
     assert wishes == Wanted(held=("MIG-1", GPU))
 
 
+def test_shares_of_another_kind_hold_no_daemon() -> None:
+    """The same ids may be time slices now; how a unit was cut when a container got it is remembered."""
+    held = Listed((Allocation(GPU, ("GPU-a::1",), "n/p"),), 0.0)
+    assert wanted(node(held, sharing=Sharing(resources=(Replication(GPU, 4),)))) == Wanted()
+    was = node(held, sharing=by_mps())
+    now = step(was, Configured(Settings(sharing=Sharing(resources=(Replication(GPU, 4),)))), 20.0)
+    assert wanted(now) == Wanted(held=(GPU,))
+
+
+def test_a_gpu_waits_until_its_compute_mode_is_restored() -> None:
+    """One whose mode nobody changed does not; that is so too where the supervisor has gone amid it."""
+    status = Status(at=10.0, pid=7, exclusive=("GPU-a",), problem="nvidia-smi: no permission")
+    for now in (10.0, 100.0):
+        heard = conditions(Wanted(), status, "/run/mps", now)
+        snapshot = node(*(Stood(part, condition) for part, condition in heard.items()), sharing=Sharing())
+        waits = "MPS: the compute mode of its GPU is not restored yet: nvidia-smi: no permission"
+        assert troubles(snapshot) == {waits, ""}
+    assert conditions(Wanted(), status, "/run/mps", 9.0) == {}, "the boot in which that was so is over"
+
+
 def test_a_device_in_trouble_is_left_out() -> None:
     """A server that cannot open one of its devices serves none of them."""
     drained = node(Drained("GPU-a", Drain(why="noise", since=1.0)), sharing=by_mps())

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from gpuplane.core.health import diagnose
+from gpuplane.core.resources.held import BY_MPS
 from gpuplane.core.resources.names import named
 from gpuplane.core.resources.sharing import base
 from gpuplane.core.view import view
@@ -22,8 +23,9 @@ from gpuplane.model.mps import Daemon, Standing, Status, Wanted
 from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.model.views import Resource, Unit
 
-SUPERVISOR, WISHES = "mps supervisor", "mps wishes"
-"""Conditions: whether the supervisor is there, and whether it can be told what is wanted."""
+SUPERVISOR, WISHES, UPKEEP = "mps supervisor", "mps wishes", "mps upkeep"
+"""Conditions: whether the supervisor is there, whether it can be told what is wanted, and what keeps it from that. The
+detail of the last is the GPUs whose compute mode is changed."""
 
 PATIENCE = 5.0
 """Seconds without a word of the supervisor after which nobody knows how its daemons stand."""
@@ -36,8 +38,13 @@ def wanted(snapshot: Snapshot) -> Wanted | None:
     machine, settings = snapshot.machine, snapshot.config.settings
     if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
         return None
-    ill = frozenset(_ill(snapshot, machine))
-    held = {name for each in snapshot.allocations for id in each.devices for name in _names(each.resource, id)}
+    ill, cuts = frozenset(_ill(snapshot, machine)), snapshot.ledger.cuts or {}
+    held = {
+        base(id) if id.startswith("MIG-") else each.resource
+        for each in snapshot.allocations
+        for id in each.devices
+        if id != base(id) and cuts.get(base(id), BY_MPS).endswith(BY_MPS)  # else it is a share of another kind
+    }
     return Wanted(daemons=_daemons(machine, settings, ill), held=tuple(sorted(held)))
 
 
@@ -63,6 +70,14 @@ def trouble(snapshot: Snapshot, resource: str, unit: Unit) -> str:
     return "" if unit.id in served else "MPS: the control daemon runs without this device"
 
 
+def leaving(snapshot: Snapshot, unit: Unit) -> str:
+    """Why a unit that is not shared by MPS must wait for the end of MPS on its GPU; "" if it need not."""
+    upkeep = snapshot.conditions.get(UPKEEP)
+    if upkeep is None or unit.gpu not in upkeep.detail.split(","):
+        return ""
+    return "MPS: the compute mode of its GPU is not restored yet" + f": {upkeep.reason}" * (upkeep.standing != "ok")
+
+
 def unready(snapshot: Snapshot) -> str:
     """Why some of what is shared by MPS is not served; "" if all is."""
     wishes = wanted(snapshot)
@@ -83,13 +98,23 @@ def _down(snapshot: Snapshot, name: str) -> str:
 
 def conditions(wishes: Wanted, status: Status | None, where: str, now: float) -> Mapping[str, Condition]:
     """Part → how it stands, as the supervisor told at last; nothing where there is nothing to supervise."""
-    if not wishes.daemons and (status is None or not status.daemons):
+    if status is not None and status.at > now:  # of an earlier boot
+        status = None
+    told = {UPKEEP: _upkeep(status)} if status is not None and (status.exclusive or status.problem) else {}
+    if not (wishes.daemons or told or (status is not None and status.daemons)):
         return {}
     if status is None or now - status.at > PATIENCE:
-        return {SUPERVISOR: Condition(standing="failing", reason=SILENT.format(where))}
-    told = {_part(each.name): _condition(each) for each in status.daemons}
+        return {SUPERVISOR: Condition(standing="failing", reason=SILENT.format(where)), **told}
     well = Condition(standing="ok", reason=f"process {status.pid}")
-    return {SUPERVISOR: Condition(standing="failing", reason=status.problem) if status.problem else well, **told}
+    return {SUPERVISOR: well, **told, **{_part(each.name): _condition(each) for each in status.daemons}}
+
+
+def _upkeep(status: Status) -> Condition:
+    return Condition(
+        standing="failing" if status.problem else "ok",
+        reason=status.problem or "compute modes are changed",
+        detail=",".join(status.exclusive),
+    )
 
 
 def _condition(standing: Standing) -> Condition:
@@ -98,12 +123,6 @@ def _condition(standing: Standing) -> Condition:
 
 def _part(name: str) -> str:
     return f"mps/{directory(name)}"
-
-
-def _names(resource: str, id: str) -> Iterator[str]:
-    """The daemons that a container with a share may be a client of; what is no share has none."""
-    if base(id) != id:
-        yield base(id) if id.startswith("MIG-") else resource
 
 
 def _ill(snapshot: Snapshot, machine: Machine) -> Iterator[str]:

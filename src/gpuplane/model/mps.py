@@ -34,9 +34,14 @@ class Standing(Value):
 
 
 class Status(Value):
-    """What the supervisor sees, at `at` (CLOCK_BOOTTIME). `problem`: what keeps it from its work as a whole."""
+    """What the supervisor sees, at `at` (CLOCK_BOOTTIME).
+
+    `exclusive`: the GPUs whose compute mode it has changed and not restored yet. `problem`: what keeps it from that, or
+    from reading what is wanted.
+    """
 
     at: float
     pid: int
     daemons: tuple[Standing, ...] = ()
+    exclusive: tuple[str, ...] = ()
     problem: str = ""

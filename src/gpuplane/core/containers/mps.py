@@ -11,7 +11,6 @@ from gpuplane.core.mps import daemon, directory
 from gpuplane.model.config import Settings
 from gpuplane.model.views import Edits, Mount, Offered, Refused, Resource
 
-
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (a path in the container)
 
 

@@ -26,6 +26,9 @@ from gpuplane.model.views import Resource
 Key = tuple[str, str]
 """A resource's name and an id of it."""
 
+BY_MPS = " by MPS"
+"""How a cut ends that has clients of an MPS daemon."""
+
 
 def withheld(
     resources: tuple[Resource, ...],
@@ -95,7 +98,7 @@ def _cut(resources: Iterable[Resource]) -> Iterator[tuple[Key, str]]:
                 shares[device.unit.id] = shares.get(device.unit.id, 0) + 1
         for unit, count in shares.items():
             cut = f"{resource.grain_mib} MiB" if resource.grain_mib else f"{count}" if resource.mps else "time slices"
-            yield (resource.name, unit), f"{cut} by MPS" if resource.mps else cut
+            yield (resource.name, unit), cut + BY_MPS if resource.mps else cut
 
 
 def cuts(

@@ -84,12 +84,16 @@ def _troubles(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, str]]
 
 
 def _unserved(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, str]:
-    """Unit id → why MPS does not serve it, of a resource shared so."""
-    if not resource.mps:
-        return {}
-    units = {device.unit.id: device.unit for device in resource.devices if device.id != device.unit.id}
-    found = ((id, mps.trouble(snapshot, resource.name, unit)) for id, unit in units.items() if id not in ill)
-    return {id: why for id, why in found if why}
+    """Unit id → why MPS does not serve it, or has not left it yet."""
+    found: dict[str, str] = {}
+    for unit, share in {
+        device.unit.id: (device.unit, device.id != device.unit.id) for device in resource.devices
+    }.values():
+        by_mps = resource.mps and share
+        why = mps.trouble(snapshot, resource.name, unit) if by_mps else mps.leaving(snapshot, unit)
+        if why and unit.id not in ill:
+            found[unit.id] = why
+    return found
 
 
 def _spoil(resource: Resource, troubles: Mapping[str, str]) -> Resource:

@@ -158,8 +158,8 @@ class Keeper:
     async def _users(self, held: bool) -> str:
         """What has to be over before nobody computes through it, in words; "" where nobody does."""
         await self._count()
-        clients = sum(map(len, self._clients.values()))
-        return f"its {clients} clients have ended" if clients else "no container holds it" if held else ""
+        clients = any(self._clients.values())
+        return "its clients have ended" if clients else "no container holds it" if held else ""
 
     async def _count(self) -> None:
         self._clients = {server: await self._clients_of(server) for server in await self._servers()}

@@ -30,6 +30,11 @@ class Modes:
         self._set: set[str] = set()
         self._one_at_a_time = asyncio.Lock()
 
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The GPUs whose mode is not what it was."""
+        return tuple(sorted(self._before))
+
     async def exclude(self, gpu: str) -> None:
         """Make a GPU one process's at a time. Costs nothing where that was done. Raises Failed, OSError."""
         if gpu not in self._set:

@@ -156,7 +156,8 @@ class Supervisor:
         while True:
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
             stands = tuple(self._stands[name] for name in sorted(self._stands))
-            news = Status(at=0.0, pid=os.getpid(), daemons=stands, problem=self._unread or self._unset)
+            problem = self._unread or self._unset
+            news = Status(at=0.0, pid=os.getpid(), daemons=stands, exclusive=self._modes.changed, problem=problem)
             if news != told or now - at >= BEAT:
                 try:
                     write(self._folder / STATUS, news.but(at=now))

@@ -152,7 +152,7 @@ async def test_a_driver_that_was_let_go_of_has_forgotten_all(node: Node) -> None
         assert status == 0, said
         node.smi.forget(A)
         node.configure(long="['0', '1']")
-        await node.until_said("waiting", f"GPU 0 ({A}): long is to be set; GPU 1 ({B}): long is to be set")
+        await node.until_said("waiting", "to be set: long: GPU 0, 1")
         assert node.smi.runs() == [(A, "long")]
         assert (await gpuplane("driver", "take", *where))[0] == 0
         await node.until(lambda: node.smi.lengths() == {A: "long", B: "long"})
@@ -197,7 +197,7 @@ async def test_one_that_hangs_keeps_nobody_waiting(node: Node) -> None:
     node.configure(long="['0']")
     async with node.agent() as agent:
         await node.until(lambda: len(node.smi.running()) == 1)
-        await node.until_said("waiting", f"GPU 0 ({A}): long is to be set")
+        await node.until_said("waiting", "to be set: long: GPU 0")
         where = ("--state-dir", node.root / "s")
         status, said = await gpuplane("driver", "release", "--for", "5m", "--why", "reset", *where)
         assert (status, node.smi.running()) == (0, []), said

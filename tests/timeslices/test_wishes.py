@@ -83,8 +83,12 @@ def test_nothing_is_known_before_the_first_look_and_configuration() -> None:
 def test_one_gpu_after_the_other_in_the_drivers_order() -> None:
     """And each stays set."""
     node = world(("long", "0 2"), ("short", "1"))
-    assert said(node)[0] == "waiting"
-    assert serve(node) == [("0", "long"), ("1", "short"), ("2", "long")]
+    assert said(node) == ("waiting", "to be set: long: GPU 0, 2; short: GPU 1")
+    answer(node)
+    condition = timeslices.condition(node.snapshot)
+    assert condition is not None
+    assert (condition.reason, condition.detail) == ("to be set: long: GPU 0, 2; short: GPU 1", "GPU-1,GPU-2")
+    assert serve(node) == [("1", "short"), ("2", "long")]
     assert known(node) == {"0": "long", "1": "short", "2": "long"}
     assert said(node) == ("ok", "long: GPU 0, 2; short: GPU 1")
     node.wait(3600.0)
@@ -118,6 +122,8 @@ def test_what_is_refused_is_said_and_tried_again_ever_later() -> None:
     """The GPU is served; once nobody wants it any more, nothing has to be set back."""
     node = world(("long", "0 1"))
     answer(node, "nvidia-smi: Not Supported")
+    so_far = "GPU 0 (GPU-0) could not be set to long: nvidia-smi: Not Supported; to be set: long: GPU 1"
+    assert said(node) == ("failing", so_far)
     assert serve(node) == [("1", "long")]
     reason = "GPU 0 (GPU-0) could not be set to long: nvidia-smi: Not Supported; long: GPU 1"
     assert said(node) == ("failing", reason)
@@ -172,7 +178,7 @@ def test_a_gpu_that_does_not_answer_is_waited_for(code: str) -> None:
     node.show("0", code)
     node.tell(Configured(shared(("long", "0 1"))))
     assert serve(node) == [("1", "long")]
-    assert said(node) == ("waiting", "GPU 0 (GPU-0): long is to be set; long: GPU 1")
+    assert said(node) == ("waiting", "to be set: long: GPU 0, 1")
     node.show("0")
     assert serve(node) == [("0", "long")]
 
@@ -197,7 +203,7 @@ def test_what_was_set_before_a_reset_is_not_set_by_a_refusal_after_it() -> None:
     node.show("0", "gpu-lost")
     node.wait(60.0)
     node.show("0")
-    assert said(node) == ("waiting", "GPU 0 (GPU-0): long is to be set")
+    assert said(node) == ("waiting", "to be set: long: GPU 0")
     answer(node, "nvidia-smi: no")
     assert said(node) == ("failing", "GPU 0 (GPU-0) could not be set to long: nvidia-smi: no")
     node.wait(10.0)

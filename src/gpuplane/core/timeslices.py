@@ -41,15 +41,15 @@ def wanted(snapshot: Snapshot) -> Mapping[str, TimeSlice] | None:
     machine, settings = snapshot.machine, snapshot.config.settings
     if machine is None or machine.gpus is None or settings is None:
         return None
+    sharing = settings.sharing
+    if sharing.strategy != "time-slicing" or not any(each.time_slice for each in sharing.resources):
+        return {}
     return _wanted(machine, settings)
 
 
 @view
 def _wanted(machine: Machine, settings: Settings) -> Mapping[str, TimeSlice]:
-    sharing = settings.sharing
-    if sharing.strategy != "time-slicing" or not any(each.time_slice for each in sharing.resources):
-        return {}
-    named, found = entries(sharing), dict[str, TimeSlice]()
+    named, found = entries(settings.sharing), dict[str, TimeSlice]()
     for decision in decide(machine, settings):
         entry = named.get(decision.shared_by)
         if decision.name and isinstance(entry, Replication) and entry.time_slice is not None:
@@ -177,11 +177,14 @@ def due(snapshot: Snapshot) -> float | None:
 
 
 def condition(snapshot: Snapshot) -> Condition | None:
-    """How the time slices stand; None where nobody wants any length and none is ours."""
+    """How the time slices stand; None where nobody wants any length and none is ours.
+
+    Its detail is the UUIDs of those that are still to be set: each of them is no news.
+    """
     wishes, known = wanted(snapshot), snapshot.ledger.time_slices or {}
     if wishes is None or not (wishes or known):
         return None
-    failing, waiting, set_to = [], [], dict[TimeSlice, list[str]]()
+    failing, waiting, lengths = [], [], dict[TimeSlice, list[str]]()
     for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
         slicing, length = known.get(gpu.uuid), wishes.get(gpu.uuid, "default")
         begun = _begun(snapshot, gpu.uuid)
@@ -189,16 +192,15 @@ def condition(snapshot: Snapshot) -> Condition | None:
             continue
         if _in_mig_mode(gpu):
             failing += [f"{_name(gpu)}: {IN_MIG_MODE}"] if gpu.uuid in wishes else []
-        elif begun is not None and _done(slicing, length, begun):
-            set_to.setdefault(length, []).append(str(gpu.index))
         elif slicing is not None and slicing.failed and not _fresh(slicing, length, begun):
             failing.append(f"{_name(gpu)} could not be set to {length}: {slicing.failed}")
         else:
-            waiting.append(f"{_name(gpu)}: {length} is to be set")
-    said = [f"{length}: GPU {', '.join(each)}" for length, each in set_to.items()]
-    reason = "; ".join([*failing, *waiting, *said])
+            lengths.setdefault(length, []).append(str(gpu.index))
+            waiting += [] if begun is not None and _done(slicing, length, begun) else [gpu.uuid]
+    said = "; ".join(f"{length}: GPU {', '.join(each)}" for length, each in lengths.items())
+    reason = "; ".join(filter(None, (*failing, f"to be set: {said}" if waiting else said)))
     standing: Literal["failing", "waiting", "ok"] = "failing" if failing else "waiting" if waiting else "ok"
-    return Condition(standing=standing, reason=reason) if reason else None
+    return Condition(standing=standing, reason=reason, detail=",".join(waiting)) if reason else None
 
 
 def _name(gpu: Gpu) -> str:

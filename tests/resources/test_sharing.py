@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuplane.core.resources.names import named
+from gpuplane.core.resources.names import named, unfit
 from gpuplane.model.config import MemoryShares, MemoryUnit, Naming, Replication, Settings, Sharing
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 
@@ -253,6 +253,17 @@ def test_mps_has_as_many_clients_as_the_gpu_can(capability: str, replicas: int, 
     many = f"and {replicas} replicas are configured"
     why = f"MPS has 16 clients at most on a GPU of compute capability {capability}, {many}"
     assert [each.reason for each in left] == ([] if offered else [why])
+
+
+def test_what_a_machine_cannot_have_is_told_once_for_all_its_gpus() -> None:
+    """By entry and reason; a GPU that is left for another reason is no fault of sharing."""
+    machine = sized(512, 1024, 512)
+    away = Gpu(index=3, uuid="GPU-3", memory_mib=4096, mig=Mig(enabled=True))
+
+    assert unfit(machine.but(gpus=(*(machine.gpus or ()), away)), by_memory(1024)) == (
+        "GPU 0, 2: it has 512 MiB of memory, and one share is 1 GiB; make the grain smaller"
+    )
+    assert unfit(sized(1024, 2048), by_memory(1024)) == ""
 
 
 def test_memory_by_mps_is_of_any_number_of_shares() -> None:

@@ -138,6 +138,7 @@ async def test_too_fine_a_grain_shares_no_memory_and_nothing_else_is_lost(site: 
         await kubelet.until_capacity(GPU, 2, 2)
         site.write("config.yaml", fine)
         await kubelet.until_capacity(GPU, 1, 1)
+        assert "GPU 1: memory in shares of 1 MiB" in await agent.until_says("sharing: failing")
         said = await agent.until_says("not offered by any name")
         assert "would be 8192 devices on this node, and 4096 are the most" in said
         assert "no memory is shared here until the grain is 2 MiB or more" in said

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gpuplane.core.config.named import LABEL, choose
 from gpuplane.core.config.resolve import resolve
+from gpuplane.core.resources.offer import misfit
 from gpuplane.core.strict import Invalid
 from gpuplane.host.files import Folder, contents_or_folder
 from gpuplane.model.config import Asked
@@ -37,12 +38,22 @@ class Source(Value):
 
 
 async def configure(node: Node, source: Source) -> None:
-    """Tell what is configured, now and whenever files or label change, for ever."""
-    if source.path is None:
-        _apply(node, source, None, "flags")
-        await asyncio.Event().wait()
-    else:
-        await _follow(node, source, source.path)
+    """Tell what is configured, now and whenever files or label change, for ever; and what of it does not fit here."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_say_what_does_not_fit(node))
+        if source.path is None:
+            _apply(node, source, None, "flags")
+        else:
+            group.create_task(_follow(node, source, source.path))
+
+
+async def _say_what_does_not_fit(node: Node) -> None:
+    """One file serves many nodes: a configuration that is good may ask of this machine what it cannot have."""
+    said: str | None = None
+    async for snapshot in node.changes():
+        if (reason := misfit(snapshot)) != said:
+            said = reason
+            node.tell(Stood("sharing", Condition(standing="failing", reason=reason) if reason else None))
 
 
 async def _follow(node: Node, source: Source, path: Path) -> None:

@@ -47,6 +47,15 @@ def _resource(name: str, decisions: Sequence[Decision], one_share_only: bool) ->
     )
 
 
+def unfit(machine: Machine, settings: Settings) -> str:
+    """What of the sharing that is configured this machine cannot have, and why; "" where it has all of it."""
+    found: dict[str, list[str]] = {}
+    for decision in decide(machine, settings):
+        if decision.reason and decision.shared_by:
+            found.setdefault(decision.reason, []).append(decision.unit.index)
+    return "; ".join(f"GPU {', '.join(indices)}: {reason}" for reason, indices in found.items())
+
+
 def label(decision: Decision) -> str:
     """What a person may call a unit, with or without a UUID."""
     return decision.unit.id or f"GPU {decision.unit.index}"

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from gpuplane.core import mps
 from gpuplane.core.health import diagnose
 from gpuplane.core.resources import held
-from gpuplane.core.resources.names import named
+from gpuplane.core.resources.names import named, unfit
 from gpuplane.core.view import view
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
@@ -71,6 +71,13 @@ def _fit(snapshot: Snapshot) -> Offer:
 
 
 _named = view(named)
+_unfit = view(unfit)
+
+
+def misfit(snapshot: Snapshot) -> str:
+    """What of the configuration this machine cannot have, though there is nothing wrong with either; "" for nothing."""
+    machine, settings = snapshot.machine, snapshot.config.settings
+    return _unfit(machine, settings) if machine is not None and settings is not None else ""
 
 
 def _troubles(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, str]]:
@@ -85,14 +92,13 @@ def _troubles(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, str]]
 
 def _unserved(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, str]:
     """Unit id → why MPS does not serve it, or has not left it yet."""
+    if not resource.mps and mps.UPKEEP not in snapshot.conditions:
+        return {}
     found: dict[str, str] = {}
-    for unit, share in {
-        device.unit.id: (device.unit, device.id != device.unit.id) for device in resource.devices
-    }.values():
-        by_mps = resource.mps and share
-        why = mps.trouble(snapshot, resource.name, unit) if by_mps else mps.leaving(snapshot, unit)
-        if why and unit.id not in ill:
-            found[unit.id] = why
+    for device in {device.unit.id: device for device in resource.devices if device.unit.id not in ill}.values():
+        client = resource.mps and device.id != device.unit.id
+        why = mps.trouble(snapshot, resource.name, device.unit) if client else mps.leaving(snapshot, device.unit)
+        found |= {device.unit.id: why} if why else {}
     return found
 
 

@@ -115,7 +115,7 @@ async def test_a_gpu_without_lengths_is_served_and_said(node: Node) -> None:
     """The others of the entry have theirs."""
     node.smi.does(A, "refuse")
     node.configure(long="['0', '1']")
-    async with Kubelet(node.root / "other"), node.agent() as agent:
+    async with node.agent() as agent:
         await node.until(lambda: node.smi.lengths() == {B: "long"})
         line = await agent.until_says("time slices: failing: GPU 0")
         assert "Not Supported" in line

@@ -41,11 +41,11 @@ class Place:
         aside.write_text(text)
         aside.replace(self.config)
 
-    def agent(self) -> Agent:
+    def agent(self, *more: object) -> Agent:
         """An agent here."""
         return Agent(
             "--machine", self.root / "machine.yaml", "--config", self.config, "--kubelet-root", self.root / "k",
-            "--state-dir", self.root / "s", "--mps-root", self.world.root,
+            "--state-dir", self.root / "s", *(more or ("--mps-root", self.world.root)),
         )  # fmt: skip
 
 
@@ -130,3 +130,31 @@ async def test_a_node_without_mps_has_no_directory_for_it(place: Place) -> None:
     async with Kubelet(place.root / "k") as kubelet, place.agent():
         await kubelet.until_capacity(GPU, 2, 2)
         assert not (place.world.root / FOLDER).exists()
+
+
+async def test_a_root_that_cannot_be_written_costs_only_what_is_shared_by_mps(place: Place) -> None:
+    """It is said what that means, and it is tried again."""
+    place.configure(
+        "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, rename: some, replicas: 4, devices: 1}]}}\n"
+    )
+    place.world.root.write_text("no directory")
+    async with Kubelet(place.root / "k") as kubelet, place.agent() as agent:
+        await agent.until_says("the supervisor cannot be told what is wanted")
+        await kubelet.until_capacity("nvidia.com/some", 4, 0)
+        await kubelet.until_capacity(GPU, 1, 1)
+        place.world.root.unlink()
+        await place.world.supervise()
+        await kubelet.until_capacity("nvidia.com/some", 4, 4)
+
+
+async def test_another_root_is_another_supervisors(place: Place) -> None:
+    """Where daemons were wanted before, none are any more."""
+    world, other = place.world, place.root / "other"
+    place.configure(f"{SHARED}flags: {{mpsRoot: {world.root}}}\n")
+    await world.supervise()
+    async with Kubelet(place.root / "k") as kubelet, place.agent("--node-name", "") as agent:
+        await kubelet.until_capacity(GPU, 8, 8)
+        place.configure(f"{SHARED}flags: {{mpsRoot: {other}}}\n")
+        await agent.until_says(f"no MPS supervisor is seen at {other}")
+        await kubelet.until_capacity(GPU, 8, 0)
+        await world.until(lambda: not world.pipe(GPU).exists())

@@ -14,10 +14,10 @@ from gpuplane.agent.node import Node
 from gpuplane.core.health.kernellog import happened
 from gpuplane.core.text import LONGEST
 from gpuplane.host.kernellog import watch_kernel_log
-from gpuplane.model.facts import Happened, Looked
+from gpuplane.model.facts import Happened, Listed, Looked
 from gpuplane.model.health import Finding, Record
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.snapshot import Allocation, Snapshot
 
 GONE = "GPU has fallen off the bus."
 
@@ -161,8 +161,8 @@ def xid(seq: int, number: int = 79, gpu: int = 1, inside: str = "") -> str:
 
 
 @asynccontextmanager
-async def following(path: Path, node: Node, again: float = 0.01) -> AsyncIterator[None]:
-    task = asyncio.create_task(watch_kernel_log(node, path, 0.01, again))
+async def following(path: Path, node: Node, again: float = 0.01, *, pids: bool = True) -> AsyncIterator[None]:
+    task = asyncio.create_task(watch_kernel_log(node, path, 0.01, again, pids=pids))
     try:
         yield
         assert not task.done()
@@ -227,6 +227,16 @@ async def test_what_was_judged_is_not_judged_again(tmp_path: Path) -> None:
     async with following(log, node):
         await until(node, lambda: len(findings(node, "GPU-a")) == 2)
     assert dict(record(node, "GPU-a").counts) == {"xid-48": 1, "xid-79": 1}
+
+
+async def test_processes_that_a_probe_would_not_see_are_not_named(tmp_path: Path) -> None:
+    """An agent with a PID namespace of its own would take them for gone. It waits for whoever held the GPU instead."""
+    log, node = tmp_path / "kmsg", seen()
+    node.tell(Listed((Allocation(resource="nvidia.com/gpu", devices=("GPU-a",), pod="ns/p", container="c"),), 0.0))
+    log.write_text("4,2,2000000,-;NVRM: Xid (PCI:0000:01:00): 94, pid=7, name=x, Contained: SM\n")
+    async with following(log, node, pids=False):
+        await until(node, lambda: bool(findings(node, "GPU-a")))
+    assert [(each.pids, each.holders) for each in findings(node, "GPU-a")] == [((), ("ns/p/c",))]
 
 
 async def test_nothing_is_read_before_the_gpus_are_counted(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ class Options(Value):
     kubeconfig: Path | None = None
     metrics: tuple[str, int] | None = None  # host and port; None: no listening
     kernel_log: Path | None = None  # as /dev/kmsg; None: not read
+    kernel_pids: bool = True  # whether its process ids are those that the hardware tells
 
 
 async def run(options: Options, hardware: Hardware) -> None:
@@ -109,7 +110,7 @@ def _parts(node: Node, options: Options, hardware: Hardware, remembers: bool) ->
         "choice": lambda: keep_tables(node),
     }
     if (kernel_log := options.kernel_log) is not None:
-        parts["xids"] = lambda: watch_kernel_log(node, kernel_log)
+        parts["xids"] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
     if remembers:
         parts["store"] = lambda: keep_stored(node, options.state_dir)
     if options.node_name:

@@ -21,6 +21,7 @@ from gpuplane.hardware import Hardware
 from gpuplane.hardware.described import Described
 from gpuplane.hardware.profiles import Unknown, find
 from gpuplane.host.files import contents
+from gpuplane.host.kernellog import host_pids
 
 NVML = "nvml"
 
@@ -107,6 +108,7 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
         kubeconfig=Path(said("kubeconfig")) if said("kubeconfig") else None,
         metrics=_address(arguments.metrics_address),
         kernel_log=_kernel_log(arguments.kernel_log, arguments.machine, arguments.host_root),
+        kernel_pids=arguments.machine != NVML or host_pids(),
     )
 
 

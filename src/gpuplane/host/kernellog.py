@@ -3,6 +3,11 @@
 It is read from its beginning each time, for it tells what happened while no agent ran; records that were judged before
 are known by their numbers. Nothing is read before a look has counted the GPUs: an XID names a PCI address, and only a
 look says whose it is.
+
+The log names processes by the host's numbers. The driver tells a probe those that whoever asks may see, by the numbers
+of its namespace (`_gpuConvertPid` of NVIDIA's open kernel modules): an agent with a PID namespace of its own would miss
+those of all other containers, and take them for gone. There the log's process ids are left out, and the containers that
+held the GPU count.
 """
 
 import asyncio
@@ -23,16 +28,29 @@ LARGEST = 1 << 16
 """Bytes of a record; the kernel's have 8 KiB at the most, and one that does not fit is refused."""
 TURN = 64
 """Records that are read before others have their turn."""
+HOST = 0xEFFFFFFC
+"""The inode of the host's PID namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
 
 
-async def watch_kernel_log(node: Node, path: Path, every: float = 0.2, again: float = 10.0) -> None:
+def host_pids() -> bool:
+    """Whether process ids mean here what they mean on the host."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == HOST
+    except OSError:
+        return False
+
+
+async def watch_kernel_log(
+    node: Node, path: Path, every: float = 0.2, again: float = 10.0, *, pids: bool = True
+) -> None:
     """Tell what befell GPUs, for ever. A log that cannot be read is tried again, `again` seconds later; one that cannot
-    wake us, because it is a plain file, is looked at `every` so many seconds."""
+    wake us, because it is a plain file, is looked at `every` so many seconds. `pids`: whether its process ids are those
+    that a probe would see."""
     while not await node.until(_counted, 3600.0):
         pass
     while True:
         try:
-            await _follow(node, path, every)
+            await _follow(node, path, every, pids)
         except OSError as error:
             node.tell(Stood(PART, Condition(standing="waiting", reason=f"{path}: {error.strerror}: {LOST}")))
         await asyncio.sleep(again)
@@ -42,7 +60,7 @@ def _counted(snapshot: Snapshot) -> bool:
     return snapshot.machine is not None and snapshot.machine.gpus is not None
 
 
-async def _follow(node: Node, path: Path, every: float) -> None:
+async def _follow(node: Node, path: Path, every: float, pids: bool) -> None:
     ahead, rest, begun, waited = node.now() - time.monotonic(), b"", False, False
     async with aclosing(_pieces(path, every)) as pieces:
         async for piece in pieces:
@@ -54,6 +72,7 @@ async def _follow(node: Node, path: Path, every: float) -> None:
             for record in records:
                 event = happened(record, ahead, node.now())
                 if event is not None:
+                    event = event if pids else event.but(pids=())
                     # The log's clock is not kept right as the others are; what we waited for has happened just now.
                     node.tell(event.but(at=node.now()) if waited else event)
             waited = waited or not piece

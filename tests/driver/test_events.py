@@ -62,7 +62,7 @@ async def test_an_event_names_the_mig_instance_that_it_befell(standin: StandIn) 
 
 
 async def test_an_xid_names_the_processes_that_computed(standin: StandIn, rich: MachineFile) -> None:
-    """On that GPU. After an XID that says that it cannot answer, or if it does not, there are none."""
+    """On that GPU, once the XID is told. After one that says that it cannot answer, or if it does not, there are none."""
     computing = (Process(gpu=0, pid=11), Process(gpu=3, pid=33), Process(gpu=3, pid=22))
     standin.describe(rich.but(processes=computing))
     async with watched(standin, **NOW) as watch:
@@ -70,14 +70,31 @@ async def test_an_xid_names_the_processes_that_computed(standin: StandIn, rich: 
         standin.happen(3, 31)
         standin.happen(3, 79)
         standin.happen(3, "poison-fatal")
-        await watch.hear(lambda watch: len(watch.happened()) == 3)
+        await watch.hear(lambda watch: len(watch.happened()) == 4)
         refused = Failure(effect="error", gpu=0, call="nvmlDeviceGetComputeRunningProcesses")
         standin.describe(rich.but(processes=computing, failures=(refused,)))
         standin.happen(0, 31)
-        await watch.hear(lambda watch: len(watch.happened()) == 4)
+        await watch.hear(lambda watch: len(watch.happened()) == 5)
 
-        assert [event.pids for event in watch.happened()] == [(22, 33), (), (), ()]
+        assert [event.pids for event in watch.happened()] == [(), (22, 33), (), (), ()]
+        first, again = watch.happened()[:2]
+        assert again == first.but(pids=(22, 33))
+        health = watch.node.snapshot.ledger.health
+        assert health is not None
+        assert health.devices[first.gpu].counts == {"poison-fatal": 1, "xid-31": 1, "xid-79": 1}
         assert not any(watch.codes())
+
+
+async def test_an_xid_is_told_of_a_gpu_that_hangs_when_it_is_asked_more(standin: StandIn, rich: MachineFile) -> None:
+    """NVML tells none twice: it must not be lost with the process that hangs."""
+    hang = Failure(effect="hang", gpu=3, call="nvmlDeviceGetComputeRunningProcesses")
+    standin.describe(rich.but(failures=(hang,)))
+    async with watched(standin, poll=3600.0, deadline=2.0) as watch:
+        await watch.until(whole)
+        standin.happen(3, 62)
+        await watch.until(lambda watch: watch.codes()[3] == ["gpu-hang"])
+
+        assert [event.code for event in watch.happened()] == ["xid-62"]
 
 
 @pytest.mark.parametrize("call", ["nvmlSystemEventSetCreate", "nvmlSystemRegisterEvents", "nvmlSystemEventSetWait"])

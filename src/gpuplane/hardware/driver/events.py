@@ -1,6 +1,7 @@
 """NVML's events: an XID, a memory error, a GPU that is bound to the driver. Each is told the moment that it comes.
 
-NVML tells no event twice, and none that befell a GPU before it was registered here.
+NVML tells no event twice, and none that befell a GPU before it was registered here. Which processes an XID befell is
+asked of a GPU that just had one: it may never answer. So the XID is told before, and once more with them.
 """
 
 import ctypes
@@ -85,16 +86,19 @@ class Events:
         if code is None or subject is None:
             return
         instance = _instance(event.gpuInstanceId), _instance(event.computeInstanceId)
-        asks = kind == XID and event.eventData not in SILENT
-        yield Happened(
+        happened = Happened(
             code=code,
             gpu=subject.gpu.uuid,
             message="",
             at=at,
             gpu_instance=instance[0],
             compute_instance=instance[1],
-            pids=computing(subject.part(subject.handle), (subject.handle,), instance) if asks else (),
         )
+        yield happened
+        if kind == XID and event.eventData not in SILENT:
+            pids = computing(subject.part(subject.handle), (subject.handle,), instance)
+            if pids:
+                yield happened.but(pids=pids)
 
     def _created(self) -> bool:
         if self._set is None:

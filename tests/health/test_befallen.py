@@ -1,5 +1,7 @@
 """Whose end a device waits for: those whom its illness befell."""
 
+from gpuplane.core.health.course import MOST_BEFALLEN, MOST_FLAPS
+from gpuplane.model.facts import Remembered
 from tests.health.world import World, machine
 
 
@@ -26,5 +28,30 @@ def test_a_program_that_an_illness_befell_does() -> None:
 
     world.processes[0] = ()
     world.wait(60, answer=True)
+
+    assert world.ill() == set()
+
+
+def test_a_storm_within_a_second_is_remembered_of_so_many_processes_only() -> None:
+    """It counts as one event, and what is remembered of it goes to disk with each change."""
+    world = World(machine(1))
+    for pid in range(1000):
+        world.happen(0, "xid-94", pids=(pid + 1,))
+
+    assert world.snapshot.ledger.health is not None
+    (finding,) = world.snapshot.ledger.health.devices["GPU-0"].findings
+    assert finding.pids == tuple(range(1000 - MOST_BEFALLEN + 1, 1001))
+
+
+def test_relapses_that_nobody_can_have_had_cost_no_more_than_the_most() -> None:
+    """A state file that a person edited says what it likes."""
+    world = World(machine(1))
+    world.happen(0, "xid-94")
+    health = world.snapshot.ledger.health
+    assert health is not None
+    records = {key: record.but(flaps=1 << 20) for key, record in health.devices.items()}
+    world.tell(Remembered(world.snapshot.ledger.but(health=health.but(devices=records))))
+
+    world.wait(5 * (1 << MOST_FLAPS), answer=True)
 
     assert world.ill() == set()

@@ -1,5 +1,6 @@
 """MIG devices and their GPU: what befalls the one, and what of the other's course is theirs too."""
 
+from gpuplane.model.config import Settings
 from tests.health.world import World, machine
 
 
@@ -31,3 +32,17 @@ def test_a_mig_device_that_cannot_be_described_hides_nothing_of_its_siblings() -
     world.wait(60, answer=True)
 
     assert world.ill() == {"MIG-0-0"}
+
+
+def test_whoever_is_given_a_gpu_whole_is_given_none_with_an_instance_that_is_ill() -> None:
+    """Under `wholeMigGpus` the instance is a part of what is given out, and who holds the GPU holds it."""
+    world = World(machine(2, parts=[0]), Settings(whole_mig_gpus=True))
+    world.hold(train="GPU-0")
+    world.happen(0, "xid-94", gpu_instance=1)
+    world.wait(60, answer=True)
+    assert world.ill() == {"GPU-0"}
+
+    world.hold()
+    world.wait(60, answer=True)
+
+    assert world.ill() == set()

@@ -82,7 +82,7 @@ def happen(record: Record, event: Finding, terms: Terms) -> Record:
     assert event.last is not None
     old = next((each for each in record.findings if each.event and each.code == event.code), None)
     if old is not None and old.last is not None and abs(event.last - old.last) < SAME:
-        pids = tuple(sorted({*old.pids, *event.pids}))
+        pids = tuple(dict.fromkeys((*old.pids, *event.pids)))[-MOST_BEFALLEN:]
         return _with(record, old, old.but(pids=pids, holders=old.holders if not pids else ()))
     counts = {**record.counts, event.code: record.counts.get(event.code, 0) + 1}
     record = record.but(counts=dict(sorted(counts.items())))
@@ -231,7 +231,7 @@ def ready(record: Record, terms: Terms) -> float | None:
     """When the device may be probed; None: not before more happens."""
     if record.away or not terms.probes:
         return None
-    calm = terms.period * 2**record.flaps
+    calm = terms.period * 2 ** min(record.flaps, MOST_FLAPS)  # whatever a file that somebody edited says
     times = [record.probing.next if record.probing else 0.0]
     for each in _grave(record, terms):
         ended = over(each, record, terms)

@@ -182,7 +182,7 @@ def _befallen(event: Happened, machine: Machine | None, health: Health, terms: T
     if contained and _parted(gpu) and gpu.mig is not None:
         named = [device for device in gpu.mig.devices if _names(event, device)]
         if named:
-            yield from ((device.uuid, {device.uuid}) for device in named)
+            yield from ((device.uuid, {device.uuid, gpu.uuid}) for device in named)
             return
     yield gpu.uuid, _units(gpu)
 

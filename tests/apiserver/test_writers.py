@@ -256,6 +256,21 @@ async def test_an_event_that_the_server_will_never_take_costs_itself_only(
     assert "an Event is dropped: " in caplog.text
 
 
+async def test_an_event_that_cannot_be_counted_again_is_made_anew(server: ApiServer, kubeconfig: Path) -> None:
+    """A refusal that no repetition makes better holds up nothing that comes after."""
+    async with writing(kubeconfig, telling.tell_events) as node:
+        for ill in ((0,), ()):
+            look(node, *ill)
+            await server.until(lambda: server.requests.count(f"POST {EVENTS}") == len(told(server)) > 0)
+            await stands(node, "events", "ok")
+        await server.until(lambda: len(told(server)) == 2)
+        server.troubles.append(Trouble("PATCH *", code=422, message="message: not so"))
+        look(node, 0)
+        await server.until(lambda: [reason for reason, *_ in told(server)].count("GPUDegraded") == 2)
+        look(node, 0, 1)
+        await server.until(lambda: ("GPUDegraded", "GPU 1", 1) in told(server))
+
+
 async def test_nothing_is_told_that_a_crash_would_make_us_tell_again(server: ApiServer, kubeconfig: Path) -> None:
     """The ledger is on disk first, where the disk takes it."""
     async with writing(kubeconfig, telling.tell_events, report.report_problems) as node:

@@ -112,7 +112,7 @@ async def _tell(
         try:
             await sent(client, "PATCH", f"{EVENTS}/{before.name}", again)
         except Away as away:
-            if away.code != 404:
+            if away.code not in (404, *REJECTED):
                 raise
         else:
             told[key] = before.but(count=before.count + 1, at=now)

@@ -62,7 +62,7 @@ async def test_an_event_names_the_mig_instance_that_it_befell(standin: StandIn) 
 
 
 async def test_an_xid_names_the_processes_that_computed(standin: StandIn, rich: MachineFile) -> None:
-    """On that GPU, once the XID is told. After one that says that it cannot answer, or if it does not, there are none."""
+    """On that GPU, once the XID is told. After one that says that it cannot answer, or if it does not, none are."""
     computing = (Process(gpu=0, pid=11), Process(gpu=3, pid=33), Process(gpu=3, pid=22))
     standin.describe(rich.but(processes=computing))
     async with watched(standin, **NOW) as watch:

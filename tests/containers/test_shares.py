@@ -86,9 +86,9 @@ def test_a_mix_of_gpus_is_refused_with_what_each_has_free() -> None:
     held = " ".join([*ids("GPU-a", *range(7)), *ids("GPU-b", *range(5)), *ids("GPU-c", *range(10))])
 
     assert refused(node(counted(), A, B, C, held=held), MEMORY, *ids("GPU-a", 7, 8, 9), *ids("GPU-b", 5, 6, 7)) == (
-        "nvidia.com/gpu.mem: 6 GiB of memory have to come from one GPU, and the shares chosen are of 2; "
-        "free, as kubelet last listed: GPU 0 (GPU-a) 3 GiB, GPU 1 (GPU-b) 5 GiB, GPU 2 (GPU-c) nothing; "
-        "request 5 GiB at most, or wait until other pods end"
+        "nvidia.com/gpu.mem: 6 GiB of memory have to come from one GPU, and the shares chosen are of 2: "
+        "request 5 GiB at most, or wait until other pods end; "
+        "free, as kubelet last listed: GPU 1 has 5 GiB, GPU 0 has 3 GiB, GPU 2 has nothing"
     )
 
 
@@ -96,7 +96,7 @@ def test_a_mix_that_need_not_be_is_laid_to_kubelet() -> None:
     """There is room on one GPU, and the advice said so."""
     reason = refused(node(counted(), A, B), MEMORY, "GPU-a::0", "GPU-b::0")
 
-    assert reason.endswith("kubelet passed over the advice which to take; create the pod anew")
+    assert "are of 2: kubelet passed over the advice which to take; create the pod anew; free" in reason
 
 
 def test_memory_of_mig_devices_comes_from_one_of_them() -> None:
@@ -105,7 +105,7 @@ def test_memory_of_mig_devices_comes_from_one_of_them() -> None:
     memory = "nvidia.com/mig-1g.5gb.mem"
 
     assert allocate(snapshot, memory, ids("MIG-1", 0, 3)).env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
-    assert "MIG device 0:0 (MIG-0) 4 GiB" in refused(snapshot, memory, "MIG-0::0", "MIG-1::0")
+    assert "MIG device 0:0 has 4 GiB" in refused(snapshot, memory, "MIG-0::0", "MIG-1::0")
 
 
 @pytest.mark.parametrize("wanted", [["GPU-a::0", "GPU-b::3"], ["GPU-c::1"]])

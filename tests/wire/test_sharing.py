@@ -87,9 +87,9 @@ async def test_memory_is_given_until_it_is_used_up(site: Site, numa: bool) -> No
         assert on(await runs(kubelet, "b", MEMORY, 6)) == "GPU-b"
         assert await refused(kubelet, "d", MEMORY, 4) == (
             "UnexpectedAdmissionError: Pod was rejected: Allocate failed due to rpc error: code = InvalidArgument "
-            "desc = nvidia.com/gpu.mem: 4 GiB of memory have to come from one GPU, and the shares chosen are of 2; "
-            "free, as kubelet last listed: GPU 0 (GPU-a) 3 GiB, GPU 1 (GPU-b) 2 GiB; "
-            "request 3 GiB at most, or wait until other pods end, which is unexpected"
+            "desc = nvidia.com/gpu.mem: 4 GiB of memory have to come from one GPU, and the shares chosen are of 2: "
+            "request 3 GiB at most, or wait until other pods end; "
+            "free, as kubelet last listed: GPU 0 has 3 GiB, GPU 1 has 2 GiB, which is unexpected"
         )
         assert [on(await runs(kubelet, name, MEMORY, size)) for name, size in (("e", 2), ("f", 3))] == [
             "GPU-b",
@@ -128,6 +128,22 @@ async def test_another_grain_waits_for_who_holds_the_old_one(site: Site) -> None
         await kubelet.end("default/a")
         await kubelet.until_capacity(MEMORY, 16, 16)
         assert on(await runs(kubelet, "c", MEMORY, 8)) == "GPU-a"
+
+
+async def test_an_edit_while_no_agent_ran_is_an_edit(site: Site) -> None:
+    """What shares were when they were given is on disk: the next agent knows that they mean something else now."""
+    coarse = IN_GIB.replace("{res", "{grain: 2, res")
+    async with Kubelet(site.root / "k") as kubelet:
+        async with site.agent(TWO, coarse) as first:
+            await kubelet.until_capacity(MEMORY, 8, 8)
+            assert on(await runs(kubelet, "a", MEMORY, 3)) == "GPU-a"
+            await kubelet.until((site.root / "state/cuts.json").exists)
+            await first.kill()
+        async with site.agent(TWO, IN_GIB) as second:
+            await kubelet.until_capacity(MEMORY, 16, 8)
+            await second.until_says("in other shares until that ends")
+            await kubelet.end("default/a")
+            await kubelet.until_capacity(MEMORY, 16, 16)
 
 
 async def test_too_fine_a_grain_shares_no_memory_and_nothing_else_is_lost(site: Site) -> None:

@@ -37,19 +37,21 @@ def _free(snapshot: Snapshot, resource: Resource, wanted: Collection[Offered]) -
 
 
 def _parted(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offered], counted: MemoryUnit) -> str:
+    """The list comes last, and what has most room first: a long message is cut off."""
     grain, size = resource.grain_mib, len(wanted)
     units = {device.unit.id: device.unit for device in resource.devices}
     counts = Counter(device.unit.id for device in free)
+    order = sorted(units.values(), key=lambda unit: -counts[unit.id])
     rooms = ", ".join(
-        f"{_place(unit)} ({id}) {amount(counts[id] * grain, counted) if counts[id] else 'nothing'}"
-        for id, unit in units.items()
+        f"{_place(unit)} has {amount(counts[unit.id] * grain, counted) if counts[unit.id] else 'nothing'}"
+        for unit in order
     )
     most = max(counts.values(), default=0)
     less = f"request {amount(most * grain, counted)} at most, or wait until other pods end"
     return (
         f"{resource.name}: {amount(size * grain, counted)} of memory have to come from one GPU, and the shares chosen "
-        f"are of {len({device.unit.id for device in wanted})}; free, as kubelet last listed: {rooms}; "
-        f"{ANEW if most >= size else less}"
+        f"are of {len({device.unit.id for device in wanted})}: {ANEW if most >= size else less}; "
+        f"free, as kubelet last listed: {rooms}"
     )
 
 

@@ -25,15 +25,16 @@ def command(*arguments: str) -> list[str]:
 
 
 async def output(*arguments: str) -> tuple[int | None, str]:
-    """(exit status, what is said) of a play."""
+    """(exit status, what is said) of a play. Nothing else may be said."""
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command(*arguments), stdout=pipe, stderr=asyncio.subprocess.STDOUT)
+    process = await asyncio.create_subprocess_exec(*command(*arguments), stdout=pipe, stderr=pipe)
     try:
-        said, _ = await process.communicate()
+        said, beside = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
-    return process.returncode, said.decode()
+    assert "Traceback" not in beside.decode(), beside.decode()
+    return process.returncode, said.decode() + beside.decode() * (process.returncode != 0)
 
 
 @pytest.mark.timeout(300)

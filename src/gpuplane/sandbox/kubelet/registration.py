@@ -50,8 +50,10 @@ class Registration(RegistrationServicer):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.Empty:
+        registering = self._spawn(self._register(request))
+        registering.add_done_callback(_heard)
         try:
-            await asyncio.shield(self._spawn(self._register(request)))
+            await asyncio.shield(registering)
         except Refusal as refusal:
             await context.abort(grpc.StatusCode.UNKNOWN, str(refusal))
         return pb.Empty()
@@ -137,3 +139,9 @@ def _extended(resource: str) -> bool:
     named = re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", name) and len(name) <= 63
     own = "kubernetes.io/" in resource or resource.startswith("requests.")
     return bool(slash and qualified and named and not own)
+
+
+def _heard(registering: asyncio.Task[None]) -> None:
+    """A plugin that has hung up is told of no refusal; the trace has it."""
+    if not registering.cancelled():
+        registering.exception()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.config.explain import Count, explain
+from gpuplane.core.config.explain import explain
 from gpuplane.core.config.resolve import trace
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.judge import xid
@@ -64,8 +64,8 @@ def test_explain_shows_every_unit_with_the_line_that_decided(files: tuple[Path, 
 
     assert (status, err) == (0, "")
     assert out.splitlines() == [
-        "resource\tnvidia.com/half\t2\t2 healthy",
-        "resource\tnvidia.com/gpu\t1\t0 healthy",
+        "resource\tnvidia.com/half\t2\t2 healthy\tadvised: as many GPUs as there are, the least used first",
+        "resource\tnvidia.com/gpu\t1\t0 healthy\tadvised: the GPUs with the best links",
         f"unit\t0\tNVIDIA A100\tnvidia.com/half\t{UUID}0::0…1\tpattern '*A100' ({config}:5), 2 shares ({config}:10)",
         f"unit\t1\tNVIDIA T4\tnvidia.com/gpu\t{UUID}1\ta whole GPU that no pattern matches\tlost: fell off",
         f"unit\t2\tNVIDIA A100\t-\t{UUID}2\tit is in MIG mode and has no MIG devices",
@@ -81,7 +81,11 @@ def test_explain_as_json_has_all_of_it(files: tuple[Path, Path]) -> None:
     document = json.loads(out)
 
     assert status == 0
-    assert document["explanation"]["resources"]["nvidia.com/half"] == {"devices": 2, "healthy": 2}
+    assert document["explanation"]["resources"]["nvidia.com/half"] == {
+        "devices": 2,
+        "healthy": 2,
+        "advised": "as many GPUs as there are, the least used first",
+    }
     assert document["explanation"]["units"][0]["ids"] == [f"{UUID}0::0", f"{UUID}0::1"]
     assert document["resolved"]["settings"]["pass_device_specs"] is True
     assert document["resolved"]["sources"]["mig_strategy"] == "--mig-strategy"
@@ -178,7 +182,7 @@ def test_mps_is_explained_as_if_its_daemons_ran() -> None:
     text = b"sharing: {mps: {resources: [{name: gpu, replicas: 3}]}}"
     explained = explain(Machine(gpus=(A,)), trace(text, "c"))
 
-    assert explained.resources["nvidia.com/gpu"] == Count(3, 3)
+    assert explained.resources["nvidia.com/gpu"].healthy == 3
     assert [each.why for each in explained.units] == ["a whole GPU, 3 shares by MPS (c:1)"]
 
 
@@ -192,6 +196,34 @@ def test_what_keeps_a_container_within_its_memory_is_noted(mps: str, kept: str) 
 
     assert [note.partition(": ")[2].startswith(kept) for note in notes(text, one)] == [True]
     assert "a container's memory comes from one GPU, 2 GiB at most" in notes(text, one, two)[1]
+
+
+@pytest.mark.parametrize(
+    ("policy", "sharing", "advised"),
+    [
+        ("distributed", "", "the GPUs with the best links"),
+        ("numa", "", "the GPUs with the best links, on as few NUMA nodes as possible (c:1)"),
+        (
+            "packed",
+            "timeSlicing: {resources: [{name: gpu, replicas: 2}]}",
+            "as few GPUs as there can be, the most used first (c:1)",
+        ),
+        (
+            "topology",
+            "timeSlicing: {resources: [{name: gpu, replicas: 2, distinct: true}]}",
+            "as many GPUs as there are, those that lie best (c:1); one of each GPU",
+        ),
+        ("packed", "memory: {resources: [{name: gpu}]}", "all of the one device where the least is left over"),
+    ],
+)
+def test_what_is_advised_is_explained(policy: str, sharing: str, advised: str) -> None:
+    """By the policy, with the line that names it, where it has a say."""
+    text = f"flags: {{plugin: {{sharedDevicesAllocationPolicy: {policy}}}}}\nsharing: {{{sharing}}}"
+    gpus = tuple(gpu.but(memory_mib=2048) for gpu in (A, B))
+
+    assert [each.advised for each in explain(Machine(gpus=gpus), trace(text.encode(), "c")).resources.values()] == [
+        advised
+    ]
 
 
 def notes(text: str, *gpus: Gpu) -> list[str]:

@@ -161,7 +161,7 @@ def _list(explanation: Explanation) -> None:
     if explanation.waiting:
         click.echo(f"waiting\t{explanation.waiting}")
     for name, count in explanation.resources.items():
-        click.echo(f"resource\t{name}\t{count.devices}\t{count.healthy} healthy")
+        click.echo(f"resource\t{name}\t{count.devices}\t{count.healthy} healthy\tadvised: {count.advised}")
     for row in _rows(explanation):
         click.echo("\t".join(("unit", *row)).rstrip("\t"))
     for each in explanation.faults:
@@ -181,7 +181,8 @@ def _draw(explanation: Explanation) -> None:
         console.print(f"[yellow]Nothing would be advertised:[/yellow] {escape(explanation.waiting)}")
     for name, count in explanation.resources.items():
         sick = count.devices - count.healthy
-        console.print(f"[bold]{name}: {count.devices}[/bold]" + (f" [red]({sick} unhealthy)[/red]" if sick else ""))
+        unhealthy = f" [red]({sick} unhealthy)[/red]" if sick else ""
+        console.print(f"[bold]{name}: {count.devices}[/bold]{unhealthy}, advised: {escape(count.advised)}")
     table = Table("GPU", "device", "resource", "ids", "why", box=None, header_style="bold", pad_edge=False)
     for index, what, resource, ids, why, trouble in _rows(explanation):
         colour = "yellow" if resource == "-" else "red" if trouble else "green"

@@ -6,6 +6,7 @@ For `gpuplane config explain`: it asks the very functions that the agent asks, s
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.core import mps
+from gpuplane.core.choice.explain import BY_POLICY
 from gpuplane.core.config.resolve import Resolved
 from gpuplane.core.health import judge
 from gpuplane.core.health.catalogue import CATALOGUE
@@ -21,7 +22,7 @@ from gpuplane.model.machine import Machine
 from gpuplane.model.mps import Standing, Status, Wanted
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
-from gpuplane.model.views import Offer
+from gpuplane.model.views import Resource
 
 
 class Explained(Value):
@@ -38,10 +39,11 @@ class Explained(Value):
 
 
 class Count(Value):
-    """How many ids of one resource kubelet would be told of."""
+    """How many ids of one resource kubelet would be told of, and which of them are advised to a container."""
 
     devices: int
     healthy: int
+    advised: str
 
 
 class Judged(Value):
@@ -70,7 +72,7 @@ def explain(machine: Machine, resolved: Resolved) -> Explanation:
     troubles = {device.unit.id: device.trouble for each in offered.resources for device in each.devices}
     return Explanation(
         waiting=offered.waiting,
-        resources=_counts(offered),
+        resources={each.name: _count(each, resolved) for each in offered.resources},
         units=tuple(_explained(decision, resolved, troubles) for decision in decisions),
         faults=tuple(_judged(resolved)),
         notes=(
@@ -92,11 +94,18 @@ def _with_daemons(snapshot: Snapshot) -> Snapshot:
     return snapshot.but(conditions=mps.conditions(wishes, Status(at=0.0, pid=0, daemons=run), "", 0.0))
 
 
-def _counts(offered: Offer) -> dict[str, Count]:
-    return {
-        each.name: Count(len(each.devices), sum(not device.trouble for device in each.devices))
-        for each in offered.resources
-    }
+def _count(resource: Resource, resolved: Resolved) -> Count:
+    healthy = sum(not device.trouble for device in resource.devices)
+    return Count(len(resource.devices), healthy, _advised(resource, resolved))
+
+
+def _advised(resource: Resource, resolved: Resolved) -> str:
+    policy, at = resolved.settings.sharing_policy, _at(resolved, "sharing_policy")
+    if resource.grain_mib:
+        return "all of the one device where the least is left over"
+    if len({device.unit.gpu for device in resource.devices}) < len(resource.devices):
+        return f"{BY_POLICY[policy]}{at}{'; one of each GPU' * resource.distinct}"
+    return f"the GPUs with the best links{f', on as few NUMA nodes as possible{at}' * (policy == 'numa')}"
 
 
 def _explained(decision: Decision, resolved: Resolved, troubles: Mapping[str, str]) -> Explained:

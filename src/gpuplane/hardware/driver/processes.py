@@ -1,4 +1,4 @@
-"""Who computes on a GPU, as the driver says it: process ids of the host, where this process may see them."""
+"""Who computes on a GPU, as the driver says it: the processes that this one may see, by its namespace's numbers."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -12,7 +12,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
-from gpuplane.core.health.catalogue import UNASKED
+from gpuplane.core.health.catalogue import PENDING, UNASKED
 from gpuplane.core.health.judge import entry
 from gpuplane.model.config import Settings
 from gpuplane.model.health import Entry, Finding, Probing, Record
@@ -27,7 +27,7 @@ SOON = 3600.0
 MOST_FLAPS = 7
 """Relapses in a row that are counted: a device has to be calm for 128 probe periods at the most."""
 LONGEST_PAUSE = 60.0
-"""Seconds between two probes at the most, however many failed."""
+"""Seconds between two probes that hang or crash at the most, however many did; between others it is two periods."""
 MOST_BEFALLEN = 64
 """Processes, and containers, that are remembered of one fault."""
 UNANSWERED = 120.0
@@ -220,7 +220,7 @@ def _recover(record: Record, terms: Terms) -> Record:
     if probing.asked is not None:
         if terms.now < probing.asked + UNANSWERED:
             return record
-        return fail(record, "it was not answered", terms)
+        return fail(record, "it was not answered", terms, costly=True)
     when = ready(record, terms)
     if when is None or when > terms.now:
         return record
@@ -229,7 +229,7 @@ def _recover(record: Record, terms: Terms) -> Record:
 
 def ready(record: Record, terms: Terms) -> float | None:
     """When the device may be probed; None: not before more happens."""
-    if record.away or not terms.probes:
+    if record.away or not terms.probes or _pending(record, terms):
         return None
     calm = terms.period * 2 ** min(record.flaps, MOST_FLAPS)  # whatever a file that somebody edited says
     times = [record.probing.next if record.probing else 0.0]
@@ -241,11 +241,20 @@ def ready(record: Record, terms: Terms) -> float | None:
     return max(times)
 
 
-def fail(record: Record, why: str, terms: Terms) -> Record:
-    """The record after a probe that did not find the device well."""
+def _pending(record: Record, terms: Terms) -> bool:
+    """Whether a probe has failed, and looks show that the next one would for what they show too."""
+    if record.probing is None or not record.probing.failed or unasked(record):
+        return False
+    shown = (each.code for each in record.findings if each.last is None)
+    return any(code in PENDING and terms.entry(code).severity != "note" for code in shown)
+
+
+def fail(record: Record, why: str, terms: Terms, *, costly: bool) -> Record:
+    """The record after a probe that did not find the device well. `costly`: it hung or crashed, and so may the next."""
     tries = record.probing.tries if record.probing else 0
-    pause = min(terms.period * 2 ** min(tries, 16), max(LONGEST_PAUSE, terms.period))
-    return record.but(probing=Probing(next=terms.now + pause, tries=tries + 1, failed=why))
+    pause = terms.period * 2 ** min(tries, 16)
+    longest = max(LONGEST_PAUSE, terms.period) if costly else 2 * terms.period
+    return record.but(probing=Probing(next=terms.now + min(pause, longest), tries=tries + 1, failed=why))
 
 
 def heal(record: Record, terms: Terms) -> Record:

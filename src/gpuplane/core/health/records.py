@@ -7,7 +7,7 @@ shares because views say so, not because it is written down for each.
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.core.health import course
-from gpuplane.core.health.catalogue import BLIND, PENDING, RENEWING
+from gpuplane.core.health.catalogue import BLIND, PENDING, RENEWING, UNASKED
 from gpuplane.core.health.course import Terms
 from gpuplane.core.resources.sharing import base
 from gpuplane.model.facts import Drained, Happened, Probed
@@ -243,7 +243,11 @@ def probed(health: Health, fact: Probed, machine: Machine | None, terms: Terms) 
         problem = problem or _running(record, fact.pids, terms)
         if not problem and key not in (fact.gpu.uuid, *found):
             problem = "it is not there"
-        devices[key] = course.fail(record, problem, terms) if problem else course.heal(record, terms)
+        if problem:
+            costly = any(fault.code in UNASKED for fault in faults)
+            devices[key] = course.fail(record, problem, terms, costly=costly)
+        else:
+            devices[key] = course.heal(record, terms)
         well |= not problem
     return _kept(health, devices), well
 

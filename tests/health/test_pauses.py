@@ -1,0 +1,64 @@
+"""The pause after a probe that failed: short, but where probing itself does harm."""
+
+import itertools
+
+import pytest
+
+from gpuplane.core.health.diagnose import probes
+from gpuplane.core.step import due, step
+from gpuplane.model.config import Settings
+from gpuplane.model.facts import Configured, Fact, Happened, Listed, Looked, Probed, Tick
+from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.model.snapshot import Snapshot
+
+GPU = Gpu(index=0, uuid="GPU-a", pci="0000:01:00.0")
+PERIOD = Settings().probe_period
+
+
+def after(snapshot: Snapshot, *facts: Fact, now: float) -> Snapshot:
+    """The snapshot after these facts at one time."""
+    for fact in facts:
+        snapshot = step(snapshot, fact, now)
+    return snapshot
+
+
+def fallen() -> Snapshot:
+    """A GPU whose program took a memory error."""
+    known = after(Snapshot(), Configured(Settings()), Listed((), 0.0), Looked(Machine(gpus=(GPU,))), now=0.0)
+    return after(known, Happened("xid-94", "GPU-a", "", 1.0, pids=(7,)), now=1.0)
+
+
+def pauses(snapshot: Snapshot, probed: Gpu, pids: tuple[int, ...], count: int) -> list[float]:
+    """Seconds from each probe, which finds this, to the next."""
+    times = []
+    for _ in range(count):
+        at = due(snapshot)
+        assert at is not None
+        snapshot = after(snapshot, Tick(), now=at)
+        times.append(at)
+        snapshot = after(snapshot, Probed(probes(snapshot)["GPU-a"], probed, pids), now=at)
+    return [later - earlier for earlier, later in itertools.pairwise(times)]
+
+
+def test_while_a_process_runs_on_it_is_asked_again_within_two_periods() -> None:
+    """However long that was: what ends then is back as soon as anything else."""
+    assert max(pauses(fallen(), GPU, (7,), 20)) == 2 * PERIOD
+
+
+@pytest.mark.parametrize("code", ["gpu-hang", "gpu-crash"])
+def test_a_probe_that_hangs_or_crashes_is_done_less_and_less(code: str) -> None:
+    """A driver that cannot bear the question is spared it, up to a minute."""
+    assert pauses(fallen(), GPU.but(faults=(Fault(code, "in nvmlInit"),)), (), 6) == [5.0, 10.0, 20.0, 40.0, 60.0]
+
+
+def test_what_a_look_shows_to_be_pending_is_not_asked_about_again_and_again() -> None:
+    """One probe says that rows wait to be remapped; the next is made once the look shows them no longer."""
+    pending = GPU.but(faults=(Fault("remap-pending", "rows wait"),))
+    snapshot = after(fallen(), Looked(Machine(gpus=(pending,))), now=2.0)
+    snapshot = after(snapshot, Tick(), now=1.0 + PERIOD)
+    snapshot = after(snapshot, Probed(probes(snapshot)["GPU-a"], pending), now=1.0 + PERIOD)
+
+    assert due(snapshot) is None
+    assert "remap-pending" in (snapshot.ledger.health.devices["GPU-a"].probing.failed if snapshot.ledger.health else "")  # type: ignore[union-attr]
+    mended = after(snapshot, Looked(Machine(gpus=(GPU,))), now=1000.0)
+    assert probes(mended) == {"GPU-a": 1000.0}

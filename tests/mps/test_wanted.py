@@ -10,7 +10,7 @@ from gpuplane.core.readiness import unready as whole_unready
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import MemoryShares, Mps, Replication, Settings, Sharing
-from gpuplane.model.facts import Configured, Drained, Fact, Listed, Looked, ReleaseWished, Stood
+from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Looked, ReleaseWished, Stood
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import Daemon, Standing, Status, Wanted
@@ -140,6 +140,13 @@ def test_a_device_in_trouble_is_left_out() -> None:
     assert [daemon.devices for daemon in daemons(drained)] == [{"GPU-b": 5120}]
     released = node(ReleaseWished(Release(until=99.0, why="new driver")), sharing=by_mps())
     assert daemons(released) == ()
+
+
+def test_a_mig_device_in_trouble_takes_no_sibling_with_it() -> None:
+    """Each has a daemon of its own."""
+    ill = Happened(code="xid-94", gpu="GPU-m", message="", at=10.0, gpu_instance=0)
+    snapshot = node(ill, sharing=by_mps(Replication(SMALL, 2)), gpus=(A, M), mig_strategy="mixed")
+    assert [daemon.name for daemon in daemons(snapshot)] == ["MIG-1"]
 
 
 def test_a_unit_is_given_out_only_while_its_daemon_serves_it() -> None:

@@ -66,15 +66,12 @@ def told(faults: Iterable[Fault]) -> str:
 
 
 def trouble(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> str:
-    """Why a GPU, or a MIG device of it, must not be given out now, for an operator to read; "" if it may.
-
-    Whoever is given a GPU whole is given what ails its MIG devices too.
-    """
-    reasons, inside = [], (device,) if device else (gpu.mig.devices if gpu.mig else ())
+    """Why a GPU, or a MIG device of it, must not be given out now, for an operator to read; "" if it may."""
+    reasons = []
     if away := released(snapshot):
         reasons.append(f"the driver is let go of: {away}")
     by, health = terms(snapshot, 0.0), snapshot.ledger.health or Health()
-    for key in (records.NODE, gpu.uuid, *(each.uuid for each in inside)):
+    for key in (records.NODE, gpu.uuid, *([device.uuid] if device else [])):
         record = health.devices.get(key)
         if record is not None:
             reasons += _reasons(record, by)

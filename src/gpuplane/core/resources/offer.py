@@ -81,13 +81,16 @@ def misfit(snapshot: Snapshot) -> str:
 
 
 def _troubles(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, str]]:
-    """(unit id, why it must not be given out) of each unit in trouble. What ails a GPU ails its MIG devices."""
+    """(unit id, why it must not be given out) of each unit in trouble.
+
+    What ails a GPU ails its MIG devices; what ails one of those ails whoever is given the GPU whole, in MIG mode.
+    """
     for gpu in machine.gpus or ():
-        if whole := diagnose.trouble(snapshot, gpu):
+        devices = gpu.mig.devices if gpu.mig else ()
+        parts = {each.uuid: why for each in devices if (why := diagnose.trouble(snapshot, gpu, each))}
+        yield from parts.items()
+        if whole := diagnose.trouble(snapshot, gpu) or "; ".join(dict.fromkeys(parts.values())):
             yield gpu.uuid, whole
-        for device in gpu.mig.devices if gpu.mig else ():
-            if part := diagnose.trouble(snapshot, gpu, device):
-                yield device.uuid, part
 
 
 def _unserved(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, str]:

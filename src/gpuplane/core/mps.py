@@ -33,6 +33,7 @@ PATIENCE = 5.0
 SILENT = "no MPS supervisor is seen at {}: run gpuplane mps there"
 
 
+@view
 def wanted(snapshot: Snapshot) -> Wanted | None:
     """The daemons that this node wants; None while too little is known to say."""
     machine, settings = snapshot.machine, snapshot.config.settings

@@ -11,7 +11,10 @@ from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
 from gpuplane.model.facts import Stood
 from gpuplane.model.mps import Status, Wanted
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.snapshot import Condition, Snapshot
+
+IDLE = 2.0
+"""Seconds between two looks for a supervisor's word while no daemon is wanted and none is known."""
 
 
 async def meet(node: Node, every: float = 0.2, again: float = 2.0) -> None:
@@ -70,7 +73,16 @@ async def _hear(node: Node, every: float) -> None:
                 if told.get(part) != condition:
                     node.tell(Stood(part, condition))
             told = heard
-        await asyncio.sleep(every)
+        if told or _asks(node.snapshot):
+            await asyncio.sleep(every)
+        else:
+            await node.until(_asks, IDLE)
+
+
+def _asks(snapshot: Snapshot) -> bool:
+    """Whether any daemon is wanted."""
+    wishes = wanted(snapshot)
+    return wishes is not None and bool(wishes.daemons)
 
 
 def _status(path: Path) -> Status | None:

@@ -188,15 +188,19 @@ sharing:
 
 
 def test_the_time_slice_of_a_section_is_that_of_its_entries() -> None:
-    """Unless they say another."""
+    """Unless they say another, or share nothing: a GPU that is not shared is left as it is."""
     text = """
 sharing:
   timeSlicing:
     timeSlice: long
-    resources: [{name: gpu, replicas: 2, devices: 1}, {name: gpu, replicas: 3, timeSlice: default}]
+    resources:
+    - {name: gpu, replicas: 2, devices: 1}
+    - {name: gpu, replicas: 3, devices: 1, timeSlice: default}
+    - {name: gpu, replicas: 1, devices: 1, timeSlice: short}
+    - {name: gpu, replicas: 1}
 """
 
-    assert [each.time_slice for each in config(text).sharing.resources] == ["long", "default"]
+    assert [each.time_slice for each in config(text).sharing.resources] == ["long", "default", "short", None]
 
 
 @pytest.mark.parametrize(

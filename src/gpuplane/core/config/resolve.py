@@ -152,7 +152,10 @@ def _replicated(said: Strategies) -> Sharing:
         one = said.mps.fail_requests_greater_than_one is not False
         return Sharing(resources=tuple(entries), fail_requests_greater_than_one=one, strategy="mps")
     slicing = said.time_slicing or TimeSlicing()
-    slices = (_replication(entry, slicing, entry.time_slice or slicing.time_slice) for entry in slicing.resources or ())
+    slices = (
+        _replication(entry, slicing, entry.time_slice or (slicing.time_slice if entry.replicas > 1 else None))
+        for entry in slicing.resources or ()
+    )
     return Sharing(resources=tuple(slices), fail_requests_greater_than_one=bool(slicing.fail_requests_greater_than_one))
 
 

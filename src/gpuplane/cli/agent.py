@@ -18,7 +18,6 @@ from gpuplane.core.config.given import add_flags, option, texts
 from gpuplane.core.config.resolve import resolve
 from gpuplane.core.strict import Invalid
 from gpuplane.hardware import Hardware
-from gpuplane.hardware.described import Described
 from gpuplane.hardware.profiles import Unknown, find
 from gpuplane.host.files import contents
 from gpuplane.host.kernellog import host_pids
@@ -132,6 +131,8 @@ def _hardware(machine: str, driver_root: Path, host_root: Path) -> Hardware:
         from gpuplane.hardware.nvidia import Nvidia
 
         return Nvidia(driver_root=driver_root if driver_root.is_dir() else Path("/"), root=host_root)
+    from gpuplane.hardware.described import Described
+
     file = find(machine)
     if not file.exists():  # one that vanishes later is waited for
         raise Unknown(f"there is no machine file {file}")

@@ -142,6 +142,29 @@ def test_a_device_in_trouble_is_left_out() -> None:
     assert daemons(released) == ()
 
 
+def test_a_device_that_a_container_holds_otherwise_is_left_out() -> None:
+    """No server would get it, and its compute mode is not changed under that container: the daemon has the others."""
+    holders = (
+        (Settings(), Allocation(GPU, ("GPU-a",), "n/p")),
+        (Settings(sharing=Sharing(resources=(Replication(GPU, 4),))), Allocation(GPU, ("GPU-a::1",), "n/p")),
+        (Settings(sharing=by_mps(Replication(GPU, 4, "nvidia.com/old"))), Allocation("nvidia.com/old", ("GPU-a::1",))),
+    )
+    for before, held in holders:
+        was = step(node(Listed((held,), 0.0), sharing=before.sharing), Configured(before), 10.0)
+        now = step(was, Configured(Settings(sharing=by_mps())), 20.0)
+        assert [daemon.devices for daemon in daemons(now)] == [{"GPU-b": 5120}]
+        troubled = {device.trouble for device in offer(now).resources[0].devices if device.unit.id == "GPU-a"}
+        assert all(f"as {held.resource}" in why for why in troubled)
+        assert [len(daemon.devices) for daemon in daemons(step(now, Listed((), 30.0), 30.0))] == [2]
+
+
+def test_a_device_that_its_clients_hold_in_other_parts_stays() -> None:
+    """Their daemon is told of other limits, and not to do without it."""
+    was = node(Listed((Allocation(GPU, ("GPU-a::1",), "n/p"),), 0.0), sharing=by_mps())
+    now = step(was, Configured(Settings(sharing=by_mps(Replication(GPU, 2)))), 20.0)
+    assert [daemon.devices for daemon in daemons(now)] == [{"GPU-a": 20480, "GPU-b": 10240}]
+
+
 def test_a_mig_device_in_trouble_takes_no_sibling_with_it() -> None:
     """Each has a daemon of its own."""
     ill = Happened(code="xid-94", gpu="GPU-m", message="", at=10.0, gpu_instance=0)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.resources.held import withheld
+from gpuplane.core.resources.held import holds, withheld
 from gpuplane.core.resources.names import decide, named
-from gpuplane.core.resources.offer import holds, offer
+from gpuplane.core.resources.offer import offer
 from gpuplane.core.resources.sharing import base
 from gpuplane.core.step import step
 from gpuplane.model.config import MemoryShares, MigStrategy, Naming, Replication, Settings, Sharing

@@ -6,6 +6,8 @@
   what is held: kubelet knows of a container before it computes, and while it does not.
 - A device in trouble is left out of its daemon. A server that cannot open one of its devices serves none of them; and
   where the driver has to be let go of, no daemon is wanted.
+- So is one that a container holds otherwise than as a client of this very daemon, from before the configuration said
+  so: no server would get it, and its compute mode must not change under that container.
 - Nothing is wanted before enough is known. The last wish stands over our restart, for nobody tells the daemons of it.
 """
 
@@ -13,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from gpuplane.core.health import diagnose
-from gpuplane.core.resources.held import BY_MPS
+from gpuplane.core.resources.held import BY_MPS, holds
 from gpuplane.core.resources.names import named
 from gpuplane.core.resources.sharing import base
 from gpuplane.core.view import view
@@ -40,13 +42,20 @@ def wanted(snapshot: Snapshot) -> Wanted | None:
     if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
         return None
     ill, cuts = frozenset(_ill(snapshot, machine)), snapshot.ledger.cuts or {}
-    held = {
-        base(id) if id.startswith("MIG-") else each.resource
+    clients = {
+        (_of(each.resource, id), base(id))
         for each in snapshot.allocations
         for id in each.devices
         if id != base(id) and cuts.get(base(id), BY_MPS).endswith(BY_MPS)  # else it is a share of another kind
     }
-    return Wanted(daemons=_daemons(machine, settings, ill), held=tuple(sorted(held)))
+    others = {base(id) for name, id in holds(snapshot) if (_of(name, id), base(id)) not in clients}
+    held = sorted({name for name, _ in clients})
+    return Wanted(daemons=_daemons(machine, settings, ill | others), held=tuple(held))
+
+
+def _of(resource: str, id: str) -> str:
+    """The daemon of which a container is a client that holds this id, if it is of one."""
+    return base(id) if id.startswith("MIG-") else resource
 
 
 def daemon(resource: str, unit: Unit) -> str:
@@ -137,21 +146,21 @@ def _ill(snapshot: Snapshot, machine: Machine) -> Iterator[str]:
 
 
 @view
-def _daemons(machine: Machine, settings: Settings, ill: frozenset[str]) -> tuple[Daemon, ...]:
+def _daemons(machine: Machine, settings: Settings, without: frozenset[str]) -> tuple[Daemon, ...]:
     partitioned = {gpu.uuid for gpu in machine.gpus or () if gpu.mig is not None and gpu.mig.enabled}
     return tuple(
         _daemon(name, devices, resource.grain_mib > 0, settings.sharing.mps, partitioned)
         for resource in named(machine, settings)[0]
         if resource.mps
-        for name, devices in _by_daemon(resource, ill).items()
+        for name, devices in _by_daemon(resource, without).items()
     )
 
 
-def _by_daemon(resource: Resource, ill: Set[str]) -> Mapping[str, Sequence[Unit]]:
+def _by_daemon(resource: Resource, without: Set[str]) -> Mapping[str, Sequence[Unit]]:
     """Daemon → the unit of each share that it serves."""
     found: dict[str, list[Unit]] = {}
     for device in resource.devices:
-        if device.id != device.unit.id and ill.isdisjoint((device.unit.id, device.unit.gpu)):
+        if device.id != device.unit.id and without.isdisjoint((device.unit.id, device.unit.gpu)):
             found.setdefault(daemon(resource.name, device.unit), []).append(device.unit)
     return found
 

@@ -30,7 +30,7 @@ import grpc
 import msgspec
 
 from gpuplane.core.health.diagnose import awaited
-from gpuplane.core.resources.offer import holds
+from gpuplane.core.resources.held import holds
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
 from gpuplane.kubelet.sockets import Identity, Taken, address, check_length, complaint, identity

@@ -16,10 +16,11 @@ part of anything: whoever raises their number wants more containers on a GPU, be
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gpuplane.core.resources.names import named
 from gpuplane.core.resources.sharing import base
 from gpuplane.core.view import view
 from gpuplane.model.machine import Machine
-from gpuplane.model.snapshot import Allocation
+from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import Resource
 
@@ -28,6 +29,16 @@ Key = tuple[str, str]
 
 BY_MPS = " by MPS"
 """How a cut ends that has clients of an MPS daemon."""
+
+
+@view
+def holds(snapshot: Snapshot) -> Mapping[Key, str]:
+    """(resource, id) → who holds it otherwise, for each id that is withheld for that; {} before enough is known."""
+    machine, settings, ledger = snapshot.machine, snapshot.config.settings, snapshot.ledger
+    if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
+        return {}
+    resources, lost = named(machine, settings)[0], gone(machine, ledger.homes)
+    return withheld(resources, snapshot.allocations, lost, ledger.homes or {}, ledger.cuts or {})
 
 
 def withheld(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gpuplane.core.resources.naming import Decision, name_units
 from gpuplane.core.resources.sharing import ids, share
+from gpuplane.core.view import view
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.views import Left, Offered, Resource
@@ -14,6 +15,7 @@ def decide(machine: Machine, settings: Settings) -> list[Decision]:
     return share(name_units(machine, settings), settings.sharing)
 
 
+@view
 def named(machine: Machine, settings: Settings) -> tuple[tuple[Resource, ...], tuple[Left, ...]]:
     """The resources of a machine, all devices without trouble, and the units that no name takes."""
     named: dict[str, list[Decision]] = {}

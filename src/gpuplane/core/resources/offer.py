@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from gpuplane.core import mps
 from gpuplane.core.health import diagnose
 from gpuplane.core.resources import held
+from gpuplane.core.resources.held import holds
 from gpuplane.core.resources.names import named, unfit
 from gpuplane.core.view import view
 from gpuplane.model.machine import Machine
@@ -30,20 +31,10 @@ def offer(snapshot: Snapshot) -> Offer:
     return fit
 
 
-@view
-def holds(snapshot: Snapshot) -> Mapping[tuple[str, str], str]:
-    """(resource, id) → who holds it under another name, for each id that is withheld for that."""
-    machine, settings, ledger = snapshot.machine, snapshot.config.settings, snapshot.ledger
-    if _waiting(snapshot) or machine is None or settings is None:
-        return {}
-    resources, lost = _named(machine, settings)[0], held.gone(machine, ledger.homes)
-    return held.withheld(resources, snapshot.allocations or (), lost, ledger.homes or {}, ledger.cuts or {})
-
-
 def cuts(snapshot: Snapshot) -> Mapping[str, str]:
     """What the ledger has to remember of how units are cut: see `held`."""
     machine, settings = snapshot.machine, snapshot.config.settings
-    resources = _named(machine, settings)[0] if machine is not None and settings is not None else ()
+    resources = named(machine, settings)[0] if machine is not None and settings is not None else ()
     return held.cuts(resources, snapshot.allocations or (), snapshot.ledger.cuts or {})
 
 
@@ -64,13 +55,12 @@ def _fit(snapshot: Snapshot) -> Offer:
     machine, settings = snapshot.machine, snapshot.config.settings
     assert machine is not None
     assert settings is not None
-    resources, left = _named(machine, settings)
+    resources, left = named(machine, settings)
     troubles = dict(_troubles(snapshot, machine))
     spoilt = (_spoil(resource, troubles | _unserved(snapshot, resource, troubles)) for resource in resources)
     return Offer(resources=tuple(spoilt), left=left)
 
 
-_named = view(named)
 _unfit = view(unfit)
 
 
@@ -114,8 +104,12 @@ def _spoil(resource: Resource, troubles: Mapping[str, str]) -> Resource:
 
 def _withhold(resource: Resource, found: Mapping[tuple[str, str], str]) -> Resource:
     reasons = {id: why for (name, id), why in found.items() if name == resource.name}
-    devices = (d.but(trouble=d.trouble or reasons[d.id]) if d.id in reasons else d for d in resource.devices)
+    devices = (_also(d, reasons[d.id]) if d.id in reasons else d for d in resource.devices)
     return resource.but(devices=tuple(devices)) if reasons else resource
+
+
+def _also(device: Offered, reason: str) -> Offered:
+    return device.but(trouble=f"{device.trouble}; {reason}" if device.trouble else reason)
 
 
 def _waiting(snapshot: Snapshot) -> str:

@@ -140,7 +140,17 @@ def test_the_same_id_that_means_something_else_is_withheld(before: Settings, aft
     assert all("in other shares until that ends" in why for why in holds(changed).values())
     assert not holds(step_by_step(Configured(before), start=changed))
     assert not holds(step_by_step(Listed((), 1.0), start=changed))
-    assert step_by_step(Listed((), 1.0), start=changed).ledger.cuts is None
+    ended = step_by_step(Listed((), 1.0), start=changed)
+    assert ended.ledger.cuts == step_by_step(Looked(gpus), Configured(after), Listed((), 1.0)).ledger.cuts
+
+
+def test_what_has_to_be_remembered_is_on_disk_before_it_is_given_out() -> None:
+    """A grant leaves nothing to write, so an agent that dies right after its answer has forgotten nothing."""
+    gpus, sharing = machine(gpu(0, 0), gpu(1)), Sharing((Replication(SMALL, 2), Replication(GPU, 2)))
+    offered = step_by_step(Looked(gpus), Configured(MIXED.but(sharing=sharing)), Listed((), 1.0))
+    assert (offered.ledger.homes, set(offered.ledger.cuts or {})) == ({"MIG-0-0": "GPU-0"}, {"MIG-0-0", "GPU-1"})
+    for grant in (Granted(SMALL, ("MIG-0-0::1",)), Granted(GPU, ("GPU-1::0",))):
+        assert step_by_step(grant, start=offered).ledger == offered.ledger
 
 
 def test_a_gpu_in_mig_mode_is_not_offered_whole_while_a_part_of_it_is_held() -> None:
@@ -183,13 +193,13 @@ def test_a_mig_device_that_is_gone_withholds_what_took_its_place(layout: Machine
     """
     pod = hold(SMALL, "MIG-0-0")
     before = step_by_step(Looked(machine(gpu(0, 0, 1), gpu(1))), Configured(MIXED), Listed((pod,), 1.0))
-    assert before.ledger.homes == {"MIG-0-0": "GPU-0"}
+    assert before.ledger.homes == {"MIG-0-0": "GPU-0", "MIG-0-1": "GPU-0"}
 
     assert healthy(step_by_step(Looked(layout), start=before)) == free
     restarted = step_by_step(Remembered(before.ledger), Looked(layout), Configured(MIXED), Listed((pod,), 1.0))
     assert healthy(restarted) == free
     ended = step_by_step(Listed((), 1.0), start=restarted)
-    assert ended.ledger.homes is None
+    assert ended.ledger.homes == step_by_step(Looked(layout), Configured(MIXED), Listed((), 1.0)).ledger.homes
     assert healthy(ended) == {device.id for each in named(layout, MIXED)[0] for device in each.devices}
 
 

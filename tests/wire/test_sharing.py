@@ -137,7 +137,6 @@ async def test_an_edit_while_no_agent_ran_is_an_edit(site: Site) -> None:
         async with site.agent(TWO, coarse) as first:
             await kubelet.until_capacity(MEMORY, 8, 8)
             assert on(await runs(kubelet, "a", MEMORY, 3)) == "GPU-a"
-            await kubelet.until((site.root / "state/cuts.json").exists)
             await first.kill()
         async with site.agent(TWO, IN_GIB) as second:
             await kubelet.until_capacity(MEMORY, 16, 8)

@@ -68,8 +68,8 @@ class Ledger(Value):
     release: Release | None = None
     asked: Asked | None = None  # what our Node object asked last
     config_name: str | None = None  # the named config last in force
-    homes: Mapping[str, str] | None = None  # MIG device that a container holds → UUID of the GPU that it was seen on
-    cuts: Mapping[str, str] | None = None  # device of which a container holds shares → how it was cut then
+    homes: Mapping[str, str] | None = None  # MIG device that is there, or held → UUID of the GPU that it was seen on
+    cuts: Mapping[str, str] | None = None  # device that is shared → how: as when a container got shares of it, or now
     time_slices: Mapping[str, Slicing] | None = None  # UUID of a GPU → the length of its time slices, where we set it
     health: Health | None = None  # verdicts and drains; None before the first look
 

@@ -12,6 +12,9 @@ The same id of the same name may come to mean something else: a gibibyte where i
 memory where it was a time slice. Then it is as good as another id. The id does not tell what it meant when a container
 got it, so the ledger remembers that too: `cuts`. How many time slices there are is not remembered, for a slice is no
 part of anything: whoever raises their number wants more containers on a GPU, beside those that are there.
+
+Both are remembered of all that is offered, before anybody holds it. So a grant leaves nothing to write, and no answer
+to Allocate waits for the disk.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -115,11 +118,12 @@ def _cut(resources: Iterable[Resource]) -> Iterator[tuple[Key, str]]:
 def cuts(
     resources: tuple[Resource, ...], allocations: Iterable[Allocation], known: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """How each unit is cut of which a container holds shares: as it was known, or else as it is now."""
+    """How each unit is cut: where a container holds shares of it, as it was known; else as it is now."""
     there = _index(resources).cuts
     held = {(allocation.resource, base(id)) for allocation in allocations for id in allocation.devices if "::" in id}
-    found = ((unit, known.get(unit) or there.get((resource, unit), "")) for resource, unit in sorted(held))
-    return {unit: cut for unit, cut in found if cut}
+    found = {unit: cut for (_, unit), cut in there.items()}
+    found |= {unit: known.get(unit) or there.get((resource, unit), "") for resource, unit in sorted(held)}
+    return {unit: cut for unit, cut in found.items() if cut}
 
 
 def gone(machine: Machine, homes: Mapping[str, str] | None) -> Mapping[str, str]:
@@ -131,13 +135,11 @@ def gone(machine: Machine, homes: Mapping[str, str] | None) -> Mapping[str, str]
 def homes(
     machine: Machine | None, allocations: Iterable[Allocation], known: Mapping[str, str] | None
 ) -> Mapping[str, str]:
-    """On which GPU each MIG device is that a container holds: as the machine says, or else as it was known."""
+    """On which GPU each MIG device is that is there, or was when a container got it."""
+    there = _places(machine) if machine else {}
     held = {base(id) for allocation in allocations for id in allocation.devices if id.startswith("MIG-")}
-    if not held:
-        return {}
-    there = {**(known or {}), **(_places(machine) if machine else {})}
-    found = ((id, there.get(id) or _told(id)) for id in sorted(held))
-    return {id: gpu for id, gpu in found if gpu}
+    lost = {id: (known or {}).get(id) or _told(id) for id in sorted(held - there.keys())}
+    return there | {id: gpu for id, gpu in lost.items() if gpu}
 
 
 def _told(id: str) -> str:

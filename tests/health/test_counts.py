@@ -37,7 +37,7 @@ def test_a_gpu_in_mig_mode_does_not_fall_ill_as_a_whole_for_errors_of_one_instan
     assert states(PARTED, PARTED.but(uncorrected=5)) == {"GPU-a": "healthy", "MIG-1": "healthy"}
 
 
-def test_a_count_that_went_back_is_a_reset() -> None:
-    """Volatile counts begin anew with a reset: what follows is measured from there."""
+def test_a_count_that_begins_anew_is_no_event() -> None:
+    """Volatile counts begin anew with a reset, or with the next client: what follows is measured from there."""
     assert states(WHOLE, WHOLE.but(uncorrected=0)) == {"GPU-a": "healthy"}
     assert states(WHOLE, WHOLE.but(uncorrected=0), WHOLE.but(uncorrected=1)) == {"GPU-a": "probing"}

@@ -111,10 +111,10 @@ def test_a_reset_ends_what_happened_before_it_alone(world: World) -> None:
     world.edit(gpus=WELL.gpus)
     assert world.verdicts() == {**dict.fromkeys(ALL, "Healthy"), "GPU-1": "Unhealthy"}
 
-    world.gpu(0, uncorrected=3)
+    world.show(0, "recovery-reset")
     incident = Incident(0, "xid-79", number=world.incidents)
     world.file = world.file.but(incidents=(*world.file.incidents, incident))
-    world.gpu(0, uncorrected=0)
+    world.show(0)
     assert world.verdicts()["GPU-0"] == "either"
 
 

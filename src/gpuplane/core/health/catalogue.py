@@ -77,7 +77,7 @@ _SHOWN = {
     "recovery-fabric": _look("recovery action: recover IMEX", "gpu", "unhealthy", "nothing", FABRIC),
     "remap-pending": _look("rows wait for a reset to be remapped", "gpu", "degraded", "reset", RESET),
     "remap-failed": _look("a row could not be remapped", "gpu", "unhealthy", "operator", REPLACE),
-    "pages-pending": _look("pages wait for a reset to be retired", "gpu", "degraded", "reset", RESET),
+    "pages-pending": _look("pages wait for a reset to be retired", "gpu", "degraded", "nothing", RESET),
     "pages-exhausted": _look("no more pages can be retired", "gpu", "unhealthy", "operator", REPLACE),
     "nvlink-down": _look("an NVLink is down", "link", "degraded", "nothing", LINKS, patience=10),
     "nvlink-errors": _look("NVLinks recover and replay again and again", "link", "degraded", "nothing", LINKS),
@@ -174,6 +174,9 @@ RENEWING = (
     "recovery-reboot",
     "recovery-drain",
     "remap-pending",
-    "pages-pending",
 )
-"""What only a reset (or a reboot) takes away: when a look ceases to show it, the GPU has had one."""
+"""What only a reset (or a reboot) takes away: when a look ceases to show it, the GPU has had one.
+
+Counts of memory errors that begin anew are none, nor are pages that wait no longer: without persistence mode both do so
+whenever the last client of the GPU ends, and that may have been we.
+"""

@@ -81,9 +81,8 @@ def _look(record: Record, gpu: Gpu, holders: tuple[str, ...], terms: Terms, *, n
     if whole and lanes < record.lanes:
         faults.setdefault("nvlink-down", _lanes(lanes, record.lanes))
     absent = [each for each in record.findings if each.code in RENEWING and not each.event and each.last is None]
-    fewer = None not in (gpu.uncorrected, record.uncorrected) and (gpu.uncorrected or 0) < (record.uncorrected or 0)
     cleared = any(each.code not in faults for each in absent) and faults.keys().isdisjoint(RENEWING)
-    if not blind and (record.away or fewer or cleared):
+    if not blind and (record.away or cleared):
         record = record.but(renewed=now)
     record = course.show(record, faults, terms, news=news, blind=blind)
     if not blind and (grown := _grown(record, gpu)):

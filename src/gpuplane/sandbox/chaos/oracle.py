@@ -108,7 +108,7 @@ def _counted(belief: Belief, file: MachineFile, holders: Mapping[str, frozenset[
         blind = not codes.isdisjoint(BLIND)
         asked = not own.shown.isdisjoint(RENEWING)
         errors, partitioned = gpu.uncorrected or 0, gpu.mig is not None and gpu.mig.enabled
-        reset = not blind and (back or errors < own.errors or (asked and codes.isdisjoint(RENEWING)))
+        reset = not blind and (back or (asked and codes.isdisjoint(RENEWING)))
         grown = not blind and errors > own.errors and not partitioned
         resets |= {gpu.uuid} if reset else set()
         own = _show(_reset(own) if reset else own, codes, blind, now)

@@ -226,6 +226,30 @@ async def test_two_resources_share_nothing(world: World) -> None:
     assert set(world.modes()) == {A, B}
 
 
+async def test_another_name_waits_for_the_gpus_of_the_old_daemon(world: World) -> None:
+    """An exclusive GPU is one server's: the new daemon has the others, and all of them once the old one has ended."""
+    other = "nvidia.com/gpu.shared"
+    await world.supervise()
+    world.want(SHARED.but(devices={A: 20480}))
+    old = await world.until_ok(GPU)
+    client, _ = await world.compute(GPU)
+    for devices in ({A: 20480}, {A: 20480, B: 20480}):
+        world.want(SHARED.but(name=other, devices=devices), held=(GPU,))
+        if B in devices:
+            await world.until_ok(other)
+            stands = world.standing(other)
+            assert stands and stands.devices == (B,)
+        else:
+            await world.until_says(other, "another daemon")
+            assert world.daemon(other) is None
+    assert processes.alive(old)
+
+    await world.end(client)
+    world.want(SHARED.but(name=other))
+    await world.until(lambda: (s := world.standing(other)) and s.devices == (A, B))
+    assert world.daemon(GPU) is None
+
+
 async def test_a_daemon_that_cannot_be_started_says_why_and_concerns_nobody(world: World) -> None:
     """In its own words; it is tried again, and the others are served."""
     world.spoil("nvidia-smi", "GPU access blocked by the operating system")

@@ -110,7 +110,19 @@ class Supervisor:
         assert self._wanted is not None  # nobody is kept before
         held = name in map(directory, self._wanted.held)
         every = max(COUNT[0], COUNT[1] * len(self._keepers))
-        return await self._keepers[name].turn(self._wish(name), held, every)
+        wish = self._wish(name)
+        if wish is not None:
+            devices = {id: mib for id, mib in wish.devices.items() if id not in self._taken(name)}
+            if not devices:
+                reason = "its GPUs are those of another daemon until that ends"
+                return Standing(name=name, standing="waiting", reason=reason)
+            wish = wish.but(devices=devices)
+        return await self._keepers[name].turn(wish, held, every)
+
+    def _taken(self, name: str) -> frozenset[str]:
+        """The GPUs of other daemons that there are still: a GPU is one server's."""
+        others = (keeper.in_use or frozenset() for each, keeper in self._keepers.items() if each != name)
+        return frozenset[str]().union(*others)
 
     def _wish(self, name: str) -> Daemon | None:
         daemons = self._wanted.daemons if self._wanted else ()

@@ -20,6 +20,7 @@ from gpuplane.apiserver.events import tell_events
 from gpuplane.apiserver.node import CONFIG, watch_node
 from gpuplane.apiserver.report import report_problems
 from gpuplane.core.health.diagnose import probes, released
+from gpuplane.core.ledger import stored
 from gpuplane.hardware import Hardware
 from gpuplane.hardware.timeslices import keep_time_slices
 from gpuplane.host.kernellog import watch_kernel_log
@@ -35,6 +36,9 @@ log = logging.getLogger("gpuplane")
 
 FIRST_WORD = 2.0
 """Seconds that the first look waits for the API server's first word about our Node."""
+
+LAST_WORD = 2.0
+"""Seconds that an agent which is asked to stop waits until the disk holds what it knows."""
 
 Parts = dict[str, Callable[[], Awaitable[None]]]
 
@@ -70,6 +74,8 @@ async def run(options: Options, hardware: Hardware) -> None:
             running += _start(node, _parts(node, options, hardware, remembers=remembering.result()))
             await stop.wait()
         log.info("stopping")
+        if remembering.done() and remembering.result():
+            await node.until(stored, LAST_WORD)
         for task in (remembering, stopped, *running):
             task.cancel()
         await asyncio.gather(remembering, stopped, *running, return_exceptions=True)

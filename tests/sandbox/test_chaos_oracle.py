@@ -251,3 +251,19 @@ def test_what_is_shown_for_the_node_or_a_drain_says_nothing_of_a_fault_that_is_o
 
     assert not soon.part("GPU-0").confirmed
     assert later.part("GPU-0").confirmed
+
+
+def test_what_is_in_doubt_is_not_decided_while_the_process_runs_that_it_befell(world: World) -> None:
+    """A reset within the same look may have ended it: then the GPU is well once the process has ended."""
+    world.edit(processes=(Process(0, 7),))
+    world.show(0, "recovery-reset")
+    incident = Incident(0, "xid-63", number=world.incidents, pids=(7,))
+    world.file = world.file.but(incidents=(*world.file.incidents, incident))
+    world.show(0)
+    world.quiet(GPU0="Unhealthy")
+    assert world.verdicts()["GPU-0"] == "either"
+
+    world.edit(processes=())
+    assert world.verdicts()["GPU-0"] == "either"
+    world.quiet(GPU0="Unhealthy")
+    assert world.verdicts()["GPU-0"] == "Unhealthy"

@@ -309,9 +309,15 @@ def confirmed(belief: Belief, view: Mapping[str, str], now: float) -> Belief:
 
 
 def _surely(part: Part, belief: Belief, now: float) -> Part:
-    """A part of which kubelet is shown that it is not well; in doubt, it could have recovered if nothing were on it."""
+    """A part of which kubelet is shown that it is not well; in doubt, it could have recovered if nothing were on it.
+
+    While somebody goes on whom it befell, that alone may be why.
+    """
     if part.state != "doubtful":
         return part.but(confirmed=part.state in ("ill", "stuck"))
+    running = {each.pid for each in belief.file.processes}
+    if any(not (running.isdisjoint(each.pids) and belief.pods.isdisjoint(each.pods)) for each in part.causes):
+        return part.but(since=now)
     if now < part.since + belief.recovery(part) + SURE:
         return part
     causes = tuple(each.but(sure=True) for each in part.causes)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 
 from gpuplane.core import strict
 from gpuplane.hardware.profiles import names
@@ -46,6 +47,18 @@ def test_every_key_has_a_row(section: str) -> None:
 def test_examples_can_be_read(example: str) -> None:
     """As machine files, strictly."""
     assert strict.load(example.encode(), MachineFile, "example.yaml")
+
+
+def test_examples_can_be_followed_one_after_the_other() -> None:
+    """A key stands once in a file, so what an example shows of a list holds what those before it have put there."""
+    lists: dict[str, list[object]] = {}
+    for said, example in re.findall(r"^(\S[^\n]*)\n\n```yaml\n(.*?)^```$", PAGE.split("\n## ")[-1], re.M | re.S):
+        for key, shown in yaml.safe_load(example).items():
+            there = [] if said == "the other:" else lists.get(key, [])
+            assert shown[: len(there)] == there, key
+            lists[key] = shown
+
+    assert {"gpus", "incidents", "processes", "failures"} <= set(lists)
 
 
 def test_every_profile_is_listed() -> None:

@@ -196,7 +196,8 @@ def test_who_may_what_on_the_node(overlay: str, objects: list[Json]) -> None:
     pod, container = _pod(objects), _container(objects)
 
     assert container["securityContext"] == SECURITY[overlay]
-    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers", "securityContext"} & set(pod)
+    assert not {"hostNetwork", "hostIPC", "initContainers", "securityContext"} & set(pod)
+    assert pod.get("hostPID", False) == (overlay == "host")
     assert [each for port in container["ports"] for each in port] == ["name", "containerPort"]
     assert dict(_host_paths(pod, container)) == HOST_PATHS_OF[overlay]
     assert pod.get("runtimeClassName") == ("nvidia" if overlay == "nvidia-runtime" else None)
@@ -254,7 +255,7 @@ def test_every_host_path_and_privilege_has_its_reason(overlay: str, objects: lis
         assert said.startswith("read-only") == (access == "ro"), path
         assert of in ("both", f"`{overlay}`")
         assert len(why) > 30
-    for privilege in ("user 0, all capabilities dropped", "`SYS_ADMIN`", "`privileged`", "TCP port 9410"):
+    for privilege in ("user 0, all capabilities dropped", "`SYS_ADMIN`", "`privileged`", "`hostPID`", "TCP port 9410"):
         assert len(rows[privilege][1]) > 30
 
 
@@ -287,13 +288,15 @@ def test_time_slices_add_one_capability() -> None:
 
 
 def test_kernel_log_adds_the_device_and_what_opens_it() -> None:
-    """components/kernel-log mounts it read-only and makes the agent privileged, with and without components/mig."""
+    """components/kernel-log mounts it read-only, makes the agent privileged and gives it the process ids that the log
+    has, with and without components/mig."""
     plain = build(DEPLOY / "overlays/nvidia-runtime")
     for objects in (plain, _apply(DEPLOY / "components/mig", plain)):
         found = _apply(DEPLOY / "components/kernel-log", objects)
         pod, container = _pod(found), _container(found)
 
         assert container["securityContext"] == PRIVILEGED
+        assert pod == _pod(objects) | {"hostPID": True, "containers": pod["containers"], "volumes": pod["volumes"]}
         assert dict(_host_paths(pod, container)) == HOST_PATHS | {"/dev/kmsg": ("/dev/kmsg", "ro")}
         assert {**container, "securityContext": 0, "volumeMounts": 0} == {
             **_container(objects), "securityContext": 0, "volumeMounts": 0

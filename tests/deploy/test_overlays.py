@@ -5,6 +5,7 @@ strategic merge patches, ConfigMaps from files. Where a real one is installed th
 """
 
 import copy
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -263,6 +264,23 @@ def _rows(text: str) -> Iterator[list[str]]:
     for line in text.splitlines():
         if line.startswith("| "):
             yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_what_is_to_be_uncommented(overlay: str, tmp_path: Path) -> None:
+    """The image's registry, and every component where one fits: uncommented, the overlay builds with all of them."""
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    path = tmp_path / "deploy/overlays" / overlay / "kustomization.yaml"
+    path.write_text(re.sub(r"^# (images:|components:|  - )", r"\1", path.read_text(), flags=re.MULTILINE))
+    layer = yaml.safe_load(path.read_text())
+    here = {f"../../components/{each.name}" for each in (DEPLOY / "components").iterdir()}
+
+    assert set(layer.get("components", ())) == (here if overlay == "nvidia-runtime" else set())
+    assert layer["images"] == [{"name": "gpuplane", "newName": "REGISTRY/gpuplane", "newTag": "0.1.0"}]
+    if shutil.which("kubectl"):
+        done = subprocess.run(["kubectl", "kustomize", str(path.parent)], capture_output=True, timeout=60, check=True)
+        built = [each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "DaemonSet"]
+        assert {_container([each])["image"] for each in built} == {"REGISTRY/gpuplane:0.1.0"}
+        assert len(built) == (2 if overlay == "nvidia-runtime" else 1)
 
 
 def test_mig_adds_one_capability(tmp_path: Path) -> None:

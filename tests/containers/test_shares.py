@@ -92,6 +92,14 @@ def test_a_mix_of_gpus_is_refused_with_what_each_has_free() -> None:
     )
 
 
+def test_who_wants_more_than_any_gpu_has_is_not_told_to_wait() -> None:
+    """It would be in vain: also when all pods have ended, no GPU has so much. Nor has the node more GPUs."""
+    reason = refused(node(counted(), A, B), MEMORY, *ids("GPU-a", *range(10)), "GPU-b::0")
+
+    assert "request 10 GiB at most; free, as kubelet last listed: GPU 0 has 10 GiB" in reason
+    assert refused(node(DISTINCT, A, B), GPU, "GPU-a::0", "GPU-a::1", "GPU-b::0").endswith("request 2 at most")
+
+
 def test_a_mix_that_need_not_be_is_laid_to_kubelet() -> None:
     """There is room on one GPU, and the advice said so."""
     reason = refused(node(counted(), A, B), MEMORY, "GPU-a::0", "GPU-b::0")

@@ -15,6 +15,7 @@ from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Offered, Refused, Resource, Unit
 
 ANEW = "kubelet passed over the advice which to take; create the pod anew"
+WAIT = ", or wait until other pods end"
 
 
 def check(snapshot: Snapshot, name: str, wanted: Sequence[Offered]) -> None:
@@ -47,7 +48,8 @@ def _parted(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offere
         for unit in order
     )
     most = max(counts.values(), default=0)
-    less = f"request {amount(most * grain, counted)} at most, or wait until other pods end"
+    whole = Counter(device.unit.id for device in resource.devices if not device.trouble)
+    less = f"request {amount(most * grain, counted)} at most{WAIT if max(whole.values(), default=0) >= size else ''}"
     return (
         f"{resource.name}: {amount(size * grain, counted)} of memory have to come from one GPU, and the shares chosen "
         f"are of {len({device.unit.id for device in wanted})}: {ANEW if most >= size else less}; "
@@ -58,7 +60,8 @@ def _parted(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offere
 def _doubled(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offered]) -> str:
     gpu, twice = Counter(device.unit.gpu for device in wanted).most_common(1)[0]
     most = len({device.unit.gpu for device in free})
-    less = f"request {most} at most, or wait until other pods end"
+    whole = {device.unit.gpu for device in resource.devices if not device.trouble}
+    less = f"request {most} at most{WAIT if len(whole) >= len(wanted) else ''}"
     return (
         f"{resource.name}: {len(wanted)} shares have to be of {len(wanted)} different GPUs, and {twice} of those "
         f"chosen are of {gpu}; GPUs with a free share, as kubelet last listed: {most}; "

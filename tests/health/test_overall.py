@@ -1,13 +1,13 @@
 """How devices stand, for people: each by its own record, and overall by what it is a part of."""
 
-from gpuplane.core.health.diagnose import diagnoses, drain, find, overall
+from gpuplane.core.health.diagnose import diagnoses, drain, find, overall, trouble
 from gpuplane.core.health.records import rebooted
 from gpuplane.core.step import step
 from gpuplane.model.config import Asked, Settings
-from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Looked, NodeAsked, Stood
+from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Looked, NodeAsked, ReleaseWished, Stood
 from gpuplane.model.health import Drain, Health, Ruling
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Release, Snapshot
 
 PARTS = tuple(
     MigDevice(uuid=f"MIG-{slot}", profile="1g.10gb", gpu_instance=7 + slot, compute_instance=0, slot=slot)
@@ -46,6 +46,44 @@ def test_what_ails_the_node_ails_its_gpus() -> None:
     }
     assert [each.reason for each in overall(snapshot)][1:] == ["as the node: driver-missing"] * 4
     assert {each.state for each in diagnoses(snapshot) if each.device} == {"healthy"}
+
+
+def test_all_that_is_wrong_is_said() -> None:
+    """A GPU's own fault beside the node's that is as bad; what is worse comes first."""
+    hang = Machine(gpus=None, faults=(Fault("driver-hang", "no answer"),))
+    ill = Happened(code="xid-79", gpu="GPU-0", message="off the bus", at=2.0)
+    snapshot = after(ill, Drained("GPU-1", Drain(why="fan")), Configured(Settings(faults=AT_ONCE)), Looked(hang))
+    stands = {each.index: each for each in overall(snapshot)}
+
+    assert stands[""].state == "unhealthy"
+    assert stands["0"].reason == "xid-79: off the bus; as the node: driver-hang"
+    assert (stands["0"].code, stands["0"].ends) == ("xid-79", "a reset of the GPU, or gpuplane health restore")
+    assert stands["1"].reason == "as the node: driver-hang; fan"
+    assert stands["1:0"].reason == "as the node: driver-hang; as GPU 1: fan"
+
+
+AT_ONCE = {"driver-hang": Ruling(patience=0.0)}
+
+
+def test_while_the_driver_is_let_go_of_the_node_says_why_and_what_ends_it() -> None:
+    """The reason that its operator gave, until when; or that our Node object asks for it. Then that a look is due."""
+    away = Stood("driver", Condition("waiting", LET_GO))
+    by_hand = after(ReleaseWished(Release(until=602.0, why="firmware")), away)
+    node, gpu, *_ = overall(by_hand)
+
+    assert (node.reason, node.code) == ("not-looked: the driver is let go of: firmware", "not-looked")
+    assert (node.ends, node.until) == ("gpuplane driver take, or its time", 602.0)
+    assert gpu.reason == "as the node: not-looked"
+    assert trouble(by_hand, GPUS[0]) == "the driver is let go of: firmware"
+
+    from_afar = overall(after(NodeAsked(Asked(release="upgrade")), away))[0]
+    assert (from_afar.reason, from_afar.ends, from_afar.until) == (
+        "not-looked: the driver is let go of: upgrade", "the annotation of our Node object", None,
+    )  # fmt: skip
+
+    due = step(by_hand, ReleaseWished(None), 9.0)
+    assert (overall(due)[0].ends, overall(due)[0].until) == ("it is over once it is no longer seen", None)
+    assert trouble(due, GPUS[0]).startswith("not-looked: ")
 
 
 def test_what_ails_a_gpu_ails_its_mig_devices_and_no_other_gpu() -> None:
@@ -124,5 +162,8 @@ def test_people_name_devices_as_what_they_look_at_does() -> None:
     assert named == dict.fromkeys(("1", "GPU-1", "0000:3b:00.0", "00000000:3B:00.0"), "GPU-1") | dict.fromkeys(
         ("1:1", "MIG-1"), "MIG-1"
     )
-    assert [find(after(), name) for name in ("", "2", "1:2", "GPU-", "3b:00.0")] == [None] * 5
+    for address in ("3b:00.0", "3B:00.0", "0000:3B:00.0", "00000000:3b:00.0"):
+        assert find(after(), address) == "GPU-1"
+        assert states(after(NodeAsked(Asked(drains={address: "x"}))))["1"] == "drained"
+    assert [find(after(), name) for name in ("", "2", "1:2", "GPU-", "0001:3b:00.0", "b:00.0")] == [None] * 6
     assert states(after(NodeAsked(Asked(drains={"00000000:3B:00.0": "x"}))))["1"] == "drained"

@@ -207,7 +207,14 @@ def _troubles(before: Resource | None, after: Resource) -> Iterator[News]:
     earlier = {device.unit.id: device.trouble for device in before.devices} if before else {}
     for unit, trouble in {device.unit.id: device.trouble for device in after.devices}.items():
         last = earlier.get(unit, "")
-        if trouble and trouble != last:
+        if trouble and trouble != last and not (last and _unseen(trouble, last)):
             yield News(level="warning", about=unit, text=f"not available as {after.name}: {trouble}")
         elif last and not trouble:
             yield News(level="info", about=unit, text=f"available again as {after.name}")
+
+
+def _unseen(trouble: str, last: str) -> bool:
+    """Whether nothing is new but that the next look has to come: it follows at once, or the driver's condition says why
+    not."""
+    awaited = diagnose.told([sight.NOT_LOOKED])
+    return trouble.startswith(awaited) and last.endswith(trouble.removeprefix(awaited).removeprefix("; "))

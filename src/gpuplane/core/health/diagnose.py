@@ -1,10 +1,12 @@
 """Views of the records: how each device stands, whether it may be given out, and what is worth saying about it."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from gpuplane.core.health import course, records
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.course import Terms
+from gpuplane.core.sight import NOT_LOOKED
 from gpuplane.core.view import view
 from gpuplane.model.config import Asked, Config
 from gpuplane.model.health import Diagnosis, End, Finding, Health, Record, State
@@ -21,6 +23,12 @@ ENDS = {
     "operator": "gpuplane health restore",
 }
 """What ends a fault, for people."""
+
+PROBE = "a recovery probe that finds it well, once it was calm for long enough"
+"""What ends the last of an illness, for people."""
+
+ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.ASCII | re.IGNORECASE)
+"""A PCI address, as people write it: where it has no domain that is 0."""
 
 HARDNESS: tuple[End, ...] = ("nothing", "time", "process", "reset", "reboot", "operator")
 """What ends a fault, the hardest to have last."""
@@ -71,21 +79,28 @@ def trouble(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> st
     if away := released(snapshot):
         reasons.append(f"the driver is let go of: {away}")
     by, health = terms(snapshot, 0.0), snapshot.ledger.health or Health()
+    unseen = told([NOT_LOOKED])  # because of the release: nothing beside it
     for key in (records.NODE, gpu.uuid, *([device.uuid] if device else [])):
         record = health.devices.get(key)
         if record is not None:
-            reasons += _reasons(record, by)
+            reasons += (each for each in _reasons(record, by) if not (away and each == unseen))
     if why := drain(snapshot, gpu, device):
         reasons.append(f"drained: {why}")
     return "; ".join(reasons)
 
 
 def _reasons(record: Record, by: Terms) -> Iterator[str]:
-    for each in record.findings:
-        if _decides(each, by):
-            yield f"{each.code}: {each.message}"
-    if record.probing is not None and record.probing.failed:
-        yield f"the recovery probe failed: {record.probing.failed}"
+    grave = [each for each in record.findings if _decides(each, by)]
+    yield from (f"{each.code}: {each.message}" for each in grave)
+    yield from _failed(record, grave)
+
+
+def _failed(record: Record, grave: Iterable[Finding]) -> Iterator[str]:
+    """Why the recovery probe failed, if it did; not once more what is said already."""
+    why = record.probing.failed if record.probing is not None else ""
+    if why:
+        again = why.partition(":")[0] in {each.code for each in grave}
+        yield "the recovery probe found it again" if again else f"the recovery probe failed: {why}"
 
 
 def _decides(finding: Finding, by: Terms) -> bool:
@@ -102,24 +117,31 @@ def _drain(snapshot: Snapshot, key: str, names: Collection[str]) -> str:
     record = (snapshot.ledger.health or Health()).devices.get(key)
     if record is not None and record.drain is not None:
         return record.drain.why
-    return next((why for name, why in asked(snapshot).drains.items() if name in names), "")
+    return next((why for name, why in asked(snapshot).drains.items() if _plain(name) in names), "")
 
 
 def names_of(gpu: Gpu, device: MigDevice | None = None) -> tuple[str, ...]:
-    """How people may name a device: its address as sysfs writes it, or as nvidia-smi does, 00000000:3B:00.0."""
+    """How people may name a device, addresses as `_plain` writes them."""
     if device is not None:
         return device.uuid, f"{gpu.index}:{device.slot}"
-    domain, colon, rest = gpu.pci.partition(":")
-    return tuple(name for name in (gpu.uuid, str(gpu.index), gpu.pci, colon and f"{domain:0>8}:{rest}".upper()) if name)
+    return tuple(name for name in (gpu.uuid, str(gpu.index), _plain(gpu.pci)) if name)
+
+
+def _plain(name: str) -> str:
+    """A PCI address as sysfs writes it, 0000:3b:00.0: lspci leaves out the domain, nvidia-smi has 00000000:3B:00.0.
+    Any other name as it is."""
+    address = ADDRESS.fullmatch(name)
+    return name if address is None else f"{int(address[1] or '0', 16):04x}:{address[2].lower()}"
 
 
 def find(snapshot: Snapshot, name: str) -> str | None:
     """The UUID of the device that a person names; None for nobody's name. One that is away is known by its UUID."""
+    plain = _plain(name)
     for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
-        if name in names_of(gpu):
+        if plain in names_of(gpu):
             return gpu.uuid or None
         for device in gpu.mig.devices if gpu.mig else ():
-            if name in names_of(gpu, device):
+            if plain in names_of(gpu, device):
                 return device.uuid
     health = snapshot.ledger.health
     return name if name and health is not None and name in health.devices else None
@@ -168,7 +190,7 @@ def _diagnoses(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
     found = []
     node = health.devices.get(records.NODE)
     if node is not None:
-        found.append(_diagnose(records.NODE, "", node, by, ""))
+        found.append(_away(_diagnose(records.NODE, "", node, by, ""), snapshot))
     seen = {records.NODE}
     for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
         if not gpu.uuid:
@@ -187,6 +209,19 @@ def _diagnoses(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
     return tuple(found)
 
 
+def _away(node: Diagnosis, snapshot: Snapshot) -> Diagnosis:
+    """The node's diagnosis; while nobody looks because the driver is let go of, with who wants that and until when."""
+    why, release = released(snapshot), snapshot.ledger.release
+    if not why or node.code != NOT_LOOKED.code:
+        return node
+    return node.but(
+        reason=node.reason.replace(NOT_LOOKED.message, f"the driver is let go of: {why}"),
+        ends="the annotation of our Node object" if release is None else "gpuplane driver take, or its time",
+        until=None if release is None else release.until,
+        advice="",
+    )
+
+
 def overall(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
     """The diagnoses as they concern whoever wants a device: what ails the node ails its GPUs, and what ails a GPU its
     MIG devices. Such a one names where to look, and has no end and no advice of its own."""
@@ -196,12 +231,17 @@ def overall(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
 
 
 def _within(part: Diagnosis, wholes: Mapping[str, Diagnosis]) -> Diagnosis:
-    over = (wholes.get(index) for index in ("", part.index.partition(":")[0]))
-    worst = max((each for each in over if each is not None), key=_badness, default=part)
-    if part.device == records.NODE or _badness(worst) <= _badness(part):
+    """What is worse comes first; among what is alike its own."""
+    around = map(wholes.get, dict.fromkeys(("", part.index.partition(":")[0])))
+    ailing = (each for each in around if each is not None and each.device != part.device and _badness(each))
+    over = sorted(ailing, key=_badness, reverse=True)
+    if part.device == records.NODE or not over:
         return part
-    whole = f"GPU {worst.index}" if worst.index else "the node"
-    reason = f"as {whole}: {worst.code or worst.reason}"
+    shared = [f"as {f'GPU {each.index}' if each.index else 'the node'}: {each.code or each.reason}" for each in over]
+    worst, own = over[0], [part.reason] if part.reason else []
+    if _badness(worst) <= _badness(part):
+        return part.but(reason="; ".join([*own, *shared]))
+    reason = "; ".join([*shared, *own])
     return worst.but(device=part.device, index=part.index, reason=reason, ends="", advice="", counts=part.counts)
 
 
@@ -227,8 +267,8 @@ def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> 
     for state, findings in (("unhealthy", grave), ("suspect", suspect), ("degraded", slight)):
         if findings:
             first = min(findings, key=lambda each: _rank(each, record, by))
-            judged, probing = by.entry(first.code), record.probing
-            failed = [f"the recovery probe failed: {probing.failed}"] if grave and probing and probing.failed else []
+            judged = by.entry(first.code)
+            failed = _failed(record, grave) if grave else ()
             reasons = [f"{each.code}: {each.message}" for each in findings]
             probed = state == "unhealthy" and course.ready(record, by) is not None
             return plain.but(
@@ -237,7 +277,7 @@ def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> 
                 until=first.last + judged.lasts if judged.ends == "time" and first.last is not None else None,
                 code=first.code,
                 reason="; ".join([*reasons, *failed, *([f"drained: {drained}"] if drained else [])]),
-                ends=ENDS[judged.ends],
+                ends=PROBE if probed else ENDS[judged.ends],
                 advice=judged.advice,
             )
     return plain

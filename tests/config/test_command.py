@@ -184,6 +184,30 @@ def test_mps_is_explained_as_if_its_daemons_ran() -> None:
 
     assert explained.resources["nvidia.com/gpu"].healthy == 3
     assert [each.why for each in explained.units] == ["a whole GPU, 3 shares by MPS (c:1)"]
+    assert len(explained.notes) == 2
+    assert explained.notes[0].startswith(
+        "c:1: MPS is shown as if its daemons served; they need the supervisor, gpuplane mps"
+    )
+    assert explained.notes[1].startswith("c:1: MPS does not isolate")
+
+
+def test_how_mps_is_set_up_is_shown_where_it_is_said() -> None:
+    """By the names of the keys; what is left at its default is not."""
+    how = "computeMode: leave, multiUser: true, activeThreadPercentage: 20"
+    text = f"sharing: {{mps: {{{how}, resources: [{{name: gpu, replicas: 3}}]}}}}"
+    (unit,) = explain(Machine(gpus=(A,)), trace(text.encode(), "c")).units
+
+    assert unit.why == "a whole GPU, 3 shares by MPS, computeMode leave, multiUser, activeThreadPercentage 20 (c:1)"
+
+
+@pytest.mark.parametrize("machine", ["gpus: []", "gpus:", "{}"])
+def test_a_machine_without_gpus_is_no_silence(machine: str, files: tuple[Path, Path]) -> None:
+    """Nothing is advertised, and that is said."""
+    files[1].write_text(machine + "\n")
+    status, out, _ = run("explain", files[0], "--machine", files[1])
+
+    assert status == 0
+    assert "note\tthis machine has no GPU, so nothing would be advertised" in out.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -194,7 +218,7 @@ def test_what_keeps_a_container_within_its_memory_is_noted(mps: str, kept: str) 
     text = f"sharing: {{memory: {{mps: {mps}, resources: [{{name: gpu}}]}}}}"
     one, two = (gpu.but(memory_mib=2048) for gpu in (A, B))
 
-    assert [note.partition(": ")[2].startswith(kept) for note in notes(text, one)] == [True]
+    assert notes(text, one)[0].partition(": ")[2].startswith(kept)
     assert "a container's memory comes from one GPU, 2 GiB at most" in notes(text, one, two)[1]
 
 
@@ -262,6 +286,22 @@ CUT = Gpu(
         ),
         ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}", []),
         (
+            "sharing: {timeSlicing: {resources: [{name: gpu, model: 'T*', replicas: 2}]}}",
+            ["c:1: no device here is named nvidia.com/gpu with a model that matches 'T*'"],
+        ),
+        (
+            "sharing:\n  timeSlicing:\n    resources:\n"
+            "    - {name: gpu, replicas: 2, model: 'A*'}\n    - {name: gpu, replicas: 2, model: B}\n"
+            "    - {name: gpu, replicas: 3, devices: 2}\n    - {name: gpu, replicas: 3, model: '*A'}\n"
+            "    - {name: gpu, replicas: 3, devices: [1, 9]}\n    - {name: gpu, replicas: 1}",
+            [
+                "c:6: 2 devices of nvidia.com/gpu wanted, 0 here; taken before, by c:4 and c:5: 2",
+                "c:7: all that is named nvidia.com/gpu with a model that matches '*A' here is taken before, by c:4",
+                "c:8: no device of nvidia.com/gpu here is 9; taken before, by c:5: 1",
+                "c:9: all that is named nvidia.com/gpu here is taken before, by c:4 and c:5",
+            ],
+        ),
+        (
             "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 3, rename: x}]}}",
             ["c:1: 3 devices of nvidia.com/gpu wanted, 2 here"],
         ),
@@ -312,6 +352,11 @@ health:
                 (("xid-48",), "severity note instead of unhealthy", ("c:3",)),
                 (("xid-94",), "severity degraded instead of unhealthy, patience 30 s instead of 0 s", ("c:4",)),
             ],
+        ),
+        (
+            "health: {faults: {xid-94: {ends: time, lasts: 10m}}}",
+            {},
+            [(("xid-94",), "ends time instead of process, lasts 600 s", ("c:1",))],
         ),
         (
             "health: {faults: {xid-94: {patience: 30s}}}",

@@ -34,6 +34,12 @@ PATIENCE = 5.0
 
 SILENT = "no MPS supervisor is seen at {}: run gpuplane mps there"
 
+AS_IF = (
+    "MPS is shown as if its daemons served; they need the supervisor, gpuplane mps, beside the agent, and without it "
+    "all that is shared by MPS is unhealthy"
+)
+"""What has to be said beside what `served` makes of a node."""
+
 
 @view
 def wanted(snapshot: Snapshot) -> Wanted | None:
@@ -117,6 +123,16 @@ def conditions(wishes: Wanted, status: Status | None, where: str, now: float) ->
         return {SUPERVISOR: Condition(standing="failing", reason=SILENT.format(where)), **told}
     well = Condition(standing="ok", reason=f"process {status.pid}")
     return {SUPERVISOR: well, **told, **{_part(each.name): _condition(each) for each in status.daemons}}
+
+
+def served(snapshot: Snapshot) -> Snapshot:
+    """The node when all daemons run that it wants: a configuration is not at fault for what does not run yet."""
+    wishes = wanted(snapshot) or Wanted()
+    run = tuple(
+        Standing(name=each.name, standing="ok", reason="", devices=tuple(each.devices)) for each in wishes.daemons
+    )
+    told = conditions(wishes, Status(at=0.0, pid=0, daemons=run), "", 0.0)
+    return snapshot.but(conditions={**snapshot.conditions, **told})
 
 
 def _upkeep(status: Status) -> Condition:

@@ -16,10 +16,9 @@ from gpuplane.core.resources.offer import offer
 from gpuplane.core.resources.sharing import entries, ids
 from gpuplane.core.step import step
 from gpuplane.core.text import amount
-from gpuplane.model.config import Config, MemoryShares, Replication, Settings
+from gpuplane.model.config import Config, MemoryShares, Mps, Replication, Settings
 from gpuplane.model.facts import Looked
 from gpuplane.model.machine import Machine
-from gpuplane.model.mps import Standing, Status, Wanted
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import Resource
@@ -67,7 +66,7 @@ class Explanation(Value):
 def explain(machine: Machine, resolved: Resolved) -> Explanation:
     """What a node with this machine and these settings would advertise while no container holds anything."""
     unseen = Snapshot(config=Config(settings=resolved.settings), allocations=())
-    offered = offer(_with_daemons(step(unseen, Looked(machine), 0.0)))
+    offered = offer(mps.served(step(unseen, Looked(machine), 0.0)))
     decisions = decide(machine, resolved.settings)
     troubles = {device.unit.id: device.trouble for each in offered.resources for device in each.devices}
     return Explanation(
@@ -81,17 +80,10 @@ def explain(machine: Machine, resolved: Resolved) -> Explanation:
             *_idle_shares(decisions, resolved),
             *_mixed(decisions),
             *_limits(decisions, resolved),
+            *_clients(decisions, resolved),
+            *(["this machine has no GPU, so nothing would be advertised"] * (not offered.waiting and not machine.gpus)),
         ),
     )
-
-
-def _with_daemons(snapshot: Snapshot) -> Snapshot:
-    """The node when all MPS daemons run that it wants."""
-    wishes = mps.wanted(snapshot) or Wanted()
-    run = tuple(
-        Standing(name=each.name, standing="ok", reason="", devices=tuple(each.devices)) for each in wishes.daemons
-    )
-    return snapshot.but(conditions=mps.conditions(wishes, Status(at=0.0, pid=0, daemons=run), "", 0.0))
 
 
 def _count(resource: Resource, resolved: Resolved) -> Count:
@@ -151,12 +143,22 @@ def _how(decision: Decision, settings: Settings) -> Iterator[str]:
         yield f" of {amount(grain, unit)}"
         yield f" ({amount(over, unit)} left over)" if over else ""
     if decision.mps:
-        yield " by MPS"
+        yield "".join((" by MPS", *_set(settings.sharing.mps)))
     if decision.distinct:
         yield ", each of a container's of another GPU"
     entry = entries(settings.sharing)[decision.shared_by]
     if isinstance(entry, Replication) and entry.time_slice:
         yield f", time slice {entry.time_slice}"
+
+
+def _set(how: Mps) -> Iterator[str]:
+    """What is said of MPS daemons beside what holds without a word."""
+    if how.compute_mode != Mps().compute_mode:
+        yield f", computeMode {how.compute_mode}"
+    if how.multi_user:
+        yield ", multiUser"
+    if how.active_thread_percentage is not None:
+        yield f", activeThreadPercentage {how.active_thread_percentage}"
 
 
 REST, SPECIMEN = "xid-…", "xid-99999"
@@ -180,10 +182,18 @@ def _codes(settings: Settings) -> Iterable[str]:
 
 
 def _otherwise(code: str, resolved: Resolved) -> dict[str, str]:
-    """Field of a fault's entry → how it differs from the catalogue's."""
+    """Field of a fault's entry → how it differs from the catalogue's.
+
+    Time is nothing to what something else ends: it has none there that would be replaced.
+    """
     plain, judged = judge.entry(code, None), judge.entry(code, resolved.settings)
     fields = ((field, getattr(judged, field), getattr(plain, field)) for field in plain.__struct_fields__)
-    return {field: f"{field} {_word(is_)} instead of {_word(was)}" for field, is_, was in fields if is_ != was}
+    timeless = {"lasts"} if plain.ends != "time" else set()
+    return {
+        field: f"{field} {_word(is_)}" + ("" if field in timeless else f" instead of {_word(was)}")
+        for field, is_, was in fields
+        if is_ != was
+    }
 
 
 def _word(value: object) -> str:
@@ -219,23 +229,51 @@ def _missed(field: str, pattern: str, texts: set[str], strategy: str) -> str:
 
 
 def _idle_shares(decisions: list[Decision], resolved: Resolved) -> Iterator[str]:
-    for by, entry in entries(resolved.settings.sharing).items():
-        taken = [decision for decision in decisions if decision.shared_by == by]
-        if what := _unfilled(entry, taken):
+    named: dict[str, list[Decision]] = {}
+    every = entries(resolved.settings.sharing)
+    for decision in decisions:
+        if decision.shared_by:
+            named.setdefault(every[decision.shared_by].name, []).append(decision)
+    for by, entry in every.items():
+        fitting = [
+            each for each in named.get(entry.name, ()) if not entry.model or matches(entry.model, each.unit.model)
+        ]
+        if what := _unfilled(by, entry, fitting, resolved):
             yield f"{resolved.sources[by]}: {what}"
 
 
-def _unfilled(entry: Replication | MemoryShares, taken: list[Decision]) -> str:
-    named = f"{entry.name} and model {entry.model!r}" if entry.model else entry.name
+def _unfilled(by: str, entry: Replication | MemoryShares, fitting: list[Decision], resolved: Resolved) -> str:
+    """What an entry does not get. `fitting`: the devices that it or another takes and that are as it wants them."""
+    taken = [decision for decision in fitting if decision.shared_by == by]
+    others = [decision for decision in fitting if decision.shared_by != by]
+    where = _takers(others, resolved)
+    named = f"{entry.name} with a model that matches {entry.model!r}" if entry.model else entry.name
     match entry.devices:
+        case None if taken:
+            return ""
+        case None if others:
+            return f"all that is named {named} here is taken before, by {where}"
         case None:
-            return "" if taken else f"no device here is named {named}"
+            return f"no device here is named {named}"
         case int(count):
-            return "" if len(taken) == count else f"{count} devices of {named} wanted, {len(taken)} here"
+            before = f"; taken before, by {where}: {len(others)}" if others else ""
+            return "" if len(taken) == count else f"{count} devices of {named} wanted, {len(taken)} here{before}"
         case references:
-            there = {text for decision in taken for text in (decision.unit.id, decision.unit.index)}
-            missing = [reference for reference in references if reference not in there]
-            return f"no device of {named} here is {', '.join(missing)}" if missing else ""
+            missing = [each for each in references if not _among(each, taken)]
+            gone = [each for each in missing if _among(each, others)]
+            nowhere = ", ".join(each for each in missing if each not in gone)
+            found = f"no device of {named} here is {nowhere}" if nowhere else ""
+            where = _takers([each for each in others if any(_among(reference, [each]) for reference in gone)], resolved)
+            before = f"taken before, by {where}: {', '.join(gone)}" if gone else ""
+            return "; ".join(filter(None, (found, before)))
+
+
+def _takers(decisions: Iterable[Decision], resolved: Resolved) -> str:
+    return " and ".join(dict.fromkeys(resolved.sources[decision.shared_by] for decision in decisions))
+
+
+def _among(reference: str, decisions: Iterable[Decision]) -> bool:
+    return any(reference in (decision.unit.id, decision.unit.index) for decision in decisions)
 
 
 def _mixed(decisions: list[Decision]) -> Iterator[str]:
@@ -261,4 +299,16 @@ def _limits(decisions: list[Decision], resolved: Resolved) -> Iterator[str]:
         yield (
             f"{resolved.sources['memory']}: a container's memory comes from one GPU, {most} at most, and the scheduler "
             "sees only the sum of the node's: a pod that no single GPU has room for is refused when it starts"
+        )
+
+
+def _clients(decisions: list[Decision], resolved: Resolved) -> Iterator[str]:
+    """What MPS needs, and what it does not do."""
+    by = next((decision.shared_by for decision in decisions if decision.mps and decision.name), "")
+    if by:
+        at = resolved.sources[by]
+        yield f"{at}: {mps.AS_IF}"
+        yield (
+            f"{at}: MPS does not isolate: a fault of one client ends the work of all on its GPU, and its limits are "
+            "each process's, and only as long as that keeps to them"
         )

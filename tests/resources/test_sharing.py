@@ -285,3 +285,20 @@ def test_kubelet_does_not_align_what_has_to_lie_apart(distinct: bool, numa: int 
 
     assert (slices.distinct, {device.unit.numa for device in slices.devices}) == (distinct, {numa})
     assert {device.unit.numa for device in memory.devices} == {None}
+
+
+@pytest.mark.parametrize(("gpus", "offered"), [(32, 32 * 1024), (33, 0)])
+def test_more_shares_than_a_list_to_kubelet_has_room_for_are_none(gpus: int, offered: int) -> None:
+    """A list beyond gRPC's longest message would never arrive; what is not shared is offered all the same."""
+    machine = Machine(gpus=(*sized(*[1024] * gpus).gpus, Gpu(index=99, uuid="GPU-z", model="T4")))  # type: ignore[misc]
+    naming = Naming(pattern="T4", name="nvidia.com/t4")
+    resources, left = named(machine, Settings(gpus=(naming,), sharing=Sharing(resources=(entry("gpu", 1024),))))
+
+    counts = {each.name: len(each.devices) for each in resources}
+    assert counts.get("nvidia.com/gpu", 0) == offered
+    assert counts["nvidia.com/t4"] == 1
+    assert {each.reason for each in left} == (
+        set()
+        if offered
+        else {"there would be 33792 shares on this node, and 32768 are the most: configure fewer replicas"}
+    )

@@ -6,7 +6,7 @@ stays as it was, under its own name. An entry takes what it finds: a device that
 those that are, costs the others nothing.
 
 A device that cannot be shared as its entry wants is left, with the reason, and the others are shared. Only too many
-shares of memory concern them all: which of them to leave nobody has said, so all are.
+shares concern them all: which of them to leave nobody has said, so all are.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +18,9 @@ from gpuplane.model.views import Unit
 
 MOST_MEMORY_IDS = 4096
 """Shares of memory on a node. Kubelet keeps each id in several maps and sends them all for each container."""
+
+MOST_IDS = 32768
+"""Shares on a node. A list to kubelet has some 70 bytes for each, and gRPC takes messages of 4 MiB."""
 
 MPS_CLIENTS, MPS_CLIENTS_BEFORE_VOLTA, VOLTA = 48, 16, 7
 """Clients of an MPS server, and the compute capability from which on there may be more (NVIDIA's MPS documentation)."""
@@ -39,7 +42,7 @@ def share(decisions: Iterable[Decision], sharing: Sharing) -> list[Decision]:
             shared[n] = _cut(decision, entry, sharing) if isinstance(entry, MemoryShares) else _split(decision, entry)
     if sharing.strategy == "mps":
         shared = [_by_mps(decision) for decision in shared]
-    return _within_bounds(shared, sharing.memory_unit)
+    return _within_a_message(_within_bounds(shared, sharing.memory_unit))
 
 
 def entries(sharing: Sharing) -> Mapping[str, Replication | MemoryShares]:
@@ -112,6 +115,15 @@ def _within_bounds(decisions: list[Decision], unit: MemoryUnit) -> list[Decision
         f"no memory is shared here until the grain is {amount(fits, unit)} or more"
     )
     return [left(decision, reason).but(grain_mib=0) if decision.grain_mib else decision for decision in decisions]
+
+
+def _within_a_message(decisions: list[Decision]) -> list[Decision]:
+    """The decisions, without any share where kubelet could not take the list."""
+    count = sum(decision.replicas for decision in decisions if decision.shared)
+    if count <= MOST_IDS:
+        return decisions
+    reason = f"there would be {count} shares on this node, and {MOST_IDS} are the most: configure fewer replicas"
+    return [left(decision, reason).but(grain_mib=0) if decision.shared else decision for decision in decisions]
 
 
 def _grain(memories: Sequence[int], step: int) -> int:

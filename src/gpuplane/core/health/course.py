@@ -122,11 +122,16 @@ def settle(record: Record, terms: Terms) -> Record:
     drain = record.drain
     if drain is not None and drain.until is not None and drain.until <= terms.now:
         record = record.but(drain=None)
-    patient = tuple(_impatient(each, terms) for each in record.findings)
+    patient = tuple(_impatient(_dated(each), terms) for each in record.findings)
     record = _fallen(record, record.but(findings=patient), terms)
     kept = tuple(each for each in record.findings if not _forgotten(each, record, terms))
     record = record.but(findings=kept)
     return _recover(record, terms)
+
+
+def _dated(finding: Finding) -> Finding:
+    """An event with its time, which it lacks in a file that somebody edited: it happened when it began, then."""
+    return finding.but(last=finding.since) if finding.event and finding.last is None else finding
 
 
 def _impatient(finding: Finding, terms: Terms) -> Finding:

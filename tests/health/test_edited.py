@@ -1,0 +1,22 @@
+"""A state file that somebody edited, or that is odd: what it says of a device can be ended all the same."""
+
+import pytest
+
+from gpuplane.model.facts import Drained, Remembered
+from gpuplane.model.health import Finding, Health, Record
+from gpuplane.model.snapshot import Ledger
+from tests.health.world import BOOT, World, machine
+
+
+@pytest.mark.parametrize(("standing", "stands"), [(True, {"GPU-0": ("unhealthy", "xid-79")}), (False, {})])
+def test_an_event_without_its_time_can_be_restored(standing: bool, stands: dict[str, tuple[str, str]]) -> None:
+    """It happened when it began, then; no look shows it, whatever it lacks."""
+    world = World(machine(2))
+    odd = Finding(code="xid-79", message="off the bus", since=900.0, event=True, standing=standing)
+    world.tell(Remembered(Ledger(boot_id=BOOT, health=Health(devices={"GPU-0": Record(findings=(odd,))}))))
+    assert world.verdicts() == stands
+
+    world.tell(Drained("GPU-0", None))
+    world.wait(10, answer=True)
+
+    assert world.verdicts() == {}

@@ -71,10 +71,86 @@ def test_shares_are_named_as_people_count_them(tmp_path: Path) -> None:
     assert packed[-1] == "why\tshares: as few GPUs as there can be, the most used first"
 
 
+def test_shares_by_mps_are_chosen_as_if_their_daemons_served(tmp_path: Path) -> None:
+    """Nobody runs them here, and the answer says what it supposes; more than one share is refused by default."""
+    config = tmp_path / "config.yaml"
+    config.write_text("sharing: {mps: {resources: [{name: gpu, replicas: 4}]}}\n")
+    base = ("--machine", "dgx1-v100", "--config", config)
+
+    shown = choose(*base, "--size", 1).output.splitlines()
+    assert shown[:2] == ["gpus\t0", f"id\t{ID}0::0"]
+    assert shown[-1].startswith("note\tMPS is shown as if its daemons served; they need the supervisor, gpuplane mps")
+    assert "refused\tnvidia.com/gpu: 2 shares requested, but failReq" in choose(*base, "--size", 2).output
+
+
+def test_memory_is_all_of_one_gpu_and_what_has_no_room_is_refused(tmp_path: Path) -> None:
+    """By what a container that gets what kubelet takes instead is told at Allocate."""
+    config = tmp_path / "config.yaml"
+    config.write_text("sharing: {memory: {resources: [{name: gpu}]}}\n")
+    base = ("--machine", "dgx-a100", "--config", config)
+
+    fits = choose(*base, "--size", 8).output.splitlines()
+    assert fits[0] == "gpus\t0 ×8"
+    assert fits[-1] == "why\tshares: all of the one device where the least is left over"
+    none = choose(*base, "--size", 81).output.splitlines()
+    assert none[0] == "gpus\t"
+    assert none[-2] == "why\tshares: no device has so many"
+    assert none[-1].startswith("refused\tnvidia.com/gpu.mem: 81 GiB of memory have to come from one GPU")
+
+
+def test_memory_of_one_share_to_a_gpu_is_still_memory(tmp_path: Path) -> None:
+    """Two of them are of two GPUs, and no GPU has them."""
+    config = tmp_path / "config.yaml"
+    config.write_text("sharing: {memory: {grain: 10, resources: [{name: gpu}]}}\n")
+    shown = choose("--machine", "dgx1-v100", "--config", config, "--size", 2).output
+
+    assert "why\tshares: no device has so many" in shown
+    assert "refused\tnvidia.com/gpu.mem: 20 GiB of memory have to come from one GPU" in shown
+
+
+def test_shares_that_must_be_apart_are_refused_where_there_are_too_few_gpus(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4, distinct: true}]}}\n")
+    base = ("--config", config, "--size", 2)
+
+    apart = choose("--machine", "dgx1-v100", *base).output.splitlines()
+    assert apart[-1] == "why\tshares: as many GPUs as there are, the least used first; one of each GPU"
+    one = choose("--machine", "dgx1-v100", *base, "--available", "3").output.splitlines()
+    assert one[0] == "gpus\t3"
+    assert one[-1].startswith("refused\tnvidia.com/gpu: 2 shares have to be of 2 different GPUs")
+    assert "GPUs with a free share, as kubelet last listed: 1; request 1 at most" in one[-1]
+
+
+def test_what_is_not_there_is_refused_and_what_is_ill(tmp_path: Path) -> None:
+    """More than are available kubelet does not even ask for."""
+    ill = tmp_path / "ill.yaml"
+    ill.write_text(
+        "gpus:\n- {index: 0, uuid: GPU-0}\n- {index: 1, uuid: GPU-1, faults: [{code: lost, message: gone}]}\n"
+    )
+
+    assert choose("--machine", ill, "--size", 2).output.splitlines()[-1] == (
+        "refused\tnvidia.com/gpu: 2 requested, 1 available: kubelet does not admit the pod"
+    )
+    shown = choose("--machine", ill, "--size", 1, "--required", "1").output.splitlines()
+    assert shown[-1] == "refused\tnvidia.com/gpu: device GPU-1 cannot be given out: lost: gone"
+
+
 def test_for_machines_every_key_is_there() -> None:
     document = json.loads(choose("--machine", "dgx-a100", "--size", 8, "--json").output)
 
-    assert list(document) == ["resource", "policy", "ids", "gpus", "worth", "bound", "leaves", "kinds", "why"]
+    assert list(document) == [
+        "resource",
+        "policy",
+        "ids",
+        "gpus",
+        "worth",
+        "bound",
+        "leaves",
+        "kinds",
+        "why",
+        "note",
+        "refused",
+    ]
     assert document["gpus"] == {str(index): 1 for index in range(8)}
     assert document["leaves"] == [None, None, None]
 
@@ -108,6 +184,10 @@ def _islander(n: int) -> str:
         (("--machine", "nothing", "--size", 2), "named 'nothing'"),
         (("--machine", "./nothing", "--size", 2), "nothing: No such file"),
         (("--machine", "dgx-a100", "--size", 0), "0 is not in the range"),
+        (
+            ("--machine", "dgx1-v100", "--size", 2, "--available", "0,1", "--required", "4,1"),
+            f"required, but not available: {ID}4\n",
+        ),
         (("--machine", "dgx-a100", "--size", 2, "--config", find("t4")), "unknown key"),
     ],
 )

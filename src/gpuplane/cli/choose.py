@@ -51,9 +51,10 @@ def command(
     """
     snapshot = _snapshot(machine, config)
     offered = _resource(snapshot, resource)
-    free = [device.id for device in offered.devices if not device.trouble]
-    ids = free if available is None else _named(offered, available)
-    choice = explain(snapshot, offered.name, ids, _named(offered, required), size, policy)
+    free, must = None if available is None else _named(offered, available), _named(offered, required)
+    if free is not None and (missing := [id for id in must if id not in free]):
+        raise click.ClickException(f"required, but not available: {', '.join(missing)}")
+    choice = explain(snapshot, offered.name, free, must, size, policy)
     if as_json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(choice), indent=2) + b"\n")
     elif sys.stdout.isatty():
@@ -73,6 +74,7 @@ def lines(choice: Choice) -> Iterator[str]:
     yield f"why\t{choice.why}"
     for kind in choice.kinds:
         yield "\t".join(("sets", str(kind.sets), str(kind.worth), *map(_points, kind.leaves), _comma(kind.gpus)))
+    yield from (f"{what}\t{text}" for what, text in _beside(choice))
 
 
 def draw(choice: Choice) -> None:
@@ -99,6 +101,16 @@ def draw(choice: Choice) -> None:
             cells = (str(kind.worth), *map(_points, kind.leaves), str(kind.sets), _comma(kind.gpus))
             table.add_row(*cells, style="" if n else "green")
         console.print(table)
+    for what, text in _beside(choice):
+        console.print(f"[yellow]{what}[/yellow] {escape(text)}")
+
+
+def _beside(choice: Choice) -> Iterator[tuple[str, str]]:
+    """What stands beside the answer."""
+    if choice.note:
+        yield "note", choice.note
+    if choice.refused:
+        yield "refused", choice.refused
 
 
 def _set(choice: Choice) -> str:

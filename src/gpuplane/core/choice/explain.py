@@ -3,18 +3,21 @@
 For `gpuplane choose`: it asks the very function that answers kubelet.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from itertools import combinations
 
+from gpuplane.core import mps
 from gpuplane.core.choice.prefer import pairs_of, policy_of, prefer, stocks, weak
 from gpuplane.core.choice.question import Question
 from gpuplane.core.choice.search import bound
 from gpuplane.core.choice.sets import AHEAD, Sets
 from gpuplane.core.choice.tables import prepare, prepared
 from gpuplane.core.choice.topology import Policy, Worths, worth
+from gpuplane.core.containers.allocate import allocate
 from gpuplane.core.resources.offer import offer
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.value import Value
+from gpuplane.model.views import Refused, Resource
 
 SHOWN = 5
 """How many kinds of sets are shown."""
@@ -25,6 +28,13 @@ BY_POLICY: dict[Policy, str] = {
     "topology": "as many GPUs as there are, those that lie best",
     "numa": "as many GPUs as there are, the most pairs of them on one NUMA node",
 }
+
+
+def rule(resource: Resource, policy: Policy, said: str = "") -> str:
+    """How shares of a resource are chosen. `said`: where the policy was."""
+    if resource.grain_mib:
+        return "all of the one device where the least is left over"
+    return f"{BY_POLICY[policy]}{said}{'; one of each GPU' * resource.distinct}"
 
 
 class Kind(Value):
@@ -48,25 +58,30 @@ class Choice(Value):
     leaves: tuple[int | None, ...]  # as in Kind; () for shares, and where no table is made of so many GPUs
     kinds: tuple[Kind, ...]  # of whole GPUs, the best first; () as for `leaves`
     why: str
+    note: str  # what the answer supposes; "" for nothing
+    refused: str  # why a container that asks for so many would not be started all the same; "" if it would be
 
 
 def explain(
     snapshot: Snapshot,
     resource: str,
-    available: Collection[str],
+    available: Collection[str] | None,
     required: Collection[str],
     size: int,
     policy: Policy | None = None,
 ) -> Choice:
-    """What `prefer` answers, and why."""
-    policy = policy or policy_of(snapshot)
+    """What `prefer` answers, and why, as if all MPS daemons served. `available`: None for all that is healthy."""
+    snapshot, policy = mps.served(snapshot), policy or policy_of(snapshot)
+    kind = offer(snapshot).resource(resource) or Resource(name=resource, devices=())
+    if available is None:
+        available = [device.id for device in kind.devices if not device.trouble]
     pairs = pairs_of(snapshot, policy)
     prepare(pairs)
     ids = prefer(snapshot, resource, available, required, size, policy)
     gpus = (snapshot.machine.gpus if snapshot.machine else None) or ()
-    places = _places(snapshot, resource)
+    places = _places(snapshot, kind)
     counts = {place: sum(places[id] == place for id in ids) for place in sorted({places[id] for id in ids})}
-    whole = len({*places.values()}) == len(places)
+    whole = len({*places.values()}) == len(places) and not kind.grain_mib
     question = _question(snapshot, resource, available, required, size)
     table = prepared(pairs) if whole and question.possible else None
     of_kind = tuple(_kinds(table, question, pairs)) if table is not None else ()
@@ -79,15 +94,32 @@ def explain(
         bound=bound(pairs, question) if whole and question.possible and table is None else None,
         leaves=_leaves(table, question.there - counts.keys()) if table is not None else (),
         kinds=tuple(kind.but(gpus=tuple(gpus[place].index for place in kind.gpus)) for kind in of_kind[:SHOWN]),
-        why=_why(question, of_kind) if whole else f"shares: {BY_POLICY[policy]}",
+        why=_why(question, of_kind) if whole else f"shares: {_why_shares(kind, policy, len(ids) < size)}",
+        note=mps.AS_IF if kind.mps else "",
+        refused=_refused(snapshot, kind, frozenset(available), ids, size),
     )
 
 
-def _places(snapshot: Snapshot, resource: str) -> dict[str, int]:
+def _places(snapshot: Snapshot, resource: Resource) -> dict[str, int]:
     """id → its GPU's position in the machine's list."""
     gpus = {gpu.uuid: n for n, gpu in enumerate((snapshot.machine.gpus if snapshot.machine else None) or ())}
-    offered = offer(snapshot).resource(resource)
-    return {device.id: gpus[device.unit.gpu] for device in (offered.devices if offered else ())}
+    return {device.id: gpus[device.unit.gpu] for device in resource.devices}
+
+
+def _refused(snapshot: Snapshot, resource: Resource, available: Set[str], ids: Sequence[str], size: int) -> str:
+    """Why this advice leads to nothing. What it lacks kubelet takes from the available; others hold all else."""
+    rest = (device.id for device in resource.devices if device.id in available and device.id not in ids)
+    got = (*ids, *rest)[:size]
+    if len(got) < size:
+        return f"{resource.name}: {size} requested, {len(got)} available: kubelet does not admit the pod"
+    held = (device.id for device in resource.devices if device.id not in available and device.id not in got)
+    try:
+        allocate(
+            snapshot.but(allocations=(Allocation(resource=resource.name, devices=tuple(held)),)), resource.name, got
+        )
+    except Refused as refused:
+        return str(refused)
+    return ""
 
 
 def _question(
@@ -119,6 +151,10 @@ def _rank(points: int, leaves: Iterable[int | None]) -> tuple[int, ...]:
 
 def _leaves(table: Sets, gpus: Collection[int]) -> tuple[int | None, ...]:
     return tuple(table.left(size, gpus) for size in AHEAD)
+
+
+def _why_shares(resource: Resource, policy: Policy, few: bool) -> str:
+    return "no device has so many" if resource.grain_mib and few else rule(resource, policy)
 
 
 def _why(question: Question, kinds: tuple[Kind, ...]) -> str:

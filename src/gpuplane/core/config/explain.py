@@ -6,7 +6,7 @@ For `gpuplane config explain`: it asks the very functions that the agent asks, s
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.core import mps
-from gpuplane.core.choice.explain import BY_POLICY
+from gpuplane.core.choice.explain import rule
 from gpuplane.core.config.resolve import Resolved
 from gpuplane.core.health import judge
 from gpuplane.core.health.catalogue import CATALOGUE
@@ -93,10 +93,8 @@ def _count(resource: Resource, resolved: Resolved) -> Count:
 
 def _advised(resource: Resource, resolved: Resolved) -> str:
     policy, at = resolved.settings.sharing_policy, _at(resolved, "sharing_policy")
-    if resource.grain_mib:
-        return "all of the one device where the least is left over"
-    if len({device.unit.gpu for device in resource.devices}) < len(resource.devices):
-        return f"{BY_POLICY[policy]}{at}{'; one of each GPU' * resource.distinct}"
+    if resource.grain_mib or len({device.unit.gpu for device in resource.devices}) < len(resource.devices):
+        return rule(resource, policy, at)
     return f"the GPUs with the best links{f', on as few NUMA nodes as possible{at}' * (policy == 'numa')}"
 
 

@@ -14,7 +14,7 @@ from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
 from gpuplane.host.state import keep_stored
 from gpuplane.model.config import Asked
-from gpuplane.model.control import Answer, Ask, LetGo, Show, TakeUp
+from gpuplane.model.control import Answer, Ask, DrainDevice, LetGo, Show, TakeUp
 from gpuplane.model.facts import NodeAsked, Stood
 from gpuplane.model.snapshot import Condition, Snapshot
 
@@ -80,12 +80,18 @@ async def test_what_is_no_request_is_answered_by_an_error(tmp_path: Path, line: 
         assert (await ask(socket, Show())).picture is not None
 
 
-@pytest.mark.parametrize("wish", [(0, "x"), (-1, "x"), (1e9, "x"), (60, "  "), (60, "")])
-async def test_a_release_needs_a_bounded_time_and_a_reason(tmp_path: Path, wish: tuple[float, str]) -> None:
-    """A release without an end or a reason would withhold a node for ever, and nobody would know why."""
+@pytest.mark.parametrize(
+    ("seconds", "why", "lacks"),
+    [(0, "x", "--for"), (-1, "x", "--for"), (1e9, "x", "--for"), (60, "  ", "--why"), (60, "", "--why")],
+)
+async def test_a_wish_needs_a_bounded_time_and_a_reason(tmp_path: Path, seconds: float, why: str, lacks: str) -> None:
+    """A release without an end or a reason would withhold a node for ever, and nobody would know why. What is wrong is
+    said, and nothing else."""
     node = Node(Snapshot())
     async with listening(node, tmp_path) as socket:
-        assert "reason" in (await ask(socket, LetGo(node.now(), *wish))).error
+        for wish in (LetGo(node.now(), seconds, why), DrainDevice(node.now(), "0", seconds, why)):
+            error = (await ask(socket, wish)).error
+            assert [option for option in ("--for", "--why") if option in error] == [lacks]
 
     assert node.snapshot.ledger.release is None
 

@@ -64,21 +64,30 @@ async def answer(node: Node, line: bytes) -> Answer:
         case LetGo(at) | TakeUp(at) | DrainDevice(at) | RestoreDevice(at) if node.now() - at > DEADLINE:
             return Answer(error="this wish is old: whoever made it has given up")
         case LetGo(_, seconds, why):
-            if not 0 < seconds <= LONGEST_RELEASE or not why.strip():
-                return Answer(error="a release needs a reason, and a time of at most seven days")
+            if problem := _unfit("a release", why, seconds, LONGEST_RELEASE, "seven days"):
+                return Answer(error=problem)
             return await _wish(node, ReleaseWished(Release(until=node.now() + seconds, why=clip(why))))
         case TakeUp():
             answer = await _wish(node, ReleaseWished(None))
             still = released(node.snapshot)
             return Answer(error=f"it stays let go of: {still}") if still and not answer.error else answer
         case DrainDevice(_, name, seconds, why):
-            if (seconds is not None and not 0 < seconds <= LONGEST_DRAIN) or not why.strip():
-                return Answer(error="a drain needs a reason, and a time of at most ten years if any")
+            if problem := _unfit("a drain", why, seconds, LONGEST_DRAIN, "ten years"):
+                return Answer(error=problem)
             now = node.now()
             until, wall = (None, None) if seconds is None else (now + seconds, time.time() + seconds)
             return await _about(node, name, Drain(why=clip(why), until=until, wall=wall, since=now))
         case RestoreDevice(_, name):
             return await _about(node, name, None)
+
+
+def _unfit(wish: str, why: str, seconds: float | None, longest: float, called: str) -> str:
+    """What a wish lacks; "" for nothing. `seconds` None: until it is taken back."""
+    if not why.strip():
+        return f"{wish} needs a reason: --why"
+    if seconds is not None and not 0 < seconds <= longest:
+        return f"{wish} has to last more than 0 s and at most {called}: --for"
+    return ""
 
 
 async def _about(node: Node, name: str, drain: Drain | None) -> Answer:

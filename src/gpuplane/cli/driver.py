@@ -5,8 +5,10 @@ from pathlib import Path
 
 import click
 
-from gpuplane.cli.connection import ask, state_dir
-from gpuplane.cli.times import Duration, boottime
+from gpuplane.cli.connection import ask, show, state_dir
+from gpuplane.cli.times import Duration, boottime, span
+from gpuplane.core.health.diagnose import released
+from gpuplane.core.text import clip
 from gpuplane.model.control import LetGo, Show, TakeUp
 from gpuplane.model.snapshot import LET_GO, Condition
 
@@ -27,20 +29,28 @@ def command() -> None:
 @click.option("--why", required=True, help="The reason that everybody is shown.")
 @state_dir
 def release(seconds: float, why: str, state_dir: Path) -> None:
-    """Let go of the driver for a time. Returns when no device node is open any more."""
+    """Let go of the driver for a time, which takes the place of that of a release before.
+
+    Returns when no device node is open any more.
+    """
+    picture = show(state_dir)
+    before = picture.snapshot.ledger.release
     ask(state_dir, LetGo(at=boottime(), seconds=seconds, why=why))
     driver = _settled(state_dir)
     if driver.reason != LET_GO:
         raise click.ClickException(f"every device is withheld, but the driver is not let go of: {driver.reason}")
-    click.echo(f"The driver is let go of for {seconds:g} s: {why}. No device node is open.")
+    told = f"The driver is let go of for {span(seconds)}: {clip(why)}. No device node is open."
+    was = f" It was to be for another {span(before.until - picture.now)}: {before.why}." if before else ""
+    click.echo(told + was)
 
 
 @command.command()
 @state_dir
 def take(state_dir: Path) -> None:
     """Take the driver up again before the time."""
+    away = released(show(state_dir).snapshot)
     ask(state_dir, TakeUp(at=boottime()))
-    click.echo("The driver is taken up again.")
+    click.echo("The driver is taken up again." if away else "The driver was not let go of.")
 
 
 def _settled(directory: Path) -> Condition:

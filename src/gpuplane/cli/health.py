@@ -14,6 +14,7 @@ from gpuplane.core.health.diagnose import find, overall, released
 from gpuplane.core.health.records import holders
 from gpuplane.core.health.reference import reference
 from gpuplane.core.resources.sharing import base
+from gpuplane.core.text import clip
 from gpuplane.model.config import Settings
 from gpuplane.model.control import DrainDevice, Picture, RestoreDevice
 from gpuplane.model.health import Diagnosis, Health, Record
@@ -34,8 +35,8 @@ named = click.argument("device", metavar="GPU")
 def command() -> None:
     """Take a GPU out of service by hand, and give it back.
 
-    GPU is an index (0; 0:1 for MIG device 1 of GPU 0), a UUID or a PCI address. gpuplane inspect health shows how all
-    of them stand.
+    GPU is an index (0; 0:1 for MIG device 1 of GPU 0), a UUID or a PCI address (3b:00.0). gpuplane inspect health shows
+    how all of them stand.
     """
 
 
@@ -47,14 +48,15 @@ def command() -> None:
 def drain_device(device: str, seconds: float | None, why: str, state_dir: Path) -> None:
     """Give a GPU out to nobody. What runs on it runs on.
 
-    It survives restarts of the agent and of the machine. Returns when that is certain, and the GPU is unhealthy for
+    It holds for the GPU of that UUID, wherever it is counted later, and survives restarts of the agent and of the
+    machine. Returns when that is certain, and the GPU is unhealthy for
     kubelet, or it is said why kubelet cannot be told yet.
     """
     ask(state_dir, DrainDevice(at=boottime(), device=device, seconds=seconds, why=why))
     picture = show(state_dir)
     uuid = find(picture.snapshot, device) or device
     until = f"for {span(seconds)}" if seconds is not None else "until it is restored"
-    told = f"{_called(picture, uuid)} is drained {until}: {why}."
+    told = f"{_called(picture, uuid)} is drained {until}: {clip(why)}."
     click.echo(" ".join([told, _held(picture, uuid), *_unheard(picture, uuid)]))
 
 
@@ -69,9 +71,10 @@ def restore_device(device: str, state_dir: Path) -> None:
     """
     before = show(state_dir)
     uuid = find(before.snapshot, device) or device
+    ended = ". The drain by hand is ended" if _record(before, uuid).drain is not None else ""
     ask(state_dir, RestoreDevice(at=boottime(), device=device))
     with _progress() as say:
-        click.echo(_outcome(state_dir, uuid, say))
+        click.echo(_outcome(state_dir, uuid, say, ended))
 
 
 @command.command(name="reference")
@@ -107,8 +110,8 @@ def _unheard(picture: Picture, uuid: str) -> Iterator[str]:
             yield f"Kubelet is told when it reads {resource.name} again: {reason}."
 
 
-def _outcome(directory: Path, uuid: str, say: Say) -> str:
-    """What came of a restore, once it is known. Raises ClickException where it is not well."""
+def _outcome(directory: Path, uuid: str, say: Say, ended: str) -> str:
+    """What came of a restore, once it is known. Raises ClickException where it is not well: then with what `ended`."""
     began = time.monotonic()
     while True:
         picture = show(directory)
@@ -119,14 +122,14 @@ def _outcome(directory: Path, uuid: str, say: Say) -> str:
         if stands.state in ("healthy", "suspect", "degraded"):
             return f"{name} is {stands.state}{': ' * bool(stands.reason)}{stands.reason}.{_withheld(picture, uuid)}"
         if problem := _unmended(picture, stands, waited):
-            raise click.ClickException(f"{name} {problem}")
+            raise click.ClickException(f"{name} {problem}{ended}")
         say(f"{name} is {stands.state}: {stands.reason}")
         time.sleep(EVERY)
 
 
 def _unmended(picture: Picture, stands: Diagnosis, waited: float) -> str:
     """Why a device is not given out again, and will not be soon; "" while that is open."""
-    settings, record = picture.snapshot.config.settings or Settings(), _record(picture, stands)
+    settings, record = picture.snapshot.config.settings or Settings(), _record(picture, stands.device)
     if stands.state == "drained":
         return f"is still drained: {stands.reason}" + (f". What ends it: {stands.ends}" if stands.ends else "")
     if record.probing is not None and record.probing.failed:
@@ -144,8 +147,8 @@ def _unmended(picture: Picture, stands: Diagnosis, waited: float) -> str:
     return f"is not well: {why}{stands.reason}. {_sentence(stands.advice)}".rstrip()
 
 
-def _record(picture: Picture, stands: Diagnosis) -> Record:
-    return (picture.snapshot.ledger.health or Health()).devices.get(stands.device, Record())
+def _record(picture: Picture, uuid: str) -> Record:
+    return (picture.snapshot.ledger.health or Health()).devices.get(uuid, Record())
 
 
 def _withheld(picture: Picture, uuid: str) -> str:

@@ -220,6 +220,7 @@ NEAR = b'minor: 0, distances: {"0000:0f:00.0": NEAR},'
 OWN = b'minor: 0, distances: {"0000:07:00.0": SYS},'
 NOWHERE = b"devices: [{id: a, kind: b, numa: -1}]\ngpus:"
 UNKNOWN_GPU = b"failures: [{effect: hang, gpu: 7}]\ngpus:"
+UNKNOWN_CALL = b"failures: [{effect: hang, call: nvmlInit_v2}, {effect: hang, call: nvmlDeviceGetNme*, gpu: 1}]\ngpus:"
 UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
 
 
@@ -243,6 +244,7 @@ UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
         (b"gpus:", NOWHERE, "3: -1 is no NUMA node: where the kernel knows none, leave numa out"),
         (b"minor: 0,", NEAR, "4: 'NEAR' is no distance; known are PIX, PXB, PHB, NODE, SYS"),
         (b"gpus:", UNKNOWN_GPU, "3: this machine has no GPU with index 7"),
+        (b"gpus:", UNKNOWN_CALL, "3: NVML has no function 'nvmlDeviceGetNme*'; did you mean 'nvmlDeviceGetName'?"),
         (b"gpus:", UNKNOWN_ERROR, "3: NVML has no error 'GPU_LOST'; did you mean 'GPU_IS_LOST'?"),
     ],
 )

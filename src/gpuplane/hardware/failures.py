@@ -45,7 +45,7 @@ class _Subject:
 
     def ask(self, function: str, fine: Collection[str] = UNSUPPORTED) -> bool:
         """Whether there is an answer; errors named in `fine` are no faults. Raises _Ended."""
-        failure = next((each for each in self.failures if _matches(each.call, function)), None)
+        failure = next((each for each in self.failures if matches(each.call, function)), None)
         if failure is None:
             return True
         if failure.effect != "error":
@@ -62,7 +62,7 @@ def show(file: MachineFile, name: str) -> list[Stood | Looked]:
     if (silent := next((each for each in general if each.effect == "hang"), None)) is not None:
         return _failing(machine, silence(_first(silent.call)))
     for function in STARTING:
-        failure = next((each for each in general if _matches(each.call, function)), None)
+        failure = next((each for each in general if matches(each.call, function)), None)
         if failure is not None:
             return _failing(
                 machine, breakdown(function) if failure.effect == "crash" else driver_fault(function, failure.error)
@@ -132,11 +132,11 @@ def _part(failures: Sequence[Failure], device: MigDevice, named: bool) -> MigDev
     return device.but(faults=(*device.faults, *faults))
 
 
-def _matches(pattern: str, function: str) -> bool:
+def matches(pattern: str, function: str) -> bool:
     """Whether a pattern means a function, whatever version of it the library has."""
     return any(fnmatchcase(function + version, pattern) for version in ("", "_v2", "_v3"))
 
 
 def _first(pattern: str) -> str:
     """The first call about no GPU that a pattern means."""
-    return next((function for function in STARTING if _matches(pattern, function)), pattern)
+    return next((function for function in STARTING if matches(pattern, function)), pattern)

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from gpuplane.core import strict
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.judge import xid
 from gpuplane.hardware.driver.errors import ERRORS
+from gpuplane.hardware.failures import matches
 from gpuplane.model.machine import Device, Gpu, MachineFile
 
 DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -51,6 +53,7 @@ def check(machine: MachineFile) -> Problems:
     for i, failure in enumerate(machine.failures):
         if machine.gpus is not None and failure.gpu not in (None, *indices):
             yield ("failures", i, "gpu"), f"this machine has no GPU with index {failure.gpu}"
+        yield from ((("failures", i, "call"), problem) for problem in _unknown_call(failure.call))
         if failure.error not in ERRORS:
             close = strict.close_to(failure.error, ERRORS)
             perhaps = f"did you mean {close!r}?" if close else f"it has {', '.join(ERRORS)}"
@@ -64,6 +67,22 @@ def unknown_event(code: str) -> Iterator[str]:
         close = strict.close_to(code, events)
         perhaps = f"did you mean {close!r}?" if close else f"an XID as xid-79, or {', '.join(events)}"
         yield f"{code!r} is nothing that happens: {perhaps}"
+
+
+def _unknown_call(pattern: str) -> Iterator[str]:
+    """What is wrong with a pattern that means no call."""
+    if not any(matches(pattern, call) for call in _calls()):
+        close = strict.close_to(pattern, _calls())
+        perhaps = f"did you mean {close!r}?" if close else "'nvmlDeviceGetName' is one; `*` matches any run"
+        yield f"NVML has no function {pattern!r}; {perhaps}"
+
+
+@lru_cache(1)
+def _calls() -> tuple[str, ...]:
+    """All that may fail. NVML's functions are those that nvidia-ml-py has."""
+    import pynvml  # type: ignore[import-untyped]
+
+    return "nvidia-smi", *(name for name in dir(pynvml) if name.startswith("nvml") and callable(getattr(pynvml, name)))
 
 
 def _identities(machine: MachineFile) -> Iterator[tuple[strict.Path, str]]:

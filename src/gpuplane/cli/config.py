@@ -188,7 +188,8 @@ def _draw(explanation: Explanation) -> None:
         colour = "yellow" if resource == "-" else "red" if trouble else "green"
         reason = f"{escape(why)}[red]; unhealthy: {escape(trouble)}[/red]" if trouble else escape(why)
         table.add_row(index, escape(what), f"[{colour}]{resource}[/{colour}]", escape(ids), reason)
-    console.print(table)
+    if explanation.units:
+        console.print(table)
     for each in explanation.faults:
         where = escape(", ".join(each.said))
         console.print(f"[bold]{', '.join(each.codes)}[/bold]: {escape(each.how)} ({where})")

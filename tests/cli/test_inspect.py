@@ -11,10 +11,10 @@ from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
 from gpuplane.model.control import Picture
-from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Looked
+from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Looked, ReleaseWished, Stood
 from gpuplane.model.health import Diagnosis, Drain
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Allocation, Condition, Ledger, Release, Snapshot
+from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Ledger, Release, Snapshot
 from gpuplane.model.views import Left, Offer, Offered, Resource, Unit
 
 MIG = "MIG-4cf8db2d-06c0-7d70-1a51-e59b25b2c16"
@@ -138,6 +138,19 @@ def test_the_node_comes_first_where_something_is_wrong_with_it() -> None:
     assert shown[0][:5] == ["node", "-", "unhealthy", "1 min 26 s", "driver-missing: no libnvidia-ml.so.1"]
     assert shown[1][:5] == ["0", f"{GPU}0", "unhealthy", "1 min 26 s", "as the node: driver-missing"]
     assert shown[2][4].startswith("xid-79")
+
+
+def test_only_the_node_says_what_ends_a_release() -> None:
+    """With the time that is left; its GPUs refer to it."""
+    release = ReleaseWished(Release(until=350.0, why="firmware"))
+    shown = [
+        line.split("\t") for line in inspect.health_lines(ward(release, Stood("driver", Condition("waiting", LET_GO))))
+    ]
+
+    assert shown[0][4:] == [
+        "not-looked: the driver is let go of: firmware", "gpuplane driver take, or its time, in 4 min 10 s",
+    ]  # fmt: skip
+    assert shown[1][4:] == ["as the node: not-looked"]
 
 
 MISSING = Machine(gpus=None, faults=(Fault("driver-missing", "no libnvidia-ml.so.1"),))

@@ -128,7 +128,9 @@ def _since(diagnosis: Diagnosis, picture: Picture) -> str:
 
 
 def _ends(diagnosis: Diagnosis, picture: Picture) -> str:
-    return diagnosis.ends + (f", in {span(diagnosis.until - picture.now)}" if diagnosis.until is not None else "")
+    if not diagnosis.ends or diagnosis.until is None:  # of what it shares its GPU says that, or the node
+        return diagnosis.ends
+    return f"{diagnosis.ends}, in {span(diagnosis.until - picture.now)}"
 
 
 COLOURS = {

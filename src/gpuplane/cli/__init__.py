@@ -11,12 +11,14 @@ import sys
 COMMANDS = {
     "demo": "the main job on screen, without a GPU, a cluster or root",
     "agent": "run the node agent",
+    "cdi": "what containers get by CDI: write, list, check and explain specifications",
     "choose": "which devices would be advised, and why",
     "config": "is a configuration good, and what would a node advertise with it",
     "driver": "let go of the driver for a while, and take it up again",
     "health": "take a GPU out of service, and give it back",
     "inspect": "what a running agent knows and advertises",
     "mps": "supervise the node's MPS daemons",
+    "runtime": "make the container runtime of this node take CDI devices",
     "sandbox": "what a node needs beside the agent, on any machine",
 }
 

@@ -11,7 +11,8 @@ from gpuplane.model.health import Ruling
 from gpuplane.model.value import Value
 
 MigStrategy = Literal["none", "single", "mixed"]
-ListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
+ListStrategy = Literal["auto", "envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
+CdiHook = Literal["auto", "nvidia", "none"]
 IdStrategy = Literal["uuid", "index"]
 AllocationPolicy = Literal["distributed", "packed", "topology", "numa"]
 SharingStrategy = Literal["time-slicing", "mps"]
@@ -81,7 +82,7 @@ class Settings(Value):
     """One complete configuration."""
 
     mig_strategy: MigStrategy = "none"
-    device_list_strategy: tuple[ListStrategy, ...] = ("envvar",)
+    device_list_strategy: tuple[ListStrategy, ...] = ("auto",)  # `auto` stands alone; see core/containers/strategy.py
     device_id_strategy: IdStrategy = "uuid"
     pass_device_specs: bool = False
     driver_root: str = "/"  # paths on the host
@@ -92,6 +93,10 @@ class Settings(Value):
     imex_channels: tuple[int, ...] = ()
     imex_required: bool = False
     cdi_annotation_prefix: str = "cdi.k8s.io/"
+    cdi_hook: CdiHook = "auto"  # ours where it is installed, else none; NVIDIA's, at `cdi_hook_path`; or none
+    cdi_hook_path: str = "/usr/bin/nvidia-ctk"  # NVIDIA's, on the host; or their nvidia-cdi-hook
+    cdi_disabled_hooks: tuple[str, ...] = ()  # of NVIDIA's names; `all`
+    cdi_features: tuple[str, ...] = ()  # NVIDIA's feature flags
     sharing_policy: AllocationPolicy = "distributed"
     mps_root: str = "/run/nvidia/mps"  # on the host
     whole_mig_gpus: bool = False  # under migStrategy none a GPU in MIG mode is offered as a whole one, as NVIDIA's does
@@ -105,9 +110,13 @@ class Settings(Value):
 
 
 class Asked(Value):
-    """What labels and annotations of our Node object ask for. `config`: a named config, "" for none."""
+    """What our Node object says: what its labels and annotations ask for, and what kubelet tells there.
+
+    `config`: a named config, "" for none.
+    """
 
     config: str = ""
+    runtime: str = ""  # the container runtime, "containerd://2.1.4"; "" while that is unknown
     release: str = ""  # why the driver has to be let go of; "" while it need not
     drains: Mapping[str, str] = {}  # a device, as a person names it → why it shall not be given out
 

@@ -59,6 +59,7 @@ class Gpu(Value):
     links: tuple[Link, ...] = ()
     distances: Mapping[str, str] = {}  # another GPU's PCI address → PIX, PXB, PHB, NODE or SYS, as nvidia-smi says it
     nodes: tuple[str, ...] = ()  # /dev/nvidia<minor>
+    dri: tuple[str, ...] = ()  # its DRM nodes: /dev/dri/card1, /dev/dri/renderD128
     uncorrected: int | None = None  # uncorrectable memory errors since the driver was loaded or the GPU reset
     faults: tuple[Fault, ...] = ()
 
@@ -75,20 +76,66 @@ class Device(Value):
     faults: tuple[Fault, ...] = ()
 
 
+class Library(Value):
+    """A library of the driver. `links`: names beside it that lead to it: its SONAME, and what programs link against."""
+
+    path: str  # in the driver root: "/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05"
+    soname: str = ""  # "libcuda.so.1"; "" where it has none
+    links: tuple[str, ...] = ()  # "libcuda.so", "libcuda.so.1"
+
+
+class File(Value):
+    """Any other file, or a socket, of the driver."""
+
+    path: str  # in the driver root
+    target: str = ""  # in a container, where it has to be elsewhere
+
+
+class DriverFiles(Value):
+    """What of the driver a container needs, as it was found. Paths are inside the driver root, wherever that is."""
+
+    libraries: tuple[Library, ...] = ()
+    files: tuple[File, ...] = ()  # programs, firmware, configuration, modules of Xorg
+    sockets: tuple[File, ...] = ()  # of persistenced, fabricmanager and MPS
+    storage: tuple[str, ...] = ()  # what GPUDirect Storage needs beside its nodes: /run/udev, /etc/cufile.json
+
+
 class Driver(Value):
-    """The GPU driver: its version ("580.95.05") and the newest CUDA that it speaks ("13.0")."""
+    """The GPU driver: its version ("580.95.05"), the newest CUDA that it speaks ("13.0"), and its files.
+
+    `files` is None where they were not looked for, or could not be found; `missing` then says why.
+    """
 
     version: str = ""
     cuda: str = ""
+    files: DriverFiles | None = None
+    missing: str = ""
+
+
+class Numbers(Value):
+    """What a device node is: the kernel's numbers, and who may use it. `linked`: /dev/char/<major>:<minor> is there."""
+
+    major: int
+    minor: int
+    mode: int = 0o666  # permission bits
+    gid: int = 0
+    linked: bool = True
 
 
 class Machine(Value):
-    """One look. `gpus` is None where the GPUs could not be counted; `faults` then says why."""
+    """One look. `gpus` is None where the GPUs could not be counted; `faults` then says why.
+
+    `numbers`: those of every device node that a container may get, by its path as the host has it (whatever the root);
+    of a node that should be there and is not, what it would be. A path that is not in it has unknown numbers.
+    """
 
     driver: Driver | None = None
     gpus: tuple[Gpu, ...] | None = None
     switches: tuple[str, ...] = ()  # PCI addresses of NVSwitches
-    nodes: tuple[str, ...] = ()  # control nodes that exist: /dev/nvidiactl, /dev/nvidia-uvm, IMEX channels…
+    nodes: tuple[
+        str, ...
+    ] = ()  # nodes that exist and are no one GPU's: /dev/nvidiactl, /dev/nvidia-uvm, IMEX channels…
+    numbers: Mapping[str, Numbers] = {}
     devices: tuple[Device, ...] = ()
     faults: tuple[Fault, ...] = ()
 

@@ -8,7 +8,7 @@ for it by `option`; or it is accepted and does nothing. Of whatever does nothing
 
 from typing import Literal, get_args
 
-from gpuplane.model.config import AllocationPolicy, IdStrategy, ListStrategy, MigStrategy
+from gpuplane.model.config import AllocationPolicy, CdiHook, IdStrategy, ListStrategy, MigStrategy
 from gpuplane.model.value import Value
 
 Kind = Literal["text", "switch", "choice", "choices", "numbers"]
@@ -53,8 +53,9 @@ FLAGS = (
          "flags.wholeMigGpus", "whole_mig_gpus", "switch", "false",
          "under migStrategy none offer GPUs in MIG mode as whole ones, as NVIDIA's plugin does"),
     _row("device-list-strategy", "DEVICE_LIST_STRATEGY",
-         "flags.plugin.deviceListStrategy", "device_list_strategy", "choices", "envvar",
-         "how the container runtime learns of a container's devices; several add up", ListStrategy),
+         "flags.plugin.deviceListStrategy", "device_list_strategy", "choices", "auto",
+         "how the container runtime learns of a container's devices; several add up; auto: cdi-cri where it knows CDI, "
+         "else envvar", ListStrategy),
     _row("device-id-strategy", "DEVICE_ID_STRATEGY",
          "flags.plugin.deviceIDStrategy", "device_id_strategy", "choice", "uuid",
          "how a device is named to it", IdStrategy),
@@ -85,6 +86,18 @@ FLAGS = (
     _row("cdi-annotation-prefix", "CDI_ANNOTATION_PREFIX",
          "flags.plugin.cdiAnnotationPrefix", "cdi_annotation_prefix", "text", "cdi.k8s.io/",
          "what the keys of CDI annotations begin with"),
+    _row("cdi-hook", "CDI_HOOK",
+         "flags.plugin.cdiHook", "cdi_hook", "choice", "auto",
+         "which program a container's start calls: ours where it is installed, NVIDIA's, or none", CdiHook),
+    _row("nvidia-cdi-hook-path nvidia-ctk-path", "NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH",
+         "flags.plugin.nvidiaCTKPath", "cdi_hook_path", "text", "/usr/bin/nvidia-ctk",
+         "NVIDIA's program for CDI hooks, on the host"),
+    _row("cdi-disable-hooks", "CDI_DISABLE_HOOKS",
+         "", "cdi_disabled_hooks", "choices", "",
+         "what a hook shall not do, by NVIDIA's names of it; all: no hook"),
+    _row("cdi-feature-flags", "CDI_FEATURE_FLAGS",
+         "", "cdi_features", "choices", "",
+         "NVIDIA's feature flags of CDI specifications"),
     _row("shared-devices-allocation-policy", "SHARED_DEVICES_ALLOCATION_POLICY",
          "flags.plugin.sharedDevicesAllocationPolicy", "sharing_policy", "choice", "distributed",
          "shares of which GPUs are advised: the least used, the most used, those that lie best, those of one NUMA node",
@@ -136,15 +149,6 @@ FLAGS = (
     _row("device-discovery-strategy", "DEVICE_DISCOVERY_STRATEGY",
          "flags.deviceDiscoveryStrategy", "", "choice", "auto",
          "no effect: --machine says where devices are looked for", ("auto", "nvml", "tegra", "vfio")),
-    _row("nvidia-cdi-hook-path nvidia-ctk-path", "NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH",
-         "flags.plugin.nvidiaCTKPath", "", "text", "/usr/bin/nvidia-ctk",
-         "no effect yet: no CDI specification is written"),
-    _row("cdi-feature-flags", "CDI_FEATURE_FLAGS",
-         "", "", "choices", "",
-         "no effect yet: no CDI specification is written"),
-    _row("cdi-disable-hooks", "CDI_DISABLE_HOOKS",
-         "", "", "choices", "",
-         "no effect yet: no CDI specification is written"),
     _row("", "",
          "flags.plugin.containerDriverRoot", "", "text", "",
          "no effect: the driver is looked for before the file is read; use --driver-root-ctr-path"),

@@ -1,7 +1,7 @@
 """NVIDIA's v1 configuration file, key for key (k8s-device-plugin 0.20, api/config/v1/*.go), and keys of ours.
 
 Every key of theirs is known here, those of GPU Feature Discovery too, because one file serves both. Ours, which they
-pass over: `health`, `sharing.memory`, `flags.wholeMigGpus`; of sharing entries `model`, `distinct` and `timeSlice`; and
+pass over: `health`, `sharing.memory`, `flags.wholeMigGpus`, `flags.plugin.cdiHook`; of sharing entries `model`, `distinct` and `timeSlice`; and
 how MPS daemons are set up. A section or key that is empty counts as left out.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gpuplane.core.config.durations import Duration
-from gpuplane.model.config import AllocationPolicy, ComputeMode, IdStrategy, MemoryUnit, MigStrategy, TimeSlice
+from gpuplane.model.config import AllocationPolicy, CdiHook, ComputeMode, IdStrategy, MemoryUnit, MigStrategy, TimeSlice
 from gpuplane.model.health import End, Scope, Severity
 from gpuplane.model.value import Value
 
@@ -30,6 +30,7 @@ class PluginFlags(Value, rename="camel"):
     device_list_strategy: str | tuple[str, ...] | None = None
     device_id_strategy: IdStrategy | None = msgspec.field(default=None, name="deviceIDStrategy")
     cdi_annotation_prefix: str | None = None
+    cdi_hook: CdiHook | None = None
     nvidia_ctk_path: str | None = msgspec.field(default=None, name="nvidiaCTKPath")
     container_driver_root: str | None = None
     shared_devices_allocation_policy: AllocationPolicy | None = None

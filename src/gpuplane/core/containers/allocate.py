@@ -1,7 +1,8 @@
 """The answer to Allocate: what a container that holds these devices gets.
 
 It is NVIDIA's answer to the byte (k8s-device-plugin 0.20, internal/plugin/server.go and internal/cdi), so that
-runtimes, hooks and policies that read it go on working. Four strategies tell the runtime of the devices; they add up:
+runtimes, hooks and policies that read it go on working. Four strategies tell the runtime of the devices; they add up
+(`strategy` says which of them `auto` stands for):
 
     envvar            NVIDIA_VISIBLE_DEVICES and NVIDIA_IMEX_CHANNELS name them
     volume-mounts     NVIDIA_VISIBLE_DEVICES names a directory, and a mount of /dev/null in it names each
@@ -19,6 +20,8 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpuplane.core.containers import mps, shares
+from gpuplane.core.containers.cdi.names import VENDOR
+from gpuplane.core.containers.strategy import strategies
 from gpuplane.core.resources.offer import known, offer
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
@@ -27,7 +30,6 @@ from gpuplane.model.views import Edits, Mount, Node, Offered, Refused, Unit
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 LISTED_BY_MOUNT = "/var/run/nvidia-container-devices"
-CDI_VENDOR = "k8s.device-plugin.nvidia.com"
 CDI_ANNOTATION = "nvidia-device-plugin_"
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 IMEX_NODE = "/dev/nvidia-caps-imex-channels/channel{}"
@@ -40,11 +42,12 @@ def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> Edits:
     assert machine is not None  # something is offered, so both are there
     assert settings is not None
     units = tuple({device.unit.id: device.unit for device in devices}.values())
-    got, kind = edits(units, machine, settings, resource), offer(snapshot).resource(resource)
+    told, kind = strategies(snapshot), offer(snapshot).resource(resource)
+    got = edits(units, machine, settings.but(device_list_strategy=told), resource)
     assert kind is not None  # it has these devices
     if kind.grain_mib:
-        told = shares.limits(units[0], kind.grain_mib * len(devices), settings.sharing.memory_unit)
-        got = got.but(env={**got.env, **told})
+        limits = shares.limits(units[0], kind.grain_mib * len(devices), settings.sharing.memory_unit)
+        got = got.but(env={**got.env, **limits})
     if kind.mps and any(device.id != device.unit.id for device in devices):
         more = mps.client(kind, devices, settings)
         got = got.but(env={**got.env, **more.env}, mounts=(*got.mounts, *more.mounts))
@@ -84,7 +87,7 @@ def _one_share_only(snapshot: Snapshot, name: str) -> bool:
 
 
 def edits(units: Sequence[Unit], machine: Machine, settings: Settings, resource: str) -> Edits:
-    """What a container gets that holds these units of a resource. Raises Refused where IMEX is required but missing."""
+    """What a container gets that holds these units of a resource, by the strategies of `settings`. Raises Refused where IMEX is required but missing."""
     strategies = settings.device_list_strategy
     names = [unit.index if settings.device_id_strategy == "index" else unit.id for unit in units]
     channels = _imex_channels(machine, settings)
@@ -123,11 +126,11 @@ def _imex_channels(machine: Machine, settings: Settings) -> list[int]:
 def _qualified(names: Iterable[str], channels: Iterable[int], features: Iterable[str]) -> Iterator[str]:
     """The CDI names, in NVIDIA's order."""
     for name in names:
-        yield f"{CDI_VENDOR}/gpu={name}"
+        yield f"{VENDOR}/gpu={name}"
     for channel in channels:
-        yield f"{CDI_VENDOR}/imex-channel={channel}"
+        yield f"{VENDOR}/imex-channel={channel}"
     for feature in features:
-        yield f"{CDI_VENDOR}/{feature}=all"
+        yield f"{VENDOR}/{feature}=all"
 
 
 def _annotation(qualified: Sequence[str], settings: Settings, resource: str) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""CDI: the specifications that tell container runtimes what a container gets with a device."""

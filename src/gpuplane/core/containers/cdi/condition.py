@@ -1,0 +1,51 @@
+"""The conditions by which the rooms that do I/O say how CDI stands here, and what can be read off them.
+
+`cdi`: told by whoever keeps the specification files, from the moment it starts; a node without that part has no such
+condition. Its detail is what the disk holds, see `marks`. `cdi hook`: whether our hook is installed; its detail is the
+hook's path on the host, "" while it is not there.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from gpuplane.core.containers.cdi.names import qualified
+from gpuplane.model.cdi import CdiDevice, Spec
+from gpuplane.model.snapshot import Snapshot
+
+SPECS = "cdi"
+HOOK = "cdi hook"
+
+
+def kept(snapshot: Snapshot) -> bool:
+    """Whether this agent keeps specification files."""
+    return SPECS in snapshot.conditions
+
+
+def hook(snapshot: Snapshot) -> str:
+    """Our hook's path on the host; "" where it is not installed."""
+    condition = snapshot.conditions.get(HOOK)
+    return condition.detail if condition is not None else ""
+
+
+def marks(specs: Iterable[Spec]) -> str:
+    """What a condition's detail says of the files on disk: each device's mark, sorted, with a space between."""
+    return " ".join(sorted(_marks(specs)))
+
+
+def _marks(specs: Iterable[Spec]) -> Iterator[str]:
+    for spec in specs:
+        yield from (mark(spec.kind, device) for device in spec.devices)
+
+
+def mark(kind: str, device: CdiDevice) -> str:
+    """A device's qualified name with a digest of what it gives: the same name may come to mean something else."""
+    digest = hashlib.sha256(msgspec.json.encode(device.container_edits)).hexdigest()[:12]
+    return f"{qualified(kind, device.name)}@{digest}"
+
+
+def on_disk(snapshot: Snapshot) -> frozenset[str]:
+    """The marks of the devices that the files on disk define."""
+    condition = snapshot.conditions.get(SPECS)
+    return frozenset(condition.detail.split()) if condition is not None else frozenset()

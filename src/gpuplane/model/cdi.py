@@ -1,4 +1,4 @@
-"""CDI: a specification file as container runtimes read it (CNCF container-device-interface, specs-go/config.go, v1.1.0).
+"""CDI: a specification file as runtimes read it (CNCF container-device-interface 1.1.0, specs-go/config.go).
 
 Field for field and by its names on the wire. What is left out is not written. An unknown field is an error here, as it
 is to the runtimes' own library.

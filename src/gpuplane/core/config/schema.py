@@ -1,8 +1,8 @@
 """NVIDIA's v1 configuration file, key for key (k8s-device-plugin 0.20, api/config/v1/*.go), and keys of ours.
 
 Every key of theirs is known here, those of GPU Feature Discovery too, because one file serves both. Ours, which they
-pass over: `health`, `sharing.memory`, `flags.wholeMigGpus`, `flags.plugin.cdiHook`; of sharing entries `model`, `distinct` and `timeSlice`; and
-how MPS daemons are set up. A section or key that is empty counts as left out.
+pass over: `health`, `sharing.memory`, `flags.wholeMigGpus`, `flags.plugin.cdiHook`; of sharing entries `model`,
+`distinct` and `timeSlice`; and how MPS daemons are set up. A section or key that is empty counts as left out.
 """
 
 from collections.abc import Mapping

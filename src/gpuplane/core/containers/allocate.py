@@ -87,7 +87,10 @@ def _one_share_only(snapshot: Snapshot, name: str) -> bool:
 
 
 def edits(units: Sequence[Unit], machine: Machine, settings: Settings, resource: str) -> Edits:
-    """What a container gets that holds these units of a resource, by the strategies of `settings`. Raises Refused where IMEX is required but missing."""
+    """What a container gets that holds these units of a resource, by the strategies of `settings`, without `auto`.
+
+    Raises Refused where IMEX is required but missing.
+    """
     strategies = settings.device_list_strategy
     names = [unit.index if settings.device_id_strategy == "index" else unit.id for unit in units]
     channels = _imex_channels(machine, settings)

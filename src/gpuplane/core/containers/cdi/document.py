@@ -34,7 +34,7 @@ class Request(Value):
 
 
 class Document(Value):
-    """A document, and the devices that are not in it with the reason. `spec` is None where it would define no device."""
+    """A document, and the devices that are not in it, each with the reason. `spec` is None where it would have none."""
 
     spec: Spec | None
     left: Mapping[str, str] = {}  # by UUID, or by a node's path

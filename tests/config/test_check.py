@@ -45,12 +45,17 @@ def errors(text: str) -> list[str]:
         ),
         (
             "flags: {plugin: {deviceListStrategy: [envvar, cdi]}}",
-            "c.yaml:1: flags.plugin.deviceListStrategy: must be one of envvar, volume-mounts, cdi-annotations, "
-            "cdi-cri, not 'cdi'; did you mean 'cdi-cri'?",
+            "c.yaml:1: flags.plugin.deviceListStrategy: must be one of auto, envvar, volume-mounts, "
+            "cdi-annotations, cdi-cri, not 'cdi'; did you mean 'cdi-cri'?",
+        ),
+        (
+            "flags:\n  plugin:\n    deviceListStrategy: [envvar, auto, cdi-cri]",
+            "c.yaml:3: flags.plugin.deviceListStrategy: 'auto' stands alone, and chooses itself: leave it or 'envvar', "
+            "'cdi-cri' out",
         ),
         (
             "flags: {plugin: {deviceListStrategy: []}}",
-            "c.yaml:1: flags.plugin.deviceListStrategy: is empty; it takes one of envvar, volume-mounts, "
+            "c.yaml:1: flags.plugin.deviceListStrategy: is empty; it takes one of auto, envvar, volume-mounts, "
             "cdi-annotations, cdi-cri at least",
         ),
         (

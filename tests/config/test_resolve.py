@@ -71,6 +71,8 @@ def test_the_command_line_comes_before_environment_file_and_default(
             {"device_list_strategy": ("envvar", "cdi-cri")},
         ),
         ("", {"DEVICE_LIST_STRATEGY": "envvar, cdi-cri"}, {"device_list_strategy": ("envvar", "cdi-cri")}),
+        ("flags: {plugin: {deviceListStrategy: [envvar, envvar]}}", {}, {"device_list_strategy": ("envvar",)}),
+        ("flags: {plugin: {deviceListStrategy: auto}}", {"DEVICE_LIST_STRATEGY": "auto,auto"}, {}),
         ("flags: {plugin: {deviceIDStrategy: index}}", {}, {"device_id_strategy": "index"}),
         ("flags: {plugin: {passDeviceSpecs: true}}", {}, {"pass_device_specs": True}),
         ("flags: {plugin: {passDeviceSpecs: yes}}", {"PASS_DEVICE_SPECS": "F"}, {}),
@@ -108,7 +110,17 @@ def test_the_command_line_comes_before_environment_file_and_default(
         ("flags: {mpsRoot: /m}", {}, {"mps_root": "/m"}),
         ("flags: {mpsRoot: /m}", {"MPS_ROOT": ""}, {}),
         ("flags: {wholeMigGpus: true}", {}, {"whole_mig_gpus": True}),
-        ("flags: {plugin: {nvidiaCTKPath: /a, containerDriverRoot: /b}}", {}, {}),
+        ("flags: {plugin: {nvidiaCTKPath: /a, containerDriverRoot: /b}}", {}, {"cdi_hook_path": "/a"}),
+        (
+            "flags: {plugin: {cdiHook: nvidia}}",
+            {"NVIDIA_CDI_HOOK_PATH": "/b", "CDI_DISABLE_HOOKS": "all", "CDI_FEATURE_FLAGS": "disable-ipc-discoverer"},
+            {
+                "cdi_hook": "nvidia",
+                "cdi_hook_path": "/b",
+                "cdi_disabled_hooks": ("all",),
+                "cdi_features": ("disable-ipc-discoverer",),
+            },
+        ),
         (
             "flags: {gfd: {oneshot: false, noTimestamp: true, outputFile: f, machineTypeFile: m, sleepInterval: 60s}}",
             {},
@@ -257,9 +269,9 @@ def test_patterns_are_kept_in_their_order() -> None:
 
 def test_what_is_said_in_vain_is_known() -> None:
     """A key that NVIDIA's plugin has and this agent has no use for is accepted, and a person who asks is told."""
-    resolved = trace(b"flags:\n  failOnInitError: true\n", "c.yaml", {}, {"NVIDIA_CTK_PATH": "/ctk"})
+    resolved = trace(b"flags:\n  failOnInitError: true\n", "c.yaml", {}, {"DEVICE_DISCOVERY_STRATEGY": "nvml"})
 
-    assert set(resolved.idle) == {"NVIDIA_CTK_PATH", "c.yaml:2"}
+    assert set(resolved.idle) == {"DEVICE_DISCOVERY_STRATEGY", "c.yaml:2"}
     assert all(why.startswith("no effect") for why in resolved.idle.values())
 
 
@@ -366,8 +378,25 @@ health:
         (
             {},
             {"DEVICE_LIST_STRATEGY": "envvar,cdi"},
-            "DEVICE_LIST_STRATEGY: must be one of envvar, volume-mounts, cdi-annotations, cdi-cri, not 'cdi'; "
+            "DEVICE_LIST_STRATEGY: must be one of auto, envvar, volume-mounts, cdi-annotations, cdi-cri, not 'cdi'; "
             "did you mean 'cdi-cri'?",
+        ),
+        (
+            {},
+            {"CDI_DISABLE_HOOKS": "update-ldcach"},
+            "CDI_DISABLE_HOOKS: must be one of all, create-symlinks, create-soname-symlinks, enable-cuda-compat, "
+            "update-ldcache, disable-device-node-modification, update-application-profile, chmod, not 'update-ldcach'; "
+            "did you mean 'update-ldcache'?",
+        ),
+        (
+            {"device-list-strategy": "auto,envvar"},
+            {},
+            "--device-list-strategy: 'auto' stands alone, and chooses itself: leave it or 'envvar' out",
+        ),
+        (
+            {},
+            {"DEVICE_LIST_STRATEGY": "cdi-cri,auto"},
+            "DEVICE_LIST_STRATEGY: 'auto' stands alone, and chooses itself: leave it or 'cdi-cri' out",
         ),
     ],
 )

@@ -44,6 +44,29 @@ def _row(
     return Flag(tuple(names.split()), tuple(environment.split()), key, setting, kind, chosen, default, help)
 
 
+HOOKS = (
+    "all",
+    "create-symlinks",
+    "create-soname-symlinks",
+    "enable-cuda-compat",
+    "update-ldcache",
+    "disable-device-node-modification",
+    "update-application-profile",
+    "chmod",
+)
+"""What hooks do (nvidia-container-toolkit 1.20, internal/discover/hooks.go), with names of its older releases."""
+
+FEATURES = (
+    "enable-explicit-driver-libraries",
+    "disable-nvsandboxutils",
+    "disable-nvsandbox-utils",
+    "enable-coherent-annotations",
+    "disable-multiple-csv-devices",
+    "no-additional-gids-for-device-nodes",
+    "disable-ipc-discoverer",
+)
+"""nvidia-container-toolkit 1.20, pkg/nvcdi/api.go, with a name of its older releases."""
+
 # fmt: off
 FLAGS = (
     _row("mig-strategy", "MIG_STRATEGY",
@@ -94,10 +117,10 @@ FLAGS = (
          "NVIDIA's program for CDI hooks, on the host"),
     _row("cdi-disable-hooks", "CDI_DISABLE_HOOKS",
          "", "cdi_disabled_hooks", "choices", "",
-         "what a hook shall not do, by NVIDIA's names of it; all: no hook"),
+         "what a container's start shall not do, by NVIDIA's names of it", HOOKS),
     _row("cdi-feature-flags", "CDI_FEATURE_FLAGS",
          "", "cdi_features", "choices", "",
-         "NVIDIA's feature flags of CDI specifications"),
+         "NVIDIA's feature flags of CDI specifications", FEATURES),
     _row("shared-devices-allocation-policy", "SHARED_DEVICES_ALLOCATION_POLICY",
          "flags.plugin.sharedDevicesAllocationPolicy", "sharing_policy", "choice", "distributed",
          "shares of which GPUs are advised: the least used, the most used, those that lie best, those of one NUMA node",

@@ -10,6 +10,7 @@ from typing import Any
 from gpuplane.core.config.flags import BY_NAME, FLAGS, Flag, Kind
 from gpuplane.core.strict import close_to
 
+ALONE = "auto"  # of several choices
 TRUE, FALSE = ("1", "t", "T", "true", "TRUE", "True"), ("0", "f", "F", "false", "FALSE", "False")
 
 
@@ -22,7 +23,10 @@ def typed(flag: Flag, value: str | Iterable[object]) -> Any:
             return value in TRUE
         case "choices" | "numbers":
             parts = value.split(",") if isinstance(value, str) else list(value)
-            chosen = tuple(_choice(flag, str(part).strip()) for part in parts if part != "")
+            chosen = tuple(dict.fromkeys(_choice(flag, str(part).strip()) for part in parts if part != ""))
+            if ALONE in chosen and len(chosen) > 1:
+                others = ", ".join(repr(each) for each in chosen if each != ALONE)
+                raise ValueError(f"{ALONE!r} stands alone, and chooses itself: leave it or {others} out")
             return tuple(map(int, chosen)) if flag.kind == "numbers" else chosen
         case _:
             return _choice(flag, str(value)) if flag.choices else value

@@ -1,7 +1,7 @@
 """The reconciler: a wish is done once, and not before the disk knows of it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from gpuplane.agent.node import Node
 from gpuplane.core.ledger import digest
@@ -20,7 +20,7 @@ class Idle:
     def __init__(self) -> None:
         self.asked: list[Action] = []
 
-    async def facts(self) -> AsyncIterator[Fact]:
+    async def facts(self) -> AsyncGenerator[Fact, None]:
         return
         yield
 

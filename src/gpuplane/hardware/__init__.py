@@ -3,7 +3,7 @@
 `Hardware` is the seam: a described machine in this process, or the real driver in a process of its own.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from gpuplane.model.facts import Action, Fact
@@ -12,8 +12,8 @@ from gpuplane.model.facts import Action, Fact
 class Hardware(Protocol):
     """What every machine answers."""
 
-    def facts(self) -> AsyncIterator[Fact]:
-        """Looks at the machine and how its driver stands, for ever."""
+    def facts(self) -> AsyncGenerator[Fact, None]:
+        """Looks at the machine and how its driver stands, for ever; ended by `aclose`."""
 
     async def do(self, action: Action) -> None:
         """Change something; what became of it comes back as a fact."""

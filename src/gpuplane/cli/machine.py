@@ -1,0 +1,29 @@
+"""What `--machine` means: the driver's, or a described one."""
+
+from pathlib import Path
+
+from gpuplane.hardware import Hardware
+from gpuplane.hardware.profiles import Unknown, find
+from gpuplane.host.files import contents
+
+NVML = "nvml"
+
+
+def hardware(
+    machine: str, *, driver_root: Path = Path("/"), host_root: Path = Path("/"), deadline: float = 10.0
+) -> Hardware:
+    """The hardware that is meant: `nvml`, a profile or a file. Raises Unknown.
+
+    `driver_root`: where this process sees the driver's root. `host_root`: where /sys, /proc and /dev are. `deadline`:
+    seconds that a call of the driver may take.
+    """
+    if machine == NVML:
+        from gpuplane.hardware.nvidia import Nvidia
+
+        return Nvidia(driver_root=driver_root, root=host_root, deadline=deadline)
+    from gpuplane.hardware.described import Described
+
+    file = find(machine)
+    if not file.exists():  # one that vanishes later is waited for
+        raise Unknown(f"there is no machine file {file}")
+    return Described(contents(file, every=0.2), file.name)

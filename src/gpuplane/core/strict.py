@@ -32,26 +32,36 @@ class Invalid(Exception):
         self.errors = errors
 
 
+def without_own(root: Node) -> Node:
+    """The document without the top-level keys that start with "x-": its author's own, a place for anchors."""
+    if not isinstance(root.value, dict):
+        return root
+    return root.but(value={key: node for key, node in root.value.items() if not key.startswith("x-")})
+
+
 def load(
     data: bytes, kind: type[T], file: str, check: Callable[[T], Iterable[tuple[Path, str]]] = lambda value: ()
 ) -> T:
     """The value of type `kind` that a YAML (or JSON) document holds. Raises Invalid.
 
-    Top-level keys that start with "x-" are the author's own: a place for anchors. `check` looks at the whole value and
-    names what contradicts itself, as (path, what is wrong).
+    `check` looks at the whole value and names what contradicts itself, as (path, what is wrong).
     """
     return read(data, kind, file, check)[0]
 
 
 def read(
-    data: bytes, kind: type[T], file: str, check: Callable[[T], Iterable[tuple[Path, str]]] = lambda value: ()
+    data: bytes,
+    kind: type[T],
+    file: str,
+    check: Callable[[T], Iterable[tuple[Path, str]]] = lambda value: (),
+    prepare: Callable[[Node], Node] = without_own,
 ) -> tuple[T, Callable[[Path], int]]:
-    """What `load` gives, and the line of each path in it."""
+    """What `load` gives, and the line of each path in it. `prepare` says what of the tree is held against the type."""
     try:
         root, repeated = compose(data)
     except Malformed as error:
         raise _invalid(file, [error.problem]) from None
-    root, reader = _shared(root), _Reader(kind, repeated)
+    root, reader = prepare(root), _Reader(kind, repeated)
     value = _convert(reader, reader.take(root, kind, ()), kind)
     for path, text in check(value) if value is not None else ():
         if not any(broken[: len(path)] == path for broken in reader.broken):  # else what is left out may be the cause
@@ -59,13 +69,6 @@ def read(
     if reader.problems or value is None:
         raise _invalid(file, reader.problems)
     return value, lambda path: root.at(path).line
-
-
-def _shared(root: Node) -> Node:
-    """The document without the keys that are its author's own."""
-    if not isinstance(root.value, dict):
-        return root
-    return root.but(value={key: node for key, node in root.value.items() if not key.startswith("x-")})
 
 
 def _convert(reader: "_Reader", found: Any, kind: type[T]) -> T | None:

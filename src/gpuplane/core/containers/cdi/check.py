@@ -2,8 +2,8 @@
 
 `refused` is what the container runtimes' own library refuses (CNCF container-device-interface 1.1.0: pkg/cdi,
 pkg/parser, internal/validation): a file with such a mistake counts for nothing, all of it. `check` adds what the
-library lets pass and a runtime, or an older library, then stumbles over: the texts of CDI (SPEC.md) and of OCI's runtime
-specification ask for more than the library looks at. Whoever writes a specification wants to pass `check`.
+library lets pass and a runtime, or an older library, then stumbles over: the texts of CDI (SPEC.md) and of the OCI
+runtime specification ask for more than the library looks at. Whoever writes a specification wants to pass `check`.
 """
 
 import re

@@ -1,13 +1,27 @@
 """Many files → which devices a container runtime would know, and what a container gets that asks for some of them.
 
 As the runtimes' own library has it (CNCF container-device-interface, pkg/cdi/cache.go): a directory that comes later
-has priority; two files of equal priority that define the same device make it unresolvable.
+has priority; two files of equal priority that define the same device make it unresolvable, and no file of a higher
+priority mends that.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gpuplane.core.containers.cdi.applied import appended, applied
+from gpuplane.core.containers.cdi.check import DEVICE, read, refused
+from gpuplane.core.containers.cdi.names import qualified
+from gpuplane.core.strict import Invalid, close_to
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.model.value import Value
+
+SUFFIXES = (".json", ".yaml")
+"""Of the files that count. What else lies in a directory is passed over, and so are directories within it."""
+
+DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
+"""Where runtimes look, the one with priority last."""
+
+FEW = 8
+"""So many names are listed where a name is not known."""
 
 
 class Loaded(Value):
@@ -35,19 +49,87 @@ class Registry(Value):
 
 
 class Unresolvable(Exception):
-    """A device that no file defines, or more than one: its name, and what to do."""
+    """Devices that no file defines, or more than one. `reasons`: each name, and why with what to do."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__("\n".join(f"{name}: {reason}" for name, reason in reasons.items()))
+        self.reasons = reasons
 
 
 def load(path: str, data: bytes | OSError, priority: int = 0) -> Loaded:
     """One file. Never raises: what is wrong with it is its `problem`, with file:line."""
-    raise NotImplementedError
+    if isinstance(data, OSError):
+        return Loaded(path, priority, problem=f"{path}: {data.strerror or data}")
+    try:
+        return Loaded(path, priority, read(data, path, refused))
+    except Invalid as invalid:
+        first, *more = invalid.errors
+        return Loaded(path, priority, problem=first + (f" (and {len(more)} more)" if more else ""))
 
 
 def registry(files: Iterable[Loaded]) -> Registry:
     """All files together."""
-    raise NotImplementedError
+    files = sorted(files, key=lambda file: (file.priority, file.path))
+    definitions: dict[str, list[Defined]] = {}
+    for file in files:
+        for device in file.spec.devices if file.spec else ():
+            assert file.spec is not None
+            definitions.setdefault(qualified(file.spec.kind, device.name), []).append(Defined(device, file))
+    conflicts = {name: paths for name, each in sorted(definitions.items()) if (paths := _equals(each))}
+    return Registry(
+        devices={name: each[-1] for name, each in sorted(definitions.items()) if name not in conflicts},
+        conflicts=conflicts,
+        problems={file.path: file.problem for file in files if file.problem},
+    )
+
+
+def _equals(definitions: Sequence[Defined]) -> tuple[str, ...]:
+    """The files of equal priority among those that define a device."""
+    priorities = [each.file.priority for each in definitions]
+    return tuple(each.file.path for each in definitions if priorities.count(each.file.priority) > 1)
 
 
 def resolve(known: Registry, names: Sequence[str]) -> ContainerEdits:
     """What a container gets that asks for these devices. Raises Unresolvable, naming all that cannot be resolved."""
-    raise NotImplementedError
+    if reasons := {name: unresolvable(known, name) for name in names if name not in known.devices}:
+        raise Unresolvable(reasons)
+    return applied(appended(_edits(known.devices[name] for name in names)))
+
+
+def _edits(devices: Iterable[Defined]) -> Iterator[ContainerEdits]:
+    """The edits of devices in their order; before those of a file's first device, what the file gives with any."""
+    seen = set[str]()
+    for each in devices:
+        if each.file.path not in seen and each.file.spec is not None:
+            seen.add(each.file.path)
+            yield each.file.spec.container_edits
+        yield each.device.container_edits
+
+
+def unresolvable(known: Registry, name: str) -> str:
+    """Why a name that is not among the devices cannot be resolved, and what to do."""
+    if name in known.conflicts:
+        files = " and ".join(known.conflicts[name])
+        return f"defined by {files}, which have equal priority: remove it from all but one"
+    kind, _, device = name.partition("=")
+    if "/" not in kind or not DEVICE.fullmatch(device):
+        return "not a qualified name: write vendor/class=name, like nvidia.com/gpu=0"
+    there = [each.partition("=")[2] for each in (*known.devices, *known.conflicts) if each.partition("=")[0] == kind]
+    return f"{_missing(known, kind, device, there)}{_broken(known)}"
+
+
+def _missing(known: Registry, kind: str, device: str, there: Sequence[str]) -> str:
+    if there:
+        few = ", ".join(there[:FEW]) + (f" and {len(there) - FEW} more" if len(there) > FEW else "")
+        close = close_to(device, there)
+        return f"no file defines it; of {kind} there are: {few}" + (f"; did you mean {close}?" if close else "")
+    kinds = sorted({each.partition("=")[0] for each in (*known.devices, *known.conflicts)})
+    return f"no file defines a device of {kind}; there are devices of: {', '.join(kinds) or 'no kind'}"
+
+
+def _broken(known: Registry) -> str:
+    """A file that counts for nothing may be the one that should define a device."""
+    if not known.problems:
+        return ""
+    first, *more = known.problems.values()
+    return f". A file that counts for nothing may: {first}" + (f", and {len(more)} other files" if more else "")

@@ -1,0 +1,50 @@
+"""What a container really sees of edits that are put together (CNCF, pkg/cdi/container-edits.go).
+
+Edits of several devices are put one behind the other, and then applied in that order. Of variables of one name, nodes
+or mounts of one path and network interfaces of one name, the last one holds: a variable where the first stood, a node
+or a mount where the last stood. Mounts are then sorted by the depth of their paths. Hooks are never compared: each one
+runs, and twice where it stands twice. A supplementary group of 0 counts for nothing.
+"""
+
+import posixpath
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from gpuplane.model.cdi import ContainerEdits, Mount
+
+T = TypeVar("T")
+
+
+def appended(edits: Iterable[ContainerEdits]) -> ContainerEdits:
+    """Edits, one behind the other."""
+    several = tuple(edits)
+    return ContainerEdits(
+        env=tuple(each for one in several for each in one.env),
+        device_nodes=tuple(each for one in several for each in one.device_nodes),
+        net_devices=tuple(each for one in several for each in one.net_devices),
+        hooks=tuple(each for one in several for each in one.hooks),
+        mounts=tuple(each for one in several for each in one.mounts),
+        intel_rdt=next((one.intel_rdt for one in reversed(several) if one.intel_rdt is not None), None),
+        additional_gids=tuple(each for one in several for each in one.additional_gids),
+    )
+
+
+def applied(edits: ContainerEdits) -> ContainerEdits:
+    """What holds of them."""
+    return edits.but(
+        env=tuple({each.partition("=")[0]: each for each in edits.env}.values()),
+        device_nodes=_last(edits.device_nodes, lambda node: node.path),
+        net_devices=_last(edits.net_devices, lambda device: device.host_interface_name),
+        mounts=tuple(sorted(_last(edits.mounts, lambda mount: mount.container_path), key=_depth)),
+        additional_gids=tuple(dict.fromkeys(gid for gid in edits.additional_gids if gid)),
+    )
+
+
+def _last(things: Sequence[T], key: Callable[[T], str]) -> tuple[T, ...]:
+    """The last thing of each key, where it stood."""
+    held = {key(each): i for i, each in enumerate(things)}
+    return tuple(each for i, each in enumerate(things) if held[key(each)] == i)
+
+
+def _depth(mount: Mount) -> int:
+    return posixpath.normpath(mount.container_path).count("/")

@@ -62,7 +62,7 @@ async def test_what_is_stored_is_loaded(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_reboot_ends_a_release_and_keeps_the_config_name_and_drains(tmp_path: Path) -> None:
+async def test_a_reboot_ends_a_release_and_keeps_the_config_name_the_runtime_and_drains(tmp_path: Path) -> None:
     """Times of another boot mean nothing in this one, and its kernel log begins anew."""
     await store(FULL, tmp_path)
 
@@ -75,8 +75,9 @@ async def test_a_reboot_ends_a_release_and_keeps_the_config_name_and_drains(tmp_
     )
     assert carry(FULL, "boot", 0.0, 0.0) is FULL
 
-    asked = Asked(config="x", release="new driver", drains={"3": "fan"})
-    assert carry(FULL.but(asked=asked), "next", 0.0, 0.0).asked == Asked(drains={"3": "fan"})
+    asked = Asked(config="x", runtime="containerd://2.1.4", release="new driver", drains={"3": "fan"})
+    kept = carry(FULL.but(asked=asked), "next", 0.0, 0.0).asked
+    assert kept == Asked(runtime="containerd://2.1.4", drains={"3": "fan"})
 
 
 @pytest.mark.parametrize(

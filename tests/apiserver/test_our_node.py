@@ -25,9 +25,9 @@ from gpuplane.apiserver.node import (
     drains,
     rest,
 )
-from gpuplane.model.config import Asked
-from gpuplane.model.facts import Fact, Stood
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.config import Asked, Config
+from gpuplane.model.facts import Fact, Remembered, Stood
+from gpuplane.model.snapshot import Condition, Ledger, Snapshot
 from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
 
 TESTDATA = Path(__file__).parent / "testdata"
@@ -80,9 +80,12 @@ async def following(kubeconfig: Path | None, name: str = NAME) -> AsyncIterator[
             await task
 
 
-def node_object(labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+def node_object(
+    labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None, runtime: str | None = None
+) -> dict[str, Any]:
     """A Node object as others would write it."""
-    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": {}, "status": {"images": []}}
+    info = {} if runtime is None else {"nodeInfo": {"containerRuntimeVersion": runtime, "kubeletVersion": "v1.36.2"}}
+    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": {}, "status": {"images": [], **info}}
 
 
 @pytest.fixture
@@ -240,6 +243,113 @@ async def test_heartbeats_and_bookmarks_change_nothing(server: ApiServer, kubeco
         await node.comes_to(lambda s: s.config.asked == Asked(config="x"))
 
         assert node.snapshot.generation == generation + 1
+
+
+NEW, OLD = "containerd://2.1.4", "containerd://1.7.27"
+
+
+async def listed_again(server: ApiServer) -> None:
+    """The stream has ended, and there is another."""
+    await server.until(lambda: bool(server.watchers))
+    streams = server.requests.count("WATCH /api/v1/nodes")
+    server.finish()
+    await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") > streams and bool(server.watchers))
+
+
+async def test_the_container_runtime_is_read_at_each_list(server: ApiServer, kubeconfig: Path) -> None:
+    """It comes with the first word; heartbeats are not read for it, and the next list has what it is then."""
+    server.put(PATH, node_object({CONFIG: "a"}, runtime=OLD))
+    async with following(kubeconfig) as node:
+        await node.stands("ok")
+        assert node.snapshot.config.asked == node.snapshot.ledger.asked == Asked(config="a", runtime=OLD)
+
+        server.put(PATH, node_object({CONFIG: "b"}, runtime=NEW))
+        await node.comes_to(lambda s: s.config.asked == Asked(config="b", runtime=OLD))
+        assert server.requests.count(f"GET {PATH}") == 1
+
+        await listed_again(server)
+        assert node.snapshot.config.asked == Asked(config="b", runtime=NEW)
+    assert node.standings == ["ok"]
+
+
+async def test_the_runtime_of_a_node_that_is_made_anew(server: ApiServer, kubeconfig: Path) -> None:
+    """It is read again, in the same stream."""
+    server.put(PATH, None)
+    async with following(kubeconfig) as node:
+        await node.stands("waiting")
+        server.put(PATH, node_object(runtime=NEW))
+        await node.comes_to(lambda s: s.config.asked == Asked(runtime=NEW))
+        server.put(PATH, None)
+        await node.stands("waiting")
+        assert node.snapshot.config.asked == Asked(runtime=NEW)
+
+        server.put(PATH, node_object(runtime=OLD))
+        await node.comes_to(lambda s: s.config.asked == Asked(runtime=OLD))
+    assert server.requests.count("WATCH /api/v1/nodes") == 1
+
+
+@pytest.mark.parametrize("told", [None, ""])
+async def test_a_runtime_that_is_not_told_is_unknown_or_the_last(
+    server: ApiServer, kubeconfig: Path, told: str | None
+) -> None:
+    """A Node that kubelet has not filled in says nothing of it, and what was known before stands."""
+    server.put(PATH, node_object(runtime=told))
+    async with following(kubeconfig) as node:
+        await node.stands("ok")
+        assert node.snapshot.config.asked == Asked()
+
+        server.put(PATH, node_object(runtime=NEW))
+        await listed_again(server)
+        assert node.snapshot.config.asked == Asked(runtime=NEW)
+
+        server.put(PATH, node_object({CONFIG: "x"}, runtime=told))
+        await listed_again(server)
+        assert node.snapshot.config.asked == Asked(config="x", runtime=NEW)
+
+
+async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig: Path) -> None:
+    """Labels and annotations count all the same, the reason is said, and what an agent before us was told stands."""
+    server.put(PATH, node_object({CONFIG: "a"}, runtime=NEW))
+    server.troubles.append(Trouble(f"GET {PATH}", times=2, code=403, message="nodes is forbidden"))
+    async with following(kubeconfig) as node:
+        await node.stands("ok", "; its container runtime cannot be asked for")
+        assert node.apiserver and "403 nodes is forbidden; grant it" in node.apiserver.reason
+        assert node.snapshot.config.asked == Asked(config="a")
+
+        node.tell(Remembered(Ledger(asked=Asked(runtime=OLD))))
+        node.snapshot = node.snapshot.but(config=Config())
+        await listed_again(server)
+        assert node.snapshot.config.asked == Asked(config="a", runtime=OLD)
+
+        await listed_again(server)
+        assert node.snapshot.config.asked == Asked(config="a", runtime=NEW)
+        await node.comes_to(lambda _: node.apiserver and node.apiserver.reason.endswith(server.url))
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [{"code": 500, "message": "etcd"}, {"garbage": b"<html>"}, {"garbage": b'{"status": 7}'}, {"drop": True}],
+    ids=str,
+)
+async def test_a_runtime_that_is_not_answered_is_asked_for_again(
+    server: ApiServer, kubeconfig: Path, trouble: dict[str, Any]
+) -> None:
+    """Before its first answer nothing is told: half a word would be acted upon."""
+    server.put(PATH, node_object({CONFIG: "a"}, runtime=NEW))
+    server.troubles.append(Trouble(f"GET {PATH}", **trouble))
+    async with following(kubeconfig) as node:
+        await node.stands("failing")
+        assert node.snapshot.config.asked is None
+
+        await node.comes_to(lambda s: s.config.asked == Asked(config="a", runtime=NEW))
+
+
+async def test_a_runtime_of_strange_characters_is_told_as_one_short_line(server: ApiServer, kubeconfig: Path) -> None:
+    """It goes into logs."""
+    server.put(PATH, node_object(runtime=f"x\n\x1b{'y' * 999}"))
+    async with following(kubeconfig) as node:
+        await node.stands("ok")
+        assert node.snapshot.config.asked == Asked(runtime=f"x \ufffd{'y' * 56}…")
 
 
 @pytest.mark.parametrize("end", ["drop", "finish", "expire"])

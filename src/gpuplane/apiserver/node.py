@@ -14,6 +14,9 @@ What is read, and what it means:
   "false" from an administrator, "paused-for-…" from its driver and MIG managers while they work. "true", absence and
   every other value ask for nothing. `nvidia.com/gpu.deploy.operands=false` is not honoured: a node taken from the
   operator to be given to us has it.
+- `status.nodeInfo.containerRuntimeVersion`, where kubelet tells which container runtime it has. It is read at each
+  list, every few minutes, and where the Node is made anew: to watch it would mean every heartbeat. Where it may not be
+  read, or is not told, the version that was known last stands.
 """
 
 import asyncio
@@ -24,6 +27,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from gpuplane.core.health import diagnose
 from gpuplane.core.text import clip
 from gpuplane.model.config import Asked
 from gpuplane.model.facts import NodeAsked, Stood
@@ -31,6 +37,8 @@ from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition
 
 if TYPE_CHECKING:
+    from httpx2 import AsyncClient
+
     from gpuplane.apiserver.connection import Metadata
 
 CONFIG = "nvidia.com/device-plugin.config"
@@ -44,10 +52,27 @@ NO_REASON = "no reason given"
 BACKOFF = (0.5, 30.0)  # seconds: the first wait after a stream's end or a failure, and the longest
 STEADY = 60.0  # seconds after which a stream counts as a good one
 CLIENT = "gpuplane.apiserver.connection"
+CLOSED = (403, 404)  # refusals of one object that leave the rest as it is
+LONGEST_RUNTIME = 60  # characters of a container runtime's name and version
 
 
-def asked(labels: Mapping[str, str], annotations: Mapping[str, str], config: str = CONFIG) -> Asked:
-    """What the labels and annotations of a Node ask for. `config` is the label that names a configuration."""
+class _Info(msgspec.Struct):
+    containerRuntimeVersion: str = ""  # noqa: N815 (the wire's name)
+
+
+class _Status(msgspec.Struct):
+    nodeInfo: _Info | None = None  # noqa: N815 (the wire's name)
+
+
+class _Node(msgspec.Struct):
+    status: _Status | None = None
+
+
+def asked(labels: Mapping[str, str], annotations: Mapping[str, str], config: str = CONFIG, runtime: str = "") -> Asked:
+    """What the labels and annotations of a Node ask for, and what else it says.
+
+    `config` is the label that names a configuration, `runtime` the container runtime.
+    """
     reasons = []
     if RELEASE in annotations:
         reasons.append(f"annotation {RELEASE}: {annotations[RELEASE] or NO_REASON}")
@@ -55,7 +80,7 @@ def asked(labels: Mapping[str, str], annotations: Mapping[str, str], config: str
     if deploy == "false" or "paused-" in deploy:
         reasons.append(f"label {DEPLOY}={deploy}")
     wanted, _ = drains(annotations.get(DRAIN, ""))
-    return Asked(config=labels.get(config, ""), release=clip("; ".join(reasons)), drains=wanted)
+    return Asked(config=labels.get(config, ""), runtime=runtime, release=clip("; ".join(reasons)), drains=wanted)
 
 
 def drains(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -106,23 +131,45 @@ async def _follow(node: Node, name: str, kubeconfig: Path | None, label: str) ->
     ours = f"metadata.name={name}"
     async with connect(kubeconfig) as client:
         listing = await listed(client, NODES, ours)
+        runtime, unread = await _runtime(client, node, name) if listing.items else (_known(node), "")
         for each in listing.items:
-            _tell(node, each.metadata, label)
+            _tell(node, each.metadata, label, runtime)
         async with watched(client, NODES, ours, listing.metadata.resourceVersion) as events:
             well = f"follows Node {name} of {client.base_url}"
             wrong = next((_wrong(each.metadata) for each in listing.items), "")
             missing = f"{client.base_url} has no Node {name}: kubelet makes it when it registers; is --node-name right?"
-            _stand(node, *(("ok", well + wrong) if listing.items else ("waiting", missing)))
+            _stand(node, *(("ok", well + unread + wrong) if listing.items else ("waiting", missing)))
             async for event in events:
                 if event.type == "DELETED":
                     _stand(node, "waiting", missing)
                 elif event.type in ("ADDED", "MODIFIED"):
-                    _tell(node, event.object.metadata, label)
-                    _stand(node, "ok", well + _wrong(event.object.metadata))
+                    if event.type == "ADDED":
+                        runtime, unread = await _runtime(client, node, name)
+                    _tell(node, event.object.metadata, label, runtime)
+                    _stand(node, "ok", well + unread + _wrong(event.object.metadata))
 
 
-def _tell(node: Node, metadata: "Metadata", label: str) -> None:
-    node.tell(NodeAsked(asked(metadata.labels or {}, metadata.annotations or {}, label)))
+async def _runtime(client: "AsyncClient", node: Node, name: str) -> tuple[str, str]:
+    """(the container runtime, why it could not be asked for). Raises Away."""
+    from gpuplane.apiserver.connection import Away, found
+
+    try:
+        status = (await found(client, f"{NODES}/{name}", _Node)).status or _Status()
+    except Away as away:
+        if away.code not in CLOSED:
+            raise
+        return _known(node), f"; its container runtime cannot be asked for: {away}"
+    info = status.nodeInfo or _Info()
+    return clip(info.containerRuntimeVersion, LONGEST_RUNTIME) or _known(node), ""
+
+
+def _known(node: Node) -> str:
+    """The container runtime that was told last, by an agent before us if need be."""
+    return diagnose.asked(node.snapshot).runtime
+
+
+def _tell(node: Node, metadata: "Metadata", label: str, runtime: str) -> None:
+    node.tell(NodeAsked(asked(metadata.labels or {}, metadata.annotations or {}, label, runtime)))
 
 
 def _wrong(metadata: "Metadata") -> str:

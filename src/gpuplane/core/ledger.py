@@ -15,15 +15,16 @@ def carry(ledger: Ledger, boot_id: str, wall: float, now: float) -> Ledger:
     Times count from the boot, and a reboot has made every client of the driver let go: a release ends with its boot,
     and so do verdicts (`records.rebooted`) and the lengths of time slices. The name of the configuration last in force
     outlives it, and so does where held MIG devices were and how held shares were cut: UUIDs stay. What a person wants
-    drained stays drained, whoever was told.
+    drained stays drained, whoever was told. The container runtime is rather the same than an unknown one.
     """
     if ledger.boot_id == boot_id:
         return ledger
     health = None if ledger.health is None else rebooted(ledger.health, wall, now)
-    asked = Asked(drains=ledger.asked.drains) if ledger.asked is not None and ledger.asked.drains else None
+    before = ledger.asked or Asked()
+    asked = Asked(runtime=before.runtime, drains=before.drains)
     return Ledger(
         boot_id=boot_id,
-        asked=asked,
+        asked=None if asked == Asked() else asked,
         config_name=ledger.config_name,
         homes=ledger.homes,
         cuts=ledger.cuts,

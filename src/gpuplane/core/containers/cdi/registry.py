@@ -132,4 +132,4 @@ def _broken(known: Registry) -> str:
     if not known.problems:
         return ""
     first, *more = known.problems.values()
-    return f". A file that counts for nothing may: {first}" + (f", and {len(more)} other files" if more else "")
+    return f". A file that counts for nothing may: {first}" + (f", and {len(more)} more" if more else "")

@@ -1,0 +1,56 @@
+"""The files of CDI directories, found as container runtimes find them (CNCF, pkg/cdi/spec-dirs.go).
+
+Every `.json` and `.yaml` file counts, in no directory but those that are named; one that is missing holds nothing. A
+directory that is a symbolic link is not followed: runtimes see nothing in it, which is worth a word. What is no regular
+file is not read, so that nobody waits for a FIFO.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gpuplane.core.containers.cdi.registry import SUFFIXES, Loaded, load
+from gpuplane.core.document import LONGEST
+
+
+def found(directories: Sequence[Path]) -> Iterator[Loaded]:
+    """Each file as it is read, the directory's number being its priority; a directory that cannot be read is a problem
+    of its own."""
+    for priority, directory in enumerate(directories):
+        try:
+            paths = _paths(directory)
+        except OSError as error:
+            yield load(os.fspath(directory), error, priority)
+        else:
+            yield from (load(os.fspath(path), content(path), priority) for path in paths)
+
+
+def content(path: Path) -> bytes | OSError:
+    """A specification's bytes, or why they cannot be read. Of a file that is too large only so much that it shows."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        return error
+    with os.fdopen(file, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        try:
+            return opened.read(LONGEST + 1)
+        except OSError as error:
+            return error
+
+
+def _paths(directory: Path) -> list[Path]:
+    """The files that count. Raises OSError where the directory cannot be read."""
+    if directory.is_symlink():
+        raise OSError(errno.ELOOP, "a symbolic link, which container runtimes do not follow", os.fspath(directory))
+    try:
+        return sorted(path for path in directory.iterdir() if path.name.endswith(SUFFIXES) and not _directory(path))
+    except FileNotFoundError:
+        return []
+
+
+def _directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

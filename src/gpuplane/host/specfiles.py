@@ -30,16 +30,12 @@ def found(directories: Sequence[Path]) -> Iterator[Loaded]:
 def content(path: Path) -> bytes | OSError:
     """A specification's bytes, or why they cannot be read. Of a file that is too large only so much that it shows."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        with path.open("rb") as file:
+            return file.read(LONGEST + 1)
     except OSError as error:
         return error
-    with os.fdopen(file, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            return OSError(errno.EINVAL, "not a regular file", os.fspath(path))
-        try:
-            return opened.read(LONGEST + 1)
-        except OSError as error:
-            return error
 
 
 def _paths(directory: Path) -> list[Path]:

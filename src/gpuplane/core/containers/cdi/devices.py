@@ -1,0 +1,138 @@
+"""The GPUs and MIG devices of a machine, as a document has them: their names and nodes, or why it cannot have them.
+
+A MIG device is reached through the nodes of its GPU, its GPU instance and its compute instance; it has DRM nodes where
+its profile has graphics. A GPU in MIG mode is no device (nvidia-container-toolkit 1.20, internal/platform-support/dgpu,
+pkg/nvcdi/{full-gpu,mig-device}-nvml.go). What is broken is left with the reason, and nothing else is changed by it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+
+from gpuplane.core.containers.cdi import links
+from gpuplane.core.containers.cdi.links import Link
+from gpuplane.core.containers.cdi.request import ALL, Naming
+from gpuplane.core.health.diagnose import find
+from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.value import Value
+
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+"""What a device can be called (CNCF container-device-interface 1.1.0, pkg/parser)."""
+
+CAPABILITIES = 2
+"""Nodes of a MIG device's own: of its GPU instance and of its compute instance."""
+
+
+class Part(Value):
+    """A GPU or MIG device. It cannot be in a document where there is a `reason`."""
+
+    uuid: str
+    gpu: str  # UUID of the GPU that it is or lies in
+    index: str  # "0", or "0:1" for MIG device 1 of GPU 0
+    nodes: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()  # to its DRM nodes
+    reason: str = ""
+
+
+def parts(machine: Machine) -> Iterator[Part]:
+    """Every GPU and MIG device, in an order that does not depend on that of the look."""
+    for gpu in sorted(machine.gpus or (), key=lambda gpu: (gpu.index, gpu.pci, gpu.uuid)):
+        whole = Part(uuid=gpu.uuid, gpu=gpu.uuid, index=str(gpu.index), nodes=gpu.nodes)
+        if trouble := _trouble(gpu):
+            yield whole.but(reason=trouble)
+        elif gpu.mig is None or not gpu.mig.enabled:
+            yield whole.but(nodes=(*gpu.nodes, *gpu.dri), links=tuple(links.by_path(gpu)))
+        else:
+            here = "its MIG devices are here instead" if gpu.mig.devices else "it has no MIG devices"
+            yield whole.but(reason=f"it is in MIG mode, and {here}")
+        yield from (_mig(gpu, each, trouble) for each in _sorted(gpu))
+
+
+def _sorted(gpu: Gpu) -> Sequence[MigDevice]:
+    devices = gpu.mig.devices if gpu.mig is not None and gpu.mig.enabled else ()
+    return sorted(devices, key=lambda each: (each.slot, each.gpu_instance, each.compute_instance, each.uuid))
+
+
+def _mig(gpu: Gpu, device: MigDevice, trouble: str) -> Part:
+    graphics = "+gfx" in device.profile
+    own = missing(device.faults)
+    if not own and len(device.nodes) < CAPABILITIES:
+        own = "the nodes of its GPU instance and compute instance are not known"
+    return Part(
+        uuid=device.uuid,
+        gpu=gpu.uuid,
+        index=f"{gpu.index}:{device.slot}",
+        nodes=(*gpu.nodes, *device.nodes, *(gpu.dri if graphics else ())),
+        links=tuple(links.by_path(gpu)) if graphics else (),
+        reason=trouble or ("" if device.uuid else "the driver does not tell its UUID") or own,
+    )
+
+
+def _trouble(gpu: Gpu) -> str:
+    """Why neither a GPU nor a MIG device of it can be given to a container; "" where they can."""
+    if not gpu.uuid:
+        return _with("the driver does not tell its UUID", gpu.faults)
+    if not gpu.nodes:
+        return _with("its device node is not known", gpu.faults)
+    return missing(gpu.faults)
+
+
+def missing(faults: Iterable[Fault]) -> str:
+    """Which nodes of a device do not exist; "" where all do."""
+    return "; ".join(fault.message for fault in faults if fault.code == "node-missing")
+
+
+def _with(reason: str, faults: Iterable[Fault]) -> str:
+    return ": ".join([reason, *filter(None, ["; ".join(fault.message for fault in faults)])])
+
+
+def chosen(machine: Machine, ids: Iterable[str]) -> Sequence[Part]:
+    """The parts that these ids name; () for all. A GPU's id names its MIG devices too.
+
+    Raises ValueError for an id that nothing of this machine has.
+    """
+    every, wanted = list(parts(machine)), list(ids)
+    if not wanted or ALL in wanted:
+        return every
+    known = Snapshot(machine=machine)
+    meant = {id: find(known, id) or id for id in wanted}
+    there = {name for part in every for name in _names(part)}
+    if unknown := [id for id, name in meant.items() if name not in there]:
+        indices = ", ".join(part.index for part in every) or "none"
+        raise ValueError(f"no such device: {', '.join(map(repr, unknown))}; there are {indices}, and their UUIDs")
+    return [part for part in every if not _names(part).isdisjoint(meant.values())]
+
+
+def _names(part: Part) -> Set[str]:
+    return {part.uuid, part.gpu, part.index} - {""}
+
+
+def named(found: Iterable[Part], names: Sequence[Naming]) -> tuple[Mapping[str, Part], Mapping[str, str]]:
+    """Name → part, and by their keys why others have no name. Of two that would have one name the first has it."""
+    given: dict[str, Part] = {}
+    left: dict[str, str] = {}
+    for part in found:
+        own = [_name(part, each) for each in names]
+        if reason := part.reason or next((why for name in own if (why := _unnameable(name, given))), ""):
+            left[_key(part, {*left, *(each.uuid for each in given.values())})] = reason
+        else:
+            given |= dict.fromkeys(own, part)
+    return given, left
+
+
+def _key(part: Part, taken: Set[str]) -> str:
+    """By what a part is known that is left: its UUID, or else its node."""
+    keys = (part.uuid, *part.nodes[:1], f"device {part.index}")
+    return next(key for key in keys if key and key not in taken)
+
+
+def _name(part: Part, naming: Naming) -> str:
+    """Source: pkg/nvcdi/namer.go."""
+    kind = "mig" if ":" in part.index else "gpu"
+    return {"index": part.index, "type-index": f"{kind}{part.index}", "uuid": part.uuid}[naming]
+
+
+def _unnameable(name: str, given: Mapping[str, Part]) -> str:
+    if not NAME.fullmatch(name):
+        return f"{name!r} cannot be a device's name in CDI"
+    return f"device {given[name].index} has the same name, {name}" if name in given else ""

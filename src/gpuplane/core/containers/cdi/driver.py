@@ -1,0 +1,106 @@
+"""What of the driver every container gets: its libraries, programs, firmware, configuration and sockets, as mounts.
+
+A file is where the driver root has it, seen from that root; so a container finds it where a host would. Sockets are
+mounted writable, and so that nothing in them can be run (nvidia-container-toolkit 1.20, internal/discover/ipc.go).
+
+`everywhere` is for containers at whose start nothing is called. There is then no cache of the loader that knows the
+driver's libraries, and no link to them: so each is mounted by every name that it is looked for, in the folders where
+the loaders of Debian and of Red Hat look by themselves, for nobody knows which of the two an image has.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from gpuplane.core.containers.cdi import links
+from gpuplane.core.containers.cdi.links import file_name, folder
+from gpuplane.core.containers.cdi.nodes import on_host
+from gpuplane.model.cdi import ContainerEdits, Mount
+from gpuplane.model.machine import DriverFiles, File, Library
+
+READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+SOCKET = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
+RED_HAT = "/usr/lib64"
+TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
+CUDA = "libcuda.so."
+USED = ("libnvidia-ml.so.", "libnvidia-ptxjitcompiler.so.")
+"""How the names of libraries begin that nearly every program with CUDA comes to load."""
+
+
+def edits(files: DriverFiles, root: str, *, sockets: bool = True) -> ContainerEdits:
+    """The driver's files, without links to them."""
+    shown = [*(File(path=each.path) for each in files.libraries), *files.files]
+    mounts = [_mount(file, root, READ_ONLY) for file in _ordered(shown)]
+    if sockets:
+        mounts += (_mount(file, root, SOCKET) for file in _ordered(files.sockets))
+    homes = sorted({folder(each.path) for each in _cuda(files)})
+    return ContainerEdits(
+        env=(f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(homes)}",) if homes else (),
+        mounts=tuple(mounts),
+    )
+
+
+def storage(files: DriverFiles, root: str) -> Iterator[Mount]:
+    """What GPUDirect Storage needs."""
+    return (_mount(File(path=each), root, READ_ONLY) for each in sorted(files.storage))
+
+
+def everywhere(files: DriverFiles, root: str) -> Iterator[Mount]:
+    """The driver's libraries by all their names."""
+    homes = {folder(each.path) for each in _cuda(files)}
+    found = sorted(files.libraries, key=lambda each: (each.path, each.links))
+    beside = [RED_HAT, *(f"/usr/lib/{triplet}" for triplet in _triplets(found, files.files))]
+    for library in found:
+        home = folder(library.path)
+        below = next((home.removeprefix(each) for each in homes if home.startswith(f"{each}/")), "")
+        yield from _named(library, root, home, (home, *(f"{each}{below}" for each in beside)))
+    for file in _ordered(files.files):
+        for link in links.of(file):
+            yield _mount(File(path=file.path, target=link.path), root, READ_ONLY)
+
+
+def _named(library: Library, root: str, home: str, folders: Iterable[str]) -> Iterator[Mount]:
+    """A library by all its names in each folder: links to it, and its own where that is the SONAME."""
+    names = [link.path.removeprefix(f"{home}/") for link in links.of(library)]
+    if library.soname in ("", file_name(library.path)):
+        names.append(file_name(library.path))
+    for each in dict.fromkeys(folders):
+        for name in names:
+            yield _mount(File(path=library.path, target=f"{each}/{name}"), root, READ_ONLY)
+
+
+def _triplets(libraries: Iterable[Library], files: Iterable[File]) -> tuple[str, ...]:
+    """Debian's names for this machine's kind of processor; all of them where nothing tells."""
+    paths = [*(each.path for each in libraries), *(each.path for each in files)]
+    told = tuple(each for each in TRIPLETS if any(each in path or _kind(each) in file_name(path) for path in paths))
+    return told or TRIPLETS
+
+
+def _kind(triplet: str) -> str:
+    """As Vulkan's configuration file has it, nvidia_icd.x86_64.json."""
+    return f".{triplet.partition('-')[0]}."
+
+
+def _cuda(files: DriverFiles) -> Iterator[Library]:
+    return (each for each in files.libraries if file_name(each.path).startswith(CUDA))
+
+
+def unusable(files: DriverFiles | None) -> bool:
+    """Whether no container could use a GPU with these files."""
+    return files is None or next(_cuda(files), None) is None
+
+
+def lacking(files: DriverFiles) -> Iterator[str]:
+    """What of the driver was not found, though a container may need it."""
+    there = {file_name(each.path) for each in files.libraries}
+    for begin in USED:
+        if not any(name.startswith(begin) for name in there):
+            yield f"the driver has no {begin}*"
+    if not any(file_name(each.path) == "nvidia-smi" for each in files.files):
+        yield "the driver has no nvidia-smi"
+
+
+def _ordered(files: Iterable[File]) -> Iterable[File]:
+    return sorted(files, key=lambda each: (each.path, each.target))
+
+
+def _mount(file: File, root: str, options: tuple[str, ...]) -> Mount:
+    return Mount(host_path=on_host(root, file.path), container_path=file.target or file.path, options=options)

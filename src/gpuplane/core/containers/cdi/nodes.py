@@ -1,0 +1,50 @@
+"""Device nodes: which there are beside those of the GPUs, and what a document says of each.
+
+A document names a node's type and numbers wherever they are known. A runtime then makes the node without looking at the
+host's, and tells systemd the very numbers, so that a reload of systemd does not take the node away from a container.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from gpuplane.model.cdi import ContainerEdits, DeviceNode
+from gpuplane.model.machine import Numbers
+
+CONTROL = ("/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+"""Those that every container gets, so far as they exist (nvidia-container-toolkit 1.20, pkg/nvcdi/common-nvml.go)."""
+
+CHANNELS = "/dev/nvidia-caps-imex-channels/channel"
+MOST_CHANNELS = 1 << 20
+WORLD = 0o006
+"""The permission bits of everybody."""
+
+
+def edits(paths: Iterable[str], numbers: Mapping[str, Numbers], root: str, *, groups: bool = True) -> ContainerEdits:
+    """Nodes, and the groups that a container's processes need to open them (internal/edits/device.go).
+
+    `root` is the folder on the host whose dev/ has them; without `groups` a container is put into no group.
+    """
+    there = tuple(dict.fromkeys(paths))
+    known = [numbers[path] for path in there if path in numbers] if groups else []
+    return ContainerEdits(
+        device_nodes=tuple(_node(path, numbers.get(path), root) for path in there),
+        additional_gids=tuple(each.gid for each in known if each.gid and each.mode & WORLD != WORLD),
+    )
+
+
+def _node(path: str, numbers: Numbers | None, root: str) -> DeviceNode:
+    host = on_host(root, path)
+    node = DeviceNode(path=path, host_path="" if host == path else host, permissions="rwm")
+    if numbers is None:
+        return node
+    return node.but(
+        type="c",
+        major=numbers.major,
+        minor=numbers.minor,
+        file_mode=numbers.mode,
+        gid=numbers.gid or None,
+    )
+
+
+def on_host(root: str, path: str) -> str:
+    """Where the host has a path that is inside a root."""
+    return root.rstrip("/") + path

@@ -2,7 +2,7 @@
 
     d PATH                          a folder
     f PATH [SIZE | TEXT | "JSON"]   a file: so many zero bytes, or this text (\\n and \\t are a newline and a tab), or
-                                    what a JSON string says; left out, it is empty
+                                    what a JSON string says; left out, it is empty. In bin and sbin it is executable
     l PATH -> TARGET                a symbolic link
     c PATH MAJOR MINOR MODE [GID]   a character device; MODE in octal
     e PATH [SONAME]                 a shared object for this machine, with or without a SONAME
@@ -61,6 +61,8 @@ def _entry(root: Path, line: str) -> None:
     _clear(path)
     if kind == "f":
         path.write_bytes(_content(said))
+        if path.parent.name in ("bin", "sbin"):
+            path.chmod(0o755)
     elif kind == "l":
         arrow, _, target = said.partition(" ")
         if arrow != "->" or not target:

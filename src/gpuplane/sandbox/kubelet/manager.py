@@ -16,7 +16,7 @@ from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet import checkpoint
 from gpuplane.sandbox.kubelet.devices import Devices, Place, Refusal, shuffled
 from gpuplane.sandbox.kubelet.endpoint import PRE_START, Call, Endpoint
-from gpuplane.sandbox.kubelet.pods import Container, Pod
+from gpuplane.sandbox.kubelet.pods import Container, Pod, together
 
 Answers = dict[str, pb.ContainerAllocateResponse]
 """resource → what Allocate answered."""
@@ -125,6 +125,14 @@ class DeviceManager:
                 raise Refusal(f"endpoint not found in cache for a registered resource: {resource}")
             if (endpoint := self.endpoints.get(resource)) and endpoint.options.pre_start_required:
                 await self._live(resource).pre_start(self._in_no_order(ids))
+
+    def answer(self, uid: str, container: str) -> pb.ContainerAllocateResponse:
+        """What the plugins answered for a container when it was admitted, from the books: nobody is asked again."""
+        return together(
+            held.answer
+            for place, held in self.devices.allocated.items()
+            if (place.uid, place.container) == (uid, container)
+        )
 
     async def _choose(self, resource: str, wanted: int, reusable: Collection[str]) -> list[str]:
         choice = self.devices.choose(resource, wanted, reusable, self._random, self.policy.numa)

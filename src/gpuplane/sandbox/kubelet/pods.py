@@ -1,11 +1,12 @@
 """Pods as kubelet's device manager sees them, and what becomes of them."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.model.cdi import ContainerEdits
 
 
 class Container(msgspec.Struct, frozen=True):
@@ -72,26 +73,33 @@ class Rejected(Exception):
 
 
 class Running(msgspec.Struct):
-    """An admitted pod. `answers` has what each container got of each resource; `waiting` why one cannot start yet."""
+    """An admitted pod. `answers` has what each container got of each resource; `waiting` why one cannot start yet;
+    `made` what each that was started was made with."""
 
     pod: Pod
     answers: dict[str, dict[str, pb.ContainerAllocateResponse]] = {}
     waiting: dict[str, str] = {}  # container → "CreateContainerConfigError: …"
     started: set[str] = set()
+    made: dict[str, ContainerEdits] = {}
 
     def got(self, container: str = "main") -> pb.ContainerAllocateResponse:
-        """What a container gets: its resources' answers in one. Of two that collide the first holds
-        (devicemanager/pod_devices.go, deviceRunContainerOptions)."""
-        whole = pb.ContainerAllocateResponse()
-        for answer in self.answers.get(container, {}).values():
-            for name, value in {**answer.envs, **whole.envs}.items():
-                whole.envs[name] = value
-            for name, value in {**answer.annotations, **whole.annotations}.items():
-                whole.annotations[name] = value
-            mounted = {each.container_path for each in whole.mounts}
-            whole.mounts.extend(each for each in answer.mounts if each.container_path not in mounted)
-            there = {each.container_path for each in whole.devices}
-            whole.devices.extend(each for each in answer.devices if each.container_path not in there)
-            named = {each.name for each in whole.cdi_devices}
-            whole.cdi_devices.extend(each for each in answer.cdi_devices if each.name not in named)
-        return whole
+        """What kubelet passes to the runtime for a container."""
+        return together(self.answers.get(container, {}).values())
+
+
+def together(answers: Iterable[pb.ContainerAllocateResponse]) -> pb.ContainerAllocateResponse:
+    """The answers of a container's resources in one. Of two that collide the first holds
+    (devicemanager/pod_devices.go, deviceRunContainerOptions)."""
+    whole = pb.ContainerAllocateResponse()
+    for answer in answers:
+        for name, value in {**answer.envs, **whole.envs}.items():
+            whole.envs[name] = value
+        for name, value in {**answer.annotations, **whole.annotations}.items():
+            whole.annotations[name] = value
+        mounted = {each.container_path for each in whole.mounts}
+        whole.mounts.extend(each for each in answer.mounts if each.container_path not in mounted)
+        there = {each.container_path for each in whole.devices}
+        whole.devices.extend(each for each in answer.devices if each.container_path not in there)
+        named = {each.name for each in whole.cdi_devices}
+        whole.cdi_devices.extend(each for each in answer.cdi_devices if each.name not in named)
+    return whole

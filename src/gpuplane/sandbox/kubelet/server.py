@@ -11,7 +11,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,7 +38,8 @@ class Kubelet:
     `seed` decides every order that kubelet leaves open; `numa` turns the Topology Manager's policy from none to
     best-effort; `sync` is how many seconds the Node object's figures may lag (10 on a node; 0: not at all). Seconds:
     `dial` for a plugin that registers, `pre_start` for PreStartContainer, `retry` between two tries to create a
-    container (13 to 15 on a node).
+    container (13 to 15 on a node). `cdi`: the directory of CDI's specifications, or several with the one that has
+    priority last; without one the container runtime does nothing with CDI devices.
     """
 
     def __init__(
@@ -51,11 +52,12 @@ class Kubelet:
         retry: float = 0.2,
         pre_start: float = PRE_START,
         sync: float = 0.0,
+        cdi: Path | Sequence[Path] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.root, self.sync = root, sync
         self.changes = Changes()
-        self.workers = PodWorkers(self.changes, retry)
+        self.workers = PodWorkers(self.changes, retry, (cdi,) if isinstance(cdi, Path) else cdi)
         policy = Policy(seed, numa, pre_start, now)
         self.manager = DeviceManager(root / "device-plugins", self.workers.active, self.changes, policy)
         self.workers.manager = self.manager

@@ -1,26 +1,30 @@
 """What becomes of pods: admission, the creation of their containers, and their end (pkg/kubelet, pod workers)."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from gpuplane.model.cdi import ContainerEdits
 from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet.devices import Refusal
 from gpuplane.sandbox.kubelet.manager import DeviceManager
 from gpuplane.sandbox.kubelet.pods import Container, Pod, Rejected, Running, demand
+from gpuplane.sandbox.kubelet.runtime import Uncreated, create
 
 
 class PodWorkers:
     """`pods` are those that run, by "namespace/name"; `failed` those that were rejected, which stay so for ever.
 
-    `manager` has to be set before the first pod. `retry`: seconds between two tries to create a container.
+    `manager` has to be set before the first pod. `retry`: seconds between two tries to create a container. `cdi`: the
+    directories in which the container runtime looks for CDI's specifications; None where it does not.
     """
 
     manager: DeviceManager
 
-    def __init__(self, changes: Changes, retry: float) -> None:
+    def __init__(self, changes: Changes, retry: float, cdi: Sequence[Path] | None = None) -> None:
         self.pods, self.failed = dict[str, Running](), dict[str, Rejected]()
-        self.changes, self.retry = changes, retry
+        self.changes, self.retry, self.cdi = changes, retry, cdi
         self._admitting, self._pending = asyncio.Lock(), list[Pod]()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -77,6 +81,7 @@ class PodWorkers:
         running = self.pods[key]
         (found,) = (each for each in running.pod.all() if each.name == container)
         running.started.discard(container)
+        running.made.pop(container, None)
         self._spawn(self._create(running, found))
 
     # kubelet ends, and starts
@@ -118,9 +123,10 @@ class PodWorkers:
         pause = 0.0
         while self.pods.get(running.pod.key) is running and container.name not in running.started:
             try:
-                await self.manager.prepare(running.pod.uid, container)
-            except Refusal as refusal:
-                running.waiting[container.name] = f"CreateContainerConfigError: {refusal}"
+                running.made[container.name] = await self._made(running.pod.uid, container)
+            except (Refusal, Uncreated) as error:
+                reason = "CreateContainerConfigError" if isinstance(error, Refusal) else "CreateContainerError"
+                running.waiting[container.name] = f"{reason}: {error}"
                 self.changes.notify()
                 await asyncio.sleep(pause)
                 pause = self.retry
@@ -128,6 +134,11 @@ class PodWorkers:
                 running.waiting.pop(container.name, None)
                 running.started.add(container.name)
                 self.changes.notify()
+
+    async def _made(self, uid: str, container: Container) -> ContainerEdits:
+        """What a container is made with now, by what the books have for it. Raises Refusal and Uncreated."""
+        await self.manager.prepare(uid, container)
+        return create(self.manager.answer(uid, container.name), self.cdi)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

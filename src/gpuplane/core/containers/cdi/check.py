@@ -53,6 +53,13 @@ def check(spec: Spec) -> Wrong:
     yield from _told(_careless(spec))
 
 
+def qualifies(name: str) -> bool:
+    """Whether a text is a qualified device name, vendor/class=name."""
+    kind, _, device = name.partition("=")
+    vendor, _, rest = kind.partition("/")
+    return all(NAME.fullmatch(each) for each in (vendor, rest)) and DEVICE.fullmatch(device) is not None
+
+
 def _told(wrong: Wrong) -> Wrong:
     for path, text in wrong:
         yield path, f"{spot(path)}: {text}"

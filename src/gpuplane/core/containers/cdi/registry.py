@@ -8,7 +8,7 @@ priority mends that.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuplane.core.containers.cdi.applied import appended, applied
-from gpuplane.core.containers.cdi.check import DEVICE, read, refused
+from gpuplane.core.containers.cdi.check import qualifies, read, refused
 from gpuplane.core.containers.cdi.names import qualified
 from gpuplane.core.strict import Invalid, close_to
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
@@ -112,7 +112,7 @@ def unresolvable(known: Registry, name: str) -> str:
         files = " and ".join(known.conflicts[name])
         return f"defined by {files}, which have equal priority: remove it from all but one"
     kind, _, device = name.partition("=")
-    if "/" not in kind or not DEVICE.fullmatch(device):
+    if not qualifies(name):
         return "not a qualified name: write vendor/class=name, like nvidia.com/gpu=0"
     there = [each.partition("=")[2] for each in (*known.devices, *known.conflicts) if each.partition("=")[0] == kind]
     return f"{_missing(known, kind, device, there)}{_broken(known)}"

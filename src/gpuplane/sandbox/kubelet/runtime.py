@@ -1,0 +1,110 @@
+"""What a container runtime does with what kubelet tells it of a container: containerd 2 (internal/cri/opts, pkg/cdi).
+
+CDI devices are resolved when a container is created, each time anew, from the specification files that lie there then.
+Their names come from the CRI field and, behind those, from annotations of the prefix `cdi.k8s.io/`; a name that comes
+again is passed over. What they give is applied over what kubelet passes by itself. One name that cannot be resolved, or
+one device node that lacks its numbers and is not on the host, and the container is not created.
+
+What only starting a container would show is not looked at: whether there is a mount's file, what a hook does.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from gpuplane.core.containers.cdi.applied import appended, applied
+from gpuplane.core.containers.cdi.check import qualifies
+from gpuplane.core.containers.cdi.registry import SUFFIXES, Registry, Unresolvable, load, registry, resolve
+from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.model.cdi import ContainerEdits, DeviceNode, Mount
+
+PREFIX = "cdi.k8s.io/"
+KINDS = {stat.S_IFBLK: "b", stat.S_IFCHR: "c", stat.S_IFIFO: "p"}
+
+
+FAILED = "failed to create containerd container: "
+INJECTION = f"{FAILED}CDI device injection failed: "
+
+
+class Uncreated(Exception):
+    """A container was not created; the runtime's words."""
+
+
+def create(got: pb.ContainerAllocateResponse, directories: Sequence[Path] | None) -> ContainerEdits:
+    """What a container is made with: nodes with their numbers, mounts, environment, hooks. Raises Uncreated.
+
+    `directories`: of CDI, the one with priority last; None for a runtime that does nothing with CDI.
+    """
+    given = ContainerEdits(
+        env=tuple(f"{name}={value}" for name, value in sorted(got.envs.items())),
+        device_nodes=tuple(DeviceNode(each.container_path, each.host_path) for each in got.devices),
+        mounts=tuple(Mount(each.host_path, each.container_path, _options(each)) for each in got.mounts),
+    )
+    try:
+        names = [] if directories is None else list(_names(got))
+        edits = resolve(look(directories or ()), names)
+        numbered = edits.but(device_nodes=tuple(map(_numbered, edits.device_nodes)))
+    except Unresolvable as error:
+        raise Uncreated(f"{INJECTION}unresolvable CDI devices {', '.join(error.reasons)}") from None
+    return applied(appended((given, numbered)))
+
+
+def _options(mount: pb.Mount) -> tuple[str, ...]:
+    return ("rbind", "rprivate", "ro" if mount.read_only else "rw")
+
+
+def _names(got: pb.ContainerAllocateResponse) -> Iterator[str]:
+    """The names of a container's CDI devices, each once. Raises Uncreated."""
+    annotated = dict(sorted(got.annotations.items()))
+    named = [*(each.name for each in got.cdi_devices), *_annotated(annotated)]
+    yield from dict.fromkeys(named)
+
+
+def _annotated(annotations: Mapping[str, str]) -> Iterator[str]:
+    for key, value in annotations.items():
+        for name in value.split(",") if key.startswith(PREFIX) else ():
+            if not qualifies(name):
+                problem = f'failed to parse CDI device annotations: invalid CDI device name "{name}"'
+                raise Uncreated(f"{FAILED}{problem}")
+            yield name
+
+
+def look(directories: Sequence[Path]) -> Registry:
+    """What the files of these directories define now."""
+    return registry(
+        load(os.fspath(path), _content(path), priority)
+        for priority, directory in enumerate(directories)
+        for path in directory.glob("*")
+        if path.name.endswith(SUFFIXES) and not path.is_dir()
+    )
+
+
+def _content(path: Path) -> bytes | OSError:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        return error
+
+
+def _numbered(node: DeviceNode) -> DeviceNode:
+    """Type and major number are the host's where they are left out (container-edits_unix.go). Raises Uncreated."""
+    if node.type and (node.major or node.type == "p"):
+        return node
+    path = node.host_path or node.path
+    try:
+        found = Path(path).lstat()
+    except OSError as error:
+        raise _not_injected(f'failed to stat CDI host device "{path}": {(error.strerror or "").lower()}') from None
+    kind = KINDS.get(stat.S_IFMT(found.st_mode))
+    if kind is None:
+        raise _not_injected(f'failed to stat CDI host device "{path}": not a device node')
+    if node.type and node.type != kind:
+        raise _not_injected(f'CDI device ("{node.path}", "{path}"), host type mismatch ({node.type}, {kind})')
+    if node.major or kind == "p":
+        return node.but(type=kind)
+    return node.but(type=kind, major=os.major(found.st_rdev), minor=os.minor(found.st_rdev))
+
+
+def _not_injected(problem: str) -> Uncreated:
+    return Uncreated(f"{INJECTION}failed to inject devices: {problem}")

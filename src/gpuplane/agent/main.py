@@ -23,6 +23,8 @@ from gpuplane.core.health.diagnose import probes, released
 from gpuplane.core.ledger import stored
 from gpuplane.hardware import Hardware
 from gpuplane.hardware.timeslices import keep_time_slices
+from gpuplane.host.cdi.hook import INSTALLED
+from gpuplane.host.cdi.keeper import keep_specifications
 from gpuplane.host.kernellog import watch_kernel_log
 from gpuplane.host.mps.meeting import meet
 from gpuplane.host.state import boot_id, keep_stored, load, locked
@@ -55,6 +57,8 @@ class Options(Value):
     metrics: tuple[str, int] | None = None  # host and port; None: no listening
     kernel_log: Path | None = None  # as /dev/kmsg; None: not read
     kernel_pids: bool = True  # whether its process ids are those that the hardware tells
+    cdi_dir: Path | None = None  # None: no specifications are kept
+    hook: Path = INSTALLED  # on the host, and here
 
 
 async def run(options: Options, hardware: Hardware) -> None:
@@ -117,6 +121,8 @@ def _parts(node: Node, options: Options, hardware: Hardware, remembers: bool) ->
     }
     if (kernel_log := options.kernel_log) is not None:
         parts["xids"] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
+    if (cdi_dir := options.cdi_dir) is not None:
+        parts["cdi files"] = lambda: keep_specifications(node, cdi_dir, options.hook)
     if remembers:
         parts["store"] = lambda: keep_stored(node, options.state_dir)
     if options.node_name:

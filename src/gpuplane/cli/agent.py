@@ -14,15 +14,15 @@ from typing import NoReturn
 from gpuplane.agent import logs
 from gpuplane.agent.configure import Source
 from gpuplane.agent.main import Options, run
+from gpuplane.cli.machine import NVML, hardware
 from gpuplane.core.config.given import add_flags, option, texts
 from gpuplane.core.config.resolve import resolve
 from gpuplane.core.strict import Invalid
-from gpuplane.hardware import Hardware
-from gpuplane.hardware.profiles import Unknown, find
-from gpuplane.host.files import contents
+from gpuplane.hardware.profiles import Unknown
+from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.kernellog import host_pids
 
-NVML = "nvml"
+CDI = Path("/var/run/cdi")
 
 
 def main(argv: list[str]) -> int:
@@ -35,10 +35,14 @@ def main(argv: list[str]) -> int:
         resolve(None, "the command line", flags, environment)  # the file may get better, these do not
         options = _options(arguments, flags, environment)
         driver_root = Path(option("driver-root-ctr-path", flags, environment))
-        hardware = _hardware(arguments.machine, driver_root, arguments.host_root)
+        devices = hardware(
+            arguments.machine,
+            driver_root=driver_root if driver_root.is_dir() else Path("/"),
+            host_root=arguments.host_root,
+        )
     except (Invalid, Unknown, ValueError) as error:
         parser.error(str(error))
-    asyncio.run(run(options, hardware))
+    asyncio.run(run(options, devices))
     return 0
 
 
@@ -74,6 +78,15 @@ def _parser() -> argparse.ArgumentParser:
         help="where the driver's XIDs are read; empty: nowhere; default dev/kmsg under --host-root, of a described "
              "machine none",
     )  # fmt: skip
+    own.add_argument(
+        "--cdi-dir", metavar="DIR",
+        help=f"where specifications are kept for the container runtime; empty: nowhere; default {CDI}, of a described "
+             "machine none",
+    )  # fmt: skip
+    own.add_argument(
+        "--hook-path", type=Path, default=INSTALLED, metavar="FILE",
+        help=f"what containers call as they start, on the host and here; default {INSTALLED}",
+    )  # fmt: skip
     own.add_argument("--log-format", choices=("text", "json"), default="text", help="of standard error; default text")
     own.add_argument("--config-name", metavar="NAME", help="which named configuration, without asking the API server")
     add_flags(parser.add_argument_group("as NVIDIA's device plugin; the command line comes before the environment")
@@ -108,6 +121,8 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
         metrics=_address(arguments.metrics_address),
         kernel_log=_kernel_log(arguments.kernel_log, arguments.machine, arguments.host_root),
         kernel_pids=arguments.machine != NVML or host_pids(),
+        cdi_dir=_cdi_dir(arguments.cdi_dir, arguments.machine),
+        hook=arguments.hook_path,
     )
 
 
@@ -117,6 +132,13 @@ def _kernel_log(said: str | None, machine: str, host_root: Path) -> Path | None:
     return Path(said) if said else None
 
 
+def _cdi_dir(said: str | None, machine: str) -> Path | None:
+    """What is not there is nothing for this node's container runtime."""
+    if said is None:
+        return CDI if machine == NVML else None
+    return Path(said).absolute() if said else None
+
+
 def _address(text: str) -> tuple[str, int] | None:
     if not text:
         return None
@@ -124,16 +146,3 @@ def _address(text: str) -> tuple[str, int] | None:
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"--metrics-address must be HOST:PORT, as 0.0.0.0:9410, not {text!r}")
     return host.strip("[]"), int(port)
-
-
-def _hardware(machine: str, driver_root: Path, host_root: Path) -> Hardware:
-    if machine == NVML:
-        from gpuplane.hardware.nvidia import Nvidia
-
-        return Nvidia(driver_root=driver_root if driver_root.is_dir() else Path("/"), root=host_root)
-    from gpuplane.hardware.described import Described
-
-    file = find(machine)
-    if not file.exists():  # one that vanishes later is waited for
-        raise Unknown(f"there is no machine file {file}")
-    return Described(contents(file, every=0.2), file.name)

@@ -20,8 +20,12 @@ state_dir = click.option(
 )
 
 
+class NoAgent(click.ClickException):
+    """Nobody listens."""
+
+
 def ask(directory: Path, request: Ask) -> Answer:
-    """The agent's answer. Raises ClickException where no agent answers, or where it answers an error."""
+    """The agent's answer. Raises ClickException where it answers an error or nothing; NoAgent where there is none."""
     path = directory / "control.sock"
     try:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -31,9 +35,8 @@ def ask(directory: Path, request: Ask) -> Answer:
             with connection.makefile("rb") as stream:
                 answer = msgspec.json.decode(stream.read(), type=Answer)
     except (OSError, msgspec.DecodeError) as error:
-        raise click.ClickException(
-            f"no agent answers at {path} ({error}): is it running, with this --state-dir?"
-        ) from None
+        kind = NoAgent if isinstance(error, FileNotFoundError | ConnectionRefusedError) else click.ClickException
+        raise kind(f"no agent answers at {path} ({error}): is it running, with this --state-dir?") from None
     if answer.error:
         raise click.ClickException(answer.error)
     return answer

@@ -10,6 +10,7 @@ withholds nothing, the offer after it is the very same object, and nobody who fo
 from collections.abc import Collection, Iterator, Mapping
 
 from gpuplane.core import mps
+from gpuplane.core.containers.cdi import wanted as cdi
 from gpuplane.core.health import diagnose
 from gpuplane.core.resources import held
 from gpuplane.core.resources.held import holds
@@ -57,7 +58,7 @@ def _fit(snapshot: Snapshot) -> Offer:
     assert settings is not None
     resources, left = named(machine, settings)
     troubles = dict(_troubles(snapshot, machine))
-    spoilt = (_spoil(resource, troubles | _unserved(snapshot, resource, troubles)) for resource in resources)
+    spoilt = (_spoil(resource, _found(snapshot, resource, troubles)) for resource in resources)
     return Offer(resources=tuple(spoilt), left=left)
 
 
@@ -81,6 +82,19 @@ def _troubles(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, str]]
         yield from parts.items()
         if whole := diagnose.trouble(snapshot, gpu) or "; ".join(dict.fromkeys(parts.values())):
             yield gpu.uuid, whole
+
+
+def _found(snapshot: Snapshot, resource: Resource, ill: Mapping[str, str]) -> Mapping[str, str]:
+    """Unit id → why it must not be given out as this resource: what ails it, and else what its containers lack."""
+    return {**_undescribed(snapshot, resource, ill), **_unserved(snapshot, resource, ill), **ill}
+
+
+def _undescribed(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, str]:
+    """Unit id → why a container that is given it by CDI could not start."""
+    if not cdi.wanted(snapshot):
+        return {}
+    units = {device.unit.id: device.unit for device in resource.devices if device.unit.id not in ill}
+    return {id: why for id, unit in units.items() if (why := cdi.trouble(snapshot, unit))}
 
 
 def _unserved(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, str]:
@@ -124,4 +138,6 @@ def _waiting(snapshot: Snapshot) -> str:
         return "there is no good configuration yet" + (f": {config.reason}" if config else "")
     if snapshot.allocations is None:
         return "kubelet has not said yet what containers hold"
+    if cdi.waiting(snapshot):
+        return "the CDI specifications are being written"
     return ""

@@ -2,11 +2,12 @@
 
 `cdi`: told by whoever keeps the specification files, from the moment it starts; a node without that part has no such
 condition. Its detail is what the disk holds, see `marks`. `cdi hook`: whether our hook is installed; its detail is the
-hook's path on the host, "" while it is not there.
+hook's path on the host, "" while it is not there. `cdi PATH`: a file of others in the same directory that defines
+devices which are ours to define; its detail is their qualified names.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -16,6 +17,8 @@ from gpuplane.model.snapshot import Snapshot
 
 SPECS = "cdi"
 HOOK = "cdi hook"
+CONFLICT = "cdi "
+"""Before the path of a file, which is absolute."""
 
 
 def kept(snapshot: Snapshot) -> bool:
@@ -49,3 +52,13 @@ def on_disk(snapshot: Snapshot) -> frozenset[str]:
     """The marks of the devices that the files on disk define."""
     condition = snapshot.conditions.get(SPECS)
     return frozenset(condition.detail.split()) if condition is not None else frozenset()
+
+
+def conflicts(snapshot: Snapshot) -> Mapping[str, str]:
+    """The qualified names that files of others define too → the file."""
+    return {
+        name: part.removeprefix(CONFLICT)
+        for part, condition in snapshot.conditions.items()
+        if part.startswith(f"{CONFLICT}/")
+        for name in condition.detail.split()
+    }

@@ -1,27 +1,200 @@
-"""Which specifications this node's configuration wants, what of older ones stays for whom, and whom they fail."""
+"""Which specifications this node's configuration wants, what of older ones stays for whom, and whom they fail.
 
-from collections.abc import Mapping
+Rules that must stay put:
+- Nothing goes for lack of knowledge. Before the machine and the configuration are known, and while `auto` does not know
+  the runtime, files are left as they are; before it is known what containers hold, nothing is taken out of them.
+- What a container holds stays, whatever is wanted: kubelet names it again at every restart of that container. Kubelet
+  holds UUIDs, so a device that is named otherwise (an index, a channel, a feature) stays while any container holds
+  anything.
+- Two files that define one device make it nobody's. What another file defines is left to it, and not given out while
+  that is so. Only what this machine could not describe again stays.
+- A device is given out once the disk has what is wanted of it now. The common part of a file may change under it.
+"""
 
-from gpuplane.core.containers.cdi.document import Document
-from gpuplane.model.cdi import Spec
-from gpuplane.model.snapshot import Snapshot
+from collections.abc import Iterator, Mapping
+
+from gpuplane.core.containers.cdi import condition
+from gpuplane.core.containers.cdi.document import Document, Mode, Program, Request, document
+from gpuplane.core.containers.cdi.names import VENDOR, qualified
+from gpuplane.core.containers.cdi.version import lowest
+from gpuplane.core.containers.strategy import strategies
+from gpuplane.core.health.diagnose import asked
+from gpuplane.core.resources.sharing import base
+from gpuplane.core.view import view
+from gpuplane.model.cdi import CdiDevice, Spec
+from gpuplane.model.config import Settings
+from gpuplane.model.machine import Machine
+from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+from gpuplane.model.value import Value
 from gpuplane.model.views import Unit
 
+GPU = f"{VENDOR}/gpu"
+FEATURES: tuple[Mode, ...] = ("gdrcopy", "gds", "mofed")
+"""Each by the setting of that name; its only device is `all`."""
 
+WRITING = "CDI: its specification is being written"
+UUIDS = ("GPU-", "MIG-")
+
+
+@view
 def wanted(snapshot: Snapshot) -> Mapping[str, Document]:
     """Kind → document, for each kind that the strategies in force name. {} where they name none."""
-    raise NotImplementedError
+    machine, settings = snapshot.machine, snapshot.config.settings
+    if machine is None or machine.gpus is None or settings is None or not condition.kept(snapshot):
+        return {}
+    if not any(each.startswith("cdi-") for each in strategies(snapshot)):
+        return {}
+    return _documents(machine, tuple(_requests(settings, condition.hook(snapshot))))
+
+
+@view
+def _documents(machine: Machine, requests: tuple[Request, ...]) -> Mapping[str, Document]:
+    return {request.kind: document(machine, request) for request in requests}
+
+
+def _requests(settings: Settings, ours: str) -> Iterator[Request]:
+    """`ours`: our hook's path, "" where it is not installed."""
+    request = Request(
+        kind=GPU,
+        names=(settings.device_id_strategy,),
+        driver_root=settings.driver_root,
+        dev_root=settings.dev_root,
+        hook=_program(settings, ours),
+        disabled=settings.cdi_disabled_hooks,
+        features=settings.cdi_features,
+    )
+    yield request
+    if channels := tuple(map(str, settings.imex_channels)):
+        yield request.but(kind=f"{VENDOR}/imex-channel", mode="imex", ids=channels)
+    for feature in FEATURES:
+        if getattr(settings, feature):
+            yield request.but(kind=f"{VENDOR}/{feature}", mode=feature)
+
+
+def _program(settings: Settings, ours: str) -> Program | None:
+    if settings.cdi_hook == "nvidia":
+        return Program(path=settings.cdi_hook_path, nvidia=True)
+    return Program(path=ours) if ours and settings.cdi_hook == "auto" else None
+
+
+def known(snapshot: Snapshot) -> bool:
+    """Whether machine and configuration are known, and with them what is wanted."""
+    machine = snapshot.machine
+    return machine is not None and machine.gpus is not None and snapshot.config.settings is not None
 
 
 def merged(snapshot: Snapshot, kind: str, there: Spec | None) -> Spec | None:
     """What a kind's file shall hold that holds `there` now; None for no file.
 
-    That is what is wanted, and of `there` each device that is not wanted but that some container holds: kubelet names
-    it again at every restart of that container.
+    That is what is wanted, and of `there` each device that is not wanted but that some container holds.
     """
-    raise NotImplementedError
+    if not known(snapshot) or (not wanted(snapshot) and _undecided(snapshot)):
+        return there
+    found = wanted(snapshot).get(kind)
+    spec = found.spec if found is not None else None
+    names = {device.name for device in spec.devices} if spec is not None else set()
+    others = condition.conflicts(snapshot)
+    devices = (
+        *(each for each in (spec.devices if spec else ()) if qualified(kind, each.name) not in others),
+        *(each for each in (there.devices if there else ()) if each.name not in names and _held(snapshot, kind, each)),
+    )
+    common = spec or there
+    if common is None or not devices:
+        return None
+    if common is there and devices == there.devices:
+        return there
+    whole = common.but(devices=devices)
+    return whole.but(cdi_version=lowest(whole))
+
+
+def _undecided(snapshot: Snapshot) -> bool:
+    """Whether nobody has said yet what the node's runtime is, though that decides."""
+    settings = snapshot.config.settings
+    return settings is not None and settings.device_list_strategy == ("auto",) and not asked(snapshot).runtime
+
+
+def _held(snapshot: Snapshot, kind: str, device: CdiDevice) -> bool:
+    """Whether some container may hold a device, as far as is known."""
+    if snapshot.allocations is None:
+        return True
+    if kind == GPU and device.name.startswith(UUIDS):
+        return device.name in _units(snapshot.allocations)
+    return bool(snapshot.allocations)
+
+
+@view
+def _units(allocations: tuple[Allocation, ...]) -> frozenset[str]:
+    return frozenset(base(id) for each in allocations for id in each.devices)
+
+
+def conflicts(snapshot: Snapshot, ours: Mapping[str, Spec], foreign: Mapping[str, Spec]) -> Mapping[str, Condition]:
+    """Part → condition, of each file of others that defines a device which is ours to define.
+
+    `ours`: kind → what our file of it holds now. `foreign`: path → document, of the other files of the directory.
+    """
+    found = {kind: each.spec for kind, each in wanted(snapshot).items() if each.spec is not None}
+    names = {
+        qualified(kind, device.name)
+        for specs in (found, ours)
+        for kind, spec in specs.items()
+        for device in spec.devices
+    }
+    told: dict[str, Condition] = {}
+    for path, spec in sorted(foreign.items()):
+        twice = sorted(name for device in spec.devices if (name := qualified(spec.kind, device.name)) in names)
+        if twice:
+            reason = (
+                f"it defines {twice[0]}{f' and {len(twice) - 1} more' * (len(twice) > 1)}, which this agent defines"
+            )
+            way_out = "no runtime takes a device from two files: remove it"
+            told[condition.CONFLICT + path] = Condition(
+                standing="failing", reason=f"{reason}: {way_out}", detail=" ".join(twice)
+            )
+    return told
 
 
 def trouble(snapshot: Snapshot, unit: Unit) -> str:
     """Why a container that is given this unit by CDI could not start; "" where it could, or no CDI is in force."""
-    raise NotImplementedError
+    documents, settings = wanted(snapshot), snapshot.config.settings
+    if settings is None or GPU not in documents:
+        return ""
+    needed, name = _needed(documents), unit.index if settings.device_id_strategy == "index" else unit.id
+    if name not in needed.gpus:
+        return f"CDI: {documents[GPU].left.get(unit.id) or 'the specification has no device for it'}"
+    return _absent(snapshot, {qualified(GPU, name): needed.gpus[name], **needed.others})
+
+
+class _Needed(Value):
+    """The marks that have to be on disk: of each GPU's or MIG device's name, and by qualified name of what every
+    container gets beside them."""
+
+    gpus: Mapping[str, str]
+    others: Mapping[str, str]
+
+
+@view
+def _needed(documents: Mapping[str, Document]) -> _Needed:
+    marks = {
+        kind: {device.name: condition.mark(kind, device) for device in found.spec.devices}
+        for kind, found in documents.items()
+        if found.spec is not None
+    }
+    others = {qualified(kind, name): mark for kind in marks if kind != GPU for name, mark in marks[kind].items()}
+    return _Needed(gpus=marks.get(GPU, {}), others=others)
+
+
+def _absent(snapshot: Snapshot, marks: Mapping[str, str]) -> str:
+    """Why the disk does not have all that is wanted, of these qualified names and marks; "" where it has."""
+    foreign = condition.conflicts(snapshot)
+    for name in marks:
+        if name in foreign:
+            return f"CDI: {foreign[name]} defines {name} too, and no runtime takes a device from two files: remove it"
+    if condition.on_disk(snapshot).issuperset(marks.values()):
+        return ""
+    stands = snapshot.conditions[condition.SPECS]
+    return f"CDI: {stands.reason}" if stands.standing == "failing" else WRITING
+
+
+def waiting(snapshot: Snapshot) -> bool:
+    """Whether the files have to be written for the first time: until then nothing can be given out by CDI."""
+    return bool(wanted(snapshot)) and snapshot.conditions[condition.SPECS].standing == "waiting"

@@ -1,0 +1,61 @@
+"""`gpuplane cdi remove`: take away the specifications that stay when the agent ends."""
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from gpuplane.cli.agent import CDI
+from gpuplane.cli.connection import NoAgent, show, state_dir
+from gpuplane.core.containers.cdi.wanted import wanted
+from gpuplane.host.cdi.directory import remove
+
+
+@click.command()
+@click.option(
+    "--cdi-dir",
+    type=click.Path(path_type=Path),
+    default=CDI,
+    show_default=True,
+    envvar="CDI_DIR",
+    help="Where they are: the agent's --cdi-dir.",
+)
+@click.option("--force", is_flag=True, help="Whoever needs them: a container that holds a device cannot start again.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: what was removed.")
+@state_dir
+def command(cdi_dir: Path, force: bool, as_json: bool, state_dir: Path) -> None:
+    """Remove the specifications of this agent, and those that NVIDIA's device plugin left.
+
+    Containers need them whenever they start, a restart by kubelet included. So this is for a node on which no container
+    holds a device any more, once the agent has been stopped. Files of others are left alone.
+    """
+    if not force and (problem := _needed(state_dir)):
+        raise click.ClickException(f"{problem}; or say --force")
+    removed: list[str] = []
+    try:
+        for path in remove(cdi_dir):
+            removed.append(str(path))
+            if not as_json:
+                click.echo(f"removed {path}")
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.encode({"removed": removed}) + b"\n")
+    elif not removed:
+        click.echo(f"There is nothing of ours in {cdi_dir}.")
+
+
+def _needed(directory: Path) -> str:
+    """Why the specifications have to stay, as an agent that runs knows it, and what to do; "" where they need not."""
+    try:
+        snapshot = show(directory).snapshot
+    except NoAgent:
+        return ""
+    if snapshot.allocations is None:
+        return "the agent that runs here does not know yet what containers hold: wait until it does"
+    if pods := sorted({each.pod or "a pod that is being admitted" for each in snapshot.allocations}):
+        return f"containers hold devices, and could not start again: end {', '.join(pods)} first"
+    if wanted(snapshot):
+        return "the agent that runs here would write them again: stop it first, or configure another strategy"
+    return ""

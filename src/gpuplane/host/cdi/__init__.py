@@ -1,0 +1,1 @@
+"""The CDI specifications of this node: files that container runtimes read whenever they create a container."""

@@ -1,0 +1,166 @@
+"""A CDI directory: what its files say, and how ours are replaced and removed.
+
+Runtimes read every .json and .yaml in it at any moment, so a file is written under a name that they pass over, synced
+and renamed: whatever happens, the old file stands there or the new one. Ours have the names of NVIDIA's plugin, which
+may have left its own. A link under one of these names is replaced, never followed.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from gpuplane.core.containers.cdi.names import KINDS, VENDOR, file_name
+from gpuplane.core.containers.cdi.registry import SUFFIXES, load
+from gpuplane.host.specfiles import content
+from gpuplane.model.cdi import Spec
+from gpuplane.model.value import Value
+
+ASIDE = ".new"
+"""How a file's name ends while it is written."""
+
+
+class Seen(Value):
+    """A file as it was read last. `spec`: its document, where that is of one of our kinds."""
+
+    state: tuple[int | None, ...]
+    spec: Spec | None = None
+
+
+Files = Mapping[str, Seen]
+"""The files of a directory that runtimes read, by name."""
+
+
+def names(kind: str) -> tuple[str, str]:
+    """The two names of a kind's file: ours, and the other that a runtime reads."""
+    ours = file_name(kind)
+    return ours, f"{ours.removesuffix('.json')}.yaml"
+
+
+OURS = frozenset(name for kind in KINDS for name in names(kind))
+
+
+def look(directory: Path, before: Files) -> Files:
+    """What the directory holds; what has not changed is not read again. A file that cannot be read costs itself.
+
+    Raises OSError where runtimes would not see what is in it, or we do not.
+    """
+    if directory.is_symlink():
+        raise OSError(errno.ELOOP, "a symbolic link, which container runtimes do not follow", os.fspath(directory))
+    try:
+        found = sorted(path for path in directory.iterdir() if path.name.endswith(SUFFIXES))
+    except FileNotFoundError:
+        return {}
+    return {path.name: _seen(path, before.get(path.name)) for path in found}
+
+
+def _seen(path: Path, before: Seen | None) -> Seen:
+    try:
+        there = path.lstat() if path.name in OURS else path.stat()
+    except OSError as error:
+        return Seen(state=(error.errno,))
+    state = (there.st_mode, there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns, there.st_ctime_ns)
+    if before is not None and before.state == state:
+        return before
+    return Seen(state=state, spec=_spec(path) if stat.S_ISREG(there.st_mode) else None)
+
+
+def _spec(path: Path) -> Spec | None:
+    data = content(path)
+    if isinstance(data, OSError) or VENDOR.encode() not in data:  # most are large, and of nobody's concern here
+        return None
+    spec = load(os.fspath(path), data).spec
+    return spec if spec is not None and spec.kind in KINDS else None
+
+
+def ours(files: Files) -> Mapping[str, Spec]:
+    """Kind → what the files of that kind hold, those under both names together."""
+    found: dict[str, Spec] = {}
+    for kind in KINDS:
+        specs = [spec for name in names(kind) if (spec := _of(files, name, kind)) is not None]
+        if specs:
+            devices = {device.name: device for spec in reversed(specs) for device in spec.devices}
+            found[kind] = specs[0].but(devices=tuple(devices.values())) if len(specs) > 1 else specs[0]
+    return found
+
+
+def _of(files: Files, name: str, kind: str) -> Spec | None:
+    spec = files[name].spec if name in files else None
+    return spec if spec is not None and spec.kind == kind else None
+
+
+def holds(files: Files, kind: str, spec: Spec | None) -> bool:
+    """Whether a kind's file is exactly that, and there is none under its other name."""
+    return [_of(files, name, kind) for name in names(kind)] == [spec, None]
+
+
+def foreign(directory: Path, files: Files) -> Mapping[str, Spec]:
+    """Path → document of our kinds, of the files that are not ours."""
+    return {
+        str(directory / name): seen.spec for name, seen in files.items() if name not in OURS and seen.spec is not None
+    }
+
+
+def store(directory: Path, kind: str, spec: Spec | None) -> None:
+    """Make a kind's file hold that; None: no file. Its other name is nobody's then. Raises OSError."""
+    name, other = names(kind)
+    if spec is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+        _replace(directory, name, msgspec.json.format(msgspec.json.encode(spec), indent=2) + b"\n")
+        gone = [other]
+    else:
+        gone = [name, other]
+    for each in gone:
+        (directory / each).unlink(missing_ok=True)
+    _sync(directory)
+
+
+def _replace(directory: Path, name: str, data: bytes) -> None:
+    aside = _aside(directory, name)
+    aside.unlink(missing_ok=True)
+    try:
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(fd, 0o644)
+            os.fsync(fd)
+        aside.replace(directory / name)
+    except OSError as error:
+        with suppress(OSError):
+            aside.unlink()
+        raise OSError(error.errno, error.strerror, str(directory / name)) from error
+
+
+def _aside(directory: Path, name: str) -> Path:
+    return directory / f".{name}{ASIDE}"
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def tidy(directory: Path) -> None:
+    """Remove what an agent that was killed left half-written."""
+    for name in OURS:
+        with suppress(OSError):
+            _aside(directory, name).unlink()
+
+
+def remove(directory: Path) -> Iterator[Path]:
+    """Remove all that is ours, in our name or as left by NVIDIA's plugin; gives each path. Raises OSError."""
+    for name in sorted(OURS):
+        for path in (directory / name, _aside(directory, name)):
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                continue
+            yield path

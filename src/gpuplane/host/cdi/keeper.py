@@ -1,0 +1,110 @@
+"""The specification files, kept as they are wanted.
+
+What is wanted is on disk before anybody is given a device by it: the condition says what the files hold, as they were
+read after they were written. The files stay when the agent ends, for containers restart without it.
+
+Others write into the directory too, so it is looked at every second: by `stat`, for the reasons of `host/files.py`.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from gpuplane.core.containers.cdi.condition import SPECS, marks
+from gpuplane.core.containers.cdi.names import KINDS
+from gpuplane.core.containers.cdi.wanted import conflicts, known, merged, wanted
+from gpuplane.host.cdi import directory as disk
+from gpuplane.host.cdi.hook import watch_hook
+from gpuplane.model.cdi import Spec
+from gpuplane.model.facts import Stood
+from gpuplane.model.node import Node
+from gpuplane.model.snapshot import Condition, Snapshot
+
+LONGEST = 16.0
+"""Seconds between two tries where the disk refuses."""
+
+
+async def keep_specifications(node: Node, directory: Path, hook: Path, every: float = 1.0) -> None:
+    """Reconcile the directory with the view, and tell whether our hook is installed, for ever."""
+    if SPECS not in node.snapshot.conditions:  # else this part begins anew, and they stand as they stood
+        node.tell(Stood(SPECS, Condition(standing="waiting", reason="it is not known yet what is wanted")))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(watch_hook(node, hook))
+        group.create_task(_Keeper(node, directory).keep(every))
+
+
+class _Keeper:
+    def __init__(self, node: Node, directory: Path) -> None:
+        self.node, self.directory = node, directory
+        self.files: disk.Files = {}
+        self.told: Mapping[str, Condition] = {}  # of files of others
+
+    async def keep(self, every: float) -> None:
+        """Go round whenever something else is wanted, and look every so many seconds; less often while that fails."""
+        await asyncio.to_thread(disk.tidy, self.directory)
+        wait = every
+        while True:
+            seen = wanted(self.node.snapshot)
+            if known(self.node.snapshot):
+                wait = every if await self._round() else min(wait * 2, LONGEST)
+            await self.node.until(partial(_changed, seen), wait)
+
+    async def _round(self) -> bool:
+        """Make the files what they shall be, and say what they are then; whether that is one and the same."""
+        problems: list[str] = []
+        try:
+            self.files = await asyncio.to_thread(disk.look, self.directory, self.files)
+            self._tell_of_others()
+            if changes := self._changes():
+                problems += await asyncio.to_thread(_store, self.directory, changes)
+                self.files = await asyncio.to_thread(disk.look, self.directory, self.files)
+                problems += [] if problems else self._spoilt(changes)
+        except OSError as error:
+            problems.append(_told(error))
+        specs = disk.ours(self.files).values()
+        reason = "; ".join(problems) or str(self.directory)
+        standing: Literal["ok", "failing"] = "failing" if problems else "ok"
+        self.node.tell(Stood(SPECS, Condition(standing=standing, reason=reason, detail=marks(specs))))
+        return not problems
+
+    def _changes(self) -> Mapping[str, Spec | None]:
+        """Kind → what its file shall hold, where it does not."""
+        there = disk.ours(self.files)
+        shall = {kind: merged(self.node.snapshot, kind, there.get(kind)) for kind in KINDS}
+        return {kind: spec for kind, spec in shall.items() if not disk.holds(self.files, kind, spec)}
+
+    def _spoilt(self, changes: Mapping[str, Spec | None]) -> list[str]:
+        """What does not hold what was just written there."""
+        spoilt = [kind for kind, spec in changes.items() if not disk.holds(self.files, kind, spec)]
+        paths = (self.directory / disk.names(kind)[0] for kind in spoilt)
+        return [f"{path}: it is not as it was written: does another program write it too?" for path in paths]
+
+    def _tell_of_others(self) -> None:
+        told = conflicts(self.node.snapshot, disk.ours(self.files), disk.foreign(self.directory, self.files))
+        for part in self.told.keys() - told.keys():
+            self.node.tell(Stood(part, None))
+        for part, condition in told.items():
+            if self.told.get(part) != condition:
+                self.node.tell(Stood(part, condition))
+        self.told = told
+
+
+def _changed(seen: object, snapshot: Snapshot) -> bool:
+    return wanted(snapshot) is not seen
+
+
+def _store(directory: Path, changes: Mapping[str, Spec | None]) -> list[str]:
+    """What was refused. One file costs the others nothing."""
+    problems = []
+    for kind, spec in changes.items():
+        try:
+            disk.store(directory, kind, spec)
+        except OSError as error:
+            problems.append(_told(error))
+    return problems
+
+
+def _told(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}"

@@ -1,0 +1,110 @@
+/* Into the container's root, for good: from here on there is no path to anything of the host.
+ *
+ * In a mount namespace of its own the container's root becomes the root, and the host's is let go of. Two things lead out
+ * of a root all the same: links of /proc such as /proc/1/root, and what a pod has mounted of the host. So /proc is covered,
+ * every mount but the root and the container's own /dev is made read-only (mount_setattr, Linux 5.12), and of root's
+ * capabilities one is kept: to write into folders whatever their owner and mode. Without the others the kernel does not
+ * let this process follow a /proc link of a runtime's process either. No file of the image can be executed.
+ */
+#include "hook.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SYS_mount_setattr
+#define SYS_mount_setattr 442
+#endif
+
+enum { MOUNT_RDONLY = 1, MOUNT_NOSUID = 2, MOUNT_NODEV = 4, MOUNT_NOEXEC = 8, RECURSIVE = 0x8000 };
+enum { CAPABILITY_DAC_OVERRIDE = 1, CAPABILITY_VERSION_3 = 0x20080522 };
+
+struct attributes {
+    uint64_t set, clear, propagation, user_namespace;
+};
+
+static void enter(int root, const char *path)
+{
+    struct stat meant, found;
+    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+        fail("cannot make mounts private: %s", strerror(errno));
+    /* The root has to be a mount. Where it is, a second one on top does no harm. */
+    if (fchdir(root) < 0 || mount(".", ".", NULL, MS_BIND | MS_REC, NULL) < 0 || chdir(path) < 0)
+        fail("cannot mount the container's root %s: %s", path, strerror(errno));
+    if (fstat(root, &meant) < 0 || stat(".", &found) < 0 || meant.st_dev != found.st_dev ||
+        meant.st_ino != found.st_ino)
+        fail("the container's root %s was replaced while its container was made", path);
+    if (syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
+        fail("cannot make %s the root: %s", path, strerror(errno));
+}
+
+static void cover_proc(void)
+{
+    struct stat found;
+    if (lstat("/proc", &found) < 0 || !S_ISDIR(found.st_mode))
+        return;
+    if (mount("none", "/proc", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,mode=555") < 0)
+        fail("cannot cover /proc in the container: %s", strerror(errno));
+}
+
+static bool writable(const char *path)
+{
+    struct statvfs found;
+    return statvfs(path, &found) == 0 && !(found.f_flag & ST_RDONLY);
+}
+
+static long change(const char *path, unsigned flags, struct attributes change)
+{
+    return syscall(SYS_mount_setattr, AT_FDCWD, path, flags | AT_SYMLINK_NOFOLLOW, &change, sizeof change);
+}
+
+/* Whether it is so; before Linux 5.12 it is not. A /dev that is the host's stays read-only, too. */
+static bool lock_mounts(dev_t host_dev)
+{
+    static const struct attributes LOCK = {.set = MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NODEV | MOUNT_NOEXEC};
+    static const struct attributes WRITABLE = {.clear = MOUNT_RDONLY};
+    struct stat dev;
+    bool root = writable("/");
+    bool own_dev = lstat("/dev", &dev) == 0 && dev.st_dev != host_dev && S_ISDIR(dev.st_mode) && writable("/dev");
+    if (change("/", RECURSIVE, LOCK) < 0) {
+        if (errno == ENOSYS)
+            return false;
+        fail("cannot make the container's mounts read-only: %s", strerror(errno));
+    }
+    if (root && change("/", 0, WRITABLE) < 0)
+        fail("cannot make the container's root writable: %s", strerror(errno));
+    if (own_dev && change("/dev", 0, WRITABLE) < 0 && errno != EINVAL) /* EINVAL: it is no mount */
+        fail("cannot make /dev in the container writable: %s", strerror(errno));
+    return true;
+}
+
+static void drop_capabilities(void)
+{
+    struct { uint32_t version; int pid; } header = {CAPABILITY_VERSION_3, 0};
+    struct { uint32_t effective, permitted, inheritable; } kept[2] = {0};
+    for (unsigned long each = 0; each < 64; each++)
+        if (each != CAPABILITY_DAC_OVERRIDE && prctl(PR_CAPBSET_DROP, each, 0, 0, 0) < 0 && errno != EINVAL)
+            fail("cannot drop capability %lu: %s", each, strerror(errno));
+    kept[0].effective = kept[0].permitted = 1U << CAPABILITY_DAC_OVERRIDE;
+    if (syscall(SYS_capset, &header, kept) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+        fail("cannot drop capabilities: %s", strerror(errno));
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+}
+
+bool confine(int root, const char *path)
+{
+    struct stat dev;
+    dev_t host_dev = stat("/dev", &dev) == 0 ? dev.st_dev : 0;
+    enter(root, path);
+    cover_proc();
+    bool locked = lock_mounts(host_dev);
+    drop_capabilities();
+    return locked;
+}

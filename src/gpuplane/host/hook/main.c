@@ -1,0 +1,236 @@
+/* The command line, the environment that is not trusted, and the two processes. */
+#include "hook.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+
+enum { SECONDS = 20 }; /* less than the hook entry's timeout, so that it is we who say what took so long */
+
+static const char USAGE[] =
+    "usage: " NAME " create-container [--link=TARGET::LINK]... [--link-if=TARGET::LINK]... [--folder=DIR]...\n"
+    "           [--compat=DIR --driver=VERSION --cuda=VERSION] [--params] [--deadline=SECONDS]   < state of a container\n"
+    "       " NAME " install DIR\n"
+    "       " NAME " --version\n";
+
+/* --- arguments ---------------------------------------------------------------------------------------------------- */
+
+/* An absolute path that names something, and fits on a line of a configuration file. */
+static const char *absolute(const char *option, const char *path)
+{
+    const char *last = strrchr(path, '/');
+    if (*path != '/' || strlen(path) >= PATH_MAX - 64)
+        fail("%s wants an absolute path, not %s", option, path);
+    if (!last[1] || strcmp(last, "/.") == 0 || strcmp(last, "/..") == 0)
+        fail("%s wants a path that ends in a name, not %s", option, path);
+    for (const char *each = path; *each; each++)
+        if ((unsigned char)*each <= ' ' || *each == ':' || *each == 127)
+            fail("%s wants a path without spaces and colons, not %s", option, path);
+    return path;
+}
+
+static struct link link_of(const char *option, char *value, bool conditional)
+{
+    char *apart = strstr(value, "::");
+    if (!apart || apart == value || apart - value >= PATH_MAX)
+        fail("%s wants TARGET::LINK, not %s", option, value);
+    *apart = 0;
+    return (struct link){value, apart + 2, conditional};
+}
+
+/* Paths of links may have colons, as PCI addresses do. */
+static struct link checked(const char *option, struct link link)
+{
+    const char *last = strrchr(link.path, '/');
+    if (*link.path != '/' || strlen(link.path) >= PATH_MAX - 64)
+        fail("%s wants an absolute path for the link, not %s", option, link.path);
+    if (!last[1] || strcmp(last, "/.") == 0 || strcmp(last, "/..") == 0)
+        fail("%s wants a link that ends in a name, not %s", option, link.path);
+    return link;
+}
+
+/* Digits with dots between them; nothing of a size that would not fit. */
+static const char *version(const char *option, const char *value)
+{
+    size_t size = strlen(value);
+    if (!size || size > 32 || strspn(value, "0123456789.") != size || *value == '.')
+        fail("%s wants a version such as 580.95.05, not %s", option, value);
+    return value;
+}
+
+static struct task understand(int count, char **arguments)
+{
+    struct task task = {.deadline = SECONDS};
+    task.links = calloc((size_t)count, sizeof *task.links);
+    task.folders = calloc((size_t)count, sizeof *task.folders);
+    if (!task.links || !task.folders)
+        fail("no memory for %d arguments", count);
+    for (int each = 0; each < count; each++) {
+        char *option = arguments[each], *value = strchr(option, '=');
+        if (strcmp(option, "--params") == 0) {
+            task.params = true;
+            continue;
+        }
+        if (!value)
+            fail("%s is no option with a value; see " NAME " --help", option);
+        *value++ = 0;
+        if (strcmp(option, "--link") == 0 || strcmp(option, "--link-if") == 0)
+            task.links[task.link_count++] = checked(option, link_of(option, value, option[6] != 0));
+        else if (strcmp(option, "--folder") == 0)
+            task.folders[task.folder_count++] = absolute(option, value);
+        else if (strcmp(option, "--compat") == 0)
+            task.compat = absolute(option, value);
+        else if (strcmp(option, "--driver") == 0)
+            task.driver = version(option, value);
+        else if (strcmp(option, "--cuda") == 0)
+            task.cuda = version(option, value);
+        else if (strcmp(option, "--deadline") == 0 && strlen(value) < 4 && atoi(value) > 0)
+            task.deadline = (unsigned)atoi(value);
+        else
+            fail("%s=%s is not understood; see " NAME " --help", option, value);
+    }
+    if (task.compat && !task.driver)
+        fail("--compat wants --driver: without the host's version nothing can be compared");
+    return task;
+}
+
+/* --- what a caller may have left us ------------------------------------------------------------------------------- */
+
+static void close_inherited(void)
+{
+    if (syscall(SYS_close_range, 3, ~0U, 0) == 0)
+        return;
+    for (int fd = 3; fd < 65536; fd++) /* before Linux 5.9 */
+        close(fd);
+}
+
+/* Environment, working directory, descriptors, masks, handlers and limits are the caller's, or an image's: none is used. */
+static void begin_clean(void)
+{
+    static const int DEFAULT[] = {SIGCHLD, SIGALRM, SIGTERM, SIGHUP, SIGINT};
+    sigset_t none;
+    int null = open("/dev/null", O_RDWR);
+    while (null >= 0 && null <= 2) /* standard descriptors that were closed */
+        null = dup(null);
+    clearenv();
+    close_inherited();
+    umask(022);
+    if (chdir("/") < 0)
+        fail("cannot go to /: %s", strerror(errno));
+    for (size_t each = 0; each < sizeof DEFAULT / sizeof *DEFAULT; each++)
+        signal(DEFAULT[each], SIG_DFL);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+}
+
+static void too_late(int signal)
+{
+    (void)signal;
+    static const char TEXT[] = NAME ": not done within the deadline, and given up; try the container again\n";
+    ssize_t written = write(STDERR_FILENO, TEXT, sizeof TEXT - 1);
+    _exit(written < 0 ? 2 : 1);
+}
+
+/* --- the two processes --------------------------------------------------------------------------------------------- */
+
+_Noreturn static void inside(const struct task *task, int root, const char *path, int ldconfig, int out)
+{
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)
+        fail("cannot open /dev/null: %s", strerror(errno));
+    bool locked = confine(root, path);
+    char **folders = calloc(task->folder_count + 2, sizeof *folders);
+    if (!folders)
+        fail("no memory for %zu folders", task->folder_count);
+    make_links(task);
+    if (!prepare_loader(task, folders))
+        _exit(0);
+    run_ldconfig(ldconfig, folders, locked);
+}
+
+/* What the other process says; the first line of it is told where it fails. */
+static void wait_for(pid_t child, int from)
+{
+    char said[8192], rest[512];
+    size_t used = 0;
+    int status = 0;
+    ssize_t got;
+    while ((got = read(from, said + used, sizeof said - 1 - used)) > 0)
+        used += (size_t)got;
+    while (got > 0 || (used == sizeof said - 1 && read(from, rest, sizeof rest) > 0))
+        ;
+    said[used] = 0;
+    said[strcspn(said, "\n")] = 0;
+    if (waitpid(child, &status, 0) < 0)
+        fail("lost the process in the container's root: %s", strerror(errno));
+    if (WIFSIGNALED(status))
+        fail("the process in the container's root was ended by signal %d", WTERMSIG(status));
+    if (WEXITSTATUS(status) == 0)
+        return;
+    size_t prefix = strncmp(said, NAME ": ", sizeof NAME + 1) == 0 ? sizeof NAME + 1 : 0;
+    fail("%s", *said ? said + prefix : "ldconfig failed and did not say why");
+}
+
+static void create_container(const struct task *task)
+{
+    char path[PATH_MAX];
+    int ends[2];
+    signal(SIGALRM, too_late);
+    alarm(task->deadline);
+    int root = container_root(path, sizeof path);
+    if (task->params)
+        protect_params(root);
+    if (!task->link_count && !task->folder_count && !task->compat)
+        return;
+    int ldconfig = task->folder_count || task->compat ? sealed_ldconfig() : -1;
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        fail("cannot make a pipe: %s", strerror(errno));
+    if (unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS) < 0)
+        fail("cannot make namespaces: %s; this needs root, as runtimes call it", strerror(errno));
+    pid_t child = fork();
+    if (child < 0)
+        fail("cannot start a process: %s", strerror(errno));
+    if (child == 0)
+        inside(task, root, path, ldconfig, ends[1]);
+    close(ends[1]);
+    wait_for(child, ends[0]);
+}
+
+int main(int count, char **arguments)
+{
+    begin_clean();
+    const char *command = count > 1 ? arguments[1] : "";
+    if (strcmp(command, "create-container") == 0) {
+        struct task task = understand(count - 2, arguments + 2);
+        create_container(&task);
+    } else if (strcmp(command, "install") == 0 && count == 3)
+        install(arguments[2]);
+    else if (strcmp(command, "--version") == 0 && count == 2)
+        puts(NAME " " VERSION);
+    else if (strcmp(command, "--help") == 0 && count == 2)
+        fputs(USAGE, stdout);
+    else {
+        fputs(USAGE, stderr);
+        return 2;
+    }
+    return fflush(stdout) ? 1 : 0;
+}

@@ -1,0 +1,41 @@
+/* Errors: one line on standard error, which a runtime shows to whoever asked for the container. */
+#include "hook.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Names in an image are the image's choice: they may not move a terminal's cursor or forge a second line. */
+void clean(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 127)
+            *text = '?';
+}
+
+void fail(const char *format, ...)
+{
+    char said[8192], line[sizeof said + sizeof NAME + 4];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(said, sizeof said, format, values);
+    va_end(values);
+    clean(said);
+    int size = snprintf(line, sizeof line, NAME ": %s\n", said);
+    ssize_t written = write(STDERR_FILENO, line, (size_t)size);
+    _exit(written < 0 ? 2 : 1);
+}
+
+void fail_at(const char *doing, const char *path)
+{
+    int why = errno;
+    const char *advice = "";
+    if (why == EROFS)
+        advice = "; a container whose root cannot be written needs --cdi-hook=none, which makes no links";
+    if (why == EBUSY)
+        advice = "; something is mounted there: take that mount out of the pod";
+    fail("cannot %s %s in the container: %s%s", doing, path, strerror(why), advice);
+}

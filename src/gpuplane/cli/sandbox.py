@@ -21,7 +21,8 @@ from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.chaos import Broken, Chaos, Moment, Summary
 from gpuplane.sandbox.kubelet import Kubelet
-from gpuplane.sandbox.kubelet.console import Console, Said
+from gpuplane.sandbox.kubelet.console import Console
+from gpuplane.sandbox.kubelet.said import Said
 
 EVERY = 5.0
 """Seconds between two lines that say how it goes."""
@@ -35,9 +36,18 @@ def command() -> None:
 @command.command()
 @click.option("--root", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Kubelet's directory.")
 @click.option("--numa", is_flag=True, help="Choose devices of one NUMA node: the Topology Manager's best-effort.")
+@click.option(
+    "--cdi-dir",
+    "cdi",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Resolve CDI devices by the specifications there, as a container runtime does. Of several the last has "
+    "priority. Default: CDI devices mean nothing.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @click.option("--no-input", is_flag=True, help="Read no words: run until a signal.")
-def kubelet(root: Path, numa: bool, as_json: bool, no_input: bool) -> None:
+def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_input: bool) -> None:
     """Run a kubelet, as far as devices go, and say what plugins do with it.
 
     It reads words on its standard input and ends when that does; `help` lists them. In another terminal:
@@ -45,7 +55,8 @@ def kubelet(root: Path, numa: bool, as_json: bool, no_input: bool) -> None:
     gpuplane agent --machine dgx-a100 --kubelet-root DIR --state-dir OTHER
     """
     try:
-        asyncio.run(_serve(Kubelet(root, numa=numa), _json if as_json else _text, words=not no_input))
+        kubelet = Kubelet(root, numa=numa, cdi=cdi or None)
+        asyncio.run(_serve(kubelet, _json if as_json else _text, words=not no_input))
     except BrokenPipeError:
         raise  # whoever read along has gone: click ends without a word
     except OSError as error:

@@ -1,0 +1,110 @@
+"""What is said to whoever watches the embedded kubelet: twice over, as lines for people and as an event with data."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from google.protobuf.json_format import MessageToDict
+
+from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.model.cdi import ContainerEdits, DeviceNode
+from gpuplane.sandbox.kubelet.endpoint import Call
+from gpuplane.sandbox.kubelet.pods import Rejected, Running
+from gpuplane.sandbox.kubelet.server import Kubelet
+
+MANY = 4
+"""So many devices are named one by one in a line."""
+
+
+class Said(msgspec.Struct, frozen=True):
+    """One thing that happened: an event with its data, and lines for people."""
+
+    event: str
+    data: Mapping[str, Any]
+    lines: tuple[str, ...]
+
+
+def called(call: Call) -> Said:
+    """A call between kubelet and a plugin."""
+    data = {"call": call.method, "resource": call.resource, "ids": call.ids, "size": call.size, "error": call.error}
+    details = call.error or ", ".join(call.ids)
+    if call.method == "GetPreferredAllocation":
+        details = f"{call.size} of {len(call.ids)}"
+    line = f"{call.method} {call.resource}" + (f": {details}" if details else "")
+    return Said("call", {name: value for name, value in data.items() if value}, (line,))
+
+
+def changed(resource: str, old: Mapping[str, str], new: Mapping[str, str]) -> Said:
+    """Another list of a resource: id → health."""
+    healthy = sum(health == "Healthy" for health in new.values())
+    what = [f"{id} is {health.lower()}" for id, health in sorted(new.items()) if id in old and old[id] != health]
+    what += [f"{id} is new" for id in sorted(new.keys() - old.keys()) if old]
+    what += [f"{id} is gone" for id in sorted(old.keys() - new.keys())]
+    named = f" ({', '.join(what)})" if 0 < len(what) <= MANY else ""
+    line = f"devices {resource}: {len(new)}, healthy {healthy}{named}"
+    return Said("devices", {"resource": resource, "devices": dict(sorted(new.items()))}, (line,))
+
+
+def figures(resource: str, shown: tuple[int, int], held: int | None = None) -> Said:
+    """What the node shows of a resource: its capacity, what of it is allocatable, and how many are held."""
+    data: dict[str, Any] = {"resource": resource, "capacity": shown[0], "allocatable": shown[1]}
+    line = f"node {resource}: capacity {shown[0]}, allocatable {shown[1]}"
+    if held is None:
+        return Said("node", data, (line,))
+    return Said("node", {**data, "held": held}, (f"{line}, held {held}",))
+
+
+def runs(running: Running, kubelet: Kubelet) -> Said:
+    """An admitted pod, and what its container gets."""
+    held, got = kubelet.devices.held(running.pod.uid, "main"), running.got()
+    lines = [f"{resource}: {', '.join(sorted(ids))}" for resource, ids in held.items()]
+    lines += [f"gets {each}" for each in _gets(got)]
+    data = {"pod": running.pod.key, "devices": {name: sorted(ids) for name, ids in held.items()}, "gets": _plain(got)}
+    return Said("running", data, (f"pod {running.pod.key} runs", *(f"  {line}" for line in lines)))
+
+
+def _gets(got: pb.ContainerAllocateResponse) -> Iterator[str]:
+    yield from (f"env {name}={value}" for name, value in sorted(got.envs.items()))
+    for mount in got.mounts:
+        yield f"mount {mount.host_path} at {mount.container_path}" + (", read-only" if mount.read_only else "")
+    yield from (f"device {each.host_path} at {each.container_path}, {each.permissions}" for each in got.devices)
+    yield from (f"annotation {name}={value}" for name, value in sorted(got.annotations.items()))
+    yield from (f"CDI device {each.name}" for each in got.cdi_devices)
+
+
+def created(pod: str, container: str, edits: ContainerEdits) -> Said:
+    """What the runtime made a container with. Mounts are many: people get their number."""
+    data = {"pod": pod, "container": container, "with": msgspec.to_builtins(edits)}
+    lines = [f"device {node.path}, {_numbers(node)}".rstrip(", ") for node in edits.device_nodes]
+    lines += [f"env {each}" for each in edits.env]
+    lines += [f"hook {hook.hook_name}: {' '.join(hook.args or (hook.path,))}" for hook in edits.hooks]
+    lines += [f"{len(edits.mounts)} mounts"] if edits.mounts else []
+    return Said("created", data, (f"pod {pod}: {container} is created", *(f"  with {line}" for line in lines)))
+
+
+def _numbers(node: DeviceNode) -> str:
+    return f"{node.type} {node.major}:{node.minor or 0}" if node.major is not None else ""
+
+
+def _plain(got: pb.ContainerAllocateResponse) -> dict[str, Any]:
+    return MessageToDict(got, preserving_proto_field_name=True)
+
+
+def holds(running: Running, kubelet: Kubelet) -> Said:
+    """A pod, what it holds and what it waits for."""
+    key, health = running.pod.key, kubelet.health(running.pod.key)
+    lines = [
+        f"  {container} {resource}: {id}" + ("" if state == "Healthy" else f", {state.lower()}")
+        for container, resources in health.items()
+        for resource, ids in resources.items()
+        for id, state in sorted(ids)
+    ]
+    waiting = [f"  {container} waits: {why}" for container, why in running.waiting.items()]
+    data = {"pod": key, "containers": health, "waiting": running.waiting}
+    return Said("pod", data, (f"pod {key} {'waits' if waiting else 'runs'}", *lines, *waiting))
+
+
+def rejected(key: str, why: Rejected) -> Said:
+    """A pod that failed."""
+    data = {"pod": key, "reason": why.reason, "message": why.message}
+    return Said("rejected", data, (f"pod {key} failed, {why.reason}: {why.message}",))

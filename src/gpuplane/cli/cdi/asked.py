@@ -1,0 +1,187 @@
+"""What `nvidia-ctk cdi generate` can be asked for, and how we understand it.
+
+Flags, environment variables and defaults are those of nvidia-container-toolkit 1.20 (cmd/nvidia-ctk/cdi/generate). What
+has no effect here says so on standard error; what would give a container other things there is refused.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from gpuplane.core.config.flags import FEATURES, HOOKS
+from gpuplane.core.containers.cdi.check import check
+from gpuplane.core.containers.cdi.request import ALL, NONE, Mode, Naming, Program, Request
+from gpuplane.core.containers.cdi.version import EARLIEST
+from gpuplane.core.strict import close_to
+from gpuplane.model.cdi import Spec
+
+KINDS: dict[Mode, str] = {
+    "gpu": "nvidia.com/gpu",
+    "management": "management.nvidia.com/gpu",
+    "imex": "nvidia.com/imex-channel",
+    "gds": "nvidia.com/gds",
+    "gdrcopy": "nvidia.com/gdrcopy",
+    "mofed": "nvidia.com/mofed",
+    "nvswitch": "nvidia.com/nvswitch",
+}
+"""The kind of a mode's devices where nobody says another. NVIDIA's command says nvidia.com/gpu for all of them."""
+
+ELSEWHERE = {
+    "csv": "reads the lists of files of Tegra systems, which gpuplane does not serve: use nvidia-ctk",
+    "wsl": "is for Windows, where no /dev/nvidia* is, only /dev/dxg: use nvidia-ctk",
+}
+MODES: dict[str, Mode] = {"auto": "gpu", "nvml": "gpu", **{each: each for each in KINDS if each != "gpu"}}
+HOOK_PATH = "/opt/gpuplane/bin/gpuplane-hook"
+PREFIX = "NVIDIA_CTK_CDI_GENERATE_"
+
+MANY: dict[str, Any] = {"multiple": True}
+TEXT: dict[str, Any] = {"default": ""}
+SWITCH: dict[str, Any] = {"is_flag": True}
+
+
+def _one_of(choices: Iterable[str], default: str = "") -> dict[str, Any]:
+    return {"type": click.Choice([*choices], case_sensitive=False), "default": default or None}
+
+
+# fmt: off
+OPTIONS = (
+    ("--output", "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", TEXT, "The file. Default: standard output."),
+    ("--format", PREFIX + "OUTPUT_FORMAT", _one_of(("json", "yaml")), "Default: as the file's name ends, else yaml."),
+    ("--mode --discovery-mode", PREFIX + "MODE", _one_of((*MODES, *ELSEWHERE), "auto"), "Default: auto, the GPUs."),
+    ("--device-name-strategy", PREFIX + "DEVICE_NAME_STRATEGIES", MANY,
+     f"{', '.join(get_args(Naming))}: each gives every device a name. Default: index and uuid."),
+    ("--device-id --device-ids --device --devices", PREFIX + "DEVICE_IDS", MANY,
+     "These devices alone, by index or UUID; none: one that gives nothing. Default: all."),
+    ("--no-all-device", PREFIX + "NO_ALL_DEVICE", SWITCH, "No device `all`."),
+    ("--vendor --cdi-vendor", PREFIX + "VENDOR", TEXT, "Default: nvidia.com, or the mode's."),
+    ("--class --cdi-class", PREFIX + "CLASS", TEXT, "Default: gpu, or the mode's."),
+    ("--driver-root", "NVIDIA_CTK_DRIVER_ROOT", {"default": "/"}, "Where the driver is on the host. Default: /."),
+    ("--dev-root", "NVIDIA_CTK_DEV_ROOT", TEXT, "Where /dev is on the host. Default: the driver root."),
+    ("--nvidia-cdi-hook-path --nvidia-ctk-path", "NVIDIA_CTK_CDI_HOOK_PATH", TEXT,
+     "NVIDIA's program for hooks, on the host. Default: searched for, where --hook=nvidia."),
+    ("--disable-hook --disable-hooks", PREFIX + "DISABLED_HOOKS", MANY,
+     "What a container's start shall not do, by NVIDIA's names of it; all: nothing."),
+    ("--enable-hook --enable-hooks", PREFIX + "ENABLED_HOOKS", MANY, "Takes that back for one."),
+    ("--feature-flag --feature-flags", PREFIX + "FEATURE_FLAGS", MANY, "NVIDIA's feature flags."),
+    ("--config-search-path", PREFIX + "CONFIG_SEARCH_PATHS", MANY, "Refused: files are where the driver puts them."),
+    ("--ldconfig-path", PREFIX + "LDCONFIG_PATH", TEXT, "No effect: the hook finds ldconfig by itself."),
+    ("--library-search-path", PREFIX + "LIBRARY_SEARCH_PATHS", MANY, "No effect: of mode csv alone."),
+    ("--csv.file", PREFIX + "CSV_FILES", MANY, "No effect: of mode csv alone."),
+    ("--csv.ignore-pattern", PREFIX + "CSV_IGNORE_PATTERNS", MANY, "No effect: of mode csv alone."),
+    ("--csv.compat-container-root", PREFIX + "CSV_COMPAT_CONTAINER_ROOT", TEXT, "No effect: of mode csv alone."),
+
+    ("--hook", "", _one_of(("auto", "gpuplane", "nvidia", "none"), "auto"),
+     "The program that a container's start calls. Default: NVIDIA's where its path is given; else ours where it is "
+     "installed; else none, and mounts do what it would."),
+    ("--hook-path", "", {"default": HOOK_PATH}, f"Our program, on the host. Default: {HOOK_PATH}."),
+)
+"""Names, environment variable, kind, help: NVIDIA's, and two of ours."""
+# fmt: on
+
+
+def options(command: Callable[..., None]) -> Callable[..., None]:
+    """All of them, on a command."""
+    for names, variable, kind, help in reversed(OPTIONS):
+        from_environment: dict[str, Any] = {"envvar": variable, "show_envvar": True} if variable else {}
+        command = click.option(_parameter(names), *names.split(), help=help, **from_environment, **kind)(command)
+    return command
+
+
+def _parameter(names: str) -> str:
+    return names.split()[0].strip("-").replace("-", "_").replace(".", "_")
+
+
+def request(said: Mapping[str, Any]) -> Request:
+    """What the options ask for, after a word about those that do nothing. Raises click.BadParameter."""
+    for names, _, _, help in OPTIONS:
+        if said[_parameter(names)] and help.startswith("No effect"):
+            note(f"{names} has no effect here, see --help")
+    mode = said["mode"]
+    if mode in ELSEWHERE:
+        raise _wrong("--mode", f"{mode} {ELSEWHERE[mode]}")
+    if said["config_search_path"]:
+        raise _wrong("--config-search-path", "the driver's files are looked for where the driver puts them, only there")
+    vendor, name = KINDS[MODES[mode]].split("/")
+    kind = f"{said['vendor'] or vendor}/{said['class'] or name}"
+    for where, problem in check(Spec(EARLIEST, kind)):
+        if where == ("kind",):
+            raise _wrong("--vendor, --class", problem.removeprefix("kind: "))
+    ids = _listed(said["device_id"])
+    return Request(
+        kind=kind,
+        mode=MODES[mode],
+        names=_chosen("--device-name-strategy", said["device_name_strategy"], get_args(Naming)) or ("index", "uuid"),
+        everything=not said["no_all_device"] and NONE not in ids,
+        ids=ids,
+        driver_root=said["driver_root"] or "/",
+        dev_root=said["dev_root"] or said["driver_root"] or "/",
+        hook=_program(said["hook"], said["hook_path"], said["nvidia_cdi_hook_path"]),
+        disabled=_disabled(said["disable_hook"], said["enable_hook"]),
+        features=_chosen("--feature-flag", said["feature_flag"], FEATURES),
+    )
+
+
+def _listed(values: Iterable[str]) -> tuple[str, ...]:
+    """An option that is said several times, or once with commas."""
+    parts = (part.strip() for value in values for part in value.split(","))
+    return tuple(dict.fromkeys(filter(None, parts)))
+
+
+def _chosen(option: str, values: Iterable[str], choices: Iterable[str]) -> tuple[Any, ...]:
+    for value in (chosen := _listed(values)):
+        if value not in choices:
+            close = close_to(value, choices)
+            perhaps = f"did you mean {close!r}?" if close else f"there are {', '.join(choices)}"
+            raise _wrong(option, f"{value!r} is none of them; {perhaps}")
+    return chosen
+
+
+def _disabled(disable: Iterable[str], enable: Iterable[str]) -> tuple[str, ...]:
+    """What hooks shall not do: what is disabled, all but what is enabled again."""
+    disabled = _chosen("--disable-hook", disable, HOOKS)
+    enabled = _chosen("--enable-hook", enable, [each for each in HOOKS if each != ALL])
+    if ALL in disabled and enabled:
+        disabled = tuple(each for each in HOOKS if each != ALL)
+    return tuple(each for each in disabled if each not in enabled)
+
+
+def _program(hook: str, ours: str, theirs: str) -> Program | None:
+    """The program that a container's start calls, and a word where it was named and is not there."""
+    if hook == "nvidia" or (hook == "auto" and theirs):
+        if "/" in theirs:
+            return Program(theirs, nvidia=True)
+        name = theirs or "nvidia-cdi-hook"
+        return Program(shutil.which(name) or f"/usr/bin/{name}", nvidia=True)
+    there = os.access(ours, os.X_OK)
+    if hook == "gpuplane" or (hook == "auto" and there):
+        if not there:
+            note(f"{ours} is not there yet: without it no container with these devices starts")
+        return Program(ours)
+    return None
+
+
+def place(said: Mapping[str, Any]) -> tuple[Path | None, str]:
+    """The file, None for standard output, and its format. Runtimes read files whose names end in .json or .yaml."""
+    named = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}.get(Path(said["output"]).suffix.lower())
+    form = said["format"] or named or "yaml"
+    if not said["output"]:
+        return None, form
+    path = Path(said["output"])
+    if path.suffix not in (".json", ".yaml"):
+        return path.with_name(f"{path.name}.{form}"), form
+    if form != named:
+        note(f"{path} is written as {form}, as --format says and not its name")
+    return path, form
+
+
+def _wrong(option: str, problem: str) -> click.BadParameter:
+    return click.BadParameter(problem, param_hint=option)
+
+
+def note(text: str) -> None:
+    """A word to whoever runs this."""
+    click.echo(f"note: {text}", err=True)

@@ -1,0 +1,112 @@
+"""`gpuplane cdi generate`: a specification of this machine's devices, once, as `nvidia-ctk cdi generate` writes it."""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import yaml
+
+from gpuplane.cli.cdi.asked import note, options, place, request
+from gpuplane.cli.machine import NVML, hardware
+from gpuplane.core.containers.cdi.check import check
+from gpuplane.core.containers.cdi.document import document
+from gpuplane.core.containers.cdi.request import Request
+from gpuplane.hardware.once import Unseen, look
+from gpuplane.hardware.profiles import Unknown
+from gpuplane.model.cdi import Spec
+from gpuplane.model.machine import Machine
+
+
+@click.command()
+@options
+@click.option("--machine", default=NVML, metavar="nvml|PROFILE|FILE", help="The driver's, or a described one.")
+@click.option(
+    "--driver-root-ctr-path", default="", envvar="DRIVER_ROOT_CTR_PATH", help="Where this process sees the driver root."
+)
+@click.option("--timeout", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Seconds for the driver.")
+def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any) -> None:
+    """Write a CDI specification of this machine's devices, once. The agent keeps those of its own up to date.
+
+    What is left out, and why, is told on standard error. Exit status: 0 written, 1 nothing to write, 2 a wrong option.
+    """
+    asked, (path, form) = request(said), place(said)
+    root = Path(driver_root_ctr_path or asked.driver_root)
+    spec = _spec(_seen(machine, root, timeout), asked)
+    text = _text(spec, form)
+    if path is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        write(path, text.encode())
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from None
+    devices = f"{len(spec.devices)} device{'s' * (len(spec.devices) != 1)}"
+    click.echo(f"{path}: {devices} of {spec.kind}, CDI {spec.cdi_version}", err=True)
+
+
+def _seen(machine: str, driver_root: Path, timeout: float) -> Machine:
+    """One look. A call of the driver may take a third of the time: a GPU that hangs then leaves it to the others."""
+
+    async def seen() -> Machine:
+        root = driver_root if driver_root.is_dir() else Path("/")
+        return await look(hardware(machine, driver_root=root, deadline=timeout / 3), timeout)
+
+    try:
+        return asyncio.run(seen())
+    except (Unseen, Unknown) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _spec(machine: Machine, asked: Request) -> Spec:
+    """The specification, after a word about whatever it lacks. Raises click.ClickException where there is none."""
+    if machine.gpus is None and asked.mode == "gpu":
+        raise click.ClickException("; ".join(each.message for each in machine.faults) or "the driver shows no GPUs")
+    try:
+        made = document(machine, asked)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    for why, ids in _by_reason(made.left).items():
+        note(f"left out: {', '.join(ids)}: {why}")
+    for each in made.notes:
+        note(each)
+    spec = made.spec
+    if spec is None:
+        raise click.ClickException(f"nothing to write: there is no device of {asked.kind}")
+    if asked.hook is None and spec.container_edits.mounts:
+        note("containers call no program at their start, mounts stand in for it: see --hook")
+    if wrong := [problem for _, problem in check(spec)]:
+        raise click.ClickException("\n".join(wrong))
+    return spec
+
+
+def _by_reason(left: Mapping[str, str]) -> Mapping[str, list[str]]:
+    """What was left out, the devices of one reason together."""
+    return {why: [id for id in left if left[id] == why] for why in dict.fromkeys(left.values())}
+
+
+def _text(spec: Spec, form: str) -> str:
+    if form == "json":
+        return msgspec.json.format(msgspec.json.encode(spec), indent=2).decode() + "\n"
+    text: str = yaml.dump(
+        msgspec.to_builtins(spec), Dumper=yaml.CSafeDumper, explicit_start=True, sort_keys=False, allow_unicode=True
+    )
+    return text
+
+
+def write(path: Path, data: bytes) -> None:
+    """Replace a file as a whole, 0644, its directory made where it is missing. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), 0o644)
+        Path(aside).replace(path)
+    except OSError:
+        Path(aside).unlink(missing_ok=True)
+        raise

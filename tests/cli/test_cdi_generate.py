@@ -1,0 +1,313 @@
+"""`gpuplane cdi generate`: NVIDIA's flags and what they mean here, where the specification goes, what is said beside it."""
+
+import json
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from gpuplane.cli.cdi import command
+from gpuplane.cli.cdi.asked import OPTIONS
+from gpuplane.core.containers.cdi.check import check
+from gpuplane.model.cdi import Spec
+
+LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+DRIVER = f"""
+driver:
+  version: 580.95.05
+  cuda: "13.0"
+  files:
+    libraries:
+      - {{path: {LIBRARIES}/libcuda.so.580.95.05, soname: libcuda.so.1, links: [libcuda.so, libcuda.so.1]}}
+      - {{path: {LIBRARIES}/libnvidia-ptxjitcompiler.so.580.95.05, soname: libnvidia-ptxjitcompiler.so.1}}
+"""
+MACHINE = """
+nodes: [/dev/nvidiactl, /dev/nvidia-uvm]
+numbers:
+  /dev/nvidiactl: {major: 195, minor: 255}
+  /dev/nvidia-uvm: {major: 510, minor: 0}
+  /dev/nvidia0: {major: 195, minor: 0}
+  /dev/nvidia1: {major: 195, minor: 1}
+  /dev/nvidia-caps/nvidia-cap30: {major: 237, minor: 30}
+  /dev/nvidia-caps/nvidia-cap31: {major: 237, minor: 31}
+gpus:
+  - {index: 0, uuid: GPU-0, minor: 0, nodes: [/dev/nvidia0]}
+  - index: 1
+    uuid: GPU-1
+    minor: 1
+    nodes: [/dev/nvidia1]
+    mig:
+      enabled: true
+      devices:
+        - uuid: MIG-1
+          profile: 3g.40gb
+          gpu_instance: 2
+          nodes: [/dev/nvidia-caps/nvidia-cap30, /dev/nvidia-caps/nvidia-cap31]
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A described machine: a GPU, and one with a MIG device."""
+    path = tmp_path / "machine.yaml"
+    path.write_text(DRIVER + MACHINE)
+    return path
+
+
+def generate(*words: object, env: dict[str, str] | None = None) -> Result:
+    """What the command does."""
+    return CliRunner().invoke(command, ["generate", *map(str, words)], env=env)
+
+
+def written(result: Result) -> Spec:
+    """The specification on standard output, which is a good one."""
+    assert result.exit_code == 0, result.output
+    spec = msgspec.convert(yaml.safe_load(result.stdout), Spec)
+    assert not [*check(spec)]
+    return spec
+
+
+def names(spec: Spec) -> list[str]:
+    """Its devices, sorted."""
+    return sorted(device.name for device in spec.devices)
+
+
+def notes(result: Result) -> str:
+    """What was said beside the specification."""
+    return " ".join(result.stderr.split())
+
+
+def test_what_nvidias_command_would_write(machine: Path) -> None:
+    """Every device by index and by UUID, and `all` of them, of kind nvidia.com/gpu, as YAML."""
+    result = generate("--machine", machine)
+    spec = written(result)
+
+    assert result.stdout.startswith("---\ncdiVersion: ")
+    assert (spec.kind, spec.cdi_version) == ("nvidia.com/gpu", "0.5.0")
+    assert names(spec) == ["0", "1:0", "GPU-0", "MIG-1", "all"]
+    devices = {device.name: device.container_edits for device in spec.devices}
+    assert devices["0"] == devices["GPU-0"]
+    assert {node.path for node in devices["1:0"].device_nodes} == {
+        "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31", "/dev/nvidia1"
+    }  # fmt: skip
+    assert len(devices["all"].device_nodes) == 4
+    assert "left out: GPU-1: it is in MIG mode" in notes(result)
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "kind", "devices"),
+    [
+        (["--device-name-strategy=uuid"], {}, "nvidia.com/gpu", ["GPU-0", "MIG-1", "all"]),
+        (["--device-name-strategy", "type-index", "--no-all-device"], {}, "nvidia.com/gpu", ["gpu0", "mig1:0"]),
+        ([], {"DEVICE_NAME_STRATEGIES": "uuid,type-index"}, "nvidia.com/gpu",
+         ["GPU-0", "MIG-1", "all", "gpu0", "mig1:0"]),
+        (["--vendor=example.com", "--class=gpus"], {}, "example.com/gpus", ["0", "1:0", "GPU-0", "MIG-1", "all"]),
+        (["--cdi-class=gpus"], {"VENDOR": "example.com", "CLASS": "other"}, "example.com/gpus",
+         ["0", "1:0", "GPU-0", "MIG-1", "all"]),
+        (["--device-id=0"], {}, "nvidia.com/gpu", ["0", "GPU-0", "all"]),
+        (["--device", "MIG-1,0", "--no-all-device"], {}, "nvidia.com/gpu", ["0", "1:0", "GPU-0", "MIG-1"]),
+        (["--device-id=none"], {}, "nvidia.com/gpu", ["none"]),
+        (["--device-ids=all"], {"NO_ALL_DEVICE": "true"}, "nvidia.com/gpu", ["0", "1:0", "GPU-0", "MIG-1"]),
+        (["--mode=NVML", "--device-id=0"], {}, "nvidia.com/gpu", ["0", "GPU-0", "all"]),
+        (["--discovery-mode=management"], {}, "management.nvidia.com/gpu", ["all"]),
+        ([], {"MODE": "management", "CLASS": "nodes"}, "management.nvidia.com/nodes", ["all"]),
+    ],
+)  # fmt: skip
+def test_names_kinds_and_devices(
+    words: list[str], env: dict[str, str], kind: str, devices: list[str], machine: Path
+) -> None:
+    """As NVIDIA's flags and environment variables say; a flag comes before its variable."""
+    variables = {f"NVIDIA_CTK_CDI_GENERATE_{name}": value for name, value in env.items()}
+    spec = written(generate("--machine", machine, *words, env=variables))
+
+    assert (spec.kind, names(spec)) == (kind, devices)
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "args"),
+    [
+        (["--hook=nvidia"], "/usr/bin/nvidia-cdi-hook", ["nvidia-cdi-hook"]),
+        (["--nvidia-ctk-path=nvidia-ctk"], "/usr/bin/nvidia-ctk", ["nvidia-ctk", "hook"]),
+        (["--nvidia-cdi-hook-path=/x/nvidia-cdi-hook"], "/x/nvidia-cdi-hook", ["nvidia-cdi-hook"]),
+        (["--hook=gpuplane", "--hook-path=/x/hook"], "/x/hook", ["hook", "create-container"]),
+        (["--hook-path=/bin/sh"], "/bin/sh", ["sh", "create-container"]),
+        (["--hook=none", "--hook-path=/bin/sh"], "", []),
+        (["--hook-path=/nowhere"], "", []),
+        (["--hook=nvidia", "--disable-hook=all"], "", []),
+    ],
+)
+def test_which_program_a_start_calls(words: list[str], path: str, args: list[str], machine: Path) -> None:
+    """NVIDIA's where it is named, ours where it is, else none, and mounts stand in for it."""
+    result = generate("--machine", machine, *words)
+    edits = written(result).container_edits
+
+    assert {hook.path for hook in edits.hooks} == ({path} if path else set())
+    assert all(list(hook.args[: len(args)]) == args and hook.env for hook in edits.hooks)
+    aliases = [mount for mount in edits.mounts if mount.container_path == f"{LIBRARIES}/libcuda.so.1"]
+    hookless = not path and "--disable-hook=all" not in words
+    assert bool(aliases) == hookless == ("mounts stand in" in notes(result))
+    assert ("is not there yet" in notes(result)) == ("--hook=gpuplane" in words)
+
+
+def test_one_of_nvidias_hooks(machine: Path) -> None:
+    """All are disabled, and one is enabled again."""
+    edits = written(
+        generate("--machine", machine, "--hook=nvidia", "--disable-hook=all", "--enable-hook=update-ldcache")
+    ).container_edits
+
+    assert [hook.args[1] for hook in edits.hooks] == ["update-ldcache"]
+
+
+def test_paths_on_the_host(machine: Path) -> None:
+    """Below the driver root and the root of the nodes, which is the driver root where nothing else is said."""
+    words = ("--machine", machine, "--device-id=0")
+    both = written(generate(*words, env={"NVIDIA_CTK_DRIVER_ROOT": "/run/nvidia/driver"}))
+    apart = written(generate(*words, "--driver-root=/run/nvidia/driver", "--dev-root=/"))
+
+    for spec in (both, apart):
+        assert {mount.host_path[: len("/run/nvidia/driver/")] for mount in spec.container_edits.mounts} == {
+            "/run/nvidia/driver/"
+        }
+    assert both.devices[0].container_edits.device_nodes[0].host_path == "/run/nvidia/driver/dev/nvidia0"
+    assert apart.devices[0].container_edits.device_nodes[0].host_path == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "becomes"),
+    [
+        ("gpu.json", None, "gpu.json"),
+        ("gpu.yaml", None, "gpu.yaml"),
+        ("gpu.yml", None, "gpu.yml.yaml"),
+        ("gpu", "json", "gpu.json"),
+        ("gpu", None, "gpu.yaml"),
+        ("new/folder/gpu.yaml", "JSON", "new/folder/gpu.yaml"),
+    ],
+)
+def test_the_file(name: str, form: str | None, becomes: str, machine: Path, tmp_path: Path) -> None:
+    """Its format is that of its name, which ends as runtimes want it; all may read it; its folder is made."""
+    asked = ["--format", form] if form else []
+    result = generate("--machine", machine, "--output", tmp_path / "cdi" / name, *asked)
+    path = tmp_path / "cdi" / becomes
+
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert f"{path}: 5 devices of nvidia.com/gpu, CDI 0.5.0" in result.stderr
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert [each for each in (tmp_path / "cdi").rglob("*") if each.is_file()] == [path]
+    text = path.read_text()
+    assert text.startswith("{") == ((form or path.suffix[1:]).lower() == "json")
+    assert sorted(device["name"] for device in yaml.safe_load(text)["devices"]) == ["0", "1:0", "GPU-0", "MIG-1", "all"]
+    assert ("not its name" in result.stderr) == (form == "JSON")
+
+
+def test_a_file_that_is_there_is_replaced_as_a_whole(machine: Path, tmp_path: Path) -> None:
+    """A link is replaced, and what it led to stays as it was."""
+    other, path = tmp_path / "other", tmp_path / "gpu.json"
+    other.write_text("kept")
+    path.symlink_to(other)
+    result = generate("--machine", machine, env={"NVIDIA_CTK_CDI_OUTPUT_FILE_PATH": str(path)})
+
+    assert result.exit_code == 0
+    assert not path.is_symlink()
+    assert json.loads(path.read_text())["kind"] == "nvidia.com/gpu"
+    assert other.read_text() == "kept"
+
+
+def test_a_folder_that_cannot_be(machine: Path, tmp_path: Path) -> None:
+    """Is said with its path, and nothing is left behind."""
+    (tmp_path / "file").write_text("")
+    result = generate("--machine", machine, "--output", tmp_path / "file/gpu.json")
+
+    assert result.exit_code == 1
+    assert re.search(r"^Error: .*/file/gpu\.json: (Not a directory|File exists)$", result.stderr, re.MULTILINE)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "machine.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["--mode=csv"], 2, "csv reads the lists of files of Tegra systems"),
+        (["--mode=wsl"], 2, "wsl is for Windows"),
+        (["--mode=nvnl"], 2, "'nvnl' is not one of"),
+        (["--device-name-strategy=indx"], 2, "'indx' is none of them; did you mean 'index'?"),
+        (["--feature-flag=disable-ipc"], 2, "did you mean 'disable-ipc-discoverer'?"),
+        (["--enable-hook=all"], 2, "'all' is none of them"),
+        (["--disable-hooks=update-ldcach"], 2, "did you mean 'update-ldcache'?"),
+        (["--config-search-path=/etc"], 2, "looked for where the driver puts them"),
+        (["--class=-"], 2, "'-' is no class"),
+        (["--vendor=x"], 2, "one letter, 'x', crashes container runtimes"),
+        (["--device-id=7"], 1, "no such device: '7'; there are 0, 1, 1:0, and their UUIDs"),
+        (["--mode=gds"], 1, "nothing to write: there is no device of nvidia.com/gds"),
+        (["--machine=nowhere"], 1, "no machine profile and no file here is named 'nowhere'"),
+    ],
+)
+def test_what_is_refused(words: list[str], status: int, message: str, machine: Path, tmp_path: Path) -> None:
+    """With the reason, and nothing is written."""
+    result = generate("--machine", machine, "--output", tmp_path / "out.json", *words)
+
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert message in notes(result).replace("│ ", "")
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_what_has_no_effect_says_so(machine: Path) -> None:
+    """NVIDIA's options of other modes are taken, and change nothing."""
+    idle = ["--ldconfig-path=/sbin/ldconfig", "--library-search-path=/lib", "--csv.file=/x.csv",
+            "--csv.ignore-pattern=x", "--csv.compat-container-root=/y"]  # fmt: skip
+    result = generate("--machine", machine, *idle)
+
+    assert written(result) == written(generate("--machine", machine))
+    for each in idle:
+        assert f"note: {each.partition('=')[0]} has no effect here" in result.stderr
+
+
+def test_no_driver_file_is_found(tmp_path: Path) -> None:
+    """Without libcuda there is nothing that a container could use: why, once for all GPUs, and nothing is written."""
+    missing = "/usr/lib64/libcuda.so.580.95.05: Permission denied"
+    (tmp_path / "machine.yaml").write_text(f"driver: {{version: 580.95.05, missing: '{missing}'}}\n{MACHINE}")
+    result = generate("--machine", tmp_path / "machine.yaml")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.count("note: left out: GPU-0, MIG-1: no container could use it") == 1
+    assert missing in result.stderr
+
+
+def test_no_driver(tmp_path: Path) -> None:
+    """Is said as the driver's process says it, with the library that is not there."""
+    result = generate("--driver-root", tmp_path)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "libnvidia-ml.so.1" in result.stderr
+    assert "is NVIDIA's driver installed" in result.stderr
+
+
+def test_the_table_of_options_is_nvidias() -> None:
+    """Every flag and variable of their command (nvidia-container-toolkit 1.20), with its other names."""
+    theirs: dict[str, Any] = {
+        "--config-search-path": "NVIDIA_CTK_CDI_GENERATE_CONFIG_SEARCH_PATHS",
+        "--output": "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH",
+        "--format": "NVIDIA_CTK_CDI_GENERATE_OUTPUT_FORMAT",
+        "--mode --discovery-mode": "NVIDIA_CTK_CDI_GENERATE_MODE",
+        "--dev-root": "NVIDIA_CTK_DEV_ROOT",
+        "--device-name-strategy": "NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES",
+        "--driver-root": "NVIDIA_CTK_DRIVER_ROOT",
+        "--library-search-path": "NVIDIA_CTK_CDI_GENERATE_LIBRARY_SEARCH_PATHS",
+        "--nvidia-cdi-hook-path --nvidia-ctk-path": "NVIDIA_CTK_CDI_HOOK_PATH",
+        "--ldconfig-path": "NVIDIA_CTK_CDI_GENERATE_LDCONFIG_PATH",
+        "--vendor --cdi-vendor": "NVIDIA_CTK_CDI_GENERATE_VENDOR",
+        "--class --cdi-class": "NVIDIA_CTK_CDI_GENERATE_CLASS",
+        "--csv.file": "NVIDIA_CTK_CDI_GENERATE_CSV_FILES",
+        "--csv.ignore-pattern": "NVIDIA_CTK_CDI_GENERATE_CSV_IGNORE_PATTERNS",
+        "--csv.compat-container-root": "NVIDIA_CTK_CDI_GENERATE_CSV_COMPAT_CONTAINER_ROOT",
+        "--disable-hook --disable-hooks": "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS",
+        "--enable-hook --enable-hooks": "NVIDIA_CTK_CDI_GENERATE_ENABLED_HOOKS",
+        "--feature-flag --feature-flags": "NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS",
+        "--no-all-device": "NVIDIA_CTK_CDI_GENERATE_NO_ALL_DEVICE",
+        "--device-id --device-ids --device --devices": "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS",
+    }
+    assert {names: variable for names, variable, _, _ in OPTIONS if variable} == theirs

@@ -1,4 +1,4 @@
-"""`gpuplane cdi generate`: NVIDIA's flags as they are meant here, where the specification goes, what is said beside it."""
+"""`gpuplane cdi generate`: NVIDIA's flags as they are meant here, where the file goes, what is said beside it."""
 
 import json
 import re

@@ -35,8 +35,8 @@ static void enter(int root, const char *path)
     struct stat meant, found;
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         fail("cannot make mounts private: %s", strerror(errno));
-    /* The root has to be a mount. Where it is, a second one on top does no harm. */
-    if (fchdir(root) < 0 || mount(".", ".", NULL, MS_BIND | MS_REC, NULL) < 0 || chdir(path) < 0)
+    /* The root has to be a mount of this namespace. Where it is one already, a second on top does no harm. */
+    if (chdir(path) < 0 || mount(".", ".", NULL, MS_BIND | MS_REC, NULL) < 0 || chdir(path) < 0)
         fail("cannot mount the container's root %s: %s", path, strerror(errno));
     if (fstat(root, &meant) < 0 || stat(".", &found) < 0 || meant.st_dev != found.st_dev ||
         meant.st_ino != found.st_ino)

@@ -89,27 +89,28 @@ void write_file(const char *path, const char *text)
     close(in);
 }
 
-/* With its parents. */
-void make_folder(const char *path)
+/* With its parents. A link that leads nowhere, or round and round, is no folder. */
+int make_folder(const char *path)
 {
     char upto[PATH_MAX];
     struct stat found;
     if (stat(path, &found) == 0 && S_ISDIR(found.st_mode))
-        return;
+        return 0;
     snprintf(upto, sizeof upto, "%s", path);
     for (char *slash = upto; slash;) {
         slash = strchr(slash + 1, '/');
         if (slash)
             *slash = 0;
-        if (mkdir(upto, 0755) < 0 && errno != EEXIST)
-            fail_at("make the folder", upto);
-        if (stat(upto, &found) < 0)
-            fail_at("make the folder", upto); /* a link that leads nowhere, or round and round */
-        if (!S_ISDIR(found.st_mode))
-            fail("cannot make the folder %s in the container: %s is no folder", path, upto);
+        if ((mkdir(upto, 0755) < 0 && errno != EEXIST) || stat(upto, &found) < 0)
+            return -1;
+        if (!S_ISDIR(found.st_mode)) {
+            errno = ENOTDIR;
+            return -1;
+        }
         if (slash)
             *slash = '/';
     }
+    return 0;
 }
 
 /* In one step: whoever looks sees what was there before, or the link. */

@@ -39,13 +39,13 @@ struct task {
 /* say.c: the one line that says what went wrong. Every failure ends the process. */
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void fail_at(const char *doing, const char *path); /* errno says why */
-void clean(char *text);                                      /* no control characters */
+extern const char *place;                                    /* what every path is in from now on: "the container" */
 
 /* files.c: reading and writing that nothing in an image can hold up. */
 char *read_stream(int fd, const char *path, size_t most, size_t *size);
 char *read_file(int folder, const char *path, size_t most, size_t *size); /* NULL: there is none */
 void write_file(const char *path, const char *text);
-void make_folder(const char *path);
+int make_folder(const char *path); /* -1: errno says why */
 int link_in(int folder, const char *name, const char *target);
 bool is_file(const char *path);
 

@@ -53,13 +53,17 @@ static void make(const struct link *link)
     folder_of(link->path, folder);
     if (link->conditional && !exists(folder, link->target))
         return;
-    make_folder(folder);
+    if (make_folder(folder) < 0) {
+        if (link->conditional && errno == EROFS) /* a /dev that is the host's */
+            return;
+        fail_at("make the folder", folder);
+    }
     int in = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (in < 0)
         fail_at("make the link", link->path);
     if (!stands(in, name, link->target)) {
         if (fstatat(in, name, &found, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(found.st_mode))
-            fail("cannot make the link %s in the container: a folder is there; take it out of the image", link->path);
+            fail("cannot make the link %s: a folder is there; take it out of the image", link->path);
         if (link_in(in, name, link->target) < 0)
             fail_at("make the link", link->path);
     }

@@ -97,7 +97,7 @@ static void read_line(struct search *search, const char *from, char *line, int d
     if (*line == '/' && search->count < MOST_FOLDERS && !lists(search, line)) {
         char *folder = strdup(line);
         if (!folder)
-            fail("no memory to read %s in the container", from);
+            fail("no memory to read %s", from);
         search->folders[search->count++] = folder;
     }
 }
@@ -123,7 +123,7 @@ static void write_lines(const char *path, char *const *lines)
         size += strlen(*each) + 1;
     char *text = calloc(size, 1), *end = text;
     if (!text)
-        fail("no memory to write %s in the container", path);
+        fail("no memory to write %s", path);
     for (char *const *each = lines; *each; each++)
         end += sprintf(end, "%s\n", *each);
     if (*text)
@@ -140,7 +140,8 @@ static void prepare_glibc(const struct task *task, char **first)
     struct stat found;
     char *compat[2] = {NULL}, *last[5] = {NULL};
     size_t count = 0, late = 0;
-    make_folder(CONF_D);
+    if (make_folder(CONF_D) < 0)
+        fail_at("make the folder", CONF_D);
     if (lstat(CONF, &found) < 0)
         write_file(CONF, "include /etc/ld.so.conf.d/*.conf\n");
     read_configuration(&search, CONF, 0);
@@ -169,7 +170,7 @@ static void prepare_musl(const struct task *task)
     char *before = read_file(AT_FDCWD, MUSL_PATHS, MOST_BYTES, &size), *all = before ? before : strdup(MUSL_DEFAULT);
     char *lines[MOST_FOLDERS + 1] = {NULL};
     if (!all)
-        fail("no memory to read %s in the container", MUSL_PATHS);
+        fail("no memory to read %s", MUSL_PATHS);
     for (char *rest = all, *folder; (folder = strsep(&rest, ":\n"));)
         if (*folder && search.count < MOST_FOLDERS / 2)
             search.folders[search.count++] = folder;
@@ -177,6 +178,8 @@ static void prepare_musl(const struct task *task)
         if (!lists(&search, task->folders[each]))
             lines[new++] = (char *)task->folders[each];
     if (new) {
+        if (make_folder("/etc") < 0)
+            fail_at("make the folder", "/etc");
         memcpy(lines + new, search.folders, search.count * sizeof *lines);
         write_lines(MUSL_PATHS, lines);
     }
@@ -187,10 +190,8 @@ bool prepare_loader(const struct task *task, char **folders)
 {
     if (!task->folder_count && !task->compat)
         return false;
-    if (is_file(MUSL)) {
-        make_folder("/etc");
+    if (is_file(MUSL))
         prepare_musl(task);
-    }
     if (!is_file(GLIBC) && !is_file("/etc/ld.so.cache"))
         return false;
     prepare_glibc(task, folders);

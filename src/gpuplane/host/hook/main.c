@@ -158,6 +158,7 @@ _Noreturn static void inside(const struct task *task, int root, const char *path
     if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)
         fail("cannot open /dev/null: %s", strerror(errno));
     bool locked = confine(root, path);
+    place = "the container: ";
     char **folders = calloc(task->folder_count + 2, sizeof *folders);
     if (!folders)
         fail("no memory for %zu folders", task->folder_count);

@@ -48,7 +48,7 @@ static int nameless(int root)
         if (file >= 0)
             return file;
     }
-    fail("cannot make a file in the container for %s: %s", SHOWN, strerror(errno));
+    fail("cannot make a file in the container to mount over its %s: %s", SHOWN, strerror(errno));
 }
 
 static void descriptor_path(int fd, char *path, size_t room)
@@ -71,12 +71,12 @@ void protect_params(int root)
         int copy = nameless(root);
         descriptor_path(copy, from, sizeof from);
         if (write(copy, text, size) != (ssize_t)size || mount(from, onto, NULL, MS_BIND, NULL) < 0)
-            fail_at("mount a copy over", SHOWN);
+            fail_at("mount a copy over the container's", SHOWN);
         close(copy);
         int mounted = params_of(root);
         descriptor_path(mounted, onto, sizeof onto);
         if (mounted < 0 || mount(NULL, onto, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
-            fail_at("make read-only", SHOWN);
+            fail_at("make read-only the container's", SHOWN);
         close(mounted);
     }
     free(text);

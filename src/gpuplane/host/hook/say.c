@@ -8,8 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
+const char *place;
+
 /* Names in an image are the image's choice: they may not move a terminal's cursor or forge a second line. */
-void clean(char *text)
+static void clean(char *text)
 {
     for (; *text; text++)
         if ((unsigned char)*text < ' ' || *text == 127)
@@ -18,13 +20,13 @@ void clean(char *text)
 
 void fail(const char *format, ...)
 {
-    char said[8192], line[sizeof said + sizeof NAME + 4];
+    char said[8192], line[sizeof said + 64];
     va_list values;
     va_start(values, format);
     vsnprintf(said, sizeof said, format, values);
     va_end(values);
     clean(said);
-    int size = snprintf(line, sizeof line, NAME ": %s\n", said);
+    int size = snprintf(line, sizeof line, NAME ": %s%s%s\n", place ? "in " : "", place ? place : "", said);
     ssize_t written = write(STDERR_FILENO, line, (size_t)size);
     _exit(written < 0 ? 2 : 1);
 }
@@ -34,8 +36,8 @@ void fail_at(const char *doing, const char *path)
     int why = errno;
     const char *advice = "";
     if (why == EROFS)
-        advice = "; a container whose root cannot be written needs --cdi-hook=none, which makes no links";
+        advice = "; links and caches are made in a container's own root, which must be writable: --cdi-hook=none needs none";
     if (why == EBUSY)
         advice = "; something is mounted there: take that mount out of the pod";
-    fail("cannot %s %s in the container: %s%s", doing, path, strerror(why), advice);
+    fail("cannot %s %s: %s%s", doing, path, strerror(why), advice);
 }

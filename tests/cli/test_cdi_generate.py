@@ -151,7 +151,7 @@ def test_which_program_a_start_calls(words: list[str], path: str, args: list[str
     aliases = [mount for mount in edits.mounts if mount.container_path == f"{LIBRARIES}/libcuda.so.1"]
     hookless = not path and "--disable-hook=all" not in words
     assert bool(aliases) == hookless == ("mounts stand in" in notes(result))
-    assert ("is not there yet" in notes(result)) == ("--hook=gpuplane" in words)
+    assert ("no container starts" in notes(result)) == ("--hook=gpuplane" in words)
 
 
 def test_one_of_nvidias_hooks(machine: Path) -> None:

@@ -4,7 +4,6 @@ Flags, environment variables and defaults are those of nvidia-container-toolkit 
 has no effect here says so on standard error; what would give a container other things there is refused.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from gpuplane.core.containers.cdi.check import check
 from gpuplane.core.containers.cdi.request import ALL, NONE, Mode, Naming, Program, Request
 from gpuplane.core.containers.cdi.version import EARLIEST
 from gpuplane.core.strict import close_to
+from gpuplane.host.cdi.hook import INSTALLED, look
 from gpuplane.model.cdi import Spec
 
 KINDS: dict[Mode, str] = {
@@ -35,7 +35,6 @@ ELSEWHERE = {
     "wsl": "is for Windows, where no /dev/nvidia* is, only /dev/dxg: use nvidia-ctk",
 }
 MODES: dict[str, Mode] = {"auto": "gpu", "nvml": "gpu", **{each: each for each in KINDS if each != "gpu"}}
-HOOK_PATH = "/opt/gpuplane/bin/gpuplane-hook"
 PREFIX = "NVIDIA_CTK_CDI_GENERATE_"
 
 MANY: dict[str, Any] = {"multiple": True}
@@ -77,7 +76,7 @@ OPTIONS = (
     ("--hook", "", _one_of(("auto", "gpuplane", "nvidia", "none"), "auto"),
      "The program that a container's start calls. Default: NVIDIA's where its path is given; else ours where it is "
      "installed; else none, and mounts do what it would."),
-    ("--hook-path", "", {"default": HOOK_PATH}, f"Our program, on the host. Default: {HOOK_PATH}."),
+    ("--hook-path", "", {"default": str(INSTALLED)}, f"Our program, on the host. Default: {INSTALLED}."),
 )
 """Names, environment variable, kind, help: NVIDIA's, and two of ours."""
 # fmt: on
@@ -156,10 +155,10 @@ def _program(hook: str, ours: str, theirs: str) -> Program | None:
             return Program(theirs, nvidia=True)
         name = theirs or "nvidia-cdi-hook"
         return Program(shutil.which(name) or f"/usr/bin/{name}", nvidia=True)
-    there = os.access(ours, os.X_OK)
-    if hook == "gpuplane" or (hook == "auto" and there):
-        if not there:
-            note(f"{ours} is not there yet: without it no container with these devices starts")
+    standing = look(Path(ours))
+    if hook == "gpuplane" or (hook == "auto" and standing.detail):
+        if not standing.detail:
+            note(f"as long as the hook is not installed no container starts with these devices: {standing.reason}")
         return Program(ours)
     return None
 

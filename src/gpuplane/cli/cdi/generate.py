@@ -1,8 +1,6 @@
 """`gpuplane cdi generate`: a specification of this machine's devices, once, as `nvidia-ctk cdi generate` writes it."""
 
 import asyncio
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from gpuplane.core.containers.cdi.document import document
 from gpuplane.core.containers.cdi.request import Request
 from gpuplane.hardware.once import Unseen, look
 from gpuplane.hardware.profiles import Unknown
+from gpuplane.host.cdi.directory import replace
 from gpuplane.model.cdi import Spec
 from gpuplane.model.machine import Machine
 
@@ -42,7 +41,8 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
         click.echo(text, nl=False)
         return
     try:
-        write(path, text.encode())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path.parent, path.name, text.encode())
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror}") from None
     devices = f"{len(spec.devices)} device{'s' * (len(spec.devices) != 1)}"
@@ -96,17 +96,3 @@ def _text(spec: Spec, form: str) -> str:
         msgspec.to_builtins(spec), Dumper=yaml.CSafeDumper, explicit_start=True, sort_keys=False, allow_unicode=True
     )
     return text
-
-
-def write(path: Path, data: bytes) -> None:
-    """Replace a file as a whole, 0644, its directory made where it is missing. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            os.fchmod(file.fileno(), 0o644)
-        Path(aside).replace(path)
-    except OSError:
-        Path(aside).unlink(missing_ok=True)
-        raise

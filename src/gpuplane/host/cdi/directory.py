@@ -110,7 +110,7 @@ def store(directory: Path, kind: str, spec: Spec | None) -> None:
     name, other = names(kind)
     if spec is not None:
         directory.mkdir(parents=True, exist_ok=True)
-        _replace(directory, name, msgspec.json.format(msgspec.json.encode(spec), indent=2) + b"\n")
+        replace(directory, name, msgspec.json.format(msgspec.json.encode(spec), indent=2) + b"\n")
         gone = [other]
     else:
         gone = [name, other]
@@ -119,7 +119,8 @@ def store(directory: Path, kind: str, spec: Spec | None) -> None:
     _sync(directory)
 
 
-def _replace(directory: Path, name: str, data: bytes) -> None:
+def replace(directory: Path, name: str, data: bytes) -> None:
+    """Make a file hold that, as a whole: it is on disk then. Raises OSError."""
     aside = _aside(directory, name)
     aside.unlink(missing_ok=True)
     try:

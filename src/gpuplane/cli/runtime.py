@@ -1,0 +1,204 @@
+"""`gpuplane runtime`: make the container runtime of this node take CDI devices, by the smallest change, and back."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from gpuplane.cli.connection import STATE_DIR
+from gpuplane.core.containers.runtimes.plan import Change, difference, shown
+from gpuplane.core.strict import Invalid
+from gpuplane.host.runtimes import memories
+from gpuplane.host.runtimes.sources import Failed, Judged, Wish, judge
+from gpuplane.model.value import Value
+
+WRAPPED = "nothing is wrapped here: the runtime itself takes CDI devices, and its own OCI runtime stays what it is"
+DEFAULT = "no pod needs another default runtime: what gets a GPU is decided by the CDI device that kubelet passes"
+REFUSED = {
+    "--nvidia-runtime-name": WRAPPED,
+    "--nvidia-runtime-path": WRAPPED,
+    "--runtime-path": WRAPPED,
+    "--set-as-default": DEFAULT,
+    "--nvidia-set-as-default": DEFAULT,
+    "--config-mode": "no OCI hook is configured: hooks are in the CDI specifications, see gpuplane cdi generate",
+    "--oci-hook-path": "no OCI hook is configured: hooks are in the CDI specifications, see gpuplane cdi generate",
+}
+"""Flags of `nvidia-ctk runtime configure` that ask for what is not done, and what to know instead."""
+
+
+class Report(Value):
+    """What `--json` shows."""
+
+    runtime: str
+    status: str  # nothing, needed, changed, undone, failed
+    version: str = ""
+    why: str = ""
+    restart: str = ""
+    notes: tuple[str, ...] = ()
+    changes: tuple["Shown", ...] = ()
+    errors: tuple[str, ...] = ()
+
+
+class Shown(Value):
+    """A file, what becomes of it, and the unified diff."""
+
+    path: str
+    said: str
+    diff: str
+
+
+class _Unjudged(click.ClickException):
+    exit_code = 2
+
+
+@click.group()
+def command() -> None:
+    """Make the container runtime of this node take CDI devices."""
+
+
+def _refused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that are refused, each with its reason."""
+
+    def refuse(_: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            name = parameter.opts[0]
+            raise _Unjudged(f"{name}: {REFUSED[name]}; leave it out")
+
+    for name in REFUSED:
+        kind: dict[str, Any] = {"is_flag": False, "flag_value": "true", "hidden": True, "expose_value": False}
+        function = click.option(name, callback=refuse, **kind)(function)
+    return function
+
+
+def _cdi(_: click.Context, parameter: click.Parameter, value: str) -> None:
+    if value.lower() not in ("true", "1"):
+        raise _Unjudged(f"{parameter.opts[0]}={value}: CDI is all that is configured here; --undo takes it back")
+
+
+def _source(_: click.Context, parameter: click.Parameter, value: str) -> None:
+    if value != "file":
+        raise _Unjudged(f"--config-source {value}: what a runtime dumps does not say which file has it: files are read")
+
+
+@command.command()
+@click.option("--runtime", type=click.Choice(["containerd", "docker", "crio"]), required=True, help="The runtime.")
+@click.option("--config", default="", metavar="FILE", help="Its configuration file, if not the usual one.")
+@click.option("--drop-in-config", default="", metavar="FILE", help="Write into this file, which the first one imports.")
+@click.option("--cdi-dir", default="/var/run/cdi", show_default=True, metavar="DIR", help="The agent's CDI directory.")
+@click.option("--runtime-version", default="", metavar="V", help="Its version; else its program is asked.")
+@click.option("--executable-path", default="", metavar="FILE", help="Its program, which is asked for the version.")
+@click.option(
+    "--check", is_flag=True, help="Only say whether something is to change: exit status 0 no, 1 yes, 2 unknown."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would change, as a unified diff.")
+@click.option("--undo", is_flag=True, help="Take back what this command has changed.")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    default=STATE_DIR,
+    show_default=True,
+    envvar="GPUPLANE_STATE_DIR",
+    help="Where changes are remembered.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option(
+    "--cdi.enabled",
+    "--cdi.enable",
+    "--enable-cdi",
+    is_flag=False,
+    flag_value="true",
+    default="true",
+    callback=_cdi,
+    expose_value=False,
+    help="As in nvidia-ctk: what is done here anyway.",
+)
+@click.option("--config-source", default="file", callback=_source, expose_value=False, help="As in nvidia-ctk: file.")
+@_refused
+def configure(
+    runtime: str, check: bool, dry_run: bool, undo: bool, state_dir: Path, as_json: bool, **asked: str
+) -> None:
+    """Make a container runtime take CDI devices: the smallest change, often none.
+
+    Every other byte of its files stays. What is changed is remembered, and --undo puts it back. The runtime is never
+    restarted: what to run is said.
+
+    Exit status: 0 done, or nothing to do; 1 with --check: something is to change; 2 it cannot be judged or done.
+    """
+    if undo and check:
+        raise click.UsageError("--undo and --check exclude one another")
+    config, drop_in = (
+        str(Path(each).absolute()) if each else "" for each in (asked["config"], asked["drop_in_config"])
+    )
+    wish = Wish(runtime, asked["cdi_dir"], config, drop_in, asked["runtime_version"], asked["executable_path"])
+    try:
+        report = _undo(wish, state_dir, dry_run) if undo else _configure(wish, state_dir, check or dry_run)
+    except (Invalid, Failed) as error:
+        errors = tuple(error.errors) if isinstance(error, Invalid) else (str(error),)
+        report = Report(runtime, "failed", errors=errors)
+    _print(report, as_json, dry_run)
+    sys.exit(2 if report.status == "failed" else int(check and report.status == "needed"))
+
+
+def _configure(wish: Wish, state: Path, only_look: bool) -> Report:
+    judged = judge(wish)
+    plan = judged.plan
+    if only_look or not plan.changes:
+        status = "needed" if plan.changes else "nothing"
+        return _report(wish, judged, status, tuple(Shown(each.path, _said(each), each.diff()) for each in plan.changes))
+    done: list[Shown] = []
+    with memories.locked(state):
+        for change in plan.changes:
+            target = memories.apply(state, wish.runtime, change, judged.restart)
+            link = f" (a link to {target})" if target != change.path else ""
+            done.append(Shown(change.path, f"{_said(change)}{link}", change.diff()))
+    return _report(wish, judged, "changed", tuple(done))
+
+
+def _report(wish: Wish, judged: Judged, status: str, changes: tuple[Shown, ...]) -> Report:
+    number = shown(judged.version) if judged.version else ""
+    restart = judged.restart if changes else ""
+    return Report(wish.runtime, status, number, judged.plan.why, restart, judged.plan.notes, changes)
+
+
+def _said(change: Change) -> str:
+    """A change in words."""
+    new = "a new file: " if change.before is None else ""
+    return new + ", ".join(f"{each.path[-1]} = {msgspec.json.encode(each.value).decode()}" for each in change.edits)
+
+
+def _undo(wish: Wish, state: Path, only_look: bool) -> Report:
+    config = os.path.realpath(wish.config) if wish.config else ""
+    found = [each for each in memories.remembered(state, wish.runtime) if config in ("", each.path)]
+    if not found:
+        return Report(wish.runtime, "nothing", why=f"no change of {config or wish.runtime} is remembered in {state}")
+    done: list[Shown] = []
+    with memories.locked(state):
+        for memory in found:
+            current, result = memories.undone(memory)
+            done.append(Shown(memory.path, result.said, difference(memory.path, current, result.data)))
+            if not only_look:
+                memories.take_back(state, memory, current, result)
+    restart = found[0].restart if any(each.diff for each in done) else ""
+    return Report(wish.runtime, "needed" if only_look else "undone", restart=restart, changes=tuple(done))
+
+
+def _print(report: Report, as_json: bool, with_diff: bool) -> None:
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+        return
+    for error in report.errors:
+        click.echo(error, err=True)
+    if report.why:
+        click.echo(f"{report.why}." if report.changes else f"Nothing to do: {report.why}.")
+    for each in report.changes:
+        click.echo(f"{each.path}: {each.said}")
+        if with_diff:
+            click.echo(each.diff, nl=False)
+    for note in report.notes:
+        click.echo(f"Note: {note}.")
+    if report.status in ("changed", "undone") and report.restart:
+        click.echo(f"Not in force until {report.runtime} is restarted: {report.restart}")

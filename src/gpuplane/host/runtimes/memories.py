@@ -1,0 +1,138 @@
+"""What we have changed on this node, remembered so that it can be taken back; and the changing itself.
+
+One small versioned file for each changed file, in the state directory, on disk before the change is: whatever happens
+between the two, the next run sees that the file is as it was. A file is written to the side and renamed, with the mode,
+the owner and the labels of the one before; where it is a link, that to which it leads is changed.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from gpuplane.core.containers.runtimes.plan import Change, Memory, Undone, digest, remember, undo
+from gpuplane.host.runtimes.sources import Failed, told
+
+VERSION = 1
+FOLDER = "runtimes"
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    version: int
+    memory: Memory
+
+
+@contextmanager
+def locked(state: Path) -> Iterator[None]:
+    """Alone with the memories; makes their directory where it is missing. Raises Failed."""
+    folder = state / FOLDER
+    with told(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise Failed(f"{folder}: another gpuplane runtime configure is at work") from None
+    finally:
+        os.close(fd)
+
+
+def remembered(state: Path, runtime: str) -> list[Memory]:
+    """What is remembered of a runtime's files. Raises Failed."""
+    with told(state):
+        paths = sorted((state / FOLDER).glob(f"{runtime}-*.json"))
+        return [_load(path) for path in paths]
+
+
+def apply(state: Path, runtime: str, change: Change, restart: str) -> str:
+    """Change a file and remember it; gives the path that was written, behind links. Raises Failed and Invalid."""
+    target = os.path.realpath(change.path)
+    kept = _kept(state, runtime, target)
+    with told(target):
+        current = Path(target).read_bytes() if Path(target).exists() else None
+    if current != change.before:
+        raise Failed(f"{change.path}: was changed by somebody else just now: run this again")
+    memory = remember(runtime, target, restart, change, _load(kept) if kept.exists() else None)
+    _write(kept, msgspec.json.encode(_File(VERSION, memory)))
+    _write(Path(target), change.after)
+    return target
+
+
+def undone(memory: Memory) -> tuple[bytes | None, Undone]:
+    """What a changed file is now, and what it becomes when the change is taken back. Raises Failed and Invalid."""
+    path = Path(memory.path)
+    with told(path):
+        current = path.read_bytes() if path.exists() else None
+    return current, undo(memory, current)
+
+
+def take_back(state: Path, memory: Memory, current: bytes | None, result: Undone) -> None:
+    """Put a file back and forget that it was changed. Raises Failed."""
+    path = Path(memory.path)
+    if result.data is None:
+        with told(path):
+            path.unlink(missing_ok=True)
+    elif result.data != current:
+        _write(path, result.data)
+    with told(state):
+        _kept(state, memory.runtime, memory.path).unlink(missing_ok=True)
+
+
+def _kept(state: Path, runtime: str, target: str) -> Path:
+    return state / FOLDER / f"{runtime}-{digest(target.encode())[:16]}.json"
+
+
+def _load(path: Path) -> Memory:
+    try:
+        with told(path):
+            file = msgspec.json.decode(path.read_bytes(), type=_File)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Failed(
+            f"{path}: what was changed cannot be read: {error}; put the file back by hand, and remove this"
+        ) from None
+    if file.version != VERSION:
+        raise Failed(
+            f"{path}: version {file.version} is not {VERSION}, the one known here: use the gpuplane that wrote it"
+        )
+    return file.memory
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all. Raises Failed."""
+    aside = path.with_name(f".{path.name}.gpuplane")
+    with told(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            mode = 0o600 if path.parent.name == FOLDER else 0o644
+            with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+                file.write(data)
+                _like(path, file.fileno(), mode)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        except OSError:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+            raise
+        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _like(path: Path, fd: int, mode: int) -> None:
+    """Give an open file the owner, mode and labels (SELinux) of the file at the path; the mode where there is none."""
+    if not path.exists():
+        os.fchmod(fd, mode)
+        return
+    was = path.stat()
+    os.fchown(fd, was.st_uid, was.st_gid)
+    os.fchmod(fd, was.st_mode & 0o7777)
+    for name in os.listxattr(path):
+        with suppress(OSError):  # a label that the kernel sets by itself, or that this file system does not have
+            os.setxattr(fd, name, os.getxattr(path, name))

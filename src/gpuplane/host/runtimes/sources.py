@@ -1,0 +1,159 @@
+"""A runtime's configuration as it lies on this node, in the order in which the runtime reads it."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePath
+
+from gpuplane.core.containers.runtimes import containerd, containerdfiles, crio, distributions, docker, tomltext
+from gpuplane.core.containers.runtimes.distributions import DISTRIBUTIONS
+from gpuplane.core.containers.runtimes.plan import Plan, Source, Version, text, version
+from gpuplane.model.value import Value
+
+CONTAINERD, DOCKER, CRIO = "/etc/containerd/config.toml", "/etc/docker/daemon.json", "/etc/crio/crio.conf"
+BINARIES = {"containerd": "containerd", "docker": "dockerd", "crio": "crio"}
+RESTARTS = {
+    "containerd": "systemctl restart containerd",
+    "docker": "systemctl restart docker",
+    "crio": "systemctl restart crio",
+}
+PATIENCE = 5.0
+"""Seconds that a program may take to say its version."""
+
+
+class Failed(Exception):
+    """A file or program of the node does not let us: which, and why."""
+
+
+class Wish(Value):
+    """What somebody asks for; "" means: as usual."""
+
+    runtime: str
+    directory: str
+    config: str = ""
+    drop_in: str = ""
+    version: str = ""
+    binary: str = ""
+
+
+class Judged(Value):
+    """What is to change, and how the runtime is restarted to see it."""
+
+    plan: Plan
+    version: Version | None
+    restart: str
+
+
+@contextmanager
+def told(path: str | Path) -> Iterator[None]:
+    """An OSError becomes Failed, with the path."""
+    try:
+        yield
+    except OSError as error:
+        raise Failed(f"{error.filename or path}: {error.strerror}") from None
+
+
+def judge(wish: Wish) -> Judged:
+    """What a runtime needs. Raises Failed and Invalid."""
+    if wish.runtime == "containerd":
+        return _containerd(wish)
+    number = _version(wish, BINARIES[wish.runtime])
+    if wish.runtime == "docker":
+        if wish.drop_in:
+            raise Failed("Docker reads one file and no drop-ins: leave --drop-in-config out")
+        plan = docker.plan(_read(wish.config or DOCKER), number, wish.directory)
+    else:
+        plan = _crio(wish, number)
+    return Judged(plan, number, RESTARTS[wish.runtime])
+
+
+def _version(wish: Wish, binary: str) -> Version | None:
+    """The runtime's version as it is told, or as its program says; None where it cannot be had. Raises Failed."""
+    if wish.version:
+        number = version(wish.version)
+        if number is None:
+            raise Failed(f"--runtime-version {wish.version}: is no version (1.7.24)")
+        return number
+    try:
+        said = subprocess.run(
+            [wish.binary or binary, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        if wish.binary:
+            raise Failed(f"{wish.binary}: does not say its version: {error}") from None
+        return None
+    return version(said.stdout.decode(errors="replace"))
+
+
+def _containerd(wish: Wish) -> Judged:
+    path = wish.config or _main()
+    main = _read(path)
+    by = distributions.of(path, text(main))
+    number = _version(wish, by.binary if by else "containerd")
+    if by is None and main.data is None and number is None:
+        raise Failed(f"{path}: there is none, nor a containerd that says its version: --runtime-version says it")
+    notes: tuple[str, ...] = ()
+    if by is not None:
+        said = tomltext.get(text(main), ("version",), path)
+        beside = {str(each) for each in Path(path).parent.glob("*")}
+        found = distributions.template(by, path, said if isinstance(said, int) else 0, beside)
+        if found:
+            notes = (f"{path} is made from {found} by {by.name} at each start, so that is the file that counts",)
+            main = _read(found)
+    sources = _with_imports(main, number, wish.drop_in)
+    plan = containerd.plan(sources, number, wish.directory, wish.drop_in, None if notes else by)
+    return Judged(plan.but(notes=(*notes, *plan.notes)), number, by.restart if by else RESTARTS["containerd"])
+
+
+def _main() -> str:
+    """The file that containerd reads: the usual one, else that of the one distribution that is here."""
+    usual = [f"{each.root}{each.config}" for each in DISTRIBUTIONS]
+    found = [each for each in usual if Path(each).exists()]
+    return found[0] if len(found) == 1 and not Path(CONTAINERD).exists() else CONTAINERD
+
+
+def _with_imports(main: Source, number: Version | None, drop_in: str) -> tuple[Source, ...]:
+    """The files in containerd's order: the main file, what it imports, what that imports. Raises Failed and Invalid."""
+    sources: dict[str, Source] = {}
+    pending = [main]
+    while pending:
+        source = pending.pop(0)
+        if source.path in sources:
+            continue
+        sources[source.path] = source
+        for pattern in containerdfiles.imports(source, number):
+            for path in _matches(pattern, drop_in):
+                found = _read(path)
+                if found.data is None and path != drop_in:
+                    raise Failed(f"{path}: is imported by {source.path}, but there is none")
+                pending.append(found)
+    return tuple(sources.values())
+
+
+def _matches(pattern: str, drop_in: str) -> list[str]:
+    """The files of a pattern, with the one that is to come."""
+    if "*" not in pattern:
+        return [pattern]
+    found = {str(each) for each in Path("/").glob(pattern.lstrip("/"))}
+    return sorted({*found, drop_in} if drop_in and PurePath(drop_in).match(pattern) else found)
+
+
+def _crio(wish: Wish, number: Version | None) -> Plan:
+    main = _read(wish.config or CRIO)
+    folder = Path(main.path).with_name("crio.conf.d")
+    if wish.drop_in and Path(wish.drop_in).parent != folder:
+        raise Failed(f"{wish.drop_in}: CRI-O reads drop-ins in {folder} only")
+    new = wish.drop_in or (main.path if main.data is not None else str(folder / "99-gpuplane.conf"))
+    with told(folder):
+        paths = {str(each) for each in folder.iterdir() if each.is_file()} if folder.is_dir() else set()
+    added = sorted({*paths, new} - {main.path})
+    return crio.plan((main, *map(_read, added)), number, wish.directory, new, wish.drop_in)
+
+
+def _read(path: str) -> Source:
+    """A file; without data where there is none. Raises Failed."""
+    with told(path):
+        try:
+            return Source(path, Path(path).read_bytes())
+        except FileNotFoundError:
+            return Source(path, None)

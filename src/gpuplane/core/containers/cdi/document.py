@@ -62,7 +62,7 @@ def document(machine: Machine, request: Request) -> Document:
     given = {name: tidy.without(tidy.joined((edits,)), common) for name, edits in found.given.items()}
     empty = {name: "it would give a container nothing" for name, edits in given.items() if edits == ContainerEdits()}
     given = {name: given[name] for name in sorted(given.keys() - empty.keys())}
-    if request.everything and given:
+    if request.everything and given and NONE not in given:
         given.setdefault(ALL, tidy.joined(given.values()))
     left = dict(sorted({**found.left, **empty}.items()))
     notes = (*found.notes, *_idle(request))

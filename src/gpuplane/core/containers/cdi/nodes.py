@@ -5,6 +5,7 @@ host's, and tells systemd the very numbers, so that a reload of systemd does not
 """
 
 from collections.abc import Iterable, Mapping
+from posixpath import normpath
 
 from gpuplane.model.cdi import ContainerEdits, DeviceNode
 from gpuplane.model.machine import Numbers
@@ -46,5 +47,5 @@ def _node(path: str, numbers: Numbers | None, root: str) -> DeviceNode:
 
 
 def on_host(root: str, path: str) -> str:
-    """Where the host has a path that is inside a root."""
-    return root.rstrip("/") + path
+    """Where the host has a path that is inside a root. No `..` leads out of it."""
+    return root.rstrip("/") + normpath(f"/{path.lstrip('/')}")

@@ -1,13 +1,20 @@
 """The image: what goes in is locked, and what the Containerfile says holds together. No engine is needed."""
 
 import re
+import shutil
+import stat
+import subprocess
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from importlib.metadata import requires
+from itertools import takewhile
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from gpuplane import __version__
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,17 +83,53 @@ def test_what_is_copied_is_there_and_let_through() -> None:
     assert ignored[0] == "*"
     for path in (path for paths in copied for path in paths):
         assert (ROOT / path).exists(), path
-        assert any(fnmatch(path, each) for each in shown), path
+        assert any(fnmatch(path, each) or path.startswith(f"{each}/") for each in shown), path
 
 
 def test_how_it_is_built() -> None:
-    """By hashes, compiled in both stages, without an installer at the end, on one base."""
+    """By hashes, compiled in both stages, without an installer or a compiler at the end, on one base."""
     stages = " | ".join(f"{name} {text}" for name, text in instructions()).split("FROM ")
-    _, build, last = stages
+    _, _, build, last = stages
 
     assert build.count("--require-hashes") == 2
     assert "--no-deps --no-index" in build
     assert all("compileall" in stage and "unchecked-hash" in stage for stage in (build, last))
     assert "pip" not in last.replace("/usr/local/bin/pip*", "").replace("ensurepip", "")
+    assert "apt-get" not in build + last
     assert 'ENTRYPOINT ["gpuplane", "agent"]' in last
-    assert [text.split(" ")[0] for name, text in instructions() if name == "FROM"] == ["${BASE}", "${BASE}"]
+    assert [text.split(" ")[0] for name, text in instructions() if name == "FROM"] == ["${BASE}"] * 3
+
+
+def test_the_hook_is_built_as_the_containerfile_says(tmp_path: Path) -> None:
+    """From what is copied into its stage and nothing else; it installs itself where it is told."""
+    if missing := [each for each in ("cc", "make") if shutil.which(each) is None]:
+        pytest.skip(f"needs {' and '.join(missing)}, to compile the hook")
+    stage = list(takewhile(lambda each: each != ("FROM", "${BASE} AS build"), instructions()))
+    for *paths, to in (text.split(" ") for name, text in stage if name == "COPY"):
+        for path in paths:
+            copy = shutil.copytree if (ROOT / path).is_dir() else shutil.copy
+            (tmp_path / to).parent.mkdir(parents=True, exist_ok=True)
+            copy(ROOT / path, tmp_path / to)
+    [line] = [text for name, text in stage if name == "RUN" and text.startswith("make ")]
+    line = line.replace("OUT=/hook", f"OUT={tmp_path}/hook").replace(" /hook/", f" {tmp_path}/hook/")
+    subprocess.run(["sh", "-euc", line], cwd=tmp_path, capture_output=True, check=True, timeout=100)
+    program = tmp_path / "hook/gpuplane-hook"
+
+    version = subprocess.run([program, "--version"], env={}, capture_output=True, text=True, check=True, timeout=20)
+    assert __version__ in version.stdout
+    subprocess.run([program, "install", tmp_path / "bin"], env={}, check=True, timeout=20)
+    installed = tmp_path / "bin/gpuplane-hook"
+    assert installed.read_bytes() == program.read_bytes()
+    assert stat.S_IMODE(installed.stat().st_mode) == 0o755
+
+
+def test_the_node_sees_none_of_the_images_paths() -> None:
+    """What a DaemonSet mounts hides nothing that the image runs from."""
+    mounted = re.findall(
+        r"mountPath: ([^,}\s]+)", "".join(each.read_text() for each in (ROOT / "deploy").rglob("*.yaml"))
+    )
+    [path] = [text for name, text in instructions() if name == "ENV"]
+    folders = re.findall(r"PATH=(\S+)", path)[0].split(":")
+
+    assert "/opt/gpuplane/bin" in mounted
+    assert not [(mount, each) for mount in mounted for each in folders if f"{each}/".startswith(f"{mount}/")]

@@ -21,6 +21,7 @@ DEPLOY = ROOT / "deploy"
 OVERLAYS = ("nvidia-runtime", "host")
 MERGE_KEYS = {
     "containers": "name",
+    "initContainers": "name",
     "env": "name",
     "volumes": "name",
     "volumeMounts": "mountPath",
@@ -101,6 +102,14 @@ def _container(objects: list[Json]) -> Json:
     [container] = _pod(objects)["containers"]
     found: Json = container
     return found
+
+
+def _all(pod: Json) -> list[Json]:
+    return [*pod.get("initContainers", ()), *pod["containers"]]
+
+
+def _variables(container: Json) -> dict[str, Any]:
+    return {each["name"]: each.get("value") for each in container["env"]}
 
 
 def test_the_objects(objects: list[Json]) -> None:
@@ -186,9 +195,11 @@ HOST_PATHS = {
     f"{KUBELET}/pod-resources": (f"{KUBELET}/pod-resources", "ro"),
     "/var/lib/gpuplane": ("/var/lib/gpuplane", "rw"),
 }
+CDI, HOOK = "/var/run/cdi", "/opt/gpuplane/bin"
+CDI_PATHS = {"/": ("/driver-root", "ro"), CDI: (CDI, "rw")}
 HOST_PATHS_OF = {
     "nvidia-runtime": HOST_PATHS,
-    "host": {**HOST_PATHS, "/": ("/driver-root", "ro"), "/dev": ("/dev", "ro")},
+    "host": {**HOST_PATHS, **CDI_PATHS, HOOK: (HOOK, "ro"), "/dev": ("/dev", "ro")},
 }
 
 
@@ -197,7 +208,8 @@ def test_who_may_what_on_the_node(overlay: str, objects: list[Json]) -> None:
     pod, container = _pod(objects), _container(objects)
 
     assert container["securityContext"] == SECURITY[overlay]
-    assert not {"hostNetwork", "hostIPC", "initContainers", "securityContext"} & set(pod)
+    assert not {"hostNetwork", "hostIPC", "securityContext"} & set(pod)
+    assert len(pod.get("initContainers", ())) == (1 if overlay == "host" else 0)
     assert pod.get("hostPID", False) == (overlay == "host")
     assert [each for port in container["ports"] for each in port] == ["name", "containerPort"]
     assert dict(_host_paths(pod, container)) == HOST_PATHS_OF[overlay]
@@ -254,7 +266,7 @@ def test_every_host_path_and_privilege_has_its_reason(overlay: str, objects: lis
         said, of, why = rows[f"`{path}`"]
 
         assert said.startswith("read-only") == (access == "ro"), path
-        assert of in ("both", f"`{overlay}`")
+        assert f"`{overlay}`" in ("`nvidia-runtime`, `host`" if of == "both" else of).split(", "), path
         assert len(why) > 30
     for privilege in ("user 0, all capabilities dropped", "`SYS_ADMIN`", "`privileged`", "`hostPID`", "TCP port 9410"):
         assert len(rows[privilege][1]) > 30
@@ -274,12 +286,14 @@ def test_what_is_to_be_uncommented(overlay: str, tmp_path: Path) -> None:
     layer = yaml.safe_load(path.read_text())
     here = {f"../../components/{each.name}" for each in (DEPLOY / "components").iterdir()}
 
-    assert set(layer.get("components", ())) == (here if overlay == "nvidia-runtime" else set())
+    assert set(layer["components"]) == (here if overlay == "nvidia-runtime" else {"../../components/hook"})
     assert layer["images"] == [{"name": "gpuplane", "newName": "REGISTRY/gpuplane", "newTag": "0.1.0"}]
     if shutil.which("kubectl"):
         done = subprocess.run(["kubectl", "kustomize", str(path.parent)], capture_output=True, timeout=60, check=True)
         built = [each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "DaemonSet"]
-        assert {_container([each])["image"] for each in built} == {"REGISTRY/gpuplane:0.1.0"}
+        assert {each["image"] for pod in map(_pod, ([each] for each in built)) for each in _all(pod)} == {
+            "REGISTRY/gpuplane:0.1.0"
+        }
         assert len(built) == (2 if overlay == "nvidia-runtime" else 1)
 
 
@@ -320,6 +334,42 @@ def test_kernel_log_adds_the_device_and_what_opens_it() -> None:
             **_container(objects), "securityContext": 0, "volumeMounts": 0
         }  # fmt: skip
         assert all(_typed(each) == _pruned(each) for each in found)
+
+
+def test_cdi_shows_the_drivers_files_and_where_specifications_are(objects: list[Json], overlay: str) -> None:
+    """components/cdi adds what overlays/host has, and no privilege; without it the agent keeps no specifications."""
+    [argument] = [each for each in _container(objects)["args"] if each.startswith("--cdi-dir=")]
+    assert argument == "--cdi-dir=$(CDI_DIR)"
+    assert _variables(_container(objects))["CDI_DIR"] == (CDI if overlay == "host" else "")
+    if overlay == "host":
+        return
+
+    found = _apply(DEPLOY / "components/cdi", objects)
+    pod, container = _pod(found), _container(found)
+    assert container["securityContext"] == LOCKED_DOWN
+    assert pod == _pod(objects) | {"containers": pod["containers"], "volumes": pod["volumes"]}
+    assert dict(_host_paths(pod, container)) == HOST_PATHS | CDI_PATHS
+    assert _variables(container) == _variables(_container(objects)) | {
+        "CDI_DIR": CDI, "DRIVER_ROOT_CTR_PATH": "/driver-root"
+    }  # fmt: skip
+    assert all(_typed(each) == _pruned(each) for each in found)
+
+
+def test_the_agent_cannot_write_what_containers_call(overlay: str, objects: list[Json]) -> None:
+    """components/hook: another container installs the program, has no privilege and sees nothing else of the node."""
+    found = objects if overlay == "host" else _apply(DEPLOY / "components/hook", objects)
+    pod, agent = _pod(found), _container(found)
+    [hook] = pod["initContainers"]
+
+    assert hook["command"] == ["gpuplane-hook", "install", HOOK]
+    assert hook["securityContext"] == LOCKED_DOWN
+    assert [(each["mountPath"], each.get("readOnly")) for each in hook["volumeMounts"]] == [(HOOK, None)]
+    assert dict(_host_paths(pod, agent)) == HOST_PATHS_OF[overlay] | {HOOK: (HOOK, "ro")}
+    assert f"--hook-path={HOOK}/gpuplane-hook" in agent["args"]
+    assert hook["image"] == agent["image"]
+    rows = {cells[0]: cells[1:] for cells in _rows((DEPLOY / "README.md").read_text())}
+    assert len(rows[f"`{HOOK}`, in the init container"][-1]) > 30
+    assert all(_typed(each) == _pruned(each) for each in found)
 
 
 def test_the_host_overlay_has_the_kernel_log() -> None:

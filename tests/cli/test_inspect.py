@@ -87,6 +87,15 @@ def test_away_from_a_terminal_each_thing_is_a_line_of_columns_apart_by_tabs() ->
     ]
 
 
+def test_how_containers_are_given_devices_is_shown_with_the_reason(drawn: Drawn) -> None:
+    """Once the machine and its configuration are known."""
+    why = "this agent keeps no CDI specifications"
+    assert next(inspect.lines(ward())) == f"strategy\tenvvar\t{why}"
+    assert drawn(ward(), 300).splitlines()[0] == f"Containers are given devices by envvar: {why}"
+    configured = ward(Configured(Settings(device_list_strategy=("volume-mounts", "cdi-cri"))))
+    assert next(inspect.lines(configured)) == "strategy\tvolume-mounts,cdi-cri"
+
+
 def test_a_release_is_shown_with_its_end() -> None:
     shown = list(inspect.lines(picture(release=Release(until=350.0, why="reset"))))
     assert shown[0] == "release\tfor another 4 min 10 s\treset"

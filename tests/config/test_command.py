@@ -63,7 +63,9 @@ def test_explain_shows_every_unit_with_the_line_that_decided(files: tuple[Path, 
     status, out, err = run("explain", config, "--machine", machine)
 
     assert (status, err) == (0, "")
-    assert out.splitlines() == [
+    strategy, *lines = out.splitlines()
+    assert strategy.startswith("strategy\tauto\tcdi-cri where")
+    assert lines == [
         "resource\tnvidia.com/half\t2\t2 healthy\tadvised: as many GPUs as there are, the least used first",
         "resource\tnvidia.com/gpu\t1\t0 healthy\tadvised: the GPUs with the best links",
         f"unit\t0\tNVIDIA A100\tnvidia.com/half\t{UUID}0::0…1\tpattern '*A100' ({config}:5), 2 shares ({config}:10)",

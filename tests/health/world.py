@@ -16,7 +16,7 @@ from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
 from gpuplane.model.views import News
 
 BOOT = "boot"
-SETTINGS = Settings(mig_strategy="mixed")
+SETTINGS = Settings(mig_strategy="mixed", device_list_strategy=("envvar",))
 
 
 def machine(gpus: int, parts: Iterable[int] = (), lanes: int = 0) -> Machine:

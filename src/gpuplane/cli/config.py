@@ -160,6 +160,7 @@ def _list(explanation: Explanation) -> None:
     """For programs that read lines: no colours, no boxes, one line a thing, columns apart by tabs."""
     if explanation.waiting:
         click.echo(f"waiting\t{explanation.waiting}")
+    click.echo(f"strategy\t{','.join(explanation.strategy.strategies)}\t{explanation.strategy.why}")
     for name, count in explanation.resources.items():
         click.echo(f"resource\t{name}\t{count.devices}\t{count.healthy} healthy\tadvised: {count.advised}")
     for row in _rows(explanation):
@@ -179,6 +180,7 @@ def _draw(explanation: Explanation) -> None:
     console = Console(highlight=False)
     if explanation.waiting:
         console.print(f"[yellow]Nothing would be advertised:[/yellow] {escape(explanation.waiting)}")
+    console.print(f"Containers would be given devices by {escape(str(explanation.strategy))}")
     for name, count in explanation.resources.items():
         sick = count.devices - count.healthy
         unhealthy = f" [red]({sick} unhealthy)[/red]" if sick else ""

@@ -13,6 +13,7 @@ import msgspec
 
 from gpuplane.cli.connection import show, state_dir
 from gpuplane.cli.times import span
+from gpuplane.core.containers.strategy import counting
 from gpuplane.core.health.diagnose import overall, released
 from gpuplane.core.resources.sharing import base
 from gpuplane.model.control import Picture
@@ -48,6 +49,8 @@ def lines(picture: Picture) -> Iterator[str]:
         yield _line("waiting", picture.offer.waiting)
     if why := released(picture.snapshot):
         yield _line("release", _until(picture), why)
+    if (strategy := counting(picture.snapshot)) is not None:
+        yield _line("strategy", ",".join(strategy.strategies), strategy.why)
     for device in _devices(picture):
         yield _line("device", *device)
     for part in _parts(picture):
@@ -69,6 +72,8 @@ def draw(picture: Picture) -> None:
         console.print(f"[yellow]Nothing is advertised yet:[/yellow] {escape(picture.offer.waiting)}")
     if why := released(picture.snapshot):
         console.print(f"[yellow]The driver is let go of {escape(_until(picture))}:[/yellow] {escape(why)}")
+    if (strategy := counting(picture.snapshot)) is not None:
+        console.print(f"Containers are given devices by {escape(str(strategy))}")
     found = list(_together(_devices(picture)))
     ids = Column("device", no_wrap=True, min_width=max((len(id) for id, *_ in found), default=0))
     devices = Table(ids, "resource", "state", "held by", box=None, header_style="bold", pad_edge=False)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from gpuplane.core.containers.strategy import counting
 from gpuplane.core.health import diagnose
 from gpuplane.core.health.judge import entry
 from gpuplane.core.readiness import unready
@@ -51,6 +52,12 @@ def _left(snapshot: Snapshot) -> Samples:
 def _waiting(snapshot: Snapshot) -> Samples:
     if waiting := offer(snapshot).waiting:
         yield {"reason": waiting}, 1
+
+
+def _strategies(snapshot: Snapshot) -> Samples:
+    if (decided := counting(snapshot)) is not None:
+        for strategy in decided.strategies:
+            yield {"strategy": strategy, "reason": decided.why}, 1
 
 
 def _conditions(snapshot: Snapshot) -> Samples:
@@ -103,6 +110,7 @@ METRICS = {
     "gpuplane_devices_held": ("Devices that containers hold, as kubelet says", _held),
     "gpuplane_unit_left": ("1 for each GPU or MIG device that is offered under no name", _left),
     "gpuplane_waiting": ("1 while nothing may be advertised, with the reason", _waiting),
+    "gpuplane_device_list_strategy": ("1 for each way in which containers are given devices", _strategies),
     "gpuplane_condition": ("1 for the standing of each part", _conditions),
     "gpuplane_device_health": ("1 for the state that each device is in", _health),
     "gpuplane_fault": ("1 for each fault that stands", _faults),

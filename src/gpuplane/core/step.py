@@ -11,6 +11,7 @@ Rules that must stay put:
 from collections.abc import Iterator, Mapping
 
 from gpuplane.core import sight, timeslices
+from gpuplane.core.containers import strategy
 from gpuplane.core.health import diagnose, records
 from gpuplane.core.health.diagnose import released, terms
 from gpuplane.core.resources.held import homes
@@ -170,6 +171,7 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         yield from _standings(before.conditions, after.conditions)
     if before.ledger.health is not after.ledger.health:
         yield from diagnose.news(before, after)
+    yield from strategy.news(before, after)
     old, new = offer(before), offer(after)
     if old is not new:
         yield from _offers(old, new)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpuplane.core import mps
 from gpuplane.core.choice.explain import rule
 from gpuplane.core.config.resolve import Resolved
+from gpuplane.core.containers.strategy import AUTO, Strategy
 from gpuplane.core.health import judge
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.resources.names import decide
@@ -57,6 +58,7 @@ class Explanation(Value):
     """A whole node. `notes`: what was said and does nothing here, or not what one may think."""
 
     waiting: str  # why nothing could be advertised yet
+    strategy: Strategy  # how containers would be given devices
     resources: Mapping[str, Count]
     units: tuple[Explained, ...]
     faults: tuple[Judged, ...]
@@ -71,6 +73,7 @@ def explain(machine: Machine, resolved: Resolved) -> Explanation:
     troubles = {device.unit.id: device.trouble for each in offered.resources for device in each.devices}
     return Explanation(
         waiting=offered.waiting,
+        strategy=_strategy(resolved),
         resources={each.name: _count(each, resolved) for each in offered.resources},
         units=tuple(_explained(decision, resolved, troubles) for decision in decisions),
         faults=tuple(_judged(resolved)),
@@ -84,6 +87,11 @@ def explain(machine: Machine, resolved: Resolved) -> Explanation:
             *(["this machine has no GPU, so nothing would be advertised"] * (not offered.waiting and not machine.gpus)),
         ),
     )
+
+
+def _strategy(resolved: Resolved) -> Strategy:
+    said = resolved.settings.device_list_strategy
+    return Strategy(said, AUTO if said == ("auto",) else resolved.sources["device_list_strategy"])
 
 
 def _count(resource: Resource, resolved: Resolved) -> Count:

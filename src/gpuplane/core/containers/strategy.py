@@ -1,20 +1,41 @@
 """How the container runtime is told of a container's devices, where nobody says how.
 
-`auto` is CDI, passed over CRI, where three things are known: that the node's runtime takes CDI names over CRI without
-any configuration (containerd from 2.0 on, where `enable_cdi` is true unless somebody says otherwise; CRI-O, where it
-cannot be turned off), and that this agent keeps the specification files. Everything else is `envvar`, which is what
-NVIDIA's runtime reads. The runtime is known from our Node's `status.nodeInfo.containerRuntimeVersion`, which kubelet
-writes; its socket is never asked, for who can reach that is root on the node.
+`auto` is CDI, passed over CRI, where two things are known: that the node's runtime takes CDI devices without any
+configuration, and that this agent keeps the specifications. Everything else is `envvar`, which NVIDIA's runtime reads.
+
+A wrong answer is silent: a runtime that does not read what it is told starts the container without its GPU. So nothing
+is guessed. The runtime is known from our Node's `status.nodeInfo.containerRuntimeVersion`, which kubelet writes; its
+socket is never asked, for who can reach that is root on the node. What was told last stands over restarts, and while
+the API server is away. A change is for containers that are made after it; those that run keep what they got.
 """
 
 import re
+from collections.abc import Iterator
 
 from gpuplane.core.containers.cdi import condition
+from gpuplane.core.health.diagnose import asked
 from gpuplane.model.config import ListStrategy
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
+from gpuplane.model.views import News
 
-VERSION = re.compile(r"(?P<name>[a-z-]+)://v?(?P<major>\d+)\.(?P<minor>\d+)")
+TAKE_CDI = {"containerd": (2, 0), "cri-o": (1, 28)}
+"""Runtime → its first version that takes the CDI devices of a CRI request as it is installed.
+
+containerd reads them since 1.7.2, where `enable_cdi` is false; it is true since 2.0 (containerd#8252, #9621). CRI-O
+reads them since 1.28 and cannot be told not to (cri-o#6944). Docker comes by cri-dockerd, whose own version decides
+(cri-dockerd#522) and is not told. Kubelet passes a device plugin's since 1.29 (DevicePluginCDIDevices).
+"""
+
+VERSION = re.compile(r"(?P<name>[a-z-]+)://v?(?P<major>\d+)\.(?P<minor>\d+)", re.ASCII)
+"""As kubelet writes it: "containerd://2.1.4-k3s1"."""
+
+AUTO = (
+    "cdi-cri where the node's runtime takes CDI devices as it is ("
+    + ", ".join(f"{name} from {major}.{minor} on" for name, (major, minor) in TAKE_CDI.items())
+    + ") and the agent keeps the specifications, else envvar"
+)
+"""What `auto` is, for people."""
 
 
 class Strategy(Value):
@@ -22,6 +43,9 @@ class Strategy(Value):
 
     strategies: tuple[ListStrategy, ...]
     why: str = ""
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.strategies)}: {self.why or 'as configured'}"
 
 
 def strategies(snapshot: Snapshot) -> tuple[ListStrategy, ...]:
@@ -31,25 +55,38 @@ def strategies(snapshot: Snapshot) -> tuple[ListStrategy, ...]:
 
 def decided(snapshot: Snapshot) -> Strategy:
     """The strategies in force, and why."""
-    settings, asked = snapshot.config.settings, snapshot.config.asked
+    settings = snapshot.config.settings
     if settings is None:
-        return Strategy(("envvar",))
+        return Strategy(("envvar",), "there is no good configuration yet")
     if settings.device_list_strategy != ("auto",):
         return Strategy(settings.device_list_strategy)
-    runtime = asked.runtime if asked is not None else ""
     if not condition.kept(snapshot):
         return Strategy(("envvar",), "this agent keeps no CDI specifications")
+    runtime = asked(snapshot).runtime
     if not runtime:
-        return Strategy(("envvar",), "the node's container runtime is not known")
-    if not takes_cdi(runtime):
-        return Strategy(("envvar",), f"{runtime} takes no CDI devices unless it is configured to")
-    return Strategy(("cdi-cri",), f"{runtime} takes CDI devices")
+        return Strategy(("envvar",), "our Node has not told which container runtime it has")
+    if takes_cdi(runtime):
+        return Strategy(("cdi-cri",), f"{runtime} takes CDI devices")
+    return Strategy(("envvar",), f"{runtime} is not known to take CDI devices as it is; say cdi-cri where it does")
 
 
 def takes_cdi(runtime: str) -> bool:
-    """Whether a runtime, as kubelet names it ("containerd://2.1.4"), takes CDI devices over CRI as it is."""
+    """Whether a runtime, as kubelet names it ("containerd://2.1.4"), takes CDI devices over CRI as it is installed."""
     found = VERSION.match(runtime)
-    if found is None:
+    if found is None or found["name"] not in TAKE_CDI:
         return False
-    version = int(found["major"]), int(found["minor"])
-    return {"containerd": version >= (2, 0), "cri-o": version >= (1, 23)}.get(found["name"], False)
+    return (int(found["major"]), int(found["minor"])) >= TAKE_CDI[found["name"]]
+
+
+def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
+    """The decision: once it counts, where it was ours, and whatever it changes to."""
+    now, last = counting(after), counting(before)
+    if now is not None and now != last and (now.why or last is not None):
+        yield News(level="info", about="device list strategy", text=str(now))
+
+
+def counting(snapshot: Snapshot) -> Strategy | None:
+    """What is decided, once there may be something to allocate; before that, what it rests on may not be told yet."""
+    if snapshot.machine is None or snapshot.config.settings is None:
+        return None
+    return decided(snapshot)

@@ -1,0 +1,201 @@
+"""Which strategy `auto` stands for: what is known decides, nothing is guessed, and it is said once."""
+
+import itertools
+
+import pytest
+
+from gpuplane.core.config.explain import explain
+from gpuplane.core.config.resolve import trace
+from gpuplane.core.containers.allocate import allocate
+from gpuplane.core.containers.cdi import condition
+from gpuplane.core.containers.cdi.wanted import wanted
+from gpuplane.core.containers.strategy import Strategy, counting, decided, strategies, takes_cdi
+from gpuplane.core.ledger import carry
+from gpuplane.core.metrics import metrics
+from gpuplane.core.step import news, step
+from gpuplane.model.config import Asked, ListStrategy, Settings
+from gpuplane.model.facts import Configured, Fact, Listed, Looked, NodeAsked, Remembered, Stood, Tick
+from gpuplane.model.machine import Driver, DriverFiles, Gpu, Library, Machine
+from gpuplane.model.snapshot import Condition, Ledger, Snapshot
+
+LIBCUDA = Library(path="/usr/lib/libcuda.so.580.95.05", soname="libcuda.so.1", links=("libcuda.so.1",))
+MACHINE = Machine(
+    driver=Driver(version="580.95.05", cuda="13.0", files=DriverFiles(libraries=(LIBCUDA,))),
+    gpus=(Gpu(index=0, uuid="GPU-a", model="T4", nodes=("/dev/nvidia0",)),),
+)
+KEPT = Stood(condition.SPECS, Condition(standing="ok"))
+CONTAINERD = Asked(runtime="containerd://2.1.4")
+READY: tuple[Fact, ...] = (Configured(Settings()), Listed((), 0.0), Looked(MACHINE))
+CDI = Strategy(("cdi-cri",), "containerd://2.1.4 takes CDI devices")
+UNTOLD = Strategy(("envvar",), "our Node has not told which container runtime it has")
+
+
+def after(*facts: Fact, start: Snapshot | None = None) -> Snapshot:
+    snapshot = start or Snapshot()
+    for fact in facts:
+        snapshot = step(snapshot, fact, 0.0)
+    return snapshot
+
+
+@pytest.mark.parametrize(
+    ("runtime", "takes"),
+    [
+        ("containerd://2.0.0", True),
+        ("containerd://2.0.0-rc.2", True),
+        ("containerd://2.1.4-k3s1", True),
+        ("containerd://v2.2.0", True),
+        ("containerd://10.0.1", True),
+        ("containerd://1.7.27", False),
+        ("containerd://1.7.27~ds1", False),
+        ("containerd://1.10.0", False),
+        ("cri-o://1.28.0", True),
+        ("cri-o://1.36.1", True),
+        ("cri-o://1.27.9", False),
+        ("docker://28.3.3", False),
+        ("rkt://2.0.0", False),
+        ("containerd://Unknown", False),
+        ("containerd://2", False),
+        ("containerd://", False),
+        ("2.1.4", False),
+        ("xcontainerd://2.1.4", False),
+        ("containerd://٢.١", False),
+        ("", False),
+    ],
+)
+def test_runtimes_that_take_cdi_devices_as_they_are(runtime: str, takes: bool) -> None:
+    """By name and version as kubelet writes them; what cannot be read is not known to."""
+    assert takes_cdi(runtime) == takes
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ((KEPT, NodeAsked(CONTAINERD)), CDI),
+        ((KEPT,), UNTOLD),
+        ((KEPT, NodeAsked(Asked(config="x"))), UNTOLD),
+        ((NodeAsked(CONTAINERD),), Strategy(("envvar",), "this agent keeps no CDI specifications")),
+        (
+            (KEPT, NodeAsked(Asked(runtime="containerd://1.7.27"))),
+            Strategy(
+                ("envvar",), "containerd://1.7.27 is not known to take CDI devices as it is; say cdi-cri where it does"
+            ),
+        ),
+        ((Stood(condition.SPECS, Condition(standing="failing", reason="read-only")), NodeAsked(CONTAINERD)), CDI),
+    ],
+)
+def test_what_auto_stands_for(facts: tuple[Fact, ...], expected: Strategy) -> None:
+    """In whatever order it becomes known. A directory that fails is no reason for another strategy: devices that are
+    not on disk are unhealthy, with that reason, and no container starts without its GPU."""
+    for order in itertools.permutations(facts):
+        for ready in (after(*READY, *order), after(*order, *READY)):
+            assert decided(ready) == counting(ready) == expected
+            assert strategies(ready) == expected.strategies
+
+
+@pytest.mark.parametrize("said", [("envvar",), ("cdi-annotations", "cdi-cri")])
+def test_what_the_configuration_says_is_so(said: tuple[ListStrategy, ...]) -> None:
+    """Whatever the runtime is, and whoever keeps specifications."""
+    settings = Settings(device_list_strategy=said)
+    for facts in ((), (KEPT,), (KEPT, NodeAsked(CONTAINERD))):
+        assert decided(after(*facts, Configured(settings))) == Strategy(said)
+
+
+def test_allocate_answers_by_the_decision() -> None:
+    """The same request, before and after a runtime is known that takes CDI devices and the disk has them."""
+    before = after(KEPT, *READY)
+    assert allocate(before, "nvidia.com/gpu", ("GPU-a",)).env == {"NVIDIA_VISIBLE_DEVICES": "GPU-a"}
+    known = after(NodeAsked(CONTAINERD), start=before)
+    on_disk = condition.marks(each.spec for each in wanted(known).values() if each.spec is not None)
+    written = Stood(condition.SPECS, Condition(standing="ok", detail=on_disk))
+    got = allocate(after(written, start=known), "nvidia.com/gpu", ("GPU-a",))
+    assert (got.cdi, got.env) == (("k8s.device-plugin.nvidia.com/gpu=GPU-a",), {})
+
+
+def test_a_remembered_runtime_is_in_force_from_the_first_moment() -> None:
+    """After a restart, and a reboot, while the API server is silent; its next word is believed, whatever it is."""
+    known = after(NodeAsked(CONTAINERD)).ledger
+    for ledger in (known, carry(known, "another boot", 0.0, 0.0)):
+        started = after(Remembered(ledger), KEPT, *READY)
+        assert decided(started) == CDI
+        assert started.config.asked is None
+
+        told = after(NodeAsked(Asked(runtime="containerd://1.7.27")), start=started)
+        assert strategies(told) == ("envvar",)
+        assert strategies(after(Remembered(told.ledger), KEPT, *READY)) == ("envvar",)
+
+
+def said(*facts: Fact, start: Snapshot | None = None) -> list[str]:
+    """The news of the strategy, fact by fact."""
+    snapshot, texts = start or Snapshot(), []
+    for fact in facts:
+        following = step(snapshot, fact, 0.0)
+        texts += [each.text for each in news(snapshot, following) if each.about == "device list strategy"]
+        snapshot = following
+    return texts
+
+
+def test_the_decision_is_said_once_and_when_it_changes() -> None:
+    """Not before something can be allocated by it, and not again for whatever else happens."""
+    start = (NodeAsked(CONTAINERD), KEPT, *READY)
+    assert said(*start) == ["cdi-cri: containerd://2.1.4 takes CDI devices"]
+    same: tuple[Fact, ...] = (
+        Tick(),
+        NodeAsked(CONTAINERD.but(drains={"0": "x"})),
+        Stood(condition.SPECS, Condition(standing="failing", reason="full")),
+        Looked(MACHINE.but(gpus=None)),
+        Looked(MACHINE),
+        Listed((), 1.0),
+    )
+    assert said(*same, start=after(*start)) == []
+    changes: tuple[Fact, ...] = (
+        NodeAsked(Asked(runtime="containerd://2.2.0")),
+        NodeAsked(Asked(runtime="docker://28.3.3")),
+        Configured(Settings(device_list_strategy=("envvar", "cdi-cri"))),
+        NodeAsked(CONTAINERD),
+        Configured(Settings()),
+        Stood(condition.SPECS, None),
+    )
+    assert said(*changes, start=after(*start)) == [
+        "cdi-cri: containerd://2.2.0 takes CDI devices",
+        "envvar: docker://28.3.3 is not known to take CDI devices as it is; say cdi-cri where it does",
+        "envvar, cdi-cri: as configured",
+        "cdi-cri: containerd://2.1.4 takes CDI devices",
+        "envvar: this agent keeps no CDI specifications",
+    ]
+
+
+def test_what_is_configured_from_the_start_is_no_decision() -> None:
+    """Whoever said it knows."""
+    settings = Settings(device_list_strategy=("envvar",))
+    assert said(Configured(settings), NodeAsked(CONTAINERD), KEPT, Listed((), 0.0), Looked(MACHINE), Tick()) == []
+
+
+def test_the_metric_says_each_strategy_and_why() -> None:
+    """Once there may be something to allocate."""
+
+    def series(snapshot: Snapshot) -> list[tuple[str, str]]:
+        (found,) = (each for each in metrics(snapshot) if each.name == "gpuplane_device_list_strategy")
+        return [(labels["strategy"], labels["reason"]) for labels, value in found.series if value == 1]
+
+    assert series(after(NodeAsked(CONTAINERD), KEPT)) == []
+    assert series(after(NodeAsked(CONTAINERD), KEPT, *READY)) == [("cdi-cri", CDI.why)]
+    two = Configured(Settings(device_list_strategy=("envvar", "cdi-cri")))
+    assert series(after(*READY, two)) == [("envvar", ""), ("cdi-cri", "")]
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("", "auto: cdi-cri where the node's runtime takes CDI devices as it is (containerd from 2.0 on, cri-o from "),
+        ("flags: {plugin: {deviceListStrategy: auto}}", "auto: cdi-cri where the node's runtime takes CDI devices"),
+        ("flags:\n  plugin: {deviceListStrategy: [envvar, cdi-cri]}", "envvar, cdi-cri: c.yaml:2"),
+    ],
+)
+def test_config_explain_names_the_strategy(file: str, expected: str) -> None:
+    """Of `auto` the rule, for no node has been asked; else where it was said."""
+    assert str(explain(MACHINE, trace(file.encode(), "c.yaml")).strategy).startswith(expected)
+
+
+def test_an_old_ledger_knows_no_runtime() -> None:
+    """What an agent wrote before there was one to remember."""
+    assert decided(after(Remembered(Ledger(asked=Asked(config="x"))), KEPT, *READY)) == UNTOLD

@@ -245,7 +245,7 @@ def _careless_node(node: DeviceNode) -> Wrong:
             yield (key,), f"{number} is no number of a device"
     if node.minor is not None and node.major is None:
         yield ("minor",), "without a major number runtimes look at the host's node, and this one counts for nothing"
-    if node.file_mode is not None and node.file_mode > 0o7777:
+    if node.file_mode is not None and 0o7777 < node.file_mode < UINT32:
         yield ("fileMode",), f"{node.file_mode} has more than permission bits; in JSON 0666 is 438"
 
 

@@ -34,10 +34,11 @@ class Loaded(Value):
 
 
 class Defined(Value):
-    """A device, and the file that defines it."""
+    """A device, and the file that defines it; `over`: the files of lower priority that define it too."""
 
     device: CdiDevice
     file: Loaded
+    over: tuple[str, ...] = ()
 
 
 class Registry(Value):
@@ -77,10 +78,16 @@ def registry(files: Iterable[Loaded]) -> Registry:
             definitions.setdefault(qualified(file.spec.kind, device.name), []).append(Defined(device, file))
     conflicts = {name: paths for name, each in sorted(definitions.items()) if (paths := _equals(each))}
     return Registry(
-        devices={name: each[-1] for name, each in sorted(definitions.items()) if name not in conflicts},
+        devices={name: _first(each) for name, each in sorted(definitions.items()) if name not in conflicts},
         conflicts=conflicts,
         problems={file.path: file.problem for file in files if file.problem},
     )
+
+
+def _first(definitions: Sequence[Defined]) -> Defined:
+    """The definition that has priority, and over which."""
+    *over, first = definitions
+    return first.but(over=tuple(each.file.path for each in over))
 
 
 def _equals(definitions: Sequence[Defined]) -> tuple[str, ...]:
@@ -93,17 +100,19 @@ def resolve(known: Registry, names: Sequence[str]) -> ContainerEdits:
     """What a container gets that asks for these devices. Raises Unresolvable, naming all that cannot be resolved."""
     if reasons := {name: unresolvable(known, name) for name in names if name not in known.devices}:
         raise Unresolvable(reasons)
-    return applied(appended(_edits(known.devices[name] for name in names)))
+    return applied(appended(edits for _, edits in parts(known, names)))
 
 
-def _edits(devices: Iterable[Defined]) -> Iterator[ContainerEdits]:
-    """The edits of devices in their order; before those of a file's first device, what the file gives with any."""
+def parts(known: Registry, names: Sequence[str]) -> Iterator[tuple[str, ContainerEdits]]:
+    """(whose, edits) in their order, for devices that are known: a device's under its name, and before those of the
+    first device of a file what the file gives with any, under its kind."""
     seen = set[str]()
-    for each in devices:
-        if each.file.path not in seen and each.file.spec is not None:
-            seen.add(each.file.path)
-            yield each.file.spec.container_edits
-        yield each.device.container_edits
+    for name in names:
+        device, file = known.devices[name].device, known.devices[name].file
+        if file.path not in seen and file.spec is not None:
+            seen.add(file.path)
+            yield file.spec.kind, file.spec.container_edits
+        yield name, device.container_edits
 
 
 def unresolvable(known: Registry, name: str) -> str:
@@ -113,7 +122,8 @@ def unresolvable(known: Registry, name: str) -> str:
         return f"defined by {files}, which have equal priority: remove it from all but one"
     kind, _, device = name.partition("=")
     if not qualifies(name):
-        return "not a qualified name: write vendor/class=name, like nvidia.com/gpu=0"
+        meant = [each for each in known.devices if each.partition("=")[2] == name]
+        return f"not a qualified name: write vendor/class=name, like {' or '.join(meant[:FEW]) or 'nvidia.com/gpu=0'}"
     there = [each.partition("=")[2] for each in (*known.devices, *known.conflicts) if each.partition("=")[0] == kind]
     return f"{_missing(known, kind, device, there)}{_broken(known)}"
 
@@ -124,7 +134,7 @@ def _missing(known: Registry, kind: str, device: str, there: Sequence[str]) -> s
         close = close_to(device, there)
         return f"no file defines it; of {kind} there are: {few}" + (f"; did you mean {close}?" if close else "")
     kinds = sorted({each.partition("=")[0] for each in (*known.devices, *known.conflicts)})
-    return f"no file defines a device of {kind}; there are devices of: {', '.join(kinds) or 'no kind'}"
+    return f"no file defines a device of {kind}" + (f"; there are devices of: {', '.join(kinds)}" if kinds else "")
 
 
 def _broken(known: Registry) -> str:

@@ -1,0 +1,298 @@
+"""The validator: what container runtimes refuse, what they stumble over, and in which words that is said."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuplane.core.containers.cdi.check import check, qualifies, read, refused
+from gpuplane.core.containers.cdi.version import VERSIONS, lowest
+from gpuplane.core.strict import Invalid
+from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec
+
+settings.register_profile("untimed", deadline=None)  # a busy machine proves nothing
+settings.load_profile("untimed")
+
+DATA = Path(__file__).with_name("testdata")
+HEAD = "cdiVersion: 0.7.0\nkind: nvidia.com/gpu\ndevices:\n- name: a\n  containerEdits:\n"
+
+
+def wrong(text: str) -> list[str]:
+    """What is wrong with a file, without the file's name."""
+    try:
+        read(text.encode(), "f", check)
+    except Invalid as invalid:
+        return [each.removeprefix("f:") for each in invalid.errors]
+    return []
+
+
+@pytest.mark.parametrize("name", ["nvidia.yaml", "foreign.json"])
+def test_specifications_of_others_are_good(name: str) -> None:
+    """As NVIDIA's toolkit writes them, and one that uses everything that CDI has."""
+    data = (DATA / name).read_bytes()
+
+    assert list(check(read(data, name, check))) == []
+
+
+def test_nothing_is_lost_in_reading() -> None:
+    """What was read, written again, is what was there; NVIDIA's numbers may be left out."""
+    data = (DATA / "foreign.json").read_bytes()
+
+    assert msgspec.json.decode(msgspec.json.encode(read(data, "foreign.json"))) == msgspec.json.decode(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "errors"),
+    [
+        ("", ["1: cdiVersion is missing", "1: kind is missing"]),
+        ("[]", ["1: the document: must be a mapping, not a list"]),
+        ("{", ["2: not YAML: did not find expected node content"]),
+        (
+            "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n",
+            ["1: devices: there is no device: a specification needs one at least"],
+        ),
+        (
+            HEAD + "    env: [A=1]\nx-note: mine\n",
+            ["7: unknown key 'x-note'; known here: annotations, cdiVersion, containerEdits, devices, kind"],
+        ),
+        (
+            HEAD + "    env: [A=1]\n    deviceNode: []\n",
+            ["7: unknown key 'deviceNode'; did you mean 'deviceNodes'?"],
+        ),
+        (HEAD + "    env: A=1\n", ["6: devices[0].containerEdits.env: must be a list, not the text 'A=1'"]),
+        (
+            HEAD + "    deviceNodes: [{path: /dev/a, minor: '3'}]\n",
+            [
+                "6: devices[0].containerEdits.deviceNodes[0].minor: must be a whole number, not the text '3'; "
+                "write it without quotes"
+            ],
+        ),
+        (HEAD.replace("0.7.0", "0.7"), ["1: cdiVersion: must be text, not the number 0.7; put it in quotes"]),
+        (
+            HEAD.replace("0.7.0", "0.7.1") + "    env: [A=1]\n",
+            ["1: cdiVersion: '0.7.1' is no version of CDI; there are " + ", ".join(VERSIONS)],
+        ),
+        (
+            HEAD + "  annotations: {'a b': c}\n",
+            [
+                "4: devices[0].containerEdits: a device must give something: these edits are empty",
+                "6: devices[0].annotations.a b: 'a b' is no key of an annotation, like example.com/name",
+            ],
+        ),
+        (
+            HEAD + "    env: [A=1]\n- name: a\n  containerEdits: {env: [A=1]}\n",
+            ["7: devices[1].name: 'a' is devices[0] too"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_file(text: str, errors: list[str]) -> None:
+    """Word for word, with the line."""
+    assert wrong(text) == errors
+
+
+LETTERS = "letters, digits and _ . - between them, a letter first, a letter or digit last"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("nvidia.com/gpu", []),
+        ("a-b_c.D/e", ["a class of one letter, 'e', crashes container runtimes: use two at least"]),
+        ("v/gpu", ["a vendor of one letter, 'v', crashes container runtimes: use two at least"]),
+        ("nvidia.com", ["'nvidia.com' must be vendor/class, like nvidia.com/gpu"]),
+        ("/gpu", ["'/gpu' must be vendor/class, like nvidia.com/gpu"]),
+        ("nvidia.com/gpu/a", [f"'gpu/a' is no class: {LETTERS}"]),
+        ("1vidia.com/gpu_", [f"'1vidia.com' is no vendor: {LETTERS}", f"'gpu_' is no class: {LETTERS}"]),
+        ("nvidia.com/gpü", [f"'gpü' is no class: {LETTERS}"]),
+    ],
+)
+def test_what_a_kind_may_be(kind: str, said: list[str]) -> None:
+    """Vendor and class, by the library's grammar (pkg/parser)."""
+    spec = good().but(kind=kind)
+
+    assert [text for _, text in refused(spec)] == [f"kind: {each}" for each in said]
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [
+        *((name, True) for name in ("0", "0:1", "GPU-1_a.b", "a" * 1000)),
+        *((name, False) for name in ("", "-a", "a-", "a=b", "²", "a\n", "a/b")),
+    ],
+)
+def test_what_a_device_may_be_called(name: str, fits: bool) -> None:
+    """By the library's grammar (pkg/parser)."""
+    assert (list(refused(good(name))) == []) is fits
+    assert qualifies(f"nvidia.com/gpu={name}") is fits
+
+
+def mistakes() -> list[tuple[str, str]]:
+    """(edits, what is wrong with them), as the file has them."""
+    blocks = (DATA / "mistakes.txt").read_text().split("\n\n")[1:]
+    return [(edits, said.strip()) for edits, _, said in (block.partition("\n") for block in blocks)]
+
+
+@pytest.mark.parametrize(("edits", "said"), mistakes())
+def test_what_edits_may_be(edits: str, said: str) -> None:
+    """It is told alike of a device's edits and of those of all devices."""
+    made = msgspec.json.decode(edits, type=ContainerEdits)
+    common = good().but(cdi_version="1.1.0", container_edits=made)
+    own = common.but(container_edits=ContainerEdits(), devices=(CdiDevice("a", container_edits=made),))
+
+    assert [text for _, text in check(common)] == [f"containerEdits.{said}"]
+    assert [text for _, text in check(own)] == [f"devices[0].containerEdits.{said}"]
+
+
+def test_what_the_library_lets_pass_is_no_reason_to_refuse_a_file() -> None:
+    """Runtimes would know its devices; so the registry does."""
+    spec = good().but(
+        cdi_version="v0.7.0",
+        kind="not_a_domain/" + "c" * 64,
+        container_edits=ContainerEdits(
+            device_nodes=(DeviceNode("dev"),), mounts=(Mount("a", "b"),), hooks=(Hook("poststop", "x", timeout=-1),)
+        ),
+    )
+
+    assert list(refused(spec)) == []
+    assert [text for _, text in check(spec)] == [
+        "cdiVersion: 'v0.7.0': older runtimes know it without the v only",
+        "kind: the vendor 'not_a_domain' must be a domain, like nvidia.com (SPEC.md)",
+        "kind: the class has 64 characters: 63 at most (SPEC.md)",
+        "containerEdits.deviceNodes[0].path: 'dev' must be an absolute path",
+        "containerEdits.hooks[0].path: 'x' must be an absolute path",
+        "containerEdits.hooks[0].timeout: -1 must be more than 0 seconds (OCI runtime specification, hooks)",
+        "containerEdits.mounts[0].containerPath: 'b' must be an absolute path",
+        "containerEdits.mounts[0].hostPath: 'a' must be an absolute path",
+    ]
+
+
+def test_annotations_have_kubernetes_limits() -> None:
+    """A key as Kubernetes has it, in letters of either case; 256 KiB of one thing's annotations."""
+    fine = {"example.com/" + "a" * 63: "x", "A": "y" * 1000}
+    domain = {"a" * 254 + "/b": "", "/b": "", "a/" + "b" * 64: ""}
+    large = {"a": "b" * (256 << 10)}
+
+    assert list(check(good().but(annotations=fine))) == []
+    assert len(list(refused(good().but(annotations=domain)))) == 3
+    assert [text for _, text in refused(good().but(annotations=large))] == ["annotations: larger than 256 KiB"]
+
+
+def test_it_is_read_as_runtimes_read_it() -> None:
+    """Numbers and truth values as text, and keys without a value."""
+    head = "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\nannotations: {b: true}\ncontainerEdits:\n"
+    text = head + "devices: [{name: 0, containerEdits: {env: [A=1], mounts: ~}}]\n"
+
+    assert wrong(text) == []
+    assert read(text.encode(), "f").devices[0].name == "0"
+    assert read(text.encode(), "f").annotations == {"b": "true"}
+
+
+def good(name: str = "a", **edits: Any) -> Spec:
+    """A good specification of one device."""
+    made = ContainerEdits(**edits) if edits else ContainerEdits(env=("A=1",))
+    return Spec("0.7.0", "nvidia.com/gpu", devices=(CdiDevice(name, container_edits=made),))
+
+
+NEEDS = [
+    ("0.3.0", good()),
+    ("0.3.0", good(mounts=(Mount("/a", "/b"),), device_nodes=(DeviceNode("/a"),))),
+    ("0.4.0", good(mounts=(Mount("/a", "/b", type="bind"),))),
+    ("0.5.0", good(device_nodes=(DeviceNode("/a", "/b"),))),
+    ("0.5.0", good("0")),
+    ("0.6.0", good().but(annotations={"a": "b"})),
+    ("0.6.0", good().but(devices=(CdiDevice("0", {"a": "b"}, ContainerEdits(env=("A=1",))),))),
+    ("0.6.0", good().but(kind="nvidia.com/gpu.coherent")),
+    ("0.7.0", good(additional_gids=(0,))),
+    ("0.7.0", good(intel_rdt=IntelRdt())),
+    ("1.1.0", good(intel_rdt=IntelRdt(schemata=("a",)))),
+    ("1.1.0", good(intel_rdt=IntelRdt(enable_monitoring=True))),
+    ("1.1.0", good().but(container_edits=ContainerEdits(net_devices=(NetDevice("a", "b"),)))),
+]
+
+
+@pytest.mark.parametrize(("version", "spec"), NEEDS)
+def test_each_feature_needs_its_version(version: str, spec: Spec) -> None:
+    """The lowest that has it is good, so is each one above it, and none below it but for 0.1.0 to 0.3.0."""
+    assert lowest(spec) == version
+    for each in VERSIONS:
+        too_old = version > "0.3.0" and VERSIONS.index(each) < VERSIONS.index(version)
+        said = [text for _, text in check(spec.but(cdi_version=each))]
+        assert len(said) == too_old, (each, said)
+        assert all(f" needs {version} at least, not {each}" in text for text in said)
+
+
+# properties
+
+texts = st.text(max_size=6) | st.sampled_from(("/dev/a", "A=1", "a", "gpu", "prestart", "c", "rw", "nvidia.com/gpu"))
+numbers = st.none() | st.integers(-(1 << 63), (1 << 64) - 1)
+many = st.lists
+edits = st.builds(
+    ContainerEdits,
+    env=many(texts, max_size=2).map(tuple),
+    device_nodes=many(
+        st.builds(DeviceNode, texts, texts, texts, numbers, numbers, numbers, texts, numbers, numbers), max_size=2
+    ).map(tuple),
+    net_devices=many(st.builds(NetDevice, texts, texts), max_size=2).map(tuple),
+    hooks=many(
+        st.builds(Hook, texts, texts, many(texts, max_size=2).map(tuple), many(texts, max_size=2).map(tuple), numbers),
+        max_size=2,
+    ).map(tuple),
+    mounts=many(st.builds(Mount, texts, texts, many(texts, max_size=2).map(tuple), texts), max_size=2).map(tuple),
+    intel_rdt=st.none() | st.builds(IntelRdt, texts, texts, texts, many(texts, max_size=2).map(tuple), st.booleans()),
+    additional_gids=many(st.integers(), max_size=2).map(tuple),
+)
+annotations = st.dictionaries(texts, texts, max_size=2)
+specs = st.builds(
+    Spec,
+    st.sampled_from(VERSIONS) | texts,
+    texts,
+    annotations,
+    many(st.builds(CdiDevice, texts, annotations, edits), max_size=2).map(tuple),
+    edits,
+)
+
+
+@given(specs)
+def test_any_document_is_judged(spec: Spec) -> None:
+    """Whatever stands in it: every mistake is told in one line, and what runtimes refuse is wrong."""
+    found = list(check(spec))
+
+    assert found[: len(list(refused(spec)))] == list(refused(spec))
+    assert all(text and "\n" not in text for _, text in found)
+
+
+@given(specs)
+def test_what_is_good_is_good_when_it_is_read(spec: Spec) -> None:
+    """A document without mistakes is what comes of its bytes, and one with mistakes is refused as a file too."""
+    data = msgspec.json.encode(spec)
+    if list(check(spec)):
+        with pytest.raises(Invalid):
+            read(data, "f", check)
+    else:
+        assert read(data, "f", check) == spec
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_any_bytes_are_a_specification_or_invalid(data: bytes) -> None:
+    """Nothing else is raised, and the file is named."""
+    with pytest.raises(Invalid) as invalid:
+        read(data, "f.yaml", check)
+
+    assert all(error.startswith("f.yaml:") for error in invalid.value.errors)
+
+
+@given(st.data(), st.sampled_from(["nvidia.yaml", "foreign.json"]))
+def test_a_file_with_a_broken_byte_is_read_or_invalid(data: st.DataObject, name: str) -> None:
+    """Or cut off anywhere."""
+    content = bytearray((DATA / name).read_bytes())
+    at = data.draw(st.integers(0, len(content) - 1))
+    content[at : data.draw(st.sampled_from((at + 1, len(content))))] = data.draw(st.binary(max_size=2))
+    try:
+        spec = read(bytes(content), name, check)
+    except Invalid as invalid:
+        assert all(error.startswith(f"{name}:") for error in invalid.errors)
+    else:
+        assert list(check(spec)) == []

@@ -135,7 +135,7 @@ async def test_what_a_person_reads(root: Path) -> None:
             f"kubelet serves {root}/device-plugins/kubelet.sock",
             "type help for what can be done here",
             "  run NAME [RESOURCE=COUNT…]     admit a pod; without resources it asks for one nvidia.com/gpu",
-            "  crash NAME                     a pod's containers end, and are created anew with the devices that they have",
+            "  crash NAME                     a pod's containers end, and are created anew",
             "  end NAME                       a pod ends",
             "  pods                           which pods run or were rejected, and what they hold",
             "  status                         what the node shows",

@@ -22,7 +22,7 @@ GPU = "nvidia.com/gpu"
 
 WORDS = {
     "run": ("NAME [RESOURCE=COUNT…]", f"admit a pod; without resources it asks for one {GPU}"),
-    "crash": ("NAME", "a pod's containers end, and are created anew with the devices that they have"),
+    "crash": ("NAME", "a pod's containers end, and are created anew"),
     "end": ("NAME", "a pod ends"),
     "pods": ("", "which pods run or were rejected, and what they hold"),
     "status": ("", "what the node shows"),

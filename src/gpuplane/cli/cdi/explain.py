@@ -1,0 +1,126 @@
+"""`gpuplane cdi explain`: what a container gets with a device, and why."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+
+import click
+import msgspec
+
+from gpuplane.cli.cdi.specdirs import known, spec_dir
+from gpuplane.core.containers.cdi.explain import Explanation, Kind, Piece, Told, explain
+from gpuplane.core.containers.cdi.steps import Step
+from gpuplane.model.cdi import Mount
+
+TITLES: dict[Kind, str] = {
+    "node": "device nodes",
+    "env": "environment",
+    "mount": "mounts",
+    "hook": "hooks",
+    "interface": "network interfaces",
+    "group": "supplementary groups",
+    "rdt": "Intel RDT, class of service",
+}
+FEW = 4
+"""So many things of a step are shown to a person one by one."""
+
+
+@click.command()
+@click.argument("devices", nargs=-1, required=True, metavar="DEVICE...")
+@spec_dir
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bool) -> None:
+    """Say what a container gets that asks for these devices, by their qualified names: nvidia.com/gpu=0.
+
+    Which file defines each, or why it cannot be resolved and what to do; device nodes, environment, mounts and hooks;
+    what of it comes with a device, and what with any of its kind. Exit status: 0 where all devices can be resolved, 1
+    where one cannot: no container that asks for it is created. Away from a terminal: one line a thing, columns apart by
+    tabs.
+    """
+    explanation = explain(known(directories), devices)
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(explanation), indent=2) + b"\n")
+    elif sys.stdout.isatty():
+        draw(explanation)
+    else:
+        for line in lines(explanation):
+            click.echo(line)
+    if any(told.problem for told in explanation.devices):
+        raise SystemExit(1)
+
+
+def lines(explanation: Explanation) -> Iterator[str]:
+    """The answer for programs that read lines."""
+    for told in explanation.devices:
+        yield _line(
+            *(("unresolvable", told.name, told.problem) if told.problem else ("device", told.name, _file(told)))
+        )
+    for piece in explanation.pieces:
+        yield _line(piece.kind, piece.what, piece.detail, ", ".join(piece.origin), "; ".join(piece.notes))
+        for step in piece.steps:
+            yield _line("step", step.what, *step.to)
+
+
+def _line(*cells: str) -> str:
+    return "\t".join(" ".join(cell.split()) for cell in cells).rstrip("\t")
+
+
+def _file(told: Told) -> str:
+    return told.file + (f", before {' and '.join(told.over)}" if told.over else "")
+
+
+def draw(explanation: Explanation) -> None:
+    """Print the answer for a person."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(highlight=False)
+    for told in explanation.devices:
+        how = f"[red]cannot be resolved:[/red] {escape(told.problem)}" if told.problem else escape(_file(told))
+        console.print(f"[bold]{escape(told.name)}[/bold]  {how}", soft_wrap=True)
+    if any(told.problem for told in explanation.devices):
+        console.print("[red]A container that asks for all of this is not created.[/red]")
+    mounts = {mount.container_path: mount for mount in explanation.edits.mounts}
+    for kind, pieces in groupby(explanation.pieces, key=lambda piece: piece.kind):
+        console.print(f"[bold]{TITLES[kind]}[/bold]")
+        for whose, each in groupby(pieces, key=lambda piece: piece.origin):
+            console.print(f"  [dim]with {escape(_whose(whose, explanation))}[/dim]")
+            for line in _mounts(mounts[piece.what] for piece in each) if kind == "mount" else map(_shown, each):
+                console.print(f"    {escape(line)}", soft_wrap=True)
+
+
+def _whose(origin: tuple[str, ...], explanation: Explanation) -> str:
+    names = {told.name for told in explanation.devices}
+    return ", ".join(each if each in names else f"any device of {each}" for each in origin)
+
+
+def _shown(piece: Piece) -> str:
+    notes = "; ".join(piece.notes)
+    head = "  ".join(filter(None, (piece.what, piece.detail, notes)))
+    return "\n      ".join((head, *map(_step, piece.steps)))
+
+
+def _step(step: Step) -> str:
+    more = f" and {len(step.to) - FEW} more" if len(step.to) > FEW else ""
+    return step.what + (f": {', '.join(step.to[:FEW])}{more}" if step.to else "")
+
+
+def _mounts(mounts: Iterable[Mount]) -> Iterator[str]:
+    """Mounts by the folders where they appear: what is in them, where that comes from, and how it is mounted."""
+    for (folder, source, options), each in groupby(mounts, key=_place):
+        names = [_parts(mount.container_path)[1] for mount in each]
+        more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+        host = "" if source == folder else f"from {source}"
+        how = f"({','.join(options)})" if options else ""
+        yield "  ".join(filter(None, (folder, ", ".join(names[:FEW]) + more, host, how)))
+
+
+def _place(mount: Mount) -> tuple[str, str, tuple[str, ...]]:
+    return _parts(mount.container_path)[0], _parts(mount.host_path)[0], mount.options
+
+
+def _parts(path: str) -> tuple[str, str]:
+    """(folder, name)."""
+    folder, slash, name = path.rpartition("/")
+    return folder or slash or path, name

@@ -1,0 +1,57 @@
+"""`gpuplane cdi list`: the devices that a container runtime would know here."""
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from gpuplane.cli.cdi.specdirs import known, spec_dir, troubles
+from gpuplane.core.containers.cdi.registry import Registry
+
+
+@click.command(name="list")
+@spec_dir
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, with the file of each device.")
+def command(directories: tuple[Path, ...], as_json: bool) -> None:
+    """List the devices that a container runtime would know here, by their qualified names.
+
+    What is wrong with the files is said first, on standard error. A runtime passes over it too, so the exit status is 0
+    all the same. Away from a terminal: one name a line.
+    """
+    there = known(directories)
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document(there)), indent=2) + b"\n")
+        return
+    for line in troubles(there):
+        click.echo(line, err=True)
+    if sys.stdout.isatty():
+        draw(there, directories)
+    else:
+        for name in there.devices:
+            click.echo(name)
+
+
+def document(there: Registry) -> dict[str, object]:
+    """For machines: every key is always there."""
+    return {
+        "devices": {name: defined.file.path for name, defined in there.devices.items()},
+        "conflicts": there.conflicts,
+        "problems": there.problems,
+    }
+
+
+def draw(there: Registry, directories: tuple[Path, ...]) -> None:
+    """Print them for a person."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    console = Console(highlight=False)
+    if not there.devices:
+        console.print(f"[yellow]No device is defined in {escape(' and '.join(map(str, directories)))}.[/yellow]")
+        return
+    table = Table(Column("device", no_wrap=True), "defined in", box=None, header_style="bold", pad_edge=False)
+    for name, defined in there.devices.items():
+        table.add_row(escape(name), escape(defined.file.path))
+    console.print(table, crop=False)

@@ -1,0 +1,145 @@
+"""What a container gets with some devices, for a person: each thing, what it is for, and whose gift it is."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+from gpuplane.core.containers.cdi.applied import appended, applied
+from gpuplane.core.containers.cdi.registry import Registry, parts, unresolvable
+from gpuplane.core.containers.cdi.steps import Step, steps
+from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, Mount
+from gpuplane.model.value import Value
+
+Kind = Literal["node", "env", "mount", "hook", "interface", "group", "rdt"]
+Parts = Sequence[tuple[str, ContainerEdits]]
+
+
+class Told(Value):
+    """A device: the file that defines it, and those that it takes precedence over; or why it cannot be resolved."""
+
+    name: str
+    file: str = ""
+    over: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class Piece(Value):
+    """One thing that a container gets.
+
+    `origin`: the devices that give it, by name; a kind, where any device of that kind gives it. `notes`: what it is
+    for, and what else was given under its name and does not hold.
+    """
+
+    kind: Kind
+    what: str  # "/dev/nvidia0"
+    detail: str = ""  # "c 195:0"
+    origin: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()  # of a hook
+
+
+class Explanation(Value):
+    """Devices, and what a container gets with those that can be resolved. With one that cannot be, it is not made."""
+
+    devices: tuple[Told, ...]
+    pieces: tuple[Piece, ...]
+    edits: ContainerEdits
+
+
+def explain(known: Registry, names: Sequence[str]) -> Explanation:
+    """What these devices, by their qualified names, are and give together."""
+    asked = list(dict.fromkeys(names))
+    given = list(parts(known, [name for name in asked if name in known.devices]))
+    edits = applied(appended(edits for _, edits in given))
+    return Explanation(tuple(_told(known, name) for name in asked), tuple(_pieces(edits, given)), edits)
+
+
+def _told(known: Registry, name: str) -> Told:
+    if name not in known.devices:
+        return Told(name, problem=unresolvable(known, name))
+    return Told(name, known.devices[name].file.path, known.devices[name].over)
+
+
+def _pieces(edits: ContainerEdits, given: Parts) -> Iterator[Piece]:
+    for sort in SORTS:
+        yield from (_piece(sort, thing, given) for thing in sort.of(edits))
+
+
+def _piece(sort: "Sort", thing: Any, given: Parts) -> Piece:
+    what, detail = sort.what(thing), sort.detail(thing)
+    meaning = [meant for pattern, meant in MEANINGS if re.fullmatch(pattern, what)]
+    beside = [
+        f"{whose} gives {' '.join(filter(None, (sort.what(other), sort.detail(other))))}, which does not hold"
+        for whose, edits in given
+        for other in sort.of(edits)
+        if sort.key(other) == sort.key(thing) and other != thing
+    ]
+    return Piece(
+        sort.kind,
+        what,
+        detail,
+        origin=tuple(dict.fromkeys(whose for whose, edits in given if thing in sort.of(edits))),
+        notes=(*meaning, *dict.fromkeys(beside)),
+        steps=steps(thing) if isinstance(thing, Hook) else (),
+    )
+
+
+def _node(node: DeviceNode) -> str:
+    numbers = f"{node.type} {node.major}:{node.minor or 0}" if node.major is not None else "numbers of the host's node"
+    there = f", on the host {node.host_path}" if node.host_path not in ("", node.path) else ""
+    return f"{numbers}{there}, {node.permissions or 'rwm'}"
+
+
+def _mount(mount: Mount) -> str:
+    options = f" ({','.join(mount.options)})" if mount.options else ""
+    return ("" if mount.host_path == mount.container_path else f"from {mount.host_path}") + options
+
+
+def _hook(hook: Hook) -> str:
+    return hook.hook_name + (f", for {hook.timeout} s at most" if hook.timeout else "")
+
+
+class Sort(NamedTuple):
+    """Things of one sort: where edits have them, under what only one of them holds, and how they are shown."""
+
+    kind: Kind
+    of: Callable[[ContainerEdits], Sequence[Any]]
+    key: Callable[[Any], object]
+    what: Callable[[Any], str]
+    detail: Callable[[Any], str] = lambda thing: ""
+
+
+SORTS = (
+    Sort("node", lambda edits: edits.device_nodes, lambda node: node.path, lambda node: node.path, _node),
+    Sort("env", lambda edits: edits.env, lambda each: each.partition("=")[0], str),
+    Sort("mount", lambda edits: edits.mounts, lambda mount: mount.container_path, lambda m: m.container_path, _mount),
+    Sort("hook", lambda edits: edits.hooks, lambda hook: hook, lambda hook: hook.path, _hook),
+    Sort(
+        "interface",
+        lambda edits: edits.net_devices,
+        lambda device: device.host_interface_name,
+        lambda device: device.host_interface_name,
+        lambda device: f"as {device.name}",
+    ),
+    Sort("group", lambda edits: edits.additional_gids, lambda gid: gid, str),
+    Sort("rdt", lambda edits: (edits.intel_rdt,) if edits.intel_rdt else (), type, lambda rdt: rdt.clos_id),
+)
+
+MEANINGS = (
+    (r"/dev/nvidia\d+", "the GPU"),
+    (r"/dev/nvidiactl", "the driver's control"),
+    (r"/dev/nvidia-uvm", "unified memory, which CUDA needs"),
+    (r"/dev/nvidia-uvm-tools", "unified memory's events, for profilers"),
+    (r"/dev/nvidia-modeset", "displays"),
+    (r"/dev/nvidia-caps/nvidia-cap\d+", "a capability: an instance of a GPU in MIG mode, or MIG's management"),
+    (r"/dev/nvidia-caps-imex-channels/channel\d+", "an IMEX channel: memory shared between nodes"),
+    (r"/dev/nvidia-fs\d*", "GPUDirect Storage"),
+    (r"/dev/nvidia-nvswitch.*", "an NVSwitch"),
+    (r"/dev/gdrdrv", "GDRCopy"),
+    (r"/dev/infiniband/.*", "RDMA, as for GPUDirect over Mellanox"),
+    (r"/dev/dri/card\d+", "the GPU's display node"),
+    (r"/dev/dri/renderD\d+", "the GPU's render node, for graphics"),
+    (r"NVIDIA_VISIBLE_DEVICES=void", "keeps NVIDIA's runtime from giving GPUs a second time"),
+    (r"NVIDIA_CTK_LIBCUDA_DIR=.*", "where libcuda is, for NVIDIA's hooks"),
+)
+"""What nodes and variables are for."""

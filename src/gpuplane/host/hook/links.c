@@ -45,29 +45,35 @@ static bool stands(int folder, const char *name, const char *target)
     return size > 0 && (size_t)size == strlen(target) && memcmp(now, target, (size_t)size) == 0;
 }
 
+/* Into its folder. -1: errno says why. */
+static int put(const struct link *link, const char *folder)
+{
+    struct stat found;
+    const char *name = strrchr(link->path, '/') + 1;
+    int in = make_folder(folder) < 0 ? -1 : open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (in < 0)
+        return -1;
+    int done = 0;
+    if (!stands(in, name, link->target)) {
+        bool taken = fstatat(in, name, &found, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(found.st_mode);
+        errno = EISDIR;
+        done = taken ? -1 : link_in(in, name, link->target);
+    }
+    int why = errno;
+    close(in);
+    errno = why;
+    return done;
+}
+
 static void make(const struct link *link)
 {
     char folder[PATH_MAX];
-    struct stat found;
-    const char *name = strrchr(link->path, '/') + 1;
     folder_of(link->path, folder);
     if (link->conditional && !exists(folder, link->target))
         return;
-    if (make_folder(folder) < 0) {
-        if (link->conditional && errno == EROFS) /* a /dev that is the host's */
-            return;
-        fail_at("make the folder", folder);
-    }
-    int in = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (in < 0)
-        fail_at("make the link", link->path);
-    if (!stands(in, name, link->target)) {
-        if (fstatat(in, name, &found, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(found.st_mode))
-            fail("cannot make the link %s: a folder is there; take it out of the image", link->path);
-        if (link_in(in, name, link->target) < 0)
-            fail_at("make the link", link->path);
-    }
-    close(in);
+    if (put(link, folder) == 0 || (link->conditional && errno == EROFS)) /* a /dev that is the host's has its own */
+        return;
+    fail_at("make the link", link->path);
 }
 
 void make_links(const struct task *task)

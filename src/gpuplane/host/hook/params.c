@@ -1,7 +1,8 @@
 /* /proc/driver/nvidia/params tells the driver's libraries whether they may make device nodes. In a container they may not.
  *
  * A copy that says so is mounted over the container's. This alone is done in the container's mount namespace, where a mount
- * stays. The path is the kernel's from /proc on, and every step of it is taken without following a link.
+ * stays. The path is the kernel's from /proc on, and every step of it is taken without following a link. Nothing is
+ * written into the image: the copy is in a tmpfs, which is there for as long as it takes to mount the copy.
  */
 #include "hook.h"
 
@@ -16,69 +17,67 @@
 #include <unistd.h>
 
 static const char SHOWN[] = "/proc/driver/nvidia/params", ALLOWED[] = "ModifyDeviceFiles: 1";
-enum { PROC_MAGIC = 0x9fa0, MOST = 1 << 20 };
+static const char *const STEPS[] = {"proc", "driver", "nvidia", "params"};
+enum { FOLDER = 3, FILE_ITSELF = 4, PROC_MAGIC = 0x9fa0, MOST = 1 << 20, KEPT = MS_NOSUID | MS_NODEV | MS_NOEXEC };
 
-/* The file in the container's /proc; -1: it has no /proc, or the driver is absent. */
-static int params_of(int root)
+struct spot {
+    int fd;
+    char path[64]; /* of the descriptor, for calls that want a path */
+};
+
+static struct spot spot_of(int fd)
 {
-    static const char *const STEPS[] = {"proc", "driver", "nvidia", "params"};
+    struct spot spot = {.fd = fd};
+    snprintf(spot.path, sizeof spot.path, "/proc/self/fd/%d", fd);
+    return spot;
+}
+
+/* So many steps into the container's /proc, with what is mounted there by now; fd -1: it has no /proc, or no driver. */
+static struct spot walk(int root, size_t steps)
+{
     struct statfs kind;
     int at = dup(root);
-    for (size_t each = 0; each < 4 && at >= 0; each++) {
+    for (size_t each = 0; each < steps && at >= 0; each++) {
         int next = openat(at, STEPS[each], O_PATH | O_NOFOLLOW | O_CLOEXEC);
         close(at);
         at = next;
         if (each == 0 && at >= 0 && (fstatfs(at, &kind) < 0 || kind.f_type != PROC_MAGIC)) {
             close(at);
-            return -1;
+            at = -1;
         }
     }
-    return at;
+    return spot_of(at);
 }
 
-/* A file without a name. It goes with the container's mounts. */
-static int nameless(int root)
+static void cover(int root, const struct spot *shown, const char *text, size_t size)
 {
-    static const char *const FOLDERS[] = {"dev", "."}; /* a tmpfs where a runtime made it */
-    for (size_t each = 0; each < 2; each++) {
-        int folder = openat(root, FOLDERS[each], O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        int file = folder < 0 ? -1 : openat(folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444);
-        if (folder >= 0)
-            close(folder);
-        if (file >= 0)
-            return file;
-    }
-    fail("cannot make a file in the container to mount over its %s: %s", SHOWN, strerror(errno));
-}
-
-static void descriptor_path(int fd, char *path, size_t room)
-{
-    snprintf(path, room, "/proc/self/fd/%d", fd);
+    struct spot folder = walk(root, FOLDER);
+    if (folder.fd < 0 || mount("none", folder.path, "tmpfs", KEPT, "size=1m,mode=755") < 0)
+        fail_at("make a copy of the container's", SHOWN);
+    struct spot temporary = walk(root, FOLDER);
+    int copy = openat(temporary.fd, STEPS[FOLDER], O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444);
+    if (copy < 0 || write(copy, text, size) != (ssize_t)size)
+        fail_at("make a copy of the container's", SHOWN);
+    close(copy);
+    struct spot source = walk(root, FILE_ITSELF);
+    if (source.fd < 0 || mount(source.path, shown->path, NULL, MS_BIND, NULL) < 0 || umount2(temporary.path, MNT_DETACH) < 0)
+        fail_at("mount a copy over the container's", SHOWN);
+    struct spot mounted = walk(root, FILE_ITSELF);
+    if (mounted.fd < 0 || mount(NULL, mounted.path, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | KEPT, NULL) < 0)
+        fail_at("make read-only the container's", SHOWN);
 }
 
 void protect_params(int root)
 {
-    char from[64], onto[64];
     size_t size;
-    int shown = params_of(root);
-    if (shown < 0)
+    struct spot shown = walk(root, FILE_ITSELF);
+    if (shown.fd < 0)
         return;
-    descriptor_path(shown, onto, sizeof onto);
-    char *text = read_file(AT_FDCWD, onto, MOST, &size);
-    char *line = text ? strstr(text, ALLOWED) : NULL;
+    char *text = read_file(AT_FDCWD, shown.path, MOST, &size), *line = text ? strstr(text, ALLOWED) : NULL;
     if (line) {
         line[sizeof ALLOWED - 2] = '0';
-        int copy = nameless(root);
-        descriptor_path(copy, from, sizeof from);
-        if (write(copy, text, size) != (ssize_t)size || mount(from, onto, NULL, MS_BIND, NULL) < 0)
-            fail_at("mount a copy over the container's", SHOWN);
-        close(copy);
-        int mounted = params_of(root);
-        descriptor_path(mounted, onto, sizeof onto);
-        if (mounted < 0 || mount(NULL, onto, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
-            fail_at("make read-only the container's", SHOWN);
-        close(mounted);
+        cover(root, &shown, text, size);
     }
     free(text);
-    close(shown);
+    close(shown.fd);
 }

@@ -37,6 +37,8 @@ void fail_at(const char *doing, const char *path)
     const char *advice = "";
     if (why == EROFS)
         advice = "; links and caches are made in a container's own root, which must be writable: --cdi-hook=none needs none";
+    if (why == EISDIR)
+        advice = "; a folder of the image is there, and is not replaced";
     if (why == EBUSY)
         advice = "; something is mounted there: take that mount out of the pod";
     fail("cannot %s %s: %s%s", doing, path, strerror(why), advice);

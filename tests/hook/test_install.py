@@ -1,0 +1,78 @@
+"""The hook puts itself where hook entries name it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import gpuplane
+
+
+def install(hook: Path, folder: Path | str) -> subprocess.CompletedProcess[str]:
+    """As an init container does."""
+    return subprocess.run([hook, "install", folder], capture_output=True, text=True, timeout=20, env={})
+
+
+def test_it_installs_itself(hook: Path, tmp_path: Path) -> None:
+    """The same program, which anybody may read and run; in the place of an older one; a second time, too."""
+    folder = tmp_path / "bin"
+    for _ in range(2):
+        assert install(hook, folder).returncode == 0
+    installed = folder / "gpuplane-hook"
+
+    assert installed.read_bytes() == hook.read_bytes()
+    assert installed.stat().st_mode & 0o7777 == 0o755
+    assert os.listdir(folder) == ["gpuplane-hook"]
+    assert subprocess.run([installed, "--version"], capture_output=True, timeout=20).returncode == 0
+
+
+def test_an_old_one_may_be_running(hook: Path, tmp_path: Path) -> None:
+    """It is replaced, never written to."""
+    install(hook, tmp_path)
+    before = (tmp_path / "gpuplane-hook").stat().st_ino
+    with (tmp_path / "gpuplane-hook").open("rb") as running:
+        assert install(hook, tmp_path).returncode == 0
+        assert running.read() == hook.read_bytes()
+
+    assert (tmp_path / "gpuplane-hook").stat().st_ino != before
+
+
+def test_links_there_are_not_followed(hook: Path, tmp_path: Path) -> None:
+    """What a link names is left alone."""
+    victim, folder = tmp_path / "victim", tmp_path / "bin"
+    victim.write_text("kept")
+    folder.mkdir()
+    for name in ("gpuplane-hook", ".gpuplane-hook.new"):
+        (folder / name).symlink_to(victim)
+
+    assert install(hook, folder).returncode == 0
+    assert victim.read_text() == "kept"
+    assert not (folder / "gpuplane-hook").is_symlink()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+def test_a_folder_of_everybody_is_refused(hook: Path, tmp_path: Path, mode: int) -> None:
+    """Runtimes start it as root: who may write there would be root."""
+    tmp_path.chmod(mode)
+    ended = install(hook, tmp_path)
+
+    assert ended.returncode == 1
+    assert f"{tmp_path} can be written by others than its owner" in ended.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_none_is_said(hook: Path, tmp_path: Path) -> None:
+    """With its path."""
+    (tmp_path / "file").touch()
+
+    assert f"cannot open the folder {tmp_path}/file: Not a directory" in install(hook, tmp_path / "file").stderr
+    assert f"cannot make the folder {tmp_path}/a/b: No such file" in install(hook, tmp_path / "a/b").stderr
+    assert "install wants an absolute path, not bin" in install(hook, "bin").stderr
+
+
+def test_its_version_is_the_packages(hook: Path) -> None:
+    """Who looks at a node sees which release it has."""
+    said = subprocess.run([hook, "--version"], capture_output=True, text=True, timeout=20).stdout
+
+    assert said == f"gpuplane-hook {gpuplane.__version__}\n"

@@ -1,0 +1,106 @@
+"""Links stand in the container's root, and nothing else of it changes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.hook.world import LIBRARIES, Container, snapshot
+
+CUDA = f"--link=libcuda.so.580.95.05::{LIBRARIES}/libcuda.so.1"
+CARD = "--link-if=../card1::/dev/dri/by-path/pci-0000:1b:00.0-card"
+
+
+def test_links_are_made_with_their_folders(container: Container) -> None:
+    """A link has the very target that was asked for; the folders that it needs are root's and can be read by all."""
+    container.well(CUDA, f"--link=../libnvidia-allocator.so.1::{LIBRARIES}/deep/gbm/nvidia-drm_gbm.so")
+
+    assert os.readlink(container.inside(f"{LIBRARIES}/libcuda.so.1")) == "libcuda.so.580.95.05"
+    assert os.readlink(container.inside(f"{LIBRARIES}/deep/gbm/nvidia-drm_gbm.so")) == "../libnvidia-allocator.so.1"
+    assert container.inside(f"{LIBRARIES}/deep").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_second_time_changes_nothing(container: Container) -> None:
+    """A link that stands is left alone, to its inode and times."""
+    container.well(CUDA, CARD)
+    before = snapshot(container.root)
+    container.well(CUDA, CARD)
+
+    assert snapshot(container.root) == before
+
+
+@pytest.mark.parametrize("there", ["file", "link", "dangling", "fifo"])
+def test_what_is_there_is_replaced(container: Container, there: str) -> None:
+    """An old driver of the image makes place for the node's."""
+    path = container.inside(f"{LIBRARIES}/libcuda.so.1")
+    {
+        "file": lambda: path.write_text("an old driver"),
+        "link": lambda: path.symlink_to("libcuda.so.470.1"),
+        "dangling": lambda: path.symlink_to("/nowhere/at/all"),
+        "fifo": lambda: os.mkfifo(path),
+    }[there]()
+    container.well(CUDA)
+
+    assert os.readlink(path) == "libcuda.so.580.95.05"
+
+
+def test_a_folder_is_never_replaced(container: Container) -> None:
+    """It is an error that names it, and what is in it stays."""
+    container.put(f"{LIBRARIES}/libcuda.so.1/kept", "kept")
+    code, said = container.run(CUDA)
+
+    assert (code, said.count("\n")) == (1, 1)
+    assert f"cannot make the link {LIBRARIES}/libcuda.so.1: Is a directory" in said
+    assert container.inside(f"{LIBRARIES}/libcuda.so.1/kept").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("target", "made"),
+    [("../card1", True), ("../card2", False), ("/dev/dri/card1", True), ("/dev/dri/card2", False), ("../../../x", False)],
+)
+def test_a_conditional_link_needs_its_target(container: Container, target: str, made: bool) -> None:
+    """Only where the target exists, as seen from the folder of the link, which need not be there yet."""
+    container.well(f"--link-if={target}::/dev/dri/by-path/pci-0000:1b:00.0-card")
+
+    assert container.inside("/dev/dri/by-path/pci-0000:1b:00.0-card").is_symlink() == made
+    assert container.inside("/dev/dri/by-path").exists() == made
+
+
+def test_links_are_made_through_links_of_the_image(container: Container) -> None:
+    """/lib64 is a link to usr/lib64 in many images; absolute ones are the image's own, too."""
+    container.point("/usr/lib64", f"/usr/lib/{Path(LIBRARIES).name}")
+    container.well("--link=libcuda.so.580.95.05::/usr/lib64/libcuda.so.1")
+
+    assert os.readlink(container.inside(f"{LIBRARIES}/libcuda.so.1")) == "libcuda.so.580.95.05"
+
+
+def test_folders_of_other_owners_are_no_hindrance(container: Container) -> None:
+    """Images have folders that belong to users, and that nobody may write to."""
+    container.inside(LIBRARIES).chmod(0o555)
+    os.chown(container.inside(LIBRARIES), 1000, 1000)
+    container.well(CUDA)
+
+    assert container.inside(f"{LIBRARIES}/libcuda.so.1").is_symlink()
+
+
+def test_a_root_that_cannot_be_written_is_said(container: Container) -> None:
+    """Which path, why, and what to do. Where the links stand already there is nothing to write."""
+    readonly = f"mount --bind {container.root} {container.root}; mount -o remount,bind,ro {container.root}"
+    code, said = container.run(CUDA, prepare=readonly)
+
+    assert code == 1
+    assert f"cannot make the link {LIBRARIES}/libcuda.so.1: Read-only file system; " in said
+    assert "--cdi-hook=none" in said
+
+    container.well(CUDA)
+    container.well(CUDA, prepare=readonly)
+
+
+def test_what_is_mounted_where_a_link_goes_is_said(container: Container) -> None:
+    """A pod that mounts something at a library's name is told so."""
+    path = container.inside(f"{LIBRARIES}/libcuda.so.1")
+    path.touch()
+    code, said = container.run(CUDA, prepare=f"mount --bind {container.outside}/libcuda.so.1 {path}")
+
+    assert code == 1
+    assert "something is mounted there" in said

@@ -158,7 +158,7 @@ def _lacking(machine: Machine, request: Request) -> Iterator[str]:
 def _channels(machine: Machine, request: Request) -> Contents:
     there, away = features.channels(machine, request.ids)
     given = {name: _nodes((path,), machine, request) for name, path in there.items()}
-    return Contents(given=given, left=dict.fromkeys(away.values(), "it does not exist"))
+    return Contents(given=given, left=dict.fromkeys(away, "it does not exist"))
 
 
 def _feature(machine: Machine, request: Request) -> Contents:

@@ -5,10 +5,10 @@ Each is a document of its own, of nodes that exist; they need nothing of the dri
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuplane.core.containers.cdi.devices import missing
-from gpuplane.core.containers.cdi.nodes import CHANNELS, MOST_CHANNELS
+from gpuplane.core.containers.cdi.nodes import CHANNELS
 from gpuplane.core.containers.cdi.request import ALL, Mode
 from gpuplane.model.machine import Machine
 
@@ -25,9 +25,7 @@ NODES: Mapping[Mode, tuple[re.Pattern[str], str]] = {
 def nodes(machine: Machine, mode: Mode) -> list[str]:
     """The nodes that exist of a mode's one device, `all`."""
     pattern, _ = NODES[mode]
-    there = [*machine.nodes, *(path for device in machine.devices for path in device.nodes)]
-    if mode == "management":
-        there += _own(machine)
+    there = [*machine.nodes, *(_own(machine) if mode == "management" else ())]
     return [path for path in dict.fromkeys(there) if pattern.fullmatch(path)]
 
 
@@ -39,24 +37,13 @@ def _own(machine: Machine) -> Iterator[str]:
             yield from () if missing(device.faults) else device.nodes
 
 
-def channels(machine: Machine, ids: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The IMEX channels of these ids, "0" or "channel0", () for all: name → node. Then those that do not exist.
-
-    Raises ValueError for an id that no channel can have.
-    """
-    wanted = list(ids)
-    if not wanted or ALL in wanted:
-        return {path.removeprefix(CHANNELS): path for path in machine.nodes if path.startswith(CHANNELS)}, {}
-    found = {name: f"{CHANNELS}{name}" for name in map(_channel, wanted)}
-    there = set(machine.nodes)
+def channels(machine: Machine, ids: Iterable[str]) -> tuple[Mapping[str, str], Sequence[str]]:
+    """The IMEX channels of these ids, "0" or "channel0", () for all: name → node. And the nodes that do not exist."""
+    there = {path.removeprefix(CHANNELS): path for path in machine.nodes if path.startswith(CHANNELS)}
+    names = [id.removeprefix("channel") for id in ids]
+    if not names or ALL in names:
+        return there, ()
     return (
-        {name: path for name, path in found.items() if path in there},
-        {name: path for name, path in found.items() if path not in there},
+        {name: there[name] for name in names if name in there},
+        [f"{CHANNELS}{name}" for name in names if name not in there],
     )
-
-
-def _channel(id: str) -> str:
-    number = id.removeprefix("channel")
-    if not (number.isascii() and number.isdecimal() and int(number) < MOST_CHANNELS):
-        raise ValueError(f"{id!r} is no IMEX channel: they go by number, from 0 to {MOST_CHANNELS - 1}")
-    return str(int(number))

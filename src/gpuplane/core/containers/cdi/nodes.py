@@ -14,7 +14,6 @@ CONTROL = ("/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvi
 """Those that every container gets, so far as they exist (nvidia-container-toolkit 1.20, pkg/nvcdi/common-nvml.go)."""
 
 CHANNELS = "/dev/nvidia-caps-imex-channels/channel"
-MOST_CHANNELS = 1 << 20
 WORLD = 0o006
 """The permission bits of everybody."""
 

@@ -4,6 +4,7 @@ import os
 
 from gpuplane.hardware.driver.channel import Options
 from gpuplane.hardware.driver.files import Files
+from gpuplane.hardware.driver.installed import Installed
 from gpuplane.hardware.driver.library import start
 from gpuplane.hardware.driver.look import Looker
 from gpuplane.hardware.driver.nvml import Nvml
@@ -28,12 +29,15 @@ class Inside:
         self.stop()
         self.standin.describe(machine)
         options = Options(channel=-1, page=-1, library=str(self.standin.library), root=str(self.standin.root))
-        self.looker = Looker(self.nvml, self.files, start(self.nvml, options, self.files))
+        self.looker = self._looker(start(self.nvml, options, self.files))
         return self.looker
 
     def restart(self) -> Looker:
         """Another process, of the same machine."""
-        return Looker(self.nvml, self.files, Driver())
+        return self._looker(Driver())
+
+    def _looker(self, driver: Driver) -> Looker:
+        return Looker(self.nvml, self.files, driver, Installed(str(self.standin.installed), self.files))
 
     def stop(self) -> None:
         """The end of a process."""

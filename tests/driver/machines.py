@@ -108,7 +108,7 @@ def _partitions(draw: st.DrawFn, index: int, minor: int, total: int) -> Mig:
         memory = draw(st.integers(1, total))
         compute = draw(st.integers(1, slices))
         name = profile_name(slices, compute, memory, total << 20, suffix)
-        node = 1000 * minor + 10 * instance
+        node = 3 + 1000 * minor + 10 * instance  # 1 and 2 are of all GPUs
         for part in range(draw(st.integers(1, 2))):
             device = MigDevice(
                 uuid=f"MIG-{index}-{instance}-{part}",

@@ -15,8 +15,11 @@ from pathlib import Path
 from shutil import copy2, rmtree
 
 from gpuplane.hardware.driver.errors import ERRORS
+from gpuplane.hardware.driver.installed import MOVED, MPS
+from gpuplane.hardware.driver.nodes import RULES
 from gpuplane.hardware.driver.root import SONAME
-from gpuplane.model.machine import Failure, Gpu, Machine, MachineFile, MigDevice
+from gpuplane.model.machine import DriverFiles, Failure, Gpu, Machine, MachineFile, MigDevice, Numbers
+from tests.trees import grow
 
 SOURCE = Path(__file__).parent / "nvml" / "standin.c"
 LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
@@ -92,14 +95,16 @@ def build(folder: Path) -> Path:
 
 
 class StandIn:
-    """A driver in a folder: `library`, and `root`, which holds /sys, /proc and /dev."""
+    """A driver in a folder: `library`, `root`, which holds /sys, /proc and /dev, and `installed`, its driver root."""
 
     def __init__(self, folder: Path, compiled: Path) -> None:
         self.folder, self.root = folder / "driver", folder / "node"
         self.library = self.folder / SONAME
         self.folder.mkdir(parents=True)
         copy2(compiled, self.library)
-        self.machine = Machine()
+        self.installed = folder / "installed"
+        self.machine, self._files = Machine(), DriverFiles()
+        self._nodes: Mapping[str, Numbers | None] = {}
         for pipe in ("events", "bindings"):
             os.mkfifo(self.folder / pipe)
 
@@ -156,12 +161,13 @@ class StandIn:
     def _write_tree(self, machine: Machine) -> None:
         self.load(machine.driver.version if machine.driver else "")
         gpus = machine.gpus or ()
-        wanted = {*machine.nodes, *(node for gpu in gpus if "node-missing" not in _codes(gpu) for node in gpu.nodes)}
-        for node in wanted:
-            self._write(node)
-        for path in self.root.glob("dev/**/*"):
-            if path.is_file() and f"/{path.relative_to(self.root)}" not in wanted:
-                path.unlink()
+        self._write_nodes(machine)
+        self._write("proc/devices", "".join(_drivers(machine.numbers)))
+        files = (machine.driver.files if machine.driver else None) or DriverFiles()
+        if files != self._files:
+            self._files = files
+            rmtree(self.installed, ignore_errors=True)
+            grow(self.installed, "\n".join(_listing(files)))
         self._keep("sys/bus/pci/devices", {*machine.switches, *(gpu.pci for gpu in gpus)})
         self._keep("proc/driver/nvidia/gpus", {gpu.pci for gpu in gpus})
         for pci in machine.switches:
@@ -169,8 +175,54 @@ class StandIn:
             self._write(f"sys/bus/pci/devices/{pci}/class", "0x068000\n")
         for gpu in gpus:
             self._write(f"sys/bus/pci/devices/{gpu.pci}/numa_node", f"{-1 if gpu.numa is None else gpu.numa}\n")
+            self._keep(f"sys/bus/pci/devices/{gpu.pci}/drm", {Path(node).name for node in gpu.dri})
+            for node in gpu.dri:
+                (self.root / f"sys/bus/pci/devices/{gpu.pci}/drm" / Path(node).name).mkdir(parents=True, exist_ok=True)
             self._write(f"proc/driver/nvidia/gpus/{gpu.pci}/information", _information(gpu))
         self._write("proc/driver/nvidia-caps/mig-minors", "".join(_minors(gpus)))
+
+    def _write_nodes(self, machine: Machine) -> None:
+        """The nodes that are there, and links to them. A process may look meanwhile: what is right is left alone."""
+        gpus = machine.gpus or ()
+        own = (node for gpu in gpus for node in (*(() if "node-missing" in _codes(gpu) else gpu.nodes), *gpu.dri))
+        inside = (node for gpu in gpus for mig in (gpu.mig.devices if gpu.mig else ()) for node in mig.nodes)
+        linked = (f"/dev/char/{each.major}:{each.minor}" for each in machine.numbers.values() if each.linked)
+        wanted = {
+            **{node: machine.numbers.get(node) for node in (*machine.nodes, *own, *inside)},
+            **dict.fromkeys(linked),
+        }
+        for path in self.root.glob("dev/**/*"):
+            if not path.is_dir() and f"/{path.relative_to(self.root)}" not in wanted:
+                path.unlink()
+        for node, numbers in wanted.items():
+            if self._nodes.get(node, "") != numbers or not (self.root / node[1:]).exists():
+                said = f"{numbers.major} {numbers.minor} {numbers.mode:o} {numbers.gid}" if numbers else ""
+                grow(self.root, f"{'c' if numbers else 'f'} {node} {said}")
+        self._nodes = wanted
+
+
+def _drivers(numbers: Mapping[str, Numbers]) -> Iterator[str]:
+    """/proc/devices of drivers whose nodes have these numbers."""
+    yield "Character devices:\n"
+    names = (
+        (rule.drivers[0], each.major) for node, each in numbers.items() for rule in RULES if rule.path.fullmatch(node)
+    )
+    yield from (f"{major:3d} {name}\n" for name, major in dict(names).items())
+    yield "\nBlock devices:\n"
+
+
+def _listing(files: DriverFiles) -> Iterator[str]:
+    """The tree in which these files are found."""
+    for library in files.libraries:
+        folder, _, name = library.path.rpartition("/")
+        yield f"e {library.path} {library.soname}"
+        yield from (f"l {folder}/{link} -> {name}" for link in library.links)
+    for file in (*files.files, *files.sockets):
+        kind = "f" if file in files.files else "d" if file.path == MPS else "s"
+        yield f"{kind} {file.path}"
+        if file.target and not any(file.target == f"{inside}/{name}" for name, inside in MOVED.items()):
+            yield f"l {file.target} -> {file.path}"
+    yield from (f"{'d' if path == '/run/udev' else 'f'} {path}" for path in files.storage)
 
 
 def _codes(device: Gpu | MigDevice) -> set[str]:

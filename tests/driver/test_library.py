@@ -71,7 +71,7 @@ async def test_an_upgraded_driver_is_taken_up(standin: StandIn, rich: MachineFil
         standin.describe(rich.but(driver=Driver(version="590.44.01", cuda="13.1")))
         await watch.until(lambda watch: watch.driver() == ("ok", "driver 590.44.01, CUDA 13.1") and whole(watch))
         looked = watch.node.until(
-            lambda s: s.machine is not None and s.machine.driver == Driver("590.44.01", "13.1"), 10
+            lambda s: bool(s.machine and s.machine.driver and s.machine.driver.version == "590.44.01"), 10
         )
         assert await looked
 

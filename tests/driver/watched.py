@@ -84,7 +84,13 @@ class Watched:
 @asynccontextmanager
 async def watched(standin: StandIn, **settings: Any) -> AsyncIterator[Watched]:
     """The stand-in's machine as an agent sees it, with deadlines for tests."""
-    quick: dict[str, Any] = {"library": standin.library, "poll": 0.05, "deadline": 0.8, "rest": (0.05, 0.4)}
+    quick: dict[str, Any] = {
+        "library": standin.library,
+        "driver_root": standin.installed,
+        "poll": 0.05,
+        "deadline": 0.8,
+        "rest": (0.05, 0.4),
+    }
     watch = Watched(Nvidia(root=standin.root, **(quick | settings)))
     task = asyncio.create_task(watch.watch())
     try:

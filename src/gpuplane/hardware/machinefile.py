@@ -8,11 +8,17 @@ from gpuplane.core import strict
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.judge import xid
 from gpuplane.hardware.driver.errors import ERRORS
+from gpuplane.hardware.driver.installed import ordered
+from gpuplane.hardware.driver.nodes import CONTROL, DRIVERS, expected, own_nodes
 from gpuplane.hardware.failures import matches
-from gpuplane.model.machine import Device, Gpu, MachineFile
+from gpuplane.hardware.profiles.layouts import allowed, files
+from gpuplane.model.machine import Device, DriverFiles, File, Gpu, Library, MachineFile
 
 DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+MAJOR, MINOR = (1 << 12) - 1, (1 << 20) - 1
+"""The largest numbers that Linux has for a device."""
 
 Problems = Iterator[tuple[strict.Path, str]]
 
@@ -23,9 +29,29 @@ def read(data: bytes, file: str) -> MachineFile:
     Links and distances to GPUs that are not there are left out, as a driver does: who takes a GPU's entry out of a file
     need not look for its address in all the others.
     """
-    machine = strict.load(data, MachineFile, file, check)
+    machine = _spelt_out(strict.load(data, MachineFile, file, check))
     there = {"nvswitch", *(gpu.pci for gpu in machine.gpus or ())}
     return machine.but(gpus=machine.gpus and tuple(_among(there, gpu) for gpu in machine.gpus))
+
+
+def _spelt_out(machine: MachineFile) -> MachineFile:
+    """The machine with the files of its layout and the numbers of its nodes, beside those that are stated."""
+    driver, numbers = machine.driver, dict(machine.numbers)
+    if machine.layout is not None and driver is not None:
+        usual, own = files(machine.layout, driver.version), driver.files or DriverFiles()
+        driver = driver.but(
+            files=DriverFiles(
+                libraries=tuple(sorted({*usual.libraries, *own.libraries}, key=lambda library: library.path)),
+                files=ordered((*usual.files, *own.files)),
+                sockets=ordered((*usual.sockets, *own.sockets)),
+                storage=own.storage,
+            )
+        )
+    for node in dict.fromkeys((*CONTROL, *machine.nodes, *own_nodes(machine.gpus or ()))):
+        told = expected(node, machine.majors)
+        if told is not None:
+            numbers.setdefault(node, allowed(machine.layout, node, told) if machine.layout else told)
+    return machine.but(driver=driver, numbers=numbers, layout=None, majors={})
 
 
 def _among(there: set[str], gpu: Gpu) -> Gpu:
@@ -36,6 +62,8 @@ def _among(there: set[str], gpu: Gpu) -> Gpu:
 def check(machine: MachineFile) -> Problems:
     """What contradicts itself in a machine: (path, what is wrong)."""
     yield from _repeated(_identities(machine))
+    yield from _driver(machine)
+    yield from _numbers(machine)
     for i, gpu in enumerate(machine.gpus or ()):
         for path, text in (*_numa(gpu), *_gpu(gpu)):
             yield ("gpus", i, *path), text
@@ -93,6 +121,7 @@ def _identities(machine: MachineFile) -> Iterator[tuple[strict.Path, str]]:
         if gpu.minor is not None:
             yield (*at, "minor"), f"minor number {gpu.minor}"
         yield from (((*at, "uuid"), f"UUID {gpu.uuid}"), ((*at, "pci"), f"PCI address {gpu.pci}"))
+        yield from (((*at, "dri", j), f"DRM node {node}") for j, node in enumerate(gpu.dri))
         for j, mig in enumerate(gpu.mig.devices if gpu.mig else ()):
             inside = (*at, "mig", "devices", j)
             instance = f"GPU instance {mig.gpu_instance} with compute instance {mig.compute_instance}"
@@ -136,6 +165,55 @@ def _gpu(gpu: Gpu) -> Problems:
             yield ("distances", pci), f"{distance!r} is no distance; known are {', '.join(DISTANCES)}"
     if gpu.mig is not None and gpu.mig.devices and not gpu.mig.enabled:
         yield ("mig",), "it has MIG devices, but is not in MIG mode: write enabled: true"
+
+
+def _driver(machine: MachineFile) -> Problems:
+    """What is wrong with what is said of the driver's files."""
+    driver = machine.driver
+    if machine.layout is not None and (driver is None or not driver.version):
+        yield ("layout",), "the files of a driver have its version in their names: write driver: {version: …}"
+    if driver is None:
+        return
+    if driver.missing and (driver.files is not None or machine.layout is not None):
+        yield ("driver", "missing"), "its files are missing, and stand in this machine"
+    found = driver.files or DriverFiles()
+    kinds: dict[str, tuple[Library | File, ...]] = {
+        "libraries": found.libraries,
+        "files": found.files,
+        "sockets": found.sockets,
+    }
+    for kind, entries in kinds.items():
+        for i, entry in enumerate(entries):
+            at: strict.Path = ("driver", "files", kind, i)
+            if not entry.path.startswith("/"):
+                yield (*at, "path"), f"{entry.path!r} is no path from the driver's root: it begins with /"
+            if isinstance(entry, File) and entry.target and not entry.target.startswith("/"):
+                yield (*at, "target"), f"{entry.target!r} is no path in a container: it begins with /"
+            for j, link in enumerate(entry.links if isinstance(entry, Library) else ()):
+                if "/" in link:
+                    yield (*at, "links", j), f"{link!r} is no name of a link beside the library: it has a / in it"
+
+
+def _numbers(machine: MachineFile) -> Problems:
+    """What is wrong with the numbers of nodes."""
+    for name, major in machine.majors.items():
+        if name not in DRIVERS:
+            close = strict.close_to(name, DRIVERS)
+            perhaps = f"did you mean {close!r}?" if close else f"known are {', '.join(DRIVERS)}"
+            yield ("majors", name), f"no node here belongs to a driver {name!r} of /proc/devices; {perhaps}"
+        if not 0 <= major <= MAJOR:
+            yield ("majors", name), f"{major} is no major number: they go from 0 to {MAJOR}"
+    seen: dict[tuple[int, int], str] = {}
+    for node, numbers in machine.numbers.items():
+        if not node.startswith("/dev/"):
+            yield ("numbers", node), f"{node!r} is no device node: their paths begin with /dev/"
+        if not (0 <= numbers.major <= MAJOR and 0 <= numbers.minor <= MINOR):
+            yield ("numbers", node), f"{numbers.major}:{numbers.minor} are no numbers of a device"
+        if not 0 <= numbers.mode <= 0o7777:
+            yield ("numbers", node), f"{numbers.mode} is no mode: write it as 0660"
+        other = seen.setdefault((numbers.major, numbers.minor), node)
+        if other != node:
+            yield ("numbers", node), f"{numbers.major}:{numbers.minor} are the numbers of {other}"
 
 
 def _of_another(gpu: Gpu, pci: str) -> bool:

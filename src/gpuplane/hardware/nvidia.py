@@ -51,6 +51,7 @@ class Nvidia:
         library: Path | None = None,
         driver_root: Path = Path("/"),
         root: Path = Path("/"),
+        dev_root: Path | None = None,
         poll: float = 1.0,
         deadline: float = 10.0,
         retry: tuple[float, float] = (60.0, 3600.0),
@@ -59,10 +60,11 @@ class Nvidia:
         smi_deadline: float = 30.0,
     ) -> None:
         """`library` is libnvidia-ml's file; without it, it is searched for below `driver_root`. `root` has /sys, /proc
-        and /dev in it. A look is taken every `poll`, and a call that takes longer than `deadline` hangs. A GPU that a
-        hang or a crash was charged to is skipped for the first of `retry`, doubling up to the second; so is `rest`
-        before a start that follows an end that was not wanted, until a process has done well for `well`. nvidia-smi,
-        which may have to wake each GPU, is given `smi_deadline`.
+        and /dev in it; where the driver's nodes are in the /dev of `dev_root`, those are taken. A look is taken every
+        `poll`, and a call that takes longer than `deadline` hangs. A GPU that a hang or a crash was charged to is
+        skipped for the first of `retry`, doubling up to the second; so is `rest` before a start that follows an end
+        that was not wanted, until a process has done well for `well`. nvidia-smi, which may have to wake each GPU, is
+        given `smi_deadline`.
         """
         self._options = Options(
             channel=-1,
@@ -70,6 +72,7 @@ class Nvidia:
             library=str(library or ""),
             driver_root=str(driver_root),
             root=str(root),
+            dev_root=str(dev_root or ""),
             poll=poll,
             rest=rest[1],
         )

@@ -177,9 +177,12 @@ class Process(Value):
 class MachineFile(Machine):
     """A machine as a person describes it, what of its driver fails, what has befallen it, and who computes on it.
 
-    `incidents` are a log: what is appended happens, what is taken away has happened all the same.
+    `incidents` are a log: what is appended happens, what is taken away has happened all the same. `layout` and `majors`
+    say in a word what `driver.files` and `numbers` would say in many; who has read the file finds it said there.
     """
 
+    layout: Literal["debian", "debian-arm64", "redhat"] | None = None  # whose driver packages are installed
+    majors: Mapping[str, int] = {}  # major numbers by the names of /proc/devices: nvidia, nvidia-uvm, drm…
     failures: tuple[Failure, ...] = ()
     incidents: tuple[Incident, ...] = ()
     processes: tuple[Process, ...] = ()

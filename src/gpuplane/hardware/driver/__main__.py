@@ -15,6 +15,7 @@ from gpuplane.hardware.driver.channel import Frames, Options, Order, Skip, Skipp
 from gpuplane.hardware.driver.errors import Failed, driver_fault
 from gpuplane.hardware.driver.events import AT_ONCE, Bindings
 from gpuplane.hardware.driver.files import Files
+from gpuplane.hardware.driver.installed import Installed
 from gpuplane.hardware.driver.look import Looker
 from gpuplane.hardware.driver.nvml import Nvml
 from gpuplane.hardware.driver.page import Page
@@ -66,12 +67,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the agent's
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # an agent that dies cannot kill us
     options = msgspec.json.decode(sys.argv[1], type=Options)
-    agent, page, files = Agent(options), Page(options.page), Files(options.root)
+    agent, page, files = Agent(options), Page(options.page), Files(options.root, options.dev_root)
     before, kernel = library.state(options, files), library.kernel_state(files)
     try:
         nvml = Nvml(page)
         driver = library.start(nvml, options, files)
-        looker = Looker(nvml, files, driver)
+        looker = Looker(nvml, files, driver, Installed(options.driver_root, files))
         if options.probe is not None:
             agent.tell(_probe(options.probe, looker, agent.skipped))
         else:
@@ -86,7 +87,9 @@ def main() -> None:
     if options.probe is not None:
         gpu = Gpu(index=-1, uuid=options.probe.gpu, faults=(fault,))
         return agent.tell(Probed(asked=options.probe.asked, gpu=gpu))
-    agent.tell(Looked(Machine(switches=files.switches(), nodes=files.control_nodes(), faults=(fault,))))
+    nodes = files.nodes.shared()
+    numbers = files.nodes.numbers(nodes, files.majors())
+    agent.tell(Looked(Machine(switches=files.switches(), nodes=nodes, numbers=numbers, faults=(fault,))))
     agent.tell(Stood("driver", Condition(standing="failing", reason=fault.message)))
     _rest(agent, page, lambda: library.state(options, files) != before, options)
 

@@ -45,6 +45,7 @@ class Options(Value):
     library: str = ""  # "": searched for under `driver_root`
     driver_root: str = "/"
     root: str = "/"  # what holds /sys, /proc and /dev
+    dev_root: str = ""  # what holds /dev, if the driver's nodes are there and not under `root`
     poll: float = 1.0  # seconds between looks
     rest: float = 1.0  # seconds after which a driver that cannot be used is tried again
     skip: tuple[Skipped, ...] = ()

@@ -1,4 +1,4 @@
-"""What the kernel's files say about GPUs without the driver's library: sysfs, /proc/driver and /dev under one root.
+"""What the kernel's files say about GPUs without the driver's library: /sys and /proc under one root, and the nodes.
 
 Addresses are as sysfs writes them, "0000:1b:00.0"; nodes as the host names them, whatever the root.
 """
@@ -7,22 +7,21 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from gpuplane.hardware.driver.nodes import Nodes, majors
 from gpuplane.model.machine import Gpu
 
-CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-CHANNELS = "/dev/nvidia-caps-imex-channels"
 NVIDIA, BRIDGE = "0x10de", "0x0680"  # PCI vendor, and the class of an NVSwitch: other bridge
 
 
 class Files:
-    """The kernel's files under `root`. Nothing here raises: what cannot be read is not known."""
+    """The kernel's files under `root`, and the nodes under it, or under `dev_root` if it has them.
 
-    def __init__(self, root: str) -> None:
+    Nothing here raises: what cannot be read is not known.
+    """
+
+    def __init__(self, root: str, dev_root: str = "") -> None:
         self._root = Path(root)
-
-    def exists(self, node: str) -> bool:
-        """Whether a device node is there."""
-        return self._path(node).exists()
+        self.nodes = Nodes(*filter(None, (dev_root, root)))
 
     def kernel_version(self) -> str:
         """The version of the kernel driver that is loaded; "" where none is."""
@@ -76,14 +75,25 @@ class Files:
     def _is_switch(self, device: str) -> bool:
         return self._read(f"{device}/vendor").strip() == NVIDIA and self._read(f"{device}/class").startswith(BRIDGE)
 
-    def control_nodes(self) -> tuple[str, ...]:
-        """The nodes that belong to no GPU, so far as they exist: the driver's own, and IMEX channels."""
-        channels: list[str] = []
+    def dri(self, pci: str) -> tuple[str, ...]:
+        """A GPU's DRM nodes, so far as they exist; none where the driver's DRM module is not loaded."""
+        names: list[str] = []
         with suppress(OSError):
-            names = (each.name for each in self._path(CHANNELS).iterdir())
-            channels = [name for name in names if re.fullmatch(r"channel\d+", name)]
-        channels.sort(key=lambda name: int(name.removeprefix("channel")))
-        return (*filter(self.exists, CONTROL), *(f"{CHANNELS}/{name}" for name in channels))
+            names = [each.name for each in self._path(f"/sys/bus/pci/devices/{pci}/drm").iterdir()]
+        nodes = (f"/dev/dri/{name}" for name in sorted(names) if re.fullmatch(r"(card|renderD)\d+", name))
+        return tuple(filter(self.nodes.exists, nodes))
+
+    def majors(self) -> dict[str, int]:
+        """Name → major number of the character devices."""
+        return majors(self._read("/proc/devices"))
+
+    def release(self) -> str:
+        """The kernel's release, "6.8.0-60-generic"; "" where it is not told."""
+        return self._read("/proc/sys/kernel/osrelease").strip()
+
+    def firmware(self) -> str:
+        """Where somebody told the kernel to look for firmware first; "" where nobody did."""
+        return self._read("/sys/module/firmware_class/parameters/path").strip()
 
     def mig_minors(self) -> dict[str, int]:
         """ "gpu0/gi1/access" → the minor number of its node below /dev/nvidia-caps."""

@@ -53,7 +53,7 @@ def state(options: Options, files: Files) -> State:
 
 def kernel_state(files: Files) -> State:
     """What a library that is in use cannot see change: the kernel's driver, and the GPUs that it has."""
-    return (files.kernel_version(), files.gpus(), files.exists("/dev/nvidiactl"))
+    return (files.kernel_version(), files.gpus(), files.nodes.exists("/dev/nvidiactl"))
 
 
 def _path(options: Options) -> Path | None:

@@ -13,7 +13,9 @@ from gpuplane.hardware.driver.errors import gather
 from gpuplane.hardware.driver.events import Events
 from gpuplane.hardware.driver.fabric import Fabric, address
 from gpuplane.hardware.driver.files import Files
+from gpuplane.hardware.driver.installed import Installed
 from gpuplane.hardware.driver.mig import MIB, Partitions
+from gpuplane.hardware.driver.nodes import own_nodes
 from gpuplane.hardware.driver.nvml import Nvml, Subject
 from gpuplane.hardware.driver.processes import computing
 from gpuplane.hardware.driver.vitals import Vitals
@@ -27,8 +29,8 @@ MISSING = Fault(code="gpu-missing", message="the kernel's driver has it, and NVM
 class Looker:
     """Looks at the machine, and remembers of it what cannot change."""
 
-    def __init__(self, nvml: Nvml, files: Files, driver: Driver) -> None:
-        self._nvml, self._files, self._driver = nvml, files, driver
+    def __init__(self, nvml: Nvml, files: Files, driver: Driver, installed: Installed) -> None:
+        self._nvml, self._files, self._driver, self._installed = nvml, files, driver, installed
         self._identities: dict[str, Gpu] = {}
         self._addresses: dict[int, str] = {}  # of an index; NVML numbers GPUs once, at its start
         self._partitions, self._fabric, self._vitals = Partitions(files), Fabric(), Vitals()
@@ -46,11 +48,14 @@ class Looker:
         self._looks += 1
         for subject in seen:
             subject.contain(self.events.register)
+        gpus, nodes = (*map(self._whole, subjects), *missing), self._files.nodes.shared()
+        found, why = self._installed.look(self._driver.version)
         return Machine(
-            driver=self._driver,
-            gpus=(*map(self._whole, subjects), *missing),
+            driver=self._driver.but(files=found, missing=why),
+            gpus=gpus,
             switches=self._switches,
-            nodes=self._files.control_nodes(),
+            nodes=nodes,
+            numbers=self._files.nodes.numbers((*nodes, *own_nodes(gpus)), self._files.majors()),
         )
 
     def probe(self, uuid: str, skipped: Sequence[Skipped]) -> tuple[Gpu, tuple[int, ...]]:
@@ -118,7 +123,7 @@ class Looker:
         for pci in self._files.gpus():
             if pci not in counted and not self._files.excluded(pci):
                 gpu = self._files.gpu(index + 1, pci)
-                if gpu.nodes and all(map(self._files.exists, gpu.nodes)):
+                if gpu.nodes and all(map(self._files.nodes.exists, gpu.nodes)):
                     index += 1
                     yield gpu.but(faults=(MISSING,))
 
@@ -164,6 +169,6 @@ class Looker:
         missing = [
             Fault(code="node-missing", message=f"{node} does not exist")
             for node in subject.gpu.nodes
-            if not self._files.exists(node)
+            if not self._files.nodes.exists(node)
         ]
-        return subject.gpu.but(faults=gather((*subject.faults, *missing)))
+        return subject.gpu.but(dri=self._files.dri(subject.gpu.pci), faults=gather((*subject.faults, *missing)))

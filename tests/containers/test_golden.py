@@ -25,7 +25,7 @@ GOLDEN = Path(__file__).parent / "golden"
 VERSION = "570.172.08"
 NVIDIA = Program(path="/usr/bin/nvidia-cdi-hook", nvidia=True)
 OURS = Program(path="/opt/gpuplane/bin/gpuplane-hook")
-MOUNTS = {
+MOUNTS: dict[tuple[str, ...], str] = {
     ("ro", "nosuid", "nodev", "rbind", "rprivate"): "ro",
     ("nosuid", "nodev", "rbind", "rprivate", "noexec"): "ipc",
 }

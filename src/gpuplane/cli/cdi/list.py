@@ -49,9 +49,14 @@ def draw(there: Registry, directories: tuple[Path, ...]) -> None:
 
     console = Console(highlight=False)
     if not there.devices:
-        console.print(f"[yellow]No device is defined in {escape(' and '.join(map(str, directories)))}.[/yellow]")
+        console.print(
+            f"[yellow]No device is defined in {escape(' and '.join(map(str, directories)))}.[/yellow]", soft_wrap=True
+        )
         return
-    table = Table(Column("device", no_wrap=True), "defined in", box=None, header_style="bold", pad_edge=False)
-    for name, defined in there.devices.items():
-        table.add_row(escape(name), escape(defined.file.path))
+    rows = [(name, defined.file.path) for name, defined in there.devices.items()]
+    heads = zip(("device", "defined in"), *rows, strict=True)
+    columns = [Column(head, no_wrap=True, min_width=max(map(len, (head, *cells)))) for head, *cells in heads]
+    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*map(escape, row))
     console.print(table, crop=False)

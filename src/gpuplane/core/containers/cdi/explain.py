@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from gpuplane.core.containers.cdi.applied import appended, applied
 from gpuplane.core.containers.cdi.registry import Registry, parts, unresolvable
 from gpuplane.core.containers.cdi.steps import Step, steps
-from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, Mount
+from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
 from gpuplane.model.value import Value
 
 Kind = Literal["node", "env", "mount", "hook", "interface", "group", "rdt"]
@@ -99,6 +99,10 @@ def _hook(hook: Hook) -> str:
     return hook.hook_name + (f", for {hook.timeout} s at most" if hook.timeout else "")
 
 
+def _rdt(rdt: IntelRdt) -> str:
+    return ", ".join(filter(None, (rdt.l3_cache_schema, rdt.mem_bw_schema, *rdt.schemata)))
+
+
 class Sort(NamedTuple):
     """Things of one sort: where edits have them, under what only one of them holds, and how they are shown."""
 
@@ -122,7 +126,7 @@ SORTS = (
         lambda device: f"as {device.name}",
     ),
     Sort("group", lambda edits: edits.additional_gids, lambda gid: gid, str),
-    Sort("rdt", lambda edits: (edits.intel_rdt,) if edits.intel_rdt else (), type, lambda rdt: rdt.clos_id),
+    Sort("rdt", lambda edits: (edits.intel_rdt,) if edits.intel_rdt else (), type, lambda rdt: rdt.clos_id, _rdt),
 )
 
 MEANINGS = (

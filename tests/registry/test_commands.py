@@ -1,0 +1,210 @@
+"""`gpuplane cdi list`, `validate` and `explain`: what a person and a program read."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpuplane.cli.cdi import command
+
+DATA = Path(__file__).with_name("testdata")
+BAD = "cdiVersion: 0.3.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n  containerEdits: {env: [A]}\n"
+
+
+def cdi(*arguments: object, **options: Any) -> Result:
+    return CliRunner().invoke(command, list(map(str, arguments)), **options)
+
+
+def shown(*arguments: object) -> str:
+    """What a person sees at a terminal, without colours."""
+    parent, child = pty.openpty()
+    environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1"}
+    program = (sys.executable, "-m", "gpuplane", "cdi", *map(str, arguments))
+    with subprocess.Popen(program, stdout=child, stderr=child, env=environment) as process:
+        os.close(child)
+        seen = b""
+        try:
+            while more := os.read(parent, 1 << 16):
+                seen += more
+        except OSError:  # how Linux says that the other side was closed
+            pass
+        os.close(parent)
+    assert process.returncode in (0, 1)
+    return seen.decode().replace("\r\n", "\n")
+
+
+@pytest.fixture
+def crowd(tmp_path: Path) -> Path:
+    """Two directories: NVIDIA's file, twice in the first; a broken one and one of another kind in the second."""
+    for name, source in {"a/x.yaml": "nvidia.yaml", "a/y.yaml": "nvidia.yaml", "b/z.json": "foreign.json"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((DATA / source).read_bytes())
+    (tmp_path / "b/bad.yaml").write_text(BAD)
+    return tmp_path
+
+
+def test_names_are_listed_and_what_is_wrong_stands_beside(crowd: Path) -> None:
+    """Problems and conflicts on standard error, sorted names on standard output, and the exit status is 0."""
+    listed = cdi("list", "--spec-dir", crowd / "a", "--spec-dir", crowd / "b")
+
+    assert listed.exit_code == 0
+    assert listed.stdout == "accelerators.example.com/npu.v2=npu:0\n"
+    assert listed.stderr.splitlines() == [
+        f"{crowd}/b/bad.yaml:1: cdiVersion: a name that begins with a digit needs 0.5.0 at least, not 0.3.0 "
+        "(and 1 more)",
+        *(
+            f"nvidia.com/gpu={name}: no runtime can resolve it: {crowd}/a/x.yaml and {crowd}/a/y.yaml define it, "
+            "with equal priority"
+            for name in ("0", "1", "all")
+        ),
+    ]
+
+
+def test_a_list_for_programs(crowd: Path) -> None:
+    """One document, with the file of each device; nothing on standard error."""
+    listed = cdi("list", "--json", "--spec-dir", crowd / "a", "--spec-dir", crowd / "b")
+    document = json.loads(listed.stdout)
+
+    assert listed.stderr == ""
+    assert document["devices"] == {"accelerators.example.com/npu.v2=npu:0": f"{crowd}/b/z.json"}
+    assert document["conflicts"]["nvidia.com/gpu=0"] == [f"{crowd}/a/x.yaml", f"{crowd}/a/y.yaml"]
+    assert list(document["problems"]) == [f"{crowd}/b/bad.yaml"]
+
+
+def test_the_directories_may_stand_in_the_environment(crowd: Path) -> None:
+    """In NVIDIA's variable, with commas between; what is said on the command line comes before it."""
+    env = {"NVIDIA_CTK_CDI_SPEC_DIRS": f"{crowd}/nowhere, {DATA},"}
+
+    assert len(cdi("list", env=env).stdout.splitlines()) == 4
+    assert cdi("list", "--spec-dir", crowd / "b", env=env).stdout == "accelerators.example.com/npu.v2=npu:0\n"
+
+
+def test_a_list_at_a_terminal(crowd: Path) -> None:
+    """With the file of each; and where nothing is defined, that is said."""
+    assert shown("list", "--spec-dir", crowd / "b").splitlines()[1:] == [
+        "device                                 defined in" + " " * (len(f"{crowd}/b/z.json") - 10),
+        f"accelerators.example.com/npu.v2=npu:0  {crowd}/b/z.json",
+    ]
+    assert shown("list", "--spec-dir", crowd / "c") == f"No device is defined in {crowd}/c.\n"
+
+
+def test_good_files_are_told_what_they_define() -> None:
+    """And which version would have been enough; standard input is a file too."""
+    plain = (DATA / "nvidia.yaml").read_bytes().replace(b"cdiVersion: 0.5.0", b"cdiVersion: 1.0.0")
+    judged = cdi("validate", DATA / "foreign.json", "-", input=plain)
+
+    assert (judged.exit_code, judged.stderr) == (0, "")
+    assert judged.stdout.splitlines() == [
+        f"{DATA}/foreign.json: good: 1 device of accelerators.example.com/npu.v2, version 1.1.0",
+        "-: good: 3 devices of nvidia.com/gpu, version 1.0.0; 0.5.0 would be enough",
+    ]
+
+
+def test_a_wrong_file_is_told_with_lines(tmp_path: Path) -> None:
+    """Status 1; whether runtimes refuse it whole, or only stumble over it."""
+    refused, careless = tmp_path / "r.yaml", tmp_path / "c.json"
+    refused.write_text(BAD)
+    careless.write_text(
+        '{"cdiVersion": "0.3.0", "kind": "nvidia.com/gpu",\n"devices": [{"name": "a",\n'
+        '"containerEdits": {"hooks": [{"hookName": "prestart", "path": "x"}]}}]}'
+    )
+    judged = cdi("validate", refused, careless)
+
+    assert (judged.exit_code, judged.stdout) == (1, "")
+    assert judged.stderr.splitlines() == [
+        f"{refused}:1: cdiVersion: a name that begins with a digit needs 0.5.0 at least, not 0.3.0",
+        f"{refused}:5: devices[0].containerEdits.env[0]: 'A' must be NAME=VALUE",
+        f"{refused}: container runtimes refuse it: none of its devices can be used",
+        f"{careless}:3: devices[0].containerEdits.hooks[0].path: 'x' must be an absolute path",
+        f"{careless}: container runtimes read it all the same, and may fail at that when a container starts",
+    ]
+
+
+def test_a_file_that_cannot_be_read_is_status_2(tmp_path: Path) -> None:
+    """Also beside good and wrong ones, which are judged all the same."""
+    (tmp_path / "wrong.yaml").write_text(BAD)
+    judged = cdi("validate", tmp_path / "none.yaml", DATA / "nvidia.yaml", tmp_path / "wrong.yaml", tmp_path)
+
+    assert judged.exit_code == 2
+    assert judged.stdout == f"{DATA}/nvidia.yaml: good: 3 devices of nvidia.com/gpu, version 0.5.0\n"
+    assert judged.stderr.splitlines()[0] == f"{tmp_path}/none.yaml: No such file or directory"
+    assert judged.stderr.splitlines()[-1] == f"{tmp_path}: not a regular file"
+    assert cdi("validate").exit_code == 2
+
+
+def test_what_a_container_gets_is_told_line_by_line() -> None:
+    """Whose gift each thing is, what it is for, and what hooks do; two devices together."""
+    told = cdi("explain", "nvidia.com/gpu=1", "nvidia.com/gpu=all", "--spec-dir", DATA)
+    lines = told.stdout.splitlines()
+
+    assert (told.exit_code, told.stderr) == (0, "")
+    assert lines[:2] == [f"device\tnvidia.com/gpu={name}\t{DATA}/nvidia.yaml" for name in ("1", "all")]
+    assert "node\t/dev/nvidiactl\tnumbers of the host's node, rwm\tnvidia.com/gpu\tthe driver's control" in lines
+    assert (
+        "node\t/dev/nvidia1\tnumbers of the host's node, rwm\tnvidia.com/gpu=all\t"
+        "the GPU; nvidia.com/gpu=1 gives /dev/nvidia1 c 195:1, rwm, which does not hold"
+    ) in lines
+    assert (
+        "env\tNVIDIA_VISIBLE_DEVICES=void\t\tnvidia.com/gpu\tkeeps NVIDIA's runtime from giving GPUs a second time"
+    ) in lines
+    assert "mount\t/usr/bin/nvidia-smi\t(ro,nosuid,nodev,rbind,rprivate)\tnvidia.com/gpu" in lines
+    assert "hook\t/usr/bin/nvidia-cdi-hook\tcreateContainer\tnvidia.com/gpu" in lines
+    assert "step\thas the loader's cache made anew, with the libraries in\t/usr/lib/x86_64-linux-gnu" in lines
+
+
+def test_a_device_that_cannot_be_resolved_is_told_with_what_to_do(crowd: Path) -> None:
+    """Status 1; what the others give is told beside it."""
+    told = cdi("explain", "nvidia.com/gpu=0", "npu:0", "--spec-dir", crowd / "a", "--spec-dir", crowd / "b")
+
+    assert told.exit_code == 1
+    assert told.stdout.splitlines() == [
+        f"unresolvable\tnvidia.com/gpu=0\tdefined by {crowd}/a/x.yaml and {crowd}/a/y.yaml, which have equal priority: "
+        "remove it from all but one",
+        "unresolvable\tnpu:0\tnot a qualified name: write vendor/class=name, like "
+        "accelerators.example.com/npu.v2=npu:0",
+    ]
+
+
+def test_an_explanation_for_programs() -> None:
+    """The devices, each thing that a container gets, and the edits as CDI has them."""
+    document = json.loads(cdi("explain", "--json", "nvidia.com/gpu=0", "--spec-dir", DATA).stdout)
+
+    assert document["devices"] == [{"name": "nvidia.com/gpu=0", "file": f"{DATA}/nvidia.yaml"}]
+    assert {piece["kind"] for piece in document["pieces"]} == {"node", "env", "mount", "hook"}
+    assert document["edits"]["deviceNodes"][4] == {"path": "/dev/nvidia0"}
+
+
+def test_an_explanation_at_a_terminal() -> None:
+    """By sort and by giver; mounts by their folders."""
+    seen = shown("explain", "accelerators.example.com/npu.v2=npu:0", "nvidia.com/gpu=2", "--spec-dir", DATA)
+
+    assert seen.splitlines() == [
+        f"accelerators.example.com/npu.v2=npu:0  {DATA}/foreign.json",
+        "nvidia.com/gpu=2  cannot be resolved: no file defines it; of nvidia.com/gpu there are: 0, 1, all",
+        "A container that asks for all of this is not created.",
+        "device nodes",
+        "  with accelerators.example.com/npu.v2=npu:0",
+        "    /dev/npu0  c 240:0, on the host /dev/accel/npu0, none",
+        "mounts",
+        "  with any device of accelerators.example.com/npu.v2",
+        "    /tmp  npu  from tmpfs  (size=64m)",
+        "hooks",
+        "  with any device of accelerators.example.com/npu.v2",
+        "    /usr/bin/npu-setup  startContainer",
+        "      runs a program that is not known here: /usr/bin/npu-setup",
+        "network interfaces",
+        "  with accelerators.example.com/npu.v2=npu:0",
+        "    npu0f0  as eth1",
+        "supplementary groups",
+        "  with accelerators.example.com/npu.v2=npu:0",
+        "    44",
+        "Intel RDT, class of service",
+        "  with any device of accelerators.example.com/npu.v2",
+        "    npu  L3:0=f, MB:0=50",
+    ]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from gpuplane.core import sight, timeslices
 from gpuplane.core.containers import strategy
+from gpuplane.core.containers.cdi.wanted import WRITING
 from gpuplane.core.health import diagnose, records
 from gpuplane.core.health.diagnose import released, terms
 from gpuplane.core.resources.held import homes
@@ -206,13 +207,18 @@ def _troubles(before: Resource | None, after: Resource) -> Iterator[News]:
     """What has befallen the units of a resource; once for a unit, however many ids share it."""
     if before == after:
         return
-    earlier = {device.unit.id: device.trouble for device in before.devices} if before else {}
-    for unit, trouble in {device.unit.id: device.trouble for device in after.devices}.items():
+    earlier = {device.unit.id: _lasting(device.trouble) for device in before.devices} if before else {}
+    for unit, trouble in {device.unit.id: _lasting(device.trouble) for device in after.devices}.items():
         last = earlier.get(unit, "")
         if trouble and trouble != last and not (last and _unseen(trouble, last)):
             yield News(level="warning", about=unit, text=f"not available as {after.name}: {trouble}")
         elif last and not trouble:
             yield News(level="info", about=unit, text=f"available again as {after.name}")
+
+
+def _lasting(trouble: str) -> str:
+    """A trouble without what is over in a moment, or else has a reason of its own."""
+    return trouble.removeprefix(WRITING).removeprefix("; ")
 
 
 def _unseen(trouble: str, last: str) -> bool:

@@ -17,10 +17,11 @@ Ids come from a request, so they are only ever looked up. What goes into a path 
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpuplane.core.containers import mps, shares
 from gpuplane.core.containers.cdi.names import VENDOR
+from gpuplane.core.containers.cdi.wanted import absent
 from gpuplane.core.containers.strategy import strategies
 from gpuplane.core.resources.offer import known, offer
 from gpuplane.model.config import Settings
@@ -43,7 +44,7 @@ def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> Edits:
     assert settings is not None
     units = tuple({device.unit.id: device.unit for device in devices}.values())
     told, kind = strategies(snapshot), offer(snapshot).resource(resource)
-    got = edits(units, machine, settings.but(device_list_strategy=told), resource)
+    got = edits(units, machine, settings.but(device_list_strategy=told), resource, absent(snapshot))
     assert kind is not None  # it has these devices
     if kind.grain_mib:
         limits = shares.limits(units[0], kind.grain_mib * len(devices), settings.sharing.memory_unit)
@@ -86,16 +87,18 @@ def _one_share_only(snapshot: Snapshot, name: str) -> bool:
     return resource is not None and resource.one_share_only
 
 
-def edits(units: Sequence[Unit], machine: Machine, settings: Settings, resource: str) -> Edits:
+def edits(
+    units: Sequence[Unit], machine: Machine, settings: Settings, resource: str, absent: Collection[str] = ()
+) -> Edits:
     """What a container gets that holds these units of a resource, by the strategies of `settings`, without `auto`.
 
-    Raises Refused where IMEX is required but missing.
+    `absent`: the configured features that have no CDI device. Raises Refused where IMEX is required but missing.
     """
     strategies = settings.device_list_strategy
     names = [unit.index if settings.device_id_strategy == "index" else unit.id for unit in units]
     channels = _imex_channels(machine, settings)
     features = [name for name in ("gdrcopy", "gds", "mofed") if getattr(settings, name)]
-    qualified = tuple(_qualified(names, channels, features))
+    qualified = tuple(_qualified(names, channels, [name for name in features if name not in absent]))
     env = {f"NVIDIA_{feature.upper()}": "enabled" for feature in features}
     mounts: tuple[Mount, ...] = ()
     if "envvar" in strategies:

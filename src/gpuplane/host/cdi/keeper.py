@@ -14,7 +14,7 @@ from typing import Literal
 
 from gpuplane.core.containers.cdi.condition import SPECS, marks
 from gpuplane.core.containers.cdi.names import KINDS
-from gpuplane.core.containers.cdi.wanted import conflicts, known, merged, wanted
+from gpuplane.core.containers.cdi.wanted import conflicts, known, merged, notes, wanted
 from gpuplane.host.cdi import directory as disk
 from gpuplane.host.cdi.hook import watch_hook
 from gpuplane.model.cdi import Spec
@@ -32,10 +32,10 @@ async def keep_specifications(node: Node, directory: Path, hook: Path, every: fl
         node.tell(Stood(SPECS, Condition(standing="waiting", reason="it is not known yet what is wanted")))
     async with asyncio.TaskGroup() as group:
         group.create_task(watch_hook(node, hook))
-        group.create_task(_Keeper(node, directory).keep(every))
+        group.create_task(Keeper(node, directory).keep(every))
 
 
-class _Keeper:
+class Keeper:
     def __init__(self, node: Node, directory: Path) -> None:
         self.node, self.directory = node, directory
         self.files: disk.Files = {}
@@ -48,10 +48,10 @@ class _Keeper:
         while True:
             seen = wanted(self.node.snapshot)
             if known(self.node.snapshot):
-                wait = every if await self._round() else min(wait * 2, LONGEST)
+                wait = every if await self.round() else min(wait * 2, LONGEST)
             await self.node.until(partial(_changed, seen), wait)
 
-    async def _round(self) -> bool:
+    async def round(self) -> bool:
         """Make the files what they shall be, and say what they are then; whether that is one and the same."""
         problems: list[str] = []
         try:
@@ -64,7 +64,7 @@ class _Keeper:
         except OSError as error:
             problems.append(_told(error))
         specs = disk.ours(self.files).values()
-        reason = "; ".join(problems) or str(self.directory)
+        reason = "; ".join(problems or [str(self.directory), *notes(self.node.snapshot)])
         standing: Literal["ok", "failing"] = "failing" if problems else "ok"
         self.node.tell(Stood(SPECS, Condition(standing=standing, reason=reason, detail=marks(specs))))
         return not problems

@@ -77,6 +77,19 @@ def _program(settings: Settings, ours: str) -> Program | None:
     return Program(path=ours) if ours and settings.cdi_hook == "auto" else None
 
 
+def absent(snapshot: Snapshot) -> frozenset[str]:
+    """The features that are configured and that this machine has not: no container is given their devices."""
+    return frozenset(kind.partition("/")[2] for kind, each in wanted(snapshot).items() if each.spec is None)
+
+
+def notes(snapshot: Snapshot) -> Iterator[str]:
+    """What is worth saying of what is wanted: what containers may miss."""
+    for kind, each in wanted(snapshot).items():
+        yield from each.notes
+        if kind != GPU:
+            yield from (f"{kind.partition('/')[2]}: {what}: {why}" for what, why in each.left.items())
+
+
 def known(snapshot: Snapshot) -> bool:
     """Whether machine and configuration are known, and with them what is wanted."""
     machine = snapshot.machine

@@ -1,0 +1,326 @@
+"""The directory, as others leave it, change it, and refuse it: each trouble costs itself, and ends with its cause."""
+
+import asyncio
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuplane.agent.node import Node
+from gpuplane.core.containers.cdi.condition import SPECS
+from gpuplane.core.resources.offer import offer
+from gpuplane.host.cdi.keeper import Keeper
+from gpuplane.model.cdi import Spec
+from gpuplane.model.config import Settings
+from gpuplane.model.facts import Configured, Listed, Looked, Stood
+from gpuplane.model.machine import Machine
+from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+from tests.cdi.world import GPU, Place, document, machine
+
+TWO = machine()
+BY_CDI = Settings(device_list_strategy=("cdi-cri",), mig_strategy="mixed")
+
+
+class World:
+    """A node whose CDI directory is kept, a round at a time."""
+
+    def __init__(self, root: Path, machine: Machine = TWO, settings: Settings = BY_CDI) -> None:
+        self.place, self.node = Place(root), Node(Snapshot())
+        self.keeper = Keeper(self.node, self.place.cdi)
+        self.node.tell(Stood(SPECS, Condition(standing="waiting")))
+        for fact in (Configured(settings), Looked(machine), Listed((), 0.0)):
+            self.node.tell(fact)
+
+    def round(self) -> bool:
+        """Whether all is well then."""
+        return asyncio.run(self.keeper.round())
+
+    def hold(self, *devices: str) -> None:
+        """These are what containers hold."""
+        held = (Allocation(resource="nvidia.com/gpu", devices=devices, pod="default/train", container="main"),)
+        self.node.tell(Listed(held if devices else (), 1.0))
+
+    def look(self, machine: Machine) -> None:
+        """The machine is this one now."""
+        self.node.tell(Looked(machine))
+
+    def troubles(self) -> dict[str, str]:
+        """Device → why it is unhealthy; "" where it is not."""
+        return {each.id: each.trouble for resource in offer(self.node.snapshot).resources for each in resource.devices}
+
+    def well(self) -> bool:
+        """Whether every device can be given out."""
+        return bool(self.troubles()) and not any(self.troubles().values())
+
+    def reason(self) -> str:
+        """Why the files are not what is wanted."""
+        stands = self.node.snapshot.conditions[SPECS]
+        return stands.reason if stands.standing == "failing" else ""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_nothing_is_offered_before_the_first_file(world: World) -> None:
+    """It says what it waits for; then all is healthy at once."""
+    assert offer(world.node.snapshot).waiting == "the CDI specifications are being written"
+    assert world.round()
+    assert world.well()
+
+
+def test_the_file_is_readable_by_all_and_alone(world: World) -> None:
+    """Whatever the umask is."""
+    before = os.umask(0o077)
+    try:
+        world.round()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(world.place.file().stat().st_mode) == 0o644
+    assert world.place.left() == []
+
+
+def test_what_is_as_it_is_wanted_is_not_written(world: World) -> None:
+    """Nor is it by another agent later."""
+    world.round()
+    before = world.place.file().stat()
+    world.round()
+    assert World(world.place.root).round()
+    assert world.place.file().stat() == before
+
+
+@pytest.mark.parametrize("harm", ["removed", "emptied", "cut", "replaced", "edited"])
+def test_what_others_do_to_our_file_is_undone(world: World, harm: str) -> None:
+    """Before anybody is told that a device is ill."""
+    world.round()
+    file, good = world.place.file(), world.place.file().read_bytes()
+    match harm:
+        case "removed":
+            file.unlink()
+        case "emptied":
+            file.write_bytes(b"")
+        case "cut":
+            file.write_bytes(good[:-20])
+        case "replaced":
+            file.write_bytes(document("other.example/thing", "GPU-0"))
+        case "edited":
+            file.write_bytes(document(GPU, "GPU-0"))
+    generation = world.node.snapshot.generation
+    assert world.round()
+    assert file.read_bytes() == good
+    assert world.node.snapshot.generation == generation
+
+
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+def test_nvidias_files_are_taken_over(world: World, suffix: str) -> None:
+    """Devices that containers hold stay as they are; nothing else of them does."""
+    world.place.cdi.mkdir()
+    world.place.file().with_suffix(suffix).write_bytes(document(GPU, "GPU-0", "GPU-7", "GPU-8", node="/dev/nvidia7"))
+    world.hold("GPU-7")
+    assert world.round()
+    assert world.place.names() == {"GPU-0", "GPU-1", "GPU-7"}
+    assert world.place.left() == []
+    assert nodes(world.place.spec(), "GPU-0") == {"/dev/nvidia0"}
+    assert nodes(world.place.spec(), "GPU-7") == {"/dev/nvidia7"}
+    world.hold()
+    world.round()
+    assert world.place.names() == {"GPU-0", "GPU-1"}
+
+
+def nodes(spec: Spec | None, name: str) -> set[str]:
+    """The nodes of a device."""
+    assert spec is not None
+    [device] = (each for each in spec.devices if each.name == name)
+    return {node.path for node in device.container_edits.device_nodes}
+
+
+@pytest.mark.parametrize("name", ["mine.json", "mine.yaml"])
+def test_a_device_that_another_file_defines_is_left_to_it(world: World, name: str) -> None:
+    """It is unhealthy, with the file as the reason; the others are served; with the file's end it is ours again."""
+    world.round()
+    other = world.place.cdi / name
+    other.write_bytes(document(GPU, "GPU-1", "GPU-5"))
+    assert world.round()
+    assert world.place.names() == {"GPU-0"}
+    troubles = world.troubles()
+    assert troubles["GPU-0"] == ""
+    assert str(other) in troubles["GPU-1"]
+    assert f"cdi {other}" in world.node.snapshot.conditions
+    other.unlink()
+    assert world.round()
+    assert world.place.names() == {"GPU-0", "GPU-1"}
+    assert world.well()
+    assert not any(part.startswith("cdi /") for part in world.node.snapshot.conditions)
+
+
+def test_all_devices_may_be_another_files(world: World) -> None:
+    """Then we have none."""
+    world.place.cdi.mkdir()
+    (other := world.place.cdi / "a.json").write_bytes(document(GPU, "GPU-0", "GPU-1"))
+    world.round()
+    assert not world.place.file().exists()
+    assert all(str(other) in why for why in world.troubles().values())
+
+
+def test_what_could_not_be_described_again_stays_beside_another_file(world: World) -> None:
+    """Somebody's copy is to be removed, and then the name has to be there."""
+    world.round()
+    world.hold("GPU-0")
+    world.look(machine([1]))
+    world.round()
+    (copy := world.place.cdi / "copy.json").write_bytes(world.place.file().read_bytes())
+    world.round()
+    assert world.place.names() == {"GPU-0"}
+    copy.unlink()
+    world.round()
+    assert world.place.names() == {"GPU-0", "GPU-1"}
+
+
+def test_files_that_cannot_be_read_cost_themselves(world: World) -> None:
+    """A FIFO, a directory, a dangling link, a loop, what is no document, and what is not about us."""
+    cdi = world.place.cdi
+    cdi.mkdir()
+    os.mkfifo(cdi / "fifo.json")
+    (cdi / "folder.json").mkdir()
+    (cdi / "dangling.json").symlink_to("/nowhere")
+    (cdi / "loop.json").symlink_to("loop.json")
+    (cdi / "broken.yaml").write_text(f"kind: {GPU}\n\t- {{")
+    (cdi / "nvidia.yaml").write_bytes(document("nvidia.com/gpu", "GPU-0"))
+    (cdi / "notes.txt").write_bytes(document(GPU, "GPU-0"))
+    assert world.round()
+    assert world.well()
+
+
+def test_a_link_in_our_place_is_replaced_and_not_followed(world: World) -> None:
+    """What it leads to stays as it is."""
+    world.place.cdi.mkdir()
+    (elsewhere := world.place.root / "elsewhere.json").write_bytes(before := document(GPU, "GPU-9"))
+    world.place.file().symlink_to(elsewhere)
+    world.hold("GPU-9")
+    assert world.round()
+    assert not world.place.file().is_symlink()
+    assert world.place.names() == {"GPU-0", "GPU-1"}
+    assert elsewhere.read_bytes() == before
+
+
+def test_a_link_where_we_write_is_not_followed(world: World) -> None:
+    """The name under which a file is written is made anew."""
+    world.place.cdi.mkdir()
+    (elsewhere := world.place.root / "elsewhere").write_text("mine")
+    (world.place.cdi / f".{world.place.file().name}.new").symlink_to(elsewhere)
+    assert world.round()
+    assert elsewhere.read_text() == "mine"
+
+
+def test_a_directory_in_the_place_of_our_file(world: World) -> None:
+    """It is left alone, the reason names it, and nothing lies about half-written."""
+    world.place.file().mkdir(parents=True)
+    assert not world.round()
+    assert world.reason() == f"{world.place.file()}: Is a directory"
+    assert set(world.troubles().values()) == {f"CDI: {world.place.file()}: Is a directory"}
+    assert list(world.place.cdi.iterdir()) == [world.place.file()]
+    world.place.file().rmdir()
+    assert world.round()
+    assert world.well()
+
+
+def test_a_file_in_the_place_of_the_directory(world: World) -> None:
+    """It is named."""
+    world.place.cdi.write_text("")
+    assert not world.round()
+    assert world.reason() == f"{world.place.cdi}: Not a directory"
+    world.place.cdi.unlink()
+    assert world.round()
+
+
+def test_a_directory_that_is_a_link_is_of_no_use(world: World) -> None:
+    """Runtimes do not look behind it."""
+    (world.place.root / "real").mkdir()
+    world.place.cdi.symlink_to("real")
+    assert not world.round()
+    assert world.reason() == f"{world.place.cdi}: a symbolic link, which container runtimes do not follow"
+
+
+@pytest.fixture
+def small(world: World) -> Iterator[Path]:
+    """A file system of 64 KiB as the CDI directory."""
+    world.place.cdi.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(world.place.cdi)]
+    try:
+        made = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except FileNotFoundError:
+        pytest.skip("needs mount")
+    if made.returncode:
+        pytest.skip(f"needs the right to mount a tmpfs: {made.stderr.strip()}")
+    yield world.place.cdi
+    subprocess.run(["umount", str(world.place.cdi)], check=True, timeout=10)
+
+
+def test_a_full_disk(world: World, small: Path) -> None:
+    """What is there stays, the reason names the file, nothing is half-written; it is tried again."""
+    assert world.round()
+    before = world.place.file().read_bytes()
+    filler = small / "filler"
+    with pytest.raises(OSError, match="No space"), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 512)
+    world.look(machine(range(8)))
+    assert not world.round()
+    assert world.reason() == f"{world.place.file()}: No space left on device"
+    assert world.place.file().read_bytes() == before
+    assert world.place.left() == ["filler"]
+    troubles = world.troubles()
+    assert {id for id, why in troubles.items() if not why} == {"GPU-0", "GPU-1"}
+    filler.unlink()
+    assert world.round()
+    assert world.well()
+
+
+def test_a_read_only_directory(world: World, small: Path) -> None:
+    """What it has goes on being given out; what it has not is unhealthy, and the reason names the file."""
+    assert world.round()
+    subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True, timeout=10)
+    assert world.round()
+    world.look(machine(range(3)))
+    assert not world.round()
+    assert "Read-only file system" in world.reason()
+    assert {id: bool(why) for id, why in world.troubles().items()} == {"GPU-0": False, "GPU-1": False, "GPU-2": True}
+    subprocess.run(["mount", "-o", "remount,rw", str(small)], check=True, timeout=10)
+    assert world.round()
+    assert world.well()
+
+
+def test_channels_and_features_have_files_of_their_own(tmp_path: Path) -> None:
+    """With what of them exists; they go with the configuration, unless any container holds anything."""
+    channel, copying = "/dev/nvidia-caps-imex-channels/channel0", "/dev/gdrdrv"
+    here = machine()
+    settings = BY_CDI.but(imex_channels=(0,), gdrcopy=True, gds=True)
+    world = World(tmp_path, here.but(nodes=(*here.nodes, channel, copying)), settings)
+    assert world.round()
+    vendor = GPU.partition("/")[0]
+    kinds = {kind: world.place.names(f"{vendor}/{kind}") for kind in ("imex-channel", "gdrcopy", "gds", "mofed")}
+    assert kinds == {"imex-channel": {"0"}, "gdrcopy": {"all"}, "gds": set(), "mofed": set()}
+    assert world.well()
+    world.hold("GPU-0")
+    world.node.tell(Configured(BY_CDI))
+    world.round()
+    assert world.place.names(f"{vendor}/imex-channel") == {"0"}
+    world.hold()
+    world.round()
+    assert sorted(path.name for path in world.place.cdi.iterdir()) == [world.place.file().name]
+
+
+def test_a_channel_that_is_not_on_disk_spoils_every_device(tmp_path: Path) -> None:
+    """Every container would be given it."""
+    here = machine()
+    nodes = (*here.nodes, "/dev/nvidia-caps-imex-channels/channel0")
+    world = World(tmp_path, here.but(nodes=nodes), BY_CDI.but(imex_channels=(0,)))
+    kind = f"{GPU.partition('/')[0]}/imex-channel"
+    world.place.file(kind).mkdir(parents=True)
+    assert not world.round()
+    assert world.place.names() == {"GPU-0", "GPU-1"}
+    assert all(str(world.place.file(kind)) in why for why in world.troubles().values())

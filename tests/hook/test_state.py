@@ -143,13 +143,13 @@ def test_the_callers_surroundings_do_not_matter(container: Container) -> None:
 def test_it_gives_up_in_time(container: Container) -> None:
     """A runtime that never ends what it says: one line, and an exit."""
     command = [container.hook, "create-container", LINK, "--deadline=1"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdin and process.stderr
-    process.stdin.write(b"{")
-    process.stdin.flush()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin and process.stderr
+        process.stdin.write(b"{")
+        process.stdin.flush()
 
-    assert process.wait(20) == 1
-    assert b"not done within the deadline" in process.stderr.read()
+        assert process.wait(20) == 1
+        assert b"given up at the deadline" in process.stderr.read()
 
 
 def test_nothing_of_it_outlives_it(container: Container) -> None:
@@ -159,15 +159,15 @@ def test_nothing_of_it_outlives_it(container: Container) -> None:
     subprocess.run(["cc", "-static", "-x", "c", "-", "-o", program], input=source, text=True, check=True, timeout=60)
     script = f"mount --bind {program} /sbin/ldconfig; exec {container.hook} create-container --folder={LIBRARIES}"
     command = ["unshare", "--mount", "sh", "-euc", script]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdin
-    process.stdin.write(json.dumps(container.state).encode())
-    process.stdin.close()
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    child = eventually(lambda: next((each for each in children.read_text().split() if runs(each, "ldconfig")), ""))
-    status = dict(line.split(":\t") for line in Path(f"/proc/{child}/status").read_text().splitlines() if ":\t" in line)
-    process.send_signal(signal.SIGKILL)
-    process.wait(20)
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        assert process.stdin
+        process.stdin.write(json.dumps(container.state).encode())
+        process.stdin.close()
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        child = eventually(lambda: next((each for each in children.read_text().split() if runs(each, "ldconfig")), ""))
+        lines = Path(f"/proc/{child}/status").read_text().splitlines()
+        process.send_signal(signal.SIGKILL)
+    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
     assert eventually(lambda: not Path(f"/proc/{child}").exists())
     assert {int(status[each], 16) for each in ("CapPrm", "CapEff", "CapBnd")} == {1 << 1}, "CAP_DAC_OVERRIDE alone"

@@ -102,6 +102,8 @@ class Container:
     ) -> Ended:
         """Call the hook as a runtime would, after shell commands in a mount namespace of its own."""
         command = [str(self.hook), "create-container", *arguments]
+        if environment is not None:  # the hook's alone
+            command = ["env", "-i", *(f"{name}={value}" for name, value in environment.items()), *command]
         if prepare:
             command = [*NAMESPACE, f'{prepare}\nexec "$@"', "sh", *command]
         ended = subprocess.run(
@@ -110,7 +112,6 @@ class Container:
             capture_output=True,
             timeout=60,
             cwd=self.folder,
-            env=dict(os.environ) if environment is None else dict(environment),
         )
         assert ended.stdout == b""
         return Ended(ended.returncode, ended.stderr.decode(errors="replace"))

@@ -32,6 +32,7 @@ static const char MUSL[] = "/lib/ld-musl-" ARCHITECTURE ".so.1", MUSL_PATHS[] = 
 static const char MUSL_DEFAULT[] = "/lib:/usr/local/lib:/usr/lib";
 static const char CONF[] = "/etc/ld.so.conf", CONF_D[] = "/etc/ld.so.conf.d";
 static const char COMPAT[] = "/etc/ld.so.conf.d/00-gpuplane-compat.conf";
+static const char CACHE[] = "/etc/ld.so.cache", TEMPORARY[] = "/etc/ld.so.cache~"; /* the second is ldconfig's */
 static const char FIRST[] = "/etc/ld.so.conf.d/00-gpuplane.conf", LAST[] = "/etc/ld.so.conf.d/zz-gpuplane.conf";
 
 /* As the distributions build their loaders. */
@@ -161,6 +162,7 @@ static void prepare_glibc(const struct task *task, char **first)
     write_lines(COMPAT, compat);
     write_lines(FIRST, first + own);
     write_lines(LAST, last);
+    unlink(TEMPORARY); /* ldconfig would wait for a FIFO */
 }
 
 static void prepare_musl(const struct task *task)
@@ -192,7 +194,7 @@ bool prepare_loader(const struct task *task, char **folders)
         return false;
     if (is_file(MUSL))
         prepare_musl(task);
-    if (!is_file(GLIBC) && !is_file("/etc/ld.so.cache"))
+    if (!is_file(GLIBC) && !is_file(CACHE))
         return false;
     prepare_glibc(task, folders);
     return true;

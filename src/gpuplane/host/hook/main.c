@@ -144,7 +144,7 @@ static void begin_clean(void)
 static void too_late(int signal)
 {
     (void)signal;
-    static const char TEXT[] = NAME ": not done within the deadline, and given up; try the container again\n";
+    static const char TEXT[] = NAME ": given up at the deadline: the node is overloaded, or the image's ld.so.conf has no end\n";
     ssize_t written = write(STDERR_FILENO, TEXT, sizeof TEXT - 1);
     _exit(written < 0 ? 2 : 1);
 }

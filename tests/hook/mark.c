@@ -1,0 +1,15 @@
+/* Whatever runs this leaves a mark: as a program, as a loader, as a library that is preloaded. */
+#include <fcntl.h>
+#include <unistd.h>
+
+__attribute__((constructor)) static void leave(void)
+{
+    close(open("/mark", O_CREAT | O_WRONLY, 0644));
+}
+
+#ifndef LIBRARY
+int main(void)
+{
+    return 0;
+}
+#endif

@@ -284,6 +284,9 @@ def test_no_driver(tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (1, "")
     assert "libnvidia-ml.so.1" in result.stderr
     assert "is NVIDIA's driver installed" in result.stderr
+    nowhere = generate("--driver-root", tmp_path / "nowhere")
+    assert (nowhere.exit_code, nowhere.stdout) == (1, "")
+    assert f"the driver root {tmp_path}/nowhere is no directory" in nowhere.stderr
 
 
 def test_the_table_of_options_is_nvidias() -> None:

@@ -10,17 +10,24 @@ NVML = "nvml"
 
 
 def hardware(
-    machine: str, *, driver_root: Path = Path("/"), host_root: Path = Path("/"), deadline: float = 10.0
+    machine: str,
+    *,
+    driver_root: Path = Path("/"),
+    dev_root: Path | None = None,
+    host_root: Path = Path("/"),
+    deadline: float = 10.0,
 ) -> Hardware:
     """The hardware that is meant: `nvml`, a profile or a file. Raises Unknown.
 
-    `driver_root`: where this process sees the driver's root. `host_root`: where /sys, /proc and /dev are. `deadline`:
-    seconds that a call of the driver may take.
+    `driver_root`: where this process sees the driver's root. `dev_root`: whose /dev has the driver's nodes; without it
+    the driver's root, as NVIDIA has it. `host_root`: where /sys, /proc and /dev are otherwise. `deadline`: seconds that
+    a call of the driver may take.
     """
     if machine == NVML:
         from gpuplane.hardware.nvidia import Nvidia
 
-        return Nvidia(driver_root=driver_root, root=host_root, deadline=deadline)
+        nodes = dev_root or driver_root
+        return Nvidia(driver_root=driver_root, root=host_root, dev_root=nodes, deadline=deadline)
     from gpuplane.hardware.described import Described
 
     file = find(machine)

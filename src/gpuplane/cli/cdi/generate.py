@@ -34,8 +34,9 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
     What is left out, and why, is told on standard error. Exit status: 0 written, 1 nothing to write, 2 a wrong option.
     """
     asked, (path, form) = request(said), place(said)
-    root = Path(driver_root_ctr_path or asked.driver_root)
-    spec = _spec(_seen(machine, root, timeout), asked)
+    here = driver_root_ctr_path
+    seen = _seen(machine, Path(here or asked.driver_root), Path(here or asked.dev_root), timeout)
+    spec = _spec(seen, asked)
     text = _text(spec, form)
     if path is None:
         click.echo(text, nl=False)
@@ -49,12 +50,14 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
     click.echo(f"{path}: {devices} of {spec.kind}, CDI {spec.cdi_version}", err=True)
 
 
-def _seen(machine: str, driver_root: Path, timeout: float) -> Machine:
+def _seen(machine: str, driver_root: Path, dev_root: Path, timeout: float) -> Machine:
     """One look. A call of the driver may take a third of the time: a GPU that hangs then leaves it to the others."""
 
+    if machine == NVML and not driver_root.is_dir():
+        raise click.ClickException(f"the driver root {driver_root} is no directory that can be seen from here")
+
     async def seen() -> Machine:
-        root = driver_root if driver_root.is_dir() else Path("/")
-        return await look(hardware(machine, driver_root=root, deadline=timeout / 3), timeout)
+        return await look(hardware(machine, driver_root=driver_root, dev_root=dev_root, deadline=timeout / 3), timeout)
 
     try:
         return asyncio.run(seen())

@@ -33,6 +33,7 @@ class Plugin(DevicePluginServicer):
         self.calls: list[tuple[str, Any, float | None]] = []
         self.streams: list[asyncio.Queue[pb.ListAndWatchResponse | None]] = []
         self.advice: list[str] = []
+        self.gives = pb.ContainerAllocateResponse()  # beside the environment
         self.errors: dict[str, str] = {}  # method → what it fails with
         self.gates: dict[str, asyncio.Event] = {}  # method → what it waits for
         self.seen: list[tuple[str, Any]] = []  # the checkpoint's entries as Allocate and PreStartContainer found them
@@ -105,7 +106,9 @@ class Plugin(DevicePluginServicer):
     async def Allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
         await self._called("Allocate", request, context)
         ids = ",".join(request.container_requests[0].devices_ids)
-        return pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse(envs={"DEVICES": ids})])
+        answer = pb.ContainerAllocateResponse(envs={"DEVICES": ids})
+        answer.MergeFrom(self.gives)
+        return pb.AllocateResponse(container_responses=[answer])
 
     async def PreStartContainer(
         self, request: pb.PreStartContainerRequest, context: Any

@@ -38,7 +38,9 @@ def create(got: pb.ContainerAllocateResponse, directories: Sequence[Path] | None
     """
     given = ContainerEdits(
         env=tuple(f"{name}={value}" for name, value in sorted(got.envs.items())),
-        device_nodes=tuple(DeviceNode(each.container_path, each.host_path) for each in got.devices),
+        device_nodes=tuple(
+            DeviceNode(each.container_path, each.host_path, permissions=each.permissions) for each in got.devices
+        ),
         mounts=tuple(Mount(each.host_path, each.container_path, _options(each)) for each in got.mounts),
     )
     try:

@@ -1,0 +1,132 @@
+"""Which nodes have to be there, which need a link, and what is said where they are not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane.core.devicenodes import NAME, Found, Wish, condition, wish
+from gpuplane.core.step import step
+from gpuplane.model.facts import Looked, ReleaseWished
+from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice, Numbers
+from gpuplane.model.snapshot import Release, Snapshot
+
+CONTROL = {
+    "/dev/nvidiactl": Numbers(195, 255),
+    "/dev/nvidia-uvm": Numbers(511, 0),
+    "/dev/nvidia-uvm-tools": Numbers(511, 1),
+}
+GPU = Gpu(index=0, uuid="GPU-0", nodes=("/dev/nvidia0",))
+OTHERS = {
+    "/dev/nvidia0": Numbers(195, 0),
+    "/dev/dri/card1": Numbers(226, 1),
+    "/dev/infiniband/uverbs0": Numbers(231, 192),
+    "/dev/gdrdrv": Numbers(240, 0),
+}
+CAPS = tuple(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in (30, 31))
+CUT = GPU.but(mig=Mig(enabled=True, devices=(MigDevice("MIG-0", "1g.10gb", 3, nodes=CAPS),)))
+
+
+def wished(*gpus: Gpu, numbers: dict[str, Numbers]) -> Wish | None:
+    return wish(Snapshot(machine=Machine(gpus=gpus or (GPU,), numbers=numbers)))
+
+
+def test_control_nodes_have_to_be_there_and_what_is_the_drivers_is_linked() -> None:
+    """A GPU's own node is not made, and what udev takes care of is left to it."""
+    found = wished(numbers=CONTROL | OTHERS)
+    assert found is not None
+    assert found.nodes == CONTROL
+    assert set(found.linked) == {*CONTROL, "/dev/nvidia0", "/dev/gdrdrv"}
+
+
+def test_what_computing_needs_is_wanted_though_nobody_knows_its_numbers() -> None:
+    """Its module is not loaded; of modeset and the tools that is no loss."""
+    found = wished(numbers={"/dev/nvidiactl": Numbers(195, 255)})
+    assert found is not None
+    assert found.nodes == {"/dev/nvidiactl": Numbers(195, 255), "/dev/nvidia-uvm": None}
+
+
+def test_a_modeset_node_is_wanted_where_its_driver_is_loaded() -> None:
+    found = wished(numbers=CONTROL | {"/dev/nvidia-modeset": Numbers(195, 254)})
+    assert found is not None
+    assert "/dev/nvidia-modeset" in found.nodes
+
+
+def test_mig_devices_want_their_capabilities_and_migs_own() -> None:
+    """`config` for root alone, `monitor` for all to read, as nvidia-modprobe makes them."""
+    numbers = {cap: Numbers(508, int(cap[-2:]), 0o444) for cap in CAPS}
+    found = wished(CUT, numbers=CONTROL | numbers)
+    assert found is not None
+    own = {
+        "/dev/nvidia-caps/nvidia-cap1": Numbers(508, 1, 0o400),
+        "/dev/nvidia-caps/nvidia-cap2": Numbers(508, 2, 0o444),
+    }
+    assert found.nodes == CONTROL | own | numbers
+    assert set(found.linked) == set(found.nodes)
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [None, Machine(), Machine(gpus=()), Machine(gpus=(), numbers=CONTROL), Machine(gpus=(GPU,)),
+     Machine(gpus=(GPU,), numbers={"/dev/dri/card1": Numbers(226, 1)})],
+)  # fmt: skip
+def test_nothing_is_wanted_where_nothing_is_known_or_no_gpu_is_there(machine: Machine | None) -> None:
+    assert wish(Snapshot(machine=machine)) is None
+
+
+def test_a_driver_that_cannot_be_used_may_want_just_that_node() -> None:
+    """Without /dev/nvidiactl the library counts no GPUs; the kernel's driver is there all the same."""
+    found = wish(Snapshot(machine=Machine(numbers=CONTROL)))
+    assert found is not None
+    assert "/dev/nvidiactl" in found.nodes
+
+
+def test_nothing_is_wanted_while_the_driver_is_let_go_of() -> None:
+    """It is being replaced, and what is made now may have another's numbers soon."""
+    snapshot = step(Snapshot(), Looked(Machine(gpus=(GPU,), numbers=CONTROL)), 0.0)
+    assert wish(snapshot) is not None
+    assert wish(step(snapshot, ReleaseWished(Release(until=9.0, why="upgrade")), 0.0)) is None
+
+
+ODD = ["/dev/nvidia0/../../etc/passwd", f"{CAPS[0]}/../x", "/dev/nvidia0\n", "/dev/nvidia\u0663", *CONTROL]
+PATHS = st.text() | st.from_regex(r"/dev/[a-z0-9/.-]+", fullmatch=True) | st.sampled_from(ODD)
+
+
+@given(st.dictionaries(PATHS, st.builds(Numbers, st.integers(0, 4095), st.integers(0, 1 << 20)), max_size=6))
+def test_nothing_but_names_of_the_table_is_ever_wanted(numbers: dict[str, Numbers]) -> None:
+    """Whatever a machine says that it has."""
+    device = MigDevice("MIG-0", "1g.10gb", 3, nodes=tuple(numbers))
+    found = wished(GPU.but(mig=Mig(enabled=True, devices=(device,))), numbers=numbers)
+    for path in (*found.nodes, *found.linked) if found else ():
+        assert NAME.fullmatch(path) and path.isascii() and ".." not in path
+
+
+@pytest.mark.parametrize(
+    ("found", "standing", "words"),
+    [
+        (Found(), "ok", ("all are there, and linked",)),
+        (Found(hidden=True), "ok", ("is not seen from here",)),
+        (Found(made=("/dev/nvidia-uvm",)), "ok", ("made here: /dev/nvidia-uvm",)),
+        (Found(missing=("/dev/nvidia-modeset",), problem="no"), "ok", ("missing: /dev/nvidia-modeset; no",)),
+        (
+            Found(missing=("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"), problem="/dev/nvidia-uvm cannot be made: no"),
+            "failing",
+            ("missing: /dev/nvidia-uvm, /dev/nvidia-uvm-tools; no CUDA program starts; /dev/nvidia-uvm", "-u -c 0"),
+        ),
+        (Found(missing=("/dev/nvidiactl",)), "failing", ("nothing can use the driver",)),
+        (Found(missing=CAPS), "failing", ("no container can use its MIG device",)),
+        (Found(missing=("/dev/nvidia-caps/nvidia-cap1",)), "ok", ("missing",)),
+        (
+            Found(unlinked=tuple(f"/dev/nvidia{n}" for n in range(8))),
+            "failing",
+            ("no link in /dev/char: /dev/nvidia0, /dev/nvidia1, /dev/nvidia2 and 5 more; a reload of systemd", "udev"),
+        ),
+        (Found(stale=("/dev/nvidia-uvm",)), "failing", ("no driver that is loaded has the numbers of /dev/nvidia",)),
+    ],
+)  # fmt: skip
+def test_the_condition_says_what_is_wrong_what_it_costs_and_what_to_do(
+    found: Found, standing: str, words: tuple[str, ...]
+) -> None:
+    """What computing does not need is no failure."""
+    told = condition(found)
+    assert told.standing == standing
+    assert all(word in told.reason for word in words), told.reason

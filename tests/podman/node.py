@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from gpuplane.cli.cdi import command
 from gpuplane.model.machine import Driver, DriverFiles, File, Gpu, Library, MachineFile, Mig, MigDevice, Numbers
+from gpuplane.sandbox.agent import Agent
 from tests.podman.box import LIBRARY, compiled
 from tests.trees import grow
 
@@ -52,6 +53,18 @@ class Node:
         done = CliRunner().invoke(command, ["generate", *map(str, ("--machine", self.machine, *place, *words))])
         assert done.exit_code == 0, done.output
 
+    def agent(self, *words: object) -> Agent:
+        """An agent that gives out GPUs and MIG devices by CDI."""
+        config = self.root / "config.yaml"
+        config.write_text(
+            f"version: v1\nflags: {{migStrategy: mixed, nvidiaDriverRoot: {self.driver}, nvidiaDevRoot: /,\n"
+            "        plugin: {deviceListStrategy: [cdi-cri]}}\n"
+        )
+        return Agent(
+            "--config", config, "--kubelet-root", self.root / "k", "--state-dir", self.root / "s",
+            "--cdi-dir", self.cdi, *words, environment={"DRIVER_ROOT_CTR_PATH": str(self.driver)},
+        )  # fmt: skip
+
     def files(self) -> dict[str, str]:
         """Where a container sees each file of the driver → where that is."""
         paths = (*(each.path for each in LIBRARIES), *FILES, SOCKET)
@@ -81,7 +94,8 @@ def machine() -> MachineFile:
                 index=index,
                 uuid=uuid,
                 minor=index,
-                model="NVIDIA A100",
+                model="NVIDIA A100-SXM4-80GB",
+                memory_mib=81920,
                 pci=f"0000:{index + 1:02x}:00.0",
                 nodes=(f"/dev/nvidia{index}",),
                 dri=tuple(path for path in nodes if path.startswith("/dev/dri/")),
@@ -94,7 +108,7 @@ def machine() -> MachineFile:
 
 def _mig() -> Mig:
     devices = (
-        MigDevice(uuid=uuid, profile="3g.40gb", gpu_instance=slot + 1, slot=slot, nodes=tuple(nodes))
+        MigDevice(uuid=uuid, profile="3g.40gb", gpu_instance=slot + 1, slot=slot, memory_mib=40192, nodes=tuple(nodes))
         for slot, (uuid, nodes) in enumerate(MIGS.items())
     )
     return Mig(enabled=True, devices=tuple(devices))

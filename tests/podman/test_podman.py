@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from gpuplane.core.containers.cdi.names import VENDOR
-from gpuplane.sandbox.agent import Agent
-from gpuplane.sandbox.kubelet import Kubelet, pod
+from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, pod
+from tests.driver.standin import StandIn
 from tests.podman.box import Failed, Podman, Seen
-from tests.podman.node import CONTROL, FOLDER, GPUS, LIBRARIES, MIGS, SOCKET, VERSION, Node
+from tests.podman.node import CONTROL, FOLDER, GPUS, LIBRARIES, MIGS, SOCKET, VERSION, Node, install, machine
 
 GPU = "nvidia.com/gpu"
 LIBCUDA = f"{FOLDER}/libcuda.so.{VERSION}"
@@ -123,18 +123,8 @@ def test_what_is_not_defined_is_refused(podman: Podman, hook: Path, node: Node) 
 async def test_a_pod_gets_what_kubelet_was_given(podman: Podman, bare: Seen, hook: Path, node: Node) -> None:
     """The agent keeps the specification, kubelet hands on the names, and the container has those GPUs. When the agent
     is gone it starts again."""
-    config = node.root / "config.yaml"
-    config.write_text(
-        "version: v1\n"
-        f"flags: {{migStrategy: mixed, nvidiaDriverRoot: {node.driver}, nvidiaDevRoot: /,\n"
-        "        plugin: {deviceListStrategy: [cdi-cri]}}\n"
-    )
-    agent = Agent(
-        "--machine", node.machine, "--config", config, "--kubelet-root", node.root / "k",
-        "--state-dir", node.root / "s", "--cdi-dir", node.cdi, "--hook-path", hook,
-    )  # fmt: skip
     async with Kubelet(node.root / "k") as kubelet:
-        async with agent:
+        async with node.agent("--machine", node.machine, "--hook-path", hook):
             await kubelet.until_capacity(GPU, 2, 2)
             await kubelet.until_capacity("nvidia.com/mig-3g.40gb", 2, 2)
             whole = (await kubelet.run(pod("two", gpu=2))).got()
@@ -145,3 +135,23 @@ async def test_a_pod_gets_what_kubelet_was_given(podman: Podman, bare: Seen, hoo
     assert nodes(seen, bare) == CONTROL | GPUS["GPU-0"] | GPUS["GPU-1"]
     assert mounts(seen, bare).keys() == node.files().keys()
     assert podman.run(node.cdi, *names, script="probe") == "CUDA 13000\n"
+
+
+async def test_from_the_drivers_library_to_the_container(
+    podman: Podman, bare: Seen, hook: Path, node: Node, compiled: Path
+) -> None:
+    """No machine file: the driver tells its GPUs, and their nodes and its files are found on the disk."""
+    standin = StandIn(node.root / "standin", compiled)
+    standin.describe(machine())
+    node.driver = install(node.root / "driver")
+    (node.driver / "lib64").symlink_to(standin.folder)  # has libnvidia-ml.so.1, and nothing else of a driver
+    async with Kubelet(node.root / "k") as kubelet:
+        async with node.agent("--machine", "nvml", "--host-root", standin.root, "--hook-path", hook):
+            await kubelet.until_capacity("nvidia.com/mig-3g.40gb", 2, 2)
+            whole = (await kubelet.run(Pod("part", (Container("main", {"nvidia.com/mig-3g.40gb": 1}),)))).got()
+        [name] = [each.name for each in whole.cdi_devices]
+        seen = podman.look(node.cdi, name)
+
+    assert nodes(seen, bare) == CONTROL | GPUS["GPU-2"] | MIGS[name.partition("=")[2]]
+    assert mounts(seen, bare).keys() == node.files().keys()
+    assert podman.run(node.cdi, name, script="probe") == "CUDA 13000\n"

@@ -50,7 +50,9 @@ def taken(container: Container, driver: str, cuda: str = "13.0") -> bool:
         ("590.44.01", library(b"[580]"), "580.95.05", "13.0", False),
     ],
 )
-def test_who_is_taken(container: Container, version: str, content: bytes, driver: str, cuda: str, expected: bool) -> None:
+def test_who_is_taken(
+    container: Container, version: str, content: bytes, driver: str, cuda: str, expected: bool
+) -> None:
     """One row a rule."""
     container.put(f"{COMPAT}/libcuda.so.{version}", content)
 
@@ -61,7 +63,9 @@ def test_the_loader_takes_it_first(container: Container) -> None:
     """It comes before the driver's own folder."""
     container.library(f"{COMPAT}/libcuda.so.590.44.01", "libcuda.so.1")
     container.point(f"{COMPAT}/libcuda.so.1", "libcuda.so.590.44.01")
-    container.well(*ASKED, f"--link=libcuda.so.{VERSION}::{LIBRARIES}/libcuda.so.1", "--driver=580.95.05", "--cuda=13.0")
+    container.well(
+        *ASKED, f"--link=libcuda.so.{VERSION}::{LIBRARIES}/libcuda.so.1", "--driver=580.95.05", "--cuda=13.0"
+    )
 
     assert container.cached()["libcuda.so.1"] == f"{COMPAT}/libcuda.so.1"
 

@@ -1,6 +1,5 @@
 """The hook puts itself where hook entries name it."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -23,7 +22,7 @@ def test_it_installs_itself(hook: Path, tmp_path: Path) -> None:
 
     assert installed.read_bytes() == hook.read_bytes()
     assert installed.stat().st_mode & 0o7777 == 0o755
-    assert os.listdir(folder) == ["gpuplane-hook"]
+    assert list(folder.iterdir()) == [installed]
     assert subprocess.run([installed, "--version"], capture_output=True, timeout=20).returncode == 0
 
 
@@ -59,7 +58,7 @@ def test_a_folder_of_everybody_is_refused(hook: Path, tmp_path: Path, mode: int)
 
     assert ended.returncode == 1
     assert f"{tmp_path} can be written by others than its owner" in ended.stderr
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_none_is_said(hook: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The loader finds the driver's libraries, and the image's own where it found them before."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -60,7 +59,7 @@ def test_a_folder_that_the_image_searches_keeps_its_place(container: Container) 
 
 
 def test_default_folders_are_those_of_the_images_distribution(container: Container) -> None:
-    """Debian's loader looks in /usr/lib/TRIPLET by itself, Red Hat's in /usr/lib64; the node's ldconfig knows one kind."""
+    """Debian's loader looks in /usr/lib/TRIPLET by itself, Red Hat's in /usr/lib64; an ldconfig knows one kind."""
     container.put("/etc/debian_version", "12.1\n")
     container.well(FOLDER, "--folder=/usr/lib64")
 
@@ -117,7 +116,9 @@ def test_an_image_without_a_loader_is_left_alone(container: Container) -> None:
 def test_a_node_without_a_static_ldconfig_is_said(container: Container, tmp_path: Path, kind: str) -> None:
     """An interpreter would be the image's: a script or a dynamic program is never run. It says what to do."""
     program = tmp_path / "ldconfig"
-    program.write_bytes({"none": b"", "script": b"#!/bin/sh\ntouch /mark\n", "dynamic": Path("/bin/true").read_bytes()}[kind])
+    program.write_bytes(
+        {"none": b"", "script": b"#!/bin/sh\ntouch /mark\n", "dynamic": Path("/bin/true").read_bytes()}[kind]
+    )
     program.chmod(0o755)
     container.put("/bin/sh", Path("/bin/true").read_bytes())
     code, said = container.run(FOLDER, prepare=f"mount --bind {program} /sbin/ldconfig")
@@ -134,4 +135,4 @@ def test_nothing_half_written_is_left(container: Container) -> None:
 
     assert (code, said.count("\n")) == (1, 1)
     assert f"cannot write {FIRST}: Is a directory" in said
-    assert sorted(os.listdir(container.inside(CONF_D))) == ["00-gpuplane.conf"]
+    assert list(container.inside(CONF_D).iterdir()) == [container.inside(FIRST)]

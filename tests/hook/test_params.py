@@ -44,8 +44,10 @@ def test_nothing_is_mounted_a_second_time(container: Container) -> None:
     """Our own copy says what it shall say."""
     proc = container.inside("/proc")
     again = f'echo \'{{"root": "{container.root}"}}\' | {container.hook} create-container --params'
-    check = f"{prepared(container)}\n{again}\n{again}\ngrep -c nvidia/params /proc/self/mountinfo > {container.folder}/mounts"
-    container.well("--params", prepare=f"{check}\ntest -e {proc}/driver/nvidia/params")
+    count = f"grep -c nvidia/params /proc/self/mountinfo > {container.folder}/mounts"
+    container.well(
+        "--params", prepare=f"{prepared(container)}\n{again}\n{again}\n{count}\ntest -e {proc}/driver/nvidia/params"
+    )
 
     assert (container.folder / "mounts").read_text() == "1\n"
 

@@ -65,7 +65,10 @@ def test_paths_may_have_any_characters(container: Container) -> None:
         (b'{"root": "/etc/passwd"}', "cannot open the container's root /etc/passwd: Not a directory"),
         (b'{"root": "/"}', "the container's root is the host's"),
         (b'{"root": "/proc/self/root"}', "the container's root is the host's"),
-        (b'{"root": "/x\\u001b[2J\\ngpuplane-hook: all is well"}', "root /x?[2J?gpuplane-hook: all is well: No such file"),
+        (
+            b'{"root": "/x\\u001b[2J\\ngpuplane-hook: all is well"}',
+            "root /x?[2J?gpuplane-hook: all is well: No such file",
+        ),
     ],
 )
 def test_a_state_that_is_none_is_said(container: Container, state: bytes, said: str) -> None:
@@ -125,7 +128,7 @@ def test_arguments_that_are_none_change_nothing(container: Container, arguments:
 
 
 def test_the_callers_surroundings_do_not_matter(container: Container) -> None:
-    """A hostile environment, no standard descriptors but the state, ignored signals, a working directory that is gone."""
+    """A hostile environment, no descriptors but the state, ignored signals, a working directory that is gone."""
     gone = container.folder / "gone"
     gone.mkdir()
     script = f"""
@@ -142,7 +145,7 @@ def test_the_callers_surroundings_do_not_matter(container: Container) -> None:
 
 def test_it_gives_up_in_time(container: Container) -> None:
     """A runtime that never ends what it says: one line, and an exit."""
-    command = [container.hook, "create-container", LINK, "--deadline=1"]
+    command = [str(container.hook), "create-container", LINK, "--deadline=1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin and process.stderr
         process.stdin.write(b"{")

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import platform
 import shutil
 import stat
@@ -30,7 +29,13 @@ EVERYTHING = (
     "--params",
 )
 NAMESPACE = ["unshare", "--mount", "--propagation", "private", "sh", "-euc"]
-HOSTILE: Mapping[str, str] = {"LD_PRELOAD": "/evil.so", "LD_LIBRARY_PATH": "/", "PATH": "/evil", "IFS": "/", "TMPDIR": "/evil"}
+HOSTILE: Mapping[str, str] = {
+    "LD_PRELOAD": "/evil.so",
+    "LD_LIBRARY_PATH": "/",
+    "PATH": "/evil",
+    "IFS": "/",
+    "TMPDIR": "/evil",
+}
 
 
 class Ended(NamedTuple):
@@ -63,6 +68,10 @@ class Container:
         """A path of the container, on the host. Links are not followed."""
         return self.root / path.lstrip("/")
 
+    def links(self, path: str) -> str:
+        """What a link says."""
+        return str(self.inside(path).readlink())
+
     def put(self, path: str, content: bytes | str = b"") -> None:
         """A file of the image."""
         self.inside(path).parent.mkdir(parents=True, exist_ok=True)
@@ -72,8 +81,8 @@ class Container:
     def library(self, path: str, soname: str) -> None:
         """A shared library of the image."""
         self.inside(path).parent.mkdir(parents=True, exist_ok=True)
-        command = ["cc", "-shared", "-nostdlib", "-x", "c", "/dev/null", f"-Wl,-soname,{soname}", "-o", self.inside(path)]
-        subprocess.run(command, check=True, timeout=20)
+        command = ["cc", "-shared", "-nostdlib", "-x", "c", "/dev/null", f"-Wl,-soname,{soname}", "-o"]
+        subprocess.run([*command, str(self.inside(path))], check=True, timeout=20)
 
     def point(self, path: str, target: str | Path) -> None:
         """A link of the image, in the place of whatever is there."""

@@ -56,16 +56,13 @@ def test_its_nodes_and_no_other(
 
 
 def test_what_it_may_open(podman: Podman, hook: Path, node: Node) -> None:
-    """Its own nodes; another GPU's not, even where it makes the node itself. None of them has a driver on this machine,
-    so to be let through ends in another error."""
+    """Its own nodes; another GPU's not, even where it makes the node itself."""
     node.generate("--hook-path", hook)
-    made = "mknod /dev/nvidia1 c 195 1; for n in 0 1; do cat /dev/nvidia$n 2>&1 || true; done"
-    said = podman.run(node.cdi, f"{GPU}=0", script=made, more=["--cap-add", "MKNOD"])
+    tried = "mknod /dev/nvidia1 c 195 1; for n in 0 1; do echo $(cat /dev/nvidia$n 2>&1); done"
+    own, other = podman.run(node.cdi, f"{GPU}=0", script=tried, more=["--cap-add", "MKNOD"]).splitlines()
 
-    assert said == (
-        "cat: can't open '/dev/nvidia0': No such device or address\n"
-        "cat: can't open '/dev/nvidia1': Operation not permitted\n"
-    )
+    assert "Operation not permitted" not in own  # but, where it has no driver, "No such device or address"
+    assert "Operation not permitted" in other
 
 
 def test_its_mounts_and_its_environment(podman: Podman, bare: Seen, hook: Path, node: Node) -> None:

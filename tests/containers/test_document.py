@@ -648,6 +648,15 @@ def test_without_any_node_there_is_no_document(mode: Mode, what: str) -> None:
     assert made(Machine(driver=DRIVER), mode=mode) == Document(spec=None, left={what: "no such node exists"})
 
 
+def test_management_has_no_nodes_that_do_not_exist() -> None:
+    """Of a GPU, or of a MIG device."""
+    gone = (Fault(code="node-missing", message="/dev/c does not exist"),)
+    there, away = (MigDevice(n, "1g.10gb", 3, nodes=(f"/dev/nvidia-caps/{n}",)) for n in ("there", "away"))
+    split = A100.but(mig=Mig(enabled=True, devices=(there, away.but(faults=gone))))
+    machine = MACHINE.but(gpus=(split, A100.but(index=1, nodes=("/dev/nvidia1",), faults=gone)), nodes=())
+    assert paths(given(machine, mode="management")["all"]) == ["/dev/nvidia2", "/dev/nvidia-caps/there"]
+
+
 def test_imex_channels_that_do_not_exist_are_left() -> None:
     """Whatever was asked for: a configuration may want a channel that somebody makes later."""
     got = made(NODE, mode="imex", ids=("channel7", "1", "-1", "x"))

@@ -32,6 +32,8 @@ FILES = (
     File("/lib/firmware/nvidia/1/gsp_ga10x.bin"),
     File("/usr/share/vulkan/icd.d/nvidia_icd.json", target="/etc/vulkan/icd.d/nvidia_icd.json"),
     File("/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so.1.2"),
+    File("/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.1.2"),
+    File("/usr/local/bin/nvidia-smi", target="/usr/bin/nvidia-smi"),
     File("/../../etc/../etc/shadow"),
 )
 FAULTS = (
@@ -61,7 +63,7 @@ def driver_files(draw: st.DrawFn) -> DriverFiles:
     found = [
         draw(libraries(folder, name))
         for folder in draw(st.lists(st.sampled_from(FOLDERS), min_size=1, max_size=2, unique=True))
-        for name in (*cuda, *draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=5)))
+        for name in (*cuda, *draw(st.lists(st.sampled_from(NAMES), max_size=6)))
     ]
     return DriverFiles(
         libraries=tuple(found),

@@ -40,7 +40,7 @@ def edits(files: DriverFiles, root: str, *, sockets: bool = True) -> ContainerEd
 
 def storage(files: DriverFiles, root: str) -> Iterator[Mount]:
     """What GPUDirect Storage needs."""
-    return (_mount(File(path=each), root, READ_ONLY) for each in sorted(files.storage))
+    return (_mount(File(path=each), root, READ_ONLY) for each in files.storage)
 
 
 def everywhere(files: DriverFiles, root: str) -> Iterator[Mount]:

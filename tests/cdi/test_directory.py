@@ -11,6 +11,7 @@ import pytest
 
 from gpuplane.agent.node import Node
 from gpuplane.core.containers.cdi.condition import SPECS
+from gpuplane.core.containers.cdi.wanted import unready
 from gpuplane.core.resources.offer import offer
 from gpuplane.host.cdi.keeper import Keeper
 from gpuplane.model.cdi import Spec
@@ -222,6 +223,7 @@ def test_a_directory_in_the_place_of_our_file(world: World) -> None:
     assert not world.round()
     assert world.reason() == f"{world.place.file()}: Is a directory"
     assert set(world.troubles().values()) == {f"CDI: {world.place.file()}: Is a directory"}
+    assert unready(world.node.snapshot) == f"CDI: {world.place.file()}: Is a directory"
     assert list(world.place.cdi.iterdir()) == [world.place.file()]
     world.place.file().rmdir()
     assert world.round()

@@ -33,6 +33,7 @@ FEATURES: tuple[Mode, ...] = ("gdrcopy", "gds", "mofed")
 """Each by the setting of that name; its only device is `all`."""
 
 WRITING = "CDI: its specification is being written"
+WAY_OUT = "a runtime takes no device that two files define; remove it there"
 UUIDS = ("GPU-", "MIG-")
 
 
@@ -201,7 +202,7 @@ def _absent(snapshot: Snapshot, marks: Mapping[str, str]) -> str:
     foreign = condition.conflicts(snapshot)
     for name in marks:
         if name in foreign:
-            return f"CDI: {foreign[name]} defines {name} too, and no runtime takes a device from two files: remove it"
+            return f"CDI: {foreign[name]} defines {name} too: {WAY_OUT}"
     if condition.on_disk(snapshot).issuperset(marks.values()):
         return ""
     stands = snapshot.conditions[condition.SPECS]
@@ -211,3 +212,9 @@ def _absent(snapshot: Snapshot, marks: Mapping[str, str]) -> str:
 def waiting(snapshot: Snapshot) -> bool:
     """Whether the files have to be written for the first time: until then nothing can be given out by CDI."""
     return bool(wanted(snapshot)) and snapshot.conditions[condition.SPECS].standing == "waiting"
+
+
+def unready(snapshot: Snapshot) -> str:
+    """Why the files are not what is wanted; "" where they are, or no CDI is in force."""
+    stands = snapshot.conditions.get(condition.SPECS)
+    return f"CDI: {stands.reason}" if stands and stands.standing == "failing" and wanted(snapshot) else ""

@@ -1,0 +1,111 @@
+"""Containers: how soon the CDI specifications follow a change of the machine."""
+
+import asyncio
+import statistics
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from bench.rig import described
+from bench.row import Measure, Row
+from gpuplane.agent.node import Node
+from gpuplane.core.containers.cdi import condition
+from gpuplane.core.containers.cdi.document import Request, document
+from gpuplane.core.containers.cdi.wanted import GPU, wanted
+from gpuplane.core.resources.offer import offer
+from gpuplane.host.cdi.directory import names
+from gpuplane.host.cdi.hook import INSTALLED
+from gpuplane.host.cdi.keeper import keep_specifications
+from gpuplane.model.config import Settings
+from gpuplane.model.facts import Configured, Listed, Looked
+from gpuplane.model.machine import Machine, Mig, MigDevice
+from gpuplane.model.snapshot import Snapshot
+
+PARTITIONED = "a100-mig"
+CHANGES, PARTS = 100, 7
+
+
+async def refresh() -> list[Row]:
+    """a MIG change of 8 GPUs, until the specification is on disk"""
+    machine = described(PARTITIONED)
+    with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
+        node = Node(Snapshot())
+        settings = Settings(mig_strategy="mixed", device_list_strategy=("cdi-cri",))
+        for fact in (Configured(settings), Listed((), 0.0), Looked(machine)):
+            node.tell(fact)
+        keeping = asyncio.create_task(keep_specifications(node, Path(directory), INSTALLED))
+        assert await node.until(lambda snapshot: bool(condition.on_disk(snapshot)), 10)
+        times = []
+        for partitioned in _layouts(machine):
+            began = time.perf_counter()
+            node.tell(Looked(partitioned))
+            assert await node.until(_is_on_disk, 10)
+            times.append(time.perf_counter() - began)
+        size = (Path(directory) / names(GPU)[0]).stat().st_size
+        keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeping
+    taken, memory = _document(partitioned)
+    how = (
+        f"{len(times)} changes, median {statistics.median(times) * 1e3:.1f} ms, with fsync; of that the document "
+        f"{taken * 1e3:.1f} ms and {memory / 1e6:.1f} MB for a moment; {size / 1e3:.0f} kB"
+    )
+    return [
+        Row("specification after a MIG change of 8 GPUs, from the look to the disk", max(times) * 1e3, 200, "ms", how)
+    ]
+
+
+def _layouts(machine: Machine) -> Iterator[Machine]:
+    """All GPUs in as many MIG devices as there can be, each time others."""
+    for turn in range(CHANGES):
+        gpus = (
+            gpu.but(
+                mig=Mig(
+                    enabled=True,
+                    devices=tuple(
+                        MigDevice(
+                            uuid=f"MIG-{turn}-{gpu.index}-{slot}",
+                            profile="1g.10gb",
+                            gpu_instance=7 + slot,
+                            slot=slot,
+                            nodes=tuple(f"/dev/nvidia-caps/nvidia-cap{135 * gpu.index + 9 * slot + n}" for n in (3, 4)),
+                        )
+                        for slot in range(PARTS)
+                    ),
+                )
+            )
+            for gpu in machine.gpus or ()
+        )
+        yield machine.but(gpus=tuple(gpus))
+
+
+def _is_on_disk(snapshot: Snapshot) -> bool:
+    """Whether all that is wanted is there, and given out."""
+    spec = wanted(snapshot)[GPU].spec
+    assert spec is not None
+    marks = {condition.mark(GPU, device) for device in spec.devices}
+    offered = [device for resource in offer(snapshot).resources for device in resource.devices]
+    return (
+        condition.on_disk(snapshot) == marks
+        and len(offered) == 8 * PARTS
+        and not any(device.trouble for device in offered)
+    )
+
+
+def _document(machine: Machine) -> tuple[float, int]:
+    """Seconds that the document takes, and the most bytes while it is made."""
+    request = Request(kind=GPU)
+    began = time.perf_counter()
+    document(machine, request)
+    taken = time.perf_counter() - began
+    tracemalloc.start()
+    document(machine, request)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return taken, peak
+
+
+MEASURES: tuple[Measure, ...] = (refresh,)

@@ -1,0 +1,42 @@
+"""Whether our hook is installed is looked at, and what is no program of root's alone is not called."""
+
+from pathlib import Path
+
+import pytest
+
+from gpuplane.host.cdi.hook import look
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    (path := tmp_path / "gpuplane-hook").write_bytes(b"\x7fELF")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_program_is_told_with_its_path(program: Path) -> None:
+    """As is one behind a link."""
+    assert (look(program).standing, look(program).detail) == ("ok", str(program))
+    (link := program.with_name("link")).symlink_to(program)
+    assert look(link).detail == str(link)
+
+
+def test_one_that_is_missing_is_no_trouble(program: Path) -> None:
+    """Containers start without."""
+    program.unlink()
+    assert (look(program).standing, look(program).detail) == ("ok", "")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o775, 0o757])
+def test_what_must_not_be_called_is_not_told(program: Path, mode: int) -> None:
+    """Neither what cannot be started, nor what others may write; the reason names it."""
+    program.chmod(mode)
+    assert (look(program).standing, look(program).detail) == ("failing", "")
+    assert str(program) in look(program).reason
+
+
+def test_what_is_no_file_is_not_told(program: Path) -> None:
+    """A directory, or a place that cannot be looked into."""
+    assert look(program.parent).detail == ""
+    assert look(program.parent).standing == "failing"
+    assert look(program / "hook").reason == f"{program / 'hook'}: Not a directory"

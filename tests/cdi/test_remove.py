@@ -1,0 +1,97 @@
+"""`gpuplane cdi remove`: for a node that is left; never under the feet of who still needs the files."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuplane.core.containers.cdi.names import KINDS, VENDOR
+from gpuplane.sandbox.kubelet import pod
+from tests.cdi.test_agent import GPUS, made
+from tests.cdi.world import GPU, Place, document
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+async def remove(place: Place, *more: str) -> tuple[int, str]:
+    """(exit status, output) of the command."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gpuplane", "cdi", "remove", *more,
+        "--cdi-dir", place.cdi, "--state-dir", place.root / "s",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    async with asyncio.timeout(20):
+        output, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, output.decode()
+
+
+async def test_what_stays_when_the_agent_ends_is_removed(place: Place) -> None:
+    """Not while it runs: with pods it names them, without it would write them again."""
+    async with place.kubelet() as kubelet:
+        async with place.agent():
+            await kubelet.until_capacity(GPUS, 2, 2)
+            await kubelet.run(pod("train", gpu=1))
+            await made(kubelet, "train")
+            status, said = await remove(place)
+            async with asyncio.timeout(30):
+                while "a pod that is being admitted" in said:
+                    status, said = await remove(place)
+            assert (status, "default/train" in said) == (1, True)
+            await kubelet.end("default/train")
+            await kubelet.run(pod("next", gpu=1))
+            await kubelet.end("default/next")
+            async with asyncio.timeout(30):
+                while "hold devices" in said:
+                    status, said = await remove(place)
+            assert (status, "would write them again" in said) == (1, True)
+        assert place.names() == {"GPU-0", "GPU-1"}
+        assert await remove(place) == (0, f"removed {place.file()}\n")
+        assert await remove(place) == (0, f"There is nothing of ours in {place.cdi}.\n")
+
+
+async def test_with_force_nobody_is_asked(place: Place) -> None:
+    """The agent that runs has the file back in a moment."""
+    async with place.kubelet() as kubelet, place.agent():
+        await kubelet.until_capacity(GPUS, 2, 2)
+        before = place.file().stat().st_ino
+        assert await remove(place, "--force") == (0, f"removed {place.file()}\n")
+        async with asyncio.timeout(20):
+            while not place.file().exists():
+                await asyncio.sleep(0.02)
+        assert place.file().stat().st_ino != before
+
+
+async def test_all_that_is_ours_and_nothing_else(place: Place) -> None:
+    """By name: every kind, NVIDIA's leftovers, what is half-written, a link but not what it leads to."""
+    place.cdi.mkdir()
+    (kept := place.cdi / "nvidia.yaml").write_bytes(document("nvidia.com/gpu", "0"))
+    (other := place.root / "elsewhere").write_text("mine")
+    for kind in KINDS:
+        place.file(kind).write_bytes(document(kind, "all"))
+    place.file().with_suffix(".yaml").write_text("spoilt: [")
+    (place.cdi / f".{place.file().name}.new").write_text("{")
+    place.file(f"{VENDOR}/gds").unlink()
+    place.file(f"{VENDOR}/gds").symlink_to(other)
+    status, said = await remove(place, "--json")
+    assert status == 0
+    assert len(json.loads(said)["removed"]) == len(KINDS) + 2
+    assert list(place.cdi.iterdir()) == [kept]
+    assert other.read_text() == "mine"
+
+
+async def test_what_cannot_be_removed_is_named(place: Place) -> None:
+    """As is a directory that is none; one that is not there holds nothing."""
+    assert await remove(place) == (0, f"There is nothing of ours in {place.cdi}.\n")
+    place.file().mkdir(parents=True)
+    assert await remove(place) == (1, f"Error: {place.file(GPU)}: Is a directory\n")
+    place.file().rmdir()
+    place.cdi.rmdir()
+    place.cdi.write_text("")
+    status, said = await remove(place)
+    assert (status, said.startswith(f"Error: {place.cdi}/"), said.endswith(": Not a directory\n")) == (1, True, True)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ TITLES = [
     "The configuration is edited: the GPUs get another name",
     "GPUs are shared by their memory",
     "The configuration is edited: time slices",
+    "The configuration is edited: GPUs are CDI devices",
     "The agent is asked to stop",
 ]
 
@@ -44,6 +46,18 @@ async def test_it_plays_to_the_end(profile: str) -> None:
     assert (status, errors) == (0, "")
     assert [scene["scene"] for scene in scenes] == list(range(1, len(TITLES) + 1))
     assert all(scene["title"].startswith(title) for scene, title in zip(scenes, TITLES, strict=True))
+
+
+async def test_without_the_drivers_files_nothing_is_given_by_cdi(tmp_path: Path) -> None:
+    """No container could use it. The other scenes hold."""
+    gpus = ", ".join(f"{{index: {n}, uuid: GPU-{n}, minor: {n}, memory_mib: 16384}}" for n in (0, 1))
+    (tmp_path / "own.yaml").write_text(f'driver: {{version: 570.1.2, cuda: "12.8"}}\ngpus: [{gpus}]\n')
+    status, output, errors = await demo("--profile", str(tmp_path / "own.yaml"), "--json")
+    scenes = [json.loads(line) for line in output.splitlines()]
+
+    assert (status, errors) == (0, "")
+    assert [scene["title"] for scene in scenes if "CDI" in scene["title"]] == []
+    assert len(scenes) == len(TITLES) - 1
 
 
 async def test_a_machine_with_one_gpu_is_refused() -> None:

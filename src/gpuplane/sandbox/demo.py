@@ -11,9 +11,11 @@ from typing import Any
 
 import msgspec
 
+from gpuplane.model.cdi import ContainerEdits
 from gpuplane.model.machine import MachineFile
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected, pod
+from gpuplane.sandbox.kubelet.runtime import look
 
 GPU, MEMORY = "nvidia.com/gpu", "nvidia.com/gpu.mem"
 
@@ -48,10 +50,11 @@ class Demo:
             self.config = self.root / "config.yaml"
             self.config.write_text("version: v1\n")
             yield self.the_machine()
-            async with Kubelet(self.root / "kubelet") as self.kubelet:
+            self.cdi = self.root / "cdi"
+            async with Kubelet(self.root / "kubelet", cdi=self.cdi) as self.kubelet:
                 self.agent = Agent(
                     "--machine", self.machine, "--config", self.config, "--kubelet-root", self.root / "kubelet",
-                    "--state-dir", self.root / "state",
+                    "--state-dir", self.root / "state", "--cdi-dir", self.cdi,
                 )  # fmt: skip
                 async with self.agent:
                     yield await self.registration()
@@ -62,6 +65,8 @@ class Demo:
                     yield await self.another_name()
                     yield await self.memory_is_shared()
                     yield await self.time_is_shared()
+                    if self.described.driver and self.described.driver.files:
+                        yield await self.cdi_devices()
                     yield await self.the_end()
 
     def the_machine(self) -> Scene:
@@ -199,7 +204,8 @@ class Demo:
         for each in self.sharers:
             await self.kubelet.end(each.key)
         await self._shows(GPU, REPLICAS * self.count, REPLICAS * self.count)
-        both = (await self.kubelet.run(pod("both", gpu=2))).got().envs["NVIDIA_VISIBLE_DEVICES"]
+        self.last = await self.kubelet.run(pod("both", gpu=2))
+        both = self.last.got().envs["NVIDIA_VISIBLE_DEVICES"]
         check(len(set(both.split(","))) == 2, f"a pod asked for two distinct shares and got {both}")
         lines = {
             "at once": f"{GPU}: {REPLICAS * self.count}, allocatable {REPLICAS * free}: pods hold memory of the rest",
@@ -215,12 +221,56 @@ class Demo:
             return str(rejected)
         raise Broken(f"{wanted.name} was admitted")
 
+    async def cdi_devices(self) -> Scene:
+        """The specification is on disk when kubelet learns of the devices, and the runtime resolves them by it."""
+        asked = self.kubelet.manager.lists
+        _replace(self.config, b"version: v1\nflags: {plugin: {deviceListStrategy: [cdi-cri]}}\n")
+        await self.kubelet.until(lambda: self.kubelet.manager.lists > asked)
+        await self.kubelet.end(self.last.pod.key)
+        await self._shows(GPU, self.count, self.count)
+        self.last = await self.kubelet.run(pod("train", gpu=self.wanted))
+        made = await self._made()
+        held = self.kubelet.devices.held(self.last.pod.uid, "main")[GPU]
+        own = {f"/dev/nvidia{gpu.minor}" for gpu in self.offered if gpu.uuid in held}
+        others = {f"/dev/nvidia{gpu.minor}" for gpu in self.described.gpus or ()} - own
+        nodes = {node.path: f"{node.major}:{node.minor}" for node in made.device_nodes}
+        check(own <= nodes.keys() and not others & nodes.keys(), f"the container of {held} has the nodes {nodes}")
+        (file,) = {defined.file.path: defined.file for defined in look([self.cdi]).devices.values()}.values()
+        assert file.spec is not None  # it defines devices
+        named = [_short(each.name.partition("=")[2]) for each in self.last.got().cdi_devices]
+        lines = {
+            "on disk": f"{Path(file.path).name}: {len(file.spec.devices)} devices of {file.spec.kind}",
+            "a pod's container is told": ", ".join(named),
+            "the runtime gives it": f"{', '.join(f'{path} ({nodes[path]})' for path in sorted(own))} "
+            f"and {len(nodes) - len(own)} other nodes",
+            "of the driver": f"{len(made.mounts)} files, and {', '.join(made.env)}",
+        }
+        data = {"file": file.path, "nodes": nodes, "mounts": len(made.mounts), "env": made.env}
+        return Scene("The configuration is edited: GPUs are CDI devices", lines, data)
+
     async def the_end(self) -> Scene:
+        """What containers need to restart stays."""
         status = await self.agent.stop()
         check(status == 0, f"the agent ended with status {status}")
         left = sorted(path.name for path in (self.root / "kubelet/device-plugins").glob("*nvidia*"))
         check(not left, f"{left} were left behind")
-        return Scene("The agent is asked to stop", {"ended": "with status 0, its sockets removed"}, {"status": status})
+        before = self.last.made["main"]
+        self.kubelet.crash(self.last.pod.key)
+        made = await self._made()
+        check(made == before, f"the container got {before}, and then {made}")
+        lines = {
+            "ended": "with status 0, its sockets removed",
+            "a container restarts": "with the devices that it had: nobody has to be asked for that",
+        }
+        return Scene("The agent is asked to stop", lines, {"status": status})
+
+    async def _made(self) -> ContainerEdits:
+        """What the last pod's container is made with, once it is."""
+        try:
+            await self.kubelet.until(lambda: "main" in self.last.started)
+        except TimeoutError:
+            raise Broken(f"pod {self.last.pod.key} waits: {self.last.waiting}") from None
+        return self.last.made["main"]
 
     async def _shows(self, resource: str, capacity: int, allocatable: int) -> None:
         try:

@@ -123,6 +123,30 @@ async def test_a_kubelet_in_one_terminal_and_an_agent_in_another(root: Path) -> 
         await person.says("stopped")
 
 
+async def test_containers_are_made_by_the_specifications_of_an_agent(root: Path) -> None:
+    """Also anew, when the agent has gone: the specifications stay, and kubelet knows the names."""
+    (root / "config.yaml").write_text("version: v1\nflags: {plugin: {deviceListStrategy: [cdi-cri]}}\n")
+    options = ("--json", "--cdi-dir", str(root / "none"), "--cdi-dir", str(root / "cdi"))
+    async with terminal(root / "k", *options) as person:
+        agent = Agent(
+            "--machine", "t4", "--config", root / "config.yaml", "--kubelet-root", root / "k",
+            "--state-dir", root / "s", "--cdi-dir", root / "cdi",
+        )  # fmt: skip
+        async with agent:
+            await person.says("node", resource=GPU, capacity=1, allocatable=1)
+            person.type("run train")
+            before = (await person.says("created", pod="default/train", container="main"))["with"]
+        person.type("crash train")
+        after = (await person.says("created", pod="default/train"))["with"]
+        person.type("quit")
+        assert await person.ended() == (0, "")
+
+    assert before == after
+    assert "/dev/nvidia0" in [each["path"] for each in before["deviceNodes"]]
+    assert all(each["type"] == "c" and each["major"] for each in before["deviceNodes"])
+    assert len(before["mounts"]) > 10
+
+
 async def test_what_a_person_reads(root: Path) -> None:
     """Plain lines; it ends when its input does, with status 0, and takes its sockets along."""
     async with terminal(root) as person:

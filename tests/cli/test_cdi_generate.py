@@ -243,6 +243,7 @@ def test_a_folder_that_cannot_be(machine: Path, tmp_path: Path) -> None:
         (["--vendor=x"], 2, "one letter, 'x', crashes container runtimes"),
         (["--device-id=7"], 1, "no such device: '7'; there are 0, 1, 1:0, and their UUIDs"),
         (["--mode=gds"], 1, "nothing to write: there is no device of nvidia.com/gds"),
+        (["--output=/"], 2, "/ is a directory: name a file"),
         (["--machine=nowhere"], 1, "no machine profile and no file here is named 'nowhere'"),
     ],
 )

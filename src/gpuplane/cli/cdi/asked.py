@@ -167,9 +167,11 @@ def place(said: Mapping[str, Any]) -> tuple[Path | None, str]:
     """The file, None for standard output, and its format. Runtimes read files whose names end in .json or .yaml."""
     named = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}.get(Path(said["output"]).suffix.lower())
     form = said["format"] or named or "yaml"
-    if not said["output"]:
+    if said["output"] in ("", "-"):
         return None, form
     path = Path(said["output"])
+    if path.is_dir():
+        raise _wrong("--output", f"{path} is a directory: name a file")
     if path.suffix not in (".json", ".yaml"):
         return path.with_name(f"{path.name}.{form}"), form
     if form != named:

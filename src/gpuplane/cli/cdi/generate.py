@@ -37,17 +37,23 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
     here = driver_root_ctr_path
     seen = _seen(machine, Path(here or asked.driver_root), Path(here or asked.dev_root), timeout)
     spec = _spec(seen, asked)
-    text = _text(spec, form)
+    try:
+        _write(_text(spec, form), path)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise click.ClickException(f"{path or 'standard output'}: {error.strerror}") from None
+    if path is not None:
+        devices = f"{len(spec.devices)} device{'s' * (len(spec.devices) != 1)}"
+        click.echo(f"{path}: {devices} of {spec.kind}, CDI {spec.cdi_version}", err=True)
+
+
+def _write(text: str, path: Path | None) -> None:
     if path is None:
         click.echo(text, nl=False)
-        return
-    try:
+    else:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path.parent, path.name, text.encode())
-    except OSError as error:
-        raise click.ClickException(f"{path}: {error.strerror}") from None
-    devices = f"{len(spec.devices)} device{'s' * (len(spec.devices) != 1)}"
-    click.echo(f"{path}: {devices} of {spec.kind}, CDI {spec.cdi_version}", err=True)
 
 
 def _seen(machine: str, driver_root: Path, dev_root: Path, timeout: float) -> Machine:

@@ -1,4 +1,4 @@
-"""A tree of files from a text: one entry a line, folders above it are made.
+"""A tree of files from a text: one entry a line, folders above it are made, links to folders lead within the tree.
 
     d PATH                          a folder
     f PATH [SIZE | TEXT | "JSON"]   a file: so many zero bytes, or this text (\\n and \\t are a newline and a tab), or
@@ -23,17 +23,20 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
+from gpuplane.hardware.driver.tree import Tree
+
 MACHINES = {"x86_64": 0x3E, "aarch64": 0xB7}  # ELF's e_machine
 PAGE = 0x1000
 
 
 def grow(root: Path, text: str) -> Path:
     """Make the tree below `root`, and give that back. Raises ValueError for a line that is none of the above."""
+    root.mkdir(parents=True, exist_ok=True)
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
             try:
                 _entry(root, line.strip())
-            except (ValueError, IndexError) as error:
+            except ValueError as error:
                 raise ValueError(f"line {number}: {line.strip()!r}: {error}") from None
     return root
 
@@ -54,12 +57,13 @@ def _entry(root: Path, line: str) -> None:
     said = rest[0] if rest else ""
     if kind not in "dflces" or len(kind) != 1 or ".." in Path(name).parts:
         raise ValueError("an entry is one of d, f, l, c, e, s and a path within the tree")
-    path = root / name.lstrip("/")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if kind == "d":
-        return path.mkdir(exist_ok=True)
+    path = _folder(root, Path(name).parts[:-1]) / Path(name).name
+    if kind == "d" and path.is_dir() and not path.is_symlink():
+        return
     _clear(path)
-    if kind == "f":
+    if kind == "d":
+        path.mkdir()
+    elif kind == "f":
         path.write_bytes(_content(said))
         if path.parent.name in ("bin", "sbin"):
             path.chmod(0o755)
@@ -69,11 +73,32 @@ def _entry(root: Path, line: str) -> None:
             raise ValueError("a link is written PATH -> TARGET")
         path.symlink_to(target.strip())
     elif kind == "c":
-        _node(path, *said.split())
+        numbers = said.split()
+        if len(numbers) not in (3, 4):
+            raise ValueError("a node is written PATH MAJOR MINOR MODE [GID]")
+        _node(path, int(numbers[0]), int(numbers[1]), int(numbers[2], 8), int("".join(numbers[3:]) or 0))
     elif kind == "e":
         path.write_bytes(shared_object(said))
     else:
         os.mknod(path, stat.S_IFSOCK | 0o666)
+
+
+def _folder(root: Path, parts: tuple[str, ...]) -> Path:
+    """The folder that an entry belongs to. Links lead where they would with the tree as root: nothing leaves it."""
+    folder = root
+    for part in parts:
+        if part == "/":
+            continue
+        step = folder / part
+        if step.is_symlink():
+            inside = Tree(str(root)).resolve(f"/{step.relative_to(root)}")
+            if inside is None:
+                raise ValueError(f"{part} is a link that leads nowhere")
+            folder = root / inside[1:]
+        else:
+            step.mkdir(parents=True, exist_ok=True)
+            folder = step
+    return folder
 
 
 def _clear(path: Path) -> None:
@@ -90,15 +115,15 @@ def _content(said: str) -> bytes:
     return said.replace("\\n", "\n").replace("\\t", "\t").encode()
 
 
-def _node(path: Path, major: str, minor: str, mode: str, gid: str = "0") -> None:
+def _node(path: Path, major: int, minor: int, mode: int, gid: int) -> None:
     try:
-        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(int(major), int(minor)))
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(major, minor))
     except PermissionError:
         path.touch()
-    path.chmod(int(mode, 8))
-    if int(gid):
+    path.chmod(mode)
+    if gid:
         with suppress(PermissionError):
-            os.chown(path, -1, int(gid))
+            os.chown(path, -1, gid)
 
 
 def shared_object(soname: str = "", needed: tuple[str, ...] = ()) -> bytes:

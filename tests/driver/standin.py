@@ -15,8 +15,8 @@ from pathlib import Path
 from shutil import copy2, rmtree
 
 from gpuplane.hardware.driver.errors import ERRORS
-from gpuplane.hardware.driver.installed import MOVED, MPS
 from gpuplane.hardware.driver.nodes import RULES
+from gpuplane.hardware.driver.places import MOVED, MPS
 from gpuplane.hardware.driver.root import SONAME
 from gpuplane.model.machine import DriverFiles, Failure, Gpu, Machine, MachineFile, MigDevice, Numbers
 from tests.trees import grow
@@ -167,7 +167,7 @@ class StandIn:
         if files != self._files:
             self._files = files
             rmtree(self.installed, ignore_errors=True)
-            grow(self.installed, "\n".join(_listing(files)))
+            grow(self.installed, "\n".join(listing(files)))
         self._keep("sys/bus/pci/devices", {*machine.switches, *(gpu.pci for gpu in gpus)})
         self._keep("proc/driver/nvidia/gpus", {gpu.pci for gpu in gpus})
         for pci in machine.switches:
@@ -211,7 +211,7 @@ def _drivers(numbers: Mapping[str, Numbers]) -> Iterator[str]:
     yield "\nBlock devices:\n"
 
 
-def _listing(files: DriverFiles) -> Iterator[str]:
+def listing(files: DriverFiles) -> Iterator[str]:
     """The tree in which these files are found."""
     for library in files.libraries:
         folder, _, name = library.path.rpartition("/")

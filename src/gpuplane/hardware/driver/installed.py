@@ -5,8 +5,7 @@ another version beside them are left alone. A library's path is that of the file
 one by which programs look for it; only where an absolute link is on the way, which for whoever mounts it would lead to
 another root, it is the file's, and the one that programs look for is its target.
 
-Sources: NVIDIA/nvidia-container-toolkit, pkg/nvcdi/driver-nvml.go, pkg/lookup/library.go, internal/lookup/root,
-internal/discover/{graphics,ipc,gds}.go.
+Where to look stands in `places`. Which of it: NVIDIA/nvidia-container-toolkit, pkg/nvcdi/driver-nvml.go.
 """
 
 import re
@@ -15,63 +14,22 @@ from collections.abc import Callable, Iterable, Iterator
 
 from gpuplane.hardware.driver.elf import soname
 from gpuplane.hardware.driver.files import Files
+from gpuplane.hardware.driver.places import (
+    CACHE,
+    CONFIGURATION,
+    FIRMWARE,
+    FOLDERS,
+    MOVED,
+    MPS,
+    PROGRAM_FOLDERS,
+    PROGRAMS,
+    SHARED,
+    SOCKETS,
+    STORAGE,
+    XORG,
+)
 from gpuplane.hardware.driver.tree import Tree
 from gpuplane.model.machine import DriverFiles, File, Library
-
-FOLDERS = (
-    "/",
-    "/usr/lib64",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
-    "/usr/lib/aarch64-linux-gnu/nvidia/current",
-    "/lib64",
-    "/lib/x86_64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-    "/lib/x86_64-linux-gnu/nvidia/current",
-    "/lib/aarch64-linux-gnu/nvidia/current",
-)
-CACHE = "/etc/ld.so.cache"
-"""Where libcuda is in none of the folders, the loader's cache knows, as on Bottlerocket."""
-
-XORG = ("drivers", "extensions")
-XORG_FOLDERS = tuple(
-    f"{folder}/modules" for folder in ("/usr/lib/xorg", "/usr/lib64/xorg", "/usr/X11R6/lib", "/usr/X11R6/lib64")
-)
-PROGRAMS = (
-    "nvidia-smi",
-    "nvidia-debugdump",
-    "nvidia-persistenced",
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-    "nvidia-imex",
-    "nvidia-imex-ctl",
-    "nvidia-xconfig",
-)
-PROGRAM_FOLDERS = ("/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin", "/bin", "/sbin")
-SHARED = ("/etc", "/usr/local/share", "/usr/share")
-CONFIGURATION = (
-    "glvnd/egl_vendor.d/10_nvidia.json",
-    "egl/egl_external_platform.d/15_nvidia_gbm.json",
-    "egl/egl_external_platform.d/10_nvidia_wayland.json",
-    "egl/egl_external_platform.d/09_nvidia_wayland2.json",
-    "egl/egl_external_platform.d/20_nvidia_xcb.json",
-    "egl/egl_external_platform.d/20_nvidia_xlib.json",
-    "nvidia/nvoptix.bin",
-    "OpenCL/vendors/nvidia.icd",
-)
-MOVED = {  # where a container has it, wherever the host does
-    "X11/xorg.conf.d/10-nvidia.conf": "/usr/share",
-    "X11/xorg.conf.d/nvidia-drm-outputclass.conf": "/usr/share",
-    "vulkan/icd.d/nvidia_icd.json": "/etc",
-    "vulkan/icd.d/nvidia_icd.x86_64.json": "/etc",
-    "vulkan/icd.d/nvidia_icd.aarch64.json": "/etc",
-    "vulkan/icd.d/nvidia_layers.json": "/etc",
-    "vulkan/implicit_layer.d/nvidia_layers.json": "/etc",
-}
-SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
-MPS = "/tmp/nvidia-mps"  # noqa: S108 — the default of NVIDIA's programs
-STORAGE = ("/run/udev", "/etc/cufile.json")
 
 NAME = r"[\w.+-]+"
 GRAPHICS = re.compile(r"libnvidia-egl-(gbm|wayland2?|xcb|xlib)\.so\.\d+\.[\d.]+")
@@ -106,22 +64,16 @@ class _Search:
 
     def found(self) -> Found:
         """The files, or why there are none."""
-        if not self._version:
-            return (
-                None,
-                f"{self._tree.outside('/')}: the driver does not tell its version, which its files have in their names",
-            )
         folders = self._folders()
-        libraries = self._libraries(folders)
-        if not folders or not libraries:
+        if not folders:
             return None, self._absence()
+        libraries = self._libraries(folders)
+        if not libraries:
+            return None, self._refused() or f"{self._tree.outside(folders[0])} changed while it was looked at"
         files = (*self._firmware(), *self._xorg(folders), *self._configuration(), *self._programs())
-        return DriverFiles(
-            libraries=libraries,
-            files=ordered(files),
-            sockets=ordered(self._sockets()),
-            storage=tuple(path for path in STORAGE if self._tree.stat(path) and self._tree.same_outside(path)),
-        ), ""
+        storage = tuple(path for path in STORAGE if self._tree.stat(path) and self._tree.same_outside(path))
+        sockets = ordered(self._sockets())
+        return DriverFiles(libraries=libraries, files=ordered(files), sockets=sockets, storage=storage), ""
 
     def _folders(self) -> tuple[str, ...]:
         """Where libcuda of this version is."""
@@ -143,8 +95,6 @@ class _Search:
             for name in self._tree.names(f"{folder}/vdpau"):
                 if self._of_version.fullmatch(name):
                     paths.add(f"{folder}/vdpau/{name}")
-        if not paths:
-            return ()
         for folder in (*folders, *FOLDERS):
             paths |= {f"{folder}/{name}" for name in self._tree.names(folder) if GRAPHICS.fullmatch(name)}
         real = sorted({path for each in paths if (path := self._tree.file(each))})
@@ -173,26 +123,17 @@ class _Search:
     def _firmware(self) -> Iterator[File]:
         """GSP firmware, where the kernel looks for it (Documentation/driver-api/firmware/fw_search_path)."""
         release = self._files.release()
-        folders = dict.fromkeys(
-            (
-                self._files.firmware(),
-                f"/lib/firmware/updates/{release}" if release else "",
-                "/lib/firmware/updates",
-                f"/lib/firmware/{release}" if release else "",
-                "/lib/firmware",
-            )
-        )
-        for folder in filter(None, folders):
+        usual = [f"{folder}{each}" for folder in FIRMWARE for each in ((f"/{release}", "") if release else ("",))]
+        for folder in dict.fromkeys(filter(None, (self._files.firmware(), *usual))):
             inside = f"{folder}/nvidia/{self._version}"
             names = (name for name in sorted(self._tree.names(inside)) if re.fullmatch(rf"gsp{NAME}\.bin", name))
             yield from filter(None, (self._file(f"{inside}/{name}") for name in names))
 
     def _xorg(self, folders: Iterable[str]) -> Iterator[File]:
         own = [f"{folder}/xorg/modules" for folder in folders]
-        modules = [
-            f"{base}{kind}/{each}" for base in (*own, *XORG_FOLDERS) for kind in ("", "/updates") for each in XORG
-        ]
-        places = [*(f"{folder}/nvidia/xorg" for folder in folders), *modules]
+        bases = [f"{base}{kind}" for base in (*own, *XORG) for kind in ("", "/updates")]
+        places = [f"{base}/{each}" for base in bases for each in ("drivers", "extensions")]
+        places = [*(f"{folder}/nvidia/xorg" for folder in folders), *places]
         for name in ("nvidia_drv.so", f"libglxserver_nvidia.so.{self._version}"):
             yield from self._first(f"{place}/{name}" for place in places)
 
@@ -236,20 +177,24 @@ class _Search:
 
     def _absence(self) -> str:
         """Why there are no files: what was looked for, where, and what is there instead."""
-        root, wanted = self._tree.outside("/"), f"libcuda.so.{self._version}"
-        there = [folder for folder in FOLDERS[1:] if self._tree.names(folder)]
-        others = sorted(
-            {f"{folder}/{name}" for folder in there for name in self._tree.names(folder) if CUDA.fullmatch(name)}
-        )
-        if self._tree.refused:
-            return "; ".join(f"{path}: {why}" for path, why in sorted(self._tree.refused.items()))
+        root, wanted = self._tree.root, f"libcuda.so.{self._version}"
+        if self._tree.stat("/") is None:
+            return f"{root}: there is no such folder"
+        if refused := self._refused():
+            return f"whether {root} has {wanted} cannot be seen: {refused}"
+        there = {folder: names for folder in FOLDERS[1:] if (names := self._tree.names(folder))}
+        others = [f"{folder}/{name}" for folder, names in there.items() for name in names if CUDA.fullmatch(name)]
+        broken = [path for path in others if path.endswith(f"/{wanted}")]
+        if broken:
+            return f"{self._tree.outside(broken[0])} is no file, nor a link to one within {root}"
         if others:
-            return (
-                f"{root} has {', '.join(others)} and no {wanted}: the kernel has another version of the driver loaded"
-            )
+            return f"{root} has {', '.join(sorted(others))}, and no {wanted} as the driver that the kernel has loaded"
         if there:
             return f"{root} has no {wanted} in {', '.join(there)}"
         return f"{root} has no {wanted}, nor any folder of libraries: is the driver installed there?"
+
+    def _refused(self) -> str:
+        return "; ".join(f"{path}: {why}" for path, why in sorted(self._tree.refused.items()))
 
 
 def ordered(files: Iterable[File]) -> tuple[File, ...]:

@@ -32,13 +32,19 @@ class Tree:
         self.refused: dict[str, str] = {}
         """What could not be looked at, though it may be there: a path as this process sees it → why."""
 
+    @property
+    def root(self) -> str:
+        """The root as this process sees it."""
+        return self._root or "/"
+
     def outside(self, path: str) -> str:
         """A path as this process, which sees the root from outside, has to write it."""
         return self._root + path or "/"
 
     def resolve(self, path: str) -> str | None:
-        """Where a path leads, a path without links; None where it leads nowhere."""
-        return self._walk(path)[0]
+        """Where a path leads, a path without links; None where it leads nowhere, or to what cannot be told as text."""
+        real = self._walk(path)[0]
+        return real if real is not None and real.isprintable() else None
 
     def same_outside(self, path: str) -> bool:
         """Whether somebody who sees the root from outside, and follows links as usual, gets to the same by a path."""
@@ -76,10 +82,10 @@ class Tree:
         return None if real is None else self._lstat(real)
 
     def file(self, path: str) -> str | None:
-        """Where a path leads, if that is a regular file whose name any program can be told."""
+        """Where a path leads, if that is a regular file."""
         real = self.resolve(path)
         found = None if real is None else self._lstat(real)
-        return real if real and found and stat.S_ISREG(found.st_mode) and real.isprintable() else None
+        return real if found is not None and stat.S_ISREG(found.st_mode) else None
 
     def names(self, folder: str) -> Mapping[str, bool]:
         """What is in a folder: name → whether it is a link. Nothing where it is no folder, or cannot be read."""

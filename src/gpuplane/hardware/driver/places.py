@@ -1,0 +1,60 @@
+"""Where the files of NVIDIA's driver may be under its root: a table, as NVIDIA's container toolkit has it.
+
+Sources: NVIDIA/nvidia-container-toolkit, pkg/lookup/library.go, pkg/nvcdi/driver-nvml.go, internal/lookup/root,
+internal/discover/{graphics,ipc,gds}.go.
+"""
+
+FOLDERS = (
+    "/",
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/aarch64-linux-gnu/nvidia/current",
+    "/lib64",
+    "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/lib/x86_64-linux-gnu/nvidia/current",
+    "/lib/aarch64-linux-gnu/nvidia/current",
+)
+CACHE = "/etc/ld.so.cache"
+"""Where libcuda is in none of the folders, the loader's cache knows, as on Bottlerocket."""
+
+XORG = tuple(
+    f"{folder}/modules" for folder in ("/usr/lib/xorg", "/usr/lib64/xorg", "/usr/X11R6/lib", "/usr/X11R6/lib64")
+)
+FIRMWARE = ("/lib/firmware/updates", "/lib/firmware")
+PROGRAMS = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+    "nvidia-xconfig",
+)
+PROGRAM_FOLDERS = ("/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin", "/bin", "/sbin")
+SHARED = ("/etc", "/usr/local/share", "/usr/share")
+CONFIGURATION = (
+    "glvnd/egl_vendor.d/10_nvidia.json",
+    "egl/egl_external_platform.d/15_nvidia_gbm.json",
+    "egl/egl_external_platform.d/10_nvidia_wayland.json",
+    "egl/egl_external_platform.d/09_nvidia_wayland2.json",
+    "egl/egl_external_platform.d/20_nvidia_xcb.json",
+    "egl/egl_external_platform.d/20_nvidia_xlib.json",
+    "nvidia/nvoptix.bin",
+    "OpenCL/vendors/nvidia.icd",
+)
+MOVED = {  # where a container has it, wherever the host does
+    "X11/xorg.conf.d/10-nvidia.conf": "/usr/share",
+    "X11/xorg.conf.d/nvidia-drm-outputclass.conf": "/usr/share",
+    "vulkan/icd.d/nvidia_icd.json": "/etc",
+    "vulkan/icd.d/nvidia_icd.x86_64.json": "/etc",
+    "vulkan/icd.d/nvidia_icd.aarch64.json": "/etc",
+    "vulkan/icd.d/nvidia_layers.json": "/etc",
+    "vulkan/implicit_layer.d/nvidia_layers.json": "/etc",
+}
+SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
+MPS = "/tmp/nvidia-mps"  # noqa: S108 — the default of NVIDIA's programs
+STORAGE = ("/run/udev", "/etc/cufile.json")

@@ -166,6 +166,8 @@ def test_what_the_library_lets_pass_is_no_reason_to_refuse_a_file() -> None:
         "containerEdits.hooks[0].timeout: -1 must be more than 0 seconds (OCI runtime specification, hooks)",
         "containerEdits.mounts[0].containerPath: 'b' must be an absolute path",
         "containerEdits.mounts[0].hostPath: 'a' must be an absolute path",
+        "containerEdits.mounts[0].options: neither bind nor rbind is among them, and there is no type: "
+        "runc mounts nothing then",
     ]
 
 
@@ -198,7 +200,7 @@ def good(name: str = "a", **edits: Any) -> Spec:
 
 NEEDS = [
     ("0.3.0", good()),
-    ("0.3.0", good(mounts=(Mount("/a", "/b"),), device_nodes=(DeviceNode("/a"),))),
+    ("0.3.0", good(mounts=(Mount("/a", "/b", ("bind",)),), device_nodes=(DeviceNode("/a"),))),
     ("0.4.0", good(mounts=(Mount("/a", "/b", type="bind"),))),
     ("0.5.0", good(device_nodes=(DeviceNode("/a", "/b"),))),
     ("0.5.0", good("0")),

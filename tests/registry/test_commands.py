@@ -190,7 +190,7 @@ def test_an_explanation_at_a_terminal() -> None:
         "A container that asks for all of this is not created.",
         "device nodes",
         "  with accelerators.example.com/npu.v2=npu:0",
-        "    /dev/npu0  c 240:0, on the host /dev/accel/npu0, none",
+        "    /dev/npu0  c 240:0, on the host /dev/accel/npu0, rw",
         "mounts",
         "  with any device of accelerators.example.com/npu.v2",
         "    /tmp  npu  from tmpfs  (size=64m)",

@@ -245,6 +245,8 @@ def _careless_node(node: DeviceNode) -> Wrong:
             yield (key,), f"{number} is no number of a device"
     if node.minor is not None and node.major is None:
         yield ("minor",), "without a major number runtimes look at the host's node, and this one counts for nothing"
+    if node.permissions == NO_PERMISSIONS:
+        yield ("permissions",), f"older runtimes refuse a whole file for {shown(NO_PERMISSIONS)}"
     if node.file_mode is not None and 0o7777 < node.file_mode < UINT32:
         yield ("fileMode",), f"{node.file_mode} has more than permission bits; in JSON 0666 is 438"
 
@@ -262,6 +264,8 @@ def _careless_mount(mount: Mount) -> Wrong:
     yield from _absolute("containerPath", mount.container_path)
     if mount.type in ("", "bind"):
         yield from _absolute("hostPath", mount.host_path)
+    if not mount.type and not {"bind", "rbind"} & set(mount.options):
+        yield ("options",), "neither bind nor rbind is among them, and there is no type: runc mounts nothing then"
 
 
 def _absolute(key: str, path: str) -> Wrong:

@@ -110,7 +110,7 @@ def test_a_conflict_takes_away_a_device_and_no_other(podman: Podman, tmp_path: P
 STUMBLED = {
     "mount": ("mounts: [{hostPath: /etc/hostname, containerPath: /x, options: [ro]}]", "no such device"),
     "source": ("mounts: [{hostPath: etc/hostname, containerPath: /x, options: [rbind]}]", "no such file"),
-    "program": ("hooks: [{hookName: createContainer, path: "true"}]", "no such file"),
+    "program": ("hooks: [{hookName: createContainer, path: sh}]", "no such file"),
     "timeout": ("hooks: [{hookName: createContainer, path: /bin/true, timeout: 0}]", "ran past specified timeout"),
 }
 

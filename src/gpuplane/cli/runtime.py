@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from gpuplane.cli.connection import STATE_DIR
-from gpuplane.core.containers.runtimes.plan import Change, difference, shown
+from gpuplane.core.containers.runtimes.plan import Change, Memory, difference, shown
 from gpuplane.core.strict import Invalid
 from gpuplane.host.runtimes import memories
 from gpuplane.host.runtimes.sources import Failed, Judged, Wish, judge
@@ -172,11 +172,15 @@ def _said(change: Change) -> str:
 
 def _undo(wish: Wish, state: Path, only_look: bool) -> Report:
     config = os.path.realpath(wish.config) if wish.config else ""
-    found = [each for each in memories.remembered(state, wish.runtime) if config in ("", each.path)]
-    if not found:
+
+    def remembered() -> list[Memory]:
+        return [each for each in memories.remembered(state, wish.runtime) if config in ("", each.path)]
+
+    if not remembered():
         return Report(wish.runtime, "nothing", why=f"no change of {config or wish.runtime} is remembered in {state}")
     done: list[Shown] = []
     with memories.locked(state):
+        found = remembered()
         for memory in found:
             current, result = memories.undone(memory)
             done.append(Shown(memory.path, result.said, difference(memory.path, current, result.data)))

@@ -1,5 +1,6 @@
 """A runtime's configuration as it lies on this node, in the order in which the runtime reads it."""
 
+import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,12 +59,14 @@ def judge(wish: Wish) -> Judged:
     if wish.runtime == "containerd":
         return _containerd(wish)
     number = _version(wish, BINARIES[wish.runtime])
+    main = _read(wish.config or {"docker": DOCKER, "crio": CRIO}[wish.runtime])
     if wish.runtime == "docker":
         if wish.drop_in:
             raise Failed("Docker reads one file and no drop-ins: leave --drop-in-config out")
-        plan = docker.plan(_read(wish.config or DOCKER), number, wish.directory)
+        _there(main, number, "Docker")
+        plan = docker.plan(main, number, wish.directory)
     else:
-        plan = _crio(wish, number)
+        plan = _crio(wish, main, number)
     return Judged(plan, number, RESTARTS[wish.runtime])
 
 
@@ -90,8 +93,8 @@ def _containerd(wish: Wish) -> Judged:
     main = _read(path)
     by = distributions.of(path, text(main))
     number = _version(wish, by.binary if by else "containerd")
-    if by is None and main.data is None and number is None:
-        raise Failed(f"{path}: there is none, nor a containerd that says its version: --runtime-version says it")
+    if by is None:
+        _there(main, number, "containerd")
     notes: tuple[str, ...] = ()
     if by is not None:
         said = tomltext.get(text(main), ("version",), path)
@@ -138,14 +141,21 @@ def _matches(pattern: str, drop_in: str) -> list[str]:
     return sorted({*found, drop_in} if drop_in and PurePath(drop_in).match(pattern) else found)
 
 
-def _crio(wish: Wish, number: Version | None) -> Plan:
-    main = _read(wish.config or CRIO)
+def _there(main: Source, number: Version | None, name: str) -> None:
+    """Raises Failed where nothing shows that the runtime is on this node."""
+    if main.data is None and number is None:
+        raise Failed(f"{main.path}: there is none, nor a {name} that says its version: --runtime-version says it")
+
+
+def _crio(wish: Wish, main: Source, number: Version | None) -> Plan:
     folder = Path(main.path).with_name("crio.conf.d")
     if wish.drop_in and Path(wish.drop_in).parent != folder:
         raise Failed(f"{wish.drop_in}: CRI-O reads drop-ins in {folder} only")
     new = wish.drop_in or (main.path if main.data is not None else str(folder / "99-gpuplane.conf"))
     with told(folder):
         paths = {str(each) for each in folder.iterdir() if each.is_file()} if folder.is_dir() else set()
+    if not paths:
+        _there(main, number, "CRI-O")
     added = sorted({*paths, new} - {main.path})
     return crio.plan((main, *map(_read, added)), number, wish.directory, new, wish.drop_in)
 
@@ -154,6 +164,9 @@ def _read(path: str) -> Source:
     """A file; without data where there is none. Raises Failed."""
     with told(path):
         try:
-            return Source(path, Path(path).read_bytes())
+            mode = Path(path).stat().st_mode
         except FileNotFoundError:
             return Source(path, None)
+        if not stat.S_ISREG(mode):  # a pipe would be read for ever
+            raise Failed(f"{path}: is no regular file")
+        return Source(path, Path(path).read_bytes())

@@ -28,8 +28,8 @@ from gpuplane.core.containers.runtimes.plan import (
 )
 from gpuplane.core.strict import Invalid
 
-FIRST, IN_FIELD = (1, 7, 0), (1, 7, 2)
-"""The versions that know CDI at all, and that take it over CRI's own field."""
+FIRST, IN_FIELD = (1, 7), (1, 7, 2)
+"""The versions that know CDI at all, and that take it over CRI's own field (kubernetes/test-infra#34018)."""
 CRI = {*NAMES.values(), "io.containerd.cri.v1.images"}
 """Names under which CRI may be disabled."""
 
@@ -141,7 +141,9 @@ def _changes(wanted: list[Wanted], target: File | None, files: list[File]) -> tu
     number = files[0].version
     header = f"version = {number}\n" if number > 1 else ""
     return tuple(
-        change(each.source, tuple(edits[each.source.path]), header) for each in files if each.source.path in edits
+        change("containerd", each.source, tuple(edits[each.source.path]), header)
+        for each in files
+        if each.source.path in edits
     )
 
 
@@ -170,7 +172,7 @@ def _doubts(version: Version | None, merged: bool) -> tuple[str, ...]:
     if version is None:
         judged = "by its configuration it is 2.0 or later" if merged else "judged as 1.7, which is right for 2.0, too"
         return (f"which version of containerd this is, is not known: {judged}; --runtime-version says it",)
-    if FIRST <= version < IN_FIELD:
+    if FIRST < version < IN_FIELD:
         field = f"{shown(IN_FIELD)} takes them over CRI, too"
         return (f"containerd {shown(version)} takes CDI devices by annotation only (cdi-annotations); {field}",)
     return ()

@@ -16,7 +16,7 @@ from gpuplane.model.value import Value
 NAMES = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 """The CRI plugin's name by the version of the file; above 3 as in 3."""
 NEWEST = 4
-SECOND = (2, 0, 0)
+SECOND = (2, 0)
 """The version of containerd from which on files are merged key by key, and CDI is on."""
 
 
@@ -50,11 +50,14 @@ def place(source: Source, *path: str) -> str:
 
 
 def imports(source: Source, version: Version | None) -> tuple[str, ...]:
-    """The patterns of the files that a file imports, absolute. Raises Invalid.
+    """The patterns of the files that a file imports, absolute; none where it is no TOML. Raises Invalid.
 
     Before 2.0 a relative pattern with a star is looked up in the daemon's working directory, which is / under systemd.
     """
-    found = tomltext.read(text(source), source.path).get("imports", [])
+    try:
+        found = tomltext.read(text(source), source.path).get("imports", [])
+    except Invalid:
+        return ()  # `read` tells, of all files at once
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise Invalid([f"{place(source, 'imports')}: imports must be a list of paths"])
     beside = posixpath.dirname(source.path)

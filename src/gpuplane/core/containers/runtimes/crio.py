@@ -8,7 +8,7 @@ from gpuplane.core.containers.runtimes import tomltext
 from gpuplane.core.containers.runtimes.plan import DIRECTORIES, Edit, Plan, Source, Version, change, has, shown, text
 from gpuplane.core.strict import Invalid
 
-FIRST = (1, 23, 0)
+FIRST = (1, 23)
 FOLDERS = ("crio", "runtime", "cdi_spec_dirs")
 
 
@@ -34,7 +34,7 @@ def plan(sources: tuple[Source, ...], version: Version | None, directory: str, n
         target = next(each for each in sources if each.path == drop_in)
         if found and sources.index(found) > sources.index(target):
             raise Invalid([f"{found.path} is read after {drop_in} and has the last word about cdi_spec_dirs"])
-    return Plan(why, (change(target, (Edit(FOLDERS, (*folders, directory)),)),), notes)
+    return Plan(why, (change("crio", target, (Edit(FOLDERS, (*folders, directory)),)),), notes)
 
 
 def _said(sources: tuple[Source, ...]) -> list[Source]:

@@ -8,7 +8,7 @@ from gpuplane.core.containers.runtimes import jsontext
 from gpuplane.core.containers.runtimes.plan import DIRECTORIES, Edit, Plan, Source, Version, change, has, shown, text
 from gpuplane.core.strict import Invalid
 
-FIRST, DEFAULT = (25, 0, 0), (28, 2, 0)
+FIRST, DEFAULT = (25, 0), (28, 2)
 SWITCH, FOLDERS = ("features", "cdi"), ("cdi-spec-dirs",)
 
 
@@ -40,7 +40,7 @@ def plan(source: Source, version: Version | None, directory: str) -> Plan:
     notes = () if version is not None else ("which version of Docker this is, is not known; --runtime-version says it",)
     if not edits:
         return Plan(why[0], notes=notes)
-    return Plan("; ".join(why[-len(edits) :]), (change(source, tuple(edits)),), notes)
+    return Plan("; ".join(why[-len(edits) :]), (change("docker", source, tuple(edits)),), notes)
 
 
 def _folders(source: Source) -> list[str]:

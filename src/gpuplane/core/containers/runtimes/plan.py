@@ -8,6 +8,7 @@ import difflib
 import hashlib
 import re
 from collections.abc import Iterable
+from types import ModuleType
 
 from gpuplane.core.containers.runtimes import jsontext, tomltext
 from gpuplane.core.strict import Invalid
@@ -16,7 +17,9 @@ from gpuplane.model.value import Value
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 """Where every runtime looks for CDI specifications if nothing else is said."""
 
-Version = tuple[int, int, int]
+Version = tuple[int, ...]
+"""Major and minor number, and the patch where it is told."""
+
 Setting = bool | tuple[str, ...]
 
 
@@ -76,7 +79,7 @@ class Undone(Value):
 def version(text: str) -> Version | None:
     """The version in what a program says of itself ("Docker version 28.2.2, build e6534b4"); None where none is."""
     found = re.search(r"(?<![\w.])v?(\d+)\.(\d+)(?:\.(\d+))?", text)
-    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
+    return tuple(int(part) for part in found.groups() if part is not None) if found else None
 
 
 def shown(number: Version) -> str:
@@ -99,11 +102,10 @@ def _plain(path: str) -> str:
     return plain.removeprefix("/var") if plain.startswith("/var/run/") else plain
 
 
-def change(source: Source, edits: tuple[Edit, ...], new: str = "") -> Change:
+def change(runtime: str, source: Source, edits: tuple[Edit, ...], new: str = "") -> Change:
     """What the edits make of a file. `new`: the first line of a file that says nothing yet. Raises Invalid."""
-    syntax = jsontext if _is_json(source.path) else tomltext
-    result = text(source)
-    if new and not tomltext.read(result, source.path):
+    syntax, result = _syntax(runtime), text(source)
+    if new and not syntax.read(result, source.path):
         result += new if result.endswith("\n") or not result else f"\n{new}"
     for edit in edits:
         result = syntax.put(result, edit.path, edit.value, source.path)
@@ -136,14 +138,13 @@ def undo(memory: Memory, current: bytes | None) -> Undone:
     was = Source(memory.path, memory.original)
     result, told = text(Source(memory.path, current)), []
     for edit in reversed(memory.edits):
-        result, said = _taken_back(result, edit, was)
+        result, said = _taken_back(_syntax(memory.runtime), result, edit, was)
         told.append(said)
     return Undone(result.encode(), f"was edited since, so only our part is taken back: {'; '.join(told)}")
 
 
-def _taken_back(now: str, edit: Edit, was: Source) -> tuple[str, str]:
+def _taken_back(syntax: ModuleType, now: str, edit: Edit, was: Source) -> tuple[str, str]:
     """A text without an edit, and what was done."""
-    syntax = jsontext if _is_json(was.path) else tomltext
     name, before = edit.path[-1], syntax.get(text(was), edit.path, was.path)
     value = syntax.get(now, edit.path, was.path)
     if isinstance(edit.value, tuple) and isinstance(value, list):
@@ -177,5 +178,6 @@ def _decoded(data: bytes, path: str) -> str:
         raise Invalid([f"{path}:{line}: is not UTF-8 (byte 0x{data[error.start]:02x})"]) from None
 
 
-def _is_json(path: str) -> bool:
-    return path.endswith(".json")
+def _syntax(runtime: str) -> ModuleType:
+    """How a runtime's files are written."""
+    return jsontext if runtime == "docker" else tomltext

@@ -1,7 +1,8 @@
 """A key of a TOML text is set or removed, and every other byte stays: layout, comments, line ends.
 
-tomlkit knows where things are and writes values in the file's own way; a mark put into what it keeps of the white space
-shows the place. What comes out is held against the text that went in by another parser: it says the same but for the
+tomlkit knows where things are in a section and writes values in the file's own way; a mark put into what it keeps of
+the white space shows the place. It is given one section at a time, a header and its keys: of whole files it moves
+tables together. What comes out is held against the text that went in by another parser: it says the same but for the
 one key, or the change is refused.
 
 Templates of TOML (k3s, rke2) are taken too: Go's `{{ … }}` is covered, character by character, by what TOML can read.
@@ -10,13 +11,15 @@ Templates of TOML (k3s, rke2) are taken too: Go's `{{ … }}` is covered, charac
 import re
 import tomllib
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import tomlkit
 from tomlkit.container import Container
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import InlineTable, Item, Null, Table
 
+from gpuplane.core.containers.runtimes.tomlarray import written
 from gpuplane.core.strict import Invalid
 
 MARK = "\0"
@@ -31,6 +34,8 @@ def read(text: str, file: str) -> dict[str, Any]:
         place = re.search(r" \(at line (\d+), column \d+\)$", str(error))
         line = place[1] if place else text.count("\n") + 1
         raise Invalid([f"{file}:{line}: is not TOML: {str(error).split(' (at ')[0]}"]) from None
+    except RecursionError:
+        raise Invalid([f"{file}: is nested too deeply"]) from None
 
 
 def get(text: str, path: Path, file: str) -> Any:
@@ -43,9 +48,9 @@ def get(text: str, path: Path, file: str) -> Any:
 
 def line(text: str, path: Path) -> int:
     """The line of a key that is there, from 1."""
-    document = tomlkit.parse(_covered(text))
-    (_, item), *_ = _found(document, path)
-    return text.count("\n", 0, _span(document, item)[0]) + 1
+    covered = _covered(text)
+    places = (_span(section, item)[0] for section in _sections(covered, path) for _, item in section.items(path))
+    return text.count("\n", 0, next(places, 0)) + 1
 
 
 def put(text: str, path: Path, value: bool | tuple[str, ...], file: str) -> str:
@@ -58,17 +63,20 @@ def put(text: str, path: Path, value: bool | tuple[str, ...], file: str) -> str:
         raise Invalid([f"{file}: {_dotted(path[:-1])} must be a table"])
     plain = list(value) if isinstance(value, tuple) else value
     table[path[-1]] = plain
+    where = f"its layout leaves no place for {path[-1]} in {_dotted(path[:-1])}: write it there by hand"
     covered = _covered(text)
-    document = _parsed(covered, file)
-    if any(_found(document, path)):
-        start, end, new = _replaced(document, path, value)
-    elif sections := [item for _, item in _found(document, path[:-1]) if _is_section(item)]:
-        start, end, new = _inserted(document, sections[0], path[-1], plain, "{{" in text)
+    sections = list(_sections(covered, path))
+    if there := [section for section in sections if section.items(path)]:
+        start, end, new = _replaced(there[0], path, value)
+        if text[start:end] != covered[start:end]:
+            raise Invalid([f"{file}: {where}"])  # a template's own words are in it
+    elif tables := [(section, item) for section in sections for _, item in section.items(path[:-1]) if _is_open(item)]:
+        start, end, new = _inserted(*tables[0], path[-1], plain, "{{" in text)
+        new = _ended(new, text)
     else:
         start, end, new = _appended(text, path, plain)
-    result = text[:start] + _ended(new, text) + text[end:]
-    where = f"its layout leaves no place for {path[-1]} in {_dotted(path[:-1])}: write it there by hand"
-    return _checked(result, wanted, f"{file}: {where}")
+        new = _ended(new, text)
+    return _checked(text[:start] + new + text[end:], wanted, f"{file}: {where}")
 
 
 def take(text: str, path: Path, file: str, original: str) -> str:
@@ -77,25 +85,61 @@ def take(text: str, path: Path, file: str, original: str) -> str:
     Raises Invalid.
     """
     wanted = read(text, file)
-    table: Any = wanted
+    tables: list[Any] = [wanted]
     for step in path[:-1]:
-        table = table[step]
-    del table[path[-1]]
-    document = _parsed(_covered(text), file)
-    ((container, item),) = _found(document, path)
-    start, end = _span(document, item)
-    section = [each for _, each in _found(document, path[:-1]) if isinstance(each, Table) and each.value is container]
-    if not table and section and get(original, path[:-1], file) is None:
-        start = _span(document, section[0])[0]
+        tables.append(tables[-1][step])
+    del tables[-1][path[-1]]
+    where = f"its layout lets nothing go: take {path[-1]} out of {_dotted(path[:-1])} by hand"
+    sections = [section for section in _sections(_covered(text), path) if section.items(path)]
+    if not sections:
+        raise Invalid([f"{file}: {where}"])
+    section = sections[0]
+    ((container, item),) = section.items(path)
+    start, end = _span(section, item)
+    header = [each for _, each in section.items(path[:-1]) if isinstance(each, Table) and each.value is container]
+    if header and not tables[-1] and get(original, path[:-1], file) is None:
+        start = _span(section, header[0])[0]
         blank = re.search(r"(?<=\n)\r?\n$", text[:start])
         start -= len(blank[0]) if blank else 0
-        outer: Any = wanted
-        for step in path[:-2]:
-            outer = outer[step]
-        del outer[path[-2]]
-        wanted = wanted if wanted.get(path[0]) else {key: each for key, each in wanted.items() if key != path[0]}
-    where = f"its layout lets nothing go: take {path[-1]} out of {_dotted(path[:-1])} by hand"
+        for depth in reversed(range(len(path) - 1)):  # the tables around it are there only by its header
+            if not tables[depth + 1]:
+                del tables[depth][path[depth]]
     return _checked(text[:start] + text[end:], wanted, f"{file}: {where}")
+
+
+class Section(NamedTuple):
+    """A header and its keys, or the keys before the first header. `start`: where in the text."""
+
+    start: int
+    text: str
+    document: Container
+
+    def items(self, path: Path) -> list[tuple[Container, Item]]:
+        """The items at a path and what they are in."""
+        return list(_found(self.document, path))
+
+
+def _sections(text: str, path: Path) -> Iterator[Section]:
+    """The sections that can have a path: those whose header is a part of it, and that before the first header.
+
+    A line is a header where the section before it is TOML by itself: it is in no array and no text of several lines.
+    """
+    starts = [0]
+    for found in re.finditer(r"(?m)^[ \t]*\[.*$", text):
+        with suppress(tomllib.TOMLDecodeError):
+            tomllib.loads(text[starts[-1] : found.start()])
+            starts.append(found.start())
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        said: Any = tomllib.loads(text[start:].partition("\n")[0].rstrip("\r")) if start in starts[1:] else {}
+        header: list[str] = []
+        while isinstance(said, dict) and said:
+            ((step, said),) = said.items()
+            header.append(step)
+        if tuple(header) == path[: len(header)] and said == {}:
+            with suppress(TOMLKitError, RecursionError):
+                document = tomlkit.parse(text[start:end])
+                if document.as_string() == text[start:end]:
+                    yield Section(start, text[start:end], document)
 
 
 def _found(container: Container, path: Path) -> Iterator[tuple[Container, Item]]:
@@ -108,59 +152,52 @@ def _found(container: Container, path: Path) -> Iterator[tuple[Container, Item]]
                 yield from _found(item.value, path[1:])
 
 
-def _is_section(item: Item) -> bool:
+def _is_open(item: Item) -> bool:
     """Whether a key can be written under the header of a table, or within an inline one."""
     return isinstance(item, InlineTable) or (isinstance(item, Table) and not item.is_super_table())
 
 
-def _span(document: Container, item: Item) -> tuple[int, int]:
-    """From where to where a key, or the header of a table, goes: whole lines."""
+def _span(section: Section, item: Item) -> tuple[int, int]:
+    """From where to where in the text a key, or the header of a table, goes: whole lines."""
     indent, trail = item.trivia.indent, item.trivia.trail
     item.trivia.indent, item.trivia.trail = MARK + indent, trail + MARK
-    marked = document.as_string()
+    marked = section.document.as_string()
     item.trivia.indent, item.trivia.trail = indent, trail
     start = marked.index(MARK)
-    return start, marked.index(MARK, start + 1) - 1
+    return section.start + start, section.start + marked.index(MARK, start + 1) - 1
 
 
-def _replaced(document: Container, path: Path, value: bool | tuple[str, ...]) -> tuple[int, int, str]:
+def _replaced(section: Section, path: Path, value: bool | tuple[str, ...]) -> tuple[int, int, str]:
     """From where to where the text is replaced by what, so that a key that is there has another value."""
-    ((container, item),) = _found(document, path)
-    before, (start, end) = document.as_string(), _span(document, item)
-    key = next(key for key, each in container.body if each is item and key is not None)
-    if isinstance(value, bool):
-        container[key] = value
-    else:
-        _fill(item, value)
-    after = document.as_string()
-    return start, end, after[start : end + len(after) - len(before)]
+    ((_, item),) = section.items(path)
+    start, end = _span(section, item)
+    was = item.as_string()
+    at = section.text.rindex(was, start - section.start, end - section.start - len(_behind(item)))
+    new = written(was, value) if isinstance(value, tuple) else tomlkit.item(value).as_string()
+    return section.start + at, section.start + at + len(was), new
 
 
-def _fill(array: Any, wanted: tuple[str, ...]) -> None:
-    """Give an array these members, and leave those alone that stay."""
-    for index in reversed([index for index, each in enumerate(array) if each not in wanted]):
-        del array[index]
-    for each in wanted:
-        if each not in array:
-            array.append(each)
+def _behind(item: Item) -> str:
+    """What is in the line after a value."""
+    return f"{item.trivia.comment_ws}{item.trivia.comment}{item.trivia.trail}"
 
 
-def _inserted(document: Container, section: Item, name: str, value: Any, template: bool) -> tuple[int, int, str]:
+def _inserted(section: Section, table: Item, name: str, value: Any, template: bool) -> tuple[int, int, str]:
     """A line after the last key of a table, or after its header; a member of an inline table.
 
     In a template the last key may hang on a condition, so there it is the line after the header.
     """
-    assert isinstance(section, Table | InlineTable)
-    entry, (start, end) = f"{name} = {tomlkit.item(value).as_string()}", _span(document, section)
-    if isinstance(section, InlineTable):
-        body = section.as_string()[:-1].rstrip()
-        place = document.as_string().index(body, start) + len(body)
-        return place, place, f", {entry}" if section.value else f" {entry} "
-    keys = [item for key, item in section.value.body if key is not None and not isinstance(item, Table | Null)]
-    last = section if not keys or template else keys[-1]
-    indent = last.trivia.indent if last is not section else f"{section.trivia.indent}  "
-    end = _span(document, last)[1]
-    return end, end, f"{indent}{entry}\n" if last.trivia.trail else f"\n{indent}{entry}"
+    assert isinstance(table, Table | InlineTable)
+    entry, (start, end) = f"{name} = {tomlkit.item(value).as_string()}", _span(section, table)
+    if isinstance(table, InlineTable):
+        body = table.as_string()[:-1].rstrip()
+        place = section.text.index(body, start - section.start) + section.start + len(body)
+        return place, place, f", {entry}" if table.value else f" {entry} "
+    keys = [item for key, item in table.value.body if key is not None and not isinstance(item, Table | Null)]
+    last = table if not keys or template else keys[-1]
+    indent = last.trivia.indent if last is not table else f"{table.trivia.indent}  "
+    end = _span(section, last)[1]
+    return end, end, f"{indent}{entry}\n" if "\n" in last.trivia.trail else f"\n{indent}{entry}"
 
 
 def _appended(text: str, path: Path, value: Any) -> tuple[int, int, str]:
@@ -191,22 +228,10 @@ def _ended(new: str, text: str) -> str:
     return re.sub(r"\r?\n", "\r\n", new) if windows and windows[0] == "\r\n" else new
 
 
-def _parsed(text: str, file: str) -> Container:
-    try:
-        document = tomlkit.parse(text)
-        if document.as_string() == text:
-            return document
-    except TOMLKitError as error:
-        raise Invalid([f"{file}: cannot be changed without loss ({error}): change it by hand"]) from None
-    raise Invalid([f"{file}: its layout cannot be kept: change it by hand"])
-
-
 def _checked(result: str, wanted: dict[str, Any], otherwise: str) -> str:
-    try:
+    with suppress(tomllib.TOMLDecodeError, RecursionError):
         if tomllib.loads(_covered(result)) == wanted:
             return result
-    except tomllib.TOMLDecodeError:
-        pass
     raise Invalid([otherwise])
 
 

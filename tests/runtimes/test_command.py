@@ -1,0 +1,279 @@
+"""What `gpuplane runtime configure` says, remembers and survives."""
+
+import json
+import os
+import resource
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuplane.host.runtimes import memories, sources
+from tests.runtimes.runs import copied, run, tree, unchanged
+
+V = ("--runtime-version", "1.7.24")
+
+
+def test_a_link_stays_and_what_it_leads_to_is_changed(tmp_path: Path) -> None:
+    """Mode and owner stay, too; that it was a link is said."""
+    real = copied("kubeadm-1.7.toml", tmp_path)
+    real.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(real, 1234, 4321)
+    before, link = real.stat(), tmp_path / "config.toml"
+    link.symlink_to(real.name)
+
+    done = run("containerd", "--config", link, *V, "--state-dir", tmp_path / "state")
+
+    after = real.stat()
+    assert f"(a link to {real})" in done.output and "systemctl restart containerd" in done.output
+    assert link.is_symlink() and b"enable_cdi = true" in real.read_bytes()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+
+
+def test_what_is_remembered_is_for_nobody_else(tmp_path: Path) -> None:
+    """A runtime's file may hold passwords of registries."""
+    run("containerd", "--config", copied("kubeadm-1.7.toml", tmp_path), *V, "--state-dir", tmp_path / "state")
+
+    (kept,) = (tmp_path / "state/runtimes").glob("containerd-*.json")
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
+
+
+def test_a_file_that_was_not_there_goes_again(tmp_path: Path) -> None:
+    """Made whole, with its version; removed by --undo."""
+    file, state = tmp_path / "etc/config.toml", tmp_path / "state"
+    run("containerd", "--config", file, *V, "--state-dir", state)
+    assert file.read_text() == 'version = 2\n\n[plugins."io.containerd.grpc.v1.cri"]\n  enable_cdi = true\n'
+
+    assert "is removed again" in run("containerd", "--config", file, "--undo", "--state-dir", state).output
+    assert not file.exists()
+
+
+def test_undo_in_a_file_that_somebody_has_edited_takes_back_our_part_only(tmp_path: Path) -> None:
+    """Of each kind of change: what they wrote stays, and that this was so is said."""
+    state = tmp_path / "state"
+    cases = [
+        ("containerd", copied("debian-1.6.toml", tmp_path), V, "\n# theirs\n"),
+        ("containerd", copied("kubeadm-1.7.toml", tmp_path), V, "\n# theirs\n"),
+        (
+            "containerd",
+            copied("version-3-off.toml", tmp_path),
+            ("--runtime-version", "2.1"),
+            "\n[debug]\nlevel = 'info'\n",
+        ),
+        ("docker", copied("docker-features.json", tmp_path), ("--runtime-version", "27"), "\n\n"),
+        ("docker", copied("docker-nvidia.json", tmp_path), ("--runtime-version", "27.0"), "\n"),
+        ("docker", copied("docker-directories.json", tmp_path), ("--runtime-version", "27.0"), "\n"),
+    ]
+    for runtime, file, version, theirs in cases:
+        before = file.read_text()
+        run(runtime, "--config", file, *version, "--state-dir", state)
+        file.write_text(file.read_text() + theirs)
+        done = run(runtime, "--config", file, "--undo", "--state-dir", state)
+
+        if version[1] == "27":  # no version at all
+            assert file.read_text() == before + theirs and "nothing" in done.output.lower()
+            continue
+        assert "was edited since, so only our part is taken back" in done.output
+        assert file.read_text() == before + theirs, file.name
+        assert "no change of" in run(runtime, "--config", file, "--undo", "--state-dir", state).output
+
+
+def test_undo_leaves_what_somebody_has_decided_otherwise(tmp_path: Path) -> None:
+    """A key that is not as we left it is theirs."""
+    file, state = copied("debian-1.6.toml", tmp_path), tmp_path / "state"
+    run("containerd", "--config", file, *V, "--state-dir", state)
+    theirs = file.read_text().replace("enable_cdi = true", "enable_cdi = false")
+    file.write_text(theirs)
+
+    assert "enable_cdi is not as we left it, and stays" in run("containerd", "--undo", "--state-dir", state).output
+    assert file.read_text() == theirs
+
+
+def test_undo_after_two_changes_gives_the_bytes_before_both(tmp_path: Path) -> None:
+    """A second directory is added later: what is remembered is what was there before us."""
+    file, state = copied("kubeadm-1.7.toml", tmp_path), tmp_path / "state"
+    before = file.read_bytes()
+    run("containerd", "--config", file, *V, "--state-dir", state)
+    run("containerd", "--config", file, *V, "--state-dir", state, "--cdi-dir", "/opt/cdi")
+    assert b'cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi", "/opt/cdi"]' in file.read_bytes()
+
+    assert run("containerd", "--undo", "--dry-run", "--state-dir", state).output.count("\n+") == 3
+    run("containerd", "--undo", "--state-dir", state)
+    assert file.read_bytes() == before
+
+
+def test_nothing_remembered_is_said(tmp_path: Path) -> None:
+    """It is no error: undone is undone."""
+    done = run("crio", "--undo", "--state-dir", tmp_path)
+
+    assert (done.exit_code, done.output) == (0, f"Nothing to do: no change of crio is remembered in {tmp_path}.\n")
+
+
+DIES = """
+import os, sys
+from gpuplane.host.runtimes import memories
+written, wrote = [], memories._write
+def write(path, data):
+    if written:
+        os._exit(9)
+    wrote(path, data)
+    written.append(path)
+memories._write = write
+from gpuplane.cli import main
+sys.argv[1:] = ["runtime", "configure", *sys.argv[1:]]
+main()
+"""
+
+
+def test_a_run_that_dies_between_remembering_and_writing(tmp_path: Path) -> None:
+    """The file is as it was, --undo knows that, and the next run does all of it."""
+    file, state = copied("kubeadm-1.7.toml", tmp_path), tmp_path / "state"
+    before = file.read_bytes()
+    asked = ["--runtime", "containerd", "--config", str(file), *V, "--state-dir", str(state)]
+
+    assert subprocess.run([sys.executable, "-c", DIES, *asked], timeout=60).returncode == 9
+    assert file.read_bytes() == before and len(list((state / "runtimes").glob("*.json"))) == 1
+    assert "is as it was before: nothing to take back" in run("containerd", "--undo", "--state-dir", state).output
+
+    assert subprocess.run([sys.executable, "-c", DIES, *asked], timeout=60).returncode == 9
+    assert run("containerd", *asked[2:]).exit_code == 0
+    assert b"enable_cdi = true" in file.read_bytes()
+    run("containerd", "--undo", "--state-dir", state)
+    assert file.read_bytes() == before
+
+
+def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
+    """Exit status 2 and the path; neither half a file nor one beside it."""
+    file, state = copied("kubeadm-1.7.toml", tmp_path), tmp_path / "state"
+    asked = ["runtime", "configure", "--runtime", "containerd", "--config", str(file), *V, "--state-dir", str(state)]
+    before = tree(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", "from gpuplane.cli import main; main()", *asked],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 2 and "File too large" in done.stderr and "/state/runtimes/" in done.stderr
+    assert tree(tmp_path) == before | {"state/runtimes/lock": b""}
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    """The second says so and changes nothing; it does not wait."""
+    file, state = copied("kubeadm-1.7.toml", tmp_path), tmp_path / "state"
+    with memories.locked(state), unchanged(tmp_path):
+        done = run("containerd", "--config", file, *V, "--state-dir", state)
+
+    assert done.exit_code == 2 and "another gpuplane runtime configure is at work" in done.output
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    """A pipe, a folder, a link that leads in a circle: named, and not waited for."""
+    pipe, circle, file = tmp_path / "pipe", tmp_path / "circle", copied("kubeadm-1.7.toml", tmp_path)
+    os.mkfifo(pipe)
+    circle.symlink_to(circle)
+    for path in (pipe, tmp_path, circle):
+        done = run("containerd", "--config", path, *V)
+        assert done.exit_code == 2 and str(path) in done.output, done.output
+
+    done = run("containerd", "--config", file, *V, "--state-dir", file)
+    assert done.exit_code == 2 and f"{file}/runtimes: Not a directory" in done.output
+
+
+def test_a_memory_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """Neither guessed at nor removed."""
+    kept = tmp_path / "runtimes" / "containerd-0123456789abcdef.json"
+    kept.parent.mkdir()
+    for text in ("{", '{"version": 1}', '{"version": 9, "memory": {}}'):
+        kept.write_text(text)
+        done = run("containerd", "--undo", "--state-dir", tmp_path)
+        assert done.exit_code == 2 and str(kept) in done.output
+        assert kept.read_text() == text
+
+
+def test_json(tmp_path: Path) -> None:
+    """For programs: status, reason, the diff of each file; errors, too."""
+    file = copied("kubeadm-1.7.toml", tmp_path)
+    told = json.loads(run("containerd", "--config", file, *V, "--check", "--json").output)
+    assert told["status"] == "needed" and told["version"] == "1.7.24" and told["why"] == f"{file}:31 turns CDI off"
+    assert [(each["path"], each["said"]) for each in told["changes"]] == [(str(file), "enable_cdi = true")]
+    assert "-    enable_cdi = false\n+    enable_cdi = true\n" in told["changes"][0]["diff"]
+
+    done = run("containerd", "--config", file, "--runtime-version", "1.6", "--json")
+    assert done.exit_code == 2 and json.loads(done.output)["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--set-as-default",), "no pod needs another default runtime"),
+        (("--nvidia-set-as-default=true",), "no pod needs another default runtime"),
+        (("--nvidia-runtime-name", "nvidia"), "nothing is wrapped here"),
+        (("--nvidia-runtime-path=/usr/bin/nvidia-container-runtime",), "nothing is wrapped here"),
+        (("--config-mode=oci-hook",), "hooks are in the CDI specifications"),
+        (("--cdi.enabled=false",), "--undo takes it back"),
+        (("--config-source=command",), "files are read"),
+        (("--runtime-version", "newest"), "is no version"),
+        (("--executable-path", "/nowhere/containerd"), "/nowhere/containerd: does not say its version"),
+        (("--undo", "--check"), "exclude one another"),
+    ],
+)
+def test_what_is_not_done_is_refused_with_the_reason(arguments: tuple[str, ...], why: str, tmp_path: Path) -> None:
+    """The flags of NVIDIA's command that ask for something else, and what contradicts itself: nothing is written."""
+    file = copied("kubeadm-1.7.toml", tmp_path)
+    with unchanged(tmp_path):
+        done = run("containerd", "--config", file, *arguments)
+
+    assert done.exit_code == 2 and why in done.output
+
+
+def test_nvidias_flags_that_ask_for_what_is_done_are_taken(tmp_path: Path) -> None:
+    """Their command line for CDI works here as it is."""
+    file = copied("kubeadm-1.7.toml", tmp_path)
+    asked = ("--config", file, "--config-source=file", "--enable-cdi", "--cdi.enabled", "--cdi.enabled=true", *V)
+
+    assert run("containerd", *asked, "--dry-run").exit_code == 0
+
+
+def test_the_program_is_asked_for_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As containerd, dockerd and crio say it; one that does not answer is not waited for."""
+    program, file = tmp_path / "program", copied("debian-1.6.toml", tmp_path)
+    for said, version in (
+        ("containerd github.com/containerd/containerd 1.7.24~ds1 1.7.24~ds1-1+deb13u1", "1.7.24"),
+        ("containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7193e4e490e9fbdc236c0e811ccaba3376", "2.1.4"),
+        ("containerd github.com/k3s-io/containerd v1.7.23-k3s2 ", "1.7.23"),
+        ("containerd containerd.io 1.7.27 05044ec0a9a75232cad458027ca83437aae3f4da", "1.7.27"),
+        ("Docker version 28.2.2, build e6534b4", "28.2.2"),
+        ("crio version 1.30.4\nVersion: 1.30.4", "1.30.4"),
+    ):
+        program.write_text(f"#!/bin/sh\ncat <<END\n{said}\nEND\n")
+        program.chmod(0o755)
+        done = run("containerd", "--config", file, "--executable-path", program, "--check", "--json")
+        assert json.loads(done.output)["version"] == version, said
+
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(sources, "PATIENCE", 0.2)
+    done = run("containerd", "--config", file, "--executable-path", program, "--check")
+    assert done.exit_code == 2 and "timed out" in done.output
+
+
+def test_docker_that_is_not_here_cannot_be_judged(tmp_path: Path) -> None:
+    """Neither a file nor a version: a file is not made for nobody."""
+    with unchanged(tmp_path):
+        done = run("docker", "--config", tmp_path / "daemon.json")
+        assert "no drop-ins" in run("docker", "--drop-in-config", tmp_path / "x.json").output
+
+    assert done.exit_code in (1, 2)
+
+
+def test_the_agent_does_without_tomlkit() -> None:
+    """It is for this command alone."""
+    code = "import sys, gpuplane.agent.main, gpuplane.cli.agent; print('tomlkit' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout == "False\n"

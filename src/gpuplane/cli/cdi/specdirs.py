@@ -9,6 +9,9 @@ import click
 from gpuplane.core.containers.cdi.registry import DIRECTORIES, Registry, registry
 from gpuplane.host.specfiles import found
 
+FEW = 3
+"""So many names of those that files have in common are told."""
+
 ENVIRONMENT = "NVIDIA_CTK_CDI_SPEC_DIRS"  # with commas between, as NVIDIA's command has it
 
 
@@ -37,7 +40,11 @@ def known(directories: tuple[Path, ...]) -> Registry:
 
 
 def troubles(known: Registry) -> Iterator[str]:
-    """What is wrong with the files, a line each: those that count for nothing, and who defines a device twice."""
+    """What is wrong with the files, a line each: those that count for nothing, and those that define the same."""
     yield from known.problems.values()
+    together: dict[tuple[str, ...], list[str]] = {}
     for name, files in known.conflicts.items():
-        yield f"{name}: no runtime can resolve it: {' and '.join(files)} define it, with equal priority"
+        together.setdefault(files, []).append(name)
+    for files, names in together.items():
+        few = ", ".join(names[:FEW]) + (f" and {len(names) - FEW} more" if len(names) > FEW else "")
+        yield f"{' and '.join(files)} define with equal priority, so that no runtime can resolve it: {few}"

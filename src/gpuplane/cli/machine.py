@@ -26,7 +26,7 @@ def hardware(
     if machine == NVML:
         from gpuplane.hardware.nvidia import Nvidia
 
-        nodes = dev_root or driver_root
+        nodes = dev_root or (driver_root if driver_root != Path("/") else host_root)
         return Nvidia(driver_root=driver_root, root=host_root, dev_root=nodes, deadline=deadline)
     from gpuplane.hardware.described import Described
 

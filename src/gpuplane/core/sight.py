@@ -1,5 +1,6 @@
 """What a look means beside the one before it. Not seen is not gone: see `merge`."""
 
+from collections.abc import Iterator
 from typing import TypeVar
 
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
@@ -35,16 +36,30 @@ def merge(before: Machine | None, look: Machine) -> Machine:
 
     Where the GPUs could not be counted, those of the look before stay (their faults are now the machine's). A GPU that
     the driver could not describe, or not whole, keeps of its last description what it could not tell; so does a MIG
-    device.
+    device. What stays keeps the numbers of its nodes.
     """
     if before is None or before.gpus is None:
         return look
+    seen = _merge(before, before.gpus, look)
+    names = {node for gpu in seen.gpus or () for node in _nodes(gpu) if node not in look.numbers}
+    numbers = {node: before.numbers[node] for node in names if node in before.numbers}
+    return seen.but(numbers={**look.numbers, **numbers}) if numbers else seen
+
+
+def _nodes(gpu: Gpu) -> Iterator[str]:
+    yield from (*gpu.nodes, *gpu.dri)
+    for device in gpu.mig.devices if gpu.mig else ():
+        yield from device.nodes
+
+
+def _merge(before: Machine, gpus: tuple[Gpu, ...], look: Machine) -> Machine:
+    """The machine, apart from numbers."""
     if look.gpus is None:
         faults = (*look.faults, *(fault for fault in before.faults if fault == NOT_LOOKED))
-        return look.but(gpus=before.gpus, driver=look.driver or before.driver, faults=faults)
+        return look.but(gpus=gpus, driver=look.driver or before.driver, faults=faults)
     told = {gpu.uuid for gpu in look.gpus}
-    unseen = tuple(old for old in before.gpus if old.uuid not in {"", *told})
-    return look.but(gpus=tuple(_known(gpu, before.gpus, unseen) for gpu in look.gpus))
+    unseen = tuple(old for old in gpus if old.uuid not in {"", *told})
+    return look.but(gpus=tuple(_known(gpu, gpus, unseen) for gpu in look.gpus))
 
 
 def _known(gpu: Gpu, before: tuple[Gpu, ...], unseen: tuple[Gpu, ...]) -> Gpu:

@@ -205,3 +205,21 @@ def test_an_explanation_at_a_terminal() -> None:
         "  with any device of accelerators.example.com/npu.v2",
         "    npu  L3:0=f, MB:0=50",
     ]
+
+
+def test_nothing_that_a_terminal_would_obey_is_shown(tmp_path: Path) -> None:
+    """Whatever stands in a file: a line stays a line."""
+    bad = "\x1b[31m\n\tnode\t/x"
+    edits = {
+        "env": [f"A={bad}"],
+        "hooks": [{"hookName": "prestart", "path": "/a", "args": ["a", bad]}],
+        "mounts": [{"hostPath": f"/{bad}", "containerPath": f"/{bad}"}],
+    }
+    document = {"cdiVersion": "0.5.0", "kind": "lab.io/dev", "devices": [{"name": "a", "containerEdits": edits}]}
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    asked = ("explain", "lab.io/dev=a", "--spec-dir", tmp_path)
+
+    for told in (cdi(*asked).stdout, shown(*asked)):
+        assert "\x1b" not in told
+        assert not [line for line in told.splitlines() if line.startswith("node")]
+    assert len(cdi(*asked).stdout.splitlines()) == 5

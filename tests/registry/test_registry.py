@@ -86,6 +86,11 @@ def test_a_broken_file_counts_for_nothing_and_the_others_for_all() -> None:
         (f"{GPU}=x", "no file defines it; of nvidia.com/gpu there are: 0, 10, 11, a"),
         (f"{GPU}=A", "no file defines it; of nvidia.com/gpu there are: 0, 10, 11, a; did you mean a?"),
         ("amd.com/gpu=0", "no file defines a device of amd.com/gpu; there are devices of: nvidia.com/gpu"),
+        (
+            "k8s.device-plugin.nvidia.com/gds=all",
+            "no file defines a device of k8s.device-plugin.nvidia.com/gds; there are devices of: nvidia.com/gpu; "
+            "the agent keeps these: gpuplane inspect says how it stands",
+        ),
         (f"{GPU}=a", "defined by /etc/a and /etc/b, which have equal priority: remove it from all but one"),
         ("10", "not a qualified name: write vendor/class=name, like nvidia.com/gpu=10"),
         ("", "not a qualified name: write vendor/class=name, like nvidia.com/gpu=0"),
@@ -110,7 +115,7 @@ def test_a_file_that_counts_for_nothing_may_have_been_meant_to_define_a_device()
         resolve(known, [f"{GPU}=0", f"{GPU}=1"])
 
     said = (
-        "no file defines a device of nvidia.com/gpu. "
+        "no file defines a device of nvidia.com/gpu; gpuplane cdi generate makes a file of these. "
         "A file that counts for nothing may: /etc/a:1: cdiVersion is missing (and 1 more), and 1 more"
     )
     assert str(unresolvable.value) == f"{GPU}=0: {said}\n{GPU}=1: {said}"

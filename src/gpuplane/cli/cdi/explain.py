@@ -11,6 +11,7 @@ import msgspec
 from gpuplane.cli.cdi.specdirs import known, spec_dir
 from gpuplane.core.containers.cdi.explain import Explanation, Kind, Piece, Told, explain
 from gpuplane.core.containers.cdi.steps import Step
+from gpuplane.core.text import clip
 from gpuplane.model.cdi import Mount
 
 TITLES: dict[Kind, str] = {
@@ -63,7 +64,12 @@ def lines(explanation: Explanation) -> Iterator[str]:
 
 
 def _line(*cells: str) -> str:
-    return "\t".join(" ".join(cell.split()) for cell in cells).rstrip("\t")
+    return "\t".join(map(_printable, cells)).rstrip("\t")
+
+
+def _printable(text: str) -> str:
+    """On one line, with nothing that a terminal would obey."""
+    return clip(text, len(text))
 
 
 def _file(told: Told) -> str:
@@ -97,13 +103,13 @@ def _whose(origin: tuple[str, ...], explanation: Explanation) -> str:
 
 def _shown(piece: Piece) -> str:
     notes = "; ".join(piece.notes)
-    head = "  ".join(filter(None, (piece.what, piece.detail, notes)))
+    head = "  ".join(filter(None, map(_printable, (piece.what, piece.detail, notes))))
     return "\n      ".join((head, *map(_step, piece.steps)))
 
 
 def _step(step: Step) -> str:
     more = f" and {len(step.to) - FEW} more" if len(step.to) > FEW else ""
-    return step.what + (f": {', '.join(step.to[:FEW])}{more}" if step.to else "")
+    return step.what + (f": {_printable(', '.join(step.to[:FEW]))}{more}" if step.to else "")
 
 
 def _mounts(mounts: Iterable[Mount]) -> Iterator[str]:
@@ -113,7 +119,7 @@ def _mounts(mounts: Iterable[Mount]) -> Iterator[str]:
         more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
         host = "" if source == folder else f"from {source}"
         how = f"({','.join(options)})" if options else ""
-        yield "  ".join(filter(None, (folder, ", ".join(names[:FEW]) + more, host, how)))
+        yield "  ".join(filter(None, map(_printable, (folder, ", ".join(names[:FEW]) + more, host, how))))
 
 
 def _place(mount: Mount) -> tuple[str, str, tuple[str, ...]]:

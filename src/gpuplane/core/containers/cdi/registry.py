@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuplane.core.containers.cdi.applied import appended, applied
 from gpuplane.core.containers.cdi.check import qualifies, read, refused
-from gpuplane.core.containers.cdi.names import qualified
+from gpuplane.core.containers.cdi.names import KINDS, qualified
 from gpuplane.core.strict import Invalid, close_to
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.model.value import Value
@@ -22,6 +22,12 @@ DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 
 FEW = 8
 """So many names are listed where a name is not known."""
+
+
+REMEDIES = dict.fromkeys(KINDS, "; the agent keeps these: gpuplane inspect says how it stands") | {
+    "nvidia.com/gpu": "; gpuplane cdi generate makes a file of these"
+}
+"""What to do where there is no device of a kind."""
 
 
 class Loaded(Value):
@@ -134,7 +140,8 @@ def _missing(known: Registry, kind: str, device: str, there: Sequence[str]) -> s
         close = close_to(device, there)
         return f"no file defines it; of {kind} there are: {few}" + (f"; did you mean {close}?" if close else "")
     kinds = sorted({each.partition("=")[0] for each in (*known.devices, *known.conflicts)})
-    return f"no file defines a device of {kind}" + (f"; there are devices of: {', '.join(kinds)}" if kinds else "")
+    others = f"; there are devices of: {', '.join(kinds)}" if kinds else ""
+    return f"no file defines a device of {kind}{others}{REMEDIES.get(kind, '')}"
 
 
 def _broken(known: Registry) -> str:

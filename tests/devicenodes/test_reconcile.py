@@ -6,7 +6,6 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,77 +20,15 @@ from gpuplane.hardware.devicenodes import keep_device_nodes, reconcile
 from gpuplane.model.facts import Looked, ReleaseWished
 from gpuplane.model.machine import Gpu, Machine, Numbers
 from gpuplane.model.snapshot import Condition, Release, Snapshot
+from tests.devicenodes.world import DEVICES, host, node, parameters, standing
 
-DEVICES = """Character devices:
-  1 mem
-195 nvidia
-195 nvidiactl
-508 nvidia-caps
-511 nvidia-uvm
+pytestmark = pytest.mark.usefixtures("permitted")
 
-Block devices:
-259 blkext
-"""
 CTL, UVM, CAP = "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-caps/nvidia-cap30"
 WISH = Wish(
     nodes={CTL: Numbers(195, 255), UVM: Numbers(511, 0), CAP: Numbers(508, 30, 0o444)},
     linked=("/dev/nvidia0", CTL, UVM, CAP),
 )
-
-
-def may_make(place: Path) -> bool:
-    """Whether this machine lets us make device nodes."""
-    try:
-        os.mknod(place / "try", stat.S_IFCHR, os.makedev(195, 255))
-    except OSError:
-        return False
-    (place / "try").unlink()
-    return True
-
-
-@pytest.fixture(autouse=True)
-def permitted(tmp_path: Path) -> None:
-    if not may_make(tmp_path):
-        pytest.skip("needs leave to make device nodes: root, and CAP_MKNOD")
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return host(tmp_path / "host")
-
-
-def host(root: Path) -> Path:
-    """A host whose driver is loaded, with the node of one GPU, for which nobody has made the others."""
-    (root / "dev/char").mkdir(parents=True)
-    (root / "proc/driver/nvidia").mkdir(parents=True)
-    (root / "proc/devices").write_text(DEVICES)
-    node(root, "/dev/nvidia0", 195, 0)
-    return root
-
-
-def node(root: Path, path: str, major: int, minor: int) -> None:
-    os.mknod(root / path[1:], stat.S_IFCHR | 0o600, os.makedev(major, minor))
-
-
-def parameters(root: Path, text: str) -> None:
-    (root / "proc/driver/nvidia/params").write_text(text)
-
-
-def standing(root: Path) -> dict[str, str]:
-    """All that is under /dev: path → what it is."""
-    return dict(_each(root, root / "dev"))
-
-
-def _each(root: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    for path in sorted(folder.rglob("*")):
-        found, name = path.lstat(), f"/{path.relative_to(root)}"
-        if stat.S_ISLNK(found.st_mode):
-            yield name, f"-> {path.readlink()}"
-        elif stat.S_ISCHR(found.st_mode):
-            numbers = f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
-            yield name, f"{numbers} {stat.S_IMODE(found.st_mode):o} {found.st_uid}:{found.st_gid}"
-        elif not stat.S_ISDIR(found.st_mode):
-            yield name, path.read_text()
 
 
 def test_what_is_missing_is_made_and_linked_as_udev_would(root: Path) -> None:

@@ -22,6 +22,7 @@ from gpuplane.apiserver.report import report_problems
 from gpuplane.core.health.diagnose import probes, released
 from gpuplane.core.ledger import stored
 from gpuplane.hardware import Hardware
+from gpuplane.hardware.devicenodes import keep_device_nodes
 from gpuplane.hardware.timeslices import keep_time_slices
 from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.cdi.keeper import keep_specifications
@@ -58,6 +59,7 @@ class Options(Value):
     kernel_log: Path | None = None  # as /dev/kmsg; None: not read
     kernel_pids: bool = True  # whether its process ids are those that the hardware tells
     cdi_dir: Path | None = None  # None: no specifications are kept
+    device_nodes: Path | None = None  # the root in whose /dev nodes and links are made; None: nowhere
     hook: Path = INSTALLED  # on the host, and here
 
 
@@ -121,6 +123,8 @@ def _parts(node: Node, options: Options, hardware: Hardware, remembers: bool) ->
     }
     if (kernel_log := options.kernel_log) is not None:
         parts["xids"] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
+    if (root := options.device_nodes) is not None:
+        parts["nodes in /dev"] = lambda: keep_device_nodes(node, root)
     if (cdi_dir := options.cdi_dir) is not None:
         parts["cdi files"] = lambda: keep_specifications(node, cdi_dir, options.hook)
     if remembers:

@@ -79,6 +79,11 @@ def _parser() -> argparse.ArgumentParser:
              "machine none",
     )  # fmt: skip
     own.add_argument(
+        "--device-nodes", metavar="DIR",
+        help="the root in whose /dev missing nodes and links are made; empty: nowhere; default --host-root, of a "
+             "described machine nowhere",
+    )  # fmt: skip
+    own.add_argument(
         "--cdi-dir", metavar="DIR",
         help=f"where specifications are kept for the container runtime; empty: nowhere; default {CDI}, of a described "
              "machine none",
@@ -121,6 +126,7 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
         metrics=_address(arguments.metrics_address),
         kernel_log=_kernel_log(arguments.kernel_log, arguments.machine, arguments.host_root),
         kernel_pids=arguments.machine != NVML or host_pids(),
+        device_nodes=_device_nodes(arguments.device_nodes, arguments.machine, arguments.host_root),
         cdi_dir=_cdi_dir(arguments.cdi_dir, arguments.machine),
         hook=arguments.hook_path,
     )
@@ -129,6 +135,13 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
 def _kernel_log(said: str | None, machine: str, host_root: Path) -> Path | None:
     if said is None:
         return host_root / "dev/kmsg" if machine == NVML else None
+    return Path(said) if said else None
+
+
+def _device_nodes(said: str | None, machine: str, host_root: Path) -> Path | None:
+    """Nothing is made on the machine that only plays another."""
+    if said is None:
+        return host_root if machine == NVML else None
     return Path(said) if said else None
 
 

@@ -5,15 +5,18 @@ program on the host asks for one. Two things come of that:
 
 - A node for which nobody has asked yet is missing. In a container that gets /dev/nvidia-uvm from the host, no CUDA
   program starts without it, and none there can have it made.
-- udev makes no link in /dev/char for them. Where containers' cgroups are systemd's, runc names a device by that link;
-  systemd passes over what is not there, and at its next reload it writes the container's devices anew: a container
-  that runs has lost its GPU ("NVML: Unknown Error", nvidia-container-toolkit#48 and #251).
+- udev makes no link in /dev/char for them. Where containers' cgroups are systemd's, runc names a device by that link
+  (libcontainer/cgroups/devices/systemd.go). systemd before 240 passes over one that is not there, and runc 1.1.3 to
+  1.1.6 does not even tell it; at systemd's next reload a container that runs loses the device ("NVML: Unknown Error":
+  runc#3708 and #3845, nvidia-container-toolkit#48 and #251). Which of them are here is not known, so what is lost is
+  said, and is no failure.
 
 A GPU's own node is not made here: one that is missing may have been kept from us, and health says so.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from gpuplane.core.health.diagnose import released
 from gpuplane.core.view import view
@@ -34,7 +37,7 @@ COSTS = {
 
 CAPS = "/dev/nvidia-caps/nvidia-cap"
 CAP_COST = "no container can use its MIG device"
-LINK_COST = "a reload of systemd takes them from containers that run"
+LINK_COST = "systemd before 240, or runc 1.1.3 to 1.1.6, takes them from containers that run when systemd is reloaded"
 MIG_CONTROL = {1: 0o400, 2: 0o444}
 """Minor → mode of MIG's `config` and `monitor` (/proc/driver/nvidia-caps/mig-minors)."""
 
@@ -106,9 +109,10 @@ def condition(found: Found) -> Condition:
         *([found.problem] if found.problem else []),
         *([f"made here: {_few(found.made)}"] if found.made else []),
     ]
-    if costs or found.unlinked or found.stale:
-        return Condition(standing="failing", reason="; ".join((*said, ADVICE)))
-    return Condition(standing="ok", reason="; ".join(said) or "all are there, and linked")
+    if found.missing or found.unlinked or found.stale:
+        said.append(ADVICE)
+    standing: Literal["failing", "ok"] = "failing" if costs or found.stale else "ok"
+    return Condition(standing=standing, reason="; ".join(said) or "all are there, and linked")
 
 
 def _cost(node: str) -> str:

@@ -359,9 +359,9 @@ def test_what_changes_is_found_and_what_does_not_is_not_looked_for(root: Path) -
 
 
 NAMES = (
-    "usr lib lib64 x86_64-linux-gnu nvidia current etc run udev bin nvidia-smi vdpau tmp nvidia-mps ld.so.cache "
-    f"libcuda.so.{VERSION} libcuda.so.1 libnvidia-ml.so.{VERSION} .. ."
-).split()
+    "usr", "lib", "lib64", "x86_64-linux-gnu", "nvidia", "current", "etc", "run", "udev", "bin", "nvidia-smi", "vdpau",
+    "tmp", "nvidia-mps", "ld.so.cache", f"libcuda.so.{VERSION}", "libcuda.so.1", f"libnvidia-ml.so.{VERSION}", "..",
+)  # fmt: skip
 LIBCUDA = tuple(f"{folder}/libcuda.so.{VERSION}" for folder in FOLDERS)
 PLACES = (
     *LIBCUDA,

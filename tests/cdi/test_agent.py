@@ -186,6 +186,22 @@ async def test_where_auto_knows_too_little_nothing_is_taken_away(place: Place) -
     assert place.file().read_bytes() == before
 
 
+async def test_another_files_device_is_not_given_out_until_that_file_is_gone(place: Place) -> None:
+    """The log names the file; the other GPU is given out meanwhile, and its container starts."""
+    async with place.kubelet() as kubelet, place.agent() as agent:
+        await kubelet.until_capacity(GPUS, 2, 2)
+        other = place.cdi / "mine.yaml"
+        other.write_bytes(document(GPU, "GPU-1"))
+        await kubelet.until_capacity(GPUS, 2, 1)
+        await agent.until_says(f"GPU-1: not available as nvidia.com/gpu: CDI: {other} defines {GPU}=GPU-1 too")
+        await kubelet.run(pod("train", gpu=1))
+        assert "/dev/nvidia0" in await made(kubelet, "train")
+        other.unlink()
+        await kubelet.until_capacity(GPUS, 2, 2)
+        await kubelet.run(pod("next", gpu=1))
+        assert "/dev/nvidia1" in await made(kubelet, "next")
+
+
 async def test_one_device_that_cannot_be_described_leaves_the_others(place: Place) -> None:
     """It is unhealthy, with the reason, and back once it can be."""
     good = machine(range(3))

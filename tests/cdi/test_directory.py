@@ -11,12 +11,12 @@ import pytest
 
 from gpuplane.agent.node import Node
 from gpuplane.core.containers.cdi.condition import SPECS
-from gpuplane.core.containers.cdi.wanted import unready
+from gpuplane.core.containers.cdi.wanted import WRITING, unready
 from gpuplane.core.resources.offer import offer
 from gpuplane.host.cdi.keeper import Keeper
 from gpuplane.model.cdi import Spec
-from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Listed, Looked, Stood
+from gpuplane.model.config import Asked, Settings
+from gpuplane.model.facts import Configured, Listed, Looked, NodeAsked, Stood
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 from tests.cdi.world import GPU, Place, document, machine
@@ -294,6 +294,19 @@ def test_a_read_only_directory(world: World, small: Path) -> None:
     subprocess.run(["mount", "-o", "remount,rw", str(small)], check=True, timeout=10)
     assert world.round()
     assert world.well()
+
+
+def test_auto_is_cdi_once_the_runtime_is_known_to_take_it(tmp_path: Path) -> None:
+    """Before that nothing is written; then devices wait for the file."""
+    world = World(tmp_path, settings=Settings())
+    assert world.round()
+    assert world.well()
+    assert not world.place.cdi.exists()
+    world.node.tell(NodeAsked(Asked(runtime="containerd://2.1.4")))
+    assert set(world.troubles().values()) == {WRITING}
+    assert world.round()
+    assert world.well()
+    assert world.place.names() == {"GPU-0", "GPU-1"}
 
 
 def test_channels_and_features_have_files_of_their_own(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ async def remove(place: Place, *more: str) -> tuple[int, str]:
     """(exit status, output) of the command."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gpuplane", "cdi", "remove", *more,
-        "--cdi-dir", place.cdi, "--state-dir", place.root / "s",
+        "--cdi-dir", place.cdi, "--state-dir", place.root / "s", "--kubelet-root", place.root / "k",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     async with asyncio.timeout(20):
@@ -53,6 +53,18 @@ async def test_what_stays_when_the_agent_ends_is_removed(place: Place) -> None:
         assert place.names() == {"GPU-0", "GPU-1"}
         assert await remove(place) == (0, f"removed {place.file()}\n")
         assert await remove(place) == (0, f"There is nothing of ours in {place.cdi}.\n")
+
+
+async def test_where_no_agent_runs_kubelet_is_asked(place: Place) -> None:
+    """It names the pods that hold devices; where it is silent too, nobody is known to."""
+    async with place.kubelet() as kubelet:
+        async with place.agent():
+            await kubelet.until_capacity(GPUS, 2, 2)
+            await kubelet.run(pod("train", gpu=1))
+            await made(kubelet, "train")
+        status, said = await remove(place)
+        assert (status, "end default/train first; or say --force" in said) == (1, True)
+    assert await remove(place) == (0, f"removed {place.file()}\n")
 
 
 async def test_with_force_nobody_is_asked(place: Place) -> None:

@@ -48,6 +48,7 @@ SOON, IDLE = 1.0, 10.0  # seconds between two questions
 HEARING = 30.0  # seconds in which a kubelet that has started hears of its pods
 LARGEST = 64 * 1024 * 1024  # bytes of an answer; gRPC's own limit is 4 MiB
 
+SOCKET = "pod-resources/kubelet.sock"
 OURS = ("GPU-", "MIG-")
 """How ids begin that can overlap with a unit of ours. Other plugins' are dropped: a node may have a thousand of them
 (kvm, network functions), and none could ever withhold a GPU. The resource's name says nothing: it may be an old one."""
@@ -82,12 +83,27 @@ def urgent(snapshot: Snapshot) -> bool:
     )
 
 
+async def listed(root: Path) -> Held | None:
+    """What containers hold, asked once; None where kubelet does not tell. `root` is kubelet's directory."""
+    try:
+        check_length(socket := root / SOCKET)
+        async with _channel(socket) as channel:
+            return _listed(await PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=DEADLINE))
+    except (grpc.aio.AioRpcError, OSError):
+        return None
+
+
+def _channel(socket: Path) -> grpc.aio.Channel:
+    options = [("grpc.max_receive_message_length", LARGEST), ("grpc.use_local_subchannel_pool", 1)]
+    return grpc.aio.insecure_channel(address(socket), options)
+
+
 class Inquiry:
     """What was asked of kubelet. It tells the condition `pod-resources`, with the source that is in use."""
 
     def __init__(self, node: Node, root: Path) -> None:
         self.node = node
-        self.socket = root / "pod-resources/kubelet.sock"
+        self.socket = root / SOCKET
         self.checkpoint = root / "device-plugins/kubelet_internal_checkpoint"
         self.began = node.now()
         self.kubelet: Identity | None = None  # the one that answered last
@@ -100,8 +116,7 @@ class Inquiry:
         there = identity(self.socket)
         if there is None:
             raise OSError("kubelet is not there")
-        options = [("grpc.max_receive_message_length", LARGEST), ("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.insecure_channel(address(self.socket), options) as channel:
+        async with _channel(self.socket) as channel:
             while await self._ask(PodResourcesListerStub(channel), there):
                 await asyncio.sleep(SOON)
                 await self.node.until(urgent, IDLE - SOON)

@@ -1,6 +1,8 @@
 """`gpuplane cdi remove`: take away the specifications that stay when the agent ends."""
 
+import asyncio
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -10,6 +12,8 @@ from gpuplane.cli.agent import CDI
 from gpuplane.cli.connection import NoAgent, show, state_dir
 from gpuplane.core.containers.cdi.wanted import wanted
 from gpuplane.host.cdi.directory import remove
+from gpuplane.kubelet.podresources import listed
+from gpuplane.model.snapshot import Allocation
 
 
 @click.command()
@@ -21,16 +25,24 @@ from gpuplane.host.cdi.directory import remove
     envvar="CDI_DIR",
     help="Where they are: the agent's --cdi-dir.",
 )
+@click.option(
+    "--kubelet-root",
+    type=click.Path(path_type=Path),
+    default=Path("/var/lib/kubelet"),
+    show_default=True,
+    help="Kubelet's directory: it is asked what containers hold where no agent runs.",
+)
 @click.option("--force", is_flag=True, help="Whoever needs them: a container that holds a device cannot start again.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: what was removed.")
 @state_dir
-def command(cdi_dir: Path, force: bool, as_json: bool, state_dir: Path) -> None:
+def command(cdi_dir: Path, kubelet_root: Path, force: bool, as_json: bool, state_dir: Path) -> None:
     """Remove the specifications of this agent, and those that NVIDIA's device plugin left.
 
     Containers need them whenever they start, a restart by kubelet included. So this is for a node on which no container
-    holds a device any more, once the agent has been stopped. Files of others are left alone.
+    holds a device any more, as its agent or kubelet says, once the agent has been stopped. Files of others are left
+    alone.
     """
-    if not force and (problem := _needed(state_dir)):
+    if not force and (problem := _needed(state_dir, kubelet_root)):
         raise click.ClickException(f"{problem}; or say --force")
     removed: list[str] = []
     try:
@@ -46,16 +58,20 @@ def command(cdi_dir: Path, force: bool, as_json: bool, state_dir: Path) -> None:
         click.echo(f"There is nothing of ours in {cdi_dir}.")
 
 
-def _needed(directory: Path) -> str:
-    """Why the specifications have to stay, as an agent that runs knows it, and what to do; "" where they need not."""
+def _needed(state_dir: Path, kubelet_root: Path) -> str:
+    """Why the specifications have to stay, as an agent or kubelet tells, and what to do; "" where they need not."""
     try:
-        snapshot = show(directory).snapshot
+        snapshot = show(state_dir).snapshot
     except NoAgent:
-        return ""
+        held = asyncio.run(listed(kubelet_root))
+        return _held(held or ())
     if snapshot.allocations is None:
         return "the agent that runs here does not know yet what containers hold: wait until it does"
-    if pods := sorted({each.pod or "a pod that is being admitted" for each in snapshot.allocations}):
-        return f"containers hold devices, and could not start again: end {', '.join(pods)} first"
-    if wanted(snapshot):
+    if wanted(snapshot) and not snapshot.allocations:
         return "the agent that runs here would write them again: stop it first, or configure another strategy"
-    return ""
+    return _held(snapshot.allocations)
+
+
+def _held(allocations: Iterable[Allocation]) -> str:
+    pods = sorted({each.pod or "a pod that is being admitted" for each in allocations})
+    return f"containers hold devices, and could not start again: end {', '.join(pods)} first" if pods else ""

@@ -748,6 +748,22 @@ def test_a_broken_mig_device_is_left_and_its_neighbour_is_not(broken: dict[str, 
     assert [device.name for device in got.spec.devices] == ["MIG-a"]
 
 
+@pytest.mark.parametrize("turn", [1, -1])
+def test_of_two_that_claim_one_name_the_first_has_it(turn: int) -> None:
+    """Whichever was seen first: of MIG devices the lower slot, of files for one place the first by path."""
+    twins = [MigDevice("MIG-a", "1g.10gb", 3 + n, slot=n, nodes=(f"/dev/{n}", "/dev/x")) for n in (0, 1)][::turn]
+    files = [File(f"/{each}/nvidia-smi", target="/usr/bin/nvidia-smi") for each in "ab"][::turn]
+    machine = MACHINE.but(
+        gpus=(A100.but(mig=Mig(enabled=True, devices=tuple(twins))),),
+        driver=DRIVER.but(files=FILES.but(files=tuple(files))),
+    )
+    got = made(machine)
+    assert got.spec is not None
+    assert paths(got.spec.devices[0].container_edits) == ["/dev/0", "/dev/nvidia2", "/dev/x"]
+    assert got.left["/dev/nvidia2"] == "device 0:0 has the same name, MIG-a"
+    assert mount("/a/nvidia-smi", "/usr/bin/nvidia-smi") in got.spec.container_edits.mounts
+
+
 def test_gpus_that_were_not_counted_make_no_document() -> None:
     assert made(MACHINE.but(gpus=None)) == Document(spec=None)
 

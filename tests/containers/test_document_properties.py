@@ -66,7 +66,7 @@ def driver_files(draw: st.DrawFn) -> DriverFiles:
         for name in (*cuda, *draw(st.lists(st.sampled_from(NAMES), max_size=6)))
     ]
     return DriverFiles(
-        libraries=tuple(found),
+        libraries=tuple({library.path: library for library in found}.values()),
         files=draw(some(FILES)),
         sockets=draw(some((File("/run/nvidia-persistenced/socket"), File("/tmp/nvidia-mps")))),
         storage=draw(some(("/run/udev", "/etc/cufile.json"))),
@@ -117,7 +117,7 @@ def namings() -> st.SearchStrategy[tuple[Naming, ...]]:
 def requests(**fixed: Any) -> st.SearchStrategy[Request]:
     asked: dict[str, st.SearchStrategy[Any]] = {
         "kind": st.just(KIND),
-        "mode": st.sampled_from(get_args(Mode)),
+        "mode": st.just("gpu") | st.sampled_from(get_args(Mode)),
         "names": namings(),
         "everything": st.booleans(),
         "ids": st.sampled_from(((), ("all",))),

@@ -46,7 +46,7 @@ def storage(files: DriverFiles, root: str) -> Iterator[Mount]:
 def everywhere(files: DriverFiles, root: str) -> Iterator[Mount]:
     """The driver's libraries by all their names."""
     homes = {folder(each.path) for each in _cuda(files)}
-    found = sorted(files.libraries, key=lambda each: (each.path, each.links))
+    found = sorted(files.libraries, key=lambda each: each.path)
     beside = [RED_HAT, *(f"/usr/lib/{triplet}" for triplet in _triplets(found, files.files))]
     for library in found:
         home = folder(library.path)

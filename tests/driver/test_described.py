@@ -10,7 +10,7 @@ from gpuplane.hardware.described import Described
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
 from gpuplane.model.facts import Fact, Happened, Look, Looked, Stood
-from gpuplane.model.machine import Fault, Machine
+from gpuplane.model.machine import Fault, File, Library, Machine, Numbers
 from gpuplane.model.snapshot import Condition
 
 GOOD = b"""
@@ -219,6 +219,19 @@ LINKED = b"minor: 0, links: [{peer: nvlink, lanes: 2}],"
 NEAR = b'minor: 0, distances: {"0000:0f:00.0": NEAR},'
 OWN = b'minor: 0, distances: {"0000:07:00.0": SYS},'
 NOWHERE = b"devices: [{id: a, kind: b, numa: -1}]\ngpus:"
+NO_VERSION = b"layout: debian"
+BOTH = b"driver: {version: 580.95.05, missing: gone, files: {}}"
+RELATIVE = (
+    b"driver: {version: 1.2.3, files: {libraries: [{path: lib/x.so, links: [a/b]}], sockets: [{path: /s, target: s}]}}"
+)
+DRIVER = b'driver: {version: 580.95.05, cuda: "13.0"}'
+UNKNOWN_DRIVER = b"majors: {nvidia-uwm: 511, nvidia: 4096}\ngpus:"
+ODD_NUMBERS = (
+    b"numbers: {/etc/x: {major: 1, minor: 1}, /dev/y: {major: 1, minor: -1}, "
+    b"/dev/z: {major: 1, minor: 2, mode: 4096}}\ngpus:"
+)
+SAME_NUMBERS = b"numbers:\n  /dev/a: {major: 1, minor: 1}\n  /dev/b: {major: 1, minor: 1}\ngpus:"
+SAME_CARD = b"minor: 0, dri: [/dev/dri/card1, /dev/dri/card1],"
 UNKNOWN_GPU = b"failures: [{effect: hang, gpu: 7}]\ngpus:"
 UNKNOWN_CALL = b"failures: [{effect: hang, call: nvmlInit_v2}, {effect: hang, call: nvmlDeviceGetNme*, gpu: 1}]\ngpus:"
 UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
@@ -243,6 +256,14 @@ UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
         (b"minor: 0,", b"minor: 0, numa: -1,", "4: -1 is no NUMA node: where the kernel knows none, leave numa out"),
         (b"gpus:", NOWHERE, "3: -1 is no NUMA node: where the kernel knows none, leave numa out"),
         (b"minor: 0,", NEAR, "4: 'NEAR' is no distance; known are PIX, PXB, PHB, NODE, SYS"),
+        (
+            DRIVER,
+            NO_VERSION,
+            "2: a driver's files have its version in their names: write driver: {version: …}",
+        ),
+        (DRIVER, BOTH, "2: its files are missing, and stand in this machine"),
+        (b"gpus:", SAME_NUMBERS, "5: 1:1 are the numbers of /dev/a"),
+        (b"minor: 0,", SAME_CARD, "4: DRM node /dev/dri/card1 stands twice in this machine"),
         (b"gpus:", UNKNOWN_GPU, "3: this machine has no GPU with index 7"),
         (b"gpus:", UNKNOWN_CALL, "3: NVML has no function 'nvmlDeviceGetNme*'; did you mean 'nvmlDeviceGetName'?"),
         (b"gpus:", UNKNOWN_ERROR, "3: NVML has no error 'GPU_LOST'; did you mean 'GPU_IS_LOST'?"),
@@ -255,6 +276,80 @@ def test_a_machine_that_contradicts_itself_is_refused(before: bytes, after: byte
         read(GOOD.replace(before, after), "node.yaml")
 
     assert invalid.value.errors == [f"node.yaml:{error}"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "errors"),
+    [
+        (
+            DRIVER,
+            RELATIVE,
+            [
+                "'lib/x.so' is no path from the driver's root: it begins with /",
+                "'a/b' is no name of a link beside the library: it has a / in it",
+                "'s' is no path in a container: it begins with /",
+            ],
+        ),
+        (
+            b"gpus:",
+            UNKNOWN_DRIVER,
+            [
+                "no node here belongs to a driver 'nvidia-uwm' of /proc/devices; did you mean 'nvidia-uvm'?",
+                "4096 is no major number: they go from 0 to 4095",
+            ],
+        ),
+        (
+            b"gpus:",
+            ODD_NUMBERS,
+            [
+                "'/etc/x' is no device node: their paths begin with /dev/",
+                "1:-1 are no numbers of a device",
+                "4096 is no mode: write it as 0660",
+            ],
+        ),
+    ],
+)
+def test_files_and_numbers_that_cannot_be_are_refused(before: bytes, after: bytes, errors: list[str]) -> None:
+    """All of them at once."""
+    with pytest.raises(Invalid) as invalid:
+        read(GOOD.replace(before, after), "node.yaml")
+
+    assert [error.partition(": ")[2] for error in invalid.value.errors] == errors
+
+
+def test_a_layout_and_majors_are_said_out_in_what_is_read() -> None:
+    """Files of the driver's version beside those that are stated, numbers of all nodes but those that are stated."""
+    words = b"""
+layout: redhat
+driver: {version: 580.95.05, files: {files: [{path: /usr/bin/nvidia-imex}]}}
+majors: {nvidia: 195, nvidiactl: 195, nvidia-uvm: 511, nvidia-caps: 237, drm: 226}
+numbers: {/dev/nvidia0: {major: 195, minor: 0, gid: 44}}
+nodes: [/dev/nvidiactl, /dev/infiniband/rdma_cm]
+gpus:
+  - index: 0
+    nodes: [/dev/nvidia0]
+    dri: [/dev/dri/card1, /dev/dri/renderD128]
+    mig:
+      enabled: true
+      devices: [{uuid: MIG-1, profile: 1g.5gb, gpu_instance: 7, nodes: [/dev/nvidia-caps/nvidia-cap66]}]
+"""
+    machine = read(words, "node.yaml")
+    assert machine.driver is not None
+    assert machine.driver.files is not None
+    files = machine.driver.files
+
+    assert (machine.layout, machine.majors) == (None, {})
+    assert Library("/usr/lib64/libcuda.so.580.95.05", "libcuda.so.1", ("libcuda.so", "libcuda.so.1")) in files.libraries
+    assert {File("/usr/bin/nvidia-imex"), File("/usr/bin/nvidia-smi")} <= set(files.files)
+    assert machine.numbers == {
+        "/dev/nvidiactl": Numbers(195, 255),
+        "/dev/nvidia-uvm": Numbers(511, 0),
+        "/dev/nvidia-uvm-tools": Numbers(511, 1),
+        "/dev/nvidia0": Numbers(195, 0, gid=44),
+        "/dev/dri/card1": Numbers(226, 1, mode=0o660, gid=39),
+        "/dev/dri/renderD128": Numbers(226, 128, gid=105),
+        "/dev/nvidia-caps/nvidia-cap66": Numbers(237, 66, mode=0o444),
+    }
 
 
 def test_gpus_that_cannot_be_read_are_not_missed() -> None:

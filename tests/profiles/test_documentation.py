@@ -8,12 +8,34 @@ import pytest
 import yaml
 
 from gpuplane.core import strict
+from gpuplane.hardware.driver.nodes import DRIVERS
 from gpuplane.hardware.profiles import names
-from gpuplane.model.machine import Device, Failure, Fault, Gpu, Incident, Link, MachineFile, Mig, MigDevice, Process
+from gpuplane.model.machine import (
+    Device,
+    Driver,
+    DriverFiles,
+    Failure,
+    Fault,
+    File,
+    Gpu,
+    Incident,
+    Library,
+    Link,
+    MachineFile,
+    Mig,
+    MigDevice,
+    Numbers,
+    Process,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs/machine-file.md").read_text()
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "The machine": MachineFile,
+    "`driver`": Driver,
+    "`driver.files`": DriverFiles,
+    "`driver.files.libraries[]`": Library,
+    "`driver.files.files[]` and `sockets[]`": File,
+    "`numbers`": Numbers,
     "`gpus[]`": Gpu,
     "`gpus[].links[]`": Link,
     "`gpus[].mig`": Mig,
@@ -41,6 +63,13 @@ def test_every_key_has_a_row(section: str) -> None:
     assert {key for key, row in rows(section).items() if "*required*" in row} == {
         field.name for field in fields if field.required
     }
+
+
+def test_the_table_of_nodes_is_the_rules_table() -> None:
+    """Every driver's name stands there."""
+    text = PAGE.split("## Device nodes\n")[1].split("\n## ")[0]
+
+    assert set(re.findall(r"`([\w-]+)`", text)) >= set(DRIVERS)
 
 
 @pytest.mark.parametrize("example", re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.M | re.S))

@@ -11,6 +11,7 @@ import pytest
 from gpuplane.core import strict
 from gpuplane.core.resources.offer import offer
 from gpuplane.hardware import machinefile
+from gpuplane.hardware.driver.nodes import own_nodes
 from gpuplane.hardware.profiles import find, names
 from gpuplane.model.config import Config, Settings
 from gpuplane.model.machine import Gpu, MachineFile, MigDevice
@@ -92,6 +93,20 @@ def fits(profiles: list[str], taken: frozenset[int] = frozenset()) -> bool:
 def test_the_table_names_every_profile() -> None:
     """A profile without an expected offer is not tested."""
     assert names() == tuple(sorted(WHOLE))
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_a_container_may_get_has_numbers_and_files(name: str) -> None:
+    """Every node its own, a GPU its DRM nodes too; the driver its libraries; GPUDirect Storage what it needs."""
+    machine = machinefile.read(find(name).read_bytes(), name)
+    nodes = {*machine.nodes, *own_nodes(machine.gpus or ())}
+
+    assert nodes <= set(machine.numbers)
+    assert all(len(gpu.dri) == 2 for gpu in machine.gpus or ())
+    assert machine.driver is not None
+    assert machine.driver.files is not None
+    assert any(library.soname == "libcuda.so.1" for library in machine.driver.files.libraries)
+    assert bool(machine.driver.files.storage) == any(node.startswith("/dev/nvidia-fs") for node in machine.nodes)
 
 
 @pytest.mark.parametrize("name", names())

@@ -171,7 +171,7 @@ def _driver(machine: MachineFile) -> Problems:
     """What is wrong with what is said of the driver's files."""
     driver = machine.driver
     if machine.layout is not None and (driver is None or not driver.version):
-        yield ("layout",), "the files of a driver have its version in their names: write driver: {version: …}"
+        yield ("layout",), "a driver's files have its version in their names: write driver: {version: …}"
     if driver is None:
         return
     if driver.missing and (driver.files is not None or machine.layout is not None):

@@ -17,11 +17,12 @@ rename = ctypes.CDLL(None).renameat2
 
 
 def link(path: str, target: str) -> Callable[[Container], None]:
-    """An image with a link; OUT stands for the folder outside, UP for the way to it from anywhere."""
+    """An image with a link. OUT stands for the folder outside, UP for the way to it, HOST for a process of the host."""
 
     def prepare(container: Container) -> None:
         up = "../" * 40 + str(container.outside).lstrip("/")
-        container.point(path, target.replace("OUT", str(container.outside)).replace("UP", up))
+        host = target.replace("OUT", str(container.outside)).replace("HOST", str(os.getpid()))
+        container.point(path, host.replace("UP", up))
 
     return prepare
 
@@ -69,11 +70,11 @@ IMAGES = {
         ("/etc", "UP/etc"),
         ("/etc", "/nowhere/at/all"),
         ("/etc", "etc"),
-        ("/etc", "/proc/1/root/OUT/etc"),
+        ("/etc", "/proc/HOST/root/OUT/etc"),
         ("/etc", "/proc/self/root/OUT/etc"),
         ("/etc", "/proc/self/cwd/../outside/etc"),
         ("/etc/ld.so.conf", "OUT/ld.so.conf"),
-        ("/etc/ld.so.conf", "/proc/1/root/OUT/ld.so.conf"),
+        ("/etc/ld.so.conf", "/proc/HOST/root/OUT/ld.so.conf"),
         ("/etc/ld.so.cache", "OUT/ld.so.cache"),
         ("/etc/ld.so.cache~", "OUT/ld.so.cache"),
         ("/etc/ld.so.conf.d", "OUT/etc/ld.so.conf.d"),
@@ -88,7 +89,7 @@ IMAGES = {
         (LIBRARIES, "OUT/x86"),
         (LIBRARIES, "UP/x86"),
         (LIBRARIES, "/proc/self/root/OUT/x86"),
-        (LIBRARIES, "/proc/1/cwd/OUT/x86"),
+        (LIBRARIES, "/proc/HOST/cwd/OUT/x86"),
         (LIBRARIES, "../../nowhere"),
         (LIBRARIES, "x"),
         (f"{LIBRARIES}/gbm", "OUT/gbm"),

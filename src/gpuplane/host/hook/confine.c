@@ -41,6 +41,7 @@ static void enter(int root, const char *path)
     if (fstat(root, &meant) < 0 || stat(".", &found) < 0 || meant.st_dev != found.st_dev ||
         meant.st_ino != found.st_ino)
         fail("the container's root %s was replaced while its container was made", path);
+    close(root); /* a way out */
     if (syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
         fail("cannot make %s the root: %s", path, strerror(errno));
 }

@@ -41,6 +41,9 @@ _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)
 _Noreturn void fail_at(const char *doing, const char *path); /* errno says why */
 extern const char *place;                                    /* what every path is in from now on: "the container" */
 
+/* arguments.c */
+struct task understand(int count, char **arguments);
+
 /* files.c: reading and writing that nothing in an image can hold up. */
 char *read_stream(int fd, const char *path, size_t most, size_t *size);
 char *read_file(int folder, const char *path, size_t most, size_t *size); /* NULL: there is none */

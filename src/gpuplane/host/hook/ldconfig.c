@@ -31,7 +31,7 @@ static int copy_of(int from, const char *path)
     if (copy < 0 && errno == EINVAL) /* before Linux 6.3 */
         copy = memfd_create("ldconfig", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (copy < 0)
-        fail("cannot copy the host's %s: %s", path, strerror(errno));
+        fail("cannot copy the host's %s: %s%s", path, strerror(errno), errno == EACCES ? " (vm.memfd_noexec is 2?)" : "");
     for (off_t rest = found.st_size; rest > 0;) {
         ssize_t sent = sendfile(copy, from, NULL, (size_t)rest);
         if (sent <= 0)

@@ -1,4 +1,4 @@
-/* The command line, the environment that is not trusted, and the two processes. */
+/* The commands, the surroundings that are not trusted, and the two processes. */
 #include "hook.h"
 
 #include <errno.h>
@@ -20,94 +20,11 @@
 #define SYS_close_range 436
 #endif
 
-enum { SECONDS = 20 }; /* less than the hook entry's timeout, so that it is we who say what took so long */
-
 static const char USAGE[] =
     "usage: " NAME " create-container [--link=TARGET::LINK]... [--link-if=TARGET::LINK]... [--folder=DIR]...\n"
     "           [--compat=DIR --driver=VERSION --cuda=VERSION] [--params] [--deadline=SECONDS]   < state of a container\n"
     "       " NAME " install DIR\n"
     "       " NAME " --version\n";
-
-/* --- arguments ---------------------------------------------------------------------------------------------------- */
-
-/* An absolute path that names something, and fits on a line of a configuration file. */
-static const char *absolute(const char *option, const char *path)
-{
-    const char *last = strrchr(path, '/');
-    if (*path != '/' || strlen(path) >= PATH_MAX - 64)
-        fail("%s wants an absolute path, not %s", option, path);
-    if (!last[1] || strcmp(last, "/.") == 0 || strcmp(last, "/..") == 0)
-        fail("%s wants a path that ends in a name, not %s", option, path);
-    for (const char *each = path; *each; each++)
-        if ((unsigned char)*each <= ' ' || *each == ':' || *each == 127)
-            fail("%s wants a path without spaces and colons, not %s", option, path);
-    return path;
-}
-
-static struct link link_of(const char *option, char *value, bool conditional)
-{
-    char *apart = strstr(value, "::");
-    if (!apart || apart == value || apart - value >= PATH_MAX)
-        fail("%s wants TARGET::LINK, not %s", option, value);
-    *apart = 0;
-    return (struct link){value, apart + 2, conditional};
-}
-
-/* Paths of links may have colons, as PCI addresses do. */
-static struct link checked(const char *option, struct link link)
-{
-    const char *last = strrchr(link.path, '/');
-    if (*link.path != '/' || strlen(link.path) >= PATH_MAX - 64)
-        fail("%s wants an absolute path for the link, not %s", option, link.path);
-    if (!last[1] || strcmp(last, "/.") == 0 || strcmp(last, "/..") == 0)
-        fail("%s wants a link that ends in a name, not %s", option, link.path);
-    return link;
-}
-
-/* Digits with dots between them; nothing of a size that would not fit. */
-static const char *version(const char *option, const char *value)
-{
-    size_t size = strlen(value);
-    if (!size || size > 32 || strspn(value, "0123456789.") != size || *value == '.')
-        fail("%s wants a version such as 580.95.05, not %s", option, value);
-    return value;
-}
-
-static struct task understand(int count, char **arguments)
-{
-    struct task task = {.deadline = SECONDS};
-    task.links = calloc((size_t)count, sizeof *task.links);
-    task.folders = calloc((size_t)count, sizeof *task.folders);
-    if (!task.links || !task.folders)
-        fail("no memory for %d arguments", count);
-    for (int each = 0; each < count; each++) {
-        char *option = arguments[each], *value = strchr(option, '=');
-        if (strcmp(option, "--params") == 0) {
-            task.params = true;
-            continue;
-        }
-        if (!value)
-            fail("%s is no option with a value; see " NAME " --help", option);
-        *value++ = 0;
-        if (strcmp(option, "--link") == 0 || strcmp(option, "--link-if") == 0)
-            task.links[task.link_count++] = checked(option, link_of(option, value, option[6] != 0));
-        else if (strcmp(option, "--folder") == 0)
-            task.folders[task.folder_count++] = absolute(option, value);
-        else if (strcmp(option, "--compat") == 0)
-            task.compat = absolute(option, value);
-        else if (strcmp(option, "--driver") == 0)
-            task.driver = version(option, value);
-        else if (strcmp(option, "--cuda") == 0)
-            task.cuda = version(option, value);
-        else if (strcmp(option, "--deadline") == 0 && strlen(value) < 4 && atoi(value) > 0)
-            task.deadline = (unsigned)atoi(value);
-        else
-            fail("%s=%s is not understood; see " NAME " --help", option, value);
-    }
-    if (task.compat && !task.driver)
-        fail("--compat wants --driver: without the host's version nothing can be compared");
-    return task;
-}
 
 /* --- what a caller may have left us ------------------------------------------------------------------------------- */
 
@@ -168,27 +85,38 @@ _Noreturn static void inside(const struct task *task, int root, const char *path
     run_ldconfig(ldconfig, folders, locked);
 }
 
-/* What the other process says; the first line of it is told where it fails. */
+/* What the other process says, to its end. The last line is the error; ldconfig warns of this and that before. */
+static const char *last_line(int from, char *said, size_t room)
+{
+    size_t used = 0;
+    ssize_t got;
+    while ((got = read(from, said + used, room - 1 - used)) > 0) {
+        used += (size_t)got;
+        if (used > room / 2) {
+            memmove(said, said + used - room / 2, room / 2);
+            used = room / 2;
+        }
+    }
+    while (used && said[used - 1] == '\n')
+        used--;
+    said[used] = 0;
+    char *line = strrchr(said, '\n');
+    return line ? line + 1 : said;
+}
+
 static void wait_for(pid_t child, int from)
 {
-    char said[8192], rest[512];
-    size_t used = 0;
+    char said[16384];
     int status = 0;
-    ssize_t got;
-    while ((got = read(from, said + used, sizeof said - 1 - used)) > 0)
-        used += (size_t)got;
-    while (got > 0 || (used == sizeof said - 1 && read(from, rest, sizeof rest) > 0))
-        ;
-    said[used] = 0;
-    said[strcspn(said, "\n")] = 0;
+    const char *line = last_line(from, said, sizeof said);
     if (waitpid(child, &status, 0) < 0)
         fail("lost the process in the container's root: %s", strerror(errno));
     if (WIFSIGNALED(status))
         fail("the process in the container's root was ended by signal %d", WTERMSIG(status));
     if (WEXITSTATUS(status) == 0)
         return;
-    size_t prefix = strncmp(said, NAME ": ", sizeof NAME + 1) == 0 ? sizeof NAME + 1 : 0;
-    fail("%s", *said ? said + prefix : "ldconfig failed and did not say why");
+    size_t prefix = strncmp(line, NAME ": ", sizeof NAME + 1) == 0 ? sizeof NAME + 1 : 0;
+    fail("%s", *line ? line + prefix : "ldconfig failed and did not say why");
 }
 
 static void create_container(const struct task *task)

@@ -141,7 +141,8 @@ def test_what_a_container_gets_is_told_line_by_line() -> None:
     lines = told.stdout.splitlines()
 
     assert (told.exit_code, told.stderr) == (0, "")
-    assert lines[:2] == [f"device\tnvidia.com/gpu={name}\t{DATA}/nvidia.yaml" for name in ("1", "all")]
+    why = "CDI 0.5.0 for a name that begins with a digit"
+    assert lines[:2] == [f"device\tnvidia.com/gpu={name}\t{DATA}/nvidia.yaml\t{why}" for name in ("1", "all")]
     assert "node\t/dev/nvidiactl\tnumbers of the host's node, rwm\tnvidia.com/gpu\tthe driver's control" in lines
     assert (
         "node\t/dev/nvidia1\tnumbers of the host's node, rwm\tnvidia.com/gpu=all\t"
@@ -168,11 +169,34 @@ def test_a_device_that_cannot_be_resolved_is_told_with_what_to_do(crowd: Path) -
     ]
 
 
+def test_a_device_of_several_directories_is_that_of_the_last(crowd: Path) -> None:
+    """And which files it has priority over is told."""
+    (crowd / "a/y.yaml").unlink()
+    (crowd / "b/new.yaml").write_text(BAD.replace("0.3.0", "0.5.0").replace("[A]", "[A=1]"))
+    directories = ("--spec-dir", crowd / "a", "--spec-dir", crowd / "b")
+    why = "CDI 0.5.0 for a name that begins with a digit"
+
+    assert cdi("explain", "nvidia.com/gpu=0", *directories).stdout.splitlines() == [
+        f"device\tnvidia.com/gpu=0\t{crowd}/b/new.yaml\t{why}\t{crowd}/a/x.yaml",
+        "env\tA=1\t\tnvidia.com/gpu=0",
+    ]
+    assert shown("explain", "nvidia.com/gpu=0", *directories).splitlines()[0] == (
+        f"nvidia.com/gpu=0  {crowd}/b/new.yaml ({why}), which has priority over {crowd}/a/x.yaml"
+    )
+
+
 def test_an_explanation_for_programs() -> None:
     """The devices, each thing that a container gets, and the edits as CDI has them."""
     document = json.loads(cdi("explain", "--json", "nvidia.com/gpu=0", "--spec-dir", DATA).stdout)
 
-    assert document["devices"] == [{"name": "nvidia.com/gpu=0", "file": f"{DATA}/nvidia.yaml"}]
+    assert document["devices"] == [
+        {
+            "name": "nvidia.com/gpu=0",
+            "file": f"{DATA}/nvidia.yaml",
+            "version": "0.5.0",
+            "needs": ["a name that begins with a digit"],
+        }
+    ]
     assert {piece["kind"] for piece in document["pieces"]} == {"node", "env", "mount", "hook"}
     assert document["edits"]["deviceNodes"][4] == {"path": "/dev/nvidia0"}
 
@@ -182,7 +206,8 @@ def test_an_explanation_at_a_terminal() -> None:
     seen = shown("explain", "accelerators.example.com/npu.v2=npu:0", "nvidia.com/gpu=2", "--spec-dir", DATA)
 
     assert seen.splitlines() == [
-        f"accelerators.example.com/npu.v2=npu:0  {DATA}/foreign.json",
+        f"accelerators.example.com/npu.v2=npu:0  {DATA}/foreign.json (CDI 1.1.0 for netDevices, schemata or "
+        "enableMonitoring of intelRdt)",
         "nvidia.com/gpu=2  cannot be resolved: no file defines it; of nvidia.com/gpu there are: 0, 1, all",
         "A container that asks for all of this is not created.",
         "device nodes",

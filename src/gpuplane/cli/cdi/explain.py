@@ -54,9 +54,10 @@ def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bo
 def lines(explanation: Explanation) -> Iterator[str]:
     """The answer for programs that read lines."""
     for told in explanation.devices:
-        yield _line(
-            *(("unresolvable", told.name, told.problem) if told.problem else ("device", told.name, _file(told)))
-        )
+        if told.problem:
+            yield _line("unresolvable", told.name, told.problem)
+        else:
+            yield _line("device", told.name, told.file, _version(told), *told.over)
     for piece in explanation.pieces:
         yield _line(piece.kind, piece.what, piece.detail, ", ".join(piece.origin), "; ".join(piece.notes))
         for step in piece.steps:
@@ -72,8 +73,13 @@ def _printable(text: str) -> str:
     return clip(text, len(text))
 
 
-def _file(told: Told) -> str:
-    return told.file + (f", before {' and '.join(told.over)}" if told.over else "")
+def _version(told: Told) -> str:
+    return f"CDI {told.version}" + (f" for {', '.join(told.needs)}" if told.needs else "")
+
+
+def _defined(told: Told) -> str:
+    before = f", which has priority over {' and '.join(told.over)}" if told.over else ""
+    return f"{told.file} ({_version(told)}){before}"
 
 
 def draw(explanation: Explanation) -> None:
@@ -83,7 +89,7 @@ def draw(explanation: Explanation) -> None:
 
     console = Console(highlight=False)
     for told in explanation.devices:
-        how = f"[red]cannot be resolved:[/red] {escape(told.problem)}" if told.problem else escape(_file(told))
+        how = f"[red]cannot be resolved:[/red] {escape(told.problem)}" if told.problem else escape(_defined(told))
         console.print(f"[bold]{escape(told.name)}[/bold]  {how}", soft_wrap=True)
     if any(told.problem for told in explanation.devices):
         console.print("[red]A container that asks for all of this is not created.[/red]")

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 from gpuplane.core.containers.cdi.applied import appended, applied
 from gpuplane.core.containers.cdi.registry import Registry, parts, unresolvable
 from gpuplane.core.containers.cdi.steps import Step, steps
+from gpuplane.core.containers.cdi.version import lowest, needs
 from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
 from gpuplane.model.value import Value
 
@@ -15,10 +16,16 @@ Parts = Sequence[tuple[str, ContainerEdits]]
 
 
 class Told(Value):
-    """A device: the file that defines it, and those that it takes precedence over; or why it cannot be resolved."""
+    """A device: the file that defines it, and those that it takes precedence over; or why it cannot be resolved.
+
+    `version`: of CDI, as the file declares it: older runtimes do not read the file. `needs`: what of the file needs the
+    lowest version that would do.
+    """
 
     name: str
     file: str = ""
+    version: str = ""
+    needs: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
     problem: str = ""
 
@@ -57,7 +64,11 @@ def explain(known: Registry, names: Sequence[str]) -> Explanation:
 def _told(known: Registry, name: str) -> Told:
     if name not in known.devices:
         return Told(name, problem=unresolvable(known, name))
-    return Told(name, known.devices[name].file.path, known.devices[name].over)
+    file, over = known.devices[name].file, known.devices[name].over
+    assert file.spec is not None  # it defines the device
+    least = lowest(file.spec)
+    why = tuple(feature for version, feature in needs(file.spec) if version == least)
+    return Told(name, file.path, file.spec.cdi_version, why, over)
 
 
 def _pieces(edits: ContainerEdits, given: Parts) -> Iterator[Piece]:

@@ -79,9 +79,9 @@ def registry(files: Iterable[Loaded]) -> Registry:
     files = sorted(files, key=lambda file: (file.priority, file.path))
     definitions: dict[str, list[Defined]] = {}
     for file in files:
-        for device in file.spec.devices if file.spec else ():
-            assert file.spec is not None
-            definitions.setdefault(qualified(file.spec.kind, device.name), []).append(Defined(device, file))
+        if file.spec is not None:
+            for device in file.spec.devices:
+                definitions.setdefault(qualified(file.spec.kind, device.name), []).append(Defined(device, file))
     conflicts = {name: paths for name, each in sorted(definitions.items()) if (paths := _equals(each))}
     return Registry(
         devices={name: _first(each) for name, each in sorted(definitions.items()) if name not in conflicts},

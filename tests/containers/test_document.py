@@ -499,6 +499,19 @@ def test_debians_folder_is_that_of_the_processor(library: str, more: tuple[str, 
     assert found == [f"{folder}/libcuda.so.1" for folder in folders]
 
 
+def test_folders_below_that_of_libcuda_are_kept_where_nothing_is_called() -> None:
+    """Of two that have one, one in the other, a folder belongs to the nearer; and the outer one's libraries count."""
+    inner = "/usr/lib64/nvidia/current"
+    paths = ("/usr/lib64/libcuda.so.1.2", f"{inner}/libcuda.so.1.2", f"{inner}/vdpau/libvdpau_nvidia.so.1.2")
+    files = DriverFiles(libraries=tuple(Library(path, path.rpartition("/")[2][:-2]) for path in paths))
+    got = spec(MACHINE.but(driver=DRIVER.but(files=files)))
+    mounts = {each.container_path: each.host_path for each in got.container_edits.mounts}
+    assert got.container_edits.env[0] == f"NVIDIA_CTK_LIBCUDA_DIR=/usr/lib64:{inner}"
+    assert mounts["/usr/lib64/libcuda.so.1"] == paths[0]
+    assert mounts[f"{inner}/libcuda.so.1"] == paths[1]
+    assert mounts["/usr/lib64/vdpau/libvdpau_nvidia.so.1"] == mounts[f"{LIB}/vdpau/libvdpau_nvidia.so.1"] == paths[2]
+
+
 @pytest.mark.parametrize("hook", [OURS, THEIRS])
 def test_links_that_nvidia_makes_whatever_the_host_has(hook: Program) -> None:
     """And no other: a link that is on the host beside a library without a SONAME leads to the library."""

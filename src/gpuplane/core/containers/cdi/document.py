@@ -1,9 +1,9 @@
 """From a machine to a CDI document: which devices it defines, what each gives, and what all of them give.
 
 A pure function, and a stable one: the same machine gives the same document, in whatever order it was looked at, and a
-change of one device changes that device's entry alone. Neighbours have the parts: `devices` the GPUs, `features` what
-is not a GPU, `nodes` and `driver` what a container gets of each, `links` and `hooks` what is done at its start, `tidy`
-how all that is put together.
+change of one device leaves what the others give as it was. Neighbours have the parts: `devices` the GPUs, `features`
+what is not a GPU, `nodes` and `driver` what a container gets of each, `links` and `hooks` what is done at its start,
+`tidy` how all that is put together.
 
 A device that no container could use is left, with the reason. Without libcuda that is every GPU: a container would
 start, and find no GPU; nobody would learn why. It has to be somebody's who can do something about it, on the node.

@@ -50,7 +50,8 @@ def everywhere(files: DriverFiles, root: str) -> Iterator[Mount]:
     beside = [RED_HAT, *(f"/usr/lib/{triplet}" for triplet in _triplets(found, files.files))]
     for library in found:
         home = folder(library.path)
-        below = next((home.removeprefix(each) for each in homes if home.startswith(f"{each}/")), "")
+        above = max((each for each in homes if f"{home}/".startswith(f"{each}/")), key=len, default=home)
+        below = home.removeprefix(above)
         yield from _named(library, root, home, (home, *(f"{each}{below}" for each in beside)))
     for file in _ordered(files.files):
         for link in links.of(file):

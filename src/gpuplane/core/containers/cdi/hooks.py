@@ -42,7 +42,7 @@ def work(driver: Driver | None, given: Iterable[Part]) -> Work:
     if driver is None or driver.files is None:
         return Work(links_if=by_path)
     return Work(
-        links=links.distinct(driver_links(driver.files)),
+        links=links.distinct(_driver_links(driver.files)),
         links_if=by_path,
         folders=tuple(sorted({folder(each.path) for each in driver.files.libraries})),
         driver=driver.version,
@@ -50,7 +50,7 @@ def work(driver: Driver | None, given: Iterable[Part]) -> Work:
     )
 
 
-def driver_links(files: DriverFiles) -> Iterator[Link]:
+def _driver_links(files: DriverFiles) -> Iterator[Link]:
     """The links to a driver's libraries, and to its modules of Xorg."""
     for library in files.libraries:
         yield from links.of(library)
@@ -60,7 +60,7 @@ def driver_links(files: DriverFiles) -> Iterator[Link]:
 
 def ours(program: Program, work: Work, disabled: Collection[str]) -> tuple[Hook, ...]:
     """One entry, or none where there is nothing to do."""
-    arguments = [argument for name, made in _arguments(work) if wanted(name, disabled) for argument in made]
+    arguments = [argument for name, made in _arguments(work) if _wanted(name, disabled) for argument in made]
     if not arguments:
         return ()
     return (
@@ -96,14 +96,14 @@ def nvidia(program: Program, work: Work, disabled: Collection[str]) -> tuple[Hoo
     if folders:
         entries.append((CACHE, folders))
     entries += ((PARAMS, []), (PROFILES, []))
-    made = (_entry(program, name, arguments) for name, arguments in entries if wanted(name, disabled))
+    made = (_entry(program, name, arguments) for name, arguments in entries if _wanted(name, disabled))
     return (*nvidia_links(program, work.links, disabled), *made)
 
 
 def nvidia_links(program: Program, made: Iterable[Link], disabled: Collection[str]) -> tuple[Hook, ...]:
     """NVIDIA's entry that makes links, or none where there are none to make."""
     arguments = [argument for link in made for argument in ("--link", f"{link.target}::{link.path}")]
-    return (_entry(program, LINKS, arguments),) if arguments and wanted(LINKS, disabled) else ()
+    return (_entry(program, LINKS, arguments),) if arguments and _wanted(LINKS, disabled) else ()
 
 
 def _entry(program: Program, name: str, arguments: Iterable[str]) -> Hook:
@@ -117,6 +117,6 @@ def _entry(program: Program, name: str, arguments: Iterable[str]) -> Hook:
     )
 
 
-def wanted(name: str, disabled: Collection[str]) -> bool:
+def _wanted(name: str, disabled: Collection[str]) -> bool:
     """Whether something, by NVIDIA's name of it, shall be done."""
     return name not in disabled and ALL not in disabled

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuplane.core.containers.cdi.check import check, qualifies, read, refused
@@ -258,6 +258,7 @@ specs = st.builds(
 
 
 @given(specs)
+@example(Spec("0.6.0", "nvidia.com/gpu", {"\n": ""}))
 def test_any_document_is_judged(spec: Spec) -> None:
     """Whatever stands in it: every mistake is told in one line, and what runtimes refuse is wrong."""
     found = list(check(spec))

@@ -15,6 +15,7 @@ from gpuplane.core import strict
 from gpuplane.core.containers.cdi.asread import as_read
 from gpuplane.core.containers.cdi.version import VERSIONS, needs, older
 from gpuplane.core.strict import Path, spot
+from gpuplane.core.text import clip
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec
 
 Wrong = Iterator[tuple[Path, str]]
@@ -62,7 +63,7 @@ def qualifies(name: str) -> bool:
 
 def _told(wrong: Wrong) -> Wrong:
     for path, text in wrong:
-        yield path, f"{spot(path)}: {text}"
+        yield path, f"{clip(spot(path))}: {text}"
 
 
 def _under(path: Path, wrong: Wrong) -> Wrong:

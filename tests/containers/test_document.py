@@ -650,6 +650,7 @@ def test_the_nodes_of_other_modes(mode: Mode) -> None:
 @pytest.mark.parametrize(
     ("mode", "what"),
     [
+        ("imex", f"{CHANNEL}*"),
         ("gds", "/dev/nvidia-fs*"),
         ("gdrcopy", "/dev/gdrdrv"),
         ("mofed", "/dev/infiniband/uverbs*"),
@@ -675,7 +676,7 @@ def test_imex_channels_that_do_not_exist_are_left() -> None:
     got = made(NODE, mode="imex", ids=("channel7", "1", "-1", "x"))
     assert got.spec is not None
     assert [device.name for device in got.spec.devices] == ["7"]
-    assert got.left == {f"{CHANNEL}{id}": "it does not exist" for id in ("1", "-1", "x")}
+    assert got.left == {f"{CHANNEL}{id}": "no such node exists" for id in ("1", "-1", "x")}
     assert made(NODE, mode="imex", ids=("1",)).spec is None
 
 

@@ -30,6 +30,8 @@ EMPTY = ContainerEdits(env=("NVCT_EMPTY_DEVICE=",))
 NEEDED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 """Without these CUDA does not start."""
 
+ABSENT = "no such node exists"
+
 IDLE = {
     "enable-explicit-driver-libraries": "libraries of GLVND and OpenCL are the image's",
     "enable-coherent-annotations": "GPUs with coherent memory have no kinds of their own",
@@ -158,7 +160,7 @@ def _lacking(machine: Machine, request: Request) -> Iterator[str]:
 def _channels(machine: Machine, request: Request) -> Contents:
     there, away = features.channels(machine, request.ids)
     given = {name: _nodes((path,), machine, request) for name, path in there.items()}
-    return Contents(given=given, left=dict.fromkeys(away, "it does not exist"))
+    return Contents(given=given, left=dict.fromkeys(away, ABSENT))
 
 
 def _feature(machine: Machine, request: Request) -> Contents:
@@ -167,7 +169,7 @@ def _feature(machine: Machine, request: Request) -> Contents:
         raise ValueError(f"no such device: {', '.join(map(repr, unknown))}; of {request.mode} there is one, {ALL}")
     paths = features.nodes(machine, request.mode)
     if not paths:
-        return Contents(given={}, left={features.NODES[request.mode][1]: "no such node exists"})
+        return Contents(given={}, left={features.NODES[request.mode][1]: ABSENT})
     edits = _nodes(paths, machine, request)
     if request.mode == "management":
         notes = tuple(_lacking(machine, request))

@@ -38,11 +38,11 @@ def _own(machine: Machine) -> Iterator[str]:
 
 
 def channels(machine: Machine, ids: Iterable[str]) -> tuple[Mapping[str, str], Sequence[str]]:
-    """The IMEX channels of these ids, "0" or "channel0", () for all: name → node. And the nodes that do not exist."""
+    """The IMEX channels of these ids, "0" or "channel0", () for all: name → node. And the nodes that are not there."""
     there = {path.removeprefix(CHANNELS): path for path in machine.nodes if path.startswith(CHANNELS)}
     names = [id.removeprefix("channel") for id in ids]
     if not names or ALL in names:
-        return there, ()
+        return there, () if there else (f"{CHANNELS}*",)
     return (
         {name: there[name] for name in names if name in there},
         [f"{CHANNELS}{name}" for name in names if name not in there],

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpuplane.core.containers.cdi.check import check, qualifies, read, refused
+from gpuplane.core.containers.cdi.check import check, read, refused
+from gpuplane.core.containers.cdi.rules import qualifies
 from gpuplane.core.containers.cdi.version import VERSIONS, lowest
 from gpuplane.core.strict import Invalid
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpuplane.core.containers.cdi.applied import appended, applied
-from gpuplane.core.containers.cdi.check import qualifies
 from gpuplane.core.containers.cdi.registry import SUFFIXES, Registry, Unresolvable, load, registry, resolve
+from gpuplane.core.containers.cdi.rules import qualifies
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.model.cdi import ContainerEdits, DeviceNode, Mount
 

@@ -8,8 +8,9 @@ priority mends that.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuplane.core.containers.cdi.applied import appended, applied
-from gpuplane.core.containers.cdi.check import qualifies, read, refused
+from gpuplane.core.containers.cdi.check import read, refused
 from gpuplane.core.containers.cdi.names import KINDS, qualified
+from gpuplane.core.containers.cdi.rules import qualifies
 from gpuplane.core.strict import Invalid, close_to
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.model.value import Value

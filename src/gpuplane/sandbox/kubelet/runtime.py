@@ -21,8 +21,6 @@ from gpuplane.model.cdi import ContainerEdits, DeviceNode, Mount
 
 PREFIX = "cdi.k8s.io/"
 KINDS = {stat.S_IFBLK: "b", stat.S_IFCHR: "c", stat.S_IFIFO: "p"}
-
-
 FAILED = "failed to create containerd container: "
 INJECTION = f"{FAILED}CDI device injection failed: "
 
@@ -58,13 +56,11 @@ def _options(mount: pb.Mount) -> tuple[str, ...]:
 
 def _names(got: pb.ContainerAllocateResponse) -> Iterator[str]:
     """The names of a container's CDI devices, each once. Raises Uncreated."""
-    annotated = dict(sorted(got.annotations.items()))
-    named = [*(each.name for each in got.cdi_devices), *_annotated(annotated)]
-    yield from dict.fromkeys(named)
+    yield from dict.fromkeys([*(each.name for each in got.cdi_devices), *_annotated(got.annotations)])
 
 
 def _annotated(annotations: Mapping[str, str]) -> Iterator[str]:
-    for key, value in annotations.items():
+    for key, value in sorted(annotations.items()):
         for name in value.split(",") if key.startswith(PREFIX) else ():
             if not qualifies(name):
                 problem = f'failed to parse CDI device annotations: invalid CDI device name "{name}"'

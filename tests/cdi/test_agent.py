@@ -175,17 +175,6 @@ async def test_without_cdi_nothing_is_written(place: Place) -> None:
         assert not place.cdi.exists()
 
 
-async def test_where_auto_knows_too_little_nothing_is_taken_away(place: Place) -> None:
-    """Files of an agent before are left as they are, to the byte."""
-    place.cdi.mkdir()
-    place.file().write_bytes(before := document(GPU, "GPU-0", "GPU-9"))
-    place.configure("version: v1\n")
-    async with place.kubelet() as kubelet, place.agent() as agent:
-        await kubelet.until_capacity(GPUS, 2, 2)
-        await agent.until_says("cdi: ok")
-    assert place.file().read_bytes() == before
-
-
 async def test_another_files_device_is_not_given_out_until_that_file_is_gone(place: Place) -> None:
     """The log names the file; the other GPU is given out meanwhile, and its container starts."""
     async with place.kubelet() as kubelet, place.agent() as agent:

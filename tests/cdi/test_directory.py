@@ -296,6 +296,38 @@ def test_a_read_only_directory(world: World, small: Path) -> None:
     assert world.well()
 
 
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+def test_while_auto_knows_no_runtime_nothing_is_taken_away(tmp_path: Path, suffix: str) -> None:
+    """What an agent before us left is left as it is, to the byte."""
+    world = World(tmp_path, settings=Settings())
+    world.place.cdi.mkdir()
+    left = world.place.file().with_suffix(suffix)
+    left.write_bytes(before := document(GPU, "GPU-0", "GPU-9"))
+    assert world.round()
+    assert list(world.place.cdi.iterdir()) == [left]
+    assert left.read_bytes() == before
+
+
+def test_nvidias_two_files_of_a_kind_become_one(world: World) -> None:
+    """No runtime would know a device of both."""
+    world.round()
+    (left := world.place.file().with_suffix(".yaml")).write_bytes(world.place.file().read_bytes())
+    assert world.round()
+    assert list(world.place.cdi.iterdir()) == [world.place.file()]
+    assert not left.exists()
+
+
+def test_a_part_that_begins_anew_forgets_files_that_have_gone(world: World) -> None:
+    """What another keeper before it told of them is taken back."""
+    world.round()
+    (other := world.place.cdi / "other.json").write_bytes(document(GPU, "GPU-0"))
+    world.round()
+    other.unlink()
+    world.keeper = Keeper(world.node, world.place.cdi)
+    assert world.round()
+    assert world.well()
+
+
 def test_auto_is_cdi_once_the_runtime_is_known_to_take_it(tmp_path: Path) -> None:
     """Before that nothing is written; then devices wait for the file."""
     world = World(tmp_path, settings=Settings())

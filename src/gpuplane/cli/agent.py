@@ -128,7 +128,7 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
         kernel_pids=arguments.machine != NVML or host_pids(),
         device_nodes=_device_nodes(arguments.device_nodes, arguments.machine, arguments.host_root),
         cdi_dir=_cdi_dir(arguments.cdi_dir, arguments.machine),
-        hook=arguments.hook_path,
+        hook=arguments.hook_path.absolute(),
     )
 
 

@@ -91,21 +91,21 @@ def ours(files: Files) -> Mapping[str, Spec]:
     """Kind → what the files of that kind hold, those under both names together."""
     found: dict[str, Spec] = {}
     for kind in KINDS:
-        specs = [spec for name in names(kind) if (spec := _of(files, name, kind)) is not None]
-        if specs:
+        if specs := _of(files, kind):
             devices = {device.name: device for spec in reversed(specs) for device in spec.devices}
             found[kind] = specs[0].but(devices=tuple(devices.values())) if len(specs) > 1 else specs[0]
     return found
 
 
-def _of(files: Files, name: str, kind: str) -> Spec | None:
-    spec = files[name].spec if name in files else None
-    return spec if spec is not None and spec.kind == kind else None
-
-
 def holds(files: Files, kind: str, spec: Spec | None) -> bool:
-    """Whether a kind's file is exactly that, and there is none under its other name."""
-    return [_of(files, name, kind) for name in names(kind)] == [spec, None]
+    """Whether exactly that is there of a kind, under one name: two would make it nobody's."""
+    return _of(files, kind) == ([spec] if spec is not None else [])
+
+
+def _of(files: Files, kind: str) -> list[Spec]:
+    """What stands under a kind's names, ours first."""
+    found = (files[name].spec for name in names(kind) if name in files)
+    return [spec for spec in found if spec is not None and spec.kind == kind]
 
 
 def foreign(directory: Path, files: Files) -> Mapping[str, Spec]:

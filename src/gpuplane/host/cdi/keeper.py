@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from gpuplane.core.containers.cdi.condition import SPECS, marks
+from gpuplane.core.containers.cdi.condition import SPECS, contested, marks
 from gpuplane.core.containers.cdi.names import KINDS
 from gpuplane.core.containers.cdi.wanted import conflicts, known, merged, notes, wanted
 from gpuplane.host.cdi import directory as disk
@@ -36,10 +36,11 @@ async def keep_specifications(node: Node, directory: Path, hook: Path, every: fl
 
 
 class Keeper:
+    """One directory, and what it was seen to hold last."""
+
     def __init__(self, node: Node, directory: Path) -> None:
         self.node, self.directory = node, directory
         self.files: disk.Files = {}
-        self.told: Mapping[str, Condition] = {}  # of files of others
 
     async def keep(self, every: float) -> None:
         """Go round whenever something else is wanted, and look every so many seconds; less often while that fails."""
@@ -82,13 +83,12 @@ class Keeper:
         return [f"{path}: it is not as it was written: does another program write it too?" for path in paths]
 
     def _tell_of_others(self) -> None:
+        before = dict(contested(self.node.snapshot))
         told = conflicts(self.node.snapshot, disk.ours(self.files), disk.foreign(self.directory, self.files))
-        for part in self.told.keys() - told.keys():
+        for part in before.keys() - told.keys():
             self.node.tell(Stood(part, None))
         for part, condition in told.items():
-            if self.told.get(part) != condition:
-                self.node.tell(Stood(part, condition))
-        self.told = told
+            self.node.tell(Stood(part, condition))
 
 
 def _changed(seen: object, snapshot: Snapshot) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 from gpuplane.core.containers.cdi.names import qualified
 from gpuplane.model.cdi import CdiDevice, Spec
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.snapshot import Condition, Snapshot
 
 SPECS = "cdi"
 HOOK = "cdi hook"
@@ -56,9 +56,9 @@ def on_disk(snapshot: Snapshot) -> frozenset[str]:
 
 def conflicts(snapshot: Snapshot) -> Mapping[str, str]:
     """The qualified names that files of others define too → the file."""
-    return {
-        name: part.removeprefix(CONFLICT)
-        for part, condition in snapshot.conditions.items()
-        if part.startswith(f"{CONFLICT}/")
-        for name in condition.detail.split()
-    }
+    return {name: part.removeprefix(CONFLICT) for part, each in contested(snapshot) for name in each.detail.split()}
+
+
+def contested(snapshot: Snapshot) -> Iterator[tuple[str, Condition]]:
+    """(part, condition) of each file of others that defines what is ours to define."""
+    return ((part, each) for part, each in snapshot.conditions.items() if part.startswith(f"{CONFLICT}/"))

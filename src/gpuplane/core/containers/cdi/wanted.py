@@ -33,7 +33,7 @@ FEATURES: tuple[Mode, ...] = ("gdrcopy", "gds", "mofed")
 """Each by the setting of that name; its only device is `all`."""
 
 WRITING = "CDI: its specification is being written"
-WAY_OUT = "a runtime takes no device that two files define; remove it there"
+WAY_OUT = "a runtime takes no device that two files define; remove it from that file"
 UUIDS = ("GPU-", "MIG-")
 
 
@@ -157,13 +157,9 @@ def conflicts(snapshot: Snapshot, ours: Mapping[str, Spec], foreign: Mapping[str
     for path, spec in sorted(foreign.items()):
         twice = sorted(name for device in spec.devices if (name := qualified(spec.kind, device.name)) in names)
         if twice:
-            reason = (
-                f"it defines {twice[0]}{f' and {len(twice) - 1} more' * (len(twice) > 1)}, which this agent defines"
-            )
-            way_out = "no runtime takes a device from two files: remove it"
-            told[condition.CONFLICT + path] = Condition(
-                standing="failing", reason=f"{reason}: {way_out}", detail=" ".join(twice)
-            )
+            what = twice[0] + f" and {len(twice) - 1} more" * (len(twice) > 1)
+            reason = f"it defines {what}, as this agent's own file would: {WAY_OUT}"
+            told[condition.CONFLICT + path] = Condition(standing="failing", reason=reason, detail=" ".join(twice))
     return told
 
 
@@ -175,7 +171,7 @@ def trouble(snapshot: Snapshot, unit: Unit) -> str:
     needed, name = _needed(documents), unit.index if settings.device_id_strategy == "index" else unit.id
     if name not in needed.gpus:
         return f"CDI: {documents[GPU].left.get(unit.id) or 'the specification has no device for it'}"
-    return _absent(snapshot, {qualified(GPU, name): needed.gpus[name], **needed.others})
+    return _unwritten(snapshot, {qualified(GPU, name): needed.gpus[name], **needed.others})
 
 
 class _Needed(Value):
@@ -197,7 +193,7 @@ def _needed(documents: Mapping[str, Document]) -> _Needed:
     return _Needed(gpus=marks.get(GPU, {}), others=others)
 
 
-def _absent(snapshot: Snapshot, marks: Mapping[str, str]) -> str:
+def _unwritten(snapshot: Snapshot, marks: Mapping[str, str]) -> str:
     """Why the disk does not have all that is wanted, of these qualified names and marks; "" where it has."""
     foreign = condition.conflicts(snapshot)
     for name in marks:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from bench.hook import hook
 from bench.rig import described
 from bench.row import Measure, Row
 from gpuplane.agent.node import Node
@@ -108,4 +109,4 @@ def _document(machine: Machine) -> tuple[float, int]:
     return taken, peak
 
 
-MEASURES: tuple[Measure, ...] = (refresh,)
+MEASURES: tuple[Measure, ...] = (refresh, hook)

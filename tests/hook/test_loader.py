@@ -136,3 +136,16 @@ def test_nothing_half_written_is_left(container: Container) -> None:
     assert (code, said.count("\n")) == (1, 1)
     assert f"cannot write {FIRST}: Is a directory" in said
     assert list(container.inside(CONF_D).iterdir()) == [container.inside(FIRST)]
+
+
+def test_a_red_hat_image_on_a_debian_node_keeps_its_own_libraries(container: Container) -> None:
+    """They are in /usr/lib64, where a node's ldconfig from Debian does not look by itself."""
+    container.inside("/lib64").rename(container.inside("/usr/lib64"))
+    container.point("/lib64", "usr/lib64")
+    container.library("/usr/lib64/libz.so.1.2.13", "libz.so.1")
+    container.point("/usr/lib64/libz.so.1", "libz.so.1.2.13")
+    container.put(CONF, "include ld.so.conf.d/*.conf\n")
+    container.well(LINK, FOLDER)
+
+    assert container.cached()["libz.so.1"] in {"/usr/lib64/libz.so.1", "/lib64/libz.so.1"}
+    assert container.cached()["libcuda.so.1"] == f"{LIBRARIES}/libcuda.so.1"

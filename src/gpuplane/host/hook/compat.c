@@ -1,9 +1,9 @@
 /* CUDA forward compatibility: an image may bring a libcuda that is newer than the host's driver.
  *
- * It is used when it is newer and its makers allow it for this driver. Newer libraries say so themselves, in an ELF note:
- * {"Format": 1, "CUDA Version": "13.1", "Driver": [535, 550, ...], ...}, the majors of the drivers that they run on; where
- * they name none, CUDA's version decides. Older libraries have no note: theirs is the next major or a later one. An older
- * library than the host's is never used, whatever the note says.
+ * It is used when it is newer and its makers allow it for this driver. Newer libraries say so themselves, in an ELF
+ * note: {"Format": 1, "CUDA Version": "13.1", "Driver": [535, 550, ...], ...}, the majors of the drivers that they
+ * run on; where they name none, CUDA's version decides. Older libraries have no note: theirs is the next major or a
+ * later one. An older library than the host's is never used, whatever the note says.
  */
 #include "hook.h"
 #include "json.h"
@@ -24,7 +24,9 @@ enum { FIRST_DRIVER = 100 }; /* what is less is no driver's version: Tegra's lib
 static bool is_version(const char *text)
 {
     size_t size = strlen(text);
-    return size < 32 && strspn(text, "0123456789.") == size && strchr(text, '.') && *text != '.' && text[size - 1] != '.';
+    if (!size || size > 32 || strspn(text, "0123456789.") != size)
+        return false;
+    return strchr(text, '.') && *text != '.' && text[size - 1] != '.';
 }
 
 /* By numbers: less than, equal to or greater than 0. What is missing counts as 0. */

@@ -1,10 +1,11 @@
 /* Into the container's root, for good: from here on there is no path to anything of the host.
  *
- * In a mount namespace of its own the container's root becomes the root, and the host's is let go of. Two things lead out
- * of a root all the same: links of /proc such as /proc/1/root, and what a pod has mounted of the host. So /proc is covered,
- * every mount but the root and the container's own /dev is made read-only (mount_setattr, Linux 5.12), and of root's
- * capabilities one is kept: to write into folders whatever their owner and mode. Without the others the kernel does not
- * let this process follow a /proc link of a runtime's process either. No file of the image can be executed.
+ * In a mount namespace of its own the container's root becomes the root, and the host's is let go of. Two things lead
+ * out of a root all the same: links of /proc such as /proc/1/root, and what a pod has mounted of the host. So /proc
+ * is covered, every mount but the root and the container's own /dev is made read-only (mount_setattr, Linux 5.12),
+ * and of root's capabilities one is kept: to write into folders whatever their owner and mode. Without the others the
+ * kernel does not let this process follow a /proc link of a runtime's process either. No file of the image can be
+ * executed.
  */
 #include "hook.h"
 

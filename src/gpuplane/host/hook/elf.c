@@ -37,7 +37,9 @@ bool elf_interpreted(int fd, bool *interpreted)
     *interpreted = false;
     for (size_t each = 0; each < header.e_phnum; each++) {
         Elf64_Phdr segment;
-        if (header.e_phoff > INT64_MAX / 2 || !bytes(fd, header.e_phoff + each * sizeof segment, &segment, sizeof segment))
+        if (header.e_phoff > INT64_MAX / 2)
+            return false;
+        if (!bytes(fd, header.e_phoff + each * sizeof segment, &segment, sizeof segment))
             return false;
         *interpreted |= segment.p_type == PT_INTERP;
     }
@@ -46,7 +48,9 @@ bool elf_interpreted(int fd, bool *interpreted)
 
 static bool section_at(int fd, const Elf64_Ehdr *header, size_t index, Elf64_Shdr *section)
 {
-    return header->e_shoff <= INT64_MAX / 2 && bytes(fd, header->e_shoff + index * sizeof *section, section, sizeof *section);
+    if (header->e_shoff > INT64_MAX / 2)
+        return false;
+    return bytes(fd, header->e_shoff + index * sizeof *section, section, sizeof *section);
 }
 
 static bool named(int fd, const Elf64_Shdr *names, const Elf64_Shdr *section, const char *name)

@@ -37,8 +37,8 @@ static int folder_for(const char *path)
     if (folder < 0 || fstat(folder, &found) < 0)
         fail("cannot open the folder %s: %s", path, strerror(errno));
     if (found.st_mode & (S_IWGRP | S_IWOTH))
-        fail("%s can be written by others than its owner (mode %04o), and root runs what lies there: chmod go-w %s", path,
-             found.st_mode & 07777, path);
+        fail("%s can be written by others than its owner (mode %04o), and root runs what lies there: chmod go-w %s",
+             path, found.st_mode & 07777, path);
     if (found.st_uid != geteuid())
         fail("%s belongs to user %u, and root runs what lies there: chown it to %u", path, found.st_uid, geteuid());
     return folder;

@@ -1,5 +1,5 @@
-/* A strict reader of JSON (RFC 8259), made for looking a few values up: nothing is built, and no byte beyond the text is
- * ever read. A `struct json` is a value, by where its text is.
+/* A strict reader of JSON (RFC 8259), made for looking a few values up: nothing is built, and no byte beyond the text
+ * is ever read. A `struct json` is a value, by where its text is.
  */
 #ifndef JSON_H
 #define JSON_H

@@ -1,7 +1,8 @@
 /* The loader's cache is made by the host's ldconfig: the image's may be anything.
  *
  * It runs as a sealed copy in memory, so that nothing it meets could change the host's file. It has to be a static
- * program: for a script or a dynamic one the kernel would start an interpreter by its path, and that path is the image's.
+ * program: for a script or a dynamic one the kernel would start an interpreter by its path, and that path is the
+ * image's.
  */
 #include "hook.h"
 
@@ -31,7 +32,7 @@ static int copy_of(int from, const char *path)
     if (copy < 0 && errno == EINVAL) /* before Linux 6.3 */
         copy = memfd_create("ldconfig", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (copy < 0)
-        fail("cannot copy the host's %s: %s%s", path, strerror(errno), errno == EACCES ? " (vm.memfd_noexec is 2?)" : "");
+        fail("cannot copy the host's %s: %s%s", path, strerror(errno), errno == EACCES ? ", by vm.memfd_noexec" : "");
     for (off_t rest = found.st_size; rest > 0;) {
         ssize_t sent = sendfile(copy, from, NULL, (size_t)rest);
         if (sent <= 0)
@@ -68,7 +69,7 @@ void run_ldconfig(int program, char **folders, bool locked)
     while (*folders && count < sizeof arguments / sizeof *arguments - 1)
         arguments[count++] = *folders++;
     if (program < 0)
-        fail("the host has no static ldconfig (/sbin/ldconfig.real, /sbin/ldconfig): take --cdi-hook=none, which needs none");
+        fail("the host has no static ldconfig at %s or %s: --cdi-hook=none needs none", PATHS[0], PATHS[1]);
     static char *const ENVIRONMENT[] = {NULL};
     syscall(SYS_execveat, program, "", arguments, ENVIRONMENT, AT_EMPTY_PATH);
     fail("cannot run the host's ldconfig: %s", strerror(errno));

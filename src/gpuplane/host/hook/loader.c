@@ -1,9 +1,10 @@
 /* Where loaders look. glibc's has a cache, made from /etc/ld.so.conf; musl's reads a list of folders.
  *
- * A folder that the image searches already keeps its place in the order: to move /usr/lib before an image's /usr/local/lib
- * would change what its programs load. One that it does not search comes first, so that no stub or old driver in the image
- * is taken instead. The host's ldconfig knows the default folders of its own distribution only; those of the image are
- * named last. All this is written into ld.so.conf.d, and so stays when somebody runs ldconfig in the container.
+ * A folder that the image searches already keeps its place in the order: to move /usr/lib before an image's
+ * /usr/local/lib would change what its programs load. One that it does not search comes first, so that no stub or old
+ * driver in the image is taken instead. The host's ldconfig knows the default folders of its own distribution only;
+ * those of the image are named last. All this is written into ld.so.conf.d, and so stays when somebody runs ldconfig
+ * in the container.
  */
 #include "hook.h"
 

@@ -22,7 +22,7 @@
 
 static const char USAGE[] =
     "usage: " NAME " create-container [--link=TARGET::LINK]... [--link-if=TARGET::LINK]... [--folder=DIR]...\n"
-    "           [--compat=DIR --driver=VERSION --cuda=VERSION] [--params] [--deadline=SECONDS]   < state of a container\n"
+    "           [--compat=DIR --driver=VERSION --cuda=VERSION] [--params] [--deadline=SECONDS] < state\n"
     "       " NAME " install DIR\n"
     "       " NAME " --version\n";
 
@@ -36,7 +36,7 @@ static void close_inherited(void)
         close(fd);
 }
 
-/* Environment, working directory, descriptors, masks, handlers and limits are the caller's, or an image's: none is used. */
+/* Environment, working directory, descriptors, masks and handlers are the caller's, or an image's: none is used. */
 static void begin_clean(void)
 {
     static const int DEFAULT[] = {SIGCHLD, SIGALRM, SIGTERM, SIGHUP, SIGINT};
@@ -61,12 +61,13 @@ static void begin_clean(void)
 static void too_late(int signal)
 {
     (void)signal;
-    static const char TEXT[] = NAME ": given up at the deadline: the node is overloaded, or the image's ld.so.conf has no end\n";
+    static const char TEXT[] =
+        NAME ": given up at the deadline: the node is overloaded, or the image's ld.so.conf has no end\n";
     ssize_t written = write(STDERR_FILENO, TEXT, sizeof TEXT - 1);
     _exit(written < 0 ? 2 : 1);
 }
 
-/* --- the two processes --------------------------------------------------------------------------------------------- */
+/* --- the two processes -------------------------------------------------------------------------------------------- */
 
 _Noreturn static void inside(const struct task *task, int root, const char *path, int ldconfig, int out)
 {

@@ -1,8 +1,9 @@
-/* /proc/driver/nvidia/params tells the driver's libraries whether they may make device nodes. In a container they may not.
+/* /proc/driver/nvidia/params tells the driver's libraries whether they may make device nodes: in a container, no.
  *
- * A copy that says so is mounted over the container's. This alone is done in the container's mount namespace, where a mount
- * stays. The path is the kernel's from /proc on, and every step of it is taken without following a link. Nothing is
- * written into the image: the copy is in a tmpfs, which is there for as long as it takes to mount the copy.
+ * A copy that says so is mounted over the container's. This alone is done in the container's mount namespace, where a
+ * mount stays. The path is the kernel's from /proc on, and every step of it is taken without following a link.
+ * Nothing is written into the image: the copy is in a tmpfs, which is there for as long as it takes to mount the
+ * copy.
  */
 #include "hook.h"
 
@@ -60,7 +61,8 @@ static void cover(int root, const struct spot *shown, const char *text, size_t s
         fail_at("make a copy of the container's", SHOWN);
     close(copy);
     struct spot source = walk(root, FILE_ITSELF);
-    if (source.fd < 0 || mount(source.path, shown->path, NULL, MS_BIND, NULL) < 0 || umount2(temporary.path, MNT_DETACH) < 0)
+    if (source.fd < 0 || mount(source.path, shown->path, NULL, MS_BIND, NULL) < 0 ||
+        umount2(temporary.path, MNT_DETACH) < 0)
         fail_at("mount a copy over the container's", SHOWN);
     struct spot mounted = walk(root, FILE_ITSELF);
     if (mounted.fd < 0 || mount(NULL, mounted.path, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | KEPT, NULL) < 0)

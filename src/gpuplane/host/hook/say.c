@@ -36,7 +36,7 @@ void fail_at(const char *doing, const char *path)
     int why = errno;
     const char *advice = "";
     if (why == EROFS)
-        advice = "; links and caches are made in a container's own root, which must be writable: --cdi-hook=none needs none";
+        advice = "; what a container needs is made in its own root, which must be writable: --cdi-hook=none needs none";
     if (why == EISDIR)
         advice = "; a folder of the image is there, and is not replaced";
     if (why == EBUSY)

@@ -1,5 +1,7 @@
 """What one look tells: the code of the driver's process, in this process, over the stand-in for the library."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,16 +17,17 @@ from gpuplane.model.facts import Looked
 from gpuplane.model.machine import Failure, Fault, Gpu, Machine, MachineFile, Mig
 from tests.driver.inside import Inside
 from tests.driver.machines import CALLS, changed, failures, machines
+from tests.trees import may_make_nodes
 
 
 def described(machine: MachineFile) -> Machine:
-    """What a look at it shows when all goes well."""
-    return Machine(**{field: getattr(machine, field) for field in Machine.__struct_fields__})
+    """What a look at it shows when all goes well, without its nodes' numbers."""
+    return Machine(**{field: getattr(machine, field) for field in Machine.__struct_fields__}).but(numbers={})
 
 
 def told(machine: Machine) -> Machine:
-    """What a look showed, without the reason why its driver has no files."""
-    return machine.but(driver=machine.driver and machine.driver.but(missing=""))
+    """What a look showed, without its nodes' numbers and the reason why its driver has no files."""
+    return machine.but(driver=machine.driver and machine.driver.but(missing=""), numbers={})
 
 
 def but_distances(gpu: Gpu) -> Gpu:
@@ -43,6 +46,18 @@ def test_every_profile_is_what_its_driver_would_tell(inside: Inside, name: str) 
     machine = read(profiles.find(name).read_bytes(), name)
 
     assert told(inside.start(machine).look(())) == described(machine)
+
+
+@pytest.mark.parametrize("name", ["rich", *profiles.names()])
+def test_nodes_have_the_numbers_that_are_described(
+    inside: Inside, rich: MachineFile, name: str, tmp_path: Path
+) -> None:
+    """With who may use them, and whether they are linked; those that are missing have theirs too."""
+    if not may_make_nodes(tmp_path):
+        pytest.skip("needs to make device nodes: CAP_MKNOD")
+    machine = rich if name == "rich" else read(profiles.find(name).read_bytes(), name)
+
+    assert inside.start(machine).look(()).numbers == machine.numbers
 
 
 @settings(deadline=None)  # it writes files

@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import os
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.core.health.catalogue import CATALOGUE
+from gpuplane.hardware.driver.nodes import expected, majors, own_nodes
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.nvidia import Nvidia
 from gpuplane.model.facts import Look
@@ -18,6 +20,7 @@ from tests.driver.processes import family, opened
 from tests.driver.standin import StandIn, build
 from tests.driver.watched import Watched, watched
 from tests.hardware.capture import anonymous, look, written
+from tests.trees import may_make_nodes
 
 UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -59,6 +62,43 @@ async def test_a_probe_of_each_gpu_comes_back_well() -> None:
         await watch.hardware.release()
 
 
+def test_the_drivers_files_are_found() -> None:
+    """Its libraries are there, of its version, by the SONAMEs that programs load them by."""
+    driver = asyncio.run(look()).driver
+    assert driver is not None
+    assert driver.missing == ""
+    assert driver.files is not None
+    paths = [*(library.path for library in driver.files.libraries), *(file.path for file in driver.files.files)]
+    sonames = {library.soname: library.path for library in driver.files.libraries}
+
+    assert [path for path in paths if not Path(path).is_file()] == []
+    assert {"libcuda.so.1", "libnvidia-ml.so.1"} <= set(sonames)
+    assert sonames["libcuda.so.1"].endswith(f"/libcuda.so.{driver.version}")
+
+
+def test_nodes_have_the_numbers_that_they_have() -> None:
+    """Of the GPUs, as they stand in /dev; of missing control nodes, by rule."""
+    machine = asyncio.run(look())
+    for node in (node for node in (*machine.nodes, *own_nodes(machine.gpus or ())) if Path(node).exists()):
+        stat = Path(node).stat()
+        numbers = machine.numbers[node]
+        assert (numbers.major, numbers.minor) == (os.major(stat.st_rdev), os.minor(stat.st_rdev))
+        assert (numbers.mode, numbers.gid) == (stat.st_mode & 0o7777, stat.st_gid)
+        assert numbers.linked == Path(f"/dev/char/{numbers.major}:{numbers.minor}").is_symlink()
+    assert {f"/dev/nvidia{gpu.minor}" for gpu in machine.gpus or ()} <= set(machine.numbers)
+    assert {"/dev/nvidiactl", "/dev/nvidia-uvm"} <= set(machine.numbers)
+
+
+def test_the_rules_give_nodes_the_numbers_that_they_have() -> None:
+    """NVIDIA's rules, held against NVIDIA's driver."""
+    told = majors(Path("/proc/devices").read_text())
+    machine = asyncio.run(look())
+    for node, numbers in machine.numbers.items():
+        rule = expected(node, told)
+        if rule is not None and Path(node).exists():
+            assert (node, rule.major, rule.minor) == (node, numbers.major, numbers.minor)
+
+
 def test_nvidia_smi_says_the_same() -> None:
     """Index, UUID, name, place and memory of every GPU."""
     if shutil.which("nvidia-smi") is None:
@@ -94,6 +134,8 @@ async def test_a_captured_machine_is_the_machine(tmp_path: Path) -> None:
     """Written to a machine file, and shown by the stand-in of the driver, it is told the same."""
     if shutil.which("cc") is None:
         pytest.skip("needs a C compiler, cc, for the stand-in of the driver's library")
+    if not may_make_nodes(tmp_path):
+        pytest.skip("needs to make device nodes: CAP_MKNOD")
     machine = anonymous(await look())
     text = written(machine)
     standin = StandIn(tmp_path / "standin", build(tmp_path))

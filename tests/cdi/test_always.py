@@ -73,14 +73,15 @@ class Node(World):
         return self.place.cdi / "other.json"
 
     def leave(self, *names: str) -> None:
-        """Somebody else defines devices of these names; nobody does any more, unless a container lives by that."""
+        """Somebody else defines devices of these names and no others, unless a container lives by one of those."""
+        alone = {name for name, each in self.known().devices.items() if each.file.path == str(self.other)}
+        if not alone.isdisjoint(self.needed()):
+            return
         if names:
             self.place.cdi.mkdir(exist_ok=True)
             self.other.write_bytes(document(GPU, *names))
-        elif self.other.exists():
-            alone = {name for name, each in self.known().devices.items() if each.file.path == str(self.other)}
-            if alone.isdisjoint(self.needed()):
-                self.other.unlink()
+        else:
+            self.other.unlink(missing_ok=True)
 
     def harm(self, data: bytes | None) -> None:
         """Our file goes, or is spoilt, while no container needs what nobody could make again."""

@@ -192,6 +192,15 @@ def test_a_failure_of_one_gpu_is_its_fault_alone(failure: str, faults: list[str]
     assert [f"{fault.code}: {fault.message}" for fault in second.faults] == faults
 
 
+@pytest.mark.parametrize("other", ["effect: error, call: nvmlDeviceGetHandleByIndex", "effect: hang"])
+def test_distances_are_asked_among_the_gpus_that_are_seen(other: str) -> None:
+    """Where only one is, a failure of that query shows nothing."""
+    failing = "gpu: 0, effect: error, call: nvmlDeviceGetTopologyCommonAncestor"
+
+    assert [bool(gpu.faults) for gpu in look(failing).machine.gpus or ()] == [True, False]
+    assert [bool(gpu.faults) for gpu in look(failing, f"gpu: 1, {other}").machine.gpus or ()] == [False, True]
+
+
 def happened(facts: list[Fact]) -> list[tuple[str, int | None]]:
     """The code of each event, and its number in the kernel log."""
     return [(fact.code, fact.log) for fact in facts if isinstance(fact, Happened)]

@@ -67,7 +67,8 @@ def show(file: MachineFile, name: str) -> list[Stood | Looked]:
             return _failing(
                 machine, breakdown(function) if failure.effect == "crash" else driver_fault(function, failure.error)
             )
-    gpus = machine.gpus and tuple(_shown(gpu, file, len(machine.gpus)) for gpu in machine.gpus)
+    seen = sum(_seen(gpu, file) for gpu in machine.gpus or ())
+    gpus = machine.gpus and tuple(_shown(gpu, file, seen) for gpu in machine.gpus)
     return [
         Looked(machine.but(gpus=gpus)),
         Stood("driver", Condition(standing="ok", reason=f"described by {name}")),
@@ -89,6 +90,16 @@ def _shown(gpu: Gpu, file: MachineFile, count: int) -> Gpu:
     except _Ended as ended:
         return gpu.but(faults=(*gpu.faults, ended.fault))
     return gpu.but(faults=gather((*gpu.faults, *subject.faults)))
+
+
+def _seen(gpu: Gpu, file: MachineFile) -> bool:
+    """Whether the others are asked how far it is from them: it has a handle, and nothing ends with it."""
+    subject = _Subject([failure for failure in file.failures if failure.gpu == gpu.index])
+    try:
+        _look(subject, gpu, 1)
+        return subject.ask("nvmlDeviceGetHandleByIndex") and subject.ask("nvmlDeviceGetUUID")
+    except _Ended:
+        return False
 
 
 def _look(subject: _Subject, gpu: Gpu, count: int) -> Gpu:

@@ -297,6 +297,14 @@ def test_what_is_to_be_uncommented(overlay: str, tmp_path: Path) -> None:
         assert len(built) == (2 if overlay == "nvidia-runtime" else 1)
 
 
+def test_every_component_is_explained() -> None:
+    """deploy/README.md says for which nodes it is, and what it adds."""
+    rows = {cells[0]: cells[1:] for cells in _rows((DEPLOY / "README.md").read_text())}
+    for each in (DEPLOY / "components").iterdir():
+        assert len(rows[f"`{each.name}`"]) == 2, each.name
+        assert all(rows[f"`{each.name}`"]), each.name
+
+
 def test_mig_adds_one_capability(tmp_path: Path) -> None:
     """components/mig adds what NVIDIA's runtime wants for it, and nothing else."""
     plain = build(DEPLOY / "overlays/nvidia-runtime")

@@ -16,7 +16,7 @@ RUNTIME = "/usr/sbin/runc"
 SPECS = Path("/var/run/cdi")
 IMAGE = "box"
 APPLETS = ("cat", "env", "find", "mknod", "readlink", "sed", "sh", "stat")
-LOADER = re.compile(r"(/\S+)")
+LOADED = re.compile(r"(?:^|\s)(/\S+)", re.MULTILINE)
 
 PROBE = r"""/* Whether a program of the image finds the driver, and uses it. */
 #include <dlfcn.h>
@@ -78,7 +78,7 @@ class Podman:
             (tree / "bin" / applet).symlink_to("busybox")
         (tree / "etc/ld.so.conf").write_text("include /etc/ld.so.conf.d/*.conf\n")
         compiled(PROBE, tree / "bin/probe")
-        for each in LOADER.findall(_output(["ldd", tree / "bin/probe"])):
+        for each in _libraries(tree / "bin/probe", tree / "bin/busybox"):
             (tree / each[1:]).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(each, tree / each[1:])
         archive = root / "image.tar"
@@ -117,6 +117,12 @@ def compiled(source: str, to: Path, *flags: str) -> Path:
     to.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cc", "-xc", "-", "-o", to, *flags], input=source.encode(), check=True, timeout=60)
     return to
+
+
+def _libraries(*programs: Path) -> set[str]:
+    """What programs are loaded with; nothing for a static one."""
+    told = (subprocess.run(["ldd", each], capture_output=True, text=True, timeout=20) for each in programs)
+    return {path for done in told if done.returncode == 0 for path in LOADED.findall(done.stdout)}
 
 
 def _output(command: list[object]) -> str:

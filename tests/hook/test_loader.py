@@ -84,6 +84,19 @@ def test_a_configuration_that_includes_nothing_is_enough(container: Container) -
     assert container.inside(CONF).read_text() == "/usr/local/lib\n"
 
 
+@pytest.mark.parametrize("odd", ["folder", "nowhere", "loop"])
+def test_what_ldconfig_passes_over_is_no_hindrance(container: Container, odd: str) -> None:
+    """A folder, or a link to nothing or to itself, among the image's configuration files."""
+    container.put(CONF, f"include {CONF_D}/*.conf\n")
+    if odd == "folder":
+        container.inside(f"{CONF_D}/odd.conf").mkdir(parents=True)
+    else:
+        container.point(f"{CONF_D}/odd.conf", "odd.conf" if odd == "loop" else "/nowhere")
+    container.well(LINK, FOLDER)
+
+    assert container.cached()["libcuda.so.1"] == f"{LIBRARIES}/libcuda.so.1"
+
+
 @pytest.mark.parametrize("before", [None, "/opt/lib\n/lib", "/opt/lib:/lib:"])
 def test_musl_reads_a_list_of_folders(container: Container, before: str | None) -> None:
     """The driver's come first, what was searched before stays, musl's defaults where the image says nothing."""

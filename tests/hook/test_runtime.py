@@ -181,7 +181,7 @@ def test_a_cdi_device_of_podmans_has_it(image: Container, podman: list[str]) -> 
     spec = {"cdiVersion": "0.3.0", "kind": "example.com/gpu", "devices": [device], "containerEdits": edits}
     (image.folder / "cdi").mkdir()
     (image.folder / "cdi/example.json").write_text(json.dumps(spec))
-    script = f'mkdir -p /etc/cdi /var/run/cdi; mount --bind {image.folder}/cdi /var/run/cdi; exec "$@"'
+    script = f'mkdir -p /var/run/cdi; mount --bind {image.folder}/cdi /var/run/cdi; exec "$@"'
     command = [*podman, "run", "--rm", *LIMITS, "--device", "example.com/gpu=one", "--read-only", "asks", "asks"]
     ended = subprocess.run([*NAMESPACE, script, "sh", *command], capture_output=True, text=True, timeout=100)
 

@@ -46,7 +46,7 @@ char *read_file(int folder, const char *path, size_t most, size_t *size)
 {
     int fd = openat(folder, path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     struct stat found;
-    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
+    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP))
         return NULL;
     if (fd < 0 || fstat(fd, &found) < 0)
         fail("cannot read %s: %s", path, strerror(errno));

@@ -107,8 +107,9 @@ static void read_line(struct search *search, const char *from, char *line, int d
 static void read_configuration(struct search *search, const char *path, int depth)
 {
     size_t size;
-    if (depth > DEEPEST || search->files++ >= MOST_FILES)
-        return;
+    struct stat found;
+    if (depth > DEEPEST || search->files++ >= MOST_FILES || (stat(path, &found) == 0 && S_ISDIR(found.st_mode)))
+        return; /* ldconfig passes over a folder */
     char *text = read_file(AT_FDCWD, path, MOST_BYTES, &size);
     if (!text)
         return;

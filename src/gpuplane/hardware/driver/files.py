@@ -77,11 +77,10 @@ class Files:
 
     def dri(self, pci: str) -> tuple[str, ...]:
         """A GPU's DRM nodes, so far as they exist; none where the driver's DRM module is not loaded."""
-        names: list[str] = []
         with suppress(OSError):
-            names = [each.name for each in self._path(f"/sys/bus/pci/devices/{pci}/drm").iterdir()]
-        nodes = (f"/dev/dri/{name}" for name in sorted(names) if re.fullmatch(r"(card|renderD)\d+", name))
-        return tuple(filter(self.nodes.exists, nodes))
+            names = sorted(each.name for each in self._path(f"/sys/bus/pci/devices/{pci}/drm").iterdir())
+            return self.nodes.there(f"/dev/dri/{name}" for name in names if re.fullmatch(r"(card|renderD)\d+", name))
+        return ()
 
     def majors(self) -> dict[str, int]:
         """Name → major number of the character devices."""

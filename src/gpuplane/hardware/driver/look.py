@@ -44,14 +44,17 @@ class Looker:
         missing = tuple(self._missing(subjects))
         subjects = [subject for subject in subjects if subject.gpu.model not in DISPLAYS]
         seen = [subject for subject in subjects if subject.handle]
-        self._judge(seen, thorough=self._looks % THOROUGH == 0)
+        thorough = self._looks % THOROUGH == 0
         self._looks += 1
+        self._judge(seen, thorough=thorough)
+        if thorough:
+            found, why = self._installed.look(self._driver.version)
+            self._driver = self._driver.but(files=found, missing=why)
         for subject in seen:
             subject.contain(self.events.register)
         gpus, nodes = (*map(self._whole, subjects), *missing), self._files.nodes.shared()
-        found, why = self._installed.look(self._driver.version)
         return Machine(
-            driver=self._driver.but(files=found, missing=why),
+            driver=self._driver,
             gpus=gpus,
             switches=self._switches,
             nodes=nodes,

@@ -102,11 +102,15 @@ class Nodes:
         """Whether a node is there."""
         return self._tree().stat(node) is not None
 
+    def there(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Those of these nodes that are there."""
+        tree = self._tree()
+        return tuple(node for node in nodes if tree.stat(node) is not None)
+
     def shared(self) -> tuple[str, ...]:
         """The nodes that are there and no one GPU's: control nodes, those of features, IMEX channels."""
         tree = self._tree()
-        control = (node for node in CONTROL if tree.stat(node) is not None)
-        return (*control, *(node for folder, name in FEATURES for node in _matching(tree, folder, name)))
+        return (*self.there(CONTROL), *(node for folder, name in FEATURES for node in _matching(tree, folder, name)))
 
     def numbers(self, nodes: Iterable[str], majors: Mapping[str, int]) -> dict[str, Numbers]:
         """Of these nodes and the control nodes, the numbers of each that has some."""

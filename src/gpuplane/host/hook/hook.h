@@ -39,7 +39,7 @@ struct task {
 /* say.c: the one line that says what went wrong. Every failure ends the process. */
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void fail_at(const char *doing, const char *path); /* errno says why */
-extern const char *place;                                    /* what every path is in from now on: "the container" */
+extern const char *place;                                    /* what every path is in from now on: "the container: " */
 
 /* arguments.c */
 struct task understand(int count, char **arguments);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -69,10 +70,18 @@ static void too_late(int signal)
 
 /* --- the two processes -------------------------------------------------------------------------------------------- */
 
+/* Ends with the other process: now, if that is gone already, or by a signal. */
+static void end_with(int out)
+{
+    struct pollfd reader = {.fd = out};
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || poll(&reader, 1, 0) < 0 || reader.revents & POLLERR)
+        _exit(1);
+}
+
 _Noreturn static void inside(const struct task *task, int root, const char *path, int ldconfig, int out)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    end_with(out);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)
         fail("cannot open /dev/null: %s", strerror(errno));
     bool locked = confine(root, path);
@@ -139,9 +148,9 @@ static void create_container(const struct task *task)
     pid_t child = fork();
     if (child < 0)
         fail("cannot start a process: %s", strerror(errno));
+    close(ends[child ? 1 : 0]);
     if (child == 0)
         inside(task, root, path, ldconfig, ends[1]);
-    close(ends[1]);
     wait_for(child, ends[0]);
 }
 

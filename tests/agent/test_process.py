@@ -265,7 +265,7 @@ async def test_a_first_start_without_the_api_server_waits_and_says_the_way_out(p
                 await agent.until_says("--config-name")
                 assert kubelet.view() == {}
             async with place.agent(*more, "--config-name", "whole"):
-                await kubelet.until_capacity(GPU, 4, 4)
+                await kubelet.until_capacity(GPU, 4, 4, deadline=30)
 
 
 async def test_a_nodes_annotation_releases_the_driver(place: Place) -> None:

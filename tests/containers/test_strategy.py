@@ -48,7 +48,8 @@ def after(*facts: Fact, start: Snapshot | None = None) -> Snapshot:
         ("containerd://1.7.27", False),
         ("containerd://1.7.27~ds1", False),
         ("containerd://1.10.0", False),
-        ("cri-o://1.28.0", True),
+        ("cri-o://1.30.0", True),
+        ("cri-o://1.29.6", False),  # it takes the names, and cannot read files of version 0.7.0
         ("cri-o://1.36.1", True),
         ("cri-o://1.27.9", False),
         ("docker://28.3.3", False),

@@ -37,8 +37,9 @@ from gpuplane.model.value import Value
 
 log = logging.getLogger("gpuplane")
 
-FIRST_WORD = 2.0
-"""Seconds that the first look waits for the API server's first word about our Node."""
+FIRST_WORD, FIRST_EVER = 2.0, 10.0
+"""Seconds that the first look waits for the API server's first word about our Node; and where nothing is remembered of
+it: then a container could be told of its devices in a way that the runtime, which is not known, does not read."""
 
 LAST_WORD = 2.0
 """Seconds that an agent which is asked to stop waits until the disk holds what it knows."""
@@ -163,7 +164,8 @@ async def _remember(node: Node, state_dir: Path, stack: AsyncExitStack) -> bool:
 async def _watch(node: Node, hardware: Hardware, asks: bool) -> None:
     """The machine becomes facts. Our Node may ask to leave the driver alone: its word is waited for, for a moment."""
     if asks:
-        await node.until(lambda snapshot: snapshot.config.asked is not None, FIRST_WORD)
+        patience = FIRST_EVER if node.snapshot.ledger.asked is None else FIRST_WORD
+        await node.until(lambda snapshot: snapshot.config.asked is not None, patience)
     async for fact in hardware.facts():
         node.tell(fact)
 

@@ -19,11 +19,12 @@ from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import News
 
-TAKE_CDI = {"containerd": (2, 0), "cri-o": (1, 28)}
-"""Runtime → its first version that takes the CDI devices of a CRI request as it is installed.
+TAKE_CDI = {"containerd": (2, 0), "cri-o": (1, 30)}
+"""Runtime → its first version that takes the CDI devices of a CRI request as it is installed, and reads our files.
 
 containerd reads them since 1.7.2, where `enable_cdi` is false; it is true since 2.0 (containerd#8252, #9621). CRI-O
-reads them since 1.28 and cannot be told not to (cri-o#6944). Docker comes by cri-dockerd, whose own version decides
+reads them since 1.28 and cannot be told not to (cri-o#6944); files of version 0.7.0, as ours are where DRM nodes belong
+to a group, since 1.30 (container-device-interface#199). Docker comes by cri-dockerd, whose own version decides
 (cri-dockerd#522) and is not told. Kubelet passes a device plugin's since 1.29 (DevicePluginCDIDevices).
 """
 

@@ -116,7 +116,11 @@ int make_folder(const char *path)
 /* In one step: whoever looks sees what was there before, or the link. */
 int link_in(int folder, const char *name, const char *target)
 {
-    unlinkat(folder, TEMPORARY, 0);
+    if (symlinkat(target, folder, name) == 0)
+        return 0;
+    if (errno != EEXIST)
+        return -1;
+    unlinkat(folder, TEMPORARY, 0); /* of one that was killed */
     if (symlinkat(target, folder, TEMPORARY) < 0)
         return -1;
     if (renameat(folder, TEMPORARY, folder, name) == 0)

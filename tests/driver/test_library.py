@@ -76,6 +76,38 @@ async def test_an_upgraded_driver_is_taken_up(standin: StandIn, rich: MachineFil
         assert await looked
 
 
+async def test_files_that_come_and_go_are_told(standin: StandIn, rich: MachineFile) -> None:
+    """Without a restart; where they are gone, why there are none, by the path of the root."""
+    assert rich.driver is not None
+    assert rich.driver.files is not None
+    without = rich.but(driver=rich.driver.but(files=rich.driver.files.but(sockets=(), storage=())))
+
+    def told(watch: Watched) -> Driver | None:
+        machine = watch.node.snapshot.machine
+        return None if machine is None else machine.driver
+
+    async with watched(standin) as watch:
+        for machine in (rich, without, rich):
+            standin.describe(machine)
+            await watch.until(lambda watch, driver=machine.driver: told(watch) == driver)  # type: ignore[misc]
+
+        shutil.rmtree(standin.installed)
+        gone = rich.driver.but(files=None, missing=f"{standin.installed}: there is no such folder")
+        await watch.until(lambda watch: told(watch) == gone)
+        assert whole(watch)
+
+
+async def test_the_numbers_of_nodes_stay_known_without_a_driver(standin: StandIn, rich: MachineFile) -> None:
+    """As the GPUs do: what was written of them for containers need not change."""
+    async with watched(standin, rest=(0.05, 30.0)) as watch:
+        await watch.until(whole)
+        assert watch.node.snapshot.machine is not None
+        numbers = watch.node.snapshot.machine.numbers
+        standin.unload()
+        await watch.until(lambda watch: fault(watch) == "driver-not-loaded")
+        assert watch.node.snapshot.machine.numbers == numbers
+
+
 async def test_a_library_of_another_version_than_the_kernel_driver_is_said(standin: StandIn) -> None:
     """Both versions are named; it is over when they agree again."""
     standin.load("590.44.01")

@@ -18,7 +18,7 @@ from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub
 from gpuplane.kubelet.registration import plugins
 from gpuplane.model.config import Replication, Settings, Sharing
 from gpuplane.model.facts import Configured, Listed, Looked
-from gpuplane.model.machine import Failure, Fault, Machine, MachineFile
+from gpuplane.model.machine import Failure, Machine, MachineFile
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer
@@ -167,13 +167,11 @@ async def change() -> list[Row]:
 
 
 async def _changes(machine: MachineFile, settings: Settings, count: int) -> list[float]:
-    """Seconds from each told look, which breaks or heals one GPU, to the list at kubelet."""
+    """Seconds from each told look, by which one GPU is unplugged or plugged in, to the list at kubelet."""
     gpus = machine.gpus or ()
-    lost = Fault(code="gpu-lost", message="bench")
-    well = Machine(driver=machine.driver, gpus=gpus)
-    ill = well.but(gpus=(gpus[0].but(faults=(lost,)), *gpus[1:]))
+    whole = Machine(driver=machine.driver, gpus=gpus)
     node = Node(Snapshot())
-    for fact in (Looked(well), Configured(settings), Listed((), node.now())):
+    for fact in (Looked(whole), Configured(settings), Listed((), node.now())):
         node.tell(fact)
     times = []
     with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
@@ -181,10 +179,11 @@ async def _changes(machine: MachineFile, settings: Settings, count: int) -> list
             serving = asyncio.create_task(plugins(node, Path(directory) / "device-plugins"))
             await kubelet.until_capacity(GPU, count, count)
             for turn in range(CHANGES):
-                look, healthy = (ill, count - count // len(gpus)) if turn % 2 == 0 else (well, count)
+                look = whole if turn % 2 else whole.but(gpus=gpus[1:])
+                there = count * len(look.gpus or ()) // len(gpus)
                 began = time.perf_counter()
                 node.tell(Looked(look))
-                await kubelet.until_capacity(GPU, count, healthy)
+                await kubelet.until_capacity(GPU, there, there)
                 times.append(time.perf_counter() - began)
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)

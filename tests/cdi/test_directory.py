@@ -296,6 +296,31 @@ def test_a_read_only_directory(world: World, small: Path) -> None:
     assert world.well()
 
 
+def test_an_older_driver_in_a_directory_that_refuses_the_new_one(world: World, small: Path) -> None:
+    """What is there names libraries that are no more: no GPU is given out until it can be written."""
+    assert world.round()
+    subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True, timeout=10)
+    world.look(machine(version="590.44.01"))
+    assert not world.round()
+    assert all("Read-only file system" in why for why in world.troubles().values())
+    subprocess.run(["mount", "-o", "remount,rw", str(small)], check=True, timeout=10)
+    assert world.round()
+    assert world.well()
+
+
+def test_a_directory_that_becomes_a_link(world: World) -> None:
+    """Runtimes see nothing of it any more: no GPU is given out."""
+    assert world.round()
+    world.place.cdi.rename(world.place.root / "moved")
+    world.place.cdi.symlink_to("moved")
+    assert not world.round()
+    assert all("symbolic link" in why for why in world.troubles().values())
+    world.place.cdi.unlink()
+    (world.place.root / "moved").rename(world.place.cdi)
+    assert world.round()
+    assert world.well()
+
+
 @pytest.mark.parametrize("suffix", [".json", ".yaml"])
 def test_while_auto_knows_no_runtime_nothing_is_taken_away(tmp_path: Path, suffix: str) -> None:
     """What an agent before us left is left as it is, to the byte."""

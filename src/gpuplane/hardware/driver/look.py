@@ -6,7 +6,7 @@ whether it still answers. Every fifth look is a thorough one, which also asks wh
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpuplane.hardware.driver.channel import Skipped
 from gpuplane.hardware.driver.errors import gather
@@ -19,7 +19,7 @@ from gpuplane.hardware.driver.nodes import own_nodes
 from gpuplane.hardware.driver.nvml import Nvml, Subject
 from gpuplane.hardware.driver.processes import computing
 from gpuplane.hardware.driver.vitals import Vitals
-from gpuplane.model.machine import Driver, Fault, Gpu, Machine
+from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Numbers
 
 DISPLAYS = ("DGX Display", "NVIDIA DGX Display")  # a DGX Station's own; it can run nothing
 THOROUGH = 5  # looks, of which one is thorough
@@ -36,6 +36,10 @@ class Looker:
         self._partitions, self._fabric, self._vitals = Partitions(files), Fabric(), Vitals()
         self.events = Events(nvml)
         self._switches = files.switches()
+        self._dri: dict[str, tuple[str, ...]] = {}  # PCI address → DRM nodes
+        self._own: tuple[str, ...] = ()  # nodes of GPUs and of their parts; these and the others as they were last seen
+        self._nodes: tuple[str, ...] = ()
+        self._numbers: Mapping[str, Numbers] = {}
         self._looks = 0
 
     def look(self, skipped: Sequence[Skipped]) -> Machine:
@@ -52,13 +56,17 @@ class Looker:
             self._driver = self._driver.but(files=found, missing=why)
         for subject in seen:
             subject.contain(self.events.register)
-        gpus, nodes = (*map(self._whole, subjects), *missing), self._files.nodes.shared()
+        gpus = (*(self._whole(subject, thorough) for subject in subjects), *missing)
+        own = tuple(own_nodes(gpus))
+        if thorough or own != self._own:
+            self._own, self._nodes = own, self._files.nodes.shared()
+            self._numbers = self._files.nodes.numbers((*self._nodes, *own), self._files.majors())
         return Machine(
             driver=self._driver,
             gpus=gpus,
             switches=self._switches,
-            nodes=nodes,
-            numbers=self._files.nodes.numbers((*nodes, *own_nodes(gpus)), self._files.majors()),
+            nodes=self._nodes,
+            numbers=self._numbers,
         )
 
     def probe(self, uuid: str, skipped: Sequence[Skipped]) -> tuple[Gpu, tuple[int, ...]]:
@@ -80,7 +88,7 @@ class Looker:
         if subject.handle:
             self._judge([subject], thorough=True)
             pids = computing(subject, (subject.handle, *self._partitions.handles(subject)))
-        return self._whole(subject), pids
+        return self._whole(subject, thorough=True), pids
 
     def _judge(self, seen: Sequence[Subject], *, thorough: bool) -> None:
         """How the GPUs are joined, and how they do."""
@@ -168,10 +176,13 @@ class Looker:
             self._identities[uuid] = gpu
         return gpu
 
-    def _whole(self, subject: Subject) -> Gpu:
+    def _whole(self, subject: Subject, thorough: bool) -> Gpu:
         missing = [
             Fault(code="node-missing", message=f"{node} does not exist")
             for node in subject.gpu.nodes
             if not self._files.nodes.exists(node)
         ]
-        return subject.gpu.but(dri=self._files.dri(subject.gpu.pci), faults=gather((*subject.faults, *missing)))
+        pci = subject.gpu.pci
+        if thorough or pci not in self._dri:
+            self._dri[pci] = self._files.dri(pci)
+        return subject.gpu.but(dri=self._dri[pci], faults=gather((*subject.faults, *missing)))

@@ -59,15 +59,30 @@ def look(directory: Path, before: Files) -> Files:
     return {path.name: _seen(path, before.get(path.name)) for path in found}
 
 
-def _seen(path: Path, before: Seen | None) -> Seen:
+def glance(directory: Path) -> object:
+    """What is another whenever `look` may find something else. Reads no file, and raises nothing."""
+    try:
+        here = directory.lstat()
+        names = sorted(name for name in os.listdir(directory) if name.endswith(SUFFIXES))  # noqa: PTH208 (half the time)
+    except OSError as error:
+        return error.errno
+    return here.st_mode, here.st_ino, tuple((name, _state(directory / name)) for name in names)
+
+
+def _state(path: Path) -> tuple[int | None, ...]:
+    """What tells one version of a file from another; its mode comes first."""
     try:
         there = path.lstat() if path.name in OURS else path.stat()
     except OSError as error:
-        return Seen(state=(error.errno,))
-    state = (there.st_mode, there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns, there.st_ctime_ns)
+        return (0, error.errno)
+    return there.st_mode, there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns, there.st_ctime_ns
+
+
+def _seen(path: Path, before: Seen | None) -> Seen:
+    state = _state(path)
     if before is not None and before.state == state:
         return before
-    return Seen(state=state, spec=_spec(path) if stat.S_ISREG(there.st_mode) else None)
+    return Seen(state=state, spec=_spec(path) if stat.S_ISREG(state[0] or 0) else None)
 
 
 def _spec(path: Path) -> Spec | None:

@@ -41,6 +41,7 @@ class Keeper:
     def __init__(self, node: Node, directory: Path) -> None:
         self.node, self.directory = node, directory
         self.files: disk.Files = {}
+        self.done: object = None  # what the last round went by, where it left nothing to do
 
     async def keep(self, every: float) -> None:
         """Go round whenever something else is wanted, and look every so many seconds; less often while that fails."""
@@ -48,13 +49,19 @@ class Keeper:
         wait = every
         while True:
             seen = wanted(self.node.snapshot)
-            if known(self.node.snapshot):
+            if known(self.node.snapshot) and self._given() != self.done:
                 wait = every if await self.round() else min(wait * 2, LONGEST)
             await self.node.until(partial(_changed, seen), wait)
+
+    def _given(self) -> object:
+        """All that a round goes by. It changes by a round that writes; so the next one sees what came of it."""
+        snapshot = self.node.snapshot
+        return wanted(snapshot), snapshot.allocations, snapshot.config, disk.glance(self.directory)
 
     async def round(self) -> bool:
         """Make the files what they shall be, and say what they are then; whether that is one and the same."""
         problems: list[str] = []
+        given = self._given()
         try:
             self.files = await asyncio.to_thread(disk.look, self.directory, self.files)
             self._tell_of_others()
@@ -63,11 +70,13 @@ class Keeper:
                 self.files = await asyncio.to_thread(disk.look, self.directory, self.files)
                 problems += [] if problems else self._spoilt(changes)
         except OSError as error:
+            self.files = {}  # runtimes see no more of them than we do
             problems.append(_told(error))
         specs = disk.ours(self.files).values()
         reason = "; ".join(problems or [str(self.directory), *notes(self.node.snapshot)])
         standing: Literal["ok", "failing"] = "failing" if problems else "ok"
         self.node.tell(Stood(SPECS, Condition(standing=standing, reason=reason, detail=marks(specs))))
+        self.done = None if problems else given
         return not problems
 
     def _changes(self) -> Mapping[str, Spec | None]:

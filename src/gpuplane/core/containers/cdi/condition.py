@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from gpuplane.core.containers.cdi.names import qualified
-from gpuplane.model.cdi import CdiDevice, Spec
+from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.model.snapshot import Condition, Snapshot
 
 SPECS = "cdi"
@@ -33,23 +33,36 @@ def hook(snapshot: Snapshot) -> str:
 
 
 def marks(specs: Iterable[Spec]) -> str:
-    """What a condition's detail says of the files on disk: each device's mark, sorted, with a space between."""
+    """What a condition's detail says of the files on disk: their marks, sorted, with a space between."""
     return " ".join(sorted(_marks(specs)))
 
 
 def _marks(specs: Iterable[Spec]) -> Iterator[str]:
     for spec in specs:
+        yield common_mark(spec)
         yield from (mark(spec.kind, device) for device in spec.devices)
 
 
 def mark(kind: str, device: CdiDevice) -> str:
     """A device's qualified name with a digest of what it gives: the same name may come to mean something else."""
-    digest = hashlib.sha256(msgspec.json.encode(device.container_edits)).hexdigest()[:12]
-    return f"{qualified(kind, device.name)}@{digest}"
+    return f"{qualified(kind, device.name)}@{_digest(device.container_edits)}"
+
+
+def common_mark(spec: Spec) -> str:
+    """A kind with a digest of what each of its devices gives beside its own.
+
+    What a hook is told is left out: a link more or less to another GPU's node stops no container.
+    """
+    common = spec.container_edits
+    return f"{spec.kind}@{_digest(common.but(hooks=tuple(hook.but(args=()) for hook in common.hooks)))}"
+
+
+def _digest(edits: ContainerEdits) -> str:
+    return hashlib.sha256(msgspec.json.encode(edits)).hexdigest()[:12]
 
 
 def on_disk(snapshot: Snapshot) -> frozenset[str]:
-    """The marks of the devices that the files on disk define."""
+    """The marks of the files on disk, and of the devices that they define."""
     condition = snapshot.conditions.get(SPECS)
     return frozenset(condition.detail.split()) if condition is not None else frozenset()
 

@@ -171,7 +171,8 @@ def trouble(snapshot: Snapshot, unit: Unit) -> str:
     needed, name = _needed(documents), unit.index if settings.device_id_strategy == "index" else unit.id
     if name not in needed.gpus:
         return f"CDI: {documents[GPU].left.get(unit.id) or 'the specification has no device for it'}"
-    return _unwritten(snapshot, {qualified(GPU, name): needed.gpus[name], **needed.others})
+    marks = {qualified(GPU, name): needed.gpus[name], **needed.others}
+    return _unwritten(snapshot, marks, needed.common)
 
 
 class _Needed(Value):
@@ -180,6 +181,7 @@ class _Needed(Value):
 
     gpus: Mapping[str, str]
     others: Mapping[str, str]
+    common: frozenset[str]  # of what each file gives with any device
 
 
 @view
@@ -190,19 +192,25 @@ def _needed(documents: Mapping[str, Document]) -> _Needed:
         if found.spec is not None
     }
     others = {qualified(kind, name): mark for kind in marks if kind != GPU for name, mark in marks[kind].items()}
-    return _Needed(gpus=marks.get(GPU, {}), others=others)
+    common = frozenset(condition.common_mark(found.spec) for found in documents.values() if found.spec is not None)
+    return _Needed(gpus=marks.get(GPU, {}), others=others, common=common)
 
 
-def _unwritten(snapshot: Snapshot, marks: Mapping[str, str]) -> str:
-    """Why the disk does not have all that is wanted, of these qualified names and marks; "" where it has."""
+def _unwritten(snapshot: Snapshot, marks: Mapping[str, str], common: frozenset[str]) -> str:
+    """Why the disk does not have all that is wanted, of these qualified names and marks; "" where it has.
+
+    What all devices have in common may lag behind for the moment of a write, but not where the disk refuses it: the
+    old one may name files of a driver that is no more.
+    """
     foreign = condition.conflicts(snapshot)
     for name in marks:
         if name in foreign:
             return f"CDI: {foreign[name]} defines {name} too: {WAY_OUT}"
-    if condition.on_disk(snapshot).issuperset(marks.values()):
+    stands, there = snapshot.conditions[condition.SPECS], condition.on_disk(snapshot)
+    refused = stands.standing == "failing"
+    if there.issuperset(marks.values()) and (not refused or there >= common):
         return ""
-    stands = snapshot.conditions[condition.SPECS]
-    return f"CDI: {stands.reason}" if stands.standing == "failing" else WRITING
+    return f"CDI: {stands.reason}" if refused else WRITING
 
 
 def waiting(snapshot: Snapshot) -> bool:

@@ -62,6 +62,7 @@ class Options(Value):
     cdi_dir: Path | None = None  # None: no specifications are kept
     device_nodes: Path | None = None  # the root in whose /dev nodes and links are made; None: nowhere
     hook: Path = INSTALLED  # on the host, and here
+    driver_root: Path | None = None  # where the driver's root is seen; None: it is not
 
 
 async def run(options: Options, hardware: Hardware) -> None:
@@ -127,7 +128,7 @@ def _parts(node: Node, options: Options, hardware: Hardware, remembers: bool) ->
     if (root := options.device_nodes) is not None:
         parts["nodes in /dev"] = lambda: keep_device_nodes(node, root)
     if (cdi_dir := options.cdi_dir) is not None:
-        parts["cdi files"] = lambda: keep_specifications(node, cdi_dir, options.hook)
+        parts["cdi files"] = lambda: keep_specifications(node, cdi_dir, options.hook, options.driver_root)
     if remembers:
         parts["store"] = lambda: keep_stored(node, options.state_dir)
     if options.node_name:

@@ -34,10 +34,9 @@ def main(argv: list[str]) -> int:
     try:
         resolve(None, "the command line", flags, environment)  # the file may get better, these do not
         options = _options(arguments, flags, environment)
-        driver_root = Path(option("driver-root-ctr-path", flags, environment))
         devices = hardware(
             arguments.machine,
-            driver_root=driver_root if driver_root.is_dir() else Path("/"),
+            driver_root=options.driver_root or Path("/"),
             host_root=arguments.host_root,
         )
     except (Invalid, Unknown, ValueError) as error:
@@ -129,6 +128,7 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
         device_nodes=_device_nodes(arguments.device_nodes, arguments.machine, arguments.host_root),
         cdi_dir=_cdi_dir(arguments.cdi_dir, arguments.machine),
         hook=arguments.hook_path.absolute(),
+        driver_root=_driver_root(Path(said("driver-root-ctr-path")), arguments.machine),
     )
 
 
@@ -150,6 +150,13 @@ def _cdi_dir(said: str | None, machine: str) -> Path | None:
     if said is None:
         return CDI if machine == NVML else None
     return Path(said).absolute() if said else None
+
+
+def _driver_root(said: Path, machine: str) -> Path | None:
+    """Without a directory there it is our own root, unless the machine is another."""
+    if said.is_dir():
+        return said
+    return Path("/") if machine == NVML else None
 
 
 def _address(text: str) -> tuple[str, int] | None:

@@ -94,8 +94,11 @@ def _parameter(names: str) -> str:
     return names.split()[0].strip("-").replace("-", "_").replace(".", "_")
 
 
-def request(said: Mapping[str, Any]) -> Request:
-    """What the options ask for, after a word about those that do nothing. Raises click.BadParameter."""
+def request(said: Mapping[str, Any], host: Path | None) -> Request:
+    """What the options ask for, after a word about those that do nothing. Raises click.BadParameter.
+
+    `host`: where the host's root is seen; None where it is not.
+    """
     for names, _, _, help in OPTIONS:
         if said[_parameter(names)] and help.startswith("No effect"):
             note(f"{names} has no effect here, see --help")
@@ -118,7 +121,7 @@ def request(said: Mapping[str, Any]) -> Request:
         ids=ids,
         driver_root=said["driver_root"] or "/",
         dev_root=said["dev_root"] or said["driver_root"] or "/",
-        hook=_program(said["hook"], said["hook_path"], said["nvidia_cdi_hook_path"]),
+        hook=_program(said["hook"], said["hook_path"], said["nvidia_cdi_hook_path"], host),
         disabled=_disabled(said["disable_hook"], said["enable_hook"]),
         features=_chosen("--feature-flag", said["feature_flag"], FEATURES),
     )
@@ -148,17 +151,17 @@ def _disabled(disable: Iterable[str], enable: Iterable[str]) -> tuple[str, ...]:
     return tuple(each for each in disabled if each not in enabled)
 
 
-def _program(hook: str, ours: str, theirs: str) -> Program | None:
+def _program(hook: str, ours: str, theirs: str, host: Path | None) -> Program | None:
     """The program that a container's start calls, and a word where it was named and is not there."""
     if hook == "nvidia" or (hook == "auto" and theirs):
         if "/" in theirs:
             return Program(theirs, nvidia=True)
         name = theirs or "nvidia-cdi-hook"
         return Program(shutil.which(name) or f"/usr/bin/{name}", nvidia=True)
-    standing = look(Path(ours))
+    standing = look(Path(ours), host)
     if hook == "gpuplane" or (hook == "auto" and standing.detail):
         if not standing.detail:
-            note(f"as long as the hook is not installed no container starts with these devices: {standing.reason}")
+            note(f"as long as the hook cannot be called no container starts with these devices: {standing.reason}")
         return Program(ours)
     return None
 

@@ -33,8 +33,9 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
 
     What is left out, and why, is told on standard error. Exit status: 0 written, 1 nothing to write, 2 a wrong option.
     """
-    asked, (path, form) = request(said), place(said)
     here = driver_root_ctr_path
+    host = Path(here or "/") if machine == NVML and said["driver_root"] in ("", "/") else None
+    asked, (path, form) = request(said, host), place(said)
     seen = _seen(machine, Path(here or asked.driver_root), Path(here or asked.dev_root), timeout)
     spec = _spec(seen, asked)
     try:

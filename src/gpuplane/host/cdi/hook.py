@@ -1,34 +1,62 @@
-"""Whether our hook is installed. Who installs it is not this agent, which cannot write there."""
+"""Whether our hook is installed, and can work here. Who installs it is not this agent, which cannot write there."""
 
 import asyncio
 import stat
+from functools import partial
 from pathlib import Path
+from posixpath import normpath
 
 from gpuplane.core.containers.cdi.condition import HOOK
+from gpuplane.host.cdi import ldconfig
 from gpuplane.model.facts import Stood
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.snapshot import Condition, Snapshot
 
 INSTALLED = Path("/opt/gpuplane/bin/gpuplane-hook")
 
 
-async def watch_hook(node: Node, path: Path, every: float = 5.0) -> None:
-    """Tell whether the program is there, for ever. `path` is the same on the host and here."""
+async def watch_hook(node: Node, path: Path, driver_root: Path | None, every: float = 5.0) -> None:
+    """Tell whether the program can be called, for ever. `path` is the same on the host and here.
+
+    `driver_root`: where this process sees the driver's root; None where it does not.
+    """
     while True:
-        node.tell(Stood(HOOK, look(path)))
-        await asyncio.sleep(every)
+        host = _host(node.snapshot, driver_root)
+        node.tell(Stood(HOOK, _told(await asyncio.to_thread(look, path, host))))
+        await node.until(partial(_another, host, driver_root), every)
 
 
-def look(path: Path) -> Condition:
-    """Without it containers start as well: libraries are then mounted under each of their names."""
+def _told(hook: Condition) -> Condition:
+    """With what happens where it is not called: libraries are then mounted under each of their names."""
+    return hook if hook.detail else hook.but(reason=f"{hook.reason}: links become mounts")
+
+
+def _another(host: Path | None, driver_root: Path | None, snapshot: Snapshot) -> bool:
+    return _host(snapshot, driver_root) != host
+
+
+def _host(snapshot: Snapshot, driver_root: Path | None) -> Path | None:
+    """Where the host's root is seen: the driver's root is that, unless somebody says that it is another."""
+    settings = snapshot.config.settings
+    return driver_root if settings is None or normpath(f"/{settings.driver_root}") in ("/", "//") else None
+
+
+def look(path: Path, host: Path | None = None) -> Condition:
+    """The condition of our hook: its detail is the path where it can be called. Without it containers start as well.
+
+    `host`: where the host's root is seen; None: it is not, and what the hook needs of it is there for all we know.
+    """
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        return Condition(standing="ok", reason=f"not installed at {path}: links become mounts")
+        return Condition(standing="ok", reason=f"not installed at {path}")
     except OSError as error:
         return Condition(standing="failing", reason=f"{path}: {error.strerror}")
     if not stat.S_ISREG(mode) or not mode & stat.S_IXUSR:
         return Condition(standing="failing", reason=f"{path} is no program: install the hook there anew")
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         return Condition(standing="failing", reason=f"{path} may be written by others, and runs as root: chmod go-w it")
+    if host is not None and not ldconfig.usable(host):
+        needs = " or ".join(ldconfig.PATHS)
+        return Condition(standing="ok", reason=f"{path} is not called: the host has no static {needs}")
     return Condition(standing="ok", reason=str(path), detail=str(path))

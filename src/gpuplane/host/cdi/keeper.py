@@ -26,12 +26,17 @@ LONGEST = 16.0
 """Seconds between two tries where the disk refuses."""
 
 
-async def keep_specifications(node: Node, directory: Path, hook: Path, every: float = 1.0) -> None:
-    """Reconcile the directory with the view, and tell whether our hook is installed, for ever."""
+async def keep_specifications(
+    node: Node, directory: Path, hook: Path, driver_root: Path | None, every: float = 1.0
+) -> None:
+    """Reconcile the directory with the view, and tell whether our hook can be called, for ever.
+
+    `driver_root`: where this process sees the driver's root; None where it does not.
+    """
     if SPECS not in node.snapshot.conditions:  # else this part begins anew, and they stand as they stood
         node.tell(Stood(SPECS, Condition(standing="waiting", reason="it is not known yet what is wanted")))
     async with asyncio.TaskGroup() as group:
-        group.create_task(watch_hook(node, hook))
+        group.create_task(watch_hook(node, hook, driver_root))
         group.create_task(Keeper(node, directory).keep(every))
 
 

@@ -151,6 +151,7 @@ async def test_an_index_means_another_device_after_a_partition(place: Place) -> 
     place.describe(machine(range(2), {1: 7}))
     async with place.kubelet() as kubelet, place.agent():
         await kubelet.until_capacity(ONE_G, 7, 7)
+        await kubelet.until_capacity(GPUS, 1, 1)
         await kubelet.run(pod("train", gpu=1))
         place.describe(machine(range(2), {1: 2}))
         await kubelet.until_capacity(THREE_G, 2, 2)

@@ -7,13 +7,16 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpuplane.agent.node import Node
 from gpuplane.core.containers.cdi.condition import SPECS
+from gpuplane.core.containers.cdi.registry import registry
 from gpuplane.core.containers.cdi.wanted import WRITING, unready
 from gpuplane.core.resources.offer import offer
 from gpuplane.host.cdi.keeper import Keeper
+from gpuplane.host.specfiles import found
 from gpuplane.model.cdi import Spec
 from gpuplane.model.config import Asked, Settings
 from gpuplane.model.facts import Configured, Listed, Looked, NodeAsked, Stood
@@ -156,6 +159,21 @@ def test_a_device_that_another_file_defines_is_left_to_it(world: World, name: st
     assert world.place.names() == {"GPU-0", "GPU-1"}
     assert world.well()
     assert not any(part.startswith("cdi /") for part in world.node.snapshot.conditions)
+
+
+def test_whatever_another_file_is_called(world: World) -> None:
+    """Its name is told on one line, so that it can be passed on as text and found again."""
+    world.place.cdi.mkdir()
+    for name in (b"\xff.json", b"a\nb\x1b[31m.json", b"a b.json"):
+        (world.place.cdi / os.fsdecode(name)).write_bytes(document(GPU, "GPU-1"))
+    assert world.round()
+    snapshot = world.node.snapshot
+    told = sorted(part.rpartition("/")[2] for part in snapshot.conditions if part.startswith("cdi /"))
+    assert told == ["\\udcff.json", "a b.json", "a\\nb\\x1b[31m.json"]
+    assert msgspec.json.encode(snapshot)
+    known = registry(found([world.place.cdi]))
+    assert msgspec.json.encode(known.conflicts)
+    assert all(path.isprintable() for path in known.conflicts[f"{GPU}=GPU-1"])
 
 
 def test_all_devices_may_be_another_files(world: World) -> None:

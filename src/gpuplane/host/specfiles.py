@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpuplane.core.containers.cdi.registry import SUFFIXES, Loaded, load
 from gpuplane.core.document import LONGEST
+from gpuplane.core.text import escaped
 
 
 def found(directories: Sequence[Path]) -> Iterator[Loaded]:
@@ -24,7 +25,7 @@ def found(directories: Sequence[Path]) -> Iterator[Loaded]:
         except OSError as error:
             yield load(os.fspath(directory), error, priority)
         else:
-            yield from (load(os.fspath(path), content(path), priority) for path in paths)
+            yield from (load(escaped(os.fspath(path)), content(path), priority) for path in paths)
 
 
 def content(path: Path) -> bytes | OSError:

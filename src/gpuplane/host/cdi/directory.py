@@ -17,6 +17,7 @@ import msgspec
 from gpuplane.core.containers.cdi.check import refused
 from gpuplane.core.containers.cdi.names import KINDS, VENDOR, file_name
 from gpuplane.core.containers.cdi.registry import SUFFIXES, load
+from gpuplane.core.text import escaped
 from gpuplane.host.specfiles import content
 from gpuplane.model.cdi import Spec
 from gpuplane.model.value import Value
@@ -126,7 +127,9 @@ def _of(files: Files, kind: str) -> list[Spec]:
 def foreign(directory: Path, files: Files) -> Mapping[str, Spec]:
     """Path → document of our kinds, of the files that are not ours."""
     return {
-        str(directory / name): seen.spec for name, seen in files.items() if name not in OURS and seen.spec is not None
+        escaped(str(directory / name)): seen.spec
+        for name, seen in files.items()
+        if name not in OURS and seen.spec is not None
     }
 
 

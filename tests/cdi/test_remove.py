@@ -56,7 +56,7 @@ async def test_what_stays_when_the_agent_ends_is_removed(place: Place) -> None:
 
 
 async def test_where_no_agent_runs_kubelet_is_asked(place: Place) -> None:
-    """It names the pods that hold devices; where it is silent too, nobody is known to."""
+    """It names the pods that hold devices; where it is silent too, its checkpoint does, and nobody without one."""
     async with place.kubelet() as kubelet:
         async with place.agent():
             await kubelet.until_capacity(GPUS, 2, 2)
@@ -64,6 +64,13 @@ async def test_where_no_agent_runs_kubelet_is_asked(place: Place) -> None:
             await made(kubelet, "train")
         status, said = await remove(place)
         assert (status, "end default/train first; or say --force" in said) == (1, True)
+    status, said = await remove(place)
+    assert (status, "hold devices" in said) == (1, True)
+    checkpoint = place.root / "k/device-plugins/kubelet_internal_checkpoint"
+    checkpoint.write_text("{")
+    status, said = await remove(place)
+    assert (status, f"nothing below {place.root / 'k'} can be read" in said) == (1, True)
+    checkpoint.unlink()
     assert await remove(place) == (0, f"removed {place.file()}\n")
 
 
@@ -90,7 +97,7 @@ async def test_all_that_is_ours_and_nothing_else(place: Place) -> None:
     (place.cdi / f".{place.file().name}.new").write_text("{")
     place.file(f"{VENDOR}/gds").unlink()
     place.file(f"{VENDOR}/gds").symlink_to(other)
-    status, said = await remove(place, "--json")
+    status, said = await remove(place, "--json", "--force")
     assert status == 0
     assert len(json.loads(said)["removed"]) == len(KINDS) + 2
     assert list(place.cdi.iterdir()) == [kept]
@@ -101,7 +108,7 @@ async def test_what_cannot_be_removed_is_named(place: Place) -> None:
     """As is a directory that is none; one that is not there holds nothing."""
     assert await remove(place) == (0, f"There is nothing of ours in {place.cdi}.\n")
     place.file().mkdir(parents=True)
-    assert await remove(place) == (1, f"Error: {place.file(GPU)}: Is a directory\n")
+    assert await remove(place, "--force") == (1, f"Error: {place.file(GPU)}: Is a directory\n")
     place.file().rmdir()
     place.cdi.rmdir()
     place.cdi.write_text("")

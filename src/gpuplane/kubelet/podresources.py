@@ -48,7 +48,7 @@ SOON, IDLE = 1.0, 10.0  # seconds between two questions
 HEARING = 30.0  # seconds in which a kubelet that has started hears of its pods
 LARGEST = 64 * 1024 * 1024  # bytes of an answer; gRPC's own limit is 4 MiB
 
-SOCKET = "pod-resources/kubelet.sock"
+SOCKET, CHECKPOINT = "pod-resources/kubelet.sock", "device-plugins/kubelet_internal_checkpoint"
 OURS = ("GPU-", "MIG-")
 """How ids begin that can overlap with a unit of ours. Other plugins' are dropped: a node may have a thousand of them
 (kvm, network functions), and none could ever withhold a GPU. The resource's name says nothing: it may be an old one."""
@@ -84,12 +84,23 @@ def urgent(snapshot: Snapshot) -> bool:
 
 
 async def listed(root: Path) -> Held | None:
-    """What containers hold, asked once; None where kubelet does not tell. `root` is kubelet's directory."""
+    """What containers hold, asked once; of a kubelet that is silent its checkpoint is asked. `root`: its directory.
+
+    None where that cannot be read either; () where there is none.
+    """
     try:
         check_length(socket := root / SOCKET)
         async with _channel(socket) as channel:
-            return _listed(await PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=DEADLINE))
+            answer = await PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=DEADLINE)
+            if answer is not None:
+                return _listed(answer)
     except (grpc.aio.AioRpcError, OSError):
+        pass
+    try:
+        return _checkpointed((root / CHECKPOINT).read_bytes())
+    except FileNotFoundError:
+        return ()
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
@@ -104,7 +115,7 @@ class Inquiry:
     def __init__(self, node: Node, root: Path) -> None:
         self.node = node
         self.socket = root / SOCKET
-        self.checkpoint = root / "device-plugins/kubelet_internal_checkpoint"
+        self.checkpoint = root / CHECKPOINT
         self.began = node.now()
         self.kubelet: Identity | None = None  # the one that answered last
         self.started = 0.0  # when it did, as far as we know

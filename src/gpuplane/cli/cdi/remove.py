@@ -1,6 +1,7 @@
 """`gpuplane cdi remove`: take away the specifications that stay when the agent ends."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +12,7 @@ import msgspec
 from gpuplane.cli.agent import CDI
 from gpuplane.cli.connection import NoAgent, show, state_dir
 from gpuplane.core.containers.cdi.wanted import wanted
-from gpuplane.host.cdi.directory import remove
+from gpuplane.host.cdi.directory import OURS, remove
 from gpuplane.kubelet.podresources import listed
 from gpuplane.model.snapshot import Allocation
 
@@ -39,10 +40,11 @@ def command(cdi_dir: Path, kubelet_root: Path, force: bool, as_json: bool, state
     """Remove the specifications of this agent, and those that NVIDIA's device plugin left.
 
     Containers need them whenever they start, a restart by kubelet included. So this is for a node on which no container
-    holds a device any more, as its agent or kubelet says, once the agent has been stopped. Files of others are left
-    alone.
+    holds a device any more, as its agent or kubelet says, once the agent has been stopped; where neither says anything
+    nothing is removed. Files of others are left alone.
     """
-    if not force and (problem := _needed(state_dir, kubelet_root)):
+    there = any(os.path.lexists(cdi_dir / name) for name in OURS)
+    if there and not force and (problem := _needed(state_dir, kubelet_root)):
         raise click.ClickException(f"{problem}; or say --force")
     removed: list[str] = []
     try:
@@ -64,7 +66,9 @@ def _needed(state_dir: Path, kubelet_root: Path) -> str:
         snapshot = show(state_dir).snapshot
     except NoAgent:
         held = asyncio.run(listed(kubelet_root))
-        return _held(held or ())
+        if held is None:
+            return f"no agent runs here, and nothing below {kubelet_root} can be read that says what containers hold"
+        return _held(held)
     if snapshot.allocations is None:
         return "the agent that runs here does not know yet what containers hold: wait until it does"
     if wanted(snapshot) and not snapshot.allocations:

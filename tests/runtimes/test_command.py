@@ -113,6 +113,29 @@ def test_nothing_remembered_is_said(tmp_path: Path) -> None:
     assert (done.exit_code, done.output) == (0, f"Nothing to do: no change of crio is remembered in {tmp_path}.\n")
 
 
+def test_undo_of_a_change_in_another_file_than_the_main_one(tmp_path: Path) -> None:
+    """A drop-in that is named is taken back; where it is not named, it is told that there is one."""
+    main, drop_in, state = tmp_path / "config.toml", tmp_path / "conf.d/cdi.toml", tmp_path / "state"
+    main.write_text(f'version = 2\nimports = ["{tmp_path}/conf.d/*.toml"]\n')
+    asked = ("--config", main, "--state-dir", state)
+    run("containerd", *asked, *V, "--drop-in-config", drop_in)
+    assert drop_in.exists()
+
+    said = run("containerd", *asked, "--undo").output
+    assert f"no change of {main}" in said and f"but of {drop_in}: to take that back, leave --config out" in said
+    assert "is removed again" in run("containerd", *asked, "--undo", "--drop-in-config", drop_in).output
+    assert not drop_in.exists()
+
+
+def test_who_only_looks_hears_that_nothing_was_written(tmp_path: Path) -> None:
+    """Otherwise what would be changed reads as if it had been. A real change names its strategy."""
+    file = copied("kubeadm-1.7.toml", tmp_path)
+    for only in ("--check", "--dry-run"):
+        assert run("containerd", "--config", file, *V, only).output.endswith("\nNothing was written.\n")
+    done = run("containerd", "--config", file, *V, "--state-dir", tmp_path / "state").output
+    assert "Nothing was written" not in done and "here say cdi-cri" in done
+
+
 DIES = """
 import os, sys
 from gpuplane.host.runtimes import memories
@@ -186,7 +209,11 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 
 
 def test_a_memory_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """Neither guessed at nor removed."""
+    """Neither guessed at nor removed; nor is a folder that cannot be listed taken for an empty one."""
+    (state := tmp_path / "state").mkdir()
+    (state / "runtimes").write_text("")
+    done = run("containerd", "--undo", "--state-dir", state)
+    assert (done.exit_code, done.output) == (2, f"{state}/runtimes: Not a directory\n")
     kept = tmp_path / "runtimes" / "containerd-0123456789abcdef.json"
     kept.parent.mkdir()
     for text in ("{", '{"version": 1}', '{"version": 9, "memory": {}}'):
@@ -219,7 +246,7 @@ def test_json(tmp_path: Path) -> None:
         (("--cdi.enabled=false",), "--undo takes it back"),
         (("--config-source=command",), "files are read"),
         (("--runtime-version", "newest"), "is no version"),
-        (("--executable-path", "/nowhere/containerd"), "/nowhere/containerd: does not say its version"),
+        (("--executable-path", "/nowhere/x"), "/nowhere/x: does not say its version: No such file or directory"),
         (("--undo", "--check"), "exclude one another"),
     ],
 )

@@ -84,7 +84,7 @@ def _source(_: click.Context, parameter: click.Parameter, value: str) -> None:
         raise _Unjudged(f"--config-source {value}: what a runtime dumps does not say which file has it: files are read")
 
 
-@command.command()
+@command.command(short_help="the smallest change that is needed, often none; and back")
 @click.option("--runtime", type=click.Choice(["containerd", "docker", "crio"]), required=True, help="The runtime.")
 @click.option("--config", default="", metavar="FILE", help="Its configuration file, if not the usual one.")
 @click.option("--drop-in-config", default="", metavar="FILE", help="Write into this file, which the first one imports.")
@@ -171,13 +171,16 @@ def _said(change: Change) -> str:
 
 
 def _undo(wish: Wish, state: Path, only_look: bool) -> Report:
-    config = os.path.realpath(wish.config) if wish.config else ""
+    named = [os.path.realpath(each) for each in (wish.config, wish.drop_in) if each]
 
     def remembered() -> list[Memory]:
-        return [each for each in memories.remembered(state, wish.runtime) if config in ("", each.path)]
+        return [each for each in memories.remembered(state, wish.runtime) if not named or each.path in named]
 
     if not remembered():
-        return Report(wish.runtime, "nothing", why=f"no change of {config or wish.runtime} is remembered in {state}")
+        why = f"no change of {' or '.join(named) or wish.runtime} is remembered in {state}"
+        if others := [each.path for each in memories.remembered(state, wish.runtime)]:  # it was in an imported file
+            why += f", but of {', '.join(others)}: to take that back, leave --config out"
+        return Report(wish.runtime, "nothing", why=why)
     done: list[Shown] = []
     with memories.locked(state):
         found = remembered()
@@ -204,5 +207,7 @@ def _print(report: Report, as_json: bool, with_diff: bool) -> None:
             click.echo(each.diff, nl=False)
     for note in report.notes:
         click.echo(f"Note: {note}.")
+    if report.status == "needed":
+        click.echo("Nothing was written.")
     if report.status in ("changed", "undone") and report.restart:
         click.echo(f"Not in force until {report.runtime} is restarted: {report.restart}")

@@ -43,9 +43,13 @@ def locked(state: Path) -> Iterator[None]:
 
 def remembered(state: Path, runtime: str) -> list[Memory]:
     """What is remembered of a runtime's files. Raises Failed."""
-    with told(state):
-        paths = sorted((state / FOLDER).glob(f"{runtime}-*.json"))
-        return [_load(path) for path in paths]
+    folder = state / FOLDER
+    with told(folder):
+        try:
+            names = sorted(os.listdir(folder))  # noqa: PTH208 (glob says nothing of a folder that it may not read)
+        except FileNotFoundError:
+            return []
+    return [_load(folder / name) for name in names if name.startswith(f"{runtime}-") and name.endswith(".json")]
 
 
 def apply(state: Path, runtime: str, change: Change, restart: str) -> str:

@@ -83,7 +83,8 @@ def _version(wish: Wish, binary: str) -> Version | None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         if wish.binary:
-            raise Failed(f"{wish.binary}: does not say its version: {error}") from None
+            why = error.strerror if isinstance(error, OSError) else f"timed out after {PATIENCE:g} s"
+            raise Failed(f"{wish.binary}: does not say its version: {why}") from None
         return None
     return version(said.stdout.decode(errors="replace"))
 

@@ -175,4 +175,6 @@ def _doubts(version: Version | None, merged: bool) -> tuple[str, ...]:
     if FIRST < version < IN_FIELD:
         field = f"{shown(IN_FIELD)} takes them over CRI, too"
         return (f"containerd {shown(version)} takes CDI devices by annotation only (cdi-annotations); {field}",)
+    if not merged:
+        return ("the agent's strategy auto counts on CDI from containerd 2.0 on: here say cdi-cri",)
     return ()

@@ -10,6 +10,7 @@ from gpuplane.core.sight import merge
 from gpuplane.hardware import profiles
 from gpuplane.hardware.driver.channel import Skipped
 from gpuplane.hardware.driver.errors import crash, hang
+from gpuplane.hardware.driver.look import THOROUGH
 from gpuplane.hardware.driver.mig import profile_name
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
@@ -210,6 +211,19 @@ def test_a_change_of_mig_is_seen(inside: Inside, rich: MachineFile) -> None:
         machine = changed(rich, 1, mig=mig)
         inside.standin.describe(machine)
         assert looker.look(()).gpus == machine.gpus
+
+
+def test_a_mig_device_that_was_made_anew_may_have_the_uuid_of_the_one_before(inside: Inside, rich: MachineFile) -> None:
+    """And another profile: that is seen by the next thorough look."""
+    gpu = (rich.gpus or ())[1]
+    assert gpu.mig is not None
+    looker = inside.start(rich)
+    looker.look(())
+    first, second, *others = gpu.mig.devices
+    swapped = first.but(profile=second.profile, memory_mib=second.memory_mib)
+    machine = changed(rich, 1, mig=gpu.mig.but(devices=(swapped, second, *others)))
+    inside.standin.describe(machine)
+    assert [looker.look(()) for _ in range(THOROUGH)][-1].gpus == machine.gpus
 
 
 @pytest.mark.parametrize("text", ["-1\n", "", "two\n", "99999999999999999999x\n"])

@@ -44,12 +44,12 @@ class Looker:
 
     def look(self, skipped: Sequence[Skipped]) -> Machine:
         """The whole machine now. Raises Failed where not even the GPUs can be counted."""
-        subjects = [self._subject(place, skipped) for place in self._places()]
+        thorough = self._looks % THOROUGH == 0
+        self._looks += 1
+        subjects = [self._subject(place, skipped, thorough) for place in self._places()]
         missing = tuple(self._missing(subjects))
         subjects = [subject for subject in subjects if subject.gpu.model not in DISPLAYS]
         seen = [subject for subject in subjects if subject.handle]
-        thorough = self._looks % THOROUGH == 0
-        self._looks += 1
         self._judge(seen, thorough=thorough)
         if thorough:
             found, why = self._installed.look(self._driver.version)
@@ -78,7 +78,7 @@ class Looker:
         told = [self._files.gpu(place.index, place.pci).uuid for place in places]
         wanted = uuid if uuid in told else ""
         for place in (place for place, name in zip(places, told, strict=True) if name == wanted):
-            subject = self._subject(place, skipped)
+            subject = self._subject(place, skipped, thorough=True)
             if subject.gpu.uuid == uuid:
                 break
         else:
@@ -108,7 +108,7 @@ class Looker:
             addresses = tuple(self._addresses.get(index, "") for index in range(count))
         return [Gpu(index=index, pci=pci) for index, pci in enumerate(addresses)]
 
-    def _subject(self, place: Gpu, skipped: Sequence[Skipped]) -> Subject:
+    def _subject(self, place: Gpu, skipped: Sequence[Skipped], thorough: bool) -> Subject:
         """One GPU, as far as it can be known without the others."""
         subject = Subject(self._nvml, place)
         charges = [each for each in skipped if each.means(place.index, place.pci)]
@@ -116,7 +116,7 @@ class Looker:
             subject.faults = [each.fault for each in charges]
             place = place.but(pci=place.pci or charges[0].pci)
         else:
-            subject.contain(self._see)
+            subject.contain(lambda each: self._see(each, thorough))
         if not subject.gpu.uuid:
             subject.handle, subject.gpu = None, self._files.gpu(place.index, place.pci)
         return subject
@@ -138,7 +138,7 @@ class Looker:
                     index += 1
                     yield gpu.but(faults=(MISSING,))
 
-    def _see(self, subject: Subject) -> None:
+    def _see(self, subject: Subject, thorough: bool) -> None:
         handle = subject.ask(None, "nvmlDeviceGetHandleByIndex", subject.gpu.index)
         uuid = handle and subject.ask("", "nvmlDeviceGetUUID", handle)
         if not uuid:
@@ -148,7 +148,7 @@ class Looker:
         memory = subject.ask(None, "nvmlDeviceGetMemoryInfo", handle)  # not supported on GB10
         total = memory.total if memory is not None else 0
         subject.gpu = subject.gpu.but(memory_mib=total // MIB)
-        subject.gpu = subject.gpu.but(mig=self._partitions.look(subject, total))
+        subject.gpu = subject.gpu.but(mig=self._partitions.look(subject, total, thorough))
 
     def _identity(self, subject: Subject, uuid: str) -> Gpu:
         """What cannot change about a GPU. It is asked again for as long as a part of it fails."""

@@ -40,13 +40,15 @@ def profile_name(gpu_slices: int, compute_slices: int, memory_mib: int, total: i
 
 
 class Partitions:
-    """MIG devices of all GPUs. They are described when they appear; a look only finds whether they are the same."""
+    """MIG devices of all GPUs. They are described when they appear, and in thorough looks; others find whether they are
+    the same. By their UUIDs they may be, and yet be of another profile: the driver makes a UUID of the GPU's and of the
+    instances' numbers alone (open-gpu-kernel-modules, nvGenerateSmcUuid)."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._known: dict[str, tuple[Key, tuple[MigDevice, ...]]] = {}
 
-    def look(self, subject: Subject, total: int) -> Mig | None:
+    def look(self, subject: Subject, total: int, thorough: bool) -> Mig | None:
         """A GPU's partitioning; None where it has none, or the driver does not tell all of it.
 
         `total` is the GPU's memory in bytes; 0 where it is not told, and then what is known keeps its names.
@@ -62,7 +64,7 @@ class Partitions:
         key = (total, subject.gpu.minor, *((slot, uuid) for slot, uuid, _ in found))
         known, devices = self._known.get(subject.gpu.uuid, ((), ()))
         same = key == known or (not total and key[1:] == known[1:])
-        if not same or any(device.faults for device in devices):
+        if not same or (thorough and total) or any(device.faults for device in devices):
             devices = self._describe(subject, total, found)
             self._known[subject.gpu.uuid] = key, devices
         return Mig(enabled=True, devices=devices)

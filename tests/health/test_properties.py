@@ -5,7 +5,8 @@ import random
 import msgspec
 import pytest
 
-from gpuplane.core.health.diagnose import ENDS, diagnoses
+from gpuplane.core.health import records
+from gpuplane.core.health.diagnose import ENDS, diagnoses, terms
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import due, step
 from gpuplane.model.facts import Drained, Fact, Happened, Listed, Looked, Probed, Tick
@@ -98,6 +99,36 @@ def test_time_changes_something_when_it_is_due_and_only_then(seed: int) -> None:
     life.settle()
 
     assert life.ticks < 2000, "a probe a minute, and what else there is, for each of seven devices and the node"
+
+
+class Counted(Life):
+    """A life that asks of records which are said to be calm what time makes of them."""
+
+    calm = 0
+
+    def follow(self, before: object) -> None:
+        """Nothing, at any time, whoever holds what and whether the driver answers."""
+        super().follow(before)  # type: ignore[arg-type]
+        health = self.snapshot.ledger.health
+        if health is not None and records.calm(health):
+            self.calm += 1
+            for now in (self.now, self.now + 1e6):
+                by = terms(self.snapshot, now)
+                for each in (by, by.but(probes=not by.probes), by.but(holders=None)):
+                    assert records.settled(health, each) is health
+                    assert records.due(health, each) is None
+
+
+def test_time_changes_nothing_about_calm_records() -> None:
+    """So a grant on a node that has no trouble settles none of them."""
+    lives = []
+    for seed in SEEDS:
+        lives.append(life := Counted())
+        for moment in history(seed):
+            life.wait(moment.after, answer=True)
+            life.live(moment)
+
+    assert sum(life.calm for life in lives) > len(SEEDS)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -149,7 +149,9 @@ def _settle(snapshot: Snapshot, now: float) -> Snapshot:
     if release is not None and release.until <= now:
         snapshot = snapshot.but(ledger=snapshot.ledger.but(release=None))
     health = snapshot.ledger.health
-    return snapshot if health is None else _with(snapshot, records.settled(health, terms(snapshot, now)))
+    if health is None or records.calm(health):
+        return snapshot
+    return _with(snapshot, records.settled(health, terms(snapshot, now)))
 
 
 def due(snapshot: Snapshot) -> float | None:
@@ -157,7 +159,7 @@ def due(snapshot: Snapshot) -> float | None:
     release, health = snapshot.ledger.release, snapshot.ledger.health
     times = (
         None if release is None else release.until,
-        None if health is None else records.due(health, terms(snapshot, 0.0)),
+        None if health is None or records.calm(health) else records.due(health, terms(snapshot, 0.0)),
         timeslices.due(snapshot),
     )
     return min((at for at in times if at is not None), default=None)

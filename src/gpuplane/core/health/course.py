@@ -117,6 +117,11 @@ def _with(record: Record, old: Finding | None, new: Finding) -> Record:
     return record.but(findings=tuple(new if each is old else each for each in record.findings))
 
 
+def calm(record: Record) -> bool:
+    """Whether neither time nor a change of terms settles anything: most devices, most of the time."""
+    return not record.findings and record.drain is None and record.probing is None
+
+
 def settle(record: Record, terms: Terms) -> Record:
     """The record as time and what was had have made it."""
     drain = record.drain

@@ -279,6 +279,11 @@ def drained(health: Health, fact: Drained, machine: Machine | None, terms: Terms
     return _kept(health, {**health.devices, fact.device: record})
 
 
+def calm(health: Health) -> bool:
+    """Whether time changes no record, whatever the terms: they hold what was learnt, and nothing that ends."""
+    return all(course.calm(record) for record in health.devices.values())
+
+
 def settled(health: Health, terms: Terms) -> Health:
     """The records as time has made them."""
     devices = {

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from gpuplane.core.health import diagnose
-from gpuplane.core.resources.held import BY_MPS, holds
+from gpuplane.core.resources.held import BY_MPS, apart, holds
 from gpuplane.core.resources.names import named
 from gpuplane.core.resources.sharing import base
 from gpuplane.core.view import view
@@ -47,7 +47,7 @@ def wanted(snapshot: Snapshot) -> Wanted | None:
     machine, settings = snapshot.machine, snapshot.config.settings
     if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
         return None
-    ill, cuts = frozenset(_ill(snapshot, machine)), snapshot.ledger.cuts or {}
+    ill, cuts = _ill(apart(snapshot)), snapshot.ledger.cuts or {}
     clients = {
         (_of(each.resource, id), base(id))
         for each in snapshot.allocations
@@ -151,9 +151,14 @@ def _part(name: str) -> str:
     return f"mps/{directory(name)}"
 
 
-def _ill(snapshot: Snapshot, machine: Machine) -> Iterator[str]:
+@view
+def _ill(snapshot: Snapshot) -> frozenset[str]:
     """Devices that health does not give out."""
-    for gpu in machine.gpus or ():
+    return frozenset(_troubled(snapshot))
+
+
+def _troubled(snapshot: Snapshot) -> Iterator[str]:
+    for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
         if diagnose.trouble(snapshot, gpu):
             yield gpu.uuid
         for part in gpu.mig.devices if gpu.mig else ():

@@ -5,14 +5,17 @@ from gpuplane.core.ledger import stored
 from gpuplane.hardware import Hardware
 from gpuplane.model.facts import SetTimeSlice, Stood
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.snapshot import Condition, Snapshot
 
 
 async def keep_time_slices(node: Node, hardware: Hardware) -> None:
     """Have the tries made that are wished for, each once; what comes of them comes back as facts."""
     begun: SetTimeSlice | None = None
+    told: Condition | None = None
     async for snapshot in node.changes():
-        node.tell(Stood(timeslices.PART, timeslices.condition(snapshot)))
+        if (stands := timeslices.condition(snapshot)) != told:
+            told = stands
+            node.tell(Stood(timeslices.PART, told))
         wish = timeslices.setting(snapshot)
         if wish is not None and wish != begun and _remembered(snapshot):
             begun = wish

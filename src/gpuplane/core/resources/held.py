@@ -35,6 +35,12 @@ BY_MPS = " by MPS"
 
 
 @view
+def apart(snapshot: Snapshot) -> Snapshot:
+    """The snapshot but for what containers hold: the very same one after a grant."""
+    return snapshot.but(generation=0, allocations=None)
+
+
+@view
 def holds(snapshot: Snapshot) -> Mapping[Key, str]:
     """(resource, id) → who holds it otherwise, for each id that is withheld for that; {} before enough is known."""
     machine, settings, ledger = snapshot.machine, snapshot.config.settings, snapshot.ledger

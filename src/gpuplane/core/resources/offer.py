@@ -13,7 +13,7 @@ from gpuplane.core import mps
 from gpuplane.core.containers.cdi import wanted as cdi
 from gpuplane.core.health import diagnose
 from gpuplane.core.resources import held
-from gpuplane.core.resources.held import holds
+from gpuplane.core.resources.held import apart, holds
 from gpuplane.core.resources.names import named, unfit
 from gpuplane.core.view import view
 from gpuplane.model.machine import Machine
@@ -26,7 +26,7 @@ def offer(snapshot: Snapshot) -> Offer:
     """What to tell kubelet. `waiting` is set, and nothing else, while too little is known to say anything."""
     if waiting := _waiting(snapshot):
         return Offer(waiting=waiting)
-    fit = _fit(_apart(snapshot))
+    fit = _fit(apart(snapshot))
     if reasons := holds(snapshot):
         return fit.but(resources=tuple(_withhold(resource, reasons) for resource in fit.resources))
     return fit
@@ -43,11 +43,6 @@ def cuts(snapshot: Snapshot) -> Mapping[str, str]:
 def known(offered: Offer) -> Mapping[str, Mapping[str, Offered]]:
     """resource → id → device, for requests that name ids."""
     return {resource.name: {device.id: device for device in resource.devices} for resource in offered.resources}
-
-
-def _apart(snapshot: Snapshot) -> Snapshot:
-    """The snapshot but for what containers hold."""
-    return snapshot.but(generation=0, allocations=None)
 
 
 @view

@@ -30,12 +30,14 @@ async def meet(node: Node, every: float = 0.2, again: float = 2.0) -> None:
 async def _ask(node: Node, again: float) -> None:
     """Where MPS was never wanted nothing is written, and there is no directory."""
     asked: dict[Path, Wanted] = {}
+    met: object = None  # the wish, and where it was found to be met
     async for _ in node.changes():
-        while (wishes := wanted(node.snapshot)) is not None:
+        while (wishes := wanted(node.snapshot)) is not None and (wishes, _root(node)) != met:
             here = _folder(node) / WANTED
             for path in [each for each in asked if each != here]:  # another root is in force: nobody there any more
                 asked |= _try(node, path, Wanted(held=wishes.held)) if asked[path].daemons else {}
             if asked.get(here) == wishes or not (wishes.daemons or here.exists()):
+                met = wishes, _root(node)
                 break
             if done := _try(node, here, wishes):
                 asked |= done
@@ -94,6 +96,10 @@ def _status(path: Path) -> Status | None:
 
 
 def _folder(node: Node) -> Path:
+    return Path(_root(node)) / FOLDER
+
+
+def _root(node: Node) -> str:
     settings = node.snapshot.config.settings
     assert settings is not None  # something is wanted only by a configuration
-    return Path(settings.mps_root) / FOLDER
+    return settings.mps_root

@@ -152,6 +152,8 @@ def test_which_program_a_start_calls(words: list[str], path: str, args: list[str
     hookless = not path and "--disable-hook=all" not in words
     assert bool(aliases) == hookless == ("mounts stand in" in notes(result))
     assert ("no container starts" in notes(result)) == ("--hook=gpuplane" in words)
+    searched = any(each in words for each in ("--hook=nvidia", "--nvidia-ctk-path=nvidia-ctk"))
+    assert ("is not found here: on the host it has to be /usr/bin/nvidia-c" in notes(result)) == searched
 
 
 def test_one_of_nvidias_hooks(machine: Path) -> None:
@@ -244,6 +246,9 @@ def test_a_folder_that_cannot_be(machine: Path, tmp_path: Path) -> None:
         (["--device-id=7"], 1, "no such device: '7'; there are 0, 1, 1:0, and their UUIDs"),
         (["--mode=gds"], 1, "nothing to write: there is no device of nvidia.com/gds"),
         (["--output=/"], 2, "/ is a directory: name a file"),
+        (["--driver-root=driver"], 2, "--driver-root: 'driver' is no absolute path"),
+        (["--dev-root=."], 2, "--dev-root: '.' is no absolute path"),
+        (["--hook=gpuplane", "--hook-path=hook"], 2, "--hook-path: 'hook' is no absolute path"),
         (["--machine=nowhere"], 1, "no machine profile and no file here is named 'nowhere'"),
     ],
 )

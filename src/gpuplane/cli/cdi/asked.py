@@ -112,6 +112,9 @@ def request(said: Mapping[str, Any], host: Path | None) -> Request:
     for where, problem in check(Spec(EARLIEST, kind)):
         if where == ("kind",):
             raise _wrong("--vendor, --class", problem.removeprefix("kind: "))
+    for option in ("--driver-root", "--dev-root", "--hook-path"):
+        if (path := said[_parameter(option)]) and not path.startswith("/"):
+            raise _wrong(option, f"{path!r} is no absolute path: it is a place on the host")
     ids = _listed(said["device_id"])
     return Request(
         kind=kind,
@@ -157,7 +160,9 @@ def _program(hook: str, ours: str, theirs: str, host: Path | None) -> Program | 
         if "/" in theirs:
             return Program(theirs, nvidia=True)
         name = theirs or "nvidia-cdi-hook"
-        return Program(shutil.which(name) or f"/usr/bin/{name}", nvidia=True)
+        if (found := shutil.which(name)) is None:
+            note(f"{name} is not found here: on the host it has to be /usr/bin/{name}, or say --nvidia-cdi-hook-path")
+        return Program(found or f"/usr/bin/{name}", nvidia=True)
     standing = look(Path(ours), host)
     if hook == "gpuplane" or (hook == "auto" and standing.detail):
         if not standing.detail:

@@ -89,6 +89,7 @@ def test_a_list_at_a_terminal(crowd: Path) -> None:
         f"accelerators.example.com/npu.v2=npu:0  {crowd}/b/z.json",
     ]
     assert shown("list", "--spec-dir", crowd / "c") == f"No device is defined in {crowd}/c.\n"
+    assert f"\nNo device can be resolved in {crowd}/a.\n" in shown("list", "--spec-dir", crowd / "a")
 
 
 def test_good_files_are_told_what_they_define() -> None:
@@ -133,6 +134,21 @@ def test_a_file_that_cannot_be_read_is_status_2(tmp_path: Path) -> None:
     assert judged.stderr.splitlines()[0] == f"{tmp_path}/none.yaml: No such file or directory"
     assert judged.stderr.splitlines()[-1] == f"{tmp_path}: not a regular file"
     assert cdi("validate").exit_code == 2
+
+
+def test_programs_are_told_how_files_stand(tmp_path: Path) -> None:
+    """Each file with its mistakes, and the same status; standard error is left alone."""
+    (tmp_path / "wrong.yaml").write_text(BAD)
+    judged = cdi("validate", "--json", DATA / "nvidia.yaml", tmp_path / "wrong.yaml", tmp_path / "none.yaml")
+
+    assert (judged.exit_code, judged.stderr) == (2, "")
+    good, wrong, none = json.loads(judged.stdout)["files"]
+    assert good == {
+        "file": f"{DATA}/nvidia.yaml", "standing": "good", "errors": [], "refused": False,
+        "kind": "nvidia.com/gpu", "devices": 3, "version": "0.5.0", "lowest": "0.5.0",
+    }  # fmt: skip
+    assert (wrong["standing"], wrong["refused"], len(wrong["errors"])) == ("wrong", True, 2)
+    assert (none["standing"], none["errors"]) == ("unreadable", [f"{tmp_path}/none.yaml: No such file or directory"])
 
 
 def test_what_a_container_gets_is_told_line_by_line() -> None:
@@ -230,6 +246,15 @@ def test_an_explanation_at_a_terminal() -> None:
         "  with any device of accelerators.example.com/npu.v2",
         "    npu  L3:0=f, MB:0=50",
     ]
+
+
+def test_names_are_not_broken_at_a_terminal(tmp_path: Path) -> None:
+    """People copy them."""
+    name = f"nvidia.com/gpu={'x' * 90}"
+    (tmp_path / "x.yaml").write_text(
+        f"cdiVersion: 0.3.0\nkind: nvidia.com/gpu\ndevices:\n- name: {'x' * 90}\n  containerEdits: {{env: [A=1]}}\n"
+    )
+    assert f"\n  with {name}\n" in shown("explain", name, "--spec-dir", tmp_path)
 
 
 def test_nothing_that_a_terminal_would_obey_is_shown(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def draw(explanation: Explanation) -> None:
     for kind, pieces in groupby(explanation.pieces, key=lambda piece: piece.kind):
         console.print(f"[bold]{TITLES[kind]}[/bold]")
         for whose, each in groupby(pieces, key=lambda piece: piece.origin):
-            console.print(f"  [dim]with {escape(_whose(whose, explanation))}[/dim]")
+            console.print(f"  [dim]with {escape(_whose(whose, explanation))}[/dim]", soft_wrap=True)
             for line in _mounts(mounts[piece.what] for piece in each) if kind == "mount" else map(_shown, each):
                 console.print(f"    {escape(line)}", soft_wrap=True)
 

@@ -49,9 +49,8 @@ def draw(there: Registry, directories: tuple[Path, ...]) -> None:
 
     console = Console(highlight=False)
     if not there.devices:
-        console.print(
-            f"[yellow]No device is defined in {escape(' and '.join(map(str, directories)))}.[/yellow]", soft_wrap=True
-        )
+        none = f"No device {'can be resolved' if there.conflicts else 'is defined'} in"
+        console.print(f"[yellow]{none} {escape(' and '.join(map(str, directories)))}.[/yellow]", soft_wrap=True)
         return
     rows = [(name, defined.file.path) for name, defined in there.devices.items()]
     heads = zip(("device", "defined in"), *rows, strict=True)

@@ -5,54 +5,84 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import msgspec
 
 from gpuplane.core.containers.cdi.check import check, read, refused
 from gpuplane.core.containers.cdi.version import lowest
 from gpuplane.core.document import LONGEST
 from gpuplane.core.strict import Invalid
 from gpuplane.host.specfiles import content
-from gpuplane.model.cdi import Spec
+from gpuplane.model.value import Value
 
-WRONG, UNREADABLE = 1, 2
+STATUS = {"good": 0, "wrong": 1, "unreadable": 2}
+
+
+class Judged(Value):
+    """How a file stands, as `--json` shows it. What it holds is told of a good one only."""
+
+    file: str
+    standing: str  # a key of STATUS
+    errors: tuple[str, ...] = ()
+    refused: bool = False  # by container runtimes: none of its devices can be used
+    kind: str = ""
+    devices: int = 0
+    version: str = ""
+    lowest: str = ""  # the version that would be enough
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
-def command(files: tuple[Path, ...]) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, with the mistakes of each file.")
+def command(files: tuple[Path, ...], as_json: bool) -> None:
     """Hold CDI specifications, YAML or JSON, against the rules of CDI; - is standard input.
 
     Every mistake is told with file and line, on standard error: what makes container runtimes refuse a whole file, and
     what they let pass but stumble over when a container starts. Exit status: 0 where all files are good, 1 where one is
     wrong, 2 where one cannot be read.
     """
-    raise SystemExit(max(map(_judge, files)))
+    judged = [_judged(file) for file in files]
+    if as_json:
+        document = {"files": [msgspec.structs.asdict(each) for each in judged]}  # every key is always there
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+    else:
+        for each in judged:
+            for line in _lines(each):
+                click.echo(line, err=each.standing != "good")
+    raise SystemExit(max(STATUS[each.standing] for each in judged))
 
 
-def _judge(file: Path) -> int:
-    """Say how a file stands; the exit status for it."""
-    data = sys.stdin.buffer.read(LONGEST + 1) if str(file) == "-" else content(file)
+def _judged(file: Path) -> Judged:
+    name = str(file)
+    data = sys.stdin.buffer.read(LONGEST + 1) if name == "-" else content(file)
     if isinstance(data, OSError):
-        click.echo(f"{file}: {data.strerror or data}", err=True)
-        return UNREADABLE
+        return Judged(name, "unreadable", (f"{name}: {data.strerror or data}",))
     try:
-        click.echo(f"{file}: good: {_summary(read(data, str(file), check))}")
+        spec = read(data, name, check)
     except Invalid as invalid:
-        for line in _told(data, str(file), invalid):
-            click.echo(line, err=True)
-        return WRONG
-    return 0
+        return Judged(name, "wrong", tuple(invalid.errors), _refused(data, name))
+    return Judged(
+        name, "good", kind=spec.kind, devices=len(spec.devices), version=spec.cdi_version, lowest=lowest(spec)
+    )
 
 
-def _summary(spec: Spec) -> str:
-    count, least = len(spec.devices), lowest(spec)
-    enough = "" if least == spec.cdi_version else f"; {least} would be enough"
-    return f"{count} {'device' if count == 1 else 'devices'} of {spec.kind}, version {spec.cdi_version}{enough}"
-
-
-def _told(data: bytes, file: str, invalid: Invalid) -> Iterator[str]:
-    yield from invalid.errors
+def _refused(data: bytes, name: str) -> bool:
     try:
-        read(data, file, refused)
-        yield f"{file}: container runtimes read it all the same, and may fail at that when a container starts"
+        read(data, name, refused)
     except Invalid:
-        yield f"{file}: container runtimes refuse it: none of its devices can be used"
+        return True
+    return False
+
+
+def _lines(judged: Judged) -> Iterator[str]:
+    """For a person, and for programs that read lines."""
+    yield from judged.errors
+    if judged.standing == "good":
+        devices = f"{judged.devices} {'device' if judged.devices == 1 else 'devices'} of {judged.kind}"
+        enough = "" if judged.lowest == judged.version else f"; {judged.lowest} would be enough"
+        yield f"{judged.file}: good: {devices}, version {judged.version}{enough}"
+    elif judged.standing == "wrong":
+        yield (
+            f"{judged.file}: container runtimes refuse it: none of its devices can be used"
+            if judged.refused
+            else f"{judged.file}: container runtimes read it all the same, and may fail at that when a container starts"
+        )

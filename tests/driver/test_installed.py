@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.installed import Installed
 from gpuplane.hardware.driver.places import FOLDERS
+from gpuplane.hardware.driver.tree import Tree
 from gpuplane.hardware.profiles import layouts
 from gpuplane.model.machine import DriverFiles, File, Library
 from tests.driver.standin import listing
@@ -404,3 +405,10 @@ def test_whatever_the_tree_nothing_outside_is_read_or_told(
 
 def _paths(files: DriverFiles) -> list[str]:
     return [library.path for library in files.libraries] + [file.path for file in (*files.files, *files.sockets)]
+
+
+def test_what_cannot_be_read_is_nothing() -> None:
+    """As a disk's error is; what it was stands in `refused`."""
+    tree = Tree("/")
+    assert tree.read("/proc/self/mem") == b""
+    assert tree.refused == {"/proc/self/mem": "Input/output error"}

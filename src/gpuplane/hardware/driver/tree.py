@@ -99,7 +99,11 @@ class Tree:
     def read(self, path: str, most: int = 1 << 24) -> bytes:
         """The content of a file, up to so many bytes; nothing where it cannot be read."""
         with self.open(path) as file:
-            return b"" if file is None else os.read(file, most)
+            try:
+                return b"" if file is None else os.read(file, most)
+            except OSError as error:
+                self._refuse(path, error)
+                return b""
 
     @contextmanager
     def open(self, path: str) -> Iterator[int | None]:

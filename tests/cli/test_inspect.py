@@ -57,6 +57,7 @@ def test_ids_are_whole_on_every_terminal(width: int, drawn: Drawn) -> None:
     shown = drawn(picture(), width)
     for id in (f"{MIG}0::0", f"{MIG}0::1", f"{GPU}1"):
         assert sum(line.startswith(id) for line in shown.splitlines()) == 1, shown
+    assert width < 80 or sum(line.split()[1:3] == [NAME, "healthy"] for line in shown.splitlines()) == 1, shown
 
 
 def test_shares_that_stand_alike_are_one_row_for_people(drawn: Drawn) -> None:

@@ -1,6 +1,7 @@
 """`gpuplane inspect`: what a running agent knows, and what it makes the node advertise.
 
-Ids are never cut or broken: they differ at their ends, and people copy them. Reasons give way where room is short.
+Ids and resources are never cut or broken: they differ at their ends, and people copy them. Reasons give way where room is
+short.
 """
 
 import sys
@@ -75,8 +76,13 @@ def draw(picture: Picture) -> None:
     if (strategy := counting(picture.snapshot)) is not None:
         console.print(f"Containers are given devices by {escape(str(strategy))}")
     found = list(_together(_devices(picture)))
-    ids = Column("device", no_wrap=True, min_width=max((len(id) for id, *_ in found), default=0))
-    devices = Table(ids, "resource", "state", "held by", box=None, header_style="bold", pad_edge=False)
+    ids, names = (
+        Column(head, no_wrap=True, min_width=max((len(row[at]) for row in found), default=0))
+        for at, head in enumerate(("device", "resource"))
+    )
+    states = Column("state", min_width=len("unhealthy:"))
+    holders = Column("held by", overflow="fold", min_width=len("held by"))
+    devices = Table(ids, names, states, holders, box=None, header_style="bold", pad_edge=False)
     for id, resource, state, reason, holder in found:
         told = f"[{COLOURS[state]}]{state}[/{COLOURS[state]}]" + (f": {escape(reason)}" if reason else "")
         devices.add_row(escape(id), escape(resource), told, escape(holder))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hook.test_params import prepared
 from tests.hook.world import COMPAT, EVERYTHING, HOSTILE, LIBRARIES, LOADER, Container, snapshot
 
 ZERO = os.makedev(1, 5)
@@ -175,22 +176,78 @@ def test_nothing_outside_is_touched_and_nothing_of_the_image_runs(
     assert not image.inside("/sbin/ldconfig").is_symlink()
 
 
-def test_a_volume_is_not_written_to(container: Container) -> None:
+@pytest.fixture(params=["now", "before Linux 5.12"])
+def kernel(request: pytest.FixtureRequest, container: Container) -> str:
+    """Shell commands that make the hook run on this kernel, or on one without mount_setattr."""
+    if request.param == "now":
+        return ""
+    program = container.folder / "old"
+    subprocess.run(["cc", Path(__file__).with_name("old.c"), "-o", program], check=True, timeout=60)
+    return f'\nset -- {program} "$@"'
+
+
+def test_a_volume_is_not_written_to(container: Container, kernel: str) -> None:
     """What a pod mounts of the host stays as it is, wherever the image's links and ld.so.conf lead."""
-    if tuple(map(int, os.uname().release.split(".")[:2])) < (5, 12):
-        pytest.skip("needs Linux 5.12, for mount_setattr")
-    container.inside("/volume").mkdir()
-    volume = f"mount --bind {container.outside} {container.inside('/volume')}"
+    container.inside("/a volume").mkdir()
+    volume = f"mount --bind {container.outside} '{container.inside('/a volume')}'"
+    volume += f"\nmount --bind {container.outside} {container.inside('/dev')}{kernel}"
     container.library("/lib/libx.so.1.0", "libx.so.1")
     (container.outside / "x86/libx.so.1.0").write_bytes(container.inside("/lib/libx.so.1.0").read_bytes())
-    container.put("/etc/ld.so.conf", "/volume/x86\n")
+    container.put("/etc/ld.so.conf", "/dev/x86\n")
     before = snapshot(container.outside)
     container.well(*EVERYTHING, prepare=volume)
-    container.point(LIBRARIES, "/volume/x86")
-    code, said = container.run(*EVERYTHING, prepare=volume)
+    for target in ("/a volume/x86", "/dev/x86"):
+        container.point(LIBRARIES, target)
+        code, said = container.run(*EVERYTHING, prepare=volume)
 
-    assert code == 1
-    assert "Read-only file system" in said
+        assert code == 1
+        assert "Read-only file system" in said
+        assert snapshot(container.outside) == before
+
+
+def test_a_dev_of_its_own_is_written_to(container: Container, kernel: str) -> None:
+    """Runtimes mount one; what is mounted in it is another thing."""
+    dev = container.inside("/dev")
+    prepare = f"""
+        mount -t tmpfs none {dev}; mkdir {dev}/dri {dev}/shm; : > {dev}/dri/card1
+        mount --bind {container.outside} {dev}/shm{kernel}
+        set -- sh -euc '"$@" && test -h {dev}/dri/by-path/pci-0000:1b:00.0-card' sh "$@"
+    """
+    before = snapshot(container.outside)
+    container.well(*EVERYTHING, prepare=prepare)
+    container.point("/etc", "/dev/shm/etc")
+
+    assert "Read-only file system" in container.run(*EVERYTHING, prepare=prepare).said
+    assert snapshot(container.outside) == before
+
+
+@pytest.mark.parametrize("number", range(3, 16))
+def test_a_descriptor_leads_nowhere(container: Container, number: int) -> None:
+    """What the hook has open outside, by the /proc that a pod has mounted of the host. The namespace lives on."""
+    proc = container.inside("/volume")
+    proc.mkdir()
+    container.point("/etc", f"/volume/self/fd/{number}/{'../' * 40}{container.outside}/etc")
+    mounts = f'{prepared(container)}\nmount --bind -o ro /proc {proc}\nset -- sh -euc \'"$@"; exit\' sh "$@"'
+    before = snapshot(container.outside)
+
+    assert container.run(*EVERYTHING, prepare=mounts).code == 1
+    assert snapshot(container.outside) == before
+
+
+def test_a_process_without_capabilities_leads_nowhere(container: Container) -> None:
+    """The kernel lets root follow its links with no capability, too: that of many a service and container."""
+    container.inside("/volume/proc").mkdir(parents=True)
+    before = snapshot(container.outside)
+    with subprocess.Popen(["setpriv", "--bounding-set=-all", "cat"], stdin=subprocess.PIPE) as process:
+        try:
+            container.point("/etc", f"/volume/proc/{process.pid}/root{container.outside}/etc")
+            mounts = f"mount --rbind -o ro /proc {container.inside('/volume/proc')}"
+            ended = container.run(*EVERYTHING, prepare=mounts)
+        finally:
+            process.kill()
+
+    assert ended.code == 1
+    assert "cannot make the folder /etc/ld.so.conf.d: No such file" in ended.said
     assert snapshot(container.outside) == before
 
 

@@ -1,23 +1,25 @@
 /* Into the container's root, for good: from here on there is no path to anything of the host.
  *
  * In a mount namespace of its own the container's root becomes the root, and the host's is let go of. Two things lead
- * out of a root all the same: links of /proc such as /proc/1/root, and what a pod has mounted of the host. So /proc
- * is covered, every mount but the root and the container's own /dev is made read-only (mount_setattr, Linux 5.12),
- * and of root's capabilities one is kept: to write into folders whatever their owner and mode. Without the others the
- * kernel does not let this process follow a /proc link of a runtime's process either. No file of the image can be
- * executed.
+ * out of a root all the same: links of a proc such as /proc/1/root, and what a pod has mounted of the host. So every
+ * proc is covered, that of a volume too; every mount but the root and the container's own /dev is made read-only; and
+ * of root's capabilities one is kept: to write into folders whatever their owner and mode. Without the others the
+ * kernel lets this process follow the links of root's processes only where these have no more: the capabilities alone
+ * would not do. No file of the image can be executed.
  */
 #include "hook.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #ifndef SYS_mount_setattr
@@ -25,6 +27,7 @@
 #endif
 
 enum { MOUNT_RDONLY = 1, MOUNT_NOSUID = 2, MOUNT_NODEV = 4, MOUNT_NOEXEC = 8, RECURSIVE = 0x8000 };
+enum { LOCKED = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, PROC_MAGIC = 0x9fa0, TMPFS_MAGIC = 0x01021994 };
 enum { CAPABILITY_DAC_OVERRIDE = 1, CAPABILITY_VERSION_3 = 0x20080522 };
 
 struct attributes {
@@ -47,13 +50,22 @@ static void enter(int root, const char *path)
         fail("cannot make %s the root: %s", path, strerror(errno));
 }
 
-static void cover_proc(void)
+static bool is_kind(const char *path, unsigned long magic)
 {
-    struct stat found;
-    if (lstat("/proc", &found) < 0 || !S_ISDIR(found.st_mode))
-        return;
-    if (mount("none", "/proc", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,mode=555") < 0)
-        fail("cannot cover /proc in the container: %s", strerror(errno));
+    struct statfs found;
+    return statfs(path, &found) == 0 && (unsigned long)found.f_type == magic;
+}
+
+/* A mount that another one hides is not there by its path any more, and needs no cover. */
+static void cover_processes(int process)
+{
+    struct mounted found;
+    char *list = read_mounts(process);
+    for (char *rest = list; next_mount(&rest, &found);)
+        if (found.proc && is_kind(found.point, PROC_MAGIC) &&
+            mount("none", found.point, "tmpfs", LOCKED, "size=4k,mode=555") < 0 && errno != ENOTDIR) /* of one file */
+            fail("cannot cover %s in the container: %s", found.point, strerror(errno));
+    free(list);
 }
 
 static bool writable(const char *path)
@@ -62,29 +74,49 @@ static bool writable(const char *path)
     return statvfs(path, &found) == 0 && !(found.f_flag & ST_RDONLY);
 }
 
+/* What runtimes make: a tmpfs, and not the host's. */
+static bool is_own_dev(dev_t host_dev)
+{
+    struct stat dev;
+    return lstat("/dev", &dev) == 0 && S_ISDIR(dev.st_mode) && dev.st_dev != host_dev && is_kind("/dev", TMPFS_MAGIC) &&
+           writable("/dev");
+}
+
 static long change(const char *path, unsigned flags, struct attributes change)
 {
     return syscall(SYS_mount_setattr, AT_FDCWD, path, flags | AT_SYMLINK_NOFOLLOW, &change, sizeof change);
 }
 
-/* Whether it is so; before Linux 5.12 it is not. A /dev that is the host's stays read-only, too. */
-static bool lock_mounts(dev_t host_dev)
+/* Before Linux 5.12: one after the other. What is no mount any more is hidden by another. */
+static void lock_each(int process, bool root, bool own_dev)
+{
+    struct mounted found;
+    char *list = read_mounts(process);
+    for (char *rest = list; next_mount(&rest, &found);) {
+        bool kept = (root && strcmp(found.point, "/") == 0) || (own_dev && strcmp(found.point, "/dev") == 0);
+        unsigned long flags = MS_REMOUNT | MS_BIND | (kept ? LOCKED & ~MS_RDONLY : LOCKED);
+        if (mount(NULL, found.point, NULL, flags, NULL) < 0 && errno != EINVAL && errno != ENOENT && errno != ENOTDIR)
+            fail("cannot make %s in the container read-only: %s", found.point, strerror(errno));
+    }
+    free(list);
+}
+
+/* A /dev that is the host's stays read-only, too. */
+static void lock_mounts(int process, dev_t host_dev)
 {
     static const struct attributes LOCK = {.set = MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NODEV | MOUNT_NOEXEC};
     static const struct attributes WRITABLE = {.clear = MOUNT_RDONLY};
-    struct stat dev;
-    bool root = writable("/");
-    bool own_dev = lstat("/dev", &dev) == 0 && dev.st_dev != host_dev && S_ISDIR(dev.st_mode) && writable("/dev");
+    bool root = writable("/"), own_dev = is_own_dev(host_dev);
     if (change("/", RECURSIVE, LOCK) < 0) {
-        if (errno == ENOSYS)
-            return false;
-        fail("cannot make the container's mounts read-only: %s", strerror(errno));
+        if (errno != ENOSYS)
+            fail("cannot make the container's mounts read-only: %s", strerror(errno));
+        lock_each(process, root, own_dev);
+        return;
     }
     if (root && change("/", 0, WRITABLE) < 0)
         fail("cannot make the container's root writable: %s", strerror(errno));
     if (own_dev && change("/dev", 0, WRITABLE) < 0 && errno != EINVAL) /* EINVAL: it is no mount */
         fail("cannot make /dev in the container writable: %s", strerror(errno));
-    return true;
 }
 
 static void drop_capabilities(void)
@@ -100,13 +132,16 @@ static void drop_capabilities(void)
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
 }
 
-bool confine(int root, const char *path)
+void confine(int root, const char *path)
 {
     struct stat dev;
     dev_t host_dev = stat("/dev", &dev) == 0 ? dev.st_dev : 0;
+    int process = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (process < 0)
+        fail("cannot read /proc/self: %s", strerror(errno));
     enter(root, path);
-    cover_proc();
-    bool locked = lock_mounts(host_dev);
+    cover_processes(process);
+    lock_mounts(process, host_dev);
+    close(process); /* a way out */
     drop_capabilities();
-    return locked;
 }

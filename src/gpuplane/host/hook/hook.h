@@ -63,10 +63,18 @@ bool prepare_loader(const struct task *task, char **folders); /* whether there i
 
 /* ldconfig.c: the host's, as a sealed copy. */
 int sealed_ldconfig(void); /* a descriptor; -1: the host has none */
-_Noreturn void run_ldconfig(int program, char **folders, bool locked);
+_Noreturn void run_ldconfig(int program, char **folders);
 
-/* confine.c: into the container's root. Whether everything that is mounted there is read-only now, but the root. */
-bool confine(int root, const char *path);
+/* confine.c: into the container's root, where everything else that is mounted becomes read-only. */
+void confine(int root, const char *path);
+
+/* mounts.c: what is mounted in the root, by a descriptor of /proc/self; and one after the other, by `rest` of that. */
+struct mounted {
+    const char *point;
+    bool proc;
+};
+char *read_mounts(int process);
+bool next_mount(char **rest, struct mounted *found);
 
 /* elf.c: of a file that may be anything at all. */
 bool elf_interpreted(int fd, bool *interpreted);

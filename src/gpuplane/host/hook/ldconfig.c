@@ -60,12 +60,10 @@ int sealed_ldconfig(void)
     return -1;
 }
 
-void run_ldconfig(int program, char **folders, bool locked)
+void run_ldconfig(int program, char **folders)
 {
     char *arguments[16 + 1024] = {"ldconfig", "-f", "/etc/ld.so.conf", "-C", "/etc/ld.so.cache"};
     size_t count = 5;
-    if (!locked)
-        arguments[count++] = "-X"; /* it would make links in any folder that the image names, volumes too */
     while (*folders && count < sizeof arguments / sizeof *arguments - 1)
         arguments[count++] = *folders++;
     if (program < 0)

@@ -21,6 +21,8 @@
 #define SYS_close_range 436
 #endif
 
+enum { OURS = 64 }; /* descriptors: the lowest are taken first, and we open few */
+
 static const char USAGE[] =
     "usage: " NAME " create-container [--link=TARGET::LINK]... [--link-if=TARGET::LINK]... [--folder=DIR]...\n"
     "           [--compat=DIR --driver=VERSION --cuda=VERSION] [--params] [--deadline=SECONDS] < state\n"
@@ -78,13 +80,22 @@ static void end_with(int out)
         _exit(1);
 }
 
+/* Whatever the work before has left open may be a way out: ".." of a directory in another mount namespace is one. */
+static void close_all_but(int kept)
+{
+    for (int fd = STDERR_FILENO + 1; fd < OURS; fd++)
+        if (fd != kept)
+            close(fd);
+}
+
 _Noreturn static void inside(const struct task *task, int root, const char *path, int ldconfig, int out)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     end_with(out);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)
         fail("cannot open /dev/null: %s", strerror(errno));
-    bool locked = confine(root, path);
+    confine(root, path);
+    close_all_but(ldconfig);
     place = "the container: ";
     char **folders = calloc(task->folder_count + 2, sizeof *folders);
     if (!folders)
@@ -92,7 +103,7 @@ _Noreturn static void inside(const struct task *task, int root, const char *path
     make_links(task);
     if (!prepare_loader(task, folders))
         _exit(0);
-    run_ldconfig(ldconfig, folders, locked);
+    run_ldconfig(ldconfig, folders);
 }
 
 /* What the other process says, to its end. The last line is the error; ldconfig warns of this and that before. */

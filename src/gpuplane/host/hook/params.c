@@ -67,6 +67,9 @@ static void cover(int root, const struct spot *shown, const char *text, size_t s
     struct spot mounted = walk(root, FILE_ITSELF);
     if (mounted.fd < 0 || mount(NULL, mounted.path, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | KEPT, NULL) < 0)
         fail_at("make read-only the container's", SHOWN);
+    const int used[] = {folder.fd, temporary.fd, source.fd, mounted.fd}; /* each a way out of the container's root */
+    for (size_t each = 0; each < sizeof used / sizeof *used; each++)
+        close(used[each]);
 }
 
 void protect_params(int root)

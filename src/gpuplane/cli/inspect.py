@@ -1,7 +1,7 @@
 """`gpuplane inspect`: what a running agent knows, and what it makes the node advertise.
 
-Ids and resources are never cut or broken: they differ at their ends, and people copy them. Reasons give way where room is
-short.
+Ids and resources are never cut or broken: they differ at their ends, and people copy them. Reasons give way where
+room is short.
 """
 
 import sys

@@ -223,6 +223,14 @@ def test_a_memory_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         assert kept.read_text() == text
 
 
+def test_who_is_not_root_is_told_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where that is what it takes."""
+    for user, more in ((1000, ": run this as root"), (0, "")):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        with pytest.raises(sources.Failed, match=f"^/x: Permission denied{more}$"), sources.told("/"):
+            raise PermissionError(13, "Permission denied", "/x")
+
+
 def test_json(tmp_path: Path) -> None:
     """For programs: status, reason, the diff of each file; errors, too."""
     file = copied("kubeadm-1.7.toml", tmp_path)

@@ -1,5 +1,6 @@
 """A runtime's configuration as it lies on this node, in the order in which the runtime reads it."""
 
+import os
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -51,7 +52,8 @@ def told(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Failed(f"{error.filename or path}: {error.strerror}") from None
+        root = ": run this as root" if isinstance(error, PermissionError) and os.geteuid() else ""
+        raise Failed(f"{error.filename or path}: {error.strerror}{root}") from None
 
 
 def judge(wish: Wish) -> Judged:

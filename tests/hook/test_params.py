@@ -68,3 +68,21 @@ def test_a_proc_that_is_the_images_is_not_believed(container: Container) -> None
         ! grep nvidia/params /proc/self/mountinfo
     """
     container.well("--params", prepare=code)
+
+
+def test_the_hosts_proc_stays_as_it_is(container: Container) -> None:
+    """A pod may have it as its own, and share with the host what is mounted in it."""
+    proc = container.inside("/proc")
+    check = f"""
+        {prepared(container)}
+        mount --make-rshared {proc}
+        echo '{{"root": "{container.root}"}}' > {container.folder}/state
+        unshare --mount --propagation unchanged sh -euc '
+            {container.hook} create-container --params < {container.folder}/state
+            cat {proc}/driver/nvidia/params > {container.folder}/seen'
+        cat {proc}/driver/nvidia/params > {container.folder}/host
+    """
+    container.well(prepare=check)
+
+    assert (container.folder / "seen").read_text() == SHOWN.replace("Files: 1", "Files: 0")
+    assert (container.folder / "host").read_text() == SHOWN

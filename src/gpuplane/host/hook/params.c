@@ -19,7 +19,8 @@
 
 static const char SHOWN[] = "/proc/driver/nvidia/params", ALLOWED[] = "ModifyDeviceFiles: 1";
 static const char *const STEPS[] = {"proc", "driver", "nvidia", "params"};
-enum { FOLDER = 3, FILE_ITSELF = 4, PROC_MAGIC = 0x9fa0, MOST = 1 << 20, KEPT = MS_NOSUID | MS_NODEV | MS_NOEXEC };
+enum { PROC = 1, FOLDER = 3, FILE_ITSELF = 4, PROC_MAGIC = 0x9fa0, MOST = 1 << 20 };
+enum { KEPT = MS_NOSUID | MS_NODEV | MS_NOEXEC };
 
 struct spot {
     int fd;
@@ -52,7 +53,9 @@ static struct spot walk(int root, size_t steps)
 
 static void cover(int root, const struct spot *shown, const char *text, size_t size)
 {
-    struct spot folder = walk(root, FOLDER);
+    struct spot proc = walk(root, PROC), folder = walk(root, FOLDER);
+    if (mount(NULL, proc.path, NULL, MS_REC | MS_PRIVATE, NULL) < 0) /* it may be the host's, and shared with it */
+        fail_at("keep to the container what is mounted over its", SHOWN);
     if (folder.fd < 0 || mount("none", folder.path, "tmpfs", KEPT, "size=1m,mode=755") < 0)
         fail_at("make a copy of the container's", SHOWN);
     struct spot temporary = walk(root, FOLDER);
@@ -67,7 +70,7 @@ static void cover(int root, const struct spot *shown, const char *text, size_t s
     struct spot mounted = walk(root, FILE_ITSELF);
     if (mounted.fd < 0 || mount(NULL, mounted.path, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | KEPT, NULL) < 0)
         fail_at("make read-only the container's", SHOWN);
-    const int used[] = {folder.fd, temporary.fd, source.fd, mounted.fd}; /* each a way out of the container's root */
+    const int used[] = {proc.fd, folder.fd, temporary.fd, source.fd, mounted.fd}; /* each a way out of the root */
     for (size_t each = 0; each < sizeof used / sizeof *used; each++)
         close(used[each]);
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import gpuplane
+from tests.hook.world import NAMESPACE
 
 
 def install(hook: Path, folder: Path | str) -> subprocess.CompletedProcess[str]:
@@ -68,6 +69,21 @@ def test_a_folder_that_is_none_is_said(hook: Path, tmp_path: Path) -> None:
     assert f"cannot open the folder {tmp_path}/file: Not a directory" in install(hook, tmp_path / "file").stderr
     assert f"cannot make the folder {tmp_path}/a/b: No such file" in install(hook, tmp_path / "a/b").stderr
     assert "install wants an absolute path, not bin" in install(hook, "bin").stderr
+
+
+def test_a_full_disk_keeps_what_was_there(root: None, hook: Path, tmp_path: Path) -> None:
+    """The old program, and nothing half-written beside it."""
+    script = f"""
+        mount -t tmpfs -o size=128k,mode=755 none {tmp_path}
+        echo old > {tmp_path}/gpuplane-hook
+        ! {hook} install {tmp_path} || exit 1
+        ls -A {tmp_path}
+        cat {tmp_path}/gpuplane-hook
+    """
+    ended = subprocess.run([*NAMESPACE, script], capture_output=True, text=True, timeout=20)
+
+    assert (ended.returncode, ended.stdout) == (0, "gpuplane-hook\nold\n")
+    assert "No space left on device" in ended.stderr
 
 
 def test_its_version_is_the_packages(hook: Path) -> None:

@@ -69,6 +69,7 @@ def test_paths_may_have_any_characters(container: Container) -> None:
             b'{"root": "/x\\u001b[2J\\ngpuplane-hook: all is well"}',
             "root /x?[2J?gpuplane-hook: all is well: No such file",
         ),
+        (b'{"root": "/x\\u009b2J\\u202e"}', "root /x??2J???: No such file"),
     ],
 )
 def test_a_state_that_is_none_is_said(container: Container, state: bytes, said: str) -> None:

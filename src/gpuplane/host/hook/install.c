@@ -12,17 +12,21 @@
 
 static const char NEW[] = "." NAME ".new";
 
-static void copy(int from, int to)
+/* -1: errno says why. */
+static int copy(int from, int to)
 {
     struct stat found;
     if (fstat(from, &found) < 0)
-        fail("cannot read this program: %s", strerror(errno));
+        return -1;
     for (off_t rest = found.st_size; rest > 0;) {
         ssize_t sent = sendfile(to, from, NULL, (size_t)rest);
-        if (sent <= 0)
-            fail("cannot copy this program: %s", sent < 0 ? strerror(errno) : "it became shorter");
+        if (sent <= 0) {
+            errno = sent < 0 ? errno : EIO;
+            return -1;
+        }
         rest -= sent;
     }
+    return 0;
 }
 
 /* Runtimes start it as root for every container: a folder that others can write is no place for it. */
@@ -53,8 +57,12 @@ void install(const char *path)
     int to = openat(folder, NEW, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (to < 0)
         fail("cannot write %s/%s: %s", path, NEW, strerror(errno));
-    copy(from, to);
-    if (fchmod(to, 0755) < 0 || fsync(to) < 0 || renameat(folder, NEW, folder, NAME) < 0 || fsync(folder) < 0)
-        fail("cannot install %s/%s: %s", path, NAME, strerror(errno));
+    if (copy(from, to) < 0 || fchmod(to, 0755) < 0 || fsync(to) < 0 || renameat(folder, NEW, folder, NAME) < 0) {
+        int why = errno;
+        unlinkat(folder, NEW, 0);
+        fail("cannot install %s/%s: %s", path, NAME, strerror(why));
+    }
+    if (fsync(folder) < 0)
+        fail("cannot install %s/%s for good: %s", path, NAME, strerror(errno));
     close(to);
 }

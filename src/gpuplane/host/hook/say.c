@@ -10,11 +10,12 @@
 
 const char *place;
 
-/* Names in an image are the image's choice: they may not move a terminal's cursor or forge a second line. */
+/* Names in an image are the image's choice: they may not move a terminal's cursor, turn a line's direction or forge a
+ * second one. Beyond ASCII there are characters for all of that. */
 static void clean(char *text)
 {
     for (; *text; text++)
-        if ((unsigned char)*text < ' ' || *text == 127)
+        if (*text < ' ' || *text > '~')
             *text = '?';
 }
 

@@ -176,6 +176,22 @@ def test_whatever_another_file_is_called(world: World) -> None:
     assert all(path.isprintable() for path in known.conflicts[f"{GPU}=GPU-1"])
 
 
+def test_what_containers_hold_is_kept_as_the_machine_is(world: World) -> None:
+    """Also once CDI is no longer wanted: an older driver's libraries would let no container start again."""
+    world.round()
+    world.hold("GPU-0", "GPU-1")
+    world.node.tell(Configured(BY_CDI.but(device_list_strategy=("envvar",))))
+    moved = machine([0], version="590.44.01")
+    world.look(moved.but(gpus=tuple(gpu.but(nodes=("/dev/nvidia1",)) for gpu in moved.gpus or ())))
+    assert world.round()
+    assert world.place.libraries() == {"590.44.01"}
+    assert nodes(world.place.spec(), "GPU-0") == {"/dev/nvidia1"}
+    assert nodes(world.place.spec(), "GPU-1") == {"/dev/nvidia1"}
+    world.hold()
+    world.round()
+    assert not world.place.file().exists()
+
+
 def test_all_devices_may_be_another_files(world: World) -> None:
     """Then we have none."""
     world.place.cdi.mkdir()

@@ -61,7 +61,7 @@ class Keeper:
     def _given(self) -> object:
         """All that a round goes by. It changes by a round that writes; so the next one sees what came of it."""
         snapshot = self.node.snapshot
-        return wanted(snapshot), snapshot.allocations, snapshot.config, disk.glance(self.directory)
+        return wanted(snapshot), snapshot.machine, snapshot.allocations, snapshot.config, disk.glance(self.directory)
 
     async def round(self) -> bool:
         """Make the files what they shall be, and say what they are then; whether that is one and the same."""

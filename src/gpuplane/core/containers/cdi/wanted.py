@@ -3,9 +3,9 @@
 Rules that must stay put:
 - Nothing goes for lack of knowledge. Before the machine and the configuration are known, and while `auto` does not know
   the runtime, files are left as they are; before it is known what containers hold, nothing is taken out of them.
-- What a container holds stays, whatever is wanted: kubelet names it again at every restart of that container. Kubelet
-  holds UUIDs, so a device that is named otherwise (an index, a channel, a feature) stays while any container holds
-  anything.
+- What a container holds stays, whatever is wanted: kubelet names it again at every restart of that container. So it is
+  kept as the machine is now, and as it was where the machine has it no longer. Kubelet holds UUIDs, so a device that
+  is named otherwise (an index, a channel, a feature) stays while any container holds anything.
 - Two files that define one device make it nobody's. What another file defines is left to it, and not given out while
   that is so. Only what this machine could not describe again stays.
 - A device is given out once the disk has what is wanted of it now. The common part of a file may change under it.
@@ -40,10 +40,14 @@ UUIDS = ("GPU-", "MIG-")
 @view
 def wanted(snapshot: Snapshot) -> Mapping[str, Document]:
     """Kind → document, for each kind that the strategies in force name. {} where they name none."""
+    by_cdi = condition.kept(snapshot) and any(each.startswith("cdi-") for each in strategies(snapshot))
+    return _described(snapshot) if by_cdi else {}
+
+
+def _described(snapshot: Snapshot) -> Mapping[str, Document]:
+    """Kind → document, of all that the configuration names; {} before enough is known."""
     machine, settings = snapshot.machine, snapshot.config.settings
-    if machine is None or machine.gpus is None or settings is None or not condition.kept(snapshot):
-        return {}
-    if not any(each.startswith("cdi-") for each in strategies(snapshot)):
+    if machine is None or machine.gpus is None or settings is None:
         return {}
     return _documents(machine, tuple(_requests(settings, condition.hook(snapshot))))
 
@@ -104,21 +108,27 @@ def merged(snapshot: Snapshot, kind: str, there: Spec | None) -> Spec | None:
     """
     if not known(snapshot) or (not wanted(snapshot) and _undecided(snapshot)):
         return there
-    found = wanted(snapshot).get(kind)
-    spec = found.spec if found is not None else None
+    spec = _spec(wanted(snapshot), kind)
+    now = spec or (_spec(_described(snapshot), kind) if there else None)
     names = {device.name for device in spec.devices} if spec is not None else set()
+    fresh = {device.name: device for device in now.devices} if now is not None else {}
+    left = (each for each in (there.devices if there else ()) if each.name not in names)
     others = condition.conflicts(snapshot)
     devices = (
         *(each for each in (spec.devices if spec else ()) if qualified(kind, each.name) not in others),
-        *(each for each in (there.devices if there else ()) if each.name not in names and _held(snapshot, kind, each)),
+        *(fresh.get(each.name, each) for each in left if _held(snapshot, kind, each)),
     )
-    common = spec or there
+    common = now or there
     if common is None or not devices:
         return None
     if common is there and devices == there.devices:
         return there
     whole = common.but(devices=devices)
     return whole.but(cdi_version=lowest(whole))
+
+
+def _spec(documents: Mapping[str, Document], kind: str) -> Spec | None:
+    return documents[kind].spec if kind in documents else None
 
 
 def _undecided(snapshot: Snapshot) -> bool:

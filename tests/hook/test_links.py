@@ -1,6 +1,7 @@
 """Links stand in the container's root, and nothing else of it changes."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,18 @@ def test_what_is_mounted_where_a_link_goes_is_said(container: Container) -> None
 
     assert code == 1
     assert "something is mounted there" in said
+
+
+def test_containers_of_one_root_start_at_once(container: Container) -> None:
+    """As podman's --rootfs allows: none of them fails, and what is there in the end is what was asked for."""
+    container.library("/usr/lib64/libx.so.1.0", "libx.so.1")
+    links = [f"/usr/lib64/link{each}" for each in range(20)]
+    options = [*(f"--link=of{Path(link).name}::{link}" for link in links), "--folder=/opt/x", "--folder=/usr/lib64"]
+    for _ in range(5):
+        for link in links:
+            container.point(link, "old")
+        with ThreadPoolExecutor(4) as at_once:
+            ended = [at_once.submit(container.run, *options) for _ in range(4)]
+
+        assert {each.result() for each in ended} == {(0, "")}
+        assert container.cached()["libx.so.1"] == "/usr/lib64/libx.so.1"

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -88,6 +89,14 @@ static void close_all_but(int kept)
             close(fd);
 }
 
+/* Containers may have one root, and start at once: one after the other then, until this process or ldconfig ends. */
+static void wait_for_turn(void)
+{
+    int folder = open("/", O_RDONLY | O_DIRECTORY);
+    if (folder >= 0)
+        flock(folder, LOCK_EX); /* a file system without locks does without */
+}
+
 _Noreturn static void inside(const struct task *task, int root, const char *path, int ldconfig, int out)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -97,6 +106,7 @@ _Noreturn static void inside(const struct task *task, int root, const char *path
     confine(root, path);
     close_all_but(ldconfig);
     place = "the container: ";
+    wait_for_turn();
     char **folders = calloc(task->folder_count + 2, sizeof *folders);
     if (!folders)
         fail("no memory for %zu folders", task->folder_count);

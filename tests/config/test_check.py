@@ -62,6 +62,10 @@ def errors(text: str) -> list[str]:
             "flags: {gfd: {sleepInterval: soon}}",
             "c.yaml:1: flags.gfd.sleepInterval: 'soon' is no time; write 60s, 5m or infinite",
         ),
+        (
+            "flags: {nvidiaDriverRoot: run/nvidia/driver}",
+            "c.yaml:1: flags.nvidiaDriverRoot: must be an absolute path, not 'run/nvidia/driver'",
+        ),
         ("imex: {channelIDs: [2]}", "c.yaml:1: imex.channelIDs: must be 0, not '2'"),
         ("imex: {channelIDs: 0}", "c.yaml:1: imex.channelIDs: must be a list, not the number 0"),
         # resources

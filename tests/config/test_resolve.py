@@ -371,6 +371,8 @@ health:
             {},
             "--mig-strategy: must be one of none, single, mixed, not 'sngle'; did you mean 'single'?",
         ),
+        ({"dev-root": "."}, {}, "--dev-root: must be an absolute path, not '.'"),
+        ({}, {"NVIDIA_CTK_PATH": "nvidia-ctk"}, "NVIDIA_CTK_PATH: must be an absolute path, not 'nvidia-ctk'"),
         ({}, {"MIG_STRATEGY": "x"}, "MIG_STRATEGY: must be one of none, single, mixed, not 'x'"),
         ({"pass-device-specs": "yes"}, {}, "--pass-device-specs: must be true or false, not 'yes'"),
         ({}, {"FAIL_ON_INIT_ERROR": "no"}, "FAIL_ON_INIT_ERROR: must be true or false, not 'no'"),

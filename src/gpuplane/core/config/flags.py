@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from gpuplane.model.config import AllocationPolicy, CdiHook, IdStrategy, ListStrategy, MigStrategy
 from gpuplane.model.value import Value
 
-Kind = Literal["text", "switch", "choice", "choices", "numbers"]
+Kind = Literal["text", "path", "switch", "choice", "choices", "numbers"]
 
 
 class Flag(Value):
@@ -86,10 +86,10 @@ FLAGS = (
          "flags.plugin.passDeviceSpecs", "pass_device_specs", "switch", "false",
          "name the device nodes to kubelet too, as its static CPU manager needs it"),
     _row("driver-root nvidia-driver-root", "NVIDIA_DRIVER_ROOT",
-         "flags.nvidiaDriverRoot", "driver_root", "text", "/",
+         "flags.nvidiaDriverRoot", "driver_root", "path", "/",
          "where the driver is installed on the host"),
     _row("dev-root nvidia-dev-root", "NVIDIA_DEV_ROOT",
-         "flags.nvidiaDevRoot", "dev_root", "text", "",
+         "flags.nvidiaDevRoot", "dev_root", "path", "",
          "the prefix of device nodes on the host; empty: the driver root"),
     _row("gdrcopy-enabled", "GDRCOPY_ENABLED",
          "flags.gdrcopyEnabled", "gdrcopy", "switch", "false",
@@ -113,7 +113,7 @@ FLAGS = (
          "flags.plugin.cdiHook", "cdi_hook", "choice", "auto",
          "which program a container's start calls: ours where it is installed, NVIDIA's, or none", CdiHook),
     _row("nvidia-cdi-hook-path nvidia-ctk-path", "NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH",
-         "flags.plugin.nvidiaCTKPath", "cdi_hook_path", "text", "/usr/bin/nvidia-ctk",
+         "flags.plugin.nvidiaCTKPath", "cdi_hook_path", "path", "/usr/bin/nvidia-ctk",
          "NVIDIA's program for CDI hooks, on the host"),
     _row("cdi-disable-hooks", "CDI_DISABLE_HOOKS",
          "", "cdi_disabled_hooks", "choices", "",
@@ -126,7 +126,7 @@ FLAGS = (
          "shares of which GPUs are advised: the least used, the most used, those that lie best, those of one NUMA node",
          AllocationPolicy),
     _row("mps-root", "MPS_ROOT",
-         "flags.mpsRoot", "mps_root", "text", "/run/nvidia/mps",
+         "flags.mpsRoot", "mps_root", "path", "/run/nvidia/mps",
          "where on the host MPS daemons meet their clients"),
     _row("", "DP_DISABLE_HEALTHCHECKS",
          "", "health_checks_disabled", "text", "",

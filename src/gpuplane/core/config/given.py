@@ -1,7 +1,7 @@
 """What the command line and the environment say of the table's rows, as texts, and what the texts stand for.
 
-An environment variable that is set to nothing means nothing for text and false for a switch, as it does for NVIDIA's
-plugin (urfave/cli); for all else it counts as not set.
+An environment variable that is set to nothing means nothing for text and paths, and false for a switch, as it does for
+NVIDIA's plugin (urfave/cli); for all else it counts as not set.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +28,10 @@ def typed(flag: Flag, value: str | Iterable[object]) -> Any:
                 others = ", ".join(repr(each) for each in chosen if each != ALONE)
                 raise ValueError(f"{ALONE!r} stands alone, and chooses itself: leave it or {others} out")
             return tuple(map(int, chosen)) if flag.kind == "numbers" else chosen
+        case "path":
+            if value and not str(value).startswith("/"):  # of the host, where nothing is relative to us
+                raise ValueError(f"must be an absolute path, not {value!r}")
+            return value
         case _:
             return _choice(flag, str(value)) if flag.choices else value
 
@@ -50,7 +54,7 @@ def given(flag: Flag, flags: Mapping[str, str], environment: Mapping[str, str]) 
     for variable in flag.environment:
         if variable in environment:
             text = environment[variable]
-            return (text, variable) if text or flag.kind in ("text", "switch") else None
+            return (text, variable) if text or flag.kind in ("text", "path", "switch") else None
     return None
 
 
@@ -70,6 +74,7 @@ def add_flags(add: Callable[..., object]) -> None:
 
 ARGUMENTS: dict[Kind, dict[str, Any]] = {
     "text": {"metavar": "TEXT"},
+    "path": {"metavar": "PATH"},
     "choice": {"metavar": "CHOICE"},
     "switch": {"metavar": "BOOL", "nargs": "?", "const": "true"},
     "choices": {"metavar": "LIST", "action": "append"},

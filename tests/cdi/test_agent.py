@@ -215,3 +215,18 @@ async def test_without_the_drivers_files_nobody_is_given_a_gpu(place: Place) -> 
         await agent.until_says("/nowhere: No such file or directory")
         place.describe(found)
         await kubelet.until_capacity(GPUS, 2, 2)
+
+
+async def test_another_agent_changes_nothing_of_what_is_right(place: Place) -> None:
+    """The file is that of the agent before it, hook and all: it is not written again."""
+    place.hook.write_bytes(b"\x7fELF")
+    place.hook.chmod(0o755)
+    async with place.kubelet() as kubelet:
+        async with place.agent():
+            await kubelet.until_capacity(GPUS, 2, 2)
+        before = place.file().stat()
+        async with place.agent():
+            await kubelet.until_capacity(GPUS, 2, 2)
+            await kubelet.run(pod("train", gpu=1))
+            await made(kubelet, "train")
+        assert place.file().stat() == before

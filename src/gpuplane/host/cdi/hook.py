@@ -1,6 +1,5 @@
 """Whether our hook is installed, and can work here. Who installs it is not this agent, which cannot write there."""
 
-import asyncio
 import stat
 from functools import partial
 from pathlib import Path
@@ -16,13 +15,14 @@ INSTALLED = Path("/opt/gpuplane/bin/gpuplane-hook")
 
 
 async def watch_hook(node: Node, path: Path, driver_root: Path | None, every: float = 5.0) -> None:
-    """Tell whether the program can be called, for ever. `path` is the same on the host and here.
+    """Tell whether the program can be called, for ever; the first time before anybody else's turn comes, for it decides
+    what is written. `path` is the same on the host and here.
 
     `driver_root`: where this process sees the driver's root; None where it does not.
     """
     while True:
         host = _host(node.snapshot, driver_root)
-        node.tell(Stood(HOOK, _told(await asyncio.to_thread(look, path, host))))
+        node.tell(Stood(HOOK, _told(look(path, host))))
         await node.until(partial(_another, host, driver_root), every)
 
 

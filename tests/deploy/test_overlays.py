@@ -357,6 +357,9 @@ def test_cdi_shows_the_drivers_files_and_where_specifications_are(objects: list[
     assert container["securityContext"] == LOCKED_DOWN
     assert pod == _pod(objects) | {"containers": pod["containers"], "volumes": pod["volumes"]}
     assert dict(_host_paths(pod, container)) == HOST_PATHS | CDI_PATHS
+    [root] = [each for each in container["volumeMounts"] if each["name"] == "driver-root"]
+    assert root["recursiveReadOnly"] == "IfPossible", "or /run, /proc and /opt could be written there"
+    assert "mountPropagation" not in root, "Kubernetes refuses both"
     assert _variables(container) == _variables(_container(objects)) | {
         "CDI_DIR": CDI, "DRIVER_ROOT_CTR_PATH": "/driver-root"
     }  # fmt: skip

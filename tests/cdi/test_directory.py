@@ -142,7 +142,7 @@ def nodes(spec: Spec | None, name: str) -> set[str]:
     return {node.path for node in device.container_edits.device_nodes}
 
 
-@pytest.mark.parametrize("name", ["mine.json", "mine.yaml"])
+@pytest.mark.parametrize("name", ["mine.json", "mine.yaml", "k8s.device-plugin.nvidia.com-gds.json"])
 def test_a_device_that_another_file_defines_is_left_to_it(world: World, name: str) -> None:
     """It is unhealthy, with the file as the reason; the others are served; with the file's end it is ours again."""
     world.round()

@@ -125,11 +125,11 @@ def _of(files: Files, kind: str) -> list[Spec]:
 
 
 def foreign(directory: Path, files: Files) -> Mapping[str, Spec]:
-    """Path → document of our kinds, of the files that are not ours."""
+    """Path → document of our kinds, of the files that are not ours; one of another kind under our name is not ours."""
     return {
         escaped(str(directory / name)): seen.spec
         for name, seen in files.items()
-        if name not in OURS and seen.spec is not None
+        if seen.spec is not None and name not in names(seen.spec.kind)
     }
 
 

@@ -14,7 +14,7 @@ FILES = Path(__file__).parent / "files"
 
 def run(runtime: str, *arguments: object) -> Result:
     """`gpuplane runtime configure --runtime RUNTIME …`; what it exits with and says."""
-    nowhere = {"GPUPLANE_STATE_DIR": "/dev/null/state"}
+    nowhere = {"GPUPLANE_RUNTIME_STATE_DIR": "/dev/null/state"}
     return CliRunner(env=nowhere).invoke(command, ["configure", "--runtime", runtime, *map(str, arguments)])
 
 

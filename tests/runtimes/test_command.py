@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane.cli.connection import STATE_DIR
+from gpuplane.cli.runtime import configure
 from gpuplane.host.runtimes import memories, sources
 from tests.runtimes.runs import copied, run, tree, unchanged
 
@@ -40,6 +42,25 @@ def test_what_is_remembered_is_for_nobody_else(tmp_path: Path) -> None:
     (kept,) = (tmp_path / "state/runtimes").glob("containerd-*.json")
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
+
+
+def test_what_is_remembered_is_not_the_agents_to_write() -> None:
+    """Its container has a directory of the node. What stands here decides what root writes where."""
+    (option,) = [each for each in configure.params if each.name == "state_dir"]
+
+    assert isinstance(option.default, Path)
+    assert not option.default.is_relative_to(STATE_DIR)
+    assert option.envvar != "GPUPLANE_STATE_DIR"
+
+
+def test_a_link_beside_the_file_is_not_written_through(tmp_path: Path) -> None:
+    """Where others may write into the folder of the file, too."""
+    file, other = copied("kubeadm-1.7.toml", tmp_path), tmp_path / "other"
+    other.write_text("kept")
+    (tmp_path / f".{file.name}.gpuplane").hardlink_to(other)
+
+    assert run("containerd", "--config", file, *V, "--state-dir", tmp_path / "state").exit_code == 0
+    assert other.read_text() == "kept"
 
 
 def test_a_file_that_was_not_there_goes_again(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 import click
 import msgspec
 
-from gpuplane.cli.connection import STATE_DIR
 from gpuplane.core.containers.runtimes.plan import Change, Memory, difference, shown
 from gpuplane.core.strict import Invalid
 from gpuplane.host.runtimes import memories
 from gpuplane.host.runtimes.sources import Failed, Judged, Wish, judge
 from gpuplane.model.value import Value
+
+STATE_DIR = Path("/var/lib/gpuplane-runtime")
+"""Not the agent's, which its container can write: what is remembered decides what root writes where."""
 
 WRAPPED = "nothing is wrapped here: the runtime itself takes CDI devices, and its own OCI runtime stays what it is"
 DEFAULT = "no pod needs another default runtime: what gets a GPU is decided by the CDI device that kubelet passes"
@@ -101,7 +103,7 @@ def _source(_: click.Context, parameter: click.Parameter, value: str) -> None:
     type=click.Path(path_type=Path),
     default=STATE_DIR,
     show_default=True,
-    envvar="GPUPLANE_STATE_DIR",
+    envvar="GPUPLANE_RUNTIME_STATE_DIR",
     help="Where changes are remembered.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")

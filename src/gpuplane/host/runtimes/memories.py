@@ -112,7 +112,8 @@ def _write(path: Path, data: bytes) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             mode = 0o600 if path.parent.name == FOLDER else 0o644
-            with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+            aside.unlink(missing_ok=True)  # of a run that died; somebody else's would be written through
+            with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
                 file.write(data)
                 _like(path, file.fileno(), mode)
                 file.flush()

@@ -56,7 +56,7 @@ async def test_what_stays_when_the_agent_ends_is_removed(place: Place) -> None:
 
 
 async def test_where_no_agent_runs_kubelet_is_asked(place: Place) -> None:
-    """It names the pods that hold devices; where it is silent too, its checkpoint does, and nobody without one."""
+    """It names the pods that hold devices; where it is silent too, its checkpoint does. Else nothing is removed."""
     async with place.kubelet() as kubelet:
         async with place.agent():
             await kubelet.until_capacity(GPUS, 2, 2)
@@ -71,7 +71,9 @@ async def test_where_no_agent_runs_kubelet_is_asked(place: Place) -> None:
     status, said = await remove(place)
     assert (status, f"nothing below {place.root / 'k'} can be read" in said) == (1, True)
     checkpoint.unlink()
-    assert await remove(place) == (0, f"removed {place.file()}\n")
+    status, said = await remove(place)
+    assert (status, place.file().exists()) == (1, True)
+    assert await remove(place, "--force") == (0, f"removed {place.file()}\n")
 
 
 async def test_with_force_nobody_is_asked(place: Place) -> None:

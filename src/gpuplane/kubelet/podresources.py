@@ -86,7 +86,7 @@ def urgent(snapshot: Snapshot) -> bool:
 async def listed(root: Path) -> Held | None:
     """What containers hold, asked once; of a kubelet that is silent its checkpoint is asked. `root`: its directory.
 
-    None where that cannot be read either; () where there is none.
+    None where neither can be asked: both are elsewhere, perhaps, and nothing is known.
     """
     try:
         check_length(socket := root / SOCKET)
@@ -98,8 +98,6 @@ async def listed(root: Path) -> Held | None:
         pass
     try:
         return _checkpointed((root / CHECKPOINT).read_bytes())
-    except FileNotFoundError:
-        return ()
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 

@@ -89,3 +89,10 @@ def test_a_line_that_is_no_entry_is_refused(tmp_path: Path, line: str) -> None:
     with pytest.raises(ValueError, match="line 2"):
         grow(tmp_path / "root", f"\n{line}")
     assert list(tmp_path.glob("*")) in ([], [tmp_path / "root"])
+
+
+def test_two_slashes_are_the_trees_own_root(tmp_path: Path) -> None:
+    """To pathlib they are a root beside the first, and what is joined to one leaves the tree."""
+    grow(tmp_path / "root", "f //here\nf //usr//bin/there")
+
+    assert sorted(path.name for path in (tmp_path / "root").rglob("*") if path.is_file()) == ["here", "there"]

@@ -57,7 +57,8 @@ def _entry(root: Path, line: str) -> None:
     said = rest[0] if rest else ""
     if kind not in "dflces" or len(kind) != 1 or ".." in Path(name).parts:
         raise ValueError("an entry is one of d, f, l, c, e, s and a path within the tree")
-    path = _folder(root, Path(name).parts[:-1]) / Path(name).name
+    inside = Path(name.lstrip("/"))  # to pathlib two slashes are a root of their own
+    path = _folder(root, inside.parts[:-1]) / inside.name
     if kind == "d" and path.is_dir() and not path.is_symlink():
         return
     _clear(path)
@@ -87,8 +88,6 @@ def _folder(root: Path, parts: tuple[str, ...]) -> Path:
     """The folder that an entry belongs to. Links lead where they would with the tree as root: nothing leaves it."""
     folder = root
     for part in parts:
-        if part == "/":
-            continue
         step = folder / part
         if step.is_symlink():
             inside = Tree(str(root)).resolve(f"/{step.relative_to(root)}")

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from gpuplane.core.containers.cdi.condition import SPECS
 from gpuplane.core.containers.cdi.registry import registry
 from gpuplane.core.containers.cdi.wanted import WRITING, unready
 from gpuplane.core.resources.offer import offer
+from gpuplane.host.cdi.directory import replace
 from gpuplane.host.cdi.keeper import Keeper
 from gpuplane.host.specfiles import found
 from gpuplane.model.cdi import Spec
@@ -242,13 +244,21 @@ def test_a_link_in_our_place_is_replaced_and_not_followed(world: World) -> None:
     assert elsewhere.read_bytes() == before
 
 
-def test_a_link_where_we_write_is_not_followed(world: World) -> None:
-    """The name under which a file is written is made anew."""
-    world.place.cdi.mkdir()
-    (elsewhere := world.place.root / "elsewhere").write_text("mine")
-    (world.place.cdi / f".{world.place.file().name}.new").symlink_to(elsewhere)
-    assert world.round()
-    assert elsewhere.read_text() == "mine"
+def test_writers_at_the_same_time_do_not_spoil_each_others_file(tmp_path: Path) -> None:
+    """Two agents, say: whoever reads finds one's or the other's, and nothing is left lying about."""
+    texts = [name.encode() * 100_000 for name in "ab"]
+
+    def write(text: bytes) -> None:
+        for _ in range(50):
+            replace(tmp_path, "file.json", text)
+
+    replace(tmp_path, "file.json", texts[0])
+    with ThreadPoolExecutor() as pool:
+        writers = [pool.submit(write, text) for text in texts]
+        while not all(writer.done() for writer in writers):
+            assert (tmp_path / "file.json").read_bytes() in texts
+        assert [writer.result() for writer in writers] == [None, None]
+    assert [path.name for path in tmp_path.iterdir()] == ["file.json"]
 
 
 def test_a_directory_in_the_place_of_our_file(world: World) -> None:

@@ -96,7 +96,7 @@ async def test_all_that_is_ours_and_nothing_else(place: Place) -> None:
     for kind in KINDS:
         place.file(kind).write_bytes(document(kind, "all"))
     place.file().with_suffix(".yaml").write_text("spoilt: [")
-    (place.cdi / f".{place.file().name}.new").write_text("{")
+    (place.cdi / f".{place.file().name}.5a5a5a5a.new").write_text("{")
     place.file(f"{VENDOR}/gds").unlink()
     place.file(f"{VENDOR}/gds").symlink_to(other)
     status, said = await remove(place, "--json", "--force")

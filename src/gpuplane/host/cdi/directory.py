@@ -7,6 +7,7 @@ may have left its own. A link under one of these names is replaced, never follow
 
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -149,8 +150,7 @@ def store(directory: Path, kind: str, spec: Spec | None) -> None:
 
 def replace(directory: Path, name: str, data: bytes) -> None:
     """Make a file hold that, as a whole: it is on disk then. Raises OSError."""
-    aside = _aside(directory, name)
-    aside.unlink(missing_ok=True)
+    aside = directory / f".{name}.{secrets.token_hex(4)}{ASIDE}"  # of this writer alone
     try:
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
@@ -165,8 +165,9 @@ def replace(directory: Path, name: str, data: bytes) -> None:
         raise OSError(error.errno, error.strerror, str(directory / name)) from error
 
 
-def _aside(directory: Path, name: str) -> Path:
-    return directory / f".{name}{ASIDE}"
+def _aside(directory: Path, name: str) -> list[Path]:
+    """What lies about of a file that somebody writes, or did not come to write."""
+    return sorted(directory.glob(f".{name}*{ASIDE}"))
 
 
 def _sync(directory: Path) -> None:
@@ -180,14 +181,15 @@ def _sync(directory: Path) -> None:
 def tidy(directory: Path) -> None:
     """Remove what an agent that was killed left half-written."""
     for name in OURS:
-        with suppress(OSError):
-            _aside(directory, name).unlink()
+        for path in _aside(directory, name):
+            with suppress(OSError):
+                path.unlink()
 
 
 def remove(directory: Path) -> Iterator[Path]:
     """Remove all that is ours, in our name or as left by NVIDIA's plugin; gives each path. Raises OSError."""
     for name in sorted(OURS):
-        for path in (directory / name, _aside(directory, name)):
+        for path in (directory / name, *_aside(directory, name)):
             try:
                 path.unlink()
             except FileNotFoundError:

@@ -194,6 +194,15 @@ def test_what_containers_hold_is_kept_as_the_machine_is(world: World) -> None:
     assert not world.place.file().exists()
 
 
+def test_no_device_is_given_out_by_the_name_of_another(tmp_path: Path) -> None:
+    """Of two GPUs of one index the first has the name, and the other none."""
+    here = machine()
+    gpus = tuple(gpu.but(index=0) for gpu in here.gpus or ())
+    world = World(tmp_path, here.but(gpus=gpus), BY_CDI.but(device_id_strategy="index"))
+    world.round()
+    assert world.troubles() == {"GPU-0": "", "GPU-1": "CDI: device 0 has the same name, 0"}
+
+
 def test_all_devices_may_be_another_files(world: World) -> None:
     """Then we have none."""
     world.place.cdi.mkdir()

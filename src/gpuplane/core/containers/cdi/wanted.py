@@ -179,8 +179,8 @@ def trouble(snapshot: Snapshot, unit: Unit) -> str:
     if settings is None or GPU not in documents:
         return ""
     needed, name = _needed(documents), unit.index if settings.device_id_strategy == "index" else unit.id
-    if name not in needed.gpus:
-        return f"CDI: {documents[GPU].left.get(unit.id) or 'the specification has no device for it'}"
+    if (why := documents[GPU].left.get(unit.id)) or name not in needed.gpus:
+        return f"CDI: {why or 'the specification has no device for it'}"
     marks = {qualified(GPU, name): needed.gpus[name], **needed.others}
     return _unwritten(snapshot, marks, needed.common)
 

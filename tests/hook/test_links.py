@@ -92,7 +92,8 @@ def test_folders_of_other_owners_are_no_hindrance(container: Container) -> None:
 
 def test_a_root_that_cannot_be_written_is_said(container: Container) -> None:
     """Which path, why, and what to do. Where the links stand already there is nothing to write."""
-    readonly = f"mount --bind {container.root} {container.root}; mount -o remount,bind,ro {container.root}"
+    root = container.root
+    readonly = f"mount --bind {root} {root}; mount -o remount,bind,ro {root}; mount --bind {root} {root}"
     code, said = container.run(CUDA, prepare=readonly)
 
     assert code == 1
@@ -126,3 +127,25 @@ def test_containers_of_one_root_start_at_once(container: Container) -> None:
 
         assert {each.result() for each in ended} == {(0, "")}
         assert container.cached()["libx.so.1"] == "/usr/lib64/libx.so.1"
+
+
+def test_a_root_that_is_read_only_before_its_time(container: Container) -> None:
+    """crun before 1.26 mounts a root over itself, read-only, and calls hooks then. For us alone it can be written."""
+    root = container.root
+    container.well(CUDA, prepare=f"mount --bind {root} {root}; mount -o remount,bind,ro {root}")
+
+    assert container.links(f"{LIBRARIES}/libcuda.so.1") == "libcuda.so.580.95.05"
+
+
+@pytest.mark.parametrize("over_itself", [False, True])
+def test_a_root_that_is_read_only_stays_as_it_is(container: Container, over_itself: bool) -> None:
+    """As a snapshot that others have too: what is mounted there cannot be written at all."""
+    snapshotted, root = container.root.rename(container.folder / "snapshot"), container.root
+    root.mkdir()
+    mounts = f"mount --bind {snapshotted} {root}; mount -o remount,bind,ro {root}"
+    before = snapshot(snapshotted)
+    code, said = container.run(CUDA, prepare=mounts + f"; mount --bind {root} {root}" * over_itself)
+
+    assert code == 1
+    assert "Read-only file system" in said
+    assert snapshot(snapshotted) == before

@@ -59,13 +59,19 @@ def mark(image: Container) -> Path:
     return mark
 
 
-class Runc:
-    """Containers by runc."""
+RUNC = ("runc",)
+OWN_CGROUPS = 'umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; exec "$@"'
+CRUN = (*NAMESPACE, OWN_CGROUPS, "sh", "crun", "--cgroup-manager=disabled")
 
-    def __init__(self, image: Container) -> None:
-        if not shutil.which("runc"):
-            pytest.skip("needs runc (Debian: apt install runc)")
-        self.image = image
+
+class Runc:
+    """Containers by runc, or by what can be called as it is."""
+
+    def __init__(self, image: Container, program: tuple[str, ...] = RUNC) -> None:
+        for each in {"runc", "crun"} & {"runc", *program}:  # runc writes the configuration
+            if not shutil.which(each):
+                pytest.skip(f"needs {each} (Debian: apt install {each})")
+        self.image, self.program = image, program
 
     def run(self, *command: str, hooks: list[dict[str, object]], environment: tuple[str, ...] = ()) -> tuple[int, str]:
         """A container with these createContainer hooks: how it ended, and what was said."""
@@ -79,7 +85,7 @@ class Runc:
         self.image.configure(config)
         name = f"gpuplane-{self.image.folder.name[-20:]}"
         ended = subprocess.run(
-            ["runc", "--root", self.image.folder / "runc", "run", name],
+            [*self.program, "--root", self.image.folder / "runc", "run", name],
             cwd=self.image.bundle, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         return ended.returncode, ended.stdout + ended.stderr
@@ -88,12 +94,16 @@ class Runc:
 @pytest.fixture
 def runc(image: Container) -> Runc:
     """A runc that can start this image at all."""
-    (image.bundle / "config.json").unlink()
-    runc = Runc(image)
+    return able(Runc(image))
+
+
+def able(runc: Runc) -> Runc:
+    """One that can start its image at all."""
+    (runc.image.bundle / "config.json").unlink()
     code, said = runc.run("busybox", "true", hooks=[])
     if code:
-        pytest.skip(f"needs a runc that can start containers here: {said.strip()}")
-    (image.bundle / "config.json").unlink()
+        pytest.skip(f"needs a {runc.program[-2:][0]} that can start containers here: {said.strip()}")
+    (runc.image.bundle / "config.json").unlink()
     return runc
 
 
@@ -109,6 +119,13 @@ def test_a_program_finds_the_driver(image: Container, runc: Runc) -> None:
     (image.bundle / "config.json").unlink()
 
     assert runc.run("asks", hooks=[ours(image, "GPUPLANE_HOOK=1")]) == (0, "found\n")
+
+
+def test_a_program_finds_the_driver_under_crun(image: Container) -> None:
+    """Where the root is read-only before the hook is called, up to crun 1.25."""
+    crun = able(Runc(image, CRUN))
+
+    assert crun.run("asks", hooks=[ours(image, "GPUPLANE_HOOK=1")]) == (0, "found\n")
 
 
 def test_an_error_is_what_the_user_reads(image: Container, runc: Runc) -> None:

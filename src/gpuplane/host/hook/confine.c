@@ -50,6 +50,16 @@ static void enter(int root, const char *path)
         fail("cannot make %s the root: %s", path, strerror(errno));
 }
 
+/* crun before 1.26 makes a root read-only before hooks run: a mount over the root, which itself can be written. */
+static bool is_read_only_too_early(int process, const char *path)
+{
+    int here = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    bool early = here >= 0 && is_covered_read_only(process, here);
+    if (here >= 0)
+        close(here);
+    return early;
+}
+
 static bool is_kind(const char *path, unsigned long magic)
 {
     struct statfs found;
@@ -102,11 +112,11 @@ static void lock_each(int process, bool root, bool own_dev)
 }
 
 /* A /dev that is the host's stays read-only, too. */
-static void lock_mounts(int process, dev_t host_dev)
+static void lock_mounts(int process, dev_t host_dev, bool early)
 {
     static const struct attributes LOCK = {.set = MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NODEV | MOUNT_NOEXEC};
     static const struct attributes WRITABLE = {.clear = MOUNT_RDONLY};
-    bool root = writable("/"), own_dev = is_own_dev(host_dev);
+    bool root = early || writable("/"), own_dev = is_own_dev(host_dev);
     if (change("/", RECURSIVE, LOCK) < 0) {
         if (errno != ENOSYS)
             fail("cannot make the container's mounts read-only: %s", strerror(errno));
@@ -139,9 +149,10 @@ void confine(int root, const char *path)
     int process = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (process < 0)
         fail("cannot read /proc/self: %s", strerror(errno));
+    bool early = is_read_only_too_early(process, path);
     enter(root, path);
     cover_processes(process);
-    lock_mounts(process, host_dev);
+    lock_mounts(process, host_dev, early);
     close(process); /* a way out */
     drop_capabilities();
 }

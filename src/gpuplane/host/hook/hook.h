@@ -70,11 +70,14 @@ void confine(int root, const char *path);
 
 /* mounts.c: what is mounted in the root, by a descriptor of /proc/self; and one after the other, by `rest` of that. */
 struct mounted {
-    const char *point;
-    bool proc;
+    long number, parent;
+    const char *root, *point; /* of the file system, what is mounted; and where */
+    bool read_only, proc;
 };
 char *read_mounts(int process);
 bool next_mount(char **rest, struct mounted *found);
+/* Whether a descriptor is in a read-only mount of the very place where it is mounted, which can be written below it. */
+bool is_covered_read_only(int process, int fd);
 
 /* elf.c: of a file that may be anything at all. */
 bool elf_interpreted(int fd, bool *interpreted);

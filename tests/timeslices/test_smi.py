@@ -146,7 +146,7 @@ def test_programs_are_found_as_nvidia_finds_them(tmp_path: Path) -> None:
     for folder in reversed(PROGRAMS[1:]):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "nvidia-smi").touch()
-        assert program(str(tmp_path), "nvidia-smi") == tmp_path / folder / "nvidia-smi"
+        assert program(str(tmp_path), "nvidia-smi") == str(tmp_path / folder / "nvidia-smi")
 
 
 async def test_it_has_the_library_of_its_driver_root(tmp_path: Path, watch: Watched, smi: SmiStandIn) -> None:

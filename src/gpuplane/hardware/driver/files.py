@@ -3,9 +3,9 @@
 Addresses are as sysfs writes them, "0000:1b:00.0"; nodes as the host names them, whatever the root.
 """
 
+import os
 import re
 from contextlib import suppress
-from pathlib import Path
 
 from gpuplane.hardware.driver.nodes import Nodes, majors
 from gpuplane.model.machine import Gpu
@@ -20,7 +20,7 @@ class Files:
     """
 
     def __init__(self, root: str, dev_root: str = "") -> None:
-        self._root = Path(root)
+        self._root = root
         self.nodes = Nodes(*filter(None, (dev_root, root)))
 
     def kernel_version(self) -> str:
@@ -31,7 +31,7 @@ class Files:
     def gpus(self) -> tuple[str, ...]:
         """The PCI addresses of the GPUs that the kernel driver has, in their order, which is NVML's."""
         with suppress(OSError):
-            return tuple(sorted(each.name.lower() for each in self._path("/proc/driver/nvidia/gpus").iterdir()))
+            return tuple(sorted(map(str.lower, os.listdir(self._path("/proc/driver/nvidia/gpus")))))
         return ()
 
     def gpu(self, index: int, pci: str) -> Gpu:
@@ -68,8 +68,8 @@ class Files:
     def switches(self) -> tuple[str, ...]:
         """The PCI addresses of the NVSwitches."""
         with suppress(OSError):
-            devices = sorted(self._path("/sys/bus/pci/devices").iterdir())
-            return tuple(each.name for each in devices if self._is_switch(f"/sys/bus/pci/devices/{each.name}"))
+            devices = sorted(os.listdir(self._path("/sys/bus/pci/devices")))
+            return tuple(each for each in devices if self._is_switch(f"/sys/bus/pci/devices/{each}"))
         return ()
 
     def _is_switch(self, device: str) -> bool:
@@ -78,7 +78,7 @@ class Files:
     def dri(self, pci: str) -> tuple[str, ...]:
         """A GPU's DRM nodes, so far as they exist; none where the driver's DRM module is not loaded."""
         with suppress(OSError):
-            names = sorted(each.name for each in self._path(f"/sys/bus/pci/devices/{pci}/drm").iterdir())
+            names = sorted(os.listdir(self._path(f"/sys/bus/pci/devices/{pci}/drm")))
             return self.nodes.there(f"/dev/dri/{name}" for name in names if re.fullmatch(r"(card|renderD)\d+", name))
         return ()
 
@@ -102,10 +102,10 @@ class Files:
     def _information(self, pci: str) -> str:
         return self._read(f"/proc/driver/nvidia/gpus/{pci}/information")
 
-    def _path(self, path: str) -> Path:
-        return self._root / path.removeprefix("/")
+    def _path(self, path: str) -> str:
+        return os.path.join(self._root, path.removeprefix("/"))
 
     def _read(self, path: str) -> str:
-        with suppress(OSError):
-            return self._path(path).read_text(errors="replace")
+        with suppress(OSError), open(self._path(path), errors="replace") as file:
+            return file.read()
         return ""

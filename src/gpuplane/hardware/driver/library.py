@@ -1,8 +1,8 @@
 """The driver's library: where it is, whether it can be used, and what would make another try worth while."""
 
 import ctypes
+import os
 import sys
-from pathlib import Path
 from typing import TypeAlias
 
 from gpuplane.hardware.driver.channel import Options
@@ -38,7 +38,7 @@ def start(nvml: Nvml, options: Options, files: Files) -> Driver:
         fault = driver_fault(failed.function, failed.error)
         if fault.code == "driver-mismatch":
             version = files.kernel_version() or "unknown"
-            ours = path.resolve().name if path else SONAME
+            ours = os.path.basename(os.path.realpath(path)) if path else SONAME
             fault = fault.but(message=f"{fault.message}: the kernel has {version}, the library is {ours}")
         raise Unusable(fault) from None
 
@@ -46,7 +46,7 @@ def start(nvml: Nvml, options: Options, files: Files) -> Driver:
 def state(options: Options, files: Files) -> State:
     """What decides whether the library can be used: another try is worth while when it changes."""
     return (
-        tuple(map(_stat, [Path(options.library)] if options.library else libraries(options.driver_root))),
+        tuple(map(_stat, [options.library] if options.library else libraries(options.driver_root))),
         *kernel_state(files),
     )
 
@@ -56,27 +56,27 @@ def kernel_state(files: Files) -> State:
     return (files.kernel_version(), files.gpus(), files.nodes.exists("/dev/nvidiactl"))
 
 
-def _path(options: Options) -> Path | None:
+def _path(options: Options) -> str | None:
     """The library's file; None where the dynamic linker shall find it."""
-    return Path(options.library) if options.library else library(options.driver_root)
+    return options.library or library(options.driver_root)
 
 
-def _load(path: Path | None) -> None:
+def _load(path: str | None) -> None:
     # nvidia-ml-py loads by soname, and the dynamic linker answers with what is loaded under that name.
     if path is not None:
         _check_file(path)
     try:
-        ctypes.CDLL(str(path or SONAME))
+        ctypes.CDLL(path or SONAME)
     except OSError as error:
         if "No such file" in str(error):
             raise Unusable(Fault(code="driver-missing", message=f"{error}; {INSTALLED}")) from None
         raise Unusable(Fault(code="driver-unusable", message=f"the library cannot be loaded: {error}")) from None
 
 
-def _check_file(path: Path) -> None:
+def _check_file(path: str) -> None:
     """The dynamic linker says "no such file" of a library for another machine; this says what it is."""
     try:
-        header, own = _header(path), _header(Path(sys.executable))
+        header, own = _header(path), _header(sys.executable)
     except FileNotFoundError:
         raise Unusable(Fault(code="driver-missing", message=f"{path}: no such file; {INSTALLED}")) from None
     except OSError as error:
@@ -88,8 +88,8 @@ def _check_file(path: Path) -> None:
         raise Unusable(Fault(code="driver-unusable", message=message))
 
 
-def _header(path: Path) -> bytes:
-    with path.open("rb") as file:
+def _header(path: str) -> bytes:
+    with open(path, "rb") as file:
         return file.read(20).ljust(20, b"\0")
 
 
@@ -98,9 +98,9 @@ def _machine(header: bytes) -> str:
     return f"{MACHINES.get(number, f'ELF machine {number}')} ({32 if header[4] == 1 else 64} bits)"
 
 
-def _stat(path: Path) -> object:
+def _stat(path: str) -> object:
     try:
-        stat = path.stat()
+        stat = os.stat(path)
     except OSError:
         return None
     return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size

@@ -3,7 +3,7 @@
 Apart from `library`, for the agent looks for programs there too, and must not import what loads the library.
 """
 
-from pathlib import Path
+import os
 
 SONAME = "libnvidia-ml.so.1"
 FOLDERS = (  # in the order of NVIDIA's device plugin (internal/info/root.go), so that both take the same one
@@ -17,18 +17,18 @@ FOLDERS = (  # in the order of NVIDIA's device plugin (internal/info/root.go), s
 PROGRAMS = ("opt/bin", "usr/bin", "usr/sbin", "bin", "sbin")  # likewise of its DRA driver (pkg/driverroot)
 
 
-def libraries(root: str) -> list[Path]:
+def libraries(root: str) -> list[str]:
     """Where libnvidia-ml may be, the likeliest first."""
-    return [Path(root, folder, SONAME) for folder in FOLDERS]
+    return [os.path.join(root, folder, SONAME) for folder in FOLDERS]
 
 
-def library(root: str) -> Path | None:
+def library(root: str) -> str | None:
     """libnvidia-ml's file; None where the dynamic linker shall find it."""
     if root in ("", "/"):
         return None
-    return next((each for each in libraries(root) if each.exists()), None)
+    return next((each for each in libraries(root) if os.path.exists(each)), None)
 
 
-def program(root: str, name: str) -> Path | None:
+def program(root: str, name: str) -> str | None:
     """A program's file; None where the root has none."""
-    return next((path for folder in PROGRAMS if (path := Path(root, folder, name)).is_file()), None)
+    return next(filter(os.path.isfile, (os.path.join(root, folder, name) for folder in PROGRAMS)), None)

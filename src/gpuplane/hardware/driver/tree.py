@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TypeAlias
 
 LINKS = 40
@@ -147,7 +146,7 @@ class Tree:
 
     def _target(self, link: str) -> str | None:
         try:
-            return str(Path(self.outside(link)).readlink())
+            return os.readlink(self.outside(link))
         except OSError as error:
             self._refuse(link, error)
             return None

@@ -11,7 +11,7 @@ from gpuplane.agent.node import Node
 from gpuplane.core.containers.cdi.condition import HOOK, hook
 from gpuplane.host.cdi.hook import look, watch_hook
 from gpuplane.host.cdi.ldconfig import PATHS, SEGMENT, usable
-from gpuplane.model.config import Settings
+from gpuplane.model.config import CdiHook, Settings
 from gpuplane.model.facts import Configured
 from gpuplane.model.snapshot import Snapshot
 from tests.hook.build import SOURCES
@@ -113,4 +113,17 @@ async def test_the_driver_root_is_the_hosts_where_it_is_said_to_be(
         await node.until(lambda snapshot: HOOK in snapshot.conditions, 10)
         node.tell(Configured(Settings(driver_root=driver_root)))
         assert await node.until(lambda snapshot: bool(hook(snapshot)) == called, 10)
+    watching.cancel()
+
+
+@pytest.mark.parametrize(("choice", "instead"), [("auto", "links become mounts"), ("nvidia", "NVIDIA's is called")])
+async def test_what_happens_instead_is_told(choice: CdiHook, instead: str, tmp_path: Path) -> None:
+    """As it is configured: mounts do what our program would, or NVIDIA's is called."""
+    node = Node(Snapshot())
+    watching = asyncio.create_task(watch_hook(node, tmp_path / "none", None, every=60))
+    told = f"not installed at {tmp_path}/none: {instead}"
+    async with asyncio.timeout(10):
+        node.tell(Configured(Settings(cdi_hook=choice)))
+        await node.until(lambda snapshot: HOOK in snapshot.conditions, 10)
+        assert await node.until(lambda snapshot: snapshot.conditions[HOOK].reason == told, 10)
     watching.cancel()

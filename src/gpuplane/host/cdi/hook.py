@@ -7,6 +7,7 @@ from posixpath import normpath
 
 from gpuplane.core.containers.cdi.condition import HOOK
 from gpuplane.host.cdi import ldconfig
+from gpuplane.model.config import Settings
 from gpuplane.model.facts import Stood
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot
@@ -21,23 +22,25 @@ async def watch_hook(node: Node, path: Path, driver_root: Path | None, every: fl
     `driver_root`: where this process sees the driver's root; None where it does not.
     """
     while True:
-        host = _host(node.snapshot, driver_root)
-        node.tell(Stood(HOOK, _told(look(path, host))))
-        await node.until(partial(_another, host, driver_root), every)
+        settings = node.snapshot.config.settings
+        node.tell(Stood(HOOK, _told(look(path, _host(settings, driver_root)), settings)))
+        await node.until(partial(_another, settings), every)
 
 
-def _told(hook: Condition) -> Condition:
-    """With what happens where it is not called: libraries are then mounted under each of their names."""
-    return hook if hook.detail else hook.but(reason=f"{hook.reason}: links become mounts")
+def _told(hook: Condition, settings: Settings | None) -> Condition:
+    """With what happens where it is not called: NVIDIA's is, or libraries are mounted under each of their names."""
+    if hook.detail:
+        return hook
+    instead = "links become mounts" if settings is None or settings.cdi_hook != "nvidia" else "NVIDIA's is called"
+    return hook.but(reason=f"{hook.reason}: {instead}")
 
 
-def _another(host: Path | None, driver_root: Path | None, snapshot: Snapshot) -> bool:
-    return _host(snapshot, driver_root) != host
+def _another(settings: Settings | None, snapshot: Snapshot) -> bool:
+    return snapshot.config.settings != settings
 
 
-def _host(snapshot: Snapshot, driver_root: Path | None) -> Path | None:
+def _host(settings: Settings | None, driver_root: Path | None) -> Path | None:
     """Where the host's root is seen: the driver's root is that, unless somebody says that it is another."""
-    settings = snapshot.config.settings
     return driver_root if settings is None or normpath(f"/{settings.driver_root}") in ("/", "//") else None
 
 

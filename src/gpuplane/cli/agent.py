@@ -128,7 +128,7 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
         device_nodes=_device_nodes(arguments.device_nodes, arguments.machine, arguments.host_root),
         cdi_dir=_cdi_dir(arguments.cdi_dir, arguments.machine),
         hook=arguments.hook_path.absolute(),
-        driver_root=_driver_root(Path(said("driver-root-ctr-path")), arguments.machine),
+        driver_root=_driver_root(said("driver-root-ctr-path"), arguments.machine),
     )
 
 
@@ -152,10 +152,10 @@ def _cdi_dir(said: str | None, machine: str) -> Path | None:
     return Path(said).absolute() if said else None
 
 
-def _driver_root(said: Path, machine: str) -> Path | None:
+def _driver_root(said: str, machine: str) -> Path | None:
     """Without a directory there it is our own root, unless the machine is another."""
-    if said.is_dir():
-        return said
+    if said and Path(said).is_dir():
+        return Path(said)
     return Path("/") if machine == NVML else None
 
 

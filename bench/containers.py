@@ -37,7 +37,7 @@ async def refresh() -> list[Row]:
         settings = Settings(mig_strategy="mixed", device_list_strategy=("cdi-cri",))
         for fact in (Configured(settings), Listed((), 0.0), Looked(machine)):
             node.tell(fact)
-        keeping = asyncio.create_task(keep_specifications(node, Path(directory), INSTALLED))
+        keeping = asyncio.create_task(keep_specifications(node, Path(directory), INSTALLED, None))
         assert await node.until(lambda snapshot: bool(condition.on_disk(snapshot)), 10)
         times = []
         for partitioned in _layouts(machine):
@@ -87,7 +87,7 @@ def _is_on_disk(snapshot: Snapshot) -> bool:
     """Whether all that is wanted is there, and given out."""
     spec = wanted(snapshot)[GPU].spec
     assert spec is not None
-    marks = {condition.mark(GPU, device) for device in spec.devices}
+    marks = set(condition.marks([spec]).split())
     offered = [device for resource in offer(snapshot).resources for device in resource.devices]
     return (
         condition.on_disk(snapshot) == marks

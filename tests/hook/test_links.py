@@ -149,3 +149,19 @@ def test_a_root_that_is_read_only_stays_as_it_is(container: Container, over_itse
     assert code == 1
     assert "Read-only file system" in said
     assert snapshot(snapshotted) == before
+
+
+def test_a_file_system_over_another_stays_as_it_is(container: Container) -> None:
+    """Both are mounted whole at the same place, and the upper one is read-only."""
+    root, other = container.root, container.folder / "other"
+    other.mkdir()
+    mounts = f"""
+        mount -t tmpfs none {root}; mount -t tmpfs none {other}
+        mount --bind {other} {root}; mount -o remount,bind,ro {root}
+        set -- sh -euc '"$@" || {{ ls -A {other} >&2; exit 3; }}' sh "$@"
+    """
+    code, said = container.run(CUDA, prepare=mounts)
+
+    assert code == 3
+    assert "Read-only file system" in said.splitlines()[0]
+    assert said.count("\n") == 1, "it is as empty as before"

@@ -71,7 +71,7 @@ void confine(int root, const char *path);
 /* mounts.c: what is mounted in the root, by a descriptor of /proc/self; and one after the other, by `rest` of that. */
 struct mounted {
     long number, parent;
-    const char *root, *point; /* of the file system, what is mounted; and where */
+    const char *device, *root, *point; /* the file system, what of it is mounted, and where */
     bool read_only, proc;
 };
 char *read_mounts(int process);

@@ -57,6 +57,7 @@ bool next_mount(char **rest, struct mounted *found)
         unescape(fields[4]);
         found->number = atol(fields[0]);
         found->parent = atol(fields[1]);
+        found->device = fields[2];
         found->root = fields[3];
         found->point = fields[4];
         found->read_only = strncmp(fields[5], "ro", 2) == 0;
@@ -90,7 +91,7 @@ bool is_covered_read_only(int process, int fd)
     struct mounted top, below;
     char same[2 * PATH_MAX], *list = read_mounts(process), *again = read_mounts(process);
     bool covered = find(list, number_of(process, fd), &top) && find(again, top.parent, &below) && top.read_only &&
-                   !below.read_only;
+                   !below.read_only && strcmp(top.device, below.device) == 0;
     if (covered) {
         size_t above = strcmp(below.point, "/") == 0 ? 0 : strlen(below.point);
         const char *rest = strlen(top.point) >= above ? top.point + above : "";

@@ -104,7 +104,8 @@ def known(snapshot: Snapshot) -> bool:
 def merged(snapshot: Snapshot, kind: str, there: Spec | None) -> Spec | None:
     """What a kind's file shall hold that holds `there` now; None for no file.
 
-    That is what is wanted, and of `there` each device that is not wanted but that some container holds.
+    That is what is wanted, and of `there` each device that is not wanted but that some container holds: as the machine
+    would be described now, so far as it has that device and is described at all.
     """
     if not known(snapshot) or (not wanted(snapshot) and _undecided(snapshot)):
         return there

@@ -407,12 +407,17 @@ def test_a_node_of_unknown_numbers_is_left_to_the_runtime() -> None:
     assert given(MACHINE.but(numbers={}))["GPU-a"].device_nodes == (DeviceNode("/dev/nvidia2", permissions="rwm"),)
 
 
-def test_control_nodes_that_do_not_exist_are_not_given() -> None:
-    """Though it is known what they would be. That CUDA needs them is told."""
-    got = made(MACHINE.but(nodes=("/dev/nvidiactl", "/dev/nvidia-uvm-tools")))
+def test_control_nodes_that_do_not_exist_are_given_where_cuda_needs_them() -> None:
+    """By the numbers that they would have: a runtime makes a container's nodes itself. That one is missing is told."""
+    got = made(MACHINE.but(nodes=("/dev/nvidiactl",)))
     assert got.spec is not None
-    assert paths(got.spec.container_edits) == ["/dev/nvidia-uvm-tools", "/dev/nvidiactl"]
+    assert paths(got.spec.container_edits) == ["/dev/nvidia-uvm", "/dev/nvidiactl"]
     assert got.notes == ("/dev/nvidia-uvm does not exist",)
+
+    unknown = {path: each for path, each in MACHINE.numbers.items() if path != "/dev/nvidia-uvm"}
+    got = made(MACHINE.but(nodes=("/dev/nvidiactl",), numbers=unknown))
+    assert got.spec is not None
+    assert paths(got.spec.container_edits) == ["/dev/nvidiactl"]
 
 
 # what a container's start calls

@@ -14,7 +14,7 @@ from typing import Literal
 
 from gpuplane.core.containers.cdi.condition import SPECS, contested, marks
 from gpuplane.core.containers.cdi.names import KINDS
-from gpuplane.core.containers.cdi.wanted import conflicts, known, merged, notes, wanted
+from gpuplane.core.containers.cdi.wanted import conflicts, known, merged, notes, summary, wanted
 from gpuplane.host.cdi import directory as disk
 from gpuplane.host.cdi.hook import watch_hook
 from gpuplane.model.cdi import Spec
@@ -78,7 +78,7 @@ class Keeper:
             self.files = {}  # runtimes see no more of them than we do
             problems.append(_told(error))
         specs = disk.ours(self.files).values()
-        reason = "; ".join(problems or [str(self.directory), *notes(self.node.snapshot)])
+        reason = "; ".join(problems or [f"{self.directory}: {summary(specs)}", *notes(self.node.snapshot)])
         standing: Literal["ok", "failing"] = "failing" if problems else "ok"
         self.node.tell(Stood(SPECS, Condition(standing=standing, reason=reason, detail=marks(specs))))
         self.done = None if problems else given

@@ -103,8 +103,15 @@ def _gpus(machine: Machine, request: Request) -> Contents:
         left = {**{part.uuid: why for part in given.values()}, **left}
         return Contents(given={}, left=left, notes=notes)
     edits = {name: _part(part, machine, request) for name, part in given.items()} | ({NONE: EMPTY} if nobody else {})
-    common = _common(machine, request, [path for path in nodes.CONTROL if path in machine.nodes], given.values())
+    common = _common(machine, request, _control(machine), given.values())
     return Contents(given=edits, common=common, left=left, notes=notes)
+
+
+def _control(machine: Machine) -> list[str]:
+    """The control nodes that exist; and those without which CUDA does not start where their numbers are known, for the
+    runtime makes a container's nodes by their numbers."""
+    made = {path for path in NEEDED if path in machine.numbers}
+    return [path for path in nodes.CONTROL if path in machine.nodes or path in made]
 
 
 def _part(part: Part, machine: Machine, request: Request) -> ContainerEdits:

@@ -11,10 +11,11 @@ Rules that must stay put:
 - A device is given out once the disk has what is wanted of it now. The common part of a file may change under it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.core.containers.cdi import condition
 from gpuplane.core.containers.cdi.document import Document, Mode, Program, Request, document
+from gpuplane.core.containers.cdi.driver import CUDA
 from gpuplane.core.containers.cdi.names import VENDOR, qualified
 from gpuplane.core.containers.cdi.version import lowest
 from gpuplane.core.containers.strategy import strategies
@@ -93,6 +94,15 @@ def notes(snapshot: Snapshot) -> Iterator[str]:
         yield from each.notes
         if kind != GPU:
             yield from (f"{kind.partition('/')[2]}: {what}: {why}" for what, why in each.left.items())
+
+
+def summary(specs: Iterable[Spec]) -> str:
+    """What files hold, in few words: "8 devices, driver 580.95.05"."""
+    gpus = [spec for spec in specs if spec.kind == GPU]
+    count = sum(len(spec.devices) for spec in gpus)
+    libraries = (mount.host_path.rpartition(CUDA) for spec in gpus for mount in spec.container_edits.mounts)
+    version = next((f", driver {version}" for _, found, version in libraries if found), "")
+    return f"{count} {'device' if count == 1 else 'devices'}{version}"
 
 
 def known(snapshot: Snapshot) -> bool:

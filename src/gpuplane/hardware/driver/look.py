@@ -6,7 +6,7 @@ whether it still answers. Every fifth look is a thorough one, which also asks wh
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gpuplane.hardware.driver.channel import Skipped
 from gpuplane.hardware.driver.errors import gather
@@ -56,7 +56,8 @@ class Looker:
             self._driver = self._driver.but(files=found, missing=why)
         for subject in seen:
             subject.contain(self.events.register)
-        gpus = (*(self._whole(subject, thorough) for subject in subjects), *missing)
+        there = self._files.nodes.there(node for subject in subjects for node in subject.gpu.nodes)
+        gpus = (*(self._whole(subject, there, thorough) for subject in subjects), *missing)
         own = tuple(own_nodes(gpus))
         if thorough or own != self._own:
             self._own, self._nodes = own, self._files.nodes.shared()
@@ -88,7 +89,7 @@ class Looker:
         if subject.handle:
             self._judge([subject], thorough=True)
             pids = computing(subject, (subject.handle, *self._partitions.handles(subject)))
-        return self._whole(subject, thorough=True), pids
+        return self._whole(subject, self._files.nodes.there(subject.gpu.nodes), thorough=True), pids
 
     def _judge(self, seen: Sequence[Subject], *, thorough: bool) -> None:
         """How the GPUs are joined, and how they do."""
@@ -176,11 +177,12 @@ class Looker:
             self._identities[uuid] = gpu
         return gpu
 
-    def _whole(self, subject: Subject, thorough: bool) -> Gpu:
+    def _whole(self, subject: Subject, there: Collection[str], thorough: bool) -> Gpu:
+        """A GPU with its faults. `there`: the nodes that exist."""
         missing = [
             Fault(code="node-missing", message=f"{node} does not exist")
             for node in subject.gpu.nodes
-            if not self._files.nodes.exists(node)
+            if node not in there
         ]
         pci = subject.gpu.pci
         if thorough or pci not in self._dri:

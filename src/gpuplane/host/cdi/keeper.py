@@ -22,6 +22,9 @@ from gpuplane.model.facts import Stood
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot
 
+IDLE = 5
+"""Looks in whose place there is one while nothing is wanted: of what is there then, some is let go of at the most."""
+
 LONGEST = 16.0
 """Seconds between two tries where the disk refuses."""
 
@@ -56,7 +59,7 @@ class Keeper:
             seen = wanted(self.node.snapshot)
             if known(self.node.snapshot) and self._given() != self.done:
                 wait = every if await self.round() else min(wait * 2, LONGEST)
-            await self.node.until(partial(_changed, seen), wait)
+            await self.node.until(partial(_changed, seen), wait if seen or self.done is None else IDLE * every)
 
     def _given(self) -> object:
         """All that a round goes by. It changes by a round that writes; so the next one sees what came of it."""

@@ -19,6 +19,7 @@ lint: $(VENV)/ready
 	$(BIN)/mypy
 
 bench: $(VENV)/ready
+	@$(BIN)/python -m compileall -q src  # a process that compiles a module as it starts is the larger for it
 	@$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json)
 
 soak: $(VENV)/ready

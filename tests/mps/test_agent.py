@@ -76,6 +76,7 @@ async def test_the_agents_life_is_not_the_daemons(place: Place) -> None:
             running = await world.until_ok(GPU)
             client, _ = await world.compute(GPU)
             await agent.kill()
+        await kubelet.until_capacity(GPU, 8, 0)  # it has noticed, and what it shows next is the next agent's
         async with place.agent() as agent:
             await kubelet.until_capacity(GPU, 8, 8)
             place.configure(SHARED + "flags: {plugin: {deviceIDStrategy: index}}\n")

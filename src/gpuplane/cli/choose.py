@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import get_args
 
 import click
-import msgspec
 
 from gpuplane.core.choice.explain import Choice, explain
 from gpuplane.core.choice.topology import Policy
@@ -15,6 +14,7 @@ from gpuplane.core.config.resolve import trace
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.core.strict import Invalid
+from gpuplane.core.text import indented
 from gpuplane.hardware import machinefile
 from gpuplane.hardware.profiles import Unknown, find
 from gpuplane.model.config import Config, Settings
@@ -56,7 +56,7 @@ def command(
         raise click.ClickException(f"required, but not available: {', '.join(missing)}")
     choice = explain(snapshot, offered.name, free, must, size, policy)
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(choice), indent=2) + b"\n")
+        sys.stdout.buffer.write(indented(choice))
     elif sys.stdout.isatty():
         draw(choice)
     else:

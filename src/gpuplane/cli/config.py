@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from gpuplane.core.config.explain import Explained, Explanation, explain
 from gpuplane.core.config.flags import FLAGS
@@ -15,6 +14,7 @@ from gpuplane.core.config.given import texts
 from gpuplane.core.config.reference import reference
 from gpuplane.core.config.resolve import Resolved, trace
 from gpuplane.core.strict import Invalid
+from gpuplane.core.text import indented
 from gpuplane.hardware import machinefile
 from gpuplane.hardware.profiles import Unknown, find
 from gpuplane.model.value import Value
@@ -120,7 +120,7 @@ class _Full(Value):
 
 
 def _print(value: object) -> None:
-    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    sys.stdout.buffer.write(indented(value))
 
 
 def _inside(path: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from gpuplane.cli.times import span
 from gpuplane.core.containers.strategy import counting
 from gpuplane.core.health.diagnose import overall, released
 from gpuplane.core.resources.sharing import base
+from gpuplane.core.text import indented
 from gpuplane.model.control import Picture
 from gpuplane.model.health import Diagnosis
 from gpuplane.model.views import Offered
@@ -36,7 +37,7 @@ def command(what: str | None, state_dir: Path, as_json: bool) -> None:
     picture = show(state_dir)
     if as_json:
         document = health_document(picture) if what else picture
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+        sys.stdout.buffer.write(indented(document))
     elif sys.stdout.isatty():
         (draw_health if what else draw)(picture)
     else:

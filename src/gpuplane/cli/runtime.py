@@ -11,6 +11,7 @@ import msgspec
 
 from gpuplane.core.containers.runtimes.plan import Change, Memory, difference, shown
 from gpuplane.core.strict import Invalid
+from gpuplane.core.text import indented
 from gpuplane.host.runtimes import memories
 from gpuplane.host.runtimes.sources import Failed, Judged, Wish, judge
 from gpuplane.model.value import Value
@@ -197,7 +198,7 @@ def _undo(wish: Wish, state: Path, only_look: bool) -> Report:
 
 def _print(report: Report, as_json: bool, with_diff: bool) -> None:
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+        sys.stdout.buffer.write(indented(report))
         return
     for error in report.errors:
         click.echo(error, err=True)

@@ -15,10 +15,11 @@ A GPU's own node is not made here: one that is missing may have been kept from u
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 from gpuplane.core.health.diagnose import released
+from gpuplane.core.text import few
 from gpuplane.core.view import view
 from gpuplane.model.machine import Machine, Numbers
 from gpuplane.model.snapshot import Condition, Snapshot
@@ -102,12 +103,12 @@ def condition(found: Found) -> Condition:
         return Condition(standing="ok", reason="the host's /dev is not seen from here: nothing is known of it")
     costs = list(dict.fromkeys(filter(None, map(_cost, found.missing))))
     said = [
-        *([f"missing: {_few(found.missing)}"] if found.missing else []),
+        *([f"missing: {few(found.missing, SHOWN)}"] if found.missing else []),
         *costs,
-        *([f"no link in /dev/char: {_few(found.unlinked)}; {LINK_COST}"] if found.unlinked else []),
-        *([f"no driver that is loaded has the numbers of {_few(found.stale)}"] if found.stale else []),
+        *([f"no link in /dev/char: {few(found.unlinked, SHOWN)}; {LINK_COST}"] if found.unlinked else []),
+        *([f"no driver that is loaded has the numbers of {few(found.stale, SHOWN)}"] if found.stale else []),
         *([found.problem] if found.problem else []),
-        *([f"made here: {_few(found.made)}"] if found.made else []),
+        *([f"made here: {few(found.made, SHOWN)}"] if found.made else []),
     ]
     if found.missing or found.unlinked or found.stale:
         said.append(ADVICE)
@@ -119,8 +120,3 @@ def _cost(node: str) -> str:
     """What it costs computing that a node is missing; "" for nothing."""
     own = node.startswith(CAPS) and int(node.removeprefix(CAPS)) not in MIG_CONTROL
     return CAP_COST if own else COSTS.get(node, "")
-
-
-def _few(paths: Sequence[str]) -> str:
-    more = len(paths) - SHOWN
-    return ", ".join(paths[:SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,8 @@
-"""Texts that come from outside and go into logs, statuses and metrics."""
+"""Texts: those that come from outside and go into logs, statuses and metrics, and values as people read them."""
+
+from collections.abc import Sequence
+
+import msgspec
 
 LONGEST = 300  # characters
 
@@ -17,3 +21,19 @@ def escaped(text: str) -> str:
 def amount(mib: int, unit: str = "GiB") -> str:
     """So much memory for people: in GiB where it is wanted so and comes out even, else in MiB."""
     return f"{mib // 1024} GiB" if unit == "GiB" and mib % 1024 == 0 else f"{mib} MiB"
+
+
+def counted(number: int, what: str) -> str:
+    """ "1 device", "8 devices"."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def few(names: Sequence[str], most: int) -> str:
+    """The first of these names, with commas between, and how many more there are: "a, b and 5 more"."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def indented(value: object) -> bytes:
+    """A value as a JSON document for people too, with a line's end behind it."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"

@@ -6,12 +6,11 @@ from itertools import groupby
 from pathlib import Path
 
 import click
-import msgspec
 
 from gpuplane.cli.cdi.specdirs import known, spec_dir
 from gpuplane.core.containers.cdi.explain import Explanation, Kind, Piece, Told, explain
 from gpuplane.core.containers.cdi.steps import Step
-from gpuplane.core.text import clip
+from gpuplane.core.text import clip, few, indented
 from gpuplane.model.cdi import Mount
 
 TITLES: dict[Kind, str] = {
@@ -41,7 +40,7 @@ def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bo
     """
     explanation = explain(known(directories), devices)
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(explanation), indent=2) + b"\n")
+        sys.stdout.buffer.write(indented(explanation))
     elif sys.stdout.isatty():
         draw(explanation)
     else:
@@ -114,18 +113,16 @@ def _shown(piece: Piece) -> str:
 
 
 def _step(step: Step) -> str:
-    more = f" and {len(step.to) - FEW} more" if len(step.to) > FEW else ""
-    return step.what + (f": {_printable(', '.join(step.to[:FEW]))}{more}" if step.to else "")
+    return step.what + (f": {_printable(few(step.to, FEW))}" if step.to else "")
 
 
 def _mounts(mounts: Iterable[Mount]) -> Iterator[str]:
     """Mounts by the folders where they appear: what is in them, where that comes from, and how it is mounted."""
     for (folder, source, options), each in groupby(mounts, key=_place):
         names = [_parts(mount.container_path)[1] for mount in each]
-        more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
         host = "" if source == folder else f"from {source}"
         how = f"({','.join(options)})" if options else ""
-        yield "  ".join(filter(None, map(_printable, (folder, ", ".join(names[:FEW]) + more, host, how))))
+        yield "  ".join(filter(None, map(_printable, (folder, few(names, FEW), host, how))))
 
 
 def _place(mount: Mount) -> tuple[str, str, tuple[str, ...]]:

@@ -14,6 +14,7 @@ from gpuplane.cli.machine import NVML, hardware
 from gpuplane.core.containers.cdi.check import check
 from gpuplane.core.containers.cdi.document import document
 from gpuplane.core.containers.cdi.request import Request
+from gpuplane.core.text import counted, indented
 from gpuplane.hardware.once import Unseen, look
 from gpuplane.hardware.profiles import Unknown
 from gpuplane.host.cdi.directory import replace
@@ -45,8 +46,7 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
     except OSError as error:
         raise click.ClickException(f"{path or 'standard output'}: {error.strerror}") from None
     if path is not None:
-        devices = f"{len(spec.devices)} device{'s' * (len(spec.devices) != 1)}"
-        click.echo(f"{path}: {devices} of {spec.kind}, CDI {spec.cdi_version}", err=True)
+        click.echo(f"{path}: {counted(len(spec.devices), 'device')} of {spec.kind}, CDI {spec.cdi_version}", err=True)
 
 
 def _write(text: str, path: Path | None) -> None:
@@ -101,7 +101,7 @@ def _by_reason(left: Mapping[str, str]) -> Mapping[str, list[str]]:
 
 def _text(spec: Spec, form: str) -> str:
     if form == "json":
-        return msgspec.json.format(msgspec.json.encode(spec), indent=2).decode() + "\n"
+        return indented(spec).decode()
     text: str = yaml.dump(
         msgspec.to_builtins(spec), Dumper=yaml.CSafeDumper, explicit_start=True, sort_keys=False, allow_unicode=True
     )

@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 import click
-import msgspec
 
 from gpuplane.cli.cdi.specdirs import known, spec_dir, troubles
 from gpuplane.core.containers.cdi.registry import Registry
+from gpuplane.core.text import indented
 
 
 @click.command(name="list")
@@ -21,7 +21,7 @@ def command(directories: tuple[Path, ...], as_json: bool) -> None:
     """
     there = known(directories)
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document(there)), indent=2) + b"\n")
+        sys.stdout.buffer.write(indented(document(there)))
         return
     for line in troubles(there):
         click.echo(line, err=True)

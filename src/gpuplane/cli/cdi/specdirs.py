@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gpuplane.core.containers.cdi.registry import DIRECTORIES, Registry, registry
+from gpuplane.core.text import few
 from gpuplane.host.specfiles import found
 
 FEW = 3
@@ -46,5 +47,4 @@ def troubles(known: Registry) -> Iterator[str]:
     for name, files in known.conflicts.items():
         together.setdefault(files, []).append(name)
     for files, names in together.items():
-        few = ", ".join(names[:FEW]) + (f" and {len(names) - FEW} more" if len(names) > FEW else "")
-        yield f"{' and '.join(files)} define with equal priority, so that no runtime can resolve it: {few}"
+        yield f"{' and '.join(files)} define with equal priority, so that no runtime can resolve it: {few(names, FEW)}"

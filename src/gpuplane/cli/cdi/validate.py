@@ -11,6 +11,7 @@ from gpuplane.core.containers.cdi.check import check, read, refused
 from gpuplane.core.containers.cdi.version import lowest
 from gpuplane.core.document import LONGEST
 from gpuplane.core.strict import Invalid
+from gpuplane.core.text import counted, indented
 from gpuplane.host.specfiles import content
 from gpuplane.model.value import Value
 
@@ -43,7 +44,7 @@ def command(files: tuple[Path, ...], as_json: bool) -> None:
     judged = [_judged(file) for file in files]
     if as_json:
         document = {"files": [msgspec.structs.asdict(each) for each in judged]}  # every key is always there
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+        sys.stdout.buffer.write(indented(document))
     else:
         for each in judged:
             for line in _lines(each):
@@ -77,7 +78,7 @@ def _lines(judged: Judged) -> Iterator[str]:
     """For a person, and for programs that read lines."""
     yield from judged.errors
     if judged.standing == "good":
-        devices = f"{judged.devices} {'device' if judged.devices == 1 else 'devices'} of {judged.kind}"
+        devices = f"{counted(judged.devices, 'device')} of {judged.kind}"
         enough = "" if judged.lowest == judged.version else f"; {judged.lowest} would be enough"
         yield f"{judged.file}: good: {devices}, version {judged.version}{enough}"
     elif judged.standing == "wrong":

@@ -11,7 +11,7 @@ from typing import Literal
 
 from gpuplane.core.health import diagnose, records
 from gpuplane.core.sight import NOT_LOOKED
-from gpuplane.core.text import clip
+from gpuplane.core.text import clip, counted
 from gpuplane.model.config import Config
 from gpuplane.model.health import Diagnosis, Health, Record
 from gpuplane.model.snapshot import Snapshot
@@ -75,7 +75,7 @@ def _problems(found: list[Standing]) -> str:
 
 def _fine(snapshot: Snapshot, found: list[Standing]) -> Iterator[str]:
     gpus = (snapshot.machine.gpus if snapshot.machine else None) or ()
-    yield f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}, no problem" if gpus else "the driver counts no GPU"
+    yield f"{counted(len(gpus), 'GPU')}, no problem" if gpus else "the driver counts no GPU"
     for each in found:
         if each.kind == "drained":
             yield f"{each.name} is drained: {each.why}"

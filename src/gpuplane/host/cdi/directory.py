@@ -18,7 +18,7 @@ import msgspec
 from gpuplane.core.containers.cdi.check import refused
 from gpuplane.core.containers.cdi.names import KINDS, VENDOR, file_name
 from gpuplane.core.containers.cdi.registry import SUFFIXES, load
-from gpuplane.core.text import escaped
+from gpuplane.core.text import escaped, indented
 from gpuplane.host.specfiles import content
 from gpuplane.model.cdi import Spec
 from gpuplane.model.value import Value
@@ -139,7 +139,7 @@ def store(directory: Path, kind: str, spec: Spec | None) -> None:
     name, other = names(kind)
     if spec is not None:
         directory.mkdir(parents=True, exist_ok=True)
-        replace(directory, name, msgspec.json.format(msgspec.json.encode(spec), indent=2) + b"\n")
+        replace(directory, name, indented(spec))
         gone = [other]
     else:
         gone = [name, other]

@@ -12,6 +12,7 @@ from gpuplane.core.containers.cdi.check import read, refused
 from gpuplane.core.containers.cdi.names import KINDS, qualified
 from gpuplane.core.containers.cdi.rules import qualifies
 from gpuplane.core.strict import Invalid, close_to
+from gpuplane.core.text import few
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.model.value import Value
 
@@ -137,9 +138,10 @@ def unresolvable(known: Registry, name: str) -> str:
 
 def _missing(known: Registry, kind: str, device: str, there: Sequence[str]) -> str:
     if there:
-        few = ", ".join(there[:FEW]) + (f" and {len(there) - FEW} more" if len(there) > FEW else "")
         close = close_to(device, there)
-        return f"no file defines it; of {kind} there are: {few}" + (f"; did you mean {close}?" if close else "")
+        return f"no file defines it; of {kind} there are: {few(there, FEW)}" + (
+            f"; did you mean {close}?" if close else ""
+        )
     kinds = sorted({each.partition("=")[0] for each in (*known.devices, *known.conflicts)})
     others = f"; there are devices of: {', '.join(kinds)}" if kinds else ""
     return f"no file defines a device of {kind}{others}{REMEDIES.get(kind, '')}"

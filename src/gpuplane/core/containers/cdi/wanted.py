@@ -21,6 +21,7 @@ from gpuplane.core.containers.cdi.version import lowest
 from gpuplane.core.containers.strategy import strategies
 from gpuplane.core.health.diagnose import asked
 from gpuplane.core.resources.sharing import base
+from gpuplane.core.text import counted
 from gpuplane.core.view import view
 from gpuplane.model.cdi import CdiDevice, Spec
 from gpuplane.model.config import Settings
@@ -102,7 +103,7 @@ def summary(specs: Iterable[Spec]) -> str:
     count = sum(len(spec.devices) for spec in gpus)
     libraries = (mount.host_path.rpartition(CUDA) for spec in gpus for mount in spec.container_edits.mounts)
     version = next((f", driver {version}" for _, found, version in libraries if found), "")
-    return f"{count} {'device' if count == 1 else 'devices'}{version}"
+    return f"{counted(count, 'device')}{version}"
 
 
 def known(snapshot: Snapshot) -> bool:

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from gpuplane.core.containers.cdi.names import KINDS, VENDOR
 from gpuplane.sandbox.kubelet import pod
+from tests.agent.test_process import gpuplane
 from tests.cdi.test_agent import GPUS, made
 from tests.cdi.world import GPU, Place, document
 
@@ -20,15 +20,8 @@ def place(tmp_path: Path) -> Place:
 
 async def remove(place: Place, *more: str) -> tuple[int, str]:
     """(exit status, output) of the command."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gpuplane", "cdi", "remove", *more,
-        "--cdi-dir", place.cdi, "--state-dir", place.root / "s", "--kubelet-root", place.root / "k",
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    async with asyncio.timeout(20):
-        output, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode()
+    where = ("--cdi-dir", place.cdi, "--state-dir", place.root / "s", "--kubelet-root", place.root / "k")
+    return await gpuplane("cdi", "remove", *more, *where)
 
 
 async def test_what_stays_when_the_agent_ends_is_removed(place: Place) -> None:

@@ -21,11 +21,11 @@ def found(directories: Sequence[Path]) -> Iterator[Loaded]:
     of its own."""
     for priority, directory in enumerate(directories):
         try:
-            paths = _paths(directory)
+            files = paths(directory)
         except OSError as error:
             yield load(os.fspath(directory), error, priority)
         else:
-            yield from (load(escaped(os.fspath(path)), content(path), priority) for path in paths)
+            yield from (load(escaped(os.fspath(path)), content(path), priority) for path in files)
 
 
 def content(path: Path) -> bytes | OSError:
@@ -39,7 +39,7 @@ def content(path: Path) -> bytes | OSError:
         return error
 
 
-def _paths(directory: Path) -> list[Path]:
+def paths(directory: Path) -> list[Path]:
     """The files that count. Raises OSError where the directory cannot be read."""
     if directory.is_symlink():
         raise OSError(errno.ELOOP, "a symbolic link, which container runtimes do not follow", os.fspath(directory))

@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpuplane.core.containers import mps, shares
 from gpuplane.core.containers.cdi.names import VENDOR
+from gpuplane.core.containers.cdi.nodes import CHANNELS, CONTROL
 from gpuplane.core.containers.cdi.wanted import absent
 from gpuplane.core.containers.strategy import strategies
 from gpuplane.core.resources.offer import known, offer
@@ -32,8 +33,6 @@ from gpuplane.model.views import Edits, Mount, Node, Offered, Refused, Unit
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 LISTED_BY_MOUNT = "/var/run/nvidia-container-devices"
 CDI_ANNOTATION = "nvidia-device-plugin_"
-CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-IMEX_NODE = "/dev/nvidia-caps-imex-channels/channel{}"
 
 
 def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> Edits:
@@ -119,9 +118,9 @@ def edits(
 
 def _imex_channels(machine: Machine, settings: Settings) -> list[int]:
     """The configured IMEX channels that this node has."""
-    missing = [channel for channel in settings.imex_channels if IMEX_NODE.format(channel) not in machine.nodes]
+    missing = [channel for channel in settings.imex_channels if f"{CHANNELS}{channel}" not in machine.nodes]
     if missing and settings.imex_required:
-        nodes = ", ".join(map(IMEX_NODE.format, missing))
+        nodes = ", ".join(f"{CHANNELS}{channel}" for channel in missing)
         raise Refused(
             f"IMEX channels are required, but this node has no {nodes}: "
             "start nvidia-imex and create the channels, or set imex.required to false"
@@ -159,8 +158,8 @@ def _passes_nodes(settings: Settings) -> bool:
 
 def _nodes(units: Sequence[Unit], channels: Iterable[int], machine: Machine, settings: Settings) -> Iterator[Node]:
     """Control nodes that exist, the units' own, IMEX channels; each once. MIG devices of one GPU share its node."""
-    control = [path for path in CONTROL_NODES if path in machine.nodes]
+    control = [path for path in CONTROL if path in machine.nodes]
     own = [path for unit in units for path in unit.nodes]
     root = settings.dev_root.rstrip("/")
-    for path in dict.fromkeys([*control, *own, *map(IMEX_NODE.format, channels)]):
+    for path in dict.fromkeys([*control, *own, *(f"{CHANNELS}{channel}" for channel in channels)]):
         yield Node(container=path, host=root + path)

@@ -5,7 +5,6 @@ and renamed: whatever happens, the old file stands there or the new one. Ours ha
 may have left its own. A link under one of these names is replaced, never followed.
 """
 
-import errno
 import os
 import secrets
 import stat
@@ -19,7 +18,7 @@ from gpuplane.core.containers.cdi.check import refused
 from gpuplane.core.containers.cdi.names import KINDS, VENDOR, file_name
 from gpuplane.core.containers.cdi.registry import SUFFIXES, load
 from gpuplane.core.text import escaped, indented
-from gpuplane.host.specfiles import content
+from gpuplane.host.specfiles import content, paths
 from gpuplane.model.cdi import Spec
 from gpuplane.model.value import Value
 
@@ -52,13 +51,7 @@ def look(directory: Path, before: Files) -> Files:
 
     Raises OSError where runtimes would not see what is in it, or we do not.
     """
-    if directory.is_symlink():
-        raise OSError(errno.ELOOP, "a symbolic link, which container runtimes do not follow", os.fspath(directory))
-    try:
-        found = sorted(path for path in directory.iterdir() if path.name.endswith(SUFFIXES))
-    except FileNotFoundError:
-        return {}
-    return {path.name: _seen(path, before.get(path.name)) for path in found}
+    return {path.name: _seen(path, before.get(path.name)) for path in paths(directory)}
 
 
 def glance(directory: Path) -> object:

@@ -10,8 +10,9 @@ from posixpath import normpath
 from gpuplane.model.cdi import ContainerEdits, DeviceNode
 from gpuplane.model.machine import Numbers
 
-CONTROL = ("/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
-"""Those that every container gets, so far as they exist (nvidia-container-toolkit 1.20, pkg/nvcdi/common-nvml.go)."""
+CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+"""Those that every container gets, so far as they exist (nvidia-container-toolkit 1.20, pkg/nvcdi/common-nvml.go);
+in the order in which NVIDIA's device plugin names them to kubelet."""
 
 CHANNELS = "/dev/nvidia-caps-imex-channels/channel"
 WORLD = 0o006

@@ -1,0 +1,234 @@
+"""Documents of what is no GPU, and of what is broken; written from NVIDIA's rules, by hand."""
+
+from typing import Any, get_args
+
+import pytest
+
+from gpuplane.core.containers.cdi.document import Document, Mode
+from gpuplane.model.cdi import ContainerEdits
+from gpuplane.model.machine import (
+    Driver,
+    DriverFiles,
+    Fault,
+    File,
+    Gpu,
+    Machine,
+    Mig,
+    MigDevice,
+)
+from tests.containers.documents import (
+    A100,
+    CONTROL,
+    DRIVER,
+    FILES,
+    MACHINE,
+    OURS,
+    VOID,
+    a100_mig,
+    arguments,
+    given,
+    made,
+    mount,
+    paths,
+    spec,
+)
+
+# other modes
+
+CHANNEL = "/dev/nvidia-caps-imex-channels/channel"
+OTHERS = (
+    *(f"{CHANNEL}{n}" for n in (0, 7)),
+    *(f"/dev/nvidia-fs{n}" for n in (0, 1)),
+    *("/dev/gdrdrv", "/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0", "/dev/infiniband/umad0"),
+    *("/dev/nvidia-nvswitch0", "/dev/nvidia-nvswitchctl", "/dev/nvidia-nvlink", "/dev/nvidia-caps/nvidia-cap1"),
+)
+NODE = MACHINE.but(
+    nodes=(*CONTROL, *OTHERS),
+    gpus=(A100, a100_mig().gpus[3]),  # type: ignore[index]
+)
+MODES: dict[Mode, dict[str, list[str]]] = {  # the nodes of each device
+    "imex": {"0": [f"{CHANNEL}0"], "7": [f"{CHANNEL}7"]},
+    "gds": {"all": ["/dev/nvidia-fs0", "/dev/nvidia-fs1"]},
+    "gdrcopy": {"all": ["/dev/gdrdrv"]},
+    "mofed": {"all": ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"]},
+    "nvswitch": {"all": ["/dev/nvidia-nvswitch0", "/dev/nvidia-nvswitchctl"]},
+    "management": {
+        "all": [
+            *("/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia1", "/dev/nvidia2"),
+            *("/dev/nvidiactl", f"{CHANNEL}0", f"{CHANNEL}7"),
+            *(f"/dev/nvidia-caps/nvidia-cap{n}" for n in (1, 147, 148, 156, 157)),
+        ]
+    },
+}
+
+
+def test_every_other_mode_is_below() -> None:
+    assert {"gpu", *MODES} == set(get_args(Mode))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_nodes_of_other_modes(mode: Mode) -> None:
+    """Those that exist; nothing of the driver's files, but for management and for GPUDirect Storage."""
+    got = spec(NODE, mode=mode, kind="nvidia.com/other", hook=OURS)
+    assert {device.name: paths(device.container_edits) for device in got.devices} == MODES[mode]
+    if mode == "management":
+        assert got.container_edits == spec(hook=OURS).container_edits.but(device_nodes=())
+    else:
+        assert got.container_edits == ContainerEdits(env=(VOID,))
+    storage = (mount("/etc/cufile.json"), mount("/run/udev")) if mode == "gds" else ()
+    assert [device.container_edits.mounts for device in got.devices] == [storage] * len(got.devices)
+    assert got.cdi_version == ("0.5.0" if mode == "imex" else "0.3.0")
+
+
+@pytest.mark.parametrize(
+    ("mode", "what"),
+    [
+        ("imex", f"{CHANNEL}*"),
+        ("gds", "/dev/nvidia-fs*"),
+        ("gdrcopy", "/dev/gdrdrv"),
+        ("mofed", "/dev/infiniband/uverbs*"),
+        ("nvswitch", "/dev/nvidia-nvswitch*"),
+        ("management", "/dev/nvidia*"),
+    ],
+)
+def test_without_any_node_there_is_no_document(mode: Mode, what: str) -> None:
+    assert made(Machine(driver=DRIVER), mode=mode) == Document(spec=None, left={what: "no such node exists"})
+
+
+def test_management_has_no_nodes_that_do_not_exist() -> None:
+    """Of a GPU, or of a MIG device."""
+    gone = (Fault(code="node-missing", message="/dev/c does not exist"),)
+    there, away = (MigDevice(n, "1g.10gb", 3, nodes=(f"/dev/nvidia-caps/{n}",)) for n in ("there", "away"))
+    split = A100.but(mig=Mig(enabled=True, devices=(there, away.but(faults=gone))))
+    machine = MACHINE.but(gpus=(split, A100.but(index=1, nodes=("/dev/nvidia1",), faults=gone)), nodes=())
+    assert paths(given(machine, mode="management")["all"]) == ["/dev/nvidia2", "/dev/nvidia-caps/there"]
+
+
+def test_imex_channels_that_do_not_exist_are_left() -> None:
+    """Whatever was asked for: a configuration may want a channel that somebody makes later."""
+    got = made(NODE, mode="imex", ids=("channel7", "1", "-1", "x"))
+    assert got.spec is not None
+    assert [device.name for device in got.spec.devices] == ["7"]
+    assert got.left == {f"{CHANNEL}{id}": "no such node exists" for id in ("1", "-1", "x")}
+    assert made(NODE, mode="imex", ids=("1",)).spec is None
+
+
+# what is broken
+
+
+@pytest.mark.parametrize("mode", ["management"])
+def test_management_does_without_cuda(mode: Mode) -> None:
+    """It looks after GPUs that nobody computes on; what it misses is told."""
+    got = made(NODE.but(driver=Driver(missing="/driver: no such directory")), mode=mode, hook=OURS)
+    assert got.spec is not None
+    assert paths(got.spec.devices[0].container_edits) == MODES[mode]["all"]
+    assert got.notes == ("/driver: no such directory",)
+    assert arguments(got.spec) == [("create-container", "--params")]
+
+
+NVML_ONLY = FILES.but(libraries=FILES.libraries[1:3])
+
+
+@pytest.mark.parametrize(
+    ("driver", "why"),
+    [
+        (None, "the machine has no driver"),
+        (Driver(), "the driver has no libcuda.so.* below /driver"),
+        (Driver(missing="/driver/usr: permission denied"), "/driver/usr: permission denied"),
+        (DRIVER.but(files=NVML_ONLY), "the driver has no libcuda.so.* below /driver"),
+    ],
+)
+def test_without_libcuda_every_gpu_is_left(driver: Driver | None, why: str) -> None:
+    """A container would start, and find no GPU: better that it is not given one, and that the node says why."""
+    got = made(MACHINE.but(driver=driver), driver_root="/driver")
+    assert got == Document(spec=None, left={"GPU-a": f"no container could use it: {why}"}, notes=(why,))
+
+
+@pytest.mark.parametrize(
+    ("broken", "key", "why"),
+    [
+        ({"uuid": ""}, "/dev/nvidia9", "the driver does not tell its UUID"),
+        ({"uuid": "", "nodes": ()}, "device 1", "the driver does not tell its UUID"),
+        ({"nodes": (), "minor": None}, "GPU-b", "its device node is not known"),
+        (
+            {"nodes": (), "faults": (Fault(code="gpu-lost", message="it is lost"),)},
+            "GPU-b",
+            "its device node is not known: it is lost",
+        ),
+        (
+            {"faults": (Fault(code="node-missing", message="/dev/nvidia9 does not exist"),)},
+            "GPU-b",
+            "/dev/nvidia9 does not exist",
+        ),
+        ({"uuid": "GPU-a"}, "/dev/nvidia9", "device 0 has the same name, GPU-a"),
+        ({"uuid": "GPU/b"}, "GPU/b", "'GPU/b' cannot be a device's name in CDI"),
+        ({"mig": Mig(enabled=True)}, "GPU-b", "it is in MIG mode, and it has no MIG devices"),
+    ],
+)
+def test_a_broken_gpu_is_left_and_the_other_is_as_it_was(broken: dict[str, Any], key: str, why: str) -> None:
+    gpu = Gpu(index=1, uuid="GPU-b", nodes=("/dev/nvidia9",)).but(**broken)
+    got = made(MACHINE.but(gpus=(gpu, A100)), hook=OURS)
+    assert got.left == {key: why}
+    assert got.spec == spec(hook=OURS)
+
+
+def test_an_ill_gpu_that_has_its_node_is_a_device() -> None:
+    """Whether it may be given out is not for a document to say: a container that has it goes on having it."""
+    machine = MACHINE.but(gpus=(A100.but(faults=(Fault(code="xid-79", message="fallen off the bus"),)),))
+    assert made(machine) == made()
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        ({"nodes": ("/dev/c",)}, "the nodes of its GPU instance and compute instance are not known"),
+        ({"faults": (Fault(code="node-missing", message="no line for gpu2/gi3"),)}, "no line for gpu2/gi3"),
+        ({"uuid": "MIG-GPU-a/3/0"}, "'MIG-GPU-a/3/0' cannot be a device's name in CDI"),
+    ],
+)
+def test_a_broken_mig_device_is_left_and_its_neighbour_is_not(broken: dict[str, Any], why: str) -> None:
+    well = MigDevice("MIG-a", "1g.10gb", 3, nodes=("/dev/a", "/dev/b"))
+    ill = MigDevice("MIG-b", "1g.10gb", 4, slot=1, nodes=("/dev/c", "/dev/d")).but(**broken)
+    got = made(MACHINE.but(gpus=(A100.but(mig=Mig(enabled=True, devices=(ill, well))),)))
+    assert got.left[ill.uuid] == why
+    assert got.spec is not None
+    assert [device.name for device in got.spec.devices] == ["MIG-a"]
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_of_two_that_claim_one_name_the_first_has_it(turn: int) -> None:
+    """Whichever was seen first: of MIG devices the lower slot, of files for one place the first by path."""
+    twins = [MigDevice("MIG-a", "1g.10gb", 3 + n, slot=n, nodes=(f"/dev/{n}", "/dev/x")) for n in (0, 1)][::turn]
+    files = [File(f"/{each}/nvidia-smi", target="/usr/bin/nvidia-smi") for each in "ab"][::turn]
+    machine = MACHINE.but(
+        gpus=(A100.but(mig=Mig(enabled=True, devices=tuple(twins))),),
+        driver=DRIVER.but(files=FILES.but(files=tuple(files))),
+    )
+    got = made(machine)
+    assert got.spec is not None
+    assert paths(got.spec.devices[0].container_edits) == ["/dev/0", "/dev/nvidia2", "/dev/x"]
+    assert got.left["/dev/nvidia2"] == "device 0:0 has the same name, MIG-a"
+    assert mount("/a/nvidia-smi", "/usr/bin/nvidia-smi") in got.spec.container_edits.mounts
+
+
+def test_gpus_that_were_not_counted_make_no_document() -> None:
+    assert made(MACHINE.but(gpus=None)) == Document(spec=None)
+
+
+def test_what_a_container_may_miss_is_told() -> None:
+    libraries = tuple(each for each in FILES.libraries if "libcuda" in each.path)
+    got = made(MACHINE.but(driver=DRIVER.but(files=DriverFiles(libraries=libraries), missing="two versions")))
+    assert got.spec is not None
+    assert got.notes == (
+        "two versions",
+        "the driver has no libnvidia-ml.so.*",
+        "the driver has no libnvidia-ptxjitcompiler.so.*",
+        "the driver has no nvidia-smi",
+    )
+
+
+def test_a_device_that_would_give_nothing_is_left() -> None:
+    """A device without edits would make the whole document invalid."""
+    got = made(MACHINE.but(gpus=(A100, A100.but(index=1, uuid="GPU-odd", nodes=("/dev/nvidiactl",)))))
+    assert got.left == {"GPU-odd": "it would give a container nothing"}
+    assert got.spec == spec()

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Callable
 
 SECTION, OWNER = b".note.cuda.fwd_compatibility", b"NVIDIA Corporation\0"
 
@@ -23,11 +24,13 @@ def library(text: bytes, align: int = 4) -> bytes:
     return header + note + names + b"".join(sections)
 
 
-def compatible(cuda: str | None, drivers: list[int] | None, align: int = 4) -> bytes:
-    """As NVIDIA's libraries say for which drivers they are."""
+def compatible(
+    cuda: str | None, drivers: list[int] | None, align: int = 4, spelled: Callable[[str], str] = str
+) -> bytes:
+    """As NVIDIA's libraries say for which drivers they are, with the keys that these libraries have."""
     said: dict[str, object] = {"Format": 1, "Device": [1, 2, 7, 8, 9]}
     if cuda is not None:
-        said["CUDA Version"] = cuda
+        said["CUDA version"] = cuda
     if drivers is not None:
-        said["Driver"] = drivers
-    return library(json.dumps(said).encode() + b"\0", align)
+        said["driver"] = drivers
+    return library(json.dumps({spelled(key): value for key, value in said.items()}).encode() + b"\0", align)

@@ -1,6 +1,7 @@
 """CUDA forward compatibility: an image's libcuda is taken where it is newer than the driver and made for it."""
 
 import os
+from collections.abc import Callable
 
 import pytest
 
@@ -45,8 +46,8 @@ def taken(container: Container, driver: str, cuda: str = "13.0") -> bool:
         ("535.129.03", b"\x7fELF", "535.54.03", "12.2", False),
         ("535.129.03", b"", "550.54.14", "12.4", False),
         # A note that cannot be understood allows nothing.
-        ("590.44.01", library(b'{"Driver": [580'), "580.95.05", "13.0", False),
-        ("590.44.01", library(b'{"Driver": ["580", 5.8e2, -580]}'), "580.95.05", "13.0", False),
+        ("590.44.01", library(b'{"driver": [580'), "580.95.05", "13.0", False),
+        ("590.44.01", library(b'{"driver": ["580", 5.8e2, -580]}'), "580.95.05", "13.0", False),
         ("590.44.01", library(b"[580]"), "580.95.05", "13.0", False),
     ],
 )
@@ -57,6 +58,23 @@ def test_who_is_taken(
     container.put(f"{COMPAT}/libcuda.so.{version}", content)
 
     assert taken(container, driver, cuda) == expected
+
+
+@pytest.mark.parametrize("spelled", [str.lower, str.upper, str.title], ids=["lower", "upper", "title"])
+def test_the_case_of_a_key_does_not_count(container: Container, spelled: Callable[[str], str]) -> None:
+    """NVIDIA's reader takes "driver" for "Driver" and "CUDA version" for "CUDA Version"; of two the last counts."""
+    note = compatible("13.1", [535, 550, 580, 590], spelled=spelled)
+    container.put(f"{COMPAT}/libcuda.so.590.44.01", note)
+    assert taken(container, "580.95.05")
+    assert not taken(container, "565.57.01", "12.7")
+
+    container.put(f"{COMPAT}/libcuda.so.590.44.01", compatible("13.1", None, spelled=spelled))
+    assert taken(container, "580.95.05", "13.0")
+    assert not taken(container, "580.95.05", "13.1")
+
+    container.put(f"{COMPAT}/libcuda.so.590.44.01", library(b'{"driver": [580], "DRIVER": [550]}'))
+    assert taken(container, "550.54.14")
+    assert not taken(container, "580.95.05")
 
 
 def test_the_loader_takes_it_first(container: Container) -> None:

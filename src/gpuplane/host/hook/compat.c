@@ -1,9 +1,11 @@
 /* CUDA forward compatibility: an image may bring a libcuda that is newer than the host's driver.
  *
  * It is used when it is newer and its makers allow it for this driver. Newer libraries say so themselves, in an ELF
- * note: {"Format": 1, "CUDA Version": "13.1", "Driver": [535, 550, ...], ...}, the majors of the drivers that they
- * run on; where they name none, CUDA's version decides. Older libraries have no note: theirs is the next major or a
- * later one. An older library than the host's is never used, whatever the note says.
+ * note: {"CUDA version": "13.1", "driver": [535, 550, ...], ...}, the majors of the drivers that they run on; where
+ * they name none, CUDA's version decides. The case of a key does not count: NVIDIA's own reader spells the keys
+ * otherwise than its libraries (cmd/nvidia-cdi-hook/cudacompat/cuda-elf-header.go, read by Go's encoding/json).
+ * Older libraries have no note: theirs is the next major or a later one. An older library than the host's is never
+ * used, whatever the note says.
  */
 #include "hook.h"
 #include "json.h"
@@ -73,12 +75,12 @@ static bool allowed(const struct task *task, const char *version, struct json no
     struct json found, each;
     char cuda[33] = "";
     long major;
-    if (json_member(note, "CUDA Version", &found) && !json_string(found, cuda, sizeof cuda))
+    if (json_member_any_case(note, "CUDA version", &found) && !json_string(found, cuda, sizeof cuda))
         *cuda = 0;
     bool of_driver = atoi(version) >= FIRST_DRIVER;
     if (of_driver ? compare(version, task->driver) <= 0 : !newer_cuda(cuda, task->cuda))
         return false;
-    if (!json_member(note, "Driver", &found) || !json_first(found, &each))
+    if (!json_member_any_case(note, "driver", &found) || !json_first(found, &each))
         return newer_cuda(cuda, task->cuda);
     do
         if (json_whole(each, &major) && major == atol(task->driver))

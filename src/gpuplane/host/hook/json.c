@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { DEPTH = 64, NAME_MOST = 128 };
 
@@ -167,7 +168,7 @@ bool json_next(struct json array, struct json *value)
     return (value->end = value_end(value->at, array.end, 0));
 }
 
-bool json_member(struct json object, const char *name, struct json *value)
+static bool member(struct json object, const char *name, int (*differ)(const char *, const char *), struct json *value)
 {
     char found[NAME_MOST];
     bool any = false;
@@ -179,7 +180,7 @@ bool json_member(struct json object, const char *name, struct json *value)
         at = blank(key.end, object.end) + 1; /* json_read has seen the colon */
         struct json now = {blank(at, object.end), NULL};
         now.end = value_end(now.at, object.end, 0);
-        if (json_string(key, found, sizeof found) && strcmp(found, name) == 0) {
+        if (json_string(key, found, sizeof found) && differ(found, name) == 0) {
             *value = now;
             any = true;
         }
@@ -189,6 +190,16 @@ bool json_member(struct json object, const char *name, struct json *value)
         at = blank(at + 1, object.end);
     }
     return any;
+}
+
+bool json_member(struct json object, const char *name, struct json *value)
+{
+    return member(object, name, strcmp, value);
+}
+
+bool json_member_any_case(struct json object, const char *name, struct json *value)
+{
+    return member(object, name, strcasecmp, value);
 }
 
 /* A code point in UTF-8; how many bytes. */

@@ -10,8 +10,9 @@ import grpc
 import pytest
 
 from gpuplane.agent.node import Node
+from gpuplane.core.resources.sharing import MOST_IDS
 from gpuplane.kubelet import plugin as module
-from gpuplane.kubelet.plugin import Plugin
+from gpuplane.kubelet.plugin import MOST_CONTAINERS, Plugin
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub, add_DevicePluginServicer_to_server
 from gpuplane.model.config import ListStrategy, Naming, Settings
@@ -285,3 +286,27 @@ async def test_what_kubelet_may_call(tmp_path: Path) -> None:
             await kubelet.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["GPU-0"]))
             == pb.PreStartContainerResponse()
         )
+
+
+@pytest.mark.parametrize(
+    ("containers", "said"),
+    [
+        ([["GPU-0"]] * 60_000, "60000 containers"),
+        ([["GPU-0"]] * (MOST_CONTAINERS + 1), f"at most {MOST_CONTAINERS}"),
+        ([["GPU-0"] * 100_000], "100000 devices"),
+        ([["GPU-0"], ["GPU-1"] * 40_000], f"at most {MOST_IDS} are ever offered"),
+    ],
+)
+async def test_a_request_that_is_larger_than_any_can_be_is_refused_at_once(
+    tmp_path: Path, containers: list[list[str]], said: str
+) -> None:
+    """Nothing is granted, the bound is said, and advice is empty: an error there would reject the pod."""
+    world = node(count=2)
+    before = world.snapshot
+    async with served(world, tmp_path) as (_, kubelet):
+        code, details = await refused(kubelet.Allocate(ask(*map(tuple, containers))))
+        assert (code, said in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
+        wanted = [pb.ContainerPreferredAllocationRequest(available_deviceIDs=ids) for ids in containers]
+        advice = await kubelet.GetPreferredAllocation(pb.PreferredAllocationRequest(container_requests=wanted))
+        assert not any(each.deviceIDs for each in advice.container_responses)
+    assert world.snapshot is before

@@ -11,7 +11,7 @@ asks for that where the checkpoint may name pods that have gone.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ import grpc
 from gpuplane.core.choice.prefer import prefer
 from gpuplane.core.containers.allocate import allocate
 from gpuplane.core.resources.offer import offer
+from gpuplane.core.resources.sharing import MOST_IDS
 from gpuplane.core.text import clip
 from gpuplane.core.view import view
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
@@ -30,6 +31,9 @@ from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Edits, Offered, Refused
 
 LONGEST = 1000  # characters of a refusal: gRPC loses the whole status where its headers get too large
+MOST_CONTAINERS = 16
+"""Containers of one request; each grant takes some 2 ms of the event loop at 1,024 ids, and 60 ms at `MOST_IDS`.
+Kubelet asks for one at a time (pkg/kubelet/cm/devicemanager/endpoint.go)."""
 log = logging.getLogger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -89,6 +93,7 @@ class Plugin(DevicePluginServicer):
     async def Allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
         snapshot = self.node.snapshot
         try:
+            _check_size(self.resource, [len(each.devices_ids) for each in request.container_requests])
             gets = [allocate(snapshot, self.resource, each.devices_ids) for each in request.container_requests]
         except Refused as refusal:
             reason = clip(str(refusal), LONGEST)
@@ -102,6 +107,12 @@ class Plugin(DevicePluginServicer):
         self, request: pb.PreferredAllocationRequest, context: Context
     ) -> pb.PreferredAllocationResponse:
         snapshot, answer = self.node.snapshot, pb.PreferredAllocationResponse()
+        try:
+            _check_size(self.resource, [len(each.available_deviceIDs) for each in request.container_requests])
+            _check_size(self.resource, [len(each.must_include_deviceIDs) for each in request.container_requests])
+        except Refused as refusal:
+            log.warning("no preference for %s", refusal)
+            return answer
         for each in request.container_requests:
             ids: tuple[str, ...] = ()
             try:
@@ -121,6 +132,17 @@ class Plugin(DevicePluginServicer):
         self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
         return pb.PreStartContainerResponse()
+
+
+def _check_size(resource: str, counts: Sequence[int]) -> None:
+    """Raises Refused for a request of so many devices for each container, if that is more than any can have.
+
+    It is asked before anything is done with the request: what passes is answered soon.
+    """
+    if len(counts) > MOST_CONTAINERS:
+        raise Refused(f"{resource}: the request has {len(counts)} containers, and at most {MOST_CONTAINERS} are taken")
+    if sum(counts) > MOST_IDS:
+        raise Refused(f"{resource}: the request names {sum(counts)} devices, and at most {MOST_IDS} are ever offered")
 
 
 def _rewriting(snapshot: Snapshot) -> str:

@@ -86,11 +86,12 @@ class Place:
         """The configuration is this one now."""
         _replace(self.config, text.encode())
 
-    def agent(self, *more: object) -> Agent:
+    def agent(self, *more: object, **environment: str) -> Agent:
         """An agent here."""
         return Agent(
             "--machine", self.machine, "--config", self.config, "--kubelet-root", self.root / "k",
             "--state-dir", self.root / "s", "--cdi-dir", self.cdi, "--hook-path", self.hook, *more,
+            environment=environment,
         )  # fmt: skip
 
     def kubelet(self) -> Kubelet:

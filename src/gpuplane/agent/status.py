@@ -79,8 +79,13 @@ async def status(node: Node, host: str, port: int) -> None:
             pages.made = time.monotonic()
             await asyncio.sleep(1.0)
     finally:
-        await asyncio.to_thread(server.shutdown)
-        server.server_close()
+        threading.Thread(target=_end, args=(server,), name="status ends", daemon=True).start()
+
+
+def _end(server: "_Server") -> None:
+    """Takes up to half a second, and waits for whoever is at it: so nobody waits for this."""
+    server.shutdown()
+    server.server_close()
 
 
 async def _listen(pages: Status, host: str, port: int) -> "_Server":

@@ -29,7 +29,7 @@ def main() -> None:
     if sys.argv[1:2] == ["agent"]:
         from gpuplane.cli import agent
 
-        sys.exit(agent.main(sys.argv[2:]))
+        agent.main(sys.argv[2:])
     import click
 
     from gpuplane import __version__

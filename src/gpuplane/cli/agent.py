@@ -5,7 +5,6 @@ for their plugin starts it.
 """
 
 import argparse
-import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from gpuplane.agent import logs
 from gpuplane.agent.configure import Source
 from gpuplane.agent.main import Options, run
 from gpuplane.cli.machine import NVML, hardware
+from gpuplane.cli.serving import serve
 from gpuplane.core.config.given import add_flags, option, texts
 from gpuplane.core.config.resolve import resolve
 from gpuplane.core.strict import Invalid
@@ -25,8 +25,8 @@ from gpuplane.host.kernellog import host_pids
 CDI = Path("/var/run/cdi")
 
 
-def main(argv: list[str]) -> int:
-    """Run until a signal; the exit status."""
+def main(argv: list[str]) -> NoReturn:
+    """Run until a signal, and end the process."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     flags, environment = texts(vars(arguments)), os.environ
@@ -41,8 +41,7 @@ def main(argv: list[str]) -> int:
         )
     except (Invalid, Unknown, ValueError) as error:
         parser.error(str(error))
-    asyncio.run(run(options, devices))
-    return 0
+    serve(run(options, devices))
 
 
 class _Parser(argparse.ArgumentParser):

@@ -13,13 +13,17 @@ It imports nothing of ours and no pathlib, for the process of the driver uses it
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 Path = str | os.PathLike[str]
 
 MOST = 16 * 1024 * 1024
 """Bytes that are read of a file where nobody says otherwise."""
+
+LINKS = 40
+"""Links that one path may lead over, as for the kernel."""
 
 KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -109,33 +113,97 @@ def sync_directory(path: Path) -> None:
         os.close(file)
 
 
-def untrusted(path: Path) -> str:
-    """Why somebody else than root or ourselves could put another thing at an absolute path; "" if nobody could.
+class Way(NamedTuple):
+    """Where a path leads, and who could have it lead elsewhere."""
 
-    No part of it may be a link, each has to be owned by root or by our own user, and none may be writable by its group
-    or by others. A directory on the way may be so if it is sticky (/tmp): then what is ours in it stays ours. Raises
-    OSError where a part cannot be looked at.
+    real: str | None
+    """The path without links; None where it leads nowhere."""
+    weak: tuple[str, str] | None
+    """The first part of it that somebody else than root or ourselves could change, and why: ("/x", "is a link")."""
+    same: bool = True
+    """Whether one who sees the root from outside gets to the same by this path."""
+
+
+def walk(
+    path: str,
+    lstat: Callable[[str], os.stat_result | None],
+    readlink: Callable[[str], str | None],
+    *,
+    follow: bool = True,
+) -> Way:
+    """Go along a path below a root, which `lstat` and `readlink` see as "": no link and no `..` leaves it.
+
+    They may raise, or give None for what is not there. `follow`: a link is gone along, and trusted where root or we
+    own it. Otherwise the way ends there.
     """
-    at, parts = "/", [part for part in os.fspath(path).split("/") if part]
-    if reason := weakness(os.lstat(at), on_the_way=bool(parts)):
-        return f"{at} {reason}"
-    for number, part in enumerate(parts, 1):
-        at = os.path.join(at, part)
-        if reason := weakness(os.lstat(at), on_the_way=number < len(parts)):
-            return f"{at} {reason}"
-    return ""
+    at, rest, links, same = "", _parts(path), 0, True
+    weak = _weak(at, lstat(at), follow, on_the_way=True)
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            same &= at != ""
+            at = at.rpartition("/")[0]
+            continue
+        step = f"{at}/{part}"
+        if (found := lstat(step)) is None:
+            return Way(None, weak, same)
+        weak = weak or _weak(step, found, follow, on_the_way=True)
+        if not stat.S_ISLNK(found.st_mode):
+            at = step
+            continue
+        links += 1
+        target = readlink(step) if follow and links <= LINKS else None
+        if target is None:
+            return Way(None, weak, same)
+        if target.startswith("/"):
+            at, same = "", False
+        rest += _parts(target)
+    return Way(at or "/", weak or _weak(at, lstat(at), follow, on_the_way=False), same)
 
 
-def weakness(found: os.stat_result, *, on_the_way: bool) -> str:
+def _weak(at: str, found: os.stat_result | None, follow: bool, *, on_the_way: bool) -> tuple[str, str] | None:
+    reason = "" if found is None else weakness(found, on_the_way=on_the_way, follow=follow)
+    return (at or "/", reason) if reason else None
+
+
+def _parts(path: str) -> list[str]:
+    """The parts of a path, the last one first."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def untrusted(path: Path, *, follow: bool = False) -> str:
+    """Why somebody else than root or ourselves could put another thing at a path; "" if nobody could.
+
+    Each part of it has to be owned by root or by our own user, and none may be writable by its group or by others. A
+    directory on the way may be so if it is sticky (/tmp): then what is ours in it stays ours. No part may be a link;
+    with `follow` each may be one of root's or ours, and what it leads to is asked the same. Raises OSError where a part
+    cannot be looked at.
+    """
+    name = os.path.join(os.getcwd(), os.fspath(path))
+    way = walk(name, lambda at: os.lstat(at or "/"), os.readlink, follow=follow)
+    if way.weak is None and way.real is None:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+    return " ".join(way.weak) if way.weak else ""
+
+
+def weakness(found: os.stat_result, *, on_the_way: bool, follow: bool = False) -> str:
     """What lets somebody else than root or ourselves change it: "is a link", "is owned by uid 12" …; "" for nothing.
 
-    `on_the_way`: it is a directory that leads to what is asked about, so being sticky is enough.
+    `on_the_way`: it is a directory that leads to what is asked about, so being sticky is enough. `follow`: it may be a
+    link. A device is root's work whoever may use it, and who may write to a socket can only connect to it. A user who
+    is not root often has a group of their own, with the same number, and lets it write: that is no other.
     """
-    if stat.S_ISLNK(found.st_mode):
+    kind, user = stat.S_IFMT(found.st_mode), os.geteuid()
+    if kind == stat.S_IFLNK and not follow:
         return "is a link"
-    if found.st_uid not in (0, os.geteuid()):
+    if kind in (stat.S_IFCHR, stat.S_IFBLK):
+        return ""
+    if found.st_uid not in (0, user):
         return f"is owned by uid {found.st_uid}"
     shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if shared and not (on_the_way and found.st_mode & stat.S_ISVTX):
-        return f"is writable by {'others' if shared & stat.S_IWOTH else 'its group'}"
-    return ""
+    if kind in (stat.S_IFLNK, stat.S_IFSOCK) or (on_the_way and found.st_mode & stat.S_ISVTX):
+        return ""
+    if shared & stat.S_IWOTH:
+        return "is writable by others"
+    private = user != 0 and found.st_gid == user == os.getegid()
+    return "is writable by its group" if shared and not private else ""

@@ -137,6 +137,71 @@ def test_what_others_can_write_is_not_trusted(place: Path, mode: int, reason: st
     assert files.untrusted(place / "file") == ""
 
 
+def test_links_that_only_root_can_change_are_gone_along_where_that_is_said(place: Path) -> None:
+    """Each link, each directory on its way and what it leads to at last are asked the same."""
+    (place / "real").mkdir(mode=0o755)
+    (place / "real/file").write_bytes(b"")
+    (place / "link").symlink_to("real")
+    (place / "far").symlink_to(place / "link/../link/file")
+    assert files.untrusted(place / "far", follow=True) == ""
+
+    (place / "real").chmod(0o757)
+    assert files.untrusted(place / "far", follow=True) == f"{place}/real is writable by others"
+    (place / "real").chmod(0o755)
+    (place / "real/file").chmod(0o646)
+    assert files.untrusted(place / "far", follow=True) == f"{place}/real/file is writable by others"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to somebody else")
+def test_a_link_of_somebody_else_is_not_trusted_whatever_it_leads_to(place: Path) -> None:
+    (place / "link").symlink_to("/")
+    os.lchown(place / "link", 65534, 65534)
+    assert files.untrusted(place / "link", follow=True) == f"{place}/link is owned by uid 65534"
+
+
+def test_a_link_to_a_directory_is_asked_as_the_directory(place: Path) -> None:
+    """Also where its last part is `.` or `..`: that others can write into it is enough."""
+    (place / "shared/inside").mkdir(parents=True)
+    (place / "shared").chmod(0o1777)
+    for target in ("shared", "shared/.", "shared/inside/.."):
+        (place / "link").unlink(missing_ok=True)
+        (place / "link").symlink_to(target)
+        assert files.untrusted(place / "link", follow=True) == f"{place}/shared is writable by others"
+
+
+def test_links_without_an_end_are_an_error(place: Path) -> None:
+    (place / "a").symlink_to("b")
+    (place / "b").symlink_to("a")
+    with pytest.raises(OSError, match="symbolic links"):
+        files.untrusted(place / "a", follow=True)
+
+
+def test_whoever_may_use_a_socket_or_a_device_cannot_replace_it(place: Path) -> None:
+    _socket(place / "socket")
+    (place / "socket").chmod(0o777)
+    assert files.untrusted(place / "socket") == ""
+    assert files.untrusted("/dev/null") == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_the_group_of_one_user_alone_is_nobody_else(place: Path) -> None:
+    """As most distributions give each user one, with the user's number."""
+    os.chown(place, 1000, 1000)
+    place.chmod(0o775)
+    found = place.stat()
+    os.setegid(1000)
+    os.seteuid(1000)
+    try:
+        assert files.weakness(found, on_the_way=False) == ""
+        os.seteuid(0)
+        os.setegid(100)
+        os.seteuid(1000)
+        assert files.weakness(found, on_the_way=False) == "is writable by its group"
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
 def test_what_is_not_there_is_an_error(place: Path) -> None:
     with pytest.raises(FileNotFoundError):
         files.untrusted(place / "missing")

@@ -17,13 +17,15 @@ def test_every_room_imports_only_what_it_may() -> None:
 
 
 def test_the_driver_process_imports_of_ours_only_values() -> None:
-    """The process that loads the driver's library stays small: model and itself, no gRPC, no event loop."""
+    """The process that loads the driver's library stays small: model, files and itself, no gRPC, no event loop."""
     code = "import sys, gpuplane.hardware.driver.__main__; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     modules = set(loaded.stdout.split())
 
     ours = {name for name in modules if name.startswith("gpuplane.")}
-    assert {name for name in ours if not name.startswith(("gpuplane.model", "gpuplane.hardware"))} == set()
+    assert {
+        name for name in ours if not name.startswith(("gpuplane.model", "gpuplane.files", "gpuplane.hardware"))
+    } == set()
     assert not modules & {"grpc", "asyncio", "yaml", "google.protobuf", "logging"}
 
 

@@ -9,7 +9,7 @@
     s PATH                          a socket that nobody listens on
     # a comment
 
-Where this process may not make device nodes (`may_make_nodes`), a plain file of that mode stands for each: `gpuplane`
+Where this process may not make device nodes (`may_make_nodes`), a plain file stands for each: `gpuplane`
 takes the numbers of such a one from /proc/devices, as of a node that is not there yet, and tests that need the numbers
 of the entry itself skip. An entry that stands twice replaces what was there, so that a text can be laid over another.
 """
@@ -119,6 +119,7 @@ def _node(path: Path, major: int, minor: int, mode: int, gid: int) -> None:
         os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(major, minor))
     except PermissionError:
         path.touch()
+        return  # its mode says nothing of a node's, and what others may write to is not trusted
     path.chmod(mode)
     if gid:
         with suppress(PermissionError):

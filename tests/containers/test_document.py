@@ -288,12 +288,29 @@ def test_a_node_of_unknown_numbers_is_left_to_the_runtime() -> None:
     assert given(MACHINE.but(numbers={}))["GPU-a"].device_nodes == (DeviceNode("/dev/nvidia2", permissions="rwm"),)
 
 
+def test_what_is_left_out_is_told_once_for_each_reason() -> None:
+    """It changes nothing else: what was found is given."""
+    many = {f"/usr/lib/{name}": "/usr/lib is owned by uid 12" for name in "abcd"}
+    got = made(MACHINE.but(left_out={**many, "/tmp/nvidia-mps": "/tmp/nvidia-mps is a link"}))
+
+    assert got.spec == made(MACHINE).spec
+    assert got.notes == (
+        "/usr/lib/a, /usr/lib/b, /usr/lib/c and 1 more are left out: /usr/lib is owned by uid 12",
+        "/tmp/nvidia-mps is left out: /tmp/nvidia-mps is a link",
+    )
+
+
 def test_control_nodes_that_do_not_exist_are_given_where_cuda_needs_them() -> None:
     """By the numbers that they would have: a runtime makes a container's nodes itself. That one is missing is told."""
     got = made(MACHINE.but(nodes=("/dev/nvidiactl",)))
     assert got.spec is not None
     assert paths(got.spec.container_edits) == ["/dev/nvidia-uvm", "/dev/nvidiactl"]
     assert got.notes == ("/dev/nvidia-uvm does not exist",)
+
+    left = {"/dev/nvidia-uvm": "/dev is writable by others"}
+    assert made(MACHINE.but(nodes=("/dev/nvidiactl",), left_out=left)).notes == (
+        "/dev/nvidia-uvm is left out: /dev is writable by others",
+    )
 
     unknown = {path: each for path, each in MACHINE.numbers.items() if path != "/dev/nvidia-uvm"}
     got = made(MACHINE.but(nodes=("/dev/nvidiactl",), numbers=unknown))

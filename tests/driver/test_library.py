@@ -193,6 +193,18 @@ def refused(driver_root: Path) -> str:
     return unusable.value.fault.message
 
 
+def test_a_library_that_somebody_else_could_change_is_not_loaded(standin: StandIn, tmp_path: Path) -> None:
+    """It would run in our process; the reason names what they could change."""
+    folder = tmp_path / "driver-root/usr/lib64"
+    folder.mkdir(parents=True)
+    shutil.copy2(standin.library, folder / SONAME)
+    folder.parent.chmod(0o757)
+
+    assert refused(tmp_path / "driver-root") == (
+        f"{folder / SONAME} is not loaded: {folder.parent} is writable by others"
+    )
+
+
 def test_the_library_is_searched_for_under_the_driver_root(standin: StandIn, tmp_path: Path) -> None:
     """In the folders of NVIDIA's plugin, in their order."""
     for folder in FOLDERS[:2]:

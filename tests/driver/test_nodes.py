@@ -177,3 +177,53 @@ def test_links_in_dev_do_not_lead_out_of_the_root(tmp_path: Path, link: str) -> 
 
     assert files.nodes.shared() == ()
     assert not numbers(files)["/dev/nvidiactl"].linked
+
+
+def spoilt(path: Path) -> str:
+    """Let everybody write to it; gives the reason that is to be told."""
+    path.chmod(0o757)
+    return f"{path} is writable by others"
+
+
+@pytest.mark.parametrize("at", ["", "dev", "dev/dri"])
+def test_what_somebody_else_could_have_put_there_is_no_node(tmp_path: Path, at: str) -> None:
+    """Neither does it exist nor does it say numbers: those of its driver's rule hold, and the reason is told."""
+    text = (
+        f"{KERNEL}\nf /dev/nvidiactl\nf /dev/nvidia0\nf /dev/dri/card1\nd /sys/bus/pci/devices/0000:1b:00.0/drm/card1"
+    )
+    files = Files(str(root := grow(tmp_path / "root", text)))
+    assert files.nodes.left() == {}
+    reason = spoilt(root / at)
+    spoils = {"/dev/nvidiactl", "/dev/nvidia0", "/dev/dri/card1"} if at != "dev/dri" else {"/dev/dri/card1"}
+
+    assert files.nodes.left() == dict.fromkeys(spoils, reason)
+    assert files.dri("0000:1b:00.0") == ()
+    assert files.nodes.exists("/dev/nvidia0") == ("/dev/nvidia0" not in spoils)
+    assert ("/dev/nvidiactl" in files.nodes.shared()) == ("/dev/nvidiactl" not in spoils)
+    assert files.nodes.absence("/dev/dri/card1") == f"is left out: {reason}"
+    assert files.nodes.absence("/dev/dri/card2") == "does not exist"
+    assert numbers(files, "/dev/nvidia0")["/dev/nvidia0"] == Numbers(195, 0, linked=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to somebody else")
+def test_a_link_of_somebody_else_says_no_numbers(tmp_path: Path) -> None:
+    """A container would be given the node that it leads to; one of root's may lead to a GPU's other name."""
+    if not may_make_nodes(tmp_path):
+        pytest.skip("needs to make device nodes: CAP_MKNOD")
+    root = grow(tmp_path, f"{KERNEL}\nc /dev/mem 1 1 640\nl /dev/nvidia0 -> mem\nl /dev/nvidiactl -> mem")
+    os.lchown(root / "dev/nvidia0", 65534, 65534)
+    files = Files(str(root))
+
+    assert (told := numbers(files, "/dev/nvidia0"))["/dev/nvidia0"] == Numbers(195, 0, linked=False)
+    assert (told["/dev/nvidiactl"].major, told["/dev/nvidiactl"].minor) == (1, 1)
+    assert files.nodes.left() == {"/dev/nvidia0": f"{root}/dev/nvidia0 is owned by uid 65534"}
+    assert not files.nodes.exists("/dev/nvidia0")
+
+
+def test_nodes_of_a_driver_root_that_others_could_change_are_passed_over(tmp_path: Path) -> None:
+    """Those of the host are taken, as where it has none."""
+    host = grow(tmp_path / "host", f"{KERNEL}\nf /dev/nvidiactl\nf /dev/nvidia-uvm")
+    driver = grow(tmp_path / "driver", "f /dev/nvidiactl\nf /dev/gdrdrv")
+    assert Files(str(host), str(driver)).nodes.shared() == ("/dev/nvidiactl", "/dev/gdrdrv")
+    spoilt(driver)
+    assert Files(str(host), str(driver)).nodes.shared() == ("/dev/nvidiactl", "/dev/nvidia-uvm")

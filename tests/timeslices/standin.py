@@ -13,7 +13,7 @@ class SmiStandIn:
     def __init__(self, root: Path) -> None:
         self.root, self._folder = root, root / "usr/bin"
         self._folder.mkdir(parents=True)
-        copy2(SCRIPT, self._folder)
+        Path(copy2(SCRIPT, self._folder)).chmod(0o755)
 
     def does(self, gpu: str, what: str) -> None:
         """What it does from now on when it is asked about a GPU; "" for what it should."""

@@ -65,6 +65,17 @@ async def test_each_length_is_nvidias_number(watch: Watched, smi: SmiStandIn) ->
         assert smi.lengths() == {"GPU-1": length}
 
 
+async def test_what_somebody_else_could_change_is_not_run(watch: Watched, smi: SmiStandIn) -> None:
+    """Root would run it; the reason names what they could change."""
+    (smi.root / "usr").chmod(0o757)
+    said = (await put(watch, "GPU-0", "short", 1.0)).problem
+    assert f"{smi.root}/usr is writable by others" in said
+    assert smi.runs() == []
+
+    (smi.root / "usr").chmod(0o755)
+    assert (await put(watch, "GPU-0", "short", 2.0)).problem == ""
+
+
 async def test_a_refusal_is_told_in_nvidias_words(watch: Watched, smi: SmiStandIn) -> None:
     """And nothing was changed, for sure."""
     smi.does("GPU-0", "refuse")

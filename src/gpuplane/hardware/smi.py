@@ -16,6 +16,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from gpuplane.files import untrusted
 from gpuplane.hardware import tethered
 from gpuplane.hardware.driver.page import Announced
 from gpuplane.hardware.driver.root import library, program
@@ -68,7 +69,7 @@ def _find(driver_root: str) -> Path:
     found = program(driver_root, NAME) or shutil.which(NAME)
     if found is None:
         raise FileNotFoundError(None, f"there is none under {driver_root} and none on PATH", NAME)
-    return Path(found)
+    return Path(_roots(found))
 
 
 def _arguments(gpu: str, length: TimeSlice) -> tuple[str, ...]:
@@ -78,4 +79,13 @@ def _arguments(gpu: str, length: TimeSlice) -> tuple[str, ...]:
 def _preloaded(driver_root: str) -> dict[str, str]:
     """The environment in which it finds its library."""
     path = library(driver_root)
-    return {} if path is None else {"LD_PRELOAD": " ".join(filter(None, (str(path), os.environ.get("LD_PRELOAD"))))}
+    if path is None:
+        return {}
+    return {"LD_PRELOAD": " ".join(filter(None, (_roots(path), os.environ.get("LD_PRELOAD"))))}
+
+
+def _roots(path: str) -> str:
+    """What root may run, for nobody else can change it. Raises PermissionError."""
+    if reason := untrusted(path, follow=True):
+        raise PermissionError(None, f"it is not run: {reason}", path)
+    return path

@@ -127,6 +127,8 @@ class Machine(Value):
 
     `numbers`: those of every device node that a container may get, by its path as the host has it (whatever the root);
     of a node that should be there and is not, what it would be. A path that is not in it has unknown numbers.
+    `left_out`: what containers are not given although it is there, because somebody else than root could change it: a
+    path as the driver's process sees it → why.
     """
 
     driver: Driver | None = None
@@ -137,6 +139,7 @@ class Machine(Value):
     ] = ()  # nodes that exist and are no one GPU's: /dev/nvidiactl, /dev/nvidia-uvm, IMEX channels…
     numbers: Mapping[str, Numbers] = {}
     devices: tuple[Device, ...] = ()
+    left_out: Mapping[str, str] = {}
     faults: tuple[Fault, ...] = ()
 
 

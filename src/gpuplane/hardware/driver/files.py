@@ -7,6 +7,7 @@ import os
 import re
 from contextlib import suppress
 
+from gpuplane.files import read
 from gpuplane.hardware.driver.nodes import Nodes, majors
 from gpuplane.model.machine import Gpu
 
@@ -106,6 +107,6 @@ class Files:
         return os.path.join(self._root, path.removeprefix("/"))
 
     def _read(self, path: str) -> str:
-        with suppress(OSError), open(self._path(path), errors="replace") as file:
-            return file.read()
+        with suppress(OSError, ValueError):
+            return read(self._path(path)).decode(errors="replace")
         return ""

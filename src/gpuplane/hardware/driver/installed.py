@@ -5,12 +5,16 @@ another version beside them are left alone. A library's path is that of the file
 one by which programs look for it; only where an absolute link is on the way, which for whoever mounts it would lead to
 another root, it is the file's, and the one that programs look for is its target.
 
+Containers get these files, and root runs some of them. So what somebody else than root could change is left out, with
+the reason: a file, a directory or a link on the way to it that another user owns or may write to. What is mounted
+writable has no link on its way at all: whoever put it there would choose what is mounted.
+
 Where to look stands in `places`. Which of it: NVIDIA/nvidia-container-toolkit, pkg/nvcdi/driver-nvml.go.
 """
 
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gpuplane.hardware.driver.elf import soname
 from gpuplane.hardware.driver.files import Files
@@ -46,12 +50,16 @@ class Installed:
         self._root, self._files = root, files
         self._version, self._tree = "", Tree(root)
         self._found: Found | None = None
+        self.left: Mapping[str, str] = {}
+        """What is there and was left out at the last look: its path as this process sees it → why."""
 
     def look(self, version: str) -> Found:
         """(the files of this version, "") or (None, why there are none). Nothing is raised."""
         if self._found is None or version != self._version or self._tree.changed():
             self._version, self._tree = version, Tree(self._root)
-            self._found = _Search(self._tree, self._files, version).found()
+            search = _Search(self._tree, self._files, version)
+            self._found = search.found()
+            self.left = dict(sorted(search.left.values()))
         return self._found
 
 
@@ -61,6 +69,8 @@ class _Search:
     def __init__(self, tree: Tree, files: Files, version: str) -> None:
         self._tree, self._files, self._version = tree, files, version
         self._of_version = re.compile(rf"{NAME}\.so\.{re.escape(version)}")
+        self.left: dict[str, tuple[str, str]] = {}
+        """What was left out: where it really is → the first path to it, for people, and why."""
 
     def found(self) -> Found:
         """The files, or why there are none."""
@@ -71,18 +81,19 @@ class _Search:
         if not libraries:
             return None, self._refused() or f"{self._tree.outside(folders[0])} changed while it was looked at"
         files = (*self._firmware(), *self._xorg(folders), *self._configuration(), *self._programs())
-        storage = tuple(path for path in STORAGE if self._tree.stat(path) and self._tree.same_outside(path))
+        there = (path for path in STORAGE if self._tree.stat(path) and self._tree.same_outside(path))
+        storage = tuple(path for path in there if self._trusted(path))
         sockets = ordered(self._sockets())
         return DriverFiles(libraries=libraries, files=ordered(files), sockets=sockets, storage=storage), ""
 
     def _folders(self) -> tuple[str, ...]:
         """Where libcuda of this version is."""
         name = f"libcuda.so.{self._version}"
-        found = (self._tree.file(f"{folder}/{name}") for folder in FOLDERS)
+        found = (self._regular(f"{folder}/{name}") for folder in FOLDERS)
         folders = dict.fromkeys(_folder(path) for path in found if path)
-        if not folders:
+        if not folders and self._regular(CACHE):
             cached = re.findall(rb"(/[^\0]*)/libcuda\.so\.1\0", self._tree.read(CACHE))
-            found = (self._tree.file(f"{folder.decode(errors='replace')}/{name}") for folder in cached)
+            found = (self._regular(f"{folder.decode(errors='replace')}/{name}") for folder in cached)
             folders = dict.fromkeys(_folder(path) for path in found if path)
         return tuple(folders)
 
@@ -97,7 +108,7 @@ class _Search:
                     paths.add(f"{folder}/vdpau/{name}")
         for folder in (*folders, *FOLDERS):
             paths |= {f"{folder}/{name}" for name in self._tree.names(folder) if GRAPHICS.fullmatch(name)}
-        real = sorted({path for each in paths if (path := self._tree.file(each))})
+        real = sorted({path for each in paths if (path := self._regular(each))})
         links = self._links(real)
         return tuple(Library(path=path, soname=self._soname(path), links=tuple(links.get(path, ()))) for path in real)
 
@@ -115,7 +126,7 @@ class _Search:
         for folder, wanted in stems.items():
             for name, is_link in sorted(self._tree.names(folder).items()):
                 if is_link and _stem(name) in wanted and re.fullmatch(NAME, name):
-                    target = self._tree.file(f"{folder}/{name}")
+                    target = self._regular(f"{folder}/{name}")
                     if target is not None and _folder(target) == folder:
                         links.setdefault(target, []).append(name)
         return links
@@ -152,11 +163,15 @@ class _Search:
         """A folder where a socket should be is none: container runtimes make one of a source that is missing."""
         for name in SOCKETS:
             there = (f"{folder}/{name}" for folder in ("/run", "/var/run"))
-            path = next((path for path in there if self._is(path, stat.S_ISSOCK)), None)
+            path = next((path for path in there if self._writable(path, stat.S_ISSOCK)), None)
             if path is not None:
                 yield self._told(path)
-        if self._is(MPS, stat.S_ISDIR):
+        if self._writable(MPS, stat.S_ISDIR):
             yield self._told(MPS)
+
+    def _writable(self, path: str, kind: Callable[[int], bool]) -> bool:
+        """Whether that is there and containers may have it writable: no link is on the way to it."""
+        return self._is(path, kind) and self._trusted(path, follow=False)
 
     def _is(self, path: str, kind: Callable[[int], bool]) -> bool:
         found = self._tree.stat(path)
@@ -164,7 +179,19 @@ class _Search:
 
     def _file(self, path: str, target: str = "") -> File | None:
         """A file, if it is there, and where a container has it: at the same path, unless it is said."""
-        return self._told(path, target) if self._tree.file(path) else None
+        return self._told(path, target) if self._regular(path) else None
+
+    def _regular(self, path: str) -> str | None:
+        """Where a path leads, if that is a regular file that nobody else could change."""
+        real = self._tree.file(path)
+        return real if real is not None and self._trusted(path) else None
+
+    def _trusted(self, path: str, *, follow: bool = True) -> bool:
+        """Whether nobody else could change what a path leads to; else it is remembered why it is left out."""
+        reason = self._tree.weak(path, follow=follow)
+        if reason:
+            self.left.setdefault(self._tree.resolve(path) or path, (self._tree.told(path), reason))
+        return not reason
 
     def _told(self, path: str, target: str = "") -> File:
         real = path if self._tree.same_outside(path) else self._tree.resolve(path) or path
@@ -182,6 +209,12 @@ class _Search:
             return f"{root}: there is no such folder"
         if refused := self._refused():
             return f"whether {root} has {wanted} cannot be seen: {refused}"
+        left = [f"{path} is left out: {why}" for path, why in sorted(self.left.values())]
+        found = [each for each in left if f"/{wanted} is left out" in each]
+        return "; ".join(found or (self._nowhere(wanted), *left))
+
+    def _nowhere(self, wanted: str) -> str:
+        root = self._tree.root
         there = {folder: names for folder in FOLDERS[1:] if (names := self._tree.names(folder))}
         others = [f"{folder}/{name}" for folder, names in there.items() for name in names if CUDA.fullmatch(name)]
         broken = [path for path in others if path.endswith(f"/{wanted}")]

@@ -5,6 +5,7 @@ import os
 import sys
 from typing import TypeAlias
 
+from gpuplane.files import opened, untrusted
 from gpuplane.hardware.driver.channel import Options
 from gpuplane.hardware.driver.errors import Failed, driver_fault
 from gpuplane.hardware.driver.files import Files
@@ -74,8 +75,13 @@ def _load(path: str | None) -> None:
 
 
 def _check_file(path: str) -> None:
-    """The dynamic linker says "no such file" of a library for another machine; this says what it is."""
+    """The dynamic linker says "no such file" of a library for another machine; this says what it is.
+
+    And one that somebody else could change would have the agent do what they want.
+    """
     try:
+        if reason := untrusted(path, follow=True):
+            raise Unusable(Fault(code="driver-unusable", message=f"{path} is not loaded: {reason}"))
         header, own = _header(path), _header(sys.executable)
     except FileNotFoundError:
         raise Unusable(Fault(code="driver-missing", message=f"{path}: no such file; {INSTALLED}")) from None
@@ -89,8 +95,8 @@ def _check_file(path: str) -> None:
 
 
 def _header(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(20).ljust(20, b"\0")
+    with opened(path) as file:
+        return os.read(file, 20).ljust(20, b"\0")
 
 
 def _machine(header: bytes) -> str:

@@ -40,6 +40,7 @@ class Looker:
         self._own: tuple[str, ...] = ()  # nodes of GPUs and of their parts; these and the others as they were last seen
         self._nodes: tuple[str, ...] = ()
         self._numbers: Mapping[str, Numbers] = {}
+        self._left: Mapping[str, str] = {}
         self._looks = 0
 
     def look(self, skipped: Sequence[Skipped]) -> Machine:
@@ -54,6 +55,7 @@ class Looker:
         if thorough:
             found, why = self._installed.look(self._driver.version)
             self._driver = self._driver.but(files=found, missing=why)
+            self._left = {**self._installed.left, **self._files.nodes.left()}
         for subject in seen:
             subject.contain(self.events.register)
         there = self._files.nodes.there(node for subject in subjects for node in subject.gpu.nodes)
@@ -68,6 +70,7 @@ class Looker:
             switches=self._switches,
             nodes=self._nodes,
             numbers=self._numbers,
+            left_out=self._left,
         )
 
     def probe(self, uuid: str, skipped: Sequence[Skipped]) -> tuple[Gpu, tuple[int, ...]]:
@@ -180,7 +183,7 @@ class Looker:
     def _whole(self, subject: Subject, there: Collection[str], thorough: bool) -> Gpu:
         """A GPU with its faults. `there`: the nodes that exist."""
         missing = [
-            Fault(code="node-missing", message=f"{node} does not exist")
+            Fault(code="node-missing", message=f"{node} {self._files.nodes.absence(node)}")
             for node in subject.gpu.nodes
             if node not in there
         ]

@@ -3,6 +3,8 @@
 The kernel gives drivers major numbers, and tells them in /proc/devices; minor numbers are the drivers' own rules. What
 stands in /dev is asked first: there somebody may have set who may use it. What is not there, and belongs to a driver
 that is loaded, has the numbers that these rules give.
+
+What somebody else than root could have put there is not there: by a link to another node a container would get that.
 """
 
 import os
@@ -18,6 +20,11 @@ CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/n
 CHANNELS = "/dev/nvidia-caps-imex-channels"
 CAPS = "/dev/nvidia-caps"
 LINKS = "/dev/char"
+OWN = (
+    ("/dev", re.compile(r"nvidia\d+")),
+    (CAPS, re.compile(r"nvidia-cap\d+")),
+    ("/dev/dri", re.compile(r"(card|renderD)\d+")),
+)
 FEATURES = (  # folder, pattern of a name
     ("/dev", re.compile(r"nvidia-nvswitch(ctl|\d+)")),
     (CAPS, re.compile(r"nvidia-cap[12]")),  # `config` and `monitor` of MIG (/proc/driver/nvidia-caps/mig-minors)
@@ -100,17 +107,29 @@ class Nodes:
 
     def exists(self, node: str) -> bool:
         """Whether a node is there."""
-        return self._tree().stat(node) is not None
+        return _is_there(self._tree(), node)
 
     def there(self, nodes: Iterable[str]) -> tuple[str, ...]:
         """Those of these nodes that are there."""
         tree = self._tree()
-        return tuple(node for node in nodes if tree.stat(node) is not None)
+        return tuple(node for node in nodes if _is_there(tree, node))
 
     def shared(self) -> tuple[str, ...]:
         """The nodes that are there and no one GPU's: control nodes, those of features, IMEX channels."""
         tree = self._tree()
-        return (*self.there(CONTROL), *(node for folder, name in FEATURES for node in _matching(tree, folder, name)))
+        return tuple(node for node in (*CONTROL, *_named(tree, FEATURES)) if _is_there(tree, node))
+
+    def left(self) -> dict[str, str]:
+        """The nodes that stand there and count as missing, for somebody else could have put them there: node → why."""
+        tree = self._tree()
+        found = dict.fromkeys((*CONTROL, *_named(tree, (*FEATURES, *OWN))))
+        return {node: why for node in found if tree.stat(node) is not None and (why := tree.weak(node))}
+
+    def absence(self, node: str) -> str:
+        """Why a node is not there, in words that go on after its path."""
+        tree = self._tree()
+        why = tree.weak(node) if tree.stat(node) is not None else ""
+        return f"is left out: {why}" if why else "does not exist"
 
     def numbers(self, nodes: Iterable[str], majors: Mapping[str, int]) -> dict[str, Numbers]:
         """Of these nodes and the control nodes, the numbers of each that has some."""
@@ -125,7 +144,7 @@ class Nodes:
     def _stated(self, tree: Tree, node: str) -> Numbers | None:
         """What the node itself says; None where none is there."""
         found = tree.stat(node)
-        if found is None or not stat.S_ISCHR(found.st_mode):
+        if found is None or not stat.S_ISCHR(found.st_mode) or tree.weak(node):
             return None
         major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
         return Numbers(major=major, minor=minor, mode=stat.S_IMODE(found.st_mode), gid=found.st_gid)
@@ -133,11 +152,20 @@ class Nodes:
     def _tree(self) -> Tree:
         """A driver's container may have the nodes in a /dev of its own."""
         trees = [Tree(root) for root in self._roots]
-        return next((tree for tree in trees if tree.stat(CONTROL[0]) is not None), trees[-1])
+        return next((tree for tree in trees if _is_there(tree, CONTROL[0])), trees[-1])
 
     def _links(self) -> set[str]:
         """systemd looks for them in the host's /dev, wherever the nodes are."""
         return {name for root in self._roots for name in Tree(root).names(LINKS)}
+
+
+def _is_there(tree: Tree, node: str) -> bool:
+    return tree.stat(node) is not None and not tree.weak(node)
+
+
+def _named(tree: Tree, kinds: Iterable[tuple[str, re.Pattern[str]]]) -> Iterator[str]:
+    """The nodes of these kinds, each a folder and a pattern of names."""
+    return (node for folder, name in kinds for node in _matching(tree, folder, name))
 
 
 def _matching(tree: Tree, folder: str, pattern: re.Pattern[str]) -> Iterator[str]:

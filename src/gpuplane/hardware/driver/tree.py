@@ -3,6 +3,8 @@
 The driver's root may be another system's, a container's say. An absolute link in it means the root's, `..` does not
 leave it, and nothing outside of it is ever opened. What was looked at is remembered, so that whoever looked can ask
 whether any of it is another one by now (`changed`) at the cost of an lstat each.
+
+Who else could change what a path leads to is told of each path (`weak`), the way to the root itself included.
 """
 
 import errno
@@ -12,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias
 
-LINKS = 40
-"""Links that one path may lead over, as for the kernel."""
+from gpuplane.files import Way, walk
+
 ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
 Mark: TypeAlias = tuple[int, ...]
@@ -28,6 +30,7 @@ class Tree:
         self._listed: dict[str, Mapping[str, bool]] = {}
         self._marks: dict[str, Mark] = {}
         self._times: dict[str, Mark] = {}
+        self._above = Tree("/") if self._root else None
         self.refused: dict[str, str] = {}
         """What could not be looked at, though it may be there: a path as this process sees it → why."""
 
@@ -40,40 +43,32 @@ class Tree:
         """A path as this process, which sees the root from outside, has to write it."""
         return self._root + path or "/"
 
+    def told(self, path: str) -> str:
+        """The same for people, on one line."""
+        name = self.outside(path).rstrip("/") or "/"
+        return name if name.isprintable() else name.encode("unicode_escape").decode()
+
     def resolve(self, path: str) -> str | None:
         """Where a path leads, a path without links; None where it leads nowhere, or to what cannot be told as text."""
-        real = self._walk(path)[0]
+        real = self._walk(path).real
         return real if real is not None and real.isprintable() else None
 
     def same_outside(self, path: str) -> bool:
         """Whether somebody who sees the root from outside, and follows links as usual, gets to the same by a path."""
-        return not self._root or self._walk(path)[1]
+        return not self._root or self._walk(path).same
 
-    def _walk(self, path: str) -> tuple[str | None, bool]:
-        """(where a path leads, whether nothing on the way is another thing for who is outside)."""
-        at, rest, links, same = "", path.split("/")[::-1], 0, True
-        while rest:
-            part = rest.pop()
-            if part in ("", "."):
-                continue
-            if part == "..":
-                same &= at != ""
-                at = at.rpartition("/")[0]
-                continue
-            found = self._lstat(step := f"{at}/{part}")
-            if found is None:
-                return None, same
-            if not stat.S_ISLNK(found.st_mode):
-                at = step
-                continue
-            links += 1
-            target = self._target(step)
-            if target is None or links > LINKS:
-                return None, same
-            if target.startswith("/"):
-                at, same = "", False
-            rest += target.split("/")[::-1]
-        return at or "/", same
+    def weak(self, path: str, *, follow: bool = True) -> str:
+        """Why somebody else than root, or than us, could change what a path leads to; "" if nobody could.
+
+        Links of root's are gone along; without `follow` any link is a reason. On one line.
+        """
+        if self._above is not None and (reason := self._above.weak(os.path.abspath(self._root))):
+            return reason
+        found = self._walk(path, follow=follow).weak
+        return f"{self.told(found[0])} {found[1]}" if found is not None else ""
+
+    def _walk(self, path: str, *, follow: bool = True) -> Way:
+        return walk(path, lambda at: self._lstat(at or "/"), self._target, follow=follow)
 
     def stat(self, path: str) -> os.stat_result | None:
         """What a path leads to; None where that is nothing."""
@@ -121,6 +116,8 @@ class Tree:
 
     def changed(self) -> bool:
         """Whether anything that was looked at is another one now, or has other entries."""
+        if self._above is not None and self._above.changed():
+            return True
         return any(self._mark(path) != mark for path, mark in self._marks.items()) or any(
             self._time(path) != time for path, time in self._times.items()
         )
@@ -173,5 +170,5 @@ def _mark(found: os.stat_result | None) -> Mark:
     """What tells one thing from another that has its name. A folder is the same one whatever is in it."""
     if found is None:
         return ()
-    same = (found.st_mode, found.st_dev, found.st_ino)
+    same = (found.st_mode, found.st_uid, found.st_gid, found.st_dev, found.st_ino)
     return same if stat.S_ISDIR(found.st_mode) else (*same, found.st_size, found.st_mtime_ns)

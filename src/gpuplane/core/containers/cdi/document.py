@@ -155,12 +155,14 @@ def _lacking(machine: Machine, request: Request) -> Iterator[str]:
     files = _files(machine)
     if files is None or driver.unusable(files):
         yield _unfound(machine, request)
-    elif machine.driver is not None and machine.driver.missing:
-        yield machine.driver.missing
+    else:
+        if machine.driver is not None and machine.driver.missing:
+            yield machine.driver.missing
+        yield from driver.left_out(machine.left_out)
     if files is not None:
         yield from driver.lacking(files)
     for path in NEEDED:
-        if path not in machine.nodes:
+        if path not in machine.nodes and path not in machine.left_out:
             yield f"{path} does not exist"
 
 

@@ -8,11 +8,12 @@ driver's libraries, and no link to them: so each is mounted by every name that i
 the loaders of Debian and of Red Hat look by themselves, for nobody knows which of the two an image has.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.core.containers.cdi import links
 from gpuplane.core.containers.cdi.links import file_name, folder
 from gpuplane.core.containers.cdi.nodes import on_host
+from gpuplane.core.text import few
 from gpuplane.model.cdi import ContainerEdits, Mount
 from gpuplane.model.machine import DriverFiles, File, Library
 
@@ -21,6 +22,8 @@ SOCKET = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 RED_HAT = "/usr/lib64"
 TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
 CUDA = "libcuda.so."
+FEW = 3
+"""So many paths that are left out for one reason are named."""
 USED = ("libnvidia-ml.so.", "libnvidia-ptxjitcompiler.so.")
 """How the names of libraries begin that nearly every program with CUDA comes to load."""
 
@@ -97,6 +100,13 @@ def lacking(files: DriverFiles) -> Iterator[str]:
             yield f"the driver has no {begin}*"
     if not any(file_name(each.path) == "nvidia-smi" for each in files.files):
         yield "the driver has no nvidia-smi"
+
+
+def left_out(left: Mapping[str, str]) -> Iterator[str]:
+    """What is there and no container gets, with the reason; what has the same reason together."""
+    for why in dict.fromkeys(left.values()):
+        paths = [path for path in left if left[path] == why]
+        yield f"{few(paths, FEW)} {'is' if len(paths) == 1 else 'are'} left out: {why}"
 
 
 def _ordered(files: Iterable[File]) -> Iterable[File]:

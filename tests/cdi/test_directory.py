@@ -16,7 +16,7 @@ from gpuplane.core.containers.cdi.condition import SPECS
 from gpuplane.core.containers.cdi.registry import registry
 from gpuplane.core.containers.cdi.wanted import WRITING, unready
 from gpuplane.core.resources.offer import offer
-from gpuplane.host.cdi.directory import replace
+from gpuplane.host.cdi.directory import glance, replace
 from gpuplane.host.cdi.keeper import Keeper
 from gpuplane.host.specfiles import found
 from gpuplane.model.cdi import Spec
@@ -300,11 +300,51 @@ def test_a_directory_that_is_a_link_is_of_no_use(world: World) -> None:
     assert world.reason() == f"{world.place.cdi}: a symbolic link, which container runtimes do not follow"
 
 
+def spoil(path: Path) -> str:
+    """Let everybody write to it; gives the reason that is to be told."""
+    path.chmod(0o757)
+    return f"{path} is writable by others"
+
+
+@pytest.mark.parametrize("at", ["cdi", "."])
+def test_a_directory_that_somebody_else_could_change_is_not_used(world: World, at: str) -> None:
+    """Whoever writes there says what every container gets. It is noticed, named, and over when it is mended."""
+    assert world.round()
+    before = glance(world.place.cdi)
+    reason = spoil(world.place.root / at)
+    assert glance(world.place.cdi) != before
+    assert not world.round()
+    assert reason in world.reason()
+    assert all(reason in trouble for trouble in world.troubles().values())
+    (world.place.root / at).chmod(0o755)
+    assert world.round()
+    assert world.well()
+
+
+def test_a_directory_is_not_made_where_somebody_else_could_replace_it(world: World) -> None:
+    """And nothing is written into it."""
+    reason = spoil(world.place.root)
+    assert not world.round()
+    assert reason in world.reason()
+    assert list(world.place.root.rglob("*.json")) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory to somebody else")
+def test_a_directory_of_somebody_else_is_not_used(world: World) -> None:
+    """As its files are theirs to replace."""
+    world.place.cdi.mkdir()
+    os.chown(world.place.cdi, 65534, 65534)
+    assert not world.round()
+    assert f"{world.place.cdi} is owned by uid 65534" in world.reason()
+    os.chown(world.place.cdi, 0, 0)
+    assert world.round()
+
+
 @pytest.fixture
 def small(world: World) -> Iterator[Path]:
     """A file system of 64 KiB as the CDI directory."""
     world.place.cdi.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(world.place.cdi)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs", str(world.place.cdi)]
     try:
         made = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except FileNotFoundError:

@@ -1,5 +1,6 @@
 """Whether our hook is installed is looked at, and what is no program of root's alone is not called."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,27 @@ def test_what_must_not_be_called_is_not_told(program: Path, mode: int) -> None:
     program.chmod(mode)
     assert (look(program).standing, look(program).detail) == ("failing", "")
     assert str(program) in look(program).reason
+
+
+def test_a_program_that_somebody_else_could_replace_is_not_told(program: Path) -> None:
+    """Nor one behind a link in a directory that is anybody's."""
+    (place := program.with_name("place")).mkdir()
+    (link := place / "gpuplane-hook").symlink_to(program)
+    place.chmod(0o757)
+    assert (look(link).standing, look(link).detail) == ("failing", "")
+    assert f"{place} is writable by others" in look(link).reason
+    place.chmod(0o755)
+    assert look(link).detail == str(link)
+    program.parent.chmod(0o777)
+    assert f"{program.parent} is writable by others" in look(program).reason
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to somebody else")
+def test_a_program_of_another_user_is_not_told(program: Path) -> None:
+    """Whatever its mode says: they could change that."""
+    os.chown(program, 65534, 65534)
+    assert look(program).detail == ""
+    assert f"{program} is owned by uid 65534" in look(program).reason
 
 
 def test_what_is_no_file_is_not_told(program: Path) -> None:

@@ -220,6 +220,16 @@ def test_a_file_that_is_there_is_replaced_as_a_whole(machine: Path, tmp_path: Pa
     assert other.read_text() == "kept"
 
 
+def test_a_file_that_somebody_else_could_replace_is_told(machine: Path, tmp_path: Path) -> None:
+    """Whoever runs this decides; a sticky folder keeps what is in it."""
+    (place := tmp_path / "place").mkdir()
+    for mode, told in ((0o757, True), (0o1777, False)):
+        place.chmod(mode)
+        result = generate("--machine", machine, "--output", place / "gpu.json")
+        assert result.exit_code == 0
+        assert (f"{place} is writable by others" in result.stderr) == told
+
+
 def test_a_folder_that_cannot_be(machine: Path, tmp_path: Path) -> None:
     """Is said with its path, and nothing is left behind."""
     (tmp_path / "file").write_text("")

@@ -13,7 +13,7 @@ import pytest
 from gpuplane.cli.connection import STATE_DIR
 from gpuplane.cli.runtime import configure
 from gpuplane.host.runtimes import memories, sources
-from tests.runtimes.runs import copied, run, tree, unchanged
+from tests.runtimes.runs import FILES, copied, run, tree, unchanged
 
 V = ("--runtime-version", "1.7.24")
 
@@ -51,6 +51,28 @@ def test_what_is_remembered_is_not_the_agents_to_write() -> None:
     assert isinstance(option.default, Path)
     assert not option.default.is_relative_to(STATE_DIR)
     assert option.envvar != "GPUPLANE_STATE_DIR"
+
+
+def test_what_somebody_else_could_remember_for_us_is_not_believed(tmp_path: Path) -> None:
+    """It says what root writes where: nothing is written, neither by a change nor on the way back."""
+    file, state = copied("kubeadm-1.7.toml", tmp_path), tmp_path / "place/state"
+    words = ("--config", file, *V, "--state-dir", state)
+    run("containerd", *words)
+    state.parent.chmod(0o757)
+    with unchanged(tmp_path):
+        done = run("containerd", *words, "--undo")
+        assert done.exit_code == 2
+        assert f"{state.parent} is writable by others" in done.output
+    state.parent.chmod(0o755)
+    assert run("containerd", *words, "--undo").exit_code == 0
+    assert file.read_bytes() == (FILES / file.name).read_bytes()
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.toml")
+    done = run("containerd", "--config", tmp_path / "config.toml", *V, "--state-dir", tmp_path / "state")
+    assert (done.exit_code, "it is a FIFO" in done.output) == (2, True)
 
 
 def test_a_link_beside_the_file_is_not_written_through(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from gpuplane.core.containers.cdi.check import check
 from gpuplane.core.containers.cdi.document import document
 from gpuplane.core.containers.cdi.request import Request
 from gpuplane.core.text import counted, indented
+from gpuplane.files import untrusted
 from gpuplane.hardware.once import Unseen, look
 from gpuplane.hardware.profiles import Unknown
 from gpuplane.host.cdi.directory import replace
@@ -53,8 +54,10 @@ def _write(text: str, path: Path | None) -> None:
     if path is None:
         click.echo(text, nl=False)
     else:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         replace(path.parent, path.name, text.encode())
+        if reason := untrusted(path, follow=True):
+            note(f"{path}: {reason}, who could write what containers get from it")
 
 
 def _seen(machine: str, driver_root: Path, dev_root: Path, timeout: float) -> Machine:

@@ -2,9 +2,11 @@
 
 Runtimes read every .json and .yaml in it at any moment, so a file is written under a name that they pass over, synced
 and renamed: whatever happens, the old file stands there or the new one. Ours have the names of NVIDIA's plugin, which
-may have left its own. A link under one of these names is replaced, never followed.
+may have left its own. A link under one of these names is replaced, never followed. A directory that somebody else
+than root could change is not used: who writes there says what every container gets.
 """
 
+import errno
 import os
 import secrets
 import stat
@@ -18,6 +20,7 @@ from gpuplane.core.containers.cdi.check import refused
 from gpuplane.core.containers.cdi.names import KINDS, VENDOR, file_name
 from gpuplane.core.containers.cdi.registry import SUFFIXES, load
 from gpuplane.core.text import escaped, indented
+from gpuplane.files import untrusted
 from gpuplane.host.specfiles import content, paths
 from gpuplane.model.cdi import Spec
 from gpuplane.model.value import Value
@@ -49,19 +52,35 @@ OURS = frozenset(name for kind in KINDS for name in names(kind))
 def look(directory: Path, before: Files) -> Files:
     """What the directory holds; what has not changed is not read again. A file that cannot be read costs itself.
 
-    Raises OSError where runtimes would not see what is in it, or we do not.
+    Raises OSError where runtimes would not see what is in it, or we do not, or somebody else could change it.
     """
-    return {path.name: _seen(path, before.get(path.name)) for path in paths(directory)}
+    found = paths(directory)
+    _trusted(directory)
+    return {path.name: _seen(path, before.get(path.name)) for path in found}
+
+
+def _trusted(directory: Path) -> None:
+    """Raises PermissionError where somebody else could write what every container gets."""
+    if reason := _risk(directory):
+        raise PermissionError(errno.EPERM, f"{reason}, who could write what containers get", str(directory))
+
+
+def _risk(directory: Path) -> str:
+    """Why somebody else could put other files there; "" if nobody could, or nothing is there."""
+    try:
+        return untrusted(directory, follow=True)
+    except FileNotFoundError:
+        return ""
 
 
 def glance(directory: Path) -> object:
     """What is another whenever `look` may find something else. Reads no file, and raises nothing."""
     try:
-        here = directory.lstat()
+        here, risk = directory.lstat(), _risk(directory)
         names = sorted(name for name in os.listdir(directory) if name.endswith(SUFFIXES))  # noqa: PTH208 (half the time)
     except OSError as error:
         return error.errno
-    return here.st_mode, here.st_ino, tuple((name, _state(directory / name)) for name in names)
+    return here.st_mode, here.st_ino, risk, tuple((name, _state(directory / name)) for name in names)
 
 
 def _state(path: Path) -> tuple[int | None, ...]:
@@ -131,7 +150,8 @@ def store(directory: Path, kind: str, spec: Spec | None) -> None:
     """Make a kind's file hold that; None: no file. Its other name is nobody's then. Raises OSError."""
     name, other = names(kind)
     if spec is not None:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _trusted(directory)
         replace(directory, name, indented(spec))
         gone = [other]
     else:

@@ -6,6 +6,7 @@ from pathlib import Path
 from posixpath import normpath
 
 from gpuplane.core.containers.cdi.condition import HOOK
+from gpuplane.files import untrusted
 from gpuplane.host.cdi import ldconfig
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import Stood
@@ -50,15 +51,15 @@ def look(path: Path, host: Path | None = None) -> Condition:
     `host`: where the host's root is seen; None: it is not, and what the hook needs of it is there for all we know.
     """
     try:
-        mode = path.stat().st_mode
+        mode, weak = path.stat().st_mode, untrusted(path, follow=True)
     except FileNotFoundError:
         return Condition(standing="ok", reason=f"not installed at {path}")
     except OSError as error:
         return Condition(standing="failing", reason=f"{path}: {error.strerror}")
     if not stat.S_ISREG(mode) or not mode & stat.S_IXUSR:
         return Condition(standing="failing", reason=f"{path} is no program: install the hook there anew")
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return Condition(standing="failing", reason=f"{path} may be written by others, and runs as root: chmod go-w it")
+    if weak:
+        return Condition(standing="failing", reason=f"{path} is not called: {weak}, and it would run as root")
     if host is not None and not ldconfig.usable(host):
         needs = " or ".join(ldconfig.PATHS)
         return Condition(standing="ok", reason=f"{path} is not called: the host has no static {needs}")

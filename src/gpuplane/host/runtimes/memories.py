@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from gpuplane.core.containers.runtimes.plan import Change, Memory, Undone, digest, remember, undo
+from gpuplane.files import read, untrusted
 from gpuplane.host.runtimes.sources import Failed, told
 
 VERSION = 1
@@ -31,6 +32,8 @@ def locked(state: Path) -> Iterator[None]:
     folder = state / FOLDER
     with told(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if reason := untrusted(folder, follow=True):
+            raise Failed(f"{folder}: {reason}: only root may be able to change it, for it says what root puts back")
         fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,7 +60,7 @@ def apply(state: Path, runtime: str, change: Change, restart: str) -> str:
     target = os.path.realpath(change.path)
     kept = _kept(state, runtime, target)
     with told(target):
-        current = Path(target).read_bytes() if Path(target).exists() else None
+        current = read(target) if Path(target).exists() else None
     if current != change.before:
         raise Failed(f"{change.path}: was changed by somebody else just now: run this again")
     memory = remember(runtime, target, restart, change, _load(kept) if kept.exists() else None)
@@ -70,7 +73,7 @@ def undone(memory: Memory) -> tuple[bytes | None, Undone]:
     """What a changed file is now, and what it becomes when the change is taken back. Raises Failed and Invalid."""
     path = Path(memory.path)
     with told(path):
-        current = path.read_bytes() if path.exists() else None
+        current = read(path) if path.exists() else None
     return current, undo(memory, current)
 
 
@@ -93,7 +96,7 @@ def _kept(state: Path, runtime: str, target: str) -> Path:
 def _load(path: Path) -> Memory:
     try:
         with told(path):
-            file = msgspec.json.decode(path.read_bytes(), type=_File)
+            file = msgspec.json.decode(read(path), type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Failed(
             f"{path}: what was changed cannot be read: {error}; put the file back by hand, and remove this"

@@ -1,7 +1,6 @@
 """A runtime's configuration as it lies on this node, in the order in which the runtime reads it."""
 
 import os
-import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path, PurePath
 from gpuplane.core.containers.runtimes import containerd, containerdfiles, crio, distributions, docker, tomltext
 from gpuplane.core.containers.runtimes.distributions import DISTRIBUTIONS
 from gpuplane.core.containers.runtimes.plan import Plan, Source, Version, text, version
+from gpuplane.files import read
 from gpuplane.model.value import Value
 
 CONTAINERD, DOCKER, CRIO = "/etc/containerd/config.toml", "/etc/docker/daemon.json", "/etc/crio/crio.conf"
@@ -167,9 +167,6 @@ def _read(path: str) -> Source:
     """A file; without data where there is none. Raises Failed."""
     with told(path):
         try:
-            mode = Path(path).stat().st_mode
+            return Source(path, read(path))
         except FileNotFoundError:
             return Source(path, None)
-        if not stat.S_ISREG(mode):  # a pipe would be read for ever
-            raise Failed(f"{path}: is no regular file")
-        return Source(path, Path(path).read_bytes())

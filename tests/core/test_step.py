@@ -128,6 +128,12 @@ def test_the_since_of_a_condition_is_when_its_standing_began() -> None:
     assert step(three, Stood("x", None), 40.0).conditions == {}
 
 
+def test_a_reason_is_one_line_that_can_be_printed() -> None:
+    """It may quote a driver, a file or a peer; it goes to logs, Events and terminals."""
+    said = step(Snapshot(), Stood("x", Condition("failing", "no\n memory\x1b[2J é")), 10.0)
+    assert said.conditions["x"].reason == r"no memory\x1b[2J é"
+
+
 def test_a_release_withholds_everything_until_its_time() -> None:
     """An operator's wish is state: all devices are withheld with the reason, and time ends it."""
     away = after(ReleaseWished(Release(until=160.0, why="firmware")), start=READY)

@@ -1,4 +1,8 @@
-"""The agent's log: one line a message on standard error, for people or for machines."""
+"""The agent's log: one line a message on standard error, for people or for machines.
+
+Messages carry texts from outside: what a driver, a container's name, an API server or a file says. None of these can
+begin a line of its own or steer a terminal: whatever cannot be printed is written as a program would write it.
+"""
 
 import json
 import logging
@@ -6,7 +10,26 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
+from gpuplane.core.text import escaped
+
 Format = Literal["text", "json"]
+
+SET_OFF = "  | "
+"""Before each line of a traceback, so that none can be taken for a message."""
+
+
+class Text(logging.Formatter):
+    """Time, level and message; the traceback of an exception below it, each line set off."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return escaped(super().formatMessage(record))
+
+    def formatException(self, ei: object) -> str:
+        lines = super().formatException(ei).split("\n")  # type: ignore[arg-type]
+        return "\n".join(SET_OFF + escaped(line) for line in lines)
 
 
 class Json(logging.Formatter):
@@ -21,15 +44,20 @@ class Json(logging.Formatter):
         }
         if record.exc_info:
             document["error"] = self.formatException(record.exc_info)
-        return json.dumps(document, ensure_ascii=False)
+        line = json.dumps(document, ensure_ascii=False)
+        return line if line.isprintable() else json.dumps(document)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def formatter(form: Format) -> logging.Formatter:
+    """What makes lines of messages."""
+    return Json() if form == "json" else Text()
+
+
 def set_up(form: Format) -> None:
     """Log to standard error from now on."""
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
-    handler.setFormatter(Json() if form == "json" else text)
+    handler.setFormatter(formatter(form))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

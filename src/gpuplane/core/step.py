@@ -17,6 +17,7 @@ from gpuplane.core.health import diagnose, records
 from gpuplane.core.health.diagnose import released, terms
 from gpuplane.core.resources.held import homes
 from gpuplane.core.resources.offer import cuts, offer
+from gpuplane.core.text import line
 from gpuplane.model.config import Asked
 from gpuplane.model.facts import (
     Configured,
@@ -126,6 +127,7 @@ def _stand(snapshot: Snapshot, part: str, condition: Condition | None, now: floa
     others = {name: each for name, each in snapshot.conditions.items() if name != part}
     if condition is None:
         return others
+    condition = condition.but(reason=line(condition.reason))
     before = snapshot.conditions.get(part)
     if before is not None and before.standing == condition.standing:
         return {**others, part: condition.but(since=before.since)}

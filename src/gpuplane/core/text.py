@@ -18,6 +18,11 @@ def escaped(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
+def line(text: str) -> str:
+    """A text on one line: its lines are joined by spaces, and what cannot be shown is `escaped`."""
+    return text if text.isprintable() else escaped(" ".join(text.split()))
+
+
 def amount(mib: int, unit: str = "GiB") -> str:
     """So much memory for people: in GiB where it is wanted so and comes out even, else in MiB."""
     return f"{mib // 1024} GiB" if unit == "GiB" and mib % 1024 == 0 else f"{mib} MiB"

@@ -104,6 +104,27 @@ def replace(path: Path, content: bytes, *, mode: int = 0o600, sync: bool = True)
         sync_directory(os.path.dirname(name) or ".")
 
 
+@contextmanager
+def directory(path: Path) -> Iterator[int]:
+    """The descriptor of a directory that is no link, to work in: whatever happens to its path then. Raises OSError."""
+    found = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield found
+    finally:
+        os.close(found)
+
+
+def own(file: int, mode: int) -> bool:
+    """Make what a descriptor is of our own user's, with this mode; whether it was otherwise. Raises OSError."""
+    found = os.fstat(file)
+    foreign, other = found.st_uid != os.geteuid(), stat.S_IMODE(found.st_mode) != mode
+    if foreign:
+        os.fchown(file, os.geteuid(), os.getegid())
+    if foreign or other:
+        os.fchmod(file, mode)
+    return foreign or other
+
+
 def sync_directory(path: Path) -> None:
     """Have the entries of a directory on disk. Raises OSError."""
     file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

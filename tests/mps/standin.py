@@ -4,7 +4,7 @@
 twice on one pipe directory, and starts a server for its first client. A client is a process that stays connected. As
 NVIDIA's, a server lives on when its control daemon is killed, and limits are those of the daemon that was told them.
 `nvidia-smi` keeps compute modes in a file. A file `broken` beside them makes both fail with what it says; a file `slow`
-makes them hang.
+makes them hang, and a file `delay` holds up the start of a daemon.
 """
 
 import sys
@@ -14,6 +14,12 @@ COMMON = """
 import os, sys, time, json, fcntl, signal, socket, select, subprocess
 HERE = os.path.dirname(os.path.abspath(sys.argv[0]))
 NAME = os.path.basename(sys.argv[0])
+def asked_to_wait(moment):
+    for seconds in range(600):
+        if not os.path.exists(HERE + "/delay") or open(HERE + "/delay").read() != moment:
+            return
+        open(HERE + "/reached", "w").close()
+        time.sleep(0.1)
 def asked_to_fail():
     if os.path.exists(HERE + "/slow." + NAME):
         time.sleep(3600)
@@ -53,7 +59,9 @@ def daemonise():
     listening = socket.socket(socket.AF_UNIX)
     listening.bind("control")
     listening.listen(64)
+    asked_to_wait("before it is ready")
     if os.fork():
+        asked_to_wait("after it is ready")
         os._exit(0)
     os.setsid()
     if os.fork():

@@ -15,7 +15,7 @@ import msgspec
 from gpuplane.core.mps import directory
 from gpuplane.host.mps import processes
 from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
-from gpuplane.host.mps.processes import PIPE, Process
+from gpuplane.host.mps.processes import MARK, PIPE, Process
 from gpuplane.model.mps import Daemon, Standing, Status, Wanted
 from tests.mps.standin import make
 
@@ -117,12 +117,19 @@ class World:
         return self.root / directory(name) / "pipe"
 
     def daemon(self, name: str) -> Process | None:
-        """The daemon of that name, as the kernel shows it."""
-        return processes.daemon(self.pipe(name))
+        """The daemon of that name, as the kernel shows it: of those that we started the one that stays."""
+        found = [each for each in processes.alike(processes.CONTROL, self.pipe(name), "-d") if self.started(each)]
+        number = processes.noted(self.pipe(name))
+        return max(found, key=lambda each: (each.pid == number, each.began, each.pid), default=None)
 
     def servers(self, name: str) -> list[Process]:
         """Its servers, and those of daemons before it."""
-        return processes.servers(self.pipe(name))
+        return [each for each in processes.alike(processes.SERVER, self.pipe(name)) if self.started(each)]
+
+    @staticmethod
+    def started(found: Process) -> bool:
+        """Whether a supervisor has started it, or its daemon."""
+        return MARK in processes.environment(found)
 
     def family(self) -> list[Process]:
         """Every process that was started for a pipe directory below the root."""
@@ -160,3 +167,8 @@ class World:
         """Make a program fail with a text, or work again."""
         path = self.tools / f"broken.{program}"
         path.unlink(missing_ok=True) if text is None else path.write_text(text)
+
+    def delay(self, moment: str | None) -> None:
+        """Hold up the start of daemons before or after they are ready; a file `reached` says that one is there."""
+        path = self.tools / "delay"
+        path.unlink(missing_ok=True) if moment is None else path.write_text(moment)

@@ -3,12 +3,12 @@
 They lie in a directory of their own below the MPS root, closed to everybody but root. Each is replaced as a whole.
 """
 
-import os
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from gpuplane import files
 from gpuplane.model.value import Value
 
 VERSION = 1
@@ -24,14 +24,7 @@ class _File(Value):
 
 def write(path: Path, value: object, *, sync: bool = False) -> None:
     """Replace a file; with `sync` it is on disk then. Raises OSError."""
-    aside = path.with_suffix(".new")
-    data = msgspec.json.encode({"version": VERSION, "value": value})
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-        file.write(data)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    aside.replace(path)
+    files.replace(path, msgspec.json.encode({"version": VERSION, "value": value}), sync=sync)
 
 
 def read(data: bytes, kind: type[T]) -> T:

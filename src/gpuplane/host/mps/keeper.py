@@ -6,7 +6,9 @@ Rules that must stay put:
 - What can be changed while it runs is: limits hold for the clients that come after.
 - A server outlives its control daemon, and its clients go on. It is ended when those that were known have ended: until
   then it keeps the GPU from the next server, and new clients are not served.
-- What runs is read off the processes, so a daemon that another supervisor started is taken over as it is.
+- What runs is known by the record of what was started (record.py), so a daemon that another supervisor started is
+  taken over as it is, and what merely looks like one is nobody.
+- What its clients do to its directory is put back (sockets.py), and is no reason to restart it.
 """
 
 import asyncio
@@ -17,21 +19,25 @@ import time
 from functools import lru_cache
 from pathlib import Path
 
+from gpuplane import files
 from gpuplane.host.mps import processes
-from gpuplane.host.mps.command import Failed, Silent, run
+from gpuplane.host.mps.command import Failed, Silent, ending, run
 from gpuplane.host.mps.modes import Modes
 from gpuplane.host.mps.place import Place
-from gpuplane.host.mps.processes import PIPE, Process
+from gpuplane.host.mps.processes import MARK, PIPE, Process
+from gpuplane.host.mps.record import Record
+from gpuplane.host.mps.sockets import Replaced, Sockets
 from gpuplane.model.mps import Daemon, Standing
 from gpuplane.model.value import Value
 
 VISIBLE, LOG = "CUDA_VISIBLE_DEVICES", "CUDA_MPS_LOG_DIRECTORY"
 MULTI_USER = "-multiuser-server"
-ASK, START, END = 5.0, 10.0, 5.0
-"""Seconds: for an answer of the control daemon, for its start, and for its end."""
+ASK, START, END, LISTENS = 5.0, 10.0, 5.0, 2.0
+"""Seconds: for an answer of the control daemon, for its start, for its end, and until it has its sockets."""
 GLANCE = 0.02
 """Seconds between two looks at what is about to change."""
-SAYING = 'out="$1"; shift; exec "$@" >"$out" 2>&1'
+TOLD = 60.0
+"""Seconds for which it is said that a client has meddled with the directory."""
 
 Clients = tuple[Process | None, ...]
 """The clients of a server; None for one that is in a namespace where we do not see it."""
@@ -52,7 +58,9 @@ class Keeper:
     def __init__(self, name: str, place: Place, modes: Modes, tools: Tools) -> None:
         self.in_use: frozenset[str] | None = None
         self._name, self._place, self._modes, self._tools = name, place, modes, tools
+        self._record, self._sockets = Record(place.closed, place.pipe), Sockets(place.pipe, place.closed)
         self._seen: Process | None = None
+        self._mended: tuple[float, str] = (-math.inf, "")
         self._limited: tuple[Process, Daemon] | None = None
         self._clients: dict[Process, Clients] = {}
         self._counted = -math.inf
@@ -63,12 +71,17 @@ class Keeper:
 
         `every`: seconds between two counts of its clients. Raises Failed, OSError.
         """
-        known = self._seen is not None and processes.alive(self._seen)
-        running = self._seen if known else processes.daemon(self._place.pipe)
+        running = await self._record.daemon()
         await self._bury(running, held)
         if self.in_use is None:
             there = [running] if running else list(self._orphans or ())
             self.in_use = frozenset(gpu for each in there for gpu in _visible(each))
+        if running is not None and (cut_off := self._cut_off(running)):
+            if held:
+                return self._unreachable(running, cut_off)
+            await self._kill(running)
+            running = self._seen = None
+            await self._bury(running, held)
         if wish is None:
             return await self._dismiss(running, held)
         if running is not None and not _fits(running, wish):
@@ -90,7 +103,7 @@ class Keeper:
             if time.monotonic() - self._counted > every:
                 await self._count()
         except Silent:
-            if not processes.servers(self._place.pipe):  # it serves nobody, and the next one does
+            if not self._record.servers():  # it serves nobody, and the next one does
                 processes.end(running, signal.SIGKILL)
             raise
         return self._stands(running, wish, held)
@@ -103,7 +116,7 @@ class Keeper:
             reason = f"server {pids} of a control daemon that is no more has clients: new ones wait until they end"
             return Standing(name=self._name, standing="waiting", reason=reason, pid=running.pid)
         devices = tuple(each for each in _visible(running) if each in wish.devices)
-        reason = f"control daemon {running.pid}{more}"
+        reason = f"control daemon {running.pid}{more}{self._meddled()}"
         return Standing(name=self._name, standing="ok", reason=reason, devices=devices, pid=running.pid)
 
     async def _dismiss(self, running: Process | None, held: bool) -> Standing | None:
@@ -117,6 +130,7 @@ class Keeper:
         elif held:
             return self._leaves("its directory", "no container holds it")
         await self._place.remove(ASK)
+        self._record.forget()
         self.in_use = frozenset()
         return None
 
@@ -129,19 +143,54 @@ class Keeper:
         for gpu in wish.devices if wish.exclusive else ():
             await self._modes.exclude(gpu)
         options = ("-d", MULTI_USER) if wish.multi_user else ("-d",)
-        said = self._place.log / "start.log"  # a file, for a daemon may keep what it was started with
-        command = self._place.within(self._tools.control, *options)
+        self._sockets.clear()
+        mark = self._record.begin()
+        environment = self._environment(self._place.pipe) | {VISIBLE: ",".join(wish.devices), MARK: mark}
         try:
-            environment = self._environment() | {VISIBLE: ",".join(wish.devices)}
-            await run(("sh", "-c", SAYING, "sh", str(said), *command), START, environment=environment)
+            with self._place.output() as output:
+                await run(
+                    self._place.within(self._tools.control, *options), START, environment=environment, output=output
+                )
         except Failed as failed:
-            raise Failed(f"{self._tools.control} -d: {_tail(said) or failed}") from failed
-        deadline = time.monotonic() + START
-        while (running := processes.noted(self._place.pipe)) is None:
+            raise Failed(f"{self._tools.control} -d: {_tail(self._place.said) or failed}") from failed
+        running = await self._record.daemon()
+        if running is None:
+            raise Failed(f"{self._tools.control} -d: {_tail(self._place.said) or 'it was started and is not there'}")
+        deadline = time.monotonic() + LISTENS
+        while cut_off := self._cut_off(running):
             if time.monotonic() > deadline:
-                raise Failed(f"{self._tools.control} -d: {_tail(said) or 'it was started and is not there'}")
+                await self._kill(running)
+                raise Failed(f"{cut_off} while it was started: it is started again")
             await asyncio.sleep(GLANCE)
         return running
+
+    def _cut_off(self, running: Process) -> str:
+        """Why nothing can be said to a daemon; "" if it can. Raises OSError."""
+        try:
+            self._sockets.hold(running)
+        except Replaced as replaced:
+            return str(replaced)
+        return ""
+
+    def _unreachable(self, running: Process, cut_off: str) -> Standing:
+        self.in_use = frozenset(_visible(running))
+        reason = f"{cut_off}; control daemon {running.pid} is restarted when no container holds it"
+        return Standing(name=self._name, standing="failing", reason=reason, pid=running.pid)
+
+    def _meddled(self) -> str:
+        """What was put back of late, in words."""
+        at, what = self._mended
+        if time.monotonic() - at > TOLD:
+            return ""
+        return f"; clients took away or replaced what is in {self._place.pipe}: {what}"
+
+    def _mend(self) -> None:
+        """Put back what clients took away. Where that fails it is said, and those that compute go on."""
+        try:
+            if mended := self._sockets.mend():
+                self._mended = time.monotonic(), f"{', '.join(mended)} put back"
+        except OSError as error:
+            self._mended = time.monotonic(), f"it cannot be put back: {error.filename}: {error.strerror}"
 
     async def _limit(self, wish: Daemon) -> None:
         """Limits for the servers to come and, of those that run, for the clients to come."""
@@ -164,6 +213,7 @@ class Keeper:
     async def _count(self) -> None:
         self._clients = {server: await self._clients_of(server) for server in await self._servers()}
         self._counted = time.monotonic()
+        self._mend()
 
     async def _servers(self) -> list[Process]:
         pids = _numbers(await self._ask("get_server_list"))
@@ -177,14 +227,22 @@ class Keeper:
         try:
             await self._ask("quit")
         except Failed:
-            if processes.servers(self._place.pipe):
+            if self._record.servers():
                 raise
             processes.end(running, signal.SIGTERM)
         if not await _gone(running, END):
-            if processes.servers(self._place.pipe):
+            if self._record.servers():
                 raise Failed(f"control daemon {running.pid} was told to quit and has servers still")
             processes.end(running, signal.SIGKILL)
             await _gone(running, END)
+
+    async def _kill(self, running: Process) -> None:
+        """End a daemon that nobody can speak to. Its servers are found without one, and end with the clients known."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            processes.end(running, number)
+            if await _gone(running, END):
+                break
+        self._orphans = None
 
     async def _bury(self, running: Process | None, held: bool) -> None:
         """End servers whose control daemon is no more, once their clients have ended."""
@@ -192,7 +250,7 @@ class Keeper:
             return
         known = self._clients | (self._orphans or {})
         self._orphans = {}
-        for server in processes.servers(self._place.pipe):
+        for server in self._record.servers():
             if running is None or server.began < running.began:  # else it is this daemon's
                 if _used(known.get(server), held):
                     self._orphans[server] = known.get(server)
@@ -202,11 +260,13 @@ class Keeper:
                         processes.end(server, signal.SIGKILL)
 
     async def _ask(self, command: str) -> str:
-        return await run((self._tools.control,), ASK, given=f"{command}\n", environment=self._environment())
+        return await run(
+            (self._tools.control,), ASK, given=f"{command}\n", environment=self._environment(self._place.closed)
+        )
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, pipe: Path) -> dict[str, str]:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
-        return ours | {PIPE: str(self._place.pipe), LOG: str(self._place.log)}
+        return ours | {PIPE: str(pipe), LOG: str(self._place.log)}
 
 
 def _used(clients: Clients | None, held: bool) -> bool:
@@ -245,7 +305,8 @@ async def _gone(process: Process, seconds: float) -> bool:
 
 
 def _tail(path: Path) -> str:
+    """The end of what a daemon said when it was started."""
     try:
-        return path.read_text(errors="replace").strip()[-300:]
+        return ending(files.read(path, follow=False).decode(errors="replace").strip())
     except OSError as error:
         return f"{path}: {error.strerror}"

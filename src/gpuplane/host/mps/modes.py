@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from gpuplane import files
+from gpuplane.core.text import clip
 from gpuplane.host.mps.command import Failed, run
 from gpuplane.host.mps.files import MODES, read, write
 
@@ -79,7 +81,9 @@ class Modes:
         said = await run((self._smi, "-i", gpu, "--query-gpu=compute_mode", "--format=csv,noheader"), self._deadline)
         mode = said.strip().upper()
         if mode not in SETTABLE:
-            raise Failed(f"{gpu} has no compute mode that could be restored, but {said!r}; say computeMode: leave")
+            raise Failed(
+                f"{gpu} has no compute mode that could be restored, but {clip(said)!r}; say computeMode: leave"
+            )
         return mode
 
     async def _change(self, gpu: str, mode: str) -> None:
@@ -88,10 +92,10 @@ class Modes:
 
 def _remembered(path: Path) -> dict[str, str]:
     try:
-        return read(path.read_bytes(), dict[str, str])
+        return read(files.read(path, follow=False), dict[str, str])
     except FileNotFoundError:
         return {}
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         aside = path.replace(path.with_suffix(".unreadable"))
         log.error("%s: %s; set aside as %s: compute modes of before are to be set by hand", path, error, aside.name)
         return {}

@@ -1,8 +1,8 @@
-"""MPS processes, found by what the kernel says of them.
+"""Processes as the kernel shows them, and whose they are.
 
-A control daemon is a process whose program, whose argument -d and whose environment are such a daemon's. Its pipe
-directory has a file with its number; that only says where to look first, for its clients can write there. Nothing has
-to be remembered to find it again.
+A name on a command line and a variable in an environment are anybody's to choose. What a process cannot choose is its
+user, its namespaces and its control group, and whether it is a descendant of ours: `mark` is a variable that we put
+into the environment of what we start, with a value that nobody else can know.
 """
 
 import os
@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from gpuplane import files
 from gpuplane.model.value import Value
 
 PROC = Path("/proc")
 PID_FILE = "nvidia-cuda-mps-control.pid"
 CONTROL, SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
-PIPE = "CUDA_MPS_PIPE_DIRECTORY"
+PIPE, MARK = "CUDA_MPS_PIPE_DIRECTORY", "GPUPLANE_MPS_MARK"
 
 
 class Process(Value):
@@ -26,33 +27,11 @@ class Process(Value):
     began: int
 
 
-def daemon(pipe: Path) -> Process | None:
-    """The control daemon that serves a pipe directory, or None."""
-    return noted(pipe) or next(_all(CONTROL, pipe, "-d"), None)
-
-
-def noted(pipe: Path) -> Process | None:
-    """The control daemon, if the file with its number says the truth."""
-    try:
-        fd = os.open(pipe / PID_FILE, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            return _found(int(os.read(fd, 20)), CONTROL, pipe, "-d")
-        finally:
-            os.close(fd)
-    except (OSError, ValueError):
-        return None
-
-
-def servers(pipe: Path) -> list[Process]:
-    """Every MPS server of a pipe directory, also those whose control daemon is no more."""
-    return list(_all(SERVER, pipe))
-
-
 def process(pid: int) -> Process | None:
     """The process that has a number now. One that has ended and is not reaped is none."""
     try:
-        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
+        fields = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
         return None
     return None if fields[0] in "ZX" else Process(pid=pid, began=int(fields[19]))
 
@@ -75,34 +54,84 @@ def end(found: Process, number: signal.Signals) -> None:
 
 def environment(found: Process) -> Mapping[str, str]:
     """What a process was started with; nothing where it has ended."""
-    try:
-        data = (PROC / str(found.pid) / "environ").read_bytes()
-    except OSError:
-        return {}
-    pairs = (each.partition("=") for each in data.decode(errors="surrogateescape").split("\0"))
-    return {name: value for name, _, value in pairs}
+    return _environment(found.pid)
 
 
 def arguments(found: Process) -> list[str]:
     """Its command line; an empty one where it has ended."""
-    return list(_arguments(found.pid))
+    return _arguments(found.pid)
 
 
-def _all(program: str, pipe: Path, *needed: str) -> Iterator[Process]:
+def runs(found: Process, program: str, *needed: str) -> bool:
+    """Whether its command line is that of a program, with these arguments: by its own word."""
+    return _named(_arguments(found.pid), program, needed)
+
+
+def ours(found: Process) -> bool:
+    """Whether it runs as our user and sees the processes that we see: no container's does, unless it was let."""
+    try:
+        status = (PROC / str(found.pid) / "status").read_text(errors="replace")
+        user = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[2]
+        return int(user) == os.geteuid() and _namespace(found.pid) == _namespace(os.getpid())
+    except (OSError, StopIteration):
+        return False
+
+
+def beside(found: Process) -> bool:
+    """Whether it is in our control group, into which only root of the node can put anything."""
+    with suppress(OSError):
+        return (PROC / str(found.pid) / "cgroup").read_bytes() == (PROC / "self/cgroup").read_bytes()
+    return False
+
+
+def marked(mark: str) -> list[Process]:
+    """Those that were started with a mark, and their descendants."""
+    return [found for found in _all() if _environment(found.pid).get(MARK) == mark]
+
+
+def alike(program: str, pipe: Path, *needed: str) -> list[Process]:
+    """Those that say to be a program of a pipe directory, whosever they are."""
+    return [
+        found
+        for found in _all()
+        if _named(_arguments(found.pid), program, needed) and _environment(found.pid).get(PIPE) == str(pipe)
+    ]
+
+
+def noted(pipe: Path) -> int | None:
+    """The number that the file in a pipe directory gives: a hint, for clients can write there."""
+    try:
+        return int(files.read(pipe / PID_FILE, 20, follow=False))
+    except (OSError, ValueError):
+        return None
+
+
+def _all() -> Iterator[Process]:
     for name in os.listdir(PROC):  # noqa: PTH208 (a path each takes twice as long)
-        if name.isdecimal() and (found := _found(int(name), program, pipe, *needed)):
+        if name.isdecimal() and (found := process(int(name))):
             yield found
 
 
-def _found(pid: int, program: str, pipe: Path, *needed: str) -> Process | None:
-    words = list(_arguments(pid))
-    if not any(Path(word).name == program for word in words[:8]) or not set(needed) <= set(words):
-        return None
-    found = process(pid)
-    return found if found is not None and environment(found).get(PIPE) == str(pipe) else None
+def _named(words: list[str], program: str, needed: tuple[str, ...]) -> bool:
+    return any(os.path.basename(word) == program for word in words[:8]) and set(needed) <= set(words)  # noqa: PTH119
 
 
-def _arguments(pid: int) -> Iterator[str]:
-    with suppress(OSError):
-        data = (PROC / str(pid) / "cmdline").read_bytes()
-        yield from data.decode(errors="surrogateescape").split("\0")
+def _namespace(pid: int) -> str:
+    return str((PROC / str(pid) / "ns/pid").readlink())
+
+
+def _environment(pid: int) -> Mapping[str, str]:
+    pairs = (each.partition("=") for each in _words(pid, "environ"))
+    return {name: value for name, _, value in pairs}
+
+
+def _arguments(pid: int) -> list[str]:
+    return _words(pid, "cmdline")
+
+
+def _words(pid: int, name: str) -> list[str]:
+    """What is in a file of a process, between zeros. Nothing where it has ended or is not ours to read."""
+    try:
+        return (PROC / str(pid) / name).read_bytes().decode(errors="surrogateescape").split("\0")
+    except OSError:
+        return []

@@ -8,18 +8,19 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
+from gpuplane import files
 from gpuplane.core.mps import directory
+from gpuplane.core.text import clip
 from gpuplane.host.files import contents
 from gpuplane.host.mps.command import Failed
 from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
 from gpuplane.host.mps.keeper import Keeper, Tools
 from gpuplane.host.mps.modes import Modes
 from gpuplane.host.mps.place import Place
+from gpuplane.host.mps.record import UNREADABLE
 from gpuplane.host.state import locked
 from gpuplane.model.mps import Daemon, Standing, Status, Wanted
 
@@ -31,6 +32,8 @@ BEAT = 1.0
 """Seconds between two words of ours, when nothing changes."""
 REFUSED = (0.5, 15.0)
 """Seconds until what failed is tried again: at first, and at most."""
+LONGEST = 1000
+"""Characters of a reason."""
 MODES = 60.0
 """Seconds between two looks at compute modes, when nothing changes."""
 
@@ -49,7 +52,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Supervise for ever; one supervisor at a time. Raises OSError."""
-        self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        await self._trusted()
         async with locked(self._folder) as waiting:
             async for owner in waiting:
                 log.info("%s belongs to another supervisor, %s: waiting until it ends", self._root, owner)
@@ -59,6 +62,31 @@ class Supervisor:
                 group.create_task(self._keep_modes())
                 await self._listen(group)
 
+    async def _trusted(self) -> None:
+        """Wait until nobody else can put another thing where we obey what is written, and start what is asked for."""
+        said, wait = "", REFUSED[0]
+        while reason := self._risk():
+            if reason != said:
+                log.error("nothing is supervised below %s: %s", self._root, reason)
+                said, wait = reason, REFUSED[0]
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, REFUSED[1])
+
+    def _risk(self) -> str:
+        """Why the directories cannot be used; "" if they can. Makes those that are missing."""
+        modes = {self._root: 0o711, self._folder: 0o700}
+        try:
+            for path in (*reversed(self._root.parents), self._root, self._folder):
+                with suppress(FileExistsError):
+                    path.mkdir(modes.get(path, 0o755))
+                if reason := files.weakness(path.lstat(), on_the_way=path not in modes):
+                    return (
+                        f"{path} {reason}: it must be a directory of root's that nobody else can write to, and no link"
+                    )
+        except OSError as error:
+            return _told(error)
+        return ""
+
     async def _listen(self, group: asyncio.TaskGroup) -> None:
         async for found in contents(self._folder / WANTED, every=TURN):
             if isinstance(found, FileNotFoundError):
@@ -67,7 +95,7 @@ class Supervisor:
                 if isinstance(found, OSError):
                     raise found
                 self._wanted, self._unread = read(found, Wanted), ""
-            except (OSError, msgspec.DecodeError) as error:
+            except UNREADABLE as error:
                 self._unread = f"{self._folder / WANTED}: {error}; the last wish stands"
                 log.error("%s", self._unread)
                 continue
@@ -78,11 +106,18 @@ class Supervisor:
                     self._keepers[name] = Keeper(name, place, self._modes, self._tools)
                     group.create_task(self._keep(name))
 
-    def _found(self) -> Iterator[str]:
-        """Directories of daemons that there are, wanted or not."""
-        for pattern in ("*/pipe", "*/*/pipe"):
-            for path in self._root.glob(pattern):
-                yield str(path.parent.relative_to(self._root))
+    def _found(self) -> list[str]:
+        """Directories of daemons that there are, wanted or not; those of a MIG device have no second level.
+
+        By names alone: what stands below is within clients' reach.
+        """
+        names = []
+        for above in _folders(self._root):
+            if above.startswith("MIG-"):
+                names.append(above)
+            elif above != FOLDER:
+                names += [f"{above}/{each}" for each in _folders(self._root / above)]
+        return [name for name in names if (self._root / name / "pipe").is_dir() or (self._folder / name).is_dir()]
 
     async def _keep(self, name: str) -> None:
         """Turn after turn, until nothing is wanted of it and nothing is left."""
@@ -130,6 +165,7 @@ class Supervisor:
 
     def _stand(self, standing: Standing) -> bool:
         """Whether that is news."""
+        standing = standing.but(reason=clip(standing.reason, LONGEST))
         if self._stands.get(standing.name) == standing:
             return False
         level = logging.WARNING if standing.standing == "failing" else logging.INFO
@@ -178,6 +214,11 @@ class Supervisor:
                     log.error("%s: %s", error.filename, error.strerror)
                     await asyncio.sleep(BEAT)
             await asyncio.sleep(TURN / 4)
+
+
+def _folders(path: Path) -> list[str]:
+    with os.scandir(path) as found:
+        return [each.name for each in found if each.is_dir(follow_symlinks=False)]
 
 
 def _told(error: Exception) -> str:

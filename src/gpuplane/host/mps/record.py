@@ -1,0 +1,162 @@
+"""What the supervisor has started for one pipe directory: how its daemon and its servers are known again.
+
+A process is a daemon because we started it, and not because it looks like one: anybody can look like one. So it is
+written down, in the directory that only root can read: first that a daemon is about to be started, with a mark that
+only what we start gets into its environment; then its number and when it began. However the supervisor ends between
+the two, the next one finds the daemon by the mark, which no other process knows.
+
+Servers have the user of their clients. They inherit the mark, so they are known also when their daemon is no more. A
+client of the same user that sees the processes of the node can read it there, and look like a server of its daemon: it
+can hold that daemon by being its client as well, and what looks like a daemon has to have our user besides.
+
+A daemon of a version that kept no record is taken over where it is ours by what it cannot choose: our user, our
+namespace of processes, our control group.
+"""
+
+import asyncio
+import logging
+import secrets
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from gpuplane import files
+from gpuplane.host.mps import processes
+from gpuplane.host.mps.command import Failed
+from gpuplane.host.mps.files import read, write
+from gpuplane.host.mps.processes import CONTROL, MARK, SERVER, Process
+from gpuplane.host.state import boot_id
+from gpuplane.model.value import Value
+
+RECORD = "record.json"
+MOST = 1 << 16
+GLANCE, SETTLED, START = 0.02, 1.0, 10.0
+"""Seconds: between two looks at what is starting; until what is seen alone is what stays; and at most in all."""
+
+UNREADABLE = (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+log = logging.getLogger("gpuplane.mps")
+
+
+class Entry(Value):
+    """What is written down. Without a daemon: one is about to be started. `adopted`: some have no mark."""
+
+    boot: str
+    mark: str
+    daemon: Process | None = None
+    starting: bool = False
+    adopted: bool = False
+
+
+class Record:
+    """The record of one pipe directory, in a directory of its own that is closed to others."""
+
+    def __init__(self, folder: Path, pipe: Path) -> None:
+        self._path, self._pipe = folder / RECORD, pipe
+        self._entry: Entry | None = None
+        self._known = False
+
+    async def daemon(self) -> Process | None:
+        """The control daemon that runs; None where there is none. Raises OSError, Failed."""
+        if not self._known:
+            self._entry = self._read() or self._adopt()
+            self._known = True
+        if self._entry is not None and self._entry.starting:
+            self._note(await self._settled(self._entry.mark))
+        found = self._entry.daemon if self._entry else None
+        return found if found is not None and processes.alive(found) else None
+
+    def servers(self) -> list[Process]:
+        """Its servers, also those whose daemon is no more."""
+        entry = self._entry
+        return [each for each in processes.alike(SERVER, self._pipe) if entry and _is_server(each, entry)]
+
+    def begin(self) -> str:
+        """Write down that a daemon is about to be started; its mark. Raises OSError: it must not be started then."""
+        mark = self._entry.mark if self._entry else secrets.token_hex(16)
+        adopted = self._entry is not None and self._entry.adopted
+        self._write(Entry(boot=boot_id(), mark=mark, starting=True, adopted=adopted))
+        return mark
+
+    async def started(self) -> Process | None:
+        """The daemon that was started, once it has settled, and is written down. Raises OSError."""
+        assert self._entry is not None
+        return self._note(await self._settled(self._entry.mark))
+
+    def forget(self) -> None:
+        """Nothing is left of what was started. What cannot be removed stays."""
+        self._entry, self._known = None, False
+        shutil.rmtree(self._path.parent, ignore_errors=True)
+        with suppress(OSError):
+            self._path.parent.parent.rmdir()
+
+    def _note(self, daemon: Process | None) -> Process | None:
+        assert self._entry is not None
+        self._write(self._entry.but(daemon=daemon, starting=False))
+        return daemon
+
+    def _write(self, entry: Entry) -> None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write(self._path, entry)
+        self._entry = entry
+
+    def _read(self) -> Entry | None:
+        """None where there is none of this boot."""
+        try:
+            entry = read(files.read(self._path, MOST, follow=False), Entry)
+        except FileNotFoundError:
+            return None
+        except UNREADABLE as error:
+            log.error("%s: %s; what runs is looked for", self._path, error)
+            return None
+        return entry if entry.boot == boot_id() else None
+
+    def _adopt(self) -> Entry | None:
+        """What runs without a record of ours, as far as it is ours."""
+        daemons = [each for each in processes.alike(CONTROL, self._pipe, "-d") if processes.ours(each)]
+        for each in daemons:
+            if not processes.beside(each):
+                raise Failed(
+                    f"process {each.pid} looks like the control daemon of {self._pipe} and is of another control group "
+                    "than this supervisor, so it cannot be told whether it is: end it"
+                )
+        servers = [each for each in processes.alike(SERVER, self._pipe) if processes.beside(each)]
+        if not (daemons or servers):
+            return None
+        self._write(
+            Entry(boot=boot_id(), mark=secrets.token_hex(16), daemon=_likeliest(daemons, self._pipe), adopted=True)
+        )
+        return self._entry
+
+    async def _settled(self, mark: str) -> Process | None:
+        """The daemon with this mark, once nothing else is on its way. A start forks twice, and only the last stays."""
+        last, since, deadline = None, 0.0, time.monotonic() + START
+        while True:
+            there = [each for each in processes.marked(mark) if processes.ours(each) and not _serves(each)]
+            daemons, now = [each for each in there if processes.runs(each, CONTROL, "-d")], time.monotonic()
+            hint = next((each for each in daemons if each.pid == processes.noted(self._pipe)), None)
+            if hint is not None:
+                return hint
+            if there != last:
+                last, since = there, now
+            if now - since > (SETTLED if there else SETTLED / 4) or now > deadline:
+                return _likeliest(daemons, self._pipe)
+            await asyncio.sleep(GLANCE)
+
+
+def _is_server(found: Process, entry: Entry) -> bool:
+    mark = processes.environment(found).get(MARK)
+    return mark == entry.mark or (entry.adopted and mark is None and processes.beside(found))
+
+
+def _serves(found: Process) -> bool:
+    return processes.runs(found, SERVER)
+
+
+def _likeliest(daemons: list[Process], pipe: Path) -> Process | None:
+    """The one that its file names, else the one that began last."""
+    number = processes.noted(pipe)
+    return max(daemons, key=lambda each: (each.pid == number, each.began, each.pid), default=None)

@@ -205,3 +205,29 @@ def test_the_group_of_one_user_alone_is_nobody_else(place: Path) -> None:
 def test_what_is_not_there_is_an_error(place: Path) -> None:
     with pytest.raises(FileNotFoundError):
         files.untrusted(place / "missing")
+
+
+def test_a_directory_is_worked_in_by_its_descriptor_and_a_link_to_one_is_none(tmp_path: Path) -> None:
+    """What happens to its path then changes nothing."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for name in ("link", "missing"):
+        with pytest.raises(OSError), files.directory(tmp_path / name):
+            pass
+    with files.directory(tmp_path / "real") as found:
+        (tmp_path / "real").rename(tmp_path / "moved")
+        os.mkdir("in it", dir_fd=found)
+    assert (tmp_path / "moved/in it").is_dir()
+
+
+def test_what_is_ours_is_taken_back(tmp_path: Path) -> None:
+    """Its owner and its mode; it is told whether that was needed."""
+    path = tmp_path / "ours"
+    path.mkdir()
+    path.chmod(0o1777)
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534)
+    with files.directory(path) as found:
+        assert files.own(found, 0o755)
+        assert not files.own(found, 0o755)
+    assert (path.stat().st_uid, path.stat().st_mode & 0o7777) == (os.geteuid(), 0o755)

@@ -148,6 +148,21 @@ async def test_a_root_that_cannot_be_written_costs_only_what_is_shared_by_mps(pl
         await kubelet.until_capacity("nvidia.com/some", 4, 4)
 
 
+@pytest.mark.parametrize("where", ["", FOLDER])
+async def test_what_anybody_could_write_is_not_believed(place: Place, where: str) -> None:
+    """Neither the supervisor's word nor a directory that goes into containers; nothing is given out by it."""
+    world = place.world
+    await world.supervise()
+    async with Kubelet(place.root / "k") as kubelet, place.agent() as agent:
+        await kubelet.until_capacity(GPU, 8, 8)
+        path = world.root / where
+        path.chmod(0o777)
+        await agent.until_says(f"not believed: {path} is writable by others")
+        await kubelet.until_capacity(GPU, 8, 0)
+        path.chmod(0o711)
+        await kubelet.until_capacity(GPU, 8, 8)
+
+
 async def test_another_root_is_another_supervisors(place: Place) -> None:
     """Where daemons were wanted before, none are any more."""
     world, other = place.world, place.root / "other"

@@ -176,7 +176,7 @@ async def test_a_daemon_of_which_nothing_was_written_down_is_taken_over(world: W
     for content in (None, b"{}", b'{"version": 99, "value": {}}', b"\xff"):
         await world.kill()
         path = world.root / FOLDER / GPU / RECORD
-        path.unlink() if content is None else path.write_bytes(content)
+        shutil.rmtree(path.parent) if content is None else path.write_bytes(content)
         await world.supervise()
         assert await world.until_ok(GPU) == running
     assert client.returncode is None

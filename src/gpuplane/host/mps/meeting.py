@@ -1,12 +1,14 @@
 """The agent's side: it writes what is wanted, and tells how the daemons stand. Waits for nobody."""
 
 import asyncio
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from gpuplane.core.mps import WISHES, conditions, wanted
+from gpuplane import files
+from gpuplane.core.mps import UPKEEP, WISHES, conditions, wanted
 from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
 from gpuplane.model.facts import Stood
 from gpuplane.model.mps import Status, Wanted
@@ -49,6 +51,8 @@ def _try(node: Node, path: Path, wishes: Wanted) -> Mapping[Path, Wanted]:
     """What is written then: nothing, and the condition says why, where the disk refuses."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if reason := _risk(path.parent):
+            raise OSError(errno.EPERM, reason, str(path.parent))
         write(path, wishes)
     except OSError as error:
         reason = f"{error.filename or path}: {error.strerror}: the supervisor cannot be told what is wanted"
@@ -68,7 +72,7 @@ async def _hear(node: Node, every: float) -> None:
         wishes = wanted(node.snapshot)
         if wishes is not None:
             path = _folder(node) / STATUS
-            heard = conditions(wishes, _status(path), str(path.parent.parent), node.now())
+            heard = _heard(wishes, path, told, node.now())
             for part in told.keys() - heard.keys():
                 node.tell(Stood(part, None))
             for part, condition in heard.items():
@@ -81,6 +85,26 @@ async def _hear(node: Node, every: float) -> None:
             await node.until(_asks, IDLE)
 
 
+def _heard(wishes: Wanted, path: Path, told: Mapping[str, Condition], now: float) -> Mapping[str, Condition]:
+    """How everything stands. Where anybody could write it nothing is believed, and modes are as they were told last."""
+    where = str(path.parent.parent)
+    if not (reason := _risk(path.parent)):
+        return conditions(wishes, _status(path), where, now)
+    heard = {UPKEEP: told[UPKEEP]} if UPKEEP in told else {}
+    silent = conditions(wishes, None, where, now)
+    return {**heard, **dict.fromkeys(silent, Condition(standing="failing", reason=f"not believed: {reason}"))}
+
+
+def _risk(folder: Path) -> str:
+    """Who else could write what we read there, and read what we write; "" if nobody could, or nothing is there."""
+    try:
+        return files.untrusted(folder)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+
+
 def _asks(snapshot: Snapshot) -> bool:
     """Whether any daemon is wanted."""
     wishes = wanted(snapshot)
@@ -90,8 +114,8 @@ def _asks(snapshot: Snapshot) -> bool:
 def _status(path: Path) -> Status | None:
     """The supervisor's last word; None where there is none that can be read."""
     try:
-        return read(path.read_bytes(), Status)
-    except (OSError, msgspec.DecodeError):
+        return read(files.read(path, follow=False), Status)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -35,6 +35,24 @@ while True:
 """
 
 
+AT_ONCE = """
+import os, socket, sys
+os.chdir(os.path.dirname(sys.argv[1]))
+name = os.path.basename(sys.argv[1])
+s = socket.socket(socket.AF_UNIX)
+s.bind("mine")
+s.listen()
+print(flush=True)
+while True:
+    try:
+        if not os.path.samefile(name, "mine"):
+            os.link("mine", "again")
+            os.rename("again", name)
+    except FileNotFoundError:
+        pass
+"""
+
+
 class Attacker:
     """Starts processes that are none of ours, and ends them."""
 
@@ -67,7 +85,14 @@ class Attacker:
 
     def listen(self, path: Path, answer: str = "") -> None:
         """A socket in the place of another, that answers so, or never."""
-        process = subprocess.Popen([sys.executable, "-c", FAKE, path, answer], stdout=subprocess.PIPE, process_group=0)
+        self._run(FAKE, path, answer)
+
+    def seize(self, path: Path) -> None:
+        """A socket in the place of every other that is put there."""
+        self._run(AT_ONCE, path)
+
+    def _run(self, *code: str | Path) -> None:
+        process = subprocess.Popen([sys.executable, "-c", *code], stdout=subprocess.PIPE, process_group=0)
         self.started.append(process)
         assert process.stdout is not None
         process.stdout.readline()

@@ -167,6 +167,26 @@ async def test_a_socket_that_is_replaced_before_we_have_it_is_not_taken_for_the_
     await world.compute(GPU)
 
 
+async def test_a_client_that_always_replaces_the_socket_harms_nobody_elses_daemon(
+    world: World, attacker: Attacker
+) -> None:
+    """Whatever comes of its own: it is served again once that client has ended, and the others were all along."""
+    world.pipe(GPU).mkdir(parents=True)
+    attacker.seize(world.pipe(GPU) / "control")
+    await world.supervise()
+    world.want(ONE, TWO)
+    other = await world.until_ok(OTHER)
+    await world.until(lambda: world.standing(GPU))
+    attacker.end()
+    await world.until_ok(GPU)
+    world.want(ONE.but(active_thread_percentage=7), TWO)
+    await world.until(lambda: "set_default_active_thread_percentage 7" in world.told(GPU))
+    ours = (world.root / FOLDER / GPU / "control").stat().st_ino
+    await world.until(lambda: (world.pipe(GPU) / "control").lstat().st_ino == ours)
+    await world.compute(GPU)
+    assert world.daemon(OTHER) == other
+
+
 async def test_a_daemon_of_which_nothing_was_written_down_is_taken_over(world: World) -> None:
     """As one of a version before is: it is ours by its user, its namespace and its control group; its server too."""
     await world.supervise()

@@ -102,8 +102,14 @@ class Sockets:
 
 
 def _put(source: Path, name: str, directory: int) -> None:
-    _take_away(directory, name)
-    os.link(source, name, dst_dir_fd=directory, follow_symlinks=False)
+    """Have a link of that name, whatever stands there, and whoever puts it there again and again."""
+    aside = f".link-{secrets.token_hex(8)}"
+    os.link(source, aside, dst_dir_fd=directory, follow_symlinks=False)
+    try:
+        os.rename(aside, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError:  # a directory is not replaced
+        _take_away(directory, name)
+        os.rename(aside, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def _take_away(directory: int, name: str) -> None:

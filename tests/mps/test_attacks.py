@@ -91,7 +91,7 @@ async def test_a_control_socket_that_a_client_replaces_is_put_back(world: World,
     world.want(ONE)
     running = await world.until_ok(GPU)
     client, _ = await world.compute(GPU)
-    [server] = world.servers(GPU)
+    [server] = await world.until(lambda: world.servers(GPU))
     path = world.pipe(GPU) / "control"
     if lie in ("silent", "", "1\n"):
         attacker.listen(path, "" if lie == "silent" else lie or "\n")

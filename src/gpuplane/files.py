@@ -42,7 +42,7 @@ def read(path: Path, most: int = MOST, *, follow: bool = True) -> bytes:
     """
     with opened(path, follow=follow) as file:
         parts: list[bytes] = []
-        left = most + 1
+        left = most + 1 if os.fstat(file).st_size <= most else 0  # what is too large is not read in vain
         while left > 0 and (part := os.read(file, min(left, 1 << 20))):
             parts.append(part)
             left -= len(part)
@@ -52,20 +52,18 @@ def read(path: Path, most: int = MOST, *, follow: bool = True) -> bytes:
 
 
 @contextmanager
-def opened(path: Path, *, follow: bool = True) -> Iterator[int]:
-    """The descriptor of a regular file, open for reading. Raises OSError.
+def opened(path: Path, *, follow: bool = True, unfit: Callable[[os.stat_result], str] | None = None) -> Iterator[int]:
+    """The descriptor of a regular file, open for reading; reading it never waits. Raises OSError.
 
     What it is is asked before it is opened for reading: the opening of a device may do something. A link below /proc
-    to the descriptor leads to the very file that was asked about.
+    to the descriptor leads to the very file that was asked about. `unfit`: what else than a regular file is fit to be
+    opened: the function gives "" for that, and for everything else what is wrong with it.
     """
     name = os.fspath(path)
     found = os.open(name, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     try:
-        kind = stat.S_IFMT(os.fstat(found).st_mode)
-        if kind != stat.S_IFREG:
-            raise OSError(
-                errno.EINVAL, f"it is {KINDS.get(kind, 'something else')}, and has to be a regular file", name
-            )
+        if reason := (unfit or irregular)(seen := os.fstat(found)):
+            raise OSError(errno.ELOOP if stat.S_ISLNK(seen.st_mode) else errno.EINVAL, reason, name)
         try:
             file = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         except OSError as error:
@@ -78,13 +76,20 @@ def opened(path: Path, *, follow: bool = True) -> Iterator[int]:
         os.close(file)
 
 
-def replace(path: Path, content: bytes, *, mode: int = 0o600, sync: bool = True) -> None:
+def irregular(found: os.stat_result) -> str:
+    """What keeps it from being read as a regular file: "it is a FIFO, and …"; "" for nothing."""
+    kind = stat.S_IFMT(found.st_mode)
+    return "" if kind == stat.S_IFREG else f"it is {KINDS.get(kind, 'something else')}, and has to be a regular file"
+
+
+def replace(path: Path, content: bytes, *, mode: int = 0o600, sync: bool = True, aside: Path | None = None) -> None:
     """Give a file another content: after a crash at any point it has the old one or the new one. Raises OSError.
 
-    It is written beside it as PATH.new, whatever stood there before, and renamed. `sync`: it is on disk then.
+    It is written beside it as PATH.new, or as `aside`, whatever stood there before, and renamed. `sync`: it is on disk
+    then.
     """
     name = os.fspath(path)
-    aside = f"{name}.new"
+    aside = aside or f"{name}.new"
     with suppress(FileNotFoundError):
         os.unlink(aside)
     file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)

@@ -11,7 +11,7 @@ import pytest
 
 from gpuplane.agent.main import Options, run
 from gpuplane.hardware.described import Described
-from gpuplane.host.files import contents
+from gpuplane.host.filewatch import contents
 from gpuplane.host.state import boot_id, load
 from gpuplane.model.control import Answer, Ask, Show
 

@@ -290,11 +290,19 @@ async def test_a_log_that_cannot_be_read_is_said_and_tried_again(tmp_path: Path)
         await until(node, lambda: standing(node)[0] == "waiting")
         assert standing(node)[1].startswith(f"{log}: No such file or directory: what befalls GPUs while no agent runs")
         log.mkdir()
-        await until(node, lambda: "Is a directory" in standing(node)[1])
+        await until(node, lambda: "it is a directory, and has to be /dev/kmsg, a file or a pipe" in standing(node)[1])
         log.rmdir()
         log.write_text(xid(1))
         await until(node, lambda: bool(findings(node, "GPU-a")))
         assert standing(node) == ("ok", str(log))
+
+
+async def test_a_log_without_an_end_is_not_read(tmp_path: Path) -> None:
+    """Another device than the kernel's log."""
+    log, node = tmp_path / "kmsg", seen()
+    log.symlink_to("/dev/zero")
+    async with following(log, node):
+        await until(node, lambda: "it is a device, and has to be /dev/kmsg" in standing(node)[1])
 
 
 async def test_records_that_were_overwritten_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def test_a_file_that_cannot_be_read_is_status_2(tmp_path: Path) -> None:
     assert judged.exit_code == 2
     assert judged.stdout == f"{DATA}/nvidia.yaml: good: 3 devices of nvidia.com/gpu, version 0.5.0\n"
     assert judged.stderr.splitlines()[0] == f"{tmp_path}/none.yaml: No such file or directory"
-    assert judged.stderr.splitlines()[-1] == f"{tmp_path}: not a regular file"
+    assert judged.stderr.splitlines()[-1] == f"{tmp_path}: it is a directory, and has to be a regular file"
     assert cdi("validate").exit_code == 2
 
 

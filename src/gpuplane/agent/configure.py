@@ -17,7 +17,7 @@ from gpuplane.core.config.named import LABEL, choose
 from gpuplane.core.config.resolve import resolve
 from gpuplane.core.resources.offer import misfit
 from gpuplane.core.strict import Invalid
-from gpuplane.host.files import Folder, contents_or_folder
+from gpuplane.host.filewatch import Folder, contents_or_folder
 from gpuplane.model.config import Asked
 from gpuplane.model.facts import Configured, Stood
 from gpuplane.model.node import Node

@@ -20,20 +20,29 @@ import logging
 import math
 import os
 import random
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import httpx2
 import msgspec
+import yaml
 from lightkube import ConfigError, KubeConfig, SingleConfig
 from lightkube.config import client_adapter
 
+from gpuplane import files
 from gpuplane.core.text import clip
 
 DEADLINE = 15.0  # seconds for one answer, or for the beginning of a stream
 SILENCE = 150.0  # seconds
+MOST = 4 << 20
+"""Bytes of one answer, or of a stream at once. An object has at most 1.5 MiB in etcd, and some more as JSON."""
+PACE = 256 << 10
+"""Bytes that a stream may have beside that in each second: an object of that size each few seconds."""
+MOST_CONFIGURED = 1 << 20
+"""Bytes of a kubeconfig, a token or a certificate."""
 LIFE = (240.0, 480.0)  # seconds: the shortest and the longest life of a stream, which the server is to end
 OVERTIME = 15.0  # seconds after which we end it
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -100,6 +109,9 @@ async def connect(kubeconfig: Path | None) -> AsyncIterator[httpx2.AsyncClient]:
     try:
         config = _configuration(kubeconfig)
         client = client_adapter.AsyncClient(config, client_adapter.ConnectionParams(httpx2.Timeout(DEADLINE)))
+        if config.user is not None and config.user.token_file:
+            client.auth = _TokenFile(config.abs_file(config.user.token_file))
+        client.headers["Accept-Encoding"] = "identity"  # what is packed has no bound
     except Exception as error:  # lightkube lets through whatever a malformed file makes it raise
         raise Away(f"{kubeconfig or ACCOUNT} cannot be used: {type(error).__name__}: {error}") from error
     async with client:
@@ -107,23 +119,53 @@ async def connect(kubeconfig: Path | None) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 def _configuration(kubeconfig: Path | None) -> SingleConfig:
-    files = KubeConfig.from_service_account(ACCOUNT) if kubeconfig is None else KubeConfig.from_file(kubeconfig)
-    config = files.get()
+    """Where the API server is, and who we are. Raises what it likes.
+
+    lightkube and OpenSSL read without a bound, and wait for a FIFO: what they are to read is read here before.
+    """
+    if kubeconfig is None:
+        for name in ("token", "namespace", "ca.crt"):
+            files.read(ACCOUNT / name, MOST_CONFIGURED)
+        found = KubeConfig.from_service_account(ACCOUNT)
+    else:
+        path = kubeconfig.expanduser()
+        found = KubeConfig.from_dict(yaml.safe_load(files.read(path, MOST_CONFIGURED)), fname=path)
+    config = found.get()
     assert config is not None  # no default is given to `get`
+    user = config.user
+    named = (config.cluster.certificate_auth, *((user.client_cert, user.client_key, user.token_file) if user else ()))
+    for name in filter(None, named):
+        files.read(config.abs_file(name), MOST_CONFIGURED)
     return config
+
+
+class _TokenFile(httpx2.Auth):
+    """Signs by a token that kubelet renews: one that is refused is read again."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path, self._bearer = path, ""
+
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
+        if self._bearer:
+            request.headers["Authorization"] = self._bearer
+            if (yield request).status_code != httpx2.codes.UNAUTHORIZED:
+                return
+        self._bearer = f"Bearer {files.read(self._path, MOST_CONFIGURED).decode().strip()}"
+        request.headers["Authorization"] = self._bearer
+        yield request
 
 
 async def listed(client: httpx2.AsyncClient, path: str, fields: str) -> Listing:
     """The objects of a collection that a field selector chooses. Raises Away."""
     async with _in_time(client), _answer(client, _get(client, path, "PartialObjectMetadataList", fields)) as answer:
-        return msgspec.json.decode(await answer.aread(), type=Listing)
+        return msgspec.json.decode(await _content(answer), type=Listing)
 
 
 async def found(client: httpx2.AsyncClient, path: str, shape: type[T]) -> T:
     """One whole object, of which the fields of a struct are decoded. Raises Away."""
     request = client.build_request("GET", path, headers={"Accept": "application/json"})
     async with _in_time(client), _answer(client, request) as answer:
-        return msgspec.json.decode(await answer.aread(), type=shape)
+        return msgspec.json.decode(await _content(answer), type=shape)
 
 
 async def sent(client: httpx2.AsyncClient, method: Literal["POST", "PATCH"], path: str, body: Any) -> None:
@@ -191,11 +233,42 @@ async def watched(
         log.debug("a stream of %s outlived its time", path)
 
 
+async def _content(answer: httpx2.Response) -> bytes:
+    """The whole of an answer. Raises Away for one that is larger than any object."""
+    content = bytearray()
+    async for piece in answer.aiter_raw():
+        content += piece
+        if len(content) > MOST:
+            raise Away(f"{_place(answer)} answers with more than {MOST >> 20} MiB: is it an API server?")
+    return bytes(content)
+
+
+async def _lines(answer: httpx2.Response) -> AsyncIterator[bytes]:
+    """The whole lines of a stream. Raises Away for a line that is larger than any object, and for a flood of them."""
+    rest, total, began = bytearray(), 0, time.monotonic()
+    async for piece in answer.aiter_raw():
+        total += len(piece)
+        if total > MOST + PACE * (time.monotonic() - began):
+            raise Away(f"{_place(answer)} sends more than a Node can change: is it an API server?")
+        rest += piece
+        if b"\n" in piece:
+            *whole, last = bytes(rest).split(b"\n")
+            rest = bytearray(last)
+            for line in whole:
+                yield line
+        if len(rest) > MOST:
+            raise Away(f"{_place(answer)} sends a line of more than {MOST >> 20} MiB: is it an API server?")
+
+
+def _place(answer: httpx2.Response) -> str:
+    return str(answer.url.copy_with(query=None))
+
+
 async def _events(answer: httpx2.Response) -> AsyncIterator[Event]:
     try:
-        async for line in answer.aiter_lines():
+        async for line in _lines(answer):
             if msgspec.json.decode(line, type=_Kind).type == "ERROR":
-                log.debug("a stream ended: %s", line)
+                log.debug("a stream ended: %r", line)
                 return
             yield msgspec.json.decode(line, type=Event)
     except (httpx2.HTTPError, msgspec.DecodeError) as error:
@@ -224,8 +297,8 @@ async def _refusal(client: httpx2.AsyncClient, answer: httpx2.Response) -> str:
     message = ""
     try:
         async with asyncio.timeout(DEADLINE):
-            message = msgspec.json.decode(await answer.aread(), type=_Status).message
-    except (TimeoutError, httpx2.HTTPError, msgspec.DecodeError):
+            message = msgspec.json.decode(await _content(answer), type=_Status).message
+    except (TimeoutError, httpx2.HTTPError, msgspec.DecodeError, Away):
         pass  # the code alone says enough
     code = answer.status_code
     return f"{client.base_url} refuses: {code} {clip(message or answer.reason_phrase)}{ADVICE.get(code, '')}"

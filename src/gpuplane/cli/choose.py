@@ -8,9 +8,11 @@ from typing import get_args
 
 import click
 
+from gpuplane import files
 from gpuplane.core.choice.explain import Choice, explain
 from gpuplane.core.choice.topology import Policy
 from gpuplane.core.config.resolve import trace
+from gpuplane.core.document import LONGEST
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.core.strict import Invalid
@@ -129,8 +131,10 @@ def _snapshot(machine: str, config: Path | None) -> Snapshot:
     """A node with this machine and configuration, of which no container holds anything."""
     try:
         described = find(machine)
-        looked = machinefile.read(described.read_bytes(), str(described))
-        settings = Settings() if config is None else trace(config.read_bytes(), str(config), {}, os.environ).settings
+        looked = machinefile.read(files.read(described, LONGEST), str(described))
+        settings = (
+            Settings() if config is None else trace(files.read(config, LONGEST), str(config), {}, os.environ).settings
+        )
     except (Unknown, Invalid) as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:

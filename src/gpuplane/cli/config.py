@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 
+from gpuplane import files
 from gpuplane.core.config.explain import Explained, Explanation, explain
 from gpuplane.core.config.flags import FLAGS
 from gpuplane.core.config.given import texts
 from gpuplane.core.config.reference import reference
 from gpuplane.core.config.resolve import Resolved, trace
+from gpuplane.core.document import LONGEST
 from gpuplane.core.strict import Invalid
 from gpuplane.core.text import indented
 from gpuplane.hardware import machinefile
@@ -134,7 +136,7 @@ def _read(path: Path) -> bytes:
     if path.is_dir():
         raise _Unreadable(f"{path}: a directory without a configuration in it")
     try:
-        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        return sys.stdin.buffer.read(LONGEST + 1) if str(path) == "-" else files.read(path, LONGEST)
     except OSError as error:
         raise _Unreadable(f"{path}: {error.strerror}") from None
 

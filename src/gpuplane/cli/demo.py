@@ -1,7 +1,6 @@
 """`gpuplane demo`: the main job on screen, without a GPU, a cluster or root."""
 
 import asyncio
-import shutil
 import sys
 import tempfile
 import time
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from gpuplane import files
 from gpuplane.core.strict import Invalid
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
@@ -31,8 +31,9 @@ def command(profile: str, as_json: bool) -> None:
     try:
         source = find(profile)
         with tempfile.TemporaryDirectory(prefix="gpuplane-demo-") as directory:
-            machine = Path(shutil.copy(source, directory))
-            demo = Demo(machine, read(machine.read_bytes(), machine.name))
+            machine, content = Path(directory, source.name), files.read(source)
+            files.replace(machine, content)
+            demo = Demo(machine, read(content, machine.name))
             asyncio.run(_play(demo, as_json))
     except (Broken, Invalid, LookupError, OSError) as error:
         raise click.ClickException(str(error)) from None

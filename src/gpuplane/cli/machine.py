@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gpuplane.hardware import Hardware
 from gpuplane.hardware.profiles import Unknown, find
-from gpuplane.host.files import contents
+from gpuplane.host.filewatch import contents
 
 NVML = "nvml"
 

@@ -15,6 +15,7 @@ import msgspec
 
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # lost connections are no news of gRPC's here: kubelet says them
 
+from gpuplane import files
 from gpuplane.cli.times import Duration
 from gpuplane.core.strict import Invalid
 from gpuplane.hardware.machinefile import read
@@ -79,7 +80,7 @@ def chaos(minutes: float, seed: int | None, machine: str, probe_period: float, a
     """
     try:
         source = find(machine)
-        described = read(source.read_bytes(), source.name)
+        described = read(files.read(source), source.name)
     except (Invalid, LookupError, OSError) as error:
         raise click.ClickException(str(error)) from None
     if not described.gpus:

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from gpuplane import files
 from gpuplane.core.devicenodes import PART, Found, Wish, condition, wish
 from gpuplane.hardware.driver.nodes import majors
 from gpuplane.model.facts import Stood
@@ -168,6 +169,6 @@ def _parameters(text: str) -> dict[str, int]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
+        return files.read(path).decode(errors="replace")
     except OSError:
         return ""

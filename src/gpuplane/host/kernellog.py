@@ -12,11 +12,13 @@ held the GPU count.
 
 import asyncio
 import os
+import stat
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 
+from gpuplane import files
 from gpuplane.core.health.kernellog import happened
 from gpuplane.model.facts import Stood
 from gpuplane.model.node import Node
@@ -28,6 +30,8 @@ LARGEST = 1 << 16
 """Bytes of a record; the kernel's have 8 KiB at the most, and one that does not fit is refused."""
 TURN = 64
 """Records that are read before others have their turn."""
+KMSG = os.makedev(1, 11)
+"""The device /dev/kmsg (Documentation/admin-guide/devices.txt)."""
 HOST = 0xEFFFFFFC
 """The inode of the host's PID namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
 
@@ -80,8 +84,7 @@ async def _follow(node: Node, path: Path, every: float, pids: bool) -> None:
 
 async def _pieces(path: Path, every: float) -> AsyncGenerator[bytes]:
     """What the log holds and what comes to it; nothing (b"") whenever all of it has been read. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+    with files.opened(path, unfit=_no_log) as fd:
         turn = 0
         while True:
             turn += 1
@@ -98,8 +101,13 @@ async def _pieces(path: Path, every: float) -> AsyncGenerator[bytes]:
                 yield piece
                 if not piece:
                     await asyncio.sleep(every)
-    finally:
-        os.close(fd)
+
+
+def _no_log(found: os.stat_result) -> str:
+    """What is wrong with it; "" for the kernel's log, a file and a pipe. Another device may be one without an end."""
+    if stat.S_ISFIFO(found.st_mode) or (stat.S_ISCHR(found.st_mode) and found.st_rdev == KMSG):
+        return ""
+    return files.irregular(found).replace("a regular file", "/dev/kmsg, a file or a pipe")
 
 
 async def _until_readable(fd: int) -> None:

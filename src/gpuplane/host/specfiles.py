@@ -7,10 +7,10 @@ file is not read, so that nobody waits for a FIFO.
 
 import errno
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gpuplane import files
 from gpuplane.core.containers.cdi.registry import SUFFIXES, Loaded, load
 from gpuplane.core.document import LONGEST
 from gpuplane.core.text import escaped
@@ -21,20 +21,17 @@ def found(directories: Sequence[Path]) -> Iterator[Loaded]:
     of its own."""
     for priority, directory in enumerate(directories):
         try:
-            files = paths(directory)
+            there = paths(directory)
         except OSError as error:
             yield load(os.fspath(directory), error, priority)
         else:
-            yield from (load(escaped(os.fspath(path)), content(path), priority) for path in files)
+            yield from (load(escaped(os.fspath(path)), content(path), priority) for path in there)
 
 
 def content(path: Path) -> bytes | OSError:
-    """A specification's bytes, or why they cannot be read. Of a file that is too large only so much that it shows."""
+    """A specification's bytes, or why they cannot be read."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
-        with path.open("rb") as file:
-            return file.read(LONGEST + 1)
+        return files.read(path, LONGEST)
     except OSError as error:
         return error
 

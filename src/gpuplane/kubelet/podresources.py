@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Literal
 import grpc
 import msgspec
 
+from gpuplane import files
 from gpuplane.core.health.diagnose import awaited
 from gpuplane.core.resources.held import holds
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
@@ -97,7 +98,7 @@ async def listed(root: Path) -> Held | None:
     except (grpc.aio.AioRpcError, OSError):
         pass
     try:
-        return _checkpointed((root / CHECKPOINT).read_bytes())
+        return _checkpointed(files.read(root / CHECKPOINT))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
@@ -180,7 +181,7 @@ class Inquiry:
     def _checkpointed(self) -> tuple[Held | None, str]:
         """What kubelet's checkpoint says, or None where it cannot be known; in words, what came of it."""
         try:
-            held = _checkpointed(self.checkpoint.read_bytes())
+            held = _checkpointed(files.read(self.checkpoint))
         except FileNotFoundError:
             return (), f"there is no {self.checkpoint} either, so nothing is held"
         except OSError as error:

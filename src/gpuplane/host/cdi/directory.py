@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpuplane import files
 from gpuplane.core.containers.cdi.check import refused
 from gpuplane.core.containers.cdi.names import KINDS, VENDOR, file_name
 from gpuplane.core.containers.cdi.registry import SUFFIXES, load
@@ -158,37 +159,21 @@ def store(directory: Path, kind: str, spec: Spec | None) -> None:
         gone = [name, other]
     for each in gone:
         (directory / each).unlink(missing_ok=True)
-    _sync(directory)
+    files.sync_directory(directory)
 
 
 def replace(directory: Path, name: str, data: bytes) -> None:
     """Make a file hold that, as a whole: it is on disk then. Raises OSError."""
     aside = directory / f".{name}.{secrets.token_hex(4)}{ASIDE}"  # of this writer alone
     try:
-        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(fd, 0o644)
-            os.fsync(fd)
-        aside.replace(directory / name)
+        files.replace(directory / name, data, mode=0o644, aside=aside)
     except OSError as error:
-        with suppress(OSError):
-            aside.unlink()
         raise OSError(error.errno, error.strerror, str(directory / name)) from error
 
 
 def _aside(directory: Path, name: str) -> list[Path]:
     """What lies about of a file that somebody writes, or did not come to write."""
     return sorted(directory.glob(f".{name}*{ASIDE}"))
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def tidy(directory: Path) -> None:

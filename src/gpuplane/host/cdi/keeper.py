@@ -3,7 +3,7 @@
 What is wanted is on disk before anybody is given a device by it: the condition says what the files hold, as they were
 read after they were written. The files stay when the agent ends, for containers restart without it.
 
-Others write into the directory too, so it is looked at every second: by `stat`, for the reasons of `host/files.py`.
+Others write into the directory too, so it is looked at every second: by `stat`, for the reasons of `host/filewatch.py`.
 """
 
 import asyncio

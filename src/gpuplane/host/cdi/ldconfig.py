@@ -4,10 +4,12 @@ It has to be a static program. Where the host has none, or a script alone, the h
 container of glibc: so it must not be named then.
 """
 
+import errno
 import os
-import stat
 from pathlib import Path
 from struct import Struct
+
+from gpuplane import files
 
 PATHS = ("/sbin/ldconfig.real", "/sbin/ldconfig", "/usr/local/glibc/sbin/ldconfig")
 LARGEST = 64 << 20  # bytes of a program that the hook copies
@@ -26,19 +28,14 @@ def usable(root: Path) -> bool:
     for path in PATHS:
         real = _real(root, path)
         try:
-            file = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
-                return False  # the hook looks no further
-            if _static(file):
-                return True
-        except OSError:
-            return False
-        finally:
-            os.close(file)
+            with files.opened(real, follow=False) as file:
+                if os.fstat(file).st_size > LARGEST:
+                    return False  # the hook looks no further
+                if _static(file):
+                    return True
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.EIO):
+                return False  # nor for what is no file, or cannot be read
     return False
 
 

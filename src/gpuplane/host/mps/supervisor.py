@@ -14,7 +14,7 @@ from pathlib import Path
 from gpuplane import files
 from gpuplane.core.mps import directory
 from gpuplane.core.text import clip
-from gpuplane.host.files import contents
+from gpuplane.host.filewatch import contents
 from gpuplane.host.mps.command import Failed
 from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
 from gpuplane.host.mps.keeper import Keeper, Tools

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from gpuplane.core.containers.runtimes.plan import Change, Memory, Undone, digest, remember, undo
-from gpuplane.files import read, untrusted
+from gpuplane.files import read, sync_directory, untrusted
 from gpuplane.host.runtimes.sources import Failed, told
 
 VERSION = 1
@@ -34,7 +34,7 @@ def locked(state: Path) -> Iterator[None]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if reason := untrusted(folder, follow=True):
             raise Failed(f"{folder}: {reason}: only root may be able to change it, for it says what root puts back")
-        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -126,11 +126,7 @@ def _write(path: Path, data: bytes) -> None:
             with suppress(OSError):
                 aside.unlink(missing_ok=True)
             raise
-        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_directory(path.parent)
 
 
 def _like(path: Path, fd: int, mode: int) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpuplane import files
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet import checkpoint
@@ -47,7 +48,7 @@ class DeviceManager:
         """After a start the registered resources are known, with no device until they register again."""
         self.endpoints.clear()
         try:
-            self.devices = checkpoint.decode((self.directory / checkpoint.NAME).read_bytes())
+            self.devices = checkpoint.decode(files.read(self.directory / checkpoint.NAME))
         except (FileNotFoundError, checkpoint.Corrupt):
             self.devices = Devices()
         for resource in self.devices.resources:

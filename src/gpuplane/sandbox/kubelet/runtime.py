@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from gpuplane import files
 from gpuplane.core.containers.cdi.applied import appended, applied
 from gpuplane.core.containers.cdi.registry import SUFFIXES, Registry, Unresolvable, load, registry, resolve
 from gpuplane.core.containers.cdi.rules import qualifies
@@ -80,7 +81,7 @@ def look(directories: Sequence[Path]) -> Registry:
 
 def _content(path: Path) -> bytes | OSError:
     try:
-        return path.read_bytes()
+        return files.read(path)
     except OSError as error:
         return error
 

@@ -1,7 +1,8 @@
 """Files that people edit while we run.
 
 Watched by looking at them: a `stat` twice a second costs less than can be measured, and unlike inotify it sees
-through atomic replacement, ConfigMap symlinks, overlay mounts and exhausted watch limits alike.
+through atomic replacement, ConfigMap symlinks, overlay mounts and exhausted watch limits alike. What is no regular file
+is not read, nor what is larger than any document: it is said as an error.
 """
 
 import asyncio
@@ -9,6 +10,9 @@ import stat
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeVar
+
+from gpuplane import files
+from gpuplane.core.document import LONGEST
 
 T = TypeVar("T")
 
@@ -50,7 +54,7 @@ async def _changes(look: Callable[[], tuple[object, Callable[[], T]]], every: fl
 
 def _file(path: Path) -> tuple[object, Callable[[], bytes]]:
     seen = path.stat()
-    return (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size), path.read_bytes
+    return (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size), lambda: files.read(path, LONGEST)
 
 
 def _file_or_folder(path: Path) -> tuple[object, Callable[[], bytes | Folder]]:
@@ -76,6 +80,6 @@ def _read(path: Path) -> Folder:
 def _content(path: Path) -> bytes | OSError | None:
     """None for what is no file."""
     try:
-        return path.read_bytes() if stat.S_ISREG(path.stat().st_mode) else None
+        return files.read(path, LONGEST) if stat.S_ISREG(path.stat().st_mode) else None
     except OSError as error:
         return error

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.host import files
-from gpuplane.host.files import Folder, contents, contents_or_folder
+from gpuplane.host import filewatch
+from gpuplane.host.filewatch import Folder, contents, contents_or_folder
 
 EVERY = 0.01
 
@@ -65,7 +65,7 @@ async def test_one_file_that_cannot_be_read_costs_no_other(tmp_path: Path) -> No
 async def test_a_swap_in_the_middle_of_a_look_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What went away while it was read is read again: nobody hears of it."""
     mount(tmp_path, "1", x="1", y="1")
-    real, swaps = files._content, iter([None])
+    real, swaps = filewatch._content, iter([None])
 
     def swapped(path: Path) -> bytes | OSError | None:
         if path.name == "y" and next(swaps, "done") is None:
@@ -73,20 +73,42 @@ async def test_a_swap_in_the_middle_of_a_look_is_not_seen(tmp_path: Path, monkey
             return FileNotFoundError(2, "No such file or directory")
         return real(path)
 
-    monkeypatch.setattr(files, "_content", swapped)
+    monkeypatch.setattr(filewatch, "_content", swapped)
     looks = contents_or_folder(tmp_path, EVERY)
     assert await seen(looks) == {"x": b"2", "y": b"2"}
 
 
-async def test_a_pipe_is_read_once(tmp_path: Path) -> None:
-    """What cannot be read twice is not: a file that nobody has changed is left alone."""
-    reading, writing = os.pipe()
+@pytest.mark.parametrize("hostile", ["fifo", "pipe", "device", "sparse"])
+async def test_what_is_no_file_that_ends_is_an_error_once(tmp_path: Path, hostile: str) -> None:
+    """Nobody waits for a pipe or reads a file without an end; a file that comes in its place is read."""
+    path, (reading, writing) = tmp_path / "config", os.pipe()
     os.write(writing, b"a: 1")
-    os.close(writing)
-    looks = contents(Path(f"/proc/self/fd/{reading}"), EVERY)
-    async with asyncio.timeout(5):
-        assert await anext(looks) == b"a: 1"
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5 * EVERY):
-                await anext(looks)
+    if hostile == "fifo":
+        os.mkfifo(path)
+    elif hostile == "sparse":
+        path.touch()
+        os.truncate(path, 1 << 40)
+    else:
+        path.symlink_to("/dev/zero" if hostile == "device" else f"/proc/self/fd/{reading}")
+    looks = contents(path, EVERY)
+    problem = await seen(looks)
+    assert isinstance(problem, OSError)
+    assert (problem.strerror or "").startswith("it has more than" if hostile == "sparse" else "it is a")
+    again = asyncio.create_task(seen(looks))
+    await asyncio.sleep(5 * EVERY)
+    assert not again.done()
+    (tmp_path / "new").write_text("a: 2")
+    (tmp_path / "new").replace(path)
+    assert await again == b"a: 2"
     os.close(reading)
+    os.close(writing)
+
+
+async def test_a_file_of_a_directory_without_an_end_costs_itself(tmp_path: Path) -> None:
+    (tmp_path / "good").write_text("1")
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", 1 << 40)
+    found = await seen(contents_or_folder(tmp_path, EVERY))
+    assert isinstance(found, dict)
+    assert found["good"] == b"1"
+    assert isinstance(found["large"], OSError)

@@ -41,6 +41,8 @@ MOST = 4 << 20
 """Bytes of one answer, or of a stream at once. An object has at most 1.5 MiB in etcd, and some more as JSON."""
 PACE = 256 << 10
 """Bytes that a stream may have beside that in each second: an object of that size each few seconds."""
+LEAST = 1 << 10
+"""Bytes that a piece counts for at least, however small: each takes its time."""
 MOST_CONFIGURED = 1 << 20
 """Bytes of a kubeconfig, a token or a certificate."""
 LIFE = (240.0, 480.0)  # seconds: the shortest and the longest life of a stream, which the server is to end
@@ -235,10 +237,11 @@ async def watched(
 
 async def _content(answer: httpx2.Response) -> bytes:
     """The whole of an answer. Raises Away for one that is larger than any object."""
-    content = bytearray()
+    content, total = bytearray(), 0
     async for piece in answer.aiter_raw():
         content += piece
-        if len(content) > MOST:
+        total += max(len(piece), LEAST)
+        if total > MOST:
             raise Away(f"{_place(answer)} answers with more than {MOST >> 20} MiB: is it an API server?")
     return bytes(content)
 
@@ -247,7 +250,7 @@ async def _lines(answer: httpx2.Response) -> AsyncIterator[bytes]:
     """The whole lines of a stream. Raises Away for a line that is larger than any object, and for a flood of them."""
     rest, total, began = bytearray(), 0, time.monotonic()
     async for piece in answer.aiter_raw():
-        total += len(piece)
+        total += max(len(piece), LEAST)
         if total > MOST + PACE * (time.monotonic() - began):
             raise Away(f"{_place(answer)} sends more than a Node can change: is it an API server?")
         rest += piece

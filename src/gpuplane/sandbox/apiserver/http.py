@@ -57,5 +57,19 @@ async def stream(writer: asyncio.StreamWriter, lines: AsyncIterable[Any]) -> Non
     await writer.drain()
 
 
+async def endless(writer: asyncio.StreamWriter, piece: bytes, pause: float, where: str) -> None:
+    """Send the same piece again and again, `pause` seconds apart, until the client goes.
+
+    `where`: "body", "length" (a body that says how long it is) or "head" (a header without an end).
+    """
+    length = 1 << 40
+    framing = {"body": "Transfer-Encoding: chunked", "length": f"Content-Length: {length}", "head": "X-More: "}[where]
+    writer.write(_head(200, framing).removesuffix(b"\r\n\r\n" if where == "head" else b""))
+    while True:
+        writer.write(b"%x\r\n%s\r\n" % (len(piece), piece) if where == "body" else piece)
+        await writer.drain()
+        await asyncio.sleep(pause)
+
+
 def _head(code: int, framing: str) -> bytes:
     return f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\nContent-Type: application/json\r\n{framing}\r\n\r\n".encode()

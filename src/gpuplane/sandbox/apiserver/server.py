@@ -18,7 +18,7 @@ from typing import Self
 
 import msgspec
 
-from gpuplane.sandbox.apiserver.http import LONGEST, Request, answer, read, stream
+from gpuplane.sandbox.apiserver.http import LONGEST, Request, answer, endless, read, stream
 from gpuplane.sandbox.apiserver.objects import MERGE_KEYS, Json, Objects, Place, Refusal, matches, merged, place
 from gpuplane.sandbox.apiserver.watch import Watcher, shaped
 
@@ -32,8 +32,9 @@ PATCHES: dict[str, Mapping[str, str]] = {
 
 class Trouble(msgspec.Struct):
     """What becomes of the next `times` requests that look like "GET /api/v1/nodes" (`*` matches any run; a watch's
-    method is WATCH): a pause of `delay` seconds, then a refusal, other bytes as the answer, a lost connection, or one
-    that is lost when all is done but the answer."""
+    method is WATCH): a pause of `delay` seconds, then a refusal, other bytes as the answer, a lost connection, one that
+    is lost when all is done but the answer, or an answer without an end: the bytes of `endless` again and again,
+    `pause` seconds apart, as its body ("body" in chunks, "length" in one piece) or in its "head"."""
 
     request: str = "*"
     times: int = 1
@@ -43,6 +44,9 @@ class Trouble(msgspec.Struct):
     garbage: bytes = b""
     drop: bool = False
     lose: bool = False
+    endless: bytes = b""
+    pause: float = 0.0
+    where: str = "body"
 
 
 class ApiServer:
@@ -169,6 +173,8 @@ class ApiServer:
                 if trouble.garbage:
                     await answer(writer, 200, trouble.garbage)
                     return True
+                if trouble.endless:
+                    await endless(writer, trouble.endless, trouble.pause, trouble.where)
                 if trouble.lose:
                     self._answer(request)
                     return False

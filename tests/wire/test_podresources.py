@@ -24,6 +24,7 @@ from gpuplane.model.facts import Configured, Granted, Looked
 from gpuplane.model.health import Finding, Health, Record
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
+from tests import hostile
 
 GPU = "nvidia.com/gpu"
 DEADLINE = 10.0
@@ -251,10 +252,15 @@ async def test_a_checkpoint_that_cannot_be_understood_is_not_taken_for_an_empty_
         await stands(node, "ok")
 
 
-async def test_a_checkpoint_that_cannot_be_read_is_named(node: Node, root: Path) -> None:
-    (root / "device-plugins/kubelet_internal_checkpoint").mkdir()
-    await stands(node, "failing", "kubelet_internal_checkpoint be read: Is a directory")
+@pytest.mark.parametrize("kind", hostile.KINDS)
+async def test_a_checkpoint_that_cannot_be_read_is_named(node: Node, kubelet: Kubelet, root: Path, kind: str) -> None:
+    """Nobody waits for it, nothing is offered meanwhile, and kubelet's own word ends it."""
+    hostile.put(checkpointed(root), kind)
+    await stands(node, "failing", "kubelet_internal_checkpoint be read: it ")
     assert node.snapshot.allocations is None
+    async with kubelet.running():
+        await knows(node)
+        await stands(node, "ok")
 
 
 async def test_a_plain_file_in_the_place_of_the_socket_is_named(node: Node, kubelet: Kubelet, root: Path) -> None:

@@ -1,0 +1,222 @@
+"""Whatever stands in the place of a file: the agent says what is wrong and where, serves, recovers, and ends."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from gpuplane.core.containers.cdi.names import VENDOR
+from gpuplane.sandbox.agent import Agent
+from gpuplane.sandbox.apiserver.server import ApiServer
+from gpuplane.sandbox.kubelet import Kubelet
+from tests import hostile
+from tests.cdi.world import CDI, Place, machine
+
+GPU = "nvidia.com/gpu"
+CONFIG = "nvidia.com/device-plugin.config"
+PATIENCE = 30.0  # seconds, on a busy machine
+LONGEST = 10.0  # seconds to end
+MOST = 32e6  # bytes more than before; half of it is promised (`make bench`), and a busy day may take some more
+
+
+class World(Place):
+    """A node with everything that an agent reads, its kubelet and its API server."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.kubeconfig, self.kernel_log = root / "kubeconfig", root / "kmsg"
+        self.kernel_log.write_bytes(b"")
+        self.server = ApiServer()
+        self.more: tuple[object, ...] = ()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[tuple[Kubelet, Agent]]:
+        """All of it, and an agent that may not come to serve yet."""
+        async with self.server, self.kubelet() as kubelet:
+            self.server.put("/api/v1/nodes/n1", {"metadata": {"name": "n1", "labels": {CONFIG: "whole"}}})
+            if not self.kubeconfig.exists():
+                self.kubeconfig.write_text(self.server.kubeconfig())
+            more = ("--node-name", "n1", "--kubeconfig", self.kubeconfig, "--kernel-log", self.kernel_log, *self.more)
+            async with self.agent(*more) as agent:
+                yield kubelet, agent
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def says(agent: Agent, after: int, *texts: str) -> None:
+    """Wait for a line of the log, after so many, with all these texts."""
+
+    def said() -> bool:
+        return any(all(text in line for text in texts) for line in agent.log[after:])
+
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not said():
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise TimeoutError(f"it never said {texts}:\n" + "\n".join(agent.log[after:])) from None
+
+
+async def serves(kubelet: Kubelet) -> None:
+    """An Allocate is answered."""
+    answer = await kubelet.manager.endpoints[GPU].allocate(["GPU-0"])
+    assert [each.name for each in answer.cdi_devices] == [f"{VENDOR}/gpu=GPU-0"]
+
+
+async def ends(agent: Agent) -> None:
+    """When it is asked to."""
+    assert await agent.stop(deadline=LONGEST) == 0
+
+
+def memory(agent: Agent) -> int:
+    """Bytes."""
+    return int(psutil.Process(agent.process.pid).memory_info().rss)
+
+
+async def test_a_configuration(world: World) -> None:
+    async with world.running() as (kubelet, agent):
+        await kubelet.until_capacity(GPU, 2, 2)
+        before = memory(agent)
+        for kind in hostile.KINDS:
+            said = len(agent.log)
+            hostile.put(world.config, kind)
+            what = "configuration" if kind == "a directory" else str(world.config)  # it has none of them
+            await says(agent, said, "config: failing", what, "stays in force")
+            await serves(kubelet)
+            said = len(agent.log)
+            hostile.write(world.config, CDI.encode(), owner=65534 if os.geteuid() == 0 else -1)
+            await says(agent, said, "config: ok")
+            await serves(kubelet)
+        hostile.put(world.config, "a FIFO")
+        assert memory(agent) < before + MOST
+        await ends(agent)
+
+
+async def test_one_of_the_named_configurations(world: World) -> None:
+    world.config.unlink()
+    world.config.mkdir()
+    (world.config / "whole").write_text(CDI)
+    async with world.running() as (kubelet, agent):
+        await kubelet.until_capacity(GPU, 2, 2, PATIENCE)
+        before = memory(agent)
+        for kind in hostile.KINDS:
+            hostile.put(world.config / "other", kind)
+            await serves(kubelet)
+            said = len(agent.log)
+            hostile.put(world.config / "whole", kind)
+            await says(
+                agent,
+                said,
+                "config: failing",
+                str(world.config / "whole") if kind == "a file without an end" else "'whole'",
+            )
+            await serves(kubelet)
+            said = len(agent.log)
+            hostile.write(world.config / "whole", CDI.encode())
+            await says(agent, said, "config: ok")
+        assert memory(agent) < before + MOST
+        await ends(agent)
+
+
+async def test_a_machine_file(world: World) -> None:
+    good = world.machine.read_bytes()
+    async with world.running() as (kubelet, agent):
+        await kubelet.until_capacity(GPU, 2, 2)
+        before = memory(agent)
+        for kind in hostile.KINDS:
+            said = len(agent.log)
+            hostile.put(world.machine, kind)
+            await says(agent, said, "machine file: failing", world.machine.name)
+            await serves(kubelet)
+            hostile.write(world.machine, msgspec.json.encode(machine(range(3))))
+            await kubelet.until_capacity(GPU, 3, 3, PATIENCE)
+            hostile.write(world.machine, good)
+            await kubelet.until_capacity(GPU, 2, 2, PATIENCE)
+        hostile.put(world.machine, "a FIFO")
+        assert memory(agent) < before + MOST
+        await ends(agent)
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "another's"])
+async def test_a_cdi_file(world: World, ours: bool) -> None:
+    """In our place it is replaced; a file of others is theirs."""
+    path = world.file() if ours else world.cdi / "other.json"
+    async with world.running() as (kubelet, agent):
+        await kubelet.until_capacity(GPU, 2, 2)
+        before = memory(agent)
+        for kind in hostile.KINDS:
+            if kind == "a directory" and ours:  # cannot be replaced: it is said, and nothing new is given out
+                continue
+            hostile.put(path, kind)
+            if ours:
+                async with asyncio.timeout(PATIENCE):
+                    while not (path.is_file() and not path.is_symlink() and path.stat().st_size < hostile.SPARSE):
+                        await asyncio.sleep(0.02)
+            await asyncio.sleep(1.1)  # it has looked
+            await kubelet.until_capacity(GPU, 2, 2, PATIENCE)
+            await serves(kubelet)
+        assert memory(agent) < before + MOST
+        await ends(agent)
+
+
+async def test_a_kubeconfig(world: World) -> None:
+    """Read again each time that a stream ends."""
+    async with world.running() as (kubelet, agent):
+        await kubelet.until_capacity(GPU, 2, 2)
+        await says(agent, 0, "apiserver: ok")
+        before = memory(agent)
+        good = world.kubeconfig.read_bytes()
+        for kind in ("a FIFO", "a file without an end"):  # the rests become longer
+            said = len(agent.log)
+            hostile.put(world.kubeconfig, kind)
+            await world.server.drop()
+            await says(agent, said, "apiserver: failing", str(world.kubeconfig), "cannot be used")
+            await serves(kubelet)
+            said = len(agent.log)
+            hostile.write(world.kubeconfig, good)
+            await says(agent, said, "apiserver: ok")
+        hostile.put(world.kubeconfig, "a FIFO")
+        assert memory(agent) < before + MOST
+        await ends(agent)
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a device"])
+async def test_each_of_them_at_the_start(world: World, kind: str) -> None:
+    """Nothing waits for a file: what is wrong with each is said, and when all is well the agent serves."""
+    good = {path: path.read_bytes() for path in (world.machine, world.config)}
+    for path in (*good, world.kernel_log, world.kubeconfig):
+        hostile.put(path, kind)
+    async with world.running() as (kubelet, agent):
+        await says(agent, 0, "driver: failing", world.machine.name, "regular file")
+        await says(agent, 0, "config: failing", str(world.config), "regular file")
+        await says(agent, 0, "apiserver: failing", str(world.kubeconfig), "regular file")
+        before = memory(agent)
+        for path, content in (*good.items(), (world.kubeconfig, world.server.kubeconfig().encode())):
+            hostile.write(path, content)
+        await kubelet.until_capacity(GPU, 2, 2, PATIENCE)
+        await says(agent, 0, "apiserver: ok")
+        await serves(kubelet)
+        if kind == "a device":  # a FIFO is a log without a record
+            await says(agent, 0, "kernel log: waiting", str(world.kernel_log), "has to be /dev/kmsg, a file or a pipe")
+        assert memory(agent) < before + 2 * MOST  # it has come to serve meanwhile
+        await ends(agent)
+
+
+async def test_an_agent_that_has_not_come_to_serve_ends_too(world: World) -> None:
+    """Though no file of all is good."""
+    for path in (world.machine, world.config, world.kernel_log, world.kubeconfig):
+        hostile.put(path, "a FIFO")
+    async with world.running() as (_, agent):
+        await says(agent, 0, "apiserver: failing")
+        began = time.monotonic()
+        await ends(agent)
+        print(f"ended {time.monotonic() - began:.2f} s after SIGTERM")

@@ -48,20 +48,20 @@ async def answers() -> list[Row]:
     rows = []
     async with running(EIGHT, 8) as (kubelet, _, _):
         two = sorted(kubelet.view()[GPU])[:2]
-        empty, allocate, admit = await asyncio.to_thread(_latencies, kubelet, sorted(kubelet.view()[GPU]), two)
+        empty, allocate, admit = await asyncio.to_thread(latencies, kubelet, sorted(kubelet.view()[GPU]), two)
         how = f"p50 of {CALLS}, {allocate * 1e6:.0f} µs over {empty * 1e6:.0f} µs"
         rows.append(Row("Allocate of 2 GPUs / an empty call", allocate / empty, 1.25, "×", how))
         how = f"p50 of {CALLS}, {admit * 1e6:.0f} µs"
         rows.append(Row("GetPreferredAllocation + Allocate, 8 ids / an empty call", admit / empty, 2.6, "×", how))
     async with running(SIXTEEN, 16 * SHARES, config=SHARED) as (kubelet, _, _):
         ids = sorted(kubelet.view()[GPU])
-        empty, _, admit = await asyncio.to_thread(_latencies, kubelet, ids, ids[:2])
+        empty, _, admit = await asyncio.to_thread(latencies, kubelet, ids, ids[:2])
         how = f"p50 of {CALLS}, {admit * 1e6:.0f} µs over {empty * 1e6:.0f} µs"
         rows.append(Row("GetPreferredAllocation + Allocate, 1,024 ids / an empty call", admit / empty, 4.0, "×", how))
     return rows
 
 
-def _latencies(kubelet: Kubelet, ids: list[str], two: list[str]) -> tuple[float, float, float]:
+def latencies(kubelet: Kubelet, ids: list[str], two: list[str], count: int = CALLS) -> tuple[float, float, float]:
     """p50 seconds of (an empty call, Allocate, GetPreferredAllocation and Allocate), in turns on one connection."""
     prefer = pb.PreferredAllocationRequest(
         container_requests=[pb.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=2)]
@@ -80,7 +80,7 @@ def _latencies(kubelet: Kubelet, ids: list[str], two: list[str]) -> tuple[float,
             admit,
         )
         times: list[list[float]] = [[] for _ in calls]
-        for turn in range(CALLS + 200):
+        for turn in range(count + 200):
             for call, taken in zip(calls, times, strict=True):
                 began = time.perf_counter()
                 call()
@@ -125,10 +125,10 @@ async def on_a_driver() -> list[Row]:
 async def _while_hung(kubelet: Kubelet, agent: Agent, rig: Driven) -> Row:
     """Allocate while the driver's library hangs, over the same before; the streams stay open and healthy."""
     ids = sorted(kubelet.view()[GPU])
-    _, before, _ = await asyncio.to_thread(_latencies, kubelet, ids, ids[:2])
+    _, before, _ = await asyncio.to_thread(latencies, kubelet, ids, ids[:2])
     rig.driver.describe(rig.described.but(failures=(Failure(effect="hang"),)))
     await agent.until_says("driver: failing", deadline=30)
-    _, after, _ = await asyncio.to_thread(_latencies, kubelet, ids, ids[:2])
+    _, after, _ = await asyncio.to_thread(latencies, kubelet, ids, ids[:2])
     assert kubelet.capacity(GPU) == (8, 8)
     how = f"p50 of {CALLS}, {after * 1e6:.0f} µs over {before * 1e6:.0f} µs; ListAndWatch open, 8 healthy"
     return Row("Allocate while the driver's library hangs / before", after / before, 1.25, "×", how)

@@ -3,13 +3,14 @@
 import asyncio
 import json
 import socket as socketlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from gpuplane.agent import control as module
 from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
 from gpuplane.host.state import keep_stored
@@ -122,3 +123,48 @@ async def test_a_wish_whose_maker_has_given_up_is_not_followed(tmp_path: Path) -
         assert "old" in (await ask(socket, LetGo(node.now() - 60, 600, "x"))).error
 
     assert node.snapshot.ledger.release is None
+
+
+async def test_clients_that_never_read_or_never_end_their_line_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are and whatever they ask: few are held at a time, none for long, and others are answered."""
+    monkeypatch.setattr(module, "DEADLINE", 1.0)
+    node = Node(Snapshot())
+    for number in range(4000):
+        node.tell(Stood(f"part {number}", Condition("ok", reason="a picture that no socket's buffer holds " * 3)))
+    before = _open()
+    async with listening(node, tmp_path) as socket:
+        clients = []
+        for number in range(300):
+            client = socketlib.socket(socketlib.AF_UNIX)
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(client, str(socket))
+            with suppress(OSError):
+                client.send(msgspec.json.encode(Show()) + b"\n" if number % 2 else b"x" * 100_000)
+            clients.append(client)
+        asked = await asyncio.wait_for(asyncio.to_thread(_shown, socket), 10)
+        assert len(asked) == 4001  # with the state directory's own
+        assert _open() - before - len(clients) < module.MOST + 20
+        async with asyncio.timeout(10):
+            while _open() - before - len(clients) > 10:
+                await asyncio.sleep(0.05)
+        for client in clients:
+            client.close()
+
+
+def _open() -> int:
+    """How many descriptors this process has."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def _shown(socket: Path) -> Mapping[str, Condition]:
+    """The conditions that a patient client is shown."""
+    with socketlib.socket(socketlib.AF_UNIX) as client:
+        client.settimeout(10)
+        client.connect(str(socket))
+        client.sendall(msgspec.json.encode(Show()) + b"\n")
+        with client.makefile("rb") as stream:
+            picture = msgspec.json.decode(stream.read(), type=Answer).picture
+    assert picture is not None
+    return picture.snapshot.conditions

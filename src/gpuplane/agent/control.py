@@ -24,6 +24,8 @@ from gpuplane.model.snapshot import Release
 
 LONGEST_RELEASE = 7 * 24 * 3600.0
 LONGEST_DRAIN = 10 * 365 * 24 * 3600.0
+MOST = 32
+"""Connections at a time; where there are more the oldest gives way: a request is over at once."""
 DEADLINE = 10.0  # seconds for one request, after which whoever asked has given up
 log = logging.getLogger(__name__)
 
@@ -31,17 +33,25 @@ log = logging.getLogger(__name__)
 async def control(node: Node, path: Path) -> None:
     """Answer on the socket for ever. The state directory is locked, so a socket that stands there is a dead agent's."""
     path.unlink(missing_ok=True)
+    connected: dict[asyncio.StreamWriter, None] = {}  # the oldest first
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while len(connected) >= MOST:
+            oldest = next(iter(connected))
+            del connected[oldest]
+            oldest.transport.abort()
+        connected[writer] = None
         try:
             async with asyncio.timeout(DEADLINE):
                 line = await reader.readline()
                 writer.write(msgspec.json.encode(await answer(node, line)) + b"\n")
-                await writer.drain()
+                writer.close()
+                await writer.wait_closed()  # once all of it is sent
         except (OSError, TimeoutError, ValueError) as error:
-            log.info("control socket: %s", error)
+            log.debug("control socket: %s", error)
         finally:
-            writer.close()
+            connected.pop(writer, None)
+            writer.transport.abort()  # else one that never reads is kept, with what it has not read
 
     try:
         server = await asyncio.start_unix_server(serve, path)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from bench.row import Measure, Row
-from gpuplane.host.mps.keeper import LOG
+from gpuplane.host.mps.control import LOG
 from gpuplane.host.mps.processes import CONTROL, PIPE, Process
 from gpuplane.model.mps import Daemon
 from tests.mps.world import World

@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from gpuplane.host.mps import processes
-from gpuplane.host.mps.keeper import LOG, VISIBLE
+from gpuplane.host.mps.control import LOG
+from gpuplane.host.mps.keeper import VISIBLE
 from gpuplane.host.mps.processes import CONTROL, PIPE
 from gpuplane.model.mps import Daemon
 from tests.hardware.capture import look

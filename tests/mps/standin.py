@@ -4,7 +4,8 @@
 twice on one pipe directory, and starts a server for its first client. A client is a process that stays connected. As
 NVIDIA's, a server lives on when its control daemon is killed, and limits are those of the daemon that was told them.
 `nvidia-smi` keeps compute modes in a file. A file `broken` beside them makes both fail with what it says; a file `slow`
-makes them hang, and a file `delay` holds up the start of a daemon.
+makes them hang, and a file `delay` holds up the start of a daemon; where there is a file `bare`
+servers do not inherit our mark.
 """
 
 import sys
@@ -14,6 +15,9 @@ COMMON = """
 import os, sys, time, json, fcntl, signal, socket, select, subprocess
 HERE = os.path.dirname(os.path.abspath(sys.argv[0]))
 NAME = os.path.basename(sys.argv[0])
+def without_mark():
+    bare = os.path.exists(HERE + "/bare")
+    return {name: value for name, value in os.environ.items() if not (bare and name == "GPUPLANE_MPS_MARK")}
 def asked_to_wait(moment):
     for seconds in range(600):
         if not os.path.exists(HERE + "/delay") or open(HERE + "/delay").read() != moment:
@@ -93,7 +97,7 @@ class Daemon:
         if kind == "CLIENT":
             if self.server is None:
                 self.server = subprocess.Popen([sys.executable, "-ISs", HERE + "/nvidia-cuda-mps-server"],
-                    stdin=subprocess.DEVNULL, close_fds=True)
+                    stdin=subprocess.DEVNULL, close_fds=True, env=without_mark())
             self.clients[s] = int(rest)
             s.sendall(json.dumps(self.limits).encode() + b"\\n")
         else:

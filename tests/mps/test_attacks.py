@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from gpuplane.host.mps import processes
-from gpuplane.host.mps.files import FOLDER
+from gpuplane.host.mps.files import FOLDER, read
 from gpuplane.host.mps.processes import CONTROL, PID_FILE
-from gpuplane.host.mps.record import RECORD
+from gpuplane.host.mps.record import RECORD, Entry
 from gpuplane.model.mps import Daemon
 from tests.mps.attack import Attacker, needs_root
 from tests.mps.world import World
@@ -193,15 +193,18 @@ async def test_a_daemon_of_which_nothing_was_written_down_is_taken_over(world: W
     world.want(ONE)
     running = await world.until_ok(GPU)
     client, _ = await world.compute(GPU)
+    [server] = await world.until(lambda: world.servers(GPU))
     for content in (None, b"{}", b'{"version": 99, "value": {}}', b"\xff"):
         await world.kill()
         path = world.root / FOLDER / GPU / RECORD
         shutil.rmtree(path.parent) if content is None else path.write_bytes(content)
         await world.supervise()
         assert await world.until_ok(GPU) == running
-    assert client.returncode is None
     world.want()
     await world.until_says(GPU, "goes when its clients have ended")
+    os.kill(running.pid, signal.SIGKILL)
+    await world.until_says(GPU, f"server {server.pid} goes when its clients have ended")
+    assert client.returncode is None
     await world.end(client)
     await world.until(lambda: not world.family())
 
@@ -294,3 +297,38 @@ async def test_where_somebody_else_could_write_nothing_is_supervised(world: Worl
     else:
         os.chown(path, 0, 0)
     await world.until_ok(GPU)
+
+
+async def test_a_server_is_known_by_its_daemons_word_too(world: World) -> None:
+    """Also where it has not inherited the mark, and for the supervisor that comes next."""
+    (world.tools / "bare").touch()
+    await world.supervise()
+    world.want(ONE)
+    running = await world.until_ok(GPU)
+    client, _ = await world.compute(GPU)
+    path = world.root / FOLDER / GPU / RECORD
+    [server] = await world.until(lambda: read(path.read_bytes(), Entry).servers)
+    await world.kill()
+    os.kill(running.pid, signal.SIGKILL)
+    world.want(ONE, held=(GPU,))
+    await world.supervise()
+    await world.until_says(GPU, f"server {server.pid} of a control daemon that is no more has clients")
+    await world.end(client)
+    world.want(ONE)
+    await world.until_ok(GPU)
+    assert not processes.alive(server)
+
+
+async def test_a_root_that_is_removed_is_made_again(world: World) -> None:
+    """Its daemon is out of reach: when no container holds it there is another, with directories of its own."""
+    await world.supervise()
+    world.want(ONE, held=(GPU,))
+    running = await world.until_ok(GPU)
+    shutil.rmtree(world.root)
+    world.want(ONE, held=(GPU,))
+    await world.until_says(GPU, "was removed; control daemon")
+    assert processes.alive(running)
+    world.want(ONE)
+    await world.until_ok(GPU, but=running)
+    await world.compute(GPU)
+    assert len([line for line in world.log if "cannot be told" in line]) <= 1

@@ -13,7 +13,6 @@ Rules that must stay put:
 
 import asyncio
 import math
-import os
 import signal
 import time
 from functools import lru_cache
@@ -22,25 +21,23 @@ from pathlib import Path
 from gpuplane import files
 from gpuplane.host.mps import processes
 from gpuplane.host.mps.command import Failed, Silent, ending, run
+from gpuplane.host.mps.control import Clients, Control
 from gpuplane.host.mps.modes import Modes
 from gpuplane.host.mps.place import Place
-from gpuplane.host.mps.processes import MARK, PIPE, Process
+from gpuplane.host.mps.processes import MARK, Process
 from gpuplane.host.mps.record import Record
 from gpuplane.host.mps.sockets import Replaced, Sockets
 from gpuplane.model.mps import Daemon, Standing
 from gpuplane.model.value import Value
 
-VISIBLE, LOG = "CUDA_VISIBLE_DEVICES", "CUDA_MPS_LOG_DIRECTORY"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 MULTI_USER = "-multiuser-server"
-ASK, START, END, LISTENS = 5.0, 10.0, 5.0, 2.0
-"""Seconds: for an answer of the control daemon, for its start, for its end, and until it has its sockets."""
+START, END, LISTENS, TIDY = 10.0, 5.0, 2.0, 5.0
+"""Seconds: for a daemon's start, for its end, until it has its sockets; and for mounting, and taking all away."""
 GLANCE = 0.02
 """Seconds between two looks at what is about to change."""
 TOLD = 60.0
 """Seconds for which it is said that a client has meddled with the directory."""
-
-Clients = tuple[Process | None, ...]
-"""The clients of a server; None for one that is in a namespace where we do not see it."""
 
 
 class Tools(Value):
@@ -59,6 +56,7 @@ class Keeper:
         self.in_use: frozenset[str] | None = None
         self._name, self._place, self._modes, self._tools = name, place, modes, tools
         self._record, self._sockets = Record(place.closed, place.pipe), Sockets(place.pipe, place.closed)
+        self._control = Control(tools.control, place)
         self._seen: Process | None = None
         self._mended: tuple[float, str] = (-math.inf, "")
         self._limited: tuple[Process, Daemon] | None = None
@@ -98,7 +96,7 @@ class Keeper:
         self._seen = running
         try:
             if self._limited != (running, wish):
-                await self._limit(wish)
+                await self._control.limit(wish)
                 self._limited = running, wish
             if time.monotonic() - self._counted > every:
                 await self._count()
@@ -129,7 +127,7 @@ class Keeper:
             return self._leaves(f"server {next(iter(self._orphans)).pid}", "its clients have ended")
         elif held:
             return self._leaves("its directory", "no container holds it")
-        await self._place.remove(ASK)
+        await self._place.remove(TIDY)
         self._record.forget()
         self.in_use = frozenset()
         return None
@@ -139,13 +137,13 @@ class Keeper:
         return Standing(name=self._name, standing="waiting", reason=reason, pid=running.pid if running else None)
 
     async def _start(self, wish: Daemon) -> Process:
-        await self._place.prepare(ASK)
+        await self._place.prepare(TIDY)
         for gpu in wish.devices if wish.exclusive else ():
             await self._modes.exclude(gpu)
         options = ("-d", MULTI_USER) if wish.multi_user else ("-d",)
         self._sockets.clear()
         mark = self._record.begin()
-        environment = self._environment(self._place.pipe) | {VISIBLE: ",".join(wish.devices), MARK: mark}
+        environment = self._control.environment(self._place.pipe) | {VISIBLE: ",".join(wish.devices), MARK: mark}
         try:
             with self._place.output() as output:
                 await run(
@@ -170,6 +168,8 @@ class Keeper:
             self._sockets.hold(running)
         except Replaced as replaced:
             return str(replaced)
+        except FileNotFoundError as error:
+            return f"{error.filename} was removed"
         return ""
 
     def _unreachable(self, running: Process, cut_off: str) -> Standing:
@@ -192,18 +192,6 @@ class Keeper:
         except OSError as error:
             self._mended = time.monotonic(), f"it cannot be put back: {error.filename}: {error.strerror}"
 
-    async def _limit(self, wish: Daemon) -> None:
-        """Limits for the servers to come and, of those that run, for the clients to come."""
-        share, running = wish.active_thread_percentage, await self._servers()
-        await self._ask(f"set_default_active_thread_percentage {share}")
-        for server in running:
-            await self._ask(f"set_active_thread_percentage {server.pid} {share}")
-        for device, mib in wish.devices.items():
-            if mib:
-                await self._ask(f"set_default_device_pinned_mem_limit {device} {mib}M")
-                for server in running:
-                    await self._ask(f"set_device_pinned_mem_limit {server.pid} {device} {mib}M")
-
     async def _users(self, held: bool) -> str:
         """What has to be over before nobody computes through it, in words; "" where nobody does."""
         await self._count()
@@ -211,21 +199,15 @@ class Keeper:
         return "its clients have ended" if clients else "no container holds it" if held else ""
 
     async def _count(self) -> None:
-        self._clients = {server: await self._clients_of(server) for server in await self._servers()}
+        self._clients = await self._control.clients()
+        self._record.name_servers(self._clients.keys())
         self._counted = time.monotonic()
         self._mend()
-
-    async def _servers(self) -> list[Process]:
-        pids = _numbers(await self._ask("get_server_list"))
-        return [found for pid in pids if (found := processes.process(pid))]
-
-    async def _clients_of(self, server: Process) -> Clients:
-        return tuple(processes.process(pid) for pid in _numbers(await self._ask(f"get_client_list {server.pid}")))
 
     async def _stop(self, running: Process) -> None:
         """End a daemon that nobody uses. It ends its servers; one that does not answer and has none is killed."""
         try:
-            await self._ask("quit")
+            await self._control.ask("quit")
         except Failed:
             if self._record.servers():
                 raise
@@ -259,15 +241,6 @@ class Keeper:
                     if not await _gone(server, END):
                         processes.end(server, signal.SIGKILL)
 
-    async def _ask(self, command: str) -> str:
-        return await run(
-            (self._tools.control,), ASK, given=f"{command}\n", environment=self._environment(self._place.closed)
-        )
-
-    def _environment(self, pipe: Path) -> dict[str, str]:
-        ours = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
-        return ours | {PIPE: str(pipe), LOG: str(self._place.log)}
-
 
 def _used(clients: Clients | None, held: bool) -> bool:
     """By those that were counted last. Where nobody counted, or could see who they are, by whoever holds it."""
@@ -289,10 +262,6 @@ def _visible(running: Process) -> tuple[str, ...]:
 @lru_cache(256)
 def _multi_user(running: Process) -> bool:
     return MULTI_USER in processes.arguments(running)
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split() if word.isdecimal()]
 
 
 async def _gone(process: Process, seconds: float) -> bool:

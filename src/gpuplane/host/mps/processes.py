@@ -86,15 +86,17 @@ def beside(found: Process) -> bool:
 
 def marked(mark: str) -> list[Process]:
     """Those that were started with a mark, and their descendants."""
-    return [found for found in _all() if _environment(found.pid).get(MARK) == mark]
+    return [found for pid in _pids() if _environment(pid).get(MARK) == mark and (found := process(pid))]
 
 
 def alike(program: str, pipe: Path, *needed: str) -> list[Process]:
     """Those that say to be a program of a pipe directory, whosever they are."""
     return [
         found
-        for found in _all()
-        if _named(_arguments(found.pid), program, needed) and _environment(found.pid).get(PIPE) == str(pipe)
+        for pid in _pids()
+        if _named(_arguments(pid), program, needed)
+        and _environment(pid).get(PIPE) == str(pipe)
+        and (found := process(pid))
     ]
 
 
@@ -106,10 +108,8 @@ def noted(pipe: Path) -> int | None:
         return None
 
 
-def _all() -> Iterator[Process]:
-    for name in os.listdir(PROC):  # noqa: PTH208 (a path each takes twice as long)
-        if name.isdecimal() and (found := process(int(name))):
-            yield found
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir(PROC) if name.isdecimal())  # noqa: PTH208 (a path each takes twice as long)
 
 
 def _named(words: list[str], program: str, needed: tuple[str, ...]) -> bool:

@@ -5,9 +5,10 @@ written down, in the directory that only root can read: first that a daemon is a
 only what we start gets into its environment; then its number and when it began. However the supervisor ends between
 the two, the next one finds the daemon by the mark, which no other process knows.
 
-Servers have the user of their clients. They inherit the mark, so they are known also when their daemon is no more. A
-client of the same user that sees the processes of the node can read it there, and look like a server of its daemon: it
-can hold that daemon by being its client as well, and what looks like a daemon has to have our user besides.
+Servers have the user of their clients. Those that the daemon names are written down, and they inherit the mark: so they
+are known also when their daemon is no more. A client of the same user that sees the processes of the node can read the
+mark there, and look like a server of its daemon: it can hold that daemon by being its client as well, and what looks
+like a daemon has to have our user besides.
 
 A daemon of a version that kept no record is taken over where it is ours by what it cannot choose: our user, our
 namespace of processes, our control group.
@@ -18,6 +19,7 @@ import logging
 import secrets
 import shutil
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,11 +44,12 @@ log = logging.getLogger("gpuplane.mps")
 
 
 class Entry(Value):
-    """What is written down. Without a daemon: one is about to be started. `adopted`: some have no mark."""
+    """What is written down. `starting`: a daemon is about to be there. `adopted`: some have no mark."""
 
     boot: str
     mark: str
     daemon: Process | None = None
+    servers: tuple[Process, ...] = ()
     starting: bool = False
     adopted: bool = False
 
@@ -65,26 +68,30 @@ class Record:
             self._entry = self._read() or self._adopt()
             self._known = True
         if self._entry is not None and self._entry.starting:
-            self._note(await self._settled(self._entry.mark))
+            self._write(self._entry.but(daemon=await self._settled(self._entry.mark), starting=False))
         found = self._entry.daemon if self._entry else None
         return found if found is not None and processes.alive(found) else None
 
     def servers(self) -> list[Process]:
         """Its servers, also those whose daemon is no more."""
-        entry = self._entry
-        return [each for each in processes.alike(SERVER, self._pipe) if entry and _is_server(each, entry)]
+        if (entry := self._entry) is None:
+            return []
+        named = [each for each in entry.servers if processes.alive(each)]
+        marked = [each for each in processes.alike(SERVER, self._pipe) if _is_server(each, entry)]
+        return [*named, *(each for each in marked if each not in named)]
+
+    def name_servers(self, found: Collection[Process]) -> None:
+        """Write down which servers the daemon has named. Raises OSError."""
+        assert self._entry is not None
+        if not set(self._entry.servers) >= set(found):
+            named = [each for each in self._entry.servers if processes.alive(each) and each not in found]
+            self._write(self._entry.but(servers=(*named, *found)))
 
     def begin(self) -> str:
         """Write down that a daemon is about to be started; its mark. Raises OSError: it must not be started then."""
-        mark = self._entry.mark if self._entry else secrets.token_hex(16)
-        adopted = self._entry is not None and self._entry.adopted
-        self._write(Entry(boot=boot_id(), mark=mark, starting=True, adopted=adopted))
-        return mark
-
-    async def started(self) -> Process | None:
-        """The daemon that was started, once it has settled, and is written down. Raises OSError."""
-        assert self._entry is not None
-        return self._note(await self._settled(self._entry.mark))
+        entry = self._entry or Entry(boot=boot_id(), mark=_new())
+        self._write(entry.but(daemon=None, starting=True))
+        return entry.mark
 
     def forget(self) -> None:
         """Nothing is left of what was started. What cannot be removed stays."""
@@ -92,11 +99,6 @@ class Record:
         shutil.rmtree(self._path.parent, ignore_errors=True)
         with suppress(OSError):
             self._path.parent.parent.rmdir()
-
-    def _note(self, daemon: Process | None) -> Process | None:
-        assert self._entry is not None
-        self._write(self._entry.but(daemon=daemon, starting=False))
-        return daemon
 
     def _write(self, entry: Entry) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -126,20 +128,21 @@ class Record:
         servers = [each for each in processes.alike(SERVER, self._pipe) if processes.beside(each)]
         if not (daemons or servers):
             return None
-        self._write(
-            Entry(boot=boot_id(), mark=secrets.token_hex(16), daemon=_likeliest(daemons, self._pipe), adopted=True)
-        )
-        return self._entry
+        marks = filter(None, map(_mark, (*daemons, *servers)))  # a record was there, and could not be read
+        entry = Entry(boot=boot_id(), mark=next(marks, _new()), daemon=_likeliest(daemons, self._pipe), adopted=True)
+        self._write(entry)
+        return entry
 
     async def _settled(self, mark: str) -> Process | None:
         """The daemon with this mark, once nothing else is on its way. A start forks twice, and only the last stays."""
         last, since, deadline = None, 0.0, time.monotonic() + START
         while True:
+            number = processes.noted(self._pipe)
+            hint = processes.process(number) if number else None
+            if hint and processes.runs(hint, CONTROL, "-d") and _mark(hint) == mark and processes.ours(hint):
+                return hint
             there = [each for each in processes.marked(mark) if processes.ours(each) and not _serves(each)]
             daemons, now = [each for each in there if processes.runs(each, CONTROL, "-d")], time.monotonic()
-            hint = next((each for each in daemons if each.pid == processes.noted(self._pipe)), None)
-            if hint is not None:
-                return hint
             if there != last:
                 last, since = there, now
             if now - since > (SETTLED if there else SETTLED / 4) or now > deadline:
@@ -147,8 +150,16 @@ class Record:
             await asyncio.sleep(GLANCE)
 
 
+def _new() -> str:
+    return secrets.token_hex(16)
+
+
+def _mark(found: Process) -> str | None:
+    return processes.environment(found).get(MARK)
+
+
 def _is_server(found: Process, entry: Entry) -> bool:
-    mark = processes.environment(found).get(MARK)
+    mark = _mark(found)
     return mark == entry.mark or (entry.adopted and mark is None and processes.beside(found))
 
 

@@ -200,7 +200,7 @@ class Supervisor:
 
     async def _tell(self) -> None:
         """Write how they stand: what changes at once, and else as a sign of life."""
-        told, at = None, 0.0
+        told, at, unwritten = None, 0.0, ""
         while True:
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
             stands = tuple(self._stands[name] for name in sorted(self._stands))
@@ -210,15 +210,18 @@ class Supervisor:
                 try:
                     write(self._folder / STATUS, news.but(at=now))
                     told, at = news, now
+                    unwritten = ""
                 except OSError as error:
-                    log.error("%s: %s", error.filename, error.strerror)
+                    if unwritten != (unwritten := self._risk() or _told(error)):
+                        log.error("how the daemons stand cannot be told: %s", unwritten)
                     await asyncio.sleep(BEAT)
             await asyncio.sleep(TURN / 4)
 
 
 def _folders(path: Path) -> list[str]:
-    with os.scandir(path) as found:
+    with suppress(OSError), os.scandir(path) as found:
         return [each.name for each in found if each.is_dir(follow_symlinks=False)]
+    return []
 
 
 def _told(error: Exception) -> str:

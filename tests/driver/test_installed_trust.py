@@ -4,9 +4,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.installed import Installed
@@ -265,3 +268,45 @@ def test_a_name_that_somebody_else_chose_is_told_on_one_line(root: Path) -> None
     assert look(root)[2] == {
         "/usr/local/bin/nvidia-smi": r"/usr/local/bin/x\ny\x1b[31m is writable by others",
     }
+
+
+PLACES = (
+    *("/", "/usr", "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/run", "/var", "/tmp", "/etc", "/bin", "/opt"),
+    *(DEBIAN, f"{DEBIAN}/vdpau", "/usr/bin", "/usr/bin/nvidia-smi", "/tmp/nvidia-mps", "/run/udev", "/var/run"),
+    *(f"{folder}/libcuda.so.{VERSION}" for folder in (DEBIAN, "/usr/lib64", "/opt")),
+    *("/run/nvidia-fabricmanager", "/run/nvidia-fabricmanager/socket", "/etc/cufile.json"),
+)
+UP = "../" * 9
+LINKS = st.tuples(st.sampled_from(PLACES[1:]), st.sampled_from(("", UP)), st.sampled_from(PLACES))
+SPOILS = st.tuples(st.sampled_from(PLACES), st.sampled_from((0o757, 0o775, 0o1777, 0o755, NOBODY)))
+
+
+@settings(deadline=None, max_examples=150)
+@given(links=st.lists(LINKS, max_size=5), spoils=st.lists(SPOILS, max_size=4))
+def test_whatever_the_tree_nobody_else_could_change_what_is_told(
+    tmp_path_factory: pytest.TempPathFactory, links: list[tuple[str, str, str]], spoils: list[tuple[str, int]]
+) -> None:
+    """Every part of each path, and every part of where it leads, is root's or ours; sockets are on no link."""
+    root = grow(tmp_path_factory.mktemp("tree") / "root", WHOLE)
+    for place, up, target in links:
+        with suppress(OSError, ValueError):
+            grow(root, f"l {place} -> {up}{target.lstrip('/') if up else target}")
+    for place, how in spoils:
+        path = root / place[1:]
+        if how == NOBODY and os.geteuid() == 0 and os.path.lexists(path):
+            os.lchown(path, NOBODY, NOBODY)
+        elif how != NOBODY and path.exists() and path.resolve().is_relative_to(root):
+            path.chmod(how)
+    files, _, left = look(root)
+    assert not left.keys() & (paths(files) if files else set())
+    for told in paths(files) if files else ():
+        path = root / told[1:]
+        for end in (path, path.resolve()):
+            assert end.is_relative_to(root)
+            for at in (end, *end.parents[: len(end.parents) - len(root.parents)]):
+                found = at.lstat()
+                assert found.st_uid in (0, os.geteuid()), (told, at)
+                sticky = at not in (path, path.resolve()) and found.st_mode & 0o1000
+                assert at.is_symlink() or at.is_socket() or sticky or not found.st_mode & 0o022, (told, at)
+        if files is not None and told in {each.path for each in files.sockets}:
+            assert path == path.resolve()

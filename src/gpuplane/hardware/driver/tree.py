@@ -27,10 +27,12 @@ class Tree:
     def __init__(self, root: str) -> None:
         self._root = root.rstrip("/")
         self._seen: dict[str, os.stat_result | None] = {}
+        self._ways: dict[tuple[str, bool], Way] = {}
         self._listed: dict[str, Mapping[str, bool]] = {}
         self._marks: dict[str, Mark] = {}
         self._times: dict[str, Mark] = {}
-        self._above = Tree("/") if self._root else None
+        self._above: Tree | None = Tree("/") if self._root else None
+        self._place = os.path.abspath(root)
         self.refused: dict[str, str] = {}
         """What could not be looked at, though it may be there: a path as this process sees it → why."""
 
@@ -62,13 +64,15 @@ class Tree:
 
         Links of root's are gone along; without `follow` any link is a reason. On one line.
         """
-        if self._above is not None and (reason := self._above.weak(os.path.abspath(self._root))):
+        if self._above is not None and (reason := self._above.weak(self._place)):
             return reason
         found = self._walk(path, follow=follow).weak
         return f"{self.told(found[0])} {found[1]}" if found is not None else ""
 
     def _walk(self, path: str, *, follow: bool = True) -> Way:
-        return walk(path, lambda at: self._lstat(at or "/"), self._target, follow=follow)
+        if (path, follow) not in self._ways:
+            self._ways[path, follow] = walk(path, lambda at: self._lstat(at or "/"), self._target, follow=follow)
+        return self._ways[path, follow]
 
     def stat(self, path: str) -> os.stat_result | None:
         """What a path leads to; None where that is nothing."""

@@ -129,6 +129,8 @@ def test_what_somebody_else_owns_is_not_trusted(place: Path) -> None:
 @pytest.mark.parametrize(("mode", "reason"), [(0o775, "its group"), (0o757, "others")])
 def test_what_others_can_write_is_not_trusted(place: Path, mode: int, reason: str) -> None:
     """On the way it is enough that it is sticky; at the end it is not, for then others can put something into it."""
+    if mode == 0o775 and os.geteuid() == os.getegid() != 0:
+        pytest.skip("the group of this user is theirs alone: it is nobody else")
     place.chmod(mode)
     assert files.untrusted(place) == f"{place} is writable by {reason}"
     place.chmod(mode | 0o1000)

@@ -76,6 +76,18 @@ def test_links_lead_where_they_lead_on_the_host(tmp_path: Path, target: str) -> 
     assert not usable(root)
 
 
+def test_a_program_that_somebody_else_could_change_is_not(tmp_path: Path) -> None:
+    """The hook runs it for every container."""
+    put(tmp_path, "/usr/sbin/ldconfig", STATIC)
+    (tmp_path / "sbin").symlink_to("usr/sbin")
+    for path in (tmp_path, tmp_path / "usr", tmp_path / "usr/sbin/ldconfig"):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o002)
+        assert not usable(tmp_path)
+        path.chmod(mode)
+        assert usable(tmp_path)
+
+
 def test_links_without_an_end_lead_nowhere(tmp_path: Path) -> None:
     """Nor does one to itself."""
     (tmp_path / "sbin").symlink_to("sbin")

@@ -62,5 +62,7 @@ def look(path: Path, host: Path | None = None) -> Condition:
         return Condition(standing="failing", reason=f"{path} is not called: {weak}, and it would run as root")
     if host is not None and not ldconfig.usable(host):
         needs = " or ".join(ldconfig.PATHS)
-        return Condition(standing="ok", reason=f"{path} is not called: the host has no static {needs}")
+        return Condition(
+            standing="ok", reason=f"{path} is not called: the host has no static {needs} that root alone can change"
+        )
     return Condition(standing="ok", reason=str(path), detail=str(path))

@@ -29,6 +29,7 @@ from gpuplane.model.config import Asked, Config
 from gpuplane.model.facts import Fact, Remembered, Stood
 from gpuplane.model.snapshot import Condition, Ledger, Snapshot
 from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
+from tests import hostile
 
 TESTDATA = Path(__file__).parent / "testdata"
 NAME = "gpu-1"
@@ -584,4 +585,34 @@ async def test_a_pod_without_its_token(cluster: ApiServer, tmp_path: Path) -> No
     async with following(None) as node:
         await node.stands("failing", f"{tmp_path}/token")
         (tmp_path / "token").write_text("first")
+        await node.stands("ok")
+
+
+@pytest.mark.parametrize("kind", hostile.KINDS)
+@pytest.mark.parametrize("name", ["token", "namespace", "ca.crt"])
+async def test_what_a_pod_has_of_the_cluster_may_be_no_file(
+    cluster: ApiServer, tmp_path: Path, name: str, kind: str
+) -> None:
+    """Nobody waits for it or reads it without an end: it is named, and believed again when it is good."""
+    good = (tmp_path / name).read_bytes()
+    hostile.put(tmp_path / name, kind)
+    async with following(None) as node:
+        await node.stands("failing", f"{tmp_path / name}")
+        hostile.write(tmp_path / name, good)
+        await node.stands("ok")
+
+
+@pytest.mark.parametrize("kind", hostile.KINDS)
+@pytest.mark.parametrize("key", ["kubeconfig", "certificate-authority", "tokenFile", "client-certificate"])
+async def test_what_a_kubeconfig_names_may_be_no_file(
+    server: ApiServer, kubeconfig: Path, tmp_path: Path, key: str, kind: str
+) -> None:
+    """The kubeconfig itself, or a file in its directory."""
+    good, path = kubeconfig.read_bytes(), tmp_path / key
+    part = '"token":"anyone"' if key in ("tokenFile", "client-certificate") else f'"server":"{server.url}"'
+    kubeconfig.write_text(good.decode().replace(part, f'{part},"{key}":"{key}"'))
+    hostile.put(path, kind)
+    async with following(kubeconfig) as node:
+        await node.stands("failing", str(path))
+        hostile.write(kubeconfig, good)
         await node.stands("ok")

@@ -102,3 +102,10 @@ def test_options_survive_the_command_line() -> None:
     options = Options(channel=3, page=4, library="/x/libnvidia-ml.so.1", poll=0.5, skip=(BAD,))
 
     assert msgspec.json.decode(msgspec.json.encode(options).decode(), type=Options) == options
+
+
+def test_a_message_without_an_end_is_none() -> None:
+    """It is not waited for, however much of it comes."""
+    frames: Frames[Told] = Frames(Told)
+    with pytest.raises(msgspec.DecodeError, match="are the most"):
+        list(frames.feed(b"\xff\xff\xff\xff" + bytes(100)))

@@ -67,11 +67,11 @@ async def test_a_swap_in_the_middle_of_a_look_is_not_seen(tmp_path: Path, monkey
     mount(tmp_path, "1", x="1", y="1")
     real, swaps = filewatch._content, iter([None])
 
-    def swapped(path: Path) -> bytes | OSError | None:
+    def swapped(path: Path, most: int) -> bytes | OSError | None:
         if path.name == "y" and next(swaps, "done") is None:
             mount(tmp_path, "2", x="2", y="2")
             return FileNotFoundError(2, "No such file or directory")
-        return real(path)
+        return real(path, most)
 
     monkeypatch.setattr(filewatch, "_content", swapped)
     looks = contents_or_folder(tmp_path, EVERY)
@@ -112,3 +112,20 @@ async def test_a_file_of_a_directory_without_an_end_costs_itself(tmp_path: Path)
     assert isinstance(found, dict)
     assert found["good"] == b"1"
     assert isinstance(found["large"], OSError)
+
+
+async def test_a_directory_without_an_end_is_an_error(tmp_path: Path) -> None:
+    """Too many files, or too much in all of them: the memory that it takes is bounded."""
+    for number in range(filewatch.MOST_FILES + 1):
+        (tmp_path / f"{number}").touch()
+    found = await seen(contents_or_folder(tmp_path, EVERY))
+    assert isinstance(found, OSError)
+    assert f"more than {filewatch.MOST_FILES} files" in (found.strerror or "")
+
+
+async def test_what_is_too_much_of_a_directory_costs_the_last_files(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"{number}").write_bytes(bytes(3 << 20))
+    found = await seen(contents_or_folder(tmp_path, EVERY))
+    assert isinstance(found, dict)
+    assert [isinstance(content, bytes) for content in found.values()] == [True] * 5 + [False]

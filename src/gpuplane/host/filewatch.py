@@ -6,8 +6,10 @@ is not read, nor what is larger than any document: it is said as an error.
 """
 
 import asyncio
+import errno
 import stat
 from collections.abc import AsyncIterator, Callable
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +20,9 @@ T = TypeVar("T")
 
 Folder = dict[str, bytes | OSError]
 """The files of a directory by name; one that cannot be read costs itself."""
+
+MOST_FILES = 1000
+"""Files of a directory, all of them together of `files.MOST` bytes. A ConfigMap holds at most 1 MiB."""
 
 SWAPS = 3
 """Times in a row that a directory may be swapped while it is read."""
@@ -72,14 +77,23 @@ def _folder(path: Path) -> tuple[object, Callable[[], Folder]]:
 
 
 def _read(path: Path) -> Folder:
-    """The files of a directory; what begins with a dot is kubelet's own."""
-    read = {each.name: _content(each) for each in sorted(path.iterdir()) if not each.name.startswith(".")}
-    return {name: content for name, content in read.items() if content is not None}
+    """The files of a directory; what begins with a dot is kubelet's own. Raises OSError, also for too many."""
+    found = [each for each in islice(path.iterdir(), MOST_FILES + 1) if not each.name.startswith(".")]
+    if len(found) > MOST_FILES:
+        raise OSError(errno.EFBIG, f"it has more than {MOST_FILES} files, the most that are read of it", str(path))
+    read: Folder = {}
+    left = files.MOST
+    for each in sorted(found):
+        content = _content(each, min(left, LONGEST))
+        if content is not None:
+            read[each.name] = content
+            left -= len(content) if isinstance(content, bytes) else 0
+    return read
 
 
-def _content(path: Path) -> bytes | OSError | None:
+def _content(path: Path, most: int = LONGEST) -> bytes | OSError | None:
     """None for what is no file."""
     try:
-        return files.read(path, LONGEST) if stat.S_ISREG(path.stat().st_mode) else None
+        return files.read(path, most) if stat.S_ISREG(path.stat().st_mode) else None
     except OSError as error:
         return error

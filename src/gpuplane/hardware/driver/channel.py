@@ -52,6 +52,10 @@ class Options(Value):
     probe: Probe | None = None  # look at this one GPU, once, and end
 
 
+LARGEST = 16 << 20
+"""Bytes of a message; a look at 16 GPUs has some 100 KB. What the library has spoilt may say any number."""
+
+
 def frame(message: Value) -> bytes:
     """A message as it crosses the channel."""
     data = msgspec.msgpack.encode(message)
@@ -70,6 +74,8 @@ class Frames(Generic[T]):
         self._data += data
         while len(self._data) >= 4:
             end = 4 + int.from_bytes(self._data[:4], "little")
+            if end > LARGEST:
+                raise msgspec.DecodeError(f"a message of {end} bytes: {LARGEST} are the most")
             if len(self._data) < end:
                 return
             message = bytes(self._data[4:end])

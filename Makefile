@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PROTOS := src/gpuplane/kubelet/protocols
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup
 
 .PHONY: demo test lint bench soak protocols lock clean
 
@@ -10,7 +11,7 @@ demo: $(VENV)/ready
 	@$(BIN)/gpuplane demo
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
@@ -23,7 +24,7 @@ bench: $(VENV)/ready
 	@$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json)
 
 soak: $(VENV)/ready
-	$(BIN)/python -m pytest --soak tests
+	$(PYTEST) --soak
 
 # Compiled once here, bytecode of ours and of what we use: a start without it costs four times as long.
 $(VENV)/ready: requirements.lock pyproject.toml

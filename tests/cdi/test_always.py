@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane.core.containers.allocate import allocate
@@ -25,6 +25,7 @@ from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Allocation
 from tests.cdi.test_directory import BY_CDI, World
 from tests.cdi.world import GPU, document, machine
+from tests.lengths import length
 
 CHANNEL, COPYING = "/dev/nvidia-caps-imex-channels/channel0", "/dev/gdrdrv"
 CONFIGURATIONS = (
@@ -125,7 +126,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=length(50, 1000))
 @given(st.lists(STEPS, max_size=15))
 def test_files_are_what_is_wanted_and_what_is_held(steps: list[Step]) -> None:
     """A round after each step, nothing is left to do; who holds a device finds it, as does who is given one now."""

@@ -7,20 +7,19 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from gpuplane.sandbox.kubelet import pod
 from tests.cdi.test_agent import GPUS, made
 from tests.cdi.world import Place, machine
+from tests.lengths import length
 
 ROOT = Path(__file__).parents[2]
-KILLS, SOAK, AGENTS = 25, 500, 6
+KILLS, AGENTS = length(25, 500), length(3, 12)
 
 
-def test_a_file_is_whole_whenever_its_writer_is_killed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_file_is_whole_whenever_its_writer_is_killed(tmp_path: Path) -> None:
     """Old or new, and with what a container holds in it, from the first time on; read all the while."""
     place, seen = Place(tmp_path), set[frozenset[str]]()
-    for _ in range(SOAK if request.config.getoption("--soak") else KILLS):
+    for _ in range(KILLS):
         before = inode(place.file())
         writer = subprocess.Popen([sys.executable, "-m", "tests.cdi.writer", place.cdi], cwd=ROOT)
         try:

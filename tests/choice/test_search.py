@@ -1,7 +1,7 @@
 """The search, for large machines and for want of a table: never better than the best, and how far from it at most."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.choice.question import Question
@@ -10,7 +10,6 @@ from gpuplane.core.choice.sets import Sets
 from tests.choice.graphs import Pair, graph, graphs, questions, total
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_set_that_meets_the_question_within_the_bound(data: st.DataObject) -> None:
     """Its size, of what is available, with what is required; the best set's worth is between its own and the bound."""

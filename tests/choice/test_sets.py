@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from gpuplane.core.choice.question import Question
 from gpuplane.core.choice.sets import MOST, Sets, kinds
 from tests.choice.graphs import REGULAR, best_left, brute, graph, graphs, questions
+from tests.lengths import length
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=length(150, 3000))
 @given(st.data())
 def test_the_answer_is_the_best_of_all_sets(data: st.DataObject) -> None:
     """On any graph, for any question."""
@@ -22,12 +23,12 @@ def test_the_answer_is_the_best_of_all_sets(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", [*REGULAR, "random"])
-def test_the_answer_is_the_best_of_all_sets_of_16(name: str, request: pytest.FixtureRequest) -> None:
-    """Any size, any availability; seeded, so that it is the same each time. More of them with `--soak`."""
+def test_the_answer_is_the_best_of_all_sets_of_16(name: str) -> None:
+    """Any size, any availability; seeded, so that it is the same each time."""
     chance = random.Random(name)
     worths = graph(MOST, REGULAR.get(name, lambda i, j: chance.randrange(10, 2000, 10)))
     table = Sets(worths)
-    for _ in range(200 if request.config.getoption("--soak") else 5):
+    for _ in range(length(5, 200)):
         there = chance.sample(range(MOST), chance.randint(1, MOST))
         size = chance.randint(1, len(there))
         required = there[: chance.choice((0, 0, 1, size // 2))]

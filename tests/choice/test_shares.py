@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.choice.prefer import pairs_of, prefer
@@ -156,7 +156,6 @@ def test_numa_takes_the_gpus_of_one_node_whatever_their_links() -> None:
     assert sizes == {"topology": ["0::0", "3::0"], "numa": ["0::0", "1::0"]}
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(["distributed", "packed", "topology", "numa"]),
     st.lists(st.integers(0, 4), min_size=1, max_size=5),

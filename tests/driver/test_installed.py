@@ -18,6 +18,7 @@ from gpuplane.hardware.driver.tree import Tree
 from gpuplane.hardware.profiles import layouts
 from gpuplane.model.machine import DriverFiles, File, Library
 from tests.driver.standin import listing
+from tests.lengths import length
 from tests.trees import grow
 
 VERSION = "580.95.05"
@@ -378,7 +379,7 @@ TARGETS = st.one_of(
 ENTRIES = st.lists(st.tuples(st.sampled_from("fell"), st.sampled_from(PLACES), TARGETS), max_size=12)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=length(50, 1500))
 @given(entries=ENTRIES)
 def test_whatever_the_tree_nothing_outside_is_read_or_told(
     tmp_path_factory: pytest.TempPathFactory, entries: list[tuple[str, str, str]]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.sight import merge
@@ -61,7 +61,6 @@ def test_nodes_have_the_numbers_that_are_described(
     assert inside.start(machine).look(()).numbers == machine.numbers
 
 
-@settings(deadline=None)  # it writes files
 @given(machine=machines())
 def test_any_machine_is_told_whole(inside: Inside, machine: MachineFile) -> None:
     """And told the same again by the next look, which asks less."""
@@ -71,7 +70,6 @@ def test_any_machine_is_told_whole(inside: Inside, machine: MachineFile) -> None
     assert told(looker.look(())) == described(machine)
 
 
-@settings(deadline=None)
 @given(data=st.data(), machine=machines(least=1))
 def test_a_query_that_fails_is_a_fault_of_its_gpu_alone(
     inside: Inside, data: st.DataObject, machine: MachineFile

@@ -24,6 +24,7 @@ from tests.driver.machines import changed
 from tests.driver.processes import family, opened, state
 from tests.driver.standin import StandIn
 from tests.driver.watched import Watched, watched
+from tests.lengths import length
 
 
 class Starts:
@@ -300,8 +301,10 @@ async def test_the_process_has_nothing_open_but_what_it_needs(
 DEEDS = ("hang", "crash", "error", "as a whole", "let go", "take up", "unload", "kill", "heal", "probe", "probe")
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_after_whatever_happened_all_is_well_again(standin: StandIn, rich: MachineFile, seed: int) -> None:
+@pytest.mark.parametrize("number", range(length(3, 30)))
+async def test_after_whatever_happened_all_is_well_again(
+    standin: StandIn, rich: MachineFile, number: int, seed: int
+) -> None:
     """Hangs, crashes, errors, kills, drivers that go and come, letting go and taking up, in any order.
 
     Each probe that was asked for meanwhile has come back, once.
@@ -309,21 +312,7 @@ async def test_after_whatever_happened_all_is_well_again(standin: StandIn, rich:
     chance, asked = Random(seed), list[float]()
     async with watched(standin, deadline=0.4, retry=(0.2, 0.5), rest=(0.02, 0.2)) as watch:
         for _ in range(16):
-            match chance.choice(
-                (
-                    "hang",
-                    "crash",
-                    "error",
-                    "as a whole",
-                    "let go",
-                    "take up",
-                    "unload",
-                    "kill",
-                    "heal",
-                    "probe",
-                    "probe",
-                )
-            ):
+            match chance.choice(DEEDS):
                 case "hang" | "crash" | "error" as effect:
                     call = chance.choice(("*", "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode"))
                     failure = Failure(effect=effect, call=call, gpu=chance.randrange(5))

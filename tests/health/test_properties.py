@@ -15,8 +15,9 @@ from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
 from tests.health.histories import WHOLE, Maker, Moment
 from tests.health.lives import Life
+from tests.lengths import length
 
-SEEDS = range(100)
+HISTORIES = range(length(20, 200))
 CALM = 128 * 5.0 + 5.0
 """Seconds after which even what relapsed again and again has been calm for long enough."""
 PAUSE = 60.0
@@ -51,8 +52,8 @@ def troubles(life: Life, index: int) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_befalls_one_gpu_changes_nothing_for_the_others(seed: int) -> None:
+@pytest.mark.parametrize("number", HISTORIES)
+def test_what_befalls_one_gpu_changes_nothing_for_the_others(number: int, seed: int) -> None:
     """With all that concerns one GPU taken out of a history, the others are withheld at the same times, for the same
     reasons: down to the recovery probes that they had."""
     moments, index = history(seed), seed % 3
@@ -87,8 +88,8 @@ class Watched(Life):
                 assert step(self.snapshot, Tick(), when) is self.snapshot
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_time_changes_something_when_it_is_due_and_only_then(seed: int) -> None:
+@pytest.mark.parametrize("number", HISTORIES)
+def test_time_changes_something_when_it_is_due_and_only_then(number: int, seed: int) -> None:
     """A tick before `due` gives the same object, one at `due` another; so nobody is woken for nothing, or too late."""
     life = Watched()
     life.chance.seed(seed)
@@ -119,20 +120,20 @@ class Counted(Life):
                     assert records.due(health, each) is None
 
 
-def test_time_changes_nothing_about_calm_records() -> None:
+def test_time_changes_nothing_about_calm_records(seed: int) -> None:
     """So a grant on a node that has no trouble settles none of them."""
     lives = []
-    for seed in SEEDS:
+    for number in HISTORIES:
         lives.append(life := Counted())
-        for moment in history(seed):
+        for moment in history(seed + number):
             life.wait(moment.after, answer=True)
             life.live(moment)
 
-    assert sum(life.calm for life in lives) > len(SEEDS)
+    assert sum(life.calm for life in lives) > len(HISTORIES)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_mended_comes_back(seed: int) -> None:
+@pytest.mark.parametrize("number", HISTORIES)
+def test_what_is_mended_comes_back(number: int, seed: int) -> None:
     """Looks show nothing any more, the driver was loaded anew, who was befallen has ended, persons have said that what
     they have to mend is mended, and probes find all well: every device is given out again, in bounded time."""
     life = Life()
@@ -172,8 +173,8 @@ def strange(chance: random.Random) -> Fact:
     )
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_no_fact_is_too_strange(seed: int) -> None:
+@pytest.mark.parametrize("number", HISTORIES)
+def test_no_fact_is_too_strange(number: int, seed: int) -> None:
     """Whatever is told, and in whatever order, the next snapshot follows, and so do the views and the news of it."""
     life, chance = Life(), random.Random(seed)
     life.listens = True

@@ -22,8 +22,9 @@ from gpuplane.model.machine import Fault, Gpu, Incident, MachineFile, Process
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from tests.health.world import machine
+from tests.lengths import length
 
-LIVES, KILLS, SOAK = 5, 10, 100
+LIVES, KILLS = 5, length(6, 100)
 """Machines, and how often the agent of each is killed."""
 PERIOD = "50ms"
 GPUS = 6  # the first has two MIG devices
@@ -216,15 +217,15 @@ class Place:
         assert self.wrong == []
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", range(LIVES))
+@pytest.mark.timeout(length(300, 3000))
+@pytest.mark.parametrize("life", range(LIVES))
 async def test_kubelet_is_shown_what_is_so_however_often_the_agent_is_killed(
-    tmp_path: Path, seed: int, soak: bool
+    tmp_path: Path, life: int, seed: int
 ) -> None:
-    """Fifty times in all; five hundred with `--soak`."""
+    """A machine a life."""
     async with Kubelet(tmp_path / "k") as kubelet:
         place = Place(tmp_path, kubelet, seed)
         async with place.agent:
             await place.settled()
-            while place.kills < (SOAK if soak else KILLS):
+            while place.kills < KILLS:
                 await place.round()

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+PROGRAM = "gpuplane-hook"
 SOURCES = Path(__file__).parents[2] / "src/gpuplane/host/hook"
 
 
@@ -15,4 +16,4 @@ def missing(compiler: str = "cc") -> str:
 def build(folder: Path, *variables: str) -> Path:
     """`make` into a folder, with variables of its Makefile: "CC=musl-gcc"."""
     subprocess.run(["make", "-s", "-C", SOURCES, f"OUT={folder}", *variables], check=True, timeout=100)
-    return folder / "gpuplane-hook"
+    return folder / PROGRAM

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.hook.build import build, missing
+from tests.hook.build import PROGRAM, build, missing
 from tests.hook.world import Container
+from tests.once import once
 
 
 @pytest.fixture(scope="session")
-def hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hook(shared: Path) -> Path:
     """The program."""
     if what := missing():
         pytest.skip(f"needs {what} to build the hook")
-    return build(tmp_path_factory.mktemp("hook"))
+    return once(shared / "hook", build) / PROGRAM
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,9 @@ import json
 import random
 from collections.abc import Iterator
 
-import pytest
-
 from tests.hook.elf import compatible
 from tests.hook.world import COMPAT, HOST, LIBRARIES, Container
+from tests.lengths import length
 
 PIECES = [
     b'"',
@@ -30,14 +29,11 @@ PIECES = [
 ]
 NUMBERS = [0, 1, 7, 63, 64, 65, 0x7F, 0x80, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1]
 
-
-@pytest.fixture
-def times(request: pytest.FixtureRequest) -> int:
-    """How many mutations."""
-    return 20_000 if request.config.getoption("--soak") else 300
+TIMES = length(200, 20_000)
+"""How many mutations."""
 
 
-def of_text(text: bytes, times: int, seed: int) -> Iterator[bytes]:
+def of_text(text: bytes, seed: int, times: int = TIMES) -> Iterator[bytes]:
     """Texts that were cut, doubled, turned over, or met a piece of syntax."""
     chance = random.Random(seed)
     for _ in range(times):
@@ -56,7 +52,7 @@ def of_text(text: bytes, times: int, seed: int) -> Iterator[bytes]:
         yield bytes(changed)
 
 
-def of_numbers(content: bytes, times: int, seed: int) -> Iterator[bytes]:
+def of_numbers(content: bytes, seed: int, times: int = TIMES) -> Iterator[bytes]:
     """Files in which a header's number became another one, or whose end is missing."""
     chance = random.Random(seed)
     for _ in range(times):
@@ -76,29 +72,29 @@ def ends_well(container: Container, *arguments: str, state: bytes | None = None)
     assert "signal" not in said
 
 
-def test_states(container: Container, times: int) -> None:
+def test_states(container: Container, seed: int) -> None:
     """A state that is none is refused, and one that is one leads to a root."""
     state = json.dumps(
         {"id": "ü😀\n\\", "pid": -1.5e3, "annotations": {"a": [True, None, {}]}, "root": str(container.root)}
     ).encode()
-    for changed in of_text(state, times, 1):
+    for changed in of_text(state, seed):
         ends_well(container, f"--link=x::{LIBRARIES}/y", state=changed)
 
 
-def test_configurations(container: Container, times: int) -> None:
+def test_configurations(container: Container, seed: int) -> None:
     """A config.json that is none is refused."""
     config = json.dumps(
         {"process": {"env": ["A=\u2028"]}, "root": {"path": "../root", "readonly": False}, "mounts": []}
     ).encode()
-    for changed in of_text(config, times, 2):
+    for changed in of_text(config, seed):
         (container.bundle / "config.json").write_bytes(changed)
         ends_well(container, f"--link=x::{LIBRARIES}/y")
 
 
-def test_libraries(container: Container, times: int) -> None:
+def test_libraries(container: Container, seed: int) -> None:
     """A library whose numbers lie is no library that could be taken."""
     content = compatible("13.1", [535, 550, 580, 590])
-    for each, changed in enumerate((*of_numbers(content, times // 2, 3), *of_text(content, times // 4, 4))):
+    for each, changed in enumerate((*of_numbers(content, seed, TIMES // 2), *of_text(content, seed, TIMES // 4))):
         container.put(f"{COMPAT}/libcuda.so.590.44.01", changed)
         ends_well(container, f"--compat={COMPAT}", *HOST)
         assert each or container.inside("/etc/ld.so.conf").exists()

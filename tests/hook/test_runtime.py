@@ -185,6 +185,7 @@ def podman(image: Container) -> Iterator[list[str]]:
         subprocess.run([*podman, "rmi", "-f", "asks"], capture_output=True, timeout=100)
 
 
+@pytest.mark.xdist_group("podman")
 def test_a_cdi_device_of_podmans_has_it(image: Container, podman: list[str]) -> None:
     """A specification with our hook, the driver's library by a mount, and an image that preloads something."""
     image.library("/../driver/libcuda.so.580.95.05", "libcuda.so.1")

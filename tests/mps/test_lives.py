@@ -12,6 +12,7 @@ import pytest
 from gpuplane.host.mps import processes
 from gpuplane.host.mps.processes import Process
 from gpuplane.model.mps import Daemon
+from tests.lengths import length
 from tests.mps.world import World
 
 GPU = "nvidia.com/gpu"
@@ -91,15 +92,15 @@ class Life:
             self.want(self.wish)
 
 
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seed", range(3))
-async def test_a_life(world: World, seed: int, request: pytest.FixtureRequest) -> None:
+@pytest.mark.timeout(length(300, 3000))
+@pytest.mark.parametrize("number", range(3))
+async def test_a_life(world: World, number: int, seed: int) -> None:
     """No server ends under its clients; when they have ended what is wanted runs; when nothing is, nothing is left."""
     life = Life(world, random.Random(seed))
     await world.supervise()
     world.want(SHARED)
     await world.until_ok(GPU)
-    for _ in range(120 if request.config.getoption("--soak") else 12):
+    for _ in range(length(12, 120)):
         await life.step()
     for client in list(life.clients):
         await world.end(client)

@@ -9,6 +9,7 @@ import pytest
 from gpuplane.host.mps import processes
 from gpuplane.host.mps.files import FOLDER, WANTED
 from gpuplane.model.mps import Daemon
+from tests.lengths import length
 from tests.mps.world import World
 
 GPU = "nvidia.com/gpu"
@@ -50,14 +51,14 @@ async def test_nothing_is_done_before_the_agents_first_word(world: World) -> Non
 
 
 async def test_a_daemon_that_is_killed_comes_back_in_the_same_place(
-    world: World, request: pytest.FixtureRequest
+    world: World,
 ) -> None:
     """Each time: its clients' directory is the very same one, its limits are set again, and it is said meanwhile."""
     await world.supervise()
     world.want(SHARED)
     running = await world.until_ok(GPU)
     directory = world.pipe(GPU).stat().st_ino
-    rounds = 100 if request.config.getoption("--soak") else 5
+    rounds = length(3, 100)
     for n in range(rounds):
         client, _ = await world.compute(GPU)
         os.kill(running.pid, signal.SIGKILL)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.hook import build
+from tests.once import once
 from tests.podman.box import SPECS, Failed, Podman, Seen, missing
 from tests.podman.node import Node, install
 
@@ -28,11 +29,11 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
 
 
 @pytest.fixture(scope="session")
-def hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hook(shared: Path) -> Path:
     """Our hook."""
     if what := build.missing():
         pytest.skip(f"needs {what} to build the hook")
-    return build.build(tmp_path_factory.mktemp("hook"))
+    return once(shared / "hook", build.build) / build.PROGRAM
 
 
 @pytest.fixture(scope="session")

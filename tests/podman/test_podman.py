@@ -10,6 +10,7 @@ from tests.driver.standin import StandIn
 from tests.podman.box import Failed, Podman, Seen
 from tests.podman.node import CONTROL, FOLDER, GPUS, LIBRARIES, MIGS, SOCKET, VERSION, Node, install, machine
 
+pytestmark = pytest.mark.xdist_group("podman")  # what has one store is not used by two workers
 GPU = "nvidia.com/gpu"
 LIBCUDA = f"{FOLDER}/libcuda.so.{VERSION}"
 BY_PATH = "/dev/dri/by-path/pci-0000:0{}:00.0-{}"

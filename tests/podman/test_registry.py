@@ -10,6 +10,8 @@ from gpuplane.core.containers.cdi.registry import Registry, Unresolvable, regist
 from gpuplane.host.specfiles import found
 from tests.podman.box import Failed, Podman, Seen
 
+pytestmark = pytest.mark.xdist_group("podman")  # what has one store is not used by two workers
+
 
 def written(directory: Path, **files: str) -> Registry:
     """What we make of these specifications, each of a kind lab.example/NAME if it names no other."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuplane.core.containers.cdi.check import check, read, refused
@@ -13,9 +13,6 @@ from gpuplane.core.containers.cdi.rules import qualifies
 from gpuplane.core.containers.cdi.version import VERSIONS, lowest
 from gpuplane.core.strict import Invalid
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec
-
-settings.register_profile("untimed", deadline=None)  # a busy machine proves nothing
-settings.load_profile("untimed")
 
 DATA = Path(__file__).with_name("testdata")
 HEAD = "cdiVersion: 0.7.0\nkind: nvidia.com/gpu\ndevices:\n- name: a\n  containerEdits:\n"

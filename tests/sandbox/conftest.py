@@ -6,10 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-
-settings.register_profile("untimed", deadline=None)  # a busy machine proves nothing
-settings.load_profile("untimed")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from gpuplane.hardware.profiles import find
 from gpuplane.model.machine import MachineFile
 from gpuplane.sandbox.chaos.plan import HAPPENS, UNTOLD, bursts, codes
 from gpuplane.sandbox.chaos.steps import Burst, Death, Edit
+from tests.lengths import length
 
 
 def machine(profile: str) -> MachineFile:
@@ -40,9 +41,9 @@ def test_the_seed_decides_alone() -> None:
 
 
 @pytest.mark.parametrize("profile", ["hgx-h100", "a100-mig", "dgx1-v100", "t4"])
-def test_each_edit_is_a_machine(profile: str) -> None:
+def test_each_edit_is_a_machine(profile: str, seed: int) -> None:
     """The agent would take it, and no step is about what is not there."""
-    for edit in edits(list(islice(bursts(machine(profile), 3), 300))):
+    for edit in edits(list(islice(bursts(machine(profile), seed), length(100, 1000)))):
         if edit.file is not None:
             assert read(msgspec.json.encode(edit.file), edit.what) is not None
 

@@ -12,6 +12,7 @@ from gpuplane.model.config import Replication, Settings, Sharing, TimeSlice
 from gpuplane.model.facts import Configured, ReleaseWished, Remembered, SetTimeSlice, Stood, TimeSliceSet
 from gpuplane.model.snapshot import LET_GO, Condition, Ledger, Release
 from tests.health.world import World, machine
+from tests.lengths import length
 
 COUNT = 3
 GPUS = [f"GPU-{n}" for n in range(COUNT)]
@@ -159,7 +160,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=length(200, 4000))
 @given(st.lists(STEPS, max_size=10))
 @example([("configure", LONG), ("attempt",), ("kill", NONE)])  # it was set, and nobody had said so
 @example([("configure", LONG), ("begin",), ("kill", NONE)])  # the disk did not know of the wish

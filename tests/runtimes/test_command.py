@@ -218,7 +218,7 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     asked = ["runtime", "configure", "--runtime", "containerd", "--config", str(file), *V, "--state-dir", str(state)]
     before = tree(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", "from gpuplane.cli import main; main()", *asked],
+        [sys.executable, "-B", "-c", "from gpuplane.cli import main; main()", *asked],  # else bytecode is cut off too
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
         capture_output=True,
         text=True,

@@ -27,7 +27,7 @@ def remembering(name: str | None = None) -> Node:
 async def configuring(node: Node, source: Source) -> AsyncIterator[None]:
     """Follow the files, once the first word about them is said."""
     task = asyncio.create_task(configure(node, source))
-    assert await node.until(lambda s: "config" in s.conditions, deadline=5)
+    assert await node.until(lambda s: "config" in s.conditions, deadline=60)
     yield
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -54,7 +54,7 @@ def in_force(node: Node) -> tuple[str, str] | None:
 
 async def until_in_force(node: Node, name: str, strategy: str) -> None:
     """Wait for one to come into force."""
-    assert await node.until(lambda s: in_force(node) == (name, strategy), deadline=5), stands(node)
+    assert await node.until(lambda s: in_force(node) == (name, strategy), deadline=60), stands(node)
 
 
 @pytest.mark.parametrize("asks", [False, True])
@@ -94,7 +94,7 @@ async def test_one_unreadable_file_costs_nothing_until_it_is_chosen(tmp_path: Pa
     async with configuring(node, Source(path=tmp_path, asks=True)):
         assert (stands(node).standing, in_force(node)) == ("ok", ("a", "none"))
         node.tell(NodeAsked(Asked(config="loop")))
-        assert await node.until(lambda s: s.conditions["config"].standing == "failing", deadline=5)
+        assert await node.until(lambda s: s.conditions["config"].standing == "failing", deadline=60)
         assert f"{tmp_path}/loop: Too many levels of symbolic links" in stands(node).reason
         assert in_force(node) == ("a", "none")
 

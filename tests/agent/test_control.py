@@ -25,7 +25,7 @@ async def listening(node: Node, directory: Path) -> AsyncIterator[Path]:
     """A node that answers on its control socket and keeps its ledger stored."""
     socket = directory / "control.sock"
     tasks = [asyncio.create_task(control(node, socket)), asyncio.create_task(keep_stored(node, directory))]
-    assert await node.until(lambda s: "state" in s.conditions, deadline=5)
+    assert await node.until(lambda s: "state" in s.conditions, deadline=60)
     while not socket.exists():
         await asyncio.sleep(0)
     yield socket
@@ -38,7 +38,7 @@ async def say(socket: Path, line: bytes) -> Answer:
     """The answer to one line."""
     reader, writer = await asyncio.open_unix_connection(socket)
     writer.write(line + b"\n")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         answer = msgspec.json.decode(await reader.read(), type=Answer)
     writer.close()
     return answer

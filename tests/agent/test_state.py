@@ -38,7 +38,7 @@ async def store(first: Ledger, directory: Path, *more: Ledger) -> None:
     async with storing(node, directory):
         for ledger in (first, *more):
             node.tell(Remembered(ledger))
-            assert await node.until(stored, deadline=5.0)
+            assert await node.until(stored, deadline=60)
 
 
 @asynccontextmanager
@@ -147,14 +147,14 @@ async def test_one_file_that_cannot_be_written_holds_up_no_other(tmp_path: Path)
     node = Node(Snapshot(), now=lambda: 100.0)
     node.tell(Remembered(FULL))
     async with storing(node, tmp_path):
-        assert await node.until(lambda s: "state" in s.conditions, deadline=5.0)
+        assert await node.until(lambda s: "state" in s.conditions, deadline=60)
         assert "release.json: Is a directory" in node.snapshot.conditions["state"].reason
         assert state.load(tmp_path, "boot")[0] == FULL.but(release=None)
         assert not stored(node.snapshot)
 
         (tmp_path / "release.json/x").rmdir()
         (tmp_path / "release.json").rmdir()
-        assert await node.until(stored, deadline=5.0)
+        assert await node.until(stored, deadline=60)
     assert state.load(tmp_path, "boot") == (FULL, [])
 
 
@@ -219,7 +219,7 @@ async def test_a_wish_is_not_stored_while_the_disk_refuses(denied: Path) -> None
     node = Node(Snapshot(), now=lambda: 100.0)
     node.tell(ReleaseWished(Release(until=500.0, why="x")))
     async with storing(node, denied):
-        assert await node.until(lambda s: "state" in s.conditions, deadline=5.0)
+        assert await node.until(lambda s: "state" in s.conditions, deadline=60)
 
     assert not stored(node.snapshot)
     assert node.snapshot.conditions["state"].standing == "failing"
@@ -232,7 +232,7 @@ async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk
     """The ledger is as it was before the wish, but the disk is not yet: a crash would bring the wish back."""
     node = Node(Snapshot(), now=lambda: 100.0)
     keeping = asyncio.create_task(state.keep_stored(node, tmp_path))
-    assert await node.until(stored, deadline=5.0)
+    assert await node.until(stored, deadline=60)
     writing, go_on, write = threading.Event(), threading.Event(), state._write
 
     def slowly(directory: Path, part: str, value: object, boot: str) -> None:
@@ -247,6 +247,6 @@ async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk
     assert not stored(node.snapshot)
 
     go_on.set()
-    assert await node.until(stored, deadline=5.0)
+    assert await node.until(stored, deadline=60)
     assert not (tmp_path / "release.json").exists()
     keeping.cancel()

@@ -58,7 +58,7 @@ class Told(Node):
         return [each for i, each in enumerate(told) if i == 0 or told[i - 1] != each]
 
     async def comes_to(self, ready: Callable[[Snapshot], Any]) -> None:
-        assert await self.until(lambda snapshot: bool(ready(snapshot)), 10), (self.snapshot.config, self.apiserver)
+        assert await self.until(lambda snapshot: bool(ready(snapshot)), 60), (self.snapshot.config, self.apiserver)
 
     async def stands(self, standing: str, reason: str = "") -> None:
         def there(snapshot: Snapshot) -> bool:

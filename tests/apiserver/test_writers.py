@@ -97,7 +97,7 @@ async def stands(node: Node, part: str, standing: str, reason: str = "") -> None
         found = snapshot.conditions.get(part)
         return found is not None and found.standing == standing and reason in found.reason
 
-    assert await node.until(there, 10), node.snapshot.conditions
+    assert await node.until(there, 60), node.snapshot.conditions
 
 
 async def test_the_heart_beats(server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,10 +122,10 @@ async def test_the_driver_root_is_the_hosts_where_it_is_said_to_be(
     """One of the driver's own says nothing of the host; that is seen as soon as it is configured."""
     node = Node(Snapshot())
     watching = asyncio.create_task(watch_hook(node, installed, tmp_path / "root", every=60))
-    async with asyncio.timeout(10):
-        await node.until(lambda snapshot: HOOK in snapshot.conditions, 10)
+    async with asyncio.timeout(60):
+        await node.until(lambda snapshot: HOOK in snapshot.conditions, 60)
         node.tell(Configured(Settings(driver_root=driver_root)))
-        assert await node.until(lambda snapshot: bool(hook(snapshot)) == called, 10)
+        assert await node.until(lambda snapshot: bool(hook(snapshot)) == called, 60)
     watching.cancel()
 
 
@@ -135,10 +135,10 @@ async def test_what_happens_instead_is_told(choice: CdiHook, instead: str, tmp_p
     node = Node(Snapshot())
     watching = asyncio.create_task(watch_hook(node, tmp_path / "none", None, every=60))
     told = f"not installed at {tmp_path}/none: {instead}"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         node.tell(Configured(Settings(cdi_hook=choice)))
-        await node.until(lambda snapshot: HOOK in snapshot.conditions, 10)
-        assert await node.until(lambda snapshot: snapshot.conditions[HOOK].reason == told, 10)
+        await node.until(lambda snapshot: HOOK in snapshot.conditions, 60)
+        assert await node.until(lambda snapshot: snapshot.conditions[HOOK].reason == told, 60)
     watching.cancel()
 
 

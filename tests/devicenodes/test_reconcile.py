@@ -21,6 +21,7 @@ from gpuplane.model.facts import Looked, ReleaseWished
 from gpuplane.model.machine import Gpu, Machine, Numbers
 from gpuplane.model.snapshot import Condition, Release, Snapshot
 from tests.devicenodes.world import DEVICES, host, node, parameters, standing
+from tests.lengths import length
 
 pytestmark = pytest.mark.usefixtures("permitted")
 
@@ -174,7 +175,7 @@ NAMES = st.sampled_from([CTL, UVM, CAP, "/dev/nvidia-caps/nvidia-cap1", "/dev/nv
 NUMBERS = st.builds(Numbers, st.sampled_from([195, 508, 511, 7]), st.integers(0, 300), st.sampled_from([0o400, 0o666]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=length(20, 400))
 @given(
     st.dictionaries(NAMES, NUMBERS | st.none()),
     st.lists(NAMES, unique=True),
@@ -211,7 +212,7 @@ async def test_the_part_makes_what_a_look_shows_to_be_missing_and_says_so(root: 
             found = snapshot.conditions.get(PART)
             return found is None if reason is None else found is not None and reason in found.reason
 
-        assert await told.until(there, 10), told.snapshot.conditions
+        assert await told.until(there, 60), told.snapshot.conditions
         return told.snapshot.conditions.get(PART)
 
     numbers = {CTL: Numbers(195, 255), UVM: Numbers(511, 0), "/dev/nvidia0": Numbers(195, 0)}

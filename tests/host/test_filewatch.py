@@ -15,7 +15,7 @@ EVERY = 0.01
 
 async def seen(looks: AsyncIterator[bytes | Folder | OSError]) -> bytes | Folder | OSError:
     """The next that is seen, within a deadline."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return await anext(looks)
 
 

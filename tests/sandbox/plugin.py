@@ -18,7 +18,7 @@ from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import (
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod
 
 DEV = "lab.io/dev"
-DEADLINE = 10.0
+DEADLINE = 60.0
 SIX = ("d1", "d2", "d3", "d4", "d5", "d6")
 CHECKPOINT = "kubelet_internal_checkpoint"
 

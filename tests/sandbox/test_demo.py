@@ -28,7 +28,7 @@ async def demo(*arguments: str) -> tuple[int, str, str]:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             output, errors = await process.communicate()
     finally:
         if process.returncode is None:

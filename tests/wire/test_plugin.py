@@ -60,7 +60,7 @@ async def served(node: Node, path: Path) -> AsyncIterator[tuple[Plugin, "DeviceP
 
 async def following(stream: Any) -> list[tuple[str, str]]:
     """The next list of a stream."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         answer = await stream.read()
     return [(device.ID, device.health) for device in answer.devices]
 
@@ -195,7 +195,7 @@ async def test_a_stream_that_is_cancelled_is_forgotten(tmp_path: Path) -> None:
         await following(stream)
         plugin.stir.clear()
         stream.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await plugin.stir.wait()
         assert plugin.streams == 0
 

@@ -27,7 +27,7 @@ from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
 from tests import hostile
 
 GPU = "nvidia.com/gpu"
-DEADLINE = 10.0
+DEADLINE = 60.0
 RENAMED = Configured(Settings(gpus=(Naming(pattern="*", name="nvidia.com/t4"),)))
 TRAIN = ("ml/train", "main", GPU, ("GPU-0", "GPU-1"))
 Holding = tuple[str, str, str, tuple[str, ...]]

@@ -31,7 +31,7 @@ from gpuplane.model.snapshot import Condition, Snapshot
 
 GPU, T4 = "nvidia.com/gpu", "nvidia.com/t4"
 RESTS = (0.02, 0.1)
-DEADLINE = 10.0
+DEADLINE = 60.0
 ONE = Settings()
 BOTH = Settings(gpus=(Naming(pattern="T4", name=T4), Naming(pattern="*", name=GPU)))
 NONE = Settings(gpus=(Naming(pattern="*", name="nvidia.com/none"),))

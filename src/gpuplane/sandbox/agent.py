@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Self
 
-from gpuplane.sandbox.changes import Changes
+from gpuplane.sandbox.changes import PATIENCE, Changes
 
 LONGEST = 1 << 20  # bytes of a log line
 
@@ -59,7 +59,7 @@ class Agent:
             self.process.kill()
         await self._ended()
 
-    async def until_says(self, text: str, deadline: float = 10.0) -> str:
+    async def until_says(self, text: str, deadline: float = PATIENCE) -> str:
         """The first log line that contains a text. Raises TimeoutError with the whole log."""
 
         def found() -> str | None:

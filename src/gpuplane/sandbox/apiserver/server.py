@@ -21,6 +21,7 @@ import msgspec
 from gpuplane.sandbox.apiserver.http import LONGEST, Request, answer, endless, read, stream
 from gpuplane.sandbox.apiserver.objects import MERGE_KEYS, Json, Objects, Place, Refusal, matches, merged, place
 from gpuplane.sandbox.apiserver.watch import Watcher, shaped
+from gpuplane.sandbox.changes import PATIENCE
 
 REASONS = {401: "Unauthorized", 403: "Forbidden", 429: "TooManyRequests", 500: "InternalError"}
 PATCHES: dict[str, Mapping[str, str]] = {
@@ -125,7 +126,7 @@ class ApiServer:
         for watcher in self.watchers:
             watcher.end(Refusal(410, "Expired", "too old resource version"))
 
-    async def until(self, ready: Callable[[], bool], deadline: float = 10) -> None:
+    async def until(self, ready: Callable[[], bool], deadline: float = PATIENCE) -> None:
         """Wait until `ready()` holds, looked at again at every request and answer. Raises TimeoutError."""
         async with asyncio.timeout(deadline), self.changed:
             await self.changed.wait_for(ready)

@@ -21,7 +21,7 @@ import msgspec
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import add_RegistrationServicer_to_server
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import add_PodResourcesListerServicer_to_server
 from gpuplane.kubelet.sockets import LONGEST, address, owner
-from gpuplane.sandbox.changes import Changes
+from gpuplane.sandbox.changes import PATIENCE, Changes
 from gpuplane.sandbox.kubelet import checkpoint
 from gpuplane.sandbox.kubelet.devices import Devices
 from gpuplane.sandbox.kubelet.endpoint import PRE_START, Call
@@ -240,11 +240,11 @@ class Kubelet:
 
     # waiting
 
-    async def until(self, ready: Callable[[], bool], deadline: float = 10.0) -> None:
+    async def until(self, ready: Callable[[], bool], deadline: float = PATIENCE) -> None:
         """Wait for something to become true of this kubelet. Raises TimeoutError."""
         await self.changes.until(ready, deadline)
 
-    async def until_capacity(self, resource: str, capacity: int, allocatable: int, deadline: float = 10.0) -> None:
+    async def until_capacity(self, resource: str, capacity: int, allocatable: int, deadline: float = PATIENCE) -> None:
         """Wait until the device manager has these figures. Raises TimeoutError, which says what it has."""
         try:
             await self.until(lambda: self.capacity(resource) == (capacity, allocatable), deadline)

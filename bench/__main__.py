@@ -14,7 +14,7 @@ from rich.table import Table
 
 from bench.row import Measure, Row
 
-PARTS = ("node", "hostile", "health", "choice", "mps", "containers")
+PARTS = ("node", "upgrade", "hostile", "health", "choice", "mps", "containers")
 
 
 def main() -> int:

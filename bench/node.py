@@ -67,7 +67,7 @@ def latencies(kubelet: Kubelet, ids: list[str], two: list[str], count: int = CAL
         container_requests=[pb.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=2)]
     )
     give = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=two)])
-    with grpc.insecure_channel(f"unix:{kubelet.root}/device-plugins/nvidia-gpu.sock") as channel:
+    with grpc.insecure_channel(f"unix:{kubelet.manager.endpoints[GPU].socket}") as channel:
         plugin = DevicePluginStub(channel)
 
         def admit() -> None:

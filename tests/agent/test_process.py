@@ -120,23 +120,28 @@ async def test_the_log_is_for_machines_where_it_is_asked_for(place: Place) -> No
 
 
 async def test_a_second_agent_waits_and_takes_over(place: Place) -> None:
-    """On the same state directory it says who holds it; when that one ends, it serves."""
+    """It says who serves the kubelet, once; when that one ends, it serves."""
     async with Kubelet(place.kubelet) as kubelet, place.agent() as first:
         await kubelet.until_capacity(GPU, 4, 4)
         async with place.agent() as second:
-            assert f"process {first.process.pid}" in await second.until_says("belongs to another agent")
+            assert f"process {first.process.pid}" in await second.until_says("serves the kubelet of")
+            await second.until_says("ready to take over")
             assert await first.stop() == 0
-            await kubelet.until_capacity(GPU, 4, 0)
+            await kubelet.until(lambda: len(kubelet.manager.gaps) == 1)
             await kubelet.until_capacity(GPU, 4, 4)
+            assert sum("serves the kubelet of" in line for line in second.log) == 1
 
 
-async def test_an_agent_with_another_state_directory_waits_for_the_socket(place: Place) -> None:
-    """Also where nothing is shared but kubelet's directory: a socket that answers is never taken, its owner named."""
-    async with Kubelet(place.kubelet) as kubelet, place.agent() as first:
+async def test_a_second_agent_on_the_same_state_directory_waits_too(place: Place) -> None:
+    """With a kubelet of its own: it says who has the directory; when that one ends, it serves."""
+    other = Kubelet(place.root / "other")
+    async with Kubelet(place.kubelet) as kubelet, other, place.agent() as first:
         await kubelet.until_capacity(GPU, 4, 4)
-        async with place.agent("--state-dir", place.root / "other") as second:
-            assert f"process {first.process.pid}" in await second.until_says("is served by")
-            assert kubelet.capacity(GPU) == (4, 4)
+        async with place.agent("--kubelet-root", other.root) as second:
+            assert f"process {first.process.pid}" in await second.until_says("belongs to another agent")
+            assert other.node() == {}
+            assert await first.stop() == 0
+            await other.until_capacity(GPU, 4, 4)
 
 
 async def test_a_killed_agent_remembers_what_it_promised(place: Place) -> None:

@@ -429,3 +429,21 @@ def test_the_configurations_are_mounted_as_a_directory(objects: list[Json]) -> N
     assert "subPath" not in mount
     assert f"--config={mount['mountPath']}" in container["args"]
     assert "default" in configs["data"]
+
+
+def test_an_upgrade_starts_the_new_agent_beside_the_old(objects: list[Json]) -> None:
+    """Nothing of the pod is such that there could be only one of it on a node, and both lock the same directory."""
+    [daemonset] = [
+        each for each in objects if (each["kind"], each["metadata"]["name"]) == ("DaemonSet", "gpuplane-agent")
+    ]
+    pod, container = _pod(objects), _container(objects)
+    strategy = daemonset["spec"]["updateStrategy"]
+
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "10%", "maxUnavailable": 0}}
+    assert not pod.get("hostNetwork")
+    assert all("hostPort" not in port for port in container["ports"])
+    assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+    [mount] = [each for each in container["volumeMounts"] if each["mountPath"] == "/var/lib/kubelet/device-plugins"]
+    [volume] = [each for each in pod["volumes"] if each["name"] == mount["name"]]
+    assert volume["hostPath"] == {"path": mount["mountPath"], "type": "Directory"}
+    assert not mount.keys() & {"subPath", "readOnly"}

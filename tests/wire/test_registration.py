@@ -1,6 +1,7 @@
 """Being registered with kubelet through everything that can be lost, on real sockets, against a kubelet by script."""
 
 import asyncio
+import re
 import shutil
 import socket
 import sys
@@ -8,7 +9,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import grpc
 import pytest
 
 from gpuplane.agent.node import Node
+from gpuplane.core.serving import LEAVING, LEFT, LOCK
 from gpuplane.kubelet import registration
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import (
@@ -25,7 +27,7 @@ from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import (
 )
 from gpuplane.kubelet.registration import Life, plugins
 from gpuplane.model.config import Naming, Settings
-from gpuplane.model.facts import Configured, Listed, Looked
+from gpuplane.model.facts import Configured, Listed, Looked, Stood
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Condition, Snapshot
 
@@ -166,6 +168,12 @@ def condition(node: Node, resource: str = GPU) -> Condition:
     return node.snapshot.conditions.get(f"plugin/{resource}", Condition(standing="waiting", reason="-"))
 
 
+def ours(directory: Path) -> Path:
+    """The one socket of an agent."""
+    (found,) = directory.glob("gpuplane-*.sock")
+    return found
+
+
 async def stands(node: Node, standing: str, reason: str = "", resource: str = GPU) -> None:
     """Until the condition of a resource is so."""
 
@@ -214,11 +222,12 @@ async def test_what_is_said_at_registration(node: Node, directory: Path) -> None
     async with running(directory) as kubelet, serving(node, directory):
         await stands(node, "ok")
         ((_, request),) = kubelet.asked
-        assert (request.version, request.endpoint, request.resource_name) == ("v1beta1", "nvidia-gpu.sock", GPU)
+        assert (request.version, request.endpoint, request.resource_name) == ("v1beta1", ours(directory).name, GPU)
+        assert re.fullmatch(r"gpuplane-[0-9a-f]{8}\.sock", request.endpoint)
         assert request.options == pb.DevicePluginOptions(get_preferred_allocation_available=True)
         await kubelet.until(lambda: kubelet.lists[GPU] == [("GPU-a", "Healthy"), ("GPU-b", "Healthy")])
-        assert (directory / "nvidia-gpu.sock").stat().st_mode & 0o777 == 0o600
-        assert sorted(each.name for each in directory.iterdir()) == ["kubelet.sock", "nvidia-gpu.sock"]
+        assert ours(directory).stat().st_mode & 0o777 == 0o600
+        assert sorted(each.name for each in directory.iterdir()) == [request.endpoint, "kubelet.sock"]
 
 
 async def test_kubelet_may_come_later(node: Node, directory: Path) -> None:
@@ -354,12 +363,19 @@ async def test_a_directory_that_cannot_be_read_is_named(node: Node, directory: P
 
 
 async def test_a_path_that_is_too_long_for_a_socket_is_named(node: Node, directory: Path) -> None:
-    deep = directory / ("d" * (80 - len(str(directory))))
+    deep = directory / ("d" * (86 - len(str(directory))))
     deep.mkdir()
-    long = Settings(gpus=(Naming(pattern="*", name="nvidia.com/g" + "p" * 40),))
-    node.tell(Configured(long))
     async with running(deep), serving(node, deep):
-        await stands(node, "waiting", "too long", resource=long.gpus[0].name)
+        await stands(node, "waiting", "too long")
+
+
+async def test_a_resource_with_a_long_name_is_served(node: Node, directory: Path) -> None:
+    long = Settings(gpus=(Naming(pattern="*", name="nvidia.com/g" + "p" * 62),))
+    node.tell(Configured(long))
+    deep = directory / ("d" * (75 - len(str(directory))))
+    deep.mkdir()
+    async with running(deep), serving(node, deep):
+        await stands(node, "ok", resource=long.gpus[0].name)
 
 
 async def test_a_kubelet_that_no_socket_can_reach_is_named(node: Node, directory: Path) -> None:
@@ -372,17 +388,17 @@ async def test_a_kubelet_that_no_socket_can_reach_is_named(node: Node, directory
 async def test_our_socket_that_is_removed_is_made_anew(node: Node, directory: Path) -> None:
     async with running(directory) as kubelet, serving(node, directory):
         await stands(node, "ok")
-        (directory / "nvidia-gpu.sock").unlink()
+        ours(directory).unlink()
         await stands(node, "waiting", "removed")
         await stands(node, "ok")
-        assert len(kubelet.asked) == 2
-        assert (directory / "nvidia-gpu.sock").is_socket()
+        assert len({request.endpoint for _, request in kubelet.asked}) == 2  # kubelet tells plugins apart by that
+        assert ours(directory).is_socket()
 
 
 async def test_a_chmod_of_a_socket_is_no_loss(node: Node, directory: Path) -> None:
     async with running(directory) as kubelet, serving(node, directory):
         await stands(node, "ok")
-        (directory / "nvidia-gpu.sock").chmod(0o666)
+        ours(directory).chmod(0o666)
         await node.until(lambda s: condition(node).standing != "ok", 3 * registration.LOOK)
         assert len(kubelet.asked) == 1
 
@@ -397,8 +413,9 @@ async def test_kubelets_socket_that_is_removed_while_it_reads_is_no_loss(node: N
 
 
 @pytest.mark.parametrize("manners", ["tidy", "untidy"])
-async def test_a_name_that_another_serves_is_waited_for(node: Node, directory: Path, manners: str) -> None:
-    """It is named with its process and command, never unlinked, and taken over from when it goes, also by a kill."""
+async def test_nvidias_plugin_is_waited_for(node: Node, directory: Path, manners: str) -> None:
+    """It is named with its process and command, its socket left alone, and taken over from when it goes, also by a
+    kill."""
     path = directory / "nvidia-gpu.sock"
     async with running(directory) as kubelet:
         other = await Other.start(path)
@@ -412,8 +429,8 @@ async def test_a_name_that_another_serves_is_waited_for(node: Node, directory: P
             assert len(kubelet.asked) == 1
 
 
-async def test_who_takes_our_name_keeps_kubelet_until_it_goes(node: Node, directory: Path) -> None:
-    """NVIDIA's plugin unlinks what it finds. Closing our stream then would make kubelet drop its devices."""
+async def test_who_takes_our_resource_keeps_kubelet_until_it_goes(node: Node, directory: Path) -> None:
+    """NVIDIA's plugin that is started beside us. Closing our stream then would make kubelet drop its devices."""
     path = directory / "nvidia-gpu.sock"
     async with running(directory) as kubelet, serving(node, directory):
         await stands(node, "ok")
@@ -429,33 +446,68 @@ async def test_who_takes_our_name_keeps_kubelet_until_it_goes(node: Node, direct
         assert len(kubelet.asked) == 2
 
 
-async def test_two_agents_take_turns(node: Node, directory: Path) -> None:
-    second = Node(node.snapshot)
-    async with running(directory) as kubelet, AsyncExitStack() as later:
-        async with serving(node, directory):
-            await stands(node, "ok")
-            await later.enter_async_context(serving(second, directory))
-            await stands(second, "waiting", "is served by process")
-            assert condition(node).standing == "ok"
-            assert len(kubelet.asked) == 1
-        await stands(second, "ok")
-        assert len(kubelet.asked) == 2
-
-
 async def test_what_dead_agents_left_is_cleared_and_nothing_else(node: Node, directory: Path) -> None:
     async with running(directory):
         living = socket.socket(socket.AF_UNIX)
         with living:
-            living.bind(str(directory / ".gpuplane.living"))
+            living.bind(str(directory / "gpuplane-11111111.sock"))
             living.listen()
-            for name in ("nvidia-gpu.sock", ".gpuplane.0badcafe", "someone.sock"):
+            for name in ("gpuplane-0badcafe.sock", ".gpuplane.0badcafe", "nvidia-gpu.sock", "someone.sock"):
                 with socket.socket(socket.AF_UNIX) as dead:
                     dead.bind(str(directory / name))
             (directory / "kubelet_internal_checkpoint").write_text("{}")
             async with serving(node, directory):
                 await stands(node, "ok")
-            left = {".gpuplane.living", "kubelet.sock", "kubelet_internal_checkpoint", "someone.sock"}
-            assert {each.name for each in directory.iterdir()} == left
+            left = {"gpuplane-11111111.sock", "kubelet.sock", "kubelet_internal_checkpoint"}
+            assert {each.name for each in directory.iterdir()} == {*left, "nvidia-gpu.sock", "someone.sock"}
+
+
+@pytest.mark.parametrize("kind", ["directory", "file", "link"])
+@pytest.mark.parametrize("name", [".gpuplane.x", "gpuplane-0badcafe.sock", "nvidia-gpu.sock"])
+async def test_what_has_the_name_of_a_socket_and_is_none_stops_nothing(
+    node: Node, directory: Path, kind: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is left as it is, and said once where it has a name of ours."""
+    path = directory / name
+    async with running(directory) as kubelet:
+        if kind == "directory":
+            path.mkdir()
+        elif kind == "file":
+            path.write_text("")
+        else:
+            path.symlink_to("/dev/null")
+        async with serving(node, directory):
+            for times in (1, 2):
+                await stands(node, "ok")
+                assert len(kubelet.asked) == times
+                await kubelet.drop()
+                await stands(node, "waiting", "no longer reads")
+        assert path.lstat()
+    assert caplog.text.count("is none: left as it is") == (name != "nvidia-gpu.sock")
+
+
+async def test_an_agent_that_was_told_to_end_keeps_its_stream_and_registers_no_more(
+    node: Node, directory: Path
+) -> None:
+    """Not with a kubelet that restarts meanwhile either. Its streams end when it says so, without an empty list."""
+
+    def tell(detail: str) -> None:
+        node.tell(Stood(LOCK, Condition(standing="waiting", detail=detail)))
+
+    async with serving(node, directory):
+        async with running(directory) as first:
+            await stands(node, "ok")
+            tell(LEAVING)
+            node.tell(Looked(Machine(gpus=(Gpu(index=0, uuid="GPU-a", model="T4"),))))
+            await first.until(lambda: first.lists[GPU] == [("GPU-a", "Healthy")])
+            tell(LEFT)
+            await first.until(lambda: not first.streams)
+            assert first.lists[GPU] == [("GPU-a", "Healthy")]
+        tell(LEAVING)
+        async with running(directory) as second:
+            await asyncio.sleep(5 * RESTS[1])
+            assert not second.asked
+            assert len(first.asked) == 1
 
 
 async def test_a_resource_that_goes_and_comes_back(node: Node, directory: Path) -> None:
@@ -468,8 +520,8 @@ async def test_a_resource_that_goes_and_comes_back(node: Node, directory: Path) 
             node.tell(Configured(NONE))
             await kubelet.until(lambda: kubelet.lists[GPU] == [] and GPU not in kubelet.streams.values())
             assert await node.until(lambda s: f"plugin/{GPU}" not in s.conditions, DEADLINE)
-            assert not (directory / "nvidia-gpu.sock").exists()
             await stands(node, "ok", resource="nvidia.com/none")
+            assert ours(directory)
             node.tell(Configured(ONE))
             kubelet.asked = [each for each in kubelet.asked if each[1].resource_name == GPU]
 
@@ -560,6 +612,6 @@ async def test_resources_are_registered_each_by_itself(node: Node, directory: Pa
         async with serving(node, directory):
             await stands(node, "ok", resource=T4)
             await stands(node, "waiting", "is served by")
-            assert [request.endpoint for _, request in kubelet.asked] == ["nvidia-t4.sock"]
+            assert [request.endpoint for _, request in kubelet.asked] == [ours(directory).name]
             await other.end()
             await stands(node, "ok")

@@ -3,7 +3,8 @@
 from gpuplane.core import mps
 from gpuplane.core.containers.cdi import wanted as cdi
 from gpuplane.core.health.diagnose import released
-from gpuplane.core.resources.offer import offer
+from gpuplane.core.resources.offer import lacking, offer
+from gpuplane.core.serving import standby
 from gpuplane.model.snapshot import Snapshot
 
 
@@ -13,12 +14,17 @@ def unready(snapshot: Snapshot) -> str:
     It is ready while kubelet has accepted every resource and reads its list, with the MPS daemons that it is shared by
     and the CDI specifications of it on disk, and also while there is nothing to advertise and the reason is known: a
     driver that is away, or a machine without GPUs, is not cured by a restart.
+
+    One that stands by is ready when it has all that it needs to take over: a rollout that puts it beside the old agent
+    ends that one then, and no sooner.
     """
     driver = snapshot.conditions.get("driver")
     if snapshot.machine is None and (released(snapshot) or (driver is not None and driver.standing == "failing")):
         return ""
     if snapshot.machine is not None and snapshot.machine.gpus is None:
         return ""
+    if standby(snapshot):
+        return lacking(snapshot)
     offered = offer(snapshot)
     if offered.waiting:
         return offered.waiting

@@ -10,13 +10,14 @@ Rules that must stay put:
 
 from collections.abc import Iterator, Mapping
 
-from gpuplane.core import sight, timeslices
+from gpuplane.core import sight, takeover, timeslices
 from gpuplane.core.containers import strategy
 from gpuplane.core.containers.cdi.wanted import WRITING
 from gpuplane.core.health import diagnose, records
 from gpuplane.core.health.diagnose import released, terms
 from gpuplane.core.resources.held import homes
-from gpuplane.core.resources.offer import cuts, offer
+from gpuplane.core.resources.offer import cuts, offer, ready_to_take_over
+from gpuplane.core.serving import LOCK, standby
 from gpuplane.core.text import line
 from gpuplane.model.config import Asked
 from gpuplane.model.facts import (
@@ -85,8 +86,8 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
         case Granted(resource, devices):
             grant = Allocation(resource=resource, devices=devices, since=now)
             return snapshot.but(allocations=(*_others(snapshot.allocations or (), grant), grant))
-        case Remembered(ledger):
-            return snapshot.but(ledger=ledger)
+        case Remembered():
+            return takeover.remembered(snapshot, fact, now)
         case ReleaseWished(release):
             return snapshot.but(ledger=snapshot.ledger.but(release=release))
         case Tick():
@@ -172,13 +173,15 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     if released(before) != released(after):
         why = released(after)
         yield News(level="info", about="driver", text=f"let go of: {why}" if why else "taken up again")
+    if ready_to_take_over(after) and not ready_to_take_over(before):
+        yield News(level="info", about=LOCK, text="ready to take over")
     if before.conditions is not after.conditions:
         yield from _standings(before.conditions, after.conditions)
     if before.ledger.health is not after.ledger.health:
         yield from diagnose.news(before, after)
     yield from strategy.news(before, after)
     old, new = offer(before), offer(after)
-    if old is not new:
+    if old is not new and not standby(after):  # of that the lock's condition has told
         yield from _offers(old, new)
 
 

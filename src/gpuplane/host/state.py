@@ -40,8 +40,11 @@ def boot_id(root: Path = Path("/")) -> str:
     return ""
 
 
-def load(directory: Path, boot: str) -> tuple[Ledger, list[str]]:
-    """The ledger as it holds in this boot, and what could not be read and what became of it. Raises nothing."""
+def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list[str]]:
+    """The ledger as it holds in this boot, and what could not be read and what became of it. Raises nothing.
+
+    `ours`: whether we have the directory's lock. Otherwise nothing in it is changed.
+    """
     ledger, problems = Ledger(boot_id=boot), []
     for part in PARTS:
         path = _path(directory, part)
@@ -52,7 +55,8 @@ def load(directory: Path, boot: str) -> tuple[Ledger, list[str]]:
         except OSError as error:
             problems.append(f"{path}: {error.strerror}; left as it is, and {part} starts empty")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            problems.append(f"{path}: {error}; {_set_aside(path)}, and {part} starts empty")
+            left = _set_aside(path) if ours else "left as it is"
+            problems.append(f"{path}: {error}; {left}, and {part} starts empty")
         else:
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
             carried = carry(Ledger(boot_id=written_in, **{part: value}), boot, time.time(), now)

@@ -21,6 +21,7 @@ from gpuplane.core.choice.prefer import prefer
 from gpuplane.core.containers.allocate import allocate
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.resources.sharing import MOST_IDS
+from gpuplane.core.serving import serves
 from gpuplane.core.text import clip
 from gpuplane.core.view import view
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
@@ -62,6 +63,8 @@ class Plugin(DevicePluginServicer):
         sent, written = None, ""
         with self._stream():
             async for snapshot in self.node.changes():
+                if not serves(snapshot):
+                    return  # without an empty list: kubelet keeps the capacity for whoever comes after us
                 devices = self.devices(snapshot)
                 if devices is None or self.silent:
                     continue

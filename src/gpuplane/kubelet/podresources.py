@@ -4,7 +4,7 @@ Nothing is offered before this is known, and a device that is released is offere
 answer shows that its pod has gone. So the questions come quickly while something waits for an answer, and slowly
 otherwise: what we grant we know at once, and what others release matters only where something is withheld for it.
 
-Two ways in which a silence must not be taken for "nothing is held":
+Three ways in which a silence must not be taken for "nothing is held":
 - Kubelet does not list (it has not started yet, it is too old, its socket is not mounted). Then its checkpoint is read.
   That names pods by their UID, and it may still name pods that have gone: a safe superset. Once kubelet has listed, its
   last word stays in force while it is silent.
@@ -14,6 +14,8 @@ Two ways in which a silence must not be taken for "nothing is held":
   of no pod, and forgets none. A kubelet that has heard forgets pods that have gone when it lists, but writes that down
   only with the next device list or allocation (pkg/kubelet/cm/devicemanager/manager.go); so its plugins are asked, by
   the condition's `detail`, to send their lists again now and then.
+- Another agent served kubelet until a moment ago. What it granted last kubelet may not list yet, so its checkpoint,
+  which it writes when an allocation is done, counts beside each answer for a while.
 
 An answer counts only for the kubelet that was asked: that the same socket stands at the path before the connection and
 after the answer. Its age counts from when we saw its socket change; only that of the first one is told by the wall
@@ -46,6 +48,7 @@ DEADLINE = 5.0  # seconds that an answer may take
 PATIENCE = 2.0  # seconds without a first answer after which the checkpoint is read
 START = 0.1  # seconds between two tries before the first answer
 SOON, IDLE = 1.0, 10.0  # seconds between two questions
+SETTLING = 10.0  # seconds in which kubelet may still come to tell what an agent before us granted last
 HEARING = 30.0  # seconds in which a kubelet that has started hears of its pods
 LARGEST = 64 * 1024 * 1024  # bytes of an answer; gRPC's own limit is 4 MiB
 
@@ -69,7 +72,10 @@ async def allocations(node: Node, root: Path) -> None:
             inquiry.silent(f"{inquiry.socket}: {error.strerror or error}")
         except Taken as error:
             inquiry.silent(str(error))
-        await asyncio.sleep(START if node.snapshot.allocations is None else SOON)
+        if node.snapshot.allocations is None:
+            await asyncio.sleep(START)
+        else:
+            await node.until(_forgotten, SOON)
 
 
 def urgent(snapshot: Snapshot) -> bool:
@@ -77,11 +83,17 @@ def urgent(snapshot: Snapshot) -> bool:
     name, a grant that kubelet has not listed yet, a fault that the end of a pod ends, or a resource that another plugin
     may be giving out."""
     return (
-        bool(holds(snapshot))
+        snapshot.allocations is None
+        or bool(holds(snapshot))
         or awaited(snapshot)
         or any(each.since for each in snapshot.allocations or ())
         or any(name.startswith("plugin/") and each.standing != "ok" for name, each in snapshot.conditions.items())
     )
+
+
+def _forgotten(snapshot: Snapshot) -> bool:
+    """Whether nothing is known, or no longer: another agent gave out devices until a moment ago."""
+    return snapshot.allocations is None
 
 
 async def listed(root: Path) -> Held | None:
@@ -119,6 +131,7 @@ class Inquiry:
         self.kubelet: Identity | None = None  # the one that answered last
         self.started = 0.0  # when it did, as far as we know
         self.unheard: Held = ()  # what was held before it started and it has not shown
+        self.anew = -SETTLING  # when another agent had given out devices until a moment ago
 
     async def ask(self) -> None:
         """Ask the kubelet that is there until it goes: raises what came instead of an answer."""
@@ -128,21 +141,27 @@ class Inquiry:
             raise OSError("kubelet is not there")
         async with _channel(self.socket) as channel:
             while await self._ask(PodResourcesListerStub(channel), there):
-                await asyncio.sleep(SOON)
-                await self.node.until(urgent, IDLE - SOON)
+                if not await self.node.until(_forgotten, SOON) and self.node.now() - self.anew > SETTLING:
+                    await self.node.until(urgent, IDLE - SOON)
 
     async def _ask(self, lister: "PodResourcesListerAsyncStub", there: Identity) -> bool:
         """Ask once; whether it still was this kubelet that answered."""
-        asked = self.node.now()
+        asked, anew = self.node.now(), _forgotten(self.node.snapshot)
         answer = await lister.List(pb.ListPodResourcesRequest(), timeout=DEADLINE)
         if answer is None:  # gRPC's way to say that it cannot be decoded
             raise OSError("an answer that is no list of pod resources")
         if identity(self.socket) != there:
             return False
+        if _forgotten(self.node.snapshot) and not anew:
+            return True  # asked while another agent could still give out devices
+        if anew and self.kubelet is not None:
+            self.anew = asked
         held = _listed(answer)
         if there != self.kubelet:
             self.started = asked - (_age(there) if self.kubelet is None else 0)
             self.kubelet, self.unheard = there, self._before()
+        elif asked - self.anew < SETTLING:
+            self.unheard = self._before()
         self.unheard = _missing(self.unheard, held)
         young = asked - self.started <= HEARING
         if self.unheard and not young:
@@ -159,7 +178,8 @@ class Inquiry:
 
     def silent(self, reason: str) -> None:
         """Kubelet does not answer. Its last word stays; before its first, the checkpoint speaks."""
-        if self.kubelet is None and self.node.now() - self.began >= PATIENCE:
+        anew = self.kubelet is not None and _forgotten(self.node.snapshot)
+        if anew or (self.kubelet is None and self.node.now() - self.began >= PATIENCE):
             asked = self.node.now()
             held, told = self._checkpointed()
             reason = f"{reason}; {told}"

@@ -1,22 +1,20 @@
 """Unix sockets in a directory that others use too: a socket that answers is never unlinked.
 
-gRPC's own bind unlinks whatever socket stands at the path, and its shutdown unlinks the path again, though it may be
-another's by then. So a server binds under a name that only we use and is then linked to the public name, which fails
-where that name is taken; and it is taken down only while it is still ours.
-
-To look who answers, to unlink what a dead process left and to link ours is one step for every gpuplane agent: they
-hold a lock on the directory meanwhile. NVIDIA's plugin asks nobody; what it takes from us is noticed by its identity.
+Each registration has a socket of a name of its own. So what an agent removes on its way out can never be the socket of
+its successor, and kubelet, which tells plugins apart by their sockets (from 1.37 on), takes the two for two. What dead
+agents left is known by its name, and by nobody answering there.
 """
 
 import asyncio
-import fcntl
+import logging
 import os
+import re
 import secrets
 import socket
 import stat
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
@@ -24,10 +22,17 @@ from urllib.parse import quote
 import grpc
 
 LONGEST = 107  # bytes of a unix socket's path (sun_path)
-PRIVATE = ".gpuplane."
+NAME = "gpuplane-{}.sock"
+"""The name of a socket: as long as this, whatever the resource is called, since a path of a socket has little room."""
+LEFT_BEHIND = re.compile(r"gpuplane-[0-9a-f]{8}\.sock|\.gpuplane\..+")
+"""The names of our sockets; the second are those of earlier versions, while they started."""
+
 GRACE = 0.1  # seconds that requests under way get to be answered when a server ends; streams are cut after it
 
 Identity: TypeAlias = tuple[int, int, int]
+
+log = logging.getLogger(__name__)
+_strange = set[Path]()  # what was said to be no socket
 
 
 class Taken(Exception):
@@ -82,7 +87,12 @@ def owner(path: Path) -> str | None:
         except OSError as error:
             return f"a process that does not accept connections ({error.strerror or error})"
         pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return f"process {pid} ({_command(pid)})" if pid else "a process of another container"
+    return process(pid) if pid else "a process of another container"
+
+
+def process(pid: int) -> str:
+    """A process for people: "process 12 (nvidia-device-plugin)"."""
+    return f"process {pid} ({_command(pid)})"
 
 
 def _command(pid: int) -> str:
@@ -94,38 +104,29 @@ def _command(pid: int) -> str:
 
 
 @asynccontextmanager
-async def serving(path: Path, add: Callable[[grpc.aio.Server], object]) -> AsyncIterator[Identity]:
-    """Serve at a path, mode 0600, what `add` adds to a server, until the block ends. Gives the socket's identity.
+async def serving(directory: Path, add: Callable[[grpc.aio.Server], object]) -> AsyncIterator[tuple[Path, Identity]]:
+    """Serve at a new socket, mode 0600, what `add` adds to a server, until the block ends. Gives its path and identity.
 
-    Raises Taken, and OSError where the directory takes no socket.
+    Raises Taken where it cannot be made or is gone at once, and OSError where the directory takes no socket.
     """
-    private = path.with_name(PRIVATE + secrets.token_hex(4))
-    for each in (path, path.with_name(PRIVATE + "0" * 8)):  # a reason that is the same at every try
-        check_length(each)
-    _check(path)
-    _try_to_bind(private)
+    path = directory / NAME.format(secrets.token_hex(4))
+    check_length(path.with_name(NAME.format("0" * 8)))  # a reason that is the same at every try
+    clear(directory)
+    _try_to_bind(path)
     server = grpc.aio.server()
     try:
         add(server)
-        server.add_insecure_port(address(private))
+        server.add_insecure_port(address(path))
+        path.chmod(0o600)
         await server.start()
-        private.chmod(0o600)
-        ours = _claim(private, path)
-        try:
-            yield ours
-        finally:
-            with suppress(Taken, OSError):
-                if stands(path, ours):
-                    path.unlink(missing_ok=True)
+        ours = identity(path)
+        if ours is None:
+            raise Taken(f"{path.name} was removed while we started")
+        yield path, ours
     finally:
-        private.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         stopping = asyncio.create_task(server.stop(GRACE))
         await asyncio.shield(stopping)  # awaited by itself it may swallow a cancellation (asyncio.wait_for before 3.12)
-
-
-def _check(path: Path) -> None:
-    if identity(path) is not None and (served := owner(path)):
-        raise Taken(f"{path.name} is served by {served}: this agent takes over when that ends")
 
 
 def _try_to_bind(path: Path) -> None:
@@ -135,32 +136,17 @@ def _try_to_bind(path: Path) -> None:
     path.unlink()
 
 
-def _claim(private: Path, path: Path) -> Identity:
-    """Give our socket its public name, in the place of one that nobody serves."""
-    with _locked(path.parent):
-        for left in path.parent.glob(f"{PRIVATE}*"):
-            if left != private and owner(left) is None:
-                left.unlink(missing_ok=True)
-        _check(path)
-        path.unlink(missing_ok=True)
+def clear(directory: Path) -> None:
+    """Remove the sockets of agents that are no more. What is no socket, answers, or is not ours by name stays."""
+    for left in directory.iterdir():
+        if not LEFT_BEHIND.fullmatch(left.name):
+            continue
         try:
-            os.link(private, path)
-        except FileExistsError:
-            raise Taken(f"{path.name} was taken by another while we started") from None
-        private.unlink()
-        ours = identity(path)
-    if ours is None:
-        raise Taken(f"{path.name} was removed while we started")
-    return ours
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise Taken(f"another agent starts to serve in {directory}") from None
-    finally:
-        os.close(handle)
+            if not stat.S_ISSOCK(left.lstat().st_mode):
+                if left not in _strange:
+                    _strange.add(left)
+                    log.warning("%s is named as a socket of an agent, and is none: left as it is", left)
+            elif owner(left) is None:
+                left.unlink(missing_ok=True)
+        except OSError as error:
+            log.debug("%s: %s", left, error)

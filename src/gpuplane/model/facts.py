@@ -100,9 +100,13 @@ class Granted(_Told):
 
 
 class Remembered(_Told):
-    """host: the ledger as the state directory holds it, at our start."""
+    """host: the ledger as the state directory holds it.
+
+    `ended`: nobody but us writes it any more. What the agent before us granted last, kubelet may not have told us yet.
+    """
 
     ledger: Ledger
+    ended: bool = True
 
 
 class ReleaseWished(_Told):

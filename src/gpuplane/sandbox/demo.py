@@ -82,8 +82,9 @@ class Demo:
         began = time.monotonic()
         await self._shows(GPU, self.count, self.count)
         took = time.monotonic() - began
+        socket = self.kubelet.manager.endpoints[GPU].socket.name
         lines = {
-            "registered": f"{GPU} by nvidia-gpu.sock, {took:.2f} s after the process was started",
+            "registered": f"{GPU} by {socket}, {took:.2f} s after the process was started",
             "the node shows": f"{GPU}: {self.count}",
         }
         return Scene("The agent starts and registers with kubelet", lines, {"seconds": took, "capacity": self.count})

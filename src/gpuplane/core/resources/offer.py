@@ -15,6 +15,7 @@ from gpuplane.core.health import diagnose
 from gpuplane.core.resources import held
 from gpuplane.core.resources.held import apart, holds
 from gpuplane.core.resources.names import named, unfit
+from gpuplane.core.serving import standby
 from gpuplane.core.view import view
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
@@ -122,6 +123,16 @@ def _also(device: Offered, reason: str) -> Offered:
 
 
 def _waiting(snapshot: Snapshot) -> str:
+    return standby(snapshot) or lacking(snapshot)
+
+
+def ready_to_take_over(snapshot: Snapshot) -> bool:
+    """Whether this agent stands by for another, and knows all that it needs to serve in its place."""
+    return bool(standby(snapshot)) and not lacking(snapshot)
+
+
+def lacking(snapshot: Snapshot) -> str:
+    """What is not known yet, so that nothing could be offered, whoever serves kubelet; "" for nothing."""
     driver, config = snapshot.conditions.get("driver"), snapshot.conditions.get("config")
     if snapshot.machine is None and (why := diagnose.released(snapshot)):
         return f"the driver is let go of: {why}"

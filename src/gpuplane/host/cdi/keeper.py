@@ -3,6 +3,8 @@
 What is wanted is on disk before anybody is given a device by it: the condition says what the files hold, as they were
 read after they were written. The files stay when the agent ends, for containers restart without it.
 
+An agent that stands by for another writes nothing: it looks what is there, so that it can begin with that.
+
 Others write into the directory too, so it is looked at every second: by `stat`, for the reasons of `host/filewatch.py`.
 """
 
@@ -10,11 +12,13 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from gpuplane.core.containers.cdi.condition import SPECS, contested, marks
+from gpuplane.core.containers.cdi.document import Document
 from gpuplane.core.containers.cdi.names import KINDS
 from gpuplane.core.containers.cdi.wanted import conflicts, known, merged, notes, summary, wanted
+from gpuplane.core.serving import standby
 from gpuplane.host.cdi import directory as disk
 from gpuplane.host.cdi.hook import watch_hook
 from gpuplane.model.cdi import Spec
@@ -24,6 +28,8 @@ from gpuplane.model.snapshot import Condition, Snapshot
 
 IDLE = 5
 """Looks in whose place there is one while nothing is wanted: of what is there then, some is let go of at the most."""
+
+Wanted: TypeAlias = tuple[Mapping[str, Document], bool]
 
 LONGEST = 16.0
 """Seconds between two tries where the disk refuses."""
@@ -53,18 +59,21 @@ class Keeper:
 
     async def keep(self, every: float) -> None:
         """Go round whenever something else is wanted, and look every so many seconds; less often while that fails."""
-        await asyncio.to_thread(disk.tidy, self.directory)
-        wait = every
+        wait, tidied = every, False
         while True:
-            seen = wanted(self.node.snapshot)
+            seen = _wanted(self.node.snapshot)
+            if not tidied and not standby(self.node.snapshot):
+                await asyncio.to_thread(disk.tidy, self.directory)
+                tidied = True
             if known(self.node.snapshot) and self._given() != self.done:
                 wait = every if await self.round() else min(wait * 2, LONGEST)
-            await self.node.until(partial(_changed, seen), wait if seen or self.done is None else IDLE * every)
+            await self.node.until(partial(_changed, seen), wait if seen[0] or self.done is None else IDLE * every)
 
     def _given(self) -> object:
         """All that a round goes by. It changes by a round that writes; so the next one sees what came of it."""
         snapshot = self.node.snapshot
-        return wanted(snapshot), snapshot.machine, snapshot.allocations, snapshot.config, disk.glance(self.directory)
+        glance = disk.glance(self.directory)
+        return _wanted(snapshot), snapshot.machine, snapshot.allocations, snapshot.config, glance
 
     async def round(self) -> bool:
         """Make the files what they shall be, and say what they are then; whether that is one and the same."""
@@ -73,7 +82,7 @@ class Keeper:
         try:
             self.files = await asyncio.to_thread(disk.look, self.directory, self.files)
             self._tell_of_others()
-            if changes := self._changes():
+            if not standby(self.node.snapshot) and (changes := self._changes()):
                 problems += await asyncio.to_thread(_store, self.directory, changes)
                 self.files = await asyncio.to_thread(disk.look, self.directory, self.files)
                 problems += [] if problems else self._spoilt(changes)
@@ -108,8 +117,14 @@ class Keeper:
             self.node.tell(Stood(part, condition))
 
 
-def _changed(seen: object, snapshot: Snapshot) -> bool:
-    return wanted(snapshot) is not seen
+def _wanted(snapshot: Snapshot) -> Wanted:
+    """What is wanted, and whether it is this agent that writes it."""
+    return wanted(snapshot), not standby(snapshot)
+
+
+def _changed(seen: Wanted, snapshot: Snapshot) -> bool:
+    now = _wanted(snapshot)
+    return now[0] is not seen[0] or now[1] != seen[1]
 
 
 def _store(directory: Path, changes: Mapping[str, Spec | None]) -> list[str]:

@@ -20,17 +20,17 @@ IDLE = 2.0
 
 
 async def meet(node: Node, every: float = 0.2, again: float = 2.0) -> None:
-    """Reconcile the wish with the view, and watch the supervisor's word, for ever.
-
-    A disk that refuses is asked again `again` seconds later.
-    """
+    """Reconcile the wish with the view, and watch the supervisor's word, for ever."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(_ask(node, again))
-        group.create_task(_hear(node, every))
+        group.create_task(ask(node, again))
+        group.create_task(hear(node, every))
 
 
-async def _ask(node: Node, again: float) -> None:
-    """Where MPS was never wanted nothing is written, and there is no directory."""
+async def ask(node: Node, again: float = 2.0) -> None:
+    """Reconcile the wish with the view, for ever. A disk that refuses is asked again `again` seconds later.
+
+    Where MPS was never wanted nothing is written, and there is no directory.
+    """
     asked: dict[Path, Wanted] = {}
     met: object = None  # the wish, and where it was found to be met
     async for _ in node.changes():
@@ -63,8 +63,10 @@ def _try(node: Node, path: Path, wishes: Wanted) -> Mapping[Path, Wanted]:
     return {path: wishes}
 
 
-async def _hear(node: Node, every: float) -> None:
-    """Tells from the moment on from which something may be offered: what is served must not look ill for a while."""
+async def hear(node: Node, every: float = 0.2) -> None:
+    """Watch the supervisor's word, for ever.
+
+    Tells from the moment on from which something may be offered: what is served must not look ill for a while."""
     while not await node.until(lambda snapshot: wanted(snapshot) is not None, 3600.0):
         pass
     told: Mapping[str, Condition] = {}

@@ -32,6 +32,14 @@ class Policy(msgspec.Struct, frozen=True):
     now: Callable[[], float] = time.monotonic
 
 
+class Gap(msgspec.Struct, frozen=True):
+    """A time in which a resource had no plugin: from the end of a stream to the next list, in seconds of `now`."""
+
+    resource: str
+    began: float
+    ended: float
+
+
 class DeviceManager:
     """`active` tells the pods that run or are being admitted."""
 
@@ -42,6 +50,8 @@ class DeviceManager:
         self.devices, self.endpoints, self.trace = Devices(), dict[str, Endpoint](), list[Call]()
         self.lists = 0  # answers of pod-resources so far
         self.heard: Callable[[str], None] = lambda resource: None  # called with the resource of each list that comes
+        self.gaps: list[Gap] = []  # those that are over
+        self._gone: dict[str, float] = {}  # since when the plugins are gone
         self._random = random.Random(policy.seed)  # noqa: S311
 
     def recall(self) -> None:
@@ -73,6 +83,8 @@ class DeviceManager:
         self.devices.listed(
             resource, ((d.ID, d.health, tuple(n.ID for n in d.topology.nodes)) for d in response.devices)
         )
+        if (began := self._gone.pop(resource, None)) is not None:
+            self.gaps.append(Gap(resource, began, self.policy.now()))
         self.heard(resource)
         self._remember()
         self.changes.notify()
@@ -80,6 +92,7 @@ class DeviceManager:
     def disconnected(self, resource: str) -> None:
         """The plugin that registered last counts as gone."""
         self.devices.disconnected(resource, self.policy.now())
+        self._gone.setdefault(resource, self.policy.now())
         self.changes.notify()
 
     # what kubelet asks

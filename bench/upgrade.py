@@ -1,0 +1,78 @@
+"""One agent after another: how long kubelet has none, and what one that stands by costs."""
+
+import asyncio
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from bench.node import footprint, idle
+from bench.rig import EIGHT, GPU
+from bench.row import Measure, Row
+from gpuplane.sandbox.agent import Agent
+from gpuplane.sandbox.kubelet import Kubelet
+from gpuplane.sandbox.succession import READY, amid, come_and_go, replace
+
+TIMES = 50
+
+
+class Node:
+    """Agents and a kubelet in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.kubelet = root, Kubelet(root / "k")
+        (root / "config.yaml").write_text("version: v1\n")
+
+    def agent(self) -> Agent:
+        """Another agent, with the state directory of all."""
+        return Agent(
+            "--machine", EIGHT, "--config", self.root / "config.yaml", "--kubelet-root", self.root / "k",
+            "--state-dir", self.root / "s",
+        )  # fmt: skip
+
+
+async def replaced() -> list[Row]:
+    """one agent after another, while pods come and go"""
+    with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
+        node, gaps, ends = Node(Path(directory)), list[float](), list[float]()
+        async with node.kubelet as kubelet:
+            old = node.agent()
+            await old.start()
+            await kubelet.until_capacity(GPU, 8, 8, deadline=30)
+            async with come_and_go(kubelet, GPU) as refusals:
+                for _ in range(TIMES):
+                    new = node.agent()
+                    gaps += [gap.ended - gap.began for gap in await replace(kubelet, old, new)]
+                    old = new
+            began = time.perf_counter()
+            await old.stop()
+            ends.append(time.perf_counter() - began)
+        outside = [each for each in refusals if not amid(each, kubelet.manager.gaps)]
+    ordered = sorted(gaps)
+    p99 = ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]
+    how = f"p99 of {len(gaps)}, median {statistics.median(gaps) * 1e3:.0f} ms, max {ordered[-1] * 1e3:.0f} ms"
+    return [
+        Row("agent replaced by one that stands by: gap at kubelet", p99 * 1e3, 50, "ms", how),
+        Row("pods rejected outside of these gaps", len(outside), 0, "pods", f"{len(refusals)} in them"),
+        Row("SIGTERM to the end of the process", ends[-1] * 1e3, 500, "ms", "once, with nobody to follow"),
+    ]
+
+
+async def standing_by() -> list[Row]:
+    """an agent that stands by, idle"""
+    with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
+        node = Node(Path(directory))
+        async with node.kubelet as kubelet, node.agent():
+            await kubelet.until_capacity(GPU, 8, 8, deadline=30)
+            async with node.agent() as second:
+                await second.until_says(READY)
+                await asyncio.sleep(3)
+                memory, parts = footprint(second.process.pid)
+                cpu = await idle(second.process.pid)
+    return [
+        Row("memory, standing by, 8 GPUs", memory, 60, "MB", parts),
+        Row("CPU, standing by, 8 GPUs", cpu, 0.5, "%", "of a core"),
+    ]
+
+
+MEASURES: tuple[Measure, ...] = (replaced, standing_by)

@@ -1,0 +1,180 @@
+"""The parts of an agent: which there are, and how they are started and ended by name.
+
+Three kinds and no fourth: those that watch the world and tell facts, those that serve requests from the snapshot, and
+those that reconcile a part of the world with a view. An agent that stands by for another only watches: it changes
+nothing in the world and answers nobody. Each part is restarted alone when it raises.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from gpuplane.agent.configure import Source, configure
+from gpuplane.agent.control import control
+from gpuplane.agent.node import Node
+from gpuplane.agent.restart import keep
+from gpuplane.agent.tables import keep_tables
+from gpuplane.apiserver.events import tell_events
+from gpuplane.apiserver.node import CONFIG, watch_node
+from gpuplane.apiserver.report import report_problems
+from gpuplane.core.health.diagnose import probes, released
+from gpuplane.hardware import Hardware
+from gpuplane.hardware.devicenodes import keep_device_nodes
+from gpuplane.hardware.timeslices import keep_time_slices
+from gpuplane.host.cdi.hook import INSTALLED
+from gpuplane.host.cdi.keeper import keep_specifications
+from gpuplane.host.kernellog import watch_kernel_log
+from gpuplane.host.mps.meeting import ask, hear
+from gpuplane.host.state import keep_stored
+from gpuplane.kubelet.podresources import allocations
+from gpuplane.kubelet.registration import plugins
+from gpuplane.model.facts import Look, Probe
+from gpuplane.model.value import Value
+
+FIRST_WORD, FIRST_EVER = 2.0, 10.0
+"""Seconds that the first look waits for the API server's first word about our Node; and where nothing is remembered of
+it: then a container could be told of its devices in a way that the runtime, which is not known, does not read."""
+
+Parts = Mapping[str, Callable[[], Awaitable[None]]]
+
+PLUGINS, STORE = "plugins", "store"
+ASKED_AGAIN = "configuration", "node object"
+"""What reads or asks everything anew when it is started again."""
+
+
+class Options(Value):
+    """How one agent is set up. Paths are as this process sees them."""
+
+    kubelet_root: Path
+    state_dir: Path
+    config: Source = Source()
+    node_name: str = ""  # "" for no API server
+    node_label: str = CONFIG  # which names a configuration
+    kubeconfig: Path | None = None
+    metrics: tuple[str, int] | None = None  # host and port; None: no listening
+    kernel_log: Path | None = None  # as /dev/kmsg; None: not read
+    kernel_pids: bool = True  # whether its process ids are those that the hardware tells
+    cdi_dir: Path | None = None  # None: no specifications are kept
+    device_nodes: Path | None = None  # the root in whose /dev nodes and links are made; None: nowhere
+    hook: Path = INSTALLED  # on the host, and here
+    driver_root: Path | None = None  # where the driver's root is seen; None: it is not
+
+    @property
+    def plugins(self) -> Path:
+        """Kubelet's directory of device plugins."""
+        return self.kubelet_root / "device-plugins"
+
+
+class Running:
+    """The parts that run, by name."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._parts: dict[str, Callable[[], Awaitable[None]]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self, parts: Parts) -> None:
+        """Start those of the parts that do not run."""
+        for part, run in parts.items():
+            if part not in self._tasks:
+                self._parts[part] = run
+                self._tasks[part] = asyncio.create_task(keep(self.node, part, run), name=part)
+
+    def has(self, part: str) -> bool:
+        """Whether a part runs."""
+        return part in self._tasks
+
+    async def end(self, *parts: str) -> None:
+        """End parts that run; all, where none is named."""
+        tasks = [task for part in parts or tuple(self._tasks) if (task := self._tasks.pop(part, None))]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def again(self, *parts: str) -> None:
+        """End those of the parts that run, and start them anew."""
+        there = {part: self._parts[part] for part in parts if part in self._tasks}
+        await self.end(*there) if there else None
+        self.start(there)
+
+
+def status_page(node: Node, options: Options) -> Parts:
+    """What runs from the first moment to the last."""
+    if options.metrics is None:
+        return {}
+    host, port = options.metrics
+
+    async def serve_status() -> None:
+        from gpuplane.agent.status import status  # 50 ms of imports that registering need not wait for
+
+        await status(node, host, port)
+
+    return {"status": serve_status}
+
+
+def watching(node: Node, options: Options, hardware: Hardware) -> Parts:
+    """What an agent does also while it stands by: it watches, and changes nothing in the world."""
+    parts: dict[str, Callable[[], Awaitable[None]]] = {
+        "clock": node.tick,
+        "hardware": lambda: _watch(node, hardware, bool(options.node_name)),
+        "release": lambda: _let_go(node, hardware),  # of the driver: by those who stand by, too
+        "configuration": lambda: configure(node, options.config),
+        "allocations": lambda: allocations(node, options.kubelet_root),
+        "mps": lambda: hear(node),
+        "choice": lambda: keep_tables(node),
+    }
+    if (cdi_dir := options.cdi_dir) is not None:  # it writes only while this agent serves
+        parts["cdi files"] = lambda: keep_specifications(node, cdi_dir, options.hook, options.driver_root)
+    if options.node_name:
+        parts["node object"] = lambda: watch_node(node, options.node_name, options.kubeconfig, options.node_label)
+    return parts
+
+
+def serving(node: Node, options: Options, hardware: Hardware, ours: Callable[[], bool], remembers: bool) -> Parts:
+    """What the one agent does that serves kubelet. `ours`: whether the lock is; `remembers`: the state directory is."""
+    parts: dict[str, Callable[[], Awaitable[None]]] = {
+        PLUGINS: lambda: plugins(node, options.plugins, ours=ours),
+        "control": lambda: control(node, options.state_dir / "control.sock"),
+        "mps daemons": lambda: ask(node),
+        "probes": lambda: _probe(node, hardware),
+        "time slice lengths": lambda: keep_time_slices(node, hardware),
+    }
+    if (kernel_log := options.kernel_log) is not None:  # from its beginning: what befell between two agents is in it
+        parts["xids"] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
+    if (root := options.device_nodes) is not None:
+        parts["nodes in /dev"] = lambda: keep_device_nodes(node, root)
+    if remembers:
+        parts[STORE] = lambda: keep_stored(node, options.state_dir)
+    if options.node_name:
+        parts["condition writer"] = lambda: report_problems(node, options.node_name, options.kubeconfig)
+        parts["event writer"] = lambda: tell_events(node, options.node_name, options.kubeconfig)
+    return parts
+
+
+async def _watch(node: Node, hardware: Hardware, asks: bool) -> None:
+    """The machine becomes facts. Our Node may ask to leave the driver alone: its word is waited for, for a moment."""
+    if asks:
+        patience = FIRST_EVER if node.snapshot.ledger.asked is None else FIRST_WORD
+        await node.until(lambda snapshot: snapshot.config.asked is not None, patience)
+    async for fact in hardware.facts():
+        node.tell(fact)
+
+
+async def _let_go(node: Node, hardware: Hardware) -> None:
+    """Hands off the driver while somebody wishes so."""
+    away = False
+    async for snapshot in node.changes():
+        if bool(released(snapshot)) != away:
+            away = not away
+            await (hardware.release() if away else hardware.do(Look()))
+
+
+async def _probe(node: Node, hardware: Hardware) -> None:
+    """The recovery probes that are wished for, each once; what they find comes back as facts."""
+    done: Mapping[str, float] = {}
+    async for snapshot in node.changes():
+        wanted = probes(snapshot)
+        for gpu, asked in wanted.items():
+            if done.get(gpu) != asked:
+                await hardware.do(Probe(gpu=gpu, asked=asked))
+        done = wanted

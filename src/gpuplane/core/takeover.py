@@ -1,0 +1,56 @@
+"""What an agent that stood by makes of the ledger of the agent before it.
+
+That one decided and promised until its end, so its ledger wins over what this agent decided for itself while it
+watched. But it knew nothing of the time after its last word. So what this agent has in sight, the machine above all, is
+judged again on top of it, and what befell a device that the other one does not know of is added. What is in the kernel
+log needs no help: it is read from its beginning by whoever serves, and each record counts once.
+"""
+
+from collections.abc import Mapping
+
+from gpuplane.core.health import course, records
+from gpuplane.core.health.course import Terms
+from gpuplane.core.health.diagnose import terms
+from gpuplane.core.serving import standby
+from gpuplane.model.facts import Remembered
+from gpuplane.model.health import Health, Record
+from gpuplane.model.snapshot import Ledger, Snapshot
+
+
+def remembered(snapshot: Snapshot, fact: Remembered, now: float) -> Snapshot:
+    """The snapshot after it was told what the state directory holds.
+
+    Once the agent before us has ended nothing is offered before kubelet was asked again who holds what: that agent
+    granted until its end.
+    """
+    if not standby(snapshot):
+        return snapshot.but(ledger=fact.ledger)
+    after = snapshot.but(ledger=_told(snapshot, fact.ledger))
+    by = terms(after, now)
+    health, machine = fact.ledger.health or Health(), snapshot.machine
+    if machine is not None:
+        health = records.looked(health, machine, machine, machine.gpus is not None, snapshot.allocations, by)
+    health = _unknown(health, snapshot.ledger.health or Health(), by)
+    after = after.but(ledger=after.ledger.but(health=None if health == Health() else health))
+    return after.but(allocations=None) if fact.ended else after
+
+
+def _told(snapshot: Snapshot, ledger: Ledger) -> Ledger:
+    """The ledger with what this agent was told since it started, and nobody tells it again."""
+    ours, homes = snapshot.ledger, {**(snapshot.ledger.homes or {}), **(ledger.homes or {})}
+    return ledger.but(
+        config_name=ledger.config_name if snapshot.config.settings is None else ours.config_name,
+        asked=ledger.asked if snapshot.config.asked is None else ours.asked,
+        homes=homes or None,
+    )
+
+
+def _unknown(health: Health, ours: Health, by: Terms) -> Health:
+    """The records with what befell a device that they do not count, and that ours do."""
+    devices: dict[str, Record] = dict(health.devices)
+    for key, record in ours.devices.items():
+        known: Mapping[str, int] = devices.get(key, Record()).counts
+        for each in record.findings:
+            if each.event and record.counts.get(each.code, 0) > known.get(each.code, 0):
+                devices[key] = course.happen(devices.get(key, Record()), each.but(standing=False), by)
+    return health if devices == health.devices else health.but(devices=dict(sorted(devices.items())))

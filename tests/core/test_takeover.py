@@ -1,0 +1,97 @@
+"""What an agent that stood by makes of the ledger of the agent before it: that wins, and nothing seen is lost."""
+
+from gpuplane.core.health.diagnose import diagnoses
+from gpuplane.core.resources.offer import offer
+from gpuplane.core.serving import LOCK, STANDBY
+from gpuplane.core.step import step
+from gpuplane.model.config import Asked, Settings
+from gpuplane.model.facts import (
+    Configured,
+    Drained,
+    Fact,
+    Happened,
+    Listed,
+    Looked,
+    NodeAsked,
+    Remembered,
+    Stood,
+)
+from gpuplane.model.health import Drain, Health
+from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.model.snapshot import Condition, Ledger, Snapshot
+
+GPUS = (Gpu(index=0, uuid="GPU-0", pci="0000:01:00.0"), Gpu(index=1, uuid="GPU-1", pci="0000:02:00.0"))
+SEEN = (Looked(Machine(gpus=GPUS)), Configured(Settings(), "b"), Listed((), 1.0))
+WAITING = Stood(LOCK, Condition(standing="waiting", reason="process 1 serves", detail=STANDBY))
+SERVING = Stood(LOCK, Condition(standing="ok"))
+XID = Happened(code="xid-79", gpu="GPU-1", message="fell off the bus", at=5.0)
+
+
+def after(*facts: Fact, of: Snapshot | None = None, now: float = 10.0) -> Snapshot:
+    snapshot = of or Snapshot()
+    for fact in facts:
+        snapshot = step(snapshot, fact, now)
+    return snapshot
+
+
+def states(snapshot: Snapshot) -> dict[str, str]:
+    return {each.device: each.state for each in diagnoses(snapshot) if each.device}
+
+
+def test_one_that_stands_by_offers_nothing_and_says_for_whom() -> None:
+    """Until it takes over, and kubelet was asked again who holds what."""
+    standing_by = after(WAITING, *SEEN)
+    assert (offer(standing_by).waiting, offer(standing_by).resources) == ("process 1 serves", ())
+
+    taken = after(Remembered(Ledger()), SERVING, of=standing_by)
+    assert "kubelet has not said yet" in offer(taken).waiting
+    assert len(offer(after(Listed((), 11.0), of=taken, now=11.0)).resources[0].devices) == 2
+
+
+def test_what_the_agent_before_decided_holds() -> None:
+    """Drains and verdicts that this agent has never heard of."""
+    before = after(*SEEN, XID, Drained("GPU-0", Drain(why="fan")))
+    taken = after(Remembered(before.ledger), SERVING, of=after(WAITING, *SEEN))
+    assert states(taken) == {"GPU-0": "drained", "GPU-1": "unhealthy"}
+    assert taken.ledger.health == before.ledger.health
+
+
+def test_what_the_agent_before_knew_to_be_over_is_over() -> None:
+    """A verdict of one that stands by, though the serving agent has found the device well since."""
+    seen = after(WAITING, *SEEN, XID)
+    assert states(seen)["GPU-1"] == "unhealthy"
+    before = after(*SEEN, XID)
+    health = before.ledger.health or Health()
+    record = health.devices["GPU-1"].but(findings=(), recovered=8.0)
+    well = before.ledger.but(health=health.but(devices={**health.devices, "GPU-1": record}))
+    assert states(after(Remembered(well), SERVING, of=seen))["GPU-1"] == "healthy"
+
+
+def test_what_befell_after_the_last_word_of_the_agent_before_is_not_lost() -> None:
+    """An event that only this agent heard, and a fault that only its look shows."""
+    before = after(*SEEN)
+    ill = Machine(gpus=(GPUS[0].but(faults=(Fault(code="gpu-lost", message="gone"),)), GPUS[1]))
+    seen = after(Looked(ill), XID, of=after(WAITING, *SEEN))
+    taken = after(Remembered(before.ledger), SERVING, of=seen)
+    assert states(taken) == {"GPU-0": "unhealthy", "GPU-1": "unhealthy"}
+    assert (taken.ledger.health or Health()).devices["GPU-1"].counts == {"xid-79": 1}
+
+    again = after(Remembered(taken.ledger), of=after(WAITING, of=taken))
+    assert (again.ledger.health or Health()).devices["GPU-1"].counts == {"xid-79": 1}
+
+
+def test_what_is_told_once_is_not_forgotten() -> None:
+    """The configuration in force and the Node's word were told while it stood by, and nobody tells them again."""
+    seen = after(WAITING, *SEEN, NodeAsked(Asked(config="b", drains={"0": "fan"})))
+    old = Ledger(config_name="a", asked=Asked(config="a"))
+    taken = after(Remembered(old), SERVING, of=seen)
+    assert (taken.ledger.config_name, taken.ledger.asked) == ("b", Asked(config="b", drains={"0": "fan"}))
+
+    early = after(WAITING, Remembered(old, ended=False))
+    assert (early.ledger.config_name, early.ledger.asked) == ("a", Asked(config="a"))
+
+
+def test_a_glance_at_a_serving_agents_ledger_asks_nobody_again() -> None:
+    seen = after(WAITING, *SEEN)
+    assert after(Remembered(Ledger(), ended=False), of=seen).allocations == ()
+    assert after(Remembered(Ledger()), of=seen).allocations is None

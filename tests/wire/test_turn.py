@@ -1,0 +1,178 @@
+"""The lock on kubelet's directory: one agent at a time, through whatever becomes of the directory."""
+
+import asyncio
+import errno
+import fcntl
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuplane.agent.node import Node
+from gpuplane.core.serving import LOCK, registers, serves, standby
+from gpuplane.kubelet.turn import Turn
+from gpuplane.model.snapshot import Condition, Snapshot
+
+DEADLINE = 10.0
+HOLD = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), 2); print('held', flush=True); sys.stdin.read()"
+
+
+def turn(directory: Path) -> Turn:
+    return Turn(Node(Snapshot()), directory, every=0.02)
+
+
+def condition(turn: Turn) -> Condition:
+    return turn.node.snapshot.conditions[LOCK]
+
+
+async def stands(turn: Turn, ready: Callable[[Snapshot], bool]) -> None:
+    assert await turn.node.until(ready, DEADLINE), turn.node.snapshot.conditions
+
+
+@asynccontextmanager
+async def doing(work: asyncio.Future[None]) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+async def test_one_at_a_time(tmp_path: Path) -> None:
+    """Whoever waits serves nothing, and takes over when the other gives the lock back."""
+    first, second = turn(tmp_path), turn(tmp_path)
+    assert first.take() and first.look() and first.ours()
+    assert not second.take()
+    waiting = asyncio.ensure_future(second.wait())
+    async with doing(waiting):
+        await stands(second, lambda snapshot: bool(standby(snapshot)))
+        assert not second.ours()
+        assert not serves(second.node.snapshot)
+        first.free()
+        async with asyncio.timeout(DEADLINE):
+            await waiting
+    assert second.ours() and second.look()
+    assert registers(second.node.snapshot)
+    second.free()
+
+
+async def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:
+    """It is named meanwhile, with its command."""
+    pipe = asyncio.subprocess.PIPE
+    other = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLD, tmp_path, stdin=pipe, stdout=pipe)
+    assert other.stdout is not None
+    await other.stdout.readline()
+    second = turn(tmp_path)
+    waiting = asyncio.ensure_future(second.wait())
+    async with doing(waiting):
+        await stands(second, lambda snapshot: f"process {other.pid} ({sys.executable}" in standby(snapshot))
+        other.kill()
+        await other.wait()
+        async with asyncio.timeout(DEADLINE):
+            await waiting
+    assert second.ours()
+    second.free()
+
+
+async def test_one_who_waits_no_longer_is_passed_over(tmp_path: Path) -> None:
+    """The thread that it left behind frees the lock at once."""
+    first, second, third = turn(tmp_path), turn(tmp_path), turn(tmp_path)
+    assert first.take()
+    waiting = asyncio.ensure_future(second.wait())
+    await stands(second, lambda snapshot: bool(standby(snapshot)))
+    async with doing(waiting):
+        await asyncio.sleep(0.05)
+    waiting = asyncio.ensure_future(third.wait())
+    async with doing(waiting):
+        await asyncio.sleep(0.05)
+        first.free()
+        async with asyncio.timeout(DEADLINE):
+            await waiting
+    assert third.ours() and not second.ours()
+    third.free()
+
+
+async def test_a_directory_that_is_not_there_is_nobodys(tmp_path: Path) -> None:
+    """It is waited for; of two agents one has it when it comes, and the other stands by."""
+    path = tmp_path / "device-plugins"
+    first, second = turn(path), turn(path)
+    for each in (first, second):
+        assert each.take() and each.look() and not each.ours()
+        assert not standby(each.node.snapshot)
+        assert str(path) in condition(each).reason
+    lost = [asyncio.ensure_future(each.lost()) for each in (first, second)]
+    async with doing(lost[0]), doing(lost[1]):
+        path.mkdir()
+        await asyncio.wait(lost, return_when=asyncio.FIRST_COMPLETED, timeout=DEADLINE)
+        assert first.ours() != second.ours()
+        assert bool(standby(first.node.snapshot)) != bool(standby(second.node.snapshot))
+    first.free()
+    second.free()
+
+
+async def test_the_lock_of_a_directory_that_was_replaced_means_nothing(tmp_path: Path) -> None:
+    """Its holder takes the one of the new directory, or stands by where another was faster."""
+    path = tmp_path / "device-plugins"
+    path.mkdir()
+    first, second = turn(path), turn(path)
+    assert first.take() and first.look()
+    lost = asyncio.ensure_future(first.lost())
+    async with doing(lost):
+        path.rename(tmp_path / "old")
+        assert not first.ours()
+        path.mkdir()
+        await asyncio.sleep(0.2)
+        assert first.ours() and not second.take()
+
+        path.rename(tmp_path / "older")
+        path.mkdir()
+        assert second.take() and second.ours()
+        async with asyncio.timeout(DEADLINE):
+            await lost
+        assert standby(first.node.snapshot) and not first.ours()
+    first.free()
+    second.free()
+
+
+async def test_who_waits_for_a_directory_that_was_replaced_waits_for_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "device-plugins"
+    path.mkdir()
+    first, second = turn(path), turn(path)
+    assert first.take()
+    waiting = asyncio.ensure_future(second.wait())
+    async with doing(waiting):
+        await stands(second, lambda snapshot: bool(standby(snapshot)))
+        path.rename(tmp_path / "old")
+        path.mkdir()
+        async with asyncio.timeout(DEADLINE):
+            await waiting
+        assert second.ours() and not first.ours() and not first.look()
+    first.free()
+    second.free()
+
+
+@pytest.mark.parametrize("problem", [errno.ENOLCK, errno.EOPNOTSUPP])
+async def test_a_file_system_without_locks_is_said_and_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: int
+) -> None:
+    def flock(fd: int, operation: int) -> None:
+        raise OSError(problem, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    only = turn(tmp_path)
+    assert only.take() and only.look() and only.ours()
+    assert condition(only).standing == "failing" and "No locks available" in condition(only).reason
+    assert registers(only.node.snapshot)
+    only.free()
+
+
+async def test_who_was_told_to_end_registers_no_more(tmp_path: Path) -> None:
+    only = turn(tmp_path)
+    assert only.take() and only.look()
+    only.leave()
+    assert serves(only.node.snapshot) and not registers(only.node.snapshot)
+    only.left()
+    assert not serves(only.node.snapshot)
+    only.free()

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuplane.model.control import Answer, Ask, DrainDevice
+from gpuplane.model.control import Answer, Ask, DrainDevice, LetGo
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
 from gpuplane.sandbox.succession import amid, come_and_go, replace
@@ -161,6 +161,21 @@ async def test_a_hangup_reloads_and_ends_nothing(place: Place) -> None:
             await second.until_says("SIGHUP")
             assert await agent.stop() == 0
             await kubelet.until_capacity(NAMES["second"], GPUS, GPUS)
+
+
+async def test_one_that_stands_by_leaves_the_driver_alone_where_the_other_was_told_to(place: Place) -> None:
+    """By a command that only the one that serves was given: else an upgrade of the driver could not go on."""
+    async with Kubelet(place.kubelet) as kubelet, place.agent("first") as first:
+        await kubelet.until_capacity(NAMES["first"], GPUS, GPUS)
+        async with place.agent("first") as second:
+            await second.until_says("ready to take over")
+            control = await connect(place.root / "first/control.sock")
+            await control(LetGo(at=time.clock_gettime(time.CLOCK_BOOTTIME), seconds=60.0, why="new driver"))
+            await second.until_says("driver: let go of: new driver")
+            assert await first.stop() == 0
+            await second.until_says("kubelet lock: ok")
+            await kubelet.until(lambda: len(kubelet.manager.gaps) == 1)
+            assert kubelet.capacity(NAMES["first"]) == (GPUS, 0)
 
 
 async def test_a_directory_that_is_made_anew_is_served_by_one(place: Place) -> None:

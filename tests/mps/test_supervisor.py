@@ -103,6 +103,17 @@ async def test_a_supervisor_that_is_killed_changes_nothing(world: World) -> None
     assert client.returncode is None
 
 
+async def test_a_hangup_does_not_end_the_supervisor(world: World) -> None:
+    """SIGHUP asks a service to read its configuration again; this one has none of its own."""
+    pid = await world.supervise()
+    world.want(SHARED)
+    running = await world.until_ok(GPU)
+    os.kill(pid, signal.SIGHUP)
+    await world.until(lambda: any("SIGHUP" in line for line in world.log))
+    assert world.supervisor is not None and world.supervisor.returncode is None
+    assert await world.until_ok(GPU) == running
+
+
 async def test_a_daemon_that_is_not_wanted_stays_while_it_has_clients(world: World) -> None:
     """Then it goes, with its directory, and the GPUs are as they were before."""
     await world.supervise()

@@ -177,7 +177,7 @@ async def test_what_a_person_reads(root: Path) -> None:
     assert not (root / "pod-resources/kubelet.sock").exists()
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_without_input_it_runs_until_a_signal(root: Path, stop: signal.Signals) -> None:
     """Though its input is at its end from the start."""
     async with terminal(root, "--no-input", "--json", stdin=asyncio.subprocess.DEVNULL) as person:

@@ -16,11 +16,12 @@ import grpc
 import pytest
 
 from gpuplane.agent.node import Node
+from gpuplane.core.serving import LOCK, STANDBY
 from gpuplane.kubelet import podresources
 from gpuplane.kubelet.podresources import allocations, urgent
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.model.config import Naming, Settings
-from gpuplane.model.facts import Configured, Granted, Looked
+from gpuplane.model.facts import Configured, Granted, Looked, Remembered, Stood
 from gpuplane.model.health import Finding, Health, Record
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
@@ -433,3 +434,54 @@ async def test_a_path_that_no_socket_can_have_is_named_and_never_asked(tmp_path:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert "path" not in capfd.readouterr().err
+
+
+STANDBY_TOLD = Stood(LOCK, Condition(standing="waiting", reason="process 1 serves", detail=STANDBY))
+LATE = ("uid-late", "main", GPU, ("GPU-3",))
+
+
+async def test_what_an_agent_before_us_granted_last_is_known_before_anything_is_offered(
+    node: Node, kubelet: Kubelet, root: Path
+) -> None:
+    """Kubelet does not list it yet, but has it in its checkpoint. It is asked at once, however rarely otherwise."""
+    node.tell(STANDBY_TOLD)
+    async with kubelet.running():
+        await knows(node)
+        checkpointed(root, LATE)
+        node.tell(Remembered(Ledger()))
+        assert node.snapshot.allocations is None
+        await knows(node, LATE)
+
+
+async def test_an_answer_to_what_was_asked_before_the_take_over_does_not_count(
+    node: Node, kubelet: Kubelet, root: Path
+) -> None:
+    """The agent before us could still grant something after that question."""
+    node.tell(STANDBY_TOLD)
+    async with kubelet.running():
+        await knows(node)
+        on_its_way, go_on = kubelet.asked + 1, asyncio.Event()
+
+        async def slowly() -> bytes:
+            await go_on.wait()
+            return await kubelet.list()
+
+        kubelet.answer = slowly
+        node.tell(Granted(GPU, ("GPU-0",)))  # so that kubelet is asked
+        await kubelet.until_asked(on_its_way)
+        checkpointed(root, LATE)
+        node.tell(Remembered(Ledger()))
+        go_on.set()
+        await knows(node, LATE)
+        assert kubelet.asked > on_its_way
+
+
+async def test_a_kubelet_that_is_silent_at_the_take_over_is_known_by_its_checkpoint(
+    node: Node, kubelet: Kubelet, root: Path
+) -> None:
+    node.tell(STANDBY_TOLD)
+    async with kubelet.running():
+        await knows(node)
+    checkpointed(root, LATE)
+    node.tell(Remembered(Ledger()))
+    await knows(node, LATE)

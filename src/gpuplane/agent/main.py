@@ -147,16 +147,17 @@ class Agent:
             log.info("stopping")
             self.turn.leave()
         await self.running.end(*(part for part in parts if part not in (PLUGINS, STORE)))
-        await self._stored(ledger)
+        until = self.node.now() + LAST_WORD
+        await self._stored(ledger, until)
         if self._stop.is_set():
             self.turn.left()
         await self.running.end(PLUGINS)
-        await self._stored(ledger)  # what has happened meanwhile, too
+        await self._stored(ledger, until)  # what has happened meanwhile, too
         await self.running.end(STORE)
 
-    async def _stored(self, ledger: Ledger | None) -> None:
+    async def _stored(self, ledger: Ledger | None, until: float) -> None:
         if ledger is not None:
-            await self.node.until(stored, LAST_WORD)
+            await self.node.until(stored, max(0.0, until - self.node.now()))
 
     async def _unless_stopped(self, work: Coroutine[None, None, None]) -> bool:
         """Do some work, unless we are asked to stop before it is done; whether it is done."""

@@ -1,6 +1,8 @@
 """`gpuplane mps`: supervise this node's MPS daemons, beside the agent."""
 
 import asyncio
+import logging
+import os
 import signal
 from pathlib import Path
 from typing import Literal
@@ -11,6 +13,8 @@ from gpuplane.agent import logs
 from gpuplane.host.mps.keeper import Tools
 from gpuplane.host.mps.supervisor import Supervisor
 from gpuplane.model.config import Settings
+
+log = logging.getLogger("gpuplane.mps")
 
 
 @click.command()
@@ -42,11 +46,26 @@ def command(
 
 async def _run(supervisor: Supervisor) -> None:
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(each, stop.set)
+        loop.add_signal_handler(each, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, stop.set if _at_a_terminal() else _go_on)
     running, stopped = asyncio.create_task(supervisor.run()), asyncio.create_task(stop.wait())
     await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
     if running.done():
         await running  # it raises what it ended by
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+def _at_a_terminal() -> bool:
+    """Whether a person started it, and SIGHUP means that the terminal was closed."""
+    try:
+        return os.isatty(0)
+    except OSError:
+        return False
+
+
+def _go_on() -> None:
+    """A service is told by SIGHUP to read its configuration again. This one has none but what the agent writes."""
+    log.info("SIGHUP: nothing is to be read again, for what the agent wants is followed")

@@ -141,7 +141,7 @@ def _summary(summary: Summary, probe_period: float) -> Iterator[str]:
 
 async def _serve(kubelet: Kubelet, say: Callable[[Said], None], words: bool) -> None:
     stop = asyncio.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # the last where its terminal is closed
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
     async with kubelet:
         where = str(kubelet.root / "device-plugins/kubelet.sock")

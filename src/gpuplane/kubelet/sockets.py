@@ -21,6 +21,8 @@ from urllib.parse import quote
 
 import grpc
 
+from gpuplane import files
+
 LONGEST = 107  # bytes of a unix socket's path (sun_path)
 NAME = "gpuplane-{}.sock"
 """The name of a socket: as long as this, whatever the resource is called, since a path of a socket has little room."""
@@ -98,7 +100,7 @@ def process(pid: int) -> str:
 def _command(pid: int) -> str:
     """The first words of a process's command line."""
     with suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        words = files.read(f"/proc/{pid}/cmdline").decode(errors="replace").split("\0")
         return " ".join(words[:4]).strip()[:80] or "of another container"
     return "of another container"
 

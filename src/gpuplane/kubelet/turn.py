@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from gpuplane import files
 from gpuplane.core.serving import LEAVING, LEFT, LOCK, STANDBY
 from gpuplane.kubelet.sockets import process
 from gpuplane.model.facts import Stood
@@ -202,7 +203,7 @@ def _holder(directory: Path) -> int | None:
     number there.
     """
     try:
-        found, lines = directory.stat(), LOCKS.read_text().splitlines()
+        found, lines = directory.stat(), files.read(LOCKS).decode().splitlines()
     except OSError:
         return None
     inode, device = str(found.st_ino), f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"

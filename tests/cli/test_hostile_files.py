@@ -1,0 +1,52 @@
+"""People's commands, given what is no file or has no end: an error that names it, at once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuplane.core.document import LONGEST
+from tests import hostile
+
+COMMANDS = {
+    "config check": ("config", "check", "PATH"),
+    "config explain": ("config", "explain", "PATH", "--machine", "dgx-a100"),
+    "config explain --machine": ("config", "explain", "GOOD", "--machine", "PATH"),
+    "choose --machine": ("choose", "--machine", "PATH", "--size", "1"),
+    "choose --config": ("choose", "--machine", "dgx-a100", "--config", "PATH", "--size", "1"),
+    "cdi validate": ("cdi", "validate", "PATH"),
+    "demo": ("demo", "--profile", "PATH"),
+    "sandbox chaos": ("sandbox", "chaos", "--machine", "PATH"),
+}
+
+
+def run(*arguments: str, **how: object) -> subprocess.CompletedProcess[str]:
+    """The command, to its end."""
+    command = [sys.executable, "-m", "gpuplane", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **how)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a device", "a file without an end"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_it_is_named_at_once(tmp_path: Path, name: str, kind: str) -> None:
+    path, good = tmp_path / "hostile", tmp_path / "good"
+    hostile.put(path, kind)
+    good.write_text("version: v1\n")
+    places = {"PATH": str(path), "GOOD": str(good)}
+    done = run(*(places.get(each, each) for each in COMMANDS[name]), stdin=subprocess.DEVNULL)
+    assert done.returncode in (1, 2)
+    assert "hostile" in done.stderr
+    assert "it is a " in done.stderr or "it has more than" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_standard_input_without_an_end_is_not_read_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "endless"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with path.open("rb") as endless:
+        done = run("config", "check", "-", stdin=endless)
+    assert done.returncode in (1, 2)
+    assert f"larger than {LONGEST >> 20} MiB" in done.stderr

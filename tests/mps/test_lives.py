@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from gpuplane.host.mps import processes
+from gpuplane.host.mps.files import FOLDER
 from gpuplane.host.mps.processes import Process
 from gpuplane.model.mps import Daemon
 from tests.lengths import length
@@ -37,7 +38,7 @@ class Life:
         """One thing that happens."""
         acts: list[Callable[[], Awaitable[None]]] = [
             self.supervisor_dies, self.daemon_dies, self.limits, self.devices, self.unset, self.client_comes,
-            self.client_comes, self.client_ends,
+            self.client_comes, self.client_ends, self.client_meddles,
         ]  # fmt: skip
         act = self.dice.choice(acts)
         self.told.append(act.__name__)
@@ -79,10 +80,25 @@ class Life:
         self.world.want(self.wish, held=(GPU,))
         stands = self.world.standing(GPU)
         await asyncio.sleep(0.5)  # a container takes longer to start than the supervisor to hear of it
-        if stands is not None and stands.standing == "ok" and self.world.standing(GPU) == stands:
+        steady = stands is not None and stands.standing == "ok" and self.world.standing(GPU) == stands
+        if steady and self.intact():
             client, _ = await self.world.compute(GPU)
             server = max(self.world.servers(GPU), key=lambda each: each.began)
             self.clients[client] = server, time.monotonic()
+
+    async def client_meddles(self) -> None:
+        """It takes away what is in its directory, or puts something else there."""
+        pipe = self.world.pipe(GPU)
+        names = sorted(path.name for path in pipe.iterdir() if not path.is_dir()) if pipe.exists() else []
+        if names:
+            path = pipe / self.dice.choice(names)
+            path.unlink()
+            self.dice.choice((lambda: None, path.mkdir, lambda: os.mkfifo(path), path.touch))()
+
+    def intact(self) -> bool:
+        """Whether clients can reach the daemon's socket: what was taken away is put back."""
+        ours, theirs = self.world.root / FOLDER / GPU / "control", self.world.pipe(GPU) / "control"
+        return ours.exists() and theirs.exists() and ours.samefile(theirs)
 
     async def client_ends(self) -> None:
         if self.clients:

@@ -61,7 +61,7 @@ class Keeper:
         self._mended: tuple[float, str] = (-math.inf, "")
         self._limited: tuple[Process, Daemon] | None = None
         self._clients: dict[Process, Clients] = {}
-        self._counted = -math.inf
+        self._counted = self._tended = -math.inf
         self._orphans: dict[Process, Clients | None] | None = None
 
     async def turn(self, wish: Daemon | None, held: bool, every: float) -> Standing | None:
@@ -80,6 +80,8 @@ class Keeper:
             await self._kill(running)
             running = self._seen = None
             await self._bury(running, held)
+        if running is not None and time.monotonic() - self._tended > every:
+            self._mend()
         if wish is None:
             return await self._dismiss(running, held)
         if running is not None and not _fits(running, wish):
@@ -186,11 +188,12 @@ class Keeper:
 
     def _mend(self) -> None:
         """Put back what clients took away. Where that fails it is said, and those that compute go on."""
+        self._tended = time.monotonic()
         try:
             if mended := self._sockets.mend():
-                self._mended = time.monotonic(), f"{', '.join(mended)} put back"
+                self._mended = self._tended, f"{', '.join(mended)} put back"
         except OSError as error:
-            self._mended = time.monotonic(), f"it cannot be put back: {error.filename}: {error.strerror}"
+            self._mended = self._tended, f"it cannot be put back: {error.filename}: {error.strerror}"
 
     async def _users(self, held: bool) -> str:
         """What has to be over before nobody computes through it, in words; "" where nobody does."""
@@ -202,7 +205,6 @@ class Keeper:
         self._clients = await self._control.clients()
         self._record.name_servers(self._clients.keys())
         self._counted = time.monotonic()
-        self._mend()
 
     async def _stop(self, running: Process) -> None:
         """End a daemon that nobody uses. It ends its servers; one that does not answer and has none is killed."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -220,3 +221,28 @@ async def test_an_agent_that_has_not_come_to_serve_ends_too(world: World) -> Non
         began = time.monotonic()
         await ends(agent)
         print(f"ended {time.monotonic() - began:.2f} s after SIGTERM")
+
+
+@pytest.mark.parametrize("name", ["health.json.new", "health.json"])
+async def test_where_a_state_file_is_written(world: World, name: str) -> None:
+    """What stands there while the agent serves is neither written to nor waited for: what befell a GPU is stored."""
+    state = world.root / "s"
+    async with world.running() as (kubelet, agent):
+        await kubelet.until_capacity(GPU, 2, 2)
+        await says(agent, 0, "state: ok")
+        before = memory(agent)
+        for number, kind in enumerate(hostile.KINDS):
+            if kind == "a directory":  # which cannot be replaced: that is said, and it is tried again
+                continue
+            hostile.put(state / name, kind)
+            drain = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "gpuplane", "health", "drain", "1", "--why", f"reason {number}",
+                "--state-dir", str(state),
+            )  # fmt: skip
+            async with asyncio.timeout(PATIENCE):
+                assert await drain.wait() == 0
+            assert f"reason {number}" in (state / "health.json").read_text()
+            await serves(kubelet)
+        hostile.put(state / name, "a FIFO")
+        assert memory(agent) < before + MOST
+        await ends(agent)

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuplane.model.control import Answer, Ask, DrainDevice, LetGo
+from gpuplane.model.control import Answer, Ask, DrainDevice, LetGo, Show
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
 from gpuplane.sandbox.succession import amid, come_and_go, replace
@@ -116,6 +116,28 @@ async def test_one_that_stands_by_is_ready_and_changes_nothing(place: Place) -> 
             assert await second.stop() == 0
         assert kubelet.capacity(NAMES["first"]) == (GPUS, GPUS)
         assert kubelet.manager.gaps == []
+
+
+async def test_inspect_shows_that_an_agent_stands_by(place: Place) -> None:
+    """With its own state directory it shows itself, and refuses every wish; a shared one is the serving agent's."""
+    (place.root / "second").mkdir(mode=0o700)
+    async with Kubelet(place.kubelet) as kubelet, place.agent("first") as first:
+        await kubelet.until_capacity(NAMES["first"], GPUS, GPUS)
+        async with place.agent("second") as second, place.agent("first") as third:
+            await second.until_says("ready to take over")
+            await third.until_says("ready to take over")
+            shown = (await (await connect(place.root / "second/control.sock"))(Show())).picture
+            assert shown is not None
+            assert f"process {first.process.pid}" in shown.snapshot.conditions["kubelet lock"].reason
+            assert f"process {first.process.pid}" in shown.offer.waiting
+            shared = (await (await connect(place.root / "first/control.sock"))(Show())).picture
+            assert shared is not None
+            assert shared.snapshot.conditions["kubelet lock"].standing == "ok"
+            with pytest.raises(AssertionError, match="stands by"):
+                wish = DrainDevice(at=time.clock_gettime(time.CLOCK_BOOTTIME), device="GPU-6", seconds=None, why="fan")
+                await (await connect(place.root / "second/control.sock"))(wish)
+        assert not (place.root / "second/control.sock").exists()
+        assert (place.root / "first/control.sock").exists()
 
 
 async def test_one_that_cannot_take_over_is_not_ready(place: Place) -> None:

@@ -6,15 +6,18 @@ a wish to the ledger; nothing is done by the request itself, and a wish is on di
 
 import asyncio
 import logging
+import socket
 import time
 from pathlib import Path
 
 import msgspec
 
+from gpuplane import files
 from gpuplane.core.health import diagnose
 from gpuplane.core.health.diagnose import released
 from gpuplane.core.ledger import stored
 from gpuplane.core.resources.offer import offer
+from gpuplane.core.serving import standby
 from gpuplane.core.text import clip
 from gpuplane.model.control import Answer, Ask, DrainDevice, LetGo, Picture, RestoreDevice, Show, TakeUp
 from gpuplane.model.facts import Drained, Fact, ReleaseWished
@@ -33,6 +36,38 @@ log = logging.getLogger(__name__)
 async def control(node: Node, path: Path) -> None:
     """Answer on the socket for ever. The state directory is locked, so a socket that stands there is a dead agent's."""
     path.unlink(missing_ok=True)
+    await _serve(node, _bound(path))
+
+
+async def control_standby(node: Node, directory: Path) -> None:
+    """Show the picture of an agent that stands by, for ever, where no other agent answers in its state directory."""
+    path = directory / "control.sock"
+    try:
+        server = None if files.untrusted(directory, follow=True) else _bound(path)
+    except OSError:  # somebody else's socket is there, or there is no directory yet
+        server = None
+    if server is None:
+        await asyncio.Event().wait()
+    else:
+        try:
+            await _serve(node, server)
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _bound(path: Path) -> socket.socket:
+    """A socket at a path where nothing is. Raises OSError with the path."""
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        bound.bind(str(path))
+        path.chmod(0o600)
+    except OSError as error:  # of a path too long it does not say which
+        bound.close()
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+    return bound
+
+
+async def _serve(node: Node, bound: socket.socket) -> None:
     connected: dict[asyncio.StreamWriter, None] = {}  # the oldest first
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -53,12 +88,7 @@ async def control(node: Node, path: Path) -> None:
             connected.pop(writer, None)
             writer.transport.abort()  # else one that never reads is kept, with what it has not read
 
-    try:
-        server = await asyncio.start_unix_server(serve, path)
-    except OSError as error:  # of a path too long it does not say which
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-    path.chmod(0o600)
-    async with server:
+    async with await asyncio.start_unix_server(serve, sock=bound) as server:
         await server.serve_forever()
 
 
@@ -71,6 +101,8 @@ async def answer(node: Node, line: bytes) -> Answer:
     match ask:
         case Show():
             return Answer(picture=Picture(snapshot=node.snapshot, offer=offer(node.snapshot), now=node.now()))
+        case _ if why := standby(node.snapshot):
+            return Answer(error=f"this agent stands by and serves nothing: {why}")
         case LetGo(at) | TakeUp(at) | DrainDevice(at) | RestoreDevice(at) if node.now() - at > DEADLINE:
             return Answer(error="this wish is old: whoever made it has given up")
         case LetGo(_, seconds, why):

@@ -15,6 +15,7 @@ import signal
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 
+from gpuplane.agent.control import control_standby
 from gpuplane.agent.node import Node
 from gpuplane.agent.parts import ASKED_AGAIN, PLUGINS, STORE, Options, Running, serving, status_page, watching
 from gpuplane.core.health.diagnose import released
@@ -40,7 +41,7 @@ STATE_FREE = 0.05
 AGAIN = 1.0
 """Seconds until what should not happen is tried again."""
 
-PEEK = "what another agent remembers"
+PEEK, CONTROL = "what another agent remembers", "control while standing by"
 
 
 async def run(options: Options, hardware: Hardware) -> None:
@@ -123,7 +124,9 @@ class Agent:
         directory = self.options.state_dir
         self.node.tell(Remembered(remembered(directory, self.node.snapshot.ledger.boot_id), ended=False))
         await self._watch()
-        self.running.start({PEEK: lambda: peek(self.node, directory)})
+        self.running.start(
+            {PEEK: lambda: peek(self.node, directory), CONTROL: lambda: control_standby(self.node, directory)}
+        )
 
     async def _watch(self) -> None:
         """Watch the world. A remembered wish holds from the first moment: no device node is opened."""
@@ -134,7 +137,7 @@ class Agent:
     async def _serve(self, ledger: Ledger | None) -> None:
         """Serve until another has the turn, or we are asked to stop. What we know is on disk then, and nothing of ours
         is open to kubelet."""
-        await self.running.end(PEEK)
+        await self.running.end(PEEK, CONTROL)
         if ledger is not None:
             self.node.tell(Remembered(ledger))
             self.node.tell(Stood(STATE, None))  # nobody is waited for; how it stands is said when it is stored

@@ -24,7 +24,7 @@ bench: $(VENV)/ready
 	@$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json)
 
 soak: $(VENV)/ready
-	$(PYTEST) --soak
+	$(PYTEST) --soak --timeout 3000
 
 # Compiled once here, bytecode of ours and of what we use: a start without it costs four times as long.
 $(VENV)/ready: requirements.lock pyproject.toml

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -13,8 +14,10 @@ import pytest
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.model.control import RestoreDevice
 from gpuplane.sandbox.chaos import Broken, Chaos
 from gpuplane.sandbox.chaos.memory import ALLOWED, WARM, Memory
+from gpuplane.sandbox.chaos.site import Site
 
 GPU = "nvidia.com/gpu"
 
@@ -67,15 +70,36 @@ async def test_a_play_that_breaks_tells_its_story() -> None:
         await process.stdout.readline()
         for child in psutil.Process(process.pid).children():
             child.kill()
-        said = (await process.stdout.read()).decode()
+        said = (await process.communicate())[0].decode()
     finally:
         if process.returncode is None:
             process.terminate()
-    assert await process.wait() == 1
+    assert process.returncode == 1
     assert "BROKEN: the agent has ended by itself, with status -9" in said
     assert "the last steps:\n" in said
     assert "nvidia.com/gpu: 16 devices offered" in said
     assert "once more: gpuplane sandbox chaos --minutes 1 --seed 3 --machine hgx-h100 --probe-period 0.2s" in said
+
+
+@pytest.mark.parametrize("ends", ["while it is asked", "before it is asked"])
+async def test_an_agent_that_ends_as_it_is_asked_breaks_the_play(root: Path, ends: str) -> None:
+    """The story is told then too: it is no error of a socket."""
+
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    def check() -> None:
+        raise Broken("the agent has ended by itself")
+
+    site = Site(root, 1, 0.2, check)
+    (root / "s").mkdir()
+    server = await asyncio.start_unix_server(leave, root / "s/control.sock")
+    if ends == "before it is asked":
+        server.close()
+    async with asyncio.timeout(60):
+        with pytest.raises(Broken, match="the agent has ended by itself"):
+            await site.wish(RestoreDevice(at=0.0, device="GPU-0"))
+    server.close()
 
 
 async def test_a_machine_without_gpus_is_refused() -> None:

@@ -22,7 +22,7 @@ class Memory:
         self._last: tuple[float, int] | None = None
 
     def sample(self, pid: int, now: float) -> None:
-        """Look at the agent. Raises FileNotFoundError where it has gone."""
+        """Look at the agent. Raises FileNotFoundError or ProcessLookupError where it has gone."""
         self.add(_resident(pid), now)
 
     def add(self, resident: int, now: float) -> None:

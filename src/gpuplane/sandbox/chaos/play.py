@@ -286,7 +286,7 @@ class Chaos:
         if problem := given_too_often(self.kubelet, SHARES):
             raise Broken(problem)
         self.checks["quiet moments"] += 1
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, ProcessLookupError):
             self.memory.sample(self.agent.process.pid, time.monotonic())
         del self.kubelet.trace[:-1000]
 

@@ -25,6 +25,8 @@ PATIENCE = 1.0
 """Seconds of patience with a fault that the catalogue gives longer ones."""
 FOREVER = 60.0
 """Seconds after which something that was waited for counts as waiting forever."""
+NOTICED = 1.0
+"""Seconds in which it is noticed that a process has ended."""
 SPOILED = b"gpus: [this is no machine"
 
 
@@ -64,8 +66,13 @@ class Site:
             raise Broken(f"waited {FOREVER:g} s for {what}") from None
 
     async def wish(self, ask: Ask) -> None:
-        """Something that a person wants of the agent. Raises Broken where that does not take it."""
-        answer = await self.within(self._answer(ask), f"an answer to {type(ask).__name__}")
+        """Something that a person wants of the agent. Raises Broken where that does not take it, or has ended."""
+        try:
+            answer = await self.within(self._answer(ask), f"an answer to {type(ask).__name__}")
+        except (OSError, msgspec.DecodeError) as error:
+            await asyncio.sleep(NOTICED)
+            self.check()
+            raise Broken(f"{ask}: no answer: {error}") from None
         if answer.error:
             raise Broken(f"{ask}: {answer.error}")
 

@@ -102,9 +102,11 @@ async def test_an_agent_that_ends_as_it_is_asked_breaks_the_play(root: Path, end
     server.close()
 
 
-async def test_a_machine_without_gpus_is_refused() -> None:
+async def test_a_machine_without_gpus_is_refused(root: Path) -> None:
     """There is nothing that anything could befall."""
-    assert await output("--machine", "/dev/null") == (1, "Error: null has no GPU that anything could befall\n")
+    (root / "bare.yaml").touch()
+    said = "Error: bare.yaml has no GPU that anything could befall\n"
+    assert await output("--machine", str(root / "bare.yaml")) == (1, said)
 
 
 def lists(play: Chaos, unit: str, health: str) -> None:

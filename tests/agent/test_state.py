@@ -3,21 +3,28 @@
 import asyncio
 import itertools
 import os
+import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.agent import control
 from gpuplane.agent.node import Node
-from gpuplane.core.ledger import carry, stored
+from gpuplane.core.health.diagnose import diagnoses
+from gpuplane.core.ledger import PARTS, carry, stored
+from gpuplane.core.resources.offer import offer
 from gpuplane.host import state
-from gpuplane.model.config import Asked
-from gpuplane.model.facts import ReleaseWished, Remembered
-from gpuplane.model.health import Drain, Health, Record
+from gpuplane.model.config import Asked, Settings
+from gpuplane.model.control import Answer, RestoreDevice
+from gpuplane.model.facts import Configured, Listed, Looked, ReleaseWished, Remembered
+from gpuplane.model.health import Drain, Finding, Health, Probing, Record
+from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Ledger, Release, Slicing, Snapshot
 
 FULL = Ledger(
@@ -44,7 +51,7 @@ async def store(first: Ledger, directory: Path, *more: Ledger) -> None:
 @asynccontextmanager
 async def storing(node: Node, directory: Path) -> AsyncIterator[None]:
     """The reconciler, as it runs in an agent."""
-    keeping = asyncio.create_task(state.keep_stored(node, directory, every=0.01))
+    keeping = asyncio.create_task(state.keep_stored(node, directory, every=0.01, glance=0.02))
     try:
         yield
     finally:
@@ -80,9 +87,7 @@ async def test_a_reboot_ends_a_release_and_keeps_the_config_name_the_runtime_and
     assert kept == Asked(runtime="containerd://2.1.4", drains={"3": "fan"})
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"null", b'{"version":2,"boot_id":"","value":1}', b"\xff\xfe", b"[]", b"[" * 9999]
-)
+@pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"version":2,"value":1}', b"\xff\xfe", b"[]", b"[" * 9999])
 async def test_an_unreadable_file_costs_only_itself(tmp_path: Path, content: bytes) -> None:
     """It is set aside under a name that says so and named; the other parts are whole."""
     await store(FULL, tmp_path)
@@ -96,13 +101,186 @@ async def test_an_unreadable_file_costs_only_itself(tmp_path: Path, content: byt
     assert state.load(tmp_path, "boot") == (FULL.but(release=None), [])
 
 
+VERSIONS = Path(__file__).parent / "state"
+"""A directory for each version of the format: as an agent of that version wrote it, and one that is made up."""
+
+RELEASED = Ledger(
+    boot_id="boot",
+    release=Release(until=500.0, why="firmware"),
+    asked=Asked(config="a100", runtime="containerd://2.1.4", release="new driver", drains={"3": "fan"}),
+    config_name="a100",
+    homes={"MIG-1": "GPU-a"},
+    cuts={"GPU-b": "time slices", "GPU-c": "1024 MiB by MPS"},
+    time_slices={"GPU-a": Slicing(tried="long", at=7.0, length="short", unsure=True)},
+    health=Health(
+        devices={
+            "GPU-a": Record(
+                drain=Drain("waits for its replacement", until=900.0, wall=1.8e9, since=5.0),
+                pci="0000:1b:00.0",
+                uncorrected=2,
+                lanes=18,
+                counts={"xid-94": 1},
+            ),
+            "GPU-b": Record(
+                findings=(
+                    Finding(
+                        code="xid-79",
+                        message="fell off the bus",
+                        since=4.0,
+                        last=4.0,
+                        event=True,
+                        standing=True,
+                        pids=(12,),
+                        holders=("ml/a/main",),
+                    ),
+                ),
+                probing=Probing(asked=5.0, next=6.0, tries=2, failed="gpu-lost: fell off the bus"),
+                renewed=1.0,
+                excused=2.0,
+                recovered=3.0,
+                flaps=1,
+                away=True,
+            ),
+        },
+        log=7,
+    ),
+)
+
+
+def test_the_files_of_each_released_version_are_read_whole() -> None:
+    assert state.load(VERSIONS / "version-1", "boot") == (RELEASED, [])
+
+
+def test_files_of_a_newer_version_are_read_for_what_is_known_here(tmp_path: Path) -> None:
+    """No drain and no verdict is lost. What cannot be understood withholds the devices that it is about, and is said;
+    a copy of each such file is kept for the version that wrote it."""
+    shutil.copytree(VERSIONS / "version-2", tmp_path, dirs_exist_ok=True)
+
+    ledger, problems = state.load(tmp_path, "boot")
+
+    assert ledger.but(health=None, time_slices=None) == RELEASED.but(health=None, time_slices=None)
+    assert ledger.time_slices == {"GPU-b": Slicing(tried="short", at=2.0)}
+    assert ledger.health is not None and RELEASED.health is not None
+    known, found = RELEASED.health.devices, ledger.health.devices
+    assert found["GPU-a"] == known["GPU-a"]
+    assert found["GPU-b"].findings == known["GPU-b"].findings
+    for uuid in ("GPU-b", "GPU-c"):
+        drain = found[uuid].drain
+        assert drain is not None and "written by version 2 of the state files" in drain.why and drain.until is None
+    told = {Path(each.partition(":")[0]).name for each in problems}
+    assert told == {"asked.json", "cuts.json", "health.json", "release.json", "time-slices.json"}
+    assert "devices.GPU-b.probing.next" in next(each for each in problems if "health.json" in each)
+    kept = (tmp_path / "health.other-version").read_bytes()
+    assert kept == (VERSIONS / "version-2/health.json").read_bytes()
+    assert (tmp_path / "claims.json").exists()
+
+
+@pytest.mark.parametrize("value", [b"[]", b'{"devices": []}', b"1"])
+async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(tmp_path: Path, value: bytes) -> None:
+    """Until a person gives them back: gpuplane health restore all. A reboot does not."""
+    (tmp_path / "health.json").write_bytes(b'{"version":2,"boot_id":"boot","value":' + value + b"}")
+    ledger, [problem] = state.load(tmp_path, "boot")
+    assert "health.json: it was written by version 2" in problem
+
+    gpus = (Gpu(index=0, uuid="GPU-a"), Gpu(index=1, uuid="GPU-b"))
+    node = Node(Snapshot(ledger=Ledger(boot_id="boot")), now=lambda: 100.0)
+    for fact in (Remembered(ledger), Looked(Machine(gpus=gpus)), Configured(Settings()), Listed((), 100.0)):
+        node.tell(fact)
+    node.tell(Looked(Machine(gpus=gpus[:1])))
+    node.tell(Looked(Machine(gpus=gpus)))
+    devices = offer(node.snapshot).resources[0].devices
+    assert all("drained: what is remembered of it was written by version 2" in each.trouble for each in devices)
+    assert {each.ends for each in diagnoses(node.snapshot) if each.device} == {"gpuplane health restore all"}
+    assert carry(node.snapshot.ledger, "next", 0.0, 0.0).health == node.snapshot.ledger.health
+
+    assert await control.answer(node, msgspec.json.encode(RestoreDevice(at=100.0, device="all"))) != Answer()
+    assert not any(each.trouble for each in offer(node.snapshot).resources[0].devices)
+
+
+async def test_a_directory_that_is_removed_is_made_again_with_all_that_is_remembered(tmp_path: Path) -> None:
+    """So is its lock; and what is promised meanwhile counts only once it is there."""
+    directory = tmp_path / "s"
+    async with state.locked(directory) as waiting:
+        assert [owner async for owner in waiting] == []
+        node = Node(Snapshot(), now=lambda: 100.0)
+        node.tell(Remembered(FULL))
+        async with storing(node, directory):
+            for removed in (directory, directory / "health.json"):
+                assert await node.until(stored, deadline=10.0)
+                shutil.rmtree(removed) if removed.is_dir() else removed.unlink()
+                assert await node.until(lambda s: not stored(s), deadline=10.0)
+                assert await node.until(stored, deadline=10.0)
+                assert state.load(directory, "boot") == (FULL, [])
+            async with state.locked(directory, every=0.01) as second:
+                assert await anext(second) == f"process {os.getpid()}"
+
+
+async def test_a_directory_that_was_removed_and_is_another_agents_now_is_left_alone(tmp_path: Path) -> None:
+    """The condition says whose it is, and no promise counts as kept."""
+    directory = tmp_path / "s"
+    async with state.locked(directory) as waiting:
+        assert [owner async for owner in waiting] == []
+        node = Node(Snapshot(), now=lambda: 100.0)
+        node.tell(Remembered(FULL))
+        async with storing(node, directory):
+            assert await node.until(stored, deadline=10.0)
+            shutil.rmtree(directory)
+            async with state.locked(directory) as other:
+                assert [owner async for owner in other] == []
+                assert await node.until(lambda s: s.conditions["state"].standing == "failing", deadline=10.0)
+                assert (
+                    f"it was removed, and now belongs to process {os.getpid()}"
+                    in node.snapshot.conditions["state"].reason
+                )
+                assert not stored(node.snapshot)
+                assert [each.name for each in directory.iterdir()] == ["lock"]
+
+
+async def test_a_link_in_the_place_of_the_lock_or_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    """What it leads to is somebody else's."""
+    (tmp_path / "foreign").write_text("foreign")
+    directory = tmp_path / "s"
+    directory.mkdir(mode=0o700)
+    for name in ("lock", "health.json", "health.json.new"):
+        (directory / name).symlink_to(tmp_path / "foreign")
+    with pytest.raises(OSError, match="symbolic link"):
+        async with state.locked(directory):
+            pass
+    assert any("health.json: it is a link" in each for each in state.load(directory, "boot")[1])
+    await store(FULL, directory)
+    assert state.load(directory, "boot") == (FULL, [])
+    assert (tmp_path / "foreign").read_text() == "foreign"
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+async def test_a_directory_that_others_can_change_is_not_believed(tmp_path: Path, mode: int) -> None:
+    """Nor is one below it: they could put another one in its place."""
+    parent = tmp_path / "open"
+    parent.mkdir()
+    parent.chmod(mode)
+    with pytest.raises(PermissionError, match="open is writable by") as raised:
+        async with state.locked(parent / "s"):
+            pass
+    assert raised.value.filename == str(parent / "s")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory to somebody else")
+async def test_a_directory_of_somebody_else_is_not_believed(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir(mode=0o700)
+    os.chown(tmp_path / "s", 65534, 65534)
+    with pytest.raises(PermissionError, match="s is owned by uid 65534"):
+        async with state.locked(tmp_path / "s"):
+            pass
+    assert list((tmp_path / "s").iterdir()) == []
+
+
 def spoil(path: Path) -> None:
     """What cannot be read, not even by root: a directory stands there, and it is not empty."""
     path.unlink(missing_ok=True)
     (path / "x").mkdir(parents=True)
 
 
-@pytest.mark.parametrize("spoiled", [part.replace("_", "-") for part in state.PARTS])
+@pytest.mark.parametrize("spoiled", [part.replace("_", "-") for part in PARTS])
 async def test_a_file_that_the_disk_does_not_give_costs_only_itself(tmp_path: Path, spoiled: str) -> None:
     """It is named and left alone; the others are remembered, and still on disk after a run of the agent."""
     await store(FULL, tmp_path)
@@ -113,7 +291,7 @@ async def test_a_file_that_the_disk_does_not_give_costs_only_itself(tmp_path: Pa
     await store(ledger, tmp_path)
 
     assert ledger == rest
-    assert len(problems) == 1 and f"{spoiled}.json: Is a directory" in problems[0]
+    assert len(problems) == 1 and f"{spoiled}.json: it is a directory" in problems[0]
     assert state.load(tmp_path, "boot")[0] == rest
     assert (tmp_path / f"{spoiled}.json/x").is_dir()
 

@@ -13,11 +13,10 @@ from gpuplane.agent.node import Node
 from gpuplane.apiserver import connection, report, retry
 from gpuplane.apiserver import events as telling
 from gpuplane.apiserver import node as watching
-from gpuplane.core.ledger import digest
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Looked, Stood
+from gpuplane.model.facts import Configured, Looked, Stood, Stored
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Condition, Disk, Snapshot
 from gpuplane.sandbox.apiserver.objects import place
 from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
 
@@ -280,7 +279,8 @@ async def test_nothing_is_told_that_a_crash_would_make_us_tell_again(server: Api
         look(node, 0, 1)
         await server.until(lambda: "2 problems" in problem(server)["message"])
         assert told(server) == []
-        node.tell(Stood("state", Condition(standing="ok", detail=digest(node.snapshot.ledger))))
+        node.tell(Stood("state", Condition(standing="ok")))
+        node.tell(Stored(Disk(ledger=node.snapshot.ledger)))
         await server.until(lambda: len(told(server)) == 2)
 
         node.tell(Stood("state", Condition(standing="failing", reason="the disk is full")))

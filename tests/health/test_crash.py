@@ -68,7 +68,7 @@ class Mortal(Life):
     """Agents, one after another."""
 
     def __init__(self, disk: Disk) -> None:
-        self.disk, self.written, self.dying, self.deaths = disk, dict[str, Any].fromkeys(state.PARTS), 0, 0
+        self.disk, self.writer, self.dying, self.deaths = disk, state.Writer(disk.directory), 0, 0
         self.unknown: list[Happened] = []
         super().__init__()
 
@@ -84,7 +84,7 @@ class Mortal(Life):
         """Write what the ledger says."""
         self.disk.left, self.dying = self.dying, 0
         try:
-            assert state._store(self.disk.directory, self.snapshot.ledger, self.written) is None
+            assert self.writer.write(self.snapshot.ledger) is None
         finally:
             self.dying, self.disk.left = self.disk.left, 0
 
@@ -104,7 +104,8 @@ class Mortal(Life):
         self.deaths += 1
         remembered, problems = state.load(self.disk.directory, BOOT)
         assert problems == []
-        self.snapshot, self.written, self.read = Snapshot(ledger=Ledger(boot_id=BOOT)), dict.fromkeys(state.PARTS), 0
+        self.writer, self.read = state.Writer(self.disk.directory), 0
+        self.snapshot = Snapshot(ledger=Ledger(boot_id=BOOT))
         for fact in (Remembered(remembered), Configured(SETTINGS), *((again,) if again else ())):
             self.tell(fact)
         if self.disk.random.random() < 0.5:

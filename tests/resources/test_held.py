@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.resources.held import holds, withheld
+from gpuplane.core.resources.held import holds, places, withheld
 from gpuplane.core.resources.names import decide, named
-from gpuplane.core.resources.offer import offer
+from gpuplane.core.resources.offer import UNWRITTEN, offer
 from gpuplane.core.resources.sharing import base
-from gpuplane.core.step import step
+from gpuplane.core.step import news, step
 from gpuplane.model.config import MemoryShares, MigStrategy, Naming, Replication, Settings, Sharing
-from gpuplane.model.facts import Configured, Granted, Listed, Looked, Remembered
+from gpuplane.model.facts import Configured, Fact, Granted, Listed, Looked, Remembered, Stored
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
-from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.snapshot import Allocation, Disk, Snapshot
 
 GPU, SHARED, SMALL = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 
@@ -43,6 +43,10 @@ def gpu(index: int, *slots: int, mig: bool = False) -> Gpu:
 def machine(*gpus: Gpu) -> Machine:
     """These GPUs."""
     return Machine(gpus=gpus)
+
+
+T4 = Gpu(index=2, uuid="GPU-2", model="T4", memory_mib=4096)
+"""A GPU that cannot be divided."""
 
 
 def hold(resource: str, *ids: str) -> Allocation:
@@ -104,7 +108,7 @@ def test_what_overlaps_with_a_held_device_is_withheld(
     machine: Machine, settings: Settings, held: Allocation, ids: str
 ) -> None:
     """Each way in which a live change can offer again what a container holds."""
-    found = withheld(named(machine, settings)[0], [held])
+    found = withheld(named(machine, settings)[0], [held], places(machine, None), {})
 
     assert sorted(id for _, id in found) == ids.split()
     assert set(found.values()) <= {f"held by pod ns/p (c) as {held.resource} until that ends"}
@@ -130,7 +134,8 @@ def test_the_same_id_that_means_something_else_is_withheld(before: Settings, aft
     """Over a restart too; and where the configuration is taken back, kubelet's count is right again."""
     gpus, name = machine(gpu(0), gpu(1)), named(machine(gpu(0)), before)[0][0].name
     pod = hold(name, "GPU-0::0")
-    changed = step_by_step(Looked(gpus), Configured(before), Listed((pod,), 1.0), Configured(after))
+    offered = step_by_step(Looked(gpus), Configured(before), Listed((), 0.5))
+    changed = step_by_step(Listed((pod,), 1.0), Configured(after), start=offered)
     restarted = step_by_step(Remembered(changed.ledger), Looked(gpus), Configured(after), Listed((pod,), 1.0))
     withheld = set() if stays else {id for _, id in holds(changed) if id.startswith("GPU-0")}
 
@@ -166,7 +171,7 @@ def test_a_gpu_in_mig_mode_is_not_offered_whole_while_a_part_of_it_is_held() -> 
 EMPTY = Snapshot()
 
 
-def step_by_step(*facts: Looked | Configured | Listed | Granted | Remembered, start: Snapshot = EMPTY) -> Snapshot:
+def step_by_step(*facts: Fact, start: Snapshot = EMPTY) -> Snapshot:
     """The snapshot after some facts."""
     for fact in facts:
         start = step(start, fact, 1.0)
@@ -210,6 +215,70 @@ def test_an_old_name_of_a_mig_device_tells_its_gpu() -> None:
     )
 
     assert healthy(snapshot) == {"GPU-1"}
+
+
+@pytest.mark.parametrize("layout", [machine(gpu(0), gpu(1), T4), machine(gpu(0, 5), gpu(1), T4)])
+def test_a_lost_mig_device_of_which_nobody_remembers_its_gpu_withholds_each_that_may_have_been_it(
+    layout: Machine,
+) -> None:
+    """The ledger was lost, or another plugin gave it out: until its pod ends, and the pod is the reason."""
+    pod = hold(SMALL, "MIG-0-0")
+    start = step_by_step(Looked(layout), Configured(MIXED), Listed((pod,), 1.0))
+
+    assert healthy(start) == {T4.uuid}
+    assert set(holds(start).values()) == {
+        f"held by pod ns/p (c) as {SMALL}, on a GPU that is not known, until that ends"
+    }
+    assert healthy(step_by_step(Listed((), 2.0), start=start)) > {T4.uuid, "GPU-1"}
+
+
+def test_a_mig_device_that_comes_back_tells_its_gpu() -> None:
+    """Then nothing else need be withheld."""
+    pod = hold(SMALL, "MIG-0-0")
+    lost = step_by_step(Looked(machine(gpu(0), gpu(1))), Configured(MIXED), Listed((pod,), 1.0))
+    back = step_by_step(Looked(machine(gpu(0, 0, 1), gpu(1))), start=lost)
+    assert healthy(lost) == set()
+    assert healthy(back) == {"MIG-0-0", "MIG-0-1", "GPU-1"}
+
+
+@pytest.mark.parametrize("settings", [grained(1024), grained(2048), HALVED, by_mps(2)])
+def test_a_held_share_of_which_nobody_remembers_what_it_is_withholds_all_of_its_gpu(settings: Settings) -> None:
+    """Kubelet counts ids, and this one may be a gibibyte or two. It stays so until it ends, whatever changes."""
+    gpus, name = machine(gpu(0), gpu(1)), named(machine(gpu(0)), settings)[0][0].name
+    pod = hold(name, "GPU-0::1")
+    start = step_by_step(Looked(gpus), Configured(settings), Listed((pod,), 1.0))
+    again = step_by_step(Remembered(start.ledger), Looked(gpus), Configured(settings), Listed((pod,), 1.0))
+    changed = step_by_step(Configured(MIXED), Configured(settings), start=again)
+
+    for snapshot in (start, again, changed):
+        assert {id.partition("::")[0] for _, id in holds(snapshot)} == {"GPU-0"}
+        assert set(holds(snapshot).values()) == {
+            f"held by pod ns/p (c) as {name} in shares of an unknown kind until that ends"
+        }
+    assert not holds(step_by_step(Listed((), 2.0), start=changed))
+
+
+@pytest.mark.parametrize("id", ["GPU-0-_-3", "GPU-0-1", "GPU-0/7"])
+def test_the_id_of_another_plugin_that_begins_with_a_gpus_withholds_that_gpu(id: str) -> None:
+    """gpushare and HAMi number shares so; what they stand for is not known here."""
+    pod = hold("aliyun.com/gpu-mem", id)
+    assert healthy(step_by_step(Looked(machine(gpu(0), gpu(1))), Configured(MIXED), Listed((pod,), 1.0))) == {"GPU-1"}
+
+
+def test_shares_wait_while_the_disk_may_hold_that_they_are_others() -> None:
+    """After a restart it would be believed. What it has nothing about counts as unknown then, and need not wait."""
+    gpus = machine(gpu(0), gpu(1))
+    start = step_by_step(Remembered(EMPTY.ledger), Looked(gpus), Configured(grained(1024)), Listed((), 1.0))
+    assert len(healthy(start)) == 8
+
+    old, new = {"GPU-0": "1024 MiB"}, {"GPU-0": "2048 MiB"}
+    written = step_by_step(Stored(Disk(cuts=(old,))), start=start)
+    changed = step_by_step(Configured(grained(2048)), start=written)
+    assert healthy(changed) == {"GPU-1::0", "GPU-1::1"}
+    assert offer(changed).resources[0].devices[0].trouble == UNWRITTEN
+    assert len(healthy(step_by_step(Stored(Disk(cuts=(old, new))), start=changed))) == 2
+    assert len(healthy(step_by_step(Stored(Disk(cuts=(new,))), start=changed))) == 4
+    assert not [each for each in news(written, changed) if "not available" in each.text]
 
 
 def test_while_kubelet_is_silent_nothing_is_forgotten() -> None:

@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from gpuplane.agent.node import Node
-from gpuplane.core.ledger import digest
 from gpuplane.hardware.timeslices import keep_time_slices
 from gpuplane.model.config import Replication, Settings, Sharing
-from gpuplane.model.facts import Action, Configured, Fact, Looked, SetTimeSlice, Stood, TimeSliceSet
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.facts import Action, Configured, Fact, Looked, SetTimeSlice, Stood, Stored, TimeSliceSet
+from gpuplane.model.snapshot import Condition, Disk, Snapshot
 from tests.health.world import machine
 
 LONG = Replication(name="nvidia.com/gpu", replicas=2, time_slice="long")
@@ -37,9 +36,9 @@ async def idle() -> None:
         await asyncio.sleep(0)
 
 
-def stored(node: Node) -> Stood:
+def stored(node: Node) -> Stored:
     """The disk holds the ledger as it is."""
-    return Stood("state", Condition(standing="ok", detail=digest(node.snapshot.ledger)))
+    return Stored(Disk(ledger=node.snapshot.ledger))
 
 
 async def test_a_wish_is_done_once_the_disk_knows_of_it() -> None:

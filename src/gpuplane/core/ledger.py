@@ -1,12 +1,86 @@
-"""What a restart remembers, and what a reboot makes untrue."""
+"""What a restart remembers: what a reboot makes untrue of it, and how the files of another version of us are read.
 
-import hashlib
+Each part of the ledger is a file with a version, the id of the boot that it was written in, and a value. It is read
+field by field: what is not known here, because a newer version wrote it, is left out and costs nothing else. Where a
+known field cannot be understood, the devices that it is about are drained, with that reason: a GPU that waits for its
+replacement must not be given out again because of a rollback.
+"""
+
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
-from gpuplane.core.health.records import rebooted
+from gpuplane.core.health.records import NODE, rebooted
+from gpuplane.core.text import few
 from gpuplane.model.config import Asked
+from gpuplane.model.health import Drain, Health, Record
 from gpuplane.model.snapshot import Ledger, Snapshot
+
+VERSION = 1
+"""Of the files that are written here. To be raised only where an older version of us would misread a file."""
+
+PARTS = {field.name: field.type for field in msgspec.structs.fields(Ledger) if field.name != "boot_id"}
+"""The parts of the ledger, each a file, and their types."""
+
+Place = tuple[str, ...]
+
+
+class _File(msgspec.Struct):
+    """A file of the ledger. Other fields than these are a newer version's."""
+
+    version: int
+    boot_id: str
+    value: msgspec.Raw
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A part of the ledger as it was read. `problem`: what of it was not understood; "" where all was."""
+
+    boot_id: str
+    value: Any
+    problem: str = ""
+
+
+def encode(part: str, value: Any, boot_id: str) -> bytes:
+    """The content of a part's file."""
+    return msgspec.json.encode({"version": VERSION, "boot_id": boot_id, "value": value})
+
+
+def decode(part: str, content: bytes) -> Part:
+    """A part by the content of its file. Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError where that is
+    no such file at all."""
+    file = msgspec.json.decode(content, type=_File)
+    try:
+        return Part(file.boot_id, msgspec.json.decode(file.value, type=PARTS[part]))
+    except msgspec.ValidationError:
+        return _decode_leniently(part, file)
+
+
+def _decode_leniently(part: str, file: _File) -> Part:
+    from gpuplane.core.lenient import NotUnderstood, understand  # needed once in the life of a node, if ever
+
+    written = f"it was written by version {file.version} of this format, and {VERSION} is known here"
+    data = msgspec.json.decode(file.value)
+    try:
+        read = understand(data, PARTS[part])
+    except NotUnderstood:
+        value = _drained(Health(), [()], file.version) if part == "health" else None
+        return Part(file.boot_id, value, f"{written}: nothing of it is understood")
+    value = _drained(read.value, read.lost, file.version) if part == "health" and read.lost else read.value
+    left_out = [".".join(place) for place in (*read.lost, *read.unknown)]
+    return Part(file.boot_id, value, f"{written}: {few(left_out, 5)} left out")
+
+
+def _drained(health: Health, lost: Iterable[Place], version: int) -> Health:
+    """The records, with each device drained of which something was lost: all devices where it is not known of which."""
+    devices = dict(health.devices)
+    why = f"what is remembered of it was written by version {version} of the state files and is not understood here"
+    for place in lost:
+        key = place[1] if place[:1] == ("devices",) and len(place) > 1 else NODE
+        record = devices.get(key, Record())
+        devices[key] = record.but(drain=record.drain or Drain(why=why))
+    return health.but(devices=devices)
 
 
 def carry(ledger: Ledger, boot_id: str, wall: float, now: float) -> Ledger:
@@ -32,12 +106,6 @@ def carry(ledger: Ledger, boot_id: str, wall: float, now: float) -> Ledger:
     )
 
 
-def digest(ledger: Ledger) -> str:
-    """Which ledger this is, for saying which one the disk holds."""
-    return hashlib.sha256(msgspec.json.encode(ledger, order="sorted")).hexdigest()[:16]
-
-
 def stored(snapshot: Snapshot) -> bool:
     """Whether the disk holds all that the ledger says: only then may a promise be answered."""
-    state = snapshot.conditions.get("state")
-    return state is not None and state.standing == "ok" and state.detail == digest(snapshot.ledger)
+    return snapshot.disk.ledger == snapshot.ledger

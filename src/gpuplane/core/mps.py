@@ -22,7 +22,7 @@ from gpuplane.core.view import view
 from gpuplane.model.config import Mps, Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.mps import Daemon, Standing, Status, Wanted
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import UNKNOWN, Condition, Snapshot
 from gpuplane.model.views import Resource, Unit
 
 SUPERVISOR, WISHES, UPKEEP = "mps supervisor", "mps wishes", "mps upkeep"
@@ -52,11 +52,16 @@ def wanted(snapshot: Snapshot) -> Wanted | None:
         (_of(each.resource, id), base(id))
         for each in snapshot.allocations
         for id in each.devices
-        if id != base(id) and cuts.get(base(id), BY_MPS).endswith(BY_MPS)  # else it is a share of another kind
+        if id != base(id) and _by_mps(cuts.get(base(id), UNKNOWN))  # else it is a share of another kind
     }
     others = {base(id) for name, id in holds(snapshot) if (_of(name, id), base(id)) not in clients}
     held = sorted({name for name, _ in clients})
     return Wanted(daemons=_daemons(machine, settings, ill | others), held=tuple(held))
+
+
+def _by_mps(cut: str) -> bool:
+    """Whether a container that holds a share of this kind may be a client of a daemon."""
+    return cut == UNKNOWN or cut.endswith(BY_MPS)
 
 
 def _of(resource: str, id: str) -> str:

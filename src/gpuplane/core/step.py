@@ -16,7 +16,7 @@ from gpuplane.core.containers.cdi.wanted import WRITING
 from gpuplane.core.health import diagnose, records
 from gpuplane.core.health.diagnose import released, terms
 from gpuplane.core.resources.held import homes
-from gpuplane.core.resources.offer import cuts, offer, ready_to_take_over
+from gpuplane.core.resources.offer import UNWRITTEN, cuts, offer, ready_to_take_over
 from gpuplane.core.serving import LOCK, standby
 from gpuplane.core.text import line
 from gpuplane.model.config import Asked
@@ -33,6 +33,7 @@ from gpuplane.model.facts import (
     ReleaseWished,
     Remembered,
     Stood,
+    Stored,
     Tick,
     TimeSliceSet,
 )
@@ -79,8 +80,7 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             ledger = snapshot.ledger.but(asked=None if asked == Asked() else asked)
             return snapshot.but(config=snapshot.config.but(asked=asked), ledger=ledger)
         case Listed(allocations, asked):
-            recent = [a for a in snapshot.allocations or () if a.since and a.since > asked - SETTLING]
-            held = (*allocations, *(a for a in recent if not _shown(a, allocations)))
+            held = (*allocations, *_unsettled(snapshot.allocations or (), allocations, asked))
             health = records.listed(_health(snapshot), snapshot.machine, held)
             return _with(snapshot.but(allocations=held), health)
         case Granted(resource, devices):
@@ -88,6 +88,8 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             return snapshot.but(allocations=(*_others(snapshot.allocations or (), grant), grant))
         case Remembered():
             return takeover.remembered(snapshot, fact, now)
+        case Stored(disk):
+            return snapshot.but(disk=disk)
         case ReleaseWished(release):
             return snapshot.but(ledger=snapshot.ledger.but(release=release))
         case Tick():
@@ -121,7 +123,8 @@ def _place(before: Snapshot, after: Snapshot) -> Snapshot:
 
 
 def _places(snapshot: Snapshot) -> tuple[object, ...]:
-    return snapshot.allocations, snapshot.machine, snapshot.config.settings
+    ledger = snapshot.ledger
+    return snapshot.allocations, snapshot.machine, snapshot.config.settings, ledger.homes, ledger.cuts
 
 
 def _stand(snapshot: Snapshot, part: str, condition: Condition | None, now: float) -> dict[str, Condition]:
@@ -139,6 +142,17 @@ def _others(allocations: tuple[Allocation, ...], grant: Allocation) -> Iterator[
     """The allocations but for an earlier grant of the same: kubelet asks again for the next container of a pod."""
     for each in allocations:
         if not (each.since and each.devices == grant.devices and each.resource == grant.resource):
+            yield each
+
+
+def _unsettled(known: tuple[Allocation, ...], listed: tuple[Allocation, ...], asked: float) -> Iterator[Allocation]:
+    """The grants that an answer to a question of `asked` does not settle.
+
+    It says nothing of what was granted after the question: what it shows with the same ids is the container that had
+    them before. An older grant it settles by showing it, or by not showing it though kubelet has had the time to.
+    """
+    for each in known:
+        if each.since and (each.since >= asked or (each.since > asked - SETTLING and not _shown(each, listed))):
             yield each
 
 
@@ -225,7 +239,7 @@ def _troubles(before: Resource | None, after: Resource) -> Iterator[News]:
 
 def _lasting(trouble: str) -> str:
     """A trouble without what is over in a moment, or else has a reason of its own."""
-    return trouble.removeprefix(WRITING).removeprefix("; ")
+    return trouble.removeprefix(UNWRITTEN).removeprefix(WRITING).removeprefix("; ")
 
 
 def _unseen(trouble: str, last: str) -> bool:

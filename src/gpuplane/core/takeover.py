@@ -14,7 +14,7 @@ from gpuplane.core.health.diagnose import terms
 from gpuplane.core.serving import standby
 from gpuplane.model.facts import Remembered
 from gpuplane.model.health import Health, Record
-from gpuplane.model.snapshot import Ledger, Snapshot
+from gpuplane.model.snapshot import Disk, Ledger, Snapshot
 
 
 def remembered(snapshot: Snapshot, fact: Remembered, now: float) -> Snapshot:
@@ -23,9 +23,10 @@ def remembered(snapshot: Snapshot, fact: Remembered, now: float) -> Snapshot:
     Once the agent before us has ended nothing is offered before kubelet was asked again who holds what: that agent
     granted until its end.
     """
+    disk = Disk(cuts=(fact.ledger.cuts or {},))
     if not standby(snapshot):
-        return snapshot.but(ledger=fact.ledger)
-    after = snapshot.but(ledger=_told(snapshot, fact.ledger))
+        return snapshot.but(ledger=fact.ledger, disk=disk)
+    after = snapshot.but(ledger=_told(snapshot, fact.ledger), disk=disk)
     by = terms(after, now)
     health, machine = fact.ledger.health or Health(), snapshot.machine
     if machine is not None:

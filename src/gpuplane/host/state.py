@@ -5,11 +5,17 @@ point the file holds the old value or the new one. An unreadable file costs only
 that says so, and its part starts empty; one that the disk does not give is left as it is. What was not read is never
 taken for what is not there: a file is written over or removed only for a value that this agent came to have.
 Syncing to disk happens in a thread, never on the event loop.
+
+The directory is ours alone: on a path that somebody else could change, nothing is believed and nothing is written.
+Where it is removed while we run, it is made again and gets all that the ledger says.
 """
 
 import asyncio
+import errno
 import fcntl
+import logging
 import os
+import stat
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -18,25 +24,25 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.core.ledger import carry, digest
-from gpuplane.model.facts import Stood
+from gpuplane import files
+from gpuplane.core.ledger import PARTS, carry, decode, encode
+from gpuplane.model.facts import Stood, Stored
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition, Ledger
+from gpuplane.model.snapshot import Condition, Disk, Ledger
 
-VERSION = 1
-PARTS = {field.name: field.type for field in msgspec.structs.fields(Ledger) if field.name != "boot_id"}
+MOST = 16 * 1024 * 1024
+"""Bytes of one part: a record of a device has some hundred."""
+GLANCE = 2.0
+"""Seconds between two looks whether the directory is still there."""
+log = logging.getLogger(__name__)
 
-
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    version: int
-    boot_id: str
-    value: msgspec.Raw
+FORGOTTEN = "what this agent promises is forgotten when it ends"
 
 
 def boot_id(root: Path = Path("/")) -> str:
     """The kernel's name for this boot; "" where it does not tell."""
-    with suppress(OSError):
-        return (root / "proc/sys/kernel/random/boot_id").read_text().strip()
+    with suppress(OSError, UnicodeDecodeError):
+        return files.read(root / "proc/sys/kernel/random/boot_id", 4096).decode().strip()
     return ""
 
 
@@ -49,7 +55,8 @@ def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list
     for part in PARTS:
         path = _path(directory, part)
         try:
-            written_in, value = _read(path, part)
+            content = files.read(path, MOST, follow=False)
+            read = decode(part, content)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -58,18 +65,12 @@ def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list
             left = _set_aside(path) if ours else "left as it is"
             problems.append(f"{path}: {error}; {left}, and {part} starts empty")
         else:
+            if read.problem:
+                problems.append(f"{path}: {read.problem}; {_keep_copy(path, content)}")
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
-            carried = carry(Ledger(boot_id=written_in, **{part: value}), boot, time.time(), now)
+            carried = carry(Ledger(boot_id=read.boot_id, **{part: read.value}), boot, time.time(), now)
             ledger = ledger.but(**{part: getattr(carried, part)})
     return ledger, problems
-
-
-def _read(path: Path, part: str) -> tuple[str, Any]:
-    """The boot that a part was written in, and its value."""
-    file = msgspec.json.decode(path.read_bytes(), type=_File)
-    if file.version != VERSION:
-        raise msgspec.ValidationError(f"version {file.version} is not {VERSION}, the one known here")
-    return file.boot_id, msgspec.json.decode(file.value, type=PARTS[part])
 
 
 def _set_aside(path: Path) -> str:
@@ -81,98 +82,195 @@ def _set_aside(path: Path) -> str:
     return f"set aside as {aside.name}"
 
 
-async def keep_stored(node: Node, directory: Path, every: float = 1.0) -> None:
-    """Reconcile the directory with the ledger, for ever. The condition `state` says which ledger the disk holds.
-
-    A disk that refuses is asked again `every` seconds; what one file is refused costs the others nothing.
-    """
-    written: dict[str, Any] = dict.fromkeys(PARTS)
-    held: Ledger | None = None
-    async for _ in node.changes():
-        while held != node.snapshot.ledger:
-            ledger, stands = node.snapshot.ledger, node.snapshot.conditions.get("state")
-            if stands is not None and stands.detail:
-                node.tell(Stood("state", stands.but(detail="")))  # while it is written, no promise counts as kept
-            problem = await asyncio.to_thread(_store, directory, ledger, written)
-            if problem is None:
-                held = ledger
-                node.tell(Stood("state", Condition(standing="ok", reason=str(directory), detail=digest(ledger))))
-            else:
-                reason = f"{problem.filename2 or problem.filename or directory}: {problem.strerror}"
-                forgotten = "what this agent promises is forgotten when it ends"
-                node.tell(Stood("state", Condition(standing="failing", reason=f"{reason}: {forgotten}")))
-                await asyncio.sleep(every)
-
-
-def _store(directory: Path, ledger: Ledger, written: dict[str, Any]) -> OSError | None:
-    """Write the parts that are not `written`, and note them there; the first problem, None where all is on disk."""
+def _keep_copy(path: Path, content: bytes) -> str:
+    """A file of another version is written over soon: it is kept for whoever can read all of it."""
+    kept = path.with_suffix(".other-version")
     try:
-        _sync(directory)
+        files.replace(kept, content)
     except OSError as error:
-        return error
-    problem = None
-    for part in PARTS:
-        value = getattr(ledger, part)
-        if written[part] != value:
-            try:
-                _write(directory, part, value, ledger.boot_id)
-            except OSError as error:
-                problem = problem or error
-            else:
-                written[part] = value
-    return problem
+        return f"a copy could not be kept as {kept.name}: {error.strerror}"
+    return f"a copy is kept as {kept.name}"
+
+
+async def keep_stored(node: Node, directory: Path, every: float = 1.0, glance: float = GLANCE) -> None:
+    """Reconcile the directory with the ledger, for ever; tell what it holds, and how it stands: the condition `state`.
+
+    A disk that refuses is asked again `every` seconds; what one file is refused costs the others nothing. Each `glance`
+    seconds it is looked whether the directory is still there.
+    """
+    writer = Writer(directory, cuts=node.snapshot.disk.cuts)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_watch(node, writer, glance))
+        async for _ in node.changes():
+            while (ledger := node.snapshot.ledger) != node.snapshot.disk.ledger:
+                node.tell(Stored(Disk(cuts=writer.cuts_while_writing(ledger))))
+                problem = await asyncio.to_thread(writer.write, ledger)
+                if problem is None:
+                    node.tell(Stored(Disk(ledger=ledger, cuts=writer.cuts)))
+                    node.tell(Stood("state", Condition(standing="ok", reason=str(directory))))
+                else:
+                    node.tell(Stored(Disk(cuts=writer.cuts)))
+                    reason = f"{problem.filename2 or problem.filename or directory}: {problem.strerror}: {FORGOTTEN}"
+                    node.tell(Stood("state", Condition(standing="failing", reason=reason)))
+                    await asyncio.sleep(every)
+
+
+async def _watch(node: Node, writer: "Writer", glance: float) -> None:
+    """Have everything written again where the directory was removed."""
+    while True:
+        await asyncio.sleep(glance)
+        if node.snapshot.disk.ledger is not None and not writer.intact():
+            log.error("%s was removed, or some of its files: it is made again", writer.directory)
+            node.tell(Stored(Disk()))
+
+
+class Writer:
+    """Writes the parts of the ledger that the directory does not hold yet.
+
+    `cuts`: the values that its part of that name may have on disk.
+    """
+
+    def __init__(self, directory: Path, cuts: tuple[Any, ...] = ()) -> None:
+        self.cuts = cuts
+        self.directory = directory
+        self._written: dict[str, Any] = dict.fromkeys(PARTS)
+        self._known = self._identity()  # which directory is written to
+        self._locked = _lock_file(directory).exists()
+        self._lock: int | None = None  # where the directory was made again
+
+    def cuts_while_writing(self, ledger: Ledger) -> tuple[Any, ...]:
+        """What the disk may hold of the cuts until the ledger is known to be written."""
+        new = ledger.cuts or {}
+        self.cuts = self.cuts if new in self.cuts else (*self.cuts, new)
+        return self.cuts
+
+    def intact(self) -> bool:
+        """Whether the directory is the same, with all that was written and with its lock."""
+        there = [_path(self.directory, part) for part, value in self._written.items() if value is not None]
+        there += [_lock_file(self.directory)] if self._locked else []
+        return self._identity() == self._known and all(map(os.path.lexists, there))
+
+    def write(self, ledger: Ledger) -> OSError | None:
+        """Write what is not written yet; the first problem, None where all is on disk."""
+        try:
+            if not self.intact():
+                self._make_again()
+            files.sync_directory(self.directory)
+        except OSError as error:
+            return error
+        problem = None
+        for part in PARTS:
+            value = getattr(ledger, part)
+            if self._written[part] != value:
+                try:
+                    _write(self.directory, part, value, ledger.boot_id)
+                except OSError as error:
+                    problem = problem or error
+                else:
+                    self._written[part] = value
+                    self.cuts = (value or {},) if part == "cuts" else self.cuts
+        return problem
+
+    def _make_again(self) -> None:
+        """Make the directory, and hold its lock until we end. It holds nothing."""
+        self._written, self.cuts = dict.fromkeys(PARTS), ()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        self._lock = _open_lock(self.directory)
+        self._known = self._identity()
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner, self._known = _owner(self._lock), None
+            raise OSError(errno.EBUSY, f"it was removed, and now belongs to {owner}", str(self.directory)) from None
+        _sign(self._lock)
+        self._locked = True
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Which directory stands at the path; None for none."""
+        with suppress(OSError):
+            found = self.directory.stat()
+            return found.st_dev, found.st_ino
+        return None
 
 
 def _write(directory: Path, part: str, value: Any, boot: str) -> None:
     path = _path(directory, part)
     if value is None:
         path.unlink(missing_ok=True)
+        files.sync_directory(directory)
     else:
-        aside = path.with_suffix(".new")
-        data = msgspec.json.encode({"version": VERSION, "boot_id": boot, "value": value})
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    _sync(directory)
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        files.replace(path, encode(part, value, boot))
 
 
 def _path(directory: Path, part: str) -> Path:
     return directory / f"{part.replace('_', '-')}.json"
 
 
+def _lock_file(directory: Path) -> Path:
+    return directory / "lock"
+
+
 @asynccontextmanager
 async def locked(directory: Path, every: float = 0.5) -> AsyncIterator[AsyncIterator[str]]:
     """The directory's lock. Gives an iterator that yields who holds it, again and again, and ends once it is ours.
 
-    Makes the directory where it is missing, closed to others. Raises OSError.
+    Makes the directory where it is missing, closed to others. Raises OSError, also where somebody else could put
+    another directory at its path.
     """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    directory.chmod(0o700)
-    fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = _open_lock(directory)
 
     async def waiting() -> AsyncIterator[str]:
         while True:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                yield os.pread(fd, 64, 0).decode(errors="replace").strip() or "an unknown process"
+                yield _owner(lock)
                 await asyncio.sleep(every)
             else:
-                os.ftruncate(fd, 0)
-                os.pwrite(fd, f"process {os.getpid()}\n".encode(), 0)
+                _sign(lock)
                 return
 
     try:
         yield waiting()
     finally:
-        os.close(fd)
+        os.close(lock)
+
+
+def _open_lock(directory: Path) -> int:
+    """The descriptor that is locked: of the file `lock`, or of the directory where that cannot be written."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if reason := files.untrusted(directory, follow=True):
+        way_out = "what is remembered there could be somebody else's word: make it root's alone, or use another one"
+        raise OSError(errno.EPERM, f"{reason}: {way_out}", str(directory))
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if stat.S_IMODE(os.fstat(folder).st_mode) != 0o700:
+            os.fchmod(folder, 0o700)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        lock = os.open("lock", flags, 0o600, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.EROFS, errno.ENOSPC, errno.EDQUOT):
+            return folder
+        os.close(folder)
+        raise OSError(error.errno, error.strerror, str(_lock_file(directory))) from None
+    os.close(folder)
+    if not stat.S_ISREG(os.fstat(lock).st_mode):
+        os.close(lock)
+        raise OSError(errno.EINVAL, "it is no regular file: remove it", str(_lock_file(directory)))
+    return lock
+
+
+def _owner(lock: int) -> str:
+    """Who holds a lock, as it wrote."""
+    with suppress(OSError):
+        return os.pread(lock, 64, 0).decode(errors="replace").strip() or "an unknown process"
+    return "an unknown process"
+
+
+def _sign(lock: int) -> None:
+    """Write who holds the lock, for whoever waits."""
+    with suppress(OSError):  # a disk that is full or read-only, or a directory's descriptor
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()}\n".encode(), 0)

@@ -3,7 +3,7 @@
 from gpuplane.model.config import Asked, Settings, TimeSlice
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.snapshot import Allocation, Condition, Ledger, Release
+from gpuplane.model.snapshot import Allocation, Condition, Disk, Ledger, Release
 from gpuplane.model.value import Value
 
 
@@ -109,6 +109,12 @@ class Remembered(_Told):
     ended: bool = True
 
 
+class Stored(_Told):
+    """host: what the state directory holds of the ledger now."""
+
+    disk: Disk
+
+
 class ReleaseWished(_Told):
     """An operator wants the driver let go of for a while; None takes the wish back."""
 
@@ -131,6 +137,7 @@ Fact = (
     | Listed
     | Granted
     | Remembered
+    | Stored
     | ReleaseWished
     | Tick
 )

@@ -1,6 +1,6 @@
 """The picture of a node: everything known, at one moment.
 
-Five fields, each with one kind of truth and one source; nothing that Kubernetes sees is kept, all of it is derived.
+Six fields, each with one kind of truth and one source; nothing that Kubernetes sees is kept, all of it is derived.
 Times are seconds of CLOCK_BOOTTIME, which runs on while the agent is dead; `boot_id` says which boot they count from.
 """
 
@@ -74,6 +74,21 @@ class Ledger(Value):
     health: Health | None = None  # verdicts and drains; None before the first look
 
 
+UNKNOWN = "unknown"
+"""How a unit is cut of which a container holds shares that nobody remembers."""
+
+
+class Disk(Value):
+    """What the state directory holds of the ledger.
+
+    `ledger`: all of it; None while that is in doubt, because it is being written or could not be. `cuts`: its part of
+    that name; one value, or each that the directory may hold while that is in doubt.
+    """
+
+    ledger: Ledger | None = None
+    cuts: tuple[Mapping[str, str], ...] = ()
+
+
 class Snapshot(Value):
     """The whole picture. `generation` counts the changes."""
 
@@ -83,3 +98,4 @@ class Snapshot(Value):
     allocations: tuple[Allocation, ...] | None = None  # None: not asked yet
     conditions: Mapping[str, Condition] = {}
     ledger: Ledger = Ledger()
+    disk: Disk = Disk()

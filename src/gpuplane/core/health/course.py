@@ -38,12 +38,14 @@ class Terms(Value):
     """What a record is judged by.
 
     `holders`: the containers that hold a device now; None: not known. `probes`: whether the driver can be asked at all.
+    `all_drained`: every device of the node is, by the node's own record.
     """
 
     settings: Settings | None
     holders: frozenset[str] | None
     now: float
     probes: bool = True
+    all_drained: bool = False
 
     def entry(self, code: str) -> Entry:
         """How a fault is judged."""

@@ -51,6 +51,7 @@ def terms(snapshot: Snapshot, now: float) -> Terms:
         holders=None if allocations is None else records.holders(allocations),
         now=now,
         probes=answers and not released(snapshot),
+        all_drained=_record(snapshot, records.NODE).drain is not None,
     )
 
 
@@ -108,16 +109,21 @@ def _decides(finding: Finding, by: Terms) -> bool:
 
 
 def drain(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> str:
-    """Why a person does not want it given out: by the command line or by our Node object; "" if none does."""
-    whole = _drain(snapshot, gpu.uuid, (ALL, *names_of(gpu)))
+    """Why it is drained: by the command line, by our Node object, or because what was remembered of it was not
+    understood; "" if it is not."""
+    whole = _drain(snapshot, records.NODE, ()) or _drain(snapshot, gpu.uuid, (ALL, *names_of(gpu)))
     return whole or (_drain(snapshot, device.uuid, names_of(gpu, device)) if device else "")
 
 
 def _drain(snapshot: Snapshot, key: str, names: Collection[str]) -> str:
-    record = (snapshot.ledger.health or Health()).devices.get(key)
-    if record is not None and record.drain is not None:
+    record = _record(snapshot, key)
+    if record.drain is not None:
         return record.drain.why
     return next((why for name, why in asked(snapshot).drains.items() if _plain(name) in names), "")
+
+
+def _record(snapshot: Snapshot, key: str) -> Record:
+    return (snapshot.ledger.health or Health()).devices.get(key, Record())
 
 
 def names_of(gpu: Gpu, device: MigDevice | None = None) -> tuple[str, ...]:
@@ -135,7 +141,10 @@ def _plain(name: str) -> str:
 
 
 def find(snapshot: Snapshot, name: str) -> str | None:
-    """The UUID of the device that a person names; None for nobody's name. One that is away is known by its UUID."""
+    """The UUID of the device that a person names, "" for all devices of the node; None for nobody's name. One that is
+    away is known by its UUID."""
+    if name == ALL:
+        return records.NODE
     plain = _plain(name)
     for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
         if plain in names_of(gpu):
@@ -259,7 +268,7 @@ def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> 
         return plain.but(
             state="drained",
             reason=drained,
-            ends=_drain_ends(record),
+            ends=_drain_ends(record, by),
             since=record.drain.since if record.drain else None,
             until=record.drain.until if record.drain else None,
             advice="have its pods end, then mend it",
@@ -289,9 +298,9 @@ def _rank(finding: Finding, record: Record, by: Terms) -> tuple[bool, int, int, 
     return over, -HARDNESS.index(ends), ORDER.get(finding.code, len(ORDER)), finding.code
 
 
-def _drain_ends(record: Record) -> str:
+def _drain_ends(record: Record, by: Terms) -> str:
     if record.drain is None:
-        return "the annotation of our Node object"
+        return "gpuplane health restore all" if by.all_drained else "the annotation of our Node object"
     return "gpuplane health restore" + (", or its time" if record.drain.until is not None else "")
 
 

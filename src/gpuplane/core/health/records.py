@@ -71,7 +71,7 @@ def _node(node: Record, faults: Mapping[str, str], terms: Terms, *, news: bool) 
     since = min((each.since for each in node.findings if terms.entry(each.code).severity == "unhealthy"), default=None)
     shown = course.show(node, faults, terms, news=news and not course.ill(node, terms), blind=False)
     findings = (each.but(since=each.since if since is None else since) for each in shown.findings if each.last is None)
-    return Record(findings=tuple(findings))
+    return Record(findings=tuple(findings), drain=node.drain)
 
 
 def _look(record: Record, gpu: Gpu, holders: tuple[str, ...], terms: Terms, *, news: bool) -> Record:
@@ -324,4 +324,6 @@ def rebooted(health: Health, wall: float, now: float) -> Health:
         )
         return Record(drain=drain, findings=old, pci=record.pci)
 
-    return _kept(Health(), {key: carried(record) for key, record in health.devices.items() if key != NODE})
+    devices = {key: carried(record) for key, record in health.devices.items()}
+    devices[NODE] = Record(drain=devices.get(NODE, Record()).drain)
+    return _kept(Health(), devices)

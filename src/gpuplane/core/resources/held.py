@@ -14,16 +14,20 @@ got it, so the ledger remembers that too: `cuts`. How many time slices there are
 part of anything: whoever raises their number wants more containers on a GPU, beside those that are there.
 
 Both are remembered of all that is offered, before anybody holds it. So a grant leaves nothing to write, and no answer
-to Allocate waits for the disk.
+to Allocate waits for the disk. A cut that the disk may hold otherwise is not offered (`unwritten`).
+
+Where they are not remembered (the ledger was lost, or pods were here before this agent), everything that could be meant
+is withheld until the pod ends: of a MIG device that is gone each GPU that can have any, of a share all of its unit. An
+id that is no unit's, but begins with a GPU's UUID, is another plugin's name for a part of that GPU.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from gpuplane.core.resources.names import named
 from gpuplane.core.resources.sharing import base
 from gpuplane.core.view import view
 from gpuplane.model.machine import Machine
-from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.snapshot import UNKNOWN, Allocation, Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import Resource
 
@@ -46,21 +50,32 @@ def holds(snapshot: Snapshot) -> Mapping[Key, str]:
     machine, settings, ledger = snapshot.machine, snapshot.config.settings, snapshot.ledger
     if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
         return {}
-    resources, lost = named(machine, settings)[0], gone(machine, ledger.homes)
-    return withheld(resources, snapshot.allocations, lost, ledger.homes or {}, ledger.cuts or {})
+    resources, _ = named(machine, settings)
+    return withheld(resources, snapshot.allocations, places(machine, ledger.homes), ledger.cuts or {})
+
+
+class Places(Value):
+    """Where held devices are. `homes`: MIG device → its GPU, also of those that are gone; `gone`: which are.
+
+    `gpus`: the GPUs of the machine. `divisible`: those of them that may have had a MIG device of which nobody
+    remembers where it was.
+    """
+
+    homes: Mapping[str, str] = {}
+    gone: frozenset[str] = frozenset()
+    gpus: tuple[str, ...] = ()
+    divisible: tuple[str, ...] = ()
 
 
 def withheld(
     resources: tuple[Resource, ...],
     allocations: Iterable[Allocation],
-    gone: Mapping[str, str] = {},
-    homes: Mapping[str, str] = {},
-    cuts: Mapping[str, str] = {},
+    places: Places,
+    cuts: Mapping[str, str],
 ) -> Mapping[Key, str]:
     """Why it must wait, for each offered id that overlaps what a container holds otherwise.
 
-    `homes`: on which GPU the held MIG devices are, or were; `gone`: those of them that are no longer there. `cuts`: how
-    units were cut of which containers hold shares.
+    `cuts`: how units were cut of which containers hold shares.
     """
     index = _index(resources)
     holders: dict[str, str] = {}
@@ -69,12 +84,21 @@ def withheld(
             unit, offered = base(held), (allocation.resource, held) in index.keys
             cut = index.cuts.get((allocation.resource, unit), "")
             if not offered or cuts.get(unit, cut) != cut:  # else kubelet knows that this id is in use
-                holders.setdefault(unit, _reason(allocation, " in other shares" if offered else ""))
+                holders.setdefault(unit, _reason(allocation, _how(unit, offered, places, cuts)))
     reasons: dict[Key, str] = {}
     for unit, reason in holders.items():
-        for key in index.overlapping(unit, gone, homes):
+        for key in index.overlapping(unit, places):
             reasons.setdefault(key, reason)
     return reasons
+
+
+def _how(unit: str, offered: bool, places: Places, cuts: Mapping[str, str]) -> str:
+    """What is otherwise about the way in which a unit is held, for people; "" where the resource's name says it."""
+    if unit.startswith("MIG-") and unit not in places.homes:
+        return ", on a GPU that is not known,"
+    if cuts.get(unit) == UNKNOWN:
+        return " in shares of an unknown kind"
+    return " in other shares" if offered else ""
 
 
 def _reason(allocation: Allocation, how: str) -> str:
@@ -88,13 +112,23 @@ class _Index(Value):
     by_gpu: Mapping[str, Sequence[Key]]
     cuts: Mapping[Key, str]  # resource and unit → how it is cut, where it is
 
-    def overlapping(self, unit: str, gone: Mapping[str, str], homes: Mapping[str, str]) -> Iterator[Key]:
+    def overlapping(self, unit: str, places: Places) -> Iterator[Key]:
         """The offered ids that are this unit, lie in it, have it in them, or have taken its place."""
         yield from self.by_unit.get(unit, ())
-        if unit in gone or unit not in homes:
-            yield from self.by_gpu.get(gone.get(unit, unit), ())
-        else:  # a MIG device that is there, and its GPU perhaps offered as a whole one
-            yield from self.by_unit.get(homes[unit], ())
+        if unit in places.homes and unit not in places.gone:  # its GPU is perhaps offered as a whole one
+            yield from self.by_unit.get(places.homes[unit], ())
+        else:
+            for gpu in _gpus(unit, places):
+                yield from self.by_gpu.get(gpu, ())
+
+
+def _gpus(unit: str, places: Places) -> Collection[str]:
+    """The GPUs of which a container may have all or a part that holds a unit, which is no MIG device that is there."""
+    if home := places.homes.get(unit):
+        return (home,)
+    if unit.startswith("MIG-"):
+        return places.divisible
+    return (unit,) if unit in places.gpus else tuple(gpu for gpu in places.gpus if unit.startswith(gpu))
 
 
 @view
@@ -124,18 +158,36 @@ def _cut(resources: Iterable[Resource]) -> Iterator[tuple[Key, str]]:
 def cuts(
     resources: tuple[Resource, ...], allocations: Iterable[Allocation], known: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """How each unit is cut: where a container holds shares of it, as it was known; else as it is now."""
-    there = _index(resources).cuts
-    held = {(allocation.resource, base(id)) for allocation in allocations for id in allocation.devices if "::" in id}
-    found = {unit: cut for (_, unit), cut in there.items()}
-    found |= {unit: known.get(unit) or there.get((resource, unit), "") for resource, unit in sorted(held)}
-    return {unit: cut for unit, cut in found.items() if cut}
+    """How each unit is cut: where a container holds shares of it, as it was remembered; else as it is now."""
+    held = {base(id) for allocation in allocations for id in allocation.devices if "::" in id}
+    now = {unit: cut for (_, unit), cut in _index(resources).cuts.items()}
+    return now | {unit: known.get(unit, UNKNOWN) for unit in sorted(held)}
 
 
-def gone(machine: Machine, homes: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Those of the remembered MIG devices that the machine has no longer."""
-    there = _places(machine) if homes else {}
-    return {id: gpu for id, gpu in (homes or {}).items() if id not in there}
+def unwritten(
+    resources: tuple[Resource, ...], cuts: Mapping[str, str], disk: tuple[Mapping[str, str], ...]
+) -> frozenset[Key]:
+    """(resource, unit) of the units whose cut the disk may hold otherwise: after a restart it would be believed.
+
+    What the disk has nothing about is no harm: after a restart it would count as unknown.
+    """
+    return frozenset(
+        (name, unit)
+        for name, unit in _index(resources).cuts
+        if any(unit in each and each[unit] != cuts.get(unit) for each in disk)
+    )
+
+
+def places(machine: Machine, homes: Mapping[str, str] | None) -> Places:
+    """Where the MIG devices are that are there or remembered."""
+    there = _places(machine)
+    gpus = machine.gpus or ()
+    return Places(
+        homes={**(homes or {}), **there},
+        gone=frozenset((homes or {}).keys() - there.keys()),
+        gpus=tuple(gpu.uuid for gpu in gpus if gpu.uuid),
+        divisible=tuple(gpu.uuid for gpu in gpus if gpu.uuid and (gpu.mig is not None or gpu.faults)),
+    )
 
 
 def homes(
@@ -144,11 +196,11 @@ def homes(
     """On which GPU each MIG device is that is there, or was when a container got it."""
     there = _places(machine) if machine else {}
     held = {base(id) for allocation in allocations for id in allocation.devices if id.startswith("MIG-")}
-    lost = {id: (known or {}).get(id) or _told(id) for id in sorted(held - there.keys())}
+    lost = {id: (known or {}).get(id) or _named(id) for id in sorted(held - there.keys())}
     return there | {id: gpu for id, gpu in lost.items() if gpu}
 
 
-def _told(id: str) -> str:
+def _named(id: str) -> str:
     """The GPU that a MIG device's name tells. Drivers before 470 named them MIG-GPU-<uuid>/<gi>/<ci>."""
     return id.removeprefix("MIG-").split("/", 1)[0] if id.startswith("MIG-GPU-") else ""
 

@@ -21,6 +21,9 @@ from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Offer, Offered, Resource
 
+UNWRITTEN = "how it is shared now is not in the state directory yet"
+"""Why a share has to wait: for a moment, or for as long as the state directory cannot be written."""
+
 
 @view
 def offer(snapshot: Snapshot) -> Offer:
@@ -54,7 +57,8 @@ def _fit(snapshot: Snapshot) -> Offer:
     assert settings is not None
     resources, left = named(machine, settings)
     troubles = dict(_troubles(snapshot, machine))
-    spoilt = (_spoil(resource, _found(snapshot, resource, troubles)) for resource in resources)
+    unwritten = held.unwritten(resources, snapshot.ledger.cuts or {}, snapshot.disk.cuts)
+    spoilt = (_spoil(resource, _found(snapshot, resource, troubles, unwritten)) for resource in resources)
     return Offer(resources=tuple(spoilt), left=left)
 
 
@@ -80,9 +84,15 @@ def _troubles(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, str]]
             yield gpu.uuid, whole
 
 
-def _found(snapshot: Snapshot, resource: Resource, ill: Mapping[str, str]) -> Mapping[str, str]:
-    """Unit id → why it must not be given out as this resource: what ails it, and else what its containers lack."""
-    return {**_undescribed(snapshot, resource, ill), **_unserved(snapshot, resource, ill), **ill}
+def _found(
+    snapshot: Snapshot, resource: Resource, ill: Mapping[str, str], unwritten: Collection[held.Key]
+) -> Mapping[str, str]:
+    """Unit id → why it must not be given out as this resource: what ails it, and else what its containers lack.
+
+    Shares of an `unwritten` unit wait, for after a restart they would be taken for other ones.
+    """
+    waiting = {unit: UNWRITTEN for name, unit in unwritten if name == resource.name}
+    return {**waiting, **_undescribed(snapshot, resource, ill), **_unserved(snapshot, resource, ill), **ill}
 
 
 def _undescribed(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, str]:

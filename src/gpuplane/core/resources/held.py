@@ -193,11 +193,15 @@ def places(machine: Machine, homes: Mapping[str, str] | None) -> Places:
 def homes(
     machine: Machine | None, allocations: Iterable[Allocation], known: Mapping[str, str] | None
 ) -> Mapping[str, str]:
-    """On which GPU each MIG device is that is there, or was when a container got it."""
+    """On which GPU each MIG device is that is there, or was when it was seen last.
+
+    The driver makes the UUID of a MIG device of its GPU's and of its place there, so it never means another GPU, and a
+    GPU has some dozens of places: it is not forgotten. Kubelet may tell late who holds one that has gone.
+    """
     there = _places(machine) if machine else {}
-    held = {base(id) for allocation in allocations for id in allocation.devices if id.startswith("MIG-")}
-    lost = {id: (known or {}).get(id) or _named(id) for id in sorted(held - there.keys())}
-    return there | {id: gpu for id, gpu in lost.items() if gpu}
+    held = {base(id) for allocation in allocations for id in allocation.devices}
+    told = {id: gpu for id in held if (gpu := _named(id))}
+    return dict(sorted({**told, **(known or {}), **there}.items()))
 
 
 def _named(id: str) -> str:

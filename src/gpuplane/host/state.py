@@ -66,7 +66,8 @@ def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list
             problems.append(f"{path}: {error}; {left}, and {part} starts empty")
         else:
             if read.problem:
-                problems.append(f"{path}: {read.problem}; {_keep_copy(path, content)}")
+                kept = _keep_copy(path, content) if ours else "left as it is"
+                problems.append(f"{path}: {read.problem}; {kept}")
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
             carried = carry(Ledger(boot_id=read.boot_id, **{part: read.value}), boot, time.time(), now)
             ledger = ledger.but(**{part: getattr(carried, part)})

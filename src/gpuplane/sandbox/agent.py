@@ -8,6 +8,7 @@ from typing import Self
 from gpuplane.sandbox.changes import PATIENCE, Changes
 
 LONGEST = 1 << 20  # bytes of a log line
+TOLD = 40  # lines of the log that an error is shown with
 
 
 class Agent:
@@ -23,7 +24,9 @@ class Agent:
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            error.add_note("\n".join([f"the log of process {self.process.pid} ends with:", *self.log[-TOLD:]]))
         if self.process.returncode is None:
             await self.stop()
 

@@ -134,7 +134,7 @@ async def test_a_second_agent_waits_and_takes_over(place: Place) -> None:
 
 async def test_a_second_agent_on_the_same_state_directory_waits_too(place: Place) -> None:
     """With a kubelet of its own: it says who has the directory; when that one ends, it serves."""
-    other = Kubelet(place.root / "other")
+    other = Kubelet(place.root / "o")  # a longer name makes the path of a socket too long
     async with Kubelet(place.kubelet) as kubelet, other, place.agent() as first:
         await kubelet.until_capacity(GPU, 4, 4)
         async with place.agent("--kubelet-root", other.root) as second:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import socket
 import stat
 from collections.abc import AsyncIterator
@@ -142,6 +143,27 @@ async def test_a_second_agent_on_the_same_state_directory_waits_too(place: Place
             assert other.node() == {}
             assert await first.stop() == 0
             await other.until_capacity(GPU, 4, 4)
+
+
+async def test_a_state_directory_that_is_removed_is_there_again_and_its_agent_still_answers(place: Place) -> None:
+    """With the socket and the promises. An agent that is started meanwhile stands by, and takes no promise."""
+    drain = ("health", "drain", "0", "--why", "fan", "--state-dir", place.state)
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as first:
+        await kubelet.until_capacity(GPU, 4, 4)
+        assert (await gpuplane(*drain))[0] == 0
+        shutil.rmtree(place.state)
+        async with place.agent() as second:
+            await second.until_says("serves the kubelet")
+            await first.until_says("was removed, or some of its files: it is made again")
+            async with asyncio.timeout(60):
+                while "fan" not in (await gpuplane("inspect", "--state-dir", place.state))[1]:
+                    await asyncio.sleep(0.1)
+            assert (await gpuplane("health", "restore", "0", "--state-dir", place.state))[0] == 0
+            assert (await gpuplane(*drain))[0] == 0
+            await kubelet.until_capacity(GPU, 4, 3)
+            await first.kill()
+            await kubelet.until_capacity(GPU, 4, 3)
+            assert (await gpuplane("inspect", "--state-dir", place.state))[0] == 0
 
 
 async def test_a_killed_agent_remembers_what_it_promised(place: Place) -> None:

@@ -5,7 +5,9 @@ a wish to the ledger; nothing is done by the request itself, and a wish is on di
 """
 
 import asyncio
+import errno
 import logging
+import os
 import socket
 import time
 from pathlib import Path
@@ -29,6 +31,7 @@ LONGEST_RELEASE = 7 * 24 * 3600.0
 LONGEST_DRAIN = 10 * 365 * 24 * 3600.0
 MOST = 32
 """Connections at a time; where there are more the oldest gives way: a request is over at once."""
+LOOK = 2.0  # seconds between two looks whether the socket is still there
 DEADLINE = 10.0  # seconds for one request, after which whoever asked has given up
 log = logging.getLogger(__name__)
 
@@ -36,7 +39,19 @@ log = logging.getLogger(__name__)
 async def control(node: Node, path: Path) -> None:
     """Answer on the socket for ever. The state directory is locked, so a socket that stands there is a dead agent's."""
     path.unlink(missing_ok=True)
-    await _serve(node, _bound(path))
+    bound = _bound(path)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_lost(path))
+        group.create_task(_serve(node, bound))
+
+
+async def _lost(path: Path) -> None:
+    """Raises OSError once another socket, or none, is at the path: nobody could reach ours."""
+    ours = path.lstat()
+    while True:
+        await asyncio.sleep(LOOK)
+        if not os.path.samestat(path.lstat(), ours):
+            raise OSError(errno.ESTALE, "it was replaced, and is made anew", str(path))
 
 
 async def control_standby(node: Node, directory: Path) -> None:

@@ -28,7 +28,7 @@ from gpuplane.model.facts import Stood
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition
 
-LOOK = 0.5  # seconds between two looks whether the directory is still the same
+LOOK = 2.0  # seconds between two looks whether the directory is still the same; each Register looks, too
 WHO = 10.0  # seconds between two looks who holds its lock
 TOLD_TO_END = "this agent was told to end: it registers with kubelet no more"
 LOCKS = Path("/proc/locks")

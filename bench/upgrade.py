@@ -1,17 +1,20 @@
 """One agent after another: how long kubelet has none, and what one that stands by costs."""
 
 import asyncio
+import itertools
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.node import footprint, idle
 from bench.rig import EIGHT, GPU
 from bench.row import Measure, Row
-from gpuplane.sandbox.agent import Agent
+from gpuplane.sandbox.agent import PROGRAM, Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.succession import READY, amid, come_and_go, replace
+from tests import next_version
 
 TIMES = 50
 
@@ -23,16 +26,16 @@ class Node:
         self.root, self.kubelet = root, Kubelet(root / "k")
         (root / "config.yaml").write_text("version: v1\n")
 
-    def agent(self) -> Agent:
+    def agent(self, program: Sequence[str] = PROGRAM) -> Agent:
         """Another agent, with the state directory of all."""
         return Agent(
             "--machine", EIGHT, "--config", self.root / "config.yaml", "--kubelet-root", self.root / "k",
-            "--state-dir", self.root / "s",
+            "--state-dir", self.root / "s", program=program,
         )  # fmt: skip
 
 
 async def replaced() -> list[Row]:
-    """one agent after another, while pods come and go"""
+    """one agent after another, of this version and of one that writes other state files, while pods come and go"""
     with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
         node, gaps, ends = Node(Path(directory)), list[float](), list[float]()
         async with node.kubelet as kubelet:
@@ -40,8 +43,8 @@ async def replaced() -> list[Row]:
             await old.start()
             await kubelet.until_capacity(GPU, 8, 8, deadline=30)
             async with come_and_go(kubelet, GPU) as refusals:
-                for _ in range(TIMES):
-                    new = node.agent()
+                for _, program in zip(range(TIMES), itertools.cycle((next_version.PROGRAM, PROGRAM)), strict=False):
+                    new = node.agent(program)
                     gaps += [gap.ended - gap.began for gap in await replace(kubelet, old, new)]
                     old = new
             began = time.perf_counter()

@@ -3,19 +3,27 @@
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from typing import Self
 
 from gpuplane.sandbox.changes import PATIENCE, Changes
 
 LONGEST = 1 << 20  # bytes of a log line
 TOLD = 40  # lines of the log that an error is shown with
+PROGRAM = ("-m", "gpuplane")
 
 
 class Agent:
-    """`async with Agent("--machine", …) as agent`. Its log lines are in `log` as they come; leaving stops it."""
+    """`async with Agent("--machine", …) as agent`. Its log lines are in `log` as they come; leaving stops it.
 
-    def __init__(self, *arguments: object, environment: dict[str, str] | None = None) -> None:
+    `program`: what Python runs, if not this version of gpuplane.
+    """
+
+    def __init__(
+        self, *arguments: object, environment: dict[str, str] | None = None, program: Sequence[str] = PROGRAM
+    ) -> None:
         self.arguments = [str(each) for each in arguments]
+        self.program = program
         self.environment = environment or {}
         self.log: list[str] = []
         self._changes = Changes()
@@ -34,8 +42,7 @@ class Agent:
         """Start the process."""
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-m",
-            "gpuplane",
+            *self.program,
             "agent",
             *self.arguments,
             stdin=asyncio.subprocess.DEVNULL,

@@ -1,0 +1,65 @@
+"""gpuplane as its next version might be: `python tests/next_version.py agent …`.
+
+Its state files have version 2, and fields at every level that this version does not know. It reads both versions whole.
+The product has no switch for this.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpuplane.cli import main
+from gpuplane.core import ledger
+from gpuplane.host import state
+
+PROGRAM = ("-P", str(Path(__file__)))
+"""What Python is given instead of `-m gpuplane`."""
+
+ADDED = "added_by_version_2"
+"""The field that each record has beside those of version 1."""
+
+read_known = ledger.decode
+
+
+def extended(value: Any) -> Any:
+    """A value as plain data, with the new field in each of its records."""
+    match value:
+        case msgspec.Struct():
+            fields = msgspec.to_builtins(value)
+            return {name: extended(getattr(value, name)) for name in fields} | {ADDED: {"by": ["alice"]}}
+        case Mapping():
+            return {key: extended(each) for key, each in value.items()}
+        case tuple() | list():
+            return [extended(each) for each in value]
+    return value
+
+
+def reduced(data: Any) -> Any:
+    """The same data without the new fields."""
+    match data:
+        case dict():
+            return {key: reduced(each) for key, each in data.items() if key != ADDED}
+        case list():
+            return [reduced(each) for each in data]
+    return data
+
+
+def encode(part: str, value: Any, boot_id: str) -> bytes:
+    """As `core.ledger.encode`, by the next version."""
+    return msgspec.json.encode({"version": 2, "boot_id": boot_id, "value": extended(value), ADDED: 1})
+
+
+def decode(part: str, content: bytes) -> ledger.Part:
+    """As `core.ledger.decode`, by the next version: it knows its own fields."""
+    return read_known(part, msgspec.json.encode(reduced(msgspec.json.decode(content))))
+
+
+if __name__ == "__main__":
+    ledger.VERSION = 2
+    ledger.encode = state.encode = encode  # type: ignore[attr-defined]
+    ledger.decode = state.decode = decode  # type: ignore[attr-defined]
+    sys.argv[0] = "gpuplane"
+    main()

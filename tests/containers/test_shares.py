@@ -8,7 +8,7 @@ from gpuplane.core import mps
 from gpuplane.core.containers.allocate import allocate
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, MemoryShares, MemoryUnit, Replication, Settings, Sharing
-from gpuplane.model.facts import Looked
+from gpuplane.model.facts import Listed, Looked
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import Daemon, Standing, Status, Wanted
 from gpuplane.model.snapshot import Allocation, Snapshot
@@ -30,8 +30,8 @@ def node(sharing: Sharing, *gpus: Gpu, held: str = "", **settings: Any) -> Snaps
     """A node that shares so; `held`: ids that another pod has of its only resource."""
     name = sharing.memory[0].rename if sharing.memory else sharing.resources[0].name
     holding = (Allocation(name, tuple(held.split()), pod="ml/other", container="main"),) if held else ()
-    start = Snapshot(config=Config(settings=Settings(sharing=sharing, **settings)), allocations=holding)
-    return step(start, Looked(Machine(gpus=gpus)), 0.0)
+    start = Snapshot(config=Config(settings=Settings(sharing=sharing, **settings)), allocations=())
+    return step(step(start, Looked(Machine(gpus=gpus)), 0.0), Listed(holding, 0.0), 0.0)
 
 
 def ids(device: str, *numbers: int) -> list[str]:

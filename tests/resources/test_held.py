@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.resources.held import holds, places, withheld
+from gpuplane.core.resources.held import holds, places, told_cut, withheld
 from gpuplane.core.resources.names import decide, named
 from gpuplane.core.resources.offer import UNWRITTEN, offer
 from gpuplane.core.resources.sharing import base
@@ -266,6 +266,47 @@ def test_a_held_share_of_which_nobody_remembers_what_it_is_withholds_all_of_its_
             f"held by pod ns/p (c) as {name} in shares of an unknown kind until that ends"
         }
     assert not holds(step_by_step(Listed((), 2.0), start=changed))
+
+
+@pytest.mark.parametrize(
+    ("told", "cut"),
+    [
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-0"}, "time slices"),
+        ({"CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu/pipe"}, ""),
+        ({"GPUPLANE_MEMORY_MIB": "2048"}, "1024 MiB"),
+        ({"GPUPLANE_MEMORY_MIB": "2048", "CUDA_MPS_PIPE_DIRECTORY": "/mps/x/pipe"}, "1024 MiB by MPS"),
+        ({"GPUPLANE_MEMORY_MIB": "2049"}, ""),
+        ({"GPUPLANE_MEMORY_MIB": "much"}, ""),
+    ],
+)
+def test_what_a_container_was_told_shows_what_its_two_shares_are(told: dict[str, str], cut: str) -> None:
+    assert told_cut(told, 2) == cut
+
+
+def test_a_share_of_which_nobody_remembers_what_it_is_counts_as_its_container_was_told() -> None:
+    """So a node with time slices goes over from NVIDIA's plugin at once. What is remembered is believed first, and
+    where not all that hold shares of a device were told the same, it is unknown."""
+    gpus, slices = machine(gpu(0), gpu(1)), HALVED
+    told, silent = (hold(GPU, f"GPU-0::{n}").but(cut=cut) for n, cut in enumerate(("time slices", "")))
+
+    start = step_by_step(Looked(gpus), Configured(slices), Listed((told,), 1.0))
+    assert (holds(start), healthy(start)) == ({}, {f"GPU-{i}::{n}" for i in range(2) for n in range(2)})
+    assert healthy(step_by_step(Configured(grained(1024, GPU)), start=start)) == {f"GPU-1::{n}" for n in range(4)}
+
+    late = step_by_step(
+        Listed((told,), 2.0), start=step_by_step(Looked(gpus), Configured(slices), Listed((told, silent), 1.0))
+    )
+    assert set(healthy(step_by_step(Looked(gpus), Configured(slices), Listed((told, silent), 1.0)))) == {
+        "GPU-1::0",
+        "GPU-1::1",
+    }
+    assert not holds(late)
+
+    known = Remembered(EMPTY.ledger.but(cuts={"GPU-0": "1024 MiB"}))
+    assert healthy(step_by_step(known, Looked(gpus), Configured(slices), Listed((told,), 1.0))) == {
+        "GPU-1::0",
+        "GPU-1::1",
+    }
 
 
 @pytest.mark.parametrize("id", ["GPU-0-_-3", "GPU-0-1", "GPU-0/7"])

@@ -262,3 +262,25 @@ async def test_a_sick_mig_device_takes_only_its_own_shares(site: Site) -> None:
         await kubelet.until_capacity(memory, 8, 4)
         assert on(await runs(kubelet, "a", memory, 4)) == "MIG-1"
         assert kubelet.capacity(GPU) == (1, 1)
+
+
+SLICES = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}\n"
+IN_4_GIB = "sharing: {memory: {resources: [{name: gpu, grain: 4}]}}\n"
+
+
+async def test_an_agent_that_lost_its_state_knows_shares_by_what_their_containers_were_told(site: Site) -> None:
+    """As one that comes to a node with another plugin's pods. What the shares are of another kind stays withheld."""
+    async with Kubelet(site.root / "k") as kubelet:
+        async with site.agent(TWO, SLICES) as agent:
+            await kubelet.until_capacity(GPU, 4, 4)
+            await runs(kubelet, "train", GPU, 1)
+            await agent.kill()
+        shutil.rmtree(site.root / "state")
+        async with site.agent(TWO, SLICES) as agent:
+            await kubelet.until_capacity(GPU, 4, 4)
+            await agent.stop()
+        shutil.rmtree(site.root / "state")
+        async with site.agent(TWO, IN_4_GIB):
+            await kubelet.until_capacity(MEMORY, 4, 2)
+            await kubelet.end("default/train")
+            await kubelet.until_capacity(MEMORY, 4, 4)

@@ -30,11 +30,13 @@ from typing import TYPE_CHECKING, Literal
 
 import grpc
 import msgspec
+from google.protobuf.message import DecodeError
 
 from gpuplane import files
 from gpuplane.core.health.diagnose import awaited
-from gpuplane.core.resources.held import holds
+from gpuplane.core.resources.held import holds, told_cut
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
+from gpuplane.kubelet.protocols.deviceplugin_pb2 import ContainerAllocateResponse
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
 from gpuplane.kubelet.sockets import Identity, Taken, address, check_length, complaint, identity
 from gpuplane.model.facts import Listed, Stood
@@ -58,6 +60,8 @@ OURS = ("GPU-", "MIG-")
 (kvm, network functions), and none could ever withhold a GPU. The resource's name says nothing: it may be an old one."""
 
 Held = tuple[Allocation, ...]
+Shares = tuple[str, str, tuple[str, ...]]
+"""A container's name, a resource and ids."""
 
 
 async def allocations(node: Node, root: Path) -> None:
@@ -131,6 +135,7 @@ class Inquiry:
         self.kubelet: Identity | None = None  # the one that answered last
         self.started = 0.0  # when it did, as far as we know
         self.unheard: Held = ()  # what was held before it started and it has not shown
+        self.cuts: dict[Shares, str] = {}  # what shares are, by what their containers were told
         self.anew = -SETTLING  # when another agent had given out devices until a moment ago
 
     async def ask(self) -> None:
@@ -173,7 +178,7 @@ class Inquiry:
         else:
             reason = f"what kubelet does not list, but has in {self.checkpoint}, counts as held"
             self._stand("ok", reason, detail=str(int((asked - self.started) / HEARING)))
-        self.node.tell(Listed((*held, *self.unheard), asked))
+        self.node.tell(Listed(self._described((*held, *self.unheard)), asked))
         return True
 
     def silent(self, reason: str) -> None:
@@ -184,8 +189,13 @@ class Inquiry:
             held, told = self._checkpointed()
             reason = f"{reason}; {told}"
             if held is not None:
-                self.node.tell(Listed(held, asked))
+                self.node.tell(Listed(self._described(held), asked))
         self._stand("failing", reason)
+
+    def _described(self, held: Held) -> Held:
+        """What is held, with how it is shared, as far as the checkpoint has told: a list says only ids."""
+        self.cuts = {shares: cut for each in held if (cut := self.cuts.get(shares := _shares(each), ""))}
+        return tuple(each.but(cut=self.cuts.get(_shares(each), "")) for each in held)
 
     def _before(self) -> Held:
         """What containers held before this kubelet answered: by the last list, and by the checkpoint, which has what
@@ -202,6 +212,7 @@ class Inquiry:
         """What kubelet's checkpoint says, or None where it cannot be known; in words, what came of it."""
         try:
             held = _checkpointed(files.read(self.checkpoint))
+            self.cuts |= {_shares(each): each.cut for each in held if each.cut}
         except FileNotFoundError:
             return (), f"there is no {self.checkpoint} either, so nothing is held"
         except OSError as error:
@@ -220,9 +231,14 @@ def _age(socket: Identity) -> float:
 
 
 def _missing(before: Held, held: Held) -> Held:
-    """What of the one the other does not show. The checkpoint names pods otherwise."""
-    shown = {(each.container, each.resource, each.devices) for each in held}
-    return tuple(each for each in before if (each.container, each.resource, each.devices) not in shown)
+    """What of the one the other does not show."""
+    shown = set(map(_shares, held))
+    return tuple(each for each in before if _shares(each) not in shown)
+
+
+def _shares(held: Allocation) -> Shares:
+    """What a list and the checkpoint have in common: they name pods otherwise."""
+    return held.container, held.resource, held.devices
 
 
 def _listed(answer: pb.ListPodResourcesResponse) -> Held:
@@ -236,12 +252,24 @@ def _listed(answer: pb.ListPodResourcesResponse) -> Held:
 
 
 def _checkpointed(content: bytes) -> Held:
-    data = msgspec.json.decode(content, type=_Checkpoint).data
-    return _merged(
-        (entry.pod, entry.container, entry.resource, ids)
-        for entry in data.entries or ()
-        for ids in entry.devices.values()
+    entries = msgspec.json.decode(content, type=_Checkpoint).data.entries or ()
+    cuts = {(entry.pod, entry.container, entry.resource): _cut(entry) for entry in entries}
+    held = _merged(
+        (entry.pod, entry.container, entry.resource, ids) for entry in entries for ids in entry.devices.values()
     )
+    return tuple(each.but(cut=cuts[each.pod, each.container, each.resource]) for each in held)
+
+
+def _cut(entry: "_Entry") -> str:
+    """How the device is shared that an entry has shares of, by what its container was told; "" where it has none."""
+    ids = [id for ids in entry.devices.values() for id in ids if id.startswith(OURS)]
+    if not ids or not all("::" in id for id in ids) or not entry.response:
+        return ""
+    try:
+        told = ContainerAllocateResponse.FromString(entry.response)
+    except DecodeError:
+        return ""
+    return told_cut(dict(told.envs), len(ids))
 
 
 def _merged(entries: Iterable[tuple[str, str, str, Iterable[str]]]) -> Held:
@@ -263,6 +291,7 @@ class _Entry(msgspec.Struct):
     container: str = msgspec.field(name="ContainerName")
     resource: str = msgspec.field(name="ResourceName")
     devices: dict[str, list[str]] = msgspec.field(name="DeviceIDs")  # NUMA node → ids
+    response: bytes = msgspec.field(name="AllocResp", default=b"")  # the plugin's answer, for this container
 
 
 class _Data(msgspec.Struct):

@@ -21,6 +21,7 @@ class Allocation(Value):
     pod: str = ""
     container: str = ""
     since: float = 0.0  # when we granted it; 0 for what kubelet listed
+    cut: str = ""  # how the unit is cut that it holds shares of, where what the container was told shows that
 
 
 LET_GO = "let go of"

@@ -8,6 +8,7 @@ that of the resource, or of the MIG device, where theirs is one for all clients 
 from collections.abc import Sequence
 
 from gpuplane.core.mps import daemon, directory
+from gpuplane.core.resources.held import PIPE
 from gpuplane.model.config import Settings
 from gpuplane.model.views import Edits, Mount, Offered, Refused, Resource
 
@@ -29,7 +30,6 @@ def client(resource: Resource, devices: Sequence[Offered], settings: Settings) -
     pipe = f"/mps/{resource.name}/pipe"
     limit = f"0={resource.grain_mib * len(devices)}M"  # by number: it sees one GPU
     return Edits(
-        env={"CUDA_MPS_PIPE_DIRECTORY": pipe}
-        | ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": limit} if resource.grain_mib else {}),
+        env={PIPE: pipe} | ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": limit} if resource.grain_mib else {}),
         mounts=(Mount(container=pipe, host=f"{host}/pipe"), Mount(container=SHARED_MEMORY, host=f"{host}/shm")),
     )

@@ -7,6 +7,7 @@ for advice, and may pass over it, as where it aligns devices to NUMA nodes. So w
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from gpuplane.core.resources.held import MEMORY
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.resources.sharing import MIB
 from gpuplane.core.text import amount
@@ -83,5 +84,5 @@ def limits(unit: Unit, mib: int, counted: MemoryUnit) -> dict[str, str]:
         "ALIYUN_COM_GPU_MEM_IDX": unit.index,
         "ALIYUN_COM_GPU_MEM_DEV": str(unit.memory_mib // MIB[counted]),
         "ALIYUN_COM_GPU_MEM_CONTAINER": str(mib // MIB[counted]),
-        "GPUPLANE_MEMORY_MIB": str(mib),
+        MEMORY: str(mib),
     }

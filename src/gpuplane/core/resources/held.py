@@ -16,8 +16,9 @@ part of anything: whoever raises their number wants more containers on a GPU, be
 Both are remembered of all that is offered, before anybody holds it. So a grant leaves nothing to write, and no answer
 to Allocate waits for the disk. A cut that the disk may hold otherwise is not offered (`unwritten`).
 
-Where they are not remembered (the ledger was lost, or pods were here before this agent), everything that could be meant
-is withheld until the pod ends: of a MIG device that is gone each GPU that can have any, of a share all of its unit. An
+Where they are not remembered (the ledger was lost, or pods were here before this agent), kubelet's checkpoint may have
+what a container was told, which shows how its share was cut. Else everything that could be meant is withheld until the
+pod ends: of a MIG device that is gone each GPU that can have any, of a share all of its unit. An
 id that is no unit's, but begins with a GPU's UUID, is another plugin's name for a part of that GPU.
 """
 
@@ -31,8 +32,14 @@ from gpuplane.model.snapshot import UNKNOWN, Allocation, Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import Resource
 
+PIPE, MEMORY = "CUDA_MPS_PIPE_DIRECTORY", "GPUPLANE_MEMORY_MIB"
+"""What a client of MPS is told, and who holds a share of memory."""
+
 Key = tuple[str, str]
 """A resource's name and an id of it."""
+
+TIME_SLICES = "time slices"
+"""A cut whose shares are no parts."""
 
 BY_MPS = " by MPS"
 """How a cut ends that has clients of an MPS daemon."""
@@ -151,17 +158,44 @@ def _cut(resources: Iterable[Resource]) -> Iterator[tuple[Key, str]]:
             if device.id != device.unit.id:
                 shares[device.unit.id] = shares.get(device.unit.id, 0) + 1
         for unit, count in shares.items():
-            cut = f"{resource.grain_mib} MiB" if resource.grain_mib else f"{count}" if resource.mps else "time slices"
-            yield (resource.name, unit), cut + BY_MPS if resource.mps else cut
+            yield (resource.name, unit), named_cut(resource.grain_mib, count, mps=resource.mps)
+
+
+def named_cut(grain_mib: int, count: int, *, mps: bool) -> str:
+    """What a cut is called: into shares of so much memory, into so many for MPS, or into time slices."""
+    name = f"{grain_mib} MiB" if grain_mib else f"{count}" if mps else TIME_SLICES
+    return name + BY_MPS if mps else name
+
+
+def told_cut(told: Mapping[str, str], shares: int) -> str:
+    """How a unit is cut of which a container holds so many shares, by the environment that it was given; "" where that
+    does not tell.
+
+    NVIDIA's plugin shares by time or by MPS, and only with MPS says so (k8s-device-plugin 0.20, internal/plugin/
+    server.go); into how many parts it does not say. Shares of memory are ours, and say how much they are together.
+    """
+    mps, mib = PIPE in told, told.get(MEMORY, "")
+    if mib.isdecimal():
+        return named_cut(int(mib) // shares, 0, mps=mps) if int(mib) % shares == 0 else ""
+    return "" if mps or mib else TIME_SLICES
 
 
 def cuts(
     resources: tuple[Resource, ...], allocations: Iterable[Allocation], known: Mapping[str, str]
 ) -> Mapping[str, str]:
     """How each unit is cut: where a container holds shares of it, as it was remembered; else as it is now."""
-    held = {base(id) for allocation in allocations for id in allocation.devices if "::" in id}
+    told: dict[str, set[str]] = {}
+    for allocation in allocations:
+        for id in allocation.devices:
+            if "::" in id:
+                told.setdefault(base(id), set()).add(allocation.cut)
     now = {unit: cut for (_, unit), cut in _index(resources).cuts.items()}
-    return now | {unit: known.get(unit, UNKNOWN) for unit in sorted(held)}
+    return now | {unit: _remembered(known.get(unit, UNKNOWN), told[unit]) for unit in sorted(told)}
+
+
+def _remembered(known: str, told: set[str]) -> str:
+    """How a held unit is cut: as it is known, or as all that hold shares of it were told."""
+    return known if known != UNKNOWN or len(told) > 1 else next(iter(told)) or UNKNOWN
 
 
 def unwritten(

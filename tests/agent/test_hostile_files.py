@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,6 +15,9 @@ import psutil
 import pytest
 
 from gpuplane.core.containers.cdi.names import VENDOR
+from gpuplane.core.ledger import encode
+from gpuplane.host.state import boot_id
+from gpuplane.model.health import Drain, Health, Record
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Kubelet
@@ -246,3 +251,115 @@ async def test_where_a_state_file_is_written(world: World, name: str) -> None:
         hostile.put(state / name, "a FIFO")
         assert memory(agent) < before + MOST
         await ends(agent)
+
+
+PARTS = ("health", "homes", "cuts", "asked", "config-name", "release", "time-slices")
+
+
+@pytest.mark.parametrize("kind", hostile.KINDS)
+async def test_state_files_at_the_start(world: World, kind: str) -> None:
+    """None of them is waited for: each is named with its path, and what can be replaced is written again."""
+    state = world.root / "s"
+    state.mkdir(mode=0o700)
+    for part in PARTS:
+        hostile.put(state / f"{part}.json", kind)
+        hostile.put(state / f"{part}.json.new", kind)
+    async with world.running() as (kubelet, agent):
+        await kubelet.until_capacity(GPU, 2, 2, PATIENCE)
+        for part in PARTS:
+            await says(agent, 0, "ERROR", str(state / f"{part}.json"), "left as it is")
+        await serves(kubelet)
+        await ends(agent)
+
+
+@pytest.mark.parametrize("kind", hostile.KINDS)
+@pytest.mark.parametrize("name", ["lock", "control.sock"])
+async def test_the_lock_and_the_control_socket_at_the_start(world: World, name: str, kind: str) -> None:
+    """Nothing is written to what stands there; what cannot be replaced is said."""
+    state = world.root / "s"
+    state.mkdir(mode=0o700)
+    hostile.put(state / name, kind)
+    async with world.running() as (kubelet, agent):
+        await kubelet.until_capacity(GPU, 2, 2, PATIENCE)
+        if name == "lock" and kind != "a file without an end":
+            await says(agent, 0, "state: failing", str(state / "lock"))
+        elif kind == "a directory":
+            await says(agent, 0, "control: failing", str(state / name))
+        await serves(kubelet)
+        await ends(agent)
+
+
+def _foreign(state: Path) -> None:
+    state.mkdir(mode=0o700)
+    (state / "health.json").write_text("{}")
+    os.chown(state, 65534, 65534)
+
+
+def _shared(state: Path) -> None:
+    state.mkdir()
+    state.chmod(0o777)
+
+
+def _inside_a_foreign_one(state: Path) -> None:
+    """Its owner could put another one there."""
+    state.with_name("theirs").mkdir()
+    (state.with_name("theirs") / "s").mkdir(mode=0o700)
+    os.lchown(state.with_name("theirs"), 65534, 65534)
+    state.symlink_to("theirs/s")
+
+
+UNFIT: dict[str, Callable[[Path], None]] = {
+    **{kind: partial(hostile.put, kind=kind) for kind in hostile.KINDS if kind != "a directory"},
+    "a dangling link": lambda path: path.symlink_to("nowhere"),
+    "a directory of another owner": _foreign,
+    "a directory that others may write to": _shared,
+    "a directory inside one of another owner": _inside_a_foreign_one,
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("what", UNFIT)
+async def test_a_state_directory_that_cannot_be_used_at_the_start(world: World, what: str) -> None:
+    """It is said with its path, nothing is put into it, and GPUs are given out all the same."""
+    state = world.root / "s"
+    UNFIT[what](state)
+    before = sorted(state.iterdir()) if state.is_dir() else []
+    async with world.running() as (kubelet, agent):
+        await kubelet.until_capacity(GPU, 2, 2, PATIENCE)
+        await says(agent, 0, "state: failing", str(state))
+        await serves(kubelet)
+        await ends(agent)
+    assert (sorted(state.iterdir()) if state.is_dir() else []) == before
+
+
+@contextmanager
+def mounted(state: Path, how: str) -> Iterator[None]:
+    """A file system of its own, on which GPU-1 is drained and nothing more can be written."""
+    state.mkdir(mode=0o700)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", state], check=False).returncode:
+        pytest.skip("no file system may be mounted here")
+    try:
+        drained = Health(devices={"GPU-1": Record(drain=Drain(why="fan"))})
+        (state / "health.json").write_bytes(encode("health", drained, boot_id()))
+        if how == "full":
+            with suppress(OSError), (state / "fill").open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(1024))
+        else:
+            subprocess.run(["mount", "-o", "remount,ro", state], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", state], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@pytest.mark.parametrize("how", ["full", "read-only"])
+async def test_a_file_system_that_takes_nothing_at_the_start(world: World, how: str) -> None:
+    """GPUs are given out, and what the state files there say holds."""
+    state = world.root / "s"
+    with mounted(state, how):
+        async with world.running() as (kubelet, agent):
+            await kubelet.until_capacity(GPU, 2, 1, PATIENCE)
+            await says(agent, 0, "state: failing", str(state))
+            await serves(kubelet)
+            await ends(agent)

@@ -175,7 +175,7 @@ def test_files_of_a_newer_version_are_read_for_what_is_known_here(tmp_path: Path
     assert (tmp_path / "claims.json").exists()
 
 
-@pytest.mark.parametrize("value", [b"[]", b'{"devices": []}', b"1"])
+@pytest.mark.parametrize("value", [b"[]", b'{"devices": []}', b"1", b'{"log": 1e999}'])
 async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(tmp_path: Path, value: bytes) -> None:
     """Until a person gives them back: gpuplane health restore all. A reboot does not."""
     (tmp_path / "health.json").write_bytes(b'{"version":2,"boot_id":"boot","value":' + value + b"}")
@@ -195,6 +195,14 @@ async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(tmp_pat
 
     assert await control.answer(node, msgspec.json.encode(RestoreDevice(at=100.0, device="all"))) != Answer()
     assert not any(each.trouble for each in offer(node.snapshot).resources[0].devices)
+
+
+def test_what_is_left_out_is_told_in_few_words(tmp_path: Path) -> None:
+    """However long the names in a file are."""
+    names = ",".join(f'"{n}{"x" * 100_000}":1' for n in range(9))
+    (tmp_path / "health.json").write_text(f'{{"version":2,"boot_id":"boot","value":{{{names}}}}}')
+    _, [problem] = state.load(tmp_path, "boot")
+    assert len(problem) < 1000 + len(str(tmp_path))
 
 
 async def test_a_directory_that_is_removed_is_made_again_with_all_that_is_remembered(tmp_path: Path) -> None:

@@ -37,7 +37,11 @@ log = logging.getLogger(__name__)
 
 
 async def control(node: Node, path: Path) -> None:
-    """Answer on the socket for ever. The state directory is locked, so a socket that stands there is a dead agent's."""
+    """Answer on the socket for ever. The state directory is locked, so a socket that stands there is a dead agent's.
+
+    Raises OSError where there can be none.
+    """
+    _check(path.parent)
     path.unlink(missing_ok=True)
     bound = _bound(path)
     async with asyncio.TaskGroup() as group:
@@ -58,7 +62,8 @@ async def control_standby(node: Node, directory: Path) -> None:
     """Show the picture of an agent that stands by, for ever, where no other agent answers in its state directory."""
     path = directory / "control.sock"
     try:
-        server = None if files.untrusted(directory, follow=True) else _bound(path)
+        _check(directory)
+        server = _bound(path)
     except OSError:  # somebody else's socket is there, or there is no directory yet
         server = None
     if server is None:
@@ -68,6 +73,12 @@ async def control_standby(node: Node, directory: Path) -> None:
             await _serve(node, server)
         finally:
             path.unlink(missing_ok=True)
+
+
+def _check(directory: Path) -> None:
+    """Raises OSError where somebody else could put another thing in the place of a socket, or there is no directory."""
+    if reason := files.untrusted(directory, follow=True):
+        raise PermissionError(errno.EPERM, f"{reason}, so no control socket is put into {directory}")
 
 
 def _bound(path: Path) -> socket.socket:

@@ -25,8 +25,8 @@ from gpuplane.hardware import Hardware
 from gpuplane.host.peek import peek, remembered
 from gpuplane.host.state import boot_id, load, locked
 from gpuplane.kubelet.turn import Turn
-from gpuplane.model.facts import Look, Remembered, Stood
-from gpuplane.model.snapshot import Condition, Ledger, Snapshot
+from gpuplane.model.facts import Look, Remembered, Stood, Stored
+from gpuplane.model.snapshot import Condition, Disk, Ledger, Snapshot
 
 __all__ = ["Options", "run"]
 
@@ -141,6 +141,8 @@ class Agent:
         if ledger is not None:
             self.node.tell(Remembered(ledger))
             self.node.tell(Stood(STATE, None))  # nobody is waited for; how it stands is said when it is stored
+        else:
+            self._remember_nothing()
         self.turn.look()
         await self._watch()
         parts = serving(self.node, self.options, self.hardware, self.turn.ours, remembers=ledger is not None)
@@ -157,6 +159,14 @@ class Agent:
         await self.running.end(PLUGINS)
         await self._stored(ledger, until)  # what has happened meanwhile, too
         await self.running.end(STORE)
+
+    def _remember_nothing(self) -> None:
+        """The state directory cannot be used. What lies there may be believed after a restart, so shares wait that it
+        says otherwise; and what the agent before us granted last is asked all the same."""
+        ours = self.node.snapshot.ledger
+        there, _ = load(self.options.state_dir, ours.boot_id, ours=False)
+        self.node.tell(Remembered(ours))
+        self.node.tell(Stored(Disk(cuts=(there.cuts or {},))))
 
     async def _stored(self, ledger: Ledger | None, until: float) -> None:
         if ledger is not None:

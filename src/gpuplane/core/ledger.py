@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gpuplane.core.health.records import NODE, rebooted
-from gpuplane.core.text import few
+from gpuplane.core.text import clip, few
 from gpuplane.model.config import Asked
 from gpuplane.model.health import Drain, Health, Record
 from gpuplane.model.snapshot import Ledger, Snapshot
@@ -22,6 +22,9 @@ VERSION = 1
 
 PARTS = {field.name: field.type for field in msgspec.structs.fields(Ledger) if field.name != "boot_id"}
 """The parts of the ledger, each a file, and their types."""
+
+LONGEST = 80
+"""Characters of a field's name that are shown."""
 
 Place = tuple[str, ...]
 
@@ -53,7 +56,7 @@ def decode(part: str, content: bytes) -> Part:
     file = msgspec.json.decode(content, type=_File)
     try:
         return Part(file.boot_id, msgspec.json.decode(file.value, type=PARTS[part]))
-    except msgspec.ValidationError:
+    except msgspec.DecodeError:
         return _decode_leniently(part, file)
 
 
@@ -61,14 +64,15 @@ def _decode_leniently(part: str, file: _File) -> Part:
     from gpuplane.core.lenient import NotUnderstood, understand  # needed once in the life of a node, if ever
 
     written = f"it was written by version {file.version} of this format, and {VERSION} is known here"
-    data = msgspec.json.decode(file.value)
     try:
-        read = understand(data, PARTS[part])
-    except NotUnderstood:
+        read = understand(msgspec.json.decode(file.value), PARTS[part])
+    except (NotUnderstood, msgspec.DecodeError) as error:
+        if file.version == VERSION and not isinstance(error, NotUnderstood):
+            raise  # we never wrote that
         value = _drained(Health(), [()], file.version) if part == "health" else None
         return Part(file.boot_id, value, f"{written}: nothing of it is understood")
     value = _drained(read.value, read.lost, file.version) if part == "health" and read.lost else read.value
-    left_out = [".".join(place) for place in (*read.lost, *read.unknown)]
+    left_out = [clip(".".join(place), LONGEST) for place in (*read.lost, *read.unknown)]
     return Part(file.boot_id, value, f"{written}: {few(left_out, 5)} left out")
 
 

@@ -7,6 +7,7 @@ changes nothing in the directory: what it cannot read it leaves to the agent who
 import asyncio
 from pathlib import Path
 
+from gpuplane import files
 from gpuplane.host.state import load
 from gpuplane.model.facts import Remembered
 from gpuplane.model.node import Node
@@ -14,7 +15,13 @@ from gpuplane.model.snapshot import Ledger
 
 
 def remembered(directory: Path, boot: str) -> Ledger:
-    """The ledger that a state directory holds now, as it holds in this boot. Raises nothing."""
+    """The ledger that a state directory holds now, as it holds in this boot; an empty one where the directory is not
+    there, or somebody else could change it. Raises nothing."""
+    try:
+        if files.untrusted(directory, follow=True):
+            return Ledger(boot_id=boot)
+    except OSError:
+        return Ledger(boot_id=boot)
     return load(directory, boot, ours=False)[0]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from gpuplane.agent.node import Node
 from gpuplane.core.serving import LOCK, registers, serves, standby
+from gpuplane.kubelet import turn as module
 from gpuplane.kubelet.turn import Turn
 from gpuplane.model.snapshot import Condition, Snapshot
 
@@ -73,6 +74,30 @@ async def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:
         async with asyncio.timeout(DEADLINE):
             await waiting
     assert second.ours()
+    second.free()
+
+
+async def test_who_has_said_for_whom_it_waits_does_not_look_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the kernel lists its locks nobody on the node can free one: the agent that ends now would wait for that."""
+    looks, holder = list[Path](), module._holder
+
+    def look(directory: Path) -> int | None:
+        looks.append(directory)
+        return holder(directory)
+
+    monkeypatch.setattr(module, "_holder", look)
+    first, second = turn(tmp_path), turn(tmp_path)
+    assert first.take() and not second.take()
+    await second.stand_by()
+    waiting = asyncio.ensure_future(second.wait())
+    async with doing(waiting):
+        await asyncio.sleep(0.2)
+        assert len(looks) == 1
+        first.free()
+        async with asyncio.timeout(DEADLINE):
+            await waiting
     second.free()
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpuplane import files
-from gpuplane.core.serving import LEAVING, LEFT, LOCK, STANDBY
+from gpuplane.core.serving import LEAVING, LEFT, LOCK, STANDBY, standby
 from gpuplane.kubelet.sockets import process
 from gpuplane.model.facts import Stood
 from gpuplane.model.node import Node
@@ -64,9 +64,16 @@ class Turn:
         return True
 
     async def wait(self) -> None:
-        """Wait until the lock is ours, saying who has it. Tells nothing once it is."""
+        """Wait until the lock is ours, saying who has it where that is not said. Tells nothing once it is.
+
+        An agent that has just said so may be why the other one ends now, and to look who it is keeps that one from
+        freeing the lock (`_holder`).
+        """
+        said = bool(standby(self.node.snapshot))
         while not self.take():
-            await self.stand_by()
+            if not said:
+                await self.stand_by()
+            said = False
             if (found := _open(self.directory)) is not None and await self._granted(found):
                 self._hold(found)
                 return
@@ -199,8 +206,8 @@ def _same(found: int, directory: Path) -> bool:
 def _holder(directory: Path) -> int | None:
     """The process that holds the lock of a directory, where it can be seen: not where it has another PID namespace.
 
-    Takes some 10 ms, for the kernel waits until nobody changes a lock. Some file systems (btrfs) have another device
-    number there.
+    Takes some 10 ms, and 50 on a busy node: the kernel waits until nobody changes a lock, and meanwhile nobody can.
+    Some file systems (btrfs) have another device number there.
     """
     try:
         found, lines = directory.stat(), files.read(LOCKS).decode().splitlines()

@@ -66,6 +66,8 @@ def opened(path: Path, *, follow: bool = True, unfit: Callable[[os.stat_result],
             raise OSError(errno.ELOOP if stat.S_ISLNK(seen.st_mode) else errno.EINVAL, reason, name)
         try:
             file = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        except FileNotFoundError:  # it is there: not to be taken for one that is not
+            raise OSError(errno.EIO, "it cannot be opened while no /proc is mounted", name) from None
         except OSError as error:
             raise OSError(error.errno, error.strerror, name) from None
     finally:

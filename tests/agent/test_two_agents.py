@@ -118,6 +118,21 @@ async def test_one_that_stands_by_is_ready_and_changes_nothing(place: Place) -> 
         assert kubelet.manager.gaps == []
 
 
+async def test_an_agent_that_is_stopped_keeps_its_turn_and_is_named(place: Place) -> None:
+    """Stopped, not ended (SIGSTOP, a debugger): it could go on at any time. Whoever waits says for whom, and ends."""
+    async with Kubelet(place.kubelet) as kubelet, place.agent("first") as first:
+        await kubelet.until_capacity(NAMES["first"], GPUS, GPUS)
+        first.process.send_signal(signal.SIGSTOP)
+        async with place.agent("second") as second, place.agent("second") as third:
+            for each in (second, third):
+                assert f"process {first.process.pid}" in await each.until_says("kubelet lock: waiting")
+                await each.until_says("ready to take over")
+            assert await third.stop() == 0
+            assert NAMES["second"] not in kubelet.node()
+            await first.kill()
+            await kubelet.until_capacity(NAMES["second"], GPUS, GPUS)
+
+
 async def test_inspect_shows_that_an_agent_stands_by(place: Place) -> None:
     """With its own state directory it shows itself, and refuses every wish; a shared one is the serving agent's."""
     (place.root / "second").mkdir(mode=0o700)

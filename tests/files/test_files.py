@@ -61,6 +61,23 @@ def test_files_of_proc_are_read_though_they_have_no_size() -> None:
     assert files.read("/proc/self/stat").startswith(str(os.getpid()).encode())
 
 
+def test_without_proc_a_file_is_not_taken_for_one_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads it would go on as if there were none."""
+    (tmp_path / "x").write_text("x")
+    really = os.open
+
+    def unmounted(path: files.Path, *how: int, **more: int) -> int:
+        return really(str(path).replace("/proc/", str(tmp_path / "nowhere/")), *how, **more)
+
+    monkeypatch.setattr(os, "open", unmounted)
+    with pytest.raises(OSError, match="/proc") as raised:
+        files.read(tmp_path / "x")
+    assert not isinstance(raised.value, FileNotFoundError)
+    assert raised.value.filename == str(tmp_path / "x")
+
+
 def test_a_link_is_followed_unless_it_is_said_otherwise(tmp_path: Path) -> None:
     """kubelet mounts ConfigMaps by links."""
     (tmp_path / "real").write_bytes(b"content")

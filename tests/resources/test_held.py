@@ -277,6 +277,8 @@ def test_a_held_share_of_which_nobody_remembers_what_it_is_withholds_all_of_its_
         ({"GPUPLANE_MEMORY_MIB": "2048", "CUDA_MPS_PIPE_DIRECTORY": "/mps/x/pipe"}, "1024 MiB by MPS"),
         ({"GPUPLANE_MEMORY_MIB": "2049"}, ""),
         ({"GPUPLANE_MEMORY_MIB": "much"}, ""),
+        ({"GPUPLANE_MEMORY_MIB": "0"}, ""),
+        ({"GPUPLANE_MEMORY_MIB": "9" * 5000}, ""),
     ],
 )
 def test_what_a_container_was_told_shows_what_its_two_shares_are(told: dict[str, str], cut: str) -> None:

@@ -230,6 +230,13 @@ async def test_an_empty_checkpoint_is_one(node: Node, root: Path) -> None:
     await knows(node)
 
 
+async def test_an_entry_of_the_checkpoint_without_an_answer_is_one(node: Node, root: Path) -> None:
+    """Nothing of what its container was told is known; what it holds is."""
+    path = checkpointed(root, ("9f9f", "main", GPU, ("GPU-2::0",)))
+    path.write_text(path.read_text().replace('"CgA="', "null"))
+    await knows(node, ("9f9f", "main", GPU, ("GPU-2::0",)))
+
+
 @pytest.mark.parametrize(
     "content",
     [

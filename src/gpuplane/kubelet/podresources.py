@@ -291,7 +291,7 @@ class _Entry(msgspec.Struct):
     container: str = msgspec.field(name="ContainerName")
     resource: str = msgspec.field(name="ResourceName")
     devices: dict[str, list[str]] = msgspec.field(name="DeviceIDs")  # NUMA node → ids
-    response: bytes = msgspec.field(name="AllocResp", default=b"")  # the plugin's answer, for this container
+    response: bytes | None = msgspec.field(name="AllocResp", default=None)  # the plugin's answer, for this container
 
 
 class _Data(msgspec.Struct):

@@ -38,6 +38,9 @@ PIPE, MEMORY = "CUDA_MPS_PIPE_DIRECTORY", "GPUPLANE_MEMORY_MIB"
 Key = tuple[str, str]
 """A resource's name and an id of it."""
 
+DIGITS = 12
+"""The most of an amount of memory: what is longer is none."""
+
 TIME_SLICES = "time slices"
 """A cut whose shares are no parts."""
 
@@ -175,8 +178,9 @@ def told_cut(told: Mapping[str, str], shares: int) -> str:
     server.go); into how many parts it does not say. Shares of memory are ours, and say how much they are together.
     """
     mps, mib = PIPE in told, told.get(MEMORY, "")
-    if mib.isdecimal():
-        return named_cut(int(mib) // shares, 0, mps=mps) if int(mib) % shares == 0 else ""
+    if mib.isdecimal() and len(mib) <= DIGITS:
+        grain, rest = divmod(int(mib), shares)
+        return named_cut(grain, 0, mps=mps) if grain and not rest else ""
     return "" if mps or mib else TIME_SLICES
 
 

@@ -282,6 +282,13 @@ async def test_a_directory_of_somebody_else_is_not_believed(tmp_path: Path) -> N
     assert list((tmp_path / "s").iterdir()) == []
 
 
+async def test_a_file_in_the_place_of_the_directory_is_said(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("x")
+    with pytest.raises(NotADirectoryError, match="it is no directory"):
+        async with state.locked(tmp_path / "s"):
+            pass
+
+
 def spoil(path: Path) -> None:
     """What cannot be read, not even by root: a directory stands there, and it is not empty."""
     path.unlink(missing_ok=True)

@@ -84,6 +84,24 @@ async def test_a_drain_survives_the_agent_and_ends_with_restore(place: Place) ->
             await kubelet.until_capacity(GPU, 4, 4)
 
 
+async def test_all_devices_can_be_drained_and_given_back(place: Place) -> None:
+    """By the name `all`. What a person drained by its own name stays drained, and is named."""
+    async with Kubelet(place.kubelet) as kubelet, place.agent():
+        await kubelet.until_capacity(GPU, 4, 4)
+        await kubelet.run(pod("train", gpu=1))
+        await health(place, "drain", 2, "--why", "fan")
+        status, said = await health(place, "drain", "all", "--why", "new cables")
+        assert (status, said.partition("Still held")[0]) == (
+            0, "The node is drained until it is restored: new cables. "
+        ), said  # fmt: skip
+        await kubelet.until_capacity(GPU, 4, 0)
+        assert await health(place, "restore", "all") == (
+            0,
+            "The node is healthy. GPU 2 is not given out for all that: drained: fan.\n",
+        )
+        await kubelet.until_capacity(GPU, 4, 3)
+
+
 async def test_a_drain_ends_by_itself(place: Place) -> None:
     """When its time is over, nobody has to come back."""
     async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:

@@ -11,7 +11,7 @@ import click
 from gpuplane.cli.connection import ask, show, state_dir
 from gpuplane.cli.times import Duration, boottime, span
 from gpuplane.core.health.diagnose import find, overall, released
-from gpuplane.core.health.records import holders
+from gpuplane.core.health.records import NODE, holders
 from gpuplane.core.health.reference import reference
 from gpuplane.core.resources.sharing import base
 from gpuplane.core.text import clip
@@ -54,7 +54,7 @@ def drain_device(device: str, seconds: float | None, why: str, state_dir: Path) 
     """
     ask(state_dir, DrainDevice(at=boottime(), device=device, seconds=seconds, why=why))
     picture = show(state_dir)
-    uuid = find(picture.snapshot, device) or device
+    uuid = _found(picture, device)
     until = f"for {span(seconds)}" if seconds is not None else "until it is restored"
     told = f"{_called(picture, uuid)} is drained {until}: {clip(why)}."
     click.echo(" ".join([told, _held(picture, uuid), *_unheard(picture, uuid)]))
@@ -70,7 +70,7 @@ def restore_device(device: str, state_dir: Path) -> None:
     again. Returns when it is well, or, with exit status 1, when it is known why not.
     """
     before = show(state_dir)
-    uuid = find(before.snapshot, device) or device
+    uuid = _found(before, device)
     ended = ". The drain by hand is ended" if _record(before, uuid).drain is not None else ""
     ask(state_dir, RestoreDevice(at=boottime(), device=device))
     with _progress() as say:
@@ -93,7 +93,7 @@ def _held(picture: Picture, uuid: str) -> str:
     homes |= picture.snapshot.ledger.homes or {}
 
     def held(id: str) -> bool:
-        return uuid in (base(id), homes.get(base(id)))
+        return uuid in (NODE, base(id), homes.get(base(id)))
 
     mine = [each for each in allocations if any(map(held, each.devices))]
     found = [*sorted(holders(mine)), *(["a pod that is being admitted"] if any(not each.pod for each in mine) else [])]
@@ -104,7 +104,7 @@ def _unheard(picture: Picture, uuid: str) -> Iterator[str]:
     """A sentence for each resource of a device of which kubelet is told only later."""
     for resource in picture.offer.resources:
         condition = picture.snapshot.conditions.get(f"plugin/{resource.name}")
-        mine = any(uuid in (each.unit.id, each.unit.gpu) for each in resource.devices)
+        mine = any(uuid in (NODE, each.unit.id, each.unit.gpu) for each in resource.devices)
         if mine and (condition is None or condition.standing != "ok"):
             reason = condition.reason if condition else "not registered yet"
             yield f"Kubelet is told when it reads {resource.name} again: {reason}."
@@ -154,14 +154,25 @@ def _record(picture: Picture, uuid: str) -> Record:
 def _withheld(picture: Picture, uuid: str) -> str:
     """Sentences on what of a device that is well is not given out all the same."""
     offered = (each for resource in picture.offer.resources for each in resource.devices)
-    troubles = {each.unit: each.trouble for each in offered if each.trouble and uuid in (each.unit.id, each.unit.gpu)}
-    named = ((f"MIG device {unit.index}" if unit.id != uuid else "It", why) for unit, why in troubles.items())
+    mine = (each for each in offered if each.trouble and uuid in (NODE, each.unit.id, each.unit.gpu))
+    troubles = {each.unit: each.trouble for each in mine}
+    named = ((_kind(unit.index) if unit.id != uuid else "It", why) for unit, why in troubles.items())
     return "".join(f" {name} is not given out for all that: {why}." for name, why in named)
+
+
+def _found(picture: Picture, name: str) -> str:
+    """The UUID of a device by its name, NODE for all of them; the name itself where it is nobody's."""
+    uuid = find(picture.snapshot, name)
+    return name if uuid is None else uuid
 
 
 def _called(picture: Picture, uuid: str) -> str:
     index = next((each.index for each in overall(picture.snapshot) if each.device == uuid), "")
-    return f"{'MIG device' if ':' in index else 'GPU'} {index} ({uuid})" if index else uuid
+    return "The node" if uuid == NODE else f"{_kind(index)} ({uuid})" if index else uuid
+
+
+def _kind(index: str) -> str:
+    return f"{'MIG device' if ':' in index else 'GPU'} {index}"
 
 
 def _sentence(text: str) -> str:

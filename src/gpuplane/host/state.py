@@ -241,9 +241,12 @@ async def locked(directory: Path, every: float = 0.5) -> AsyncIterator[AsyncIter
 
 def _open_lock(directory: Path) -> int:
     """The descriptor that is locked: of the file `lock`, or of the directory where that cannot be written."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, "it is no directory", str(directory)) from None
     if reason := files.untrusted(directory, follow=True):
-        way_out = "what is remembered there could be somebody else's word: make it root's alone, or use another one"
+        way_out = "what is remembered there could be changed: chown root and chmod go-w it, or use another --state-dir"
         raise OSError(errno.EPERM, f"{reason}: {way_out}", str(directory))
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

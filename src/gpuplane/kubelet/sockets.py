@@ -101,7 +101,7 @@ def _command(pid: int) -> str:
     """The first words of a process's command line."""
     with suppress(OSError):
         words = files.read(f"/proc/{pid}/cmdline").decode(errors="replace").split("\0")
-        return " ".join(words[:4]).strip()[:80] or "of another container"
+        return " ".join(words[:4])[:200].strip() or "of another container"
     return "of another container"
 
 

@@ -67,7 +67,8 @@ def _needed(state_dir: Path, kubelet_root: Path) -> str:
     except NoAgent:
         held = asyncio.run(listed(kubelet_root))
         if held is None:
-            return f"no agent runs here, and nothing below {kubelet_root} can be read that says what containers hold"
+            unknown = f"no agent runs here, and nothing below {kubelet_root} can be read that says what containers hold"
+            return f"{unknown}: name kubelet's directory by --kubelet-root"
         return _held(held)
     if snapshot.allocations is None:
         return "the agent that runs here does not know yet what containers hold: wait until it does"

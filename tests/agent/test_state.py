@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gpuplane.agent import control
 from gpuplane.agent.node import Node
 from gpuplane.core.health.diagnose import diagnoses
-from gpuplane.core.ledger import PARTS, carry, stored
+from gpuplane.core.ledger import PARTS, carry, encode, stored
 from gpuplane.core.resources.offer import offer
 from gpuplane.host import state
 from gpuplane.model.config import Asked, Settings
@@ -332,6 +332,23 @@ async def test_what_cannot_be_set_aside_stays(tmp_path: Path) -> None:
     assert ledger == FULL.but(release=None)
     assert "could not be set aside as release.unreadable: Is a directory" in problems[0]
     assert (tmp_path / "release.json").read_text() == "{"
+
+
+async def test_what_may_have_been_written_is_written_over(tmp_path: Path) -> None:
+    """A value that could not be written may be on disk all the same: the one before it is written again."""
+    node = Node(Snapshot(), now=lambda: 100.0)
+    node.tell(Remembered(FULL))
+    async with storing(node, tmp_path):
+        assert await node.until(stored, deadline=60)
+        spoil(tmp_path / "cuts.json.new")
+        node.tell(Remembered(FULL.but(cuts={"GPU-a": "1024 MiB"})))
+        assert await node.until(lambda s: s.conditions["state"].standing == "failing", deadline=60)
+        (tmp_path / "cuts.json").write_bytes(encode("cuts", {"GPU-a": "1024 MiB"}, "boot"))
+        node.tell(Remembered(FULL))
+        shutil.rmtree(tmp_path / "cuts.json.new")
+        assert await node.until(stored, deadline=60)
+        assert node.snapshot.disk.cuts == (FULL.cuts,)
+        assert state.load(tmp_path, "boot") == (FULL, [])
 
 
 async def test_one_file_that_cannot_be_written_holds_up_no_other(tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ GLANCE = 2.0
 """Seconds between two looks whether the directory is still there."""
 log = logging.getLogger(__name__)
 
+DOUBT = object()
+"""In the place of a value that the disk may hold or not."""
+
 FORGOTTEN = "what this agent promises is forgotten when it ends"
 
 
@@ -134,7 +137,7 @@ class Writer:
     def __init__(self, directory: Path, cuts: tuple[Any, ...] = ()) -> None:
         self.cuts = cuts
         self.directory = directory
-        self._written: dict[str, Any] = dict.fromkeys(PARTS)
+        self._written: dict[str, Any] = dict.fromkeys(PARTS)  # without those of which the disk may hold another value
         self._known = self._identity()  # which directory is written to
         self._locked = _lock_file(directory).exists()
         self._lock: int | None = None  # where the directory was made again
@@ -162,7 +165,8 @@ class Writer:
         problem = None
         for part in PARTS:
             value = getattr(ledger, part)
-            if self._written[part] != value:
+            if self._written.get(part, DOUBT) != value:
+                self._written.pop(part, None)
                 try:
                     _write(self.directory, part, value, ledger.boot_id)
                 except OSError as error:

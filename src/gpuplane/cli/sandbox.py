@@ -20,7 +20,7 @@ from gpuplane.cli.times import Duration
 from gpuplane.core.strict import Invalid
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
-from gpuplane.sandbox.chaos import Broken, Chaos, Moment, Summary
+from gpuplane.sandbox.chaos import Broken, Chaos, Holdings, HoldingsSummary, Moment, Summary
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.console import Console
 from gpuplane.sandbox.kubelet.said import Said
@@ -71,10 +71,22 @@ def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_inp
 )
 @click.option("--seed", type=click.IntRange(min=0), help="What happens, in which order; default another each time.")
 @click.option("--machine", default="hgx-h100", show_default=True, help="A profile's name, or a machine file.")
-@click.option("--probe-period", type=Duration(), default=0.2, metavar="TIME", help="Of recovery probes; default 200ms.")
+@click.option(
+    "--play",
+    "which",
+    type=click.Choice(("faults", "holdings")),
+    default="faults",
+    show_default=True,
+    help="What befalls devices; or what is changed, damaged and lost under pods that hold something.",
+)
+@click.option(
+    "--probe-period", type=Duration(), default=0.2, metavar="TIME", help="Of recovery probes; default 200ms. Faults."
+)
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document.")
-def chaos(minutes: float, seed: int | None, machine: str, probe_period: float, as_json: bool) -> None:
+def chaos(minutes: float, seed: int | None, machine: str, which: str, probe_period: float, as_json: bool) -> None:
     """Play random faults, restarts and recoveries on an agent and a kubelet, and check what must hold all the while.
+
+    With --play holdings: random changes of configuration and MIG layout, damaged state files, and second agents.
 
     The seed decides what happens. Where something does not hold, the end of the story is told and the exit status is 1.
     """
@@ -85,7 +97,10 @@ def chaos(minutes: float, seed: int | None, machine: str, probe_period: float, a
         raise click.ClickException(str(error)) from None
     if not described.gpus:
         raise click.ClickException(f"{source.name} has no GPU that anything could befall")
-    play = Chaos(machine, described, secrets.randbelow(1 << 32) if seed is None else seed, minutes, probe_period)
+    seed = secrets.randbelow(1 << 32) if seed is None else seed
+    play: Chaos | Holdings = Holdings(machine, described, seed, minutes)
+    if which == "faults":
+        play = Chaos(machine, described, seed, minutes, probe_period)
     try:
         with suppress(Broken):  # the summary tells
             asyncio.run(_follow(play, quiet=as_json))
@@ -100,7 +115,7 @@ def chaos(minutes: float, seed: int | None, machine: str, probe_period: float, a
         raise SystemExit(1)
 
 
-async def _follow(play: Chaos, quiet: bool) -> None:
+async def _follow(play: Chaos | Holdings, quiet: bool) -> None:
     """Say how it goes: on one line of a terminal, else a line every few seconds."""
     if quiet or not sys.stdout.isatty():
         said = 0.0
@@ -119,24 +134,37 @@ async def _follow(play: Chaos, quiet: bool) -> None:
 
 def _moment(moment: Moment) -> str:
     minutes, seconds = divmod(int(moment.seconds), 60)
-    return f"{minutes}:{seconds:02}  burst {moment.burst}, {moment.checks} lists checked: {moment.did}"
+    return f"{minutes}:{seconds:02}  burst {moment.burst}, {moment.checks} checks: {moment.did}"
 
 
-def _summary(summary: Summary, probe_period: float) -> Iterator[str]:
+def _summary(summary: Summary | HoldingsSummary, probe_period: float) -> Iterator[str]:
     """For people."""
-    yield f"seed {summary.seed} on {summary.machine}: {summary.minutes:.1f} minutes, {summary.bursts} bursts"
+    if isinstance(summary, Summary):
+        length, own, again = (
+            f"{summary.bursts} bursts",
+            _health(summary, probe_period),
+            f"--probe-period {probe_period:g}s",
+        )
+    else:
+        length, again = f"{summary.rounds} rounds", "--play holdings"
+        own = iter((f"slowest: all was offered {summary.slowest_release:.2f} s after the last pod had ended",))
+    yield f"seed {summary.seed} on {summary.machine}: {summary.minutes:.1f} minutes, {length}"
     yield "done:    " + ", ".join(f"{count} × {kind}" for kind, count in summary.injections.items())
-    yield f"         {summary.codes} codes of the fault catalogue"
     yield "checked: " + ", ".join(f"{count} × {kind}" for kind, count in summary.checks.items())
+    yield from own
+    if summary.broken:
+        yield from ("", "the agent's log ends with:", *summary.log, "", "the last steps:", *summary.steps)
+        yield from ("", f"BROKEN: {summary.broken}")
+        how = f"--minutes {summary.minutes + 1:.0f} --seed {summary.seed} --machine {summary.machine} {again}"
+        yield f"once more: gpuplane sandbox chaos {how}"
+
+
+def _health(summary: Summary, probe_period: float) -> Iterator[str]:
+    yield f"seen:    {summary.codes} codes of the fault catalogue"
     yield f"restarts: {summary.agent_restarts} of the agent, {summary.kubelet_restarts} of kubelet"
     begin, end = summary.memory_begin / 1024, summary.memory_end / 1024
     yield f"memory:  {begin:.1f} MiB, {end:.1f} MiB at the end; {summary.memory_per_minute:+.0f} KiB a minute of a life"
     yield f"slowest recovery, relapses apart: {summary.slowest_recovery:.2f} s, with {probe_period:g} s between probes"
-    if summary.broken:
-        yield from ("", "the agent's log ends with:", *summary.log, "", "the last steps:", *summary.steps)
-        yield from ("", f"BROKEN: {summary.broken}")
-        again = f"--minutes {summary.minutes + 1:.0f} --seed {summary.seed} --machine {summary.machine}"
-        yield f"once more: gpuplane sandbox chaos {again} --probe-period {probe_period:g}s"
 
 
 async def _serve(kubelet: Kubelet, say: Callable[[Said], None], words: bool) -> None:

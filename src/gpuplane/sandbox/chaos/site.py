@@ -59,22 +59,18 @@ class Site:
 
     async def within(self, waiting: Awaitable[R], what: str) -> R:
         """What comes of something that must come. Raises Broken."""
-        try:
-            async with asyncio.timeout(FOREVER):
-                return await waiting
-        except TimeoutError:
-            raise Broken(f"waited {FOREVER:g} s for {what}") from None
+        return await within(waiting, what)
 
-    async def wish(self, ask: Ask) -> None:
+    async def wish(self, wish: Ask) -> None:
         """Something that a person wants of the agent. Raises Broken where that does not take it, or has ended."""
         try:
-            answer = await self.within(self._answer(ask), f"an answer to {type(ask).__name__}")
+            answer = await self.within(ask(self.root / "s", wish), f"an answer to {type(wish).__name__}")
         except (OSError, msgspec.DecodeError) as error:
             await asyncio.sleep(NOTICED)
             self.check()
-            raise Broken(f"{ask}: no answer: {error}") from None
+            raise Broken(f"{wish}: no answer: {error}") from None
         if answer.error:
-            raise Broken(f"{ask}: {answer.error}")
+            raise Broken(f"{wish}: {answer.error}")
 
     async def shows(self, ready: Callable[[Picture], bool], what: str) -> None:
         """Wait until the agent's own picture shows something."""
@@ -83,7 +79,7 @@ class Site:
             while True:
                 self.check()
                 with suppress(OSError, msgspec.DecodeError):
-                    picture = (await self._answer(Show())).picture
+                    picture = (await ask(self.root / "s", Show())).picture
                     if picture is not None and ready(picture):
                         return
                 await asyncio.sleep(0.05)
@@ -98,14 +94,6 @@ class Site:
         """Wait until the agent has heard of all pods that hold anything."""
         await self.shows(self._knows, "the agent to hear which pods run")
 
-    async def _answer(self, ask: Ask) -> Answer:
-        reader, writer = await asyncio.open_unix_connection(self.root / "s/control.sock", limit=1 << 24)
-        try:
-            writer.write(msgspec.json.encode(ask) + b"\n")
-            return msgspec.json.decode(await reader.readline(), type=Answer)
-        finally:
-            writer.close()
-
     def _sees(self, picture: Picture) -> bool:
         machine, conditions = picture.snapshot.machine, picture.snapshot.conditions
         marked = machine is not None and any(each.id == str(self.mark) for each in machine.devices)
@@ -118,6 +106,25 @@ class Site:
         held = {each.pod for each in picture.snapshot.allocations or () if each.pod}
         uids = {place.uid for place in self.kubelet.devices.allocated}
         return {key for key, each in self.kubelet.pods.items() if each.pod.uid in uids} <= held
+
+
+async def within(waiting: Awaitable[R], what: str) -> R:
+    """What comes of something that must come. Raises Broken."""
+    try:
+        async with asyncio.timeout(FOREVER):
+            return await waiting
+    except TimeoutError:
+        raise Broken(f"waited {FOREVER:g} s for {what}") from None
+
+
+async def ask(directory: Path, wish: Ask) -> Answer:
+    """The answer of the agent with this state directory. Raises OSError and msgspec.DecodeError."""
+    reader, writer = await asyncio.open_unix_connection(directory / "control.sock", limit=1 << 24)
+    try:
+        writer.write(msgspec.json.encode(wish) + b"\n")
+        return msgspec.json.decode(await reader.readline(), type=Answer)
+    finally:
+        writer.close()
 
 
 def _configuration(period: float) -> dict[str, Any]:

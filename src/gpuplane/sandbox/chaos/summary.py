@@ -10,7 +10,7 @@ class Moment(Value):
 
     burst: int
     seconds: float
-    checks: int  # lists that kubelet was shown
+    checks: int  # lists that kubelet was shown, or pods that it admitted
     did: str
 
 
@@ -33,3 +33,18 @@ class Summary(Value):
     broken: str = ""
     steps: tuple[str, ...] = ()  # the last ones, where something broke
     log: tuple[str, ...] = ()  # of the agent, then
+
+
+class HoldingsSummary(Value):
+    """What came of a play of holdings."""
+
+    machine: str
+    seed: int
+    minutes: float
+    rounds: int
+    injections: Mapping[str, int]
+    checks: Mapping[str, int]
+    slowest_release: float  # seconds until all was offered, after the last pod had ended
+    broken: str = ""
+    steps: tuple[str, ...] = ()  # the last ones, where something broke
+    log: tuple[str, ...] = ()  # of the agents, then

@@ -51,7 +51,7 @@ ALLOWED = {
     "hardware/driver/tree.py": "asks before what it is, and does not follow links: its root is another system's",
     "hardware/driver/installed.py": "opens by the tree",
     "host/runtimes/memories.py": "the new file that it makes, with the owner and labels of the old; and its lock",
-    "host/state.py": "opens the directory with O_DIRECTORY, and in it the lock: without waiting, and no link",
+    "host/lock.py": "opens the directory with O_DIRECTORY, and in it the lock: without waiting, and no link",
     "host/mps": "of its own directory",
     "kubelet/turn.py": "opens directories alone, with O_DIRECTORY, to lock them",
     "sandbox": "what it has made itself, in a directory of its own",

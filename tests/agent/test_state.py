@@ -20,6 +20,7 @@ from gpuplane.core.health.diagnose import diagnoses
 from gpuplane.core.ledger import PARTS, carry, encode, stored
 from gpuplane.core.resources.offer import offer
 from gpuplane.host import state
+from gpuplane.host.lock import locked
 from gpuplane.model.config import Asked, Settings
 from gpuplane.model.control import Answer, RestoreDevice
 from gpuplane.model.facts import Configured, Listed, Looked, ReleaseWished, Remembered
@@ -208,7 +209,7 @@ def test_what_is_left_out_is_told_in_few_words(tmp_path: Path) -> None:
 async def test_a_directory_that_is_removed_is_made_again_with_all_that_is_remembered(tmp_path: Path) -> None:
     """So is its lock; and what is promised meanwhile counts only once it is there."""
     directory = tmp_path / "s"
-    async with state.locked(directory) as waiting:
+    async with locked(directory) as waiting:
         assert [owner async for owner in waiting] == []
         node = Node(Snapshot(), now=lambda: 100.0)
         node.tell(Remembered(FULL))
@@ -219,21 +220,21 @@ async def test_a_directory_that_is_removed_is_made_again_with_all_that_is_rememb
                 assert await node.until(lambda s: not stored(s), deadline=10.0)
                 assert await node.until(stored, deadline=10.0)
                 assert state.load(directory, "boot") == (FULL, [])
-            async with state.locked(directory, every=0.01) as second:
+            async with locked(directory, every=0.01) as second:
                 assert await anext(second) == f"process {os.getpid()}"
 
 
 async def test_a_directory_that_was_removed_and_is_another_agents_now_is_left_alone(tmp_path: Path) -> None:
     """The condition says whose it is, and no promise counts as kept."""
     directory = tmp_path / "s"
-    async with state.locked(directory) as waiting:
+    async with locked(directory) as waiting:
         assert [owner async for owner in waiting] == []
         node = Node(Snapshot(), now=lambda: 100.0)
         node.tell(Remembered(FULL))
         async with storing(node, directory):
             assert await node.until(stored, deadline=10.0)
             shutil.rmtree(directory)
-            async with state.locked(directory) as other:
+            async with locked(directory) as other:
                 assert [owner async for owner in other] == []
                 assert await node.until(lambda s: s.conditions["state"].standing == "failing", deadline=10.0)
                 assert (
@@ -252,7 +253,7 @@ async def test_a_link_in_the_place_of_the_lock_or_of_a_file_is_not_followed(tmp_
     for name in ("lock", "health.json", "health.json.new"):
         (directory / name).symlink_to(tmp_path / "foreign")
     with pytest.raises(OSError, match="symbolic link"):
-        async with state.locked(directory):
+        async with locked(directory):
             pass
     assert any("health.json: it is a link" in each for each in state.load(directory, "boot")[1])
     await store(FULL, directory)
@@ -267,7 +268,7 @@ async def test_a_directory_that_others_can_change_is_not_believed(tmp_path: Path
     parent.mkdir()
     parent.chmod(mode)
     with pytest.raises(PermissionError, match="open is writable by") as raised:
-        async with state.locked(parent / "s"):
+        async with locked(parent / "s"):
             pass
     assert raised.value.filename == str(parent / "s")
 
@@ -277,7 +278,7 @@ async def test_a_directory_of_somebody_else_is_not_believed(tmp_path: Path) -> N
     (tmp_path / "s").mkdir(mode=0o700)
     os.chown(tmp_path / "s", 65534, 65534)
     with pytest.raises(PermissionError, match="s is owned by uid 65534"):
-        async with state.locked(tmp_path / "s"):
+        async with locked(tmp_path / "s"):
             pass
     assert list((tmp_path / "s").iterdir()) == []
 
@@ -285,7 +286,7 @@ async def test_a_directory_of_somebody_else_is_not_believed(tmp_path: Path) -> N
 async def test_a_file_in_the_place_of_the_directory_is_said(tmp_path: Path) -> None:
     (tmp_path / "s").write_text("x")
     with pytest.raises(NotADirectoryError, match="it is no directory"):
-        async with state.locked(tmp_path / "s"):
+        async with locked(tmp_path / "s"):
             pass
 
 
@@ -404,15 +405,15 @@ def test_a_crash_at_any_write_leaves_the_old_value_or_the_new(
 
 async def test_a_second_agent_waits_and_is_told_who_holds_the_directory(tmp_path: Path) -> None:
     """The lock names its holder, and passes on when that one ends."""
-    async with state.locked(tmp_path / "s") as first:
+    async with locked(tmp_path / "s") as first:
         assert [owner async for owner in first] == []
         assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
-        async with state.locked(tmp_path / "s", every=0.01) as second:
+        async with locked(tmp_path / "s", every=0.01) as second:
             assert await anext(second) == f"process {os.getpid()}"
             rest = asyncio.ensure_future(anext(second, None))
             await asyncio.sleep(0)
         rest.cancel()
-    async with state.locked(tmp_path / "s") as third:
+    async with locked(tmp_path / "s") as third:
         assert [owner async for owner in third] == []
 
 

@@ -22,8 +22,9 @@ from gpuplane.core.health.diagnose import released
 from gpuplane.core.ledger import stored
 from gpuplane.core.serving import STANDBY, STATE
 from gpuplane.hardware import Hardware
+from gpuplane.host.lock import locked
 from gpuplane.host.peek import peek, remembered
-from gpuplane.host.state import boot_id, load, locked
+from gpuplane.host.state import boot_id, load
 from gpuplane.kubelet.turn import Turn
 from gpuplane.model.facts import Look, Remembered, Stood, Stored
 from gpuplane.model.snapshot import Condition, Disk, Ledger, Snapshot

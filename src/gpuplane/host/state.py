@@ -1,4 +1,4 @@
-"""The state directory: the ledger on disk, and the lock that keeps a second agent away from it.
+"""The state directory: the ledger on disk.
 
 One small versioned file for each part of the ledger, written to the side, synced and renamed: after a crash at any
 point the file holds the old value or the new one. An unreadable file costs only itself: it is set aside under a name
@@ -12,13 +12,10 @@ Where it is removed while we run, it is made again and gets all that the ledger 
 
 import asyncio
 import errno
-import fcntl
 import logging
 import os
-import stat
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ import msgspec
 
 from gpuplane import files
 from gpuplane.core.ledger import PARTS, carry, decode, encode
+from gpuplane.host.lock import lock_file, open_lock, take
 from gpuplane.model.facts import Stood, Stored
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Disk, Ledger
@@ -139,7 +137,7 @@ class Writer:
         self.directory = directory
         self._written: dict[str, Any] = dict.fromkeys(PARTS)  # without those of which the disk may hold another value
         self._known = self._identity()  # which directory is written to
-        self._locked = _lock_file(directory).exists()
+        self._locked = lock_file(directory).exists()
         self._lock: int | None = None  # where the directory was made again
 
     def cuts_while_writing(self, ledger: Ledger) -> tuple[Any, ...]:
@@ -151,7 +149,7 @@ class Writer:
     def intact(self) -> bool:
         """Whether the directory is the same, with all that was written and with its lock."""
         there = [_path(self.directory, part) for part, value in self._written.items() if value is not None]
-        there += [_lock_file(self.directory)] if self._locked else []
+        there += [lock_file(self.directory)] if self._locked else []
         return self._identity() == self._known and all(map(os.path.lexists, there))
 
     def write(self, ledger: Ledger) -> OSError | None:
@@ -182,14 +180,11 @@ class Writer:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-        self._lock = _open_lock(self.directory)
+        self._lock = open_lock(self.directory)
         self._known = self._identity()
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner, self._known = _owner(self._lock), None
-            raise OSError(errno.EBUSY, f"it was removed, and now belongs to {owner}", str(self.directory)) from None
-        _sign(self._lock)
+        if owner := take(self._lock):
+            self._known = None
+            raise OSError(errno.EBUSY, f"it was removed, and now belongs to {owner}", str(self.directory))
         self._locked = True
 
     def _identity(self) -> tuple[int, int] | None:
@@ -211,74 +206,3 @@ def _write(directory: Path, part: str, value: Any, boot: str) -> None:
 
 def _path(directory: Path, part: str) -> Path:
     return directory / f"{part.replace('_', '-')}.json"
-
-
-def _lock_file(directory: Path) -> Path:
-    return directory / "lock"
-
-
-@asynccontextmanager
-async def locked(directory: Path, every: float = 0.5) -> AsyncIterator[AsyncIterator[str]]:
-    """The directory's lock. Gives an iterator that yields who holds it, again and again, and ends once it is ours.
-
-    Makes the directory where it is missing, closed to others. Raises OSError, also where somebody else could put
-    another directory at its path.
-    """
-    lock = _open_lock(directory)
-
-    async def waiting() -> AsyncIterator[str]:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield _owner(lock)
-                await asyncio.sleep(every)
-            else:
-                _sign(lock)
-                return
-
-    try:
-        yield waiting()
-    finally:
-        os.close(lock)
-
-
-def _open_lock(directory: Path) -> int:
-    """The descriptor that is locked: of the file `lock`, or of the directory where that cannot be written."""
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except FileExistsError:
-        raise NotADirectoryError(errno.ENOTDIR, "it is no directory", str(directory)) from None
-    if reason := files.untrusted(directory, follow=True):
-        way_out = "what is remembered there could be changed: chown root and chmod go-w it, or use another --state-dir"
-        raise OSError(errno.EPERM, f"{reason}: {way_out}", str(directory))
-    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if stat.S_IMODE(os.fstat(folder).st_mode) != 0o700:
-            os.fchmod(folder, 0o700)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        lock = os.open("lock", flags, 0o600, dir_fd=folder)
-    except OSError as error:
-        if error.errno in (errno.EROFS, errno.ENOSPC, errno.EDQUOT):
-            return folder
-        os.close(folder)
-        raise OSError(error.errno, error.strerror, str(_lock_file(directory))) from None
-    os.close(folder)
-    if not stat.S_ISREG(os.fstat(lock).st_mode):
-        os.close(lock)
-        raise OSError(errno.EINVAL, "it is no regular file: remove it", str(_lock_file(directory)))
-    return lock
-
-
-def _owner(lock: int) -> str:
-    """Who holds a lock, as it wrote."""
-    with suppress(OSError):
-        return os.pread(lock, 64, 0).decode(errors="replace").strip() or "an unknown process"
-    return "an unknown process"
-
-
-def _sign(lock: int) -> None:
-    """Write who holds the lock, for whoever waits."""
-    with suppress(OSError):  # a disk that is full or read-only, or a directory's descriptor
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"process {os.getpid()}\n".encode(), 0)

@@ -15,13 +15,13 @@ from gpuplane import files
 from gpuplane.core.mps import directory
 from gpuplane.core.text import clip
 from gpuplane.host.filewatch import contents
+from gpuplane.host.lock import locked
 from gpuplane.host.mps.command import Failed
 from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
 from gpuplane.host.mps.keeper import Keeper, Tools
 from gpuplane.host.mps.modes import Modes
 from gpuplane.host.mps.place import Place
 from gpuplane.host.mps.record import UNREADABLE
-from gpuplane.host.state import locked
 from gpuplane.model.mps import Daemon, Standing, Status, Wanted
 
 TURN = 0.2

@@ -41,9 +41,12 @@ class World:
         await self.kill()
         for client in self.clients:
             await self.end(client)
-        for each in self.family():
-            with suppress(ProcessLookupError):
-                os.kill(each.pid, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while left := {*self.family(), *self._programs()}:  # a command of a killed supervisor may still write
+                for each in left:
+                    with suppress(ProcessLookupError):
+                        os.kill(each.pid, signal.SIGKILL)
+                await asyncio.sleep(0.01)
 
     async def supervise(self) -> int:
         """Start a supervisor; its process id."""
@@ -135,6 +138,11 @@ class World:
         """Every process that was started for a pipe directory below the root."""
         found = [processes.process(int(each.name)) for each in Path("/proc").iterdir() if each.name.isdecimal()]
         return [p for p in found if p and processes.environment(p).get(PIPE, "").startswith(str(self.root))]
+
+    def _programs(self) -> list[Process]:
+        """Every process that runs a program of ours."""
+        found = [processes.process(int(each.name)) for each in Path("/proc").iterdir() if each.name.isdecimal()]
+        return [p for p in found if p and any(word.startswith(f"{self.tools}/") for word in processes.arguments(p)[:4])]
 
     async def compute(self, name: str) -> tuple[asyncio.subprocess.Process, dict[str, str]]:
         """A client of a daemon, once it is connected, and its memory limits."""

@@ -139,8 +139,9 @@ class Holdings:
     def _edit(self, edits: Edits) -> None:
         """Change the machine and the configuration."""
         if edits.layout is not None and (gpu := self._divisible(edits.gpu)):
-            self._say(f"{gpu} is cut: {edits.layout}")
-            self.layouts[gpu] = edits.layout
+            layout = setups.another(self.layouts[gpu], edits.layout)
+            self._say(f"{gpu} is cut: {layout}")
+            self.layouts[gpu] = layout
         if edits.setup is not None:
             among = (edits.akin and setups.akin(self.setup, self.setups)) or self.setups
             self.setup = among[int(edits.setup * len(among))]

@@ -44,6 +44,12 @@ def prepared(machine: MachineFile) -> MachineFile:
     return machine.but(gpus=plain, faults=(), failures=(), incidents=(), processes=())
 
 
+def another(now: str, wanted: str) -> str:
+    """The layout that is wanted, or the next one where that is the one that there is now: an edit changes something."""
+    names = tuple(PLACES)
+    return wanted if wanted != now else names[(names.index(wanted) + 1) % len(names)]
+
+
 def laid_out(gpu: Gpu, layout: str) -> Gpu:
     """The GPU in this layout. The driver gives a MIG device the same UUID whenever it is made at the same place."""
     parts, instances = PLACES[layout]

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -179,8 +180,10 @@ def test_nothing_of_it_outlives_it(container: Container) -> None:
 
 
 def runs(process: str, name: str) -> bool:
-    """Whether it has become that program."""
-    return Path(f"/proc/{process}/cmdline").read_bytes().startswith(name.encode() + b"\0")
+    """Whether it has become that program. One that has ended has not."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{process}/cmdline").read_bytes().startswith(name.encode() + b"\0")
+    return False
 
 
 def eventually(look: Callable[[], Found]) -> Found:

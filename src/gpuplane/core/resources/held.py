@@ -18,8 +18,8 @@ to Allocate waits for the disk. A cut that the disk may hold otherwise is not of
 
 Where they are not remembered (the ledger was lost, or pods were here before this agent), kubelet's checkpoint may have
 what a container was told, which shows how its share was cut. Else everything that could be meant is withheld until the
-pod ends: of a MIG device that is gone each GPU that can have any, of a share all of its unit. An
-id that is no unit's, but begins with a GPU's UUID, is another plugin's name for a part of that GPU.
+pod ends: of a MIG device that is gone each GPU that can have any, of a share all of its unit. An id that is no unit's,
+but begins with a GPU's UUID, is another plugin's name for a part of that GPU.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -216,6 +216,7 @@ def unwritten(
     )
 
 
+@view
 def places(machine: Machine, homes: Mapping[str, str] | None) -> Places:
     """Where the MIG devices are that are there or remembered."""
     there = _places(machine)

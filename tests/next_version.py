@@ -47,7 +47,7 @@ def reduced(data: Any) -> Any:
     return data
 
 
-def encode(part: str, value: Any, boot_id: str) -> bytes:
+def encode(value: Any, boot_id: str) -> bytes:
     """As `core.ledger.encode`, by the next version."""
     return msgspec.json.encode({"version": 2, "boot_id": boot_id, "value": extended(value), ADDED: 1})
 

@@ -340,7 +340,7 @@ def mounted(state: Path, how: str) -> Iterator[None]:
         pytest.skip("no file system may be mounted here")
     try:
         drained = Health(devices={"GPU-1": Record(drain=Drain(why="fan"))})
-        (state / "health.json").write_bytes(encode("health", drained, boot_id()))
+        (state / "health.json").write_bytes(encode(drained, boot_id()))
         if how == "full":
             with suppress(OSError), (state / "fill").open("wb", buffering=0) as file:
                 while True:

@@ -344,7 +344,7 @@ async def test_what_may_have_been_written_is_written_over(tmp_path: Path) -> Non
         spoil(tmp_path / "cuts.json.new")
         node.tell(Remembered(FULL.but(cuts={"GPU-a": "1024 MiB"})))
         assert await node.until(lambda s: s.conditions["state"].standing == "failing", deadline=60)
-        (tmp_path / "cuts.json").write_bytes(encode("cuts", {"GPU-a": "1024 MiB"}, "boot"))
+        (tmp_path / "cuts.json").write_bytes(encode({"GPU-a": "1024 MiB"}, "boot"))
         node.tell(Remembered(FULL))
         shutil.rmtree(tmp_path / "cuts.json.new")
         assert await node.until(stored, deadline=60)

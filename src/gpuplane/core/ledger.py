@@ -45,7 +45,7 @@ class Part(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def encode(part: str, value: Any, boot_id: str) -> bytes:
+def encode(value: Any, boot_id: str) -> bytes:
     """The content of a part's file."""
     return msgspec.json.encode({"version": VERSION, "boot_id": boot_id, "value": value})
 

@@ -201,7 +201,7 @@ def _write(directory: Path, part: str, value: Any, boot: str) -> None:
         path.unlink(missing_ok=True)
         files.sync_directory(directory)
     else:
-        files.replace(path, encode(part, value, boot))
+        files.replace(path, encode(value, boot))
 
 
 def _path(directory: Path, part: str) -> Path:

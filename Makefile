@@ -21,7 +21,7 @@ lint: $(VENV)/ready
 
 bench: $(VENV)/ready
 	@$(BIN)/python -m compileall -q src  # a process that compiles a module as it starts is the larger for it
-	@$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json)
+	@$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json) $(if $(MARKDOWN),--markdown)
 
 soak: $(VENV)/ready
 	$(PYTEST) --soak --timeout 3000

@@ -1,6 +1,7 @@
 """gpuplane as its next version might be: `python tests/next_version.py agent …`.
 
-Its state files have version 2, and fields at every level that this version does not know. It reads both versions whole.
+Its state files have version 2, and they and its answers have fields at every level that this version does not know. It
+reads both versions whole.
 The product has no switch for this.
 """
 
@@ -11,9 +12,11 @@ from typing import Any
 
 import msgspec
 
+from gpuplane.agent import control
 from gpuplane.cli import main
 from gpuplane.core import ledger
 from gpuplane.host import state
+from gpuplane.model.control import Answer
 
 PROGRAM = ("-P", str(Path(__file__)))
 """What Python is given instead of `-m gpuplane`."""
@@ -52,6 +55,11 @@ def encode(value: Any, boot_id: str) -> bytes:
     return msgspec.json.encode({"version": 2, "boot_id": boot_id, "value": extended(value), ADDED: 1})
 
 
+def answered(answer: Answer) -> bytes:
+    """As `agent.control.encode`, by the next version."""
+    return msgspec.json.encode(extended(answer))
+
+
 def decode(part: str, content: bytes) -> ledger.Part:
     """As `core.ledger.decode`, by the next version: it knows its own fields."""
     return read_known(part, msgspec.json.encode(reduced(msgspec.json.decode(content))))
@@ -61,5 +69,6 @@ if __name__ == "__main__":
     ledger.VERSION = 2
     ledger.encode = state.encode = encode  # type: ignore[attr-defined]
     ledger.decode = state.decode = decode  # type: ignore[attr-defined]
+    control.encode = answered
     sys.argv[0] = "gpuplane"
     main()

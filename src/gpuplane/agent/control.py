@@ -21,7 +21,7 @@ from gpuplane.core.ledger import stored
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.serving import standby
 from gpuplane.core.text import clip
-from gpuplane.model.control import Answer, Ask, DrainDevice, LetGo, Picture, RestoreDevice, Show, TakeUp
+from gpuplane.model.control import About, Answer, Ask, DrainDevice, LetGo, Picture, RestoreDevice, Show, TakeUp
 from gpuplane.model.facts import Drained, Fact, ReleaseWished
 from gpuplane.model.health import Drain
 from gpuplane.model.node import Node
@@ -33,10 +33,11 @@ MOST = 32
 """Connections at a time; where there are more the oldest gives way: a request is over at once."""
 LOOK = 2.0  # seconds between two looks whether the socket is still there
 DEADLINE = 10.0  # seconds for one request, after which whoever asked has given up
+NOBODY = About()
 log = logging.getLogger(__name__)
 
 
-async def control(node: Node, path: Path) -> None:
+async def control(node: Node, path: Path, about: About = NOBODY) -> None:
     """Answer on the socket for ever. The state directory is locked, so a socket that stands there is a dead agent's.
 
     Raises OSError where there can be none.
@@ -46,7 +47,7 @@ async def control(node: Node, path: Path) -> None:
     bound = _bound(path)
     async with asyncio.TaskGroup() as group:
         group.create_task(_lost(path))
-        group.create_task(_serve(node, bound))
+        group.create_task(_serve(node, bound, about))
 
 
 async def _lost(path: Path) -> None:
@@ -58,7 +59,7 @@ async def _lost(path: Path) -> None:
             raise OSError(errno.ESTALE, "it was replaced, and is made anew", str(path))
 
 
-async def control_standby(node: Node, directory: Path) -> None:
+async def control_standby(node: Node, directory: Path, about: About) -> None:
     """Show the picture of an agent that stands by, for ever, where no other agent answers in its state directory."""
     path = directory / "control.sock"
     try:
@@ -70,7 +71,7 @@ async def control_standby(node: Node, directory: Path) -> None:
         await asyncio.Event().wait()
     else:
         try:
-            await _serve(node, server)
+            await _serve(node, server, about)
         finally:
             path.unlink(missing_ok=True)
 
@@ -93,7 +94,7 @@ def _bound(path: Path) -> socket.socket:
     return bound
 
 
-async def _serve(node: Node, bound: socket.socket) -> None:
+async def _serve(node: Node, bound: socket.socket, about: About) -> None:
     connected: dict[asyncio.StreamWriter, None] = {}  # the oldest first
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -105,7 +106,7 @@ async def _serve(node: Node, bound: socket.socket) -> None:
         try:
             async with asyncio.timeout(DEADLINE):
                 line = await reader.readline()
-                writer.write(msgspec.json.encode(await answer(node, line)) + b"\n")
+                writer.write(encode((await answer(node, line, about)).but(agent=about)) + b"\n")
                 writer.close()
                 await writer.wait_closed()  # once all of it is sent
         except (OSError, TimeoutError, ValueError) as error:
@@ -118,12 +119,18 @@ async def _serve(node: Node, bound: socket.socket) -> None:
         await server.serve_forever()
 
 
-async def answer(node: Node, line: bytes) -> Answer:
-    """The answer to one request line."""
+def encode(answer: Answer) -> bytes:
+    """An answer as it is sent."""
+    return msgspec.json.encode(answer)
+
+
+async def answer(node: Node, line: bytes, about: About = NOBODY) -> Answer:
+    """The answer to one request line. A wish with a field that is unknown here is refused: it may mean another one."""
     try:
         ask: Ask = msgspec.json.decode(line, type=Ask)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return Answer(error=f"not a request: {error}")
+        ours = f"this agent, gpuplane {about.version}," if about.version else "this agent"
+        return Answer(error=f"not a request that {ours} understands: {error}: is the command of another version?")
     match ask:
         case Show():
             return Answer(picture=Picture(snapshot=node.snapshot, offer=offer(node.snapshot), now=node.now()))

@@ -15,6 +15,7 @@ import signal
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 
+from gpuplane import __version__
 from gpuplane.agent.control import control_standby
 from gpuplane.agent.node import Node
 from gpuplane.agent.parts import ASKED_AGAIN, PLUGINS, STORE, Options, Running, serving, status_page, watching
@@ -26,6 +27,7 @@ from gpuplane.host.lock import locked
 from gpuplane.host.peek import peek, remembered
 from gpuplane.host.state import boot_id, load
 from gpuplane.kubelet.turn import Turn
+from gpuplane.model.control import About
 from gpuplane.model.facts import Look, Remembered, Stood, Stored
 from gpuplane.model.snapshot import Condition, Disk, Ledger, Snapshot
 
@@ -58,6 +60,7 @@ class Agent:
         self.node = Node(Snapshot(ledger=Ledger(boot_id=boot_id())))
         self.running = Running(self.node)
         self.turn = Turn(self.node, options.plugins)
+        self.about = About(version=__version__, node=options.node_name, began=self.node.now())
         self._stop, self._hangup = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
@@ -126,7 +129,10 @@ class Agent:
         self.node.tell(Remembered(remembered(directory, self.node.snapshot.ledger.boot_id), ended=False))
         await self._watch()
         self.running.start(
-            {PEEK: lambda: peek(self.node, directory), CONTROL: lambda: control_standby(self.node, directory)}
+            {
+                PEEK: lambda: peek(self.node, directory),
+                CONTROL: lambda: control_standby(self.node, directory, self.about),
+            }
         )
 
     async def _watch(self) -> None:
@@ -146,7 +152,9 @@ class Agent:
             self._remember_nothing()
         self.turn.look()
         await self._watch()
-        parts = serving(self.node, self.options, self.hardware, self.turn.ours, remembers=ledger is not None)
+        parts = serving(
+            self.node, self.options, self.hardware, self.about, self.turn.ours, remembers=ledger is not None
+        )
         self.running.start(parts)
         await self._unless_stopped(self.turn.lost())
         if self._stop.is_set():

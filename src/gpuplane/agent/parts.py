@@ -28,6 +28,7 @@ from gpuplane.host.mps.meeting import ask, hear
 from gpuplane.host.state import keep_stored
 from gpuplane.kubelet.podresources import allocations
 from gpuplane.kubelet.registration import plugins
+from gpuplane.model.control import About
 from gpuplane.model.facts import Look, Probe
 from gpuplane.model.value import Value
 
@@ -130,11 +131,13 @@ def watching(node: Node, options: Options, hardware: Hardware) -> Parts:
     return parts
 
 
-def serving(node: Node, options: Options, hardware: Hardware, ours: Callable[[], bool], remembers: bool) -> Parts:
+def serving(
+    node: Node, options: Options, hardware: Hardware, about: About, ours: Callable[[], bool], remembers: bool
+) -> Parts:
     """What the one agent does that serves kubelet. `ours`: whether the lock is; `remembers`: the state directory is."""
     parts: dict[str, Callable[[], Awaitable[None]]] = {
         PLUGINS: lambda: plugins(node, options.plugins, ours=ours),
-        "control": lambda: control(node, options.state_dir / "control.sock"),
+        "control": lambda: control(node, options.state_dir / "control.sock", about),
         "mps daemons": lambda: ask(node),
         "probes": lambda: _probe(node, hardware),
         "time slice lengths": lambda: keep_time_slices(node, hardware),

@@ -1,14 +1,24 @@
-"""How people's commands reach a running agent: the control socket in its state directory."""
+"""How people's commands reach a running agent: the control socket in its state directory.
+
+Command and agent are often of different versions: an agent is replaced while people look on. What the other one has
+beside what is known here is left out; where something that is known here is not understood, that is said, and nothing
+is made of the rest.
+"""
 
 import socket
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import msgspec
 
+from gpuplane import __version__
+from gpuplane.core.lenient import NotUnderstood, understand
+from gpuplane.core.text import clip, few
 from gpuplane.model.control import Answer, Ask, Picture, Show
 
 STATE_DIR = Path("/var/lib/gpuplane")
+PATIENCE = 10.0  # seconds that an answer may take
 
 state_dir = click.option(
     "--state-dir",
@@ -21,22 +31,23 @@ state_dir = click.option(
 
 
 class NoAgent(click.ClickException):
-    """Nobody listens."""
+    """Nobody listens, or nobody answers."""
 
 
 def ask(directory: Path, request: Ask) -> Answer:
-    """The agent's answer. Raises ClickException where it answers an error or nothing; NoAgent where there is none."""
+    """The agent's answer. Raises NoAgent where there is none, ClickException where it is an error or not understood."""
     path = directory / "control.sock"
     try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(10)
-            connection.connect(str(path))
-            connection.sendall(msgspec.json.encode(request) + b"\n")
-            with connection.makefile("rb") as stream:
-                answer = msgspec.json.decode(stream.read(), type=Answer)
-    except (OSError, msgspec.DecodeError) as error:
-        kind = NoAgent if isinstance(error, FileNotFoundError | ConnectionRefusedError) else click.ClickException
-        raise kind(f"no agent answers at {path} ({error}): is it running, with this --state-dir?") from None
+        said = _exchange(path, msgspec.json.encode(request) + b"\n")
+    except PermissionError:
+        raise click.ClickException(f"you may not ask the agent at {path}: run this as root") from None
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
+        raise NoAgent(f"no agent answers at {path} ({error.strerror}): is it running, with this --state-dir?") from None
+    except OSError as error:
+        raise NoAgent(f"the agent at {path} does not answer: {error.strerror or error}") from None
+    if not said:
+        raise NoAgent(f"the agent at {path} ended before it answered")
+    answer = _understood(said, path)
     if answer.error:
         raise click.ClickException(answer.error)
     return answer
@@ -44,6 +55,52 @@ def ask(directory: Path, request: Ask) -> Answer:
 
 def show(directory: Path) -> Picture:
     """The agent's picture of the node. Raises ClickException."""
-    picture = ask(directory, Show()).picture
-    assert picture is not None
-    return picture
+    return pictured(ask(directory, Show()))
+
+
+def pictured(answer: Answer) -> Picture:
+    """The picture in an answer to `Show`. Raises ClickException where there is none."""
+    if answer.picture is None:
+        _refuse(answer.agent.version, "it shows no picture")
+    return answer.picture
+
+
+def _exchange(path: Path, request: bytes) -> bytes:
+    """All that is said to one request. Raises OSError."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE)
+        connection.connect(str(path))
+        connection.sendall(request)
+        with connection.makefile("rb") as stream:
+            return stream.read()
+
+
+def _understood(said: bytes, path: Path) -> Answer:
+    """An answer, perhaps of another version. Raises ClickException."""
+    try:
+        return msgspec.json.decode(said, type=Answer)
+    except msgspec.ValidationError:
+        return _read(msgspec.json.decode(said))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NoAgent(f"what listens at {path} gives no whole answer of an agent: {error}") from None
+
+
+def _read(document: object) -> Answer:
+    """The answer of an agent of another version. Raises ClickException where a part that is known is not understood."""
+    try:
+        read = understand(document, Answer)
+    except NotUnderstood:
+        _refuse("", "nothing of its answer is understood here")
+    answer: Answer = read.value
+    if read.lost:
+        places = few([clip(".".join(place), 80) for place in read.lost], 3)
+        _refuse(answer.agent.version, f"its answer is not understood here: {places}")
+    return answer
+
+
+def _refuse(version: str, why: str) -> NoReturn:
+    theirs = f", gpuplane {clip(version, 80)}," if version else ""
+    raise click.ClickException(
+        f"the agent is of another version{theirs} than this command, gpuplane {__version__}: {why}. "
+        "Use the command of the agent's version, in its pod or image"
+    )

@@ -5,8 +5,8 @@ from gpuplane.model.value import Value
 from gpuplane.model.views import Offer
 
 
-class Show(Value, tag=True):
-    """Show the picture of the node."""
+class Show(Value, tag=True, forbid_unknown_fields=False):
+    """Show the picture of the node. Whatever a command of another version adds to this costs nobody anything."""
 
 
 class LetGo(Value, tag=True):
@@ -53,8 +53,17 @@ class Picture(Value):
     now: float
 
 
+class About(Value):
+    """Which agent it is that answers. `began`: when it was started (CLOCK_BOOTTIME); `node`: "" without a cluster."""
+
+    version: str = ""
+    node: str = ""
+    began: float | None = None
+
+
 class Answer(Value):
     """To `Show` a picture; to a wish nothing, once it is on disk; otherwise an error for the person who asked."""
 
     picture: Picture | None = None
     error: str = ""
+    agent: About = About()

@@ -1,0 +1,176 @@
+"""What people read where an agent does not answer, may not be asked, or is of another version than the command."""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+
+from gpuplane import __version__
+from gpuplane.agent.control import answer
+from gpuplane.agent.node import Node
+from gpuplane.cli import connection
+from gpuplane.cli.connection import NoAgent, show
+from gpuplane.core.resources.offer import offer
+from gpuplane.core.step import step
+from gpuplane.hardware.machinefile import read
+from gpuplane.hardware.profiles import find
+from gpuplane.model.config import Replication, Settings, Sharing
+from gpuplane.model.control import About, Answer, Picture
+from gpuplane.model.facts import Configured, Drained, Happened, Listed, Looked, Stood
+from gpuplane.model.health import Drain
+from gpuplane.model.machine import Machine
+from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+from tests.next_version import extended
+
+Answers = Callable[[bytes], None]
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Iterator[Answers]:
+    """Has whatever listens in the state directory answer everybody with these bytes."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "control.sock"))
+    listening.listen()
+    said = [b""]
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listening.accept()
+                with client, client.makefile("rb") as stream:
+                    stream.readline()
+                    client.sendall(said[0])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield lambda text: said.__setitem__(0, text)
+    listening.shutdown(socket.SHUT_RDWR)
+    listening.close()
+    thread.join()
+
+
+def full() -> Answer:
+    """An answer with a picture in which something of everything is said."""
+    described = read(find("a100-mig").read_bytes(), "a100-mig.yaml")
+    machine = Machine(**{name: getattr(described, name) for name in Machine.__struct_fields__})
+    gpu = (machine.gpus or ())[0].uuid
+    settings = Settings(sharing=Sharing(resources=(Replication("nvidia.com/gpu", 4),)))
+    held = Allocation("nvidia.com/gpu", (f"{gpu}::1",), pod="ml/train", container="main")
+    snapshot = Snapshot()
+    for fact in (
+        Configured(settings),
+        Listed((held,), 0.0),
+        Looked(machine),
+        Stood("x", Condition("failing", "y")),
+        Happened(code="xid-79", gpu=gpu, message="lost", at=9.0),
+        Drained(gpu, Drain(why="fan", since=10.0)),
+    ):
+        snapshot = step(snapshot, fact, 10.0)
+    return Answer(picture=Picture(snapshot, offer(snapshot), 10.0), agent=About("9.9", "n", 1.0))
+
+
+def document(said: Answer) -> dict[str, Any]:
+    """An answer as plain data."""
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(said))
+    return plain
+
+
+def refused(directory: Path) -> str:
+    """What the command says, instead of a picture."""
+    with pytest.raises(click.ClickException) as raised:
+        show(directory)
+    return raised.value.message
+
+
+def test_what_a_newer_agent_adds_costs_nothing(tmp_path: Path, answers: Answers) -> None:
+    """Wherever in its answer."""
+    answers(msgspec.json.encode(extended(full())))
+
+    assert show(tmp_path) == full().picture
+
+
+def test_what_a_newer_agent_says_otherwise_is_a_sentence(tmp_path: Path, answers: Answers) -> None:
+    """With both versions, what was not understood, and what to do."""
+    other = document(full())
+    other["picture"]["snapshot"]["conditions"]["x"]["standing"] = "resting"
+    answers(msgspec.json.encode(other))
+    said = refused(tmp_path)
+
+    assert all(
+        word in said for word in ("another version", "9.9", __version__, "snapshot.conditions.x", "Use the command")
+    )
+
+
+@pytest.mark.parametrize(
+    "other", [[], 1, {"picture": 3}, {"picture": {"now": "x"}}, {"picture": None}, {"agent": []}, {}]
+)
+def test_an_answer_of_another_kind_is_a_sentence(tmp_path: Path, answers: Answers, other: object) -> None:
+    """Whatever it is."""
+    answers(msgspec.json.encode(other))
+
+    assert "the agent is of another version" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("said", [b"", b"{", b"\xff\xfe", b'{"picture":', b"HTTP/1.1 400\r\n"])
+def test_no_whole_answer_is_no_agent(tmp_path: Path, answers: Answers, said: bytes) -> None:
+    """As when it is killed while it answers."""
+    answers(said)
+    with pytest.raises(NoAgent, match=str(tmp_path)):
+        show(tmp_path)
+
+
+def test_a_silent_agent_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the question and says nothing."""
+    monkeypatch.setattr(connection, "PATIENCE", 0.2)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "control.sock"))
+        silent.listen()
+        with pytest.raises(NoAgent, match="does not answer: timed out"):
+            show(tmp_path)
+
+
+def test_nobody_there_is_said_with_the_path(tmp_path: Path) -> None:
+    """No directory, no socket, a file instead of a directory, a dead agent's socket."""
+    (tmp_path / "file").touch()
+    (tmp_path / "dead").mkdir()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "dead/control.sock"))
+    for name in ("", "nowhere", "file", "dead"):
+        said = refused(tmp_path / name)
+        assert said.startswith(f"no agent answers at {tmp_path / name}"), said
+        assert said.endswith("is it running, with this --state-dir?")
+
+
+async def test_a_command_of_the_next_version_is_shown_the_picture_and_its_wishes_are_refused(tmp_path: Path) -> None:
+    """What it adds to a wish may mean another wish."""
+    node = Node(Snapshot())
+    shown = await answer(node, b'{"type":"Show","since":3}', About(version="1.0"))
+    wished = await answer(node, b'{"type":"TakeUp","at":1.0,"of":"GPU-0"}', About(version="1.0"))
+
+    assert shown.picture is not None
+    assert "gpuplane 1.0" in wished.error
+    assert "another version" in wished.error
+
+
+@pytest.mark.parametrize("closed", ["control.sock", ""])
+def test_whoever_may_not_ask_is_told_to_be_root(tmp_path: Path, answers: Answers, closed: str) -> None:
+    """Where the socket is closed to him, and where its directory is."""
+    answers(msgspec.json.encode(full()))
+    (tmp_path / closed).chmod(0)
+    try:
+        if root := os.geteuid() == 0:
+            os.seteuid(65534)
+        said = refused(tmp_path)
+    finally:
+        if root:
+            os.seteuid(0)
+        (tmp_path / closed).chmod(0o700)
+
+    assert said == f"you may not ask the agent at {tmp_path}/control.sock: run this as root"

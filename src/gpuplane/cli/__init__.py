@@ -1,18 +1,22 @@
-"""One module a command: parse, call, print. `COMMANDS` is the table of contents.
+"""One module a command: parse, call, print. `COMMANDS` is the table of contents; docs/commands.md has what all keep.
 
 The agent's command parses with argparse and imports neither click nor rich: it starts on every node. All other commands
 are for people; each is a click command named `command` in its module, imported only when it is asked for.
 """
 
-import importlib
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuplane.cli.program import Modules
 
 COMMANDS = {
     "demo": "the main job on screen, without a GPU, a cluster or root",
     "agent": "run the node agent",
     "cdi": "what containers get by CDI: write, list, check and explain specifications",
     "choose": "which devices would be advised, and why",
+    "completion": "have a shell complete commands, options and values",
     "config": "is a configuration good, and what would a node advertise with it",
     "driver": "let go of the driver for a while, and take it up again",
     "health": "take a GPU out of service, and give it back",
@@ -30,23 +34,24 @@ def main() -> None:
         from gpuplane.cli import agent
 
         agent.main(sys.argv[2:])
+    from gpuplane.cli.program import run
+
+    run(commands())
+
+
+def commands() -> "Modules":
+    """All commands, as click knows them."""
     import click
 
     from gpuplane import __version__
+    from gpuplane.cli.program import Modules
 
-    class Group(click.Group):
-        def list_commands(self, context: click.Context) -> list[str]:
-            return list(COMMANDS)
-
-        def get_command(self, context: click.Context, name: str) -> click.Command | None:
-            if name == "agent":  # for --help only
-                return click.Command("agent", short_help=COMMANDS[name])
-            if name not in COMMANDS:
-                return None
-            command: click.Command = importlib.import_module(f"gpuplane.cli.{name}").command
-            command.short_help = COMMANDS[name]
-            return command
-
-    group = Group("gpuplane", help="GPUs for Kubernetes, from the driver to the request.")
-    click.version_option(__version__, message="%(prog)s %(version)s")(group)
-    group(prog_name="gpuplane")
+    group = Modules(
+        "gpuplane",
+        package=__name__,
+        table=COMMANDS,
+        help="GPUs for Kubernetes, from the driver to the request.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    click.version_option(__version__, "-V", "--version", message="%(prog)s %(version)s")(group)
+    return group

@@ -6,14 +6,18 @@ for their plugin starts it.
 
 import argparse
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from gpuplane import __version__
 from gpuplane.agent import logs
 from gpuplane.agent.configure import Source
 from gpuplane.agent.main import Options, run
+from gpuplane.cli.arguments import Choice, Parser
 from gpuplane.cli.machine import NVML, hardware
+from gpuplane.cli.say import fail, told
 from gpuplane.cli.serving import serve
 from gpuplane.core.config.given import add_flags, option, texts
 from gpuplane.core.config.resolve import resolve
@@ -22,13 +26,16 @@ from gpuplane.hardware.profiles import Unknown
 from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.kernellog import host_pids
 
+if TYPE_CHECKING:
+    import click
+
 CDI = Path("/var/run/cdi")
 
 
 def main(argv: list[str]) -> NoReturn:
     """Run until a signal, and end the process."""
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments = parser.parsed(argv)
     flags, environment = texts(vars(arguments)), os.environ
     logs.set_up(arguments.log_format)
     try:
@@ -41,20 +48,24 @@ def main(argv: list[str]) -> NoReturn:
         )
     except (Invalid, Unknown, ValueError) as error:
         parser.error(str(error))
+    except FileNotFoundError as error:
+        fail(told(error))
+        sys.exit(1)
     serve(run(options, devices))
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong without listing the forty flags that are not."""
+def command() -> "click.Command":
+    """The same command line, for the completion of all commands. It is never invoked."""
+    import click
 
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n{self.prog} --help lists all flags\n")
+    return click.Command("agent", params=list(_parser().options()), add_help_option=False)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="gpuplane agent", description="Run the node agent until it is told to stop.", allow_abbrev=False
     )
+    parser.add_argument("-V", "--version", action="version", version=f"gpuplane {__version__}")
     own = parser.add_argument_group("the agent")
     own.add_argument(
         "--machine", default=NVML, metavar="nvml|PROFILE|FILE", help="the driver's, or a described one; default nvml"
@@ -90,7 +101,13 @@ def _parser() -> argparse.ArgumentParser:
         "--hook-path", type=Path, default=INSTALLED, metavar="FILE",
         help=f"what containers call as they start, on the host and here; default {INSTALLED}",
     )  # fmt: skip
-    own.add_argument("--log-format", choices=("text", "json"), default="text", help="of standard error; default text")
+    own.add_argument(
+        "--log-format",
+        type=Choice("text", "json"),
+        metavar="text|json",
+        default="text",
+        help="of standard error; default text",
+    )
     own.add_argument("--config-name", metavar="NAME", help="which named configuration, without asking the API server")
     add_flags(parser.add_argument_group("as NVIDIA's device plugin; the command line comes before the environment")
               .add_argument)  # fmt: skip

@@ -9,6 +9,7 @@ from typing import get_args
 import click
 
 from gpuplane import files
+from gpuplane.cli.options import Machine, OneOf
 from gpuplane.core.choice.explain import Choice, explain
 from gpuplane.core.choice.topology import Policy
 from gpuplane.core.config.resolve import trace
@@ -28,13 +29,13 @@ DEVICES = "Devices apart by commas: an index (0, 0:1 for MIG), one share of it (
 
 
 @click.command()
-@click.option("--machine", required=True, metavar="FILE|PROFILE", help="A machine file, or the name of a profile.")
+@click.option("--machine", required=True, type=Machine(), help="A machine file, or the name of a profile.")
 @click.option("--config", type=click.Path(path_type=Path), help="A configuration. Default: whole GPUs, no MIG.")
 @click.option("--resource", help="Of which resource. Default: the first that this node would advertise.")
 @click.option("--available", metavar="DEVICES", help=f"What is free. {DEVICES} Default: all that are healthy.")
 @click.option("--required", metavar="DEVICES", default="", help="What has to be in the answer, in the same way.")
 @click.option("--size", required=True, type=click.IntRange(1), help="How many devices are wanted.")
-@click.option("--policy", type=click.Choice(get_args(Policy)), help="Default: the configuration's.")
+@click.option("--policy", type=OneOf(get_args(Policy)), help="Default: the configuration's.")
 @click.option("--json", "as_json", is_flag=True, help="The whole answer as one JSON document.")
 def command(
     machine: str,

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from gpuplane import files
+from gpuplane.cli.options import Machine
 from gpuplane.core.config.explain import Explained, Explanation, explain
 from gpuplane.core.config.flags import FLAGS
 from gpuplane.core.config.given import texts
@@ -79,7 +80,7 @@ def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
 
 @command.command(name="explain")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--machine", required=True, metavar="FILE|PROFILE", help="A machine file, or the name of a profile.")
+@click.option("--machine", required=True, type=Machine(), help="A machine file, or the name of a profile.")
 @click.option("--json", "as_json", is_flag=True, help="The whole explanation as one JSON document.")
 @flags
 def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) -> None:

@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from gpuplane.cli.connection import show, state_dir
+from gpuplane.cli.options import OneOf
 from gpuplane.cli.times import span
 from gpuplane.core.containers.strategy import counting
 from gpuplane.core.health.diagnose import overall, released
@@ -24,7 +25,7 @@ from gpuplane.model.views import Offered
 
 
 @click.command()
-@click.argument("what", required=False, type=click.Choice(["health"]))
+@click.argument("what", required=False, type=OneOf(["health"]))
 @state_dir
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: all that is known of it.")
 def command(what: str | None, state_dir: Path, as_json: bool) -> None:

@@ -1,9 +1,11 @@
 """What `--machine` means: the driver's, or a described one."""
 
+import errno
+import os
 from pathlib import Path
 
 from gpuplane.hardware import Hardware
-from gpuplane.hardware.profiles import Unknown, find
+from gpuplane.hardware.profiles import find
 from gpuplane.host.filewatch import contents
 
 NVML = "nvml"
@@ -17,7 +19,7 @@ def hardware(
     host_root: Path = Path("/"),
     deadline: float = 10.0,
 ) -> Hardware:
-    """The hardware that is meant: `nvml`, a profile or a file. Raises Unknown.
+    """The hardware that is meant: `nvml`, a profile or a file. Raises Unknown, FileNotFoundError.
 
     `driver_root`: where this process sees the driver's root. `dev_root`: whose /dev has the driver's nodes; without it
     the driver's root, as NVIDIA has it. `host_root`: where /sys, /proc and /dev are otherwise. `deadline`: seconds that
@@ -32,5 +34,5 @@ def hardware(
 
     file = find(machine)
     if not file.exists():  # one that vanishes later is waited for
-        raise Unknown(f"there is no machine file {file}")
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
     return Described(contents(file, every=0.2), file.name)

@@ -10,6 +10,7 @@ from typing import Literal
 import click
 
 from gpuplane.agent import logs
+from gpuplane.cli.options import OneOf
 from gpuplane.host.mps.keeper import Tools
 from gpuplane.host.mps.supervisor import Supervisor
 from gpuplane.model.config import Settings
@@ -30,12 +31,12 @@ log = logging.getLogger("gpuplane.mps")
 @click.option("--smi", default=Tools().smi, show_default=True, help="Sets compute modes.")
 @click.option(
     "--shm",
-    type=click.Choice(["own", "host"]),
+    type=OneOf(("own", "host")),
     default="own",
     show_default=True,
     help="Whether each daemon has a tmpfs of its own as /dev/shm, which takes the right to mount.",
 )
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--log-format", type=OneOf(("text", "json")), default="text", show_default=True)
 def command(
     root: Path, control: str, smi: str, shm: Literal["own", "host"], log_format: Literal["text", "json"]
 ) -> None:

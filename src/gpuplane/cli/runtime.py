@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from gpuplane.cli.options import OneOf
 from gpuplane.core.containers.runtimes.plan import Change, Memory, difference, shown
 from gpuplane.core.strict import Invalid
 from gpuplane.core.text import indented
@@ -18,6 +19,8 @@ from gpuplane.model.value import Value
 
 STATE_DIR = Path("/var/lib/gpuplane-runtime")
 """Not the agent's, which its container can write: what is remembered decides what root writes where."""
+
+RUNTIMES = OneOf(("containerd", "docker", "crio"), also={"cri-o": "crio"})
 
 WRAPPED = "nothing is wrapped here: the runtime itself takes CDI devices, and its own OCI runtime stays what it is"
 DEFAULT = "no pod needs another default runtime: what gets a GPU is decided by the CDI device that kubelet passes"
@@ -88,7 +91,7 @@ def _source(_: click.Context, parameter: click.Parameter, value: str) -> None:
 
 
 @command.command(short_help="the smallest change that is needed, often none; and back")
-@click.option("--runtime", type=click.Choice(["containerd", "docker", "crio"]), required=True, help="The runtime.")
+@click.option("--runtime", type=RUNTIMES, required=True, help="The runtime.")
 @click.option("--config", default="", metavar="FILE", help="Its configuration file, if not the usual one.")
 @click.option("--drop-in-config", default="", metavar="FILE", help="Write into this file, which the first one imports.")
 @click.option("--cdi-dir", default="/var/run/cdi", show_default=True, metavar="DIR", help="The agent's CDI directory.")

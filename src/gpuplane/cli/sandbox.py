@@ -16,6 +16,7 @@ import msgspec
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # lost connections are no news of gRPC's here: kubelet says them
 
 from gpuplane import files
+from gpuplane.cli.options import OneOf
 from gpuplane.cli.times import Duration
 from gpuplane.core.strict import Invalid
 from gpuplane.hardware.machinefile import read
@@ -74,7 +75,7 @@ def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_inp
 @click.option(
     "--play",
     "which",
-    type=click.Choice(("faults", "holdings")),
+    type=OneOf(("faults", "holdings")),
     default="faults",
     show_default=True,
     help="What befalls devices; or what is changed, damaged and lost under pods that hold something.",

@@ -1,8 +1,8 @@
 """`gpuplane cdi`: what containers get by CDI. One module a subcommand, imported when it is asked for."""
 
-import importlib
-
 import click
+
+from gpuplane.cli.program import Modules
 
 COMMANDS = {
     "generate": "write a specification of this machine's devices",
@@ -13,22 +13,6 @@ COMMANDS = {
 }
 
 
-class Group(click.Group):
-    """Its commands are the modules beside this one."""
-
-    def list_commands(self, context: click.Context) -> list[str]:
-        """In the order of the table."""
-        return list(COMMANDS)
-
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """The command of that module."""
-        if name not in COMMANDS:
-            return None
-        found: click.Command = importlib.import_module(f"gpuplane.cli.cdi.{name}").command
-        found.short_help = COMMANDS[name]
-        return found
-
-
-@click.group(cls=Group)
+@click.group(cls=Modules, package=__name__, table=COMMANDS)
 def command() -> None:
     """What containers get by CDI: write, list, check and explain specifications."""

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import click
 
+from gpuplane.cli.options import OneOf
 from gpuplane.core.config.flags import FEATURES, HOOKS
 from gpuplane.core.containers.cdi.check import check
 from gpuplane.core.containers.cdi.request import ALL, NONE, Mode, Naming, Program, Request
@@ -43,7 +44,7 @@ SWITCH: dict[str, Any] = {"is_flag": True}
 
 
 def _one_of(choices: Iterable[str], default: str = "") -> dict[str, Any]:
-    return {"type": click.Choice([*choices], case_sensitive=False), "default": default or None}
+    return {"type": OneOf(choices, case_sensitive=False), "default": default or None}
 
 
 # fmt: off

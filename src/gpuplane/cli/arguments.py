@@ -1,0 +1,82 @@
+"""The agent's command line: argparse that speaks as the other commands do, and that click can complete.
+
+click is not imported where the agent starts: it would cost each node its memory and a third of the start.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from gpuplane.cli.say import fail
+from gpuplane.core.config.flags import BY_NAME
+from gpuplane.core.strict import close_to
+
+if TYPE_CHECKING:
+    import click
+
+
+class Choice:
+    """The type of an argument that takes one of a few values."""
+
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+
+    def __call__(self, text: str) -> str:
+        """The value. Raises ArgumentTypeError."""
+        if text not in self.choices:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not one of {', '.join(self.choices)}.{perhaps(text, self.choices)}"
+            )
+        return text
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong, and what was perhaps meant, without listing the forty flags that are not."""
+
+    def parsed(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """What is said. Ends the process with status 2 where something is wrong."""
+        found, unknown = self.parse_known_args(arguments)
+        if unknown:
+            kind = "option" if unknown[0].startswith("-") else "argument"
+            name = unknown[0].partition("=")[0]
+            self.error(f"No such {kind} {name!r}.{perhaps(name, self._option_string_actions)}")
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        """End the process: the command line is wrong."""
+        print(f"Usage: {self.prog} [OPTIONS]\nTry '{self.prog} --help' for help.\n", file=sys.stderr)
+        fail(message)
+        sys.exit(2)
+
+    def options(self) -> Iterator["click.Option"]:
+        """The same, as click has it: for its completion."""
+        import click
+
+        for action in self._actions:
+            kind = {"is_flag": True} if action.nargs == 0 else {"type": _type(action), **_optional(action)}
+            yield click.Option([*action.option_strings, action.dest.replace("-", "_")], help=action.help, **kind)
+
+
+def _type(action: argparse.Action) -> "click.ParamType[Any]":
+    """What completes the value of an argument."""
+    import click
+
+    from gpuplane.cli.options import Machine, OneOf
+
+    if action.dest == "machine":
+        return Machine(nvml=True)
+    known = action.type.choices if isinstance(action.type, Choice) else ()
+    if choices := known or (BY_NAME[action.dest].choices if action.dest in BY_NAME else ()):
+        return OneOf(choices)
+    return click.Path() if action.metavar in ("DIR", "FILE", "PATH") else click.STRING
+
+
+def _optional(action: argparse.Action) -> dict[str, Any]:
+    return {"is_flag": False, "flag_value": action.const} if action.nargs == "?" else {}
+
+
+def perhaps(word: str, known: Any) -> str:
+    """ " Did you mean '--machine'?", or "" where nothing is close."""
+    close = close_to(word, known)
+    return f" Did you mean {close!r}?" if close else ""

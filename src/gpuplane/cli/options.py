@@ -1,0 +1,70 @@
+"""Kinds of values that several commands take, and options that several have."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from gpuplane.cli.arguments import perhaps
+from gpuplane.cli.machine import NVML
+from gpuplane.hardware.profiles import Unknown, find, names
+
+
+class OneOf(click.Choice[str]):
+    """One of a few values; of one that is misspelt it is said which was perhaps meant.
+
+    `also`: other spellings, and what each stands for.
+    """
+
+    def __init__(self, choices: Iterable[str], *, case_sensitive: bool = True, also: Mapping[str, str] | None = None):
+        super().__init__([*choices], case_sensitive=case_sensitive)
+        self.also = also or {}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The value. Raises BadParameter."""
+        return super().convert(self.also.get(value, value), param, ctx)
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """What is wrong with it."""
+        return super().get_invalid_choice_message(value, ctx) + perhaps(str(value), self.choices)
+
+
+class Machine(click.ParamType[str]):
+    """A described machine: the name of a profile, or a file; with `nvml` also the driver's.
+
+    A path with a slash need not lead to a file: who reads it says so.
+    """
+
+    name = "machine"
+
+    def __init__(self, *, nvml: bool = False) -> None:
+        self.nvml = nvml
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """How a help page names it."""
+        return "[nvml|PROFILE|FILE]" if self.nvml else "[PROFILE|FILE]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text itself, if there is such a profile. Raises BadParameter."""
+        try:
+            if not (self.nvml and value == NVML):
+                find(value)
+        except Unknown as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        """Names that begin so, and else files."""
+        known = (*([NVML] if self.nvml else []), *names())
+        found = [CompletionItem(name) for name in known if name.startswith(incomplete)]
+        return found or [CompletionItem(incomplete, type="file")]
+
+
+def path(*, directory: bool = False) -> click.Path[Path]:
+    """A path, which need not lead anywhere: who opens it says so."""
+    return click.Path(path_type=Path, file_okay=not directory)
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document.")

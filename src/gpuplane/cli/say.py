@@ -1,0 +1,48 @@
+"""Sentences for people: at a terminal fitted to its width, elsewhere as they are.
+
+Words are never broken: an id or a path that is wider than the terminal stays whole, so that it can be copied. The agent
+uses it too, so it imports little.
+"""
+
+import os
+import sys
+import textwrap
+
+from gpuplane.core.text import escaped
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print lines of text, each fitted to the terminal. `err`: to standard error. Raises OSError."""
+    stream = sys.stderr if err else sys.stdout
+    width = columns(stream.fileno()) if stream.isatty() else None
+    stream.write("".join(f"{fitted(line, width)}\n" for line in text.split("\n")))
+    stream.flush()
+
+
+def fail(problem: str) -> None:
+    """Print an error. What of it cannot be printed, and could steer a terminal, is written as a program would."""
+    say("\n".join(map(escaped, f"Error: {problem}".split("\n"))), err=True)
+
+
+def told(error: OSError) -> str:
+    """What the system refused, and of which file."""
+    return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror or str(error)
+
+
+def fitted(line: str, width: int | None) -> str:
+    """The line, broken between words where it is wider than `width`; its later lines are indented as it is."""
+    if width is None or len(line) <= width:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()))
+    lines = textwrap.wrap(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
+    return "\n".join(lines)
+
+
+def columns(descriptor: int) -> int:
+    """The width of a terminal; 80 where it does not tell."""
+    try:
+        return os.get_terminal_size(descriptor).columns or 80
+    except OSError:
+        return 80

@@ -32,6 +32,34 @@ def test_a_program_that_an_illness_befell_does() -> None:
     assert world.ill() == set()
 
 
+def test_a_reset_ends_what_waits_for_the_end_of_a_container() -> None:
+    """No process that ran before goes on after it. So nothing depends on who is taken to have held the GPU."""
+    world = World(machine(1))
+    world.hold(pod="GPU-0")
+    world.happen(0, "xid-69")
+    world.wait(20, answer=True)
+    assert world.ill() == {"GPU-0"}
+
+    world.show("0", "gpu-lost")
+    world.show("0")
+    world.wait(20, answer=True)
+
+    assert world.ill() == set()
+
+
+def test_what_is_heard_after_a_reset_and_happened_before_it_is_over() -> None:
+    """As an agent finds that hears of it in time, while the GPU is away and nobody is known to hold it."""
+    world = World(machine(1))
+    world.hold(pod="GPU-0")
+    world.show("0", "gpu-lost")
+    world.wait(20, answer=True)
+    world.show("0")
+    world.happen(0, "xid-69", ago=10)
+    world.wait(20, answer=True)
+
+    assert world.ill() == set()
+
+
 def test_a_storm_within_a_second_is_remembered_of_so_many_processes_only() -> None:
     """It counts as one event, and what is remembered of it goes to disk with each change."""
     world = World(machine(1))

@@ -130,6 +130,17 @@ def test_a_process_has_to_end_even_after_a_reset(world: World) -> None:
     assert world.ill() == set()
 
 
+def test_a_reset_stands_in_for_the_end_of_a_pod(world: World) -> None:
+    """None of its processes that ran on the GPU before goes on after it."""
+    world.belief = oracle.ran(world.belief, frozenset({"pod"}), False, world.now)
+    world.happen("xid-94", 0, holders={"GPU-0": frozenset({"pod"})})
+    assert world.ill() == {"GPU-0"}
+
+    world.show(0, "recovery-reset")
+    world.show(0)
+    assert world.ill() == set()
+
+
 def test_a_pod_has_to_end_that_held_the_device(world: World) -> None:
     """Where no process is named."""
     world.belief = oracle.ran(world.belief, frozenset({"pod"}), False, world.now)

@@ -203,9 +203,9 @@ def over(finding: Finding, record: Record, terms: Terms) -> float | None:
         case "nothing":
             return finding.last
         case "process":
-            return finding.last if _left(finding, terms) else None
+            return finding.last if _left(finding, terms) else _reset(finding, record)
         case "reset":
-            return record.renewed if record.renewed >= finding.last else None
+            return _reset(finding, record)
         case "time":
             return finding.last + judged.lasts
         case "reboot" | "operator":
@@ -215,6 +215,11 @@ def over(finding: Finding, record: Record, terms: Terms) -> float | None:
 def unasked(record: Record) -> bool:
     """Whether looks leave the device out, so that only a probe can tell how it is."""
     return any(each.last is None and each.code in UNASKED for each in record.findings)
+
+
+def _reset(finding: Finding, record: Record) -> float | None:
+    """When the device was reset since; no process that ran on it before goes on after that."""
+    return record.renewed if finding.last is not None and record.renewed >= finding.last else None
 
 
 def _left(finding: Finding, terms: Terms) -> bool:

@@ -19,6 +19,9 @@ HEARD_LATE = 75.0
 SURE = 3.0
 """Seconds after which a part that could have recovered, and has not, will not."""
 
+RESETS = ("reset", "process")
+"""What a reset of the GPU ends: no process that ran before goes on after it."""
+
 GPU_ERRORS = {"GPU_IS_LOST": "gpu-lost", "RESET_REQUIRED": "reset-required"}
 DRIVER_ERRORS = {
     "LIBRARY_NOT_FOUND": "driver-missing",
@@ -81,8 +84,8 @@ def _unhealthy(code: str) -> bool:
 
 
 def _reset(part: Part) -> Part:
-    """What happened before a reset of the GPU, and needed one, is over, but for the processes that it befell."""
-    return part.but(causes=tuple(_had(each) if each.event and each.ends == "reset" else each for each in part.causes))
+    """What happened before a reset of the GPU, and needed one or the end of a pod, is over, but for named processes."""
+    return part.but(causes=tuple(_had(each) if each.event and each.ends in RESETS else each for each in part.causes))
 
 
 def _had(cause: Cause) -> Cause:
@@ -181,7 +184,7 @@ def _befallen(
         if device.gpu_instance == incident.gpu_instance and incident.compute_instance in (None, device.compute_instance)
     ]
     small = judged.scope in ("process", "instance") and named
-    sure = sure and (judged.ends != "reset" or gpu.uuid not in belief.reset)
+    sure = sure and (judged.ends not in RESETS or gpu.uuid not in belief.reset)
     parts = dict(belief.parts)
     for key in named if small else [gpu.uuid]:
         units = [key] if small else [gpu.uuid, *(device.uuid for device in devices)]

@@ -79,12 +79,11 @@ class Life:
         """Where it is said to be served. Its container holds its share before."""
         self.world.want(self.wish, held=(GPU,))
         stands = self.world.standing(GPU)
-        await asyncio.sleep(0.5)  # a container takes longer to start than the supervisor to hear of it
+        await self.world.until_heard()  # a container takes longer to start
         steady = stands is not None and stands.standing == "ok" and self.world.standing(GPU) == stands
         if steady and self.intact():
             client, _ = await self.world.compute(GPU)
-            server = max(self.world.servers(GPU), key=lambda each: each.began)
-            self.clients[client] = server, time.monotonic()
+            self.clients[client] = await self.world.serving(GPU), time.monotonic()
 
     async def client_meddles(self) -> None:
         """It takes away what is in its directory, or puts something else there."""

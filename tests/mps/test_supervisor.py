@@ -187,7 +187,7 @@ async def test_limits_change_while_it_runs(world: World) -> None:
     world.want(SHARED)
     running = await world.until_ok(GPU)
     await world.compute(GPU)
-    [server] = world.servers(GPU)
+    server = await world.serving(GPU)
     world.want(SHARED.but(devices={A: 8192, B: 20480}, active_thread_percentage=10))
     await world.until(lambda: f"set_device_pinned_mem_limit {server.pid} {B} 20480M" in world.told(GPU))
 

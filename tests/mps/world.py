@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,18 @@ from gpuplane.host.mps.processes import MARK, PIPE, Process
 from gpuplane.model.mps import Daemon, Standing, Status, Wanted
 from tests.mps.standin import make
 
+HEARD = 0.5
+"""Seconds, of the supervisor's own: by its next word after them it has heard what was said before."""
+
 T = TypeVar("T")
+
+
+def _parent(found: Process) -> int:
+    """The number of a process's parent; 0 where it has ended."""
+    with suppress(OSError):
+        status = Path(f"/proc/{found.pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("PPid:")).split()[1])
+    return 0
 
 
 class World:
@@ -84,6 +96,11 @@ class World:
         except (OSError, msgspec.DecodeError):
             return None
 
+    async def until_heard(self) -> None:
+        """Until the supervisor has heard what was wanted last: it reads that several times in HEARD."""
+        at = time.clock_gettime(time.CLOCK_BOOTTIME) + HEARD
+        await self.until(lambda: (status := self.status()) and status.at > at)
+
     def standing(self, name: str) -> Standing | None:
         """How a daemon stands, by the word of the supervisor that runs."""
         status = self.status()
@@ -128,6 +145,15 @@ class World:
     def servers(self, name: str) -> list[Process]:
         """Its servers, and those of daemons before it."""
         return [each for each in processes.alike(processes.SERVER, self.pipe(name)) if self.started(each)]
+
+    async def serving(self, name: str) -> Process:
+        """The server that its clients have, once it shows what it runs: whoever started it goes on before that."""
+
+        def found() -> Process | None:
+            daemon = self.daemon(name)
+            return next((each for each in self.servers(name) if daemon and _parent(each) == daemon.pid), None)
+
+        return await self.until(found)
 
     @staticmethod
     def started(found: Process) -> bool:

@@ -15,6 +15,7 @@ import asyncio
 import math
 import signal
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -38,6 +39,9 @@ GLANCE = 0.02
 """Seconds between two looks at what is about to change."""
 TOLD = 60.0
 """Seconds for which it is said that a client has meddled with the directory."""
+
+
+Held = Callable[[], bool]
 
 
 class Tools(Value):
@@ -64,9 +68,10 @@ class Keeper:
         self._counted = self._tended = -math.inf
         self._orphans: dict[Process, Clients | None] | None = None
 
-    async def turn(self, wish: Daemon | None, held: bool, every: float) -> Standing | None:
+    async def turn(self, wish: Daemon | None, held: Held, every: float) -> Standing | None:
         """Make it as it is wanted, as far as may be; None where nothing is wanted and nothing is left.
 
+        `held`: whether a container holds it, asked right before something is ended: a turn may take seconds.
         `every`: seconds between two counts of its clients. Raises Failed, OSError.
         """
         running = await self._record.daemon()
@@ -75,7 +80,7 @@ class Keeper:
             there = [running] if running else list(self._orphans or ())
             self.in_use = frozenset(gpu for each in there for gpu in _visible(each))
         if running is not None and (cut_off := self._cut_off(running)):
-            if held:
+            if held():
                 return self._unreachable(running, cut_off)
             await self._kill(running)
             running = self._seen = None
@@ -103,13 +108,13 @@ class Keeper:
             if time.monotonic() - self._counted > every:
                 await self._count()
         except Silent:
-            if not self._record.servers():  # it serves nobody, and the next one does
+            if not await self._record.servers():  # it serves nobody, and the next one does
                 processes.end(running, signal.SIGKILL)
             raise
         return self._stands(running, wish, held)
 
-    def _stands(self, running: Process, wish: Daemon, held: bool, more: str = "") -> Standing:
-        used = wish.exclusive or held or any(self._clients.values()) or bool(self._orphans)
+    def _stands(self, running: Process, wish: Daemon, held: Held, more: str = "") -> Standing:
+        used = wish.exclusive or held() or any(self._clients.values()) or bool(self._orphans)
         self.in_use = frozenset(_visible(running) if used else ())
         if self._orphans:
             pids = ", ".join(str(each.pid) for each in self._orphans)
@@ -119,7 +124,7 @@ class Keeper:
         reason = f"control daemon {running.pid}{more}{self._meddled()}"
         return Standing(name=self._name, standing="ok", reason=reason, devices=devices, pid=running.pid)
 
-    async def _dismiss(self, running: Process | None, held: bool) -> Standing | None:
+    async def _dismiss(self, running: Process | None, held: Held) -> Standing | None:
         if running is not None:
             self.in_use = frozenset(_visible(running))
             if users := await self._users(held):
@@ -127,7 +132,7 @@ class Keeper:
             await self._stop(running)
         elif self._orphans:
             return self._leaves(f"server {next(iter(self._orphans)).pid}", "its clients have ended")
-        elif held:
+        elif held():
             return self._leaves("its directory", "no container holds it")
         await self._place.remove(TIDY)
         self._record.forget()
@@ -195,11 +200,11 @@ class Keeper:
         except OSError as error:
             self._mended = self._tended, f"it cannot be put back: {error.filename}: {error.strerror}"
 
-    async def _users(self, held: bool) -> str:
+    async def _users(self, held: Held) -> str:
         """What has to be over before nobody computes through it, in words; "" where nobody does."""
         await self._count()
         clients = any(self._clients.values())
-        return "its clients have ended" if clients else "no container holds it" if held else ""
+        return "its clients have ended" if clients else "no container holds it" if held() else ""
 
     async def _count(self) -> None:
         self._clients = await self._control.clients()
@@ -211,11 +216,11 @@ class Keeper:
         try:
             await self._control.ask("quit")
         except Failed:
-            if self._record.servers():
+            if await self._record.servers():
                 raise
             processes.end(running, signal.SIGTERM)
         if not await _gone(running, END):
-            if self._record.servers():
+            if await self._record.servers():
                 raise Failed(f"control daemon {running.pid} was told to quit and has servers still")
             processes.end(running, signal.SIGKILL)
             await _gone(running, END)
@@ -228,13 +233,13 @@ class Keeper:
                 break
         self._orphans = None
 
-    async def _bury(self, running: Process | None, held: bool) -> None:
+    async def _bury(self, running: Process | None, held: Held) -> None:
         """End servers whose control daemon is no more, once their clients have ended."""
         if running is not None and self._orphans == {}:
             return
         known = self._clients | (self._orphans or {})
         self._orphans = {}
-        for server in self._record.servers():
+        for server in await self._record.servers():
             if running is None or server.began < running.began:  # else it is this daemon's
                 if _used(known.get(server), held):
                     self._orphans[server] = known.get(server)
@@ -244,10 +249,10 @@ class Keeper:
                         processes.end(server, signal.SIGKILL)
 
 
-def _used(clients: Clients | None, held: bool) -> bool:
+def _used(clients: Clients | None, held: Held) -> bool:
     """By those that were counted last. Where nobody counted, or could see who they are, by whoever holds it."""
     if clients is None or None in clients:
-        return held
+        return held()
     return any(client is not None and processes.alive(client) for client in clients)
 
 

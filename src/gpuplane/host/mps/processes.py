@@ -16,6 +16,8 @@ from gpuplane.model.value import Value
 
 PROC = Path("/proc")
 PID_FILE = "nvidia-cuda-mps-control.pid"
+KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD, of a process's flags (Linux, include/linux/sched.h)."""
 CONTROL, SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 PIPE, MARK = "CUDA_MPS_PIPE_DIRECTORY", "GPUPLANE_MPS_MARK"
 
@@ -29,11 +31,8 @@ class Process(Value):
 
 def process(pid: int) -> Process | None:
     """The process that has a number now. One that has ended and is not reaped is none."""
-    try:
-        fields = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else Process(pid=pid, began=int(fields[19]))
+    fields = _stat(pid)
+    return Process(pid=pid, began=int(fields[19])) if fields else None
 
 
 def alive(found: Process) -> bool:
@@ -100,6 +99,17 @@ def alike(program: str, pipe: Path, *needed: str) -> list[Process]:
     ]
 
 
+def arriving() -> set[Process]:
+    """Those of our control group that are within execve, so that nobody can tell yet what they run.
+
+    The kernel gives a process its new memory, closes descriptors, and only then lays down its arguments (Linux,
+    fs/exec.c: begin_new_exec; fs/binfmt_elf.c: create_elf_tables). Until then /proc shows none. On a busy machine that
+    takes long, and whoever started it has gone on meanwhile.
+    """
+    mute = (pid for pid in _pids() if _arguments(pid) == [""] and not _in_kernel(pid))
+    return {found for pid in mute if (found := process(pid)) and beside(found)}
+
+
 def noted(pipe: Path) -> int | None:
     """The number that the file in a pipe directory gives: a hint, for clients can write there."""
     try:
@@ -110,6 +120,20 @@ def noted(pipe: Path) -> int | None:
 
 def _pids() -> Iterator[int]:
     return (int(name) for name in os.listdir(PROC) if name.isdecimal())  # noqa: PTH208 (a path each takes twice as long)
+
+
+def _stat(pid: int) -> list[str]:
+    """What /proc/PID/stat gives from the state on (proc_pid_stat(5), field 3); nothing where it has ended."""
+    with suppress(OSError):
+        fields = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return [] if fields[0] in "ZX" else fields
+    return []
+
+
+def _in_kernel(pid: int) -> bool:
+    """Whether it is a thread of the kernel, or has ended: neither has a command line."""
+    fields = _stat(pid)
+    return not fields or bool(int(fields[6]) & KERNEL_THREAD)
 
 
 def _named(words: list[str], program: str, needed: tuple[str, ...]) -> bool:

@@ -72,13 +72,22 @@ class Record:
         found = self._entry.daemon if self._entry else None
         return found if found is not None and processes.alive(found) else None
 
-    def servers(self) -> list[Process]:
-        """Its servers, also those whose daemon is no more."""
+    async def servers(self) -> list[Process]:
+        """Its servers, also those whose daemon is no more, and what is only about to be one."""
         if (entry := self._entry) is None:
             return []
+        coming, deadline = self._coming(entry), time.monotonic() + START
+        while coming and time.monotonic() < deadline:
+            await asyncio.sleep(GLANCE)
+            coming &= self._coming(entry)
         named = [each for each in entry.servers if processes.alive(each)]
         marked = [each for each in processes.alike(SERVER, self._pipe) if _is_server(each, entry)]
         return [*named, *(each for each in marked if each not in named)]
+
+    def _coming(self, entry: Entry) -> set[Process]:
+        """What may be about to be a server: it does not show yet what it runs, or still is a copy of the daemon."""
+        forked = (each for each in processes.alike(CONTROL, self._pipe, "-d") if _mark(each) == entry.mark)
+        return processes.arriving() | {each for each in forked if each != entry.daemon and processes.ours(each)}
 
     def name_servers(self, found: Collection[Process]) -> None:
         """Write down which servers the daemon has named. Raises OSError."""
@@ -135,7 +144,7 @@ class Record:
 
     async def _settled(self, mark: str) -> Process | None:
         """The daemon with this mark, once nothing else is on its way. A start forks twice, and only the last stays."""
-        last, since, deadline = None, 0.0, time.monotonic() + START
+        last, since, deadline, coming = None, 0.0, time.monotonic() + START, processes.arriving()
         while True:
             number = processes.noted(self._pipe)
             hint = processes.process(number) if number else None
@@ -143,9 +152,10 @@ class Record:
                 return hint
             there = [each for each in processes.marked(mark) if processes.ours(each) and not _serves(each)]
             daemons, now = [each for each in there if processes.runs(each, CONTROL, "-d")], time.monotonic()
+            coming &= processes.arriving()
             if there != last:
                 last, since = there, now
-            if now - since > (SETTLED if there else SETTLED / 4) or now > deadline:
+            if (not coming and now - since > (SETTLED if there else SETTLED / 4)) or now > deadline:
                 return _likeliest(daemons, self._pipe)
             await asyncio.sleep(GLANCE)
 

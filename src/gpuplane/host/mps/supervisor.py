@@ -143,7 +143,6 @@ class Supervisor:
 
     async def _turn(self, name: str) -> Standing | None:
         assert self._wanted is not None  # nobody is kept before
-        held = name in map(directory, self._wanted.held)
         every = max(COUNT[0], COUNT[1] * len(self._keepers))
         wish = self._wish(name)
         if wish is not None:
@@ -152,7 +151,11 @@ class Supervisor:
                 reason = "its GPUs are those of another daemon until that ends"
                 return Standing(name=name, standing="waiting", reason=reason)
             wish = wish.but(devices=devices)
-        return await self._keepers[name].turn(wish, held, every)
+        return await self._keepers[name].turn(wish, lambda: self._held(name), every)
+
+    def _held(self, name: str) -> bool:
+        """Whether a container holds it, by the agent's newest word."""
+        return self._wanted is not None and name in map(directory, self._wanted.held)
 
     def _taken(self, name: str) -> frozenset[str]:
         """The GPUs of other daemons that there are still: a GPU is one server's."""

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.cli import COMMANDS
-
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/*.md")]
 
@@ -39,8 +37,6 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), link
 
 
-def test_the_readme_shows_every_command() -> None:
-    """Of the first level, in its table."""
-    shown = set(re.findall(r"^\| `gpuplane (\w+)", (ROOT / "README.md").read_text(), re.M))
-
-    assert shown == set(COMMANDS)
+def test_the_readme_is_an_entrance() -> None:
+    """Not longer than two screens and a half."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150

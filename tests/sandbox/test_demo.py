@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+README = Path(__file__).parents[2] / "README.md"
 TITLES = [
     "A machine, described in",
     "The agent starts",
@@ -46,6 +48,22 @@ async def test_it_plays_to_the_end(profile: str) -> None:
     assert (status, errors) == (0, "")
     assert [scene["scene"] for scene in scenes] == list(range(1, len(TITLES) + 1))
     assert all(scene["title"].startswith(title) for scene, title in zip(scenes, TITLES, strict=True))
+
+
+def shown_in_the_readme() -> list[str]:
+    """Lines of the demo, without the spaces between columns."""
+    block = README.read_text().partition("A part of what it prints:\n\n```\n")[2].partition("```")[0]
+    return [re.sub(r" {2,}", "  ", line.strip()) for line in block.splitlines() if line]
+
+
+async def test_the_readme_shows_what_it_prints() -> None:
+    """Word for word, though not all."""
+    status, output, errors = await demo()
+    printed = [re.sub(r" {2,}", "  ", line.strip()) for line in output.splitlines()]
+
+    assert (status, errors) == (0, "")
+    assert len(shown_in_the_readme()) >= 5
+    assert [line for line in shown_in_the_readme() if line not in printed] == []
 
 
 async def test_without_the_drivers_files_nothing_is_given_by_cdi(tmp_path: Path) -> None:

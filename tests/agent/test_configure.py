@@ -169,3 +169,37 @@ async def test_nobody_is_blamed_for_what_another_asked(
     async with configuring(node, source.but(path=tmp_path)):
         assert in_force(node) is None
         assert stands(node).reason.startswith(reason)
+
+
+async def test_what_is_taken_otherwise_than_written_is_said_once_with_its_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file serves, and again when it changes; the warning is not repeated while it stays the same."""
+    path = tmp_path / "config"
+    path.write_text("flags:\n  migstrategy: mixed\n")
+    warning = f"config: {path}:2: flags.migstrategy is taken as flags.migStrategy; write it so"
+    node = remembering()
+    with caplog.at_level("INFO"):
+        async with configuring(node, Source(path=path)):
+            assert (in_force(node), stands(node).standing) == (("", "mixed"), "ok")
+            path.write_text("flags:\n  migstrategy: single\n")
+            await until_in_force(node, "", "single")
+            assert node.snapshot.config.warnings == (warning.removeprefix("config: "),)
+            path.write_text("flags: {migStrategy: none}\n")
+            await until_in_force(node, "", "none")
+
+    assert not node.snapshot.config.warnings
+    assert [(each.levelname, each.message) for each in caplog.records if "migstrategy" in each.message] == [
+        ("WARNING", warning)
+    ]
+
+
+async def test_each_mistake_of_a_file_is_told_apart(tmp_path: Path) -> None:
+    """In one sentence of the condition, each with file and line, once."""
+    path = tmp_path / "config"
+    path.write_text("flagz: {}\nversion: v3\n")
+    node = remembering()
+    async with configuring(node, Source(path=path)):
+        assert stands(node).reason == (
+            f"{path}:1: unknown key 'flagz'; did you mean 'flags'?; {path}:2: version: 'v3' is not known; this is v1"
+        )

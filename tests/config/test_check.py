@@ -8,7 +8,8 @@ from gpuplane.core.strict import Invalid
 RULE = "after nvidia.com/ it has small letters, digits, - and ., and begins and ends with a letter or digit"
 REFERENCE = "must be an index (0), a MIG index (0:1) or a UUID (GPU-…, MIG-…), not"
 TIME = "is no time; write 500ms, 5s, 2m, 1h or a number of seconds"
-NO_FAULT = "there is no such fault: the fault catalogue's, or xid-1 to xid-99999"
+NO_FAULT = "there is no such fault: the fault catalogue's, or xid-1 to xid-255"
+REMEDY = "leave one out, or say in the first which devices or model it shares"
 ENTRY = "c.yaml:1: sharing.timeSlicing.resources[0]"
 
 
@@ -26,10 +27,30 @@ def errors(text: str) -> list[str]:
         ("version: 1", "c.yaml:1: version: must be text, not the number 1; put it in quotes"),
         ("flag: {}", "c.yaml:1: unknown key 'flag'; did you mean 'flags'?"),
         ("migStrategy: single", "c.yaml:1: unknown key 'migStrategy'; did you mean flags.migStrategy?"),
-        ("flags:\n  migstrategy: single", "c.yaml:2: unknown key 'migstrategy'; did you mean 'migStrategy'?"),
+        ("flags:\n  migstrateg: single", "c.yaml:2: unknown key 'migstrateg'; did you mean 'migStrategy'?"),
+        # which of the two is meant?
         (
-            "flags:\n  deviceListStrategy: envvar",
-            "c.yaml:2: unknown key 'deviceListStrategy'; did you mean flags.plugin.deviceListStrategy?",
+            "flags:\n  migStrategy: single\n  migstrategy: mixed",
+            "c.yaml:3: unknown key 'migstrategy'; did you mean 'migStrategy'?",
+        ),
+        (
+            "flags: {migStrategy: single}\nflags: {migStrategy: mixed}",
+            "c.yaml:2: key 'flags' stands twice, first on line 1; leave one out",
+        ),
+        # where NVIDIA's plugin drops another case
+        (
+            "sharing: {mps: {failrequestsGreaterThanOne: false, resources: [{name: gpu, replicas: 2}]}}",
+            "c.yaml:1: unknown key 'failrequestsGreaterThanOne'; did you mean 'failRequestsGreaterThanOne'?",
+        ),
+        (
+            "sharing: {timeSlicing: {renamebydefault: true, resources: [{name: gpu, replicas: 2}]}}",
+            "c.yaml:1: unknown key 'renamebydefault'; did you mean 'renameByDefault'?",
+        ),
+        ("health: {ProbePeriod: 5s}", "c.yaml:1: unknown key 'ProbePeriod'; did you mean 'probePeriod'?"),
+        (
+            "flags: {plugin: {cdiAnnotationPrefix: 'cdi k8s'}}",
+            "c.yaml:1: flags.plugin.cdiAnnotationPrefix: must be what an annotation's key can begin with, as "
+            "'cdi.k8s.io/', not 'cdi k8s'",
         ),
         (
             "flags: {migStrategy: sometimes}",
@@ -55,8 +76,8 @@ def errors(text: str) -> list[str]:
         ),
         (
             "flags: {plugin: {deviceListStrategy: []}}",
-            "c.yaml:1: flags.plugin.deviceListStrategy: is empty; it takes one of auto, envvar, volume-mounts, "
-            "cdi-annotations, cdi-cri at least",
+            "c.yaml:1: flags.plugin.deviceListStrategy: is empty, so that containers would be told of no device; "
+            "say one of auto, envvar, volume-mounts, cdi-annotations, cdi-cri, or leave it out",
         ),
         (
             "flags: {gfd: {sleepInterval: soon}}",
@@ -64,7 +85,8 @@ def errors(text: str) -> list[str]:
         ),
         (
             "flags: {nvidiaDriverRoot: run/nvidia/driver}",
-            "c.yaml:1: flags.nvidiaDriverRoot: must be an absolute path, not 'run/nvidia/driver'",
+            "c.yaml:1: flags.nvidiaDriverRoot: must be an absolute path, not 'run/nvidia/driver': "
+            "the host has nothing that it is relative to",
         ),
         ("imex: {channelIDs: [2]}", "c.yaml:1: imex.channelIDs: must be 0, not '2'"),
         ("imex: {channelIDs: 0}", "c.yaml:1: imex.channelIDs: must be a list, not the number 0"),
@@ -134,6 +156,10 @@ def errors(text: str) -> list[str]:
         ("health: {faults: {94: {}}}", f"c.yaml:1: health.faults.94: {NO_FAULT}; did you mean 'xid-94'?"),
         ("health: {faults: {XID-94: {}}}", f"c.yaml:1: health.faults.XID-94: {NO_FAULT}; did you mean 'xid-94'?"),
         ("health: {faults: {xid-100000: {}}}", f"c.yaml:1: health.faults.xid-100000: {NO_FAULT}"),
+        ("health: {faults: {xid-949: {}}}", f"c.yaml:1: health.faults.xid-949: {NO_FAULT}; did you mean 'xid-94'?"),
+        ("health: {faults: {xid-256: {}}}", f"c.yaml:1: health.faults.xid-256: {NO_FAULT}"),
+        ("health: {faults: {xid-999: {}}}", f"c.yaml:1: health.faults.xid-999: {NO_FAULT}"),
+        ("health: {faults: {xid-497: {}}}", f"c.yaml:1: health.faults.xid-497: {NO_FAULT}"),
         ("health: {faults: {xid-094: {}}}", f"c.yaml:1: health.faults.xid-094: {NO_FAULT}; did you mean 'xid-94'?"),
         ("health: {faults: {xid079: {}}}", f"c.yaml:1: health.faults.xid079: {NO_FAULT}; did you mean 'xid-79'?"),
         ("health: {faults: {quux: {}}}", f"c.yaml:1: health.faults.quux: {NO_FAULT}"),
@@ -231,7 +257,7 @@ def errors(text: str) -> list[str]:
             "sharing:\n  timeSlicing: {resources: [{name: gpu, replicas: 2}]}\n"
             "  memory: {resources: [{name: gpu, model: A100}]}",
             "c.yaml:3: sharing.memory.resources[0]: is never reached: sharing.timeSlicing.resources[0] shares all "
-            "devices of that name",
+            f"devices of that name; {REMEDY}",
         ),
         (
             "sharing: {timeSlicing: {}}",
@@ -258,10 +284,17 @@ def test_each_error_word_for_word(text: str, error: str) -> None:
     [
         ("name: gpu", ".replicas is missing"),
         ("replicas: 2", ".name is missing"),
-        ("name: gpu, replicas: 0", ".replicas: must be 1 (not shared) to 1024, not 0"),
-        ("name: gpu, replicas: -1", ".replicas: must be 1 (not shared) to 1024, not -1"),
-        ("name: gpu, replicas: 5000", ".replicas: must be 1 (not shared) to 1024, not 5000"),
-        ("name: gpu, replicas: 2.0", ".replicas: must be a whole number, not the number 2.0"),
+        ("name: gpu, replicas: 0", ".replicas: must be 1 (not shared) to 32768, what kubelet takes in one list, not 0"),
+        (
+            "name: gpu, replicas: -1",
+            ".replicas: must be 1 (not shared) to 32768, what kubelet takes in one list, not -1",
+        ),
+        (
+            "name: gpu, replicas: 32769",
+            ".replicas: must be 1 (not shared) to 32768, what kubelet takes in one list, not 32769",
+        ),
+        ("name: gpu, replicas: 2.5", ".replicas: must be a whole number, not the number 2.5"),
+        ("name: gpu, replicas: 1e300", ".replicas: must be a whole number, not the number 1e+300"),
         ("name: gpu, replicas: '4'", ".replicas: must be a whole number, not the text '4'; write it without quotes"),
         (
             "name: $invalid$, replicas: 2",
@@ -284,8 +317,8 @@ def test_each_error_word_for_word(text: str, error: str) -> None:
         ("name: gpu, replicas: 2, devices: -2", ".devices: a count must be 1 or more, not -2"),
         ("name: gpu, replicas: 2, devices: 0", ".devices: a count must be 1 or more, not 0"),
         (
-            "name: gpu, replicas: 2, devices: 2.0",
-            ".devices: must be text or a whole number or a list, not the number 2.0",
+            "name: gpu, replicas: 2, devices: 2.5",
+            ".devices: must be text or a whole number or a list, not the number 2.5",
         ),
         ("name: gpu, replicas: 2, model: ''", ".model: is empty and matches nothing; leave it out for any"),
         (
@@ -318,7 +351,7 @@ def test_each_error_of_a_sharing_entry(entry: str, error: str) -> None:
     [
         (
             ["name: gpu, replicas: 2", "name: nvidia.com/gpu, replicas: 3, devices: [0]"],
-            "[1]: is never reached: sharing.timeSlicing.resources[0] shares all devices of that name",
+            f"[1]: is never reached: sharing.timeSlicing.resources[0] shares all devices of that name; {REMEDY}",
         ),
         (
             ["name: gpu, replicas: 2, devices: [0, 1]", "name: gpu, replicas: 3, devices: [2, '1']"],
@@ -326,7 +359,8 @@ def test_each_error_of_a_sharing_entry(entry: str, error: str) -> None:
         ),
         (
             ["name: gpu, replicas: 2, model: T4", "name: gpu, replicas: 3, model: T4, devices: [3]"],
-            "[1]: is never reached: sharing.timeSlicing.resources[0] shares all devices of that name and model 'T4'",
+            "[1]: is never reached: sharing.timeSlicing.resources[0] shares all devices of that name and model 'T4'; "
+            f"{REMEDY}",
         ),
         (
             ["name: gpu, replicas: 2, model: T4, distinct: true", "name: gpu, replicas: 3"],

@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from gpuplane.cli.config import command
 from gpuplane.core.config.explain import explain
+from gpuplane.core.config.flags import FLAGS
 from gpuplane.core.config.resolve import trace
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.judge import xid
@@ -94,7 +97,7 @@ def test_explain_as_json_has_all_of_it(files: tuple[Path, Path]) -> None:
 
 
 def test_check_says_all_that_is_wrong_and_its_status(files: tuple[Path, Path], tmp_path: Path) -> None:
-    """0 good, 1 wrong, 2 cannot be read; a directory is all files in it, a dash is standard input."""
+    """0 good, 1 wrong; a directory is all files in it, a dash is standard input."""
     config, _ = files
     named = tmp_path / "named"
     named.mkdir()
@@ -108,8 +111,36 @@ def test_check_says_all_that_is_wrong_and_its_status(files: tuple[Path, Path], t
 
     assert run("check", config) == (0, f"{config}: good\n", "")
     assert run("check", named) == (1, f"{named}/a: good\n", "\n".join(wrong) + "\n")
-    assert json.loads(run("check", "--json", named)[1]) == {f"{named}/a": [], f"{named}/b": wrong}
-    assert run("check", "-", stdin="flags: {failOnInitError: false}")[1].splitlines()[0].startswith("-:1: no effect")
+    assert json.loads(run("check", "--json", named)[1]) == {
+        f"{named}/a": {"errors": [], "warnings": [], "notes": []},
+        f"{named}/b": {"errors": wrong, "warnings": [], "notes": []},
+    }
+    status, out, err = run("check", "-", stdin="flags: {failOnInitError: false}")
+    assert (status, out) == (0, "-: good\n")
+    assert err.startswith("-:1: no effect")
+
+
+def test_what_is_taken_otherwise_than_written_is_a_warning(files: tuple[Path, Path]) -> None:
+    """The file is good, and the line says how to write it; `explain` has it among its notes."""
+    config, machine = files
+    config.write_text("flags:\n  migstrategy: mixed\n")
+    warning = f"{config}:2: flags.migstrategy is taken as flags.migStrategy; write it so"
+
+    assert run("check", config) == (0, f"{config}: good, 1 warning\n", f"{warning}\n")
+    assert json.loads(run("check", "--json", config)[1])[str(config)]["warnings"] == [warning]
+    assert f"note\t{warning}" in run("explain", config, "--machine", machine)[1].splitlines()
+
+
+def test_the_flags_that_are_settings_are_those_of_the_agent(files: tuple[Path, Path]) -> None:
+    """Each of them, and no other; a list may be given in parts, as there."""
+    config, machine = files
+    for flag in FLAGS:
+        for name in flag.names:
+            value = flag.default or (flag.choices[0] if flag.choices else "/x")
+            found = CliRunner().invoke(command, ["check", str(config), f"--{name}={value}"])
+            assert found.exit_code == (0 if flag.setting else 2), (name, found.output)
+    parts = ("--device-list-strategy=envvar", "--device-list-strategy=cdi-cri")
+    assert "strategy\tenvvar,cdi-cri\t--device-list-strategy" in run("explain", config, "--machine", machine, *parts)[1]
 
 
 def test_check_goes_on_after_what_cannot_be_read(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -119,13 +150,13 @@ def test_check_goes_on_after_what_cannot_be_read(files: tuple[Path, Path], tmp_p
     empty.mkdir()
     missing, nothing = f"{none}: No such file or directory", f"{empty}: a directory without a configuration in it"
 
-    assert run("check", none) == (2, "", f"{missing}\n")
-    assert run("check", empty) == (2, "", f"{nothing}\n")
+    assert run("check", none) == (1, "", f"{missing}\n")
+    assert run("check", empty) == (1, "", f"{nothing}\n")
     status, out, _ = run("check", "--json", none, config, machine, empty)
     found = json.loads(out)
-    assert status == 2
-    assert (found[str(none)], found[str(config)], found[str(empty)]) == ([missing], [], [nothing])
-    assert found[str(machine)][0].startswith(f"{machine}:2: unknown key 'driver'")
+    assert status == 1
+    assert [found[str(each)]["errors"] for each in (none, config, empty)] == [[missing], [], [nothing]]
+    assert found[str(machine)]["errors"][0].startswith(f"{machine}:2: unknown key 'driver'")
 
 
 def test_explain_refuses_what_it_cannot_read(files: tuple[Path, Path]) -> None:
@@ -401,7 +432,7 @@ def test_the_commands_hear_the_environment(files: tuple[Path, Path], monkeypatch
     monkeypatch.setenv("DP_DISABLE_HEALTHCHECKS", "48,fourtynine")
     why = "DP_DISABLE_HEALTHCHECKS: passes over 'fourtynine': it takes XIDs (1 to 99999) and all"
 
-    assert run("check", config) == (0, f"{why}\n{config}: good\n", "")
+    assert run("check", config) == (0, f"{config}: good\n", f"{why}\n")
     lines = run("explain", config, "--machine", machine)[1].splitlines()
     assert "fault\txid-48\tseverity note instead of unhealthy\tDP_DISABLE_HEALTHCHECKS" in lines
     assert f"note\t{why}" in lines

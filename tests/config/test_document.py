@@ -90,7 +90,7 @@ def test_repeated_keys_are_told_beside_the_tree() -> None:
     root, repeated = compose(b"a: 1\nb: 2\na: 3\n")
 
     assert bare(root) == {"a": 1, "b": 2}
-    assert repeated == [(3, "key 'a' stands twice")]
+    assert repeated == [(3, "key 'a' stands twice, first on line 1; leave one out")]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.config.flags import BY_NAME, FLAGS
-from gpuplane.core.config.given import add_flags, option, texts, typed
+from gpuplane.core.config.given import add_flags, option, texts, two_dashes, typed
 from gpuplane.core.config.reference import reference
 from gpuplane.core.config.resolve import resolve, trace
 from gpuplane.core.config.schema import File, at
@@ -318,11 +318,11 @@ def test_what_is_said_of_faults_in_vain_is_known(file: str, environment: dict[st
             {"faults": {"xid-94": Ruling("degraded", "time", "gpu", 90.0, 5400.0, "x")}},
         ),
         (
-            "{faults: {nvlink-down: {patience: 0}, xid-99999: {severity: note}, ecc-storm: {lasts: 1d}}}",
+            "{faults: {nvlink-down: {patience: 0}, xid-255: {severity: note}, ecc-storm: {lasts: 1d}}}",
             {
                 "faults": {
                     "nvlink-down": Ruling(patience=0.0),
-                    "xid-99999": Ruling(severity="note"),
+                    "xid-255": Ruling(severity="note"),
                     "ecc-storm": Ruling(lasts=86400.0),
                 }
             },
@@ -371,8 +371,16 @@ health:
             {},
             "--mig-strategy: must be one of none, single, mixed, not 'sngle'; did you mean 'single'?",
         ),
-        ({"dev-root": "."}, {}, "--dev-root: must be an absolute path, not '.'"),
-        ({}, {"NVIDIA_CTK_PATH": "nvidia-ctk"}, "NVIDIA_CTK_PATH: must be an absolute path, not 'nvidia-ctk'"),
+        (
+            {"dev-root": "."},
+            {},
+            "--dev-root: must be an absolute path, not '.': the host has nothing that it is relative to",
+        ),
+        (
+            {},
+            {"NVIDIA_CTK_PATH": "nvidia-ctk"},
+            "NVIDIA_CTK_PATH: must be an absolute path, not 'nvidia-ctk': the host has nothing that it is relative to",
+        ),
         ({}, {"MIG_STRATEGY": "x"}, "MIG_STRATEGY: must be one of none, single, mixed, not 'x'"),
         ({"pass-device-specs": "yes"}, {}, "--pass-device-specs: must be true or false, not 'yes'"),
         ({}, {"FAIL_ON_INIT_ERROR": "no"}, "FAIL_ON_INIT_ERROR: must be true or false, not 'no'"),
@@ -526,3 +534,17 @@ def test_any_file_and_flags_are_settings_or_invalid(file: dict[str, Any], said: 
         assert isinstance(resolve(msgspec.json.encode(file), "c.yaml", said, said), Settings)
     except Invalid as error:
         assert error.errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        ("-mig-strategy=single -pass-device-specs", "--mig-strategy=single --pass-device-specs"),
+        ("-mig-strategy mixed", "--mig-strategy mixed"),
+        ("--mig-strategy none -h -", "--mig-strategy none -h -"),
+        ("--driver-root /a-b -1", "--driver-root /a-b -1"),
+    ],
+)
+def test_long_names_may_have_one_dash(arguments: str, written: str) -> None:
+    """As for Go's flag package, by which NVIDIA's plugin reads its command line."""
+    assert two_dashes(arguments.split()) == written.split()

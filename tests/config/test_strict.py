@@ -55,7 +55,7 @@ def errors(text: str, kind: type = Whole) -> list[str]:
         ("parts:\n- a", "f:2: parts[0]: must be a mapping, not the text 'a'"),
         ("parts:\n- {size: 1}", "f:2: parts[0].name is missing"),
         ("parts:\n- {name: 1.5}", "f:2: parts[0].name: must be text, not the number 1.5; put it in quotes"),
-        ("parts:\n- name: a\n  size: 1.0", "f:3: parts[0].size: must be a whole number, not the number 1.0"),
+        ("parts:\n- name: a\n  size: 1.5", "f:3: parts[0].size: must be a whole number, not the number 1.5"),
         ("best: []", "f:1: best: must be a mapping, not a list"),
         ("best: {name: a, siez: 1}", "f:1: unknown key 'siez'; did you mean 'size'?"),
         ("either: 1", "f:1: either: must be text or a list, not the number 1; put it in quotes"),
@@ -63,7 +63,7 @@ def errors(text: str, kind: type = Whole) -> list[str]:
         ("labels: {a: b,\n c: [d]}", "f:2: labels.c: must be text, not a list"),
         ("[]", "f:1: the document: must be a mapping, not a list"),
         ("just text", "f:1: the document: must be a mapping, not the text 'just text'"),
-        ("on: on\nratio: 1\non: off", "f:3: key 'on' stands twice"),
+        ("on: on\nratio: 1\non: off", "f:3: key 'on' stands twice, first on line 1; leave one out"),
         ("\n--- 1\n--- 2", "f:3: a second document begins here; only one is read"),
     ],
 )
@@ -79,7 +79,7 @@ def test_all_that_is_wrong_is_told_at_once_by_line() -> None:
         "f:2: on: must be true or false, not the text 'maybe'",
         "f:4: parts[0].name is missing",
         "f:4: parts[0].size: must be a whole number, not the text 'x'",
-        "f:6: key 'ratio' stands twice",
+        "f:6: key 'ratio' stands twice, first on line 5; leave one out",
         "f:7: labels: must be a mapping, not a list",
     ]
 

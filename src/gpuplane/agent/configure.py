@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuplane.core.config.named import LABEL, choose
-from gpuplane.core.config.resolve import resolve
+from gpuplane.core.config.resolve import trace
 from gpuplane.core.resources.offer import misfit
 from gpuplane.core.strict import Invalid
 from gpuplane.host.filewatch import Folder, contents_or_folder
@@ -95,7 +95,7 @@ def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Fold
     try:
         choice = choose(configs.keys(), label, source.default, source.fallbacks, last if source.asks else None, who)
     except Invalid as error:
-        _fail(node, str(error))
+        _fail(node, "; ".join(error.errors))
         return
     try:
         _take(node, source, directory, configs, choice.name)
@@ -103,7 +103,7 @@ def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Fold
         if node.snapshot.config.settings is None and last is not None and last in ("", *configs):
             with suppress(Invalid):
                 _take(node, source, directory, configs, last)
-        _fail(node, "; ".join(filter(None, (choice.problem, str(error)))))
+        _fail(node, "; ".join(filter(None, (choice.problem, *error.errors))))
     else:
         file = _called(directory, choice.name)
         if choice.problem:
@@ -126,7 +126,8 @@ def _take(node: Node, source: Source, directory: Path, configs: Folder, name: st
     content, file = configs.get(name), _called(directory, name)
     if isinstance(content, OSError):
         raise Invalid([f"{file}: {content.strerror}"])
-    node.tell(Configured(resolve(content, file, source.flags, source.environment), name))
+    resolved = trace(content, file, source.flags, source.environment)
+    node.tell(Configured(resolved.settings, name, resolved.warnings))
 
 
 def _called(directory: Path, name: str) -> str:
@@ -136,11 +137,11 @@ def _called(directory: Path, name: str) -> str:
 def _apply(node: Node, source: Source, content: bytes | None, file: str) -> None:
     """Take the only one there is."""
     try:
-        settings = resolve(content, file, source.flags, source.environment)
+        resolved = trace(content, file, source.flags, source.environment)
     except Invalid as error:
-        _fail(node, str(error))
+        _fail(node, "; ".join(error.errors))
     else:
-        node.tell(Configured(settings))
+        node.tell(Configured(resolved.settings, warnings=resolved.warnings))
         node.tell(Stood("config", Condition(standing="ok", reason=file)))
 
 

@@ -11,13 +11,13 @@ import click
 from gpuplane import files
 from gpuplane.cli.options import Machine
 from gpuplane.core.config.explain import Explained, Explanation, explain
-from gpuplane.core.config.flags import FLAGS
+from gpuplane.core.config.flags import FLAGS, Flag
 from gpuplane.core.config.given import texts
 from gpuplane.core.config.reference import reference
 from gpuplane.core.config.resolve import Resolved, trace
 from gpuplane.core.document import LONGEST
 from gpuplane.core.strict import Invalid
-from gpuplane.core.text import indented
+from gpuplane.core.text import counted, indented
 from gpuplane.hardware import machinefile
 from gpuplane.hardware.profiles import Unknown, find
 from gpuplane.model.value import Value
@@ -26,10 +26,16 @@ from gpuplane.model.value import Value
 def flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """The agent's flags that are settings, on a command: they come before environment and file as they do there."""
     for flag in reversed([flag for flag in FLAGS if flag.setting and flag.names]):
-        kind: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if flag.kind == "switch" else {}
         names = [f"--{name}" for name in flag.names]
-        command = click.option(*names, _parameter(flag.name), metavar="VALUE", help=flag.help, **kind)(command)
+        command = click.option(*names, _parameter(flag.name), metavar="VALUE", help=flag.help, **_kind(flag))(command)
     return command
+
+
+def _kind(flag: Flag) -> dict[str, Any]:
+    """How it is given: a switch needs no value, a list may be given in parts."""
+    if flag.kind == "switch":
+        return {"is_flag": False, "flag_value": "true"}
+    return {"multiple": True} if flag.kind in ("choices", "numbers") else {}
 
 
 def _parameter(name: str) -> str:
@@ -37,20 +43,22 @@ def _parameter(name: str) -> str:
 
 
 def _said(parameters: Mapping[str, Any]) -> dict[str, str]:
-    return texts({flag.name: parameters.get(_parameter(flag.name)) for flag in FLAGS if flag.names})
+    """What is said of the flags; an empty tuple is a list of which nothing is said."""
+    found = {flag.name: parameters.get(_parameter(flag.name)) for flag in FLAGS if flag.names}
+    return texts({name: None if value == () else value for name, value in found.items()})
 
 
 @click.group()
 def command() -> None:
     """Check and explain configurations: NVIDIA's v1 file, as their device plugin takes it.
 
-    Exit status: 0 good, 1 wrong, 2 cannot be read.
+    Exit status: 0 good; 1 wrong, or cannot be read; 2 the command line is wrong.
     """
 
 
 @command.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: file → its errors.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: file → its errors, warnings and notes.")
 @flags
 def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
     """Say what is wrong with each FILE, with its lines. A directory stands for the files in it.
@@ -58,24 +66,39 @@ def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
     All that is misspelt, missing or of a wrong type is told at once, and what contradicts itself as far as that leaves
     it to be judged: where a part of a list is of a wrong type, the rest of the list is judged when that is mended.
     """
-    found: dict[str, list[str]] = {}
-    status = 0
-    for file in [each for path in files for each in _inside(path)]:
-        try:
-            resolved = _resolve(file, _said(parameters))
-        except (Invalid, _Unreadable) as error:
-            found[str(file)] = error.errors if isinstance(error, Invalid) else [error.message]
-            status = max(status, 1 if isinstance(error, Invalid) else _Unreadable.exit_code)
-        else:
-            found[str(file)] = []
-            for where, why in () if as_json else resolved.idle.items():
-                click.echo(f"{where}: {why}")
+    said = _said(parameters)
+    found = {str(file): _checked(file, said) for path in files for file in _inside(path)}
     if as_json:
         _print(found)
     else:
-        for name, errors in found.items():
-            click.echo("\n".join(errors) or f"{name}: good", err=bool(errors))
-    sys.exit(status)
+        for name, each in found.items():
+            _tell(name, each)
+    sys.exit(any(each.errors for each in found.values()))
+
+
+class Checked(Value):
+    """What is to be said of a file: what is wrong, what is taken otherwise than written, what has no effect."""
+
+    errors: tuple[str, ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def _checked(file: Path, said: Mapping[str, str]) -> Checked:
+    try:
+        resolved = _resolve(file, said)
+    except Invalid as invalid:
+        return Checked(tuple(invalid.errors), (), ())
+    except _Unreadable as error:
+        return Checked((error.message,), (), ())
+    return Checked((), resolved.warnings, tuple(f"{where}: {why}" for where, why in resolved.idle.items()))
+
+
+def _tell(name: str, checked: Checked) -> None:
+    for each in (*checked.errors, *checked.warnings, *checked.notes):
+        click.echo(each, err=True)
+    if not checked.errors:
+        click.echo(f"{name}: good" + (f", {counted(len(checked.warnings), 'warning')}" if checked.warnings else ""))
 
 
 @command.command(name="explain")
@@ -90,7 +113,7 @@ def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) 
         resolved = _resolve(file, _said(parameters))
         explanation = explain(machinefile.read(_read(described), str(described)), resolved)
     except Unknown as error:
-        raise _Unreadable(str(error)) from None
+        raise click.BadParameter(str(error)) from None
     except Invalid as invalid:
         raise _Bad(str(invalid)) from None
     if as_json:
@@ -112,7 +135,7 @@ class _Bad(click.ClickException):
 
 
 class _Unreadable(click.ClickException):
-    exit_code = 2
+    exit_code = 1
 
 
 class _Full(Value):

@@ -136,7 +136,8 @@ class _Composer:
             if event.value == "<<" and event.implicit[0]:
                 merged += node.value if isinstance(node.value, list) else [node]
             elif event.value in own:
-                self.repeated.append((line, f"key {event.value!r} stands twice"))
+                first = own[event.value].line
+                self.repeated.append((line, f"key {event.value!r} stands twice, first on line {first}; leave one out"))
             else:
                 own[event.value] = node
         for each in merged:

@@ -73,8 +73,8 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             snapshot = snapshot.but(conditions=_stand(snapshot, part, condition, now))
             away = part == "driver" and condition is not None and condition.reason == LET_GO
             return _disbelieve(snapshot, now) if away else snapshot
-        case Configured(settings, name):
-            config = snapshot.config.but(settings=settings, name=name or "")
+        case Configured(settings, name, warnings):
+            config = snapshot.config.but(settings=settings, name=name or "", warnings=warnings)
             return snapshot.but(config=config, ledger=snapshot.ledger.but(config_name=name))
         case NodeAsked(asked):
             ledger = snapshot.ledger.but(asked=None if asked == Asked() else asked)
@@ -191,6 +191,8 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         yield News(level="info", about=LOCK, text="ready to take over")
     if before.conditions is not after.conditions:
         yield from _standings(before.conditions, after.conditions)
+    if before.config.warnings != after.config.warnings:
+        yield from (News(level="warning", about="config", text=each) for each in after.config.warnings)
     if before.ledger.health is not after.ledger.health:
         yield from diagnose.news(before, after)
     yield from strategy.news(before, after)

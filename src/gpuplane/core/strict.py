@@ -139,7 +139,7 @@ class _Reader:
         return _sound(taken)
 
     def leaf(self, node: Node, kind: Any, path: Path) -> Any:
-        value = _bare(node)
+        value = _whole(_bare(node), kind)
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError:
@@ -191,6 +191,17 @@ def _bare(node: Node) -> Any:
         return [_bare(each) for each in node.value]
     return node.value
 
+
+def _whole(value: Any, kind: Any) -> Any:
+    """4.0 where a whole number is wanted is 4, as it is for Kubernetes' own tools (sigs.k8s.io/yaml)."""
+    arms = get_args(kind) or (kind,)
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT and int in arms and float not in arms:
+        return int(value)
+    return value
+
+
+EXACT = 1 << 53
+"""Below it a float is exactly the whole number that was written."""
 
 NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 

@@ -125,8 +125,10 @@ class Config(Value):
     """The last good settings, under which name they stand, and what our Node object asks for.
 
     `settings` is None before the first good configuration; `asked` is None before the API server's first word.
+    `warnings`: what of the file was taken otherwise than it is written, each with file and line.
     """
 
     settings: Settings | None = None
     name: str = ""
+    warnings: tuple[str, ...] = ()
     asked: Asked | None = None

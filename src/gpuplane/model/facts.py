@@ -77,6 +77,7 @@ class Configured(_Told):
 
     settings: Settings
     name: str | None = None
+    warnings: tuple[str, ...] = ()  # what of it is taken otherwise than it is written, each with file and line
 
 
 class NodeAsked(_Told):

@@ -5,10 +5,12 @@ A file means here what it means to NVIDIA's plugin, but for these differences, e
 - What they drop silently: MPS beside time-slicing, a sharing entry for a resource that no device can ever be named,
   a pattern or an entry that is never reached because another one above it takes everything.
 - `resources`, `rename` and `devices` work, where they parse them and then discard them; so they have to be right.
-- `replicas: 1` is legal, and means a device that is not shared. Beyond 1,024 the list would not fit into a message.
+- `replicas: 1` is legal, and means a device that is not shared. Beyond 32,768 a list does not fit into a message.
+- What would take all devices away from containers, an empty strategy list, and what leaves open which is meant: a key
+  that stands twice, two entries that share all of one resource.
 
 Shares of memory are ours: they need a name that nothing else has, for a number of them means an amount. So is `health`.
-What it says of a fault has to be about a fault that there is, and to have an effect.
+What it says of a fault has to be about a fault that there is or may be, and to have an effect.
 
 What only a machine shows is not judged here but where devices are named, and costs those that it is about.
 """
@@ -36,13 +38,12 @@ from gpuplane.core.config.schema import (
     TimeSlicing,
     at,
 )
+from gpuplane.core.config.xids import MOST_XID, meant, possible
 from gpuplane.core.health.catalogue import CATALOGUE, UNLISTED
-from gpuplane.core.health.judge import known
 from gpuplane.core.resources.naming import GPU, MIG, PREFIX, qualified
-from gpuplane.core.resources.sharing import MPS_CLIENTS
+from gpuplane.core.resources.sharing import MOST_IDS, MPS_CLIENTS
 from gpuplane.core.strict import Path, close_to, spot
 
-MOST_REPLICAS = 1024
 PERCENT = 100
 Wrong = Iterator[tuple[Path, str]]
 
@@ -72,7 +73,8 @@ def _check_flags(file: File) -> Wrong:
         if isinstance(value, str | tuple):
             try:
                 if not typed(flag, value) and flag.kind == "choices":
-                    yield path, f"is empty; it takes one of {', '.join(flag.choices)} at least"
+                    one = f"say one of {', '.join(flag.choices)}, or leave it out"
+                    yield path, f"is empty, so that containers would be told of no device; {one}"
             except ValueError as error:
                 yield path, str(error)
     interval = at(file, "flags.gfd.sleepInterval")
@@ -107,7 +109,7 @@ def _check_sharing(sharing: Strategies, names: set[str]) -> Wrong:
     if sharing.time_slicing:
         where: Path = ("sharing", "timeSlicing")
         fails = bool(sharing.time_slicing.fail_requests_greater_than_one)
-        yield from _check_strategy(where, sharing.time_slicing, names, MOST_REPLICAS, fails, taken)
+        yield from _check_strategy(where, sharing.time_slicing, names, MOST_IDS, fails, taken)
     if sharing.mps and sharing.time_slicing:
         yield ("sharing", "mps"), "contradicts sharing.timeSlicing: devices are shared by one of them; leave one out"
     elif sharing.mps:
@@ -141,8 +143,8 @@ def _check_strategy(
         suffix = SHARED if strategy.rename_by_default else ""
         yield from _check_names(path, entry, suffix, "renameByDefault: ", names)
         if not 1 <= entry.replicas <= most:
-            why = ", as many clients as MPS has" if most == MPS_CLIENTS else ""
-            yield (*path, "replicas"), f"must be 1 (not shared) to {most}{why}, not {entry.replicas}"
+            why = "as many clients as MPS has" if most == MPS_CLIENTS else "what kubelet takes in one list"
+            yield (*path, "replicas"), f"must be 1 (not shared) to {most}, {why}, not {entry.replicas}"
         if entry.distinct and fails:
             refuses = f"{where[-1]}.failRequestsGreaterThanOne refuses every request for more than one share"
             yield (*path, "distinct"), f"has no effect while {refuses}; say failRequestsGreaterThanOne: false"
@@ -239,7 +241,8 @@ def _check_reached(path: Path, entry: Shares | MemoryEntry, taken: dict[tuple[st
     takers = [taken[name, all] for all in ("all *", f"all {model}") if (name, all) in taken]
     if takers:
         which = "of that name" if (name, "all *") in taken else f"of that name and model {model!r}"
-        yield path, f"is never reached: {spot(takers[0])} shares all devices {which}"
+        remedy = "leave one out, or say in the first which devices or model it shares"
+        yield path, f"is never reached: {spot(takers[0])} shares all devices {which}; {remedy}"
     elif isinstance(entry.devices, tuple):
         for i, device in enumerate(entry.devices):
             earlier = taken.get((name, str(device)), path)
@@ -260,20 +263,23 @@ def _check_health(health: Health) -> Wrong:
     yield from _check_duration(path, health.probe_period, *PROBE_PERIODS)
     for code, rule in (health.faults or {}).items():
         path = ("health", "faults", code)
-        if not known(code):
-            meant = _meant(code)
-            perhaps = f"; did you mean {meant!r}?" if meant else ""
-            yield path, f"there is no such fault: the fault catalogue's, or xid-1 to xid-99999{perhaps}"
+        if not possible(code):
+            close = meant(code)
+            perhaps = f"; did you mean {close!r}?" if close else ""
+            yield path, f"there is no such fault: the fault catalogue's, or xid-1 to xid-{MOST_XID}{perhaps}"
         elif rule is not None:
             yield from _check_rule(path, rule, rule.ends or CATALOGUE.get(code, UNLISTED).ends)
 
 
-def _meant(code: str) -> str:
-    """The fault that was probably meant, or ""."""
-    number = re.sub(r"^(xid[-_ ]?)?0*", "xid-", code.lower())
-    if known(number):
-        return number
-    return "" if number.removeprefix("xid-").isdecimal() else close_to(code, CATALOGUE)
+def doubtful(file: File) -> Wrong:
+    """What is taken, and perhaps not what was meant, as `check` gives it."""
+    for code in (file.health or Health()).faults or ():
+        if code not in CATALOGUE:
+            close = meant(code)
+            perhaps = f"; did you mean {close!r}?" if close else ""
+            rule = "the rule counts if a driver tells that XID"
+            path: Path = ("health", "faults", code)
+            yield path, f"{spot(path)}: {code} is not in the fault catalogue: {rule}{perhaps}"
 
 
 def _check_rule(path: Path, rule: Rule, ends: str) -> Wrong:

@@ -78,6 +78,7 @@ def explain(machine: Machine, resolved: Resolved) -> Explanation:
         units=tuple(_explained(decision, resolved, troubles) for decision in decisions),
         faults=tuple(_judged(resolved)),
         notes=(
+            *resolved.warnings,
             *(f"{where}: {why}" for where, why in resolved.idle.items()),
             *_idle_patterns(decisions, resolved),
             *_idle_shares(decisions, resolved),

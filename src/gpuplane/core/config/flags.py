@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from gpuplane.model.config import AllocationPolicy, CdiHook, IdStrategy, ListStrategy, MigStrategy
 from gpuplane.model.value import Value
 
-Kind = Literal["text", "path", "switch", "choice", "choices", "numbers"]
+Kind = Literal["text", "path", "prefix", "switch", "choice", "choices", "numbers"]
 
 
 class Flag(Value):
@@ -107,7 +107,7 @@ FLAGS = (
          "imex.required", "imex_required", "switch", "false",
          "refuse containers while these channels are missing"),
     _row("cdi-annotation-prefix", "CDI_ANNOTATION_PREFIX",
-         "flags.plugin.cdiAnnotationPrefix", "cdi_annotation_prefix", "text", "cdi.k8s.io/",
+         "flags.plugin.cdiAnnotationPrefix", "cdi_annotation_prefix", "prefix", "cdi.k8s.io/",
          "what the keys of CDI annotations begin with"),
     _row("cdi-hook", "CDI_HOOK",
          "flags.plugin.cdiHook", "cdi_hook", "choice", "auto",
@@ -160,7 +160,7 @@ FLAGS = (
          "how to reach the API server; empty: as a pod does"),
     _row("kubelet-socket", "KUBELET_SOCKET",
          "", "", "text", "/var/lib/kubelet/device-plugins/kubelet.sock",
-         "kubelet's registration socket"),
+         "kubelet's registration socket; empty: the agent does not register"),
     _row("driver-root-ctr-path container-driver-root", "DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT",
          "", "", "text", "/driver-root",
          "where this process sees the driver root"),

@@ -4,6 +4,7 @@ An environment variable that is set to nothing means nothing for text and paths,
 NVIDIA's plugin (urfave/cli); for all else it counts as not set.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ from gpuplane.core.config.flags import BY_NAME, FLAGS, Flag, Kind
 from gpuplane.core.strict import close_to
 
 ALONE = "auto"  # of several choices
+EMPTY = ("text", "path", "prefix", "switch")  # what may be set to nothing
+PREFIX = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,9})?", re.ASCII)
 TRUE, FALSE = ("1", "t", "T", "true", "TRUE", "True"), ("0", "f", "F", "false", "FALSE", "False")
 
 
@@ -29,8 +32,14 @@ def typed(flag: Flag, value: str | Iterable[object]) -> Any:
                 raise ValueError(f"{ALONE!r} stands alone, and chooses itself: leave it or {others} out")
             return tuple(map(int, chosen)) if flag.kind == "numbers" else chosen
         case "path":
-            if value and not str(value).startswith("/"):  # of the host, where nothing is relative to us
-                raise ValueError(f"must be an absolute path, not {value!r}")
+            if value and not str(value).startswith("/"):
+                raise ValueError(
+                    f"must be an absolute path, not {value!r}: the host has nothing that it is relative to"
+                )
+            return value
+        case "prefix":
+            if not PREFIX.fullmatch(str(value)):
+                raise ValueError(f"must be what an annotation's key can begin with, as 'cdi.k8s.io/', not {value!r}")
             return value
         case _:
             return _choice(flag, str(value)) if flag.choices else value
@@ -54,7 +63,7 @@ def given(flag: Flag, flags: Mapping[str, str], environment: Mapping[str, str]) 
     for variable in flag.environment:
         if variable in environment:
             text = environment[variable]
-            return (text, variable) if text or flag.kind in ("text", "path", "switch") else None
+            return (text, variable) if text or flag.kind in EMPTY else None
     return None
 
 
@@ -75,6 +84,7 @@ def add_flags(add: Callable[..., object]) -> None:
 ARGUMENTS: dict[Kind, dict[str, Any]] = {
     "text": {"metavar": "TEXT"},
     "path": {"metavar": "PATH"},
+    "prefix": {"metavar": "PREFIX"},
     "choice": {"metavar": "CHOICE"},
     "switch": {"metavar": "BOOL", "nargs": "?", "const": "true"},
     "choices": {"metavar": "LIST", "action": "append"},
@@ -86,6 +96,14 @@ def _help(flag: Flag) -> str:
     words = [flag.help, f"one of {', '.join(flag.choices)}" if len(flag.choices) > 1 else ""]
     words += [f"default {flag.default}" if flag.default else "", f"environment {', '.join(flag.environment)}"]
     return "; ".join(filter(None, words)).replace("%", "%%")
+
+
+ONE_DASH = re.compile(r"-[a-z][a-z0-9-]+(=.*)?", re.DOTALL)
+
+
+def two_dashes(arguments: Iterable[str]) -> list[str]:
+    """A command line with two dashes before each long name: Go's flag package takes `-mig-strategy=single` too."""
+    return [f"-{each}" if ONE_DASH.fullmatch(each) else each for each in arguments]
 
 
 def texts(arguments: Mapping[str, Any]) -> dict[str, str]:

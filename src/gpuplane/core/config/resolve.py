@@ -7,7 +7,8 @@ configuration comes into force.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from gpuplane.core.config.check import check
+from gpuplane.core.config.accepted import accepted
+from gpuplane.core.config.check import check, doubtful
 from gpuplane.core.config.durations import Duration, seconds
 from gpuplane.core.config.flags import FLAGS, Flag
 from gpuplane.core.config.given import given, typed
@@ -28,6 +29,7 @@ from gpuplane.core.config.schema import (
     TimeSlicing,
     at,
 )
+from gpuplane.core.document import Problem
 from gpuplane.core.health import judge
 from gpuplane.core.resources.naming import qualified
 from gpuplane.core.resources.sharing import MIB
@@ -45,11 +47,14 @@ class Resolved(Value):
     "memory.0") or its name ("faults.xid-94") → where it was said ("config.yaml:3", "--mig-strategy", "MIG_STRATEGY").
     What was left at its default is not in it.
     `idle`: where something was said that has no effect here → why it has none.
+    `warnings`: what of the file is taken otherwise than it is written, or is perhaps not what was meant; each
+    "file:line: what".
     """
 
     settings: Settings
     sources: Mapping[str, str]
     idle: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
 
 
 def resolve(
@@ -67,8 +72,9 @@ def trace(
 ) -> Resolved:
     """What `resolve` gives, and where each setting comes from. Raises Invalid."""
     errors: list[str] = []
+    warnings: list[Problem] = []
     try:
-        content, line = read(file or b"", File, name, check)
+        content, line = read(file or b"", File, name, check, lambda root: accepted(root, warnings))
     except Invalid as invalid:
         errors += invalid.errors
         content, line = read(b"", File, name)
@@ -94,7 +100,9 @@ def trace(
     settings = _settings(content, chosen)
     for where, why in _unheard(settings, sources):
         idle[where] = f"{idle[where]}; {why}" if where in idle else why
-    return Resolved(settings=settings, sources=sources, idle=idle)
+    warnings += ((line(path), text) for path, text in doubtful(content))
+    told = tuple(f"{name}:{number}: {text}" for number, text in sorted(warnings))
+    return Resolved(settings=settings, sources=sources, idle=idle, warnings=told)
 
 
 FILE = "file"
@@ -192,8 +200,17 @@ def _mps(said: Mps) -> config.Mps:
 
 def _devices(devices: Devices) -> tuple[str, ...] | int | None:
     if isinstance(devices, tuple):
-        return tuple(map(str, devices))
+        return tuple(map(_reference, devices))
     return devices if isinstance(devices, int) else None
+
+
+def _reference(device: int | str) -> str:
+    """An index or UUID as the driver writes it: 7 for "07", a UUID in small letters."""
+    text = str(device)
+    if text[0].isdecimal():
+        return ":".join(str(int(each)) for each in text.split(":"))
+    kind, mark, uuid = text.rpartition("GPU-" if "GPU-" in text else "MIG-")
+    return f"{kind}{mark}{uuid.lower()}"
 
 
 def _seconds(duration: Duration | None) -> float | None:

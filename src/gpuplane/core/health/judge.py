@@ -46,11 +46,6 @@ def xid(code: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def known(code: str) -> bool:
-    """Whether there is such a fault: one of the catalogue, or any XID."""
-    return code in CATALOGUE or xid(code) is not None
-
-
 def decided(code: str, settings: Settings) -> str:
     """Which of the variables says whether a fault counts, by its field of Settings; "" where neither does."""
     number = xid(code)

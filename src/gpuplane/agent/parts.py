@@ -27,7 +27,7 @@ from gpuplane.host.kernellog import watch_kernel_log
 from gpuplane.host.mps.meeting import ask, hear
 from gpuplane.host.state import keep_stored
 from gpuplane.kubelet.podresources import allocations
-from gpuplane.kubelet.registration import plugins
+from gpuplane.kubelet.registration import plugins, unregistered
 from gpuplane.model.control import About
 from gpuplane.model.facts import Look, Probe
 from gpuplane.model.value import Value
@@ -48,6 +48,7 @@ class Options(Value):
 
     kubelet_root: Path
     state_dir: Path
+    registers: bool = True  # with kubelet; False: a part says that it does not
     config: Source = Source()
     node_name: str = ""  # "" for no API server
     node_label: str = CONFIG  # which names a configuration
@@ -136,7 +137,7 @@ def serving(
 ) -> Parts:
     """What the one agent does that serves kubelet. `ours`: whether the lock is; `remembers`: the state directory is."""
     parts: dict[str, Callable[[], Awaitable[None]]] = {
-        PLUGINS: lambda: plugins(node, options.plugins, ours=ours),
+        PLUGINS: lambda: plugins(node, options.plugins, ours=ours) if options.registers else unregistered(node),
         "control": lambda: control(node, options.state_dir / "control.sock", about),
         "mps daemons": lambda: ask(node),
         "probes": lambda: _probe(node, hardware),

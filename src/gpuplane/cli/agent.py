@@ -19,7 +19,8 @@ from gpuplane.cli.arguments import Choice, Parser
 from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.say import fail, told
 from gpuplane.cli.serving import serve
-from gpuplane.core.config.given import add_flags, option, texts
+from gpuplane.core.config.flags import BY_NAME
+from gpuplane.core.config.given import add_flags, option, texts, two_dashes
 from gpuplane.core.config.resolve import resolve
 from gpuplane.core.strict import Invalid
 from gpuplane.hardware.profiles import Unknown
@@ -35,7 +36,7 @@ CDI = Path("/var/run/cdi")
 def main(argv: list[str]) -> NoReturn:
     """Run until a signal, and end the process."""
     parser = _parser()
-    arguments = parser.parsed(argv)
+    arguments = parser.parsed(two_dashes(argv))
     flags, environment = texts(vars(arguments)), os.environ
     logs.set_up(arguments.log_format)
     try:
@@ -119,8 +120,6 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
         return option(name, flags, environment)
 
     socket = said("kubelet-socket")
-    if not socket and not arguments.kubelet_root:
-        raise ValueError("an empty --kubelet-socket names no kubelet: leave it out, or give --kubelet-root")
     config = said("config-file") or said("config-file-srcdir")
     source = Source(
         path=Path(config) if config else None,
@@ -132,7 +131,8 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
         environment=dict(environment),
     )
     return Options(
-        kubelet_root=arguments.kubelet_root or Path(socket).parent.parent,
+        kubelet_root=arguments.kubelet_root or Path(socket or BY_NAME["kubelet-socket"].default).parent.parent,
+        registers=bool(socket),
         state_dir=arguments.state_dir,
         config=source,
         node_name=said("node-name"),

@@ -85,6 +85,17 @@ async def plugins(
                     lives[resource.name] = group.create_task(Life(node, directory, resource.name, rests, ours).run())
 
 
+async def unregistered(node: Node) -> None:
+    """Say of each resource that nobody registers it, for ever. So it is wanted, and no reason to be unready."""
+    told = set[str]()
+    ok = Condition(standing="ok", reason="not registered with kubelet, since --kubelet-socket is empty")
+    async for snapshot in node.changes():
+        offered = {resource.name for resource in offer(snapshot).resources}
+        for name in sorted(offered ^ told):
+            node.tell(Stood(f"plugin/{name}", ok if name in offered else None))
+        told = offered
+
+
 class Lost(Exception):
     """The registration no longer holds, and why."""
 

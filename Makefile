@@ -28,7 +28,10 @@ soak: $(VENV)/ready
 
 # Compiled once here, bytecode of ours and of what we use: a start without it costs four times as long.
 $(VENV)/ready: requirements.lock pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "needs Python 3.11+ with venv (Debian: apt install python3-venv)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "needs Python 3.11 or newer with venv (Debian: apt install python3-venv); make PYTHON=... takes another" >&2; exit 1; }
+	@echo "setting up $(VENV), by $(PYTHON) and PyPI ..." >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m compileall -q src

@@ -67,7 +67,7 @@ async def whole() -> list[Row]:
     rows = []
     for name, gpus in (("big-16", described("big-16").gpus or ()), ("a hypercube", cube())):
         times = _ask(node(gpus), random.Random(name))
-        rows.append(Row(f"16 GPUs, {name}: any size, any availability, p99", _p99(times), 0.5, "ms", _how(times)))
+        rows.append(Row(f"16 GPUs, {name}: sizes and free GPUs at random, p99", _p99(times), 0.5, "ms", _how(times)))
     return rows
 
 

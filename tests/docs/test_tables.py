@@ -1,0 +1,77 @@
+"""Tables of the pages say what the code says, and their examples are what they show."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from gpuplane.core.config.resolve import resolve
+from gpuplane.model.config import Settings
+from gpuplane.model.snapshot import Ledger, Snapshot
+from tests.cli.terminals import Terminals, screen
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/**/*.md")]
+CONFIGURES = {"version", "flags", "resources", "sharing", "health", "imex"}
+NOT_IN_A_FILE = {"boot_id"}  # each file has it
+BESIDE = {"lock", "control.sock"}
+
+
+def first_cells(page: str) -> set[str]:
+    """Of the rows of all its tables: what stands between backticks."""
+    rows = re.findall(r"^\| ([^|]*) \|", (ROOT / "docs" / page).read_text(), re.M)
+    return {code for row in rows for code in re.findall(r"`([^`]*)`", row)}
+
+
+def test_the_page_of_the_state_directory_lists_its_files() -> None:
+    """One for each part of the ledger."""
+    parts = {field.name for field in msgspec.structs.fields(Ledger)} - NOT_IN_A_FILE
+
+    assert first_cells("state.md") == {f"{part.replace('_', '-')}.json" for part in parts} | BESIDE
+
+
+def test_the_house_has_these_rooms_and_a_snapshot_these_fields() -> None:
+    """The rooms are those that `make lint` holds apart."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    rooms = {room for layer in contracts[0]["layers"] for room in re.findall(r"\w+", layer)}
+    fields = {field.name for field in msgspec.structs.fields(Snapshot)} - {"generation"}
+
+    assert first_cells("architecture.md") == rooms | fields
+
+
+def blocks(language: str) -> list[str]:
+    """All blocks of code in that language, without their indentation."""
+    found = []
+    for page in PAGES:
+        for indent, block in re.findall(rf"^( *)```{language}\n(.*?)^\1```$", page.read_text(), re.M | re.S):
+            found.append(re.sub(rf"^{indent}", "", block, flags=re.M))
+    return found
+
+
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_each_example_of_a_configuration_is_good(block: str) -> None:
+    """It says something, and nothing wrong. What is YAML and no configuration is at least YAML."""
+    keys = (yaml.safe_load(block) or {}).keys()
+    if keys and keys <= CONFIGURES:
+        assert resolve(block.encode(), "example.yaml") != Settings()
+
+
+def test_the_first_pod_asks_for_what_is_offered() -> None:
+    """By the name that a GPU has where nothing is configured."""
+    pods = [yaml.safe_load(block) for block in blocks("yaml") if "first-gpu-pod" in block]
+
+    assert [pod["spec"]["containers"][0]["resources"]["limits"] for pod in pods] == [{"nvidia.com/gpu": 1}]
+
+
+def test_the_choice_is_what_the_page_shows() -> None:
+    """`gpuplane choose`, on a terminal."""
+    page = (ROOT / "docs/choice.md").read_text()
+    command, shown = re.findall(r"```console\n\$ gpuplane (.*?)\n(.*?)```", page, re.S)[0]
+    with Terminals() as terminals:
+        ended = terminals.run(*command.split(), columns=120)
+
+    assert ended.status == 0
+    assert [line.rstrip() for line in screen(ended.out)] == shown.split("\n")

@@ -48,7 +48,7 @@ def test_what_it_looks_at(spec: Json) -> None:
 def test_its_expressions(spec: Json) -> None:
     """As they stand: whoever changes one sees it here, whether or not a CEL library is installed."""
     assert [_plain(each["expression"]) for each in spec["matchConditions"]] == [
-        "request.userInfo.username.matches('^system:serviceaccount:[^:]+:gpuplane-agent$')"
+        "request.userInfo.username.matches('^system:serviceaccount:[^:]+:[^:]*gpuplane-agent[^:]*$')"
     ]
     assert {each["name"]: _plain(each["expression"]) for each in spec["variables"]} == {
         "ownNode": f"has(request.userInfo.extra) && '{NODE}' in request.userInfo.extra "
@@ -93,7 +93,9 @@ def write(operation: str = "UPDATE", name: str | None = "gpu-1", user: str = AGE
         (write(user="system:serviceaccount:gpuplane:other"), "not looked at"),
         (write(user="system:serviceaccount:elsewhere:gpuplane-agent"), "allowed"),
         (write(user="system:serviceaccount:elsewhere:gpuplane-agent", name="gpu-2"), "may not write to another"),
-        (write(user=f"x{AGENT}x", name="gpu-2"), "not looked at"),
+        (write(user="system:serviceaccount:gpuplane:a-gpuplane-agent-b", name="gpu-2"), "may not write to another"),
+        (write(user="system:serviceaccount:gpuplane-agent:other", name="gpu-2"), "not looked at"),
+        (write(user=f"x{AGENT}", name="gpu-2"), "not looked at"),
         (write(name="gpu-2"), "may not write to another"),
         (write(name=""), "may not write to another"),
         (write(name=None), "may not write to another"),

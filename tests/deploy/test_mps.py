@@ -8,19 +8,16 @@ from click.testing import CliRunner
 
 from gpuplane.cli.mps import command
 from gpuplane.model.config import Settings
+from tests.deploy.kustomize import DEPLOY, Json, apply, build
 from tests.deploy.test_overlays import (
-    DEPLOY,
     HOST_PATHS,
     LOCKED_DOWN,
-    Json,
-    _apply,
     _container,
     _host_paths,
     _pod,
     _pruned,
     _rows,
     _typed,
-    build,
 )
 
 ROOT = Settings().mps_root
@@ -29,7 +26,7 @@ ROOT = Settings().mps_root
 @pytest.fixture
 def objects() -> list[Json]:
     """The overlay with the component."""
-    return _apply(DEPLOY / "components/mps", build(DEPLOY / "overlays/nvidia-runtime"))
+    return apply(DEPLOY / "components/mps", build(DEPLOY / "overlays/nvidia-runtime"))
 
 
 def _named(objects: list[Json], name: str) -> list[Json]:

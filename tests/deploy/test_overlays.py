@@ -1,13 +1,11 @@
 """What `kubectl apply -k` makes of deploy/: complete, typed, least privileged, and explained.
 
-The overlays are built here by a small builder that knows as much of kustomize as deploy/ uses: resources, components,
-strategic merge patches, ConfigMaps from files. Where a real one is installed the two are compared.
+The overlays are built by `tests.deploy.kustomize`. Where a real kustomize is installed the two are compared.
 """
 
 import copy
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,70 +14,9 @@ import pytest
 import yaml
 from lightkube import codecs
 
-ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy"
+from tests.deploy.kustomize import DEPLOY, MERGE_KEYS, Json, apply, build, identity, real
+
 OVERLAYS = ("nvidia-runtime", "host")
-MERGE_KEYS = {
-    "containers": "name",
-    "initContainers": "name",
-    "env": "name",
-    "volumes": "name",
-    "volumeMounts": "mountPath",
-    "ports": "containerPort",
-}
-KNOWN = {"apiVersion", "kind", "resources", "components", "patches", "configMapGenerator", "generatorOptions"}
-
-Json = dict[str, Any]
-
-
-def build(directory: Path) -> list[Json]:
-    """The objects of a kustomization."""
-    return _apply(directory, [])
-
-
-def _apply(directory: Path, objects: list[Json]) -> list[Json]:
-    layer = yaml.safe_load((directory / "kustomization.yaml").read_text())
-    unknown = set(layer) - KNOWN
-    assert not unknown, f"{directory}: the builder of this test does not know {unknown}"
-    for each in layer.get("resources", ()):
-        path = directory / each
-        objects = objects + (build(path) if path.is_dir() else _documents(path))
-    objects = objects + [_config_map(directory, each) for each in layer.get("configMapGenerator", ())]
-    for each in layer.get("components", ()):
-        objects = _apply(directory / each, objects)
-    for patch in layer.get("patches", ()):
-        for change in _documents(directory / patch["path"]):
-            assert any(_identity(each) == _identity(change) for each in objects), f"{patch} changes nothing"
-            objects = [merge(each, change) if _identity(each) == _identity(change) else each for each in objects]
-    return objects
-
-
-def _documents(path: Path) -> list[Json]:
-    return list(yaml.safe_load_all(path.read_text()))
-
-
-def _config_map(directory: Path, generator: Json) -> Json:
-    files = (each.partition("=")[::2] for each in generator["files"])
-    data = {key: (directory / path).read_text() for key, path in files}
-    metadata = {"name": generator["name"], "namespace": generator["namespace"]}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-
-
-def _identity(found: Json) -> tuple[Any, ...]:
-    return (*(found.get(key) for key in ("apiVersion", "kind")), found["metadata"]["name"])
-
-
-def merge(old: Any, new: Any, key: str = "") -> Any:
-    """A strategic merge patch."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        merged = {k: v for k, v in old.items() if k not in new or new[k] is not None}
-        return merged | {k: merge(old.get(k), v, k) for k, v in new.items() if v is not None}
-    if isinstance(old, list) and key in MERGE_KEYS:
-        name = MERGE_KEYS[key]
-        changes = {each[name]: each for each in new}
-        kept = [merge(each, changes.pop(each[name], {})) for each in old]
-        return kept + list(changes.values())
-    return copy.deepcopy(new)
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -157,16 +94,14 @@ def _pruned(value: Any) -> Any:
 
 def test_the_real_kustomize_agrees(overlay: str, objects: list[Json]) -> None:
     """The builder of this test builds what kubectl would."""
-    program = next((each for each in (["kustomize", "build"], ["kubectl", "kustomize"]) if shutil.which(each[0])), None)
-    if program is None:
-        pytest.skip("neither kustomize nor kubectl is installed; the builder of this test stands in")
-    path = DEPLOY / "overlays" / overlay
-    done = subprocess.run([*program, str(path)], capture_output=True, text=True, timeout=60, check=True)
+    found = real(DEPLOY / "overlays" / overlay)
+    if found is None:
+        pytest.skip("neither kustomize nor kubectl is installed; the builder of these tests stands in")
 
     def sorted_by_identity(found: list[Json]) -> list[Json]:
-        return sorted((_ordered(each) for each in found), key=lambda each: str(_identity(each)))
+        return sorted((_ordered(each) for each in found), key=lambda each: str(identity(each)))
 
-    assert sorted_by_identity(list(yaml.safe_load_all(done.stdout))) == sorted_by_identity(objects)
+    assert sorted_by_identity(found) == sorted_by_identity(objects)
 
 
 def _ordered(value: Any, key: str = "") -> Any:
@@ -179,6 +114,7 @@ def _ordered(value: Any, key: str = "") -> Any:
     return value
 
 
+MAY, COMPONENTS = "What the agent may do, and why", "Components"
 LOCKED_DOWN = {
     "runAsUser": 0,
     "runAsGroup": 0,
@@ -196,10 +132,12 @@ HOST_PATHS = {
     "/var/lib/gpuplane": ("/var/lib/gpuplane", "rw"),
 }
 CDI, HOOK = "/var/run/cdi", "/opt/gpuplane/bin"
-CDI_PATHS = {"/": ("/driver-root", "ro"), CDI: (CDI, "rw")}
+ROOT_PATHS = {"/": ("/driver-root", "ro"), CDI: (CDI, "rw")}
+DRIVER = ("/usr", "/sbin", "/lib/firmware", "/etc/OpenCL", "/etc/alternatives")
+CDI_PATHS = {CDI: (CDI, "rw")} | {each: (f"/driver-root{each}", "ro") for each in DRIVER}
 HOST_PATHS_OF = {
     "nvidia-runtime": HOST_PATHS,
-    "host": {**HOST_PATHS, **CDI_PATHS, HOOK: (HOOK, "ro"), "/dev": ("/dev", "ro")},
+    "host": {**HOST_PATHS, **ROOT_PATHS, HOOK: (HOOK, "ro"), "/dev": ("/dev", "ro")},
 }
 
 
@@ -272,8 +210,9 @@ def test_every_host_path_and_privilege_has_its_reason(overlay: str, objects: lis
         assert len(rows[privilege][1]) > 30
 
 
-def _rows(text: str) -> Iterator[list[str]]:
-    for line in text.splitlines():
+def _rows(text: str, heading: str = MAY) -> Iterator[list[str]]:
+    """The cells of a section's tables."""
+    for line in text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].splitlines():
         if line.startswith("| "):
             yield [cell.strip() for cell in line.strip("|").split("|")]
 
@@ -286,29 +225,44 @@ def test_what_is_to_be_uncommented(overlay: str, tmp_path: Path) -> None:
     layer = yaml.safe_load(path.read_text())
     here = {f"../../components/{each.name}" for each in (DEPLOY / "components").iterdir()}
 
-    assert set(layer["components"]) == (here if overlay == "nvidia-runtime" else {"../../components/hook"})
-    assert layer["images"] == [{"name": "gpuplane", "newName": "REGISTRY/gpuplane", "newTag": "0.1.0"}]
-    if shutil.which("kubectl"):
-        done = subprocess.run(["kubectl", "kustomize", str(path.parent)], capture_output=True, timeout=60, check=True)
-        built = [each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "DaemonSet"]
+    both = {f"../../components/{each}" for each in ("hook", "network-policy")}
+
+    assert set(layer["components"]) == (here if overlay == "nvidia-runtime" else both)
+    assert layer["images"] == [{"name": "gpuplane", "newName": "registry.example/gpuplane", "newTag": "0.1.0"}]
+    found = real(path.parent)
+    if found is not None:
+        built = [each for each in found if each["kind"] == "DaemonSet"]
         assert {each["image"] for pod in map(_pod, ([each] for each in built)) for each in _all(pod)} == {
-            "REGISTRY/gpuplane:0.1.0"
+            "registry.example/gpuplane:0.1.0"
         }
         assert len(built) == (2 if overlay == "nvidia-runtime" else 1)
 
 
 def test_every_component_is_explained() -> None:
     """deploy/README.md says for which nodes it is, and what it adds."""
-    rows = {cells[0]: cells[1:] for cells in _rows((DEPLOY / "README.md").read_text())}
+    rows = {cells[0]: cells[1:] for cells in _rows((DEPLOY / "README.md").read_text(), COMPONENTS)}
     for each in (DEPLOY / "components").iterdir():
         assert len(rows[f"`{each.name}`"]) == 2, each.name
         assert all(rows[f"`{each.name}`"]), each.name
 
 
+def test_what_each_mount_is_good_for_is_said() -> None:
+    """deploy/README.md says of each directory of the node what somebody could do by it who has taken the agent over."""
+    said = "".join(cells[0] for cells in _rows((DEPLOY / "README.md").read_text(), "If the agent were taken over"))
+    objects = build(DEPLOY / "overlays/nvidia-runtime")
+    for each in ("cdi", "driver-root", "mps"):
+        found = apply(DEPLOY / "components" / each, objects)
+        agent = [each for each in found if each["metadata"]["name"] == "gpuplane-agent"]
+        for path, (place, _) in _host_paths(_pod(agent), _container(agent)):
+            assert f"`{path}`" in said or (place.startswith("/driver-root/") and "directories of the driver" in said), (
+                path
+            )
+
+
 def test_mig_adds_one_capability(tmp_path: Path) -> None:
     """components/mig adds what NVIDIA's runtime wants for it, and nothing else."""
     plain = build(DEPLOY / "overlays/nvidia-runtime")
-    container = _container(_apply(DEPLOY / "components/mig", plain))
+    container = _container(apply(DEPLOY / "components/mig", plain))
 
     assert container["securityContext"] == LOCKED_DOWN | {"capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]}}
     assert [each for each in container["env"] if each not in _container(plain)["env"]] == [
@@ -319,8 +273,8 @@ def test_mig_adds_one_capability(tmp_path: Path) -> None:
 def test_time_slices_add_one_capability() -> None:
     """components/time-slices adds what the driver wants for them, and nothing else, with and without components/mig."""
     plain = build(DEPLOY / "overlays/nvidia-runtime")
-    for objects in (plain, _apply(DEPLOY / "components/mig", plain)):
-        container, before = _container(_apply(DEPLOY / "components/time-slices", objects)), _container(objects)
+    for objects in (plain, apply(DEPLOY / "components/mig", plain)):
+        container, before = _container(apply(DEPLOY / "components/time-slices", objects)), _container(objects)
         capabilities = {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
 
         assert container["securityContext"] == LOCKED_DOWN | {"capabilities": capabilities}
@@ -331,8 +285,8 @@ def test_kernel_log_adds_the_device_and_what_opens_it() -> None:
     """components/kernel-log mounts it read-only, makes the agent privileged and gives it the process ids that the log
     has, with and without components/mig."""
     plain = build(DEPLOY / "overlays/nvidia-runtime")
-    for objects in (plain, _apply(DEPLOY / "components/mig", plain)):
-        found = _apply(DEPLOY / "components/kernel-log", objects)
+    for objects in (plain, apply(DEPLOY / "components/mig", plain)):
+        found = apply(DEPLOY / "components/kernel-log", objects)
         pod, container = _pod(found), _container(found)
 
         assert container["securityContext"] == PRIVILEGED
@@ -345,30 +299,53 @@ def test_kernel_log_adds_the_device_and_what_opens_it() -> None:
 
 
 def test_cdi_shows_the_drivers_files_and_where_specifications_are(objects: list[Json], overlay: str) -> None:
-    """components/cdi adds what overlays/host has, and no privilege; without it the agent keeps no specifications."""
+    """components/cdi adds directories of the driver, and no privilege; without it the agent keeps no specifications."""
     [argument] = [each for each in _container(objects)["args"] if each.startswith("--cdi-dir=")]
     assert argument == "--cdi-dir=$(CDI_DIR)"
     assert _variables(_container(objects))["CDI_DIR"] == (CDI if overlay == "host" else "")
     if overlay == "host":
         return
 
-    found = _apply(DEPLOY / "components/cdi", objects)
+    found = apply(DEPLOY / "components/cdi", objects)
     pod, container = _pod(found), _container(found)
     assert container["securityContext"] == LOCKED_DOWN
     assert pod == _pod(objects) | {"containers": pod["containers"], "volumes": pod["volumes"]}
     assert dict(_host_paths(pod, container)) == HOST_PATHS | CDI_PATHS
-    [root] = [each for each in container["volumeMounts"] if each["name"] == "driver-root"]
-    assert root["recursiveReadOnly"] == "IfPossible", "or /run, /proc and /opt could be written there"
-    assert "mountPropagation" not in root, "Kubernetes refuses both"
     assert _variables(container) == _variables(_container(objects)) | {
         "CDI_DIR": CDI, "DRIVER_ROOT_CTR_PATH": "/driver-root"
     }  # fmt: skip
     assert all(_typed(each) == _pruned(each) for each in found)
 
 
+def test_driver_root_is_in_place_of_the_drivers_directories() -> None:
+    """components/driver-root: one mount of the whole root, as far as possible read-only, and nothing else."""
+    cdi = apply(DEPLOY / "components/cdi", build(DEPLOY / "overlays/nvidia-runtime"))
+    found = apply(DEPLOY / "components/driver-root", cdi)
+    pod, container = _pod(found), _container(found)
+
+    assert dict(_host_paths(pod, container)) == HOST_PATHS | ROOT_PATHS
+    assert {**container, "volumeMounts": 0} == {**_container(cdi), "volumeMounts": 0}
+    [root] = [each for each in container["volumeMounts"] if each["name"] == "driver-root"]
+    assert root["recursiveReadOnly"] == "IfPossible", "or /proc, /sys and /run could be written there"
+    assert "mountPropagation" not in root, "Kubernetes refuses both"
+    assert all(_typed(each) == _pruned(each) for each in found)
+
+
+@pytest.mark.parametrize("component", ["cdi", "driver-root"])
+def test_what_the_agent_sees_of_the_driver_has_its_reason(component: str) -> None:
+    """deploy/README.md has a row for each directory."""
+    rows = {cells[0]: cells[1:] for cells in _rows((DEPLOY / "README.md").read_text())}
+    paths = ["/"] if component == "driver-root" else ["`, `".join(DRIVER), CDI]
+
+    for said, of, why in (rows[f"`{each}`"] for each in paths):
+        assert said
+        assert f"`nvidia-runtime` with `components/{component}`" in of.split(", ")
+        assert len(why) > 30
+
+
 def test_the_agent_cannot_write_what_containers_call(overlay: str, objects: list[Json]) -> None:
     """components/hook: another container installs the program, has no privilege and sees nothing else of the node."""
-    found = objects if overlay == "host" else _apply(DEPLOY / "components/hook", objects)
+    found = objects if overlay == "host" else apply(DEPLOY / "components/hook", objects)
     pod, agent = _pod(found), _container(found)
     [hook] = pod["initContainers"]
 
@@ -389,6 +366,28 @@ def test_the_host_overlay_has_the_kernel_log() -> None:
 
     assert dict(_host_paths(_pod(found), _container(found)))["/dev"] == ("/dev", "ro")
     assert not any(each.startswith(("--host-root", "--kernel-log")) for each in _container(found)["args"])
+
+
+def test_the_port_can_be_left_to_one_namespace(overlay: str, objects: list[Json]) -> None:
+    """components/network-policy: of the agent's pods the one port, for the pods of a namespace that one chooses."""
+    found = apply(DEPLOY / "components/network-policy", objects)
+    [policy] = [each for each in found if each["kind"] == "NetworkPolicy"]
+    [daemonset] = [each for each in found if each["kind"] == "DaemonSet"]
+    [port] = _container(found)["ports"]
+    spec = policy["spec"]
+
+    assert policy["metadata"]["namespace"] == daemonset["metadata"]["namespace"]
+    assert spec["podSelector"]["matchLabels"].items() <= daemonset["spec"]["template"]["metadata"]["labels"].items()
+    assert spec["policyTypes"] == ["Ingress"]
+    assert spec["ingress"] == [
+        {
+            "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+            "ports": [{"protocol": "TCP", "port": port["containerPort"]}],
+        }
+    ]
+    assert "hostNetwork" not in _pod(found), "no policy would hold for it"
+    assert _typed(policy) == _pruned(policy)
+    assert [each for each in found if each is not policy] == objects
 
 
 def test_where_it_runs(objects: list[Json]) -> None:

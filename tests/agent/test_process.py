@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 import socket
 import stat
 from collections.abc import AsyncIterator
@@ -14,6 +13,7 @@ import pytest
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected, pod
+from tests.removal import remove
 
 GPU = "nvidia.com/gpu"
 CONFIG = "nvidia.com/device-plugin.config"
@@ -151,7 +151,7 @@ async def test_a_state_directory_that_is_removed_is_there_again_and_its_agent_st
     async with Kubelet(place.kubelet) as kubelet, place.agent() as first:
         await kubelet.until_capacity(GPU, 4, 4)
         assert (await gpuplane(*drain))[0] == 0
-        shutil.rmtree(place.state)
+        remove(place.state)
         async with place.agent() as second:
             await second.until_says("serves the kubelet")
             await first.until_says("was removed, or some of its files: it is made again")

@@ -27,6 +27,7 @@ from gpuplane.model.facts import Configured, Listed, Looked, ReleaseWished, Reme
 from gpuplane.model.health import Drain, Finding, Health, Probing, Record
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Ledger, Release, Slicing, Snapshot
+from tests.removal import remove
 
 FULL = Ledger(
     boot_id="boot",
@@ -216,7 +217,7 @@ async def test_a_directory_that_is_removed_is_made_again_with_all_that_is_rememb
         async with storing(node, directory):
             for removed in (directory, directory / "health.json"):
                 assert await node.until(stored, deadline=10.0)
-                shutil.rmtree(removed) if removed.is_dir() else removed.unlink()
+                remove(removed) if removed.is_dir() else removed.unlink()
                 assert await node.until(lambda s: not stored(s), deadline=10.0)
                 assert await node.until(stored, deadline=10.0)
                 assert state.load(directory, "boot") == (FULL, [])
@@ -233,7 +234,7 @@ async def test_a_directory_that_was_removed_and_is_another_agents_now_is_left_al
         node.tell(Remembered(FULL))
         async with storing(node, directory):
             assert await node.until(stored, deadline=10.0)
-            shutil.rmtree(directory)
+            remove(directory)
             async with locked(directory) as other:
                 assert [owner async for owner in other] == []
                 assert await node.until(lambda s: s.conditions["state"].standing == "failing", deadline=10.0)

@@ -60,6 +60,19 @@ def test_what_is_heard_after_a_reset_and_happened_before_it_is_over() -> None:
     assert world.ill() == set()
 
 
+def test_a_number_that_another_process_has_since_a_reset_holds_up_no_recovery() -> None:
+    """An agent that hears of a fault late is told a process number from before: whoever has it now is somebody else."""
+    world = World(machine(1))
+    world.show("0", "gpu-lost")
+    world.wait(20, answer=True)
+    world.show("0")
+    world.processes[0] = (7,)
+    world.happen(0, "xid-94", ago=10, pids=(7,))
+    world.wait(20, answer=True)
+
+    assert world.ill() == set()
+
+
 def test_a_storm_within_a_second_is_remembered_of_so_many_processes_only() -> None:
     """It counts as one event, and what is remembered of it goes to disk with each change."""
     world = World(machine(1))

@@ -15,6 +15,7 @@ from gpuplane.host.mps.record import RECORD, Entry
 from gpuplane.model.mps import Daemon
 from tests.mps.attack import Attacker, needs_root
 from tests.mps.world import World
+from tests.removal import remove
 
 GPU, OTHER = "nvidia.com/gpu", "nvidia.com/other"
 A, B = "GPU-a", "GPU-b"
@@ -324,7 +325,7 @@ async def test_a_root_that_is_removed_is_made_again(world: World) -> None:
     await world.supervise()
     world.want(ONE, held=(GPU,))
     running = await world.until_ok(GPU)
-    shutil.rmtree(world.root.rename(world.root.with_name("removed")))  # the supervisor writes there all the time
+    remove(world.root)
     world.want(ONE, held=(GPU,))
     await world.until_says(GPU, "was removed; control daemon")
     assert processes.alive(running)

@@ -286,7 +286,7 @@ def heal(record: Record, terms: Terms) -> Record:
 
 def befallen(record: Record, terms: Terms) -> Collection[int]:
     """The processes that were befallen by what makes this device unhealthy; a mere note holds up nobody."""
-    return {pid for each in _grave(record, terms) for pid in each.pids}
+    return {pid for each in _grave(record, terms) if _reset(each, record) is None for pid in each.pids}
 
 
 def due(record: Record, terms: Terms) -> Iterator[float]:

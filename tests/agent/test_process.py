@@ -210,7 +210,9 @@ async def test_inspect_shows_who_holds_what(place: Place) -> None:
         status, text = await gpuplane("inspect", "--state-dir", place.state)
         assert (status, text.count("healthy")) == (0, 4), text
         _, document = await gpuplane("inspect", "--json", "--state-dir", place.state)
-        assert [r["name"] for r in json.loads(document)["offer"]["resources"]] == [GPU]
+        assert [(r["name"], r["healthy"], r["held"]) for r in json.loads(document)["resources"]] == [(GPU, 4, 2)]
+        _, snapshot = await gpuplane("inspect", "--snapshot", "--state-dir", place.state)
+        assert json.loads(snapshot)["snapshot"]["machine"]["gpus"][0]["uuid"] == "GPU-0"
         assert stat.S_IMODE((place.state / "control.sock").stat().st_mode) == 0o600
         await agent.stop()
     status, text = await gpuplane("inspect", "--state-dir", place.state)

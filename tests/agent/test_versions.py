@@ -119,8 +119,8 @@ async def remembered(history: History) -> tuple[dict[str, str], set[str]]:
     status, text = await gpuplane("inspect", "health", "--json", "--state-dir", history.root / "s")
     assert status == 0, text
     devices = json.loads(text)["devices"]
-    drained = {each["device"]: each["reason"] for each in devices if each["state"] == "drained"}
-    return drained, {each["device"] for each in devices if each.get("code") == "xid-79"}
+    drained = {each["uuid"]: each["reason"] for each in devices if each["state"] == "drained"}
+    return drained, {each["uuid"] for each in devices if each["code"] == "xid-79"}
 
 
 async def test_no_drain_and_no_verdict_is_lost_between_versions_and_no_pod_but_in_the_gap(

@@ -38,7 +38,7 @@ async def inspected(place: Place) -> dict[str, dict[str, object]]:
     """device → how it stands, by `gpuplane inspect health --json`."""
     status, text = await gpuplane("inspect", "health", "--json", "--state-dir", place.state)
     assert status == 0, text
-    return {each["device"]: each for each in json.loads(text)["devices"]}
+    return {each["uuid"]: each for each in json.loads(text)["devices"]}
 
 
 def unhealthy(kubelet: Kubelet, resource: str = GPU) -> list[str]:

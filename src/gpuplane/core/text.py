@@ -39,6 +39,22 @@ def few(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def ranged(indices: Sequence[str]) -> str:
+    """Indices of devices, three or more that follow each other as a range: "0 to 3, 5, 6, 7:0 to 7:2"."""
+    runs: list[list[str]] = []
+    for each in indices:
+        if runs and _follows(runs[-1][-1], each):
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
+
+
+def _follows(index: str, other: str) -> bool:
+    (whole, _, last), (others, _, next) = index.rpartition(":"), other.rpartition(":")
+    return whole == others and last.isdecimal() and next.isdecimal() and int(next) == int(last) + 1
+
+
 def indented(value: object) -> bytes:
     """A value as a JSON document for people too, with a line's end behind it."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"

@@ -1,0 +1,99 @@
+"""`gpuplane inspect`: what a running agent knows, and what it makes the node advertise.
+
+People get a page, programs lines or a JSON document; docs/inspect.md describes them. All are made of one inspection
+(`gpuplane.model.inspection`).
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from gpuplane.cli.connection import ask, pictured, show, state_dir
+from gpuplane.cli.options import OneOf
+from gpuplane.core.inspection.whole import health, inspection
+from gpuplane.core.text import indented
+from gpuplane.model.control import Show
+from gpuplane.model.inspection import HealthInspection, Inspection
+
+
+@click.command()
+@click.argument("what", required=False, type=OneOf(["health"]))
+@state_dir
+@click.option("--watch", is_flag=True, help="Go on: show it again whenever it has changed, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document; docs/inspect.md describes its keys.")
+@click.option("--snapshot", is_flag=True, help="All that the agent knows, for a bug report; its shape may change.")
+def command(what: str | None, state_dir: Path, watch: bool, as_json: bool, snapshot: bool) -> None:
+    """Show the node as its agent sees it: devices, who holds them, and how every part stands.
+
+    With the word health: how each device stands, since when and why, what ends it and what to do.
+
+    Away from a terminal: one line a thing, columns apart by tabs.
+    """
+    if snapshot and (what or watch or as_json):
+        raise click.UsageError("--snapshot stands alone: it is one JSON document of everything")
+    if snapshot:
+        sys.stdout.buffer.write(indented(show(state_dir)))
+    elif watch:
+        _watch(state_dir, bool(what), as_json)
+    else:
+        _once(state_dir, bool(what), as_json)
+
+
+def _once(directory: Path, about_health: bool, as_json: bool) -> None:
+    answer = ask(directory, Show())
+    whole = inspection(pictured(answer), answer.agent, time.time())
+    if as_json:
+        sys.stdout.buffer.write(indented(_document(whole, about_health)))
+    elif sys.stdout.isatty():
+        draw(whole, about_health)
+    else:
+        write(whole, about_health)
+
+
+def _watch(directory: Path, about_health: bool, as_json: bool) -> None:
+    from gpuplane.cli.inspect.watch import changes, follow, redraw
+
+    if as_json:
+        follow(directory, lambda looks: changes(looks, lambda whole: _write_document(whole, about_health)))
+    elif not sys.stdout.isatty():
+        follow(directory, lambda looks: changes(looks, lambda whole: _write_block(whole, about_health)))
+    else:
+        from gpuplane.cli.inspect.page import health_page, page
+
+        follow(directory, lambda looks: redraw(looks, health_page if about_health else page))
+
+
+def _document(whole: Inspection, about_health: bool) -> Inspection | HealthInspection:
+    return health(whole) if about_health else whole
+
+
+def _write_document(whole: Inspection, about_health: bool) -> None:
+    """A document on one line."""
+    sys.stdout.buffer.write(msgspec.json.encode(_document(whole, about_health)) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _write_block(whole: Inspection, about_health: bool) -> None:
+    """Lines, and an empty one behind them."""
+    write(whole, about_health)
+    click.echo()
+
+
+def write(whole: Inspection, about_health: bool) -> None:
+    """Print lines."""
+    from gpuplane.cli.inspect.lines import health_lines, lines
+
+    for line in (health_lines if about_health else lines)(whole):
+        click.echo(line)
+
+
+def draw(whole: Inspection, about_health: bool) -> None:
+    """Print a page."""
+    from rich.console import Console
+
+    from gpuplane.cli.inspect.page import Page, health_page, page
+
+    Console(highlight=False).print(Page(health_page if about_health else page, whole), crop=False)

@@ -1,0 +1,69 @@
+"""An inspection for programs that read lines: a word for what a line is, then cells, apart by tabs.
+
+docs/inspect.md has the cells. One may come to be added at the end of a line; empty ones at the end are left out.
+"""
+
+from collections.abc import Iterator
+
+from gpuplane.cli.inspect.rows import TOLD, ending, gib, held_by, holders, lasting, model, state, until
+from gpuplane.core.text import line
+from gpuplane.model.inspection import Device, Id, Inspection, Node
+
+
+def lines(whole: Inspection) -> Iterator[str]:
+    """A line a thing; of devices one for each id that kubelet is told."""
+    agent, driver, strategy = whole.agent, whole.driver, whole.device_list_strategy
+    runs, ready = lasting(whole, agent.started), "ready" if whole.ready else "not ready"
+    yield _line("agent", agent.version, agent.mode, whole.node.name, runs, ready, whole.not_ready)
+    if driver is not None:
+        yield _line("driver", driver.version, driver.cuda)
+    if whole.waiting:
+        yield _line("waiting", whole.waiting)
+    if whole.release is not None:
+        yield _line("release", until(whole, whole.release), whole.release.reason)
+    if strategy is not None:
+        yield _line("strategy", ",".join(strategy.strategies), strategy.reason)
+    for device in whole.devices:
+        yield from _device(device)
+    for part in whole.parts:
+        yield _line("part", part.name, part.standing, lasting(whole, part.since), part.reason)
+
+
+def _device(device: Device) -> Iterator[str]:
+    known, names = (device.index, model(device), gib(device.memory_bytes)), holders(device)
+    for id in device.ids:
+        told, reason = _told(device, id)
+        yield _line("device", id.id, device.resource, told, reason, names.get(id.id, ""), *known)
+    if not device.ids and (device.not_offered or device.state != "healthy"):
+        held = ", ".join(dict.fromkeys(map(held_by, device.holders or ())))
+        name = device.uuid or f"GPU {device.index}"
+        yield _line("device", name, "-", state(device), device.not_offered or device.reason, held, *known)
+
+
+def _told(device: Device, id: Id) -> tuple[str, str]:
+    """(state, reason) of one id."""
+    if id.healthy:
+        return ("healthy", "") if device.state in TOLD else (device.state, device.reason)
+    if device.state == "drained":
+        return device.state, device.reason
+    return (device.state if device.state in TOLD else "withheld"), id.reason
+
+
+def health_lines(whole: Inspection) -> Iterator[str]:
+    """A line a device, the node first where something is wrong with it: index, UUID, state, for how long, reason, what
+    ends it, what to do."""
+    if whole.waiting and not whole.devices:
+        yield _line("waiting", whole.waiting)
+    if whole.node.state != "healthy":
+        yield _line("node", "-", *_stands(whole, whole.node))
+    for device in whole.devices:
+        yield _line(device.index or "-", device.uuid, *_stands(whole, device))
+
+
+def _stands(whole: Inspection, each: Device | Node) -> tuple[str, ...]:
+    since, ends = lasting(whole, each.since), ending(whole, each.ends, each.until)
+    return each.state, since, each.reason, ends, each.advice
+
+
+def _line(*cells: str) -> str:
+    return "\t".join(map(line, cells)).rstrip("\t")

@@ -1,0 +1,150 @@
+"""An inspection for people, on a terminal of any width."""
+
+from collections.abc import Callable, Iterator
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from gpuplane.cli.inspect.columns import Cells, paragraph, table
+from gpuplane.cli.inspect.rows import Cause, Row, called, causes, ending, gib, lasting, rows, state, until
+from gpuplane.core.text import counted
+from gpuplane.model.inspection import Inspection, Resource
+
+Lines = Iterator[Text]
+Write = Callable[[Inspection, int], Lines]
+
+
+class Page:
+    """What rich prints, and prints anew when the terminal has another width.
+
+    `note`: what is to be said above it. An id that is wider than the terminal makes its line wider; where the page is
+    `redrawn` it is folded, for the lines have to be counted.
+    """
+
+    def __init__(self, write: Write, whole: Inspection, note: str = "", *, redrawn: bool = False) -> None:
+        self.write, self.whole, self.note, self.redrawn = write, whole, note, redrawn
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.note:
+            yield from _styled(paragraph(self.note, options.max_width), "red")
+        for each in self.write(self.whole, options.max_width):
+            each.no_wrap, each.overflow = not self.redrawn, "fold" if self.redrawn else "ignore"
+            yield each
+
+
+def page(whole: Inspection, width: int) -> Lines:
+    """The node: its agent, its devices and who holds them, what is wrong, its resources and its parts."""
+    yield from _head(whole, width)
+    if whole.devices:
+        yield Text()
+        yield from table(DEVICE, [_cells(row) for row in rows(whole)], width, GIVE_WAY, "HELD BY")
+    if found := list(causes(whole)):
+        yield Text()
+        for cause in found:
+            yield from _cause(cause, width)
+    if any(cause.ends or cause.advice for cause in found):
+        yield from _styled(paragraph("What ends this, and what to do: gpuplane inspect health", width), "dim")
+    if whole.resources:
+        yield Text()
+        yield from table(RESOURCE, [_resource(each) for each in whole.resources], width, ("OF", "SHARED"))
+    if whole.parts:
+        yield Text()
+        yield from table(PART, list(_parts(whole)), width, (), "REASON")
+
+
+def health_page(whole: Inspection, width: int) -> Lines:
+    """How the devices stand, since when and why, what ends that and what to do."""
+    yield from _notes(whole, width)
+    if whole.devices:
+        yield from table(HEALTH, list(_health(whole)), width, ("ID",))
+    for cause in causes(whole):
+        yield Text()
+        yield from _cause(cause, width, lasting(whole, cause.since))
+        if ends := ending(whole, cause.ends, cause.until):
+            yield from paragraph(f"What ends it: {ends}", width, 2, 4)
+        if cause.advice:
+            yield from paragraph(f"What to do: {cause.advice}", width, 2, 4)
+
+
+DEVICE = "GPU", "MODEL", "MEMORY", "RESOURCE", "STATE", "ID", "HELD BY"
+GIVE_WAY = "ID", "HELD BY", "RESOURCE", "MODEL", "MEMORY"
+RESOURCE = "RESOURCE", "DEVICES", "HEALTHY", "HELD", "SHARED", "OF"
+PART = "PART", "STANDS", "FOR", "REASON"
+HEALTH = "GPU", "STATE", "FOR", "ID"
+
+
+def _head(whole: Inspection, width: int) -> Lines:
+    agent, node = whole.agent, whole.node.name
+    where = f" on node {node}" if node else ""
+    runs = f", running for {lasting(whole, agent.started)}" if agent.started else ""
+    yield from _styled(paragraph(f"Agent {agent.version}{where}{runs}, {_ready(whole)}", width), "bold")
+    yield from paragraph(", ".join(_machine(whole)), width)
+    if (strategy := whole.device_list_strategy) is not None:
+        why = f": {strategy.reason}" if strategy.reason else ", as configured"
+        yield from paragraph(f"Containers are given devices by {', '.join(strategy.strategies)}{why}", width)
+    yield from _notes(whole, width)
+
+
+def _machine(whole: Inspection) -> Iterator[str]:
+    gpus = sum(not each.mig_profile and bool(each.index) for each in whole.devices)
+    if gpus or not whole.waiting:
+        yield counted(gpus, "GPU")
+    if whole.driver is not None and whole.driver.version:
+        yield f"driver {whole.driver.version}"
+    if whole.driver is not None and whole.driver.cuda:
+        yield f"CUDA {whole.driver.cuda}"
+
+
+def _ready(whole: Inspection) -> str:
+    stands = "standing by, " if whole.agent.mode == "standby" else ""
+    if whole.ready:
+        return f"{stands}ready"
+    return f"{stands}not ready" + f": {whole.not_ready}" * (whole.not_ready != whole.waiting)
+
+
+def _notes(whole: Inspection, width: int) -> Lines:
+    """What is to be known before anything else."""
+    if whole.waiting:
+        why = f": {whole.waiting}" if whole.waiting != whole.node.reason else ""
+        yield from _styled(paragraph(f"Nothing is advertised yet{why}", width), "yellow")
+    if whole.release is not None:
+        note = f"The driver is let go of {until(whole, whole.release)}: {whole.release.reason}"
+        yield from _styled(paragraph(note, width), "yellow")
+
+
+def _styled(lines: Lines, style: str) -> Lines:
+    for each in lines:
+        each.style = style
+        yield each
+
+
+def _cells(row: Row) -> Cells:
+    return dict(
+        zip(DEVICE, (row.index, row.model, row.memory, row.resource, row.state, row.device, row.held_by), strict=True)
+    )
+
+
+def _cause(cause: Cause, width: int, lasts: str = "") -> Lines:
+    """A sentence on one cause."""
+    are = "are" if len(cause.devices) > 1 else "is"
+    stands = f"{called(cause.devices)} {are} {cause.state}{f' for {lasts}' if lasts else ''}"
+    yield from paragraph(stands + f": {cause.reason}" * bool(cause.reason), width)
+
+
+def _resource(each: Resource) -> Cells:
+    held = "unknown" if each.held is None else str(each.held)
+    shared = "" if each.sharing == "none" else each.sharing
+    cells = (each.name, str(each.devices), str(each.healthy), held, shared, gib(each.share_memory_bytes))
+    return dict(zip(RESOURCE, cells, strict=True))
+
+
+def _parts(whole: Inspection) -> Iterator[Cells]:
+    for part in whole.parts:
+        cells = (part.name, part.standing, lasting(whole, part.since), part.reason)
+        yield dict(zip(PART, cells, strict=True))
+
+
+def _health(whole: Inspection) -> Iterator[Cells]:
+    for device in whole.devices:
+        cells = (device.index or "-", state(device), lasting(whole, device.since), device.uuid)
+        yield dict(zip(HEALTH, cells, strict=True))

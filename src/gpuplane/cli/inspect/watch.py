@@ -1,0 +1,89 @@
+"""`gpuplane inspect --watch`: shown anew each second; away from a terminal whenever something has changed.
+
+It outlives the agent: while none answers, that is said, and the last picture stays. Only where none answered in the
+first place it ends, and where the agent may not be asked or is not understood. Ctrl-C and SIGTERM end it, with 128 and
+the signal's number.
+"""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from gpuplane.cli.connection import NoAgent, ask, pictured
+from gpuplane.cli.inspect.page import Page, Write
+from gpuplane.cli.times import span
+from gpuplane.core.inspection.whole import inspection, timeless
+from gpuplane.model.control import Answer, Show
+from gpuplane.model.inspection import Inspection
+from gpuplane.model.value import Value
+
+EVERY = 1.0
+"""Seconds between two questions."""
+
+
+class Look(Value):
+    """The last answer, when it came (seconds since 1970), and why there is no newer one; "" where there is."""
+
+    answer: Answer
+    at: float
+    away: str = ""
+
+    def inspection(self) -> Inspection:
+        """What the answer shows."""
+        return inspection(pictured(self.answer), self.answer.agent, self.at)
+
+    def timeless(self) -> Inspection:
+        """The same, equal as long as nothing but time has changed."""
+        return timeless(pictured(self.answer), self.answer.agent)
+
+
+def follow(directory: Path, draw: Callable[[Iterator[Look]], None]) -> NoReturn:
+    """Have an agent's looks drawn until a signal ends it. Raises ClickException where there is no agent at first."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, _end)
+    draw(_looks(directory))
+    raise AssertionError("looks have no end")
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _looks(directory: Path) -> Iterator[Look]:
+    look = Look(ask(directory, Show()), time.time())
+    while True:
+        yield look
+        time.sleep(EVERY)
+        try:
+            look = Look(ask(directory, Show()), time.time())
+        except NoAgent as error:
+            look = look.but(away=error.message)
+
+
+def changes(looks: Iterator[Look], write: Callable[[Inspection], None]) -> None:
+    """Write each look that shows something new, and say on standard error when the agent goes and comes."""
+    seen, away = None, False
+    for look in looks:
+        if bool(look.away) != away:
+            away = not away
+            click.echo(f"{look.away}. Asking on." if away else "The agent answers again.", err=True)
+        if not away and (now := look.timeless()) != seen:
+            seen = now
+            write(look.inspection())
+            sys.stdout.flush()
+
+
+def redraw(looks: Iterator[Look], write: Write) -> None:
+    """Draw each look over the one before. What has no room on the terminal is left out until the end."""
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(highlight=False), auto_refresh=False) as live:
+        for look in looks:
+            note = f"{look.away}. This is what it said {span(time.time() - look.at)} ago." if look.away else ""
+            live.update(Page(write, look.inspection(), note, redrawn=True), refresh=True)

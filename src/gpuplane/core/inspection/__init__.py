@@ -1,0 +1,1 @@
+"""What `gpuplane inspect` shows: the picture of an agent, put together for people and programs who ask."""

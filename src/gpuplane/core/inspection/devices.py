@@ -1,0 +1,148 @@
+"""The devices of an inspection: those that the driver counts, in its order; then those that are held and not there."""
+
+from collections.abc import Iterator, Mapping
+
+from gpuplane.core.health.diagnose import overall
+from gpuplane.core.health.records import NODE
+from gpuplane.core.inspection.clock import Clock
+from gpuplane.core.resources.sharing import base
+from gpuplane.model.control import Picture
+from gpuplane.model.health import Diagnosis
+from gpuplane.model.inspection import Device, Holder, Id, Standing
+from gpuplane.model.machine import Gpu, MigDevice
+from gpuplane.model.snapshot import Allocation
+from gpuplane.model.views import Offered
+
+MIB = 1 << 20
+GIVEN_OUT = ("healthy", "suspect", "degraded")
+GONE = "a container holds it, and the driver does not count it"
+
+
+def devices(picture: Picture, clock: Clock) -> tuple[Device, ...]:
+    """Every GPU and MIG device of which anything is known."""
+    return tuple(_Devices(picture, clock).all())
+
+
+def node(picture: Picture) -> Diagnosis:
+    """How the node stands: what ails the driver ails every device."""
+    well = Diagnosis(device=NODE, index="", state="healthy")
+    return next((each for each in overall(picture.snapshot) if each.device == NODE), well)
+
+
+class _Devices:
+    """One picture, sorted by devices."""
+
+    def __init__(self, picture: Picture, clock: Clock) -> None:
+        self.clock = clock
+        self.gpus = (picture.snapshot.machine.gpus if picture.snapshot.machine else None) or ()
+        self.diagnoses = {each.device: each for each in overall(picture.snapshot) if each.device != NODE}
+        self.left = {each.unit: each.reason for each in picture.offer.left}
+        self.offered: dict[str, tuple[str, list[Offered]]] = {}
+        for resource in picture.offer.resources:
+            for each in resource.devices:
+                self.offered.setdefault(each.unit.id, (resource.name, []))[1].append(each)
+        self.held = _held(picture.snapshot.allocations)
+
+    def all(self) -> Iterator[Device]:
+        there = set()
+        for gpu in self.gpus:
+            there.add(gpu.uuid)
+            yield self.gpu(gpu)
+            for part in gpu.mig.devices if gpu.mig else ():
+                there.add(part.uuid)
+                yield self.part(gpu, part)
+        for uuid in dict.fromkeys((*self.diagnoses, *(self.held or {}))):
+            if uuid not in there:
+                yield self.absent(uuid)
+
+    def gpu(self, gpu: Gpu) -> Device:
+        return self.device(
+            _blank(str(gpu.index), gpu.uuid, gpu).but(memory_bytes=gpu.memory_mib * MIB or None),
+            self.left.get(gpu.uuid or f"GPU {gpu.index}", ""),
+        )
+
+    def part(self, gpu: Gpu, part: MigDevice) -> Device:
+        why = self.left.get(part.uuid) or self.left.get(gpu.uuid, "")
+        if not why and gpu.uuid in self.offered:
+            why = f"it is offered with all of GPU {gpu.index}"
+        return self.device(
+            _blank(f"{gpu.index}:{part.slot}", part.uuid, gpu).but(
+                mig_profile=part.profile, memory_bytes=part.memory_mib * MIB or None
+            ),
+            why,
+        )
+
+    def absent(self, uuid: str) -> Device:
+        device = self.device(_blank("", uuid, Gpu(index=-1)), "")
+        return device if device.state != "healthy" else device.but(state="absent", reason=GONE)
+
+    def device(self, device: Device, not_offered: str) -> Device:
+        resource, ids = self.offered.get(device.uuid, ("", []))
+        well = Diagnosis(device=device.uuid, index=device.index, state="healthy")
+        nameless = well.but(state="unhealthy", reason=not_offered)  # nobody can say how it stands
+        found = self.diagnoses.get(device.uuid, well if device.uuid else nameless)
+        return device.but(
+            resource=resource,
+            not_offered="" if resource else not_offered,
+            ids=tuple(Id(id=each.id, healthy=not each.trouble, reason=each.trouble) for each in ids),
+            holders=None if self.held is None else tuple(map(self.holder, self.held.get(device.uuid, ()))),
+            **ail(found, self.clock) | _withheld(found, ids),
+        )
+
+    def holder(self, allocation: Allocation) -> Holder:
+        namespace, _, pod = allocation.pod.rpartition("/")
+        since = self.clock.time(allocation.since) if allocation.since else None
+        return Holder(namespace, pod, allocation.container, allocation.resource, allocation.devices, since)
+
+
+def _held(allocations: tuple[Allocation, ...] | None) -> Mapping[str, list[Allocation]] | None:
+    """Unit → what containers hold of it; None while kubelet has not said."""
+    if allocations is None:
+        return None
+    held: dict[str, list[Allocation]] = {}
+    for each in allocations:
+        units: dict[str, list[str]] = {}
+        for id in each.devices:
+            units.setdefault(base(id), []).append(id)
+        for unit, ids in units.items():
+            held.setdefault(unit, []).append(each.but(devices=tuple(ids)))
+    return held
+
+
+def _blank(index: str, uuid: str, gpu: Gpu) -> Device:
+    return Device(
+        index=index,
+        uuid=uuid,
+        gpu=gpu.uuid,
+        model=gpu.model,
+        mig_profile="",
+        pci=gpu.pci,
+        numa=gpu.numa,
+        memory_bytes=None,
+        resource="",
+        not_offered="",
+        ids=(),
+        holders=None,
+    )
+
+
+def _withheld(found: Diagnosis, ids: list[Offered]) -> dict[str, object]:
+    """What kubelet is told beside what health says of it."""
+    if found.state not in GIVEN_OUT or not ids or not all(each.trouble for each in ids):
+        return {}
+    standing: Standing = "withheld"
+    return {"state": standing, "reason": "; ".join(dict.fromkeys(each.trouble for each in ids))}
+
+
+def ail(found: Diagnosis, clock: Clock) -> dict[str, object]:
+    """The fields that a diagnosis fills of a `Device` or the `Node`."""
+    return {
+        "state": found.state,
+        "code": found.code,
+        "reason": found.reason,
+        "since": clock.perhaps(found.since),
+        "until": clock.perhaps(found.until),
+        "ends": found.ends,
+        "advice": found.advice,
+        "counts": found.counts,
+    }

@@ -1,0 +1,127 @@
+"""An inspection: what an agent answers, put together for whoever asks."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from gpuplane.core.containers.strategy import counting
+from gpuplane.core.health.diagnose import released
+from gpuplane.core.inspection.clock import Clock
+from gpuplane.core.inspection.devices import MIB, ail, devices, node
+from gpuplane.core.readiness import unready
+from gpuplane.core.serving import standby
+from gpuplane.model.control import About, Picture
+from gpuplane.model.inspection import (
+    VERSION,
+    Agent,
+    Device,
+    Driver,
+    HealthInspection,
+    Inspection,
+    Node,
+    NotOffered,
+    Part,
+    Release,
+    Resource,
+    Strategy,
+)
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.views import Resource as Offered
+
+
+def inspection(picture: Picture, about: About, wall: float) -> Inspection:
+    """The picture of an agent at `wall`, in seconds since 1970, when it was given."""
+    clock, snapshot = Clock(picture.now, wall), picture.snapshot
+    found, why = devices(picture, clock), unready(snapshot)
+    return Inspection(
+        version=VERSION,
+        time=clock.time(picture.now),
+        agent=_agent(snapshot, about, clock),
+        node=Node(name=about.node).but(**ail(node(picture), clock)),
+        ready=not why,
+        not_ready=why,
+        waiting=picture.offer.waiting,
+        release=_release(snapshot, clock),
+        driver=_driver(snapshot),
+        device_list_strategy=_strategy(snapshot),
+        resources=tuple(_resources(picture)),
+        devices=found,
+        not_offered=tuple(_not_offered(picture, found)),
+        parts=tuple(_parts(snapshot, clock)),
+    )
+
+
+def timeless(picture: Picture, about: About) -> Inspection:
+    """The same without the time of asking: as long as it stays equal, there is nothing new to show."""
+    whole = inspection(picture.but(now=0.0), about, 0.0)
+    return whole.but(agent=whole.agent.but(generation=0))
+
+
+def health(whole: Inspection) -> HealthInspection:
+    """What of an inspection is about health."""
+    return HealthInspection(
+        version=whole.version, time=whole.time, node=whole.node, waiting=whole.waiting, devices=whole.devices
+    )
+
+
+def _agent(snapshot: Snapshot, about: About, clock: Clock) -> Agent:
+    waits_for = standby(snapshot)
+    return Agent(
+        version=about.version,
+        mode="standby" if waits_for else "serving",
+        waits_for=waits_for,
+        started=clock.perhaps(about.began),
+        generation=snapshot.generation,
+    )
+
+
+def _release(snapshot: Snapshot, clock: Clock) -> Release | None:
+    why, release = released(snapshot), snapshot.ledger.release
+    return Release(reason=why, until=clock.perhaps(release.until if release else None)) if why else None
+
+
+def _driver(snapshot: Snapshot) -> Driver | None:
+    driver = snapshot.machine.driver if snapshot.machine else None
+    return None if driver is None else Driver(version=driver.version, cuda=driver.cuda)
+
+
+def _strategy(snapshot: Snapshot) -> Strategy | None:
+    decided = counting(snapshot)
+    return None if decided is None else Strategy(strategies=decided.strategies, reason=decided.why)
+
+
+def _resources(picture: Picture) -> Iterator[Resource]:
+    allocations = picture.snapshot.allocations
+    held = Counter(each.resource for each in allocations or () for _ in each.devices)
+    for resource in picture.offer.resources:
+        healthy = sum(not device.trouble for device in resource.devices)
+        yield Resource(
+            name=resource.name,
+            devices=len(resource.devices),
+            healthy=healthy,
+            unhealthy=len(resource.devices) - healthy,
+            held=None if allocations is None else held[resource.name],
+            sharing=_sharing(resource),
+            share_memory_bytes=resource.grain_mib * MIB or None,
+        )
+
+
+def _sharing(resource: Offered) -> Literal["none", "time-slicing", "mps", "memory"]:
+    if resource.grain_mib:
+        return "memory"
+    if resource.mps:
+        return "mps"
+    return "time-slicing" if resource.shared else "none"
+
+
+def _not_offered(picture: Picture, found: tuple[Device, ...]) -> Iterator[NotOffered]:
+    names: Mapping[str, Device] = {each.uuid or f"GPU {each.index}": each for each in found}
+    for left in picture.offer.left:
+        device = names.get(left.unit)
+        index, uuid = (device.index, device.uuid) if device else ("", left.unit)
+        yield NotOffered(index=index, uuid=uuid, reason=left.reason)
+
+
+def _parts(snapshot: Snapshot, clock: Clock) -> Iterator[Part]:
+    for name, condition in sorted(snapshot.conditions.items()):
+        yield Part(name=name, standing=condition.standing, reason=condition.reason, since=clock.time(condition.since))

@@ -1,0 +1,178 @@
+"""What `gpuplane inspect --json` prints. docs/inspect.md says of each key what programs may rely on.
+
+`VERSION` is raised where a key goes away or comes to mean something else; a key may be added at any time. Every key is
+always there. Times are in UTC; reasons are sentences for people.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+from gpuplane.model.health import State
+from gpuplane.model.value import Value
+
+VERSION = 1
+
+Standing = State | Literal["withheld", "absent"]
+
+
+class Shown(Value, omit_defaults=False, forbid_unknown_fields=False):
+    """A part of what is printed, with all its keys."""
+
+
+class Agent(Shown):
+    """Which agent this is from. `waits_for`: for whom, while it stands by. `generation`: how often its picture changed
+    since it started."""
+
+    version: str
+    mode: Literal["serving", "standby"]
+    waits_for: str
+    started: datetime | None
+    generation: int
+
+
+class Node(Shown):
+    """What concerns every device: see `Device` for the fields from `state` on."""
+
+    name: str  # "" where the agent was given none
+    state: Standing = "healthy"
+    code: str = ""
+    reason: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    ends: str = ""
+    advice: str = ""
+    counts: Mapping[str, int] = {}
+
+
+class Driver(Shown):
+    """The GPU driver that was seen last: its version, "580.95.05", and the newest CUDA that it speaks, "13.0"."""
+
+    version: str
+    cuda: str
+
+
+class Release(Shown):
+    """The driver is let go of. `until` None: for as long as the Node's annotation asks for it."""
+
+    reason: str
+    until: datetime | None
+
+
+class Strategy(Shown):
+    """How containers are told of their devices. `reason` is "" where the configuration says so."""
+
+    strategies: tuple[str, ...]
+    reason: str
+
+
+class Resource(Shown):
+    """One resource, with the counts that kubelet is told.
+
+    `held`: how many ids of it containers hold; None while kubelet has not said. `share_memory_bytes`: the memory that
+    one id stands for; None where it is not memory that is shared.
+    """
+
+    name: str
+    devices: int
+    healthy: int
+    unhealthy: int
+    held: int | None
+    sharing: Literal["none", "time-slicing", "mps", "memory"]
+    share_memory_bytes: int | None
+
+
+class Id(Shown):
+    """One id as kubelet is told it."""
+
+    id: str
+    healthy: bool
+    reason: str
+
+
+class Holder(Shown):
+    """Who holds which ids of a device. `pod` is "" while kubelet admits it; `since` None: from before this agent."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+    since: datetime | None
+
+
+class Device(Shown):
+    """A GPU or a MIG device.
+
+    `state`: a state of docs/faults.md; `withheld` where it is well and kubelet is told all the same not to give it out;
+    `absent` where a container holds it and the driver does not count it. `code`: the fault of the catalogue that
+    decides; "" for none. `until`: when time alone ends it; `counts`: how often each thing has happened to it since the
+    node's boot.
+    """
+
+    index: str  # as commands take it: "0", "0:1"; "" where the driver does not count it
+    uuid: str
+    gpu: str  # UUID of the GPU that it is or lies in; "" where that is unknown
+    model: str
+    mig_profile: str  # "" for a whole GPU
+    pci: str
+    numa: int | None
+    memory_bytes: int | None
+    resource: str  # "" where it is offered by no name
+    not_offered: str  # why it is not
+    ids: tuple[Id, ...]
+    holders: tuple[Holder, ...] | None  # None while kubelet has not said
+    state: Standing = "healthy"
+    code: str = ""
+    reason: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    ends: str = ""
+    advice: str = ""
+    counts: Mapping[str, int] = {}
+
+
+class NotOffered(Shown):
+    """A device that is offered by no name. `uuid` is "" where the driver does not tell it."""
+
+    index: str
+    uuid: str
+    reason: str
+
+
+class Part(Shown):
+    """How one part of the agent, or an outside thing that it deals with, stands."""
+
+    name: str
+    standing: Literal["ok", "waiting", "failing"]
+    reason: str
+    since: datetime
+
+
+class HealthInspection(Shown):
+    """`gpuplane inspect health --json`."""
+
+    version: int
+    time: datetime
+    node: Node
+    waiting: str
+    devices: tuple[Device, ...]
+
+
+class Inspection(Shown):
+    """`gpuplane inspect --json`. `waiting`: why nothing is offered yet."""
+
+    version: int
+    time: datetime
+    agent: Agent
+    node: Node
+    ready: bool
+    not_ready: str
+    waiting: str
+    release: Release | None
+    driver: Driver | None
+    device_list_strategy: Strategy | None
+    resources: tuple[Resource, ...]
+    devices: tuple[Device, ...]
+    not_offered: tuple[NotOffered, ...]
+    parts: tuple[Part, ...]

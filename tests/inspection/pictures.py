@@ -1,0 +1,81 @@
+"""Pictures of nodes, as agents would answer them, and how they are read."""
+
+from rich.console import Console
+
+from gpuplane.cli.inspect.page import Page, Write, page
+from gpuplane.core.inspection.whole import inspection
+from gpuplane.core.resources.offer import offer
+from gpuplane.core.step import step
+from gpuplane.hardware.machinefile import read
+from gpuplane.hardware.profiles import find
+from gpuplane.model.config import Settings
+from gpuplane.model.control import About, Picture
+from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Looked
+from gpuplane.model.health import Drain
+from gpuplane.model.inspection import Inspection
+from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.model.snapshot import Allocation, Condition, Disk, Ledger, Release, Snapshot
+from gpuplane.model.views import Left, Offer, Offered, Resource, Unit
+
+WALL = 1_800_000_000.0
+"""When pictures are asked for: 2027-01-15T08:00:00Z."""
+
+ABOUT = About(version="1.2.3", node="gpu-17", began=40.0)
+MIG = "MIG-4cf8db2d-06c0-7d70-1a51-e59b25b2c16"
+GPU = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16"
+NAME = "nvidia.com/mig-1g.10gb.shared"
+MARKED = "see [/x] and [red]this[/red] at https://[fd00::1]:6443"
+MISSING = Machine(gpus=None, faults=(Fault("driver-missing", "no libnvidia-ml.so.1"),))
+
+
+def profile(name: str) -> Machine:
+    """A machine of those that ship."""
+    described = read(find(name).read_bytes(), name)
+    return Machine(**{field: getattr(described, field) for field in Machine.__struct_fields__})
+
+
+def picture(*facts: Fact, now: float = 100.0) -> Picture:
+    """After these facts, which come one a second from 8 s on; all that is remembered is on disk."""
+    snapshot = Snapshot()
+    for number, fact in enumerate(facts):
+        snapshot = step(snapshot, fact, 8.0 + number)
+    snapshot = snapshot.but(disk=Disk(ledger=snapshot.ledger, cuts=(snapshot.ledger.cuts or {},)))
+    return Picture(snapshot, offer(snapshot), now)
+
+
+def inspected(of: Picture, about: About = ABOUT) -> Inspection:
+    """What is shown of a picture."""
+    return inspection(of, about, WALL)
+
+
+def drawn(whole: Inspection, width: int, write: Write = page) -> list[str]:
+    """The lines that a terminal of some width shows."""
+    console = Console(width=width, highlight=False, color_system=None)
+    with console.capture() as capture:
+        console.print(Page(write, whole), crop=False)
+    return capture.get().splitlines()
+
+
+def shares(trouble: str = MARKED, release: Release | None = None) -> Picture:
+    """Two shares whose ids differ at their ends, one of them held and in trouble; a GPU that is not offered."""
+    machine = Machine(gpus=(Gpu(index=0, uuid=f"{MIG}0", model="A"), Gpu(index=1, uuid=f"{GPU}1")))
+    unit = Unit(id=f"{MIG}0", gpu=f"{MIG}0", index="0", model="A")
+    found = tuple(Offered(id=f"{MIG}0::{i}", unit=unit, trouble=why) for i, why in enumerate((trouble, "")))
+    snapshot = Snapshot(
+        machine=machine,
+        allocations=(Allocation(resource=NAME, devices=(f"{MIG}0::0",), pod="ml/train"),),
+        conditions={"node object": Condition("failing", MARKED, since=90.0)},
+        ledger=Ledger(release=release),
+    )
+    offered = Offer(resources=(Resource(name=NAME, devices=found, shared=True),), left=(Left(f"{GPU}1", MARKED),))
+    return Picture(snapshot=snapshot, offer=offered, now=100.0)
+
+
+def ward(*facts: Fact) -> Picture:
+    """Five GPUs, of which one is well; at 100 s. The facts come one a second, from 12 s on."""
+    faults = {2: Fault("fabric-pending", MARKED), 3: Fault("remap-pending", "a row waits")}
+    plain = tuple(Gpu(index=i, uuid=f"{GPU}{i}") for i in range(5))
+    ill = tuple(gpu.but(faults=(faults[gpu.index],)) if gpu.index in faults else gpu for gpu in plain)
+    seen = (Configured(Settings()), Listed((), 0.0), Looked(Machine(gpus=plain)), Looked(Machine(gpus=ill)))
+    drained = Drained(f"{GPU}4", Drain(why="fan", since=10.0, until=7300.0, wall=1.0))
+    return picture(*seen, Happened(code="xid-79", gpu=f"{GPU}1", message=MARKED, at=12.0), drained, *facts)

@@ -1,0 +1,185 @@
+"""`gpuplane inspect` on a terminal of any width."""
+
+import pytest
+
+from gpuplane.cli.inspect.page import health_page
+from gpuplane.model.config import MemoryShares, Replication, Settings, Sharing
+from gpuplane.model.control import About, Picture
+from gpuplane.model.facts import Configured, Listed, Looked, Stood
+from gpuplane.model.machine import Machine
+from gpuplane.model.snapshot import Allocation, Condition, Release, Snapshot
+from gpuplane.model.views import Offer, Offered, Resource, Unit
+from tests.inspection.pictures import (
+    ABOUT,
+    GPU,
+    MARKED,
+    MIG,
+    MISSING,
+    NAME,
+    drawn,
+    inspected,
+    picture,
+    profile,
+    shares,
+    ward,
+)
+
+WIDTHS = [60, 80, 120, 300]
+SLICES = Settings(sharing=Sharing(resources=(Replication("nvidia.com/gpu", 48, rename="nvidia.com/gpu.shared"),)))
+MEMORY = Settings(sharing=Sharing(memory=(MemoryShares("nvidia.com/gpu", "nvidia.com/gpu.mem", 1024),)))
+LONG = "pods and ids, and a reason " * 9
+
+
+def settled(name: str, settings: Settings, *held: Allocation) -> Picture:
+    """A server that ships, under a configuration."""
+    return picture(
+        Configured(settings), Listed(held, 0.0), Looked(profile(name)), Stood("x", Condition("failing", LONG))
+    )
+
+
+NODES = {
+    "whole GPUs": settled("dgx-a100", Settings(), Allocation("nvidia.com/gpu", ("GPU-a1",), "ml/train", "main")),
+    "MIG": settled("a100-mig", Settings(mig_strategy="mixed")),
+    "MIG left": settled("a100-mig", Settings()),
+    "48 time slices": settled("l40s", SLICES),
+    "memory": settled("big-16", MEMORY),
+    "a workstation": settled("workstation", Settings()),
+    "no GPUs": picture(Configured(Settings()), Listed((), 0.0), Looked(Machine(gpus=()))),
+    "no driver": picture(Configured(Settings()), Listed((), 0.0), Looked(profile("l40s")), Looked(MISSING)),
+    "no driver ever": picture(Configured(Settings()), Listed((), 0.0), Looked(MISSING)),
+    "nothing yet": picture(),
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("node", NODES)
+def test_no_line_is_longer_than_the_terminal_and_no_id_is_cut(node: str, width: int) -> None:
+    """Whatever the server; each device is there by its index, and each id is whole, in one line."""
+    whole = inspected(NODES[node])
+    for shown in (drawn(whole, width), drawn(whole, width, health_page)):
+        assert all(len(line) <= width for line in shown), shown
+        words = {word.partition("::")[0] for line in shown for word in line.split()}
+        assert {device.uuid for device in whole.devices} <= words
+        rows = [line.split()[0] for line in shown if line[:1].isdigit()]
+        assert {device.index for device in whole.devices} <= {*rows, ""}
+
+
+@pytest.mark.parametrize("width", [20, *WIDTHS])
+def test_ids_are_whole_on_every_terminal(width: int) -> None:
+    """They differ at their ends, and are copied. On one that is narrower than they are their lines are wider."""
+    words = [word for line in drawn(inspected(shares()), width) for word in line.split()]
+    for id in (f"{MIG}0::0", f"{MIG}0::1", f"{GPU}1"):
+        assert words.count(id) == 1, words
+
+
+def test_a_device_is_one_line_where_there_is_room_and_two_where_there_is_little() -> None:
+    """By its index, as `gpuplane health drain` takes it; with model, memory, resource and state."""
+    whole = inspected(NODES["whole GPUs"])
+    for width, lines in ((120, 1), (80, 2), (60, 2)):
+        shown = drawn(whole, width)
+        first = next(n for n, line in enumerate(shown) if line.startswith("0 "))
+        assert shown[first].split()[:5] == ["0", "A100-SXM4-80GB", "80", "GiB", "nvidia.com/gpu"]
+        assert shown[first + lines].startswith("1 ")
+
+
+def test_shares_that_stand_alike_are_one_row() -> None:
+    """Of one device, one after the other: there may be thousands."""
+    unit = Unit(id=f"{GPU}7", gpu=f"{GPU}7", index="7", model="L4")
+    found = tuple(Offered(id=f"{GPU}7::{n}", unit=unit) for n in range(9))
+    offered = Offer(resources=(Resource(name=NAME, devices=found, shared=True),))
+    held = (Allocation(NAME, (f"{GPU}7::3", f"{GPU}7::4"), pod="ml/train", container="main"),)
+    there = Machine(gpus=(profile("l40s").gpus or ())[:1]).gpus or ()
+    machine = Machine(gpus=(there[0].but(index=7, uuid=f"{GPU}7"),))
+    of = Picture(snapshot=Snapshot(machine=machine, allocations=held), offer=offered, now=1.0)
+
+    rows = [line.split() for line in drawn(inspected(of), 300) if GPU in line]
+    assert [row[:1] + row[-2:] for row in rows] == [
+        ["7", "healthy", f"{GPU}7::0…2"], ["7", f"{GPU}7::3…4", "ml/train"], ["7", "healthy", f"{GPU}7::5…8"],
+    ]  # fmt: skip
+
+
+def test_reasons_are_below_the_table_and_as_they_are() -> None:
+    """What looks like markup in them is none."""
+    shown = drawn(inspected(shares()), 300)
+
+    assert f"GPU 0 is withheld: {MARKED}" in shown
+    assert f"GPU 1 is not offered: {MARKED}" in shown
+    assert shown[-1].startswith("node object") and shown[-1].endswith(f"  {MARKED}")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_cause_is_said_once_of_all_its_devices(width: int) -> None:
+    """Not eight times for eight GPUs; what the node ails is said of the node."""
+    shown = " ".join(" ".join(drawn(inspected(NODES["no driver"]), width)).split())
+
+    assert shown.count("libnvidia-ml.so.1") == 1
+    assert "The node is unhealthy: driver-missing: no libnvidia-ml.so.1" in shown
+    assert "GPUs 0 to 7 are unhealthy: as the node: driver-missing" in shown
+
+
+def test_devices_of_one_cause_are_named_by_ranges() -> None:
+    """MIG devices by theirs."""
+    shown = " ".join(" ".join(drawn(inspected(NODES["MIG left"]), 80)).split())
+
+    assert "GPUs 2 to 7, MIG devices 2:0 to 2:6, 3:0, 3:1, 4:0 to 4:3," in shown
+    assert "are not offered: it is in MIG mode, and migStrategy is none" in shown
+
+
+def test_the_head_says_which_node_agent_and_driver() -> None:
+    """And whether it is ready, or why not; since when it runs."""
+    shown = drawn(inspected(NODES["whole GPUs"]), 300)
+    assert shown[:3] == [
+        "Agent 1.2.3 on node gpu-17, running for 1 min, not ready: nvidia.com/gpu: not registered yet",
+        "8 GPUs, driver 570.172.08, CUDA 12.8",
+        "Containers are given devices by envvar: this agent keeps no CDI specifications",
+    ]
+    assert drawn(inspected(NODES["no GPUs"], About("1.0")), 300)[:2] == ["Agent 1.0, ready", "0 GPUs"]
+
+
+def test_what_is_waited_for_and_a_release_are_said_first() -> None:
+    """On both pages."""
+    waiting = inspected(Picture(snapshot=Snapshot(), offer=Offer(waiting=MARKED), now=1.0))
+    assert drawn(waiting, 300)[1:] == [f"Nothing is advertised yet: {MARKED}"]
+    assert drawn(waiting, 300, health_page) == [f"Nothing is advertised yet: {MARKED}"]
+    released = inspected(shares(release=Release(until=350.0, why=MARKED)))
+    told = f"The driver is let go of for another 4 min 10 s: {MARKED}"
+    assert told in drawn(released, 300)[:4]
+    assert told == drawn(released, 300, health_page)[0]
+
+
+def test_a_standby_says_for_whom_it_waits() -> None:
+    """So nobody takes it for the agent that serves."""
+    lock = Condition("waiting", "process 7 serves the kubelet of /k", detail="standby")
+    shown = drawn(inspected(picture(Stood("kubelet lock", lock))), 300)
+
+    assert shown[0].startswith("Agent 1.2.3 on node gpu-17, running for 1 min, standing by, not ready")
+    assert shown[1] == "Nothing is advertised yet: process 7 serves the kubelet of /k"
+
+
+def test_health_says_until_when_and_what_to_do() -> None:
+    """Below its table, once for each cause."""
+    shown = drawn(inspected(ward(Looked(MISSING))), 300, health_page)
+
+    assert [line.split()[:2] for line in shown[1:6]] == [[str(n), "unhealthy"] for n in range(5)]
+    told = shown[shown.index("") + 1 :]
+    assert told[0] == "The node is unhealthy for 1 min 26 s: driver-missing: no libnvidia-ml.so.1"
+    assert told[1:3] == [
+        "  What ends it: it is over once it is no longer seen",
+        "  What to do: install NVIDIA's driver, or let the agent see it: --driver-root-ctr-path",
+    ]
+
+
+def test_what_a_text_from_outside_has_in_it_cannot_steer_the_terminal() -> None:
+    """A model, a pod, a version: whoever wrote them."""
+    machine = profile("t4")
+    evil = tuple(gpu.but(model="\x1b[2JT4") for gpu in machine.gpus or ())
+    of = picture(
+        Configured(Settings()),
+        Listed((Allocation("nvidia.com/gpu", (evil[0].uuid,), "ml/\x1b]0;x\x07"),), 0.0),
+        Looked(machine.but(gpus=evil)),
+        Stood("\x1b[1m", Condition("failing", "\x1b[31m")),
+    )
+    for width in WIDTHS:
+        shown = "\n".join(drawn(inspected(of, ABOUT.but(version="\x1b[5m")), width))
+        assert "\x1b" not in shown
+        assert "\\x1b[2JT4" in shown

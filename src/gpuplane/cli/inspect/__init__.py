@@ -6,6 +6,7 @@ People get a page, programs lines or a JSON document; docs/inspect.md describes 
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -56,14 +57,13 @@ def _once(directory: Path, about_health: bool, as_json: bool) -> None:
 def _watch(directory: Path, about_health: bool, as_json: bool) -> None:
     from gpuplane.cli.inspect.watch import changes, follow, redraw
 
-    if as_json:
-        follow(directory, lambda looks: changes(looks, lambda whole: _write_document(whole, about_health)))
-    elif not sys.stdout.isatty():
-        follow(directory, lambda looks: changes(looks, lambda whole: _write_block(whole, about_health)))
-    else:
+    if not as_json and sys.stdout.isatty():
         from gpuplane.cli.inspect.page import health_page, page
 
         follow(directory, lambda looks: redraw(looks, health_page if about_health else page))
+    told = partial(_document, about_health=about_health)
+    one = partial(_write_document if as_json else _write_block, about_health=about_health)
+    follow(directory, lambda looks: changes(looks, told, one))
 
 
 def _document(whole: Inspection, about_health: bool) -> Inspection | HealthInspection:

@@ -65,14 +65,14 @@ def _looks(directory: Path) -> Iterator[Look]:
             look = look.but(away=error.message)
 
 
-def changes(looks: Iterator[Look], write: Callable[[Inspection], None]) -> None:
-    """Write each look that shows something new, and say on standard error when the agent goes and comes."""
+def changes(looks: Iterator[Look], told: Callable[[Inspection], object], write: Callable[[Inspection], None]) -> None:
+    """Write each look of which something new is `told`; say on standard error when the agent goes and comes."""
     seen, away = None, False
     for look in looks:
         if bool(look.away) != away:
             away = not away
             click.echo(f"{look.away}. Asking on." if away else "The agent answers again.", err=True)
-        if not away and (now := look.timeless()) != seen:
+        if not away and (now := told(look.timeless())) != seen:
             seen = now
             write(look.inspection())
             sys.stdout.flush()

@@ -16,7 +16,7 @@ from shutil import copy2, rmtree
 
 from gpuplane.hardware.driver.errors import ERRORS
 from gpuplane.hardware.driver.nodes import RULES
-from gpuplane.hardware.driver.places import MOVED, MPS
+from gpuplane.hardware.driver.places import CONFIGURATION, MPS
 from gpuplane.hardware.driver.root import SONAME
 from gpuplane.model.machine import DriverFiles, Failure, Gpu, Machine, MachineFile, MigDevice, Numbers
 from tests.trees import grow
@@ -220,7 +220,7 @@ def listing(files: DriverFiles) -> Iterator[str]:
     for file in (*files.files, *files.sockets):
         kind = "f" if file in files.files else "d" if file.path == MPS else "s"
         yield f"{kind} {file.path}"
-        if file.target and not any(file.target == f"{inside}/{name}" for name, inside in MOVED.items()):
+        if file.target and not any(file.target == f"{inside}/{name}" for name, inside in CONFIGURATION.items()):
             yield f"l {file.target} -> {file.path}"
     yield from (f"{'d' if path == '/run/udev' else 'f'} {path}" for path in files.storage)
 

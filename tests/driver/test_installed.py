@@ -125,6 +125,26 @@ def test_a_root_that_is_a_folder_of_libraries_will_do(root: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "inside"),
+    [
+        ("glvnd/egl_vendor.d/10_nvidia.json", "/usr/share"),
+        ("egl/egl_external_platform.d/20_nvidia_xcb.json", "/usr/share"),
+        ("nvidia/nvoptix.bin", "/usr/share"),
+        ("X11/xorg.conf.d/10-nvidia.conf", "/usr/share"),
+        ("OpenCL/vendors/nvidia.icd", "/etc"),
+        ("vulkan/icd.d/nvidia_icd.json", "/etc"),
+    ],
+)
+@pytest.mark.parametrize("folder", ["/etc", "/usr/local/share", "/usr/share"])
+def test_a_container_has_configuration_where_loaders_look(root: Path, name: str, inside: str, folder: str) -> None:
+    """Wherever a host has it, and once, though the host has it in another folder too."""
+    text = f"{CUDA}f {folder}/{name}\nf /usr/share/{name}\n"
+    target = f"{inside}/{name}"
+
+    assert found(root, text).files == (File(f"{folder}/{name}", "" if folder == inside else target),)
+
+
 def test_where_no_known_folder_has_it_the_loaders_cache_knows(root: Path) -> None:
     """The root's own, as its ldconfig wrote it."""
     ldconfig = shutil.which("ldconfig", path="/sbin:/usr/sbin:/bin:/usr/bin")

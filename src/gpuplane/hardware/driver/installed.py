@@ -23,7 +23,6 @@ from gpuplane.hardware.driver.places import (
     CONFIGURATION,
     FIRMWARE,
     FOLDERS,
-    MOVED,
     MPS,
     PROGRAM_FOLDERS,
     PROGRAMS,
@@ -149,9 +148,7 @@ class _Search:
             yield from self._first(f"{place}/{name}" for place in places)
 
     def _configuration(self) -> Iterator[File]:
-        for name in CONFIGURATION:
-            yield from filter(None, (self._file(f"{folder}/{name}") for folder in SHARED))
-        for name, inside in MOVED.items():
+        for name, inside in CONFIGURATION.items():
             yield from self._first((f"{folder}/{name}" for folder in (*SHARED, "")), f"{inside}/{name}")
 
     def _programs(self) -> Iterator[File]:

@@ -36,25 +36,27 @@ PROGRAMS = (
 )
 PROGRAM_FOLDERS = ("/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin", "/bin", "/sbin")
 SHARED = ("/etc", "/usr/local/share", "/usr/share")
-CONFIGURATION = (
-    "glvnd/egl_vendor.d/10_nvidia.json",
-    "egl/egl_external_platform.d/15_nvidia_gbm.json",
-    "egl/egl_external_platform.d/10_nvidia_wayland.json",
-    "egl/egl_external_platform.d/09_nvidia_wayland2.json",
-    "egl/egl_external_platform.d/20_nvidia_xcb.json",
-    "egl/egl_external_platform.d/20_nvidia_xlib.json",
-    "nvidia/nvoptix.bin",
-    "OpenCL/vendors/nvidia.icd",
-)
-MOVED = {  # where a container has it, wherever the host does
+CONFIGURATION = {
+    "glvnd/egl_vendor.d/10_nvidia.json": "/usr/share",
+    "egl/egl_external_platform.d/15_nvidia_gbm.json": "/usr/share",
+    "egl/egl_external_platform.d/10_nvidia_wayland.json": "/usr/share",
+    "egl/egl_external_platform.d/09_nvidia_wayland2.json": "/usr/share",
+    "egl/egl_external_platform.d/20_nvidia_xcb.json": "/usr/share",
+    "egl/egl_external_platform.d/20_nvidia_xlib.json": "/usr/share",
+    "nvidia/nvoptix.bin": "/usr/share",
     "X11/xorg.conf.d/10-nvidia.conf": "/usr/share",
     "X11/xorg.conf.d/nvidia-drm-outputclass.conf": "/usr/share",
+    "OpenCL/vendors/nvidia.icd": "/etc",
     "vulkan/icd.d/nvidia_icd.json": "/etc",
     "vulkan/icd.d/nvidia_icd.x86_64.json": "/etc",
     "vulkan/icd.d/nvidia_icd.aarch64.json": "/etc",
     "vulkan/icd.d/nvidia_layers.json": "/etc",
     "vulkan/implicit_layer.d/nvidia_layers.json": "/etc",
 }
+"""File → the folder in which a container has it, wherever the host does: where the loaders of any image look.
+
+The toolkit does so with all of them since its commits of August 2026, after 1.20.0; before, Vulkan's alone were moved.
+"""
 SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
 MPS = "/tmp/nvidia-mps"  # noqa: S108 — the default of NVIDIA's programs
 STORAGE = ("/run/udev", "/etc/cufile.json")

@@ -7,7 +7,8 @@ from gpuplane.cli.times import Duration, span
 
 
 @pytest.mark.parametrize(
-    ("written", "seconds"), [("90s", 90), ("1.5m", 90), ("2h", 7200), ("2d", 172_800), ("3650d", 315_360_000)]
+    ("written", "seconds"),
+    [("50ms", 0.05), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("2d", 172_800), ("3650d", 315_360_000)],
 )
 def test_a_time_is_a_number_and_a_unit(written: str, seconds: float) -> None:
     assert Duration().convert(written, None, None) == seconds
@@ -17,6 +18,15 @@ def test_a_time_is_a_number_and_a_unit(written: str, seconds: float) -> None:
 def test_what_is_no_time_is_refused_with_examples(written: str) -> None:
     with pytest.raises(click.BadParameter, match="write 90s, 10m, 2h or 1d"):
         Duration().convert(written, None, None)
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [("0s", "too short: 50ms at least"), ("49ms", "too short: 50ms at least"), ("1.5h", "too long: 1h at most")],
+)
+def test_a_time_out_of_bounds_is_refused_with_the_bound(written: str, why: str) -> None:
+    with pytest.raises(click.BadParameter, match=f"'{written}' is {why}"):
+        Duration(0.05, 3600).convert(written, None, None)
 
 
 @pytest.mark.parametrize(

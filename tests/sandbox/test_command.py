@@ -256,6 +256,7 @@ def test_what_run_means(line: str, key: str, requests: dict[str, int]) -> None:
         ("a gpu=-1", '"gpu=-1" is no request'),
         ("a gpu=two", '"gpu=two" is no request'),
         ("a gpu=²", '"gpu=²" is no request'),
+        ("a gpu=" + "9" * 5000, '"gpu=99999'),
         ("a gpu=1 nvidia.com/gpu=1", "nvidia.com/gpu is asked for twice"),
     ],
 )

@@ -21,14 +21,24 @@ from gpuplane.core.ledger import stored
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.serving import standby
 from gpuplane.core.text import clip
-from gpuplane.model.control import About, Answer, Ask, DrainDevice, LetGo, Picture, RestoreDevice, Show, TakeUp
+from gpuplane.model.control import (
+    LONGEST_DRAIN,
+    LONGEST_RELEASE,
+    About,
+    Answer,
+    Ask,
+    DrainDevice,
+    LetGo,
+    Picture,
+    RestoreDevice,
+    Show,
+    TakeUp,
+)
 from gpuplane.model.facts import Drained, Fact, ReleaseWished
 from gpuplane.model.health import Drain
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Release
 
-LONGEST_RELEASE = 7 * 24 * 3600.0
-LONGEST_DRAIN = 10 * 365 * 24 * 3600.0
 MOST = 32
 """Connections at a time; where there are more the oldest gives way: a request is over at once."""
 LOOK = 2.0  # seconds between two looks whether the socket is still there

@@ -9,7 +9,7 @@ from gpuplane.cli.connection import ask, show, state_dir
 from gpuplane.cli.times import Duration, boottime, span
 from gpuplane.core.health.diagnose import released
 from gpuplane.core.text import clip
-from gpuplane.model.control import LetGo, Show, TakeUp
+from gpuplane.model.control import LONGEST_RELEASE, LetGo, Show, TakeUp
 from gpuplane.model.snapshot import LET_GO, Condition
 
 PATIENCE, LOOK = 10.0, 0.1  # seconds: for the driver's process to end, and between two looks
@@ -25,7 +25,9 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--for", "seconds", type=Duration(), required=True, help="How long, at most: 90s, 10m, 2h.")
+@click.option(
+    "--for", "seconds", type=Duration(most=LONGEST_RELEASE), required=True, help="How long: 90s, 10m, 2h; 7d at most."
+)
 @click.option("--why", required=True, help="The reason that everybody is shown.")
 @state_dir
 def release(seconds: float, why: str, state_dir: Path) -> None:

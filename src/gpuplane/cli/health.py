@@ -16,7 +16,7 @@ from gpuplane.core.health.reference import reference
 from gpuplane.core.resources.sharing import base
 from gpuplane.core.text import clip
 from gpuplane.model.config import Settings
-from gpuplane.model.control import DrainDevice, Picture, RestoreDevice
+from gpuplane.model.control import LONGEST_DRAIN, DrainDevice, Picture, RestoreDevice
 from gpuplane.model.health import Diagnosis, Health, Record
 
 LOOKS = 3.0
@@ -42,7 +42,12 @@ def command() -> None:
 
 @command.command(name="drain")
 @named
-@click.option("--for", "seconds", type=Duration(), help="How long, at most: 90m, 2h, 14d. Else until it is restored.")
+@click.option(
+    "--for",
+    "seconds",
+    type=Duration(most=LONGEST_DRAIN),
+    help="How long, at most: 90m, 2h, 14d. Else until it is restored.",
+)
 @click.option("--why", required=True, help="The reason that everybody is shown.")
 @state_dir
 def drain_device(device: str, seconds: float | None, why: str, state_dir: Path) -> None:

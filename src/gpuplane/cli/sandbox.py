@@ -17,7 +17,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # lost connections are no news
 
 from gpuplane import files
 from gpuplane.cli.options import OneOf
-from gpuplane.cli.times import Duration
+from gpuplane.cli.times import Amount, Duration
 from gpuplane.core.strict import Invalid
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
@@ -28,6 +28,8 @@ from gpuplane.sandbox.kubelet.said import Said
 
 EVERY = 5.0
 """Seconds between two lines that say how it goes."""
+WEEK = 7 * 24 * 60
+"""Minutes that a play may last."""
 
 
 @click.group()
@@ -67,9 +69,7 @@ def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_inp
 
 
 @command.command()
-@click.option(
-    "--minutes", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="How long."
-)
+@click.option("--minutes", type=Amount("minutes", WEEK), default=5.0, show_default=True, help="How long.")
 @click.option("--seed", type=click.IntRange(min=0), help="What happens, in which order; default another each time.")
 @click.option("--machine", default="hgx-h100", show_default=True, help="A profile's name, or a machine file.")
 @click.option(
@@ -81,7 +81,11 @@ def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_inp
     help="What befalls devices; or what is changed, damaged and lost under pods that hold something.",
 )
 @click.option(
-    "--probe-period", type=Duration(), default=0.2, metavar="TIME", help="Of recovery probes; default 200ms. Faults."
+    "--probe-period",
+    type=Duration(0.05, 60),
+    default=0.2,
+    metavar="TIME",
+    help="Of recovery probes, from 50ms to 1m; default 200ms. For faults.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document.")
 def chaos(minutes: float, seed: int | None, machine: str, which: str, probe_period: float, as_json: bool) -> None:

@@ -1,26 +1,59 @@
 """Times as people write and say them."""
 
+import math
 import re
 import time
 
 import click
 
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 PAIRS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+LONGEST = 3650 * 86400.0
+"""Seconds: ten years."""
 
 
 class Duration(click.ParamType[float]):
-    """A time as people write it: "90s", "10m", "2h", "1d". Converted to seconds."""
+    """A time as people write it: "50ms", "90s", "10m", "2h", "1d". Converted to seconds, of which it has bounds."""
 
     name = "duration"
+
+    def __init__(self, least: float = 0.001, most: float = LONGEST) -> None:
+        self.least, self.most = least, most
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(value))
+        parts = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|[smhd])", str(value), re.ASCII)
         if parts is None:
             self.fail(f"{value!r} is not a time: write 90s, 10m, 2h or 1d", param, ctx)
-        return float(parts[1]) * UNITS[parts[2]]
+        found = float(parts[1]) * UNITS[parts[2]]
+        if found < self.least:
+            self.fail(f"{value!r} is too short: {written(self.least)} at least", param, ctx)
+        if found > self.most:
+            self.fail(f"{value!r} is too long: {written(self.most)} at most", param, ctx)
+        return found
+
+
+class Amount(click.FloatRange):
+    """A number of `unit` above 0, and at most so many."""
+
+    def __init__(self, unit: str, most: float) -> None:
+        super().__init__(min=0, max=most, min_open=True)
+        self.unit = unit
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):  # which no bound keeps out
+            self.fail(f"{value!r} is no number of {self.unit}", param, ctx)
+        return found
+
+
+def written(seconds: float) -> str:
+    """A time as `Duration` takes it, in the largest unit of which it is a whole number: "50ms", "1m", "3650d"."""
+    for unit, size in reversed(UNITS.items()):
+        if math.isclose(seconds / size, count := round(seconds / size)) and count:
+            return f"{count}{unit}"
+    return f"{seconds:g}s"
 
 
 def span(seconds: float) -> str:

@@ -4,6 +4,10 @@ from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import Offer
 
+LONGEST_RELEASE = 7 * 86400.0
+LONGEST_DRAIN = 3650 * 86400.0
+"""Seconds that a wish may hold at most."""
+
 
 class Show(Value, tag=True, forbid_unknown_fields=False):
     """Show the picture of the node. Whatever a command of another version adds to this costs nobody anything."""

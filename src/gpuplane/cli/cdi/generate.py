@@ -11,6 +11,7 @@ import yaml
 
 from gpuplane.cli.cdi.asked import note, options, place, request
 from gpuplane.cli.machine import NVML, hardware
+from gpuplane.cli.times import Amount
 from gpuplane.core.containers.cdi.check import check
 from gpuplane.core.containers.cdi.document import document
 from gpuplane.core.containers.cdi.request import Request
@@ -29,7 +30,9 @@ from gpuplane.model.machine import Machine
 @click.option(
     "--driver-root-ctr-path", default="", envvar="DRIVER_ROOT_CTR_PATH", help="Where this process sees the driver root."
 )
-@click.option("--timeout", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Seconds for the driver.")
+@click.option(
+    "--timeout", type=Amount("seconds", 3600), default=60.0, show_default=True, help="Seconds for the driver."
+)
 def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any) -> None:
     """Write a CDI specification of this machine's devices, once. The agent keeps those of its own up to date.
 

@@ -4,11 +4,13 @@ What is said (`said`) comes from looking at the kubelet after each change, not f
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import msgspec
 
 from gpuplane.core.strict import close_to
+from gpuplane.core.text import clip
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.sandbox.kubelet import said
 from gpuplane.sandbox.kubelet.pods import Container, Pod, Rejected
@@ -19,6 +21,8 @@ PATIENCE = 5.0
 """Seconds that `run` waits for a plugin's answers; then the next words are read, and the outcome is said later."""
 
 GPU = "nvidia.com/gpu"
+COUNT = re.compile("0*[1-9][0-9]{0,8}")
+"""How many devices a pod may ask for: far more than there are, and a number still."""
 
 WORDS = {
     "run": ("NAME [RESOURCE=COUNT…]", f"admit a pod; without resources it asks for one {GPU}"),
@@ -182,8 +186,8 @@ def asked(words: list[str]) -> Pod:
     for word in words[1:]:
         resource, sign, count = word.partition("=")
         resource = resource if "/" in resource else f"nvidia.com/{resource}"
-        if not (sign and count.isascii() and count.isdigit() and int(count)):
-            raise Wrong(f'"{word}" is no request: write RESOURCE=COUNT with a count of 1 or more, like {GPU}=2')
+        if not (sign and COUNT.fullmatch(count)):
+            raise Wrong(f'"{clip(word)}" is no request: write RESOURCE=COUNT with a count of 1 or more, like {GPU}=2')
         if resource in requests:
             raise Wrong(f"{resource} is asked for twice")
         requests[resource] = int(count)

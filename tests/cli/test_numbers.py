@@ -1,0 +1,89 @@
+"""Numbers and times of every command: what is none, has no end or makes no sense is refused on the command line."""
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from gpuplane.cli import COMMANDS
+from gpuplane.cli.times import Amount, Duration
+
+ODD = ("nan", "inf", "-inf", "1e400", "-1", "-0.5", "")
+TIMES = ("0s", "0ms", "-1s", "nan", "nans", "inf", "infs", "1e9s", "9" * 400 + "d", "100000000d", "٣s")
+LARGE = "1e9"
+
+
+def options(command: click.Command, name: str) -> Iterator[tuple[str, click.Parameter]]:
+    """Every option below a command, by what is typed."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for each in command.list_commands(context):
+            below = command.get_command(context, each)
+            assert below is not None
+            yield from options(below, f"{name} {each}")
+        return
+    yield from ((f"{name} {each.opts[0]}", each) for each in command.params)
+
+
+ALL = {
+    name: option
+    for each in COMMANDS
+    if each != "agent"  # its flags are of the configuration: tests/config
+    for name, option in options(importlib.import_module(f"gpuplane.cli.{each}").command, each)
+}
+NUMBERS = {
+    name: option.type
+    for name, option in ALL.items()
+    if isinstance(option.type, click.types.FloatParamType | click.types.IntParamType)
+}
+DURATIONS = {name: option.type for name, option in ALL.items() if isinstance(option.type, Duration)}
+
+
+def test_the_options_are_found() -> None:
+    assert {"sandbox chaos --minutes", "cdi generate --timeout", "choose --size"} <= NUMBERS.keys()
+    assert {"sandbox chaos --probe-period", "driver release --for", "health drain --for"} <= DURATIONS.keys()
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_is_no_number_or_less_than_nothing_is_refused(name: str) -> None:
+    for odd in ODD:
+        with pytest.raises(click.BadParameter):
+            NUMBERS[name].convert(odd, None, None)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, kind in NUMBERS.items() if not isinstance(kind, click.types.IntParamType)]
+)
+def test_an_amount_of_time_has_an_end(name: str) -> None:
+    assert isinstance(NUMBERS[name], Amount)
+    for odd in ("0", LARGE):
+        with pytest.raises(click.BadParameter, match="is not in the range"):
+            NUMBERS[name].convert(odd, None, None)
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+def test_a_time_has_a_beginning_and_an_end(name: str) -> None:
+    for odd in TIMES:
+        with pytest.raises(click.BadParameter):
+            DURATIONS[name].convert(odd, None, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--minutes", "nan"], "'nan' is no number of minutes"),
+        (["--minutes", "inf"], "inf is not in the range"),
+        (["--probe-period", "0s"], "'0s' is too short: 50ms at least"),
+        (["--probe-period", "2h"], "'2h' is too long: 1m at most"),
+    ],
+)
+def test_a_play_without_an_end_is_not_begun(words: list[str], why: str) -> None:
+    """It would go on for ever: exit status 2, at once."""
+    command = [sys.executable, "-m", "gpuplane", "sandbox", "chaos", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert why in " ".join(ended.stderr.split())

@@ -1,14 +1,14 @@
 """Numbers and times of every command: what is none, has no end or makes no sense is refused on the command line."""
 
-import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import click
 import pytest
 
-from gpuplane.cli import COMMANDS
+from gpuplane.cli import commands
 from gpuplane.cli.times import Amount, Duration
 
 ODD = ("nan", "inf", "-inf", "1e400", "-1", "-0.5", "")
@@ -28,13 +28,9 @@ def options(command: click.Command, name: str) -> Iterator[tuple[str, click.Para
     yield from ((f"{name} {each.opts[0]}", each) for each in command.params)
 
 
-ALL = {
-    name: option
-    for each in COMMANDS
-    if each != "agent"  # its flags are of the configuration: tests/config
-    for name, option in options(importlib.import_module(f"gpuplane.cli.{each}").command, each)
-}
-NUMBERS = {
+ALL = {name: option for name, option in options(commands(), "gpuplane") if not name.startswith("gpuplane agent")}
+"""Those of the agent are of the configuration: tests/config."""
+NUMBERS: dict[str, click.ParamType[Any]] = {
     name: option.type
     for name, option in ALL.items()
     if isinstance(option.type, click.types.FloatParamType | click.types.IntParamType)
@@ -43,8 +39,10 @@ DURATIONS = {name: option.type for name, option in ALL.items() if isinstance(opt
 
 
 def test_the_options_are_found() -> None:
-    assert {"sandbox chaos --minutes", "cdi generate --timeout", "choose --size"} <= NUMBERS.keys()
-    assert {"sandbox chaos --probe-period", "driver release --for", "health drain --for"} <= DURATIONS.keys()
+    amounts = ("sandbox chaos --minutes", "cdi generate --timeout", "choose --size")
+    times = ("sandbox chaos --probe-period", "driver release --for", "health drain --for")
+    assert {f"gpuplane {each}" for each in amounts} <= NUMBERS.keys()
+    assert {f"gpuplane {each}" for each in times} <= DURATIONS.keys()
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -34,6 +34,9 @@ def main() -> None:
         from gpuplane.cli import agent
 
         agent.main(sys.argv[2:])
+    from gpuplane.cli import ending
+
+    ending.heed()
     from gpuplane.cli.program import run
 
     run(commands())

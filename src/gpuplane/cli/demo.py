@@ -1,16 +1,14 @@
 """`gpuplane demo`: the main job on screen, without a GPU, a cluster or root."""
 
-import asyncio
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from gpuplane import files
+from gpuplane.cli import ending
 from gpuplane.core.strict import Invalid
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
@@ -30,11 +28,11 @@ def command(profile: str, as_json: bool) -> None:
     """
     try:
         source = find(profile)
-        with tempfile.TemporaryDirectory(prefix="gpuplane-demo-") as directory:
-            machine, content = Path(directory, source.name), files.read(source)
-            files.replace(machine, content)
-            demo = Demo(machine, read(content, machine.name))
-            asyncio.run(_play(demo, as_json))
+        content = files.read(source)
+        demo = Demo(source.name, content, read(content, source.name))
+        ending.run(_play(demo, as_json), demo.scratch.abandon)
+    except BrokenPipeError:
+        raise  # whoever read along has gone: click ends without a word
     except (Broken, Invalid, LookupError, OSError) as error:
         raise click.ClickException(str(error)) from None
 

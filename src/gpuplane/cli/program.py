@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
+from gpuplane.cli.ending import Ended
 from gpuplane.cli.say import fail, told
 
 
@@ -68,6 +69,8 @@ def run(program: click.Command) -> NoReturn:
         status = _show(error)
     except click.Abort:
         ended_by(signal.SIGINT)
+    except Ended as ended:
+        ended_by(ended.signal)
     except OSError as error:
         os._exit(_show(click.ClickException(told(error))))  # what standard output could not take is not tried again
     sys.exit(status)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from gpuplane.cli import ending
 from gpuplane.cli.options import OneOf
 from gpuplane.core.containers.runtimes.plan import Change, Memory, difference, shown
 from gpuplane.core.strict import Invalid
@@ -158,7 +159,8 @@ def _configure(wish: Wish, state: Path, only_look: bool) -> Report:
     done: list[Shown] = []
     with memories.locked(state):
         for change in plan.changes:
-            target = memories.apply(state, wish.runtime, change, judged.restart)
+            with ending.whole():
+                target = memories.apply(state, wish.runtime, change, judged.restart)
             link = f" (a link to {target})" if target != change.path else ""
             done.append(Shown(change.path, f"{_said(change)}{link}", change.diff()))
     return _report(wish, judged, "changed", tuple(done))
@@ -194,7 +196,8 @@ def _undo(wish: Wish, state: Path, only_look: bool) -> Report:
             current, result = memories.undone(memory)
             done.append(Shown(memory.path, result.said, difference(memory.path, current, result.data)))
             if not only_look:
-                memories.take_back(state, memory, current, result)
+                with ending.whole():
+                    memories.take_back(state, memory, current, result)
     restart = found[0].restart if any(each.diff for each in done) else ""
     return Report(wish.runtime, "needed" if only_look else "undone", restart=restart, changes=tuple(done))
 

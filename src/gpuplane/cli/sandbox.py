@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import click
@@ -16,6 +16,8 @@ import msgspec
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # lost connections are no news of gRPC's here: kubelet says them
 
 from gpuplane import files
+from gpuplane.cli import ending
+from gpuplane.cli.ending import Ended
 from gpuplane.cli.options import OneOf
 from gpuplane.cli.times import Amount, Duration
 from gpuplane.core.strict import Invalid
@@ -94,6 +96,7 @@ def chaos(minutes: float, seed: int | None, machine: str, which: str, probe_peri
     With --play holdings: random changes of configuration and MIG layout, damaged state files, and second agents.
 
     The seed decides what happens. Where something does not hold, the end of the story is told and the exit status is 1.
+    Ctrl-C ends it before its time: what was seen until then is told, and the exit status is 130.
     """
     try:
         source = find(machine)
@@ -106,18 +109,30 @@ def chaos(minutes: float, seed: int | None, machine: str, which: str, probe_peri
     play: Chaos | Holdings = Holdings(machine, described, seed, minutes)
     if which == "faults":
         play = Chaos(machine, described, seed, minutes, probe_period)
+    ended: Ended | None = None
     try:
         with suppress(Broken):  # the summary tells
-            asyncio.run(_follow(play, quiet=as_json))
+            ending.run(_follow(play, quiet=as_json), play.scratch.abandon)
+    except Ended as signalled:
+        ended = signalled
+    except BrokenPipeError:
+        raise  # whoever read along has gone: click ends without a word
     except OSError as error:
         raise click.ClickException(f"{error.filename or 'here'}: {error.strerror or error}") from None
-    summary = play.summary()
+    summary = play.summary(ended.signal.name if ended else "")
+    with suppress(OSError) if ended else nullcontext():  # its terminal may have been closed
+        _tell(summary, probe_period, as_json)
+    if ended:
+        raise ended
+    if summary.broken:
+        raise SystemExit(1)
+
+
+def _tell(summary: Summary | HoldingsSummary, probe_period: float, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(msgspec.structs.asdict(summary)).decode())
     else:
         click.echo("\n".join(_summary(summary, probe_period)))
-    if summary.broken:
-        raise SystemExit(1)
 
 
 async def _follow(play: Chaos | Holdings, quiet: bool) -> None:
@@ -153,7 +168,8 @@ def _summary(summary: Summary | HoldingsSummary, probe_period: float) -> Iterato
     else:
         length, again = f"{summary.rounds} rounds", "--play holdings"
         own = iter((f"slowest: all was offered {summary.slowest_release:.2f} s after the last pod had ended",))
-    yield f"seed {summary.seed} on {summary.machine}: {summary.minutes:.1f} minutes, {length}"
+    ended = f", ended by {summary.ended_by}" if summary.ended_by else ""
+    yield f"seed {summary.seed} on {summary.machine}: {summary.minutes:.1f} minutes, {length}{ended}"
     yield "done:    " + ", ".join(f"{count} × {kind}" for kind, count in summary.injections.items())
     yield "checked: " + ", ".join(f"{count} × {kind}" for kind, count in summary.checks.items())
     yield from own
@@ -188,9 +204,10 @@ async def _serve(kubelet: Kubelet, say: Callable[[Said], None], words: bool) -> 
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, console.leave(), return_exceptions=True)
-    for task in done:
-        task.result()
-    say(Said("stopped", {}, ("kubelet has stopped",)))
+    with suppress(OSError) if stop.is_set() else nullcontext():  # its terminal may have been closed
+        for task in done:
+            task.result()
+        say(Said("stopped", {}, ("kubelet has stopped",)))
 
 
 async def _until(stop: asyncio.Event) -> None:

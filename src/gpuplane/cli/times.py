@@ -3,6 +3,7 @@
 import math
 import re
 import time
+from typing import Any
 
 import click
 
@@ -41,7 +42,7 @@ class Amount(click.FloatRange):
         super().__init__(min=0, max=most, min_open=True)
         self.unit = unit
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found: float = super().convert(value, param, ctx)
         if math.isnan(found):  # which no bound keeps out
             self.fail(f"{value!r} is no number of {self.unit}", param, ctx)

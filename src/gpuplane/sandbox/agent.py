@@ -35,7 +35,9 @@ class Agent:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None:
             error.add_note("\n".join([f"the log of process {self.process.pid} ends with:", *self.log[-TOLD:]]))
-        if self.process.returncode is None:
+        if isinstance(error, asyncio.CancelledError):
+            await self.kill()
+        elif self.process.returncode is None:
             await self.stop()
 
     async def start(self) -> None:
@@ -47,6 +49,7 @@ class Agent:
             *self.arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for whoever started us
             limit=LONGEST,
             env={**os.environ, **self.environment},
         )

@@ -1,8 +1,8 @@
-"""Waiting until something has become true, without looking again and again."""
+"""Waiting until something has become true, without looking again and again, or until what was begun is done."""
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 R = TypeVar("R")
 PATIENCE = 60.0
@@ -30,3 +30,13 @@ class Changes:
             while not (found := ready()):
                 await self.next()
             return found
+
+
+async def to_the_end(work: Coroutine[Any, Any, R]) -> R:
+    """What comes of the work. Whoever cancels it waits until it is done."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise

@@ -3,7 +3,6 @@
 Each scene does something real and checks what came of it; a scene that does not hold raises `Broken`.
 """
 
-import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from gpuplane.model.machine import MachineFile
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected, pod
 from gpuplane.sandbox.kubelet.runtime import look
+from gpuplane.sandbox.scratch import Scratch
 
 GPU, MEMORY = "nvidia.com/gpu", "nvidia.com/gpu.mem"
 
@@ -33,20 +33,23 @@ class Broken(Exception):
 
 
 class Demo:
-    """One play on one machine file, which is edited on the way. Raises Broken where it has too few GPUs."""
+    """One play on a machine file, of which it edits a copy. Raises Broken where it has too few GPUs."""
 
-    def __init__(self, machine: Path, described: MachineFile) -> None:
-        self.machine, self.described = machine, described
+    def __init__(self, name: str, content: bytes, described: MachineFile) -> None:
+        self.name, self.content, self.described = name, content, described
         self.offered = [gpu for gpu in described.gpus or () if not (gpu.mig and gpu.mig.enabled)]
         self.count = len(self.offered)
         self.wanted = 2 if self.count > 2 else 1
-        too_few = f"{machine.name} has {self.count} whole GPUs, and the demo needs two; try --profile dgx-a100"
+        self.scratch = Scratch()
+        too_few = f"{name} has {self.count} whole GPUs, and the demo needs two; try --profile dgx-a100"
         check(self.count >= 2, too_few.replace("1 whole GPUs", "1 whole GPU"))
 
     async def scenes(self) -> AsyncIterator[Scene]:
         """The scenes, as they happen. Raises Broken."""
-        with tempfile.TemporaryDirectory(prefix="gpuplane-") as directory:
-            self.root = Path(directory)
+        with self.scratch as self.root:
+            self.machine = self.root / "machine" / self.name
+            self.machine.parent.mkdir()
+            self.machine.write_bytes(self.content)
             self.config = self.root / "config.yaml"
             self.config.write_text("version: v1\n")
             yield self.the_machine()
@@ -76,7 +79,7 @@ class Demo:
         if driver:
             lines["driver"] = f"{driver.version}, CUDA {driver.cuda}"
         lines["topology"] = _topology(self.described)
-        return Scene(f"A machine, described in {self.machine.name}", lines, {"models": models})
+        return Scene(f"A machine, described in {self.name}", lines, {"models": models})
 
     async def registration(self) -> Scene:
         began = time.monotonic()

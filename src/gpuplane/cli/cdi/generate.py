@@ -1,6 +1,5 @@
 """`gpuplane cdi generate`: a specification of this machine's devices, once, as `nvidia-ctk cdi generate` writes it."""
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import click
 import msgspec
 import yaml
 
+from gpuplane.cli import ending
 from gpuplane.cli.cdi.asked import note, options, place, request
 from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.times import Amount
@@ -44,7 +44,8 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
     seen = _seen(machine, Path(here or asked.driver_root), Path(here or asked.dev_root), timeout)
     spec = _spec(seen, asked)
     try:
-        _write(_text(spec, form), path)
+        with ending.whole():
+            _write(_text(spec, form), path)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -73,7 +74,7 @@ def _seen(machine: str, driver_root: Path, dev_root: Path, timeout: float) -> Ma
         return await look(hardware(machine, driver_root=driver_root, dev_root=dev_root, deadline=timeout / 3), timeout)
 
     try:
-        return asyncio.run(seen())
+        return ending.run(seen())
     except (Unseen, Unknown) as error:
         raise click.ClickException(str(error)) from None
 

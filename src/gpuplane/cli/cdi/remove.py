@@ -1,6 +1,5 @@
 """`gpuplane cdi remove`: take away the specifications that stay when the agent ends."""
 
-import asyncio
 import os
 import sys
 from collections.abc import Iterable
@@ -9,6 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from gpuplane.cli import ending
 from gpuplane.cli.agent import CDI
 from gpuplane.cli.connection import NoAgent, show, state_dir
 from gpuplane.core.containers.cdi.wanted import wanted
@@ -65,7 +65,7 @@ def _needed(state_dir: Path, kubelet_root: Path) -> str:
     try:
         snapshot = show(state_dir).snapshot
     except NoAgent:
-        held = asyncio.run(listed(kubelet_root))
+        held = ending.run(listed(kubelet_root))
         if held is None:
             unknown = f"no agent runs here, and nothing below {kubelet_root} can be read that says what containers hold"
             return f"{unknown}: name kubelet's directory by --kubelet-root"

@@ -7,13 +7,11 @@ that is held. At quiet moments all pods end, and then everything has to be offer
 """
 
 import asyncio
-import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from fractions import Fraction
-from pathlib import Path
 
 import msgspec
 
@@ -29,6 +27,7 @@ from gpuplane.sandbox.chaos.site import FOREVER, Broken, ask, within
 from gpuplane.sandbox.chaos.summary import HoldingsSummary, Moment
 from gpuplane.sandbox.chaos.turns import Edits, Round, rounds
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
+from gpuplane.sandbox.scratch import Scratch
 from gpuplane.sandbox.succession import READY
 
 TOLD = 60
@@ -52,15 +51,16 @@ class Holdings:
         self.injections, self.checks = Counter[str](), Counter[str]()
         self.steps = deque[str](maxlen=TOLD)
         self.rounds = self.pods = self.mark = self.others = 0
-        self.slowest = self.began = 0.0
+        self.slowest, self.began = 0.0, time.monotonic()
+        self.scratch = Scratch()
         self.broken = ""
         self.agents: dict[str, Agent] = {}  # those that live, and those that end by themselves: name → process
+        self.living: list[Agent] = []  # those, and the ones that are being ended
         self.logs = deque[str](maxlen=TOLD)  # of agents that are over
 
     async def play(self) -> AsyncIterator[Moment]:
         """The play, round by round. Raises Broken."""
-        with tempfile.TemporaryDirectory(prefix="gpuplane-") as directory:
-            self.root = Path(directory)
+        with self.scratch as self.root:
             self.kubelet = Kubelet(self.root / "k", seed=self.seed)
             self._write()
             self.began = time.monotonic()
@@ -86,8 +86,8 @@ class Holdings:
             yield Moment(self.rounds, time.monotonic() - self.began, self.checks["pods admitted"], did)
         await self._quiet()
 
-    def summary(self) -> HoldingsSummary:
-        """What has come of it so far."""
+    def summary(self, ended_by: str = "") -> HoldingsSummary:
+        """What has come of it so far. `ended_by`: the signal, where one ended it."""
         logs = (*self.logs, *(line for agent in self.agents.values() for line in agent.log[-TOLD:]))
         return HoldingsSummary(
             machine=self.machine,
@@ -97,6 +97,7 @@ class Holdings:
             injections=dict(sorted(self.injections.items())),
             checks=dict(sorted(self.checks.items())),
             slowest_release=round(self.slowest, 2),
+            ended_by=ended_by,
             broken=self.broken,
             steps=tuple(self.steps) if self.broken else (),
             log=logs[-TOLD:] if self.broken else (),
@@ -271,6 +272,7 @@ class Holdings:
             "--kubelet-root", self.root / "k", "--state-dir", self.root / state,
         )  # fmt: skip
         await agent.start()
+        self.living.append(agent)
         return agent
 
     async def _kill(self, name: str) -> None:
@@ -281,12 +283,12 @@ class Holdings:
         self._over(agent)
 
     def _over(self, agent: Agent) -> None:
+        self.living.remove(agent)
         self._scan(agent)
         self.logs.extend(agent.log[-TOLD:])
 
     async def _leave(self) -> None:
-        for agent in self.agents.values():
-            await agent.kill()
+        await asyncio.gather(*(agent.kill() for agent in self.living))
 
     def _write(self) -> None:
         """Replace the machine and the configurations, with a mark by which it is known when an agent has seen them."""

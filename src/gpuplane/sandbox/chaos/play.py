@@ -6,12 +6,10 @@ allows. Whatever does not hold raises `Broken`.
 """
 
 import asyncio
-import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.ledger import stored
@@ -43,6 +41,7 @@ from gpuplane.sandbox.chaos.steps import (
 from gpuplane.sandbox.chaos.summary import Moment, Summary
 from gpuplane.sandbox.kubelet import Container, Pod, Rejected
 from gpuplane.sandbox.kubelet.endpoint import Endpoint
+from gpuplane.sandbox.scratch import Scratch
 
 MARGIN = 10.0
 """Seconds that anything may take beyond what the rules allow: this machine may be busy."""
@@ -70,14 +69,15 @@ class Chaos:
         self.healthy: dict[str, float] = {}  # since when a unit is shown healthy
         self.ids: dict[tuple[str, str], str] = {}  # (resource, id) → unit, of all that was ever shown
         self.heard: dict[str, Endpoint] = {}  # whose list of a resource came last
-        self.began = self.disturbed = self.calmed = 0.0
+        self.began, self.disturbed, self.calmed = time.monotonic(), 0.0, 0.0
+        self.scratch = Scratch()
         self.killing = False
         self.read = 0  # lines of the agent's log
 
     async def play(self) -> AsyncIterator[Moment]:
         """The play, burst by burst. Raises Broken."""
-        with tempfile.TemporaryDirectory(prefix="gpuplane-") as directory:
-            self.site = Site(Path(directory), self.seed, self.period, self._check)
+        with self.scratch as directory:
+            self.site = Site(directory, self.seed, self.period, self._check)
             self.kubelet, self.agent = self.site.kubelet, self.site.agent
             self.kubelet.manager.heard = self._listed
             self._write(self.file)
@@ -103,8 +103,8 @@ class Chaos:
             yield Moment(self.bursts, time.monotonic() - self.began, self.checks["lists"], self.last)
         self.memory.check(Broken)
 
-    def summary(self) -> Summary:
-        """What has come of it so far."""
+    def summary(self, ended_by: str = "") -> Summary:
+        """What has come of it so far. `ended_by`: the signal, where one ended it."""
         return Summary(
             machine=self.machine,
             seed=self.seed,
@@ -119,6 +119,7 @@ class Chaos:
             memory_end=self.memory.end,
             memory_per_minute=round(self.memory.per_minute(), 1),
             slowest_recovery=round(self.slowest, 2),
+            ended_by=ended_by,
             broken=self.broken,
             steps=tuple(self.steps) if self.broken else (),
             log=tuple(self.agent.log[-TOLD:]) if self.broken else (),

@@ -30,6 +30,7 @@ class Summary(Value):
     memory_end: int
     memory_per_minute: float
     slowest_recovery: float  # seconds, of those with no relapse
+    ended_by: str = ""  # the signal, where one ended it before its time
     broken: str = ""
     steps: tuple[str, ...] = ()  # the last ones, where something broke
     log: tuple[str, ...] = ()  # of the agent, then
@@ -45,6 +46,7 @@ class HoldingsSummary(Value):
     injections: Mapping[str, int]
     checks: Mapping[str, int]
     slowest_release: float  # seconds until all was offered, after the last pod had ended
+    ended_by: str = ""  # the signal, where one ended it before its time
     broken: str = ""
     steps: tuple[str, ...] = ()  # the last ones, where something broke
     log: tuple[str, ...] = ()  # of the agents, then

@@ -21,7 +21,7 @@ import msgspec
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import add_RegistrationServicer_to_server
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import add_PodResourcesListerServicer_to_server
 from gpuplane.kubelet.sockets import LONGEST, address, owner
-from gpuplane.sandbox.changes import PATIENCE, Changes
+from gpuplane.sandbox.changes import PATIENCE, Changes, to_the_end
 from gpuplane.sandbox.kubelet import checkpoint
 from gpuplane.sandbox.kubelet.devices import Devices
 from gpuplane.sandbox.kubelet.endpoint import PRE_START, Call
@@ -99,7 +99,11 @@ class Kubelet:
     # its life
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -107,6 +111,9 @@ class Kubelet:
 
     async def start(self) -> None:
         """Remove what is left in the directory but the checkpoint, read that, and serve. Raises OSError."""
+        await to_the_end(self._start())
+
+    async def _start(self) -> None:
         plugins, resources = self._sockets()
         for path in (plugins, resources):
             _make_room(path)
@@ -127,6 +134,9 @@ class Kubelet:
 
     async def kill(self) -> None:
         """Die: streams are cut, the sockets stay behind and refuse."""
+        await to_the_end(self._kill())
+
+    async def _kill(self) -> None:
         server, self._server = self._server, None
         if self._syncing is not None:
             self._syncing.cancel()

@@ -16,13 +16,13 @@ from gpuplane import __version__
 from gpuplane.agent.control import answer
 from gpuplane.agent.node import Node
 from gpuplane.cli import connection
-from gpuplane.cli.connection import NoAgent, show
+from gpuplane.cli.connection import NoAgent, ask, pictured, show
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.model.config import Replication, Settings, Sharing
-from gpuplane.model.control import About, Answer, Picture
+from gpuplane.model.control import About, Answer, Picture, Show
 from gpuplane.model.facts import Configured, Drained, Happened, Listed, Looked, Stood
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Machine
@@ -94,6 +94,17 @@ def test_what_a_newer_agent_adds_costs_nothing(tmp_path: Path, answers: Answers)
     answers(msgspec.json.encode(extended(full())))
 
     assert show(tmp_path) == full().picture
+
+
+def test_what_an_older_agent_does_not_say_costs_nothing(tmp_path: Path, answers: Answers) -> None:
+    """Neither who it is, nor what it did not know then."""
+    older = document(full())
+    del older["agent"], older["picture"]["snapshot"]["disk"]
+    answers(msgspec.json.encode(older))
+    answer = ask(tmp_path, Show())
+
+    assert answer.agent == About()
+    assert pictured(answer).offer == pictured(full()).offer
 
 
 def test_what_a_newer_agent_says_otherwise_is_a_sentence(tmp_path: Path, answers: Answers) -> None:

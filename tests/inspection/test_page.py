@@ -117,6 +117,14 @@ def test_a_cause_is_said_once_of_all_its_devices(width: int) -> None:
     assert "GPUs 0 to 7 are unhealthy: as the node: driver-missing" in shown
 
 
+def test_parts_that_fail_come_first() -> None:
+    """Then those that wait; by their names."""
+    stands = {"a": "ok", "b": "waiting", "c": "failing", "d": "failing"}
+    of = picture(*(Stood(part, Condition(standing)) for part, standing in stands.items()))  # type: ignore[arg-type]
+
+    assert [line.split()[0] for line in drawn(inspected(of), 80)[-4:]] == ["c", "d", "b", "a"]
+
+
 def test_devices_of_one_cause_are_named_by_ranges() -> None:
     """MIG devices by theirs."""
     shown = " ".join(" ".join(drawn(inspected(NODES["MIG left"]), 80)).split())
@@ -134,6 +142,7 @@ def test_the_head_says_which_node_agent_and_driver() -> None:
         "Containers are given devices by envvar: this agent keeps no CDI specifications",
     ]
     assert drawn(inspected(NODES["no GPUs"], About("1.0")), 300)[:2] == ["Agent 1.0, ready", "0 GPUs"]
+    assert drawn(inspected(NODES["no GPUs"], About()), 300)[0] == "Agent of an older version, ready"
 
 
 def test_what_is_waited_for_and_a_release_are_said_first() -> None:

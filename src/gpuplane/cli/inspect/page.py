@@ -70,6 +70,7 @@ DEVICE = "GPU", "MODEL", "MEMORY", "RESOURCE", "STATE", "ID", "HELD BY"
 GIVE_WAY = "ID", "HELD BY", "RESOURCE", "MODEL", "MEMORY"
 RESOURCE = "RESOURCE", "DEVICES", "HEALTHY", "HELD", "SHARED", "OF"
 PART = "PART", "STANDS", "FOR", "REASON"
+ORDER = "failing", "waiting", "ok"
 HEALTH = "GPU", "STATE", "FOR", "ID"
 
 
@@ -77,7 +78,9 @@ def _head(whole: Inspection, width: int) -> Lines:
     agent, node = whole.agent, whole.node.name
     where = f" on node {node}" if node else ""
     runs = f", running for {lasting(whole, agent.started)}" if agent.started else ""
-    yield from _styled(paragraph(f"Agent {agent.version}{where}{runs}, {_ready(whole)}", width), "bold")
+    yield from _styled(
+        paragraph(f"Agent {agent.version or 'of an older version'}{where}{runs}, {_ready(whole)}", width), "bold"
+    )
     yield from paragraph(", ".join(_machine(whole)), width)
     if (strategy := whole.device_list_strategy) is not None:
         why = f": {strategy.reason}" if strategy.reason else ", as configured"
@@ -139,7 +142,8 @@ def _resource(each: Resource) -> Cells:
 
 
 def _parts(whole: Inspection) -> Iterator[Cells]:
-    for part in whole.parts:
+    """What fails comes first."""
+    for part in sorted(whole.parts, key=lambda part: ORDER.index(part.standing)):
         cells = (part.name, part.standing, lasting(whole, part.since), part.reason)
         yield dict(zip(PART, cells, strict=True))
 

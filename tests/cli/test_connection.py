@@ -99,7 +99,7 @@ def test_what_a_newer_agent_adds_costs_nothing(tmp_path: Path, answers: Answers)
 def test_what_an_older_agent_does_not_say_costs_nothing(tmp_path: Path, answers: Answers) -> None:
     """Neither who it is, nor what it did not know then."""
     older = document(full())
-    del older["agent"], older["picture"]["snapshot"]["disk"]
+    del older["agent"], older["picture"]["snapshot"]["ledger"]
     answers(msgspec.json.encode(older))
     answer = ask(tmp_path, Show())
 

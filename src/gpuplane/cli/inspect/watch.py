@@ -5,7 +5,6 @@ first place it ends, and where the agent may not be asked or is not understood. 
 the signal's number.
 """
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import NoReturn
 import click
 
 from gpuplane.cli.connection import NoAgent, ask, pictured
+from gpuplane.cli.ending import heed
 from gpuplane.cli.inspect.page import Page, Write
 from gpuplane.cli.times import span
 from gpuplane.core.inspection.whole import inspection, timeless
@@ -44,14 +44,9 @@ class Look(Value):
 
 def follow(directory: Path, draw: Callable[[Iterator[Look]], None]) -> NoReturn:
     """Have an agent's looks drawn until a signal ends it. Raises ClickException where there is no agent at first."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, _end)
+    heed()
     draw(_looks(directory))
     raise AssertionError("looks have no end")
-
-
-def _end(number: int, frame: object) -> NoReturn:
-    sys.exit(128 + number)
 
 
 def _looks(directory: Path) -> Iterator[Look]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench.machine import this_machine, watched
+from bench.machine import adopt, this_machine, watched
 from bench.report import Figure, Report, document, markdown, show
 from bench.row import Measure
 
@@ -56,6 +56,7 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
+    adopt()
     compileall.compile_dir(str(Path(__file__).parent.parent / "src"), quiet=1)
     logging.disable(logging.CRITICAL)
     sys.exit(main())

@@ -1,11 +1,12 @@
 """The machine that measures: what it is, and how busy other work keeps it meanwhile."""
 
+import ctypes
 import os
 import platform
 import resource
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ BUSY = 5.0
 """Percent of all CPUs' time. Where others take more during a measurement, its figures are of a busy machine."""
 
 PROC = Path("/proc")
+SET_CHILD_SUBREAPER, GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
 
 
 class Machine(NamedTuple):
@@ -72,7 +74,7 @@ class Use(NamedTuple):
 
 
 def used(before: Reading, after: Reading, cpus: int) -> Use:
-    """Between two readings. What nobody waited for, as a daemon that outlives its parent, counts as others'."""
+    """Between two readings."""
     all_of_it = max(after.at - before.at, 1e-9) * cpus
     ours = after.ours - before.ours
     others = max(0.0, after.busy - before.busy - ours)  # the kernel counts the two by different clocks
@@ -88,10 +90,25 @@ def reading(proc: Path = PROC) -> Reading:
     return Reading(time.monotonic(), (user + nice + system + irq + softirq) / tick, stolen / tick, ours)
 
 
+def adopt() -> None:
+    """From now on processes whose parent ends are our children (prctl(2)): what they used can be counted as ours."""
+    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap() -> None:
+    """Wait for all children that have ended, if we adopt any. Nobody else may be waiting for one meanwhile."""
+    adopts = ctypes.c_int(0)
+    ctypes.CDLL(None).prctl(GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
+    with suppress(ChildProcessError):
+        while adopts.value and os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
 @contextmanager
 def watched() -> Iterator[list[Use]]:
     """A list that has one item when the block has ended: who had the CPUs in it."""
     uses: list[Use] = []
     before = reading()
     yield uses
+    reap()
     uses.append(used(before, reading(), os.cpu_count() or 1))

@@ -10,6 +10,20 @@ import pytest
 
 from bench.machine import BUSY, Machine, Reading, Use, reading, this_machine, used, watched
 
+SPIN = "import time\nwhile time.process_time() < 0.5: pass"
+ORPHAN = f"""
+import os, subprocess, sys, time
+from bench.machine import adopt, watched
+
+adopt()
+began = time.monotonic()
+with watched() as uses:
+    leave = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
+    subprocess.run([sys.executable, "-c", leave, {SPIN!r}], check=True)
+    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+print(uses[0].ours / 100 * (time.monotonic() - began) * os.cpu_count())
+"""
+ROOT = Path(__file__).parents[2]
 STAT = "cpu  100 10 50 1000 20 3 7 40 0 0\ncpu0 100 10 50 1000 20 3 7 40 0 0\n"
 
 
@@ -43,11 +57,18 @@ def test_our_children_are_ours() -> None:
     """Their CPU time too, once they have ended. What else runs on the machine is in no way of this test."""
     began = time.monotonic()
     with watched() as uses:
-        spin = "import time\nwhile time.process_time() < 0.5: pass"
-        subprocess.run([sys.executable, "-c", spin], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", SPIN], check=True, timeout=60)
     whole = (time.monotonic() - began) * (os.cpu_count() or 1)
 
     assert uses[0].ours / 100 * whole >= 0.45
+
+
+def test_children_whose_parents_ended_are_ours() -> None:
+    """As MPS daemons are, and the servers of one that was killed."""
+    ended = subprocess.run([sys.executable, "-c", ORPHAN], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert ended.stderr == ""
+    assert float(ended.stdout) >= 0.45
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The image: what goes in is locked, and what the Containerfile says holds together. No engine is needed."""
 
+import os
 import re
 import shutil
 import stat
@@ -75,8 +76,8 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def test_what_is_copied_is_there_and_let_through() -> None:
-    """Every COPY from the source tree names something that exists and that .containerignore does not hide."""
-    ignored = [line for line in (ROOT / ".containerignore").read_text().splitlines() if line and line[0] != "#"]
+    """Every COPY from the source tree names something that exists and that .dockerignore does not hide."""
+    ignored = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
     shown = [line[1:] for line in ignored if line.startswith("!")]
     copied = [text.split(" ")[:-1] for name, text in instructions() if name == "COPY" and "--from" not in text]
 
@@ -84,6 +85,35 @@ def test_what_is_copied_is_there_and_let_through() -> None:
     for path in (path for paths in copied for path in paths):
         assert (ROOT / path).exists(), path
         assert any(fnmatch(path, each) or path.startswith(f"{each}/") for each in shown), path
+
+
+def test_podman_and_docker_read_the_same_file() -> None:
+    """podman would prefer a .containerignore, which docker does not read."""
+    assert (ROOT / ".dockerignore").is_file()
+    assert not [*ROOT.glob(".containerignore"), *ROOT.glob("deploy/*ignore")]
+
+
+def test_nothing_is_said_to_be_fixed_that_is_not() -> None:
+    """A base image without a digest and packages of the day are called that, and README.md says how to fix them."""
+    text = (ROOT / "deploy/Containerfile").read_text()
+    [base] = [text for name, text in instructions() if name == "ARG" and text.startswith("BASE=")]
+
+    assert ("@sha256:" in base) != ("whatever its tag means today" in text)
+    assert "--build-arg BASE=" in (ROOT / "deploy/README.md").read_text()
+
+
+def test_debian_as_on_the_day_of_the_base_image(tmp_path: Path) -> None:
+    """APT=snapshot takes the archive that the image's own list of sources names in comments."""
+    [line] = [text for name, text in instructions() if name == "RUN" and "$APT" in text]
+    sources = tmp_path / "debian.sources"
+    for each in ("/etc/apt/sources.list.d/debian.sources", "/etc/apt/apt.conf.d/snapshot"):
+        line = line.replace(each, str(tmp_path / Path(each).name))
+    for apt, uri in (("latest", "http://now.example/debian"), ("snapshot", "http://then.example/20250520T000000Z")):
+        sources.write_text("Types: deb\n# http://then.example/20250520T000000Z\nURIs: http://now.example/debian\n")
+        subprocess.run(["sh", "-euc", line], env={"APT": apt, "PATH": os.environ["PATH"]}, check=True, timeout=20)
+
+        assert [each for each in sources.read_text().splitlines() if each.startswith("URIs")] == [f"URIs: {uri}"]
+        assert (tmp_path / "snapshot").exists() == (apt == "snapshot")
 
 
 def test_how_it_is_built() -> None:

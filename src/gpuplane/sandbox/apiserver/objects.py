@@ -133,12 +133,12 @@ class Objects:
 
 
 def merged(old: Any, patch: Any, keys: Mapping[str, str] = {}, field: str = "") -> Any:
-    """A JSON merge patch (RFC 7386); with `keys`, a strategic one, but for its directives ("$patch")."""
+    """A JSON merge patch (RFC 7386); with `keys`, a strategic one. Of its directives it knows `$patch: delete`."""
     if field in keys and isinstance(old, list) and isinstance(patch, list):
         name = keys[field]
         changes = {each[name]: each for each in patch}
         kept = [merged(each, changes.pop(each[name], {}), keys) for each in old]
-        return [*kept, *changes.values()]
+        return [each for each in (*kept, *changes.values()) if each.get("$patch") != "delete"]
     if not isinstance(patch, dict):
         return patch
     result = dict(old) if isinstance(old, dict) else {}

@@ -82,10 +82,13 @@ async def following(kubeconfig: Path | None, name: str = NAME) -> AsyncIterator[
 
 
 def node_object(
-    labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None, runtime: str | None = None
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    runtime: str | None = None,
+    kubelet: str = "",
 ) -> dict[str, Any]:
     """A Node object as others would write it."""
-    info = {} if runtime is None else {"nodeInfo": {"containerRuntimeVersion": runtime, "kubeletVersion": "v1.36.2"}}
+    info = {} if runtime is None else {"nodeInfo": {"containerRuntimeVersion": runtime, "kubeletVersion": kubelet}}
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": {}, "status": {"images": [], **info}}
 
 
@@ -306,6 +309,22 @@ async def test_a_runtime_that_is_not_told_is_unknown_or_the_last(
         server.put(PATH, node_object({CONFIG: "x"}, runtime=told))
         await listed_again(server)
         assert node.snapshot.config.asked == Asked(config="x", runtime=NEW)
+
+
+async def test_kubelets_version_is_read_with_the_runtime(server: ApiServer, kubeconfig: Path) -> None:
+    """At each list; where it is not told, the last one stands."""
+    server.put(PATH, node_object(runtime=NEW, kubelet="v1.28.9"))
+    async with following(kubeconfig) as node:
+        await node.stands("ok")
+        assert node.snapshot.config.asked == Asked(runtime=NEW, kubelet="v1.28.9")
+
+        server.put(PATH, node_object(runtime=NEW, kubelet="v1.36.2"))
+        await listed_again(server)
+        assert node.snapshot.config.asked == node.snapshot.ledger.asked == Asked(runtime=NEW, kubelet="v1.36.2")
+
+        server.put(PATH, node_object(runtime=OLD))
+        await listed_again(server)
+        assert node.snapshot.config.asked == Asked(runtime=OLD, kubelet="v1.36.2")
 
 
 async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig: Path) -> None:

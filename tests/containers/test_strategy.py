@@ -9,7 +9,7 @@ from gpuplane.core.config.resolve import trace
 from gpuplane.core.containers.allocate import allocate
 from gpuplane.core.containers.cdi import condition
 from gpuplane.core.containers.cdi.wanted import wanted
-from gpuplane.core.containers.strategy import Strategy, counting, decided, strategies, takes_cdi
+from gpuplane.core.containers.strategy import Strategy, counting, decided, passes_cdi, strategies, takes_cdi
 from gpuplane.core.ledger import carry
 from gpuplane.core.metrics import metrics
 from gpuplane.core.step import news, step
@@ -69,9 +69,34 @@ def test_runtimes_that_take_cdi_devices_as_they_are(runtime: str, takes: bool) -
 
 
 @pytest.mark.parametrize(
+    ("kubelet", "passes"),
+    [
+        ("v1.28.15", False),
+        ("v1.28.15+k3s1", False),
+        ("v1.9.0", False),
+        ("v1.29.0", True),
+        ("v1.30.4-gke.1348000", True),
+        ("1.36.2", True),
+        ("v2.0.0", True),
+        ("", True),
+        ("Unknown", True),
+    ],
+)
+def test_kubelets_that_pass_cdi_devices_on(kubelet: str, passes: bool) -> None:
+    """From 1.29 on; an older one drops them in silence, and the container would start without its GPU."""
+    assert passes_cdi(kubelet) == passes
+    expected = CDI.strategies if passes else ("envvar",)
+    assert strategies(after(KEPT, NodeAsked(CONTAINERD.but(kubelet=kubelet)), *READY)) == expected
+
+
+@pytest.mark.parametrize(
     ("facts", "expected"),
     [
         ((KEPT, NodeAsked(CONTAINERD)), CDI),
+        (
+            (KEPT, NodeAsked(CONTAINERD.but(kubelet="v1.28.15"))),
+            Strategy(("envvar",), "kubelet v1.28.15 does not pass CDI devices on; it does from 1.29 on"),
+        ),
         ((KEPT,), UNTOLD),
         ((KEPT, NodeAsked(Asked(config="x"))), UNTOLD),
         ((NodeAsked(CONTAINERD),), Strategy(("envvar",), "this agent keeps no CDI specifications")),
@@ -114,6 +139,9 @@ def test_allocate_answers_by_the_decision() -> None:
 
 def test_a_remembered_runtime_is_in_force_from_the_first_moment() -> None:
     """After a restart, and a reboot, while the API server is silent; its next word is believed, whatever it is."""
+    old = after(NodeAsked(CONTAINERD.but(kubelet="v1.28.15"))).ledger
+    for ledger in (old, carry(old, "another boot", 0.0, 0.0)):
+        assert strategies(after(Remembered(ledger), KEPT, *READY)) == ("envvar",)
     known = after(NodeAsked(CONTAINERD)).ledger
     for ledger in (known, carry(known, "another boot", 0.0, 0.0)):
         started = after(Remembered(ledger), KEPT, *READY)

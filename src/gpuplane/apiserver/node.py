@@ -14,9 +14,9 @@ What is read, and what it means:
   "false" from an administrator, "paused-for-…" from its driver and MIG managers while they work. "true", absence and
   every other value ask for nothing. `nvidia.com/gpu.deploy.operands=false` is not honoured: a node taken from the
   operator to be given to us has it.
-- `status.nodeInfo.containerRuntimeVersion`, where kubelet tells which container runtime it has. It is read at each
-  list, every few minutes, and where the Node is made anew: to watch it would mean every heartbeat. Where it may not be
-  read, or is not told, the version that was known last stands.
+- `status.nodeInfo.containerRuntimeVersion` and `kubeletVersion`, where kubelet tells which container runtime it has,
+  and its own version. They are read at each list, every few minutes, and where the Node is made anew: to watch them
+  would mean every heartbeat. Where they may not be read, or are not told, the versions that were known last stand.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ import random
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -53,11 +53,12 @@ BACKOFF = (0.5, 30.0)  # seconds: the first wait after a stream's end or a failu
 STEADY = 60.0  # seconds after which a stream counts as a good one
 CLIENT = "gpuplane.apiserver.connection"
 CLOSED = (403, 404)  # refusals of one object that leave the rest as it is
-LONGEST_RUNTIME = 60  # characters of a container runtime's name and version
+LONGEST_VERSION = 60  # characters of a container runtime's name and version, and of kubelet's
 
 
 class _Info(msgspec.Struct):
     containerRuntimeVersion: str = ""  # noqa: N815 (the wire's name)
+    kubeletVersion: str = ""  # noqa: N815 (the wire's name)
 
 
 class _Status(msgspec.Struct):
@@ -68,10 +69,19 @@ class _Node(msgspec.Struct):
     status: _Status | None = None
 
 
-def asked(labels: Mapping[str, str], annotations: Mapping[str, str], config: str = CONFIG, runtime: str = "") -> Asked:
+class Told(NamedTuple):
+    """What kubelet tells of its node: the container runtime, and its own version."""
+
+    runtime: str = ""
+    kubelet: str = ""
+
+
+def asked(
+    labels: Mapping[str, str], annotations: Mapping[str, str], config: str = CONFIG, told: Told | None = None
+) -> Asked:
     """What the labels and annotations of a Node ask for, and what else it says.
 
-    `config` is the label that names a configuration, `runtime` the container runtime.
+    `config` is the label that names a configuration.
     """
     reasons = []
     if RELEASE in annotations:
@@ -80,7 +90,8 @@ def asked(labels: Mapping[str, str], annotations: Mapping[str, str], config: str
     if deploy == "false" or "paused-" in deploy:
         reasons.append(f"label {DEPLOY}={deploy}")
     wanted, _ = drains(annotations.get(DRAIN, ""))
-    return Asked(config=labels.get(config, ""), runtime=runtime, release=clip("; ".join(reasons)), drains=wanted)
+    release, (runtime, kubelet) = clip("; ".join(reasons)), told or Told()
+    return Asked(config=labels.get(config, ""), runtime=runtime, kubelet=kubelet, release=release, drains=wanted)
 
 
 def drains(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -131,9 +142,9 @@ async def _follow(node: Node, name: str, kubeconfig: Path | None, label: str) ->
     ours = f"metadata.name={name}"
     async with connect(kubeconfig) as client:
         listing = await listed(client, NODES, ours)
-        runtime, unread = await _runtime(client, node, name) if listing.items else (_known(node), "")
+        told, unread = await _told(client, node, name) if listing.items else (_known(node), "")
         for each in listing.items:
-            _tell(node, each.metadata, label, runtime)
+            _tell(node, each.metadata, label, told)
         async with watched(client, NODES, ours, listing.metadata.resourceVersion) as events:
             well = f"follows Node {name} of {client.base_url}"
             wrong = next((_wrong(each.metadata) for each in listing.items), "")
@@ -144,13 +155,13 @@ async def _follow(node: Node, name: str, kubeconfig: Path | None, label: str) ->
                     _stand(node, "waiting", missing)
                 elif event.type in ("ADDED", "MODIFIED"):
                     if event.type == "ADDED":
-                        runtime, unread = await _runtime(client, node, name)
-                    _tell(node, event.object.metadata, label, runtime)
+                        told, unread = await _told(client, node, name)
+                    _tell(node, event.object.metadata, label, told)
                     _stand(node, "ok", well + unread + _wrong(event.object.metadata))
 
 
-async def _runtime(client: "AsyncClient", node: Node, name: str) -> tuple[str, str]:
-    """(the container runtime, why it could not be asked for). Raises Away."""
+async def _told(client: "AsyncClient", node: Node, name: str) -> tuple[Told, str]:
+    """(what kubelet tells, why it could not be asked for). Raises Away."""
     from gpuplane.apiserver.connection import Away, found
 
     try:
@@ -159,17 +170,19 @@ async def _runtime(client: "AsyncClient", node: Node, name: str) -> tuple[str, s
         if away.code not in CLOSED:
             raise
         return _known(node), f"; its container runtime cannot be asked for: {away}"
-    info = status.nodeInfo or _Info()
-    return clip(info.containerRuntimeVersion, LONGEST_RUNTIME) or _known(node), ""
+    info, known = status.nodeInfo or _Info(), _known(node)
+    runtime = clip(info.containerRuntimeVersion, LONGEST_VERSION) or known.runtime
+    return Told(runtime, clip(info.kubeletVersion, LONGEST_VERSION) or known.kubelet), ""
 
 
-def _known(node: Node) -> str:
-    """The container runtime that was told last, by an agent before us if need be."""
-    return diagnose.asked(node.snapshot).runtime
+def _known(node: Node) -> Told:
+    """What was told last, to an agent before us if need be."""
+    before = diagnose.asked(node.snapshot)
+    return Told(before.runtime, before.kubelet)
 
 
-def _tell(node: Node, metadata: "Metadata", label: str, runtime: str) -> None:
-    node.tell(NodeAsked(asked(metadata.labels or {}, metadata.annotations or {}, label, runtime)))
+def _tell(node: Node, metadata: "Metadata", label: str, told: Told) -> None:
+    node.tell(NodeAsked(asked(metadata.labels or {}, metadata.annotations or {}, label, told)))
 
 
 def _wrong(metadata: "Metadata") -> str:

@@ -93,13 +93,13 @@ def carry(ledger: Ledger, boot_id: str, wall: float, now: float) -> Ledger:
     Times count from the boot, and a reboot has made every client of the driver let go: a release ends with its boot,
     and so do verdicts (`records.rebooted`) and the lengths of time slices. The name of the configuration last in force
     outlives it, and so does where held MIG devices were and how held shares were cut: UUIDs stay. What a person wants
-    drained stays drained, whoever was told. The container runtime is rather the same than an unknown one.
+    drained stays drained, whoever was told. The container runtime and kubelet are rather the same than unknown ones.
     """
     if ledger.boot_id == boot_id:
         return ledger
     health = None if ledger.health is None else rebooted(ledger.health, wall, now)
     before = ledger.asked or Asked()
-    asked = Asked(runtime=before.runtime, drains=before.drains)
+    asked = Asked(runtime=before.runtime, kubelet=before.kubelet, drains=before.drains)
     return Ledger(
         boot_id=boot_id,
         asked=None if asked == Asked() else asked,

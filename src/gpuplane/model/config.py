@@ -117,6 +117,7 @@ class Asked(Value):
 
     config: str = ""
     runtime: str = ""  # the container runtime, "containerd://2.1.4"; "" while that is unknown
+    kubelet: str = ""  # its version, "v1.36.2"; "" while that is unknown
     release: str = ""  # why the driver has to be let go of; "" while it need not
     drains: Mapping[str, str] = {}  # a device, as a person names it → why it shall not be given out
 

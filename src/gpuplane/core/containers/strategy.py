@@ -25,11 +25,17 @@ TAKE_CDI = {"containerd": (2, 0), "cri-o": (1, 30)}
 containerd reads them since 1.7.2, where `enable_cdi` is false; it is true since 2.0 (containerd#8252, #9621). CRI-O
 reads them since 1.28 and cannot be told not to (cri-o#6944); files of version 0.7.0, as ours are where DRM nodes belong
 to a group, since 1.30 (container-device-interface#199). Docker comes by cri-dockerd, whose own version decides
-(cri-dockerd#522) and is not told. Kubelet passes a device plugin's since 1.29 (DevicePluginCDIDevices).
+(cri-dockerd#522) and is not told.
 """
+
+PASSES_CDI = (1, 29)
+"""Kubelet's first version that passes a device plugin's CDI devices on as it is (DevicePluginCDIDevices, beta)."""
 
 VERSION = re.compile(r"(?P<name>[a-z-]+)://v?(?P<major>\d+)\.(?P<minor>\d+)", re.ASCII)
 """As kubelet writes it: "containerd://2.1.4-k3s1"."""
+
+KUBELET = re.compile(r"v?(?P<major>\d+)\.(?P<minor>\d+)", re.ASCII)
+"""Its own: "v1.36.2", "v1.30.4+k3s1"."""
 
 AUTO = (
     "cdi-cri where the node's runtime takes CDI devices as it is ("
@@ -66,6 +72,8 @@ def decided(snapshot: Snapshot) -> Strategy:
     runtime = asked(snapshot).runtime
     if not runtime:
         return Strategy(("envvar",), "our Node has not told which container runtime it has")
+    if takes_cdi(runtime) and not passes_cdi(kubelet := asked(snapshot).kubelet):
+        return Strategy(("envvar",), f"kubelet {kubelet} does not pass CDI devices on; it does from 1.29 on")
     if takes_cdi(runtime):
         return Strategy(("cdi-cri",), f"{runtime} takes CDI devices")
     return Strategy(("envvar",), f"{runtime} is not known to take CDI devices as it is; say cdi-cri where it does")
@@ -77,6 +85,13 @@ def takes_cdi(runtime: str) -> bool:
     if found is None or found["name"] not in TAKE_CDI:
         return False
     return (int(found["major"]), int(found["minor"])) >= TAKE_CDI[found["name"]]
+
+
+def passes_cdi(kubelet: str) -> bool:
+    """Whether a kubelet of this version passes a device plugin's CDI devices on. One whose version is not told does:
+    those that do not are older than the Kubernetes that is asked for (deploy/README.md)."""
+    found = KUBELET.match(kubelet)
+    return found is None or (int(found["major"]), int(found["minor"])) >= PASSES_CDI
 
 
 def news(before: Snapshot, after: Snapshot) -> Iterator[News]:

@@ -125,14 +125,14 @@ def test_what_is_not_there_is_refused_and_what_is_ill(tmp_path: Path) -> None:
     """More than are available kubelet does not even ask for."""
     ill = tmp_path / "ill.yaml"
     ill.write_text(
-        "gpus:\n- {index: 0, uuid: GPU-0}\n- {index: 1, uuid: GPU-1, faults: [{code: lost, message: gone}]}\n"
+        "gpus:\n- {index: 0, uuid: GPU-0}\n- {index: 1, uuid: GPU-1, faults: [{code: gpu-lost, message: gone}]}\n"
     )
 
     assert choose("--machine", ill, "--size", 2).output.splitlines()[-1] == (
         "refused\tnvidia.com/gpu: 2 requested, 1 available: kubelet does not admit the pod"
     )
     shown = choose("--machine", ill, "--size", 1, "--required", "1").output.splitlines()
-    assert shown[-1] == "refused\tnvidia.com/gpu: device GPU-1 cannot be given out: lost: gone"
+    assert shown[-1] == "refused\tnvidia.com/gpu: device GPU-1 cannot be given out: gpu-lost: gone"
 
 
 def test_for_machines_every_key_is_there() -> None:

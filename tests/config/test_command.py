@@ -23,7 +23,7 @@ gpus:
 - index: 1
   uuid: GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c161
   model: NVIDIA T4
-  faults: [{code: lost, message: fell off}]
+  faults: [{code: gpu-lost, message: fell off}]
 - index: 2
   uuid: GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c162
   model: NVIDIA A100
@@ -72,7 +72,7 @@ def test_explain_shows_every_unit_with_the_line_that_decided(files: tuple[Path, 
         "resource\tnvidia.com/half\t2\t2 healthy\tadvised: as many GPUs as there are, the least used first",
         "resource\tnvidia.com/gpu\t1\t0 healthy\tadvised: the GPUs with the best links",
         f"unit\t0\tNVIDIA A100\tnvidia.com/half\t{UUID}0::0…1\tpattern '*A100' ({config}:5), 2 shares ({config}:10)",
-        f"unit\t1\tNVIDIA T4\tnvidia.com/gpu\t{UUID}1\ta whole GPU that no pattern matches\tlost: fell off",
+        f"unit\t1\tNVIDIA T4\tnvidia.com/gpu\t{UUID}1\ta whole GPU that no pattern matches\tgpu-lost: fell off",
         f"unit\t2\tNVIDIA A100\t-\t{UUID}2\tit is in MIG mode and has no MIG devices",
         f"note\t{config}:6: no model here matches '*H100'",
     ]

@@ -252,6 +252,26 @@ UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
         (b"uuid: GPU-b", b"uuid: GPU-a", "6: UUID GPU-a stands twice in this machine"),
         (b"uuid: MIG-2", b"uuid: MIG-1", "14: UUID MIG-1 stands twice in this machine"),
         (b"uuid: MIG-2", b"uuid: x", "14: 'x' is no MIG device's UUID: the driver's begin with MIG-"),
+        (
+            b"gpus:",
+            b"faults: [{code: driver-hung, message: x}]\ngpus:",
+            "3: 'driver-hung' is nothing that a look shows: did you mean 'driver-hang'?",
+        ),
+        (
+            b"slot: 1",
+            b"faults: [{code: querry-failed, message: x}], slot: 1",
+            "14: 'querry-failed' is nothing that a look shows: did you mean 'query-failed'?",
+        ),
+        (
+            b"minor: 0,",
+            b"minor: 0, faults: [{code: xid-79, message: x}],",
+            "4: 'xid-79' is nothing that a look shows: it is an event; write it among the incidents",
+        ),
+        (
+            b"minor: 0,",
+            b"minor: 0, faults: [{code: gpu-lsot, message: x}],",
+            "4: 'gpu-lsot' is nothing that a look shows: did you mean 'gpu-lost'?",
+        ),
         (b"uuid: GPU-b", b"uuid: b", "6: 'b' is no GPU's UUID: the driver's begin with GPU-"),
         (b"index: 1", b"index: 0", "5: GPU index 0 stands twice in this machine"),
         (b"minor: 1", b"minor: 0", "7: minor number 0 stands twice in this machine"),

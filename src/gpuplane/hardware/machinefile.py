@@ -1,7 +1,7 @@
 """A machine as a person describes it in YAML: read strictly, and checked against itself."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from gpuplane.core import strict
@@ -12,7 +12,7 @@ from gpuplane.hardware.driver.installed import ordered
 from gpuplane.hardware.driver.nodes import CONTROL, DRIVERS, expected, own_nodes
 from gpuplane.hardware.failures import matches
 from gpuplane.hardware.profiles.layouts import allowed, files
-from gpuplane.model.machine import Device, DriverFiles, File, Gpu, Library, MachineFile
+from gpuplane.model.machine import Device, DriverFiles, Fault, File, Gpu, Library, MachineFile
 
 DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -76,6 +76,8 @@ def check(machine: MachineFile) -> Problems:
     for path, index in (*incidents, *processes):
         if machine.gpus is not None and index not in indices:
             yield (*path, "gpu"), f"this machine has no GPU with index {index}"
+    for path, fault in _faults(machine):
+        yield from (((*path, "code"), problem) for problem in _unknown_fault(fault.code))
     for i, incident in enumerate(machine.incidents):
         yield from ((("incidents", i, "code"), problem) for problem in unknown_event(incident.code))
     for i, failure in enumerate(machine.failures):
@@ -86,6 +88,28 @@ def check(machine: MachineFile) -> Problems:
             close = strict.close_to(failure.error, ERRORS)
             perhaps = f"did you mean {close!r}?" if close else f"it has {', '.join(ERRORS)}"
             yield ("failures", i, "error"), f"NVML has no error {failure.error!r}; {perhaps}"
+
+
+def _faults(machine: MachineFile) -> Iterator[tuple[strict.Path, Fault]]:
+    """Every fault that the machine shows, and where it is written."""
+    shown: list[tuple[strict.Path, Sequence[Fault]]] = [((), machine.faults)]
+    for i, gpu in enumerate(machine.gpus or ()):
+        shown.append((("gpus", i), gpu.faults))
+        devices = gpu.mig.devices if gpu.mig else ()
+        shown += ((("gpus", i, "mig", "devices", j), each.faults) for j, each in enumerate(devices))
+    shown += ((("devices", i), device.faults) for i, device in enumerate(machine.devices))
+    yield from (((*path, "faults", k), fault) for path, faults in shown for k, fault in enumerate(faults))
+
+
+def _unknown_fault(code: str) -> Iterator[str]:
+    """What is wrong with the code of a fault that a look shows."""
+    looks = [name for name, entry in CATALOGUE.items() if entry.seen == "look"]
+    if code not in looks:
+        close = strict.close_to(code, looks)
+        perhaps = f"did you mean {close!r}?" if close else f"one of {', '.join(looks)}"
+        if code in CATALOGUE or xid(code) is not None:
+            perhaps = "it is an event; write it among the incidents"
+        yield f"{code!r} is nothing that a look shows: {perhaps}"
 
 
 def unknown_event(code: str) -> Iterator[str]:

@@ -155,7 +155,7 @@ UNLISTED = _event("an XID that the catalogue does not list", "instance", "unheal
 """An XID without a row."""
 
 UNKNOWN = _look("a fault that the catalogue does not list", "instance", "unhealthy", "nothing", DRIVER)
-"""Any other code, as a machine file may have it."""
+"""Any other code, as a record of another version of us may have it."""
 
 BLIND = ("gpu-lost", "gpu-missing", "gpu-hang", "gpu-crash", "reset-required", "query-failed")
 """While a look shows one of these, it cannot show that anything else is over."""

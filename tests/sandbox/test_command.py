@@ -161,6 +161,7 @@ async def test_what_a_person_reads(root: Path) -> None:
             "  run NAME [RESOURCE=COUNT…]     admit a pod; without resources it asks for one nvidia.com/gpu",
             "  crash NAME                     a pod's containers end, and are created anew",
             "  end NAME                       a pod ends",
+            "  show NAME                      all that a pod's containers are made with",
             "  pods                           which pods run or were rejected, and what they hold",
             "  status                         what the node shows",
             "  restart                        restart this kubelet",

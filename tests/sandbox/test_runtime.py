@@ -235,14 +235,15 @@ async def test_without_its_plugin_a_container_restarts_by_the_checkpoint(root: P
 
 
 async def test_what_a_container_is_made_with_is_said(root: Path) -> None:
-    """Where CDI is resolved, at each creation; mounts by their number."""
+    """Where CDI is resolved, at each creation: in a few short lines, however much it is; all of it by another word."""
+    nodes = [{"path": f"/dev/gpu{n}", "type": "c", "major": 195, "minor": n} for n in range(12)]
+    arguments = ["hook", *(f"--link=lib{n}.so.1::/usr/lib/x86_64-linux-gnu/lib{n}.so" for n in range(100))]
+    common = {
+        "hooks": [{"hookName": "createContainer", "path": "/bin/hook", "args": arguments}],
+        "mounts": [{"hostPath": each, "containerPath": each, "options": ["ro", "rbind"]} for each in ("/a", "/b")],
+    }
     async with node(root, "d1", cdi=root / "cdi") as (kubelet, plugin):
-        gpu = {"deviceNodes": [{"path": "/dev/gpu0", "type": "c", "major": 195, "minor": 0}]}
-        common = {
-            "hooks": [{"hookName": "createContainer", "path": "/bin/hook", "args": ["hook", "--all"]}],
-            "mounts": [{"hostPath": each, "containerPath": each} for each in ("/a", "/b")],
-        }
-        write(root / "cdi", common=common, a=gpu)
+        write(root / "cdi", common=common, a={"deviceNodes": nodes})
         names(plugin, "a")
         said: list[Said] = []
         changes = Changes()
@@ -257,16 +258,42 @@ async def test_what_a_container_is_made_with_is_said(root: Path) -> None:
         first = await changes.until(lambda: [each for each in said if each.event == "created"], DEADLINE)
         await console.obey("crash pod")
         await changes.until(lambda: len([each for each in said if each.event == "created"]) == 2, DEADLINE)
+        await console.obey("show pod")
+        shown = said[-1]
         await console.obey("crash other")
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
 
     assert first[0].lines == (
         "pod default/pod: main is created",
-        "  with device /dev/gpu0, c 195:0",
-        "  with env DEVICES=d1",
-        "  with hook createContainer: hook --all",
-        "  with 2 mounts",
+        "  with 12 devices: /dev/gpu0, /dev/gpu1, /dev/gpu2, /dev/gpu3 and 8 more",
+        "  with 2 mounts, 1 variable and 1 hook: show pod tells all",
     )
-    assert list(first[0].data["with"]["deviceNodes"]) == gpu["deviceNodes"]
+    assert list(first[0].data["with"]["deviceNodes"]) == nodes
+    assert shown.event == "shown"
+    assert shown.lines == (
+        "pod default/pod: main is made with",
+        *(f"  device /dev/gpu{n}, c 195:{n}" for n in range(12)),
+        "  variable DEVICES=d1",
+        "  mount /a, ro,rbind",
+        "  mount /b, ro,rbind",
+        "  hook createContainer: /bin/hook",
+        *(f"    {each}" for each in arguments),
+    )
+    assert shown.data == {"pod": "default/pod", "containers": {"main": first[0].data["with"]}}
     assert said[-1].lines == ("error: no pod default/other runs here: default/pod",)
+
+
+async def test_a_container_that_is_not_made_yet_has_nothing_to_show(root: Path) -> None:
+    """It says why it waits."""
+    async with node(root, "d1", cdi=root / "cdi") as (kubelet, plugin):
+        names(plugin, "a")
+        said: list[Said] = []
+        console = Console(kubelet, said.append)
+        await console.obey(f"run pod {DEV}=1")
+        await kubelet.until(lambda: "main" in kubelet.pods["default/pod"].waiting)
+        await console.obey("show pod")
+
+    (line,) = said[-1].lines
+    assert line.startswith("pod default/pod: main waits: CreateContainerError: ")
+    assert said[-1].data["containers"] == {}

@@ -21,6 +21,7 @@ from gpuplane.cli.ending import Ended
 from gpuplane.cli.options import OneOf
 from gpuplane.cli.times import Amount, Duration
 from gpuplane.core.strict import Invalid
+from gpuplane.core.text import escaped
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.chaos import Broken, Chaos, Holdings, HoldingsSummary, Moment, Summary
@@ -245,7 +246,7 @@ async def _lines() -> AsyncIterator[str]:
 
 
 def _text(said: Said) -> None:
-    click.echo("\n".join(said.lines))
+    click.echo("\n".join(map(escaped, said.lines)))
 
 
 def _json(said: Said) -> None:

@@ -28,6 +28,7 @@ WORDS = {
     "run": ("NAME [RESOURCE=COUNT…]", f"admit a pod; without resources it asks for one {GPU}"),
     "crash": ("NAME", "a pod's containers end, and are created anew"),
     "end": ("NAME", "a pod ends"),
+    "show": ("NAME", "all that a pod's containers are made with"),
     "pods": ("", "which pods run or were rejected, and what they hold"),
     "status": ("", "what the node shows"),
     "restart": ("", "restart this kubelet"),
@@ -63,8 +64,8 @@ class Console:
         """Do what a line says; False where it says to quit."""
         verb, *words = line.split() or [""]
         verbs: Mapping[str, Callable[..., Awaitable[None]]] = {
-            "run": self._run, "crash": self._crash, "end": self._end, "pods": self._pods, "status": self._status,
-            "restart": self._restart, "help": self._help,
+            "run": self._run, "crash": self._crash, "end": self._end, "show": self._show, "pods": self._pods,
+            "status": self._status, "restart": self._restart, "help": self._help,
         }  # fmt: skip
         try:
             if verb in verbs:
@@ -115,6 +116,9 @@ class Console:
         key = self._running(words, "end")
         await self.kubelet.end(key)
         self.say(Said("ended", {"pod": key}, (f"pod {key} ended",)))
+
+    async def _show(self, words: list[str]) -> None:
+        self.say(said.shown(self.kubelet.pods[self._running(words, "show")]))
 
     async def _pods(self, words: list[str]) -> None:
         _none(words, "pods")

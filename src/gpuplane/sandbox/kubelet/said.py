@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from google.protobuf.json_format import MessageToDict
 
+from gpuplane.core.text import counted, few
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.model.cdi import ContainerEdits, DeviceNode
 from gpuplane.sandbox.kubelet.endpoint import Call
@@ -73,13 +74,35 @@ def _gets(got: pb.ContainerAllocateResponse) -> Iterator[str]:
 
 
 def created(pod: str, container: str, edits: ContainerEdits) -> Said:
-    """What the runtime made a container with. Mounts are many: people get their number."""
+    """What the runtime made a container with, in short."""
     data = {"pod": pod, "container": container, "with": msgspec.to_builtins(edits)}
-    lines = [f"device {node.path}, {_numbers(node)}".rstrip(", ") for node in edits.device_nodes]
-    lines += [f"env {each}" for each in edits.env]
-    lines += [f"hook {hook.hook_name}: {' '.join(hook.args or (hook.path,))}" for hook in edits.hooks]
-    lines += [f"{len(edits.mounts)} mounts"] if edits.mounts else []
-    return Said("created", data, (f"pod {pod}: {container} is created", *(f"  with {line}" for line in lines)))
+    paths = [node.path for node in edits.device_nodes]
+    counts = ((len(edits.mounts), "mount"), (len(edits.env), "variable"), (len(edits.hooks), "hook"))
+    *most, last = (counted(number, what) for number, what in counts)
+    lines = [
+        f"  with {counted(len(paths), 'device')}" + (f": {few(paths, MANY)}" if paths else ""),
+        f"  with {', '.join(most)} and {last}: show {pod.removeprefix('default/')} tells all",
+    ]
+    return Said("created", data, (f"pod {pod}: {container} is created", *lines))
+
+
+def shown(running: Running) -> Said:
+    """All that a pod's containers are made with."""
+    key, made = running.pod.key, {name: running.made[name] for name in sorted(running.made)}
+    lines = [line for name, edits in made.items() for line in (f"pod {key}: {name} is made with", *_made(edits))]
+    waiting = [f"pod {key}: {name} waits: {why}" for name, why in running.waiting.items()]
+    return Said("shown", {"pod": key, "containers": msgspec.to_builtins(made)}, (*lines, *waiting))
+
+
+def _made(edits: ContainerEdits) -> Iterator[str]:
+    yield from (f"  device {node.path}, {_numbers(node)}".rstrip(", ") for node in edits.device_nodes)
+    yield from (f"  variable {each}" for each in edits.env)
+    for mount in edits.mounts:
+        source = f" from {mount.host_path}" if mount.host_path != mount.container_path else ""
+        yield f"  mount {mount.container_path}{source}, {','.join(mount.options)}".rstrip(", ")
+    for hook in edits.hooks:
+        yield f"  hook {hook.hook_name}: {hook.path}"
+        yield from (f"    {each}" for each in hook.args)
 
 
 def _numbers(node: DeviceNode) -> str:

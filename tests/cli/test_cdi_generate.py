@@ -165,6 +165,50 @@ def test_one_of_nvidias_hooks(machine: Path) -> None:
     assert [hook.args[1] for hook in edits.hooks] == ["update-ldcache"]
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--enable-hook=chmod"], "--enable-hook chmod has no effect: no release of crun since 1.7 needs it"),
+        (["--enable-hook=chmod", "--hook=nvidia"], "--enable-hook chmod has no effect"),
+        (["--enable-hook=create-soname-symlinks"], "--enable-hook create-soname-symlinks has no effect"),
+        (["--enable-hook=update-application-profile", "--hook=gpuplane"],
+         "--enable-hook update-application-profile has no effect: NVIDIA's program does it, see --hook"),
+        (["--enable-hook=update-application-profile", "--hook=nvidia"], ""),
+        (["--enable-hook=update-application-profile", "--hook=nvidia", "--mode=management"],
+         "--enable-hook update-application-profile has no effect with --mode management"),
+        (["--enable-hook=create-symlinks", "--hook=none"],
+         "--enable-hook create-symlinks has no effect: no program is called"),
+        (["--disable-hook=create-symlinks", "--hook=none"], "--disable-hook has no effect: no program is called"),
+        (["--disable-hook=create-symlinks", "--hook=gpuplane"], ""),
+        (["--disable-hook=chmod", "--hook=gpuplane"], ""),
+        (["--hook-path=/x", "--hook=nvidia"], "--hook-path has no effect with --hook nvidia"),
+        (["--hook-path=/x", "--hook=none"], "--hook-path has no effect with --hook none"),
+        (["--nvidia-ctk-path=/x", "--hook=gpuplane"], "--nvidia-cdi-hook-path has no effect with --hook gpuplane"),
+        (["--nvidia-ctk-path=/x", "--hook-path=/y"], "--hook-path has no effect: --nvidia-cdi-hook-path comes before"),
+        (["--device-name-strategy=uuid", "--mode=management"],
+         "--device-name-strategy has no effect with --mode management"),
+        (["--no-all-device", "--mode=management"], "--no-all-device has no effect with --mode management"),
+        (["--hook=nvidia", "--mode=gdrcopy"], "--hook has no effect with --mode gdrcopy"),
+        (["--disable-hook=all", "--mode=gdrcopy"], "--disable-hook has no effect with --mode gdrcopy"),
+        (["--enable-hook=create-symlinks", "--mode=gdrcopy"], "--enable-hook has no effect with --mode gdrcopy"),
+        (["--nvidia-cdi-hook-path=/x", "--mode=gdrcopy"], "--nvidia-cdi-hook-path has no effect with --mode gdrcopy"),
+        (["--driver-root-ctr-path=/x"], "--driver-root-ctr-path has no effect with --machine"),
+        (["--ldconfig-path=/x"], "--ldconfig-path has no effect: the hook finds ldconfig by itself"),
+        (["--csv.file=/x"], "--csv.file has no effect: it is of --mode csv alone"),
+        (["--feature-flag=enable-coherent-annotations"], "flag enable-coherent-annotations changes nothing"),
+        (["--device-name-strategy=uuid", "--no-all-device", "--hook=nvidia"], ""),
+    ],
+)  # fmt: skip
+def test_what_has_no_effect_is_told(words: list[str], told: str, machine: Path) -> None:
+    """Once, on standard error, with the reason; and nothing is said of what has one."""
+    (machine.parent / "rdma").write_text(machine.read_text().replace("nodes: [", "nodes: [/dev/gdrdrv, ", 1))
+    notes = generate("--machine", machine.parent / "rdma", *words).stderr.splitlines()
+    idle = [each for each in notes if "no effect" in each or "changes nothing" in each]
+
+    assert len(idle) == bool(told), notes
+    assert not told or told in idle[0], notes
+
+
 def test_paths_on_the_host(machine: Path) -> None:
     """Below the driver root and the root of the nodes, which is the driver root where nothing else is said."""
     words = ("--machine", machine, "--device-id=0")
@@ -279,7 +323,7 @@ def test_what_has_no_effect_says_so(machine: Path) -> None:
 
     assert written(result) == written(generate("--machine", machine))
     for each in idle:
-        assert f"note: {each.partition('=')[0]} has no effect here" in result.stderr
+        assert f"note: {each.partition('=')[0]} has no effect: " in result.stderr
 
 
 def test_no_driver_file_is_found(tmp_path: Path) -> None:
@@ -322,7 +366,7 @@ def test_the_table_of_options_is_nvidias() -> None:
         "--class --cdi-class": "NVIDIA_CTK_CDI_GENERATE_CLASS",
         "--csv.file": "NVIDIA_CTK_CDI_GENERATE_CSV_FILES",
         "--csv.ignore-pattern": "NVIDIA_CTK_CDI_GENERATE_CSV_IGNORE_PATTERNS",
-        "--csv.compat-container-root": "NVIDIA_CTK_CDI_GENERATE_CSV_COMPAT_CONTAINER_ROOT",
+        "--csv.compat-container-root": "NVIDIA_CTK_CDI_GENERATE_CSV_CONTAINER_COMPAT_ROOT",
         "--disable-hook --disable-hooks": "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS",
         "--enable-hook --enable-hooks": "NVIDIA_CTK_CDI_GENERATE_ENABLED_HOOKS",
         "--feature-flag --feature-flags": "NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS",

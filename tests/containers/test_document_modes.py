@@ -4,7 +4,8 @@ from typing import Any, get_args
 
 import pytest
 
-from gpuplane.core.containers.cdi.document import Document, Mode
+from gpuplane.core.containers.cdi.document import Document, Mode, Program
+from gpuplane.core.containers.cdi.hooks import PARAMS, PROFILES
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.model.machine import (
     Driver,
@@ -25,7 +26,6 @@ from tests.containers.documents import (
     OURS,
     VOID,
     a100_mig,
-    arguments,
     given,
     made,
     mount,
@@ -72,7 +72,7 @@ def test_the_nodes_of_other_modes(mode: Mode) -> None:
     got = spec(NODE, mode=mode, kind="nvidia.com/other", hook=OURS)
     assert {device.name: paths(device.container_edits) for device in got.devices} == MODES[mode]
     if mode == "management":
-        assert got.container_edits == spec(hook=OURS).container_edits.but(device_nodes=())
+        assert got.container_edits == spec(hook=OURS, disabled=(PARAMS,)).container_edits.but(device_nodes=())
     else:
         assert got.container_edits == ContainerEdits(env=(VOID,))
     storage = (mount("/etc/cufile.json"), mount("/run/udev")) if mode == "gds" else ()
@@ -123,7 +123,26 @@ def test_management_does_without_cuda(mode: Mode) -> None:
     assert got.spec is not None
     assert paths(got.spec.devices[0].container_edits) == MODES[mode]["all"]
     assert got.notes == ("/driver: no such directory",)
-    assert arguments(got.spec) == [("create-container", "--params")]
+    assert got.spec.container_edits.hooks == ()
+
+
+def test_a_management_container_may_make_device_nodes() -> None:
+    """As with nvidia-container-toolkit 1.20 (pkg/nvcdi/options.go; the application profile is of common-nvml.go alone):
+    what forbids it is left undone, unless it is asked for by name."""
+
+    def done(hook: Program, *enabled: str) -> str:
+        got = spec(NODE, mode="management", hook=hook, enabled=enabled)
+        return " ".join(argument for each in got.container_edits.hooks for argument in each.args)
+
+    assert "--params" not in done(OURS)
+    assert "--params" in done(OURS, PARAMS)
+    assert "--compat" in done(OURS)
+    theirs = Program("/usr/bin/nvidia-cdi-hook", nvidia=True)
+    assert PARAMS not in done(theirs)
+    assert PARAMS in done(theirs, PARAMS)
+    assert "update-ldcache" in done(theirs)
+    assert "enable-cuda-compat" in done(theirs)
+    assert PROFILES not in done(theirs, PROFILES)
 
 
 NVML_ONLY = FILES.but(libraries=FILES.libraries[1:3])

@@ -1,7 +1,7 @@
 """What `nvidia-ctk cdi generate` can be asked for, and how we understand it.
 
 Flags, environment variables and defaults are those of nvidia-container-toolkit 1.20 (cmd/nvidia-ctk/cdi/generate). What
-has no effect here says so on standard error; what would give a container other things there is refused.
+has no effect here is told (`idle`); what would give a container other things there is refused.
 """
 
 import shutil
@@ -65,14 +65,16 @@ OPTIONS = (
      "NVIDIA's program for hooks, on the host. Default: searched for, where --hook=nvidia."),
     ("--disable-hook --disable-hooks", PREFIX + "DISABLED_HOOKS", MANY,
      "What a container's start shall not do, by NVIDIA's names of it; all: nothing."),
-    ("--enable-hook --enable-hooks", PREFIX + "ENABLED_HOOKS", MANY, "Takes that back for one."),
+    ("--enable-hook --enable-hooks", PREFIX + "ENABLED_HOOKS", MANY,
+     "One that is done all the same: though disabled, or left out by --mode management. chmod has no effect."),
     ("--feature-flag --feature-flags", PREFIX + "FEATURE_FLAGS", MANY, "NVIDIA's feature flags."),
     ("--config-search-path", PREFIX + "CONFIG_SEARCH_PATHS", MANY, "Refused: files are where the driver puts them."),
     ("--ldconfig-path", PREFIX + "LDCONFIG_PATH", TEXT, "No effect: the hook finds ldconfig by itself."),
-    ("--library-search-path", PREFIX + "LIBRARY_SEARCH_PATHS", MANY, "No effect: of mode csv alone."),
-    ("--csv.file", PREFIX + "CSV_FILES", MANY, "No effect: of mode csv alone."),
-    ("--csv.ignore-pattern", PREFIX + "CSV_IGNORE_PATTERNS", MANY, "No effect: of mode csv alone."),
-    ("--csv.compat-container-root", PREFIX + "CSV_COMPAT_CONTAINER_ROOT", TEXT, "No effect: of mode csv alone."),
+    ("--library-search-path", PREFIX + "LIBRARY_SEARCH_PATHS", MANY, "No effect: it is of --mode csv alone."),
+    ("--csv.file", PREFIX + "CSV_FILES", MANY, "No effect: it is of --mode csv alone."),
+    ("--csv.ignore-pattern", PREFIX + "CSV_IGNORE_PATTERNS", MANY, "No effect: it is of --mode csv alone."),
+    ("--csv.compat-container-root", PREFIX + "CSV_CONTAINER_COMPAT_ROOT", TEXT,
+     "No effect: it is of --mode csv alone."),
 
     ("--hook", "", _one_of(("auto", "gpuplane", "nvidia", "none"), "auto"),
      "The program that a container's start calls. Default: NVIDIA's where its path is given; else ours where it is "
@@ -87,22 +89,19 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
     """All of them, on a command."""
     for names, variable, kind, help in reversed(OPTIONS):
         from_environment: dict[str, Any] = {"envvar": variable, "show_envvar": True} if variable else {}
-        command = click.option(_parameter(names), *names.split(), help=help, **from_environment, **kind)(command)
+        command = click.option(parameter(names), *names.split(), help=help, **from_environment, **kind)(command)
     return command
 
 
-def _parameter(names: str) -> str:
+def parameter(names: str) -> str:
     return names.split()[0].strip("-").replace("-", "_").replace(".", "_")
 
 
 def request(said: Mapping[str, Any], host: Path | None) -> Request:
-    """What the options ask for, after a word about those that do nothing. Raises click.BadParameter.
+    """What the options ask for. Raises click.BadParameter.
 
     `host`: where the host's root is seen; None where it is not.
     """
-    for names, _, _, help in OPTIONS:
-        if said[_parameter(names)] and help.startswith("No effect"):
-            note(f"{names} has no effect here, see --help")
     mode = said["mode"]
     if mode in ELSEWHERE:
         raise _wrong("--mode", f"{mode} {ELSEWHERE[mode]}")
@@ -114,7 +113,7 @@ def request(said: Mapping[str, Any], host: Path | None) -> Request:
         if where == ("kind",):
             raise _wrong("--vendor, --class", problem.removeprefix("kind: "))
     for option in ("--driver-root", "--dev-root", "--hook-path"):
-        if (path := said[_parameter(option)]) and not path.startswith("/"):
+        if (path := said[parameter(option)]) and not path.startswith("/"):
             raise _wrong(option, f"{path!r} is no absolute path: it is a place on the host")
     ids = _listed(said["device_id"])
     return Request(
@@ -126,7 +125,8 @@ def request(said: Mapping[str, Any], host: Path | None) -> Request:
         driver_root=said["driver_root"] or "/",
         dev_root=said["dev_root"] or said["driver_root"] or "/",
         hook=_program(said["hook"], said["hook_path"], said["nvidia_cdi_hook_path"], host),
-        disabled=_disabled(said["disable_hook"], said["enable_hook"]),
+        disabled=_chosen("--disable-hook", said["disable_hook"], HOOKS),
+        enabled=_chosen("--enable-hook", said["enable_hook"], [each for each in HOOKS if each != ALL]),
         features=_chosen("--feature-flag", said["feature_flag"], FEATURES),
     )
 
@@ -144,15 +144,6 @@ def _chosen(option: str, values: Iterable[str], choices: Iterable[str]) -> tuple
             perhaps = f"did you mean {close!r}?" if close else f"there are {', '.join(choices)}"
             raise _wrong(option, f"{value!r} is none of them; {perhaps}")
     return chosen
-
-
-def _disabled(disable: Iterable[str], enable: Iterable[str]) -> tuple[str, ...]:
-    """What hooks shall not do: what is disabled, all but what is enabled again."""
-    disabled = _chosen("--disable-hook", disable, HOOKS)
-    enabled = _chosen("--enable-hook", enable, [each for each in HOOKS if each != ALL])
-    if ALL in disabled and enabled:
-        disabled = tuple(each for each in HOOKS if each != ALL)
-    return tuple(each for each in disabled if each not in enabled)
 
 
 def _program(hook: str, ours: str, theirs: str, host: Path | None) -> Program | None:

@@ -10,6 +10,7 @@ import yaml
 
 from gpuplane.cli import ending
 from gpuplane.cli.cdi.asked import note, options, place, request
+from gpuplane.cli.cdi.idle import idle
 from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.times import Amount
 from gpuplane.core.containers.cdi.check import check
@@ -41,6 +42,10 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
     here = driver_root_ctr_path
     host = Path(here or "/") if machine == NVML and said["driver_root"] in ("", "/") else None
     asked, (path, form) = request(said, host), place(said)
+    for each in idle(said, asked):
+        note(each)
+    if here and machine != NVML:
+        note("--driver-root-ctr-path has no effect with --machine: a described driver is nowhere")
     seen = _seen(machine, Path(here or asked.driver_root), Path(here or asked.dev_root), timeout)
     spec = _spec(seen, asked)
     try:

@@ -119,7 +119,7 @@ def _part(part: Part, machine: Machine, request: Request) -> ContainerEdits:
     edits = _nodes(part.nodes, machine, request)
     if request.hook is None or not request.hook.nvidia:
         return edits
-    return edits.but(hooks=hooks.nvidia_links(request.hook, part.links, request.disabled))
+    return edits.but(hooks=hooks.nvidia_links(request.hook, part.links, hooks.left_undone(request)))
 
 
 def _common(machine: Machine, request: Request, control: Iterable[str], given: Iterable[Part]) -> ContainerEdits:
@@ -131,7 +131,7 @@ def _common(machine: Machine, request: Request, control: Iterable[str], given: I
         aliases = ContainerEdits(mounts=tuple(driver.everywhere(files, request.driver_root)))
         return tidy.joined((edits, aliases))
     called = hooks.nvidia if request.hook.nvidia else hooks.ours
-    return edits.but(hooks=called(request.hook, work, request.disabled))
+    return edits.but(hooks=called(request.hook, work, hooks.left_undone(request)))
 
 
 def _nodes(paths: Iterable[str], machine: Machine, request: Request) -> ContainerEdits:

@@ -10,12 +10,12 @@ end with an error at --host-cuda-version, so they are told of the driver's versi
 entry whose name they do not know they pass over.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 
 from gpuplane.core.containers.cdi import links
 from gpuplane.core.containers.cdi.devices import Part
 from gpuplane.core.containers.cdi.links import Link, file_name, folder
-from gpuplane.core.containers.cdi.request import ALL, Program
+from gpuplane.core.containers.cdi.request import ALL, Program, Request
 from gpuplane.model.cdi import Hook
 from gpuplane.model.machine import Driver, DriverFiles
 from gpuplane.model.value import Value
@@ -23,6 +23,7 @@ from gpuplane.model.value import Value
 LINKS, COMPAT, CACHE = "create-symlinks", "enable-cuda-compat", "update-ldcache"
 PARAMS, PROFILES = "disable-device-node-modification", "update-application-profile"
 COMPAT_FOLDER = "/usr/local/cuda/compat"
+EVERY = (LINKS, COMPAT, CACHE, PARAMS, PROFILES)
 LONGEST = 30  # seconds that ours may take
 
 
@@ -56,6 +57,18 @@ def _driver_links(files: DriverFiles) -> Iterator[Link]:
         yield from links.of(library)
     for file in files.files:
         yield from links.of(file)
+
+
+def left_undone(request: Request) -> Set[str]:
+    """NVIDIA's names of what is not done for any container of a document.
+
+    A management container may make device nodes, unless the request says otherwise (nvidia-container-toolkit 1.20,
+    pkg/nvcdi/options.go), and has no use for an application profile (common-nvml.go alone has it).
+    """
+    disabled = EVERY if ALL in request.disabled else request.disabled
+    if request.mode != "management":
+        return {*disabled} - {*request.enabled}
+    return ({*disabled, PARAMS} - {*request.enabled}) | {PROFILES}
 
 
 def ours(program: Program, work: Work, disabled: Collection[str]) -> tuple[Hook, ...]:
@@ -119,4 +132,4 @@ def _entry(program: Program, name: str, arguments: Iterable[str]) -> Hook:
 
 def _wanted(name: str, disabled: Collection[str]) -> bool:
     """Whether something, by NVIDIA's name of it, shall be done."""
-    return name not in disabled and ALL not in disabled
+    return name not in disabled

@@ -33,4 +33,5 @@ class Request(Value):
     dev_root: str = "/"
     hook: Program | None = None  # None: links are made by mounts, and no program is called
     disabled: tuple[str, ...] = ()  # of NVIDIA's names of hooks; `all`
+    enabled: tuple[str, ...] = ()  # those that are called all the same
     features: tuple[str, ...] = ()  # NVIDIA's feature flags

@@ -1,0 +1,76 @@
+"""What of the options has no effect, always or beside the others, and why: it is taken as NVIDIA's command takes it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpuplane.cli.cdi.asked import OPTIONS, parameter
+from gpuplane.core.containers.cdi.hooks import EVERY, PROFILES
+from gpuplane.core.containers.cdi.request import Mode, Request
+from gpuplane.host.cdi.hook import INSTALLED
+
+NEVER = "No effect: "
+"""How the help of an option begins that has none."""
+
+HOOKS = ("--hook", "--hook-path", "--nvidia-cdi-hook-path", "--disable-hook", "--enable-hook")
+MODES: Mapping[str, tuple[Mode, ...]] = {
+    "--device-name-strategy": ("gpu",),
+    "--no-all-device": ("gpu", "imex"),
+    **dict.fromkeys(HOOKS, ("gpu", "management")),
+}
+"""Options that mean something in some modes only."""
+
+DEFAULTS = {"--hook": "auto", "--hook-path": str(INSTALLED)}
+
+NO_PROGRAM = "no program is called at a container's start"
+
+UNDONE = {
+    "chmod": "no release of crun since 1.7 needs it",
+    "create-soname-symlinks": "create-symlinks makes those links too",
+    PROFILES: "NVIDIA's program does it, see --hook",
+}
+"""NVIDIA's hooks of which something is not done here, and why."""
+
+
+def idle(said: Mapping[str, Any], asked: Request) -> Iterator[str]:
+    """A sentence for each option that was given and has no effect."""
+    for names, _, _, help in OPTIONS:
+        name = names.split()[0]
+        if not _given(name, said):
+            continue
+        if help.startswith(NEVER):
+            yield f"{name} has no effect: {help.removeprefix(NEVER).rstrip('.')}"
+        elif asked.mode not in MODES.get(name, (asked.mode,)):
+            yield f"{name} has no effect with --mode {asked.mode}"
+        elif name in HOOKS:
+            yield from _hooks(name, said, asked)
+
+
+def _given(name: str, said: Mapping[str, Any]) -> bool:
+    value = said[parameter(name)]
+    return bool(value) and value != DEFAULTS.get(name)
+
+
+def _hooks(name: str, said: Mapping[str, Any], asked: Request) -> Iterator[str]:
+    """Of the options for hooks, in a mode that has some."""
+    ours = asked.hook is not None and not asked.hook.nvidia
+    theirs = asked.hook is not None and asked.hook.nvidia
+    match name:
+        case "--hook-path" if not ours and said["hook"] != "auto":
+            yield f"{name} has no effect with --hook {said['hook']}"
+        case "--hook-path" if theirs:
+            yield f"{name} has no effect: --nvidia-cdi-hook-path comes before"
+        case "--nvidia-cdi-hook-path" if not theirs:
+            yield f"{name} has no effect with --hook {said['hook']}"
+        case "--disable-hook" if asked.hook is None:
+            yield f"{name} has no effect: {NO_PROGRAM}"
+        case "--enable-hook":
+            yield from (f"{name} {each} has no effect{why}" for each in asked.enabled if (why := _undone(each, asked)))
+
+
+def _undone(hook: str, asked: Request) -> str:
+    """Why a hook is not called though it was asked for; "" where it is."""
+    if hook == PROFILES and asked.mode == "management":
+        return " with --mode management"
+    if hook not in EVERY or (hook == PROFILES and asked.hook is not None and not asked.hook.nvidia):
+        return f": {UNDONE[hook]}"
+    return f": {NO_PROGRAM}" if asked.hook is None else ""

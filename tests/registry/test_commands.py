@@ -3,15 +3,23 @@
 import json
 import os
 import pty
+import socketserver
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from gpuplane.cli.cdi import command
+from gpuplane.core.resources.offer import offer
+from gpuplane.model.control import Answer, Picture
+from gpuplane.model.machine import Machine
+from gpuplane.model.snapshot import Snapshot
 
 DATA = Path(__file__).with_name("testdata")
 BAD = "cdiVersion: 0.3.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n  containerEdits: {env: [A]}\n"
@@ -88,8 +96,27 @@ def test_a_list_at_a_terminal(crowd: Path) -> None:
         "device                                 defined in" + " " * (len(f"{crowd}/b/z.json") - 10),
         f"accelerators.example.com/npu.v2=npu:0  {crowd}/b/z.json",
     ]
-    assert shown("list", "--spec-dir", crowd / "c") == f"No device is defined in {crowd}/c.\n"
-    assert f"\nNo device can be resolved in {crowd}/a.\n" in shown("list", "--spec-dir", crowd / "a")
+    assert shown("list", "--spec-dir", crowd / "c") == f"No device is defined. {crowd}/c is not there.\n"
+    seen = shown("list", "--spec-dir", crowd / "a")
+    assert f"\nNo device can be resolved. {crowd}/a has 2 specifications.\n" in seen
+
+
+def test_a_list_of_nothing_says_where_it_looked(crowd: Path) -> None:
+    """On standard error; standard output stays empty. A document has empty parts, and the directories."""
+    (crowd / "empty").mkdir()
+    where = [word for each in ("empty", "none", "b") for word in ("--spec-dir", str(crowd / each))]
+    (crowd / "b/z.json").unlink()
+    listed, document = cdi("list", *where), cdi("list", "--json", *where)
+
+    assert (listed.exit_code, listed.stdout) == (0, "")
+    assert listed.stderr.splitlines()[1:] == [
+        f"No device is defined. {crowd}/empty has no specification; {crowd}/none is not there; "
+        f"{crowd}/b has 1 specification."
+    ]
+    assert document.stderr == ""
+    found = json.loads(document.stdout)
+    assert (found["devices"], found["conflicts"]) == ({}, {})
+    assert found["directories"] == [str(crowd / each) for each in ("empty", "none", "b")]
 
 
 def test_good_files_are_told_what_they_define() -> None:
@@ -196,13 +223,80 @@ def test_a_device_of_several_directories_is_that_of_the_last(crowd: Path) -> Non
         f"device\tnvidia.com/gpu=0\t{crowd}/b/new.yaml\t{why}\t{crowd}/a/x.yaml",
         "env\tA=1\t\tnvidia.com/gpu=0",
     ]
-    assert shown("explain", "nvidia.com/gpu=0", *directories).splitlines()[0] == (
+    assert shown("explain", "nvidia.com/gpu=0", *directories).splitlines()[1] == (
         f"nvidia.com/gpu=0  {crowd}/b/new.yaml ({why}), which has priority over {crowd}/a/x.yaml"
     )
 
 
+KIND = "k8s.device-plugin.nvidia.com/gpu"
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Path]:
+    """The state directory of an agent that has left out a link, two files and a socket; beside its specification."""
+    theirs = dict.fromkeys(("/usr/lib/a.so", "/usr/lib/b.so"), "/usr/lib is writable by its group")
+    left = {"/tmp/nvidia-mps": "/tmp/nvidia-mps is owned by uid 65534", **theirs}
+    snapshot = Snapshot(machine=Machine(gpus=(), left_out=left))
+    said = msgspec.json.encode(Answer(picture=Picture(snapshot, offer(snapshot), 0.0))) + b"\n"
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.rfile.readline()
+            self.wfile.write(said)
+
+    document = {"cdiVersion": "0.5.0", "kind": KIND, "devices": [{"name": "GPU-a", "containerEdits": {"env": ["A=1"]}}]}
+    (tmp_path / "ours.json").write_text(json.dumps(document))
+    with socketserver.ThreadingUnixStreamServer(str(tmp_path / "control.sock"), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield tmp_path
+        server.shutdown()
+
+
+def test_what_the_agent_leaves_out_is_told(agent: Path) -> None:
+    """With its own devices, as it sees the machine now: what could be there, and why it is not."""
+    asked = ("explain", f"{KIND}=GPU-a", "--spec-dir", agent, "--state-dir", agent)
+    told = cdi(*asked)
+
+    assert (told.exit_code, told.stderr) == (0, "")
+    assert told.stdout.splitlines()[2:] == [
+        "left out\t/tmp/nvidia-mps\t/tmp/nvidia-mps is owned by uid 65534",
+        "left out\t/usr/lib/a.so\t/usr/lib is writable by its group",
+        "left out\t/usr/lib/b.so\t/usr/lib is writable by its group",
+    ]
+    assert shown(*asked).splitlines()[-3:] == [
+        "left out, because somebody else could change it",
+        "    /tmp/nvidia-mps: /tmp/nvidia-mps is owned by uid 65534",
+        "    /usr/lib/a.so, /usr/lib/b.so: /usr/lib is writable by its group",
+    ]
+    assert list(json.loads(cdi(*asked, "--json").stdout)["left_out"]) == [
+        "/tmp/nvidia-mps",
+        "/usr/lib/a.so",
+        "/usr/lib/b.so",
+    ]
+
+
+def test_without_its_agent_what_is_left_out_is_not_known(agent: Path) -> None:
+    """Which is told, once; other devices are none of its."""
+    (agent / "foreign.json").write_bytes((DATA / "foreign.json").read_bytes())
+    nowhere = ("--spec-dir", agent, "--state-dir", agent / "nowhere")
+    told = cdi("explain", f"{KIND}=GPU-a", *nowhere)
+
+    assert told.exit_code == 0
+    assert told.stderr.startswith(f"What the agent leaves out is not known: no agent answers at {agent}/nowhere/")
+    assert cdi("explain", "accelerators.example.com/npu.v2=npu:0", *nowhere).stderr == ""
+    assert json.loads(cdi("explain", f"{KIND}=GPU-a", *nowhere, "--json").stdout)["left_out"] is None
+
+
+def test_files_that_count_for_nothing_are_told(crowd: Path) -> None:
+    """They may be what somebody wonders about."""
+    told = cdi("explain", "accelerators.example.com/npu.v2=npu:0", "--spec-dir", crowd / "b")
+
+    assert told.exit_code == 0
+    assert told.stderr.startswith(f"{crowd}/b/bad.yaml:1: cdiVersion: ")
+
+
 def test_an_explanation_for_programs() -> None:
-    """The devices, each thing that a container gets, and the edits as CDI has them."""
+    """The devices, each thing that a container gets, and the edits as CDI has them. Every key is always there."""
     document = json.loads(cdi("explain", "--json", "nvidia.com/gpu=0", "--spec-dir", DATA).stdout)
 
     assert document["devices"] == [
@@ -211,8 +305,11 @@ def test_an_explanation_for_programs() -> None:
             "file": f"{DATA}/nvidia.yaml",
             "version": "0.5.0",
             "needs": ["a name that begins with a digit"],
+            "over": [],
+            "problem": "",
         }
     ]
+    assert (document["left_out"], document["problems"]) == ({}, {})
     assert {piece["kind"] for piece in document["pieces"]} == {"node", "env", "mount", "hook"}
     assert document["edits"]["deviceNodes"][4] == {"path": "/dev/nvidia0"}
 

@@ -1,14 +1,19 @@
 """`gpuplane cdi explain`: what a container gets with a device, and why."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
 import click
+from msgspec.structs import asdict
 
+from gpuplane.cli import connection
 from gpuplane.cli.cdi.specdirs import known, spec_dir
+from gpuplane.cli.connection import state_dir
 from gpuplane.core.containers.cdi.explain import Explanation, Kind, Piece, Told, explain
+from gpuplane.core.containers.cdi.names import KINDS
+from gpuplane.core.containers.cdi.registry import Registry
 from gpuplane.core.containers.cdi.steps import Step
 from gpuplane.core.text import clip, few, indented
 from gpuplane.model.cdi import Mount
@@ -26,28 +31,69 @@ FEW = 4
 """So many things of a step are shown to a person one by one."""
 
 
+Left = Mapping[str, str] | None
+"""Files and sockets that the agent gives to no container, and why; None where it cannot be asked."""
+
+
 @click.command()
 @click.argument("devices", nargs=-1, required=True, metavar="DEVICE...")
 @spec_dir
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bool) -> None:
+@state_dir
+def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bool, state_dir: Path) -> None:
     """Say what a container gets that asks for these devices, by their qualified names: nvidia.com/gpu=0.
 
     Which file defines each, or why it cannot be resolved and what to do; device nodes, environment, mounts and hooks;
-    what of it comes with a device, and what with any of its kind. Exit status: 0 where all devices can be resolved, 1
-    where one cannot: no container that asks for it is created. Away from a terminal: one line a thing, columns apart by
-    tabs.
+    what of it comes with a device, and what with any of its kind. With devices of the agent: what it leaves out of its
+    files, because somebody else than root could change it. Exit status: 0 where all devices can be resolved, 1 where
+    one cannot: no container that asks for it is created. Away from a terminal: one line a thing, columns apart by tabs.
     """
-    explanation = explain(known(directories), devices)
+    there = known(directories)
+    explanation = explain(there, devices)
+    unresolvable = any(told.problem for told in explanation.devices)  # which tells of wrong files where they matter
+    left, unknown = _left_out(devices, state_dir)
     if as_json:
-        sys.stdout.buffer.write(indented(explanation))
-    elif sys.stdout.isatty():
-        draw(explanation)
+        sys.stdout.buffer.write(indented(document(explanation, there, left)))
     else:
-        for line in lines(explanation):
-            click.echo(line)
-    if any(told.problem for told in explanation.devices):
+        for trouble in filter(None, (*(() if unresolvable else there.problems.values()), unknown)):
+            click.echo(trouble, err=True)
+        show(explanation, left or {})
+    if unresolvable:
         raise SystemExit(1)
+
+
+def _left_out(devices: Iterable[str], state_dir: Path) -> tuple[Left, str]:
+    """What the agent leaves out of the files of its devices; or why that is not known."""
+    if not any(each.partition("=")[0] in KINDS for each in devices):
+        return {}, ""
+    try:
+        machine = connection.show(state_dir).snapshot.machine
+    except click.ClickException as error:
+        return None, f"What the agent leaves out is not known: {error.message}"
+    return ({}, "") if machine is None else (dict(sorted(machine.left_out.items())), "")
+
+
+def document(explanation: Explanation, there: Registry, left: Left) -> dict[str, object]:
+    """For machines: every key is always there. `edits` is as CDI has it."""
+    pieces = [{**asdict(piece), "steps": [asdict(step) for step in piece.steps]} for piece in explanation.pieces]
+    return {
+        "devices": [asdict(told) for told in explanation.devices],
+        "pieces": pieces,
+        "edits": explanation.edits,
+        "left_out": left,
+        "problems": there.problems,
+    }
+
+
+def show(explanation: Explanation, left: Mapping[str, str]) -> None:
+    """Print the answer."""
+    if sys.stdout.isatty():
+        draw(explanation, left)
+        return
+    for line in lines(explanation):
+        click.echo(line)
+    for path, why in left.items():
+        click.echo(_line("left out", path, why))
 
 
 def lines(explanation: Explanation) -> Iterator[str]:
@@ -81,7 +127,7 @@ def _defined(told: Told) -> str:
     return f"{told.file} ({_version(told)}){before}"
 
 
-def draw(explanation: Explanation) -> None:
+def draw(explanation: Explanation, left: Mapping[str, str]) -> None:
     """Print the answer for a person."""
     from rich.console import Console
     from rich.markup import escape
@@ -99,6 +145,11 @@ def draw(explanation: Explanation) -> None:
             console.print(f"  [dim]with {escape(_whose(whose, explanation))}[/dim]", soft_wrap=True)
             for line in _mounts(mounts[piece.what] for piece in each) if kind == "mount" else map(_shown, each):
                 console.print(f"    {escape(line)}", soft_wrap=True)
+    if left:
+        console.print("[bold]left out[/bold], because somebody else could change it")
+    for why in dict.fromkeys(left.values()):
+        paths = few([path for path in left if left[path] == why], FEW)
+        console.print(f"    {escape(_printable(f'{paths}: {why}'))}", soft_wrap=True)
 
 
 def _whose(origin: tuple[str, ...], explanation: Explanation) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from gpuplane.cli.cdi.specdirs import known, spec_dir, troubles
+from gpuplane.cli.cdi.specdirs import known, looked_into, spec_dir, troubles
 from gpuplane.core.containers.cdi.registry import Registry
 from gpuplane.core.text import indented
 
@@ -17,41 +17,42 @@ def command(directories: tuple[Path, ...], as_json: bool) -> None:
     """List the devices that a container runtime would know here, by their qualified names.
 
     What is wrong with the files is said first, on standard error. A runtime passes over it too, so the exit status is 0
-    all the same. Away from a terminal: one name a line.
+    all the same. Where there is no device, what was looked into is said there too. Away from a terminal: one name a
+    line.
     """
     there = known(directories)
     if as_json:
-        sys.stdout.buffer.write(indented(document(there)))
+        sys.stdout.buffer.write(indented(document(there, directories)))
         return
     for line in troubles(there):
         click.echo(line, err=True)
-    if sys.stdout.isatty():
-        draw(there, directories)
+    if not there.devices:
+        none = f"No device {'can be resolved' if there.conflicts else 'is defined'}."
+        click.echo(f"{none} {'; '.join(map(looked_into, directories))}.", err=True)
+    elif sys.stdout.isatty():
+        draw(there)
     else:
         for name in there.devices:
             click.echo(name)
 
 
-def document(there: Registry) -> dict[str, object]:
+def document(there: Registry, directories: tuple[Path, ...]) -> dict[str, object]:
     """For machines: every key is always there."""
     return {
+        "directories": list(map(str, directories)),
         "devices": {name: defined.file.path for name, defined in there.devices.items()},
         "conflicts": there.conflicts,
         "problems": there.problems,
     }
 
 
-def draw(there: Registry, directories: tuple[Path, ...]) -> None:
+def draw(there: Registry) -> None:
     """Print them for a person."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
 
     console = Console(highlight=False)
-    if not there.devices:
-        none = f"No device {'can be resolved' if there.conflicts else 'is defined'} in"
-        console.print(f"[yellow]{none} {escape(' and '.join(map(str, directories)))}.[/yellow]", soft_wrap=True)
-        return
     rows = [(name, defined.file.path) for name, defined in there.devices.items()]
     heads = zip(("device", "defined in"), *rows, strict=True)
     columns = [Column(head, no_wrap=True, min_width=max(map(len, (head, *cells)))) for head, *cells in heads]

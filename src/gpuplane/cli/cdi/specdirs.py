@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from gpuplane.core.containers.cdi.registry import DIRECTORIES, Registry, registry
-from gpuplane.core.text import few
-from gpuplane.host.specfiles import found
+from gpuplane.core.text import counted, few
+from gpuplane.host.specfiles import found, paths
 
 FEW = 3
 """So many names of those that files have in common are told."""
@@ -38,6 +38,17 @@ spec_dir = click.option(
 def known(directories: tuple[Path, ...]) -> Registry:
     """What the files there define now."""
     return registry(found(directories))
+
+
+def looked_into(directory: Path) -> str:
+    """What was found in a directory, in a sentence without its end."""
+    try:
+        count = len(paths(directory))
+    except OSError as error:
+        return f"{directory} cannot be read: {error.strerror}"
+    if not count:
+        return f"{directory} {'has no specification' if directory.exists() else 'is not there'}"
+    return f"{directory} has {counted(count, 'specification')}"
 
 
 def troubles(known: Registry) -> Iterator[str]:

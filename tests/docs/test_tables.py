@@ -75,3 +75,19 @@ def test_the_choice_is_what_the_page_shows() -> None:
 
     assert ended.status == 0
     assert [line.rstrip() for line in screen(ended.out)] == shown.split("\n")
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *ROOT.glob("deploy/*.md")], ids=lambda page: page.name)
+def test_what_is_asked_of_the_cluster_is_what_the_manifests_make(page: Path) -> None:
+    """Namespace, DaemonSets, the label of the agent's pods, and the image's version."""
+    text = page.read_text()
+    made = [each for path in ROOT.glob("deploy/**/*.yaml") for each in yaml.safe_load_all(path.read_text()) if each]
+    names = {(each["kind"], each["metadata"]["name"]) for each in made if "metadata" in each}
+    labels = {tuple(label) for each in made for label in each.get("metadata", {}).get("labels", {}).items()}
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+    assert {("Namespace", name) for name in re.findall(r"-n (gpuplane[\w-]*)", text)} <= names
+    assert {("DaemonSet", name) for name in re.findall(r"daemonset/(gpuplane[\w-]*)", text)} <= names
+    assert {tuple(each.split("=")) for each in re.findall(r"-l (app\S+=\w+)", text)} <= labels
+    assert {*re.findall(r"/gpuplane:(\d[\w.]*)", text)} <= {version}
+    assert all((ROOT / each).is_dir() for each in re.findall(r"-k (deploy/\S+[\w-])", text))

@@ -20,6 +20,18 @@ def test_a_reset_of_the_gpu_is_one_of_its_mig_devices() -> None:
     assert world.ill() == set()
 
 
+def test_what_befell_a_mig_device_before_a_reset_and_is_heard_after_it_is_over() -> None:
+    """Also where nothing was known of that MIG device before, and no look follows."""
+    world = World(machine(1, parts=[0]))
+    world.show("0", "gpu-lost")
+    world.wait(20, answer=True)
+    world.show("0")
+    world.happen(0, "xid-48", ago=10, gpu_instance=1)
+    world.wait(60, answer=True)
+
+    assert world.ill() == set()
+
+
 def test_a_mig_device_that_cannot_be_described_hides_nothing_of_its_siblings() -> None:
     """Each is asked by itself: what a look shows of one no longer is over."""
     world = World(machine(1, parts=[0]))

@@ -156,8 +156,13 @@ def happened(
             pids=event.pids,
             holders=() if event.pids else _holders(unit, allocations),
         )
-        devices[key] = course.happen(devices.get(key, Record()), finding, terms)
+        devices[key] = course.happen(devices.get(key) or _fresh(unit, devices), finding, terms)
     return _kept(health, devices)
+
+
+def _fresh(units: set[str], devices: Mapping[str, Record]) -> Record:
+    """The record of a device that had none: a MIG device was reset with its GPU."""
+    return Record(renewed=max((devices[each].renewed for each in units if each in devices), default=Record().renewed))
 
 
 def _renewed(devices: Mapping[str, Record], at: float) -> dict[str, Record]:

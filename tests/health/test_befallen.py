@@ -96,3 +96,18 @@ def test_relapses_that_nobody_can_have_had_cost_no_more_than_the_most() -> None:
     world.wait(5 * (1 << MOST_FLAPS), answer=True)
 
     assert world.ill() == set()
+
+
+def test_what_happens_while_a_probe_runs_counts_also_when_it_is_heard_after_its_answer() -> None:
+    """The probe may have looked before. What happened before the probe was begun does not count: it was seen then."""
+    world = World(machine(1))
+    world.happen(0, "xid-94")
+    world.wait(20)
+    [(uuid, asked)] = world.wished().items()
+    world.probe(uuid, asked)
+    assert world.ill() == set()
+
+    world.happen(0, "xid-95", ago=world.now - asked + 1)
+    assert world.ill() == set()
+    world.happen(0, "xid-95", ago=world.now - asked - 1)
+    assert world.ill() == {"GPU-0"}

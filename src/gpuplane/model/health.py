@@ -94,7 +94,7 @@ class Record(Value):
     probing: Probing | None = None
     renewed: float = -1.0  # when it was last seen to have been reset; -1: never in this boot
     excused: float = -1.0  # when a person said last that it is mended
-    recovered: float | None = None  # when it was last found well again
+    recovered: float | None = None  # when the probe was begun that last found it well again
     flaps: int = 0  # how often in a row it fell ill again soon after that
     away: bool = False  # the driver counted the GPUs, and not this one
     pci: str = ""

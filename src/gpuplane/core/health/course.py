@@ -88,8 +88,8 @@ def happen(record: Record, event: Finding, terms: Terms) -> Record:
         return _with(record, old, old.but(pids=pids, holders=old.holders if not pids else ()))
     counts = {**record.counts, event.code: record.counts.get(event.code, 0) + 1}
     record = record.but(counts=dict(sorted(counts.items())))
-    if record.recovered is not None and event.last <= record.recovered:
-        return record  # heard of late: a probe has found the device well since
+    if record.recovered is not None and event.last < record.recovered:
+        return record  # heard of late: a probe was begun since, and found the device well
     patience = terms.entry(event.code).patience
     if old is None or old.last is None:
         after = event.but(standing=not patience)
@@ -281,7 +281,8 @@ def heal(record: Record, terms: Terms) -> Record:
         return record.but(probing=None)
     cured = set(_grave(record, terms))
     left = tuple(each for each in record.findings if each not in cured)
-    return record.but(findings=left, probing=None, recovered=terms.now)
+    assert record.probing is not None
+    return record.but(findings=left, probing=None, recovered=record.probing.asked)
 
 
 def befallen(record: Record, terms: Terms) -> Collection[int]:

@@ -51,6 +51,15 @@ def test_what_a_pod_holds_that_is_not_there_is_a_line() -> None:
     ]  # fmt: skip
 
 
+def test_nothing_is_said_to_be_gone_before_anybody_has_looked() -> None:
+    """Kubelet often answers before the driver."""
+    held = Allocation("nvidia.com/gpu", ("GPU-0",), "ml/train", "main")
+
+    assert cells(picture(Listed((held,), 0.0)), "device") == [
+        ["GPU-0", "-", "absent", "a container holds it, and the GPUs have not been counted yet", "ml/train"],
+    ]  # fmt: skip
+
+
 def test_how_containers_are_given_devices_is_shown_with_the_reason() -> None:
     """Once the machine and its configuration are known."""
     assert cells(ward(), "strategy") == [["envvar", "this agent keeps no CDI specifications"]]

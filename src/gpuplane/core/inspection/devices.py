@@ -15,7 +15,7 @@ from gpuplane.model.views import Offered
 
 MIB = 1 << 20
 GIVEN_OUT = ("healthy", "suspect", "degraded")
-GONE = "a container holds it, and the driver does not count it"
+GONE, UNSEEN = "the driver does not count it", "the GPUs have not been counted yet"
 
 
 def devices(picture: Picture, clock: Clock) -> tuple[Device, ...]:
@@ -34,7 +34,8 @@ class _Devices:
 
     def __init__(self, picture: Picture, clock: Clock) -> None:
         self.clock = clock
-        self.gpus = (picture.snapshot.machine.gpus if picture.snapshot.machine else None) or ()
+        gpus = picture.snapshot.machine.gpus if picture.snapshot.machine else None
+        self.gpus, self.counted = gpus or (), gpus is not None
         self.diagnoses = {each.device: each for each in overall(picture.snapshot) if each.device != NODE}
         self.left = {each.unit: each.reason for each in picture.offer.left}
         self.offered: dict[str, tuple[str, list[Offered]]] = {}
@@ -74,7 +75,9 @@ class _Devices:
 
     def absent(self, uuid: str) -> Device:
         device = self.device(_blank("", uuid, Gpu(index=-1)), "")
-        return device if device.state != "healthy" else device.but(state="absent", reason=GONE)
+        if device.state != "healthy":
+            return device
+        return device.but(state="absent", reason=f"a container holds it, and {GONE if self.counted else UNSEEN}")
 
     def device(self, device: Device, not_offered: str) -> Device:
         resource, ids = self.offered.get(device.uuid, ("", []))

@@ -16,6 +16,12 @@ from gpuplane.cli import agent
         (["--mig-strategy", "mixd"], "did you mean 'mixed'?"),
         (["--metrics-address", "9410"], "--metrics-address must be HOST:PORT"),
         (["--machine", "dgx-a10"], "did you mean dgx-a100"),
+        (["--node-label", "nvidia.com/gpu config"], "--node-label: must be the name of a label"),
+        (["--kubelet-socket", "/run/kubelet.sock"], "--kubelet-socket: must end with /device-plugins/kubelet.sock"),
+        (
+            ["--kubelet-socket", "/a/device-plugins/kubelet.sock", "--kubelet-root", "/b"],
+            "--kubelet-root /b and --kubelet-socket /a/device-plugins/kubelet.sock are two directories",
+        ),
         (["--machin", "x"], "No such option '--machin'. Did you mean '--machine'?"),
         (["--machin=x"], "No such option '--machin'. Did you mean '--machine'?"),
         (["now"], "No such argument 'now'."),

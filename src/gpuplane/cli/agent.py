@@ -131,7 +131,7 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
         environment=dict(environment),
     )
     return Options(
-        kubelet_root=arguments.kubelet_root or Path(socket or BY_NAME["kubelet-socket"].default).parent.parent,
+        kubelet_root=_kubelet_root(arguments.kubelet_root, socket),
         registers=bool(socket),
         state_dir=arguments.state_dir,
         config=source,
@@ -146,6 +146,15 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
         hook=arguments.hook_path.absolute(),
         driver_root=_driver_root(said("driver-root-ctr-path"), arguments.machine),
     )
+
+
+def _kubelet_root(root: Path | None, socket: str) -> Path:
+    """Kubelet's directory, by what is said of it or of its socket. Raises ValueError where these are two."""
+    default = BY_NAME["kubelet-socket"].default
+    beside = Path(socket or default).parent.parent
+    if root is not None and socket not in ("", default) and root.absolute() != beside.absolute():
+        raise ValueError(f"--kubelet-root {root} and --kubelet-socket {socket} are two directories: leave one out")
+    return root or beside
 
 
 def _kernel_log(said: str | None, machine: str, host_root: Path) -> Path | None:

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from gpuplane.model.config import AllocationPolicy, CdiHook, IdStrategy, ListStrategy, MigStrategy
 from gpuplane.model.value import Value
 
-Kind = Literal["text", "path", "prefix", "switch", "choice", "choices", "numbers"]
+Kind = Literal["text", "path", "socket", "label", "prefix", "switch", "choice", "choices", "numbers"]
 
 
 class Flag(Value):
@@ -150,7 +150,7 @@ FLAGS = (
          "without a default, in this order: the one called default, the only one, none",
          ("named", "single", "empty")),
     _row("node-label", "NODE_LABEL",
-         "", "", "text", "nvidia.com/device-plugin.config",
+         "", "", "label", "nvidia.com/device-plugin.config",
          "the label of our Node that names a configuration"),
     _row("node-name", "NODE_NAME",
          "", "", "text", "",
@@ -159,7 +159,7 @@ FLAGS = (
          "", "", "text", "",
          "how to reach the API server; empty: as a pod does"),
     _row("kubelet-socket", "KUBELET_SOCKET",
-         "", "", "text", "/var/lib/kubelet/device-plugins/kubelet.sock",
+         "", "", "socket", "/var/lib/kubelet/device-plugins/kubelet.sock",
          "kubelet's registration socket; empty: the agent does not register"),
     _row("driver-root-ctr-path container-driver-root", "DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT",
          "", "", "text", "/driver-root",

@@ -12,8 +12,11 @@ from gpuplane.core.config.flags import BY_NAME, FLAGS, Flag, Kind
 from gpuplane.core.strict import close_to
 
 ALONE = "auto"  # of several choices
-EMPTY = ("text", "path", "prefix", "switch")  # what may be set to nothing
-PREFIX = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,9})?", re.ASCII)
+EMPTY = ("text", "path", "socket", "prefix", "switch")  # what may be set to nothing
+SOCKET = "/device-plugins/kubelet.sock"
+DOMAIN = r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?"  # of the keys of labels and annotations, as Kubernetes takes it
+LABEL = re.compile(DOMAIN + r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
+PREFIX = re.compile(DOMAIN + r"([A-Za-z0-9][-A-Za-z0-9_.]{0,9})?", re.ASCII)
 TRUE, FALSE = ("1", "t", "T", "true", "TRUE", "True"), ("0", "f", "F", "false", "FALSE", "False")
 
 
@@ -36,6 +39,14 @@ def typed(flag: Flag, value: str | Iterable[object]) -> Any:
                 raise ValueError(
                     f"must be an absolute path, not {value!r}: the host has nothing that it is relative to"
                 )
+            return value
+        case "socket":
+            if value and not str(value).endswith(SOCKET):
+                raise ValueError(f"must end with {SOCKET}, not {value!r}: plugins lie beside kubelet's socket")
+            return value
+        case "label":
+            if not LABEL.fullmatch(str(value)):
+                raise ValueError(f"must be the name of a label, as {flag.default}, not {value!r}")
             return value
         case "prefix":
             if not PREFIX.fullmatch(str(value)):
@@ -84,6 +95,8 @@ def add_flags(add: Callable[..., object]) -> None:
 ARGUMENTS: dict[Kind, dict[str, Any]] = {
     "text": {"metavar": "TEXT"},
     "path": {"metavar": "PATH"},
+    "socket": {"metavar": "PATH"},
+    "label": {"metavar": "LABEL"},
     "prefix": {"metavar": "PREFIX"},
     "choice": {"metavar": "CHOICE"},
     "switch": {"metavar": "BOOL", "nargs": "?", "const": "true"},

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.cli import agent
 from gpuplane.core.containers.cdi.condition import HOOK, hook
 from gpuplane.host.cdi.hook import look, watch_hook
 from gpuplane.host.cdi.ldconfig import PATHS, SEGMENT, usable
@@ -140,12 +139,3 @@ async def test_what_happens_instead_is_told(choice: CdiHook, instead: str, tmp_p
         await node.until(lambda snapshot: HOOK in snapshot.conditions, 60)
         assert await node.until(lambda snapshot: snapshot.conditions[HOOK].reason == told, 60)
     watching.cancel()
-
-
-@pytest.mark.parametrize(
-    ("said", "machine", "seen"),
-    [("", "nvml", "/"), ("", "hgx-h100", None), ("/none", "nvml", "/"), ("/none", "hgx-h100", None), ("/", "x", "/")],
-)
-def test_where_the_driver_root_is_seen(said: str, machine: str, seen: str | None) -> None:
-    """Without a word, or a directory, it is our own root; a described machine has none here."""
-    assert agent._driver_root(said, machine) == (None if seen is None else Path(seen))

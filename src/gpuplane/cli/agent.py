@@ -16,6 +16,7 @@ from gpuplane.agent import logs
 from gpuplane.agent.configure import Source
 from gpuplane.agent.main import Options, run
 from gpuplane.cli.arguments import Choice, Parser
+from gpuplane.cli.driverroot import Root, contained, driver_root, seen
 from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.say import fail, told
 from gpuplane.cli.serving import serve
@@ -41,10 +42,12 @@ def main(argv: list[str]) -> NoReturn:
     logs.set_up(arguments.log_format)
     try:
         resolve(None, "the command line", flags, environment)  # the file may get better, these do not
-        options = _options(arguments, flags, environment)
+        root = driver_root(flags, environment, contained(environment))
+        options = _options(arguments, flags, environment, root)
         devices = hardware(
             arguments.machine,
-            driver_root=options.driver_root or Path("/"),
+            driver_root=root.path,
+            root_chosen=root.why,
             host_root=arguments.host_root,
         )
     except (Invalid, Unknown, ValueError) as error:
@@ -115,7 +118,9 @@ def _parser() -> Parser:
     return parser
 
 
-def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environment: Mapping[str, str]) -> Options:
+def _options(
+    arguments: argparse.Namespace, flags: Mapping[str, str], environment: Mapping[str, str], root: Root
+) -> Options:
     def said(name: str) -> str:
         return option(name, flags, environment)
 
@@ -144,7 +149,7 @@ def _options(arguments: argparse.Namespace, flags: Mapping[str, str], environmen
         device_nodes=_device_nodes(arguments.device_nodes, arguments.machine, arguments.host_root),
         cdi_dir=_cdi_dir(arguments.cdi_dir, arguments.machine),
         hook=arguments.hook_path.absolute(),
-        driver_root=_driver_root(said("driver-root-ctr-path"), arguments.machine),
+        driver_root=seen(root, arguments.machine),
     )
 
 
@@ -175,13 +180,6 @@ def _cdi_dir(said: str | None, machine: str) -> Path | None:
     if said is None:
         return CDI if machine == NVML else None
     return Path(said).absolute() if said else None
-
-
-def _driver_root(said: str, machine: str) -> Path | None:
-    """Without a directory there it is our own root, unless the machine is another."""
-    if said and Path(said).is_dir():
-        return Path(said)
-    return Path("/") if machine == NVML else None
 
 
 def _address(text: str) -> tuple[str, int] | None:

@@ -15,21 +15,24 @@ def hardware(
     machine: str,
     *,
     driver_root: Path = Path("/"),
+    root_chosen: str = "",
     dev_root: Path | None = None,
     host_root: Path = Path("/"),
     deadline: float = 10.0,
 ) -> Hardware:
     """The hardware that is meant: `nvml`, a profile or a file. Raises Unknown, FileNotFoundError.
 
-    `driver_root`: where this process sees the driver's root. `dev_root`: whose /dev has the driver's nodes; without it
-    the driver's root, as NVIDIA has it. `host_root`: where /sys, /proc and /dev are otherwise. `deadline`: seconds that
-    a call of the driver may take.
+    `driver_root`: where this process sees the driver's root; `root_chosen`: what decided that, for people. `dev_root`:
+    whose /dev has the driver's nodes; without it the driver's root, as NVIDIA has it. `host_root`: where /sys, /proc
+    and /dev are otherwise. `deadline`: seconds that a call of the driver may take.
     """
     if machine == NVML:
         from gpuplane.hardware.nvidia import Nvidia
 
         nodes = dev_root or (driver_root if driver_root != Path("/") else host_root)
-        return Nvidia(driver_root=driver_root, root=host_root, dev_root=nodes, deadline=deadline)
+        return Nvidia(
+            driver_root=driver_root, root_chosen=root_chosen, root=host_root, dev_root=nodes, deadline=deadline
+        )
     from gpuplane.hardware.described import Described
 
     file = find(machine)

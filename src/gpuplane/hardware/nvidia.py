@@ -50,6 +50,7 @@ class Nvidia:
         *,
         library: Path | None = None,
         driver_root: Path = Path("/"),
+        root_chosen: str = "",
         root: Path = Path("/"),
         dev_root: Path | None = None,
         poll: float = 1.0,
@@ -59,7 +60,8 @@ class Nvidia:
         well: float = 60.0,
         smi_deadline: float = 30.0,
     ) -> None:
-        """`library` is libnvidia-ml's file; without it, it is searched for below `driver_root`. `root` has /sys, /proc
+        """`library` is libnvidia-ml's file; without it, it is searched for below `driver_root`, and
+        `root_chosen` says what decided that, where nothing is there. `root` has /sys, /proc
         and /dev in it; where the driver's nodes are in the /dev of `dev_root`, those are taken. A look is taken every
         `poll`, and a call that takes longer than `deadline` hangs. A GPU that a hang or a crash was charged to is
         skipped for the first of `retry`, doubling up to the second; so is `rest` before a start that follows an end
@@ -71,6 +73,7 @@ class Nvidia:
             page=-1,
             library=str(library or ""),
             driver_root=str(driver_root),
+            root_chosen=root_chosen,
             root=str(root),
             dev_root=str(dev_root or ""),
             poll=poll,

@@ -163,7 +163,8 @@ FLAGS = (
          "kubelet's registration socket; empty: the agent does not register"),
     _row("driver-root-ctr-path container-driver-root", "DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT",
          "", "", "text", "/driver-root",
-         "where this process sees the driver root"),
+         "where this process sees the driver root; where neither this says it nor the default is there: --driver-root "
+         "itself, if that is seen from here or this is no container, else our own root"),
 
     # accepted, so that a manifest or file written for NVIDIA's plugin serves
     _row("fail-on-init-error", "FAIL_ON_INIT_ERROR",

@@ -72,7 +72,7 @@ def main() -> None:
     try:
         nvml = Nvml(page)
         driver = library.start(nvml, options, files)
-        looker = Looker(nvml, files, driver, Installed(options.driver_root, files))
+        looker = Looker(nvml, files, driver, Installed(options.driver_root, files, options.root_chosen))
         if options.probe is not None:
             agent.tell(_probe(options.probe, looker, agent.skipped))
         else:

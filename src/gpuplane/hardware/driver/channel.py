@@ -44,6 +44,7 @@ class Options(Value):
     page: int
     library: str = ""  # "": searched for under `driver_root`
     driver_root: str = "/"
+    root_chosen: str = ""  # what decided that, for people who miss something there
     root: str = "/"  # what holds /sys, /proc and /dev
     dev_root: str = ""  # what holds /dev, if the driver's nodes are there and not under `root`
     poll: float = 1.0  # seconds between looks

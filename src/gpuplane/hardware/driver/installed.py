@@ -45,8 +45,8 @@ Found = tuple[DriverFiles | None, str]
 class Installed:
     """The files under one root. They are looked for again only when something has changed that the search came by."""
 
-    def __init__(self, root: str, files: Files) -> None:
-        self._root, self._files = root, files
+    def __init__(self, root: str, files: Files, chosen: str = "") -> None:
+        self._root, self._files, self._chosen = root, files, chosen
         self._version, self._tree = "", Tree(root)
         self._found: Found | None = None
         self.left: Mapping[str, str] = {}
@@ -57,7 +57,8 @@ class Installed:
         if self._found is None or version != self._version or self._tree.changed():
             self._version, self._tree = version, Tree(self._root)
             search = _Search(self._tree, self._files, version)
-            self._found = search.found()
+            files, missing = search.found()
+            self._found = files, "; ".join(filter(None, (missing, missing and self._chosen)))
             self.left = dict(sorted(search.left.values()))
         return self._found
 

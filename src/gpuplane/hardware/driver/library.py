@@ -32,7 +32,7 @@ def start(nvml: Nvml, options: Options, files: Files) -> Driver:
     """Load the library and initialize it. Raises Unusable."""
     path = _path(options)
     try:
-        _load(path)
+        _load(path, options.root_chosen)
         nvml.call("nvmlInit")
         return Driver(version=nvml.call("nvmlSystemGetDriverVersion"), cuda=_cuda(nvml))
     except Failed as failed:
@@ -62,19 +62,19 @@ def _path(options: Options) -> str | None:
     return options.library or library(options.driver_root)
 
 
-def _load(path: str | None) -> None:
+def _load(path: str | None, chosen: str) -> None:
     # nvidia-ml-py loads by soname, and the dynamic linker answers with what is loaded under that name.
     if path is not None:
-        _check_file(path)
+        _check_file(path, chosen)
     try:
         ctypes.CDLL(path or SONAME)
     except OSError as error:
         if "No such file" in str(error):
-            raise Unusable(Fault(code="driver-missing", message=f"{error}; {INSTALLED}")) from None
+            raise Unusable(_missing(str(error), chosen)) from None
         raise Unusable(Fault(code="driver-unusable", message=f"the library cannot be loaded: {error}")) from None
 
 
-def _check_file(path: str) -> None:
+def _check_file(path: str, chosen: str) -> None:
     """The dynamic linker says "no such file" of a library for another machine; this says what it is.
 
     And one that somebody else could change would have the agent do what they want.
@@ -84,7 +84,7 @@ def _check_file(path: str) -> None:
             raise Unusable(Fault(code="driver-unusable", message=f"{path} is not loaded: {reason}"))
         header, own = _header(path), _header(sys.executable)
     except FileNotFoundError:
-        raise Unusable(Fault(code="driver-missing", message=f"{path}: no such file; {INSTALLED}")) from None
+        raise Unusable(_missing(f"{path}: no such file", chosen)) from None
     except OSError as error:
         raise Unusable(Fault(code="driver-unusable", message=f"{path}: {error.strerror}")) from None
     if header[:4] != b"\x7fELF":
@@ -92,6 +92,10 @@ def _check_file(path: str) -> None:
     if (header[4], header[18:20]) != (own[4], own[18:20]):
         message = f"{path} is a library for {_machine(header)}, and this agent runs on {_machine(own)}"
         raise Unusable(Fault(code="driver-unusable", message=message))
+
+
+def _missing(what: str, chosen: str) -> Fault:
+    return Fault(code="driver-missing", message="; ".join(filter(None, (what, INSTALLED, chosen))))
 
 
 def _header(path: str) -> bytes:

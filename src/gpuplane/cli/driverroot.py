@@ -1,0 +1,55 @@
+"""Where this process sees the root that the driver is installed in, and which option decided that."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from gpuplane.cli.machine import NVML
+from gpuplane.core.config.flags import BY_NAME
+from gpuplane.core.config.given import given
+from gpuplane.host.kernellog import host_pids
+
+HERE, HOST = "driver-root-ctr-path", "driver-root"
+MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
+"""What Docker and podman put into the containers that they start."""
+
+
+class Root(NamedTuple):
+    """Where this process sees the driver's root. `why`: what decided that; it is said after what is missing there."""
+
+    path: Path
+    why: str
+    said: bool = True  # whether it is more than what is left where nothing is said
+
+
+def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contained: bool) -> Root:
+    """The root: what --driver-root-ctr-path says; else its default where that is a directory; else --driver-root, which
+    is a path of the host, where this process sees that; else its own root, in which NVIDIA's runtime puts the driver.
+
+    `contained`: whether this process is in a container, where a path of the host is of no use unless it is mounted.
+    """
+    said = given(BY_NAME[HERE], flags, environment)
+    if said and said[0]:
+        return Root(Path(said[0]), f"{said[1]} says that the driver is there")
+    default = Path(BY_NAME[HERE].default)
+    if default.is_dir():
+        return Root(default, f"that is the default of --{HERE}, which says where else the driver is seen")
+    host = given(BY_NAME[HOST], flags, environment)
+    if host and os.path.normpath(host[0]).strip("/."):
+        path = Path(host[0])
+        if path.is_dir() or not contained:
+            return Root(path, f"{host[1]} says that the driver is there, and nothing does so of --{HERE}")
+        why = f"{host[1]} says {path}, a path of the host that this container does not see: mount it, and say where"
+        return Root(Path("/"), f"{why} by --{HERE}", False)
+    return Root(Path("/"), f"where the driver is elsewhere, --{HERE} says where", False)
+
+
+def seen(root: Root, machine: str) -> Path | None:
+    """Where the driver's root is for a machine; None where a described one has none here."""
+    return root.path if machine == NVML or (root.said and root.path.is_dir()) else None
+
+
+def contained(environment: Mapping[str, str]) -> bool:
+    """Whether this process is in a container: by its process ids, what a pod is told, or what a runtime leaves."""
+    return not host_pids() or "KUBERNETES_SERVICE_HOST" in environment or any(each.exists() for each in MARKS)

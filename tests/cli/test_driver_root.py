@@ -1,0 +1,113 @@
+"""Where the agent looks for the driver, and what it says of that: which option decided, and which one helps."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gpuplane.cli import driverroot
+from gpuplane.cli.driverroot import driver_root, seen
+from gpuplane.core.config.flags import BY_NAME
+from gpuplane.hardware.machinefile import read
+from gpuplane.hardware.profiles import find
+from gpuplane.sandbox.agent import Agent
+from gpuplane.sandbox.kubelet import Kubelet
+from tests.driver.standin import StandIn
+
+HERE = "driver-root-ctr-path"
+
+
+@pytest.fixture
+def default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The default of --driver-root-ctr-path, which is not there."""
+    path = tmp_path / "default"
+    monkeypatch.setitem(BY_NAME, HERE, BY_NAME[HERE].but(default=str(path)))
+    return path
+
+
+def decided(flags: Mapping[str, str], *, contained: bool = False, **environment: str) -> tuple[str, str]:
+    """The path, and what decided."""
+    root = driver_root(flags, environment, contained)
+    return str(root.path), root.why
+
+
+@pytest.mark.parametrize("contained", [False, True])
+def test_what_is_said_of_the_path_here_decides(default: Path, tmp_path: Path, contained: bool) -> None:
+    """Whether it is there yet or not: a driver may be installed later, and another one is not meant."""
+    default.mkdir()
+    nowhere = str(tmp_path / "nowhere")
+    assert decided({HERE: nowhere, "driver-root": "/"}, contained=contained) == (
+        nowhere, "--driver-root-ctr-path says that the driver is there"
+    )  # fmt: skip
+    assert decided({}, contained=contained, DRIVER_ROOT_CTR_PATH=nowhere) == (
+        nowhere, "DRIVER_ROOT_CTR_PATH says that the driver is there"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("contained", [False, True])
+def test_the_default_is_taken_where_it_is_there(default: Path, contained: bool) -> None:
+    """As in every pod whose manifest mounts the driver there."""
+    default.mkdir()
+    path, why = decided({"driver-root": "/run/nvidia/driver"}, contained=contained)
+    assert path == str(default)
+    assert "the default of --driver-root-ctr-path" in why
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_on_a_host_the_driver_root_is_taken_itself(default: Path, tmp_path: Path, there: bool) -> None:
+    """There both are the same place. A driver that is found in / would not be the one that was meant."""
+    root = tmp_path / "driver"
+    if there:
+        root.mkdir()
+    assert decided({"driver-root": str(root)}) == (
+        str(root), "--driver-root says that the driver is there, and nothing does so of --driver-root-ctr-path"
+    )  # fmt: skip
+
+
+def test_in_a_container_the_driver_root_is_taken_where_it_is_seen(default: Path, tmp_path: Path) -> None:
+    """Else it is a path of the host, and the driver is in our own root, where NVIDIA's runtime puts it."""
+    root = tmp_path / "driver"
+    path, why = decided({}, contained=True, NVIDIA_DRIVER_ROOT=str(root))
+    assert path == "/"
+    assert why == (
+        f"NVIDIA_DRIVER_ROOT says {root}, a path of the host that this container does not see: mount it, and say where "
+        "by --driver-root-ctr-path"
+    )
+    root.mkdir()
+    assert decided({}, contained=True, NVIDIA_DRIVER_ROOT=str(root))[0] == str(root)
+
+
+@pytest.mark.parametrize("said", [{}, {"driver-root": "/"}, {"driver-root": "//"}, {HERE: ""}])
+def test_where_nothing_is_said_it_is_our_own_root(default: Path, said: Mapping[str, str]) -> None:
+    """And the option is named by which another one is said."""
+    assert decided(said) == ("/", "where the driver is elsewhere, --driver-root-ctr-path says where")
+
+
+def test_a_pod_is_a_container() -> None:
+    """Also one that shares the process ids of its node."""
+    assert driverroot.contained({"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+
+
+def test_of_a_described_machine_a_driver_root_is_seen_only_where_it_is_there(default: Path, tmp_path: Path) -> None:
+    """A machine that is only played has no driver in our own root."""
+    assert seen(driver_root({}, {}, False), "hgx-h100") is None
+    assert seen(driver_root({HERE: str(tmp_path / "nowhere")}, {}, False), "hgx-h100") is None
+    assert seen(driver_root({HERE: "/"}, {}, False), "hgx-h100") == Path("/")
+    assert seen(driver_root({HERE: str(tmp_path / "nowhere")}, {}, False), "nvml") == tmp_path / "nowhere"
+    assert seen(driver_root({}, {}, False), "nvml") == Path("/")
+
+
+async def test_an_agent_on_a_host_looks_where_the_driver_root_is(tmp_path: Path, compiled: Path) -> None:
+    """From the command line to the reason that kubelet's user reads. The stand-in has no libcuda there."""
+    driver = StandIn(tmp_path / "d", compiled)
+    driver.describe(read(find("t4").read_bytes(), "t4.yaml"))
+    (tmp_path / "x/usr").mkdir(parents=True)
+    (tmp_path / "x/usr/lib64").symlink_to(driver.folder)
+    agent = Agent(
+        "--machine", "nvml", "--driver-root", tmp_path / "x", "--host-root", driver.root, "--cdi-dir", tmp_path / "cdi",
+        "--kubelet-root", tmp_path / "k", "--state-dir", tmp_path / "s",
+        "--device-list-strategy", "cdi-cri",
+    )  # fmt: skip
+    async with Kubelet(tmp_path / "k"), agent as running:
+        said = await running.until_says("; --driver-root says that the driver is there")
+        assert f"{tmp_path}/x has no libcuda.so." in said

@@ -74,10 +74,12 @@ async def test_a_machine_file() -> None:
 
 
 async def test_profiles(tmp_path: Path) -> None:
-    """The name of a profile is a machine, and an unknown one is not."""
+    """The name of a profile is a machine, and an unknown one, or a file that is not there, is not."""
     from gpuplane.cli.machine import hardware
     from gpuplane.hardware.profiles import Unknown
 
     assert len((await look(hardware("t4"), 60)).gpus or ()) == 1
-    with pytest.raises(Unknown, match=r"no machine file .*none\.yaml"):
+    with pytest.raises(Unknown, match="no machine profile"):
+        hardware("none")
+    with pytest.raises(FileNotFoundError, match=r"none\.yaml"):
         hardware(str(tmp_path / "none.yaml"))

@@ -22,6 +22,7 @@ class Child(Process):
     """A process that was started. Belongs to one event loop.
 
     `ended`: its channel is closed, or speaks nonsense. `silent`: it was in one call, or did nothing, for too long.
+    `stopped`: it was so because it was stopped from outside.
     """
 
     def __init__(self, options: Callable[[int, int], Options]) -> None:
@@ -39,7 +40,7 @@ class Child(Process):
         finally:
             theirs.close()
             os.close(memory)
-        self.ended = self.silent = False
+        self.ended = self.silent = self.stopped = False
         self._told, self._news = deque[Told](), asyncio.Event()
         self._frames: Frames[Told] = Frames(Told)
         self._socket.setblocking(False)

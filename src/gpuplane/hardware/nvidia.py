@@ -4,6 +4,8 @@ The driver's library may hang, crash, be absent or be replaced. Whatever it does
 it did is told as a fact:
 - A hang or a crash in a call about one GPU is charged to that GPU: the next process serves the others, and the GPU is
   tried again later. In a call about none it is the driver that is silent; its last look stays in force.
+- Only time in which its process was let work counts against a call: a busy node is no fault of a GPU. A process that
+  was stopped is replaced, and nobody charged.
 - A process is killed, never waited for: one that is stuck in the kernel survives even that. One such process is left
   behind; with two none is started, and a GPU that one is stuck in is not probed.
 - A probe of one GPU is a process too, beside the one that looks. What it hangs or crashes in is its answer.
@@ -24,7 +26,8 @@ from gpuplane.core.sight import replaced
 from gpuplane.hardware.charges import Charges, charge, in_force, lift
 from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import Options, Skip, Skipped, Told
-from gpuplane.hardware.driver.errors import breakdown, crash, hang, silence
+from gpuplane.hardware.driver.errors import breakdown, crash, halted, hang, silence
+from gpuplane.hardware.scheduling import Work
 from gpuplane.hardware.smi import Smi
 from gpuplane.model.facts import Action, Fact, Looked, Probe, Probed, SetTimeSlice, Stood, TimeSliceSet
 from gpuplane.model.machine import Fault, Gpu, Machine
@@ -36,6 +39,9 @@ KILLING = 1.0
 """Seconds that a killed process is given before it counts as stuck in the kernel."""
 LONGEST = 60.0
 """Seconds that a call may take at the most, however often it was too slow."""
+
+SCHEDULED = "driver process"
+"""The condition that there is while the process that looks gets too little CPU."""
 
 CHARGED = ("gpu-hang", "gpu-crash")
 """Codes of the faults that GPUs are charged with."""
@@ -89,6 +95,7 @@ class Nvidia:
         self._charges: Charges = ()
         self._look = Machine()
         self._failures = self._silences = 0
+        self._starved = False  # whether that was said
         self._resting = 0.0  # until when
 
     async def facts(self) -> AsyncGenerator[Fact, None]:
@@ -146,6 +153,7 @@ class Nvidia:
                 heard = await self._follow(child)
             finally:
                 await self._end(child)
+                self._say_starved(child, False)
             if not child.dismissed and not (child.status() == 0 and heard):
                 self._judge(child)
                 self._back_off(began)
@@ -211,17 +219,29 @@ class Nvidia:
 
     async def _hear(self, child: Child) -> AsyncGenerator[Told | None, None]:
         """What a process tells, and None now and then, until it has ended or is silent for too long."""
+        since, work, had, worked = child.announced().since, Work(child.pid), 0.0, 0.0
         while True:
-            tick, asked = min(1.0, self._patience() / 4), time.monotonic()
+            tick = min(1.0, self._patience() / 4)
             fact = await child.receive(tick)
-            now = time.monotonic()
             if fact is None and child.ended:
                 return
-            awake = now - asked < 2 * tick
-            if fact is None and awake and now - child.announced().since > self._patience():
-                child.silent = True
-                return
+            if fact is None:
+                if (began := child.announced().since) != since:
+                    since, work, had, worked = began, Work(child.pid), 0.0, 0.0
+                before, had = had, work.had()
+                worked += min(had - before, 2 * tick)  # more is our own lateness
+                if worked > self._patience():
+                    child.silent, child.stopped = True, work.stopped()
+                    return
+                self._say_starved(child, time.monotonic() - since > self._patience())
             yield fact
+
+    def _say_starved(self, child: Child, starved: bool) -> None:
+        """Say that the process that looks gets too little CPU to answer in time, or that it does no more."""
+        if child is self._looking and starved != self._starved:
+            self._starved = starved
+            reason = f"process {child.pid} gets too little CPU: looks come late, and the last one stays in force"
+            self._tell(Stood(SCHEDULED, Condition(standing="waiting", reason=reason) if starved else None))
 
     async def _follow(self, child: Child) -> bool:
         """Pass on what the process tells, until it ends or is silent; whether it told anything."""
@@ -338,11 +358,11 @@ class Nvidia:
     def _judge(self, child: Child) -> None:
         """Say what an end that was not wanted was about."""
         gpu, fault = child.announced().gpu, _fault(child)
-        if gpu is not None:
+        if gpu is not None and not child.stopped:
             self._charge(gpu, fault)
         else:
             self._fail(fault)
-            self._silences += child.silent
+            self._silences += child.silent and not child.stopped
 
     def _tell(self, fact: Fact) -> None:
         self._told.put_nowait(fact)
@@ -374,6 +394,8 @@ def _fault(child: Child) -> Fault:
     """What a process that hung or ended shows of a GPU, or of the driver as a whole."""
     announced = child.announced()
     function = announced.function or "its own work"
+    if child.stopped:
+        return halted(function)
     if announced.gpu is not None:
         return (hang if child.silent else crash)(function)
     if child.silent:

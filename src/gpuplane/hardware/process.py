@@ -5,11 +5,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
+
+from gpuplane.hardware.scheduling import Work
 
 GLANCE = 0.005
 """Seconds between two glances at whether a killed process has ended; it takes about one."""
+STARVED = 60.0
+"""Seconds for which a process that gets no CPU is waited for, beyond those that it is given to end."""
 
 
 class Process:
@@ -33,11 +36,13 @@ class Process:
         self._process.kill()
 
     async def gone(self, seconds: float) -> bool:
-        """Whether the process has ended within the time, and everything that it had open is closed."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while not self.is_gone():  # noqa: ASYNC110 (a process tells nobody that it ends)
-                    await asyncio.sleep(GLANCE)
+        """Whether the process has ended within the time, and everything that it had open is closed.
+
+        Time in which it gets no CPU does not count, up to `STARVED`: it needs some to end, even when it is killed.
+        """
+        work, latest = Work(self.pid), time.monotonic() + seconds + STARVED
+        while not self.is_gone() and work.had() < seconds and time.monotonic() < latest:  # noqa: ASYNC110 (nobody tells when a process ends)
+            await asyncio.sleep(GLANCE)
         return self.is_gone()
 
     def is_gone(self) -> bool:

@@ -103,6 +103,12 @@ def silence(function: str) -> Fault:
     return Fault(code="driver-hang", message=f"silent: its process hangs in {function}")
 
 
+def halted(function: str) -> Fault:
+    """A process that was stopped from outside, and did nothing any more. It says nothing about a GPU."""
+    message = f"its process was stopped in {function}, by a signal or a debugger, and replaced"
+    return Fault(code="driver-crash", message=message)
+
+
 def breakdown(function: str) -> Fault:
     """A call about no GPU that ends the process that makes it."""
     return Fault(code="driver-crash", message=f"the driver's library crashes in {function}")

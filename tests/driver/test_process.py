@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from gpuplane.core.health.diagnose import trouble
-from gpuplane.hardware import nvidia
+from gpuplane.hardware import child, nvidia
 from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import Options
 from gpuplane.model.facts import Look, Looked, Probe, Stood
@@ -384,3 +384,17 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+async def test_a_process_that_may_not_be_started_says_which_program_that_is(
+    standin: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the agent's user may not run the interpreter; and it is tried again."""
+    program = tmp_path / "python"
+    program.touch(0o644)
+    monkeypatch.setattr(child, "COMMAND", (str(program),))
+    async with watched(standin) as watch:
+        await watch.until(lambda watch: watch.driver()[0] == "failing")
+        assert watch.driver()[1] == f"the driver's process cannot be started: {program}: Permission denied"
+        monkeypatch.undo()
+        await watch.until(whole)

@@ -5,6 +5,7 @@ for their plugin starts it.
 """
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from gpuplane import __version__
 from gpuplane.agent import logs
 from gpuplane.agent.configure import Source
 from gpuplane.agent.main import Options, run
+from gpuplane.agent.rights import lacks, useless
 from gpuplane.cli.arguments import Choice, Parser
 from gpuplane.cli.driverroot import Root, contained, driver_root, seen
 from gpuplane.cli.machine import NVML, hardware
@@ -55,6 +57,11 @@ def main(argv: list[str]) -> NoReturn:
     except FileNotFoundError as error:
         fail(told(error))
         sys.exit(1)
+    if problem := useless(options):
+        fail(problem)
+        sys.exit(1)
+    if problem := lacks(options):
+        logging.getLogger("gpuplane").warning("%s", problem)
     serve(run(options, devices))
 
 

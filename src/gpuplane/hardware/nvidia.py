@@ -404,7 +404,8 @@ def _fault(child: Child) -> Fault:
 
 
 def _unstartable(error: OSError) -> Fault:
-    return Fault(code="driver-start", message=f"the driver's process cannot be started: {error.strerror}")
+    what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return Fault(code="driver-start", message=f"the driver's process cannot be started: {what}")
 
 
 def _pids(children: Iterable[Child | Smi]) -> str:

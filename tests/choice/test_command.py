@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,6 +15,15 @@ ID = "GPU-70000100-0000-4000-8000-00000000000"
 
 def choose(*arguments: object) -> Result:
     return CliRunner().invoke(command, list(map(str, arguments)))
+
+
+def refused(*arguments: object) -> Any:
+    """The answer where no container would be started: as JSON, and exit status 1."""
+    shown = choose(*arguments, "--json")
+    assert shown.exit_code == 1
+    document = json.loads(shown.stdout)
+    assert shown.stderr == f"Error: {document['refused']}\n"
+    return document
 
 
 def test_the_answer_with_its_worth_what_it_leaves_and_why() -> None:
@@ -41,8 +51,8 @@ def test_the_answer_with_its_worth_what_it_leaves_and_why() -> None:
     [
         (("--available", "0,1,2", "--size", 1), "2", "of the 3 sets that are worth most it leaves most"),
         (("--available", "0,1,2", "--size", 2), "0,1", "no other set is worth as much"),
-        (("--available", "0,1,2", "--size", 5), "0,1,2", "these are all that there are"),
-        (("--required", "7,6,1", "--size", 2), "1,6", "more are required than are asked for"),
+        (("--available", "0,1,2", "--size", 3), "0,1,2", "these are all that there are"),
+        (("--required", "7,7", "--size", 1), "7", "no other set is worth as much"),
         (("--required", "7", "--size", 2), "6,7", "no other set is worth as much"),
         (("--available", "0,1,2,4", "--size", 2, "--policy", "numa"), "0,1", "no other set is worth as much"),
         (
@@ -80,7 +90,9 @@ def test_shares_by_mps_are_chosen_as_if_their_daemons_served(tmp_path: Path) -> 
     shown = choose(*base, "--size", 1).output.splitlines()
     assert shown[:2] == ["gpus\t0", f"id\t{ID}0::0"]
     assert shown[-1].startswith("note\tMPS is shown as if its daemons served; they need the supervisor, gpuplane mps")
-    assert "refused\tnvidia.com/gpu: 2 shares requested, but failReq" in choose(*base, "--size", 2).output
+    refused = choose(*base, "--size", 2)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("Error: nvidia.com/gpu: 2 shares requested, but failReq")
 
 
 def test_memory_is_all_of_one_gpu_and_what_has_no_room_is_refused(tmp_path: Path) -> None:
@@ -92,20 +104,19 @@ def test_memory_is_all_of_one_gpu_and_what_has_no_room_is_refused(tmp_path: Path
     fits = choose(*base, "--size", 8).output.splitlines()
     assert fits[0] == "gpus\t0 ×8"
     assert fits[-1] == "why\tshares: all of the one device where the least is left over"
-    none = choose(*base, "--size", 81).output.splitlines()
-    assert none[0] == "gpus\t"
-    assert none[-2] == "why\tshares: no device has so many"
-    assert none[-1].startswith("refused\tnvidia.com/gpu.mem: 81 GiB of memory have to come from one GPU")
+    none = refused(*base, "--size", 81)
+    assert (none["gpus"], none["why"]) == ({}, "shares: no device has so many")
+    assert none["refused"].startswith("nvidia.com/gpu.mem: 81 GiB of memory have to come from one GPU")
 
 
 def test_memory_of_one_share_to_a_gpu_is_still_memory(tmp_path: Path) -> None:
     """Two of them are of two GPUs, and no GPU has them."""
     config = tmp_path / "config.yaml"
     config.write_text("sharing: {memory: {grain: 10, resources: [{name: gpu}]}}\n")
-    shown = choose("--machine", "dgx1-v100", "--config", config, "--size", 2).output
+    shown = refused("--machine", "dgx1-v100", "--config", config, "--size", 2)
 
-    assert "why\tshares: no device has so many" in shown
-    assert "refused\tnvidia.com/gpu.mem: 20 GiB of memory have to come from one GPU" in shown
+    assert shown["why"] == "shares: no device has so many"
+    assert shown["refused"].startswith("nvidia.com/gpu.mem: 20 GiB of memory have to come from one GPU")
 
 
 def test_shares_that_must_be_apart_are_refused_where_there_are_too_few_gpus(tmp_path: Path) -> None:
@@ -115,10 +126,10 @@ def test_shares_that_must_be_apart_are_refused_where_there_are_too_few_gpus(tmp_
 
     apart = choose("--machine", "dgx1-v100", *base).output.splitlines()
     assert apart[-1] == "why\tshares: as many GPUs as there are, the least used first; one of each GPU"
-    one = choose("--machine", "dgx1-v100", *base, "--available", "3").output.splitlines()
-    assert one[0] == "gpus\t3"
-    assert one[-1].startswith("refused\tnvidia.com/gpu: 2 shares have to be of 2 different GPUs")
-    assert "GPUs with a free share, as kubelet last listed: 1; request 1 at most" in one[-1]
+    one = refused("--machine", "dgx1-v100", *base, "--available", "3")
+    assert one["gpus"] == {"3": 1}
+    assert one["refused"].startswith("nvidia.com/gpu: 2 shares have to be of 2 different GPUs")
+    assert "GPUs with a free share, as kubelet last listed: 1; request 1 at most" in one["refused"]
 
 
 def test_what_is_not_there_is_refused_and_what_is_ill(tmp_path: Path) -> None:
@@ -128,11 +139,11 @@ def test_what_is_not_there_is_refused_and_what_is_ill(tmp_path: Path) -> None:
         "gpus:\n- {index: 0, uuid: GPU-0}\n- {index: 1, uuid: GPU-1, faults: [{code: gpu-lost, message: gone}]}\n"
     )
 
-    assert choose("--machine", ill, "--size", 2).output.splitlines()[-1] == (
-        "refused\tnvidia.com/gpu: 2 requested, 1 available: kubelet does not admit the pod"
-    )
-    shown = choose("--machine", ill, "--size", 1, "--required", "1").output.splitlines()
-    assert shown[-1] == "refused\tnvidia.com/gpu: device GPU-1 cannot be given out: gpu-lost: gone"
+    two = choose("--machine", ill, "--size", 2)
+    assert (two.exit_code, two.stdout) == (1, "")
+    assert two.stderr == "Error: nvidia.com/gpu: 2 requested, 1 available: kubelet does not admit the pod\n"
+    shown = refused("--machine", ill, "--size", 1, "--required", "1")
+    assert shown["refused"] == "nvidia.com/gpu: device GPU-1 cannot be given out: gpu-lost: gone"
 
 
 def test_for_machines_every_key_is_there() -> None:
@@ -174,25 +185,33 @@ def _islander(n: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("status", "arguments", "said"),
     [
-        (("--machine", "dgx-a100", "--size", 2, "--available", "0,9"), "has no device '9'; by index it has 0, 1, 2"),
+        (1, ("--machine", "dgx-a100", "--size", 2, "--available", "0,9"), "has no device '9'; by index it has 0, 1, 2"),
         (
+            1,
             ("--machine", "dgx-a100", "--size", 2, "--resource", "a/b"),
             "would not advertise a/b; it has: nvidia.com/gpu",
         ),
-        (("--machine", "nothing", "--size", 2), "named 'nothing'"),
-        (("--machine", "./nothing", "--size", 2), "nothing: No such file"),
-        (("--machine", "dgx-a100", "--size", 0), "0 is not in the range"),
+        (2, ("--machine", "nothing", "--size", 2), "named 'nothing'"),
+        (1, ("--machine", "./nothing", "--size", 2), "nothing: No such file"),
+        (2, ("--machine", "dgx-a100", "--size", 0), "0 is not in the range"),
+        (2, ("--machine", "dgx-a100", "--size", 2, "--required", "0,1,2"), "names 3 devices, more than --size 2"),
         (
+            2,
             ("--machine", "dgx1-v100", "--size", 2, "--available", "0,1", "--required", "4,1"),
-            f"required, but not available: {ID}4\n",
+            f"--required names what is not among --available: {ID}4\n",
         ),
-        (("--machine", "dgx-a100", "--size", 2, "--config", find("t4")), "unknown key"),
+        (1, ("--machine", "dgx-a100", "--size", 9), "9 requested, 8 available"),
+        (1, ("--machine", "dgx-a100", "--size", 10**30), "available"),
+        (1, ("--machine", "dgx-a100", "--size", 1, "--available", ""), "1 requested, 0 available"),
+        (1, ("--machine", "dgx-a100", "--size", 2, "--config", find("t4")), "unknown key"),
     ],
 )
-def test_what_cannot_be_asked(arguments: tuple[object, ...], said: str) -> None:
+def test_what_cannot_be_asked_and_what_cannot_be(status: int, arguments: tuple[object, ...], said: str) -> None:
+    """A wrong combination of options is status 2; what this machine does not have, or a file, is 1."""
     shown = choose(*arguments)
 
-    assert shown.exit_code != 0
-    assert said in shown.output
+    assert shown.exit_code == status
+    assert shown.stdout == ""
+    assert said in shown.stderr

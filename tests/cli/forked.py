@@ -21,13 +21,14 @@ import time
 import traceback
 import tty
 from contextlib import suppress
+from typing import NoReturn
 
 import msgspec
 
 import gpuplane.cli
 
-LOADED = ("rich.console", "rich.table", "rich.markup", "rich.status", "rich.live", "rich.progress", "tomlkit", "yaml")
-"""What commands import only as they print or write."""
+LOADED = ("concurrent.futures.thread", "encodings.idna", "rich.console", "stringprep")
+"""What an agent imports only as it runs."""
 
 
 class Request(msgspec.Struct):
@@ -42,7 +43,8 @@ class Request(msgspec.Struct):
     until: str = ""  # ends it by the signal once it has written that
     signal: int = signal.SIGTERM
     apart: bool = True  # standard output and standard error; else both are one, as on a real terminal
-    deadline: float = 90.0
+    deadline: float = 30.0
+    log: str = ""  # a file: it goes on without being waited for, writes there, and ends with this process
 
 
 class Ended(msgspec.Struct):
@@ -61,27 +63,67 @@ def main() -> None:
         importlib.import_module(module.name)
     for name in LOADED:
         importlib.import_module(name)
+    left: list[int] = []
     for line in sys.stdin.buffer:
-        ended = run(msgspec.json.decode(line, type=Request))
+        request = msgspec.json.decode(line, type=Request)
+        if request.log:
+            left.append(leave(request))
+        ended = Ended(0, "", "", 0.0) if request.log else run(request)
         sys.stdout.buffer.write(msgspec.json.encode(ended) + b"\n")
         sys.stdout.buffer.flush()
+    for child in reversed(left):
+        os.kill(child, signal.SIGTERM)
+        os.waitpid(child, 0)
+
+
+def leave(request: Request) -> int:
+    """Start it, and leave it running."""
+    log, nothing = os.open(request.log, os.O_WRONLY | os.O_CREAT, 0o644), os.open(os.devnull, os.O_RDONLY)
+    if (child := os.fork()) == 0:
+        _become(request, nothing, log, log, os.dup(log))
+    os.close(log)
+    os.close(nothing)
+    return child
 
 
 def run(request: Request) -> Ended:
     """Play it."""
     began = time.monotonic()
     ours, theirs = _channels(request)
+    telling, told = os.pipe()
     child = os.fork()
     if child == 0:
-        _become(request, *theirs)
-    for each in {*theirs}:
+        _become(request, *theirs, told)
+    for each in {*theirs, told}:
         os.close(each)
     status, late, texts = _follow(child, request, ours, began)
+    _learn(telling)
     for each in {*ours}:
         with suppress(OSError):  # the input may have been
             os.close(each)
     out, err = (text.decode(errors="replace").replace("\r\n", "\n") for text in texts)
     return Ended(status, out, err, time.monotonic() - began, late)
+
+
+def _learn(telling: int) -> None:
+    """Import what the child has: a user who may not read where Python lies could not, and it is there the next time."""
+    with open(telling) as stream:
+        for name in stream.read().split():
+            if name not in sys.modules:
+                with suppress(ImportError):
+                    importlib.import_module(name)
+
+
+def _tell(told: int) -> None:
+    """What was imported here, when this process ends, however it does that."""
+    end = os._exit
+
+    def ended(status: int) -> NoReturn:
+        with suppress(OSError):
+            os.write(told, " ".join(sys.modules).encode())
+        end(status)
+
+    os._exit = ended
 
 
 def _channels(request: Request) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -134,16 +176,20 @@ def _follow(
     return os.waitstatus_to_exitcode(status), late, (texts[ours[1]], texts[ours[2]] if request.apart else b"")
 
 
-def _become(request: Request, *streams: int) -> None:
+def _become(request: Request, standard_in: int, out: int, err: int, told: int) -> NoReturn:
     """Be that process."""
-    status = 1
+    status, streams = 1, (standard_in, out, err)
     try:
         os.setsid()
         if request.columns is not None:
             fcntl.ioctl(streams[1], termios.TIOCSCTTY, 0)
         for number, each in enumerate(streams):
             os.dup2(each, number)
-        os.closerange(3, 256)
+        os.dup2(told, 3)
+        os.closerange(4, 256)
+        os.set_inheritable(3, False)
+        if not request.log:
+            _tell(3)
         os.environ.clear()
         os.environ.update(request.environment)
         os.chdir(request.directory)

@@ -31,7 +31,7 @@ class Terminals:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(10)
+        self._process.wait(60)
 
     def run(self, *words: object, **more: Any) -> Ended:
         """How a command ended: `more` as in Request."""

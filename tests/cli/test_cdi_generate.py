@@ -323,7 +323,7 @@ def test_what_has_no_effect_says_so(machine: Path) -> None:
 
     assert written(result) == written(generate("--machine", machine))
     for each in idle:
-        assert f"note: {each.partition('=')[0]} has no effect: " in result.stderr
+        assert f"Note: {each.partition('=')[0]} has no effect: " in result.stderr
 
 
 def test_no_driver_file_is_found(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_no_driver_file_is_found(tmp_path: Path) -> None:
     result = generate("--machine", tmp_path / "machine.yaml")
 
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.count("note: left out: GPU-0, MIG-1: no container could use it") == 1
+    assert result.stderr.count("Note: left out: GPU-0, MIG-1: no container could use it") == 1
     assert missing in result.stderr
 
 

@@ -1,11 +1,14 @@
 """`gpuplane cdi list`, `validate` and `explain`: what a person and a program read."""
 
+import fcntl
 import json
 import os
 import pty
 import socketserver
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +33,9 @@ def cdi(*arguments: object, **options: Any) -> Result:
 
 
 def shown(*arguments: object) -> str:
-    """What a person sees at a terminal, without colours."""
+    """What a person sees at a wide terminal, without colours."""
     parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 400, 0, 0))
     environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1"}
     program = (sys.executable, "-m", "gpuplane", "cdi", *map(str, arguments))
     with subprocess.Popen(program, stdout=child, stderr=child, env=environment) as process:
@@ -151,12 +155,12 @@ def test_a_wrong_file_is_told_with_lines(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_that_cannot_be_read_is_status_2(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_no_good_one(tmp_path: Path) -> None:
     """Also beside good and wrong ones, which are judged all the same."""
     (tmp_path / "wrong.yaml").write_text(BAD)
     judged = cdi("validate", tmp_path / "none.yaml", DATA / "nvidia.yaml", tmp_path / "wrong.yaml", tmp_path)
 
-    assert judged.exit_code == 2
+    assert judged.exit_code == 1
     assert judged.stdout == f"{DATA}/nvidia.yaml: good: 3 devices of nvidia.com/gpu, version 0.5.0\n"
     assert judged.stderr.splitlines()[0] == f"{tmp_path}/none.yaml: No such file or directory"
     assert judged.stderr.splitlines()[-1] == f"{tmp_path}: it is a directory, and has to be a regular file"
@@ -168,7 +172,7 @@ def test_programs_are_told_how_files_stand(tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text(BAD)
     judged = cdi("validate", "--json", DATA / "nvidia.yaml", tmp_path / "wrong.yaml", tmp_path / "none.yaml")
 
-    assert (judged.exit_code, judged.stderr) == (2, "")
+    assert (judged.exit_code, judged.stderr) == (1, "")
     good, wrong, none = json.loads(judged.stdout)["files"]
     assert good == {
         "file": f"{DATA}/nvidia.yaml", "standing": "good", "errors": [], "refused": False,

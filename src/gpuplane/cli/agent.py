@@ -73,9 +73,7 @@ def command() -> "click.Command":
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        prog="gpuplane agent", description="Run the node agent until it is told to stop.", allow_abbrev=False
-    )
+    parser = Parser("gpuplane agent", "Run the node agent until it is told to stop.")
     parser.add_argument("-V", "--version", action="version", version=f"gpuplane {__version__}")
     own = parser.add_argument_group("the agent")
     own.add_argument(
@@ -120,8 +118,10 @@ def _parser() -> Parser:
         help="of standard error; default text",
     )
     own.add_argument("--config-name", metavar="NAME", help="which named configuration, without asking the API server")
-    add_flags(parser.add_argument_group("as NVIDIA's device plugin; the command line comes before the environment")
-              .add_argument)  # fmt: skip
+    theirs = parser.add_argument_group(
+        "as NVIDIA's device plugin", "What the command line says comes before the environment."
+    )
+    add_flags(theirs.add_argument)
     return parser
 
 

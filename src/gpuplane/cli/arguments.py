@@ -5,6 +5,7 @@ click is not imported where the agent starts: it would cost each node its memory
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,8 +32,18 @@ class Choice:
         return text
 
 
+class _Help(argparse.HelpFormatter):
+    """Breaks lines between words alone: a path in two parts is none."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong, and what was perhaps meant, without listing the forty flags that are not."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(prog, f"{prog} [OPTIONS]", description, formatter_class=_Help, allow_abbrev=False)
 
     def parsed(self, arguments: Sequence[str]) -> argparse.Namespace:
         """What is said. Ends the process with status 2 where something is wrong."""

@@ -9,7 +9,8 @@ from typing import get_args
 import click
 
 from gpuplane import files
-from gpuplane.cli.options import Machine, OneOf
+from gpuplane.cli.options import PATH, Machine, OneOf, misuse
+from gpuplane.cli.say import told
 from gpuplane.core.choice.explain import Choice, explain
 from gpuplane.core.choice.topology import Policy
 from gpuplane.core.config.resolve import trace
@@ -17,9 +18,9 @@ from gpuplane.core.document import LONGEST
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.core.strict import Invalid
-from gpuplane.core.text import indented
+from gpuplane.core.text import counted, indented
 from gpuplane.hardware import machinefile
-from gpuplane.hardware.profiles import Unknown, find
+from gpuplane.hardware.profiles import find
 from gpuplane.model.config import Config, Settings
 from gpuplane.model.facts import Looked
 from gpuplane.model.snapshot import Snapshot
@@ -30,7 +31,7 @@ DEVICES = "Devices apart by commas: an index (0, 0:1 for MIG), one share of it (
 
 @click.command()
 @click.option("--machine", required=True, type=Machine(), help="A machine file, or the name of a profile.")
-@click.option("--config", type=click.Path(path_type=Path), help="A configuration. Default: whole GPUs, no MIG.")
+@click.option("--config", type=PATH, help="A configuration. Default: whole GPUs, no MIG.")
 @click.option("--resource", help="Of which resource. Default: the first that this node would advertise.")
 @click.option("--available", metavar="DEVICES", help=f"What is free. {DEVICES} Default: all that are healthy.")
 @click.option("--required", metavar="DEVICES", default="", help="What has to be in the answer, in the same way.")
@@ -51,18 +52,25 @@ def command(
 
     A pair of GPUs is worth 100 for each NVLink lane between the two, and 10 to 50 for where their ways over PCIe meet;
     a set is worth what its pairs are. Away from a terminal: one line a thing, columns apart by tabs.
+
+    Exit status 1 where a container that asks for so many would not be started; --json then shows what is advised all
+    the same.
     """
     snapshot = _snapshot(machine, config)
     offered = _resource(snapshot, resource)
     free, must = None if available is None else _named(offered, available), _named(offered, required)
     if free is not None and (missing := [id for id in must if id not in free]):
-        raise click.ClickException(f"required, but not available: {', '.join(missing)}")
+        raise misuse(f"--required names what is not among --available: {', '.join(missing)}")
+    if len(must) > size:
+        raise misuse(f"--required names {counted(len(must), 'device')}, more than --size {size}")
     choice = explain(snapshot, offered.name, free, must, size, policy)
     if as_json:
         sys.stdout.buffer.write(indented(choice))
-    elif sys.stdout.isatty():
+    if choice.refused:
+        raise click.ClickException(choice.refused)
+    if not as_json and sys.stdout.isatty():
         draw(choice)
-    else:
+    elif not as_json:
         for line in lines(choice):
             click.echo(line)
 
@@ -77,7 +85,8 @@ def lines(choice: Choice) -> Iterator[str]:
     yield f"why\t{choice.why}"
     for kind in choice.kinds:
         yield "\t".join(("sets", str(kind.sets), str(kind.worth), *map(_points, kind.leaves), _comma(kind.gpus)))
-    yield from (f"{what}\t{text}" for what, text in _beside(choice))
+    if choice.note:
+        yield f"note\t{choice.note}"
 
 
 def draw(choice: Choice) -> None:
@@ -104,16 +113,8 @@ def draw(choice: Choice) -> None:
             cells = (str(kind.worth), *map(_points, kind.leaves), str(kind.sets), _comma(kind.gpus))
             table.add_row(*cells, style="" if n else "green")
         console.print(table)
-    for what, text in _beside(choice):
-        console.print(f"[yellow]{what}[/yellow] {escape(text)}")
-
-
-def _beside(choice: Choice) -> Iterator[tuple[str, str]]:
-    """What stands beside the answer."""
     if choice.note:
-        yield "note", choice.note
-    if choice.refused:
-        yield "refused", choice.refused
+        console.print(f"[yellow]note[/yellow] {escape(choice.note)}")
 
 
 def _set(choice: Choice) -> str:
@@ -136,16 +137,16 @@ def _snapshot(machine: str, config: Path | None) -> Snapshot:
         settings = (
             Settings() if config is None else trace(files.read(config, LONGEST), str(config), {}, os.environ).settings
         )
-    except (Unknown, Invalid) as error:
+    except Invalid as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+        raise click.ClickException(told(error)) from None
     return step(Snapshot(config=Config(settings=settings), allocations=()), Looked(looked), 0.0)
 
 
 def _resource(snapshot: Snapshot, name: str | None) -> Resource:
     offered = offer(snapshot)
-    found = offered.resource(name) if name else next(iter(offered.resources), None)
+    found = next(iter(offered.resources), None) if name is None else offered.resource(name)
     if found is None:
         names = ", ".join(each.name for each in offered.resources) or offered.waiting or "nothing"
         raise click.ClickException(f"this node would not advertise {name or 'anything'}; it has: {names}")
@@ -161,7 +162,7 @@ def _named(resource: Resource, names: str) -> list[str]:
             there = ", ".join(dict.fromkeys(device.unit.index for device in resource.devices))
             raise click.ClickException(f"{resource.name} has no device {name!r}; by index it has {there}")
         found += ids
-    return found
+    return [*dict.fromkeys(found)]
 
 
 def _names(device: Offered) -> tuple[str, ...]:

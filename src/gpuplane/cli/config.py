@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from gpuplane import files
-from gpuplane.cli.options import Machine
+from gpuplane.cli.options import PATH, Machine
+from gpuplane.cli.say import say, told
 from gpuplane.core.config.explain import Explained, Explanation, explain
 from gpuplane.core.config.flags import FLAGS, Flag
 from gpuplane.core.config.given import texts
@@ -19,7 +20,7 @@ from gpuplane.core.document import LONGEST
 from gpuplane.core.strict import Invalid
 from gpuplane.core.text import counted, indented
 from gpuplane.hardware import machinefile
-from gpuplane.hardware.profiles import Unknown, find
+from gpuplane.hardware.profiles import find
 from gpuplane.model.value import Value
 
 
@@ -57,7 +58,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: file → its errors, warnings and notes.")
 @flags
 def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
@@ -96,13 +97,13 @@ def _checked(file: Path, said: Mapping[str, str]) -> Checked:
 
 def _tell(name: str, checked: Checked) -> None:
     for each in (*checked.errors, *checked.warnings, *checked.notes):
-        click.echo(each, err=True)
+        say(each, err=True)
     if not checked.errors:
-        click.echo(f"{name}: good" + (f", {counted(len(checked.warnings), 'warning')}" if checked.warnings else ""))
+        say(f"{name}: good" + (f", {counted(len(checked.warnings), 'warning')}" if checked.warnings else ""))
 
 
 @command.command(name="explain")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option("--machine", required=True, type=Machine(), help="A machine file, or the name of a profile.")
 @click.option("--json", "as_json", is_flag=True, help="The whole explanation as one JSON document.")
 @flags
@@ -112,10 +113,8 @@ def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) 
         described = find(machine)
         resolved = _resolve(file, _said(parameters))
         explanation = explain(machinefile.read(_read(described), str(described)), resolved)
-    except Unknown as error:
-        raise click.BadParameter(str(error)) from None
     except Invalid as invalid:
-        raise _Bad(str(invalid)) from None
+        raise click.ClickException(str(invalid)) from None
     if as_json:
         _print(_Full(explanation, resolved))
     elif sys.stdout.isatty():
@@ -130,12 +129,8 @@ def reference_command() -> None:
     click.echo(reference(), nl=False)
 
 
-class _Bad(click.ClickException):
-    exit_code = 1
-
-
 class _Unreadable(click.ClickException):
-    exit_code = 1
+    """A file that is not there, or not for us."""
 
 
 class _Full(Value):
@@ -162,7 +157,7 @@ def _read(path: Path) -> bytes:
     try:
         return sys.stdin.buffer.read(LONGEST + 1) if str(path) == "-" else files.read(path, LONGEST)
     except OSError as error:
-        raise _Unreadable(f"{path}: {error.strerror}") from None
+        raise _Unreadable(told(error)) from None
 
 
 def _resolve(path: Path, said: Mapping[str, str]) -> Resolved:

@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from gpuplane import __version__
+from gpuplane.cli.options import PATH
 from gpuplane.core.lenient import NotUnderstood, understand
 from gpuplane.core.text import clip, few
 from gpuplane.model.control import Answer, Ask, Picture, Show
@@ -22,7 +23,7 @@ PATIENCE = 10.0  # seconds that an answer may take
 
 state_dir = click.option(
     "--state-dir",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=STATE_DIR,
     show_default=True,
     envvar="GPUPLANE_STATE_DIR",

@@ -9,31 +9,33 @@ import msgspec
 
 from gpuplane import files
 from gpuplane.cli import ending
+from gpuplane.cli.options import Machine
 from gpuplane.core.strict import Invalid
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.demo import Broken, Demo, Scene
+from gpuplane.sandbox.kubelet import Rejected
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 @click.command()
-@click.option("--profile", default="dgx-a100", show_default=True, help="A profile's name, or a machine file.")
+@click.option(
+    "--profile", default="dgx-a100", show_default=True, type=Machine(), help="A profile's name, or a machine file."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document a scene.")
 def command(profile: str, as_json: bool) -> None:
     """Play the main job: a node comes up in Kubernetes' own protocol, and survives what happens to nodes.
 
-    The machine needs two whole GPUs at least: GPUs that are not in MIG mode.
+    The machine needs two whole GPUs at least, GPUs that are not in MIG mode, of 4 GiB or more.
     """
     try:
         source = find(profile)
         content = files.read(source)
         demo = Demo(source.name, content, read(content, source.name))
         ending.run(_play(demo, as_json), demo.scratch.abandon)
-    except BrokenPipeError:
-        raise  # whoever read along has gone: click ends without a word
-    except (Broken, Invalid, LookupError, OSError) as error:
+    except (Broken, Rejected, Invalid) as error:
         raise click.ClickException(str(error)) from None
 
 

@@ -1,18 +1,31 @@
 """`gpuplane driver`: have the agent let go of the GPU driver, and take it up again."""
 
+import sys
 import time
 from pathlib import Path
 
 import click
 
 from gpuplane.cli.connection import ask, show, state_dir
-from gpuplane.cli.times import Duration, boottime, span
+from gpuplane.cli.options import as_json
+from gpuplane.cli.say import say
+from gpuplane.cli.times import Duration, boottime, span, wall
 from gpuplane.core.health.diagnose import released
-from gpuplane.core.text import clip
+from gpuplane.core.text import clip, indented
 from gpuplane.model.control import LONGEST_RELEASE, LetGo, Show, TakeUp
 from gpuplane.model.snapshot import LET_GO, Condition
+from gpuplane.model.value import Value
 
 PATIENCE, LOOK = 10.0, 0.1  # seconds: for the driver's process to end, and between two looks
+
+
+class Told(Value):
+    """What `--json` shows."""
+
+    released: bool
+    reason: str
+    until: str | None
+    was_released: bool  # before this
 
 
 @click.group()
@@ -29,8 +42,9 @@ def command() -> None:
     "--for", "seconds", type=Duration(most=LONGEST_RELEASE), required=True, help="How long: 90s, 10m, 2h; 7d at most."
 )
 @click.option("--why", required=True, help="The reason that everybody is shown.")
+@as_json
 @state_dir
-def release(seconds: float, why: str, state_dir: Path) -> None:
+def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
     """Let go of the driver for a time, which takes the place of that of a release before.
 
     Returns when no device node is open any more.
@@ -43,16 +57,25 @@ def release(seconds: float, why: str, state_dir: Path) -> None:
         raise click.ClickException(f"every device is withheld, but the driver is not let go of: {driver.reason}")
     told = f"The driver is let go of for {span(seconds)}: {clip(why)}. No device node is open."
     was = f" It was to be for another {span(before.until - picture.now)}: {before.why}." if before else ""
-    click.echo(told + was)
+    _print(Told(True, clip(why), wall(seconds), before is not None), told + was, as_json)
 
 
 @command.command()
+@as_json
 @state_dir
-def take(state_dir: Path) -> None:
+def take(as_json: bool, state_dir: Path) -> None:
     """Take the driver up again before the time."""
     away = released(show(state_dir).snapshot)
     ask(state_dir, TakeUp(at=boottime()))
-    click.echo("The driver is taken up again." if away else "The driver was not let go of.")
+    said = "The driver is taken up again." if away else "The driver was not let go of."
+    _print(Told(False, "", None, bool(away)), said, as_json)
+
+
+def _print(told: Told, said: str, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.buffer.write(indented(told))
+    else:
+        say(said)
 
 
 def _settled(directory: Path) -> Condition:

@@ -9,15 +9,18 @@ from pathlib import Path
 import click
 
 from gpuplane.cli.connection import ask, show, state_dir
-from gpuplane.cli.times import Duration, boottime, span
+from gpuplane.cli.options import as_json
+from gpuplane.cli.say import say
+from gpuplane.cli.times import Duration, boottime, span, wall
 from gpuplane.core.health.diagnose import find, overall, released
 from gpuplane.core.health.records import NODE, holders
 from gpuplane.core.health.reference import reference
 from gpuplane.core.resources.sharing import base
-from gpuplane.core.text import clip
+from gpuplane.core.text import clip, indented
 from gpuplane.model.config import Settings
 from gpuplane.model.control import LONGEST_DRAIN, DrainDevice, Picture, RestoreDevice
 from gpuplane.model.health import Diagnosis, Health, Record
+from gpuplane.model.value import Value
 
 LOOKS = 3.0
 """Seconds within which looks show what was mended just before."""
@@ -26,7 +29,31 @@ ANSWER = 60.0
 EVERY = 0.2
 """Seconds between two questions."""
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
+
+
+class Drained(Value):
+    """What `drain --json` shows."""
+
+    device: str  # its UUID; "" for the node
+    index: str
+    state: str
+    reason: str
+    until: str | None  # None: until it is restored
+    held_by: tuple[str, ...] | None  # None: kubelet has not said it yet
+    unheard: tuple[str, ...]  # which resources of it kubelet reads only later, and why
+
+
+class Restored(Value):
+    """What `restore --json` shows."""
+
+    device: str
+    index: str
+    state: str  # "gone" where there is no such device
+    reason: str
+    well: bool
+    said: str
+
 
 named = click.argument("device", metavar="GPU")
 
@@ -49,8 +76,9 @@ def command() -> None:
     help="How long, at most: 90m, 2h, 14d. Else until it is restored.",
 )
 @click.option("--why", required=True, help="The reason that everybody is shown.")
+@as_json
 @state_dir
-def drain_device(device: str, seconds: float | None, why: str, state_dir: Path) -> None:
+def drain_device(device: str, seconds: float | None, why: str, as_json: bool, state_dir: Path) -> None:
     """Give a GPU out to nobody. What runs on it runs on.
 
     It holds for the GPU of that UUID, wherever it is counted later, and survives restarts of the agent and of the
@@ -62,13 +90,19 @@ def drain_device(device: str, seconds: float | None, why: str, state_dir: Path) 
     uuid = _found(picture, device)
     until = f"for {span(seconds)}" if seconds is not None else "until it is restored"
     told = f"{_called(picture, uuid)} is drained {until}: {clip(why)}."
-    click.echo(" ".join([told, _held(picture, uuid), *_unheard(picture, uuid)]))
+    unheard = tuple(_unheard(picture, uuid))
+    if as_json:
+        ends, holders = None if seconds is None else wall(seconds), _holders(picture, uuid)
+        _print(Drained(uuid, _index(picture, uuid), "drained", clip(why), ends, holders, unheard))
+    else:
+        say(" ".join([told, _held(_holders(picture, uuid)), *unheard]))
 
 
 @command.command(name="restore")
 @named
+@as_json
 @state_dir
-def restore_device(device: str, state_dir: Path) -> None:
+def restore_device(device: str, as_json: bool, state_dir: Path) -> None:
     """End a drain, and take the GPU for mended.
 
     It waits for no reset and for no operator any more. Where a fault stood, the GPU is probed before it is given out
@@ -78,8 +112,14 @@ def restore_device(device: str, state_dir: Path) -> None:
     uuid = _found(before, device)
     ended = ". The drain by hand is ended" if _record(before, uuid).drain is not None else ""
     ask(state_dir, RestoreDevice(at=boottime(), device=device))
-    with _progress() as say:
-        click.echo(_outcome(state_dir, uuid, say, ended))
+    with _progress() as progress:
+        outcome = _outcome(state_dir, uuid, progress, ended)
+    if as_json:
+        _print(outcome)
+    if not outcome.well:
+        raise click.ClickException(outcome.said)
+    if not as_json:
+        say(outcome.said)
 
 
 @command.command(name="reference")
@@ -88,11 +128,18 @@ def print_reference() -> None:
     click.echo(reference(), nl=False)
 
 
-def _held(picture: Picture, uuid: str) -> str:
+def _held(holders: tuple[str, ...] | None) -> str:
     """Who holds a device, in a sentence."""
+    if holders is None:
+        return "Kubelet has not said yet who holds it."
+    return f"Still held by {', '.join(holders)}." if holders else "Nobody holds it."
+
+
+def _holders(picture: Picture, uuid: str) -> tuple[str, ...] | None:
+    """Who holds a device; None where kubelet has not said it yet."""
     allocations = picture.snapshot.allocations
     if allocations is None:
-        return "Kubelet has not said yet who holds it."
+        return None
     gpus = (picture.snapshot.machine.gpus if picture.snapshot.machine else None) or ()
     homes = {device.uuid: gpu.uuid for gpu in gpus if gpu.mig for device in gpu.mig.devices}
     homes |= picture.snapshot.ledger.homes or {}
@@ -101,8 +148,7 @@ def _held(picture: Picture, uuid: str) -> str:
         return uuid in (NODE, base(id), homes.get(base(id)))
 
     mine = [each for each in allocations if any(map(held, each.devices))]
-    found = [*sorted(holders(mine)), *(["a pod that is being admitted"] if any(not each.pod for each in mine) else [])]
-    return f"Still held by {', '.join(found)}." if found else "Nobody holds it."
+    return (*sorted(holders(mine)), *(("a pod that is being admitted",) if any(not each.pod for each in mine) else ()))
 
 
 def _unheard(picture: Picture, uuid: str) -> Iterator[str]:
@@ -115,20 +161,22 @@ def _unheard(picture: Picture, uuid: str) -> Iterator[str]:
             yield f"Kubelet is told when it reads {resource.name} again: {reason}."
 
 
-def _outcome(directory: Path, uuid: str, say: Say, ended: str) -> str:
-    """What came of a restore, once it is known. Raises ClickException where it is not well: then with what `ended`."""
+def _outcome(directory: Path, uuid: str, progress: Progress, ended: str) -> Restored:
+    """What came of a restore, once it is known; where it is not well, with what `ended`."""
     began = time.monotonic()
     while True:
         picture = show(directory)
         stands = next((each for each in overall(picture.snapshot) if each.device == uuid), None)
         name, waited = _called(picture, uuid), time.monotonic() - began
         if stands is None:
-            return f"{name} is not there. Nothing is held against it any more."
+            said = f"{name} is not there. Nothing is held against it any more."
+            return Restored(uuid, "", "gone", "", True, said)
         if stands.state in ("healthy", "suspect", "degraded"):
-            return f"{name} is {stands.state}{': ' * bool(stands.reason)}{stands.reason}.{_withheld(picture, uuid)}"
+            said = f"{name} is {stands.state}{': ' * bool(stands.reason)}{stands.reason}.{_withheld(picture, uuid)}"
+            return Restored(uuid, stands.index, stands.state, stands.reason, True, said)
         if problem := _unmended(picture, stands, waited):
-            raise click.ClickException(f"{name} {problem}{ended}")
-        say(f"{name} is {stands.state}: {stands.reason}")
+            return Restored(uuid, stands.index, stands.state, stands.reason, False, f"{name} {problem}{ended}")
+        progress(f"{name} is {stands.state}: {stands.reason}")
         time.sleep(EVERY)
 
 
@@ -171,9 +219,17 @@ def _found(picture: Picture, name: str) -> str:
     return name if uuid is None else uuid
 
 
+def _index(picture: Picture, uuid: str) -> str:
+    return next((each.index for each in overall(picture.snapshot) if each.device == uuid), "")
+
+
 def _called(picture: Picture, uuid: str) -> str:
-    index = next((each.index for each in overall(picture.snapshot) if each.device == uuid), "")
+    index = _index(picture, uuid)
     return "The node" if uuid == NODE else f"{_kind(index)} ({uuid})" if index else uuid
+
+
+def _print(value: Value) -> None:
+    sys.stdout.buffer.write(indented(value))
 
 
 def _kind(index: str) -> str:
@@ -185,7 +241,7 @@ def _sentence(text: str) -> str:
 
 
 @contextmanager
-def _progress() -> Iterator[Say]:
+def _progress() -> Iterator[Progress]:
     """Says on a terminal what is waited for, in one line that goes away; elsewhere nothing."""
     if not sys.stderr.isatty():
         yield lambda text: None

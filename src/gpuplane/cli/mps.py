@@ -3,14 +3,18 @@
 import asyncio
 import logging
 import os
+import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import click
 
 from gpuplane.agent import logs
-from gpuplane.cli.options import OneOf
+from gpuplane.cli.options import PATH, OneOf
+from gpuplane.cli.say import told
+from gpuplane.host.mps.files import FOLDER, WANTED
 from gpuplane.host.mps.keeper import Tools
 from gpuplane.host.mps.supervisor import Supervisor
 from gpuplane.model.config import Settings
@@ -21,7 +25,7 @@ log = logging.getLogger("gpuplane.mps")
 @click.command()
 @click.option(
     "--root",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=Path(Settings().mps_root),
     show_default=True,
     envvar="MPS_ROOT",
@@ -40,17 +44,38 @@ log = logging.getLogger("gpuplane.mps")
 def command(
     root: Path, control: str, smi: str, shm: Literal["own", "host"], log_format: Literal["text", "json"]
 ) -> None:
-    """Run the MPS daemons that the agent wants. They go on when this ends, and the next one finds them."""
+    """Run the MPS daemons that the agent wants. They go on when this ends, and the next one finds them.
+
+    It runs as root, and until a signal; what it does is logged to standard error.
+    """
     logs.set_up(log_format)
-    asyncio.run(_run(Supervisor(root.absolute(), Tools(control=control, smi=smi, own_shm=shm == "own"))))
+    root, tools = root.absolute(), Tools(control=control, smi=smi, own_shm=shm == "own")
+    try:
+        asyncio.run(_run(Supervisor(root, tools), lambda: _announce(root, tools)))
+    except PermissionError as error:
+        way_out = "" if os.geteuid() == 0 else ": MPS daemons are supervised by root"
+        raise click.ClickException(told(error) + way_out) from None
 
 
-async def _run(supervisor: Supervisor) -> None:
+def _announce(root: Path, tools: Tools) -> None:
+    """What there is to do, and what it lacks: until the agent asks for a daemon there may be nothing else to say."""
+    asked = os.path.lexists(root / FOLDER / WANTED)
+    log.info("supervising MPS daemons below %s%s", root, "" if asked else ": the agent has asked for none yet")
+    for program, option, lack in (
+        (tools.control, "--control", "no daemon can be started"),
+        (tools.smi, "--smi", "no compute mode can be set"),
+    ):
+        if shutil.which(program) is None:
+            log.warning("there is no program %s here: %s; %s names another one", program, lack, option)
+
+
+async def _run(supervisor: Supervisor, announce: Callable[[], None]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stop.set)
     loop.add_signal_handler(signal.SIGHUP, stop.set if _at_a_terminal() else _go_on)
+    announce()
     running, stopped = asyncio.create_task(supervisor.run()), asyncio.create_task(stop.wait())
     await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
     if running.done():

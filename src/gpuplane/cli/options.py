@@ -62,9 +62,13 @@ class Machine(click.ParamType[str]):
         return found or [CompletionItem(incomplete, type="file")]
 
 
-def path(*, directory: bool = False) -> click.Path[Path]:
-    """A path, which need not lead anywhere: who opens it says so."""
-    return click.Path(path_type=Path, file_okay=not directory)
+def misuse(problem: str) -> click.UsageError:
+    """A wrong combination of options, to be raised by a command."""
+    return click.UsageError(problem, click.get_current_context(silent=True))
+
+
+PATH = click.Path(path_type=Path, readable=False)
+"""A path, which need not lead anywhere: who opens it says so, with status 1."""
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document.")

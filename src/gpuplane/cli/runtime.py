@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from gpuplane.cli import ending
-from gpuplane.cli.options import OneOf
+from gpuplane.cli.options import PATH, OneOf, misuse
+from gpuplane.cli.say import fail, say
 from gpuplane.core.containers.runtimes.plan import Change, Memory, difference, shown
 from gpuplane.core.strict import Invalid
 from gpuplane.core.text import indented
@@ -58,10 +59,6 @@ class Shown(Value):
     diff: str
 
 
-class _Unjudged(click.ClickException):
-    exit_code = 2
-
-
 @click.group()
 def command() -> None:
     """Make the container runtime of this node take CDI devices."""
@@ -70,10 +67,10 @@ def command() -> None:
 def _refused(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that are refused, each with its reason."""
 
-    def refuse(_: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    def refuse(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
             name = parameter.opts[0]
-            raise _Unjudged(f"{name}: {REFUSED[name]}; leave it out")
+            raise click.UsageError(f"{name}: {REFUSED[name]}; leave it out", ctx)
 
     for name in REFUSED:
         kind: dict[str, Any] = {"is_flag": False, "flag_value": "true", "hidden": True, "expose_value": False}
@@ -81,14 +78,16 @@ def _refused(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _cdi(_: click.Context, parameter: click.Parameter, value: str) -> None:
+def _cdi(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
     if value.lower() not in ("true", "1"):
-        raise _Unjudged(f"{parameter.opts[0]}={value}: CDI is all that is configured here; --undo takes it back")
+        problem = f"{parameter.opts[0]}={value}: CDI is all that is configured here; --undo takes it back"
+        raise click.UsageError(problem, ctx)
 
 
-def _source(_: click.Context, parameter: click.Parameter, value: str) -> None:
+def _source(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
     if value != "file":
-        raise _Unjudged(f"--config-source {value}: what a runtime dumps does not say which file has it: files are read")
+        problem = f"--config-source {value}: what a runtime dumps does not say which file has it: files are read"
+        raise click.UsageError(problem, ctx)
 
 
 @command.command(short_help="the smallest change that is needed, often none; and back")
@@ -98,14 +97,12 @@ def _source(_: click.Context, parameter: click.Parameter, value: str) -> None:
 @click.option("--cdi-dir", default="/var/run/cdi", show_default=True, metavar="DIR", help="The agent's CDI directory.")
 @click.option("--runtime-version", default="", metavar="V", help="Its version; else its program is asked.")
 @click.option("--executable-path", default="", metavar="FILE", help="Its program, which is asked for the version.")
-@click.option(
-    "--check", is_flag=True, help="Only say whether something is to change: exit status 0 no, 1 yes, 2 unknown."
-)
+@click.option("--check", is_flag=True, help="Only say whether something is to change: exit status 0 no, 1 yes.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change, as a unified diff.")
 @click.option("--undo", is_flag=True, help="Take back what this command has changed.")
 @click.option(
     "--state-dir",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=STATE_DIR,
     show_default=True,
     envvar="GPUPLANE_RUNTIME_STATE_DIR",
@@ -133,10 +130,11 @@ def configure(
     Every other byte of its files stays. What is changed is remembered, and --undo puts it back. The runtime is never
     restarted: what to run is said.
 
-    Exit status: 0 done, or nothing to do; 1 with --check: something is to change; 2 it cannot be judged or done.
+    Exit status: 0 done, or nothing to do; 1 it cannot be judged or done, or with --check: something is to change;
+    --json tells the two apart.
     """
     if undo and check:
-        raise click.UsageError("--undo and --check exclude one another")
+        raise misuse("--undo and --check exclude one another")
     config, drop_in = (
         str(Path(each).absolute()) if each else "" for each in (asked["config"], asked["drop_in_config"])
     )
@@ -147,7 +145,7 @@ def configure(
         errors = tuple(error.errors) if isinstance(error, Invalid) else (str(error),)
         report = Report(runtime, "failed", errors=errors)
     _print(report, as_json, dry_run)
-    sys.exit(2 if report.status == "failed" else int(check and report.status == "needed"))
+    sys.exit(int(report.status == "failed" or (check and report.status == "needed")))
 
 
 def _configure(wish: Wish, state: Path, only_look: bool) -> Report:
@@ -207,16 +205,16 @@ def _print(report: Report, as_json: bool, with_diff: bool) -> None:
         sys.stdout.buffer.write(indented(report))
         return
     for error in report.errors:
-        click.echo(error, err=True)
+        fail(error)
     if report.why:
-        click.echo(f"{report.why}." if report.changes else f"Nothing to do: {report.why}.")
+        say(f"{report.why}." if report.changes else f"Nothing to do: {report.why}.")
     for each in report.changes:
-        click.echo(f"{each.path}: {each.said}")
+        say(f"{each.path}: {each.said}")
         if with_diff:
             click.echo(each.diff, nl=False)
     for note in report.notes:
-        click.echo(f"Note: {note}.")
+        say(f"Note: {note}.", err=True)
     if report.status == "needed":
-        click.echo("Nothing was written.")
+        say("Nothing was written.")
     if report.status in ("changed", "undone") and report.restart:
-        click.echo(f"Not in force until {report.runtime} is restarted: {report.restart}")
+        say(f"Not in force until {report.runtime} is restarted: {report.restart}")

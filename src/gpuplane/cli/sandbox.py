@@ -18,10 +18,10 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # lost connections are no news
 from gpuplane import files
 from gpuplane.cli import ending
 from gpuplane.cli.ending import Ended
-from gpuplane.cli.options import OneOf
+from gpuplane.cli.options import PATH, Machine, OneOf
+from gpuplane.cli.say import say
 from gpuplane.cli.times import Amount, Duration
 from gpuplane.core.strict import Invalid
-from gpuplane.core.text import escaped
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.chaos import Broken, Chaos, Holdings, HoldingsSummary, Moment, Summary
@@ -41,13 +41,13 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--root", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Kubelet's directory.")
+@click.option("--root", required=True, type=PATH, metavar="DIR", help="Kubelet's directory.")
 @click.option("--numa", is_flag=True, help="Choose devices of one NUMA node: the Topology Manager's best-effort.")
 @click.option(
     "--cdi-dir",
     "cdi",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="Resolve CDI devices by the specifications there, as a container runtime does. Of several the last has "
     "priority. Default: CDI devices mean nothing.",
@@ -61,20 +61,16 @@ def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_inp
 
     gpuplane agent --machine dgx-a100 --kubelet-root DIR --state-dir OTHER
     """
-    try:
-        kubelet = Kubelet(root, numa=numa, cdi=cdi or None)
-        asyncio.run(_serve(kubelet, _json if as_json else _text, words=not no_input))
-    except BrokenPipeError:
-        raise  # whoever read along has gone: click ends without a word
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise click.ClickException(f"{where}{error.strerror or error}") from None
+    kubelet = Kubelet(root, numa=numa, cdi=cdi or None)
+    asyncio.run(_serve(kubelet, _json if as_json else _text, words=not no_input))
 
 
 @command.command()
 @click.option("--minutes", type=Amount("minutes", WEEK), default=5.0, show_default=True, help="How long.")
 @click.option("--seed", type=click.IntRange(min=0), help="What happens, in which order; default another each time.")
-@click.option("--machine", default="hgx-h100", show_default=True, help="A profile's name, or a machine file.")
+@click.option(
+    "--machine", default="hgx-h100", show_default=True, type=Machine(), help="A profile's name, or a machine file."
+)
 @click.option(
     "--play",
     "which",
@@ -102,7 +98,7 @@ def chaos(minutes: float, seed: int | None, machine: str, which: str, probe_peri
     try:
         source = find(machine)
         described = read(files.read(source), source.name)
-    except (Invalid, LookupError, OSError) as error:
+    except Invalid as error:
         raise click.ClickException(str(error)) from None
     if not described.gpus:
         raise click.ClickException(f"{source.name} has no GPU that anything could befall")
@@ -116,10 +112,6 @@ def chaos(minutes: float, seed: int | None, machine: str, which: str, probe_peri
             ending.run(_follow(play, quiet=as_json), play.scratch.abandon)
     except Ended as signalled:
         ended = signalled
-    except BrokenPipeError:
-        raise  # whoever read along has gone: click ends without a word
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or 'here'}: {error.strerror or error}") from None
     summary = play.summary(ended.signal.name if ended else "")
     with suppress(OSError) if ended else nullcontext():  # its terminal may have been closed
         _tell(summary, probe_period, as_json)
@@ -133,7 +125,7 @@ def _tell(summary: Summary | HoldingsSummary, probe_period: float, as_json: bool
     if as_json:
         click.echo(msgspec.json.encode(msgspec.structs.asdict(summary)).decode())
     else:
-        click.echo("\n".join(_summary(summary, probe_period)))
+        say("\n".join(_summary(summary, probe_period)))
 
 
 async def _follow(play: Chaos | Holdings, quiet: bool) -> None:
@@ -246,7 +238,7 @@ async def _lines() -> AsyncIterator[str]:
 
 
 def _text(said: Said) -> None:
-    click.echo("\n".join(map(escaped, said.lines)))
+    say("\n".join(said.lines))
 
 
 def _json(said: Said) -> None:

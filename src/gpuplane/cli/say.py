@@ -12,16 +12,19 @@ from gpuplane.core.text import escaped
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print lines of text, each fitted to the terminal. `err`: to standard error. Raises OSError."""
+    """Print lines of text, each fitted to the terminal. `err`: to standard error. Raises OSError.
+
+    What cannot be printed, and could steer a terminal, is written as a program would write it.
+    """
     stream = sys.stderr if err else sys.stdout
     width = columns(stream.fileno()) if stream.isatty() else None
-    stream.write("".join(f"{fitted(line, width)}\n" for line in text.split("\n")))
+    stream.write("".join(f"{fitted(escaped(line), width)}\n" for line in text.split("\n")))
     stream.flush()
 
 
 def fail(problem: str) -> None:
-    """Print an error. What of it cannot be printed, and could steer a terminal, is written as a program would."""
-    say("\n".join(map(escaped, f"Error: {problem}".split("\n"))), err=True)
+    """Print an error."""
+    say(f"Error: {problem}", err=True)
 
 
 def told(error: OSError) -> str:
@@ -30,13 +33,12 @@ def told(error: OSError) -> str:
 
 
 def fitted(line: str, width: int | None) -> str:
-    """The line, broken between words where it is wider than `width`; its later lines are indented as it is."""
+    """The line, broken between words where it is wider than `width`; what follows of an indented one is so the more."""
     if width is None or len(line) <= width:
         return line
-    indent = " " * (len(line) - len(line.lstrip()))
-    lines = textwrap.wrap(
-        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
-    )
+    indent = len(line) - len(line.lstrip())
+    deeper = " " * (indent + 2 * (indent > 0))
+    lines = textwrap.wrap(line, width, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
 
 

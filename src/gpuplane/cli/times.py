@@ -3,6 +3,7 @@
 import math
 import re
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -65,6 +66,11 @@ def span(seconds: float) -> str:
             rest = whole % large // small
             return f"{whole // large} {name}" + (f" {rest} {smaller}" if rest else "")
     return f"{whole} s"
+
+
+def wall(seconds: float) -> str:
+    """The time so many seconds from now, as JSON has it: RFC 3339 in UTC, "2026-11-22T10:00:00Z"."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def boottime() -> float:

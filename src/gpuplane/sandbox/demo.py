@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gpuplane.core.text import few
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.model.machine import MachineFile
 from gpuplane.sandbox.agent import Agent
@@ -28,6 +29,10 @@ class Scene(msgspec.Struct, frozen=True):
     data: Mapping[str, Any] = {}
 
 
+SMALLEST = 4096
+"""MiB of a GPU of which the demo gives parts to several pods."""
+
+
 class Broken(Exception):
     """A scene did not hold."""
 
@@ -43,6 +48,8 @@ class Demo:
         self.scratch = Scratch()
         too_few = f"{name} has {self.count} whole GPUs, and the demo needs two; try --profile dgx-a100"
         check(self.count >= 2, too_few.replace("1 whole GPUs", "1 whole GPU"))
+        small = [f"{gpu.uuid} with {gpu.memory_mib} MiB" for gpu in self.offered if gpu.memory_mib < SMALLEST]
+        check(not small, f"{name} has {few(small, 3)} of memory, and the demo shares {SMALLEST} MiB or more")
 
     async def scenes(self) -> AsyncIterator[Scene]:
         """The scenes, as they happen. Raises Broken."""

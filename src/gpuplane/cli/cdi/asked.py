@@ -12,6 +12,7 @@ from typing import Any, get_args
 import click
 
 from gpuplane.cli.options import OneOf
+from gpuplane.cli.say import say
 from gpuplane.core.config.flags import FEATURES, HOOKS
 from gpuplane.core.containers.cdi.check import check
 from gpuplane.core.containers.cdi.request import ALL, NONE, Mode, Naming, Program, Request
@@ -51,7 +52,8 @@ def _one_of(choices: Iterable[str], default: str = "") -> dict[str, Any]:
 OPTIONS = (
     ("--output", "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", TEXT, "The file. Default: standard output."),
     ("--format", PREFIX + "OUTPUT_FORMAT", _one_of(("json", "yaml")), "Default: as the file's name ends, else yaml."),
-    ("--mode --discovery-mode", PREFIX + "MODE", _one_of((*MODES, *ELSEWHERE), "auto"), "Default: auto, the GPUs."),
+    ("--mode --discovery-mode", PREFIX + "MODE", {**_one_of((*MODES, *ELSEWHERE), "auto"), "metavar": "MODE"},
+     f"Of what: {', '.join((*MODES, *ELSEWHERE))}. Default: auto, the GPUs."),
     ("--device-name-strategy", PREFIX + "DEVICE_NAME_STRATEGIES", MANY,
      f"{', '.join(get_args(Naming))}: each gives every device a name. Default: index and uuid."),
     ("--device-id --device-ids --device --devices", PREFIX + "DEVICE_IDS", MANY,
@@ -180,9 +182,9 @@ def place(said: Mapping[str, Any]) -> tuple[Path | None, str]:
 
 
 def _wrong(option: str, problem: str) -> click.BadParameter:
-    return click.BadParameter(problem, param_hint=option)
+    return click.BadParameter(problem, click.get_current_context(silent=True), param_hint=option)
 
 
 def note(text: str) -> None:
     """A word to whoever runs this."""
-    click.echo(f"note: {text}", err=True)
+    say(f"Note: {text}", err=True)

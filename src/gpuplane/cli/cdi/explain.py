@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from gpuplane.cli import connection
 from gpuplane.cli.cdi.specdirs import known, spec_dir
 from gpuplane.cli.connection import state_dir
+from gpuplane.cli.say import columns, fitted, say
 from gpuplane.core.containers.cdi.explain import Explanation, Kind, Piece, Told, explain
 from gpuplane.core.containers.cdi.names import KINDS
 from gpuplane.core.containers.cdi.registry import Registry
@@ -56,7 +57,7 @@ def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bo
         sys.stdout.buffer.write(indented(document(explanation, there, left)))
     else:
         for trouble in filter(None, (*(() if unresolvable else there.problems.values()), unknown)):
-            click.echo(trouble, err=True)
+            say(trouble, err=True)
         show(explanation, left or {})
     if unresolvable:
         raise SystemExit(1)
@@ -132,24 +133,27 @@ def draw(explanation: Explanation, left: Mapping[str, str]) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    console = Console(highlight=False)
+    console, width = Console(highlight=False), columns(sys.stdout.fileno())
     for told in explanation.devices:
-        how = f"[red]cannot be resolved:[/red] {escape(told.problem)}" if told.problem else escape(_defined(told))
-        console.print(f"[bold]{escape(told.name)}[/bold]  {how}", soft_wrap=True)
+        how, style = (f"cannot be resolved: {told.problem}", "red") if told.problem else (_defined(told), "")
+        whole = escape(fitted(f"{told.name}  {how}", width).removeprefix(told.name))
+        painted = f"[{style}]{whole}[/]" if style else whole
+        console.print(f"[bold]{escape(told.name)}[/bold]{painted}", soft_wrap=True)
     if any(told.problem for told in explanation.devices):
         console.print("[red]A container that asks for all of this is not created.[/red]")
     mounts = {mount.container_path: mount for mount in explanation.edits.mounts}
     for kind, pieces in groupby(explanation.pieces, key=lambda piece: piece.kind):
         console.print(f"[bold]{TITLES[kind]}[/bold]")
-        for whose, each in groupby(pieces, key=lambda piece: piece.origin):
-            console.print(f"  [dim]with {escape(_whose(whose, explanation))}[/dim]", soft_wrap=True)
-            for line in _mounts(mounts[piece.what] for piece in each) if kind == "mount" else map(_shown, each):
-                console.print(f"    {escape(line)}", soft_wrap=True)
+        for whose, alike in groupby(pieces, key=lambda piece: piece.origin):
+            head = fitted(f"  with {_whose(whose, explanation)}", width)
+            console.print(f"[dim]{escape(head)}[/dim]", soft_wrap=True)
+            for line in _mounts(mounts[each.what] for each in alike) if kind == "mount" else _all(alike):
+                console.print(escape(fitted(f"    {line}", width)), soft_wrap=True)
     if left:
         console.print("[bold]left out[/bold], because somebody else could change it")
     for why in dict.fromkeys(left.values()):
         paths = few([path for path in left if left[path] == why], FEW)
-        console.print(f"    {escape(_printable(f'{paths}: {why}'))}", soft_wrap=True)
+        console.print(escape(fitted(f"    {_printable(f'{paths}: {why}')}", width)), soft_wrap=True)
 
 
 def _whose(origin: tuple[str, ...], explanation: Explanation) -> str:
@@ -157,10 +161,11 @@ def _whose(origin: tuple[str, ...], explanation: Explanation) -> str:
     return ", ".join(each if each in names else f"any device of {each}" for each in origin)
 
 
-def _shown(piece: Piece) -> str:
-    notes = "; ".join(piece.notes)
-    head = "  ".join(filter(None, map(_printable, (piece.what, piece.detail, notes))))
-    return "\n      ".join((head, *map(_step, piece.steps)))
+def _all(pieces: Iterable[Piece]) -> Iterator[str]:
+    """Each with what it does, step by step."""
+    for piece in pieces:
+        yield "  ".join(filter(None, map(_printable, (piece.what, piece.detail, "; ".join(piece.notes)))))
+        yield from (f"  {_step(step)}" for step in piece.steps)
 
 
 def _step(step: Step) -> str:

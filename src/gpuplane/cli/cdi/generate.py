@@ -12,6 +12,7 @@ from gpuplane.cli import ending
 from gpuplane.cli.cdi.asked import note, options, place, request
 from gpuplane.cli.cdi.idle import idle
 from gpuplane.cli.machine import NVML, hardware
+from gpuplane.cli.say import say
 from gpuplane.cli.times import Amount
 from gpuplane.core.containers.cdi.check import check
 from gpuplane.core.containers.cdi.document import document
@@ -56,7 +57,7 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
     except OSError as error:
         raise click.ClickException(f"{path or 'standard output'}: {error.strerror}") from None
     if path is not None:
-        click.echo(f"{path}: {counted(len(spec.devices), 'device')} of {spec.kind}, CDI {spec.cdi_version}", err=True)
+        say(f"{path}: {counted(len(spec.devices), 'device')} of {spec.kind}, CDI {spec.cdi_version}", err=True)
 
 
 def _write(text: str, path: Path | None) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from gpuplane.cli.cdi.specdirs import known, looked_into, spec_dir, troubles
+from gpuplane.cli.say import say
 from gpuplane.core.containers.cdi.registry import Registry
 from gpuplane.core.text import indented
 
@@ -25,10 +26,10 @@ def command(directories: tuple[Path, ...], as_json: bool) -> None:
         sys.stdout.buffer.write(indented(document(there, directories)))
         return
     for line in troubles(there):
-        click.echo(line, err=True)
+        say(line, err=True)
     if not there.devices:
         none = f"No device {'can be resolved' if there.conflicts else 'is defined'}."
-        click.echo(f"{none} {'; '.join(map(looked_into, directories))}.", err=True)
+        say(f"{none} {'; '.join(map(looked_into, directories))}.", err=True)
     elif sys.stdout.isatty():
         draw(there)
     else:

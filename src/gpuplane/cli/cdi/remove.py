@@ -11,6 +11,8 @@ import msgspec
 from gpuplane.cli import ending
 from gpuplane.cli.agent import CDI
 from gpuplane.cli.connection import NoAgent, show, state_dir
+from gpuplane.cli.options import PATH
+from gpuplane.cli.say import say, told
 from gpuplane.core.containers.cdi.wanted import wanted
 from gpuplane.host.cdi.directory import OURS, remove
 from gpuplane.kubelet.podresources import listed
@@ -20,7 +22,7 @@ from gpuplane.model.snapshot import Allocation
 @click.command()
 @click.option(
     "--cdi-dir",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=CDI,
     show_default=True,
     envvar="CDI_DIR",
@@ -28,7 +30,7 @@ from gpuplane.model.snapshot import Allocation
 )
 @click.option(
     "--kubelet-root",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=Path("/var/lib/kubelet"),
     show_default=True,
     help="Kubelet's directory: it is asked what containers hold where no agent runs.",
@@ -51,13 +53,13 @@ def command(cdi_dir: Path, kubelet_root: Path, force: bool, as_json: bool, state
         for path in remove(cdi_dir):
             removed.append(str(path))
             if not as_json:
-                click.echo(f"removed {path}")
+                say(f"removed {path}")
     except OSError as error:
-        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+        raise click.ClickException(told(error)) from None
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode({"removed": removed}) + b"\n")
     elif not removed:
-        click.echo(f"There is nothing of ours in {cdi_dir}.")
+        say(f"There is nothing of ours in {cdi_dir}.")
 
 
 def _needed(state_dir: Path, kubelet_root: Path) -> str:

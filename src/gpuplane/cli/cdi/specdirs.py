@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from gpuplane.cli.options import PATH
 from gpuplane.core.containers.cdi.registry import DIRECTORIES, Registry, registry
 from gpuplane.core.text import counted, few
 from gpuplane.host.specfiles import found, paths
@@ -27,7 +28,7 @@ spec_dir = click.option(
     "--spec-dir",
     "directories",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     callback=_named,
     help=f"Where specifications lie; of several the last has priority. Default: ${ENVIRONMENT} (with commas), else "

@@ -3,10 +3,13 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import click
 import msgspec
 
+from gpuplane.cli.options import PATH
+from gpuplane.cli.say import say
 from gpuplane.core.containers.cdi.check import check, read, refused
 from gpuplane.core.containers.cdi.version import lowest
 from gpuplane.core.document import LONGEST
@@ -15,14 +18,12 @@ from gpuplane.core.text import counted, indented
 from gpuplane.host.specfiles import content
 from gpuplane.model.value import Value
 
-STATUS = {"good": 0, "wrong": 1, "unreadable": 2}
-
 
 class Judged(Value):
     """How a file stands, as `--json` shows it. What it holds is told of a good one only."""
 
     file: str
-    standing: str  # a key of STATUS
+    standing: Literal["good", "wrong", "unreadable"]
     errors: tuple[str, ...] = ()
     refused: bool = False  # by container runtimes: none of its devices can be used
     kind: str = ""
@@ -32,14 +33,14 @@ class Judged(Value):
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, with the mistakes of each file.")
 def command(files: tuple[Path, ...], as_json: bool) -> None:
     """Hold CDI specifications, YAML or JSON, against the rules of CDI; - is standard input.
 
     Every mistake is told with file and line, on standard error: what makes container runtimes refuse a whole file, and
     what they let pass but stumble over when a container starts. Exit status: 0 where all files are good, 1 where one is
-    wrong, 2 where one cannot be read.
+    wrong or cannot be read.
     """
     judged = [_judged(file) for file in files]
     if as_json:
@@ -48,8 +49,8 @@ def command(files: tuple[Path, ...], as_json: bool) -> None:
     else:
         for each in judged:
             for line in _lines(each):
-                click.echo(line, err=each.standing != "good")
-    raise SystemExit(max(STATUS[each.standing] for each in judged))
+                say(line, err=each.standing != "good")
+    raise SystemExit(int(any(each.standing != "good" for each in judged)))
 
 
 def _judged(file: Path) -> Judged:

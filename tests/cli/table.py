@@ -1,0 +1,217 @@
+"""Every command with good and wrong input: what `test_every_command` plays in terminals, as root and as nobody.
+
+A new command needs a row that succeeds, one that does not, and one with `--json` where it has that option. The words
+may name what `world.World` has made: {machine}, {state}, and so on.
+"""
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """One command line, and how it ends."""
+
+    words: str
+    status: int = 0
+    says: str = ""
+    """A part of what is written, with single spaces for line breaks."""
+    nobody: int | None = None
+    """The status as nobody, if another than as root."""
+    verbatim: bool = False
+    """Whether it prints a file, whose lines are as long as they are."""
+    nothing: bool = False
+    """Whether it succeeds without a result on standard output."""
+    answers: bool = False
+    """Whether status 1 is an answer, on standard output, and no error."""
+    typed: str = ""
+    until: str = ""
+    """It runs until it is told to end, by SIGTERM, once it has written this."""
+    after: str = ""
+    """What takes back what it did to the agent, so that rows do not depend on others."""
+    once: bool = False
+    """Only at 60 columns: it takes long."""
+
+
+TAKE, RESTORE = "driver take --state-dir {state}", "health restore 3 --state-dir {state}"
+
+ROWS: dict[str, tuple[Row, ...]] = {
+    "agent": (
+        Row(
+            "--machine {machine} --kubelet-root {fresh}/k --state-dir {fresh}/s --cdi-dir={fresh}/c",
+            until="kubelet",
+            verbatim=True,
+        ),
+        Row("--machine dgx-a10", 2, "did you mean dgx-a100"),
+        Row("--machine {here}/none.yaml", 1, "none.yaml: No such file or directory"),
+        Row("--mig-strategy mixd", 2, "did you mean 'mixed'?"),
+    ),
+    "cdi explain": (
+        Row("nvidia.com/gpu=0 --spec-dir {specs}", says="device nodes"),
+        Row("nvidia.com/gpu=0 --spec-dir {specs} --json"),
+        Row("nvidia.com/gpu=77 --spec-dir {specs}", 1, "nvidia.com/gpu=77", answers=True),
+        Row("nvidia.com/gpu=77 --spec-dir {specs} --json", 1, answers=True),
+        Row("", 2, "Missing argument"),
+    ),
+    "cdi generate": (
+        Row("--machine dgx-a100", verbatim=True, says="kind: nvidia.com/gpu"),
+        Row("--machine dgx-a100 --format json", verbatim=True),
+        Row(
+            "--machine dgx-a100 --output {fresh}/made.yaml",
+            says="made.yaml: 17 devices of nvidia.com/gpu",
+            nothing=True,
+        ),
+        Row("--machine dgx-a100 --output {machine}/made.yaml", 1, "machine.yaml"),
+        Row("--driver-root {here}/none", 1, "driver root"),
+        Row("--machine dgx-a100 --mode nvlm", 2, "Did you mean 'nvml'?"),
+    ),
+    "cdi list": (
+        Row("--spec-dir {specs}", says="nvidia.com/gpu=0"),
+        Row("--spec-dir {specs} --json"),
+        Row("--spec-dir {wrong}", says="{wrong}", nothing=True),
+        Row("--spec-dir {here}/none", says="No device is defined", nothing=True),
+        Row("--spec-dir {here}/none --json"),
+        Row("--sepc-dir {specs}", 2, "Did you mean '--spec-dir'?"),
+    ),
+    "cdi remove": (
+        Row("--cdi-dir {fresh} --kubelet-root {here}/k --state-dir {here}/none", says="nothing of ours"),
+        Row("--cdi-dir {fresh} --kubelet-root {here}/k --state-dir {here}/none --json"),
+        Row("--cdi-dir {ours} --kubelet-root {here}/none --state-dir {here}/none", 1, "--force"),
+        Row("now", 2, "unexpected extra argument"),
+    ),
+    "cdi validate": (
+        Row("{specs}/nvidia.yaml", says="good"),
+        Row("{specs}/nvidia.yaml --json"),
+        Row("{wrong}/bad.yaml", 1, "bad.yaml:1: ", answers=True),
+        Row("{wrong}/bad.yaml --json", 1, answers=True),
+        Row("{here}/none.yaml", 1, "No such file or directory", answers=True),
+        Row("{closed}/secret.yaml", 1, "secret.yaml", answers=True),
+        Row("", 2, "Missing argument"),
+    ),
+    "choose": (
+        Row("--machine {machine} --size 2", says="100"),
+        Row("--machine {machine} --size 2 --json"),
+        Row("--machine {machine} --size 9", 1, "9 requested, 8 available"),
+        Row("--machine {machine} --size 9 --json", 1, "9 requested, 8 available", answers=True),
+        Row("--machine {machine} --size 2 --required 0,1,2", 2, "--required"),
+        Row("--machine {machine} --size 1 --available 0 --required 1", 2, "--available"),
+        Row("--machine {machine} --size 1 --available 77", 1, "'77'"),
+        Row("--machine {machine} --size 1 --resource nvidia.com/gpuu", 1, "nvidia.com/gpu"),
+        Row("--machine {machine} --size 1 --config {wrong}/config.yaml", 1, "config.yaml:2: "),
+        Row("--machine {machine} --size 1 --config {closed}/secret.yaml", 1, "secret.yaml"),
+        Row("--machine {here}/none.yaml --size 1", 1, "none.yaml: No such file or directory"),
+        Row("--machine dgx-a10 --size 1", 2, "did you mean dgx-a100"),
+        Row("--machine {machine} --size 0", 2, "0 is not in the range"),
+        Row("--machine {machine} --size 1 --policy pakced", 2, "Did you mean 'packed'?"),
+    ),
+    "completion": (
+        Row("bash", verbatim=True, says="complete"),
+        Row("zsh", verbatim=True, says="#compdef gpuplane"),
+        Row("bas", 2, "Did you mean 'bash'?"),
+        Row("", 2, "Missing argument"),
+    ),
+    "config check": (
+        Row("{config}", says="good"),
+        Row("{config} --json"),
+        Row("{wrong}/config.yaml", 1, "config.yaml:2: ", answers=True),
+        Row("{wrong}/config.yaml --json", 1, answers=True),
+        Row("{here}/none.yaml", 1, "No such file or directory", answers=True),
+        Row("{closed}/secret.yaml", 1, "secret.yaml", answers=True),
+        Row("{unreadable}", 1, "unreadable.yaml", answers=True),
+        Row("{config} --mig-stratgy none", 2, "--mig-strategy"),
+    ),
+    "config explain": (
+        Row("{config} --machine {machine}", says="nvidia.com/gpu"),
+        Row("{config} --machine a100-mig --mig-strategy mixed", says="nvidia.com/mig-"),
+        Row("{config} --machine {machine} --json"),
+        Row("{wrong}/config.yaml --machine {machine}", 1, "config.yaml:2: "),
+        Row("{config} --machine {here}/none.yaml", 1, "No such file or directory"),
+        Row("{config} --machine dgx-a10", 2, "did you mean dgx-a100"),
+    ),
+    "config reference": (
+        Row("", says="| ", verbatim=True),
+        Row("now", 2, "unexpected extra argument"),
+    ),
+    "demo": (
+        Row("--profile {two}", says="scenes held", once=True),
+        Row("--profile {small}", 1, "small.yaml has GPU-0 with 0 MiB"),
+        Row("--profile {here}/none.yaml", 1, "No such file or directory"),
+        Row("--profile {here}/none.yaml --json", 1, "No such file or directory"),
+        Row("--profile dgx-a10", 2, "did you mean dgx-a100"),
+    ),
+    "driver release": (
+        Row("--for 10m --why firmware --state-dir {state}", says="let go of for 10 min: firmware", after=TAKE),
+        Row("--for 10m --why firmware --state-dir {state} --json", after=TAKE),
+        Row("--for 0s --why firmware --state-dir {state}", 2, "--for"),
+        Row("--for 10m --why firmware --state-dir {here}/none", 1, "no agent answers"),
+        Row("--for soon --why firmware --state-dir {state}", 2, "'soon' is not a time"),
+        Row("--for 10m --state-dir {state}", 2, "Missing option '--why'"),
+    ),
+    "driver take": (
+        Row("--state-dir {state}", says="The driver"),
+        Row("--state-dir {state} --json"),
+        Row("--state-dir {here}/none", 1, "no agent answers"),
+        Row("now", 2, "unexpected extra argument"),
+    ),
+    "health drain": (
+        Row("3 --for 2h --why fan --state-dir {state}", says="is drained for 2 h: fan", after=RESTORE),
+        Row("3 --for 2h --why fan --state-dir {state} --json", after=RESTORE),
+        Row("77 --why fan --state-dir {state}", 1, "there is no device '77'"),
+        Row("3 --why fan --state-dir {here}/none", 1, "no agent answers"),
+        Row("3 --state-dir {state}", 2, "Missing option '--why'"),
+    ),
+    "health reference": (
+        Row("", says="| ", verbatim=True),
+        Row("now", 2, "unexpected extra argument"),
+    ),
+    "health restore": (
+        Row("3 --state-dir {state}", says="is healthy."),
+        Row("3 --state-dir {state} --json"),
+        Row("7 --state-dir {state}", 1, "is not well: a look still shows"),
+        Row("7 --state-dir {state} --json", 1, "is not well", answers=True, once=True),
+        Row("77 --state-dir {state}", 1, "there is no device '77'"),
+        Row("3 --state-dir {here}/none", 1, "no agent answers"),
+        Row("", 2, "Missing argument"),
+    ),
+    "inspect": (
+        Row("--state-dir {state}", says="nvidia.com/gpu"),
+        Row("--state-dir {state} --json"),
+        Row("health --state-dir {state}", says="healthy"),
+        Row("health --state-dir {state} --json"),
+        Row("--state-dir {here}/none", 1, "no agent answers"),
+        Row("--state-dir {closed}", 1, "closed"),
+        Row("helth --state-dir {state}", 2, "Did you mean 'health'?"),
+    ),
+    "mps": (
+        Row("--root {fresh}/mps", until="no program nvidia-smi here", verbatim=True),
+        Row("--root {here}/mps", until="no program nvidia-smi here", nobody=1, verbatim=True),
+        Row("--root {machine}/mps", until="nothing is supervised below", verbatim=True),
+        Row("--shm hots", 2, "Did you mean 'host'?"),
+    ),
+    "runtime configure": (
+        Row("--runtime containerd --config {runtime} --runtime-version 1.7.24 --state-dir {fresh}/s --dry-run"),
+        Row("--runtime cri-o --config {here}/crio.conf --runtime-version 1.31.0 --state-dir {fresh}/s --check"),
+        Row("--runtime containerd --config {runtime} --runtime-version 1.7.24 --state-dir {fresh}/s --dry-run --json"),
+        Row(
+            "--runtime containerd --config {runtime} --runtime-version 1.7.24 --state-dir {fresh}/s --check",
+            1,
+            answers=True,
+        ),
+        Row("--runtime containerd --config {here}/none.toml --runtime-version x --state-dir {fresh}/s", 1, "Error: "),
+        Row("--runtime containerd --state-dir {fresh}/s --undo", says="Nothing to do"),
+        Row("--runtime containerd --undo --check", 2, "--undo and --check"),
+        Row("--runtime contanerd", 2, "Did you mean 'containerd'?"),
+        Row("--runtime docker --set-as-default", 2, "--set-as-default"),
+    ),
+    "sandbox chaos": (
+        Row("--minutes 0.001 --machine {two}", says="seed", once=True),
+        Row("--minutes 0.001 --machine {two} --json", once=True),
+        Row("--minutes 0.001 --machine {here}/none.yaml", 1, "No such file or directory"),
+        Row("--minutes x", 2, "'x'"),
+    ),
+    "sandbox kubelet": (
+        Row("--root {fresh}/k", says="kubelet has stopped", typed="help\nls\n"),
+        Row("--root {fresh}/k --json", says="stopped"),
+        Row("--root {fresh}/k --no-input", until="kubelet serves"),
+        Row("--root {machine}/k", 1, "machine.yaml"),
+        Row("--roof {fresh}", 2, "Did you mean '--root'?"),
+    ),
+}

@@ -38,5 +38,5 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_readme_is_an_entrance() -> None:
-    """Not longer than two screens and a half."""
+    """It stays short: more belongs into a page."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150

@@ -85,6 +85,16 @@ async def test_a_refusal_is_told_in_nvidias_words(watch: Watched, smi: SmiStandI
     assert not fact.unsure
 
 
+async def test_one_that_says_too_much_is_not_listened_to(watch: Watched, smi: SmiStandIn) -> None:
+    """What it says goes to our memory: it has an end."""
+    smi.does("GPU-0", "flood")
+    fact = await put(watch, "GPU-0", "long")
+
+    assert fact.problem.startswith("nvidia-smi: Not Supported Not Supported")
+    assert fact.problem.endswith("… (it says more than 64 KiB)")
+    assert len(fact.problem) < 600
+
+
 async def test_a_crash_leaves_it_unsure(watch: Watched, smi: SmiStandIn) -> None:
     smi.does("GPU-0", "crash")
     fact = await put(watch, "GPU-0", "long")

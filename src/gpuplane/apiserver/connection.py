@@ -33,6 +33,7 @@ from lightkube import ConfigError, KubeConfig, SingleConfig
 from lightkube.config import client_adapter
 
 from gpuplane import files
+from gpuplane.apiserver.credentials import ExecPlugin
 from gpuplane.core.text import clip
 
 DEADLINE = 15.0  # seconds for one answer, or for the beginning of a stream
@@ -113,6 +114,8 @@ async def connect(kubeconfig: Path | None) -> AsyncIterator[httpx2.AsyncClient]:
         client = client_adapter.AsyncClient(config, client_adapter.ConnectionParams(httpx2.Timeout(DEADLINE)))
         if config.user is not None and config.user.token_file:
             client.auth = _TokenFile(config.abs_file(config.user.token_file))
+        elif config.user is not None and config.user.exec and not config.user.token:
+            client.auth = ExecPlugin(config, config.user.exec)
         client.headers["Accept-Encoding"] = "identity"  # what is packed has no bound
     except Exception as error:  # lightkube lets through whatever a malformed file makes it raise
         raise Away(f"{kubeconfig or ACCOUNT} cannot be used: {type(error).__name__}: {error}") from error

@@ -11,11 +11,13 @@ Its library is loaded before it, as NVIDIA's DRA driver does it (cmd/gpu-kubelet
 would get the C library of the driver root, too.
 """
 
+import fcntl
 import os
 import shutil
 import sys
 from pathlib import Path
 
+from gpuplane.core.text import clip
 from gpuplane.files import untrusted
 from gpuplane.hardware import tethered
 from gpuplane.hardware.driver.page import Announced
@@ -26,17 +28,20 @@ from gpuplane.model.config import TimeSlice
 NAME = "nvidia-smi"
 LENGTHS: dict[TimeSlice, str] = {"default": "0", "short": "1", "medium": "2", "long": "3"}
 TETHERED = (sys.executable, "-I", "-S", tethered.__file__)
-MOST = 4096  # bytes of what it says
+ROOM = 1 << 16  # bytes for what it says
 
 
 class Smi(Process):
-    """One run of nvidia-smi, about one GPU. What it says goes to memory, so that it never waits for us."""
+    """One run of nvidia-smi, about one GPU. What it says goes to memory, so that it never waits for us; there is room
+    for so much and no more."""
 
     def __init__(self, driver_root: str, gpu: str, index: int | None, length: TimeSlice) -> None:
         """Raises OSError."""
         self._index = index
-        self._output = os.memfd_create(NAME)
+        self._output = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
+            os.ftruncate(self._output, ROOM)
+            fcntl.fcntl(self._output, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
             command = [*TETHERED, str(os.getpid()), str(_find(driver_root)), *_arguments(gpu, length)]
             super().__init__(
                 command, stdout=self._output, stderr=self._output, env={**os.environ, **_preloaded(driver_root)}
@@ -54,8 +59,11 @@ class Smi(Process):
 
         To be asked once, when it has ended or cannot be ended.
         """
-        said = " ".join(os.pread(self._output, MOST, 0).decode(errors="replace").split())
+        output = os.pread(self._output, ROOM, 0)
         os.close(self._output)
+        said = clip(output.rstrip(b"\0").decode(errors="replace"))
+        if output[-1]:
+            said += f" (it says more than {ROOM >> 10} KiB)"
         match self.status():
             case 0:
                 return "", False

@@ -1,11 +1,9 @@
 """Commands that are run to their end, each with a deadline."""
 
 import asyncio
-import os
-import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
+from gpuplane import programs
 from gpuplane.core.text import LONGEST, clip
 
 
@@ -27,32 +25,23 @@ async def run(
 ) -> str:
     """What a command prints, where it is not given a descriptor for that.
 
-    Raises Failed: it cannot be started or says that it failed; Silent: it takes longer.
+    Raises Failed: it cannot be started, says that it failed, or says too much; Silent: it takes longer.
     """
     name = command[0]
+    merged = asyncio.subprocess.STDOUT
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=output,
-            stderr=asyncio.subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
+        ended = await programs.run(
+            command, deadline, given=given.encode(), environment=environment, output=output, errors=merged
         )
-    except OSError as error:
-        raise Failed(f"{name} cannot be started: {error.strerror}") from error
-    try:
-        async with asyncio.timeout(deadline):
-            printed, _ = await process.communicate(given.encode())
     except TimeoutError:
         raise Silent(f"{name} did not end within {deadline:g} s") from None
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    said = (printed or b"").decode(errors="replace").strip()
-    if process.returncode:
-        raise Failed(f"{name} failed with status {process.returncode}{': ' * bool(said)}{ending(said)}")
+    except programs.Wordy as wordy:
+        raise Failed(f"{name} was ended: {wordy}") from None
+    except OSError as error:
+        raise Failed(f"{name} cannot be started: {error.strerror}") from error
+    said = ended.output.decode(errors="replace").strip()
+    if ended.status:
+        raise Failed(f"{name} failed with status {ended.status}{': ' * bool(said)}{ending(said)}")
     return said
 
 

@@ -1,11 +1,12 @@
 """A runtime's configuration as it lies on this node, in the order in which the runtime reads it."""
 
+import asyncio
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 
+from gpuplane import programs
 from gpuplane.core.containers.runtimes import containerd, containerdfiles, crio, distributions, docker, tomltext
 from gpuplane.core.containers.runtimes.distributions import DISTRIBUTIONS
 from gpuplane.core.containers.runtimes.plan import Plan, Source, Version, text, version
@@ -80,15 +81,18 @@ def _version(wish: Wish, binary: str) -> Version | None:
             raise Failed(f"--runtime-version {wish.version}: is no version (1.7.24)")
         return number
     try:
-        said = subprocess.run(
-            [wish.binary or binary, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        said = asyncio.run(programs.run((wish.binary or binary, "--version"), PATIENCE))
+    except (OSError, programs.Wordy) as error:
         if wish.binary:
-            why = error.strerror if isinstance(error, OSError) else f"timed out after {PATIENCE:g} s"
-            raise Failed(f"{wish.binary}: does not say its version: {why}") from None
+            raise Failed(f"{wish.binary}: does not say its version: {_why(error)}") from None
         return None
-    return version(said.stdout.decode(errors="replace"))
+    return version(said.output.decode(errors="replace"))
+
+
+def _why(error: OSError | programs.Wordy) -> str:
+    if isinstance(error, TimeoutError):
+        return f"timed out after {PATIENCE:g} s"
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def _containerd(wish: Wish) -> Judged:

@@ -1,0 +1,97 @@
+"""Programs that are not ours, run to their end.
+
+Whatever is started may hang, start others, or print without end. So it has a time and a bound for what it says. One
+that keeps neither is ended, with all that it has started in its process group; and so it is where nobody waits for it
+any more.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+MOST = 1 << 16
+"""Bytes that a program may say where nobody says otherwise."""
+
+MOMENT = 1.0
+"""Seconds that a program which is killed may take to end. One that is stuck in the kernel is not waited for."""
+
+
+class Wordy(Exception):
+    """A program has said more than anybody wants to hear; how much, in words."""
+
+
+class Run(NamedTuple):
+    """A program that has ended by itself: its exit status, negative for a signal, and what it said."""
+
+    status: int
+    output: bytes
+    errors: bytes
+
+
+async def run(
+    command: Sequence[str],
+    seconds: float,
+    *,
+    given: bytes = b"",
+    environment: Mapping[str, str] | None = None,
+    output: int = asyncio.subprocess.PIPE,
+    errors: int = asyncio.subprocess.PIPE,
+    most: int = MOST,
+) -> Run:
+    """Run a program. Raises TimeoutError where it does not end in time, Wordy, and OSError where it cannot be started.
+
+    `given`: its standard input. `output`, `errors`: as for asyncio; where it is given descriptors for both, it may
+    leave daemons behind.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.PIPE, stdout=output, stderr=errors, env=environment, start_new_session=True
+    )
+    streams = [
+        asyncio.create_task(_read(process.stdout, most)),
+        asyncio.create_task(_read(process.stderr, most)),
+        asyncio.create_task(_give(process.stdin, given)),
+    ]
+    try:
+        async with asyncio.timeout(seconds):
+            said, complained, _ = await asyncio.gather(*streams)
+            return Run(await process.wait(), said, complained)
+    finally:
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+        if process.returncode is None:
+            await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End it, and wait a moment until all that it had open is closed."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(MOMENT):
+            for stream in (process.stdout, process.stderr):
+                while stream is not None and await stream.read(1 << 16):
+                    pass
+            await process.wait()
+
+
+async def _read(stream: asyncio.StreamReader | None, most: int) -> bytes:
+    """All that a program says. Raises Wordy."""
+    said = bytearray()
+    while stream is not None and (more := await stream.read(1 << 16)):
+        said += more
+        if len(said) > most:
+            raise Wordy(f"it says more than {most >> 10} KiB")
+    return bytes(said)
+
+
+async def _give(stream: asyncio.StreamWriter | None, given: bytes) -> bytes:
+    assert stream is not None
+    with suppress(BrokenPipeError, ConnectionResetError):  # it does not want to know
+        stream.write(given)
+        await stream.drain()
+        stream.close()
+    return b""

@@ -22,6 +22,7 @@ from gpuplane.cli.options import PATH, Machine, OneOf
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Amount, Duration
 from gpuplane.core.strict import Invalid
+from gpuplane.core.text import counted
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.chaos import Broken, Chaos, Holdings, HoldingsSummary, Moment, Summary
@@ -154,12 +155,12 @@ def _summary(summary: Summary | HoldingsSummary, probe_period: float) -> Iterato
     """For people."""
     if isinstance(summary, Summary):
         length, own, again = (
-            f"{summary.bursts} bursts",
+            counted(summary.bursts, "burst"),
             _health(summary, probe_period),
             f"--probe-period {probe_period:g}s",
         )
     else:
-        length, again = f"{summary.rounds} rounds", "--play holdings"
+        length, again = counted(summary.rounds, "round"), "--play holdings"
         own = iter((f"slowest: all was offered {summary.slowest_release:.2f} s after the last pod had ended",))
     ended = f", ended by {summary.ended_by}" if summary.ended_by else ""
     yield f"seed {summary.seed} on {summary.machine}: {summary.minutes:.1f} minutes, {length}{ended}"
@@ -174,7 +175,7 @@ def _summary(summary: Summary | HoldingsSummary, probe_period: float) -> Iterato
 
 
 def _health(summary: Summary, probe_period: float) -> Iterator[str]:
-    yield f"seen:    {summary.codes} codes of the fault catalogue"
+    yield f"seen:    {counted(summary.codes, 'code')} of the fault catalogue"
     yield f"restarts: {summary.agent_restarts} of the agent, {summary.kubelet_restarts} of kubelet"
     begin, end = summary.memory_begin / 1024, summary.memory_end / 1024
     yield f"memory:  {begin:.1f} MiB, {end:.1f} MiB at the end; {summary.memory_per_minute:+.0f} KiB a minute of a life"

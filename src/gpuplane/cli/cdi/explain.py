@@ -52,7 +52,7 @@ def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bo
     there = known(directories)
     explanation = explain(there, devices)
     unresolvable = any(told.problem for told in explanation.devices)  # which tells of wrong files where they matter
-    left, unknown = _left_out(devices, state_dir)
+    left, unknown = _left_out([name for name in devices if name in there.devices], state_dir)
     if as_json:
         sys.stdout.buffer.write(indented(document(explanation, there, left)))
     else:

@@ -62,6 +62,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--machine dgx-a100 --output {machine}/made.yaml", 1, "machine.yaml"),
         Row("--driver-root {here}/none", 1, "driver root"),
         Row("--machine dgx-a100 --mode nvlm", 2, "Did you mean 'nvml'?"),
+        Row("--machine dgx-a100 --timeout nan", 2, "'nan' is no number of seconds"),
+        Row("--machine dgx-a100 --enable-hook chmod", verbatim=True, says="--enable-hook chmod has no effect"),
     ),
     "cdi list": (
         Row("--spec-dir {specs}", says="nvidia.com/gpu=0"),
@@ -206,10 +208,14 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--minutes 0.001 --machine {two} --json", once=True),
         Row("--minutes 0.001 --machine {here}/none.yaml", 1, "No such file or directory"),
         Row("--minutes x", 2, "'x'"),
+        Row("--minutes nan", 2, "'nan' is no number of minutes"),
+        Row("--minutes 1e9", 2, "not in the range"),
+        Row("--probe-period 0s", 2, "'0s' is too short: 50ms at least"),
     ),
     "sandbox kubelet": (
         Row("--root {fresh}/k", says="kubelet has stopped", typed="help\nls\n"),
         Row("--root {fresh}/k --json", says="stopped"),
+        Row("--root {fresh}/k", says="no pod default/a runs here", typed="show a\n"),
         Row("--root {fresh}/k --no-input", until="kubelet serves"),
         Row("--root {machine}/k", 1, "machine.yaml"),
         Row("--roof {fresh}", 2, "Did you mean '--root'?"),

@@ -178,6 +178,14 @@ async def test_what_a_person_reads(root: Path) -> None:
     assert not (root / "pod-resources/kubelet.sock").exists()
 
 
+async def test_what_it_says_steers_no_terminal(root: Path) -> None:
+    """Whatever was typed, or stands in the files of others."""
+    async with terminal(root) as person:
+        person.type("\x1b[31mrun", "quit")
+        assert await person.ended() == (0, "")
+        assert 'error: "\\x1b[31mrun" is not known here: type help for what is' in person.lines
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_without_input_it_runs_until_a_signal(root: Path, stop: signal.Signals) -> None:
     """Though its input is at its end from the start."""

@@ -22,7 +22,7 @@ from gpuplane.cli.options import PATH, Machine, OneOf
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Amount, Duration
 from gpuplane.core.strict import Invalid
-from gpuplane.core.text import counted
+from gpuplane.core.text import counted, escaped
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.chaos import Broken, Chaos, Holdings, HoldingsSummary, Moment, Summary
@@ -239,7 +239,7 @@ async def _lines() -> AsyncIterator[str]:
 
 
 def _text(said: Said) -> None:
-    say("\n".join(said.lines))
+    say("\n".join(map(escaped, said.lines)))
 
 
 def _json(said: Said) -> None:

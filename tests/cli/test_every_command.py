@@ -73,6 +73,19 @@ def test_a_command_says_what_it_should(name: str, terminals: Terminals, world: W
     assert not problems, "\n\n".join(problems)
 
 
+@pytest.mark.parametrize("columns", [width for width in WIDTHS if width])
+def test_what_is_waited_for_goes_away_and_the_result_stays(columns: int, terminals: Terminals, world: World) -> None:
+    """On a terminal that shows standard output and standard error, as all do: neither erases or touches the other."""
+    for device, line in (("3", "GPU 3 (GPU-3) is healthy."), ("7", "Error: GPU 7 (GPU-7) is not well: a look still")):
+        words = world.words(f"health restore {device} --state-dir {{state}}", USERS[0])
+        ended = terminals.run(*words, columns=columns, apart=False)
+
+        assert "\x1b" in ended.out  # something turned
+        shown = [each for each in screen(ended.out) if each.strip()]
+        assert " ".join(shown).startswith(line), shown
+        assert all(len(each) <= columns for each in shown)
+
+
 @pytest.mark.parametrize("name", sorted(EVERYTHING))
 def test_a_command_has_help_and_knows_its_options(name: str, terminals: Terminals) -> None:
     """By both names, with nothing on standard error; an option that is none is an error with the way to the help."""

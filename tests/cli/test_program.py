@@ -66,6 +66,19 @@ def test_every_choice_suggests() -> None:
     assert [(name, each.name) for name, each in choices if not isinstance(each.type, OneOf)] == []
 
 
+def test_a_file_that_cannot_be_read_is_no_wrong_command_line() -> None:
+    """Whoever opens it says so, with status 1: click looks at no path before."""
+    paths = [
+        (name, parameter.name)
+        for name, command in walk(commands())
+        for parameter in command.params
+        if isinstance(parameter.type, click.Path) and name != "agent"
+        if parameter.type.exists or parameter.type.readable
+    ]
+
+    assert paths == []
+
+
 @pytest.mark.parametrize("words", ["choose --machine t4 --size 1", "choose --machine t4 --size 1 --json", "--version"])
 def test_an_output_that_takes_nothing_is_an_error(words: str) -> None:
     """As a full disk: nobody may take what is there for the answer."""

@@ -1,21 +1,25 @@
 """`gpuplane inspect --watch` with real agents: what it shows as they come, change and go, and how it ends."""
 
 import asyncio
+import fcntl
 import json
+import os
 import re
 import signal
+import struct
 import sys
-from collections.abc import Iterator
+import termios
+import time
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import pytest
 
 from gpuplane.sandbox.kubelet import Kubelet
 from tests.agent.test_process import GPU, Place, gpuplane
-from tests.cli.forked import Ended
-from tests.cli.terminals import Terminals, screen
+from tests.cli.terminals import screen
 
 
 @pytest.fixture
@@ -24,102 +28,133 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def terminals() -> Iterator[Terminals]:
-    """Where commands are played."""
-    with Terminals() as terminals:
-        yield terminals
+class Watch:
+    """`async with Watch(place, 80, "health") as watch`: a watch in a terminal of so many columns, or in pipes."""
+
+    def __init__(self, place: Place, columns: int | None, *words: str) -> None:
+        self.words, self.columns = ("inspect", *words, "--watch", "--state-dir", str(place.state)), columns
+        self.out, self.err = "", ""
+
+    async def __aenter__(self) -> Self:
+        ours, theirs = os.openpty() if self.columns else os.pipe()
+        if self.columns:
+            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, self.columns, 0, 0))
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "gpuplane", *self.words, stdout=theirs, stderr=asyncio.subprocess.PIPE
+        )
+        os.close(theirs)
+        self._reading = asyncio.gather(self._read(ours), self._hear())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+        await self._reading
+        await self.process.wait()
+
+    async def _read(self, ours: int) -> None:
+        with os.fdopen(ours, "rb", buffering=0) as stream, suppress(OSError):  # so a terminal ends
+            while part := await asyncio.to_thread(stream.read, 1 << 16):
+                self.out += part.decode()
+
+    async def _hear(self) -> None:
+        assert self.process.stderr
+        while part := await self.process.stderr.read(1 << 16):
+            self.err += part.decode()
+
+    async def until(self, text: str) -> None:
+        """Wait until it has written that, wherever."""
+        async with asyncio.timeout(60):
+            while text not in self.out + self.err:
+                assert self.process.returncode is None, self.out + self.err
+                await asyncio.sleep(0.05)
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Its exit status after a signal, as a shell shows it."""
+        self.process.send_signal(number)
+        async with asyncio.timeout(60):
+            await self._reading
+            status = await self.process.wait()
+        return 128 - status if status < 0 else status
 
 
-async def watched(terminals: Terminals, place: Place, *words: str, **more: Any) -> Ended:
-    """How a watch ended."""
-    asked = ("inspect", *words, "--watch", "--state-dir", place.state)
-    return await asyncio.to_thread(lambda: terminals.run(*asked, **more))
-
-
-async def restarted(kubelet: Kubelet, place: Place) -> None:
-    """What happens to a node while it is watched: its agent is killed and started again, and a GPU is drained."""
-    async with place.agent() as first:
-        await kubelet.until_capacity(GPU, 4, 4)
-        await first.kill()
-        await asyncio.sleep(3)
-    async with place.agent():
-        await kubelet.until_capacity(GPU, 4, 4)
-        assert (await gpuplane("health", "drain", 2, "--why", "fan is loud", "--state-dir", place.state))[0] == 0
-        await kubelet.until_capacity(GPU, 4, 3)
-        await asyncio.sleep(3)
-
-
-async def play(terminals: Terminals, place: Place, *words: str, **more: Any) -> Ended:
-    """How a watch of these happenings ended, which sees them from an agent that serves on."""
+async def play(watch: Watch, place: Place) -> None:
+    """Watch a node whose agent is stopped, and started again, and drains a GPU."""
     async with Kubelet(place.kubelet) as kubelet:
         async with place.agent():
             await kubelet.until_capacity(GPU, 4, 4)
-            watching = asyncio.create_task(watched(terminals, place, *words, until="fan is loud", **more))
-            await asyncio.sleep(2)
-        await restarted(kubelet, place)
-        return await watching
+            await watch.__aenter__()
+            await watch.until("GPU-2")
+        await watch.until("no agent answers at")
+        async with place.agent():
+            await kubelet.until_capacity(GPU, 4, 4)
+            assert (await gpuplane("health", "drain", 2, "--why", "fan is loud", "--state-dir", place.state))[0] == 0
+            await watch.until("fan is loud")
+            assert await watch.end() == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_on_a_terminal_it_is_drawn_again_and_ends_cleanly(
-    terminals: Terminals, place: Place, number: signal.Signals
-) -> None:
+async def test_on_a_terminal_it_is_drawn_again_and_ends_cleanly(place: Place, number: signal.Signals) -> None:
     """With the status of the signal, the cursor shown, and the last picture left."""
     async with Kubelet(place.kubelet) as kubelet, place.agent():
         await kubelet.until_capacity(GPU, 4, 4)
-        ended = await watched(terminals, place, columns=80, until="\x1b[1A", signal=number)
+        async with Watch(place, 80) as watch:
+            await watch.until("\x1b[1A")
+            assert await watch.end(number) == 128 + number
 
-    assert ended.status in (128 + number, -number)
-    assert ended.err == ""
-    assert ended.out.rindex("\x1b[?25h") > ended.out.rindex("\x1b[?25l")
-    shown = screen(ended.out)
+    assert watch.err == ""
+    assert watch.out.rindex("\x1b[?25h") > watch.out.rindex("\x1b[?25l")
+    shown = screen(watch.out.replace("\r\n", "\n"))
     assert sum("GPU-2" in line for line in shown) == 1, shown
 
 
-async def test_on_a_terminal_it_says_that_the_agent_is_away_and_goes_on(terminals: Terminals, place: Place) -> None:
+async def test_on_a_terminal_it_says_that_the_agent_is_away_and_goes_on(place: Place) -> None:
     """What it said last stays meanwhile."""
-    ended = await play(terminals, place, columns=80)
+    watch = Watch(place, 80)
+    await play(watch, place)
 
-    assert "no agent answers at" in ended.out
-    assert "This is what it said" in " ".join(re.sub(r"\x1b\[[0-9;]*m", "", ended.out).split())
-    shown = "\n".join(screen(ended.out))
+    assert "This is what it said" in " ".join(re.sub(r"\x1b\[[0-9;]*m", "", watch.out).split())
+    shown = "\n".join(screen(watch.out.replace("\r\n", "\n")))
     assert "GPU 2 is drained: fan is loud" in shown
     assert "no agent answers" not in shown
 
 
-async def test_for_programs_each_change_is_a_document(terminals: Terminals, place: Place) -> None:
+async def test_for_programs_each_change_is_a_document(place: Place) -> None:
     """Of the same shape, one a line, with nothing else between; that the agent was away is on standard error."""
-    ended = await play(terminals, place, "health", "--json")
-    documents = [json.loads(line) for line in ended.out.splitlines()]
+    watch = Watch(place, None, "health", "--json")
+    await play(watch, place)
+    documents = [json.loads(line) for line in watch.out.splitlines()]
 
     assert all(document["version"] == 1 for document in documents)
-    assert documents[-1]["devices"][2]["state"] == "drained"
     assert documents[0]["devices"][2]["state"] == "healthy"
-    assert all(one["devices"] != two["devices"] or one["node"] != two["node"] for one, two in pairwise(documents))
-    assert "no agent answers at" in ended.err
-    assert "The agent answers again." in ended.err
+    assert documents[-1]["devices"][2]["state"] == "drained"
+    assert all({**one, "time": ""} != {**two, "time": ""} for one, two in pairwise(documents))
+    assert "no agent answers at" in watch.err
+    assert "The agent answers again." in watch.err
 
 
-async def test_lines_come_in_blocks(terminals: Terminals, place: Place) -> None:
+async def test_lines_come_in_blocks(place: Place) -> None:
     """Apart by empty lines."""
-    ended = await play(terminals, place)
-    blocks = ended.out.split("\n\n")
+    watch = Watch(place, None)
+    await play(watch, place)
+    blocks = watch.out.split("\n\n")
 
     assert len(blocks) > 2
-    assert all(block.startswith("agent\t") for block in blocks if block)
+    assert all(block.startswith("agent\t") for block in blocks[:-1])
     assert "\tdrained\tfan is loud\t" in blocks[-2]
+    assert blocks[-1] == ""
 
 
-async def test_where_no_agent_answers_at_first_it_ends(terminals: Terminals, place: Place) -> None:
+async def test_where_no_agent_answers_at_first_it_ends(place: Place) -> None:
     """A mistyped directory is not waited for."""
-    ended = await watched(terminals, place, columns=60)
+    async with Watch(place, 60) as watch:
+        async with asyncio.timeout(60):
+            assert await watch.process.wait() == 1
 
-    assert ended.status == 1
-    assert ended.err.startswith("Error: no agent answers at")
+    assert watch.err.startswith("Error: no agent answers at")
 
 
-async def test_a_reader_that_goes_ends_it(terminals: Terminals, place: Place) -> None:
+async def test_a_reader_that_goes_ends_it(place: Place) -> None:
     """As `| head -1` does, without a traceback."""
     async with Kubelet(place.kubelet) as kubelet, place.agent():
         await kubelet.until_capacity(GPU, 4, 4)
@@ -128,11 +163,10 @@ async def test_a_reader_that_goes_ends_it(terminals: Terminals, place: Place) ->
             command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         watching = asyncio.create_task(shell.communicate())
-        for why in ("a", "b", "c", "d"):
-            await asyncio.sleep(2)
-            await gpuplane("health", "drain", 1, "--why", why, "--state-dir", place.state)
-        async with asyncio.timeout(60):
-            out, err = await watching
+        async with asyncio.timeout(120):
+            while not watching.done():
+                await gpuplane("health", "drain", 1, "--why", str(time.monotonic()), "--state-dir", place.state)
+        out, err = await watching
 
     assert out == b'{"version"'
     assert b"Traceback" not in err

@@ -78,16 +78,15 @@ def _write_document(whole: Inspection, about_health: bool) -> None:
 
 def _write_block(whole: Inspection, about_health: bool) -> None:
     """Lines, and an empty one behind them."""
-    write(whole, about_health)
-    click.echo()
+    write(whole, about_health, end="\n\n")
 
 
-def write(whole: Inspection, about_health: bool) -> None:
-    """Print lines."""
+def write(whole: Inspection, about_health: bool, end: str = "\n") -> None:
+    """Print lines, all at once."""
     from gpuplane.cli.inspect.lines import health_lines, lines
 
-    for line in (health_lines if about_health else lines)(whole):
-        click.echo(line)
+    found = "\n".join((health_lines if about_health else lines)(whole))
+    click.echo(found + end, nl=False)
 
 
 def draw(whole: Inspection, about_health: bool) -> None:

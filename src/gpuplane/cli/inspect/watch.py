@@ -14,7 +14,7 @@ from typing import NoReturn
 import click
 
 from gpuplane.cli.connection import NoAgent, ask, pictured
-from gpuplane.cli.ending import heed
+from gpuplane.cli.ending import heed, whole
 from gpuplane.cli.inspect.page import Page, Write
 from gpuplane.cli.times import span
 from gpuplane.core.inspection.whole import inspection, timeless
@@ -69,8 +69,9 @@ def changes(looks: Iterator[Look], told: Callable[[Inspection], object], write: 
             click.echo(f"{look.away}. Asking on." if away else "The agent answers again.", err=True)
         if not away and (now := told(look.timeless())) != seen:
             seen = now
-            write(look.inspection())
-            sys.stdout.flush()
+            with whole():
+                write(look.inspection())
+                sys.stdout.flush()
 
 
 def redraw(looks: Iterator[Look], write: Write) -> None:
@@ -81,4 +82,5 @@ def redraw(looks: Iterator[Look], write: Write) -> None:
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
         for look in looks:
             note = f"{look.away}. This is what it said {span(time.time() - look.at)} ago." if look.away else ""
-            live.update(Page(write, look.inspection(), note, redrawn=True), refresh=True)
+            with whole():  # else the cursor may be anywhere when a signal ends it
+                live.update(Page(write, look.inspection(), note, redrawn=True), refresh=True)

@@ -14,7 +14,7 @@ from gpuplane.apiserver import connection, report, retry
 from gpuplane.apiserver import events as telling
 from gpuplane.apiserver import node as watching
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Looked, Stood, Stored
+from gpuplane.model.facts import Configured, Listed, Looked, Stood, Stored
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Condition, Disk, Snapshot
 from gpuplane.sandbox.apiserver.objects import place
@@ -59,6 +59,7 @@ async def writing(kubeconfig: Path, *writers: Writer) -> AsyncIterator[Node]:
             stack.push_async_callback(_ended, task)
         await asyncio.sleep(0)  # they begin before anything is known, as in the agent
         node.tell(Configured(Settings()))
+        node.tell(Listed((), 0.0))
         look(node)
         yield node
 
@@ -249,6 +250,8 @@ async def test_an_event_that_the_server_will_never_take_costs_itself_only(
 ) -> None:
     server.troubles.append(Trouble("POST *", code=422, message="message: too long"))
     async with writing(kubeconfig, telling.tell_events) as node:
+        look(node, 0)
+        await server.until(lambda: f"POST {EVENTS}" in server.requests)
         look(node, 0, 1)
         await server.until(lambda: told(server) == [("GPUDegraded", "GPU 1", 1)])
         await stands(node, "events", "ok")
@@ -277,15 +280,15 @@ async def test_nothing_is_told_that_a_crash_would_make_us_tell_again(server: Api
         look(node, 0)
         await server.until(lambda: problem(server).get("status") == "True")
         look(node, 0, 1)
-        await server.until(lambda: "2 problems" in problem(server)["message"])
+        await server.until(lambda: "2 GPUs (0, 1)" in problem(server)["message"])
         assert told(server) == []
         node.tell(Stood("state", Condition(standing="ok")))
         node.tell(Stored(Disk(ledger=node.snapshot.ledger)))
-        await server.until(lambda: len(told(server)) == 2)
+        await server.until(lambda: len(told(server)) == 1)
 
         node.tell(Stood("state", Condition(standing="failing", reason="the disk is full")))
         look(node)
-        await server.until(lambda: len(told(server)) == 4)
+        await server.until(lambda: len(told(server)) == 2)
 
 
 async def test_what_came_and_went_while_the_server_was_away_is_not_told(server: ApiServer, kubeconfig: Path) -> None:

@@ -29,6 +29,6 @@ async def test_what_holds_is_said(tmp_path: Path) -> None:
 
         assert await gpuplane("driver", "take", *state) == (0, "The driver is taken up again.\n")
         await kubelet.until_capacity(GPU, 4, 4)
-        await agent.until_says("GPU-3: available again")
-        warnings = [line for line in agent.log if "GPU-3: not available" in line]
-        assert len(warnings) == 2, warnings
+        await agent.until_says("4 GPUs (0 to 3): available again")
+        warnings = [line for line in agent.log if "4 GPUs (0 to 3): not available" in line]
+        assert len(warnings) == 1, warnings

@@ -12,7 +12,8 @@ from gpuplane.core.containers.cdi.wanted import wanted
 from gpuplane.core.containers.strategy import Strategy, counting, decided, passes_cdi, strategies, takes_cdi
 from gpuplane.core.ledger import carry
 from gpuplane.core.metrics import metrics
-from gpuplane.core.step import news, step
+from gpuplane.core.news import news
+from gpuplane.core.step import step
 from gpuplane.model.config import Asked, ListStrategy, Settings
 from gpuplane.model.facts import Configured, Fact, Listed, Looked, NodeAsked, Remembered, Stood, Tick
 from gpuplane.model.machine import Driver, DriverFiles, Gpu, Library, Machine

@@ -6,14 +6,15 @@ from gpuplane.agent.status import Status
 from gpuplane.core.metrics import METRICS, metrics
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Drained, Fact, Happened, Looked
+from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Looked, Stood
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.snapshot import Condition, Snapshot
 
 GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}") for i in range(3))
 LABELS = ("device", "index", "code", "severity", "state")
-SEEN = (Configured(Settings()), Looked(Machine(gpus=GPUS)))
+READ = Stood("plugin/nvidia.com/gpu", Condition("ok"))
+SEEN = (Configured(Settings()), Looked(Machine(gpus=GPUS)), Listed((), 0.0), READ)
 
 
 def after(*facts: Fact) -> Snapshot:

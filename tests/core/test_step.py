@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.core.news import news
 from gpuplane.core.readiness import unready
 from gpuplane.core.resources.offer import offer
-from gpuplane.core.step import SETTLING, due, news, step
+from gpuplane.core.step import SETTLING, due, step
 from gpuplane.core.text import LONGEST, clip
 from gpuplane.model.config import Asked, Settings
 from gpuplane.model.facts import (

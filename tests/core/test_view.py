@@ -1,7 +1,8 @@
 """What is derived is derived once, and what has not changed is the same object."""
 
+from gpuplane.core.news import news
 from gpuplane.core.resources.offer import known, offer
-from gpuplane.core.step import news, step
+from gpuplane.core.step import step
 from gpuplane.core.view import view
 from gpuplane.model.config import Config, Settings
 from gpuplane.model.facts import Granted, Looked, Stood

@@ -142,7 +142,7 @@ async def test_a_silent_driver_gives_no_look(edited: Edited) -> None:
     silent = Fault("driver-hang", "silent: its process hangs in nvmlInit")
     assert await edited.told(failing("effect: hang")) == [
         Looked(look().machine.but(gpus=None, faults=(silent,))),
-        Stood("driver", Condition("failing", "silent: its process hangs in nvmlInit")),
+        Stood("driver", Condition("failing", "silent: its process hangs in nvmlInit", code="driver-hang")),
         NOTHING_REFUSED,
     ]
     assert await edited.told(GOOD) == [look(), OK, NOTHING_REFUSED]
@@ -168,7 +168,7 @@ def test_a_driver_that_fails_as_a_whole_shows_no_gpus(failure: str, code: str, m
     """GPUs that were seen before stay, by the rules of a look."""
     looked, condition = facts(failure)
 
-    assert condition == Stood("driver", Condition("failing", message))
+    assert condition == Stood("driver", Condition("failing", message, code=code))
     assert looked == Looked(look().machine.but(gpus=None, faults=(Fault(code, message),)))
 
 

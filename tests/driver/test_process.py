@@ -13,7 +13,6 @@ from random import Random
 
 import pytest
 
-from gpuplane.core.health.diagnose import trouble
 from gpuplane.hardware import child, nvidia
 from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import Options
@@ -24,6 +23,7 @@ from tests.driver.machines import changed
 from tests.driver.processes import family, opened, state
 from tests.driver.standin import StandIn
 from tests.driver.watched import Watched, watched
+from tests.health.world import trouble
 from tests.lengths import length
 
 
@@ -201,7 +201,8 @@ async def test_a_driver_that_crashes_while_it_waits_keeps_its_last_look(
         await starts.reach(3)
 
         assert watch.gpus() == rich.gpus
-        assert Stood("driver", Condition("failing", "its process ended by SIGSEGV in nvmlEventSetWait")) in watch.facts
+        ended = Condition("failing", "its process ended by SIGSEGV in nvmlEventSetWait", code="driver-crash")
+        assert Stood("driver", ended) in watch.facts
 
         standin.describe(rich)
         await watch.until(whole)

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from gpuplane.core.config.resolve import resolve
 from gpuplane.core.health.catalogue import CATALOGUE, UNLISTED
-from gpuplane.core.health.diagnose import trouble
 from gpuplane.core.health.judge import entry, listed, xid
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
@@ -14,6 +13,7 @@ from gpuplane.model.facts import Configured, Happened, Looked
 from gpuplane.model.health import Ruling
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
+from tests.health.world import trouble
 
 IGNORED = {13, 31, 43, 45, 68, 109}
 """What NVIDIA's plugin ignores by default (k8s-device-plugin 0.20, internal/rm/health.go)."""

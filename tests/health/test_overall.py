@@ -1,6 +1,6 @@
 """How devices stand, for people: each by its own record, and overall by what it is a part of."""
 
-from gpuplane.core.health.diagnose import diagnoses, drain, find, overall, trouble
+from gpuplane.core.health.diagnose import diagnoses, drain, find, overall
 from gpuplane.core.health.records import rebooted
 from gpuplane.core.step import step
 from gpuplane.model.config import Asked, Settings
@@ -8,6 +8,7 @@ from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Lo
 from gpuplane.model.health import Drain, Health, Ruling
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Release, Snapshot
+from tests.health.world import trouble
 
 PARTS = tuple(
     MigDevice(uuid=f"MIG-{slot}", profile="1g.10gb", gpu_instance=7 + slot, compute_instance=0, slot=slot)

@@ -5,9 +5,10 @@ The clock is the test's. Between two facts it stops wherever `due` says that tim
 
 from collections.abc import Iterable
 
-from gpuplane.core.health.diagnose import diagnoses, probes
+from gpuplane.core.health.diagnose import diagnoses, probes, reasons
+from gpuplane.core.news import news
 from gpuplane.core.resources.offer import offer
-from gpuplane.core.step import due, news, step
+from gpuplane.core.step import due, step
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import Configured, Fact, Happened, Listed, Looked, Probed, Stood, Tick
 from gpuplane.model.health import Diagnosis
@@ -39,6 +40,11 @@ def _gpu(index: int, cut: bool, lanes: int) -> Gpu:
         links=(Link(peer="nvswitch", lanes=lanes),) if lanes else (),
         uncorrected=0,
     )
+
+
+def trouble(snapshot: Snapshot, gpu: Gpu) -> str:
+    """What health or a person has against giving a GPU out, in words; "" for nothing."""
+    return "; ".join(each.text for each in reasons(snapshot, gpu))
 
 
 class World:

@@ -15,7 +15,7 @@ from gpuplane.model.health import Drain
 from gpuplane.model.inspection import Inspection
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Allocation, Condition, Disk, Ledger, Release, Snapshot
-from gpuplane.model.views import Left, Offer, Offered, Resource, Unit
+from gpuplane.model.views import Left, Offer, Offered, Reason, Resource, Unit
 
 WALL = 1_800_000_000.0
 """When pictures are asked for: 2027-01-15T08:00:00Z."""
@@ -60,14 +60,18 @@ def shares(trouble: str = MARKED, release: Release | None = None) -> Picture:
     """Two shares whose ids differ at their ends, one of them held and in trouble; a GPU that is not offered."""
     machine = Machine(gpus=(Gpu(index=0, uuid=f"{MIG}0", model="A"), Gpu(index=1, uuid=f"{GPU}1")))
     unit = Unit(id=f"{MIG}0", gpu=f"{MIG}0", index="0", model="A")
-    found = tuple(Offered(id=f"{MIG}0::{i}", unit=unit, trouble=why) for i, why in enumerate((trouble, "")))
+    against = (Reason(kind="problem", text=trouble),)
+    found = tuple(Offered(id=f"{MIG}0::{i}", unit=unit, reasons=why) for i, why in enumerate((against, ())))
     snapshot = Snapshot(
         machine=machine,
         allocations=(Allocation(resource=NAME, devices=(f"{MIG}0::0",), pod="ml/train"),),
         conditions={"node object": Condition("failing", MARKED, since=90.0)},
         ledger=Ledger(release=release),
     )
-    offered = Offer(resources=(Resource(name=NAME, devices=found, shared=True),), left=(Left(f"{GPU}1", MARKED),))
+    offered = Offer(
+        resources=(Resource(name=NAME, devices=found, shared=True),),
+        left=(Left(f"{GPU}1", MARKED, device=f"{GPU}1", index="1"),),
+    )
     return Picture(snapshot=snapshot, offer=offered, now=100.0)
 
 

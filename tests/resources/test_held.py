@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.core.news import news
 from gpuplane.core.resources.held import holds, places, told_cut, withheld
 from gpuplane.core.resources.names import decide, named
 from gpuplane.core.resources.offer import UNWRITTEN, offer
 from gpuplane.core.resources.sharing import base
-from gpuplane.core.step import news, step
+from gpuplane.core.step import step
 from gpuplane.model.config import MemoryShares, MigStrategy, Naming, Replication, Settings, Sharing
 from gpuplane.model.facts import Configured, Fact, Granted, Listed, Looked, Remembered, Stored
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice

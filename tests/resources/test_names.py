@@ -244,5 +244,5 @@ def test_a_mig_device_is_reached_through_its_gpus_node_too() -> None:
 def test_left_is_what_the_offer_shows() -> None:
     """The unit's UUID and the sentence, no more."""
     assert named(Machine(gpus=(cut(0),)), Settings())[1] == (
-        Left(unit="GPU-0", reason="it is in MIG mode, and migStrategy is none"),
+        Left(unit="GPU-0", reason="it is in MIG mode, and migStrategy is none", device="GPU-0", index="0"),
     )

@@ -97,7 +97,7 @@ async def test_a_gpu_falls_ill_and_becomes_well_again(place: Place) -> None:
         place.fail(LOST)
         ill = await place.stands("True", "GPUUnhealthy")
 
-        assert ill["message"] == "GPU 1 (GPU-1): gpu-lost: fell off the bus"
+        assert ill["message"] == "1 of 3 GPUs is not given out: GPU 1 (GPU-1): gpu-lost: fell off the bus"
         assert ill["lastTransitionTime"] >= fine["lastTransitionTime"]
 
         await place.server.until(lambda: place.reasons == ["GPUUnhealthy"])

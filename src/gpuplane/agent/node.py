@@ -5,7 +5,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 
-from gpuplane.core.step import due, news, step
+from gpuplane.core.news import news
+from gpuplane.core.step import due, step
 from gpuplane.model.facts import Fact, Tick
 from gpuplane.model.snapshot import Snapshot
 
@@ -33,7 +34,7 @@ class Node:
             return
         self.snapshot = after
         for each in news(before, after):
-            log.log(LEVELS[each.level], "%s: %s", each.about, each.text)
+            log.log(LEVELS[each.level], "%s: %s", each.about, each.text, extra=each.subject.extra)
         self._next.set()
         self._next = asyncio.Event()
 

@@ -15,19 +15,20 @@ import asyncio
 import importlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuplane.apiserver.node import CLIENT
 from gpuplane.apiserver.retry import Rests, stamp
-from gpuplane.core.health.conditions import Standing, events, known, remembered, standings
 from gpuplane.core.ledger import stored
+from gpuplane.core.nodecondition import known
+from gpuplane.core.nodeevents import Standing, events, kept, remembered, standings
 from gpuplane.model.facts import Stood
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.model.value import Value
-from gpuplane.model.views import NodeEvent
+from gpuplane.model.views import NodeEvent, Subject
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -41,6 +42,10 @@ KEEPING = 2.0  # seconds that the disk is given
 LONGEST_NAME = 220  # characters of the node's in an Event's, of 253
 REJECTED = (400, 413, 422)  # what no repetition makes better
 log = logging.getLogger("gpuplane")
+
+
+Key = tuple[tuple[str, ...], str]
+"""The devices and the reason of an Event: what happens to them again is the same Event."""
 
 
 class Told(Value):
@@ -58,7 +63,7 @@ async def tell_events(node: Node, name: str, kubeconfig: Path | None) -> None:
     from gpuplane.apiserver.connection import Away, connect
 
     last: dict[str, Standing] | None = None
-    told: dict[tuple[str, str], Told] = {}
+    told: dict[Key, Told] = {}
     rests = Rests()
     async for _ in node.changes():
         while known(node.snapshot):
@@ -66,14 +71,14 @@ async def tell_events(node: Node, name: str, kubeconfig: Path | None) -> None:
             if last is None:
                 last = dict(remembered(start, node.snapshot))
             if not (fresh := list(events(last, now))):
-                last = dict(now)
+                last = kept(last, now)
                 break
             await node.until(_kept, KEEPING)
             try:
                 async with connect(kubeconfig) as client:
                     for event in fresh:
                         await _tell(client, name, event, told, node.now())
-                        _settle(last, now, event.device)
+                        _settle(last, now, event.devices)
             except Away as away:
                 node.tell(Stood(PART, Condition(standing="failing", reason=str(away))))
                 await rests.after(node, away)
@@ -89,23 +94,22 @@ def _kept(snapshot: Snapshot) -> bool:
     return state is None or state.standing == "failing" or stored(snapshot)
 
 
-def _settle(last: dict[str, Standing], now: Mapping[str, Standing], device: str) -> None:
-    """A device stands, for those who were told, as it does now."""
-    if device in now:
-        last[device] = now[device]
-    else:
-        last.pop(device, None)
+def _settle(last: dict[str, Standing], now: Mapping[str, Standing], devices: Iterable[str]) -> None:
+    """These devices stand, for those who were told, as they do now."""
+    for device in devices:
+        if device in now:
+            last[device] = now[device]
+        else:
+            last.pop(device, None)
 
 
-async def _tell(
-    client: "AsyncClient", name: str, event: NodeEvent, told: dict[tuple[str, str], Told], now: float
-) -> None:
+async def _tell(client: "AsyncClient", name: str, event: NodeEvent, told: dict[Key, Told], now: float) -> None:
     """Make an Event, or count one of ours again. Raises Away; what was told before that is in `told`."""
     from gpuplane.apiserver.connection import Away, sent
 
     for old in [key for key, each in told.items() if now - each.at > AGAIN]:
         del told[old]
-    key = event.device, event.reason
+    key = event.devices, event.reason
     before = told.get(key)
     if before is not None and before.count:
         again = {"count": before.count + 1, "lastTimestamp": stamp(), "message": event.message}
@@ -123,7 +127,8 @@ async def _tell(
         await sent(client, "POST", EVENTS, _body(name, first.name, event))
     except Away as away:
         if away.code in REJECTED:
-            log.warning("an Event is dropped: %s", away)
+            about = Subject(devices=tuple(filter(None, event.devices)), part=PART)
+            log.warning("an Event is dropped: %s", away, extra=about.extra)
         elif away.code != 409:  # 409: an earlier try, of which nobody knew, was heard
             raise
     told[key] = first.but(count=1, at=now)

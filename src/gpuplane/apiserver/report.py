@@ -1,10 +1,10 @@
 """The condition `GPUProblem` of our Node object, kept equal to the view of it.
 
-It is written when it differs from what was written last, and again every few minutes: its heartbeat says that somebody
-looks. Whoever reads one older than ten minutes knows that nobody does. It is written by a strategic merge patch of
-`status`, which leaves the conditions of others alone (the merge key is `type`), as kubelet's patches leave ours. What
-stood there before our start, or before the API server was away, is read first: the time of its last transition is that
-of its status, not ours.
+It is written when it says something else than what was written last, and again every few minutes, then in its newest
+words: its heartbeat says that somebody looks. Whoever reads one older than ten minutes knows that nobody does. It is
+written by a strategic merge patch of `status`, which leaves the conditions of others alone (the merge key is `type`),
+as kubelet's patches leave ours. What stood there before our start, or before the API server was away, is read first:
+the time of its last transition is that of its status, not ours.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import msgspec
 
 from gpuplane.apiserver.node import CLIENT, NODES
 from gpuplane.apiserver.retry import Rests, followed, stamp
-from gpuplane.core.health.conditions import condition
+from gpuplane.core.nodecondition import condition
 from gpuplane.model.facts import Stood
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot
@@ -86,7 +86,7 @@ def _due(written: Written | None, snapshot: Snapshot) -> bool:
     now = condition(snapshot)
     if now is None:
         return False
-    return written is None or now != written.condition or _gap(written, snapshot)
+    return written is None or not now.says(written.condition) or _gap(written, snapshot)
 
 
 def _gap(written: Written, snapshot: Snapshot) -> bool:

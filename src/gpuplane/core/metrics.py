@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from gpuplane.core import nodecondition
+from gpuplane.core.availability import availability, standing
 from gpuplane.core.containers.strategy import counting
 from gpuplane.core.health import diagnose
 from gpuplane.core.health.judge import entry
@@ -34,7 +36,7 @@ def _ready(snapshot: Snapshot) -> Samples:
 
 def _devices(snapshot: Snapshot) -> Samples:
     for resource in offer(snapshot).resources:
-        counts = Counter("unhealthy" if device.trouble else "healthy" for device in resource.devices)
+        counts = Counter("unhealthy" if device.reasons else "healthy" for device in resource.devices)
         for health in ("healthy", "unhealthy"):
             yield {"resource": resource.name, "health": health}, counts[health]
 
@@ -74,8 +76,19 @@ def _held(snapshot: Snapshot) -> Samples:
 
 
 def _health(snapshot: Snapshot) -> Samples:
-    for each in diagnose.overall(snapshot):
+    for each in standing(snapshot):
         yield {"device": _device(each), "index": each.index, "state": each.state}, 1
+
+
+def _reasons(snapshot: Snapshot) -> Samples:
+    for each in availability(snapshot):
+        for kind, part, code in dict.fromkeys((why.kind, why.part, why.code) for why in each.reasons):
+            yield {"device": each.device, "index": each.index, "kind": kind, "part": part, "code": code}, 1
+
+
+def _problem(snapshot: Snapshot) -> Samples:
+    if (told := nodecondition.condition(snapshot)) is not None:
+        yield {"status": told.status, "reason": told.reason}, 1
 
 
 def _faults(snapshot: Snapshot) -> Samples:
@@ -113,6 +126,8 @@ METRICS = {
     "gpuplane_device_list_strategy": ("1 for each way in which containers are given devices", _strategies),
     "gpuplane_condition": ("1 for the standing of each part", _conditions),
     "gpuplane_device_health": ("1 for the state that each device is in", _health),
+    "gpuplane_device_withheld": ("1 for each reason why a device is not given out", _reasons),
+    "gpuplane_node_problem": ("1 for what the condition GPUProblem of the Node says", _problem),
     "gpuplane_fault": ("1 for each fault that stands", _faults),
     "gpuplane_fault_events_total": ("How often each thing has befallen a device in this boot", _events),
     "gpuplane_generation": ("How often the picture of the node has changed", _generation),

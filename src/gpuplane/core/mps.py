@@ -23,7 +23,7 @@ from gpuplane.model.config import Mps, Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.mps import Daemon, Standing, Status, Wanted
 from gpuplane.model.snapshot import UNKNOWN, Condition, Snapshot
-from gpuplane.model.views import Resource, Unit
+from gpuplane.model.views import Kind, Reason, Resource, Unit
 
 SUPERVISOR, WISHES, UPKEEP = "mps supervisor", "mps wishes", "mps upkeep"
 """Conditions: whether the supervisor is there, whether it can be told what is wanted, and what keeps it from that. The
@@ -82,39 +82,44 @@ def directory(name: str) -> str:
     return name.replace("/", "_") if name.startswith("MIG-") else name
 
 
-def trouble(snapshot: Snapshot, resource: str, unit: Unit) -> str:
-    """Why a unit of a resource shared by MPS must not be given out now; "" if it may."""
+def reason(snapshot: Snapshot, resource: str, unit: Unit) -> Reason | None:
+    """Why a unit of a resource shared by MPS must not be given out now; None if it may."""
     name = daemon(resource, unit)
-    if why := _down(snapshot, name):
-        return f"MPS: {why}"
-    served = snapshot.conditions[_part(name)].detail.split(",")
-    return "" if unit.id in served else "MPS: the control daemon runs without this device"
+    if down := _down(snapshot, name):
+        return down.but(text=f"MPS: {down.text}")
+    if unit.id in snapshot.conditions[part_of(name)].detail.split(","):
+        return None
+    return Reason(kind="held", text="MPS: the control daemon runs without this device", part=part_of(name))
 
 
-def leaving(snapshot: Snapshot, unit: Unit) -> str:
-    """Why a unit that is not shared by MPS must wait for the end of MPS on its GPU; "" if it need not."""
+def leaving(snapshot: Snapshot, unit: Unit) -> Reason | None:
+    """Why a unit that is not shared by MPS must wait for the end of MPS on its GPU; None if it need not."""
     upkeep = snapshot.conditions.get(UPKEEP)
     if upkeep is None or unit.gpu not in upkeep.detail.split(","):
-        return ""
-    return "MPS: the compute mode of its GPU is not restored yet" + f": {upkeep.reason}" * (upkeep.standing != "ok")
+        return None
+    text = "MPS: the compute mode of its GPU is not restored yet"
+    if upkeep.standing == "ok":
+        return Reason(kind="held", text=text, part=UPKEEP)
+    return Reason(kind="problem", text=f"{text}: {upkeep.reason}", part=UPKEEP)
 
 
 def unready(snapshot: Snapshot) -> str:
     """Why some of what is shared by MPS is not served; "" if all is."""
     wishes = wanted(snapshot)
     down = ((each.name, _down(snapshot, each.name)) for each in (wishes.daemons if wishes else ()))
-    return next((f"MPS of {name}: {why}" for name, why in down if why), "")
+    return next((f"MPS of {name}: {why.text}" for name, why in down if why), "")
 
 
-def _down(snapshot: Snapshot, name: str) -> str:
-    """Why nobody can become a client of a daemon now; "" if it serves."""
-    for part, who in ((WISHES, ""), (SUPERVISOR, "supervisor"), (_part(name), "control daemon")):
+def _down(snapshot: Snapshot, name: str) -> Reason | None:
+    """Why nobody can become a client of a daemon now; None if it serves."""
+    for part, who in ((WISHES, ""), (SUPERVISOR, "supervisor"), (part_of(name), "control daemon")):
         stands = snapshot.conditions.get(part)
         if stands is None and who:
-            return f"its {who} has not been seen yet"
+            return Reason(kind="waiting", text=f"its {who} has not been seen yet", part=part)
         if stands is not None and stands.standing != "ok":
-            return stands.reason
-    return ""
+            kind: Kind = "problem" if stands.standing == "failing" else "waiting"
+            return Reason(kind=kind, text=stands.reason, part=part)
+    return None
 
 
 def conditions(wishes: Wanted, status: Status | None, where: str, now: float) -> Mapping[str, Condition]:
@@ -127,7 +132,7 @@ def conditions(wishes: Wanted, status: Status | None, where: str, now: float) ->
     if status is None or now - status.at > PATIENCE:
         return {SUPERVISOR: Condition(standing="failing", reason=SILENT.format(where)), **told}
     well = Condition(standing="ok", reason=f"process {status.pid}")
-    return {SUPERVISOR: well, **told, **{_part(each.name): _condition(each) for each in status.daemons}}
+    return {SUPERVISOR: well, **told, **{part_of(each.name): _condition(each) for each in status.daemons}}
 
 
 def served(snapshot: Snapshot) -> Snapshot:
@@ -152,7 +157,8 @@ def _condition(standing: Standing) -> Condition:
     return Condition(standing=standing.standing, reason=standing.reason, detail=",".join(standing.devices))
 
 
-def _part(name: str) -> str:
+def part_of(name: str) -> str:
+    """The condition of a daemon."""
     return f"mps/{directory(name)}"
 
 
@@ -164,10 +170,10 @@ def _ill(snapshot: Snapshot) -> frozenset[str]:
 
 def _troubled(snapshot: Snapshot) -> Iterator[str]:
     for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
-        if diagnose.trouble(snapshot, gpu):
+        if diagnose.reasons(snapshot, gpu):
             yield gpu.uuid
         for part in gpu.mig.devices if gpu.mig else ():
-            if diagnose.trouble(snapshot, gpu, part):
+            if diagnose.reasons(snapshot, gpu, part):
                 yield part.uuid
 
 

@@ -1,8 +1,11 @@
 """Whether the agent does its job: what /readyz answers."""
 
 from gpuplane.core import mps
+from gpuplane.core.availability import availability, unread
 from gpuplane.core.containers.cdi import wanted as cdi
+from gpuplane.core.devicenames import called
 from gpuplane.core.health.diagnose import released
+from gpuplane.core.nodecondition import problem
 from gpuplane.core.resources.offer import lacking, offer
 from gpuplane.core.serving import standby
 from gpuplane.model.snapshot import Snapshot
@@ -13,7 +16,11 @@ def unready(snapshot: Snapshot) -> str:
 
     It is ready while kubelet has accepted every resource and reads its list, with the MPS daemons that it is shared by
     and the CDI specifications of it on disk, and also while there is nothing to advertise and the reason is known: a
-    driver that is away, or a machine without GPUs, is not cured by a restart.
+    driver that is away, a machine without GPUs, or one whose GPUs are all ill or drained is not cured by a restart, and
+    must not hold up a rollout.
+
+    It is not ready where no device of a resource is given out because of what an agent is set up with: no libcuda where
+    it looks for one, say. A rollout that brings such a mistake to the first node then stops there.
 
     One that stands by is ready when it has all that it needs to take over: a rollout that puts it beside the old agent
     ends that one then, and no sooner.
@@ -29,7 +36,17 @@ def unready(snapshot: Snapshot) -> str:
     if offered.waiting:
         return offered.waiting
     for resource in offered.resources:
-        condition = snapshot.conditions.get(f"plugin/{resource.name}")
-        if condition is None or condition.standing != "ok":
-            return f"{resource.name}: {condition.reason if condition else 'not registered yet'}"
-    return mps.unready(snapshot) or cdi.unready(snapshot)
+        if why := unread(snapshot, resource.name):
+            return why.text
+    return mps.unready(snapshot) or cdi.unready(snapshot) or _idle(snapshot)
+
+
+def _idle(snapshot: Snapshot) -> str:
+    """Of which resource nothing is given out, though health and people have nothing against some of it, and why."""
+    for resource in offer(snapshot).resources:
+        devices = [each for each in availability(snapshot) if each.resource == resource.name]
+        barred = [each for each in devices if {problem(reason) for reason in each.reasons} == {"GPUUnavailable"}]
+        if barred and all(each.reasons for each in devices):
+            why = "; ".join(dict.fromkeys(reason.text for each in barred for reason in each.reasons))
+            return f"{resource.name}: no device is given out: {called([(e.device, e.index) for e in barred])}: {why}"
+    return ""

@@ -1,5 +1,6 @@
-"""How a node changes: the one page. `step` makes the next snapshot, `due` says when time alone changes it,
-`news` says what is worth telling about a change.
+"""How a node changes: the one page. `step` makes the next snapshot, `due` says when time alone changes it.
+
+What is worth saying about a change is in `news.py`.
 
 Rules that must stay put:
 - Not seen is not gone. A look that could not count the GPUs keeps those of the last one, with the fault; a GPU that the
@@ -8,16 +9,13 @@ Rules that must stay put:
 - A fact that changes nothing makes no generation: whoever follows the snapshots is not woken.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gpuplane.core import sight, takeover, timeslices
-from gpuplane.core.containers import strategy
-from gpuplane.core.containers.cdi.wanted import WRITING
-from gpuplane.core.health import diagnose, records
-from gpuplane.core.health.diagnose import released, terms
+from gpuplane.core.health import records
+from gpuplane.core.health.diagnose import terms
 from gpuplane.core.resources.held import homes
-from gpuplane.core.resources.offer import UNWRITTEN, cuts, offer, ready_to_take_over
-from gpuplane.core.serving import LOCK, standby
+from gpuplane.core.resources.offer import cuts
 from gpuplane.core.text import line
 from gpuplane.model.config import Asked
 from gpuplane.model.facts import (
@@ -39,7 +37,6 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Health
 from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Snapshot
-from gpuplane.model.views import News, Offer, Resource
 
 SETTLING = 10.0
 """Seconds that kubelet may take between our answer to Allocate and showing it in pod-resources."""
@@ -180,72 +177,3 @@ def due(snapshot: Snapshot) -> float | None:
         timeslices.due(snapshot),
     )
     return min((at for at in times if at is not None), default=None)
-
-
-def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
-    """What is worth saying, once, about two snapshots that follow each other."""
-    if released(before) != released(after):
-        why = released(after)
-        yield News(level="info", about="driver", text=f"let go of: {why}" if why else "taken up again")
-    if ready_to_take_over(after) and not ready_to_take_over(before):
-        yield News(level="info", about=LOCK, text="ready to take over")
-    if before.conditions is not after.conditions:
-        yield from _standings(before.conditions, after.conditions)
-    if before.config.warnings != after.config.warnings:
-        yield from (News(level="warning", about="config", text=each) for each in after.config.warnings)
-    if before.ledger.health is not after.ledger.health:
-        yield from diagnose.news(before, after)
-    yield from strategy.news(before, after)
-    old, new = offer(before), offer(after)
-    if old is not new and not standby(after):  # of that the lock's condition has told
-        yield from _offers(old, new)
-
-
-def _standings(before: Mapping[str, Condition], after: Mapping[str, Condition]) -> Iterator[News]:
-    for part, condition in after.items():
-        last = before.get(part)
-        if last is None or (last.standing, last.reason) != (condition.standing, condition.reason):
-            level = "warning" if condition.standing == "failing" else "info"
-            yield News(level=level, about=part, text=f"{condition.standing}: {condition.reason}".rstrip(": "))
-
-
-def _offers(before: Offer, after: Offer) -> Iterator[News]:
-    earlier = {resource.name: resource for resource in before.resources}
-    for resource in after.resources:
-        yield from _troubles(earlier.get(resource.name), resource)
-    if before.waiting != after.waiting:
-        yield News(level="info", about="offer", text=f"waiting: {after.waiting}" if after.waiting else "ready to offer")
-    for resource in after.resources:
-        old = earlier.pop(resource.name, None)
-        if old is None or len(old.devices) != len(resource.devices):
-            yield News(level="info", about=resource.name, text=f"{len(resource.devices)} devices offered")
-    for name in earlier:
-        yield News(level="info", about=name, text="no longer offered")
-    if before.left is not after.left:
-        for left in (each for each in after.left if each not in before.left):
-            yield News(level="info", about=left.unit, text=f"not offered by any name: {left.reason}")
-
-
-def _troubles(before: Resource | None, after: Resource) -> Iterator[News]:
-    """What has befallen the units of a resource; once for a unit, however many ids share it."""
-    if before == after:
-        return
-    earlier = {device.unit.id: _lasting(device.trouble) for device in before.devices} if before else {}
-    for unit, trouble in {device.unit.id: _lasting(device.trouble) for device in after.devices}.items():
-        last = earlier.get(unit, "")
-        if trouble and trouble != last and not (last and _unseen(trouble, last)):
-            yield News(level="warning", about=unit, text=f"not available as {after.name}: {trouble}")
-        elif last and not trouble:
-            yield News(level="info", about=unit, text=f"available again as {after.name}")
-
-
-def _lasting(trouble: str) -> str:
-    """A trouble without what is over in a moment, or else has a reason of its own."""
-    return trouble.removeprefix(UNWRITTEN).removeprefix(WRITING).removeprefix("; ")
-
-
-def _unseen(trouble: str, last: str) -> bool:
-    """Whether nothing is new but that the next look has to come: it follows at once, or the driver's condition says why
-    not."""
-    awaited = diagnose.told([sight.NOT_LOOKED])
-    return trouble.startswith(awaited) and last.endswith(trouble.removeprefix(awaited).removeprefix("; "))

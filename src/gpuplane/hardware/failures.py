@@ -76,7 +76,7 @@ def show(file: MachineFile, name: str) -> list[Stood | Looked]:
 
 
 def _failing(machine: Machine, fault: Fault) -> list[Stood | Looked]:
-    condition = Condition(standing="failing", reason=fault.message)
+    condition = Condition(standing="failing", reason=fault.message, code=fault.code)
     return [Looked(machine.but(gpus=None, faults=(*machine.faults, fault))), Stood("driver", condition)]
 
 

@@ -184,13 +184,13 @@ class Nvidia:
         left = self._left()
         if not self._wanted and left:
             reason = f"it shall be let go of, but process {_pids(left)} is stuck in the kernel and may hold it open"
-            return Condition(standing="failing", reason=reason)
+            return Condition(standing="failing", reason=reason, code="driver-hang")
         if not self._wanted:
             return Condition(standing="waiting", reason=LET_GO)
         stuck = [child for child in left if child.stuck]
         if len(stuck) > STUCK:
             reason = f"the driver's processes {_pids(stuck)} are stuck in the kernel; when one ends, another is started"
-            return Condition(standing="failing", reason=reason)
+            return Condition(standing="failing", reason=reason, code="driver-hang")
         return None
 
     def _left(self) -> list[Child | Smi]:
@@ -370,7 +370,7 @@ class Nvidia:
     def _fail(self, fault: Fault) -> None:
         """The driver as a whole fails: the last look stays, for as long as the catalogue has patience."""
         self._tell(Looked(self._look.but(gpus=None, faults=(fault,))))
-        self._tell(Stood("driver", Condition(standing="failing", reason=fault.message)))
+        self._tell(Stood("driver", Condition(standing="failing", reason=fault.message, code=fault.code)))
 
     def _charge(self, index: int, fault: Fault) -> None:
         """Skip a GPU for a while, and say so at once: its next process may take its time."""

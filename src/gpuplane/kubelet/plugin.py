@@ -11,7 +11,7 @@ asks for that where the checkpoint may name pods that have gone.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -19,7 +19,7 @@ import grpc
 
 from gpuplane.core.choice.prefer import prefer
 from gpuplane.core.containers.allocate import allocate
-from gpuplane.core.resources.offer import offer
+from gpuplane.core.resources.offer import known, offer
 from gpuplane.core.resources.sharing import MOST_IDS
 from gpuplane.core.serving import serves
 from gpuplane.core.text import clip
@@ -29,7 +29,7 @@ from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginService
 from gpuplane.model.facts import Granted
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import Edits, Offered, Refused
+from gpuplane.model.views import Edits, Offered, Refused, Subject
 
 LONGEST = 1000  # characters of a refusal: gRPC loses the whole status where its headers get too large
 MOST_CONTAINERS = 16
@@ -100,11 +100,18 @@ class Plugin(DevicePluginServicer):
             gets = [allocate(snapshot, self.resource, each.devices_ids) for each in request.container_requests]
         except Refused as refusal:
             reason = clip(str(refusal), LONGEST)
-            log.warning("Allocate refused: %s", reason)
+            log.warning("Allocate refused: %s", reason, extra=self._about(snapshot, request.container_requests))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
         for each in request.container_requests:
             self.node.tell(Granted(self.resource, tuple(each.devices_ids)))
         return pb.AllocateResponse(container_responses=map(_container, gets))
+
+    def _about(self, snapshot: Snapshot, requests: Iterable[pb.ContainerAllocateRequest]) -> dict[str, object]:
+        """What a refusal is about: those of its devices that are ours."""
+        ours = known(offer(snapshot)).get(self.resource, {})
+        asked = (id for each in requests for id in each.devices_ids if id in ours)
+        devices = tuple(dict.fromkeys(ours[id].unit.id for id in asked))
+        return Subject(devices=devices, resources=(self.resource,)).extra
 
     async def GetPreferredAllocation(
         self, request: pb.PreferredAllocationRequest, context: Context
@@ -114,7 +121,7 @@ class Plugin(DevicePluginServicer):
             _check_size(self.resource, [len(each.available_deviceIDs) for each in request.container_requests])
             _check_size(self.resource, [len(each.must_include_deviceIDs) for each in request.container_requests])
         except Refused as refusal:
-            log.warning("no preference for %s", refusal)
+            log.warning("no preference for %s", refusal, extra=Subject(resources=(self.resource,)).extra)
             return answer
         for each in request.container_requests:
             ids: tuple[str, ...] = ()
@@ -127,7 +134,7 @@ class Plugin(DevicePluginServicer):
                     each.allocation_size,
                 )
             except Exception:  # an error here rejects the pod, an empty answer costs it nothing
-                log.exception("%s: no preference", self.resource)
+                log.exception("%s: no preference", self.resource, extra=Subject(resources=(self.resource,)).extra)
             answer.container_responses.add(deviceIDs=ids)
         return answer
 
@@ -160,7 +167,7 @@ def _message(devices: tuple[Offered, ...]) -> pb.ListAndWatchResponse:
         numa = device.unit.numa
         message.devices.add(
             ID=device.id,
-            health="Unhealthy" if device.trouble else "Healthy",
+            health="Unhealthy" if device.reasons else "Healthy",
             topology=None if numa is None else pb.TopologyInfo(nodes=(pb.NUMANode(ID=numa),)),
         )
     return message

@@ -11,7 +11,7 @@ from gpuplane.model.value import Value
 Scope = Literal["process", "instance", "gpu", "link", "node"]
 Severity = Literal["note", "degraded", "unhealthy"]
 End = Literal["nothing", "process", "reset", "reboot", "time", "operator"]
-State = Literal["healthy", "suspect", "degraded", "unhealthy", "probing", "drained"]
+State = Literal["healthy", "suspect", "degraded", "unhealthy", "probing", "drained", "withheld"]
 
 
 class Entry(Value):

@@ -13,7 +13,7 @@ from gpuplane.model.value import Value
 
 VERSION = 1
 
-Standing = State | Literal["withheld", "absent"]
+Standing = State | Literal["absent"]
 
 
 class Shown(Value, omit_defaults=False, forbid_unknown_fields=False):

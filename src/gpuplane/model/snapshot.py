@@ -31,12 +31,13 @@ LET_GO = "let go of"
 class Condition(Value):
     """How one outside thing stands, since when and why, as the room that deals with it says.
 
-    `since` is the step's: when the standing began.
+    `since` is the step's: when the standing began. While `code` stays the same, another reason is another wording.
     """
 
     standing: Literal["ok", "waiting", "failing"]
     reason: str = ""
     detail: str = ""  # which one exactly, for machines; makes no news
+    code: str = ""  # of the fault, where it is one
     since: float = 0.0
 
 

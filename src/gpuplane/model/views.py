@@ -21,12 +21,41 @@ class Unit(Value):
     compute_capability: str = ""  # of the GPU, "9.0"
 
 
+Kind = Literal["problem", "degraded", "drained", "released", "held", "configured", "waiting"]
+"""What a reason is. A `problem` is the only one with which something is wrong that keeps a device from being given out.
+
+degraded: something is wrong, and the device is given out all the same. drained: a person does not want it given out.
+released: a person wants the driver let go of, or the machine has not been looked at since. held: a container holds it
+by another name, or in another way. configured: the configuration gives it no name. waiting: it is over in a moment.
+"""
+
+
+class Reason(Value):
+    """Why a device is not given out. Programs read all but `text`, people read `text`."""
+
+    kind: Kind
+    text: str
+    part: str = ""  # the part that is the reason, as in `gpuplane inspect`: "cdi"; "" for none
+    code: str = ""  # of a fault
+    device: str = ""  # whose fault: a UUID; "" for the node's, and where it is no fault
+
+    @property
+    def cause(self) -> tuple[str, ...]:
+        """The reason without its wording, which may change with each look: the same cause is nothing new."""
+        return (self.kind,) if self.kind == "released" else (self.kind, self.part, self.device, self.code or self.text)
+
+
 class Offered(Value):
-    """One device id as kubelet sees it. It is healthy while `trouble` is empty."""
+    """One device id as kubelet sees it. It is healthy while there are no `reasons` against it."""
 
     id: str
     unit: Unit
-    trouble: str = ""
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not given out, for people; "" if it is."""
+        return "; ".join(each.text for each in self.reasons)
 
 
 class Resource(Value):
@@ -42,10 +71,24 @@ class Resource(Value):
 
 
 class Left(Value):
-    """A unit that is not offered under any name, and why."""
+    """A unit that is not offered under any name, and why. `unit`: what a person may call it."""
 
     unit: str
     reason: str
+    device: str = ""  # its UUID; "" where the driver does not tell it
+    index: str = ""
+    kind: Kind = "configured"
+
+
+class Availability(Value):
+    """How one GPU or MIG device stands for kubelet: each one of the machine that could be given out has one."""
+
+    device: str  # UUID; "" where the driver does not tell it
+    index: str  # "0", or "0:1" for MIG device 1 of GPU 0
+    resource: str = ""  # the name by which it is offered; "" for none
+    ids: int = 0  # that kubelet is told of it: one, or its shares
+    unhealthy: int = 0  # of these, as kubelet is told
+    reasons: tuple[Reason, ...] = ()  # why it is not given out; () where it is
 
 
 class Offer(Value):
@@ -86,12 +129,27 @@ class Edits(Value):
     cdi: tuple[str, ...] = ()
 
 
+class Subject(Value):
+    """What a log line is about, for programs. Empty is what it is not about."""
+
+    devices: tuple[str, ...] = ()  # UUIDs, or indices of what has none
+    part: str = ""  # as in `gpuplane inspect`
+    code: str = ""  # of a fault
+    resources: tuple[str, ...] = ()
+
+    @property
+    def extra(self) -> dict[str, object]:
+        """What a call of `logging` takes as `extra`, for a log that is read by programs to have it as fields."""
+        return {"subject": self}
+
+
 class News(Value):
-    """One thing worth saying once: a log line, later an Event and a counter."""
+    """One thing worth saying once, as a log line."""
 
     level: str  # info, warning or error
-    about: str  # a GPU's UUID, a resource, a part
+    about: str  # what it is about, for people: a GPU's UUID, "8 GPUs (0 to 7)", a resource, a part
     text: str
+    subject: Subject = Subject()
 
 
 class NodeCondition(Value):
@@ -100,12 +158,17 @@ class NodeCondition(Value):
     status: Literal["True", "False", "Unknown"]
     reason: str  # one word, for machines
     message: str
+    causes: frozenset[tuple[str, ...]] = frozenset()  # what the message says, whatever the words
+
+    def says(self, other: "NodeCondition") -> bool:
+        """Whether it says the same, if in other words."""
+        return (self.status, self.reason, self.causes) == (other.status, other.reason, other.causes)
 
 
 class NodeEvent(Value):
-    """What an Event about our Node object says. `device`: UUID of the device that it is about; "" for the node."""
+    """What an Event about our Node object says. `devices`: UUIDs of those that it is about; "" for the node."""
 
-    device: str
+    devices: tuple[str, ...]
     type: Literal["Normal", "Warning"]
     reason: str
     message: str

@@ -78,7 +78,7 @@ def _unnamed(device: Device, whole: Inspection) -> str:
 
 def state(device: Device) -> str:
     """How a device stands, in a word or two for people."""
-    return "not offered" if device.not_offered and device.state == "healthy" else device.state
+    return "not offered" if device.not_offered and device.state in ("healthy", "withheld") else device.state
 
 
 def holders(device: Device) -> dict[str, str]:
@@ -117,7 +117,9 @@ def causes(whole: Inspection) -> Iterator[Cause]:
 
 
 def _of(device: Device) -> Iterator[Cause]:
-    if device.state != "healthy":
+    if device.state == "withheld" and device.reason == device.not_offered:
+        yield Cause((), "not offered", device.not_offered)
+    elif device.state != "healthy":
         yield Cause((), device.state, device.reason, device.since, device.until, device.ends, device.advice)
     else:
         yield from (Cause((), "withheld", why) for why in _partly(device.ids))

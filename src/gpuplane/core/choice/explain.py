@@ -74,7 +74,7 @@ def explain(
     snapshot, policy = mps.served(snapshot), policy or policy_of(snapshot)
     kind = offer(snapshot).resource(resource) or Resource(name=resource, devices=())
     if available is None:
-        available = [device.id for device in kind.devices if not device.trouble]
+        available = [device.id for device in kind.devices if not device.reasons]
     pairs = pairs_of(snapshot, policy)
     prepare(pairs)
     ids = prefer(snapshot, resource, available, required, size, policy)

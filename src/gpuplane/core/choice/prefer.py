@@ -120,7 +120,7 @@ def _by_unit(resource: Resource, free: Collection[str], must: Collection[str]) -
 
 
 def _unit_stock(place: int, devices: Sequence[Offered], free: Collection[str], must: Collection[str]) -> Stock:
-    left = [device.id for device in devices if device.id in free and not device.trouble]
+    left = [device.id for device in devices if device.id in free and not device.reasons]
     taken = sum(device.id in must for device in devices)
     return Stock(gpu=place, used=len(devices) - len(left) - taken, taken=taken, free=left)
 
@@ -154,5 +154,5 @@ def _source(devices: Sequence[Offered]) -> Source:
     return Source(
         gpu=devices[0].unit.gpu,
         ids=tuple(device.id for device in devices),
-        fit=tuple(device.id for device in devices if not device.trouble),
+        fit=tuple(device.id for device in devices if not device.reasons),
     )

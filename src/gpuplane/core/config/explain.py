@@ -96,7 +96,7 @@ def _strategy(resolved: Resolved) -> Strategy:
 
 
 def _count(resource: Resource, resolved: Resolved) -> Count:
-    healthy = sum(not device.trouble for device in resource.devices)
+    healthy = sum(not device.reasons for device in resource.devices)
     return Count(len(resource.devices), healthy, _advised(resource, resolved))
 
 

@@ -76,7 +76,7 @@ def chosen(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[Offere
 def _one(resource: str, device: Offered | None, id: str, count: int) -> Offered:
     if device is None:
         raise Refused(f"{resource}: unknown device {id[:64]!r}; this node has {count} devices of that name")
-    if device.trouble:
+    if device.reasons:
         raise Refused(f"{resource}: device {device.id} cannot be given out: {device.trouble}")
     return device
 

@@ -35,7 +35,7 @@ def _free(snapshot: Snapshot, resource: Resource, wanted: Collection[Offered]) -
     """The devices that this request could have: those without trouble that no other container holds."""
     held = {id for each in snapshot.allocations or () if each.resource == resource.name for id in each.devices}
     held -= {device.id for device in wanted}
-    return [device for device in resource.devices if not device.trouble and device.id not in held]
+    return [device for device in resource.devices if not device.reasons and device.id not in held]
 
 
 def _parted(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offered], counted: MemoryUnit) -> str:
@@ -49,7 +49,7 @@ def _parted(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offere
         for unit in order
     )
     most = max(counts.values(), default=0)
-    whole = Counter(device.unit.id for device in resource.devices if not device.trouble)
+    whole = Counter(device.unit.id for device in resource.devices if not device.reasons)
     less = f"request {amount(most * grain, counted)} at most{WAIT if max(whole.values(), default=0) >= size else ''}"
     return (
         f"{resource.name}: {amount(size * grain, counted)} of memory have to come from one GPU, and the shares chosen "
@@ -61,7 +61,7 @@ def _parted(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offere
 def _doubled(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offered]) -> str:
     gpu, twice = Counter(device.unit.gpu for device in wanted).most_common(1)[0]
     most = len({device.unit.gpu for device in free})
-    whole = {device.unit.gpu for device in resource.devices if not device.trouble}
+    whole = {device.unit.gpu for device in resource.devices if not device.reasons}
     less = f"request {most} at most{WAIT if len(whole) >= len(wanted) else ''}"
     return (
         f"{resource.name}: {len(wanted)} shares have to be of {len(wanted)} different GPUs, and {twice} of those "

@@ -12,7 +12,7 @@ from gpuplane.model.config import Asked, Config
 from gpuplane.model.health import Diagnosis, End, Finding, Health, Record, State
 from gpuplane.model.machine import Fault, Gpu, MigDevice
 from gpuplane.model.snapshot import Ledger, Snapshot
-from gpuplane.model.views import News
+from gpuplane.model.views import Kind, Reason
 
 ENDS = {
     "nothing": "it is over once it is no longer seen",
@@ -27,6 +27,9 @@ ENDS = {
 PROBE = "a recovery probe that finds it well, once it was calm for long enough"
 """What ends the last of an illness, for people."""
 
+PROBE_FAILED = "probe-failed"
+"""What stands in the place of a fault's code where only a recovery probe keeps a device from being given out."""
+
 ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.ASCII | re.IGNORECASE)
 """A PCI address, as people write it: where it has no domain that is 0."""
 
@@ -38,7 +41,7 @@ ORDER = {code: n for n, code in enumerate(CATALOGUE)}
 ALL = "all"
 """The word for every device in a Node's annotation."""
 
-BY_BADNESS: tuple[State, ...] = ("healthy", "degraded", "suspect", "drained", "probing", "unhealthy")
+BY_BADNESS: tuple[State, ...] = ("healthy", "degraded", "suspect", "withheld", "drained", "probing", "unhealthy")
 """The states, the worst last."""
 
 
@@ -74,26 +77,41 @@ def told(faults: Iterable[Fault]) -> str:
     return "; ".join(f"{fault.code}: {fault.message}" for fault in faults)
 
 
-def trouble(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> str:
-    """Why a GPU, or a MIG device of it, must not be given out now, for an operator to read; "" if it may."""
-    reasons = []
+def reasons(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> tuple[Reason, ...]:
+    """Why a GPU, or a MIG device of it, must not be given out now; () if it may."""
+    found = []
     if away := released(snapshot):
-        reasons.append(f"the driver is let go of: {away}")
+        found.append(Reason(kind="released", text=f"the driver is let go of: {away}", part="driver"))
     by, health = terms(snapshot, 0.0), snapshot.ledger.health or Health()
-    unseen = told([NOT_LOOKED])  # because of the release: nothing beside it
     for key in (records.NODE, gpu.uuid, *([device.uuid] if device else [])):
         record = health.devices.get(key)
         if record is not None:
-            reasons += (each for each in _reasons(record, by) if not (away and each == unseen))
+            found += (each for each in _reasons(key, record, by) if not (away and each.code == NOT_LOOKED.code))
     if why := drain(snapshot, gpu, device):
-        reasons.append(f"drained: {why}")
-    return "; ".join(reasons)
+        found.append(Reason(kind="drained", text=f"drained: {why}"))
+    return tuple(found)
 
 
-def _reasons(record: Record, by: Terms) -> Iterator[str]:
+def _reasons(key: str, record: Record, by: Terms) -> Iterator[Reason]:
     grave = [each for each in record.findings if _decides(each, by)]
-    yield from (f"{each.code}: {each.message}" for each in grave)
-    yield from _failed(record, grave)
+    part = "" if key else "driver"
+    for each in grave:
+        kind: Kind = "released" if each.code == NOT_LOOKED.code else "problem"
+        yield Reason(kind=kind, text=f"{each.code}: {each.message}", part=part, code=each.code, device=key)
+    for text in _failed(record, grave):
+        yield Reason(kind="problem", text=text, part=part, code=PROBE_FAILED, device=key)
+
+
+def ailments(snapshot: Snapshot, key: str) -> tuple[Reason, ...]:
+    """What is wrong with a device, or the node, by its own record: what keeps it from being given out, and else what it
+    is given out with."""
+    record, by = _record(snapshot, key), terms(snapshot, 0.0)
+    slight = (each for each in record.findings if each.standing and by.entry(each.code).severity == "degraded")
+    part = "" if key else "driver"
+    return tuple(_reasons(key, record, by)) or tuple(
+        Reason(kind="degraded", text=f"{each.code}: {each.message}", part=part, code=each.code, device=key)
+        for each in slight
+    )
 
 
 def _failed(record: Record, grave: Iterable[Finding]) -> Iterator[str]:
@@ -302,34 +320,3 @@ def _drain_ends(record: Record, by: Terms) -> str:
     if record.drain is None:
         return "gpuplane health restore all" if by.all_drained else "the annotation of our Node object"
     return "gpuplane health restore" + (", or its time" if record.drain.until is not None else "")
-
-
-def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
-    """What is worth saying of two snapshots that follow each other, and is not said by what kubelet is told."""
-    old = {each.device: each for each in diagnoses(before)}
-    for each in diagnoses(after):
-        known = each.device in old  # else it is remembered from before a restart
-        last = old.pop(each.device, Diagnosis(device=each.device, index="", state="healthy"))
-        about = each.device or "node"
-        if (last.state, last.code) != (each.state, each.code) and not (_listed(each) or _listed(last)):
-            level = "info" if each.state == "healthy" else "warning"
-            was = f", was {last.state}" if each.state == "healthy" else ""
-            yield News(level=level, about=about, text=f"{each.state}{was}{': ' * bool(each.reason)}{each.reason}")
-        for code, count in each.counts.items() if known else ():
-            again = count > 1 or terms(after, 0.0).entry(code).severity == "note"
-            if count != last.counts.get(code, 0) and count & (count - 1) == 0 and again:
-                title = terms(after, 0.0).entry(code).title
-                yield News(level="info", about=about, text=f"{code}: {title} ({_times(count)})")
-    for device, last in old.items():
-        if last.state != "healthy":
-            gone = "no longer there; what was known is forgotten" if device else f"healthy, was {last.state}"
-            yield News(level="info", about=device or "node", text=gone)
-
-
-def _listed(diagnosis: Diagnosis) -> bool:
-    """Whether what kubelet is told says it."""
-    return bool(diagnosis.device) and diagnosis.state in ("unhealthy", "probing", "drained")
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times so far"

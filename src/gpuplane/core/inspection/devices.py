@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator, Mapping
 
-from gpuplane.core.health.diagnose import overall
+from gpuplane.core.availability import standing
 from gpuplane.core.health.records import NODE
 from gpuplane.core.inspection.clock import Clock
 from gpuplane.core.resources.sharing import base
 from gpuplane.model.control import Picture
 from gpuplane.model.health import Diagnosis
-from gpuplane.model.inspection import Device, Holder, Id, Standing
+from gpuplane.model.inspection import Device, Holder, Id
 from gpuplane.model.machine import Gpu, MigDevice
 from gpuplane.model.snapshot import Allocation
 from gpuplane.model.views import Offered
 
 MIB = 1 << 20
-GIVEN_OUT = ("healthy", "suspect", "degraded")
 GONE, UNSEEN = "the driver does not count it", "the GPUs have not been counted yet"
 
 
@@ -26,7 +25,7 @@ def devices(picture: Picture, clock: Clock) -> tuple[Device, ...]:
 def node(picture: Picture) -> Diagnosis:
     """How the node stands: what ails the driver ails every device."""
     well = Diagnosis(device=NODE, index="", state="healthy")
-    return next((each for each in overall(picture.snapshot) if each.device == NODE), well)
+    return next((each for each in standing(picture.snapshot, picture.offer) if each.device == NODE), well)
 
 
 class _Devices:
@@ -36,7 +35,8 @@ class _Devices:
         self.clock = clock
         gpus = picture.snapshot.machine.gpus if picture.snapshot.machine else None
         self.gpus, self.counted = gpus or (), gpus is not None
-        self.diagnoses = {each.device: each for each in overall(picture.snapshot) if each.device != NODE}
+        stand = standing(picture.snapshot, picture.offer)
+        self.diagnoses = {each.device: each for each in stand if each.device != NODE}
         self.left = {each.unit: each.reason for each in picture.offer.left}
         self.offered: dict[str, tuple[str, list[Offered]]] = {}
         for resource in picture.offer.resources:
@@ -87,9 +87,9 @@ class _Devices:
         return device.but(
             resource=resource,
             not_offered="" if resource else not_offered,
-            ids=tuple(Id(id=each.id, healthy=not each.trouble, reason=each.trouble) for each in ids),
+            ids=tuple(Id(id=each.id, healthy=not each.reasons, reason=each.trouble) for each in ids),
             holders=None if self.held is None else tuple(map(self.holder, self.held.get(device.uuid, ()))),
-            **ail(found, self.clock) | _withheld(found, ids),
+            **ail(found, self.clock),
         )
 
     def holder(self, allocation: Allocation) -> Holder:
@@ -127,14 +127,6 @@ def _blank(index: str, uuid: str, gpu: Gpu) -> Device:
         ids=(),
         holders=None,
     )
-
-
-def _withheld(found: Diagnosis, ids: list[Offered]) -> dict[str, object]:
-    """What kubelet is told beside what health says of it."""
-    if found.state not in GIVEN_OUT or not ids or not all(each.trouble for each in ids):
-        return {}
-    standing: Standing = "withheld"
-    return {"state": standing, "reason": "; ".join(dict.fromkeys(each.trouble for each in ids))}
 
 
 def ail(found: Diagnosis, clock: Clock) -> dict[str, object]:

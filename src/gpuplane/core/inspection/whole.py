@@ -94,7 +94,7 @@ def _resources(picture: Picture) -> Iterator[Resource]:
     allocations = picture.snapshot.allocations
     held = Counter(each.resource for each in allocations or () for _ in each.devices)
     for resource in picture.offer.resources:
-        healthy = sum(not device.trouble for device in resource.devices)
+        healthy = sum(not device.reasons for device in resource.devices)
         yield Resource(
             name=resource.name,
             devices=len(resource.devices),

@@ -22,11 +22,16 @@ def named(machine: Machine, settings: Settings) -> tuple[tuple[Resource, ...], t
     left: list[Left] = []
     for decision in decide(machine, settings):
         if decision.reason:
-            left.append(Left(unit=label(decision), reason=decision.reason))
+            left.append(_left(decision))
         else:
             named.setdefault(decision.name, []).append(decision)
     one_share_only = settings.sharing.fail_requests_greater_than_one
     return tuple(_resource(name, each, one_share_only) for name, each in named.items()), tuple(left)
+
+
+def _left(decision: Decision) -> Left:
+    unit = decision.unit
+    return Left(label(decision), decision.reason, device=unit.id, index=unit.index, kind=decision.kind)
 
 
 def _resource(name: str, decisions: Sequence[Decision], one_share_only: bool) -> Resource:

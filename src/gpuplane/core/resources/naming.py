@@ -21,7 +21,7 @@ from gpuplane.core.resources.units import units
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.value import Value
-from gpuplane.model.views import Unit
+from gpuplane.model.views import Kind, Reason, Unit
 
 PREFIX = "nvidia.com/"
 GPU = f"{PREFIX}gpu"
@@ -38,6 +38,7 @@ class Decision(Value):
     unit: Unit
     name: str = ""
     reason: str = ""
+    kind: Kind = "configured"  # of the reason
     by: str = ""  # a field of Settings, with the entry's number where it is a list: "mig_strategy", "gpus.0"
     replicas: int = 1
     shared_by: str = ""  # likewise, "sharing.0" or "memory.0"
@@ -84,14 +85,14 @@ def name_units(machine: Machine, settings: Settings) -> list[Decision]:
     return list(_by_strategy(found, settings))
 
 
-def _distinct(found: Iterable[tuple[Unit, str]]) -> Iterator[Decision]:
+def _distinct(found: Iterable[tuple[Unit, Reason | None]]) -> Iterator[Decision]:
     """Each unit with what speaks against it from the start. Of two that bear one id, only the first can be named."""
     seen: dict[str, Unit] = {}
     for unit, reason in found:
-        if not reason and unit.id in seen:
-            reason = f"device {seen[unit.id].index} has the same UUID"
+        if reason is None and unit.id in seen:
+            reason = Reason(kind="problem", text=f"device {seen[unit.id].index} has the same UUID", part="driver")
         seen.setdefault(unit.id, unit)
-        yield Decision(unit=unit, reason=reason)
+        yield Decision(unit=unit) if reason is None else Decision(unit=unit, reason=reason.text, kind=reason.kind)
 
 
 def _by_pattern(decision: Decision, settings: Settings) -> Decision:

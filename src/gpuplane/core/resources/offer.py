@@ -8,6 +8,7 @@ withholds nothing, the offer after it is the very same object, and nobody who fo
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 
 from gpuplane.core import mps
 from gpuplane.core.containers.cdi import wanted as cdi
@@ -15,11 +16,11 @@ from gpuplane.core.health import diagnose
 from gpuplane.core.resources import held
 from gpuplane.core.resources.held import apart, holds
 from gpuplane.core.resources.names import named, unfit
-from gpuplane.core.serving import standby
+from gpuplane.core.serving import STATE, standby
 from gpuplane.core.view import view
 from gpuplane.model.machine import Machine
-from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import Offer, Offered, Resource
+from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.views import Kind, Offer, Offered, Reason, Resource
 
 UNWRITTEN = "how it is shared now is not in the state directory yet"
 """Why a share has to wait: for a moment, or for as long as the state directory cannot be written."""
@@ -56,9 +57,9 @@ def _fit(snapshot: Snapshot) -> Offer:
     assert machine is not None
     assert settings is not None
     resources, left = named(machine, settings)
-    troubles = dict(_troubles(snapshot, machine))
+    ill = dict(_ill(snapshot, machine))
     unwritten = held.unwritten(resources, snapshot.ledger.cuts or {}, snapshot.disk.cuts)
-    spoilt = (_spoil(resource, _found(snapshot, resource, troubles, unwritten)) for resource in resources)
+    spoilt = (_spoil(resource, _found(snapshot, resource, ill, unwritten)) for resource in resources)
     return Offer(resources=tuple(spoilt), left=left)
 
 
@@ -71,65 +72,77 @@ def misfit(snapshot: Snapshot) -> str:
     return _unfit(machine, settings) if machine is not None and settings is not None else ""
 
 
-def _troubles(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, str]]:
+def ill(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
+    """Unit id → what health or a person has against giving it out; {} where the GPUs have not been counted."""
+    return _ill_of(apart(snapshot))
+
+
+@view
+def _ill_of(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
+    return dict(_ill(snapshot, snapshot.machine)) if snapshot.machine is not None else {}
+
+
+def _ill(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, tuple[Reason, ...]]]:
     """(unit id, why it must not be given out) of each unit in trouble.
 
     What ails a GPU ails its MIG devices; what ails one of those ails whoever is given the GPU whole, in MIG mode.
     """
     for gpu in machine.gpus or ():
         devices = gpu.mig.devices if gpu.mig else ()
-        parts = {each.uuid: why for each in devices if (why := diagnose.trouble(snapshot, gpu, each))}
+        parts = {each.uuid: why for each in devices if (why := diagnose.reasons(snapshot, gpu, each))}
         yield from parts.items()
-        if whole := diagnose.trouble(snapshot, gpu) or "; ".join(dict.fromkeys(parts.values())):
+        if whole := diagnose.reasons(snapshot, gpu) or tuple(dict.fromkeys(chain.from_iterable(parts.values()))):
             yield gpu.uuid, whole
 
 
 def _found(
-    snapshot: Snapshot, resource: Resource, ill: Mapping[str, str], unwritten: Collection[held.Key]
-) -> Mapping[str, str]:
+    snapshot: Snapshot, resource: Resource, ill: Mapping[str, tuple[Reason, ...]], unwritten: Collection[held.Key]
+) -> Mapping[str, tuple[Reason, ...]]:
     """Unit id → why it must not be given out as this resource: what ails it, and else what its containers lack.
 
     Shares of an `unwritten` unit wait, for after a restart they would be taken for other ones.
     """
-    waiting = {unit: UNWRITTEN for name, unit in unwritten if name == resource.name}
-    return {**waiting, **_undescribed(snapshot, resource, ill), **_unserved(snapshot, resource, ill), **ill}
+    waiting = {unit: _unwritten(snapshot) for name, unit in unwritten if name == resource.name}
+    lacks = {**waiting, **_undescribed(snapshot, resource, ill), **_unserved(snapshot, resource, ill)}
+    return {**{unit: (why,) for unit, why in lacks.items()}, **ill}
 
 
-def _undescribed(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, str]:
+def _unwritten(snapshot: Snapshot) -> Reason:
+    refused = snapshot.conditions.get(STATE, Condition("ok")).standing == "failing"
+    return Reason(kind="problem" if refused else "waiting", text=UNWRITTEN, part=STATE)
+
+
+def _undescribed(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, Reason]:
     """Unit id → why a container that is given it by CDI could not start."""
     if not cdi.wanted(snapshot):
         return {}
     units = {device.unit.id: device.unit for device in resource.devices if device.unit.id not in ill}
-    return {id: why for id, unit in units.items() if (why := cdi.trouble(snapshot, unit))}
+    return {id: why for id, unit in units.items() if (why := cdi.reason(snapshot, unit))}
 
 
-def _unserved(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, str]:
+def _unserved(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, Reason]:
     """Unit id → why MPS does not serve it, or has not left it yet."""
     if not resource.mps and mps.UPKEEP not in snapshot.conditions:
         return {}
-    found: dict[str, str] = {}
+    found: dict[str, Reason] = {}
     for device in {device.unit.id: device for device in resource.devices if device.unit.id not in ill}.values():
         client = resource.mps and device.id != device.unit.id
-        why = mps.trouble(snapshot, resource.name, device.unit) if client else mps.leaving(snapshot, device.unit)
+        why = mps.reason(snapshot, resource.name, device.unit) if client else mps.leaving(snapshot, device.unit)
         found |= {device.unit.id: why} if why else {}
     return found
 
 
-def _spoil(resource: Resource, troubles: Mapping[str, str]) -> Resource:
-    if not troubles:
+def _spoil(resource: Resource, found: Mapping[str, tuple[Reason, ...]]) -> Resource:
+    if not found:
         return resource
-    devices = (d.but(trouble=troubles[d.unit.id]) if d.unit.id in troubles else d for d in resource.devices)
+    devices = (d.but(reasons=found[d.unit.id]) if d.unit.id in found else d for d in resource.devices)
     return resource.but(devices=tuple(devices))
 
 
-def _withhold(resource: Resource, found: Mapping[tuple[str, str], str]) -> Resource:
-    reasons = {id: why for (name, id), why in found.items() if name == resource.name}
-    devices = (_also(d, reasons[d.id]) if d.id in reasons else d for d in resource.devices)
+def _withhold(resource: Resource, found: Mapping[held.Key, str]) -> Resource:
+    reasons = {id: Reason(kind="held", text=why) for (name, id), why in found.items() if name == resource.name}
+    devices = (d.but(reasons=(*d.reasons, reasons[d.id])) if d.id in reasons else d for d in resource.devices)
     return resource.but(devices=tuple(devices)) if reasons else resource
-
-
-def _also(device: Offered, reason: str) -> Offered:
-    return device.but(trouble=f"{device.trouble}; {reason}" if device.trouble else reason)
 
 
 def _waiting(snapshot: Snapshot) -> str:
@@ -143,17 +156,33 @@ def ready_to_take_over(snapshot: Snapshot) -> bool:
 
 def lacking(snapshot: Snapshot) -> str:
     """What is not known yet, so that nothing could be offered, whoever serves kubelet; "" for nothing."""
-    driver, config = snapshot.conditions.get("driver"), snapshot.conditions.get("config")
+    lack = unknown(snapshot)
+    return lack.text if lack is not None else ""
+
+
+def unknown(snapshot: Snapshot) -> Reason | None:
+    """The same, with the part that has to tell it; None for nothing."""
     if snapshot.machine is None and (why := diagnose.released(snapshot)):
-        return f"the driver is let go of: {why}"
+        return Reason(kind="released", text=f"the driver is let go of: {why}", part="driver")
     if snapshot.machine is None:
-        return "the machine has not been looked at yet" + (f": {driver.reason}" if driver else "")
+        return _untold(snapshot, "driver", "the machine has not been looked at yet")
     if snapshot.machine.gpus is None:
-        return diagnose.told(snapshot.machine.faults)
+        faults = snapshot.machine.faults
+        code = faults[0].code if faults else ""
+        return Reason(kind="problem", text=diagnose.told(faults), part="driver", code=code)
     if snapshot.config.settings is None:
-        return "there is no good configuration yet" + (f": {config.reason}" if config else "")
+        return _untold(snapshot, "config", "there is no good configuration yet")
     if snapshot.allocations is None:
-        return "kubelet has not said yet what containers hold"
+        return _untold(snapshot, "pod-resources", "kubelet has not said yet what containers hold")
     if cdi.waiting(snapshot):
-        return "the CDI specifications are being written"
-    return ""
+        return Reason(kind="waiting", text="the CDI specifications are being written", part="cdi")
+    return None
+
+
+def _untold(snapshot: Snapshot, part: str, what: str) -> Reason:
+    """What a part has not told yet: in a moment, or never where that part fails."""
+    stands = snapshot.conditions.get(part)
+    if stands is None or stands.standing == "ok":
+        return Reason(kind="waiting", text=what, part=part)
+    kind: Kind = "problem" if stands.standing == "failing" else "waiting"
+    return Reason(kind=kind, text=f"{what}: {stands.reason}".removesuffix(": "), part=part, code=stands.code)

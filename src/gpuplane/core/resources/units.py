@@ -1,30 +1,28 @@
 """Units: the physical things of a machine that can be given out. A whole GPU is one, and so is each MIG device."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from gpuplane.model.machine import Gpu, Machine, MigDevice
-from gpuplane.model.views import Unit
+from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
+from gpuplane.model.views import Reason, Unit
 
 
-def units(machine: Machine, *, mig: bool, whole: bool = False) -> Iterator[tuple[Unit, str]]:
-    """Every unit in the order of the driver, and why it cannot be given out by any name, or "".
+def units(machine: Machine, *, mig: bool, whole: bool = False) -> Iterator[tuple[Unit, Reason | None]]:
+    """Every unit in the order of the driver, and why it cannot be given out by any name, or None.
 
     `mig`: whether MIG devices are looked at. Without it a GPU in MIG mode is one unit, which cannot be given out unless
     `whole` says that it can.
     """
     for gpu in machine.gpus or ():
         if not gpu.uuid:
-            faults = "; ".join(fault.message for fault in gpu.faults)
-            yield _whole(gpu), f"the driver does not tell its UUID{': ' * bool(faults)}{faults}"
+            yield _whole(gpu), _untold("UUID", gpu.faults)
         elif gpu.mig is None or not gpu.mig.enabled:
-            yield _whole(gpu), ""
+            yield _whole(gpu), None
         elif not mig:
-            yield _whole(gpu), "" if whole else "it is in MIG mode, and migStrategy is none"
+            yield _whole(gpu), None if whole else _configured("it is in MIG mode, and migStrategy is none")
         elif not gpu.mig.devices:
-            yield _whole(gpu), "it is in MIG mode and has no MIG devices"
+            yield _whole(gpu), _configured("it is in MIG mode and has no MIG devices")
         else:
-            for device in gpu.mig.devices:
-                yield _part(gpu, device), "" if device.uuid and device.profile else _unknown(device)
+            yield from ((_part(gpu, device), _unknown(device)) for device in gpu.mig.devices)
 
 
 def _whole(gpu: Gpu) -> Unit:
@@ -57,7 +55,16 @@ def _part(gpu: Gpu, device: MigDevice) -> Unit:
     )
 
 
-def _unknown(device: MigDevice) -> str:
-    faults = "; ".join(fault.message for fault in device.faults)
-    what = "profile" if device.uuid else "UUID"
-    return f"the driver does not tell its {what}{': ' * bool(faults)}{faults}"
+def _unknown(device: MigDevice) -> Reason | None:
+    if device.uuid and device.profile:
+        return None
+    return _untold("profile" if device.uuid else "UUID", device.faults)
+
+
+def _untold(what: str, faults: Iterable[Fault]) -> Reason:
+    why = "; ".join(fault.message for fault in faults)
+    return Reason(kind="problem", text=f"the driver does not tell its {what}{': ' * bool(why)}{why}", part="driver")
+
+
+def _configured(text: str) -> Reason:
+    return Reason(kind="configured", text=text)

@@ -90,7 +90,7 @@ def main() -> None:
     nodes = files.nodes.shared()
     numbers = files.nodes.numbers(nodes, files.majors())
     agent.tell(Looked(Machine(switches=files.switches(), nodes=nodes, numbers=numbers, faults=(fault,))))
-    agent.tell(Stood("driver", Condition(standing="failing", reason=fault.message)))
+    agent.tell(Stood("driver", Condition(standing="failing", reason=fault.message, code=fault.code)))
     _rest(agent, page, lambda: library.state(options, files) != before, options)
 
 

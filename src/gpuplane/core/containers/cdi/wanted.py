@@ -28,7 +28,7 @@ from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 from gpuplane.model.value import Value
-from gpuplane.model.views import Unit
+from gpuplane.model.views import Reason, Unit
 
 GPU = f"{VENDOR}/gpu"
 FEATURES: tuple[Mode, ...] = ("gdrcopy", "gds", "mofed")
@@ -185,14 +185,14 @@ def conflicts(snapshot: Snapshot, ours: Mapping[str, Spec], foreign: Mapping[str
     return told
 
 
-def trouble(snapshot: Snapshot, unit: Unit) -> str:
-    """Why a container that is given this unit by CDI could not start; "" where it could, or no CDI is in force."""
+def reason(snapshot: Snapshot, unit: Unit) -> Reason | None:
+    """Why a container that is given this unit by CDI could not start; None where it could, or no CDI is in force."""
     documents, settings = wanted(snapshot), snapshot.config.settings
     if settings is None or GPU not in documents:
-        return ""
+        return None
     needed, name = _needed(documents), unit.index if settings.device_id_strategy == "index" else unit.id
     if (why := documents[GPU].left.get(unit.id)) or name not in needed.gpus:
-        return f"CDI: {why or 'the specification has no device for it'}"
+        return _problem(why or "the specification has no device for it")
     marks = {qualified(GPU, name): needed.gpus[name], **needed.others}
     return _unwritten(snapshot, marks, needed.common)
 
@@ -218,8 +218,12 @@ def _needed(documents: Mapping[str, Document]) -> _Needed:
     return _Needed(gpus=marks.get(GPU, {}), others=others, common=common)
 
 
-def _unwritten(snapshot: Snapshot, marks: Mapping[str, str], common: frozenset[str]) -> str:
-    """Why the disk does not have all that is wanted, of these qualified names and marks; "" where it has.
+def _problem(why: str, part: str = condition.SPECS) -> Reason:
+    return Reason(kind="problem", text=f"CDI: {why}", part=part)
+
+
+def _unwritten(snapshot: Snapshot, marks: Mapping[str, str], common: frozenset[str]) -> Reason | None:
+    """Why the disk does not have all that is wanted, of these qualified names and marks; None where it has.
 
     What all devices have in common may lag behind for the moment of a write, but not where the disk refuses it: the
     old one may name files of a driver that is no more.
@@ -227,12 +231,12 @@ def _unwritten(snapshot: Snapshot, marks: Mapping[str, str], common: frozenset[s
     foreign = condition.conflicts(snapshot)
     for name in marks:
         if name in foreign:
-            return f"CDI: {foreign[name]} defines {name} too: {WAY_OUT}"
+            return _problem(f"{foreign[name]} defines {name} too: {WAY_OUT}", condition.CONFLICT + foreign[name])
     stands, there = snapshot.conditions[condition.SPECS], condition.on_disk(snapshot)
     refused = stands.standing == "failing"
     if there.issuperset(marks.values()) and (not refused or there >= common):
-        return ""
-    return f"CDI: {stands.reason}" if refused else WRITING
+        return None
+    return _problem(stands.reason) if refused else Reason(kind="waiting", text=WRITING, part=condition.SPECS)
 
 
 def waiting(snapshot: Snapshot) -> bool:

@@ -2,15 +2,30 @@
 
 import pytest
 
-from gpuplane.core.health.conditions import LONGEST, condition, events, known, remembered, standings
+from gpuplane.core.containers.cdi.condition import marks
+from gpuplane.core.containers.cdi.wanted import wanted
 from gpuplane.core.health.records import rebooted
 from gpuplane.core.ledger import carry
+from gpuplane.core.nodecondition import LONGEST, condition, known
+from gpuplane.core.nodeevents import events, kept, remembered, standings
 from gpuplane.core.step import step
 from gpuplane.model.config import Asked, Settings
-from gpuplane.model.facts import Configured, Drained, Fact, Happened, Looked, NodeAsked, Probed, ReleaseWished, Stood
+from gpuplane.model.facts import (
+    Configured,
+    Drained,
+    Fact,
+    Happened,
+    Listed,
+    Looked,
+    NodeAsked,
+    Probed,
+    ReleaseWished,
+    Stood,
+)
 from gpuplane.model.health import Drain, Health, Ruling
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import LET_GO, Condition, Ledger, Release, Snapshot
+from tests.containers.documents import MACHINE
 
 PARTS = tuple(
     MigDevice(uuid=f"MIG-{slot}", profile="1g.10gb", gpu_instance=7 + slot, compute_instance=0, slot=slot)
@@ -18,9 +33,14 @@ PARTS = tuple(
 )
 GPUS = (Gpu(index=0, uuid="GPU-0"), Gpu(index=1, uuid="GPU-1", mig=Mig(enabled=True, devices=PARTS)))
 WELL = Machine(gpus=GPUS)
+SETTINGS = Settings(mig_strategy="mixed", device_list_strategy=("envvar",))
 LOST = Happened(code="xid-79", gpu="GPU-0", message="it has fallen off the bus", at=2.0)
 HOT = Machine(gpus=(GPUS[0].but(faults=(Fault("remap-pending", "2 rows"),)), GPUS[1]))
 MISSING = Machine(gpus=None, faults=(Fault("driver-missing", "no libnvidia-ml.so.1"),))
+
+
+ONE = "1 of 3 devices is not given out: "
+ALL = "3 of 3 devices are not given out: 1 GPU (0) and 2 MIG devices (1:0, 1:1): "
 
 
 def run(snapshot: Snapshot, *facts: Fact, now: float = 2.0) -> Snapshot:
@@ -32,7 +52,7 @@ def run(snapshot: Snapshot, *facts: Fact, now: float = 2.0) -> Snapshot:
 
 def after(*facts: Fact) -> Snapshot:
     """A node that was looked at, after these facts."""
-    return run(run(Snapshot(), Configured(Settings()), Looked(WELL), now=0.0), *facts)
+    return run(run(Snapshot(), Configured(SETTINGS), Looked(WELL), Listed((), 0.0), now=0.0), *facts)
 
 
 def told(before: Snapshot, now: Snapshot) -> list[str]:
@@ -44,31 +64,29 @@ def told(before: Snapshot, now: Snapshot) -> list[str]:
     ("facts", "expected"),
     [
         ((), "False NoProblem 2 GPUs, no problem"),
-        ((LOST,), "True GPUUnhealthy GPU 0 (GPU-0): xid-79: it has fallen off the bus"),
+        ((LOST,), f"True GPUUnhealthy {ONE}GPU 0 (GPU-0): xid-79: it has fallen off the bus"),
         ((Looked(HOT),), "True GPUDegraded GPU 0 (GPU-0): remap-pending: 2 rows"),
         (
             (Looked(HOT), Happened(code="xid-94", gpu="GPU-1", message="contained", at=3.0, gpu_instance=8)),
-            "True GPUUnhealthy 2 problems: MIG device 1:1 (MIG-1): xid-94: contained; "
-            "GPU 0 (GPU-0): remap-pending: 2 rows",
+            f"True GPUUnhealthy {ONE}MIG device 1:1 (MIG-1): xid-94: contained; GPU 0 (GPU-0): remap-pending: 2 rows",
         ),
-        ((Looked(MISSING),), "True DriverFailing the driver: driver-missing: no libnvidia-ml.so.1"),
+        ((Looked(MISSING),), f"True DriverFailing {ALL}driver-missing: no libnvidia-ml.so.1"),
         (
             (LOST, Looked(MISSING)),
-            "True DriverFailing 2 problems: the driver: driver-missing: no libnvidia-ml.so.1; "
+            f"True DriverFailing {ALL}driver-missing: no libnvidia-ml.so.1; "
             "GPU 0 (GPU-0): xid-79: it has fallen off the bus",
         ),
         (
             (Drained("GPU-0", Drain("fans")),),
-            "False NoProblem 2 GPUs, no problem; GPU 0 (GPU-0) is drained: fans",
+            f"False NoProblem 2 GPUs, no problem; {ONE}GPU 0 (GPU-0): drained: fans",
         ),
         (
             (NodeAsked(Asked(drains={"1:0": "RMA", "9": "typo", "GPU-77": "gone"})),),
-            "False NoProblem 2 GPUs, no problem; MIG device 1:0 (MIG-0) is drained: RMA; "
+            f"False NoProblem 2 GPUs, no problem; {ONE}MIG device 1:0 (MIG-0): drained: RMA; "
             "no device here is '9', which our Node object wants drained; "
             "no device here is 'GPU-77', which our Node object wants drained",
         ),
-        ((NodeAsked(Asked(drains={"all": "x"})),), "False NoProblem 2 GPUs, no problem; GPU 0 (GPU-0) is drained: x; "
-         "GPU 1 (GPU-1) is drained: x"),
+        ((NodeAsked(Asked(drains={"all": "x"})),), f"False NoProblem 2 GPUs, no problem; {ALL}drained: x"),
         ((Looked(Machine(gpus=())),), "False NoProblem the driver counts no GPU"),
         (
             (ReleaseWished(Release(until=900.0, why="upgrade")), Stood("driver", Condition("waiting", LET_GO))),
@@ -76,7 +94,8 @@ def told(before: Snapshot, now: Snapshot) -> list[str]:
         ),
         (
             (LOST, ReleaseWished(Release(until=900.0, why="reset")), Stood("driver", Condition("waiting", LET_GO))),
-            "True GPUUnhealthy GPU 0 (GPU-0): xid-79: it has fallen off the bus",
+            "True GPUUnhealthy 3 of 3 devices are not given out: GPU 0 (GPU-0): xid-79: it has fallen off the bus; "
+            "1 GPU (0) and 2 MIG devices (1:0, 1:1): the driver is let go of: reset",
         ),
     ],
 )  # fmt: skip
@@ -213,7 +232,7 @@ def test_nothing_is_told_again_after_a_restart(facts: tuple[Fact, ...]) -> None:
     assert settings is not None
     machine = before.machine
     assert machine is not None
-    now = run(start, Configured(settings), Looked(machine), now=9.0)
+    now = run(start, Configured(settings), Looked(machine), Listed((), 9.0), now=9.0)
 
     assert list(events(remembered(start, now), standings(now))) == []
     assert [condition(now)] == [condition(before)]
@@ -223,7 +242,7 @@ def test_a_drain_by_annotation_is_not_told_again_after_a_reboot() -> None:
     """It holds also before the API server's first word."""
     before = after(NodeAsked(Asked(drains={"0": "RMA"})))
     start = Snapshot(ledger=carry(before.ledger, "another boot", wall=0.0, now=0.0))
-    now = run(start, Configured(Settings()), Looked(WELL), now=1.0)
+    now = run(start, Configured(Settings()), Looked(WELL), Listed((), 1.0), now=1.0)
 
     assert standings(now)["GPU-0"].kind == "drained"
     assert list(events(remembered(start, now), standings(now))) == []
@@ -232,12 +251,86 @@ def test_a_drain_by_annotation_is_not_told_again_after_a_reboot() -> None:
 def test_what_came_and_went_while_we_were_away_is_told() -> None:
     """What a look shows that the ledger does not know; and what a reboot has cured."""
     start = Snapshot(ledger=after().ledger)
-    now = run(start, Configured(Settings()), Looked(HOT), now=9.0)
+    now = run(start, Configured(Settings()), Looked(HOT), Listed((), 9.0), now=9.0)
 
     assert [e.reason for e in events(remembered(start, now), standings(now))] == ["GPUDegraded"]
 
     health = rebooted(after(LOST).ledger.health or Health(), wall=0.0, now=0.0)
     start = Snapshot(ledger=Ledger(health=health))
-    now = run(start, Configured(Settings()), Looked(WELL), now=1.0)
+    now = run(start, Configured(Settings()), Looked(WELL), Listed((), 1.0), now=1.0)
 
     assert [e.reason for e in events(remembered(start, now), standings(now))] == ["GPURecovered"]
+
+
+MANY = tuple(Gpu(index=n, uuid=f"GPU-{n}") for n in range(8))
+SERVING = run(Snapshot(), Configured(SETTINGS), Looked(Machine(gpus=MANY)), Listed((), 0.0), now=0.0)
+
+
+def failing(call: str, gpus: int = 8) -> Looked:
+    """A look at which a call of the driver fails, of so many GPUs."""
+    fault = Fault("fabric-failed", f"{call} failed")
+    return Looked(Machine(gpus=tuple(gpu.but(faults=(fault,)) if gpu.index < gpus else gpu for gpu in MANY)))
+
+
+def test_one_cause_of_eight_devices_is_one_event() -> None:
+    """Another call that fails is none, and the condition says the same in other words; a device that joins is one."""
+    ill = run(SERVING, failing("nvmlA", 7))
+    again = run(ill, failing("nvmlB", 7), now=3.0)
+    [event] = events(standings(SERVING), standings(ill))
+
+    assert event.devices == tuple(f"GPU-{n}" for n in range(7))
+    assert event.message.startswith("7 GPUs (0 to 6): fabric-failed: nvmlA failed (")
+    assert told(ill, again) == []
+    before, now = condition(ill), condition(again)
+    assert before is not None
+    assert now is not None
+    assert now.message == "7 of 8 GPUs are not given out: 7 GPUs (0 to 6): fabric-failed: nvmlB failed"
+    assert now.says(before)
+
+    joined = run(again, failing("nvmlB"), now=4.0)
+    [event] = events(standings(again), standings(joined))
+    assert event.devices == ("GPU-7",)
+    assert condition(joined) != now
+    assert told(joined, SERVING) == [
+        "Normal GPURecovered 8 GPUs (0 to 7) are well again; they were unhealthy: fabric-failed: nvmlB failed"
+    ]
+
+
+def test_a_configuration_that_is_no_good_is_a_problem_of_all_devices() -> None:
+    """None is given out. The message says why, and how many; so does an Event."""
+    start = run(Snapshot(), Looked(Machine(gpus=MANY)), Listed((), 0.0), now=0.0)
+    broken = run(start, Stood("config", Condition("failing", "config.yaml:2: no such key")))
+    found = condition(broken)
+
+    assert found is not None
+    why = "8 GPUs (0 to 7): there is no good configuration yet: config.yaml:2: no such key"
+    assert (found.status, found.reason) == ("True", "GPUUnavailable")
+    assert found.message == f"8 of 8 GPUs are not given out: {why}"
+    assert told(start, broken) == [f"Warning GPUUnavailable {why}"]
+
+
+def test_a_gpu_without_a_uuid_is_a_problem() -> None:
+    """No record is kept of it, and no name offers it."""
+    bare = Machine(gpus=(MANY[0].but(uuid="", faults=(Fault("query-failed", "nvmlDeviceGetUUID failed"),)), MANY[1]))
+    found = condition(run(Snapshot(), Configured(SETTINGS), Looked(bare), Listed((), 0.0)))
+
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "GPUUnhealthy")
+    assert found.message.startswith("1 of 2 GPUs is not given out: GPU 0: the driver does not tell its UUID")
+
+
+def test_what_is_over_in_a_moment_is_no_change() -> None:
+    """A device whose specification is being written stands, for those who are told, as it did before."""
+    by_cdi = Configured(SETTINGS.but(device_list_strategy=("cdi-cri",)))
+    full, empty = Condition("failing", "disk full"), Condition("ok", "no file")
+    refused = run(Snapshot(), Stood("cdi", full), by_cdi, Looked(MACHINE), Listed((), 0.0))
+    writing = run(refused, Stood("cdi", empty))
+    written = run(
+        writing, Stood("cdi", empty.but(detail=marks(each.spec for each in wanted(writing).values() if each.spec)))
+    )
+
+    assert [standings(each)["GPU-a"].kind for each in (refused, writing, written)] == ["unavailable", "waiting", "well"]
+    assert told(refused, writing) == []
+    last = kept(standings(refused), standings(writing))
+    [event] = events(last, standings(written))
+    assert event.message == "GPU 0 (GPU-a) is well again; it was unavailable: CDI: disk full"

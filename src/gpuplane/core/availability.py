@@ -1,0 +1,160 @@
+"""How each device stands for kubelet, and why: the one view of it.
+
+The node's condition and Events, readiness, `gpuplane inspect`, the metrics and the log all read this view. None of them
+finds out for itself whether a device is given out, so none can say otherwise than kubelet is told.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from gpuplane.core.devicenames import Named
+from gpuplane.core.health import diagnose
+from gpuplane.core.resources.offer import ill, offer, unknown
+from gpuplane.core.resources.units import units
+from gpuplane.core.serving import LOCK, standby
+from gpuplane.core.view import view
+from gpuplane.model.config import Settings
+from gpuplane.model.health import Diagnosis
+from gpuplane.model.machine import Machine
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.views import Availability, Kind, Left, Offer, Offered, Reason, Resource, Unit
+
+PLUGIN = "plugin/"
+"""Before a resource: the condition by which its plugin says how it stands."""
+
+ENDS: Mapping[Kind, str] = {
+    "problem": "it is over once that is mended",
+    "held": "the end of the containers that hold it",
+    "configured": "another configuration, or another layout of the GPU",
+    "waiting": "it is over in a moment",
+}
+"""What ends a reason that is none of health's, for people."""
+
+
+def availability(snapshot: Snapshot) -> tuple[Availability, ...]:
+    """Each unit of the machine in the driver's order; () while the GPUs are not known."""
+    return _availability(snapshot, offer(snapshot))
+
+
+def _availability(snapshot: Snapshot, offered: Offer) -> tuple[Availability, ...]:
+    machine = snapshot.machine
+    if machine is None or machine.gpus is None:
+        return ()
+    if offered.waiting:
+        lack = Reason(kind="waiting", text=why, part=LOCK) if (why := standby(snapshot)) else unknown(snapshot)
+        return _unlisted(machine, snapshot.config.settings, ill(snapshot), lack)
+    silent = tuple(each.name for each in offered.resources if f"{PLUGIN}{each.name}" in snapshot.conditions)
+    return _offered(offered, ill(snapshot), tuple(unread(snapshot, name) for name in silent))
+
+
+@view
+def _offered(
+    offered: Offer, faults: Mapping[str, tuple[Reason, ...]], unread: tuple[Reason | None, ...]
+) -> tuple[Availability, ...]:
+    """Each unit by what kubelet is told. After a grant it is asked the same again."""
+    silent = {each.part: each for each in unread if each is not None}
+    return _ordered([*_listed(offered, silent), *(_left(each, faults) for each in offered.left)])
+
+
+def _ordered(found: Iterable[Availability]) -> tuple[Availability, ...]:
+    return tuple(sorted(found, key=lambda each: tuple(map(int, each.index.split(":")))))
+
+
+@view
+def _unlisted(
+    machine: Machine, settings: Settings | None, faults: Mapping[str, tuple[Reason, ...]], lack: Reason | None
+) -> tuple[Availability, ...]:
+    """Each unit while kubelet is told nothing."""
+    settings = settings or Settings(mig_strategy="mixed")
+    there = units(machine, mig=settings.mig_strategy != "none", whole=settings.whole_mig_gpus)
+    return _ordered(
+        Availability(
+            device=unit.id,
+            index=unit.index,
+            reasons=_distinct((*faults.get(unit.id, ()), *([lack] if lack is not None else []))),
+        )
+        for unit, _ in there
+    )
+
+
+def _listed(offered: Offer, silent: Mapping[str, Reason]) -> Iterator[Availability]:
+    for resource in offered.resources:
+        why = silent.get(f"{PLUGIN}{resource.name}")
+        for unit, devices in _by_unit(resource):
+            against = [reason for each in devices for reason in each.reasons]
+            yield Availability(
+                device=unit.id,
+                index=unit.index,
+                resource=resource.name,
+                ids=len(devices),
+                unhealthy=sum(bool(each.reasons) for each in devices),
+                reasons=_distinct((*against, *([why] if why is not None else []))),
+            )
+
+
+def _by_unit(resource: Resource) -> Iterable[tuple[Unit, list[Offered]]]:
+    found: dict[str, tuple[Unit, list[Offered]]] = {}
+    for device in resource.devices:
+        found.setdefault(device.unit.id, (device.unit, []))[1].append(device)
+    return found.values()
+
+
+def _left(left: Left, faults: Mapping[str, tuple[Reason, ...]]) -> Availability:
+    reason = Reason(kind=left.kind, text=left.reason, part="driver" if left.kind == "problem" else "config")
+    own = faults.get(left.device, ())
+    return Availability(device=left.device, index=left.index, reasons=_distinct((*own, reason)))
+
+
+def _distinct(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+    return tuple({each.cause: each for each in reasons}.values())
+
+
+def unread(snapshot: Snapshot, resource: str) -> Reason | None:
+    """Why kubelet does not read the list of a resource; None while it does. What is not registered yet is so for a
+    moment, and no device is said to be withheld for that."""
+    part = f"{PLUGIN}{resource}"
+    stands = snapshot.conditions.get(part)
+    if stands is not None and stands.standing == "ok":
+        return None
+    kind: Kind = "problem" if stands is not None and stands.standing == "failing" else "waiting"
+    return Reason(kind=kind, text=f"{resource}: {stands.reason if stands else 'not registered yet'}", part=part)
+
+
+def grouped(found: Iterable[tuple[Named, Reason]]) -> Mapping[Reason, tuple[Named, ...]]:
+    """Each reason once, with the devices that have it; of one whose fault it is the first is named."""
+    reasons: dict[tuple[str, ...], Reason] = {}
+    devices: dict[tuple[str, ...], dict[Named, None]] = {}
+    for named, reason in found:
+        key = reason.kind, reason.part, reason.code, reason.text
+        reasons.setdefault(key, reason)
+        devices.setdefault(key, {})[named] = None
+    return {reason: tuple(devices[key]) for key, reason in reasons.items()}
+
+
+def standing(snapshot: Snapshot, offered: Offer | None = None) -> tuple[Diagnosis, ...]:
+    """How each device stands, for people: as health says, and `withheld` where it is well and not given out.
+
+    The node comes first where something is wrong with it, then the devices in the driver's order, then those away.
+    `offered`: what the agent answered that has this snapshot; by default what follows from it here.
+    """
+    found = _availability(snapshot, offer(snapshot) if offered is None else offered)
+    reasons = {each.device: each.reasons for each in found if each.device}
+    return tuple(_withheld(each, reasons.get(each.device, ())) for each in diagnose.overall(snapshot))
+
+
+def _broken(reasons: Iterable[Reason]) -> Iterator[str]:
+    """The parts that have to be mended, beside the driver, whose faults have an advice of their own."""
+    return (each.part for each in reasons if each.kind == "problem" and each.part not in ("", "driver"))
+
+
+def _withheld(diagnosis: Diagnosis, reasons: tuple[Reason, ...]) -> Diagnosis:
+    if not reasons or diagnosis.state not in ("healthy", "suspect", "degraded"):
+        return diagnosis
+    own = [diagnosis.reason] if diagnosis.reason else []
+    return diagnosis.but(
+        state="withheld",
+        since=None,
+        until=None,
+        reason="; ".join([*(each.text for each in reasons), *own]),
+        ends=next((ENDS[each.kind] for each in reasons if each.kind in ENDS), ""),
+        advice=next((f"see the part {part} in gpuplane inspect" for part in _broken(reasons)), ""),
+    )

@@ -1,0 +1,174 @@
+"""What is worth saying in the log, once, about two snapshots that follow each other.
+
+A cause is said once with all devices that it concerns, and again where it becomes another, or where devices join or
+leave it. Another wording is nothing new: a driver that fails may fail in another call at each look.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from gpuplane.core.availability import PLUGIN
+from gpuplane.core.containers import strategy
+from gpuplane.core.devicenames import Named, called, labels
+from gpuplane.core.health import diagnose
+from gpuplane.core.health.diagnose import released, terms
+from gpuplane.core.resources.offer import offer, ready_to_take_over, unknown
+from gpuplane.core.serving import LOCK, standby
+from gpuplane.model.health import Diagnosis
+from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.value import Value
+from gpuplane.model.views import News, Offer, Offered, Reason, Resource, Subject
+
+
+def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
+    """What is worth saying, once, about two snapshots that follow each other."""
+    if released(before) != released(after):
+        why = released(after)
+        yield _part("info", "driver", f"let go of: {why}" if why else "taken up again")
+    if ready_to_take_over(after) and not ready_to_take_over(before):
+        yield _part("info", LOCK, "ready to take over")
+    if before.conditions is not after.conditions:
+        yield from _standings(before.conditions, after.conditions)
+    if before.config.warnings != after.config.warnings:
+        yield from (_part("warning", "config", each) for each in after.config.warnings)
+    if before.ledger.health is not after.ledger.health:
+        yield from _health(before, after)
+    yield from strategy.news(before, after)
+    old, new = offer(before), offer(after)
+    if old is not new and not standby(after):  # of that the lock's condition has told
+        yield from _offers(old, new, unknown(after))
+
+
+def _part(level: str, part: str, text: str, code: str = "") -> News:
+    resources = (part.removeprefix(PLUGIN),) if part.startswith(PLUGIN) else ()
+    return News(level=level, about=part, text=text, subject=Subject(part=part, code=code, resources=resources))
+
+
+def _standings(before: Mapping[str, Condition], after: Mapping[str, Condition]) -> Iterator[News]:
+    for part, condition in after.items():
+        last = before.get(part)
+        if last is None or _cause(last) != _cause(condition):
+            level = "warning" if condition.standing == "failing" else "info"
+            yield _part(level, part, f"{condition.standing}: {condition.reason}".rstrip(": "), condition.code)
+
+
+def _cause(condition: Condition) -> tuple[str, str]:
+    return condition.standing, condition.code or condition.reason
+
+
+class _Line(Value):
+    """What is said of a device, or of several alike: `lead`, the resources that it is about, and `why`."""
+
+    level: str
+    lead: str
+    why: str = ""
+    part: str = ""
+    code: str = ""
+
+
+def _said(found: Iterable[tuple[_Line, Named, str]]) -> Iterator[News]:
+    """One line for all devices of which the same is to be said, each with its resource, "" for none."""
+    devices: dict[_Line, dict[Named, None]] = {}
+    resources: dict[_Line, dict[str, None]] = {}
+    for line, named, resource in found:
+        devices.setdefault(line, {})[named] = None
+        resources.setdefault(line, {})[resource] = None
+    for line, each in devices.items():
+        names = tuple(filter(None, resources[line]))
+        subject = Subject(devices=labels(each), part=line.part, code=line.code, resources=names)
+        text = f"{line.lead}{', '.join(names)}{line.why}"
+        yield News(level=line.level, about=_about(tuple(each)), text=text, subject=subject)
+
+
+def _about(devices: tuple[Named, ...]) -> str:
+    """One device is named as programs do, by its UUID."""
+    [(uuid, index), *more] = devices
+    return called(devices) if more or (index and not uuid) else uuid or "node"
+
+
+def _health(before: Snapshot, after: Snapshot) -> Iterator[News]:
+    """What befalls the devices and is not said by what kubelet is told."""
+    yield from _said((line, named, "") for line, named in _befallen(before, after))
+
+
+def _befallen(before: Snapshot, after: Snapshot) -> Iterator[tuple[_Line, Named]]:
+    old = {each.device: each for each in diagnose.diagnoses(before)}
+    for each in diagnose.diagnoses(after):
+        known, named = each.device in old, (each.device, each.index)  # else it is remembered from before a restart
+        last = old.pop(each.device, Diagnosis(device=each.device, index="", state="healthy"))
+        if (last.state, last.code) != (each.state, each.code) and not (_listed(each) or _listed(last)):
+            level = "info" if each.state == "healthy" else "warning"
+            was = f", was {last.state}" if each.state == "healthy" else ""
+            text = f"{each.state}{was}{': ' * bool(each.reason)}{each.reason}"
+            yield _Line(level=level, lead=text, code=each.code or last.code), named
+        for code, text in _counts(last, each, after) if known else ():
+            yield _Line(level="info", lead=text, code=code), named
+    for device, last in old.items():
+        if last.state != "healthy" and not (device == "" and _listed(last)):
+            gone = "no longer there; what was known is forgotten" if device else f"healthy, was {last.state}"
+            yield _Line(level="info", lead=gone, code=last.code), (device, last.index)
+
+
+def _counts(last: Diagnosis, now: Diagnosis, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """(code, text) of what has happened again, ever more seldom."""
+    for code, count in now.counts.items():
+        entry = terms(snapshot, 0.0).entry(code)
+        again = count > 1 or entry.severity == "note"
+        if count != last.counts.get(code, 0) and count & (count - 1) == 0 and again:
+            yield code, f"{code}: {entry.title} ({'once' if count == 1 else f'{count} times so far'})"
+
+
+def _listed(diagnosis: Diagnosis) -> bool:
+    """Whether what kubelet is told says it: of the node, that of each of its devices."""
+    return diagnosis.state in ("unhealthy", "probing", "drained")
+
+
+def _offers(before: Offer, after: Offer, lack: Reason | None) -> Iterator[News]:
+    earlier = {resource.name: resource for resource in before.resources}
+    yield from _said(_changes(earlier, after.resources))
+    if before.waiting != after.waiting:
+        subject = Subject(part=lack.part, code=lack.code) if lack is not None else Subject()
+        text = f"waiting: {after.waiting}" if after.waiting else "ready to offer"
+        yield News(level="info", about="offer", text=text, subject=subject)
+    for resource in after.resources:
+        old = earlier.pop(resource.name, None)
+        if old is None or len(old.devices) != len(resource.devices):
+            yield _resource(resource.name, f"{len(resource.devices)} devices offered")
+    for name in earlier:
+        yield _resource(name, "no longer offered")
+    if before.left is not after.left:
+        left = [each for each in after.left if each not in before.left]
+        yield from _said(
+            (_Line(level="info", lead=f"not offered by any name: {each.reason}"), (each.device, each.index), "")
+            for each in left
+        )
+
+
+def _resource(name: str, text: str) -> News:
+    return News(level="info", about=name, text=text, subject=Subject(resources=(name,)))
+
+
+def _changes(before: Mapping[str, Resource], after: Iterable[Resource]) -> Iterator[tuple[_Line, Named, str]]:
+    """What has befallen the units of each resource; once for a unit, however many ids share it."""
+    for resource in after:
+        if (old := before.get(resource.name)) != resource:
+            for line, named in _changed(_by_unit(old) if old else {}, _by_unit(resource)):
+                yield line, named, resource.name
+
+
+def _changed(before: Mapping[str, Offered], after: Mapping[str, Offered]) -> Iterator[tuple[_Line, Named]]:
+    for unit, device in after.items():
+        now, last = _lasting(device), _lasting(before[unit]) if unit in before else ()
+        if now and {each.cause for each in now} != {each.cause for each in last}:
+            why = "; ".join(each.text for each in now)
+            yield _Line("warning", "not available as ", f": {why}", now[0].part, now[0].code), (unit, device.unit.index)
+        elif last and not now:
+            yield _Line("info", "available again as "), (unit, device.unit.index)
+
+
+def _by_unit(resource: Resource) -> Mapping[str, Offered]:
+    return {device.unit.id: device for device in resource.devices}
+
+
+def _lasting(device: Offered) -> tuple[Reason, ...]:
+    """The reasons but those that are over in a moment."""
+    return tuple(each for each in device.reasons if each.kind != "waiting")

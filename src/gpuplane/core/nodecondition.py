@@ -1,0 +1,159 @@
+"""Our Node's condition `GPUProblem`, as a function of the snapshot.
+
+As for node-problem-detector, "True" means that there is a problem. The message accounts for every device that is not
+given out: how many they are of how many, and each reason once, with the devices that have it. What people and pods want
+(a drain, a device that is held by another name, a layout that has no name) is said, and is no problem. Neither is a
+device that is only suspect.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from gpuplane.core.availability import availability, grouped
+from gpuplane.core.devicenames import Named, called
+from gpuplane.core.health import diagnose
+from gpuplane.core.resources.held import apart
+from gpuplane.core.resources.offer import unknown
+from gpuplane.core.serving import standby
+from gpuplane.core.sight import NOT_LOOKED
+from gpuplane.core.text import clip, counted
+from gpuplane.core.view import view
+from gpuplane.model.machine import Gpu, Machine
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.views import Availability, NodeCondition, Reason
+
+LONGEST = 1000
+"""Characters of a message at the most. (An Event's has 1024 bytes, pkg/apis/core/validation/events.go, where its writer
+speaks events.k8s.io; for core/v1 there is no limit.)"""
+
+WORST = ("DriverFailing", "GPUUnhealthy", "GPUUnavailable", "GPUDegraded")
+"""The reasons of a problem, the worst first."""
+
+DRIVER: Named = ("", "")
+
+
+def known(snapshot: Snapshot) -> bool:
+    """Whether enough is known to judge by: the machine was looked at, and the configuration says what counts."""
+    config = snapshot.conditions.get("config")
+    settled = snapshot.config.settings is not None or (config is not None and config.standing == "failing")
+    return snapshot.machine is not None and settled
+
+
+def condition(snapshot: Snapshot) -> NodeCondition | None:
+    """The condition; None while nothing can be said, so that what was said last stays."""
+    return _condition(apart(snapshot), unknown(snapshot), availability(snapshot))
+
+
+@view
+def _condition(snapshot: Snapshot, lack: Reason | None, units: tuple[Availability, ...]) -> NodeCondition | None:
+    """`snapshot` is apart from what containers hold: a grant changes nothing here."""
+    if standby(snapshot) or (lack is not None and lack.kind == "waiting"):
+        return None
+    found = list(_found(snapshot, units))
+    causes = frozenset(_causes(snapshot, units, found))
+    worst = {problem(reason) for _, reason in found}
+    for reason in WORST:
+        if reason in worst:
+            return NodeCondition("True", reason, _message(_sentences(units, found)), causes)
+    if away := diagnose.released(snapshot):
+        return NodeCondition("Unknown", "DriverReleased", _message([f"the driver is let go of: {away}"]), causes)
+    machine = snapshot.machine
+    if machine is None or machine.gpus is None or NOT_LOOKED in machine.faults:
+        return None
+    return NodeCondition("False", "NoProblem", _message(_fine(snapshot, machine.gpus, units, found)), causes)
+
+
+def _message(sentences: Iterable[str]) -> str:
+    return clip("; ".join(sentences), LONGEST)
+
+
+def problem(reason: Reason) -> str:
+    """The condition's reason for a reason that is a problem; "" for one that is none."""
+    of_node = bool(reason.part == "driver" and reason.code and not reason.device)
+    if reason.kind == "degraded":
+        return "DriverFailing" if of_node else "GPUDegraded"
+    if reason.kind != "problem":
+        return ""
+    if of_node:
+        return "DriverFailing"
+    return "GPUUnhealthy" if reason.device or reason.part == "driver" else "GPUUnavailable"
+
+
+def _causes(
+    snapshot: Snapshot, units: Iterable[Availability], found: Iterable[tuple[Named, Reason]]
+) -> Iterator[tuple[str, ...]]:
+    """What the condition says, whatever the words."""
+    yield from ((*each.cause, *named) for named, each in found)
+    yield from ((each.device, each.index, str(not each.reasons)) for each in units)
+    yield from (("drained", name) for name in _unnamed(snapshot))
+    yield "released", diagnose.released(snapshot)
+
+
+def _found(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iterator[tuple[Named, Reason]]:
+    """(device, reason) of all that is worth saying: what keeps devices from being given out, each by the device whose
+    fault it is; and what else health has found."""
+    if not known(snapshot):
+        driver = snapshot.conditions.get("driver")
+        if snapshot.machine is None and driver is not None and driver.standing == "failing":
+            yield DRIVER, Reason(kind="problem", text=driver.reason, part="driver", code=driver.code or "driver-failed")
+        return
+    names, said = _names(snapshot.machine), set[tuple[str, ...]]()
+    for each in units:
+        for reason in each.reasons:
+            said.add(reason.cause)
+            named = (reason.device, names[reason.device]) if reason.device in names else (each.device, each.index)
+            yield named, reason
+    for diagnosis in diagnose.diagnoses(snapshot):
+        if diagnosis.state in ("degraded", "unhealthy", "probing"):
+            ailments = diagnose.ailments(snapshot, diagnosis.device)
+            new = (each for each in ailments if each.cause not in said and each.kind != "released")
+            yield from (((diagnosis.device, diagnosis.index), each) for each in new)
+
+
+def _names(machine: Machine | None) -> Mapping[str, str]:
+    """UUID → index, of each GPU and MIG device."""
+    gpus = [gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid]
+    parts = {part.uuid: f"{gpu.index}:{part.slot}" for gpu in gpus if gpu.mig for part in gpu.mig.devices if part.uuid}
+    return {**{gpu.uuid: str(gpu.index) for gpu in gpus}, **parts}
+
+
+def _sentences(units: tuple[Availability, ...], found: Iterable[tuple[Named, Reason]]) -> Iterator[str]:
+    """How many devices are not given out and why, the worst first; then what is wrong with others."""
+    groups = sorted(grouped(found).items(), key=lambda each: _rank(each[0]))
+    against = [_because(devices, reason) for reason, devices in groups if reason.kind != "degraded"]
+    if out := [each for each in units if each.reasons]:
+        yield f"{_count(out, units)} not given out: {'; '.join(against)}"
+    else:
+        yield from against
+    if slight := [_because(devices, reason) for reason, devices in groups if reason.kind == "degraded"]:
+        yield "; ".join(slight)
+
+
+def _because(devices: tuple[Named, ...], reason: Reason) -> str:
+    return f"{called(devices)}: {reason.text}"
+
+
+def _rank(reason: Reason) -> int:
+    worst = problem(reason)
+    return WORST.index(worst) if worst else len(WORST)
+
+
+def _count(out: list[Availability], of: tuple[Availability, ...]) -> str:
+    """ "2 of 8 GPUs are", "1 of 7 MIG devices is", "1 of 9 devices is"."""
+    kinds = {":" in each.index for each in of}
+    what = "device" if len(kinds) > 1 else "MIG device" if True in kinds else "GPU"
+    return f"{len(out)} of {counted(len(of), what)} {'is' if len(out) == 1 else 'are'}"
+
+
+def _fine(
+    snapshot: Snapshot, gpus: Sequence[Gpu], units: tuple[Availability, ...], found: Iterable[tuple[Named, Reason]]
+) -> Iterator[str]:
+    yield f"{counted(len(gpus), 'GPU')}, no problem" if gpus else "the driver counts no GPU"
+    yield from _sentences(units, found)
+    for name in _unnamed(snapshot):
+        yield f"no device here is {name!r}, which our Node object wants drained"
+
+
+def _unnamed(snapshot: Snapshot) -> Iterator[str]:
+    for name in diagnose.asked(snapshot).drains:
+        if name != diagnose.ALL and diagnose.find(snapshot, name) is None:
+            yield name

@@ -1,0 +1,340 @@
+"""What kubelet is told, the Node's condition, readiness, `gpuplane inspect` and the metrics agree about one snapshot.
+
+The snapshots are those of random histories: of devices and their faults (tests/health/histories.py), and of all that
+can stand in the way beside them: the driver's files, CDI specifications, MPS, the state directory, kubelet.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as of
+from hypothesis import strategies as st
+
+from gpuplane.agent.status import Status
+from gpuplane.core.availability import standing
+from gpuplane.core.containers.cdi.condition import CONFLICT, SPECS, marks
+from gpuplane.core.containers.cdi.wanted import WRITING, wanted
+from gpuplane.core.metrics import metrics
+from gpuplane.core.mps import SUPERVISOR, UPKEEP
+from gpuplane.core.nodecondition import LONGEST, condition
+from gpuplane.core.readiness import unready
+from gpuplane.core.resources.offer import UNWRITTEN, offer
+from gpuplane.core.resources.sharing import base
+from gpuplane.core.resources.units import units
+from gpuplane.core.serving import LOCK, STANDBY, STATE
+from gpuplane.core.step import step
+from gpuplane.kubelet.plugin import _message
+from gpuplane.model.config import Asked, MemoryShares, Replication, Settings, Sharing
+from gpuplane.model.facts import (
+    Configured,
+    Drained,
+    Fact,
+    Happened,
+    Listed,
+    Looked,
+    NodeAsked,
+    ReleaseWished,
+    Stood,
+    Stored,
+)
+from gpuplane.model.health import Drain
+from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice, Numbers
+from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Disk, Ledger, Release, Snapshot
+from gpuplane.model.views import Reason
+from tests.containers.documents import CONTROL, DRIVER
+from tests.health.histories import Maker
+from tests.health.lives import Life
+from tests.lengths import length
+
+GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
+NOT_GIVEN_OUT = ("unhealthy", "probing", "drained", "withheld")
+NO_PROBLEM = (
+    "drained: ", "held by ", "the driver is let go of: ", "not-looked: ", WRITING,
+    "MPS: its ", "MPS: starting", "MPS: the control daemon runs without this device",
+    UNWRITTEN, "MPS: the compute mode of its GPU is not restored yet",  # both may be one, if their part fails
+)  # fmt: skip
+"""How the reasons begin for which a device is not given out though nothing is wrong."""
+
+
+EMPTY = Reason(kind="waiting", text="")
+"""Stands for a device that is given out."""
+
+
+def told(snapshot: Snapshot) -> Mapping[str, Mapping[str, str]]:
+    """Resource → id → health, by the very messages that go to kubelet."""
+    return {each.name: {d.ID: d.health for d in _message(each.devices).devices} for each in offer(snapshot).resources}
+
+
+def given_out(snapshot: Snapshot) -> dict[str, bool]:
+    """Each GPU and MIG device that the machine has to give → whether kubelet believes that it can be had."""
+    machine, settings = snapshot.machine, snapshot.config.settings or Settings(mig_strategy="mixed")
+    if machine is None or machine.gpus is None:
+        return {}
+    there = units(machine, mig=settings.mig_strategy != "none", whole=settings.whole_mig_gpus)
+    found = {unit.id or f"GPU {unit.index}": False for unit, _ in there}
+    for resource, devices in told(snapshot).items():
+        plugin = snapshot.conditions.get(f"plugin/{resource}", Condition("ok"))
+        ill = {base(id) for id, health in devices.items() if health == "Unhealthy"}
+        found |= {base(id): plugin.standing == "ok" and base(id) not in ill for id in devices}
+    return found
+
+
+def troubles(snapshot: Snapshot) -> Iterator[str]:
+    """Each reason why kubelet is told that a device is unhealthy."""
+    for resource in offer(snapshot).resources:
+        for device in resource.devices:
+            yield from (each.text for each in device.reasons)
+
+
+def series(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], float]:
+    """The values of a metric, by the values of its labels in their order."""
+    [metric] = [each for each in metrics(snapshot) if each.name == name]
+    return {tuple(labels.values()): value for labels, value in metric.series}
+
+
+def agree(snapshot: Snapshot) -> None:
+    """All say what kubelet is told."""
+    the_metrics_agree(snapshot)
+    inspect_agrees(snapshot)
+    the_condition_agrees(snapshot)
+    readiness_agrees(snapshot)
+
+
+def the_metrics_agree(snapshot: Snapshot) -> None:
+    """Kubelet's list is counted; each device that is not given out has a series that says why, and no other has."""
+    assert series(snapshot, "gpuplane_devices") == {
+        (resource, health.lower()): sum(each == health for each in devices.values())
+        for resource, devices in told(snapshot).items()
+        for health in ("Healthy", "Unhealthy")
+    }
+    withheld = {device or f"GPU {index}" for device, index, *_ in series(snapshot, "gpuplane_device_withheld")}
+    assert withheld == {device for device, had in given_out(snapshot).items() if not had}
+    states = {(each.device or "node", each.index, each.state): 1 for each in standing(snapshot)}
+    assert series(snapshot, "gpuplane_device_health") == states
+    now = condition(snapshot)
+    assert series(snapshot, "gpuplane_node_problem") == ({(now.status, now.reason): 1} if now is not None else {})
+
+
+def inspect_agrees(snapshot: Snapshot) -> None:
+    """The states of `gpuplane inspect health` are those of devices that can be had, or that cannot."""
+    states = {each.device: each for each in standing(snapshot)}
+    for device, had in given_out(snapshot).items():
+        if stands := states.get(device):
+            assert (stands.state in NOT_GIVEN_OUT) == (not had), stands
+            assert had or stands.reason
+
+
+def the_condition_agrees(snapshot: Snapshot) -> None:
+    """It counts all devices that are not given out, with all reasons; it is "True" where one of them is a problem."""
+    now, there = condition(snapshot), given_out(snapshot)
+    against = list(troubles(snapshot))
+    if now is None:  # nobody has looked since the driver was let go of
+        assert all(each.startswith("not-looked: ") for each in against) or not any(there.values())
+        return
+    if now.status != "Unknown":
+        out = sum(not each for each in there.values())
+        assert (f"{out} of {len(there)} " in now.message) == bool(out)
+        assert [each for each in against if each not in now.message] == [] or len(now.message) == LONGEST
+    ill = [each for each in standing(snapshot) if each.state in ("unhealthy", "probing", "degraded")]
+    if any(not each.startswith(NO_PROBLEM) for each in against):
+        assert now.status == "True"
+    if now.status == "False":
+        assert [each for each in ill if each.code != "not-looked"] == []
+    if now.status == "True":
+        assert ill or not all(there.values()) or now.reason == "DriverFailing"
+
+
+def readiness_agrees(snapshot: Snapshot) -> None:
+    """/readyz and the metric are one; a resource of which nothing is given out for want of CDI devices is not ready."""
+    pages = Status()
+    pages.make(snapshot)
+    code, _, body = pages.page("/readyz")
+    why = unready(snapshot)
+    assert (code, body) == ((503, f"{why}\n".encode()) if why else (200, b"ok\n"))
+    assert series(snapshot, "gpuplane_ready") == {(): float(not why)}
+    for resource in offer(snapshot).resources:
+        stands = snapshot.conditions.get(f"plugin/{resource.name}")
+        if stands is None or stands.standing != "ok":
+            assert why
+        texts = {reason.text for each in resource.devices for reason in each.reasons or (EMPTY,)}
+        if all(each.startswith("CDI: ") and each != WRITING for each in texts):
+            now = condition(snapshot)
+            assert why
+            assert now is not None
+            assert now.status == "True"
+
+
+def mig(index: int) -> Mig:
+    """Two halves of a GPU."""
+    return Mig(
+        enabled=True,
+        devices=tuple(
+            MigDevice(f"MIG-{index}-{n}", "3g.40gb", gpu_instance=n + 1, slot=n, memory_mib=40192) for n in range(2)
+        ),
+    )
+
+
+FAULTS = (
+    *[()] * 8,
+    (Fault("gpu-lost", "it has fallen off the bus"),),
+    (Fault("remap-pending", "2 rows"),),
+    (Fault("query-failed", "nvmlDeviceGetTemperature: Unknown Error"),),
+)
+OF_DRIVER = (Fault("driver-hang", "it hangs in nvmlInit"), Fault("driver-missing", "no libnvidia-ml.so.1"))
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Machine:
+    """Some GPUs, whole or in MIG mode, perhaps with faults or without a UUID; with the driver's files, or without."""
+    if draw(st.integers(0, 9)) == 9:
+        return Machine(faults=(draw(st.sampled_from(OF_DRIVER)),))
+    gpus = []
+    for index in range(draw(st.sampled_from((3, 2, 4, 1, 0)))):
+        gpu = Gpu(index=index, uuid=f"GPU-{index}", minor=index, memory_mib=81559, nodes=(f"/dev/nvidia{index}",))
+        gpus.append(gpu.but(faults=draw(st.sampled_from(FAULTS)), mig=draw(st.sampled_from((None, None, mig(index))))))
+    if gpus and draw(st.integers(0, 9)) == 9:
+        gpus[0] = gpus[0].but(uuid="", mig=None, faults=FAULTS[5])
+    known = {f"/dev/nvidia{index}": Numbers(195, index) for index in range(draw(st.sampled_from((4, 4, 3))))}
+    driver = DRIVER.but(files=draw(st.sampled_from((DRIVER.files, DRIVER.files, DRIVER.files, None))))
+    return Machine(driver=driver, gpus=tuple(gpus), nodes=tuple(CONTROL), numbers={**CONTROL, **known})
+
+
+SHARINGS = (
+    Sharing(),
+    Sharing(resources=(Replication(GPU, 3),)),
+    Sharing(strategy="mps", resources=(Replication(GPU, 2),)),
+    Sharing(memory=(MemoryShares(name=GPU, rename=f"{GPU}.shared", grain_mib=20480),)),
+)
+CONFIGURED = st.builds(
+    lambda mig, lists, sharing: Configured(Settings(mig_strategy=mig, device_list_strategy=lists, sharing=sharing)),
+    st.sampled_from(("none", "single", "mixed")),
+    st.sampled_from((("cdi-cri",), ("cdi-cri",), ("envvar",), ("auto",))),
+    st.sampled_from(SHARINGS),
+)
+HELD = tuple(
+    Allocation(resource=name, devices=(id,), pod="ns/p", container="c")
+    for name in (GPU, SMALL, f"{GPU}.shared")
+    for id in ("GPU-0", "GPU-1::0", "MIG-1-0", "MIG-2-7")
+)
+STANDINGS: tuple[tuple[str, Condition], ...] = (
+    *((f"plugin/{name}", Condition("ok")) for name in (GPU, GPU, SMALL, SMALL, f"{GPU}.shared")),
+    *((f"plugin/{GPU}", each) for each in (Condition("waiting", "kubelet has gone"), Condition("failing", "refused"))),
+    (SPECS, Condition("waiting", "it is not known yet what is wanted")),
+    (SPECS, Condition("ok", "some file")),
+    (SPECS, Condition("failing", "/var/run/cdi: No space left on device")),
+    (f"{CONFLICT}/etc/cdi/other.yaml", Condition("failing", "twice", "k8s.device-plugin.nvidia.com/gpu=GPU-0")),
+    (STATE, Condition("failing", "disk full")),
+    (STATE, Condition("ok")),
+    ("config", Condition("failing", "config.yaml:2: no such key")),
+    ("pod-resources", Condition("failing", "no socket")),
+    ("driver", Condition("ok")),
+    ("driver", Condition("waiting", LET_GO)),
+    ("driver", Condition("failing", "it hangs in nvmlInit", code="driver-hang")),
+    (LOCK, Condition("waiting", "process 1 serves", detail=STANDBY)),
+    (LOCK, Condition("ok")),
+    (SUPERVISOR, Condition("ok")),
+    (SUPERVISOR, Condition("failing", "no MPS supervisor is seen")),
+    (f"mps/{GPU}", Condition("ok", detail="GPU-0,GPU-1,GPU-2,GPU-3")),
+    (f"mps/{GPU}", Condition("waiting", "starting")),
+    (f"mps/{GPU}", Condition("failing", "no such file")),
+    (UPKEEP, Condition("ok", detail="GPU-1")),
+    (UPKEEP, Condition("failing", "denied", detail="GPU-1")),
+)
+DEVICES = st.sampled_from(("", "GPU-0", "GPU-1", "MIG-1-0", "MIG-2-1"))
+WRITTEN = "the files are written that are wanted"
+Step = Fact | str
+FACTS: st.SearchStrategy[Step] = st.one_of(
+    machines().map(Looked),
+    machines().map(Looked),
+    CONFIGURED,
+    st.sampled_from(STANDINGS).map(lambda each: Stood(*each)),
+    st.sampled_from(STANDINGS).map(lambda each: Stood(*each)),
+    st.sampled_from(STANDINGS).map(lambda each: Stood(each[0], None)),
+    st.just(WRITTEN),
+    st.lists(st.sampled_from(HELD), max_size=2).map(lambda held: Listed(tuple(held), 0.0)),
+    st.builds(Drained, DEVICES, st.sampled_from((None, Drain("a fan is loud")))),
+    st.sampled_from((None, Release(until=1e9, why="a reset"))).map(ReleaseWished),
+    st.builds(
+        lambda code, gpu: Happened(code=code, gpu=gpu, message="it happened", at=1.0),
+        st.sampled_from(("xid-79", "xid-94", "xid-13", "xid-63")),
+        st.sampled_from(("GPU-0", "GPU-1", "GPU-2")),
+    ),
+    st.sampled_from(
+        (
+            Asked(),
+            Asked(runtime="containerd://2.1.4", drains={"0": "RMA", "77": "nobody's"}),
+            Asked(drains={"all": "moving"}),
+            Asked(release="upgrade"),
+        )
+    ).map(NodeAsked),
+    st.sampled_from(({"GPU-0": "1024 MiB"}, {})).map(lambda cuts: Stored(Disk(ledger=Ledger(), cuts=(cuts,)))),
+)
+
+
+def play(steps: Sequence[Step]) -> Iterator[Snapshot]:
+    """The snapshots of a history, a second apart."""
+    snapshot = Snapshot()
+    for at, each in enumerate(steps):
+        if isinstance(each, str):
+            specs = (document.spec for document in wanted(snapshot).values() if document.spec is not None)
+            each = Stood(SPECS, Condition("ok", "some file", detail=marks(specs)))
+        snapshot = step(snapshot, each, float(at))
+        yield snapshot
+
+
+READY: tuple[Step, ...] = (
+    Stood(SPECS, Condition("waiting")),
+    Listed((), 0.0),
+    Stood(f"plugin/{GPU}", Condition("ok")),
+    Stood(f"plugin/{SMALL}", Condition("ok")),
+)
+
+
+@of(max_examples=length(200, 5000))
+@given(machines(), CONFIGURED, st.sampled_from((True, True, True, False)), st.lists(FACTS, max_size=25))
+def test_all_say_what_kubelet_is_told(machine: Machine, configured: Configured, ready: bool, steps: list[Step]) -> None:
+    """At every moment of a random history, of an agent that has just begun or one that serves."""
+    start = (*READY, Looked(machine), configured, WRITTEN) if ready else ()
+    for snapshot in play((*start, *steps)):
+        agree(snapshot)
+
+
+class Agreeing(Life):
+    """A life in which all agree after each fact."""
+
+    def follow(self, before: Ledger) -> None:
+        """The rooms around follow, then all are asked."""
+        super().follow(before)
+        agree(self.snapshot)
+
+
+@pytest.mark.parametrize("number", range(length(5, 100)))
+def test_all_agree_in_random_histories_of_faults(number: int, seed: int) -> None:
+    """With a kernel log, probes that are answered, and times that pass."""
+    life = Agreeing()
+    for moment in Maker(seed).history(random.Random(seed).randint(5, 30)):
+        life.wait(moment.after, answer=True)
+        life.live(moment)
+    life.mend()
+
+
+EIGHT = tuple(Gpu(index=n, uuid=f"GPU-{n}", minor=n, nodes=(f"/dev/nvidia{n}",)) for n in range(8))
+NO_LIBCUDA = Machine(driver=DRIVER.but(files=None, missing="no libcuda.so.1 below /"), gpus=EIGHT)
+
+
+def test_what_a_node_without_libcuda_says() -> None:
+    """None of its eight GPUs is given out: the condition, `inspect health`, /readyz and the metrics all say it."""
+    by_cdi = Configured(Settings(device_list_strategy=("cdi-cri",)))
+    *_, now = play((*READY, Looked(NO_LIBCUDA), by_cdi, WRITTEN))
+    why = "CDI: no container could use it: no libcuda.so.1 below /"
+
+    assert set(told(now)[GPU].values()) == {"Unhealthy"}
+    stands = condition(now)
+    assert stands is not None
+    assert (stands.status, stands.reason) == ("True", "GPUUnavailable")
+    assert stands.message == f"8 of 8 GPUs are not given out: 8 GPUs (0 to 7): {why}"
+    assert unready(now) == f"{GPU}: no device is given out: 8 GPUs (0 to 7): {why}"
+    assert {(each.state, each.reason) for each in standing(now)} == {("withheld", why)}
+    assert series(now, "gpuplane_devices") == {(GPU, "healthy"): 0, (GPU, "unhealthy"): 8}

@@ -1,0 +1,113 @@
+"""What is said of two snapshots that follow each other: each cause once, with its devices, and not its other words."""
+
+from collections.abc import Iterable, Iterator
+
+from gpuplane.core.news import news
+from gpuplane.core.step import step
+from gpuplane.model.config import Settings
+from gpuplane.model.facts import Configured, Drained, Fact, Listed, Looked, Stood
+from gpuplane.model.health import Drain
+from gpuplane.model.machine import Fault, Gpu, Machine, Mig
+from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.views import News, Subject
+
+GPUS = tuple(Gpu(index=n, uuid=f"GPU-{n}") for n in range(8))
+NAME = "nvidia.com/gpu"
+READY = (Configured(Settings(device_list_strategy=("envvar",))), Listed((), 0.0), Looked(Machine(gpus=GPUS)))
+CALLS = ("nvmlDeviceGetTemperature", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperature", "nvmlDeviceGetName")
+
+
+def after(*facts: Fact, start: Snapshot | None = None) -> Snapshot:
+    """The node after these facts, a minute apart."""
+    snapshot = start or Snapshot()
+    for at, fact in enumerate(facts):
+        snapshot = step(snapshot, fact, 60.0 * (at + 10))
+    return snapshot
+
+
+SERVING = after(*READY)
+
+
+def said(*facts: Fact) -> Iterator[News]:
+    """The news of these facts on a node that serves."""
+    snapshot = SERVING
+    for at, fact in enumerate(facts):
+        following = step(snapshot, fact, 1e6 + 60.0 * at)
+        yield from news(snapshot, following)
+        snapshot = following
+
+
+def lines(found: Iterable[News]) -> list[str]:
+    return [f"{each.level} {each.about}: {each.text}" for each in found]
+
+
+def ill(call: str, gpus: Iterable[int] = range(8)) -> Looked:
+    """A look at which a call of the driver fails, of some GPUs."""
+    fault = Fault("fabric-failed", f"{call}: the driver reports an unknown error")
+    return Looked(Machine(gpus=tuple(gpu.but(faults=(fault,)) if gpu.index in gpus else gpu for gpu in GPUS)))
+
+
+def test_one_cause_of_eight_devices_is_one_line() -> None:
+    """With all of them; and so is the end of it."""
+    assert lines(said(Drained("", Drain("a move")), Drained("", None))) == [
+        f"warning 8 GPUs (0 to 7): not available as {NAME}: drained: a move",
+        f"info 8 GPUs (0 to 7): available again as {NAME}",
+    ]
+
+
+def test_it_is_not_said_again_when_another_call_of_the_driver_fails() -> None:
+    """Nor does it matter how often: the fault is the same."""
+    [line] = said(*(ill(call) for call in CALLS))
+
+    why = "fabric-failed: nvmlDeviceGetTemperature: the driver reports an unknown error"
+    assert lines([line]) == [f"warning 8 GPUs (0 to 7): not available as {NAME}: {why}"]
+    devices = tuple(f"GPU-{n}" for n in range(8))
+    assert line.subject == Subject(devices=devices, code="fabric-failed", resources=(NAME,))
+
+
+def test_devices_that_join_are_said_and_another_cause_is() -> None:
+    """Only they, and only it."""
+    drained = Drained("GPU-0", Drain("a fan is loud"))
+    assert [each.about for each in said(ill("x", (0, 1)), ill("y", (0, 1, 5)), drained)] == [
+        "2 GPUs (0, 1)",
+        "GPU-5",
+        "GPU-0",
+    ]
+
+
+def test_a_driver_that_fails_in_one_call_after_another_is_one_line() -> None:
+    """The part once, and its devices once, not the node again; another fault is another line."""
+    failing = [
+        fact
+        for call in CALLS
+        for fact in (
+            Looked(Machine(faults=(Fault("driver-missing", f"{call} is not there"),))),
+            Stood("driver", Condition("failing", f"{call} is not there", code="driver-missing")),
+        )
+    ]
+    assert lines(said(*failing)) == [
+        f"warning 8 GPUs (0 to 7): not available as {NAME}: driver-missing: {CALLS[0]} is not there",
+        f"warning driver: failing: {CALLS[0]} is not there",
+    ]
+    other = Stood("driver", Condition("failing", "it may not be used", code="driver-denied"))
+    *_, last = said(*failing, other)
+    assert (last.about, last.subject) == ("driver", Subject(part="driver", code="driver-denied"))
+
+
+def test_a_part_without_a_code_is_said_by_its_words() -> None:
+    """A plugin is also about its resource."""
+    [one, two] = said(
+        Stood(f"plugin/{NAME}", Condition("failing", "refused")),
+        Stood(f"plugin/{NAME}", Condition("failing", "refused", detail="more of it")),
+        Stood(f"plugin/{NAME}", Condition("ok")),
+    )
+    assert one.subject == two.subject == Subject(part=f"plugin/{NAME}", resources=(NAME,))
+
+
+def test_what_is_left_for_one_reason_is_one_line() -> None:
+    """With all that it leaves."""
+    cut = tuple(gpu.but(mig=Mig(enabled=True)) if gpu.index > 4 else gpu for gpu in GPUS)
+    assert lines(said(Looked(Machine(gpus=cut)))) == [
+        f"info {NAME}: 5 devices offered",
+        "info 3 GPUs (5 to 7): not offered by any name: it is in MIG mode, and migStrategy is none",
+    ]

@@ -110,13 +110,16 @@ async def test_requests_that_cannot_be_are_refused_with_the_reason(place: Place)
 
 
 async def test_the_log_is_for_machines_where_it_is_asked_for(place: Place) -> None:
-    """Every line is a JSON document with time, level, logger and message."""
+    """Every line is a JSON document with time, level, logger and message, and with what it is about."""
     async with Kubelet(place.kubelet) as kubelet, place.agent("--log-format", "json") as agent:
         await kubelet.until_capacity(GPU, 4, 4)
         await agent.until_says("4 devices offered")
         lines = [json.loads(line) for line in agent.log]
 
-    assert {frozenset(line) for line in lines} == {frozenset(("time", "level", "logger", "message"))}
+    assert all(line.keys() >= {"time", "level", "logger", "message"} for line in lines)
+    about = {line["message"]: (line.get("part"), line.get("resource")) for line in lines}
+    assert about["nvidia.com/gpu: 4 devices offered"] == (None, GPU)
+    assert [named for said, named in about.items() if said.startswith("driver: ok")] == [("driver", None)]
     assert lines[0]["time"].endswith("Z")
 
 

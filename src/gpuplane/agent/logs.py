@@ -2,6 +2,8 @@
 
 Messages carry texts from outside: what a driver, a container's name, an API server or a file says. None of these can
 begin a line of its own or steer a terminal: whatever cannot be printed is written as a program would write it.
+
+What a line is about is said with it (`extra=Subject(…).extra`), and becomes fields where the log is JSON.
 """
 
 import json
@@ -11,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from gpuplane.core.text import escaped
+from gpuplane.model.views import Subject
 
 Format = Literal["text", "json"]
 
@@ -33,14 +36,16 @@ class Text(logging.Formatter):
 
 
 class Json(logging.Formatter):
-    """One JSON document a line: time (RFC 3339, UTC), level, logger, message, and error where one was raised."""
+    """One JSON document a line: time (RFC 3339, UTC), level, logger, message, what it is about, and error where one was
+    raised."""
 
     def format(self, record: logging.LogRecord) -> str:
-        document = {
+        document: dict[str, object] = {
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **fields(getattr(record, "subject", None)),
         }
         if record.exc_info:
             document["error"] = self.formatException(record.exc_info)
@@ -49,6 +54,17 @@ class Json(logging.Formatter):
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def fields(subject: object) -> dict[str, object]:
+    """What a line is about, as fields: `device`, `part`, `code` and `resource`, those that there are. Several devices
+    are `devices`, several resources `resources`."""
+    if not isinstance(subject, Subject):
+        return {}
+    found: dict[str, object] = {"part": subject.part, "code": subject.code}
+    for name, each in (("device", subject.devices), ("resource", subject.resources)):
+        found |= {name: each[0]} if len(each) == 1 else {f"{name}s": list(each)}
+    return {name: value for name, value in found.items() if value}
 
 
 def formatter(form: Format) -> logging.Formatter:

@@ -27,6 +27,7 @@ from gpuplane.host.lock import lock_file, open_lock, take
 from gpuplane.model.facts import Stood, Stored
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Disk, Ledger
+from gpuplane.model.views import Subject
 
 MOST = 16 * 1024 * 1024
 """Bytes of one part: a record of a device has some hundred."""
@@ -122,7 +123,8 @@ async def _watch(node: Node, writer: "Writer", glance: float) -> None:
     while True:
         await asyncio.sleep(glance)
         if node.snapshot.disk.ledger is not None and not writer.intact():
-            log.error("%s was removed, or some of its files: it is made again", writer.directory)
+            about = Subject(part="state")
+            log.error("%s was removed, or some of its files: it is made again", writer.directory, extra=about.extra)
             node.tell(Stored(Disk()))
 
 

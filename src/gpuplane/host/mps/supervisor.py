@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuplane import files
-from gpuplane.core.mps import directory
+from gpuplane.core.mps import directory, part_of
 from gpuplane.core.text import clip
 from gpuplane.host.filewatch import contents
 from gpuplane.host.lock import locked
@@ -23,6 +23,7 @@ from gpuplane.host.mps.modes import Modes
 from gpuplane.host.mps.place import Place
 from gpuplane.host.mps.record import UNREADABLE
 from gpuplane.model.mps import Daemon, Standing, Status, Wanted
+from gpuplane.model.views import Subject
 
 TURN = 0.2
 """Seconds between two looks at a daemon."""
@@ -127,7 +128,7 @@ class Supervisor:
                 stands = await self._turn(name)
             except Exception as error:
                 if not isinstance(error, Failed | OSError):
-                    log.exception("%s", name)
+                    log.exception("%s", name, extra=_about(name))
                 self._stand(Standing(name=name, standing="failing", reason=_told(error)))
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, REFUSED[1])
@@ -135,7 +136,7 @@ class Supervisor:
                 if stands is None and self._wish(name) is None:
                     del self._keepers[name]
                     self._stands.pop(name, None)
-                    log.info("%s: ended", name)
+                    log.info("%s: ended", name, extra=_about(name))
                     return
                 wait = REFUSED[0]
                 if stands is None or not self._stand(stands):  # what is news is looked at again at once
@@ -172,7 +173,8 @@ class Supervisor:
         if self._stands.get(standing.name) == standing:
             return False
         level = logging.WARNING if standing.standing == "failing" else logging.INFO
-        log.log(level, "%s: %s: %s", standing.name, standing.standing, standing.reason)
+        about = _about(standing.name, standing.devices)
+        log.log(level, "%s: %s: %s", standing.name, standing.standing, standing.reason, extra=about)
         self._stands[standing.name] = standing
         return True
 
@@ -225,6 +227,11 @@ def _folders(path: Path) -> list[str]:
     with suppress(OSError), os.scandir(path) as found:
         return [each.name for each in found if each.is_dir(follow_symlinks=False)]
     return []
+
+
+def _about(name: str, devices: tuple[str, ...] = ()) -> dict[str, object]:
+    """What a line is about: the part by which an agent knows this daemon, and its resource where it serves one."""
+    return Subject(devices=devices, part=part_of(name), resources=(name,) if "/" in name else ()).extra
 
 
 def _told(error: Exception) -> str:

@@ -7,15 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from gpuplane.hardware.smi import TETHERED
+
 RIVALS = 3
 """Busy processes beside the one that starves: it gets about a two-hundredth of the processor."""
+
+
+def tethered(code: str) -> list[str]:
+    """The command line of a Python program that ends with this process, however that ends."""
+    return [*TETHERED, f"{os.getpid()}", sys.executable, "-c", code]
 
 
 @contextmanager
 def starved(pid: int) -> Iterator[None]:
     """While this lasts a process, with all its threads, gets one processor, after everybody else who wants it."""
     everywhere, there = os.sched_getaffinity(pid), {max(os.sched_getaffinity(0))}
-    busy = (sys.executable, "-c", "while True: pass")
+    busy = tethered("while True: pass")
     rivals = [subprocess.Popen(busy, start_new_session=True) for _ in range(RIVALS)]
     try:
         for rival in rivals:

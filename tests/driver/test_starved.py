@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from tests.driver.processes import state
 from tests.driver.standin import StandIn
 from tests.driver.test_process import Starts, driver_faults, starts, whole
 from tests.driver.watched import watched
-from tests.starved import starved
+from tests.starved import starved, tethered
 
 __all__ = ["starts"]
 
@@ -30,13 +29,14 @@ LONG = 6.0
 @contextmanager
 def running(code: str) -> Iterator[int]:
     """A Python process that has begun to do something."""
-    with subprocess.Popen(
-        [sys.executable, "-c", f"print(flush=True)\n{code}"], stdout=subprocess.PIPE, start_new_session=True
-    ) as process:
+    program = tethered(f"print(flush=True)\n{code}")
+    with subprocess.Popen(program, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
-        yield process.pid
-        process.kill()
+        try:
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def worked(pid: int, seconds: float = 2.0) -> float:
@@ -74,9 +74,12 @@ def test_a_process_that_computes_for_ever_works_as_long_as_it_gets_a_cpu() -> No
 
 def test_a_thread_that_sleeps_waits_for_the_others() -> None:
     """Another thread of the library may be the one that gets no CPU."""
-    code = "import threading, time; threading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start(); time.sleep(600)"
-    with running(code) as pid, starved(pid):
-        assert worked(pid) < 0.3
+    busy = "def busy():\n  while True: pass\n"
+    with running(f"import threading, time\n{busy}threading.Thread(target=busy).start(); time.sleep(600)") as pid:
+        while state(pid) != "S":
+            time.sleep(0.01)
+        with starved(pid):
+            assert worked(pid) < 0.3
 
 
 def test_a_process_that_waits_in_the_kernel_works_all_the_time(tmp_path: Path) -> None:
@@ -109,7 +112,7 @@ def test_a_process_that_is_stopped_is_said_to_be() -> None:
 
 async def test_a_killed_process_that_gets_no_cpu_is_not_stuck() -> None:
     """It needs some to end, and is waited for."""
-    process = Process([sys.executable, "-c", "while True: pass"])
+    process = Process(tethered("while True: pass"))
     with starved(process.pid):
         process.kill()
         assert await process.gone(0.2)
@@ -146,9 +149,10 @@ async def test_a_call_that_hangs_is_found_on_a_busy_node_too(
     async with watched(standin, deadline=2.0) as watch:
         await watch.until(whole)
         standin.describe(rich.but(failures=(Failure(effect="hang", gpu=1, call="nvmlDeviceGetMemoryInfo*"),)))
-        while starts.children[0].announced().gpu != 1 and not any(watch.codes()):
+        hung = starts.children[0]
+        while not (hung.announced().function.startswith("nvmlDeviceGetMemoryInfo") and state(hung.pid) == "S"):
             await asyncio.sleep(0.005)
-        with starved(starts.children[0].pid):
+        with starved(hung.pid):
             await watch.until(lambda watch: watch.codes() == [[], ["gpu-hang"], [], [], []])
 
 

@@ -141,11 +141,17 @@ class Maker:
             gpu=self.random.choice((gpu.uuid, gpu.pci)),
             message="it happened",
             at=0.0,
-            gpu_instance=self.random.choice((None, 1, 2)) if gpu.mig and gpu.mig.enabled else None,
+            gpu_instance=self.random.choice((None, 1, 2)) if self._parted(index) else None,
             pids=(self.random.choice((7, 8, 9)),) if named else (),
             log=self.logged if logged else None,
         )
         return Moment("event", 0.0, frozenset((index,)), fact=fact)
+
+    def _parted(self, index: int) -> bool:
+        """Whether an event may name an instance. Of a GPU that is not counted none does: its instances went with it,
+        and an agent that reads of it when the GPU is back cannot know that they were others."""
+        mig = self.gpus[index].mig
+        return mig is not None and mig.enabled and index not in self.away
 
     def word(self, index: int) -> Moment:
         """A person drains a device or restores it, or lets go of the driver for a while."""

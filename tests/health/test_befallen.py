@@ -111,3 +111,21 @@ def test_what_happens_while_a_probe_runs_counts_also_when_it_is_heard_after_its_
     assert world.ill() == set()
     world.happen(0, "xid-95", ago=world.now - asked - 1)
     assert world.ill() == {"GPU-0"}
+
+
+def test_a_gpu_that_comes_back_had_a_reset_also_where_the_first_look_at_it_fails() -> None:
+    """That it was away is seen once, at its return: what only a reset ends would stand for ever."""
+    world = World(machine(2))
+    world.happen(0, "xid-79")
+    whole = world.machine
+    world.machine = whole.but(gpus=(whole.gpus or ())[1:])
+    world.look()
+    world.machine = whole
+    world.show("0", "query-failed")
+    world.wait(20, answer=True)
+    assert world.ill() == {"GPU-0"}
+
+    world.show("0")
+    world.wait(60, answer=True)
+
+    assert world.ill() == set()

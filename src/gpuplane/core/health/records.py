@@ -82,7 +82,7 @@ def _look(record: Record, gpu: Gpu, holders: tuple[str, ...], terms: Terms, *, n
         faults.setdefault("nvlink-down", _lanes(lanes, record.lanes))
     absent = [each for each in record.findings if each.code in RENEWING and not each.event and each.last is None]
     cleared = any(each.code not in faults for each in absent) and faults.keys().isdisjoint(RENEWING)
-    if not blind and (record.away or cleared):
+    if record.away or (cleared and not blind):
         record = record.but(renewed=now)
     record = course.show(record, faults, terms, news=news, blind=blind)
     if not blind and (grown := _grown(record, gpu)):

@@ -160,6 +160,8 @@ def _no_json(ended: Ended, status: int) -> Iterator[str]:
 def _too_wide(ended: Ended, columns: int | None) -> Iterator[str]:
     """Lines that are wider than the terminal, though what of them may be broken would fit."""
     for line in screen(ended.out) + screen(ended.err) if columns else ():
+        if cut := re.search(r"(GPU-|MIG-|nvidia\.com/|/)\S*…(?=\s|$)", line):
+            yield f"cut: {cut[0]}"
         if len(line.rstrip()) > (columns or 0) and not _whole(line.strip(), columns or 0):
             yield f"{len(line)} wide: {line!r}"
 

@@ -192,11 +192,15 @@ def _list(explanation: Explanation) -> None:
         click.echo(f"note\t{note}")
 
 
+HEADS = ("GPU", "RESOURCE", "IDS", "DEVICE", "WHY")
+
+
 def _draw(explanation: Explanation) -> None:
     """For people."""
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
+
+    from gpuplane.cli.inspect.columns import table
 
     console = Console(highlight=False)
     if explanation.waiting:
@@ -206,13 +210,12 @@ def _draw(explanation: Explanation) -> None:
         sick = count.devices - count.healthy
         unhealthy = f" [red]({sick} unhealthy)[/red]" if sick else ""
         console.print(f"[bold]{name}: {count.devices}[/bold]{unhealthy}, advised: {escape(count.advised)}")
-    table = Table("GPU", "device", "resource", "ids", "why", box=None, header_style="bold", pad_edge=False)
-    for index, what, resource, ids, why, trouble in _rows(explanation):
-        colour = "yellow" if resource == "-" else "red" if trouble else "green"
-        reason = f"{escape(why)}[red]; unhealthy: {escape(trouble)}[/red]" if trouble else escape(why)
-        table.add_row(index, escape(what), f"[{colour}]{resource}[/{colour}]", escape(ids), reason)
-    if explanation.units:
-        console.print(table)
+    rows = [
+        dict(zip(HEADS, (index, resource, ids, what, why + f"; unhealthy: {trouble}" * bool(trouble)), strict=True))
+        for index, what, resource, ids, why, trouble in _rows(explanation)
+    ]
+    for line in table(HEADS, rows, console.width, ("DEVICE", "IDS", "WHY"), "WHY") if rows else ():
+        console.print(line, soft_wrap=True)
     for each in explanation.faults:
         where = escape(", ".join(each.said))
         console.print(f"[bold]{', '.join(each.codes)}[/bold]: {escape(each.how)} ({where})")

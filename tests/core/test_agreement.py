@@ -220,7 +220,8 @@ HELD = tuple(
 )
 STANDINGS: tuple[tuple[str, Condition], ...] = (
     *((f"plugin/{name}", Condition("ok")) for name in (GPU, GPU, SMALL, SMALL, f"{GPU}.shared")),
-    *((f"plugin/{GPU}", each) for each in (Condition("waiting", "kubelet has gone"), Condition("failing", "refused"))),
+    *((f"plugin/{GPU}", Condition("waiting", "kubelet has gone")),) * 4,
+    *((f"plugin/{GPU}", Condition("failing", "refused")),) * 4,
     (SPECS, Condition("waiting", "it is not known yet what is wanted")),
     (SPECS, Condition("ok", "some file")),
     (SPECS, Condition("failing", "/var/run/cdi: No space left on device")),

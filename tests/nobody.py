@@ -1,14 +1,15 @@
 """Run a program with no rights: `python nobody.py USER ARGUMENT…` is `python ARGUMENT…` by that user, a number.
 
 Started by root it becomes that user for good, without capabilities, also where that is root. It keeps the right to read
-(CAP_DAC_READ_SEARCH), for the interpreter that the tests run on may lie where only root can look. Started by somebody
-else it changes nothing.
+(CAP_DAC_READ_SEARCH), where it has that, for the interpreter that the tests run on may lie where only root can look.
+Started by somebody else it changes nothing.
 """
 
 import ctypes
 import os
 import struct
 import sys
+from pathlib import Path
 
 NOBODY = 65534
 READ = 2
@@ -27,14 +28,23 @@ def become(user: int) -> None:
         if getattr(libc, name)(*arguments):
             raise OSError(ctypes.get_errno(), name)
 
-    call("prctl", PR_SET_SECUREBITS, NO_ROOT, 0, 0, 0)
+    kept = _permitted() & 1 << READ
+    if user == 0:
+        call("prctl", PR_SET_SECUREBITS, NO_ROOT, 0, 0, 0)
     call("prctl", PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setgroups([])
     os.setgid(user)
     os.setuid(user)
-    header, sets = struct.pack("=Ii", VERSION, 0), struct.pack("=6I", *(3 * (1 << READ,)), 0, 0, 0)
+    header, sets = struct.pack("=Ii", VERSION, 0), struct.pack("=6I", kept, kept, kept, 0, 0, 0)
     call("capset", header, sets)
-    call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, READ, 0, 0)
+    if kept:
+        call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, READ, 0, 0)
+
+
+def _permitted() -> int:
+    """The capabilities that this process may use, a bit each."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("CapPrm:")).split()[1], 16)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,20 @@ async def gpuplane(*arguments: object) -> tuple[int, str]:
     return process.returncode, output.decode()
 
 
+async def test_a_start_with_a_wrong_configuration_names_each_line_once(place: Place) -> None:
+    """In the log; readiness and `inspect` say it as long as it is so, and a good edit ends it."""
+    place.edit(place.config, "version: v1\nflags: {migStrategie: none}\nflagz: {}\n")
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
+        await agent.until_says("flagz")
+        async with asyncio.timeout(60):
+            while "config.yaml:2" not in (await gpuplane("inspect", "--state-dir", place.state))[1]:
+                await asyncio.sleep(0.1)
+        place.edit(place.config, "version: v1\n")
+        await kubelet.until_capacity(GPU, 4, 4)
+
+        assert [sum(f"config.yaml:{line}" in each for each in agent.log) for line in (2, 3)] == [1, 1]
+
+
 async def test_a_bad_edit_leaves_the_last_good_configuration_in_force(place: Place) -> None:
     """The mistake is said with file and line, nothing else changes, and a good edit is taken up live."""
     async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:

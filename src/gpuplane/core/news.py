@@ -11,7 +11,7 @@ from gpuplane.core.containers import strategy
 from gpuplane.core.devicenames import Named, called, labels
 from gpuplane.core.health import diagnose
 from gpuplane.core.health.diagnose import released, terms
-from gpuplane.core.resources.offer import offer, ready_to_take_over, unknown
+from gpuplane.core.resources.offer import offer, ready_to_take_over, unknown, untold
 from gpuplane.core.serving import LOCK, standby
 from gpuplane.model.health import Diagnosis
 from gpuplane.model.snapshot import Condition, Snapshot
@@ -35,7 +35,9 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     yield from strategy.news(before, after)
     old, new = offer(before), offer(after)
     if old is not new and not standby(after):  # of that the lock's condition has told
-        yield from _offers(old, new, unknown(after))
+        yield from _said(_changes({each.name: each for each in old.resources}, new.resources))
+        yield from _waiting(before, after)
+        yield from _offers(old, new)
 
 
 def _part(level: str, part: str, text: str, code: str = "") -> News:
@@ -122,13 +124,26 @@ def _listed(diagnosis: Diagnosis) -> bool:
     return diagnosis.state in ("unhealthy", "probing", "drained")
 
 
-def _offers(before: Offer, after: Offer, lack: Reason | None) -> Iterator[News]:
-    earlier = {resource.name: resource for resource in before.resources}
-    yield from _said(_changes(earlier, after.resources))
-    if before.waiting != after.waiting:
+def _waiting(before: Snapshot, after: Snapshot) -> Iterator[News]:
+    """What keeps everything from being offered. Where a part's condition says why, that is said by the condition."""
+    text = _awaited(after)
+    if text != _awaited(before):
+        lack = unknown(after)
         subject = Subject(part=lack.part, code=lack.code) if lack is not None else Subject()
-        text = f"waiting: {after.waiting}" if after.waiting else "ready to offer"
         yield News(level="info", about="offer", text=text, subject=subject)
+
+
+def _awaited(snapshot: Snapshot) -> str:
+    part = untold(snapshot)
+    stands = snapshot.conditions.get(part)
+    if stands is not None and stands.standing != "ok":
+        return f"waiting for the part {part}, which says why"
+    waiting = offer(snapshot).waiting
+    return f"waiting: {waiting}" if waiting else "ready to offer"
+
+
+def _offers(before: Offer, after: Offer) -> Iterator[News]:
+    earlier = {resource.name: resource for resource in before.resources}
     for resource in after.resources:
         old = earlier.pop(resource.name, None)
         if old is None or len(old.devices) != len(resource.devices):

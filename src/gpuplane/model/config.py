@@ -1,7 +1,7 @@
 """What the admin asked for.
 
 `Settings` is NVIDIA's v1 file after flags, environment and defaults were laid over it; the meaning and the default
-of every field are those of NVIDIA's device plugin, so that an existing ConfigMap works unchanged.
+of every field are those of NVIDIA's device plugin, so that what works there works here.
 """
 
 from collections.abc import Mapping

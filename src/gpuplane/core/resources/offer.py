@@ -179,6 +179,18 @@ def unknown(snapshot: Snapshot) -> Reason | None:
     return None
 
 
+def untold(snapshot: Snapshot) -> str:
+    """The part that has not told yet what an offer needs; "" for none. Why it has not, its condition says."""
+    machine = snapshot.machine
+    if diagnose.released(snapshot) or (machine is not None and machine.gpus is None):
+        return ""
+    if machine is None:
+        return "driver"
+    if snapshot.config.settings is None:
+        return "config"
+    return "pod-resources" if snapshot.allocations is None else ""
+
+
 def _untold(snapshot: Snapshot, part: str, what: str) -> Reason:
     """What a part has not told yet: in a moment, or never where that part fails."""
     stands = snapshot.conditions.get(part)

@@ -8,22 +8,20 @@ from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
-from gpuplane.model.config import Settings
+from gpuplane.model.config import Replication, Settings, Sharing
 from gpuplane.model.control import About, Picture
-from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Looked
+from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Looked, Stood
 from gpuplane.model.health import Drain
 from gpuplane.model.inspection import Inspection
-from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Allocation, Condition, Disk, Ledger, Release, Snapshot
-from gpuplane.model.views import Left, Offer, Offered, Reason, Resource, Unit
+from gpuplane.model.machine import Fault, Gpu, Machine, Mig
+from gpuplane.model.snapshot import Allocation, Condition, Disk, Snapshot
 
 WALL = 1_800_000_000.0
 """When pictures are asked for: 2027-01-15T08:00:00Z."""
 
 ABOUT = About(version="1.2.3", node="gpu-17", began=40.0)
-MIG = "MIG-4cf8db2d-06c0-7d70-1a51-e59b25b2c16"
 GPU = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16"
-NAME = "nvidia.com/mig-1g.10gb.shared"
+NAME = "nvidia.com/gpu.shared"
 MARKED = "see [/x] and [red]this[/red] at https://[fd00::1]:6443"
 MISSING = Machine(gpus=None, faults=(Fault("driver-missing", "no libnvidia-ml.so.1"),))
 
@@ -56,23 +54,21 @@ def drawn(whole: Inspection, width: int, write: Write = page) -> list[str]:
     return capture.get().splitlines()
 
 
-def shares(trouble: str = MARKED, release: Release | None = None) -> Picture:
-    """Two shares whose ids differ at their ends, one of them held and in trouble; a GPU that is not offered."""
-    machine = Machine(gpus=(Gpu(index=0, uuid=f"{MIG}0", model="A"), Gpu(index=1, uuid=f"{GPU}1")))
-    unit = Unit(id=f"{MIG}0", gpu=f"{MIG}0", index="0", model="A")
-    against = (Reason(kind="problem", text=trouble),)
-    found = tuple(Offered(id=f"{MIG}0::{i}", unit=unit, reasons=why) for i, why in enumerate((against, ())))
-    snapshot = Snapshot(
-        machine=machine,
-        allocations=(Allocation(resource=NAME, devices=(f"{MIG}0::0",), pod="ml/train"),),
-        conditions={"node object": Condition("failing", MARKED, since=90.0)},
-        ledger=Ledger(release=release),
+def shares(why: str = MARKED, *facts: Fact) -> Picture:
+    """Two shares whose ids differ at their ends, of a GPU that is drained; one is held. A GPU that is not offered."""
+    machine = Machine(
+        gpus=(Gpu(index=0, uuid=f"{GPU}0", model="A"), Gpu(index=1, uuid=f"{GPU}1", mig=Mig(enabled=True)))
     )
-    offered = Offer(
-        resources=(Resource(name=NAME, devices=found, shared=True),),
-        left=(Left(f"{GPU}1", MARKED, device=f"{GPU}1", index="1"),),
+    sharing = Sharing(resources=(Replication("nvidia.com/gpu", 2, rename=NAME),))
+    held = Allocation(resource=NAME, devices=(f"{GPU}0::0",), pod="ml/train", cut="time slices")
+    return picture(
+        Configured(Settings(sharing=sharing)),
+        Listed((held,), 0.0),
+        Looked(machine),
+        Drained(f"{GPU}0", Drain(why=why)),
+        Stood("node object", Condition("failing", why)),
+        *facts,
     )
-    return Picture(snapshot=snapshot, offer=offered, now=100.0)
 
 
 def ward(*facts: Fact) -> Picture:

@@ -4,9 +4,8 @@ from gpuplane.cli.inspect.lines import health_lines, lines
 from gpuplane.model.config import Settings
 from gpuplane.model.control import Picture
 from gpuplane.model.facts import Configured, Drained, Listed, Looked, ReleaseWished, Stood
-from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Release, Snapshot
-from gpuplane.model.views import Offer
-from tests.inspection.pictures import GPU, MARKED, MIG, MISSING, NAME, inspected, picture, profile, shares, ward
+from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Release
+from tests.inspection.pictures import GPU, MARKED, MISSING, NAME, inspected, picture, profile, shares, ward
 
 
 def cells(of: Picture, word: str) -> list[list[str]]:
@@ -23,11 +22,12 @@ def told(of: Picture) -> list[list[str]]:
 def test_each_thing_is_a_line_of_cells_apart_by_tabs() -> None:
     """Each id that kubelet is told is one; what is in a text cannot end a line or a cell."""
     assert list(lines(inspected(shares("two\nlines\tof \x1bit")))) == [
-        "agent\t1.2.3\tserving\tgpu-17\t1 min\tnot ready\tthere is no good configuration yet",
-        f"device\t{MIG}0::0\t{NAME}\twithheld\ttwo lines of \\x1bit\tml/train\t0\tA",
-        f"device\t{MIG}0::1\t{NAME}\thealthy\t\t\t0\tA",
-        f"device\t{GPU}1\t-\tnot offered\t{MARKED}\t\t1",
-        f"part\tnode object\tfailing\t10 s\t{MARKED}",
+        f"agent\t1.2.3\tserving\tgpu-17\t1 min\tnot ready\t{NAME}: not registered yet",
+        "strategy\tenvvar\tthis agent keeps no CDI specifications",
+        f"device\t{GPU}0::0\t{NAME}\tdrained\ttwo lines of \\x1bit\tml/train\t0\tA",
+        f"device\t{GPU}0::1\t{NAME}\tdrained\ttwo lines of \\x1bit\t\t0\tA",
+        f"device\t{GPU}1\t-\tnot offered\tit is in MIG mode, and migStrategy is none\t\t1",
+        "part\tnode object\tfailing\t1 min 28 s\ttwo lines of \\x1bit",
     ]
 
 
@@ -68,14 +68,15 @@ def test_how_containers_are_given_devices_is_shown_with_the_reason() -> None:
 
 
 def test_a_release_is_shown_with_its_end() -> None:
-    assert cells(shares(release=Release(until=350.0, why="reset")), "release") == [["for another 4 min 10 s", "reset"]]
+    of = shares("x", ReleaseWished(Release(until=350.0, why="reset")))
+
+    assert cells(of, "release") == [["for another 4 min 10 s", "reset"]]
 
 
 def test_what_is_waited_for_is_shown() -> None:
     """Once; of health where there is nothing else to tell."""
-    waiting = Picture(snapshot=Snapshot(), offer=Offer(waiting=MARKED), now=1.0)
-    assert cells(waiting, "waiting") == [[MARKED]]
-    assert told(waiting) == [["waiting", MARKED]]
+    assert cells(picture(), "waiting") == [["the machine has not been looked at yet"]]
+    assert told(picture()) == [["waiting", "the machine has not been looked at yet"]]
 
 
 def test_inspect_says_in_healths_words_what_kubelet_is_told() -> None:
@@ -109,8 +110,10 @@ def test_health_is_a_line_a_device() -> None:
 
 def test_the_node_comes_first_where_something_is_wrong_with_it() -> None:
     """And its GPUs, which it takes with it, say so."""
-    shown = told(ward(Looked(MISSING)))
+    of = ward(Looked(MISSING))
+    shown = told(of)
 
+    assert cells(of, "node") == [["unhealthy", "driver-missing: no libnvidia-ml.so.1"]]
     assert shown[0][:5] == ["node", "-", "unhealthy", "1 min 26 s", "driver-missing: no libnvidia-ml.so.1"]
     assert shown[1][:5] == ["0", f"{GPU}0", "unhealthy", "1 min 26 s", "as the node: driver-missing"]
     assert shown[2][4].startswith("xid-79")

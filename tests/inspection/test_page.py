@@ -5,17 +5,14 @@ import pytest
 from gpuplane.cli.inspect.page import health_page
 from gpuplane.model.config import MemoryShares, Replication, Settings, Sharing
 from gpuplane.model.control import About, Picture
-from gpuplane.model.facts import Configured, Listed, Looked, Stood
+from gpuplane.model.facts import Configured, Listed, Looked, ReleaseWished, Stood
 from gpuplane.model.machine import Machine
-from gpuplane.model.snapshot import Allocation, Condition, Release, Snapshot
-from gpuplane.model.views import Offer, Offered, Resource, Unit
+from gpuplane.model.snapshot import Allocation, Condition, Release
 from tests.inspection.pictures import (
     ABOUT,
     GPU,
     MARKED,
-    MIG,
     MISSING,
-    NAME,
     drawn,
     inspected,
     picture,
@@ -68,7 +65,7 @@ def test_no_line_is_longer_than_the_terminal_and_no_id_is_cut(node: str, width: 
 def test_ids_are_whole_on_every_terminal(width: int) -> None:
     """They differ at their ends, and are copied. On one that is narrower than they are their lines are wider."""
     words = [word for line in drawn(inspected(shares()), width) for word in line.split()]
-    for id in (f"{MIG}0::0", f"{MIG}0::1", f"{GPU}1"):
+    for id in (f"{GPU}0::0", f"{GPU}0::1", f"{GPU}1"):
         assert words.count(id) == 1, words
 
 
@@ -84,17 +81,13 @@ def test_a_device_is_one_line_where_there_is_room_and_two_where_there_is_little(
 
 def test_shares_that_stand_alike_are_one_row() -> None:
     """Of one device, one after the other: there may be thousands."""
-    unit = Unit(id=f"{GPU}7", gpu=f"{GPU}7", index="7", model="L4")
-    found = tuple(Offered(id=f"{GPU}7::{n}", unit=unit) for n in range(9))
-    offered = Offer(resources=(Resource(name=NAME, devices=found, shared=True),))
-    held = (Allocation(NAME, (f"{GPU}7::3", f"{GPU}7::4"), pod="ml/train", container="main"),)
-    there = Machine(gpus=(profile("l40s").gpus or ())[:1]).gpus or ()
-    machine = Machine(gpus=(there[0].but(index=7, uuid=f"{GPU}7"),))
-    of = Picture(snapshot=Snapshot(machine=machine, allocations=held), offer=offered, now=1.0)
+    gpu = (profile("l40s").gpus or ())[7].uuid
+    held = Allocation("nvidia.com/gpu.shared", (f"{gpu}::3", f"{gpu}::4"), "ml/train", "main", cut="time slices")
+    whole = inspected(settled("l40s", SLICES, held))
 
-    rows = [line.split() for line in drawn(inspected(of), 300) if GPU in line]
+    rows = [line.split() for line in drawn(whole, 300) if gpu in line]
     assert [row[:1] + row[-2:] for row in rows] == [
-        ["7", "healthy", f"{GPU}7::0…2"], ["7", f"{GPU}7::3…4", "ml/train"], ["7", "healthy", f"{GPU}7::5…8"],
+        ["7", "healthy", f"{gpu}::0…2"], ["7", f"{gpu}::3…4", "ml/train"], ["7", "healthy", f"{gpu}::5…47"],
     ]  # fmt: skip
 
 
@@ -102,9 +95,10 @@ def test_reasons_are_below_the_table_and_as_they_are() -> None:
     """What looks like markup in them is none."""
     shown = drawn(inspected(shares()), 300)
 
-    assert f"GPU 0 is withheld: {MARKED}" in shown
-    assert f"GPU 1 is not offered: {MARKED}" in shown
-    assert shown[-1].startswith("node object") and shown[-1].endswith(f"  {MARKED}")
+    assert f"GPU 0 is drained: {MARKED}" in shown
+    assert "GPU 1 is not offered: it is in MIG mode, and migStrategy is none" in shown
+    part = next(line for line in shown if line.startswith("node object"))
+    assert part.endswith(f"  {MARKED}")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -114,7 +108,7 @@ def test_a_cause_is_said_once_of_all_its_devices(width: int) -> None:
 
     assert shown.count("libnvidia-ml.so.1") == 1
     assert "The node is unhealthy: driver-missing: no libnvidia-ml.so.1" in shown
-    assert "GPUs 0 to 7 are unhealthy: as the node: driver-missing" in shown
+    assert "8 GPUs (0 to 7) are unhealthy: as the node: driver-missing" in shown
 
 
 def test_parts_that_fail_come_first() -> None:
@@ -126,11 +120,10 @@ def test_parts_that_fail_come_first() -> None:
 
 
 def test_devices_of_one_cause_are_named_by_ranges() -> None:
-    """MIG devices by theirs."""
-    shown = " ".join(" ".join(drawn(inspected(NODES["MIG left"]), 80)).split())
+    """Those of which there is more than one."""
+    shown = drawn(inspected(NODES["MIG left"]), 80)
 
-    assert "GPUs 2 to 7, MIG devices 2:0 to 2:6, 3:0, 3:1, 4:0 to 4:3," in shown
-    assert "are not offered: it is in MIG mode, and migStrategy is none" in shown
+    assert "6 GPUs (2 to 7) are not offered: it is in MIG mode, and migStrategy is none" in shown
 
 
 def test_the_head_says_which_node_agent_and_driver() -> None:
@@ -147,10 +140,11 @@ def test_the_head_says_which_node_agent_and_driver() -> None:
 
 def test_what_is_waited_for_and_a_release_are_said_first() -> None:
     """On both pages."""
-    waiting = inspected(Picture(snapshot=Snapshot(), offer=Offer(waiting=MARKED), now=1.0))
-    assert drawn(waiting, 300)[1:] == [f"Nothing is advertised yet: {MARKED}"]
-    assert drawn(waiting, 300, health_page) == [f"Nothing is advertised yet: {MARKED}"]
-    released = inspected(shares(release=Release(until=350.0, why=MARKED)))
+    waiting = inspected(picture(Stood("driver", Condition("waiting", MARKED))))
+    told = f"Nothing is advertised yet: the machine has not been looked at yet: {MARKED}"
+    assert drawn(waiting, 300)[1] == told
+    assert drawn(waiting, 300, health_page) == [told]
+    released = inspected(shares(MARKED, ReleaseWished(Release(until=350.0, why=MARKED))))
     told = f"The driver is let go of for another 4 min 10 s: {MARKED}"
     assert told in drawn(released, 300)[:4]
     assert told == drawn(released, 300, health_page)[0]

@@ -30,9 +30,12 @@ ENDS: Mapping[Kind, str] = {
 """What ends a reason that is none of health's, for people."""
 
 
-def availability(snapshot: Snapshot) -> tuple[Availability, ...]:
-    """Each unit of the machine in the driver's order; () while the GPUs are not known."""
-    return _availability(snapshot, offer(snapshot))
+def availability(snapshot: Snapshot, offered: Offer | None = None) -> tuple[Availability, ...]:
+    """Each unit of the machine in the driver's order; () while the GPUs are not known.
+
+    `offered`: what the agent answered that has this snapshot; by default what follows from it here.
+    """
+    return _availability(snapshot, offer(snapshot) if offered is None else offered)
 
 
 def _availability(snapshot: Snapshot, offered: Offer) -> tuple[Availability, ...]:
@@ -134,10 +137,9 @@ def standing(snapshot: Snapshot, offered: Offer | None = None) -> tuple[Diagnosi
     """How each device stands, for people: as health says, and `withheld` where it is well and not given out.
 
     The node comes first where something is wrong with it, then the devices in the driver's order, then those away.
-    `offered`: what the agent answered that has this snapshot; by default what follows from it here.
+    `offered`: as of `availability`.
     """
-    found = _availability(snapshot, offer(snapshot) if offered is None else offered)
-    reasons = {each.device: each.reasons for each in found if each.device}
+    reasons = {each.device: each.reasons for each in availability(snapshot, offered) if each.device}
     return tuple(_withheld(each, reasons.get(each.device, ())) for each in diagnose.overall(snapshot))
 
 

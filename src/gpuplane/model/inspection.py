@@ -10,6 +10,7 @@ from typing import Literal
 
 from gpuplane.model.health import State
 from gpuplane.model.value import Value
+from gpuplane.model.views import Kind
 
 VERSION = 1
 
@@ -101,13 +102,21 @@ class Holder(Shown):
     since: datetime | None
 
 
+class Reason(Shown):
+    """One thing that keeps a device from being given out; `code`: of a fault; `part`: which part of the agent knows."""
+
+    kind: Kind
+    code: str
+    part: str
+    reason: str
+
+
 class Device(Shown):
     """A GPU or a MIG device.
 
-    `state`: a state of docs/faults.md; `withheld` where it is well and kubelet is told all the same not to give it out;
-    `absent` where a container holds it and the driver does not count it. `code`: the fault of the catalogue that
-    decides; "" for none. `until`: when time alone ends it; `counts`: how often each thing has happened to it since the
-    node's boot.
+    `state`: a state of docs/faults.md; `absent` where a container holds it and the driver does not count it. `code`:
+    the fault of the catalogue that decides; "" for none. `until`: when time alone ends it; `counts`: how often each
+    thing has happened to it since the node's boot.
     """
 
     index: str  # as commands take it: "0", "0:1"; "" where the driver does not count it
@@ -121,6 +130,7 @@ class Device(Shown):
     resource: str  # "" where it is offered by no name
     not_offered: str  # why it is not
     ids: tuple[Id, ...]
+    reasons: tuple[Reason, ...]  # why it is not given out
     holders: tuple[Holder, ...] | None  # None while kubelet has not said
     state: Standing = "healthy"
     code: str = ""
@@ -137,6 +147,7 @@ class NotOffered(Shown):
 
     index: str
     uuid: str
+    kind: Kind
     reason: str
 
 

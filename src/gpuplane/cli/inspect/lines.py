@@ -5,9 +5,9 @@ docs/inspect.md has the cells. One may come to be added at the end of a line; em
 
 from collections.abc import Iterator
 
-from gpuplane.cli.inspect.rows import TOLD, ending, gib, held_by, holders, lasting, model, state, until
+from gpuplane.cli.inspect.rows import ending, gib, held_by, holders, lasting, model, state, until
 from gpuplane.core.text import line
-from gpuplane.model.inspection import Device, Id, Inspection, Node
+from gpuplane.model.inspection import Device, Inspection, Node
 
 
 def lines(whole: Inspection) -> Iterator[str]:
@@ -15,6 +15,8 @@ def lines(whole: Inspection) -> Iterator[str]:
     agent, driver, strategy = whole.agent, whole.driver, whole.device_list_strategy
     runs, ready = lasting(whole, agent.started), "ready" if whole.ready else "not ready"
     yield _line("agent", agent.version, agent.mode, whole.node.name, runs, ready, whole.not_ready)
+    if whole.node.state != "healthy":
+        yield _line("node", whole.node.state, whole.node.reason)
     if driver is not None:
         yield _line("driver", driver.version, driver.cuda)
     if whole.waiting:
@@ -31,22 +33,13 @@ def lines(whole: Inspection) -> Iterator[str]:
 
 def _device(device: Device) -> Iterator[str]:
     known, names = (device.index, model(device), gib(device.memory_bytes)), holders(device)
+    stands = state(device)
     for id in device.ids:
-        told, reason = _told(device, id)
-        yield _line("device", id.id, device.resource, told, reason, names.get(id.id, ""), *known)
-    if not device.ids and (device.not_offered or device.state != "healthy"):
+        yield _line("device", id.id, device.resource, stands, device.reason, names.get(id.id, ""), *known)
+    if not device.ids and stands != "healthy":
         held = ", ".join(dict.fromkeys(map(held_by, device.holders or ())))
         name = device.uuid or f"GPU {device.index}"
-        yield _line("device", name, "-", state(device), device.not_offered or device.reason, held, *known)
-
-
-def _told(device: Device, id: Id) -> tuple[str, str]:
-    """(state, reason) of one id."""
-    if id.healthy:
-        return ("healthy", "") if device.state in TOLD else (device.state, device.reason)
-    if device.state == "drained":
-        return device.state, device.reason
-    return (device.state if device.state in TOLD else "withheld"), id.reason
+        yield _line("device", name, "-", stands, device.reason or device.not_offered, held, *known)
 
 
 def health_lines(whole: Inspection) -> Iterator[str]:

@@ -6,7 +6,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from gpuplane.cli.inspect.columns import Cells, paragraph, table
-from gpuplane.cli.inspect.rows import Cause, Row, called, causes, ending, gib, lasting, rows, state, until
+from gpuplane.cli.inspect.rows import Cause, Row, causes, ending, gib, lasting, names, rows, state, until
 from gpuplane.core.text import counted
 from gpuplane.model.inspection import Inspection, Resource
 
@@ -130,7 +130,7 @@ def _cells(row: Row) -> Cells:
 def _cause(cause: Cause, width: int, lasts: str = "") -> Lines:
     """A sentence on one cause."""
     are = "are" if len(cause.devices) > 1 else "is"
-    stands = f"{called(cause.devices)} {are} {cause.state}{f' for {lasts}' if lasts else ''}"
+    stands = f"{names(cause)} {are} {cause.state}{f' for {lasts}' if lasts else ''}"
     yield from paragraph(stands + f": {cause.reason}" * bool(cause.reason), width)
 
 

@@ -1,13 +1,13 @@
 """The rows of an inspection, for every form in which it is read: ids that stand alike, and causes, are together."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from itertools import groupby
 
 from gpuplane.cli.times import span
+from gpuplane.core.devicenames import called
 from gpuplane.core.resources.sharing import base
-from gpuplane.core.text import ranged
-from gpuplane.model.inspection import Device, Holder, Id, Inspection, Release
+from gpuplane.model.inspection import Device, Holder, Inspection, Release
 from gpuplane.model.value import Value
 
 ADMITTED = "a pod that is being admitted"
@@ -56,18 +56,11 @@ def rows(whole: Inspection) -> Iterator[Row]:
 
 def _shares(device: Device, first: Row) -> Iterator[Row]:
     names = holders(device)
-    for n, ((healthy, holder), run) in enumerate(
-        groupby(device.ids, key=lambda each: (each.healthy, names.get(each.id, "")))
-    ):
-        ids = [each.id for each in run]
+    for n, (holder, run) in enumerate(groupby((each.id for each in device.ids), key=lambda id: names.get(id, ""))):
+        ids = list(run)
         more = f"…{ids[-1].removeprefix(f'{base(ids[0])}::')}" if len(ids) > 1 else ""
-        standing = first.state if healthy or first.state in TOLD else "withheld"
         row = first if n == 0 else first.but(model="", memory="")
-        yield row.but(device=ids[0] + more, state=standing, held_by=holder)
-
-
-TOLD = ("unhealthy", "probing", "drained", "withheld")
-"""The states of which kubelet is told that they are unhealthy."""
+        yield row.but(device=ids[0] + more, held_by=holder)
 
 
 def _unnamed(device: Device, whole: Inspection) -> str:
@@ -108,40 +101,20 @@ def causes(whole: Inspection) -> Iterator[Cause]:
     node = whole.node
     if node.state != "healthy":
         yield Cause((), node.state, node.reason, node.since, node.until, node.ends, node.advice)
-    found: dict[Cause, list[Device]] = {}
+    found: dict[tuple[str, ...], list[Device]] = {}
     for device in whole.devices:
-        for cause in _of(device):
-            found.setdefault(cause, []).append(device)
-    for cause, devices in found.items():
-        yield cause.but(devices=tuple(devices))
+        if device.state != "healthy":
+            found.setdefault((state(device), device.reason, device.ends, device.advice), []).append(device)
+    for (stands, reason, ends, advice), devices in found.items():
+        since = min((each.since for each in devices if each.since), default=None)
+        until = max((each.until for each in devices if each.until), default=None)
+        yield Cause(tuple(devices), stands, reason, since, until, ends, advice)
 
 
-def _of(device: Device) -> Iterator[Cause]:
-    if device.state == "withheld" and device.reason == device.not_offered:
-        yield Cause((), "not offered", device.not_offered)
-    elif device.state != "healthy":
-        yield Cause((), device.state, device.reason, device.since, device.until, device.ends, device.advice)
-    else:
-        yield from (Cause((), "withheld", why) for why in _partly(device.ids))
-    if device.not_offered and device.not_offered != device.reason:
-        yield Cause((), "not offered", device.not_offered)
-
-
-def _partly(ids: Iterable[Id]) -> Iterable[str]:
-    """Why some shares of a device are not given out that is well."""
-    return dict.fromkeys(each.reason for each in ids if not each.healthy)
-
-
-def called(devices: tuple[Device, ...]) -> str:
-    """Devices in words: "GPU 3", "GPUs 0 to 7", "MIG devices 0:0 to 0:6"; those without an index by their UUID."""
-    if not devices:
-        return "The node"
-    groups = (
-        ("GPU", [each.index for each in devices if each.index and ":" not in each.index]),
-        ("MIG device", [each.index for each in devices if ":" in each.index]),
-    )
-    named = [f"{kind}{'s' * (len(indices) > 1)} {ranged(indices)}" for kind, indices in groups if indices]
-    return ", ".join([*named, *(each.uuid for each in devices if not each.index)])
+def names(cause: Cause) -> str:
+    """Whom it concerns, in words: "The node", "GPU 3", "8 GPUs (0 to 7)"; what has no index by its UUID."""
+    named = [("" if each.index else each.uuid, each.index) for each in cause.devices]
+    return called(named) if named else "The node"
 
 
 def until(whole: Inspection, release: Release) -> str:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-from gpuplane.core.availability import standing
+from gpuplane.core.availability import availability, standing
 from gpuplane.core.health.records import NODE
 from gpuplane.core.inspection.clock import Clock
 from gpuplane.core.resources.sharing import base
 from gpuplane.model.control import Picture
 from gpuplane.model.health import Diagnosis
-from gpuplane.model.inspection import Device, Holder, Id
+from gpuplane.model.inspection import Device, Holder, Id, Reason
 from gpuplane.model.machine import Gpu, MigDevice
 from gpuplane.model.snapshot import Allocation
 from gpuplane.model.views import Offered
@@ -37,7 +37,8 @@ class _Devices:
         self.gpus, self.counted = gpus or (), gpus is not None
         stand = standing(picture.snapshot, picture.offer)
         self.diagnoses = {each.device: each for each in stand if each.device != NODE}
-        self.left = {each.unit: each.reason for each in picture.offer.left}
+        self.against = {each.index: each.reasons for each in availability(picture.snapshot, picture.offer)}
+        self.left = {each.index: each.reason for each in picture.offer.left}
         self.offered: dict[str, tuple[str, list[Offered]]] = {}
         for resource in picture.offer.resources:
             for each in resource.devices:
@@ -59,11 +60,11 @@ class _Devices:
     def gpu(self, gpu: Gpu) -> Device:
         return self.device(
             _blank(str(gpu.index), gpu.uuid, gpu).but(memory_bytes=gpu.memory_mib * MIB or None),
-            self.left.get(gpu.uuid or f"GPU {gpu.index}", ""),
+            self.left.get(str(gpu.index), ""),
         )
 
     def part(self, gpu: Gpu, part: MigDevice) -> Device:
-        why = self.left.get(part.uuid) or self.left.get(gpu.uuid, "")
+        why = self.left.get(f"{gpu.index}:{part.slot}") or self.left.get(str(gpu.index), "")
         if not why and gpu.uuid in self.offered:
             why = f"it is offered with all of GPU {gpu.index}"
         return self.device(
@@ -80,14 +81,16 @@ class _Devices:
         return device.but(state="absent", reason=f"a container holds it, and {GONE if self.counted else UNSEEN}")
 
     def device(self, device: Device, not_offered: str) -> Device:
+        against = self.against.get(device.index, ())
         resource, ids = self.offered.get(device.uuid, ("", []))
         well = Diagnosis(device=device.uuid, index=device.index, state="healthy")
-        nameless = well.but(state="unhealthy", reason=not_offered)  # nobody can say how it stands
+        nameless = well.but(state="unhealthy", reason="; ".join(each.text for each in against))
         found = self.diagnoses.get(device.uuid, well if device.uuid else nameless)
         return device.but(
             resource=resource,
             not_offered="" if resource else not_offered,
             ids=tuple(Id(id=each.id, healthy=not each.reasons, reason=each.trouble) for each in ids),
+            reasons=tuple(Reason(each.kind, each.code, each.part, each.text) for each in against),
             holders=None if self.held is None else tuple(map(self.holder, self.held.get(device.uuid, ()))),
             **ail(found, self.clock),
         )
@@ -125,6 +128,7 @@ def _blank(index: str, uuid: str, gpu: Gpu) -> Device:
         resource="",
         not_offered="",
         ids=(),
+        reasons=(),
         holders=None,
     )
 

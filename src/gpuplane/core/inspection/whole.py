@@ -1,7 +1,7 @@
 """An inspection: what an agent answers, put together for whoever asks."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal
 
 from gpuplane.core.containers.strategy import counting
@@ -14,7 +14,6 @@ from gpuplane.model.control import About, Picture
 from gpuplane.model.inspection import (
     VERSION,
     Agent,
-    Device,
     Driver,
     HealthInspection,
     Inspection,
@@ -32,7 +31,7 @@ from gpuplane.model.views import Resource as Offered
 def inspection(picture: Picture, about: About, wall: float) -> Inspection:
     """The picture of an agent at `wall`, in seconds since 1970, when it was given."""
     clock, snapshot = Clock(picture.now, wall), picture.snapshot
-    found, why = devices(picture, clock), unready(snapshot)
+    why = unready(snapshot)
     return Inspection(
         version=VERSION,
         time=clock.time(picture.now),
@@ -45,8 +44,8 @@ def inspection(picture: Picture, about: About, wall: float) -> Inspection:
         driver=_driver(snapshot),
         device_list_strategy=_strategy(snapshot),
         resources=tuple(_resources(picture)),
-        devices=found,
-        not_offered=tuple(_not_offered(picture, found)),
+        devices=devices(picture, clock),
+        not_offered=tuple(_not_offered(picture)),
         parts=tuple(_parts(snapshot, clock)),
     )
 
@@ -114,12 +113,9 @@ def _sharing(resource: Offered) -> Literal["none", "time-slicing", "mps", "memor
     return "time-slicing" if resource.shared else "none"
 
 
-def _not_offered(picture: Picture, found: tuple[Device, ...]) -> Iterator[NotOffered]:
-    names: Mapping[str, Device] = {each.uuid or f"GPU {each.index}": each for each in found}
+def _not_offered(picture: Picture) -> Iterator[NotOffered]:
     for left in picture.offer.left:
-        device = names.get(left.unit)
-        index, uuid = (device.index, device.uuid) if device else ("", left.unit)
-        yield NotOffered(index=index, uuid=uuid, reason=left.reason)
+        yield NotOffered(index=left.index, uuid=left.device, kind=left.kind, reason=left.reason)
 
 
 def _parts(snapshot: Snapshot, clock: Clock) -> Iterator[Part]:

@@ -16,6 +16,7 @@ from gpuplane.agent.status import Status
 from gpuplane.core.availability import standing
 from gpuplane.core.containers.cdi.condition import CONFLICT, SPECS, marks
 from gpuplane.core.containers.cdi.wanted import WRITING, wanted
+from gpuplane.core.health.diagnose import ailments
 from gpuplane.core.metrics import metrics
 from gpuplane.core.mps import SUPERVISOR, UPKEEP
 from gpuplane.core.nodecondition import LONGEST, condition
@@ -143,7 +144,14 @@ def the_condition_agrees(snapshot: Snapshot) -> None:
     if now.status == "False":
         assert [each for each in ill if each.code != "not-looked"] == []
     if now.status == "True":
-        assert ill or not all(there.values()) or now.reason == "DriverFailing"
+        assert ill or not all(there.values()) or now.reason == "DriverFailing" or degraded_and_suspect(snapshot)
+
+
+def degraded_and_suspect(snapshot: Snapshot) -> bool:
+    """Whether a degraded device is shown as suspect, which is worse: its reason says both."""
+    own = {each.device: each for each in standing(snapshot) if each.state == "suspect"}
+    slight = (each for device in own for each in ailments(snapshot, device) if each.kind == "degraded")
+    return any(each.text in own[each.device].reason for each in slight)
 
 
 def readiness_agrees(snapshot: Snapshot) -> None:

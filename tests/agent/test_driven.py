@@ -44,13 +44,13 @@ def drivers(of: Agent) -> int:
 async def test_from_nvml_to_kubelet_and_back(tmp_path: Path, driver: StandIn) -> None:
     """GPUs are offered, a pod gets two; a GPU whose calls crash the library is the only one that is lost, and heals."""
     async with Kubelet(tmp_path / "k") as kubelet, agent(tmp_path, driver) as running:
-        await kubelet.until_capacity(GPU, COUNT, COUNT, deadline=30)
+        await kubelet.until_capacity(GPU, COUNT, COUNT)
         got = (await kubelet.run(pod("train", gpu=2))).got().envs["NVIDIA_VISIBLE_DEVICES"]
         assert set(got.split(",")) <= {gpu.uuid for gpu in MACHINE.gpus or ()}
         assert drivers(running) == 1
 
         driver.describe(MACHINE.but(failures=(Failure(effect="crash", gpu=5, call="nvmlDeviceGetMemoryInfo*"),)))
-        await kubelet.until_capacity(GPU, COUNT, COUNT - 1, deadline=30)
+        await kubelet.until_capacity(GPU, COUNT, COUNT - 1)
         assert [id for id, health in kubelet.view()[GPU].items() if health == "Unhealthy"] == [
             (MACHINE.gpus or ())[5].uuid
         ]
@@ -61,7 +61,7 @@ async def test_what_is_let_go_of_stays_so_over_a_restart(tmp_path: Path, driver:
     driver_command = ("driver", "release", "--for", "5m", "--why", "GPU reset", "--state-dir", tmp_path / "s")
     async with Kubelet(tmp_path / "k") as kubelet:
         async with agent(tmp_path, driver) as first:
-            await kubelet.until_capacity(GPU, COUNT, COUNT, deadline=30)
+            await kubelet.until_capacity(GPU, COUNT, COUNT)
             status, said = await gpuplane(*driver_command)
             assert (status, "No device node is open" in said) == (0, True), said
             assert drivers(first) == 0
@@ -71,5 +71,5 @@ async def test_what_is_let_go_of_stays_so_over_a_restart(tmp_path: Path, driver:
             await second.until_says("waiting: the driver is let go of: GPU reset")
             assert drivers(second) == 0
             assert (await gpuplane("driver", "take", "--state-dir", tmp_path / "s"))[0] == 0
-            await kubelet.until_capacity(GPU, COUNT, COUNT, deadline=30)
+            await kubelet.until_capacity(GPU, COUNT, COUNT)
             assert drivers(second) == 1

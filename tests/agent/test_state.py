@@ -216,10 +216,10 @@ async def test_a_directory_that_is_removed_is_made_again_with_all_that_is_rememb
         node.tell(Remembered(FULL))
         async with storing(node, directory):
             for removed in (directory, directory / "health.json"):
-                assert await node.until(stored, deadline=10.0)
+                assert await node.until(stored, deadline=60)
                 remove(removed) if removed.is_dir() else removed.unlink()
-                assert await node.until(lambda s: not stored(s), deadline=10.0)
-                assert await node.until(stored, deadline=10.0)
+                assert await node.until(lambda s: not stored(s), deadline=60)
+                assert await node.until(stored, deadline=60)
                 assert state.load(directory, "boot") == (FULL, [])
             async with locked(directory, every=0.01) as second:
                 assert await anext(second) == f"process {os.getpid()}"
@@ -233,11 +233,11 @@ async def test_a_directory_that_was_removed_and_is_another_agents_now_is_left_al
         node = Node(Snapshot(), now=lambda: 100.0)
         node.tell(Remembered(FULL))
         async with storing(node, directory):
-            assert await node.until(stored, deadline=10.0)
+            assert await node.until(stored, deadline=60)
             remove(directory)
             async with locked(directory) as other:
                 assert [owner async for owner in other] == []
-                assert await node.until(lambda s: s.conditions["state"].standing == "failing", deadline=10.0)
+                assert await node.until(lambda s: s.conditions["state"].standing == "failing", deadline=60)
                 assert (
                     f"it was removed, and now belongs to process {os.getpid()}"
                     in node.snapshot.conditions["state"].reason
@@ -449,12 +449,12 @@ async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk
 
     def slowly(directory: Path, part: str, value: object, boot: str) -> None:
         writing.set()
-        go_on.wait(5)
+        go_on.wait(60)
         write(directory, part, value, boot)
 
     monkeypatch.setattr(state, "_write", slowly)
     node.tell(ReleaseWished(Release(until=500.0, why="x")))
-    assert await asyncio.to_thread(writing.wait, 5)
+    assert await asyncio.to_thread(writing.wait, 60)
     node.tell(ReleaseWished(None))
     assert not stored(node.snapshot)
 

@@ -87,7 +87,7 @@ async def asked(agent: Agent, port: int) -> tuple[int, str]:
 
 async def ready(agent: Agent, port: int) -> None:
     """Until it says that it is."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             with suppress(OSError, IndexError):
                 if (await asked(agent, port))[0] == 200:
@@ -224,14 +224,14 @@ async def test_a_directory_that_is_made_anew_is_served_by_one(place: Place) -> N
             await second.until_says("ready to take over")
         (place.kubelet / "device-plugins").rename(place.root / "old")
         async with Kubelet(place.kubelet) as kubelet:
-            await kubelet.until(lambda: bool(kubelet.view()), 20)
+            await kubelet.until(lambda: bool(kubelet.view()))
             await asyncio.sleep(2)
             names = [name for name, (_, healthy) in kubelet.node().items() if healthy]
             assert len(names) == 1
             serving, waiting = (first, second) if names == [NAMES["first"]] else (second, first)
             assert await serving.stop() == 0
             other = NAMES["second"] if serving is first else NAMES["first"]
-            await kubelet.until_capacity(other, GPUS, GPUS, 20)
+            await kubelet.until_capacity(other, GPUS, GPUS)
             assert waiting.process.returncode is None
 
 

@@ -25,7 +25,7 @@ from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Ledger, Snapshot
 from gpuplane.sandbox.kubelet import Kubelet
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 MACHINE = Machine(gpus=(Gpu(index=0, uuid="GPU-0", minor=0, model="A100", memory_mib=8192),))
 DRAINED = Health(devices={"GPU-0": Record(drain=Drain(why="fan"))})
 

@@ -8,6 +8,13 @@ from gpuplane.sandbox.kubelet.server import Kubelet
 
 NODE = "/api/v1/nodes/n1"
 SAID = "device list strategy: "
+PATIENT = """
+from gpuplane import cli
+from gpuplane.agent import parts
+parts.FIRST_WORD = parts.FIRST_EVER = 60.0
+cli.main()
+"""
+"""An agent that waits for the API server's first word for as long as a busy machine needs, and not for two seconds."""
 
 
 def told(agent: Agent) -> list[str]:
@@ -22,24 +29,22 @@ async def test_an_agent_that_starts_while_the_api_server_is_away_decides_as_the_
         info = {"containerRuntimeVersion": "containerd://2.1.4"}
         server.put(NODE, {"metadata": {}, "status": {"nodeInfo": info}})
         (tmp_path / "kubeconfig").write_text(server.kubeconfig())
-        agent = Agent(
+        words = (
             "--machine", "hgx-h100", "--kubelet-root", tmp_path / "k", "--state-dir", tmp_path / "s",
             "--cdi-dir", tmp_path / "cdi", "--node-name", "n1", "--kubeconfig", tmp_path / "kubeconfig",
         )  # fmt: skip
-        async with agent:
+        async with Agent(*words, program=("-c", PATIENT)) as agent:
             await kubelet.until_capacity("nvidia.com/gpu", 8, 8)
             assert told(agent) == [cdi]
             await agent.until_says("apiserver: ok")
         await server.down()
-        agent.log.clear()
-        async with agent:
+        async with Agent(*words) as agent:
             await agent.until_says("apiserver: failing")
             await kubelet.until_capacity("nvidia.com/gpu", 8, 8)
             assert told(agent) == [cdi]
         await server.up()
         server.put(NODE, {"metadata": {}, "status": {"nodeInfo": {"containerRuntimeVersion": "containerd://1.7.27"}}})
-        agent.log.clear()
-        async with agent:
+        async with Agent(*words, program=("-c", PATIENT)) as agent:
             await agent.until_says(f"{SAID}envvar: containerd://1.7.27")
             await kubelet.until_capacity("nvidia.com/gpu", 8, 8)
             assert len(told(agent)) == 1

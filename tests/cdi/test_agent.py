@@ -20,7 +20,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-async def until(true: Callable[[], object], deadline: float = 20.0) -> None:
+async def until(true: Callable[[], object], deadline: float = 60.0) -> None:
     """Wait for what a file says."""
     async with asyncio.timeout(deadline):
         while not true():
@@ -30,7 +30,7 @@ async def until(true: Callable[[], object], deadline: float = 20.0) -> None:
 async def made(kubelet: Kubelet, name: str) -> set[str]:
     """The device nodes in the container of a pod, once it runs."""
     running = kubelet.pods[f"default/{name}"]
-    await kubelet.until(lambda: "main" in running.started, 20)
+    await kubelet.until(lambda: "main" in running.started)
     return {node.path for node in running.made["main"].device_nodes}
 
 
@@ -129,7 +129,7 @@ async def test_what_a_container_holds_stays_until_its_pod_ends(place: Place) -> 
         await kubelet.end("default/train")
         await kubelet.run(pod("next", gpu=1))  # kubelet forgets a pod that has gone with the next allocation
         await kubelet.end("default/next")
-        await until(lambda: not place.file().exists(), 30)
+        await until(lambda: not place.file().exists())
 
 
 async def test_a_container_restarts_while_no_agent_runs(place: Place) -> None:
@@ -163,7 +163,7 @@ async def test_an_index_means_another_device_after_a_partition(place: Place) -> 
             await kubelet.end(f"default/{name}")
         await kubelet.run(pod("last", gpu=1))
         await kubelet.end("default/last")
-        await until(lambda: place.names() == {"0", "1:0", "1:1"}, 30)
+        await until(lambda: place.names() == {"0", "1:0", "1:1"})
 
 
 async def test_without_cdi_nothing_is_written(place: Place) -> None:

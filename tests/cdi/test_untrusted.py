@@ -88,23 +88,23 @@ async def test_what_another_user_makes_of_the_directory_of_mps_is_never_mounted(
     make(node.mps)
     said = f"{node.mps} is left out: {node.mps} {why}"
     async with Kubelet(node.root / "k", cdi=node.cdi) as kubelet, node.agent() as agent:
-        await kubelet.until_capacity(GPUS, COUNT, COUNT, deadline=60)
+        await kubelet.until_capacity(GPUS, COUNT, COUNT)
         assert node.mounts()
         assert not any("nvidia-mps" in path for path in (*node.mounts(), *node.mounts().values()))
         assert "/" not in node.mounts()
-        await agent.until_says(said, 20)
+        await agent.until_says(said)
 
         if node.mps.is_symlink():
             node.mps.unlink()
         else:
             node.mps.rmdir()
         node.mps.mkdir(mode=0o755)
-        await until(lambda: "/tmp/nvidia-mps" in node.mounts(), 30)
+        await until(lambda: "/tmp/nvidia-mps" in node.mounts())
         node.mps.rmdir()
         make(node.mps)
-        await until(lambda: "/tmp/nvidia-mps" not in node.mounts(), 30)
+        await until(lambda: "/tmp/nvidia-mps" not in node.mounts())
         assert "/" not in node.mounts()
-        await until(lambda: sum(said in line for line in agent.log) == 2, 10)
+        await until(lambda: sum(said in line for line in agent.log) == 2)
         assert kubelet.capacity(GPUS) == (COUNT, COUNT)
 
 
@@ -113,9 +113,9 @@ async def test_a_libcuda_that_another_user_can_change_is_given_to_nobody(node: N
     [cuda] = (node.installed / "usr/lib").rglob("libcuda.so.5*")
     os.chown(cuda, NOBODY, NOBODY)
     async with Kubelet(node.root / "k", cdi=node.cdi) as kubelet, node.agent() as agent:
-        await agent.until_says(f"{cuda} is left out: {cuda} is owned by uid {NOBODY}", 60)
-        await kubelet.until_capacity(GPUS, COUNT, 0, deadline=60)
+        await agent.until_says(f"{cuda} is left out: {cuda} is owned by uid {NOBODY}")
+        await kubelet.until_capacity(GPUS, COUNT, 0)
         assert node.spec() is None
         os.chown(cuda, 0, 0)
-        await kubelet.until_capacity(GPUS, COUNT, COUNT, deadline=60)
+        await kubelet.until_capacity(GPUS, COUNT, COUNT)
         assert any("libcuda" in path for path in node.mounts())

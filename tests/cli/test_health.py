@@ -58,7 +58,7 @@ async def test_a_drain_survives_the_agent_and_ends_with_restore(place: Place) ->
             await kubelet.until_capacity(GPU, 4, 4)
             [held] = (await kubelet.run(pod("train", gpu=1))).got().envs["NVIDIA_VISIBLE_DEVICES"].split(",")
             free = next(id for id in WELL if id != held)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while "default/train" not in (await gpuplane("inspect", "--state-dir", place.state))[1]:
                     pass  # kubelet names the pod a moment after its start
             assert await health(place, "drain", held, "--why", "a fan is loud") == (
@@ -171,7 +171,7 @@ async def test_restore_says_why_the_probe_failed(place: Place) -> None:
             " It is probed again by itself\n",
         )
         place.edit(place.machine, befallen)
-        await kubelet.until_capacity(GPU, 4, 4, deadline=20)
+        await kubelet.until_capacity(GPU, 4, 4)
 
 
 async def test_restore_says_who_else_wants_it_drained(place: Place) -> None:

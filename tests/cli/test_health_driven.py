@@ -44,7 +44,7 @@ async def restored(root: Path) -> tuple[int, str]:
 async def test_restore_has_the_gpu_probed(tmp_path: Path, driver: StandIn) -> None:
     """After an XID that only a reset ends."""
     async with Kubelet(tmp_path / "k") as kubelet, agent(tmp_path, driver):
-        await kubelet.until_capacity(GPU, 8, 8, deadline=30)
+        await kubelet.until_capacity(GPU, 8, 8)
         driver.happen(3, 79)
         await kubelet.until_capacity(GPU, 8, 7)
         assert [id for id, health in kubelet.view()[GPU].items() if health == "Unhealthy"] == [GPUS[3].uuid]
@@ -61,11 +61,11 @@ async def test_restore_says_that_the_process_which_a_fault_befell_still_runs(tmp
     )
     log.write_text(f"4,1,1000,-;{xid}\n")
     async with Kubelet(tmp_path / "k") as kubelet, agent(tmp_path, driver, log):
-        await kubelet.until_capacity(GPU, 8, 7, deadline=30)
+        await kubelet.until_capacity(GPU, 8, 7)
         assert await restored(tmp_path) == (
             1,
             f"Error: GPU 3 ({GPUS[3].uuid}) is not well: the probe failed: process 4711, which it befell,"
             " still runs on it. It is probed again by itself\n",
         )
         driver.describe(MACHINE)
-        await kubelet.until_capacity(GPU, 8, 8, deadline=30)
+        await kubelet.until_capacity(GPU, 8, 8)

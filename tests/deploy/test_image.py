@@ -110,7 +110,7 @@ def test_debian_as_on_the_day_of_the_base_image(tmp_path: Path) -> None:
         line = line.replace(each, str(tmp_path / Path(each).name))
     for apt, uri in (("latest", "http://now.example/debian"), ("snapshot", "http://then.example/20250520T000000Z")):
         sources.write_text("Types: deb\n# http://then.example/20250520T000000Z\nURIs: http://now.example/debian\n")
-        subprocess.run(["sh", "-euc", line], env={"APT": apt, "PATH": os.environ["PATH"]}, check=True, timeout=20)
+        subprocess.run(["sh", "-euc", line], env={"APT": apt, "PATH": os.environ["PATH"]}, check=True, timeout=60)
 
         assert [each for each in sources.read_text().splitlines() if each.startswith("URIs")] == [f"URIs: {uri}"]
         assert (tmp_path / "snapshot").exists() == (apt == "snapshot")
@@ -145,9 +145,9 @@ def test_the_hook_is_built_as_the_containerfile_says(tmp_path: Path) -> None:
     subprocess.run(["sh", "-euc", line], cwd=tmp_path, capture_output=True, check=True, timeout=100)
     program = tmp_path / "hook/gpuplane-hook"
 
-    version = subprocess.run([program, "--version"], env={}, capture_output=True, text=True, check=True, timeout=20)
+    version = subprocess.run([program, "--version"], env={}, capture_output=True, text=True, check=True, timeout=60)
     assert __version__ in version.stdout
-    subprocess.run([program, "install", tmp_path / "bin"], env={}, check=True, timeout=20)
+    subprocess.run([program, "install", tmp_path / "bin"], env={}, check=True, timeout=60)
     installed = tmp_path / "bin/gpuplane-hook"
     assert installed.read_bytes() == program.read_bytes()
     assert stat.S_IMODE(installed.stat().st_mode) == 0o755

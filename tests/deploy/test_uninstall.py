@@ -74,7 +74,7 @@ async def test_the_condition_goes_and_no_other() -> None:
 
 def without() -> str:
     """What is missing to give a process directories of its own; "" if nothing."""
-    done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=20)
+    done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=60)
     return "root, and the right to make mount namespaces" if done.returncode else ""
 
 

@@ -12,7 +12,7 @@ from gpuplane.model.machine import Gpu
 from gpuplane.model.snapshot import Snapshot
 from tests.driver.standin import StandIn
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Watched:

@@ -62,7 +62,7 @@ async def ask(world: World, command: str) -> str:
         CONTROL, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         env={**os.environ, PIPE: str(world.pipe(NAME)), LOG: str(world.pipe(NAME).with_name("log"))},
     )  # fmt: skip
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return (await process.communicate(command.encode() + b"\n"))[0].decode().strip()
 
 
@@ -85,7 +85,7 @@ async def test_a_daemon_is_started_limited_and_ended(gpu: str, world: World) -> 
     )  # fmt: skip
     world.clients.append(client)
     assert client.stdout is not None
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         assert (await client.stdout.readline()).split() == [b"0", str(OUT_OF_MEMORY).encode()]
     [server] = world.servers(NAME)
     assert str(client.pid) in (await ask(world, f"get_client_list {server.pid}")).split()

@@ -189,7 +189,7 @@ def findings(node: Node, device: str) -> list[Finding]:
 
 
 async def until(node: Node, ready: Callable[[], bool]) -> None:
-    assert await node.until(lambda _: ready(), 20), (node.snapshot.ledger.health, node.snapshot.conditions)
+    assert await node.until(lambda _: ready(), 60), (node.snapshot.ledger.health, node.snapshot.conditions)
 
 
 def standing(node: Node) -> tuple[str, str]:

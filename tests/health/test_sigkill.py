@@ -165,7 +165,7 @@ class Place:
             return None
         return None if answer.error else answer
 
-    async def until(self, ready: Callable[[], bool], seconds: float = 30.0) -> None:
+    async def until(self, ready: Callable[[], bool], seconds: float = 60.0) -> None:
         """Something of the agent's that nobody is told of is so: asked again and again."""
         async with asyncio.timeout(seconds):
             while not await asyncio.to_thread(ready):
@@ -209,7 +209,7 @@ class Place:
     async def settled(self) -> None:
         """Kubelet comes to be shown what is so, and it is on disk. Raises AssertionError with what happened."""
         try:
-            await self.kubelet.until(self.shown, 40)
+            await self.kubelet.until(self.shown)
             await self.until(self.remembered)
         except TimeoutError:
             told = f"ill {sorted(self.truth.ill())}\nshown {self.kubelet.view()}\nafter {self.done[-12:]}"

@@ -24,7 +24,7 @@ def root() -> None:
     """What runtimes have when they call a hook."""
     if os.geteuid() != 0:
         pytest.skip("needs root: a hook makes namespaces")
-    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=20).returncode:
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=60).returncode:
         pytest.skip("needs to make mount namespaces, which this machine forbids")
 
 

@@ -10,18 +10,18 @@ from tests.hook.build import SOURCES, build, missing
 
 def is_static(program: Path) -> bool:
     """Whether the kernel starts it without an interpreter."""
-    listed = subprocess.run(["readelf", "-lW", program], capture_output=True, text=True, check=True, timeout=20)
+    listed = subprocess.run(["readelf", "-lW", program], capture_output=True, text=True, check=True, timeout=60)
     return "INTERP" not in listed.stdout
 
 
 def test_it_is_static(hook: Path) -> None:
     """It has no interpreter, no writable code, and its stack cannot be executed; where it lies is random."""
-    listed = subprocess.run(["readelf", "-lW", hook], capture_output=True, text=True, check=True, timeout=20).stdout
+    listed = subprocess.run(["readelf", "-lW", hook], capture_output=True, text=True, check=True, timeout=60).stdout
 
     assert is_static(hook)
     assert not any("RWE" in line for line in listed.splitlines())
     assert "GNU_RELRO" in listed
-    dynamic = subprocess.run(["readelf", "-dW", hook], capture_output=True, text=True, check=True, timeout=20).stdout
+    dynamic = subprocess.run(["readelf", "-dW", hook], capture_output=True, text=True, check=True, timeout=60).stdout
     assert "NEEDED" not in dynamic
     assert "Flags: NOW PIE" in dynamic
 

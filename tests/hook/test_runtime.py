@@ -75,7 +75,7 @@ class Runc:
 
     def run(self, *command: str, hooks: list[dict[str, object]], environment: tuple[str, ...] = ()) -> tuple[int, str]:
         """A container with these createContainer hooks: how it ended, and what was said."""
-        subprocess.run(["runc", "spec"], cwd=self.image.bundle, check=True, timeout=20)
+        subprocess.run(["runc", "spec"], cwd=self.image.bundle, check=True, timeout=60)
         config = json.loads((self.image.bundle / "config.json").read_text())
         config["root"] = {"path": "../root", "readonly": True}
         config["process"] |= {"terminal": False, "args": command, "env": ["PATH=/usr/bin", *environment]}

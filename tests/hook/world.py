@@ -82,7 +82,7 @@ class Container:
         """A shared library of the image."""
         self.inside(path).parent.mkdir(parents=True, exist_ok=True)
         command = ["cc", "-shared", "-nostdlib", "-x", "c", "/dev/null", f"-Wl,-soname,{soname}", "-o"]
-        subprocess.run([*command, str(self.inside(path))], check=True, timeout=20)
+        subprocess.run([*command, str(self.inside(path))], check=True, timeout=60)
 
     def point(self, path: str, target: str | Path) -> None:
         """A link of the image, in the place of whatever is there."""

@@ -80,7 +80,7 @@ async def test_the_agents_life_is_not_the_daemons(place: Place) -> None:
         async with place.agent() as agent:
             await kubelet.until_capacity(GPU, 8, 8)
             place.configure(SHARED + "flags: {plugin: {deviceIDStrategy: index}}\n")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (await kubelet.run(pod("probe", gpu=1))).got().envs["NVIDIA_VISIBLE_DEVICES"] not in "01":
                     await kubelet.end("default/probe")
             place.configure("sharing: {mps: {nonsense: 1}}\n")
@@ -103,7 +103,7 @@ async def test_a_daemon_that_dies_is_seen_by_kubelet_and_comes_back(place: Place
         await kubelet.until_capacity(GPU, 8, 0)
         await agent.until_says("no memory")
         world.spoil("nvidia-cuda-mps-control", None)
-        await kubelet.until_capacity(GPU, 8, 8, deadline=20)
+        await kubelet.until_capacity(GPU, 8, 8)
 
 
 async def test_when_mps_is_unset_everything_is_as_before(place: Place) -> None:
@@ -120,7 +120,7 @@ async def test_when_mps_is_unset_everything_is_as_before(place: Place) -> None:
         await agent.until_says("the compute mode of its GPU is not restored yet")
         await world.until_says(GPU, "goes when no container holds it")
         await kubelet.end("default/train")
-        await kubelet.until_capacity(GPU, 2, 2, deadline=30)
+        await kubelet.until_capacity(GPU, 2, 2)
         await world.until(lambda: world.modes() == {"GPU-0": "DEFAULT", "GPU-1": "DEFAULT"})
         assert not processes.alive(running)
 

@@ -120,8 +120,8 @@ async def test_a_life(world: World, number: int, seed: int) -> None:
     for client in list(life.clients):
         await world.end(client)
     world.want(life.wish)
-    await world.until(lambda: (s := world.standing(GPU)) and set(s.devices) == set(life.wish.devices), 40)
+    await world.until(lambda: (s := world.standing(GPU)) and set(s.devices) == set(life.wish.devices))
     assert len(world.servers(GPU)) <= 1
     world.want()
-    await world.until(lambda: not world.pipe(GPU).exists() and not world.family(), 40)
+    await world.until(lambda: not world.pipe(GPU).exists() and not world.family())
     await world.until(lambda: set(world.modes().values()) == {"DEFAULT"})

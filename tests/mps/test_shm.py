@@ -19,13 +19,13 @@ ONE, OTHER = Daemon(name="nvidia.com/gpu", devices={"GPU-a": 0}), Daemon(name="n
 def folder() -> Iterator[Path]:
     """A directory for a supervisor that may mount; what it mounted is taken away at the end."""
     command = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs tmpfs /tmp"]
-    tried = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    tried = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if tried.returncode:
         pytest.skip(f"needs the right to mount: {tried.stderr.strip()}")
     with TemporaryDirectory(prefix="mps-") as name:
         yield Path(name)
         for path in mounts(Path(name)):
-            subprocess.run(["umount", path], check=True, timeout=20)
+            subprocess.run(["umount", path], check=True, timeout=60)
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ class World:
             return None
         return next((each for each in status.daemons if each.name == name), None)
 
-    async def until(self, found: Callable[[], T | None], deadline: float = 20.0) -> T:
+    async def until(self, found: Callable[[], T | None], deadline: float = 60.0) -> T:
         """What is found, once it is. Raises TimeoutError with the supervisor's log."""
         try:
             async with asyncio.timeout(deadline):
@@ -177,7 +177,7 @@ class World:
         )
         self.clients.append(client)
         assert client.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return client, json.loads(await client.stdout.readline())
 
     async def end(self, client: asyncio.subprocess.Process) -> None:

@@ -60,7 +60,7 @@ def missing() -> str:
     lacking = [package for program, package in programs.items() if shutil.which(program) is None]
     if lacking:
         return ", ".join(lacking)
-    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=20).returncode:
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=60).returncode:
         return "root, and the right to make mount namespaces"
     return ""
 
@@ -121,7 +121,7 @@ def compiled(source: str, to: Path, *flags: str) -> Path:
 
 def _libraries(*programs: Path) -> set[str]:
     """What programs are loaded with; nothing for a static one."""
-    told = (subprocess.run(["ldd", each], capture_output=True, text=True, timeout=20) for each in programs)
+    told = (subprocess.run(["ldd", each], capture_output=True, text=True, timeout=60) for each in programs)
     return {path for done in told if done.returncode == 0 for path in LOADED.findall(done.stdout)}
 
 

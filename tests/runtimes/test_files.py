@@ -119,7 +119,7 @@ def test_containerd_reads_the_result_as_it_read_the_file(tmp_path: Path) -> None
         dumps = []
         for each in (name, f"{name}.expected"):
             shutil.copy(FILES / each, file)
-            dump = subprocess.run(["containerd", "--config", file, "config", "dump"], capture_output=True, timeout=30)
+            dump = subprocess.run(["containerd", "--config", file, "config", "dump"], capture_output=True, timeout=60)
             assert dump.returncode == 0, (version, each, dump.stderr)
             dumps.append([line for line in dump.stdout.decode().splitlines() if "cdi" not in line])
         assert dumps[0] == dumps[1], name

@@ -59,7 +59,7 @@ class Node:
     async def until(self, ready: Callable[[], bool]) -> None:
         """Wait for it; fails with what nvidia-smi was asked."""
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not ready():
                     await asyncio.sleep(0.02)
         except TimeoutError:
@@ -73,7 +73,7 @@ class Node:
 
     async def until_said(self, *wanted: str) -> None:
         """Wait for the condition."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await self.said() != wanted:
                 await asyncio.sleep(0.05)
 

@@ -16,7 +16,7 @@ from gpuplane.kubelet import turn as module
 from gpuplane.kubelet.turn import Turn
 from gpuplane.model.snapshot import Condition, Snapshot
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 HOLD = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), 2); print('held', flush=True); sys.stdin.read()"
 
 

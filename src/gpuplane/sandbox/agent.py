@@ -55,7 +55,7 @@ class Agent:
         )
         self._reader = asyncio.create_task(self._read())
 
-    async def stop(self, deadline: float = 10.0) -> int:
+    async def stop(self, deadline: float = PATIENCE) -> int:
         """Ask it to stop; its exit status. One that does not stop is killed, and TimeoutError raised."""
         if self.process.returncode is None:
             self.process.terminate()

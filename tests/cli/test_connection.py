@@ -17,6 +17,7 @@ from gpuplane.agent.control import answer
 from gpuplane.agent.node import Node
 from gpuplane.cli import connection
 from gpuplane.cli.connection import NoAgent, ask, pictured, show
+from gpuplane.core.inspection.whole import inspection
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.hardware.machinefile import read
@@ -96,15 +97,40 @@ def test_what_a_newer_agent_adds_costs_nothing(tmp_path: Path, answers: Answers)
     assert show(tmp_path) == full().picture
 
 
+def older(said: Answer) -> dict[str, Any]:
+    """An answer as agents gave it before they told who they are: reasons were one text, and what is left had no
+    index."""
+    plain = document(said)
+    del plain["agent"]
+    for resource in plain["picture"]["offer"]["resources"]:
+        for device in resource["devices"]:
+            if reasons := device.pop("reasons", ()):
+                device["trouble"] = "; ".join(each["text"] for each in reasons)
+    for left in plain["picture"]["offer"]["left"]:
+        for name in ("device", "index", "kind"):
+            left.pop(name, None)
+    return plain
+
+
 def test_what_an_older_agent_does_not_say_costs_nothing(tmp_path: Path, answers: Answers) -> None:
-    """Neither who it is, nor what it did not know then."""
-    older = document(full())
-    del older["agent"], older["picture"]["snapshot"]["ledger"]
-    answers(msgspec.json.encode(older))
+    """Neither who it is, nor what it did not know then. What it withholds is withheld."""
+    now = inspection(pictured(full()), About(), 0.0)
+    answers(msgspec.json.encode(older(full())))
     answer = ask(tmp_path, Show())
 
     assert answer.agent == About()
-    assert pictured(answer).offer == pictured(full()).offer
+    assert inspection(pictured(answer), answer.agent, 0.0) == now
+    assert any(each.unhealthy for each in now.resources)
+    assert any(each.not_offered for each in now.devices)
+
+
+def test_a_ledger_that_an_agent_does_not_keep_is_an_empty_one(tmp_path: Path, answers: Answers) -> None:
+    """As of one that has nothing to remember."""
+    bare = document(full())
+    del bare["picture"]["snapshot"]["ledger"]
+    answers(msgspec.json.encode(bare))
+
+    assert show(tmp_path).snapshot.ledger == Snapshot().ledger
 
 
 def test_what_a_newer_agent_says_otherwise_is_a_sentence(tmp_path: Path, answers: Answers) -> None:

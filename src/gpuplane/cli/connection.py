@@ -15,6 +15,7 @@ import msgspec
 from gpuplane import __version__
 from gpuplane.cli.options import PATH
 from gpuplane.core.lenient import NotUnderstood, understand
+from gpuplane.core.resources.offer import offer
 from gpuplane.core.text import clip, few
 from gpuplane.model.control import Answer, Ask, Picture, Show
 
@@ -60,10 +61,15 @@ def show(directory: Path) -> Picture:
 
 
 def pictured(answer: Answer) -> Picture:
-    """The picture in an answer to `Show`. Raises ClickException where there is none."""
-    if answer.picture is None:
+    """The picture in an answer to `Show`. Raises ClickException where there is none.
+
+    An agent that does not tell its version tells nothing of the kinds of its reasons either: what it offers follows
+    here from what it knows.
+    """
+    picture = answer.picture
+    if picture is None:
         _refuse(answer.agent.version, "it shows no picture")
-    return answer.picture
+    return picture if answer.agent.version else picture.but(offer=offer(picture.snapshot))
 
 
 def _exchange(path: Path, request: bytes) -> bytes:

@@ -58,24 +58,30 @@ async def run(
         async with asyncio.timeout(seconds):
             said, complained, _ = await asyncio.gather(*streams)
             return Run(await process.wait(), said, complained)
-    finally:
+    except BaseException:
         for stream in streams:
             stream.cancel()
         await asyncio.gather(*streams, return_exceptions=True)
-        if process.returncode is None:
-            await _end(process)
+        await _end(process)
+        raise
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End it, and wait a moment until all that it had open is closed."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """End it and what it has started, and wait a moment until all that it had open is closed.
+
+    It may have ended itself, and only what it has started goes on. As long as one of these is left, no other process
+    has its number (Linux, kernel/pid.c): where there is one again, nobody is left.
+    """
+    if process.returncode is None or not os.path.exists(f"/proc/{process.pid}"):  # noqa: PTH110 (no disk)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     with suppress(TimeoutError):
         async with asyncio.timeout(MOMENT):
             for stream in (process.stdout, process.stderr):
                 while stream is not None and await stream.read(1 << 16):
                     pass
             await process.wait()
+    process._transport.close()  # type: ignore[attr-defined]
 
 
 async def _read(stream: asyncio.StreamReader | None, most: int) -> bytes:

@@ -19,6 +19,11 @@ def program(text: str) -> tuple[str, ...]:
     return sys.executable, "-c", text
 
 
+def descriptors() -> int:
+    """How many files this process has open."""
+    return psutil.Process().num_fds()
+
+
 async def gone(name: str) -> None:
     """Wait until no process has this word on its command line."""
     async with asyncio.timeout(SOON):
@@ -64,6 +69,27 @@ async def test_one_that_does_not_end_is_ended() -> None:
         await run((*program("import time; time.sleep(1000)"), mark), 0.5)
     assert time.monotonic() - began < SOON
     await gone(mark)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_what_it_has_started_is_ended_where_it_has_ended_itself(apart: bool) -> None:
+    """It holds the pipes, so that nobody knows whether all was said. What has gone `apart`, as a daemon does, goes on;
+    of ours nothing stays open for it."""
+    await run(program("pass"), SOON)  # after which asyncio has what it keeps open
+    mark, began, before = f"mark-{os.urandom(4).hex()}", time.monotonic(), descriptors()
+    text = f"""
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep({20 if apart else 1000})", "{mark}"],
+                 start_new_session={apart})
+"""
+    with pytest.raises(TimeoutError):
+        await run(program(text), 2.0)
+    assert time.monotonic() - began < SOON
+    if not apart:
+        await gone(mark)
+    async with asyncio.timeout(SOON):
+        while descriptors() > before:
+            await asyncio.sleep(0.05)
 
 
 async def test_one_that_nobody_waits_for_is_ended() -> None:

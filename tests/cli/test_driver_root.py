@@ -1,5 +1,6 @@
 """Where the agent looks for the driver, and what it says of that: which option decided, and which one helps."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from gpuplane.cli import driverroot
 from gpuplane.cli.driverroot import driver_root, seen
+from gpuplane.cli.machine import NVML
 from gpuplane.core.config.flags import BY_NAME
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
@@ -111,3 +113,18 @@ async def test_an_agent_on_a_host_looks_where_the_driver_root_is(tmp_path: Path,
     async with Kubelet(tmp_path / "k"), agent as running:
         said = await running.until_says("; --driver-root says that the driver is there")
         assert f"{tmp_path}/x has no libcuda.so." in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize("contained", [False, True])
+def test_what_is_closed_to_us_is_not_seen(default: Path, tmp_path: Path, contained: bool) -> None:
+    """The way to a directory may be: that is told of the driver, and ends nobody."""
+    closed = tmp_path / "closed"
+    closed.mkdir(0o700)
+    os.seteuid(65534)
+    try:
+        root = driver_root({"driver-root": str(closed / "driver")}, {}, contained)
+        assert seen(root, "t4") is None
+        assert seen(root, NVML) == (Path("/") if contained else closed / "driver")
+    finally:
+        os.seteuid(0)

@@ -1,5 +1,6 @@
 """What all commands have in common: misspellings, and how they end."""
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -79,13 +80,59 @@ def test_a_file_that_cannot_be_read_is_no_wrong_command_line() -> None:
     assert paths == []
 
 
-@pytest.mark.parametrize("words", ["choose --machine t4 --size 1", "choose --machine t4 --size 1 --json", "--version"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "choose --machine t4 --size 1",
+        "choose --machine t4 --size 1 --json",
+        "--version",
+        "agent --version",
+        "agent --help",
+    ],
+)
 def test_an_output_that_takes_nothing_is_an_error(words: str) -> None:
     """As a full disk: nobody may take what is there for the answer."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([*GPUPLANE, *words.split()], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
 
     assert (done.returncode, done.stderr) == (1, "Error: No space left on device\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("choose --machine t4 --size 1", 0),
+        ("choose --machine t4 --size 1 --json", 0),
+        ("config reference", 0),
+        ("choose --machine t4 --size 2", 1),
+        ("chose", 2),
+        ("--version", 0),
+        ("agent --version", 0),
+        ("agent --mashine t4", 2),
+    ],
+)
+def test_a_closed_stream_is_as_one_that_takes_nothing(words: str, status: int, closed: str) -> None:
+    """Nobody gets the answer that standard output does not take; what standard error does not take is lost."""
+    shell = f"exec {' '.join(map(shlex.quote, GPUPLANE))} {words} {closed}"
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=60)
+    lost = status == 0 and ">&-" in closed.split()
+
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (1 if lost else status)
+    if lost and "2>&-" not in closed:
+        assert done.stderr == "Error: Bad file descriptor\n"
+
+
+@pytest.mark.parametrize(
+    "words", ["config check NAME --json", "cdi validate NAME --json", "cdi list --json --spec-dir NAME"]
+)
+def test_what_is_no_text_is_an_error_where_text_is_needed(words: str, tmp_path: Path) -> None:
+    """A path is bytes, and JSON has none."""
+    done = ended(*words.replace("NAME", f"{tmp_path}/\udcff").split())
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"Error: '{tmp_path}/\\udcff' is no UTF-8 text\n"
 
 
 def test_an_error_cannot_steer_the_terminal(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ COMMANDS = {
 
 def main() -> None:
     """`gpuplane COMMAND …`"""
+    stand_in()
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its own lines say only that kubelet went; ours say it better
     if sys.argv[1:2] == ["agent"]:
         from gpuplane.cli import agent
@@ -40,6 +41,18 @@ def main() -> None:
     from gpuplane.cli.program import run
 
     run(commands())
+
+
+def stand_in() -> None:
+    """Have something in the place of a standard stream that whoever started us has closed.
+
+    Else the next file that is opened gets its number, and what is said goes into that. What is written for a program
+    is refused, as the system refuses it for a closed stream; what is said to people goes nowhere.
+    """
+    for number, (name, access) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
+        if getattr(sys, name) is None:
+            os.set_inheritable(os.open(os.devnull, access), True)  # the lowest number that is free: that of the stream
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
 def commands() -> "Modules":

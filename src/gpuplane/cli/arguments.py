@@ -4,12 +4,13 @@ click is not imported where the agent starts: it would cost each node its memory
 """
 
 import argparse
+import os
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gpuplane.cli.say import fail
+from gpuplane.cli.say import fail, told
 from gpuplane.core.config.flags import BY_NAME
 from gpuplane.core.strict import close_to
 
@@ -53,6 +54,15 @@ class Parser(argparse.ArgumentParser):
             name = unknown[0].partition("=")[0]
             self.error(f"No such {kind} {name!r}.{perhaps(name, self._option_string_actions)}")
         return found
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print a help page or the version; argparse itself passes over what standard output does not take."""
+        try:
+            file.write(message)
+            file.flush()
+        except OSError as error:
+            fail(told(error))
+            os._exit(1)  # what standard output could not take is not tried again
 
     def error(self, message: str) -> NoReturn:
         """End the process: the command line is wrong."""

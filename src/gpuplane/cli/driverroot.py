@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,12 +34,12 @@ def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contai
     if said and said[0]:
         return Root(Path(said[0]), f"{said[1]} says that the driver is there")
     default = Path(BY_NAME[HERE].default)
-    if default.is_dir():
+    if _is_there(default):
         return Root(default, f"that is the default of --{HERE}, which says where else the driver is seen")
     host = given(BY_NAME[HOST], flags, environment)
     if host and os.path.normpath(host[0]).strip("/."):
         path = Path(host[0])
-        if path.is_dir() or not contained:
+        if _is_there(path) or not contained:
             return Root(path, f"{host[1]} says that the driver is there, and nothing does so of --{HERE}")
         why = f"{host[1]} says {path}, a path of the host that this container does not see: mount it, and say where"
         return Root(Path("/"), f"{why} by --{HERE}", False)
@@ -47,7 +48,14 @@ def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contai
 
 def seen(root: Root, machine: str) -> Path | None:
     """Where the driver's root is for a machine; None where a described one has none here."""
-    return root.path if machine == NVML or (root.said and root.path.is_dir()) else None
+    return root.path if machine == NVML or (root.said and _is_there(root.path)) else None
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a directory is seen there. One that is closed to us is not: the way to it may be, too."""
+    with suppress(OSError):
+        return path.is_dir()
+    return False
 
 
 def contained(environment: Mapping[str, str]) -> bool:

@@ -185,6 +185,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "mps": (
         Row("--root {fresh}/mps", until="no program nvidia-smi here", verbatim=True),
         Row("--root {here}/mps", until="no program nvidia-smi here", nobody=1, verbatim=True),
+        Row("--root {closed}/mps", until="no program nvidia-smi here", nobody=1, verbatim=True),
         Row("--root {machine}/mps", until="nothing is supervised below", verbatim=True),
         Row("--shm hots", 2, "Did you mean 'host'?"),
     ),

@@ -59,14 +59,24 @@ def command(
 
 def _announce(root: Path, tools: Tools) -> None:
     """What there is to do, and what it lacks: until the agent asks for a daemon there may be nothing else to say."""
-    asked = os.path.lexists(root / FOLDER / WANTED)
-    log.info("supervising MPS daemons below %s%s", root, "" if asked else ": the agent has asked for none yet")
+    log.info("supervising MPS daemons below %s%s", root, ": the agent has asked for none yet" * _unasked(root))
     for program, option, lack in (
         (tools.control, "--control", "no daemon can be started"),
         (tools.smi, "--smi", "no compute mode can be set"),
     ):
         if shutil.which(program) is None:
             log.warning("there is no program %s here: %s; %s names another one", program, lack, option)
+
+
+def _unasked(root: Path) -> bool:
+    """Whether no wish of the agent is there. One that may not be looked for may be."""
+    try:
+        (root / FOLDER / WANTED).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 async def _run(supervisor: Supervisor, announce: Callable[[], None]) -> None:

@@ -74,7 +74,10 @@ class Supervisor:
             wait = min(wait * 2, REFUSED[1])
 
     def _risk(self) -> str:
-        """Why the directories cannot be used; "" if they can. Makes those that are missing."""
+        """Why the directories cannot be used; "" if they can. Makes those that are missing.
+
+        Raises PermissionError where we are not root: nobody will give us that right later.
+        """
         modes = {self._root: 0o711, self._folder: 0o700}
         try:
             for path in (*reversed(self._root.parents), self._root, self._folder):
@@ -85,6 +88,8 @@ class Supervisor:
                         f"{path} {reason}: it must be a directory of root's that nobody else can write to, and no link"
                     )
         except OSError as error:
+            if isinstance(error, PermissionError) and os.geteuid():
+                raise
             return _told(error)
         return ""
 

@@ -94,6 +94,7 @@ def test_explain_as_json_has_all_of_it(files: tuple[Path, Path]) -> None:
     assert document["explanation"]["units"][0]["ids"] == [f"{UUID}0::0", f"{UUID}0::1"]
     assert document["resolved"]["settings"]["pass_device_specs"] is True
     assert document["resolved"]["sources"]["mig_strategy"] == "--mig-strategy"
+    assert document["resolved"].keys() == {"settings", "sources", "idle", "warnings"}
 
 
 def test_check_says_all_that_is_wrong_and_its_status(files: tuple[Path, Path], tmp_path: Path) -> None:

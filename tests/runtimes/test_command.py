@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.cli.connection import STATE_DIR
-from gpuplane.cli.runtime import configure
+from gpuplane.cli.runtime import Report, configure
 from gpuplane.host.runtimes import memories, sources
 from tests.runtimes.runs import FILES, copied, run, tree, unchanged
 
@@ -284,6 +284,8 @@ def test_json(tmp_path: Path) -> None:
 
     done = run("containerd", "--config", file, "--runtime-version", "1.6", "--json")
     assert done.exit_code == 1 and json.loads(done.output)["status"] == "failed"
+    nothing = json.loads(run("containerd", "--config", file, "--runtime-version", "2.1", "--json").output)
+    assert told.keys() == nothing.keys() == json.loads(done.output).keys() == set(Report.__struct_fields__)
 
 
 @pytest.mark.parametrize(

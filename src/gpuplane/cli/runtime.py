@@ -38,8 +38,8 @@ REFUSED = {
 """Flags of `nvidia-ctk runtime configure` that ask for what is not done, and what to know instead."""
 
 
-class Report(Value):
-    """What `--json` shows."""
+class Report(Value, omit_defaults=False):
+    """What `--json` shows: every key is always there."""
 
     runtime: str
     status: str  # nothing, needed, changed, undone, failed

@@ -40,7 +40,7 @@ from gpuplane.model.health import Ruling
 from gpuplane.model.value import Value
 
 
-class Resolved(Value):
+class Resolved(Value, omit_defaults=False):
     """Settings, and where each was said.
 
     `sources`: a field of Settings, with the entry's number where it is a list ("gpus.0", of sharing "sharing.0" and

@@ -167,7 +167,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "health restore": (
         Row("3 --state-dir {state}", says="is healthy."),
         Row("3 --state-dir {state} --json"),
-        Row("7 --state-dir {state}", 1, "is not well: a look still shows"),
+        Row("7 --state-dir {state}", 1, "is not well: a look still shows", once=True),
         Row("7 --state-dir {state} --json", 1, "is not well", answers=True, once=True),
         Row("77 --state-dir {state}", 1, "there is no device '77'"),
         Row("3 --state-dir {here}/none", 1, "no agent answers"),

@@ -223,6 +223,31 @@ def test_what_hangs_as_it_ends_is_ended_by_the_next_signal(runs: Callable[..., R
     assert run.output() == "at work\nending\nabandoned\n"
 
 
+UNNOTICED = """
+import asyncio, signal, threading, time
+from gpuplane.cli import ending
+def speak():
+    time.sleep(0.5)
+    print("at work", flush=True)
+    time.sleep(1000)
+async def work():
+    threading.Thread(target=speak, daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, ending.SIGNALS)  # so that it comes to the other thread
+    await asyncio.sleep(1000)
+ending.heed()
+ending.run(work())
+"""
+
+
+def test_a_signal_that_interrupts_no_waiting_is_heeded(runs: Callable[..., Run]) -> None:
+    """It comes right before the event loop waits, or to another thread: that ends the waiting all the same."""
+    run = runs(program=("-c", UNNOTICED))
+    run.until(lambda run: "at work" in run.output())
+    run.process.terminate()
+
+    assert run.ended() == 128 + SIGTERM
+
+
 def test_a_signal_that_is_ignored_from_the_start_stays_so(runs: Callable[..., Run]) -> None:
     """As nohup has it."""
     ignoring = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{STUCK.format(end='pass')}"

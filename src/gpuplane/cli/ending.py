@@ -71,6 +71,27 @@ def _handled(handler: Handler) -> Iterator[None]:
 
 
 @contextmanager
+def _woken(loop: "asyncio.AbstractEventLoop") -> Iterator[None]:
+    """A signal wakes the loop: else one that comes right before a wait, or to another thread, is heeded after it."""
+    import socket
+
+    if not _heeded():
+        yield
+        return
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        loop.add_reader(ours, ours.recv, 1 << 12)
+        try:
+            yield
+        finally:
+            loop.remove_reader(ours)
+            signal.set_wakeup_fd(before)
+
+
+@contextmanager
 def whole() -> Iterator[None]:
     """Raises Ended only at its end, where a signal has come meanwhile."""
     came: list[int] = []
@@ -100,10 +121,11 @@ def run(work: Coroutine[Any, Any, T], abandon: Callable[[], None] = lambda: None
 
     async def working() -> T:
         begun.append(cast("asyncio.Task[Any]", asyncio.current_task()))
-        if came:
-            work.close()
-            raise asyncio.CancelledError
-        return await work
+        with _woken(asyncio.get_running_loop()):
+            if came:
+                work.close()
+                raise asyncio.CancelledError
+            return await work
 
     try:
         with _handled(end), asyncio.Runner() as runner:

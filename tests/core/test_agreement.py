@@ -17,6 +17,7 @@ from gpuplane.core.availability import standing
 from gpuplane.core.containers.cdi.condition import CONFLICT, SPECS, marks
 from gpuplane.core.containers.cdi.wanted import WRITING, wanted
 from gpuplane.core.health.diagnose import ailments
+from gpuplane.core.inspection.whole import inspection
 from gpuplane.core.metrics import metrics
 from gpuplane.core.mps import SUPERVISOR, UPKEEP
 from gpuplane.core.nodecondition import LONGEST, condition
@@ -28,6 +29,7 @@ from gpuplane.core.serving import LOCK, STANDBY, STATE
 from gpuplane.core.step import step
 from gpuplane.kubelet.plugin import _message
 from gpuplane.model.config import Asked, MemoryShares, Replication, Settings, Sharing
+from gpuplane.model.control import About, Picture
 from gpuplane.model.facts import (
     Configured,
     Drained,
@@ -347,3 +349,20 @@ def test_what_a_node_without_libcuda_says() -> None:
     assert unready(now) == f"{GPU}: no device is given out: 8 GPUs (0 to 7): {why}"
     assert {(each.state, each.reason) for each in standing(now)} == {("withheld", why)}
     assert series(now, "gpuplane_devices") == {(GPU, "healthy"): 0, (GPU, "unhealthy"): 8}
+
+
+def test_a_uuid_that_two_gpus_bear_is_that_of_the_first() -> None:
+    """It is given out, and nothing is held against it; the other is not, and that is said of it alone."""
+    gpus = tuple(Gpu(index=n, uuid=f"GPU-{min(n, 1)}") for n in range(3))
+    snapshot = Snapshot()
+    for fact in (Configured(Settings()), Listed((), 0.0), Looked(Machine(gpus=gpus))):
+        snapshot = step(snapshot, fact, 1.0)
+    shown = inspection(Picture(snapshot, offer(snapshot), 1.0), About(), 0.0).devices
+
+    assert told(snapshot) == {GPU: {"GPU-0": "Healthy", "GPU-1": "Healthy"}}
+    assert [(each.state, len(each.ids), each.not_offered) for each in shown] == [
+        ("healthy", 1, ""), ("healthy", 1, ""), ("withheld", 0, "device 1 has the same UUID")
+    ]  # fmt: skip
+    assert set(series(snapshot, "gpuplane_device_health")) == {
+        ("GPU-0", "0", "healthy"), ("GPU-1", "1", "healthy"), ("GPU-1", "2", "withheld")
+    }  # fmt: skip

@@ -139,8 +139,8 @@ def standing(snapshot: Snapshot, offered: Offer | None = None) -> tuple[Diagnosi
     The node comes first where something is wrong with it, then the devices in the driver's order, then those away.
     `offered`: as of `availability`.
     """
-    reasons = {each.device: each.reasons for each in availability(snapshot, offered) if each.device}
-    return tuple(_withheld(each, reasons.get(each.device, ())) for each in diagnose.overall(snapshot))
+    reasons = {each.index: each.reasons for each in availability(snapshot, offered)}  # two GPUs may bear one UUID
+    return tuple(_withheld(each, reasons.get(each.index, ())) for each in diagnose.overall(snapshot))
 
 
 def _broken(reasons: Iterable[Reason]) -> Iterator[str]:

@@ -29,20 +29,20 @@ def node(picture: Picture) -> Diagnosis:
 
 
 class _Devices:
-    """One picture, sorted by devices."""
+    """One picture, sorted by devices: by their indices, for two may bear one UUID. What is not counted has no index."""
 
     def __init__(self, picture: Picture, clock: Clock) -> None:
         self.clock = clock
         gpus = picture.snapshot.machine.gpus if picture.snapshot.machine else None
         self.gpus, self.counted = gpus or (), gpus is not None
         stand = standing(picture.snapshot, picture.offer)
-        self.diagnoses = {each.device: each for each in stand if each.device != NODE}
+        self.diagnoses = {each.index or each.device: each for each in stand if each.device != NODE}
         self.against = {each.index: each.reasons for each in availability(picture.snapshot, picture.offer)}
         self.left = {each.index: each.reason for each in picture.offer.left}
         self.offered: dict[str, tuple[str, list[Offered]]] = {}
         for resource in picture.offer.resources:
             for each in resource.devices:
-                self.offered.setdefault(each.unit.id, (resource.name, []))[1].append(each)
+                self.offered.setdefault(each.unit.index, (resource.name, []))[1].append(each)
         self.held = _held(picture.snapshot.allocations)
 
     def all(self) -> Iterator[Device]:
@@ -53,7 +53,8 @@ class _Devices:
             for part in gpu.mig.devices if gpu.mig else ():
                 there.add(part.uuid)
                 yield self.part(gpu, part)
-        for uuid in dict.fromkeys((*self.diagnoses, *(self.held or {}))):
+        known = (each.device for each in self.diagnoses.values())
+        for uuid in dict.fromkeys((*known, *(self.held or {}))):
             if uuid not in there:
                 yield self.absent(uuid)
 
@@ -65,7 +66,7 @@ class _Devices:
 
     def part(self, gpu: Gpu, part: MigDevice) -> Device:
         why = self.left.get(f"{gpu.index}:{part.slot}") or self.left.get(str(gpu.index), "")
-        if not why and gpu.uuid in self.offered:
+        if not why and str(gpu.index) in self.offered:
             why = f"it is offered with all of GPU {gpu.index}"
         return self.device(
             _blank(f"{gpu.index}:{part.slot}", part.uuid, gpu).but(
@@ -82,10 +83,10 @@ class _Devices:
 
     def device(self, device: Device, not_offered: str) -> Device:
         against = self.against.get(device.index, ())
-        resource, ids = self.offered.get(device.uuid, ("", []))
+        resource, ids = self.offered.get(device.index, ("", []))
         well = Diagnosis(device=device.uuid, index=device.index, state="healthy")
         nameless = well.but(state="unhealthy", reason="; ".join(each.text for each in against))
-        found = self.diagnoses.get(device.uuid, well if device.uuid else nameless)
+        found = self.diagnoses.get(device.index or device.uuid, well if device.uuid else nameless)
         return device.but(
             resource=resource,
             not_offered="" if resource else not_offered,

@@ -122,11 +122,24 @@ def the_metrics_agree(snapshot: Snapshot) -> None:
 
 def inspect_agrees(snapshot: Snapshot) -> None:
     """The states of `gpuplane inspect health` are those of devices that can be had, or that cannot."""
-    states = {each.device: each for each in standing(snapshot)}
-    for device, had in given_out(snapshot).items():
+    states, there = {each.device: each for each in standing(snapshot)}, given_out(snapshot)
+    for device, had in there.items():
         if stands := states.get(device):
             assert (stands.state in NOT_GIVEN_OUT) == (not had), stands
             assert had or stands.reason
+    shown = inspection(Picture(snapshot, offer(snapshot), 0.0), About(), 0.0)
+    assert {(each.name, each.healthy, each.unhealthy) for each in shown.resources} == {
+        (name, sum(each == "Healthy" for each in ids.values()), sum(each != "Healthy" for each in ids.values()))
+        for name, ids in told(snapshot).items()
+    }
+    assert {id.id: id.healthy for each in shown.devices for id in each.ids} == {
+        id: health == "Healthy" for ids in told(snapshot).values() for id, health in ids.items()
+    }
+    for each in shown.devices:
+        named = each.uuid or f"GPU {each.index}"
+        if named in there:
+            assert (each.state in NOT_GIVEN_OUT) == (not there[named]), each
+            assert bool(each.reasons) == (not there[named]), each
 
 
 def the_condition_agrees(snapshot: Snapshot) -> None:

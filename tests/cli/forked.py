@@ -43,7 +43,7 @@ class Request(msgspec.Struct):
     until: str = ""  # ends it by the signal once it has written that
     signal: int = signal.SIGTERM
     apart: bool = True  # standard output and standard error; else both are one, as on a real terminal
-    deadline: float = 30.0
+    deadline: float = 120.0
     log: str = ""  # a file: it goes on without being waited for, writes there, and ends with this process
 
 

@@ -61,9 +61,10 @@ def test_a_command_says_what_it_should(name: str, terminals: Terminals, world: W
     for row in ROWS[name]:
         for columns, user in [(60, USERS[0])] if row.once else [(each, user) for user in USERS for each in WIDTHS]:
             words = [*name.split(), *world.words(row.words, user)]
-            more = {"directory": str(world.here), "deadline": 120.0 if row.once else 30.0}
             until = row.until if user == USERS[0] or row.nobody is None else ""
-            ended = terminals.run(*words, columns=columns, user=user, typed=row.typed, until=until, **more)
+            ended = terminals.run(
+                *words, columns=columns, user=user, typed=row.typed, until=until, directory=str(world.here)
+            )
             if row.after:
                 terminals.run(*world.words(row.after, user), user=user)
             status = row.status if user == USERS[0] or row.nobody is None else row.nobody

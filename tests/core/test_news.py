@@ -111,3 +111,17 @@ def test_what_is_left_for_one_reason_is_one_line() -> None:
         f"info {NAME}: 5 devices offered",
         "info 3 GPUs (5 to 7): not offered by any name: it is in MIG mode, and migStrategy is none",
     ]
+
+
+def test_a_driver_that_is_missing_is_said_once() -> None:
+    """By the driver's condition, with the part that the offer waits for; the look comes before it."""
+    fault = Fault("driver-missing", "no libnvidia-ml.so.1 in /")
+    failing = Condition("failing", fault.message, code=fault.code)
+    before = after(*READY[:2])
+    looked = step(before, Looked(Machine(gpus=None, faults=(fault,))), 1e6)
+    known = step(looked, Stood("driver", failing), 1e6)
+
+    assert lines([*news(before, looked), *news(looked, known)]) == [
+        "info offer: waiting for the part driver, which says why",
+        f"warning driver: failing: {fault.message}",
+    ]

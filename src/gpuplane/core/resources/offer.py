@@ -181,10 +181,9 @@ def unknown(snapshot: Snapshot) -> Reason | None:
 
 def untold(snapshot: Snapshot) -> str:
     """The part that has not told yet what an offer needs; "" for none. Why it has not, its condition says."""
-    machine = snapshot.machine
-    if diagnose.released(snapshot) or (machine is not None and machine.gpus is None):
+    if diagnose.released(snapshot):
         return ""
-    if machine is None:
+    if snapshot.machine is None or snapshot.machine.gpus is None:
         return "driver"
     if snapshot.config.settings is None:
         return "config"

@@ -113,7 +113,10 @@ STUMBLED = {
     "mount": ("mounts: [{hostPath: /etc/hostname, containerPath: /x, options: [ro]}]", "no such device"),
     "source": ("mounts: [{hostPath: etc/hostname, containerPath: /x, options: [rbind]}]", "no such file"),
     "program": ("hooks: [{hookName: createContainer, path: sh}]", "no such file"),
-    "timeout": ("hooks: [{hookName: createContainer, path: /bin/true, timeout: 0}]", "ran past specified timeout"),
+    "timeout": (
+        "hooks: [{hookName: createContainer, path: /bin/sleep, args: [sleep, '60'], timeout: 0}]",
+        "ran past specified timeout",
+    ),
 }
 
 

@@ -10,7 +10,7 @@ from gpuplane.hardware.profiles import find
 from gpuplane.model.machine import Failure
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet, pod
-from tests.agent.test_process import gpuplane
+from tests.agent.test_process import answers, gpuplane
 from tests.driver.standin import StandIn
 
 GPU = "nvidia.com/gpu"
@@ -69,6 +69,7 @@ async def test_what_is_let_go_of_stays_so_over_a_restart(tmp_path: Path, driver:
             await first.kill()
         async with agent(tmp_path, driver) as second:
             await second.until_says("waiting: the driver is let go of: GPU reset")
+            await answers(tmp_path / "s")
             assert drivers(second) == 0
             assert (await gpuplane("driver", "take", "--state-dir", tmp_path / "s"))[0] == 0
             await kubelet.until_capacity(GPU, COUNT, COUNT)

@@ -62,6 +62,13 @@ async def gpuplane(*arguments: object) -> tuple[int, str]:
     return process.returncode, output.decode()
 
 
+async def answers(state: Path) -> None:
+    """Wait until the agent of a state directory answers commands, which is after its first words in the log."""
+    async with asyncio.timeout(60):
+        while (await gpuplane("inspect", "--json", "--state-dir", state))[0] != 0:
+            await asyncio.sleep(0.1)
+
+
 async def test_a_start_with_a_wrong_configuration_names_each_line_once(place: Place) -> None:
     """In the log; readiness and `inspect` say it as long as it is so, and a good edit ends it."""
     place.edit(place.config, "version: v1\nflags: {migStrategie: none}\nflagz: {}\n")
@@ -196,6 +203,7 @@ async def test_a_killed_agent_remembers_what_it_promised(place: Place) -> None:
             await first.kill()
         async with place.agent() as second:
             await second.until_says("waiting: the driver is let go of: firmware")
+            await answers(place.state)
             assert kubelet.capacity(GPU) == (4, 0)
             assert (await gpuplane("driver", "take", "--state-dir", place.state))[0] == 0
             await kubelet.until_capacity(GPU, 4, 4)

@@ -174,6 +174,8 @@ class StandIn:
             self._write(f"sys/bus/pci/devices/{pci}/vendor", "0x10de\n")
             self._write(f"sys/bus/pci/devices/{pci}/class", "0x068000\n")
         for gpu in gpus:
+            for name in ("vendor", "class"):  # an NVSwitch of the machine before may have been at its address
+                (self.root / f"sys/bus/pci/devices/{gpu.pci}/{name}").unlink(missing_ok=True)
             self._write(f"sys/bus/pci/devices/{gpu.pci}/numa_node", f"{-1 if gpu.numa is None else gpu.numa}\n")
             self._keep(f"sys/bus/pci/devices/{gpu.pci}/drm", {Path(node).name for node in gpu.dri})
             for node in gpu.dri:

@@ -51,6 +51,15 @@ def test_every_profile_is_what_its_driver_would_tell(inside: Inside, name: str) 
         assert (field, getattr(seen, field)) == (field, getattr(wanted, field))
 
 
+def test_a_gpu_at_the_address_of_a_switch_of_the_machine_before_is_none(inside: Inside) -> None:
+    """The stand-in forgets what it was, in whatever order tests describe their machines."""
+    switches, gpus = (read(profiles.find(name).read_bytes(), name) for name in ("big-16", "hgx-b200"))
+    assert {*switches.switches} & {gpu.pci for gpu in gpus.gpus or ()}
+    inside.start(switches)
+
+    assert inside.start(gpus).look(()).switches == gpus.switches
+
+
 @pytest.mark.parametrize("name", ["rich", *profiles.names()])
 def test_nodes_have_the_numbers_that_are_described(
     inside: Inside, rich: MachineFile, name: str, tmp_path: Path

@@ -12,6 +12,7 @@ from gpuplane.cli.connection import ask, show, state_dir
 from gpuplane.cli.options import as_json
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
+from gpuplane.core.devicenames import called
 from gpuplane.core.health.diagnose import find, overall, released
 from gpuplane.core.health.records import NODE, holders
 from gpuplane.core.health.reference import reference
@@ -209,7 +210,7 @@ def _withheld(picture: Picture, uuid: str) -> str:
     offered = (each for resource in picture.offer.resources for each in resource.devices)
     mine = (each for each in offered if each.trouble and uuid in (NODE, each.unit.id, each.unit.gpu))
     troubles = {each.unit: each.trouble for each in mine}
-    named = ((_kind(unit.index) if unit.id != uuid else "It", why) for unit, why in troubles.items())
+    named = ((called([("", unit.index)]) if unit.id != uuid else "It", why) for unit, why in troubles.items())
     return "".join(f" {name} is not given out for all that: {why}." for name, why in named)
 
 
@@ -224,16 +225,11 @@ def _index(picture: Picture, uuid: str) -> str:
 
 
 def _called(picture: Picture, uuid: str) -> str:
-    index = _index(picture, uuid)
-    return "The node" if uuid == NODE else f"{_kind(index)} ({uuid})" if index else uuid
+    return "The node" if uuid == NODE else called([(uuid, _index(picture, uuid))])
 
 
 def _print(value: Value) -> None:
     sys.stdout.buffer.write(indented(value))
-
-
-def _kind(index: str) -> str:
-    return f"{'MIG device' if ':' in index else 'GPU'} {index}"
 
 
 def _sentence(text: str) -> str:

@@ -6,7 +6,7 @@ finds out for itself whether a device is given out, so none can say otherwise th
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpuplane.core.devicenames import Named
+from gpuplane.core.devicenames import Named, place
 from gpuplane.core.health import diagnose
 from gpuplane.core.resources.offer import ill, offer, unknown
 from gpuplane.core.resources.units import units
@@ -59,7 +59,7 @@ def _offered(
 
 
 def _ordered(found: Iterable[Availability]) -> tuple[Availability, ...]:
-    return tuple(sorted(found, key=lambda each: tuple(map(int, each.index.split(":")))))
+    return tuple(sorted(found, key=lambda each: place(each.index)))
 
 
 @view

@@ -20,11 +20,12 @@ def called(devices: Sequence[Named]) -> str:
 
 def _indices(devices: Sequence[Named]) -> str:
     """In the driver's order; those that are away by their UUIDs."""
-    there = sorted({index for _, index in devices if index}, key=_place)
+    there = sorted({index for _, index in devices if index}, key=place)
     return ", ".join(filter(None, (ranged(there), *(uuid for uuid, index in devices if not index))))
 
 
-def _place(index: str) -> tuple[int, ...]:
+def place(index: str) -> tuple[int, ...]:
+    """An index to sort by, in the driver's order: "0:10" comes after "0:9"."""
     return tuple(map(int, index.split(":")))
 
 

@@ -43,8 +43,9 @@ def unready(snapshot: Snapshot) -> str:
 
 def _idle(snapshot: Snapshot) -> str:
     """Of which resource nothing is given out, though health and people have nothing against some of it, and why."""
+    found = availability(snapshot)
     for resource in offer(snapshot).resources:
-        devices = [each for each in availability(snapshot) if each.resource == resource.name]
+        devices = [each for each in found if each.resource == resource.name]
         barred = [each for each in devices if {problem(reason) for reason in each.reasons} == {"GPUUnavailable"}]
         if barred and all(each.reasons for each in devices):
             why = "; ".join(dict.fromkeys(reason.text for each in barred for reason in each.reasons))

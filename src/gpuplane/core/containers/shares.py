@@ -7,6 +7,7 @@ for advice, and may pass over it, as where it aligns devices to NUMA nodes. So w
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from gpuplane.core.devicenames import called
 from gpuplane.core.resources.held import MEMORY
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.resources.sharing import MIB
@@ -45,7 +46,7 @@ def _parted(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offere
     counts = Counter(device.unit.id for device in free)
     order = sorted(units.values(), key=lambda unit: -counts[unit.id])
     rooms = ", ".join(
-        f"{_place(unit)} has {amount(counts[unit.id] * grain, counted) if counts[unit.id] else 'nothing'}"
+        f"{called([('', unit.index)])} has {amount(counts[unit.id] * grain, counted) if counts[unit.id] else 'nothing'}"
         for unit in order
     )
     most = max(counts.values(), default=0)
@@ -68,10 +69,6 @@ def _doubled(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offer
         f"chosen are of {gpu}; GPUs with a free share, as kubelet last listed: {most}; "
         f"{ANEW if most >= len(wanted) else less}"
     )
-
-
-def _place(unit: Unit) -> str:
-    return f"{'MIG device' if unit.profile else 'GPU'} {unit.index}"
 
 
 def limits(unit: Unit, mib: int, counted: MemoryUnit) -> dict[str, str]:

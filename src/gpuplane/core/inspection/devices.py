@@ -1,8 +1,8 @@
 """The devices of an inspection: those that the driver counts, in its order; then those that are held and not there."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from gpuplane.core.availability import availability, standing
+from gpuplane.core.availability import availability
 from gpuplane.core.health.records import NODE
 from gpuplane.core.inspection.clock import Clock
 from gpuplane.core.resources.sharing import base
@@ -17,25 +17,24 @@ MIB = 1 << 20
 GONE, UNSEEN = "the driver does not count it", "the GPUs have not been counted yet"
 
 
-def devices(picture: Picture, clock: Clock) -> tuple[Device, ...]:
-    """Every GPU and MIG device of which anything is known."""
-    return tuple(_Devices(picture, clock).all())
+def devices(picture: Picture, stand: Sequence[Diagnosis], clock: Clock) -> tuple[Device, ...]:
+    """Every GPU and MIG device of which anything is known; `stand` is how they stand."""
+    return tuple(_Devices(picture, stand, clock).all())
 
 
-def node(picture: Picture) -> Diagnosis:
+def node(stand: Sequence[Diagnosis]) -> Diagnosis:
     """How the node stands: what ails the driver ails every device."""
     well = Diagnosis(device=NODE, index="", state="healthy")
-    return next((each for each in standing(picture.snapshot, picture.offer) if each.device == NODE), well)
+    return next((each for each in stand if each.device == NODE), well)
 
 
 class _Devices:
     """One picture, sorted by devices: by their indices, for two may bear one UUID. What is not counted has no index."""
 
-    def __init__(self, picture: Picture, clock: Clock) -> None:
+    def __init__(self, picture: Picture, stand: Sequence[Diagnosis], clock: Clock) -> None:
         self.clock = clock
         gpus = picture.snapshot.machine.gpus if picture.snapshot.machine else None
         self.gpus, self.counted = gpus or (), gpus is not None
-        stand = standing(picture.snapshot, picture.offer)
         self.diagnoses = {each.index or each.device: each for each in stand if each.device != NODE}
         self.against = {each.index: each.reasons for each in availability(picture.snapshot, picture.offer)}
         self.left = {each.index: each.reason for each in picture.offer.left}

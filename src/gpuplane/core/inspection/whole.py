@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
+from gpuplane.core.availability import standing
 from gpuplane.core.containers.strategy import counting
 from gpuplane.core.health.diagnose import released
 from gpuplane.core.inspection.clock import Clock
@@ -31,12 +32,12 @@ from gpuplane.model.views import Resource as Offered
 def inspection(picture: Picture, about: About, wall: float) -> Inspection:
     """The picture of an agent at `wall`, in seconds since 1970, when it was given."""
     clock, snapshot = Clock(picture.now, wall), picture.snapshot
-    why = unready(snapshot)
+    why, stand = unready(snapshot), standing(snapshot, picture.offer)
     return Inspection(
         version=VERSION,
         time=clock.time(picture.now),
         agent=_agent(snapshot, about, clock),
-        node=Node(name=about.node).but(**ail(node(picture), clock)),
+        node=Node(name=about.node).but(**ail(node(stand), clock)),
         ready=not why,
         not_ready=why,
         waiting=picture.offer.waiting,
@@ -44,7 +45,7 @@ def inspection(picture: Picture, about: About, wall: float) -> Inspection:
         driver=_driver(snapshot),
         device_list_strategy=_strategy(snapshot),
         resources=tuple(_resources(picture)),
-        devices=devices(picture, clock),
+        devices=devices(picture, stand, clock),
         not_offered=tuple(_not_offered(picture)),
         parts=tuple(_parts(snapshot, clock)),
     )

@@ -12,6 +12,7 @@ from itertools import chain
 
 from gpuplane.core import mps
 from gpuplane.core.containers.cdi import wanted as cdi
+from gpuplane.core.containers.cdi.condition import SPECS
 from gpuplane.core.health import diagnose
 from gpuplane.core.resources import held
 from gpuplane.core.resources.held import apart, holds
@@ -175,19 +176,14 @@ def unknown(snapshot: Snapshot) -> Reason | None:
     if snapshot.allocations is None:
         return _untold(snapshot, "pod-resources", "kubelet has not said yet what containers hold")
     if cdi.waiting(snapshot):
-        return Reason(kind="waiting", text="the CDI specifications are being written", part="cdi")
+        return Reason(kind="waiting", text="the CDI specifications are being written", part=SPECS)
     return None
 
 
 def untold(snapshot: Snapshot) -> str:
     """The part that has not told yet what an offer needs; "" for none. Why it has not, its condition says."""
-    if diagnose.released(snapshot):
-        return ""
-    if snapshot.machine is None or snapshot.machine.gpus is None:
-        return "driver"
-    if snapshot.config.settings is None:
-        return "config"
-    return "pod-resources" if snapshot.allocations is None else ""
+    lack = unknown(snapshot)
+    return "" if lack is None or lack.part == SPECS or diagnose.released(snapshot) else lack.part
 
 
 def _untold(snapshot: Snapshot, part: str, what: str) -> Reason:

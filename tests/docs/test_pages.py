@@ -1,4 +1,4 @@
-"""The pages hold together: whoever starts at README finds each of them, and no link leads nowhere."""
+"""The index lists every page once, README leads to the index, and every link has a target."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/*.md")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/**/*.md")]
+INDEX = ROOT / "docs/README.md"
 
 
 def _links(page: Path) -> list[str]:
@@ -19,11 +20,24 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
-def test_the_readme_leads_to_every_page_once() -> None:
-    """Each page of docs/, and the two of deploy/."""
-    led = [each for each in _links(ROOT / "README.md") if each.startswith(("docs/", "deploy/"))]
+def test_the_index_lists_every_page_once() -> None:
+    """Each page of docs/ and deploy/ but the index itself, and CONTRIBUTING; README comes before the tables."""
+    listed = [(INDEX.parent / each).resolve() for each in _links(INDEX)]
 
-    assert sorted(led) == sorted(str(each.relative_to(ROOT)) for each in PAGES[2:])
+    assert sorted(listed) == sorted({*PAGES} - {INDEX})
+
+
+def test_each_entry_of_the_index_is_a_question() -> None:
+    """Readers come with a question, not with the name of a part of ours."""
+    rows = re.findall(r"^\| (.*) \| \[.*\|$", INDEX.read_text(), re.M)
+
+    assert len(rows) == len(_links(INDEX)) - 1  # README has no row
+    assert [row for row in rows if not row.endswith("?")] == []
+
+
+def test_the_readme_leads_to_the_index() -> None:
+    """Whoever starts there finds every page."""
+    assert INDEX.relative_to(ROOT).as_posix() in _links(ROOT / "README.md")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

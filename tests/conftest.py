@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.driver.standin import build
+from tests.golden import Golden
 from tests.lengths import choose
 from tests.once import once
 
@@ -45,6 +46,16 @@ def seed(request: pytest.FixtureRequest) -> int:
     run = request.config.getoption("--seed")
     print(f"random: the same again with pytest --seed={run}")
     return zlib.crc32(f"{run} {request.node.name}".encode())
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """The texts of this test, word for word, in the file beside its module."""
+    module = request.path
+    case = request.node.name.removeprefix(request.node.originalname).removeprefix("[").removesuffix("]")
+    places = {"TMP": str(request.getfixturevalue("tmp_path"))} if "tmp_path" in request.fixturenames else {}
+    file = module.parent / "golden" / f"{module.stem.removeprefix('test_')}.txt"
+    return Golden(file, request.node.originalname, case, places)
 
 
 @pytest.hookimpl(optionalhook=True)

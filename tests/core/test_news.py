@@ -10,8 +10,10 @@ from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig
 from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.model.views import News, Subject
+from tests.golden import Golden
 
 GPUS = tuple(Gpu(index=n, uuid=f"GPU-{n}") for n in range(8))
+ALL = tuple(gpu.uuid for gpu in GPUS)
 NAME = "nvidia.com/gpu"
 READY = (Configured(Settings(device_list_strategy=("envvar",))), Listed((), 0.0), Looked(Machine(gpus=GPUS)))
 CALLS = ("nvmlDeviceGetTemperature", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperature", "nvmlDeviceGetName")
@@ -38,7 +40,13 @@ def said(*facts: Fact) -> Iterator[News]:
 
 
 def lines(found: Iterable[News]) -> list[str]:
+    """As the log shows them."""
     return [f"{each.level} {each.about}: {each.text}" for each in found]
+
+
+def subjects(found: Iterable[News]) -> list[tuple[str, Subject]]:
+    """The level of each, and what it is about."""
+    return [(each.level, each.subject) for each in found]
 
 
 def ill(call: str, gpus: Iterable[int] = range(8)) -> Looked:
@@ -47,22 +55,21 @@ def ill(call: str, gpus: Iterable[int] = range(8)) -> Looked:
     return Looked(Machine(gpus=tuple(gpu.but(faults=(fault,)) if gpu.index in gpus else gpu for gpu in GPUS)))
 
 
-def test_one_cause_of_eight_devices_is_one_line() -> None:
+def test_one_cause_of_eight_devices_is_one_line(golden: Golden) -> None:
     """With all of them; and so is the end of it."""
-    assert lines(said(Drained("", Drain("a move")), Drained("", None))) == [
-        f"warning 8 GPUs (0 to 7): not available as {NAME}: drained: a move",
-        f"info 8 GPUs (0 to 7): available again as {NAME}",
-    ]
+    found = list(said(Drained("", Drain("a move")), Drained("", None)))
+
+    all_of_them = Subject(devices=ALL, resources=(NAME,))
+    assert subjects(found) == [("warning", all_of_them), ("info", all_of_them)]
+    golden(lines(found))
 
 
-def test_it_is_not_said_again_when_another_call_of_the_driver_fails() -> None:
+def test_it_is_not_said_again_when_another_call_of_the_driver_fails(golden: Golden) -> None:
     """Nor does it matter how often: the fault is the same."""
     [line] = said(*(ill(call) for call in CALLS))
 
-    why = "fabric-failed: nvmlDeviceGetTemperature: the driver reports an unknown error"
-    assert lines([line]) == [f"warning 8 GPUs (0 to 7): not available as {NAME}: {why}"]
-    devices = tuple(f"GPU-{n}" for n in range(8))
-    assert line.subject == Subject(devices=devices, code="fabric-failed", resources=(NAME,))
+    assert subjects([line]) == [("warning", Subject(devices=ALL, code="fabric-failed", resources=(NAME,)))]
+    golden(lines([line]))
 
 
 def test_devices_that_join_are_said_and_another_cause_is() -> None:
@@ -75,7 +82,7 @@ def test_devices_that_join_are_said_and_another_cause_is() -> None:
     ]
 
 
-def test_a_driver_that_fails_in_one_call_after_another_is_one_line() -> None:
+def test_a_driver_that_fails_in_one_call_after_another_is_one_line(golden: Golden) -> None:
     """The part once, and its devices once, not the node again; another fault is another line."""
     failing = [
         fact
@@ -85,16 +92,18 @@ def test_a_driver_that_fails_in_one_call_after_another_is_one_line() -> None:
             Stood("driver", Condition("failing", f"{call} is not there", code="driver-missing")),
         )
     ]
-    assert lines(said(*failing)) == [
-        f"warning 8 GPUs (0 to 7): not available as {NAME}: driver-missing: {CALLS[0]} is not there",
-        f"warning driver: failing: {CALLS[0]} is not there",
+    found = list(said(*failing))
+    assert subjects(found) == [
+        ("warning", Subject(devices=ALL, part="driver", code="driver-missing", resources=(NAME,))),
+        ("warning", Subject(part="driver", code="driver-missing")),
     ]
+    golden(lines(found))
     other = Stood("driver", Condition("failing", "it may not be used", code="driver-denied"))
     *_, last = said(*failing, other)
     assert (last.about, last.subject) == ("driver", Subject(part="driver", code="driver-denied"))
 
 
-def test_a_part_without_a_code_is_said_by_its_words() -> None:
+def test_a_part_without_a_code_is_said_when_its_words_change() -> None:
     """A plugin is also about its resource."""
     [one, two] = said(
         Stood(f"plugin/{NAME}", Condition("failing", "refused")),
@@ -104,16 +113,16 @@ def test_a_part_without_a_code_is_said_by_its_words() -> None:
     assert one.subject == two.subject == Subject(part=f"plugin/{NAME}", resources=(NAME,))
 
 
-def test_what_is_left_for_one_reason_is_one_line() -> None:
+def test_what_is_left_for_one_reason_is_one_line(golden: Golden) -> None:
     """With all that it leaves."""
     cut = tuple(gpu.but(mig=Mig(enabled=True)) if gpu.index > 4 else gpu for gpu in GPUS)
-    assert lines(said(Looked(Machine(gpus=cut)))) == [
-        f"info {NAME}: 5 devices offered",
-        "info 3 GPUs (5 to 7): not offered by any name: it is in MIG mode, and migStrategy is none",
-    ]
+    found = list(said(Looked(Machine(gpus=cut))))
+
+    assert subjects(found) == [("info", Subject(resources=(NAME,))), ("info", Subject(devices=ALL[5:]))]
+    golden(lines(found))
 
 
-def test_a_driver_that_is_missing_is_said_once() -> None:
+def test_a_driver_that_is_missing_is_said_once(golden: Golden) -> None:
     """By the driver's condition, with the part that the offer waits for; the look comes before it."""
     fault = Fault("driver-missing", "no libnvidia-ml.so.1 in /")
     failing = Condition("failing", fault.message, code=fault.code)
@@ -121,7 +130,10 @@ def test_a_driver_that_is_missing_is_said_once() -> None:
     looked = step(before, Looked(Machine(gpus=None, faults=(fault,))), 1e6)
     known = step(looked, Stood("driver", failing), 1e6)
 
-    assert lines([*news(before, looked), *news(looked, known)]) == [
-        "info offer: waiting for the part driver, which says why",
-        f"warning driver: failing: {fault.message}",
+    found = [*news(before, looked), *news(looked, known)]
+    driver = Subject(part="driver", code=fault.code)
+    assert [(each.level, each.about, each.subject) for each in found] == [
+        ("info", "offer", driver),
+        ("warning", "driver", driver),
     ]
+    golden(lines(found))

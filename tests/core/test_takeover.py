@@ -1,7 +1,7 @@
 """What an agent that stood by makes of the ledger of the agent before it: that wins, and nothing seen is lost."""
 
 from gpuplane.core.health.diagnose import diagnoses
-from gpuplane.core.resources.offer import offer
+from gpuplane.core.resources.offer import offer, unknown
 from gpuplane.core.serving import LOCK, STANDBY
 from gpuplane.core.step import step
 from gpuplane.model.config import Asked, Settings
@@ -44,7 +44,10 @@ def test_one_that_stands_by_offers_nothing_and_says_for_whom() -> None:
     assert (offer(standing_by).waiting, offer(standing_by).resources) == ("process 1 serves", ())
 
     taken = after(Remembered(Ledger()), SERVING, of=standing_by)
-    assert "kubelet has not said yet" in offer(taken).waiting
+    lack = unknown(taken)
+    assert lack is not None
+    assert lack.part == "pod-resources"
+    assert offer(taken).resources == ()
     assert len(offer(after(Listed((), 11.0), of=taken, now=11.0)).resources[0].devices) == 2
 
 

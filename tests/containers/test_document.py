@@ -3,7 +3,6 @@
 What is expected was written from NVIDIA's rules (nvidia-container-toolkit 1.20), by hand.
 """
 
-import re
 from typing import Any
 
 import msgspec
@@ -40,6 +39,7 @@ from tests.containers.documents import (
     paths,
     spec,
 )
+from tests.golden import Golden
 
 
 def test_a_whole_gpu() -> None:
@@ -114,7 +114,7 @@ MIG = {  # index → minor of the GPU, and those of the GPU instance's and the c
 }
 
 
-def test_mig_devices_stand_for_their_gpu() -> None:
+def test_mig_devices_stand_for_their_gpu(golden: Golden) -> None:
     """The GPU's node and two capabilities each. A GPU in MIG mode is no device, also where it has no MIG devices."""
     got = given(a100_mig(), names=("index",))
     assert paths(got.pop("0")) == ["/dev/nvidia2"]
@@ -124,9 +124,9 @@ def test_mig_devices_stand_for_their_gpu() -> None:
         for name, (minor, *caps) in MIG.items()
     }
     left = made(a100_mig()).left
-    assert left["GPU-a1003160-0000-4000-8000-000000000005"] == "it is in MIG mode, and it has no MIG devices"
-    assert left["GPU-a1003160-0000-4000-8000-000000000006"] == "it is in MIG mode, and its MIG devices are here instead"
     assert len(left) == 6
+    golden(left["GPU-a1003160-0000-4000-8000-000000000005"], "no MIG devices")
+    golden(left["GPU-a1003160-0000-4000-8000-000000000006"], "MIG devices")
 
 
 def test_of_mig_devices_those_with_graphics_have_drm_nodes() -> None:
@@ -209,18 +209,18 @@ def test_none_gives_a_container_the_driver_and_no_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    "asked",
     [
-        ({"ids": ("1",)}, "no such device: '1'; there are 0, and their UUIDs"),
-        ({"ids": ("0", "GPU-x", "")}, "no such device: 'GPU-x', ''; there are 0, and their UUIDs"),
-        ({"ids": ("none", "0")}, "none is no device, and cannot be asked for beside others"),
-        ({"ids": ("0",), "mode": "gds"}, "no such device: '0'; of gds there is one, all"),
+        {"ids": ("1",)},
+        {"ids": ("0", "GPU-x", "")},
+        {"ids": ("none", "0")},
+        {"ids": ("0",), "mode": "gds"},
     ],
 )
-def test_an_unknown_id_is_an_error(asked: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)) as error:
+def test_an_unknown_id_is_an_error(asked: dict[str, Any], golden: Golden) -> None:
+    with pytest.raises(ValueError) as error:
         made(**asked)
-    assert str(error.value) == said
+    golden(str(error.value), " ".join(asked["ids"]))
 
 
 # roots
@@ -288,16 +288,14 @@ def test_a_node_of_unknown_numbers_is_left_to_the_runtime() -> None:
     assert given(MACHINE.but(numbers={}))["GPU-a"].device_nodes == (DeviceNode("/dev/nvidia2", permissions="rwm"),)
 
 
-def test_what_is_left_out_is_told_once_for_each_reason() -> None:
+def test_what_is_left_out_is_told_once_for_each_reason(golden: Golden) -> None:
     """It changes nothing else: what was found is given."""
     many = {f"/usr/lib/{name}": "/usr/lib is owned by uid 12" for name in "abcd"}
     got = made(MACHINE.but(left_out={**many, "/tmp/nvidia-mps": "/tmp/nvidia-mps is a link"}))
 
     assert got.spec == made(MACHINE).spec
-    assert got.notes == (
-        "/usr/lib/a, /usr/lib/b, /usr/lib/c and 1 more are left out: /usr/lib is owned by uid 12",
-        "/tmp/nvidia-mps is left out: /tmp/nvidia-mps is a link",
-    )
+    assert len(got.notes) == 2
+    golden(got.notes)
 
 
 def test_control_nodes_that_do_not_exist_are_given_where_cuda_needs_them() -> None:
@@ -308,9 +306,9 @@ def test_control_nodes_that_do_not_exist_are_given_where_cuda_needs_them() -> No
     assert got.notes == ("/dev/nvidia-uvm does not exist",)
 
     left = {"/dev/nvidia-uvm": "/dev is writable by others"}
-    assert made(MACHINE.but(nodes=("/dev/nvidiactl",), left_out=left)).notes == (
-        "/dev/nvidia-uvm is left out: /dev is writable by others",
-    )
+    [note] = made(MACHINE.but(nodes=("/dev/nvidiactl",), left_out=left)).notes
+    assert "/dev/nvidia-uvm" in note
+    assert left["/dev/nvidia-uvm"] in note
 
     unknown = {path: each for path, each in MACHINE.numbers.items() if path != "/dev/nvidia-uvm"}
     got = made(MACHINE.but(nodes=("/dev/nvidiactl",), numbers=unknown))

@@ -201,7 +201,7 @@ def test_a_feature_flag_that_changes_nothing_here_says_so(flag: str) -> None:
     got = made(features=(flag,))
     assert got.spec == made().spec
     assert len(got.notes) == 1
-    assert got.notes[0].startswith(f"the feature flag {flag} changes nothing: ")
+    assert flag in got.notes[0]
 
 
 def test_a_feature_flag_that_asks_for_what_is_so_anyway_says_nothing() -> None:

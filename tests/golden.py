@@ -4,6 +4,7 @@ A test that is about the wording of a text gives it to the fixture `golden`; all
 a rewording, REWRITE=1 in the environment writes the texts down as they are now: read the difference and commit it.
 """
 
+import difflib
 import fcntl
 import os
 import re
@@ -36,6 +37,16 @@ class Golden:
         written = read(self._file)
         assert name in written, f"{self._file} has no text of this name: write it with REWRITE=1"
         assert found == written[name]
+
+
+def compare(file: Path, found: str, rule: str) -> None:
+    """Assert that a text is the whole of a file; else the `rule` and the difference are shown. REWRITE=1 writes it."""
+    if os.environ.get("REWRITE"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(found)
+    kept = file.read_text() if file.exists() else ""
+    changed = difflib.unified_diff(kept.splitlines(), found.splitlines(), file.name, "found", lineterm="", n=0)
+    assert found == kept, "\n".join((rule, *changed))
 
 
 def read(file: Path) -> dict[str, str]:

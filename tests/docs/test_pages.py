@@ -54,3 +54,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_readme_is_an_entrance() -> None:
     """It stays short: more belongs into a page."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_page_of_promises_has_every_golden_file() -> None:
+    """Of tests/conformance/golden; and each that it names is there."""
+    named = re.findall(r"`([\w-]+\.(?:txt|yaml))`", (ROOT / "docs/stability.md").read_text())
+
+    assert {*named} == {each.name for each in (ROOT / "tests/conformance/golden").iterdir()}

@@ -18,6 +18,7 @@ from gpuplane.model.health import Diagnosis, Drain
 from gpuplane.model.inspection import Device, Inspection, Node
 from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Condition, Release
+from tests import golden
 from tests.inspection.pictures import ABOUT, WALL, inspected, picture, shares, ward
 from tests.inspection.test_page import NODES
 
@@ -67,21 +68,21 @@ def plain(value: object) -> Any:
 
 @pytest.mark.parametrize("name", ["inspect", "inspect-health"])
 def test_the_document_is_the_golden_one(name: str) -> None:
-    """Whoever changes the shape changes golden/*.json, and tells it in docs/inspect.md and CHANGELOG.md."""
+    """A change of the shape changes golden/*.json, docs/inspect.md and CHANGELOG.md."""
     whole = inspected(rich())
     document = indented(whole if name == "inspect" else health(whole))
 
-    assert document.decode() == (GOLDEN / f"{name}.json").read_text()
+    golden.compare(GOLDEN / f"{name}.json", document.decode(), "The shape is a promise, see docs/stability.md")
 
 
 @pytest.mark.parametrize("node", NODES)
 def test_every_key_is_always_there(node: str) -> None:
     """Also where there is nothing to say; and what there is has the types that are told."""
-    document, golden = plain(inspected(NODES[node])), json.loads((GOLDEN / "inspect.json").read_text())
+    document, kept = plain(inspected(NODES[node])), json.loads((GOLDEN / "inspect.json").read_text())
 
-    assert document.keys() == golden.keys()
+    assert document.keys() == kept.keys()
     for part in ("devices", "resources", "parts", "not_offered"):
-        assert all(each.keys() == golden[part][0].keys() for each in document[part]), part
+        assert all(each.keys() == kept[part][0].keys() for each in document[part]), part
     assert msgspec.json.decode(msgspec.json.encode(document), type=Inspection) == inspected(NODES[node])
 
 

@@ -2,36 +2,65 @@
 
 import json
 import os
-import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.e2e.waiting import until
 
 FOLDER = Path(__file__).parent / "golden"
 WRITES = os.environ.get("E2E_GOLDEN") == "write"
 WIDTH = 118
-TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+SETTLES = 3.0
+"""Seconds after which a situation is what it will be, on the machine on which golden files are written."""
+SOON = 45.0
+"""Seconds within which a situation has to be what it was then."""
+
+
+def read(name: str) -> Any:
+    """What golden/NAME.json has."""
+    return json.loads((FOLDER / f"{name}.json").read_text())
+
+
+def write(name: str, value: Callable[[], Any]) -> None:
+    """Write golden/NAME.json where that is what this run is for."""
+    if WRITES:
+        _write(name, value())
 
 
 def same(name: str, value: Any, here: Path | None = None) -> None:
     """That a value is what golden/NAME.json has, to the last key. `here`: a folder whose path is left out."""
-    found = _placed(value, here)
-    if WRITES:
-        _write(name, found)
-    golden = json.loads((FOLDER / f"{name}.json").read_text())
+    found = placed(value, here)
+    write(name, lambda: found)
+    golden = read(name)
     assert found == golden, f"golden/{name}.json has something else:\n" + "\n".join(differences(golden, found))
 
 
-def within(name: str, value: Any, here: Path | None = None) -> None:
-    """That all of golden/NAME.json is in a value: objects may have come to have more keys, lists no more items."""
-    found = _placed(value, here)
+def becomes(name: str, look: Callable[[], Any], lost: Callable[[Any, Any], list[Any]]) -> None:
+    """That what `look` sees comes to have all of golden/NAME.json; `lost` says what of that a value has not."""
     if WRITES:
-        _write(name, found)
-    missing = list(differences(json.loads((FOLDER / f"{name}.json").read_text()), found, added=True))
-    assert not missing, f"golden/{name}.json has something else:\n" + "\n".join(missing)
+        time.sleep(SETTLES)
+        _write(name, look())
+    golden, missing = read(name), list[Any]()
+
+    def fits() -> bool:
+        missing[:] = lost(golden, look())
+        return not missing
+
+    def said() -> str:
+        return "\n".join(map(str, missing))
+
+    until(fits, f"golden/{name}.json", SOON, said)
+
+
+def lost(golden: Any, found: Any) -> list[str]:
+    """Where the second value has not what the first has; it may have more keys, and lists no more items."""
+    return differences(golden, found, added=True)
 
 
 def differences(golden: Any, found: Any, added: bool = False, place: str = "") -> list[str]:
-    """Where two values differ. `added`: keys that only the second has are none."""
+    """Where two values differ. `added`: keys that only the second has are no difference."""
     if isinstance(golden, dict) and isinstance(found, dict):
         keys = golden.keys() if added else {**golden, **found}.keys()
         nothing = "(no such key)"
@@ -45,7 +74,7 @@ def differences(golden: Any, found: Any, added: bool = False, place: str = "") -
     return [each for at, old, new in pairs for each in differences(old, new, added, at)]
 
 
-def _placed(value: Any, here: Path | None) -> Any:
+def placed(value: Any, here: Path | None) -> Any:
     """As JSON would give it back, with `{here}` for the folder."""
     text = json.dumps(value)
     return json.loads(text.replace(str(here), "{here}") if here else text)

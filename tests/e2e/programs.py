@@ -155,6 +155,12 @@ class Agent(Process):
         """Until /readyz says that it is."""
         self.until(lambda: self.page("/readyz")[0] == 200, "ready")
 
+    def until_answers(self) -> Self:
+        """Until commands can ask it."""
+        self.until((self.state / "control.sock").exists, "its control socket")
+        self.until(lambda: self.page("/healthz")[0] == 200, "its status endpoint")
+        return self
+
     def command(self, *words: object) -> Ended:
         """A command that asks this agent."""
         return command(*words, "--state-dir", self.state)

@@ -16,12 +16,15 @@ def until(
     look: Callable[[], T | None], what: str, deadline: float = PATIENCE, more: Callable[[], object] = lambda: ""
 ) -> T:
     """What `look` returns once that is true. Raises TimeoutError with `more` of the circumstances."""
-    end = time.monotonic() + deadline
-    while not (found := look()):
-        if time.monotonic() > end:
+    began = time.monotonic()
+    while True:
+        looked = time.monotonic()
+        if found := look():
+            return found
+        now = time.monotonic()
+        if now > began + deadline:
             raise TimeoutError(f"not within {deadline:g} s: {what}; last seen: {found!r}\n{more()}")
-        time.sleep(STEP)
-    return found
+        time.sleep(max(STEP, 2 * (now - looked)))  # a look may be a process: others want the machine too
 
 
 def boot_time() -> float:

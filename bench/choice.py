@@ -23,7 +23,7 @@ from gpuplane.core.choice.topology import Policy, worth, worths
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, Replication, Settings, Sharing
-from gpuplane.model.facts import Configured, Listed, Looked
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Gpu, Link, Machine
 from gpuplane.model.snapshot import Snapshot
 from tests.choice.graphs import Pair
@@ -59,7 +59,7 @@ def node(gpus: Sequence[Gpu], replicas: int = 1) -> Snapshot:
     """A node with these, of which no container holds anything."""
     sharing = Sharing(resources=(Replication(name=GPU, replicas=replicas),) if replicas > 1 else ())
     unseen = Snapshot(config=Config(settings=Settings(sharing=sharing)), allocations=())
-    return step(unseen, Looked(Machine(gpus=tuple(gpus))), 0.0)
+    return step(unseen, MachineObserved(Machine(gpus=tuple(gpus))), 0.0)
 
 
 async def whole() -> list[Row]:
@@ -94,11 +94,11 @@ async def meanwhile() -> list[Row]:
     """requests while the table is made"""
     times, builds = list[float](), list[float]()
     watched, ids = Node(Snapshot()), [f"GPU-{i}" for i in range(MOST)]
-    for fact in (Configured(Settings()), Listed((), watched.now())):
-        watched.tell(fact)
+    for fact in (ConfigLoaded(Settings()), AllocationsListed((), watched.now())):
+        watched.apply(fact)
     keeping = asyncio.create_task(keep_tables(watched))
     for lanes in range(1, BUILDS + 1):
-        watched.tell(Looked(Machine(gpus=cube(lanes))))
+        watched.apply(MachineObserved(Machine(gpus=cube(lanes))))
         pairs, began = pairs_of(watched.snapshot), time.perf_counter()
         while prepared(pairs) is None:
             asked = time.perf_counter()

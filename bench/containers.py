@@ -21,7 +21,7 @@ from gpuplane.host.cdi.directory import names
 from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.cdi.keeper import keep_specifications
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Listed, Looked
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Snapshot
 
@@ -35,14 +35,14 @@ async def refresh() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
         node = Node(Snapshot())
         settings = Settings(mig_strategy="mixed", device_list_strategy=("cdi-cri",))
-        for fact in (Configured(settings), Listed((), 0.0), Looked(machine)):
-            node.tell(fact)
+        for fact in (ConfigLoaded(settings), AllocationsListed((), 0.0), MachineObserved(machine)):
+            node.apply(fact)
         keeping = asyncio.create_task(keep_specifications(node, Path(directory), INSTALLED, None))
         assert await node.until(lambda snapshot: bool(condition.on_disk(snapshot)), 10)
         times = []
         for partitioned in _layouts(machine):
             began = time.perf_counter()
-            node.tell(Looked(partitioned))
+            node.apply(MachineObserved(partitioned))
             assert await node.until(_is_on_disk, 10)
             times.append(time.perf_counter() - began)
         size = (Path(directory) / names(GPU)[0]).stat().st_size

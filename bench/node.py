@@ -17,7 +17,7 @@ from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub
 from gpuplane.kubelet.registration import plugins
 from gpuplane.model.config import Replication, Settings, Sharing
-from gpuplane.model.facts import Configured, Listed, Looked
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Failure, Machine, MachineFile
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.sandbox.agent import Agent
@@ -171,8 +171,8 @@ async def _changes(machine: MachineFile, settings: Settings, count: int) -> list
     gpus = machine.gpus or ()
     whole = Machine(driver=machine.driver, gpus=gpus)
     node = Node(Snapshot())
-    for fact in (Looked(whole), Configured(settings), Listed((), node.now())):
-        node.tell(fact)
+    for fact in (MachineObserved(whole), ConfigLoaded(settings), AllocationsListed((), node.now())):
+        node.apply(fact)
     times = []
     with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
         async with Kubelet(Path(directory)) as kubelet:
@@ -182,7 +182,7 @@ async def _changes(machine: MachineFile, settings: Settings, count: int) -> list
                 look = whole if turn % 2 else whole.but(gpus=gpus[1:])
                 there = count * len(look.gpus or ()) // len(gpus)
                 began = time.perf_counter()
-                node.tell(Looked(look))
+                node.apply(MachineObserved(look))
                 await kubelet.until_capacity(GPU, there, there)
                 times.append(time.perf_counter() - began)
             serving.cancel()

@@ -16,7 +16,7 @@ from gpuplane.agent.node import Node
 from gpuplane.host.state import keep_stored
 from gpuplane.model.config import Asked
 from gpuplane.model.control import Answer, Ask, DrainDevice, LetGo, Show, TakeUp
-from gpuplane.model.facts import NodeAsked, Stood
+from gpuplane.model.facts import NodeRequestsChanged, StatusChanged
 from gpuplane.model.snapshot import Condition, Snapshot
 
 
@@ -64,7 +64,7 @@ async def test_a_release_is_on_disk_when_its_answer_comes(tmp_path: Path) -> Non
 async def test_show_gives_the_picture(tmp_path: Path) -> None:
     """The snapshot, the offer and the time that its times count against."""
     node = Node(Snapshot(), now=lambda: 42.0)
-    node.tell(Stood("x", Condition("failing", "y")))
+    node.apply(StatusChanged("x", Condition("failing", "y")))
     async with listening(node, tmp_path) as socket:
         picture = (await ask(socket, Show())).picture
 
@@ -108,7 +108,7 @@ async def test_the_socket_is_closed_to_others(tmp_path: Path) -> None:
 async def test_taking_up_says_who_else_wants_it_let_go_of(tmp_path: Path) -> None:
     """The operator's own wish is taken back, but the annotation of our Node still asks."""
     node = Node(Snapshot())
-    node.tell(NodeAsked(Asked(release="annotation x")))
+    node.apply(NodeRequestsChanged(Asked(release="annotation x")))
     async with listening(node, tmp_path) as socket:
         await ask(socket, LetGo(node.now(), 60, "y"))
         assert (await ask(socket, TakeUp(node.now()))).error == "it stays let go of: annotation x"
@@ -132,7 +132,9 @@ async def test_clients_that_never_read_or_never_end_their_line_are_left(
     monkeypatch.setattr(module, "DEADLINE", 1.0)
     node = Node(Snapshot())
     for number in range(4000):
-        node.tell(Stood(f"part {number}", Condition("ok", reason="a picture that no socket's buffer holds " * 3)))
+        node.apply(
+            StatusChanged(f"part {number}", Condition("ok", reason="a picture that no socket's buffer holds " * 3))
+        )
     before = _open()
     async with listening(node, tmp_path) as socket:
         clients = []

@@ -10,7 +10,7 @@ from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, ReleaseWished, Stood
+from gpuplane.model.facts import ConfigLoaded, DriverReleaseRequested, StatusChanged
 from gpuplane.model.snapshot import Condition, Release, Snapshot
 
 
@@ -20,7 +20,7 @@ async def test_changes_gives_the_picture_now_and_then_the_newest() -> None:
     changes = node.changes()
     seen.append(await anext(changes))
     for name in "abc":
-        node.tell(Configured(Settings(driver_root=name)))
+        node.apply(ConfigLoaded(Settings(driver_root=name)))
     seen.append(await anext(changes))
 
     assert [snapshot.generation for snapshot in seen] == [0, 3]
@@ -31,7 +31,7 @@ async def test_until_sees_a_change_and_gives_up_at_its_deadline() -> None:
     node = Node(Snapshot())
     waiting = asyncio.create_task(node.until(lambda s: "x" in s.conditions, deadline=60))
     await asyncio.sleep(0)
-    node.tell(Stood("x", Condition("ok")))
+    node.apply(StatusChanged("x", Condition("ok")))
 
     assert await waiting is True
     assert await node.until(lambda s: "y" in s.conditions, deadline=0.01) is False
@@ -42,7 +42,7 @@ async def test_time_alone_changes_the_node_when_it_is_due() -> None:
     now = 1000.0
     node = Node(Snapshot(), now=lambda: now)
     clock = asyncio.create_task(node.tick())
-    node.tell(ReleaseWished(Release(until=1000.02, why="x")))
+    node.apply(DriverReleaseRequested(Release(until=1000.02, why="x")))
     await asyncio.sleep(0)
     assert node.snapshot.ledger.release is not None
     now = 1000.03

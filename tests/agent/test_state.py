@@ -23,7 +23,7 @@ from gpuplane.host import state
 from gpuplane.host.lock import locked
 from gpuplane.model.config import Asked, Settings
 from gpuplane.model.control import Answer, RestoreDevice
-from gpuplane.model.facts import Configured, Listed, Looked, ReleaseWished, Remembered
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DriverReleaseRequested, LedgerLoaded, MachineObserved
 from gpuplane.model.health import Drain, Finding, Health, Probing, Record
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Ledger, Release, Slicing, Snapshot
@@ -46,7 +46,7 @@ async def store(first: Ledger, directory: Path, *more: Ledger) -> None:
     node = Node(Snapshot(), now=lambda: 100.0)
     async with storing(node, directory):
         for ledger in (first, *more):
-            node.tell(Remembered(ledger))
+            node.apply(LedgerLoaded(ledger))
             assert await node.until(stored, deadline=60)
 
 
@@ -186,10 +186,15 @@ async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(tmp_pat
 
     gpus = (Gpu(index=0, uuid="GPU-a"), Gpu(index=1, uuid="GPU-b"))
     node = Node(Snapshot(ledger=Ledger(boot_id="boot")), now=lambda: 100.0)
-    for fact in (Remembered(ledger), Looked(Machine(gpus=gpus)), Configured(Settings()), Listed((), 100.0)):
-        node.tell(fact)
-    node.tell(Looked(Machine(gpus=gpus[:1])))
-    node.tell(Looked(Machine(gpus=gpus)))
+    for fact in (
+        LedgerLoaded(ledger),
+        MachineObserved(Machine(gpus=gpus)),
+        ConfigLoaded(Settings()),
+        AllocationsListed((), 100.0),
+    ):
+        node.apply(fact)
+    node.apply(MachineObserved(Machine(gpus=gpus[:1])))
+    node.apply(MachineObserved(Machine(gpus=gpus)))
     devices = offer(node.snapshot).resources[0].devices
     assert all("drained: what is remembered of it was written by version 2" in each.trouble for each in devices)
     assert {each.ends for each in diagnoses(node.snapshot) if each.device} == {"gpuplane health restore all"}
@@ -213,7 +218,7 @@ async def test_a_directory_that_is_removed_is_made_again_with_all_that_is_rememb
     async with locked(directory) as waiting:
         assert [owner async for owner in waiting] == []
         node = Node(Snapshot(), now=lambda: 100.0)
-        node.tell(Remembered(FULL))
+        node.apply(LedgerLoaded(FULL))
         async with storing(node, directory):
             for removed in (directory, directory / "health.json"):
                 assert await node.until(stored, deadline=60)
@@ -231,7 +236,7 @@ async def test_a_directory_that_was_removed_and_is_another_agents_now_is_left_al
     async with locked(directory) as waiting:
         assert [owner async for owner in waiting] == []
         node = Node(Snapshot(), now=lambda: 100.0)
-        node.tell(Remembered(FULL))
+        node.apply(LedgerLoaded(FULL))
         async with storing(node, directory):
             assert await node.until(stored, deadline=60)
             remove(directory)
@@ -339,14 +344,14 @@ async def test_what_cannot_be_set_aside_stays(tmp_path: Path) -> None:
 async def test_what_may_have_been_written_is_written_over(tmp_path: Path) -> None:
     """A value that could not be written may be on disk all the same: the one before it is written again."""
     node = Node(Snapshot(), now=lambda: 100.0)
-    node.tell(Remembered(FULL))
+    node.apply(LedgerLoaded(FULL))
     async with storing(node, tmp_path):
         assert await node.until(stored, deadline=60)
         spoil(tmp_path / "cuts.json.new")
-        node.tell(Remembered(FULL.but(cuts={"GPU-a": "1024 MiB"})))
+        node.apply(LedgerLoaded(FULL.but(cuts={"GPU-a": "1024 MiB"})))
         assert await node.until(lambda s: s.conditions["state"].standing == "failing", deadline=60)
         (tmp_path / "cuts.json").write_bytes(encode({"GPU-a": "1024 MiB"}, "boot"))
-        node.tell(Remembered(FULL))
+        node.apply(LedgerLoaded(FULL))
         shutil.rmtree(tmp_path / "cuts.json.new")
         assert await node.until(stored, deadline=60)
         assert node.snapshot.disk.cuts == (FULL.cuts,)
@@ -357,7 +362,7 @@ async def test_one_file_that_cannot_be_written_holds_up_no_other(tmp_path: Path)
     """The problem is a condition with the path, all else is on disk, and it is tried again until it goes."""
     spoil(tmp_path / "release.json")
     node = Node(Snapshot(), now=lambda: 100.0)
-    node.tell(Remembered(FULL))
+    node.apply(LedgerLoaded(FULL))
     async with storing(node, tmp_path):
         assert await node.until(lambda s: "state" in s.conditions, deadline=60)
         assert "release.json: Is a directory" in node.snapshot.conditions["state"].reason
@@ -429,7 +434,7 @@ def denied(tmp_path: Path) -> Iterator[Path]:
 async def test_a_wish_is_not_stored_while_the_disk_refuses(denied: Path) -> None:
     """`stored` stays false: no promise is answered that the disk does not hold. The condition names the path."""
     node = Node(Snapshot(), now=lambda: 100.0)
-    node.tell(ReleaseWished(Release(until=500.0, why="x")))
+    node.apply(DriverReleaseRequested(Release(until=500.0, why="x")))
     async with storing(node, denied):
         assert await node.until(lambda s: "state" in s.conditions, deadline=60)
 
@@ -453,9 +458,9 @@ async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk
         write(directory, part, value, boot)
 
     monkeypatch.setattr(state, "_write", slowly)
-    node.tell(ReleaseWished(Release(until=500.0, why="x")))
+    node.apply(DriverReleaseRequested(Release(until=500.0, why="x")))
     assert await asyncio.to_thread(writing.wait, 60)
-    node.tell(ReleaseWished(None))
+    node.apply(DriverReleaseRequested(None))
     assert not stored(node.snapshot)
 
     go_on.set()

@@ -16,7 +16,7 @@ from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep
 from gpuplane.agent.status import MOST_CONNECTIONS, STUCK, Status, status
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Listed, Looked, Stood
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Condition, Snapshot
 
@@ -26,9 +26,9 @@ GPUS = (Gpu(index=0, uuid="GPU-a"), Gpu(index=1, uuid="GPU-b", faults=(Fault("gp
 def ready() -> Node:
     """A node whose one resource kubelet reads."""
     node = Node(Snapshot())
-    for fact in (Looked(Machine(gpus=GPUS)), Configured(Settings()), Listed((), 0.0)):
-        node.tell(fact)
-    node.tell(Stood("plugin/nvidia.com/gpu", Condition("ok")))
+    for fact in (MachineObserved(Machine(gpus=GPUS)), ConfigLoaded(Settings()), AllocationsListed((), 0.0)):
+        node.apply(fact)
+    node.apply(StatusChanged("plugin/nvidia.com/gpu", Condition("ok")))
     return node
 
 
@@ -85,7 +85,7 @@ async def test_ready_means_that_kubelet_reads_every_resource() -> None:
 async def test_an_absent_driver_is_ready_with_the_reason_as_a_metric() -> None:
     """Nothing to advertise and the reason known: restarting the agent would cure nothing."""
     node = Node(Snapshot())
-    node.tell(Looked(Machine(faults=(Fault("driver-absent", "no libnvidia-ml.so.1"),))))
+    node.apply(MachineObserved(Machine(faults=(Fault("driver-absent", "no libnvidia-ml.so.1"),))))
     async with serving(node) as url:
         assert await get(f"{url}/readyz") == (200, "ok\n")
         body = (await get(f"{url}/metrics"))[1]

@@ -19,7 +19,7 @@ from gpuplane.core.serving import standby
 from gpuplane.host.peek import remembered
 from gpuplane.host.state import boot_id
 from gpuplane.model.config import MemoryShares, Settings, Sharing
-from gpuplane.model.facts import Action, Configured, Fact, Looked
+from gpuplane.model.facts import Action, ConfigLoaded, Fact, MachineObserved
 from gpuplane.model.health import Drain, Health, Record
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Ledger, Snapshot
@@ -34,7 +34,7 @@ class Still:
     """Hardware that never changes."""
 
     async def facts(self) -> AsyncGenerator[Fact, None]:
-        yield Looked(MACHINE)
+        yield MachineObserved(MACHINE)
         await asyncio.Event().wait()
 
     async def do(self, action: Action) -> None:
@@ -93,9 +93,9 @@ async def test_shares_that_the_directory_says_otherwise_wait(tmp_path: Path) -> 
     state.chmod(0o777)
     async with Kubelet(tmp_path / "k"), running(tmp_path) as agent:
         assert await agent.node.until(lambda s: not offer(s).waiting, DEADLINE)
-        agent.node.tell(Configured(shares(2048), None))
+        agent.node.apply(ConfigLoaded(shares(2048), None))
         assert {each.trouble for each in offer(agent.node.snapshot).resources[0].devices} == {UNWRITTEN}
-        agent.node.tell(Configured(shares(1024), None))
+        agent.node.apply(ConfigLoaded(shares(1024), None))
         assert {each.trouble for each in offer(agent.node.snapshot).resources[0].devices} == {""}
 
 

@@ -26,7 +26,7 @@ from gpuplane.apiserver.node import (
     rest,
 )
 from gpuplane.model.config import Asked, Config
-from gpuplane.model.facts import Fact, Remembered, Stood
+from gpuplane.model.facts import Fact, LedgerLoaded, StatusChanged
 from gpuplane.model.snapshot import Condition, Ledger, Snapshot
 from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
 from tests import hostile
@@ -43,9 +43,9 @@ class Told(Node):
         super().__init__(Snapshot())
         self.facts: list[Fact] = []
 
-    def tell(self, fact: Fact) -> None:
+    def apply(self, fact: Fact) -> None:
         self.facts.append(fact)
-        super().tell(fact)
+        super().apply(fact)
 
     @property
     def apiserver(self) -> Condition | None:
@@ -54,7 +54,7 @@ class Told(Node):
     @property
     def standings(self) -> list[str]:
         """How the API server was said to stand, one after the other, without repetition."""
-        told = [f.condition.standing for f in self.facts if isinstance(f, Stood) and f.condition is not None]
+        told = [f.condition.standing for f in self.facts if isinstance(f, StatusChanged) and f.condition is not None]
         return [each for i, each in enumerate(told) if i == 0 or told[i - 1] != each]
 
     async def comes_to(self, ready: Callable[[Snapshot], Any]) -> None:
@@ -336,7 +336,7 @@ async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig
         assert node.apiserver and "403 nodes is forbidden; grant it" in node.apiserver.reason
         assert node.snapshot.config.asked == Asked(config="a")
 
-        node.tell(Remembered(Ledger(asked=Asked(runtime=OLD))))
+        node.apply(LedgerLoaded(Ledger(asked=Asked(runtime=OLD))))
         node.snapshot = node.snapshot.but(config=Config())
         await listed_again(server)
         assert node.snapshot.config.asked == Asked(config="a", runtime=OLD)

@@ -14,7 +14,7 @@ from gpuplane.apiserver import connection, report, retry
 from gpuplane.apiserver import events as telling
 from gpuplane.apiserver import node as watching
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Listed, Looked, Stood, Stored
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, LedgerStored, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Condition, Disk, Snapshot
 from gpuplane.sandbox.apiserver.objects import place
@@ -58,8 +58,8 @@ async def writing(kubeconfig: Path, *writers: Writer) -> AsyncIterator[Node]:
             task = asyncio.ensure_future(writer(node, "n1", kubeconfig))
             stack.push_async_callback(_ended, task)
         await asyncio.sleep(0)  # they begin before anything is known, as in the agent
-        node.tell(Configured(Settings()))
-        node.tell(Listed((), 0.0))
+        node.apply(ConfigLoaded(Settings()))
+        node.apply(AllocationsListed((), 0.0))
         look(node)
         yield node
 
@@ -76,7 +76,7 @@ def look(node: Node, *ill: int) -> None:
     gpus = (Gpu(index=i, uuid=f"GPU-{i}", faults=faults if i in ill else ()) for i in range(2))
     # What degrades a GPU is remembered until it had a reset; here each look is the first one.
     node.snapshot = node.snapshot.but(ledger=node.snapshot.ledger.but(health=None))
-    node.tell(Looked(Machine(gpus=tuple(gpus))))
+    node.apply(MachineObserved(Machine(gpus=tuple(gpus))))
 
 
 def problem(server: ApiServer) -> Json:
@@ -276,17 +276,17 @@ async def test_an_event_that_cannot_be_counted_again_is_made_anew(server: ApiSer
 async def test_nothing_is_told_that_a_crash_would_make_us_tell_again(server: ApiServer, kubeconfig: Path) -> None:
     """The ledger is on disk first, where the disk takes it."""
     async with writing(kubeconfig, telling.tell_events, report.report_problems) as node:
-        node.tell(Stood("state", Condition(standing="ok", detail="an older ledger")))
+        node.apply(StatusChanged("state", Condition(standing="ok", detail="an older ledger")))
         look(node, 0)
         await server.until(lambda: problem(server).get("status") == "True")
         look(node, 0, 1)
         await server.until(lambda: "2 GPUs (0, 1)" in problem(server)["message"])
         assert told(server) == []
-        node.tell(Stood("state", Condition(standing="ok")))
-        node.tell(Stored(Disk(ledger=node.snapshot.ledger)))
+        node.apply(StatusChanged("state", Condition(standing="ok")))
+        node.apply(LedgerStored(Disk(ledger=node.snapshot.ledger)))
         await server.until(lambda: len(told(server)) == 1)
 
-        node.tell(Stood("state", Condition(standing="failing", reason="the disk is full")))
+        node.apply(StatusChanged("state", Condition(standing="failing", reason="the disk is full")))
         look(node)
         await server.until(lambda: len(told(server)) == 2)
 

@@ -20,7 +20,7 @@ from gpuplane.core.containers.cdi.wanted import merged, wanted
 from gpuplane.core.resources.offer import offer
 from gpuplane.host.specfiles import found
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Listed
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Allocation
 from tests.cdi.test_directory import BY_CDI, World
@@ -55,7 +55,7 @@ class Node(World):
         chosen = {every[n % len(every)] for n in which} if every else set()
         self.pods = {key: self.pods[key] if key in self.pods else free[key] for key in sorted(chosen)}
         held = (Allocation(resource, (id,), pod=f"default/{id}", container="main") for resource, id in self.pods)
-        self.node.tell(Listed(tuple(held), 1.0))
+        self.node.apply(AllocationsListed(tuple(held), 1.0))
 
     def given(self) -> Iterator[tuple[tuple[str, str], Names]]:
         """What a container is given now, of each device that can be given out."""
@@ -119,7 +119,7 @@ GPUS_CUT = st.dictionaries(st.integers(0, 4), st.sampled_from([2, 3]))
 OTHERS = ["GPU-0", "GPU-2", "MIG-1-2-0", "0", "1:1", "9"]
 STEPS: st.SearchStrategy[Step] = st.one_of(
     st.builds(_look, st.integers(0, 3), st.integers(0, 2), GPUS_CUT, st.sampled_from(["580.95.05", "590.10"])),
-    st.sampled_from(CONFIGURATIONS).map(lambda each: lambda node: node.node.tell(Configured(each))),
+    st.sampled_from(CONFIGURATIONS).map(lambda each: lambda node: node.node.apply(ConfigLoaded(each))),
     st.lists(st.integers(0, 8), max_size=4).map(lambda which: lambda node: node.admit(which)),
     st.lists(st.sampled_from(OTHERS), max_size=3, unique=True).map(lambda names: lambda node: node.leave(*names)),
     st.sampled_from([None, b"", b"{", document(GPU, "GPU-9", "9")]).map(lambda data: lambda node: node.harm(data)),

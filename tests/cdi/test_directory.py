@@ -21,7 +21,7 @@ from gpuplane.host.cdi.keeper import Keeper
 from gpuplane.host.specfiles import found
 from gpuplane.model.cdi import Spec
 from gpuplane.model.config import Asked, Settings
-from gpuplane.model.facts import Configured, Listed, Looked, NodeAsked, Stood
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, NodeRequestsChanged, StatusChanged
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 from tests.cdi.world import GPU, Place, document, machine
@@ -36,9 +36,9 @@ class World:
     def __init__(self, root: Path, machine: Machine = TWO, settings: Settings = BY_CDI) -> None:
         self.place, self.node = Place(root), Node(Snapshot())
         self.keeper = Keeper(self.node, self.place.cdi)
-        self.node.tell(Stood(SPECS, Condition(standing="waiting")))
-        for fact in (Configured(settings), Looked(machine), Listed((), 0.0)):
-            self.node.tell(fact)
+        self.node.apply(StatusChanged(SPECS, Condition(standing="waiting")))
+        for fact in (ConfigLoaded(settings), MachineObserved(machine), AllocationsListed((), 0.0)):
+            self.node.apply(fact)
 
     def round(self) -> bool:
         """Whether all is well then."""
@@ -47,11 +47,11 @@ class World:
     def hold(self, *devices: str) -> None:
         """These are what containers hold."""
         held = (Allocation(resource="nvidia.com/gpu", devices=devices, pod="default/train", container="main"),)
-        self.node.tell(Listed(held if devices else (), 1.0))
+        self.node.apply(AllocationsListed(held if devices else (), 1.0))
 
     def look(self, machine: Machine) -> None:
         """The machine is this one now."""
-        self.node.tell(Looked(machine))
+        self.node.apply(MachineObserved(machine))
 
     def troubles(self) -> dict[str, str]:
         """Device → why it is unhealthy; "" where it is not."""
@@ -182,7 +182,7 @@ def test_what_containers_hold_is_kept_as_the_machine_is(world: World) -> None:
     """Also once CDI is no longer wanted: an older driver's libraries would let no container start again."""
     world.round()
     world.hold("GPU-0", "GPU-1")
-    world.node.tell(Configured(BY_CDI.but(device_list_strategy=("envvar",))))
+    world.node.apply(ConfigLoaded(BY_CDI.but(device_list_strategy=("envvar",))))
     moved = machine([0], version="590.44.01")
     world.look(moved.but(gpus=tuple(gpu.but(nodes=("/dev/nvidia1",)) for gpu in moved.gpus or ())))
     assert world.round()
@@ -452,7 +452,7 @@ def test_auto_is_cdi_once_the_runtime_is_known_to_take_it(tmp_path: Path) -> Non
     assert world.round()
     assert world.well()
     assert not world.place.cdi.exists()
-    world.node.tell(NodeAsked(Asked(runtime="containerd://2.1.4")))
+    world.node.apply(NodeRequestsChanged(Asked(runtime="containerd://2.1.4")))
     assert set(world.troubles().values()) == {WRITING}
     assert world.round()
     assert world.well()
@@ -471,7 +471,7 @@ def test_channels_and_features_have_files_of_their_own(tmp_path: Path) -> None:
     assert kinds == {"imex-channel": {"0"}, "gdrcopy": {"all"}, "gds": set(), "mofed": set()}
     assert world.well()
     world.hold("GPU-0")
-    world.node.tell(Configured(BY_CDI))
+    world.node.apply(ConfigLoaded(BY_CDI))
     world.round()
     assert world.place.names(f"{vendor}/imex-channel") == {"0"}
     world.hold()

@@ -12,7 +12,7 @@ from gpuplane.core.containers.cdi.condition import HOOK, hook
 from gpuplane.host.cdi.hook import look, watch_hook
 from gpuplane.host.cdi.ldconfig import PATHS, SEGMENT, usable
 from gpuplane.model.config import CdiHook, Settings
-from gpuplane.model.facts import Configured
+from gpuplane.model.facts import ConfigLoaded
 from gpuplane.model.snapshot import Snapshot
 from tests.hook.build import SOURCES
 
@@ -123,7 +123,7 @@ async def test_the_driver_root_is_the_hosts_where_it_is_said_to_be(
     watching = asyncio.create_task(watch_hook(node, installed, tmp_path / "root", every=60))
     async with asyncio.timeout(60):
         await node.until(lambda snapshot: HOOK in snapshot.conditions, 60)
-        node.tell(Configured(Settings(driver_root=driver_root)))
+        node.apply(ConfigLoaded(Settings(driver_root=driver_root)))
         assert await node.until(lambda snapshot: bool(hook(snapshot)) == called, 60)
     watching.cancel()
 
@@ -135,7 +135,7 @@ async def test_what_happens_instead_is_told(choice: CdiHook, instead: str, tmp_p
     watching = asyncio.create_task(watch_hook(node, tmp_path / "none", None, every=60))
     told = f"not installed at {tmp_path}/none: {instead}"
     async with asyncio.timeout(60):
-        node.tell(Configured(Settings(cdi_hook=choice)))
+        node.apply(ConfigLoaded(Settings(cdi_hook=choice)))
         await node.until(lambda snapshot: HOOK in snapshot.conditions, 60)
         assert await node.until(lambda snapshot: snapshot.conditions[HOOK].reason == told, 60)
     watching.cancel()

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpuplane.agent.node import Node
 from gpuplane.host.cdi.keeper import Keeper
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Listed, Looked, Stood
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 from tests.cdi.world import machine
 
@@ -15,13 +15,15 @@ from tests.cdi.world import machine
 async def main(directory: Path) -> None:
     """One container holds GPU-0 throughout, which is there every other time."""
     node = Node(Snapshot())
-    node.tell(Stood("cdi", Condition(standing="waiting")))
-    node.tell(Configured(Settings(device_list_strategy=("cdi-cri",))))
-    node.tell(Listed((Allocation("nvidia.com/gpu", ("GPU-0",), pod="default/train", container="main"),), 0.0))
+    node.apply(StatusChanged("cdi", Condition(standing="waiting")))
+    node.apply(ConfigLoaded(Settings(device_list_strategy=("cdi-cri",))))
+    node.apply(
+        AllocationsListed((Allocation("nvidia.com/gpu", ("GPU-0",), pod="default/train", container="main"),), 0.0)
+    )
     keeper = Keeper(node, directory)
     while True:
         for found in (machine(range(8)), machine(range(1, 9), version="590.10")):
-            node.tell(Looked(found))
+            node.apply(MachineObserved(found))
             assert await keeper.round()
 
 

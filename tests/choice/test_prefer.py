@@ -11,7 +11,7 @@ from gpuplane.core.choice.tables import prepare
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, Settings
-from gpuplane.model.facts import Looked
+from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
 
@@ -26,7 +26,7 @@ def node(numa: Iterable[int | None], lost: Iterable[int] = ()) -> Snapshot:
         for i, each in enumerate(numa)
     )
     unseen = Snapshot(config=Config(settings=Settings()), allocations=())
-    return step(unseen, Looked(Machine(gpus=gpus)), 0.0)
+    return step(unseen, MachineObserved(Machine(gpus=gpus)), 0.0)
 
 
 def advice(snapshot: Snapshot, free: Iterable[int], size: int, required: Iterable[int] = ()) -> list[int]:
@@ -75,7 +75,7 @@ def test_a_degraded_device_comes_last_of_those_that_are_as_good() -> None:
     worn = Fault(code="remap-pending", message="a row waits")
     assert snapshot.machine is not None
     first, *others = snapshot.machine.gpus or ()
-    snapshot = step(snapshot, Looked(Machine(gpus=(first.but(faults=(worn,)), *others))), 1.0)
+    snapshot = step(snapshot, MachineObserved(Machine(gpus=(first.but(faults=(worn,)), *others))), 1.0)
     assert offer(snapshot).resources[0].devices[0].trouble == ""
     assert advice(snapshot, range(8), 1) == [1]
     assert advice(snapshot, range(8), 4) == [4, 5, 6, 7]

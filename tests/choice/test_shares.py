@@ -12,7 +12,7 @@ from gpuplane.core.choice.topology import Policy
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, Replication, Settings, Sharing
-from gpuplane.model.facts import Looked
+from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Gpu, Link, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Snapshot
 
@@ -23,7 +23,7 @@ def shared(replicas: int, *gpus: Gpu) -> Snapshot:
     """GPUs that are offered in shares."""
     sharing = Sharing(resources=(Replication(name=GPU, replicas=replicas),))
     unseen = Snapshot(config=Config(settings=Settings(sharing=sharing)), allocations=())
-    snapshot = step(unseen, Looked(Machine(gpus=gpus)), 0.0)
+    snapshot = step(unseen, MachineObserved(Machine(gpus=gpus)), 0.0)
     prepare(pairs_of(snapshot))
     return snapshot
 

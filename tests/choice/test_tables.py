@@ -11,7 +11,7 @@ from gpuplane.core.choice.question import Question
 from gpuplane.core.choice.search import search
 from gpuplane.core.choice.tables import KEPT, best, prepare, prepared
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Listed, Looked
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Gpu, Link, Machine
 from gpuplane.model.snapshot import Snapshot
 from tests.choice.graphs import graph
@@ -43,7 +43,7 @@ async def test_a_table_is_made_when_links_change() -> None:
     node = Node(Snapshot(), now=lambda: 1.0)
     async with keeping(node):
         for lanes in (2, 4):
-            node.tell(Looked(bridged(lanes)))
+            node.apply(MachineObserved(bridged(lanes)))
             while prepared(pairs_of(node.snapshot)) is None:
                 await asyncio.sleep(0.001)
 
@@ -51,8 +51,8 @@ async def test_a_table_is_made_when_links_change() -> None:
 async def test_nothing_else_makes_one() -> None:
     """No request, and no change but of the links."""
     node = Node(Snapshot(), now=lambda: 1.0)
-    for fact in (Configured(Settings()), Listed((), 1.0), Looked(bridged(6))):
-        node.tell(fact)
+    for fact in (ConfigLoaded(Settings()), AllocationsListed((), 1.0), MachineObserved(bridged(6))):
+        node.apply(fact)
     assert prefer(node.snapshot, "nvidia.com/gpu", [f"GPU-{i}" for i in range(4)], [], 2) == ("GPU-0", "GPU-3")
 
     pairs = pairs_of(node.snapshot)

@@ -10,7 +10,7 @@ from gpuplane.core.choice.prefer import prefer
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import AllocationPolicy, Config, MemoryShares, Replication, Settings, Sharing
-from gpuplane.model.facts import Looked
+from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Snapshot
 
@@ -20,7 +20,7 @@ GPU, MEMORY = "nvidia.com/gpu", "nvidia.com/gpu.mem"
 def node(sharing: Sharing, *gpus: Gpu, policy: AllocationPolicy = "distributed") -> Snapshot:
     """A node that shares so."""
     settings = Settings(sharing=sharing, mig_strategy="single", sharing_policy=policy)
-    return step(Snapshot(config=Config(settings=settings), allocations=()), Looked(Machine(gpus=gpus)), 0.0)
+    return step(Snapshot(config=Config(settings=settings), allocations=()), MachineObserved(Machine(gpus=gpus)), 0.0)
 
 
 def memory(*gib: int) -> Snapshot:

@@ -24,7 +24,14 @@ from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.model.config import Replication, Settings, Sharing
 from gpuplane.model.control import About, Answer, Picture, Show
-from gpuplane.model.facts import Configured, Drained, Happened, Listed, Looked, Stood
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ConfigLoaded,
+    DrainRequested,
+    FaultOccurred,
+    MachineObserved,
+    StatusChanged,
+)
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
@@ -66,12 +73,12 @@ def full() -> Answer:
     held = Allocation("nvidia.com/gpu", (f"{gpu}::1",), pod="ml/train", container="main")
     snapshot = Snapshot()
     for fact in (
-        Configured(settings),
-        Listed((held,), 0.0),
-        Looked(machine),
-        Stood("x", Condition("failing", "y")),
-        Happened(code="xid-79", gpu=gpu, message="lost", at=9.0),
-        Drained(gpu, Drain(why="fan", since=10.0)),
+        ConfigLoaded(settings),
+        AllocationsListed((held,), 0.0),
+        MachineObserved(machine),
+        StatusChanged("x", Condition("failing", "y")),
+        FaultOccurred(code="xid-79", gpu=gpu, message="lost", at=9.0),
+        DrainRequested(gpu, Drain(why="fan", since=10.0)),
     ):
         snapshot = step(snapshot, fact, 10.0)
     return Answer(picture=Picture(snapshot, offer(snapshot), 10.0), agent=About("9.9", "n", 1.0))

@@ -12,7 +12,7 @@ from gpuplane.core.containers.allocate import allocate, edits
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, ListStrategy, Naming, Replication, Settings, Sharing
-from gpuplane.model.facts import Looked
+from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.views import Edits, Mount, Node, Refused, Unit
@@ -26,7 +26,7 @@ A, B, C = (Gpu(index=i, uuid=f"GPU-{name}", model="T4", nodes=(f"/dev/nvidia{i}"
 def node(*gpus: Gpu, nodes: Iterable[str] = (), held: tuple[Allocation, ...] = (), **settings: Any) -> Snapshot:
     """A node that offers these GPUs."""
     machine = Machine(gpus=gpus or (A, B, C), nodes=tuple(nodes))
-    return step(Snapshot(config=Config(settings=Settings(**settings)), allocations=held), Looked(machine), 0.0)
+    return step(Snapshot(config=Config(settings=Settings(**settings)), allocations=held), MachineObserved(machine), 0.0)
 
 
 def allocated(*ids: str, nodes: Iterable[str] = (), **settings: Any) -> Edits:

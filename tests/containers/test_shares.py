@@ -9,7 +9,7 @@ from gpuplane.core import mps
 from gpuplane.core.containers.allocate import allocate
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, MemoryShares, MemoryUnit, Replication, Settings, Sharing
-from gpuplane.model.facts import Listed, Looked
+from gpuplane.model.facts import AllocationsListed, MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import Daemon, Standing, Status, Wanted
 from gpuplane.model.snapshot import Allocation, Snapshot
@@ -33,7 +33,7 @@ def node(sharing: Sharing, *gpus: Gpu, held: str = "", **settings: Any) -> Snaps
     name = sharing.memory[0].rename if sharing.memory else sharing.resources[0].name
     holding = (Allocation(name, tuple(held.split()), pod="ml/other", container="main"),) if held else ()
     start = Snapshot(config=Config(settings=Settings(sharing=sharing, **settings)), allocations=())
-    return step(step(start, Looked(Machine(gpus=gpus)), 0.0), Listed(holding, 0.0), 0.0)
+    return step(step(start, MachineObserved(Machine(gpus=gpus)), 0.0), AllocationsListed(holding, 0.0), 0.0)
 
 
 def ids(device: str, *numbers: int) -> list[str]:

@@ -15,7 +15,16 @@ from gpuplane.core.metrics import metrics
 from gpuplane.core.news import news
 from gpuplane.core.step import step
 from gpuplane.model.config import Asked, ListStrategy, Settings
-from gpuplane.model.facts import Configured, Fact, Listed, Looked, NodeAsked, Remembered, Stood, Tick
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ConfigLoaded,
+    Fact,
+    LedgerLoaded,
+    MachineObserved,
+    NodeRequestsChanged,
+    StatusChanged,
+    Tick,
+)
 from gpuplane.model.machine import Driver, DriverFiles, Gpu, Library, Machine
 from gpuplane.model.snapshot import Condition, Ledger, Snapshot
 from tests.golden import Golden
@@ -25,9 +34,9 @@ MACHINE = Machine(
     driver=Driver(version="580.95.05", cuda="13.0", files=DriverFiles(libraries=(LIBCUDA,))),
     gpus=(Gpu(index=0, uuid="GPU-a", model="T4", nodes=("/dev/nvidia0",)),),
 )
-KEPT = Stood(condition.SPECS, Condition(standing="ok"))
+KEPT = StatusChanged(condition.SPECS, Condition(standing="ok"))
 CONTAINERD = Asked(runtime="containerd://2.1.4")
-READY: tuple[Fact, ...] = (Configured(Settings()), Listed((), 0.0), Looked(MACHINE))
+READY: tuple[Fact, ...] = (ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(MACHINE))
 
 
 def after(*facts: Fact, start: Snapshot | None = None) -> Snapshot:
@@ -37,7 +46,7 @@ def after(*facts: Fact, start: Snapshot | None = None) -> Snapshot:
     return snapshot
 
 
-CDI = decided(after(KEPT, NodeAsked(CONTAINERD), *READY))
+CDI = decided(after(KEPT, NodeRequestsChanged(CONTAINERD), *READY))
 UNTOLD = decided(after(KEPT, *READY))
 
 
@@ -90,19 +99,19 @@ def test_kubelets_that_pass_cdi_devices_on(kubelet: str, passes: bool) -> None:
     """From 1.29 on; an older one drops them in silence, and the container would start without its GPU."""
     assert passes_cdi(kubelet) == passes
     expected = CDI.strategies if passes else ("envvar",)
-    assert strategies(after(KEPT, NodeAsked(CONTAINERD.but(kubelet=kubelet)), *READY)) == expected
+    assert strategies(after(KEPT, NodeRequestsChanged(CONTAINERD.but(kubelet=kubelet)), *READY)) == expected
 
 
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        ((KEPT, NodeAsked(CONTAINERD)), "cdi-cri"),
-        ((KEPT, NodeAsked(CONTAINERD.but(kubelet="v1.28.15"))), "envvar"),
+        ((KEPT, NodeRequestsChanged(CONTAINERD)), "cdi-cri"),
+        ((KEPT, NodeRequestsChanged(CONTAINERD.but(kubelet="v1.28.15"))), "envvar"),
         ((KEPT,), "envvar"),
-        ((KEPT, NodeAsked(Asked(config="x"))), "envvar"),
-        ((NodeAsked(CONTAINERD),), "envvar"),
-        ((KEPT, NodeAsked(Asked(runtime="containerd://1.7.27"))), "envvar"),
-        ((Stood(condition.SPECS, Condition(standing="failing", reason="read-only")), NodeAsked(CONTAINERD)), "cdi-cri"),
+        ((KEPT, NodeRequestsChanged(Asked(config="x"))), "envvar"),
+        ((NodeRequestsChanged(CONTAINERD),), "envvar"),
+        ((KEPT, NodeRequestsChanged(Asked(runtime="containerd://1.7.27"))), "envvar"),
+        ((StatusChanged(condition.SPECS, Condition(standing="failing", reason="read-only")), NodeRequestsChanged(CONTAINERD)), "cdi-cri"),
     ],
     ids=[
         "a runtime that takes CDI", "an old kubelet", "a runtime unknown", "a Node that tells no runtime",
@@ -123,35 +132,35 @@ def test_what_auto_stands_for(facts: tuple[Fact, ...], expected: str, golden: Go
 def test_what_the_configuration_says_is_so(said: tuple[ListStrategy, ...]) -> None:
     """Whatever the runtime is, and whoever keeps specifications."""
     settings = Settings(device_list_strategy=said)
-    for facts in ((), (KEPT,), (KEPT, NodeAsked(CONTAINERD))):
-        assert decided(after(*facts, Configured(settings))) == Strategy(said)
+    for facts in ((), (KEPT,), (KEPT, NodeRequestsChanged(CONTAINERD))):
+        assert decided(after(*facts, ConfigLoaded(settings))) == Strategy(said)
 
 
 def test_allocate_answers_by_the_decision() -> None:
     """The same request, before and after a runtime is known that takes CDI devices and the disk has them."""
     before = after(KEPT, *READY)
     assert allocate(before, "nvidia.com/gpu", ("GPU-a",)).env == {"NVIDIA_VISIBLE_DEVICES": "GPU-a"}
-    known = after(NodeAsked(CONTAINERD), start=before)
+    known = after(NodeRequestsChanged(CONTAINERD), start=before)
     on_disk = condition.marks(each.spec for each in wanted(known).values() if each.spec is not None)
-    written = Stood(condition.SPECS, Condition(standing="ok", detail=on_disk))
+    written = StatusChanged(condition.SPECS, Condition(standing="ok", detail=on_disk))
     got = allocate(after(written, start=known), "nvidia.com/gpu", ("GPU-a",))
     assert (got.cdi, got.env) == (("k8s.device-plugin.nvidia.com/gpu=GPU-a",), {})
 
 
 def test_a_remembered_runtime_is_in_force_from_the_first_moment() -> None:
     """After a restart, and a reboot, while the API server is silent; its next word is believed, whatever it is."""
-    old = after(NodeAsked(CONTAINERD.but(kubelet="v1.28.15"))).ledger
+    old = after(NodeRequestsChanged(CONTAINERD.but(kubelet="v1.28.15"))).ledger
     for ledger in (old, carry(old, "another boot", 0.0, 0.0)):
-        assert strategies(after(Remembered(ledger), KEPT, *READY)) == ("envvar",)
-    known = after(NodeAsked(CONTAINERD)).ledger
+        assert strategies(after(LedgerLoaded(ledger), KEPT, *READY)) == ("envvar",)
+    known = after(NodeRequestsChanged(CONTAINERD)).ledger
     for ledger in (known, carry(known, "another boot", 0.0, 0.0)):
-        started = after(Remembered(ledger), KEPT, *READY)
+        started = after(LedgerLoaded(ledger), KEPT, *READY)
         assert decided(started) == CDI
         assert started.config.asked is None
 
-        told = after(NodeAsked(Asked(runtime="containerd://1.7.27")), start=started)
+        told = after(NodeRequestsChanged(Asked(runtime="containerd://1.7.27")), start=started)
         assert strategies(told) == ("envvar",)
-        assert strategies(after(Remembered(told.ledger), KEPT, *READY)) == ("envvar",)
+        assert strategies(after(LedgerLoaded(told.ledger), KEPT, *READY)) == ("envvar",)
 
 
 def said(*facts: Fact, start: Snapshot | None = None) -> list[str]:
@@ -166,24 +175,24 @@ def said(*facts: Fact, start: Snapshot | None = None) -> list[str]:
 
 def test_the_decision_is_said_once_and_when_it_changes(golden: Golden) -> None:
     """Not before something can be allocated by it, and not again for whatever else happens."""
-    start = (NodeAsked(CONTAINERD), KEPT, *READY)
+    start = (NodeRequestsChanged(CONTAINERD), KEPT, *READY)
     assert said(*start) == [str(CDI)]
     same: tuple[Fact, ...] = (
         Tick(),
-        NodeAsked(CONTAINERD.but(drains={"0": "x"})),
-        Stood(condition.SPECS, Condition(standing="failing", reason="full")),
-        Looked(MACHINE.but(gpus=None)),
-        Looked(MACHINE),
-        Listed((), 1.0),
+        NodeRequestsChanged(CONTAINERD.but(drains={"0": "x"})),
+        StatusChanged(condition.SPECS, Condition(standing="failing", reason="full")),
+        MachineObserved(MACHINE.but(gpus=None)),
+        MachineObserved(MACHINE),
+        AllocationsListed((), 1.0),
     )
     assert said(*same, start=after(*start)) == []
     changes: tuple[Fact, ...] = (
-        NodeAsked(Asked(runtime="containerd://2.2.0")),
-        NodeAsked(Asked(runtime="docker://28.3.3")),
-        Configured(Settings(device_list_strategy=("envvar", "cdi-cri"))),
-        NodeAsked(CONTAINERD),
-        Configured(Settings()),
-        Stood(condition.SPECS, None),
+        NodeRequestsChanged(Asked(runtime="containerd://2.2.0")),
+        NodeRequestsChanged(Asked(runtime="docker://28.3.3")),
+        ConfigLoaded(Settings(device_list_strategy=("envvar", "cdi-cri"))),
+        NodeRequestsChanged(CONTAINERD),
+        ConfigLoaded(Settings()),
+        StatusChanged(condition.SPECS, None),
     )
     found = said(*changes, start=after(*start))
     assert [each.partition(":")[0] for each in found] == ["cdi-cri", "envvar", "envvar, cdi-cri", "cdi-cri", "envvar"]
@@ -193,7 +202,17 @@ def test_the_decision_is_said_once_and_when_it_changes(golden: Golden) -> None:
 def test_what_is_configured_from_the_start_is_no_decision() -> None:
     """Whoever said it knows."""
     settings = Settings(device_list_strategy=("envvar",))
-    assert said(Configured(settings), NodeAsked(CONTAINERD), KEPT, Listed((), 0.0), Looked(MACHINE), Tick()) == []
+    assert (
+        said(
+            ConfigLoaded(settings),
+            NodeRequestsChanged(CONTAINERD),
+            KEPT,
+            AllocationsListed((), 0.0),
+            MachineObserved(MACHINE),
+            Tick(),
+        )
+        == []
+    )
 
 
 def test_the_metric_says_each_strategy_and_why() -> None:
@@ -203,9 +222,9 @@ def test_the_metric_says_each_strategy_and_why() -> None:
         (found,) = (each for each in metrics(snapshot) if each.name == "gpuplane_device_list_strategy")
         return [(labels["strategy"], labels["reason"]) for labels, value in found.series if value == 1]
 
-    assert series(after(NodeAsked(CONTAINERD), KEPT)) == []
-    assert series(after(NodeAsked(CONTAINERD), KEPT, *READY)) == [("cdi-cri", CDI.why)]
-    two = Configured(Settings(device_list_strategy=("envvar", "cdi-cri")))
+    assert series(after(NodeRequestsChanged(CONTAINERD), KEPT)) == []
+    assert series(after(NodeRequestsChanged(CONTAINERD), KEPT, *READY)) == [("cdi-cri", CDI.why)]
+    two = ConfigLoaded(Settings(device_list_strategy=("envvar", "cdi-cri")))
     assert series(after(*READY, two)) == [("envvar", ""), ("cdi-cri", "")]
 
 
@@ -226,4 +245,4 @@ def test_config_explain_names_the_strategy(file: str, expected: str, golden: Gol
 
 def test_an_old_ledger_knows_no_runtime() -> None:
     """What an agent wrote before there was one to remember."""
-    assert decided(after(Remembered(Ledger(asked=Asked(config="x"))), KEPT, *READY)) == UNTOLD
+    assert decided(after(LedgerLoaded(Ledger(asked=Asked(config="x"))), KEPT, *READY)) == UNTOLD

@@ -20,7 +20,7 @@ from gpuplane.core.containers.allocate import allocate
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import MemoryShares, Replication, Settings, Sharing
-from gpuplane.model.facts import Configured, Fact, Granted, Listed, Looked
+from gpuplane.model.facts import AllocateAnswered, AllocationsListed, ConfigLoaded, Fact, MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.value import Value
@@ -89,10 +89,14 @@ class World:
         self.chance, self.snapshot, self.now = chance, Snapshot(), 1000.0
         self.containers: list[Container] = []
         self.refused = 0
-        for fact in (Looked(machine), Configured(chance.choice(CONFIGURATIONS)), Listed((), self.now)):
-            self.tell(fact)
+        for fact in (
+            MachineObserved(machine),
+            ConfigLoaded(chance.choice(CONFIGURATIONS)),
+            AllocationsListed((), self.now),
+        ):
+            self.apply(fact)
 
-    def tell(self, fact: Fact) -> None:
+    def apply(self, fact: Fact) -> None:
         self.snapshot = step(self.snapshot, fact, self.now)
 
     def go_on(self) -> None:
@@ -103,10 +107,10 @@ class World:
             case 4 | 5 if self.containers:
                 self.containers.pop(self.chance.randrange(len(self.containers)))
             case 6:
-                self.tell(Configured(self.chance.choice(CONFIGURATIONS)))
+                self.apply(ConfigLoaded(self.chance.choice(CONFIGURATIONS)))
             case _:
                 self.now += 20.0
-                self.tell(Listed(tuple(map(_allocation, self.containers)), self.now))
+                self.apply(AllocationsListed(tuple(map(_allocation, self.containers)), self.now))
         self.check()
 
     def admit(self) -> None:
@@ -127,7 +131,7 @@ class World:
             counts = Counter(device.unit.id for device in resource.devices)
             devices = tuple(device for device in free if device.id in ids)
             assert _possible(resource.but(devices=devices), devices, size), f"{ids} are one container's"
-            self.tell(Granted(resource.name, tuple(ids)))
+            self.apply(AllocateAnswered(resource.name, tuple(ids)))
             self.containers.append(Container(resource.name, devices, resource.grain_mib, counts))
 
     def choose(self, resource: str, free: list[str], size: int) -> list[str]:

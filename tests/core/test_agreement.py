@@ -31,16 +31,16 @@ from gpuplane.kubelet.plugin import _message
 from gpuplane.model.config import Asked, MemoryShares, Replication, Settings, Sharing
 from gpuplane.model.control import About, Picture
 from gpuplane.model.facts import (
-    Configured,
-    Drained,
+    AllocationsListed,
+    ConfigLoaded,
+    DrainRequested,
+    DriverReleaseRequested,
     Fact,
-    Happened,
-    Listed,
-    Looked,
-    NodeAsked,
-    ReleaseWished,
-    Stood,
-    Stored,
+    FaultOccurred,
+    LedgerStored,
+    MachineObserved,
+    NodeRequestsChanged,
+    StatusChanged,
 )
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice, Numbers
@@ -232,7 +232,7 @@ SHARINGS = (
     Sharing(memory=(MemoryShares(name=GPU, rename=f"{GPU}.shared", grain_mib=20480),)),
 )
 CONFIGURED = st.builds(
-    lambda mig, lists, sharing: Configured(Settings(mig_strategy=mig, device_list_strategy=lists, sharing=sharing)),
+    lambda mig, lists, sharing: ConfigLoaded(Settings(mig_strategy=mig, device_list_strategy=lists, sharing=sharing)),
     st.sampled_from(("none", "single", "mixed")),
     st.sampled_from((("cdi-cri",), ("cdi-cri",), ("envvar",), ("auto",))),
     st.sampled_from(SHARINGS),
@@ -271,18 +271,18 @@ DEVICES = st.sampled_from(("", "GPU-0", "GPU-1", "MIG-1-0", "MIG-2-1"))
 WRITTEN = "the files are written that are wanted"
 Step = Fact | str
 FACTS: st.SearchStrategy[Step] = st.one_of(
-    machines().map(Looked),
-    machines().map(Looked),
+    machines().map(MachineObserved),
+    machines().map(MachineObserved),
     CONFIGURED,
-    st.sampled_from(STANDINGS).map(lambda each: Stood(*each)),
-    st.sampled_from(STANDINGS).map(lambda each: Stood(*each)),
-    st.sampled_from(STANDINGS).map(lambda each: Stood(each[0], None)),
+    st.sampled_from(STANDINGS).map(lambda each: StatusChanged(*each)),
+    st.sampled_from(STANDINGS).map(lambda each: StatusChanged(*each)),
+    st.sampled_from(STANDINGS).map(lambda each: StatusChanged(each[0], None)),
     st.just(WRITTEN),
-    st.lists(st.sampled_from(HELD), max_size=2).map(lambda held: Listed(tuple(held), 0.0)),
-    st.builds(Drained, DEVICES, st.sampled_from((None, Drain("a fan is loud")))),
-    st.sampled_from((None, Release(until=1e9, why="a reset"))).map(ReleaseWished),
+    st.lists(st.sampled_from(HELD), max_size=2).map(lambda held: AllocationsListed(tuple(held), 0.0)),
+    st.builds(DrainRequested, DEVICES, st.sampled_from((None, Drain("a fan is loud")))),
+    st.sampled_from((None, Release(until=1e9, why="a reset"))).map(DriverReleaseRequested),
     st.builds(
-        lambda code, gpu: Happened(code=code, gpu=gpu, message="it happened", at=1.0),
+        lambda code, gpu: FaultOccurred(code=code, gpu=gpu, message="it happened", at=1.0),
         st.sampled_from(("xid-79", "xid-94", "xid-13", "xid-63")),
         st.sampled_from(("GPU-0", "GPU-1", "GPU-2")),
     ),
@@ -293,8 +293,8 @@ FACTS: st.SearchStrategy[Step] = st.one_of(
             Asked(drains={"all": "moving"}),
             Asked(release="upgrade"),
         )
-    ).map(NodeAsked),
-    st.sampled_from(({"GPU-0": "1024 MiB"}, {})).map(lambda cuts: Stored(Disk(ledger=Ledger(), cuts=(cuts,)))),
+    ).map(NodeRequestsChanged),
+    st.sampled_from(({"GPU-0": "1024 MiB"}, {})).map(lambda cuts: LedgerStored(Disk(ledger=Ledger(), cuts=(cuts,)))),
 )
 
 
@@ -304,24 +304,26 @@ def play(steps: Sequence[Step]) -> Iterator[Snapshot]:
     for at, each in enumerate(steps):
         if isinstance(each, str):
             specs = (document.spec for document in wanted(snapshot).values() if document.spec is not None)
-            each = Stood(SPECS, Condition("ok", "some file", detail=marks(specs)))
+            each = StatusChanged(SPECS, Condition("ok", "some file", detail=marks(specs)))
         snapshot = step(snapshot, each, float(at))
         yield snapshot
 
 
 READY: tuple[Step, ...] = (
-    Stood(SPECS, Condition("waiting")),
-    Listed((), 0.0),
-    Stood(f"plugin/{GPU}", Condition("ok")),
-    Stood(f"plugin/{SMALL}", Condition("ok")),
+    StatusChanged(SPECS, Condition("waiting")),
+    AllocationsListed((), 0.0),
+    StatusChanged(f"plugin/{GPU}", Condition("ok")),
+    StatusChanged(f"plugin/{SMALL}", Condition("ok")),
 )
 
 
 @of(max_examples=length(200, 5000))
 @given(machines(), CONFIGURED, st.sampled_from((True, True, True, False)), st.lists(FACTS, max_size=25))
-def test_all_say_what_kubelet_is_told(machine: Machine, configured: Configured, ready: bool, steps: list[Step]) -> None:
+def test_all_say_what_kubelet_is_told(
+    machine: Machine, configured: ConfigLoaded, ready: bool, steps: list[Step]
+) -> None:
     """At every moment of a random history, of an agent that has just begun or one that serves."""
-    start = (*READY, Looked(machine), configured, WRITTEN) if ready else ()
+    start = (*READY, MachineObserved(machine), configured, WRITTEN) if ready else ()
     for snapshot in play((*start, *steps)):
         agree(snapshot)
 
@@ -351,8 +353,8 @@ NO_LIBCUDA = Machine(driver=DRIVER.but(files=None, missing="no libcuda.so.1 belo
 
 def test_what_a_node_without_libcuda_says(golden: Golden) -> None:
     """None of its eight GPUs is given out: the condition, `inspect health`, /readyz and the metrics all say it."""
-    by_cdi = Configured(Settings(device_list_strategy=("cdi-cri",)))
-    *_, now = play((*READY, Looked(NO_LIBCUDA), by_cdi, WRITTEN))
+    by_cdi = ConfigLoaded(Settings(device_list_strategy=("cdi-cri",)))
+    *_, now = play((*READY, MachineObserved(NO_LIBCUDA), by_cdi, WRITTEN))
 
     assert set(told(now)[GPU].values()) == {"Unhealthy"}
     stands = condition(now)
@@ -369,7 +371,7 @@ def test_a_uuid_that_two_gpus_bear_is_that_of_the_first() -> None:
     """It is given out, and nothing is held against it; the other is not, and that is said of it alone."""
     gpus = tuple(Gpu(index=n, uuid=f"GPU-{min(n, 1)}") for n in range(3))
     snapshot = Snapshot()
-    for fact in (Configured(Settings()), Listed((), 0.0), Looked(Machine(gpus=gpus))):
+    for fact in (ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(Machine(gpus=gpus))):
         snapshot = step(snapshot, fact, 1.0)
     shown = inspection(Picture(snapshot, offer(snapshot), 1.0), About(), 0.0).devices
 

@@ -21,7 +21,15 @@ from gpuplane.core.resources.offer import offer
 from gpuplane.core.resources.sharing import base
 from gpuplane.core.step import SETTLING, step
 from gpuplane.model.config import MemoryShares, Naming, Replication, Settings, Sharing
-from gpuplane.model.facts import Configured, Fact, Granted, Listed, Looked, Remembered, Stored
+from gpuplane.model.facts import (
+    AllocateAnswered,
+    AllocationsListed,
+    ConfigLoaded,
+    Fact,
+    LedgerLoaded,
+    LedgerStored,
+    MachineObserved,
+)
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Disk, Ledger, Snapshot
 from gpuplane.model.value import Value
@@ -106,9 +114,13 @@ class Node:
     def _start(self, remembered: Ledger) -> None:
         self.snapshot, self.asked, self.answer = Snapshot(), None, None
         self.before = {each.number for each in self.containers}
-        for fact in (Remembered(remembered), Looked(machine(self.layouts, self.gpus)), Configured(self.settings)):
+        for fact in (
+            LedgerLoaded(remembered),
+            MachineObserved(machine(self.layouts, self.gpus)),
+            ConfigLoaded(self.settings),
+        ):
             self._tell(fact)
-        self._tell(Listed(self._listed(), self.now))
+        self._tell(AllocationsListed(self._listed(), self.now))
 
     def _listed(self) -> tuple[Allocation, ...]:
         """What kubelet shows now, and its checkpoint of what was before this agent."""
@@ -123,16 +135,16 @@ class Node:
 
     def the_configuration_changes(self, which: float) -> None:
         self.settings = _one(CONFIGURATIONS, which)
-        self._tell(Configured(self.settings))
+        self._tell(ConfigLoaded(self.settings))
 
     def the_layout_changes(self, gpu: float, layout: float) -> None:
         self.layouts[_one(DIVISIBLE, gpu)] = _one(tuple(LAYOUTS), layout)
-        self._tell(Looked(machine(self.layouts, self.gpus)))
+        self._tell(MachineObserved(machine(self.layouts, self.gpus)))
 
     def the_directory_is_written(self) -> None:
-        self._tell(Stored(Disk(cuts=(self.disk.cuts or {}, self.snapshot.ledger.cuts or {}))))
+        self._tell(LedgerStored(Disk(cuts=(self.disk.cuts or {}, self.snapshot.ledger.cuts or {}))))
         self.disk = self.snapshot.ledger
-        self._tell(Stored(Disk(ledger=self.disk, cuts=(self.disk.cuts or {},))))
+        self._tell(LedgerStored(Disk(ledger=self.disk, cuts=(self.disk.cuts or {},))))
 
     def the_directory_loses_parts(self, which: float) -> None:
         """Nobody notices before the next start."""
@@ -157,7 +169,7 @@ class Node:
             return
         resource, device = _one(free, which)
         allocate(self.snapshot, resource.name, (device.id,))
-        self._tell(Granted(resource.name, (device.id,)))
+        self._tell(AllocateAnswered(resource.name, (device.id,)))
         self.count += 1
         part = resource.grain_mib / device.unit.memory_mib if resource.grain_mib else float(device.id == device.unit.id)
         layout = self.layouts.get(int(device.unit.gpu[-1]), "")
@@ -180,13 +192,13 @@ class Node:
 
     def the_answer_comes(self) -> None:
         if self.asked is not None and self.answer is not None:
-            self._tell(Listed(self.answer, self.asked))
+            self._tell(AllocationsListed(self.answer, self.asked))
             self.asked = self.answer = None
 
     def kubelet_lists(self) -> None:
         """Question and answer at once."""
         if self.asked is None:
-            self._tell(Listed(self._listed(), self.now))
+            self._tell(AllocationsListed(self._listed(), self.now))
 
     def check(self) -> None:
         """Nothing is given twice. Raises Given."""
@@ -206,7 +218,7 @@ class Node:
         """Nothing stays withheld once its holder has ended and kubelet has shown that. Raises Given."""
         self.containers, self.asked = [], None
         self.now += 2 * SETTLING
-        self._tell(Listed((), self.now))
+        self._tell(AllocationsListed((), self.now))
         self.the_directory_is_written()
         left = [d for resource in offer(self.snapshot).resources for d in resource.devices if d.trouble]
         if left:

@@ -6,15 +6,23 @@ from gpuplane.agent.status import Status
 from gpuplane.core.metrics import METRICS, metrics
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Looked, Stood
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ConfigLoaded,
+    DrainRequested,
+    Fact,
+    FaultOccurred,
+    MachineObserved,
+    StatusChanged,
+)
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Condition, Snapshot
 
 GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}") for i in range(3))
 LABELS = ("device", "index", "code", "severity", "state")
-READ = Stood("plugin/nvidia.com/gpu", Condition("ok"))
-SEEN = (Configured(Settings()), Looked(Machine(gpus=GPUS)), Listed((), 0.0), READ)
+READ = StatusChanged("plugin/nvidia.com/gpu", Condition("ok"))
+SEEN = (ConfigLoaded(Settings()), MachineObserved(Machine(gpus=GPUS)), AllocationsListed((), 0.0), READ)
 
 
 def after(*facts: Fact) -> Snapshot:
@@ -39,14 +47,14 @@ def series(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], float]:
 def test_each_device_has_one_state() -> None:
     """The node itself only where something is wrong with it."""
     lost = Gpu(index=1, uuid="GPU-1", faults=(Fault("gpu-lost", "gone"),))
-    snapshot = after(Looked(Machine(gpus=(GPUS[0], lost, GPUS[2]))), Drained("GPU-2", Drain(why="fan")))
+    snapshot = after(MachineObserved(Machine(gpus=(GPUS[0], lost, GPUS[2]))), DrainRequested("GPU-2", Drain(why="fan")))
 
     assert series(snapshot, "gpuplane_device_health") == {
         ("GPU-0", "0", "healthy"): 1,
         ("GPU-1", "1", "unhealthy"): 1,
         ("GPU-2", "2", "drained"): 1,
     }
-    denied = after(Looked(Machine(gpus=None, faults=(Fault("driver-missing", "none"),))))
+    denied = after(MachineObserved(Machine(gpus=None, faults=(Fault("driver-missing", "none"),))))
     assert series(denied, "gpuplane_device_health")["node", "", "unhealthy"] == 1
     assert series(denied, "gpuplane_device_health")["GPU-0", "0", "unhealthy"] == 1
 
@@ -55,9 +63,9 @@ def test_each_fault_that_stands_is_one_series_of_its_own_device() -> None:
     """With how it is judged here. A fault that looks have not shown for long enough does not stand."""
     hot = Gpu(index=1, uuid="GPU-1", faults=(Fault("remap-pending", "a row"), Fault("thermal-slowdown", "hot")))
     snapshot = after(
-        Happened(code="xid-79", gpu="GPU-0", message="", at=20.0),
-        Happened(code="xid-13", gpu="GPU-0", message="", at=30.0),
-        Looked(Machine(gpus=(GPUS[0], hot, GPUS[2]))),
+        FaultOccurred(code="xid-79", gpu="GPU-0", message="", at=20.0),
+        FaultOccurred(code="xid-13", gpu="GPU-0", message="", at=30.0),
+        MachineObserved(Machine(gpus=(GPUS[0], hot, GPUS[2]))),
     )
 
     assert series(snapshot, "gpuplane_fault") == {
@@ -70,8 +78,8 @@ def test_each_fault_that_stands_is_one_series_of_its_own_device() -> None:
 def test_what_happens_is_counted() -> None:
     """A counter, by code and device: a thousand of one kind are one series."""
     snapshot = after(
-        *(Happened(code="xid-13", gpu="GPU-0", message=f"no {n}", at=10.0 * n) for n in range(2, 1002)),
-        Happened(code="xid-79", gpu="GPU-1", message="", at=10_020.0),
+        *(FaultOccurred(code="xid-13", gpu="GPU-0", message=f"no {n}", at=10.0 * n) for n in range(2, 1002)),
+        FaultOccurred(code="xid-79", gpu="GPU-1", message="", at=10_020.0),
     )
 
     assert series(snapshot, "gpuplane_fault_events_total") == {("GPU-0", "xid-13"): 1000, ("GPU-1", "xid-79"): 1}

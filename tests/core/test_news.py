@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from gpuplane.core.news import news
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Drained, Fact, Listed, Looked, Stood
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DrainRequested, Fact, MachineObserved, StatusChanged
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig
 from gpuplane.model.snapshot import Condition, Snapshot
@@ -15,7 +15,11 @@ from tests.golden import Golden
 GPUS = tuple(Gpu(index=n, uuid=f"GPU-{n}") for n in range(8))
 ALL = tuple(gpu.uuid for gpu in GPUS)
 NAME = "nvidia.com/gpu"
-READY = (Configured(Settings(device_list_strategy=("envvar",))), Listed((), 0.0), Looked(Machine(gpus=GPUS)))
+READY = (
+    ConfigLoaded(Settings(device_list_strategy=("envvar",))),
+    AllocationsListed((), 0.0),
+    MachineObserved(Machine(gpus=GPUS)),
+)
 CALLS = ("nvmlDeviceGetTemperature", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperature", "nvmlDeviceGetName")
 
 
@@ -49,15 +53,15 @@ def subjects(found: Iterable[News]) -> list[tuple[str, Subject]]:
     return [(each.level, each.subject) for each in found]
 
 
-def ill(call: str, gpus: Iterable[int] = range(8)) -> Looked:
+def ill(call: str, gpus: Iterable[int] = range(8)) -> MachineObserved:
     """A look at which a call of the driver fails, of some GPUs."""
     fault = Fault("fabric-failed", f"{call}: the driver reports an unknown error")
-    return Looked(Machine(gpus=tuple(gpu.but(faults=(fault,)) if gpu.index in gpus else gpu for gpu in GPUS)))
+    return MachineObserved(Machine(gpus=tuple(gpu.but(faults=(fault,)) if gpu.index in gpus else gpu for gpu in GPUS)))
 
 
 def test_one_cause_of_eight_devices_is_one_line(golden: Golden) -> None:
     """With all of them; and so is the end of it."""
-    found = list(said(Drained("", Drain("a move")), Drained("", None)))
+    found = list(said(DrainRequested("", Drain("a move")), DrainRequested("", None)))
 
     all_of_them = Subject(devices=ALL, resources=(NAME,))
     assert subjects(found) == [("warning", all_of_them), ("info", all_of_them)]
@@ -74,7 +78,7 @@ def test_it_is_not_said_again_when_another_call_of_the_driver_fails(golden: Gold
 
 def test_devices_that_join_are_said_and_another_cause_is() -> None:
     """Only they, and only it."""
-    drained = Drained("GPU-0", Drain("a fan is loud"))
+    drained = DrainRequested("GPU-0", Drain("a fan is loud"))
     assert [each.about for each in said(ill("x", (0, 1)), ill("y", (0, 1, 5)), drained)] == [
         "2 GPUs (0, 1)",
         "GPU-5",
@@ -88,8 +92,8 @@ def test_a_driver_that_fails_in_one_call_after_another_is_one_line(golden: Golde
         fact
         for call in CALLS
         for fact in (
-            Looked(Machine(faults=(Fault("driver-missing", f"{call} is not there"),))),
-            Stood("driver", Condition("failing", f"{call} is not there", code="driver-missing")),
+            MachineObserved(Machine(faults=(Fault("driver-missing", f"{call} is not there"),))),
+            StatusChanged("driver", Condition("failing", f"{call} is not there", code="driver-missing")),
         )
     ]
     found = list(said(*failing))
@@ -98,7 +102,7 @@ def test_a_driver_that_fails_in_one_call_after_another_is_one_line(golden: Golde
         ("warning", Subject(part="driver", code="driver-missing")),
     ]
     golden(lines(found))
-    other = Stood("driver", Condition("failing", "it may not be used", code="driver-denied"))
+    other = StatusChanged("driver", Condition("failing", "it may not be used", code="driver-denied"))
     *_, last = said(*failing, other)
     assert (last.about, last.subject) == ("driver", Subject(part="driver", code="driver-denied"))
 
@@ -106,9 +110,9 @@ def test_a_driver_that_fails_in_one_call_after_another_is_one_line(golden: Golde
 def test_a_part_without_a_code_is_said_when_its_words_change() -> None:
     """A plugin is also about its resource."""
     [one, two] = said(
-        Stood(f"plugin/{NAME}", Condition("failing", "refused")),
-        Stood(f"plugin/{NAME}", Condition("failing", "refused", detail="more of it")),
-        Stood(f"plugin/{NAME}", Condition("ok")),
+        StatusChanged(f"plugin/{NAME}", Condition("failing", "refused")),
+        StatusChanged(f"plugin/{NAME}", Condition("failing", "refused", detail="more of it")),
+        StatusChanged(f"plugin/{NAME}", Condition("ok")),
     )
     assert one.subject == two.subject == Subject(part=f"plugin/{NAME}", resources=(NAME,))
 
@@ -116,7 +120,7 @@ def test_a_part_without_a_code_is_said_when_its_words_change() -> None:
 def test_what_is_left_for_one_reason_is_one_line(golden: Golden) -> None:
     """With all that it leaves."""
     cut = tuple(gpu.but(mig=Mig(enabled=True)) if gpu.index > 4 else gpu for gpu in GPUS)
-    found = list(said(Looked(Machine(gpus=cut))))
+    found = list(said(MachineObserved(Machine(gpus=cut))))
 
     assert subjects(found) == [("info", Subject(resources=(NAME,))), ("info", Subject(devices=ALL[5:]))]
     golden(lines(found))
@@ -127,8 +131,8 @@ def test_a_driver_that_is_missing_is_said_once(golden: Golden) -> None:
     fault = Fault("driver-missing", "no libnvidia-ml.so.1 in /")
     failing = Condition("failing", fault.message, code=fault.code)
     before = after(*READY[:2])
-    looked = step(before, Looked(Machine(gpus=None, faults=(fault,))), 1e6)
-    known = step(looked, Stood("driver", failing), 1e6)
+    looked = step(before, MachineObserved(Machine(gpus=None, faults=(fault,))), 1e6)
+    known = step(looked, StatusChanged("driver", failing), 1e6)
 
     found = [*news(before, looked), *news(looked, known)]
     driver = Subject(part="driver", code=fault.code)

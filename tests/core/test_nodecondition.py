@@ -11,16 +11,16 @@ from gpuplane.core.nodeevents import events, kept, remembered, standings
 from gpuplane.core.step import step
 from gpuplane.model.config import Asked, Settings
 from gpuplane.model.facts import (
-    Configured,
-    Drained,
+    AllocationsListed,
+    ConfigLoaded,
+    DrainRequested,
+    DriverReleaseRequested,
     Fact,
-    Happened,
-    Listed,
-    Looked,
-    NodeAsked,
-    Probed,
-    ReleaseWished,
-    Stood,
+    FaultOccurred,
+    MachineObserved,
+    NodeRequestsChanged,
+    ProbeFinished,
+    StatusChanged,
 )
 from gpuplane.model.health import Drain, Health, Ruling
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
@@ -35,7 +35,7 @@ PARTS = tuple(
 GPUS = (Gpu(index=0, uuid="GPU-0"), Gpu(index=1, uuid="GPU-1", mig=Mig(enabled=True, devices=PARTS)))
 WELL = Machine(gpus=GPUS)
 SETTINGS = Settings(mig_strategy="mixed", device_list_strategy=("envvar",))
-LOST = Happened(code="xid-79", gpu="GPU-0", message="it has fallen off the bus", at=2.0)
+LOST = FaultOccurred(code="xid-79", gpu="GPU-0", message="it has fallen off the bus", at=2.0)
 HOT = Machine(gpus=(GPUS[0].but(faults=(Fault("remap-pending", "2 rows"),)), GPUS[1]))
 MISSING = Machine(gpus=None, faults=(Fault("driver-missing", "no libnvidia-ml.so.1"),))
 
@@ -49,7 +49,9 @@ def run(snapshot: Snapshot, *facts: Fact, now: float = 2.0) -> Snapshot:
 
 def after(*facts: Fact) -> Snapshot:
     """A node that was looked at, after these facts."""
-    return run(run(Snapshot(), Configured(SETTINGS), Looked(WELL), Listed((), 0.0), now=0.0), *facts)
+    return run(
+        run(Snapshot(), ConfigLoaded(SETTINGS), MachineObserved(WELL), AllocationsListed((), 0.0), now=0.0), *facts
+    )
 
 
 def told(before: Snapshot, now: Snapshot) -> list[str]:
@@ -62,31 +64,31 @@ def messages(before: Snapshot, now: Snapshot) -> list[str]:
     return [event.message for event in events(standings(before), standings(now))]
 
 
-RELEASED = Stood("driver", Condition("waiting", LET_GO))
+RELEASED = StatusChanged("driver", Condition("waiting", LET_GO))
 NODES: dict[str, tuple[str, tuple[Fact, ...]]] = {
     "nothing": ("False NoProblem", ()),
     "a GPU is lost": ("True GPUUnhealthy", (LOST,)),
-    "a GPU is degraded": ("True GPUDegraded", (Looked(HOT),)),
+    "a GPU is degraded": ("True GPUDegraded", (MachineObserved(HOT),)),
     "a GPU is degraded, a MIG device unhealthy": (
         "True GPUUnhealthy",
-        (Looked(HOT), Happened(code="xid-94", gpu="GPU-1", message="contained", at=3.0, gpu_instance=8)),
+        (MachineObserved(HOT), FaultOccurred(code="xid-94", gpu="GPU-1", message="contained", at=3.0, gpu_instance=8)),
     ),
-    "no driver": ("True DriverFailing", (Looked(MISSING),)),
-    "no driver, a GPU is lost": ("True DriverFailing", (LOST, Looked(MISSING))),
-    "a GPU is drained": ("False NoProblem", (Drained("GPU-0", Drain("fans")),)),
+    "no driver": ("True DriverFailing", (MachineObserved(MISSING),)),
+    "no driver, a GPU is lost": ("True DriverFailing", (LOST, MachineObserved(MISSING))),
+    "a GPU is drained": ("False NoProblem", (DrainRequested("GPU-0", Drain("fans")),)),
     "the Node drains devices, some absent": (
         "False NoProblem",
-        (NodeAsked(Asked(drains={"1:0": "RMA", "9": "typo", "GPU-77": "gone"})),),
+        (NodeRequestsChanged(Asked(drains={"1:0": "RMA", "9": "typo", "GPU-77": "gone"})),),
     ),
-    "the Node drains all": ("False NoProblem", (NodeAsked(Asked(drains={"all": "x"})),)),
-    "no GPU": ("False NoProblem", (Looked(Machine(gpus=())),)),
+    "the Node drains all": ("False NoProblem", (NodeRequestsChanged(Asked(drains={"all": "x"})),)),
+    "no GPU": ("False NoProblem", (MachineObserved(Machine(gpus=())),)),
     "the driver is released": (
         "Unknown DriverReleased",
-        (ReleaseWished(Release(until=900.0, why="upgrade")), RELEASED),
+        (DriverReleaseRequested(Release(until=900.0, why="upgrade")), RELEASED),
     ),
     "the driver is released, a GPU is lost": (
         "True GPUUnhealthy",
-        (LOST, ReleaseWished(Release(until=900.0, why="reset")), RELEASED),
+        (LOST, DriverReleaseRequested(Release(until=900.0, why="reset")), RELEASED),
     ),
 }
 
@@ -104,8 +106,8 @@ def test_the_condition(node: str, golden: Golden) -> None:
 
 def test_a_suspect_is_no_problem() -> None:
     """Nor is a note."""
-    suspect = Looked(Machine(gpus=(GPUS[0].but(faults=(Fault("query-failed", "once"),)), GPUS[1])))
-    noted = Happened(code="xid-13", gpu="GPU-1", message="a program's", at=3.0)
+    suspect = MachineObserved(Machine(gpus=(GPUS[0].but(faults=(Fault("query-failed", "once"),)), GPUS[1])))
+    noted = FaultOccurred(code="xid-13", gpu="GPU-1", message="a program's", at=3.0)
     found = condition(after(suspect, noted))
 
     assert found is not None
@@ -115,17 +117,17 @@ def test_a_suspect_is_no_problem() -> None:
 def test_nothing_is_said_before_anything_is_known() -> None:
     """What stood there before our start stays: before the first look, before the configuration, and while the driver
     that was let go of has not been looked at again."""
-    looked = run(Snapshot(), Looked(WELL))
-    let_go = Stood("driver", Condition("waiting", LET_GO))
+    looked = run(Snapshot(), MachineObserved(WELL))
+    let_go = StatusChanged("driver", Condition("waiting", LET_GO))
 
     assert [condition(Snapshot()), condition(looked), condition(after(let_go))] == [None, None, None]
     assert [known(Snapshot()), known(looked), known(after())] == [False, False, True]
-    assert condition(run(looked, Stood("config", Condition("failing", "config.yaml:2: no such key"))))
+    assert condition(run(looked, StatusChanged("config", Condition("failing", "config.yaml:2: no such key"))))
 
 
 def test_a_driver_that_never_came_is_a_problem() -> None:
     """Also where there is no look to tell of it."""
-    found = condition(run(Snapshot(), Stood("driver", Condition("failing", "processes 7, 9 are stuck"))))
+    found = condition(run(Snapshot(), StatusChanged("driver", Condition("failing", "processes 7, 9 are stuck"))))
 
     assert found is not None
     assert (found.status, found.reason) == ("True", "DriverFailing")
@@ -146,14 +148,16 @@ def test_events_of_a_device(golden: Golden) -> None:
     """Each change of kind once, with what to do; a change of words is none."""
     well = after()
     ill = run(well, LOST)
-    worse = run(ill, Happened(code="xid-95", gpu="GPU-0", message="not contained", at=4.0), now=4.0)
-    renewed = run(worse, Looked(Machine(gpus=(GPUS[0].but(faults=(Fault("gpu-lost", "gone"),)), GPUS[1]))), now=5.0)
-    mended = run(renewed, Looked(WELL), Looked(WELL), now=6.0)
-    asked = run(mended, Looked(WELL), now=60.0)
+    worse = run(ill, FaultOccurred(code="xid-95", gpu="GPU-0", message="not contained", at=4.0), now=4.0)
+    renewed = run(
+        worse, MachineObserved(Machine(gpus=(GPUS[0].but(faults=(Fault("gpu-lost", "gone"),)), GPUS[1]))), now=5.0
+    )
+    mended = run(renewed, MachineObserved(WELL), MachineObserved(WELL), now=6.0)
+    asked = run(mended, MachineObserved(WELL), now=60.0)
     record = (asked.ledger.health or Health()).devices["GPU-0"]
     assert record.probing is not None
     assert record.probing.asked is not None
-    again = run(asked, Probed(asked=record.probing.asked, gpu=GPUS[0]), now=61.0)
+    again = run(asked, ProbeFinished(asked=record.probing.asked, gpu=GPUS[0]), now=61.0)
 
     assert told(well, ill) == ["Warning GPUUnhealthy GPU-0"]
     assert [told(ill, worse), told(worse, renewed), told(mended, asked)] == [[], [], []]
@@ -164,29 +168,29 @@ def test_events_of_a_device(golden: Golden) -> None:
 
 
 def test_events_of_degradation(golden: Golden) -> None:
-    assert told(after(), after(Looked(HOT))) == ["Warning GPUDegraded GPU-0"]
-    assert told(after(Looked(HOT)), after(LOST))[0] == "Warning GPUUnhealthy GPU-0"
-    assert told(after(Looked(HOT)), after()) == ["Normal GPURecovered GPU-0"]
-    golden(messages(after(), after(Looked(HOT))), "degraded")
-    golden(messages(after(Looked(HOT)), after()), "recovered")
+    assert told(after(), after(MachineObserved(HOT))) == ["Warning GPUDegraded GPU-0"]
+    assert told(after(MachineObserved(HOT)), after(LOST))[0] == "Warning GPUUnhealthy GPU-0"
+    assert told(after(MachineObserved(HOT)), after()) == ["Normal GPURecovered GPU-0"]
+    golden(messages(after(), after(MachineObserved(HOT))), "degraded")
+    golden(messages(after(MachineObserved(HOT)), after()), "recovered")
 
 
 def test_events_of_the_driver(golden: Golden) -> None:
     """It is one Event, not one for each GPU; letting go of the driver is none."""
-    assert told(after(), after(Looked(MISSING))) == ["Warning DriverFailing "]
-    assert told(after(Looked(MISSING)), after()) == ["Normal DriverRecovered "]
+    assert told(after(), after(MachineObserved(MISSING))) == ["Warning DriverFailing "]
+    assert told(after(MachineObserved(MISSING)), after()) == ["Normal DriverRecovered "]
     assert told(after(), after(RELEASED)) == []
-    golden(messages(after(), after(Looked(MISSING))), "failing")
-    golden(messages(after(Looked(MISSING)), after()), "recovered")
+    golden(messages(after(), after(MachineObserved(MISSING))), "failing")
+    golden(messages(after(MachineObserved(MISSING)), after()), "recovered")
 
 
 def test_events_of_drains(golden: Golden) -> None:
     """By the command line or by the Node object; a GPU's MIG devices are not told apart."""
-    drained = after(NodeAsked(Asked(drains={"1": "fan noise"})))
+    drained = after(NodeRequestsChanged(Asked(drains={"1": "fan noise"})))
 
     assert told(after(), drained) == ["Normal GPUDrained GPU-1"]
     assert told(drained, after()) == ["Normal GPURestored GPU-1"]
-    assert told(drained, after(Drained("GPU-1", Drain("fan noise")))) == []
+    assert told(drained, after(DrainRequested("GPU-1", Drain("fan noise")))) == []
     golden(messages(after(), drained), "drained")
     golden(messages(drained, after()), "restored")
 
@@ -204,10 +208,10 @@ def test_a_device_that_is_no_longer_there_has_not_recovered(golden: Golden) -> N
     "facts",
     [
         (LOST,),
-        (Looked(HOT),),
-        (Drained("GPU-0", Drain("fans")),),
-        (NodeAsked(Asked(drains={"all": "moving"})),),
-        (Configured(Settings(faults={"xid-79": Ruling(severity="note")})), LOST),
+        (MachineObserved(HOT),),
+        (DrainRequested("GPU-0", Drain("fans")),),
+        (NodeRequestsChanged(Asked(drains={"all": "moving"})),),
+        (ConfigLoaded(Settings(faults={"xid-79": Ruling(severity="note")})), LOST),
     ],
     ids=["unhealthy", "degraded", "drained", "annotation", "ruling"],
 )
@@ -219,7 +223,7 @@ def test_nothing_is_told_again_after_a_restart(facts: tuple[Fact, ...]) -> None:
     assert settings is not None
     machine = before.machine
     assert machine is not None
-    now = run(start, Configured(settings), Looked(machine), Listed((), 9.0), now=9.0)
+    now = run(start, ConfigLoaded(settings), MachineObserved(machine), AllocationsListed((), 9.0), now=9.0)
 
     assert list(events(remembered(start, now), standings(now))) == []
     assert [condition(now)] == [condition(before)]
@@ -227,9 +231,9 @@ def test_nothing_is_told_again_after_a_restart(facts: tuple[Fact, ...]) -> None:
 
 def test_a_drain_by_annotation_is_not_told_again_after_a_reboot() -> None:
     """It holds also before the API server's first word."""
-    before = after(NodeAsked(Asked(drains={"0": "RMA"})))
+    before = after(NodeRequestsChanged(Asked(drains={"0": "RMA"})))
     start = Snapshot(ledger=carry(before.ledger, "another boot", wall=0.0, now=0.0))
-    now = run(start, Configured(Settings()), Looked(WELL), Listed((), 1.0), now=1.0)
+    now = run(start, ConfigLoaded(Settings()), MachineObserved(WELL), AllocationsListed((), 1.0), now=1.0)
 
     assert standings(now)["GPU-0"].kind == "drained"
     assert list(events(remembered(start, now), standings(now))) == []
@@ -238,25 +242,27 @@ def test_a_drain_by_annotation_is_not_told_again_after_a_reboot() -> None:
 def test_what_came_and_went_while_we_were_away_is_told() -> None:
     """What a look shows that the ledger does not know; and what a reboot has cured."""
     start = Snapshot(ledger=after().ledger)
-    now = run(start, Configured(Settings()), Looked(HOT), Listed((), 9.0), now=9.0)
+    now = run(start, ConfigLoaded(Settings()), MachineObserved(HOT), AllocationsListed((), 9.0), now=9.0)
 
     assert [e.reason for e in events(remembered(start, now), standings(now))] == ["GPUDegraded"]
 
     health = rebooted(after(LOST).ledger.health or Health(), wall=0.0, now=0.0)
     start = Snapshot(ledger=Ledger(health=health))
-    now = run(start, Configured(Settings()), Looked(WELL), Listed((), 1.0), now=1.0)
+    now = run(start, ConfigLoaded(Settings()), MachineObserved(WELL), AllocationsListed((), 1.0), now=1.0)
 
     assert [e.reason for e in events(remembered(start, now), standings(now))] == ["GPURecovered"]
 
 
 MANY = tuple(Gpu(index=n, uuid=f"GPU-{n}") for n in range(8))
-SERVING = run(Snapshot(), Configured(SETTINGS), Looked(Machine(gpus=MANY)), Listed((), 0.0), now=0.0)
+SERVING = run(
+    Snapshot(), ConfigLoaded(SETTINGS), MachineObserved(Machine(gpus=MANY)), AllocationsListed((), 0.0), now=0.0
+)
 
 
-def failing(call: str, gpus: int = 8) -> Looked:
+def failing(call: str, gpus: int = 8) -> MachineObserved:
     """A look at which a call of the driver fails, of so many GPUs."""
     fault = Fault("fabric-failed", f"{call} failed")
-    return Looked(Machine(gpus=tuple(gpu.but(faults=(fault,)) if gpu.index < gpus else gpu for gpu in MANY)))
+    return MachineObserved(Machine(gpus=tuple(gpu.but(faults=(fault,)) if gpu.index < gpus else gpu for gpu in MANY)))
 
 
 def test_one_cause_of_eight_devices_is_one_event(golden: Golden) -> None:
@@ -286,8 +292,8 @@ def test_one_cause_of_eight_devices_is_one_event(golden: Golden) -> None:
 
 def test_a_configuration_that_is_no_good_is_a_problem_of_all_devices(golden: Golden) -> None:
     """None is given out. The message says why, and how many; so does an Event."""
-    start = run(Snapshot(), Looked(Machine(gpus=MANY)), Listed((), 0.0), now=0.0)
-    broken = run(start, Stood("config", Condition("failing", "config.yaml:2: no such key")))
+    start = run(Snapshot(), MachineObserved(Machine(gpus=MANY)), AllocationsListed((), 0.0), now=0.0)
+    broken = run(start, StatusChanged("config", Condition("failing", "config.yaml:2: no such key")))
     found = condition(broken)
 
     assert found is not None
@@ -300,7 +306,7 @@ def test_a_configuration_that_is_no_good_is_a_problem_of_all_devices(golden: Gol
 def test_a_gpu_without_a_uuid_is_a_problem(golden: Golden) -> None:
     """No record is kept of it, and no name offers it."""
     bare = Machine(gpus=(MANY[0].but(uuid="", faults=(Fault("query-failed", "nvmlDeviceGetUUID failed"),)), MANY[1]))
-    found = condition(run(Snapshot(), Configured(SETTINGS), Looked(bare), Listed((), 0.0)))
+    found = condition(run(Snapshot(), ConfigLoaded(SETTINGS), MachineObserved(bare), AllocationsListed((), 0.0)))
 
     assert found is not None
     assert (found.status, found.reason) == ("True", "GPUUnhealthy")
@@ -309,12 +315,13 @@ def test_a_gpu_without_a_uuid_is_a_problem(golden: Golden) -> None:
 
 def test_what_is_over_in_a_moment_is_no_change() -> None:
     """A device whose specification is being written stands, for those who are told, as it did before."""
-    by_cdi = Configured(SETTINGS.but(device_list_strategy=("cdi-cri",)))
+    by_cdi = ConfigLoaded(SETTINGS.but(device_list_strategy=("cdi-cri",)))
     full, empty = Condition("failing", "disk full"), Condition("ok", "no file")
-    refused = run(Snapshot(), Stood("cdi", full), by_cdi, Looked(MACHINE), Listed((), 0.0))
-    writing = run(refused, Stood("cdi", empty))
+    refused = run(Snapshot(), StatusChanged("cdi", full), by_cdi, MachineObserved(MACHINE), AllocationsListed((), 0.0))
+    writing = run(refused, StatusChanged("cdi", empty))
     written = run(
-        writing, Stood("cdi", empty.but(detail=marks(each.spec for each in wanted(writing).values() if each.spec)))
+        writing,
+        StatusChanged("cdi", empty.but(detail=marks(each.spec for each in wanted(writing).values() if each.spec))),
     )
 
     assert [standings(each)["GPU-a"].kind for each in (refused, writing, written)] == ["unavailable", "waiting", "well"]

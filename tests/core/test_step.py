@@ -12,16 +12,16 @@ from gpuplane.core.step import SETTLING, due, step
 from gpuplane.core.text import LONGEST, clip
 from gpuplane.model.config import Asked, Settings
 from gpuplane.model.facts import (
-    Configured,
+    AllocateAnswered,
+    AllocationsListed,
+    ConfigLoaded,
+    DriverReleaseRequested,
     Fact,
-    Granted,
-    Listed,
-    Looked,
-    NodeAsked,
-    Probed,
-    ReleaseWished,
-    Remembered,
-    Stood,
+    LedgerLoaded,
+    MachineObserved,
+    NodeRequestsChanged,
+    ProbeFinished,
+    StatusChanged,
     Tick,
 )
 from gpuplane.model.machine import Fault, Gpu, Machine
@@ -44,7 +44,7 @@ def after(*facts: Fact, now: float = 100.0, start: Snapshot = NOTHING) -> Snapsh
     return start
 
 
-READY = after(Looked(Machine(gpus=(A, B))), Configured(Settings()), Listed((), asked=100.0))
+READY = after(MachineObserved(Machine(gpus=(A, B))), ConfigLoaded(Settings()), AllocationsListed((), asked=100.0))
 
 
 def troubles(snapshot: Snapshot) -> dict[str, str]:
@@ -55,7 +55,7 @@ def troubles(snapshot: Snapshot) -> dict[str, str]:
 
 def test_a_fact_that_changes_nothing_gives_the_same_object() -> None:
     """Whoever follows the snapshots is not woken by a look that shows what the last one showed."""
-    assert step(READY, Looked(Machine(gpus=(A, B))), 200.0) is READY
+    assert step(READY, MachineObserved(Machine(gpus=(A, B))), 200.0) is READY
     assert step(READY, Tick(), 200.0) is READY
 
 
@@ -67,11 +67,11 @@ def test_each_change_is_a_generation() -> None:
 @pytest.mark.parametrize(
     ("known", "missing"),
     [
-        ((Configured(Settings()), Listed((), 0.0)), ("driver", "")),
-        ((Looked(Machine(gpus=(A,))), Listed((), 0.0)), ("config", "")),
-        ((Looked(Machine(gpus=(A,))), Configured(Settings())), ("pod-resources", "")),
+        ((ConfigLoaded(Settings()), AllocationsListed((), 0.0)), ("driver", "")),
+        ((MachineObserved(Machine(gpus=(A,))), AllocationsListed((), 0.0)), ("config", "")),
+        ((MachineObserved(Machine(gpus=(A,))), ConfigLoaded(Settings())), ("pod-resources", "")),
         (
-            (Looked(Machine(faults=(Fault("no-driver", "not loaded"),))), Configured(Settings())),
+            (MachineObserved(Machine(faults=(Fault("no-driver", "not loaded"),))), ConfigLoaded(Settings())),
             ("driver", "no-driver"),
         ),
     ],
@@ -91,22 +91,24 @@ def test_nothing_is_offered_before_everything_is_known(
 
 def test_a_look_that_cannot_count_keeps_the_gpus_with_the_fault() -> None:
     """Not seen is not gone: the driver went away, and its GPUs stay listed, unhealthy, with that reason."""
-    away = after(Looked(Machine(gpus=None, faults=(Fault("no-driver", "not loaded"),))), start=READY)
+    away = after(MachineObserved(Machine(gpus=None, faults=(Fault("no-driver", "not loaded"),))), start=READY)
 
     assert troubles(away) == {"GPU-a": "no-driver", "GPU-b": "no-driver"}
-    assert troubles(after(Looked(Machine(gpus=(A, B))), start=away)) == {"GPU-a": "", "GPU-b": ""}
+    assert troubles(after(MachineObserved(Machine(gpus=(A, B))), start=away)) == {"GPU-a": "", "GPU-b": ""}
 
 
 def test_a_gpu_that_cannot_be_described_keeps_its_name() -> None:
     """The driver knows a lost GPU by its index only: it is the one that stood there, and only it is in trouble."""
-    lost = after(Looked(Machine(gpus=(A, Gpu(index=1, faults=(LOST,))))), start=READY)
+    lost = after(MachineObserved(Machine(gpus=(A, Gpu(index=1, faults=(LOST,))))), start=READY)
 
     assert troubles(lost) == {"GPU-a": "", "GPU-b": "gpu-lost"}
 
 
 def test_a_gpu_that_was_never_described_is_left_with_the_reason() -> None:
     """A GPU without a UUID cannot be offered; the others are."""
-    offered = offer(after(Looked(Machine(gpus=(A, Gpu(index=1, faults=(LOST,))))), start=READY.but(machine=None)))
+    offered = offer(
+        after(MachineObserved(Machine(gpus=(A, Gpu(index=1, faults=(LOST,))))), start=READY.but(machine=None))
+    )
 
     assert [device.id for resource in offered.resources for device in resource.devices] == ["GPU-a"]
     assert [(left.index, left.kind) for left in offered.left] == [("1", "problem")]
@@ -115,13 +117,13 @@ def test_a_gpu_that_was_never_described_is_left_with_the_reason() -> None:
 
 def test_a_gpu_that_is_counted_no_more_is_gone() -> None:
     """Hot-unplug: a look that counts one GPU less makes the list shorter."""
-    assert troubles(after(Looked(Machine(gpus=(A,))), start=READY)) == {"GPU-a": ""}
+    assert troubles(after(MachineObserved(Machine(gpus=(A,))), start=READY)) == {"GPU-a": ""}
 
 
 def test_a_silent_driver_is_served_for_a_while_and_then_lost() -> None:
     """The last look stays in force until the driver has been silent for too long; its word heals everything."""
     hang = Machine(faults=(Fault("driver-hang", "silent in nvmlInit"),))
-    silent = step(READY, Looked(hang), 100.0)
+    silent = step(READY, MachineObserved(hang), 100.0)
     at = due(silent)
 
     assert at is not None
@@ -129,28 +131,28 @@ def test_a_silent_driver_is_served_for_a_while_and_then_lost() -> None:
     lost = step(silent, Tick(), at)
     assert troubles(lost) == {"GPU-a": "driver-hang", "GPU-b": "driver-hang"}
     assert due(lost) is None
-    assert not any(troubles(step(lost, Looked(Machine(gpus=(A, B))), at + 1)).values())
+    assert not any(troubles(step(lost, MachineObserved(Machine(gpus=(A, B))), at + 1)).values())
 
 
 def test_the_since_of_a_condition_is_when_its_standing_began() -> None:
     """A new reason for the same standing is told, but does not restart the clock."""
-    one = step(Snapshot(), Stood("x", Condition("failing", "a")), 10.0)
-    two = step(one, Stood("x", Condition("failing", "b")), 20.0)
-    three = step(two, Stood("x", Condition("ok")), 30.0)
+    one = step(Snapshot(), StatusChanged("x", Condition("failing", "a")), 10.0)
+    two = step(one, StatusChanged("x", Condition("failing", "b")), 20.0)
+    three = step(two, StatusChanged("x", Condition("ok")), 30.0)
 
     assert [s.conditions["x"].since for s in (one, two, three)] == [10.0, 10.0, 30.0]
-    assert step(three, Stood("x", None), 40.0).conditions == {}
+    assert step(three, StatusChanged("x", None), 40.0).conditions == {}
 
 
 def test_a_reason_is_one_line_that_can_be_printed() -> None:
     """It may quote a driver, a file or a peer; it goes to logs, Events and terminals."""
-    said = step(Snapshot(), Stood("x", Condition("failing", "no\n memory\x1b[2J é")), 10.0)
+    said = step(Snapshot(), StatusChanged("x", Condition("failing", "no\n memory\x1b[2J é")), 10.0)
     assert said.conditions["x"].reason == r"no memory\x1b[2J é"
 
 
 def test_a_release_withholds_everything_until_its_time() -> None:
     """An operator's wish is state: all devices are withheld with the reason, and time ends it."""
-    away = after(ReleaseWished(Release(until=160.0, why="firmware")), start=READY)
+    away = after(DriverReleaseRequested(Release(until=160.0, why="firmware")), start=READY)
 
     assert set(troubles(away).values()) == {"released"}
     assert due(away) == 160.0
@@ -161,49 +163,51 @@ def test_a_release_withholds_everything_until_its_time() -> None:
 
 def test_the_nodes_label_releases_too() -> None:
     """What our Node object asks for withholds as an operator's command does."""
-    assert set(troubles(after(NodeAsked(Asked(release="label x")), start=READY)).values()) == {"released"}
+    assert set(troubles(after(NodeRequestsChanged(Asked(release="label x")), start=READY)).values()) == {"released"}
 
 
 def test_what_was_let_go_of_is_not_believed_before_it_has_been_looked_at() -> None:
     """The GPUs may have been reset or repartitioned meanwhile: the last look counts again only after a new one."""
     away = after(
-        ReleaseWished(Release(until=160.0, why="reset")), Stood("driver", Condition("waiting", LET_GO)), start=READY
+        DriverReleaseRequested(Release(until=160.0, why="reset")),
+        StatusChanged("driver", Condition("waiting", LET_GO)),
+        start=READY,
     )
-    over = step(step(away, Tick(), 160.0), Stood("driver", Condition("ok")), 161.0)
+    over = step(step(away, Tick(), 160.0), StatusChanged("driver", Condition("ok")), 161.0)
 
     assert over.ledger.release is None
     assert set(troubles(over).values()) == {"not-looked"}
-    assert set(troubles(step(over, Looked(Machine(gpus=(A, B))), 161.0)).values()) == {""}
+    assert set(troubles(step(over, MachineObserved(Machine(gpus=(A, B))), 161.0)).values()) == {""}
 
 
 def test_a_driver_that_fails_after_it_was_let_go_of_gets_no_patience() -> None:
     """There is no look to be patient with: its GPUs are lost at once, and stay so until there is one."""
-    away = after(Stood("driver", Condition("waiting", LET_GO)), start=READY)
-    failing = step(away, Looked(Machine(faults=(Fault("driver-hang", "silent in nvmlInit"),))), 161.0)
+    away = after(StatusChanged("driver", Condition("waiting", LET_GO)), start=READY)
+    failing = step(away, MachineObserved(Machine(faults=(Fault("driver-hang", "silent in nvmlInit"),))), 161.0)
 
     assert all({"driver-hang", "not-looked"} <= set(codes.split()) for codes in troubles(failing).values())
-    crashing = step(failing, Looked(Machine(faults=(Fault("driver-crash", "SIGSEGV"),))), 162.0)
+    crashing = step(failing, MachineObserved(Machine(faults=(Fault("driver-crash", "SIGSEGV"),))), 162.0)
     assert all("not-looked" in codes.split() for codes in troubles(crashing).values())
 
 
 def test_what_our_node_asked_last_holds_until_its_next_word() -> None:
     """A restart while the API server is away goes on letting go; the next word decides."""
-    asked = after(NodeAsked(Asked(release="label x")), start=READY)
-    restarted = after(Remembered(asked.ledger), start=READY)
+    asked = after(NodeRequestsChanged(Asked(release="label x")), start=READY)
+    restarted = after(LedgerLoaded(asked.ledger), start=READY)
 
     assert set(troubles(restarted).values()) == {"released"}
-    assert set(troubles(after(NodeAsked(Asked()), start=restarted)).values()) == {""}
+    assert set(troubles(after(NodeRequestsChanged(Asked()), start=restarted)).values()) == {""}
 
 
 @pytest.mark.parametrize(
     ("facts", "ready"),
     [
         ((), False),
-        ((ReleaseWished(Release(until=900.0, why="x")),), True),
-        ((Stood("driver", Condition("failing", "silent in nvmlInit")),), True),
-        ((Looked(Machine(faults=(LOST,))),), True),
-        ((Looked(Machine(gpus=())), Configured(Settings()), Listed((), 0.0)), True),
-        ((Looked(Machine(gpus=(A,))), Configured(Settings()), Listed((), 0.0)), False),
+        ((DriverReleaseRequested(Release(until=900.0, why="x")),), True),
+        ((StatusChanged("driver", Condition("failing", "silent in nvmlInit")),), True),
+        ((MachineObserved(Machine(faults=(LOST,))),), True),
+        ((MachineObserved(Machine(gpus=())), ConfigLoaded(Settings()), AllocationsListed((), 0.0)), True),
+        ((MachineObserved(Machine(gpus=(A,))), ConfigLoaded(Settings()), AllocationsListed((), 0.0)), False),
     ],
 )
 def test_ready_is_served_or_nothing_to_serve_and_the_reason_known(facts: tuple[Fact, ...], ready: bool) -> None:
@@ -222,34 +226,34 @@ def test_a_text_from_outside_is_one_short_line(text: str) -> None:
 
 def test_a_grant_lasts_until_kubelet_has_had_time_to_list_it() -> None:
     """Between Allocate and pod-resources nothing is lost; a list asked long after, without it, ends it."""
-    granted = step(READY, Granted("nvidia.com/gpu", ("GPU-a",)), 100.0)
+    granted = step(READY, AllocateAnswered("nvidia.com/gpu", ("GPU-a",)), 100.0)
 
-    soon = step(granted, Listed((), asked=100.0 + SETTLING - 1), 200.0)
+    soon = step(granted, AllocationsListed((), asked=100.0 + SETTLING - 1), 200.0)
     assert soon.allocations == granted.allocations
-    assert step(granted, Listed((), asked=100.0 + SETTLING), 200.0).allocations == ()
+    assert step(granted, AllocationsListed((), asked=100.0 + SETTLING), 200.0).allocations == ()
     listed = Allocation("nvidia.com/gpu", ("GPU-a",), pod="ns/p", container="c")
-    assert step(granted, Listed((listed,), asked=101.0), 102.0).allocations == (listed,)
+    assert step(granted, AllocationsListed((listed,), asked=101.0), 102.0).allocations == (listed,)
 
 
 def test_a_restart_remembers() -> None:
     """The ledger comes back as it was told."""
     ledger = Ledger(boot_id="b", release=Release(until=500.0, why="x"), config_name="a")
 
-    assert after(Remembered(ledger)).ledger == ledger
+    assert after(LedgerLoaded(ledger)).ledger == ledger
 
 
 def test_news_is_said_once_and_names_the_device() -> None:
     """A fault makes one line, the recovery another, and a look that repeats it none."""
-    faulty = after(Looked(Machine(gpus=(A, B.but(faults=(LOST,))))), start=READY)
+    faulty = after(MachineObserved(Machine(gpus=(A, B.but(faults=(LOST,))))), start=READY)
 
     [line] = news(READY, faulty)
     assert (line.level, line.about) == ("warning", "GPU-b")
     assert line.subject == Subject(devices=("GPU-b",), code="gpu-lost", resources=("nvidia.com/gpu",))
     assert list(news(faulty, faulty.but(generation=99))) == []
-    mended = step(faulty, Looked(Machine(gpus=(A, B))), 200.0)
+    mended = step(faulty, MachineObserved(Machine(gpus=(A, B))), 200.0)
     assert list(news(faulty, mended)) == []
     asked = step(mended, Tick(), 205.0)
-    well = step(asked, Probed(205.0, B), 206.0)
+    well = step(asked, ProbeFinished(205.0, B), 206.0)
     [line] = news(asked, well)
     assert line.level == "info"
     assert line.subject == Subject(devices=("GPU-b",), resources=("nvidia.com/gpu",))
@@ -257,6 +261,10 @@ def test_news_is_said_once_and_names_the_device() -> None:
 
 def test_a_snapshot_survives_its_encoding() -> None:
     """One definition serves in memory and as JSON."""
-    full = after(Granted("nvidia.com/gpu", ("GPU-a",)), ReleaseWished(Release(until=900.0, why="x")), start=READY)
+    full = after(
+        AllocateAnswered("nvidia.com/gpu", ("GPU-a",)),
+        DriverReleaseRequested(Release(until=900.0, why="x")),
+        start=READY,
+    )
 
     assert msgspec.json.decode(msgspec.json.encode(full), type=Snapshot) == full

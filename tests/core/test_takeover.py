@@ -6,25 +6,25 @@ from gpuplane.core.serving import LOCK, STANDBY
 from gpuplane.core.step import step
 from gpuplane.model.config import Asked, Settings
 from gpuplane.model.facts import (
-    Configured,
-    Drained,
+    AllocationsListed,
+    ConfigLoaded,
+    DrainRequested,
     Fact,
-    Happened,
-    Listed,
-    Looked,
-    NodeAsked,
-    Remembered,
-    Stood,
+    FaultOccurred,
+    LedgerLoaded,
+    MachineObserved,
+    NodeRequestsChanged,
+    StatusChanged,
 )
 from gpuplane.model.health import Drain, Health
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Condition, Ledger, Snapshot
 
 GPUS = (Gpu(index=0, uuid="GPU-0", pci="0000:01:00.0"), Gpu(index=1, uuid="GPU-1", pci="0000:02:00.0"))
-SEEN = (Looked(Machine(gpus=GPUS)), Configured(Settings(), "b"), Listed((), 1.0))
-WAITING = Stood(LOCK, Condition(standing="waiting", reason="process 1 serves", detail=STANDBY))
-SERVING = Stood(LOCK, Condition(standing="ok"))
-XID = Happened(code="xid-79", gpu="GPU-1", message="fell off the bus", at=5.0)
+SEEN = (MachineObserved(Machine(gpus=GPUS)), ConfigLoaded(Settings(), "b"), AllocationsListed((), 1.0))
+WAITING = StatusChanged(LOCK, Condition(standing="waiting", reason="process 1 serves", detail=STANDBY))
+SERVING = StatusChanged(LOCK, Condition(standing="ok"))
+XID = FaultOccurred(code="xid-79", gpu="GPU-1", message="fell off the bus", at=5.0)
 
 
 def after(*facts: Fact, of: Snapshot | None = None, now: float = 10.0) -> Snapshot:
@@ -43,18 +43,18 @@ def test_one_that_stands_by_offers_nothing_and_says_for_whom() -> None:
     standing_by = after(WAITING, *SEEN)
     assert (offer(standing_by).waiting, offer(standing_by).resources) == ("process 1 serves", ())
 
-    taken = after(Remembered(Ledger()), SERVING, of=standing_by)
+    taken = after(LedgerLoaded(Ledger()), SERVING, of=standing_by)
     lack = unknown(taken)
     assert lack is not None
     assert lack.part == "pod-resources"
     assert offer(taken).resources == ()
-    assert len(offer(after(Listed((), 11.0), of=taken, now=11.0)).resources[0].devices) == 2
+    assert len(offer(after(AllocationsListed((), 11.0), of=taken, now=11.0)).resources[0].devices) == 2
 
 
 def test_what_the_agent_before_decided_holds() -> None:
     """Drains and verdicts that this agent has never heard of."""
-    before = after(*SEEN, XID, Drained("GPU-0", Drain(why="fan")))
-    taken = after(Remembered(before.ledger), SERVING, of=after(WAITING, *SEEN))
+    before = after(*SEEN, XID, DrainRequested("GPU-0", Drain(why="fan")))
+    taken = after(LedgerLoaded(before.ledger), SERVING, of=after(WAITING, *SEEN))
     assert states(taken) == {"GPU-0": "drained", "GPU-1": "unhealthy"}
     assert taken.ledger.health == before.ledger.health
 
@@ -67,34 +67,34 @@ def test_what_the_agent_before_knew_to_be_over_is_over() -> None:
     health = before.ledger.health or Health()
     record = health.devices["GPU-1"].but(findings=(), recovered=8.0)
     well = before.ledger.but(health=health.but(devices={**health.devices, "GPU-1": record}))
-    assert states(after(Remembered(well), SERVING, of=seen))["GPU-1"] == "healthy"
+    assert states(after(LedgerLoaded(well), SERVING, of=seen))["GPU-1"] == "healthy"
 
 
 def test_what_befell_after_the_last_word_of_the_agent_before_is_not_lost() -> None:
     """An event that only this agent heard, and a fault that only its look shows."""
     before = after(*SEEN)
     ill = Machine(gpus=(GPUS[0].but(faults=(Fault(code="gpu-lost", message="gone"),)), GPUS[1]))
-    seen = after(Looked(ill), XID, of=after(WAITING, *SEEN))
-    taken = after(Remembered(before.ledger), SERVING, of=seen)
+    seen = after(MachineObserved(ill), XID, of=after(WAITING, *SEEN))
+    taken = after(LedgerLoaded(before.ledger), SERVING, of=seen)
     assert states(taken) == {"GPU-0": "unhealthy", "GPU-1": "unhealthy"}
     assert (taken.ledger.health or Health()).devices["GPU-1"].counts == {"xid-79": 1}
 
-    again = after(Remembered(taken.ledger), of=after(WAITING, of=taken))
+    again = after(LedgerLoaded(taken.ledger), of=after(WAITING, of=taken))
     assert (again.ledger.health or Health()).devices["GPU-1"].counts == {"xid-79": 1}
 
 
 def test_what_is_told_once_is_not_forgotten() -> None:
     """The configuration in force and the Node's word were told while it stood by, and nobody tells them again."""
-    seen = after(WAITING, *SEEN, NodeAsked(Asked(config="b", drains={"0": "fan"})))
+    seen = after(WAITING, *SEEN, NodeRequestsChanged(Asked(config="b", drains={"0": "fan"})))
     old = Ledger(config_name="a", asked=Asked(config="a"))
-    taken = after(Remembered(old), SERVING, of=seen)
+    taken = after(LedgerLoaded(old), SERVING, of=seen)
     assert (taken.ledger.config_name, taken.ledger.asked) == ("b", Asked(config="b", drains={"0": "fan"}))
 
-    early = after(WAITING, Remembered(old, ended=False))
+    early = after(WAITING, LedgerLoaded(old, ended=False))
     assert (early.ledger.config_name, early.ledger.asked) == ("a", Asked(config="a"))
 
 
 def test_a_glance_at_a_serving_agents_ledger_asks_nobody_again() -> None:
     seen = after(WAITING, *SEEN)
-    assert after(Remembered(Ledger(), ended=False), of=seen).allocations == ()
-    assert after(Remembered(Ledger()), of=seen).allocations is None
+    assert after(LedgerLoaded(Ledger(), ended=False), of=seen).allocations == ()
+    assert after(LedgerLoaded(Ledger()), of=seen).allocations is None

@@ -5,7 +5,7 @@ from gpuplane.core.resources.offer import known, offer
 from gpuplane.core.step import step
 from gpuplane.core.view import view
 from gpuplane.model.config import Config, Settings
-from gpuplane.model.facts import Granted, Looked, Stood
+from gpuplane.model.facts import AllocateAnswered, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 
@@ -13,7 +13,9 @@ GPU = "nvidia.com/gpu"
 
 
 def node(*gpus: Gpu, held: tuple[Allocation, ...] = ()) -> Snapshot:
-    return step(Snapshot(config=Config(settings=Settings()), allocations=held), Looked(Machine(gpus=gpus)), 0.0)
+    return step(
+        Snapshot(config=Config(settings=Settings()), allocations=held), MachineObserved(Machine(gpus=gpus)), 0.0
+    )
 
 
 GPUS = (Gpu(index=0, uuid="GPU-a", model="T4"), Gpu(index=1, uuid="GPU-b", model="T4"))
@@ -44,7 +46,7 @@ def test_an_equal_answer_to_another_question_is_the_same_object() -> None:
 def test_a_grant_that_withholds_nothing_leaves_the_offer_as_it_is() -> None:
     before = node(*GPUS)
     first = offer(before)
-    after = step(before, Granted(GPU, ("GPU-a",)), 1.0)
+    after = step(before, AllocateAnswered(GPU, ("GPU-a",)), 1.0)
     assert after is not before
     assert offer(after) is first
     assert known(offer(after)) is known(first)
@@ -54,7 +56,7 @@ def test_a_grant_that_withholds_nothing_leaves_the_offer_as_it_is() -> None:
 def test_a_condition_leaves_the_offer_as_it_is() -> None:
     before = node(*GPUS)
     first = offer(before)
-    after = step(before, Stood("plugin/x", Condition(standing="ok")), 1.0)
+    after = step(before, StatusChanged("plugin/x", Condition(standing="ok")), 1.0)
     assert offer(after) is first
     assert [each.about for each in news(before, after)] == ["plugin/x"]
 
@@ -72,5 +74,5 @@ def test_the_same_ids_granted_twice_are_one_grant() -> None:
     """Kubelet asks again for a container that starts after an init container with the same devices."""
     snapshot = node(*GPUS)
     for now in (1.0, 2.0):
-        snapshot = step(snapshot, Granted(GPU, ("GPU-a",)), now)
+        snapshot = step(snapshot, AllocateAnswered(GPU, ("GPU-a",)), now)
     assert snapshot.allocations == (Allocation(resource=GPU, devices=("GPU-a",), since=2.0),)

@@ -17,7 +17,7 @@ from gpuplane.agent.node import Node
 from gpuplane.core.devicenodes import PART, Found, Wish
 from gpuplane.hardware import devicenodes
 from gpuplane.hardware.devicenodes import keep_device_nodes, reconcile
-from gpuplane.model.facts import Looked, ReleaseWished
+from gpuplane.model.facts import DriverReleaseRequested, MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Numbers
 from gpuplane.model.snapshot import Condition, Release, Snapshot
 from tests.devicenodes.world import DEVICES, host, node, parameters, standing
@@ -218,7 +218,7 @@ async def test_the_part_makes_what_a_look_shows_to_be_missing_and_says_so(root: 
     numbers = {CTL: Numbers(195, 255), UVM: Numbers(511, 0), "/dev/nvidia0": Numbers(195, 0)}
     machine = Machine(gpus=(Gpu(index=0, uuid="GPU-0", nodes=("/dev/nvidia0",)),), numbers=numbers)
     await stands(None)
-    told.tell(Looked(machine))
+    told.apply(MachineObserved(machine))
     condition = await stands("made here: /dev/nvidiactl, /dev/nvidia-uvm, /dev/char/195:255 and 2 more")
     assert condition and condition.standing == "ok"
 
@@ -226,7 +226,7 @@ async def test_the_part_makes_what_a_look_shows_to_be_missing_and_says_so(root: 
     while not (root / "dev/nvidia-uvm").exists():  # pytest's timeout ends it
         await asyncio.sleep(0.01)
 
-    told.tell(ReleaseWished(Release(until=told.now() + 60, why="upgrade")))
+    told.apply(DriverReleaseRequested(Release(until=told.now() + 60, why="upgrade")))
     await stands(None)
     (root / "dev/nvidia-uvm").unlink()
     generation = told.snapshot.generation

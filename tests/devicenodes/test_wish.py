@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gpuplane.core.devicenodes import NAME, Found, Wish, condition, wish
 from gpuplane.core.step import step
-from gpuplane.model.facts import Looked, ReleaseWished
+from gpuplane.model.facts import DriverReleaseRequested, MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice, Numbers
 from gpuplane.model.snapshot import Release, Snapshot
 
@@ -82,9 +82,9 @@ def test_a_driver_that_cannot_be_used_may_want_just_that_node() -> None:
 
 def test_nothing_is_wanted_while_the_driver_is_let_go_of() -> None:
     """It is being replaced, and what is made now may have another's numbers soon."""
-    snapshot = step(Snapshot(), Looked(Machine(gpus=(GPU,), numbers=CONTROL)), 0.0)
+    snapshot = step(Snapshot(), MachineObserved(Machine(gpus=(GPU,), numbers=CONTROL)), 0.0)
     assert wish(snapshot) is not None
-    assert wish(step(snapshot, ReleaseWished(Release(until=9.0, why="upgrade")), 0.0)) is None
+    assert wish(step(snapshot, DriverReleaseRequested(Release(until=9.0, why="upgrade")), 0.0)) is None
 
 
 ODD = ["/dev/nvidia0/../../etc/passwd", f"{CAPS[0]}/../x", "/dev/nvidia0\n", "/dev/nvidia\u0663", *CONTROL]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gpuplane.hardware.charges import Charges, charge, in_force
 from gpuplane.hardware.driver.channel import Frames, Options, Order, Skip, Skipped, Told, frame
 from gpuplane.hardware.driver.errors import hang
-from gpuplane.model.facts import Look, Looked, Stood
+from gpuplane.model.facts import Look, MachineObserved, StatusChanged
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Condition
 from tests.driver.machines import machines
@@ -62,7 +62,10 @@ def test_a_gpu_is_the_same_by_its_address(again: Skipped, count: int) -> None:
 
 
 @given(
-    st.lists(st.builds(Looked, machines()) | st.just(Stood("driver", Condition("ok", "driver 580"))), max_size=4),
+    st.lists(
+        st.builds(MachineObserved, machines()) | st.just(StatusChanged("driver", Condition("ok", "driver 580"))),
+        max_size=4,
+    ),
     st.data(),
 )
 def test_what_is_told_arrives_however_it_is_cut(facts: list[Told], data: st.DataObject) -> None:
@@ -78,8 +81,8 @@ def test_what_is_told_arrives_however_it_is_cut(facts: list[Told], data: st.Data
 
 def _plain(fact: Told) -> Told:
     """A described machine crosses as the machine that it is."""
-    if isinstance(fact, Looked):
-        return Looked(Machine(**{field: getattr(fact.machine, field) for field in Machine.__struct_fields__}))
+    if isinstance(fact, MachineObserved):
+        return MachineObserved(Machine(**{field: getattr(fact.machine, field) for field in Machine.__struct_fields__}))
     return fact
 
 

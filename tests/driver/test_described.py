@@ -9,7 +9,7 @@ from gpuplane.core.strict import Invalid
 from gpuplane.hardware.described import Described
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
-from gpuplane.model.facts import Fact, Happened, Look, Looked, Stood
+from gpuplane.model.facts import Fact, FaultOccurred, Look, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, File, Library, Machine, Numbers
 from gpuplane.model.snapshot import Condition
 
@@ -28,12 +28,12 @@ gpus:
         - {uuid: MIG-1, profile: 1g.10gb, gpu_instance: 7, slot: 0}
         - {uuid: MIG-2, profile: 1g.10gb, gpu_instance: 8, slot: 1}
 """
-OK = Stood("driver", Condition("ok", "described by node.yaml"))
+OK = StatusChanged("driver", Condition("ok", "described by node.yaml"))
 
 
-LET_GO = Stood("driver", Condition("waiting", "let go of"))
-NOTHING_REFUSED = Stood("machine file", None)
-MENDED = Stood("machine file", Condition("ok", "node.yaml can be read again"))
+LET_GO = StatusChanged("driver", Condition("waiting", "let go of"))
+NOTHING_REFUSED = StatusChanged("machine file", None)
+MENDED = StatusChanged("machine file", Condition("ok", "node.yaml can be read again"))
 TURNS = 20
 """Turns of the event loop after which nothing more comes: nothing here waits for anything outside of it."""
 
@@ -75,13 +75,13 @@ async def edited() -> AsyncIterator[Edited]:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def look(*failures: str) -> Looked:
+def look(*failures: str) -> MachineObserved:
     """The machine, failing in these ways."""
-    (looked,) = (fact for fact in facts(*failures) if isinstance(fact, Looked))
+    (looked,) = (fact for fact in facts(*failures) if isinstance(fact, MachineObserved))
     return looked
 
 
-def facts(*failures: str) -> list[Stood | Looked]:
+def facts(*failures: str) -> list[StatusChanged | MachineObserved]:
     """What is told of the machine, failing in these ways."""
     return show(read(failing(*failures), "node.yaml"), "node.yaml")
 
@@ -95,7 +95,7 @@ async def test_a_good_file_is_told_and_told_again_when_it_changes(edited: Edited
     """The driver is well, and this is the machine."""
     assert await edited.told() == []
     assert await edited.told(GOOD) == [look(), OK, NOTHING_REFUSED]
-    assert await edited.told(b"gpus: []") == [Looked(Machine(gpus=())), OK, NOTHING_REFUSED]
+    assert await edited.told(b"gpus: []") == [MachineObserved(Machine(gpus=())), OK, NOTHING_REFUSED]
 
 
 async def test_a_bad_edit_is_refused_and_the_good_one_stays(edited: Edited) -> None:
@@ -103,7 +103,7 @@ async def test_a_bad_edit_is_refused_and_the_good_one_stays(edited: Edited) -> N
     await edited.told(GOOD)
     *rest, refused = await edited.told(GOOD.replace(b"minor: 1", b"minro: 1"))
     assert rest == [look(), OK]
-    assert isinstance(refused, Stood)
+    assert isinstance(refused, StatusChanged)
     assert refused.part == "machine file"
     assert refused.condition is not None
     assert refused.condition.reason == "node.yaml:7: unknown key 'minro'; did you mean 'minor'?"
@@ -111,7 +111,7 @@ async def test_a_bad_edit_is_refused_and_the_good_one_stays(edited: Edited) -> N
     assert await edited.told(OSError(2, "No such file or directory")) == [
         look(),
         OK,
-        Stood("machine file", Condition("failing", "node.yaml: No such file or directory")),
+        StatusChanged("machine file", Condition("failing", "node.yaml: No such file or directory")),
     ]
     for _ in range(2):
         assert await edited.told(GOOD) == [look(), OK, MENDED]
@@ -120,7 +120,7 @@ async def test_a_bad_edit_is_refused_and_the_good_one_stays(edited: Edited) -> N
 async def test_a_file_that_never_was_good_is_a_driver_that_fails(edited: Edited) -> None:
     """There is nothing else to show. A good one makes it well, and that is all there is to say."""
     assert await edited.told(OSError(2, "No such file or directory")) == [
-        Stood("driver", Condition("failing", "node.yaml: No such file or directory"))
+        StatusChanged("driver", Condition("failing", "node.yaml: No such file or directory"))
     ]
     assert await edited.told(GOOD) == [look(), OK, NOTHING_REFUSED]
 
@@ -133,7 +133,7 @@ async def test_what_is_let_go_of_tells_nothing(edited: Edited) -> None:
     assert await edited.told(b"gpus: []") == [LET_GO]
 
     await edited.hardware.do(Look())
-    assert await edited.told() == [Looked(Machine(gpus=())), OK, NOTHING_REFUSED]
+    assert await edited.told() == [MachineObserved(Machine(gpus=())), OK, NOTHING_REFUSED]
 
 
 async def test_a_silent_driver_gives_no_look(edited: Edited) -> None:
@@ -141,8 +141,8 @@ async def test_a_silent_driver_gives_no_look(edited: Edited) -> None:
     await edited.told(GOOD)
     silent = Fault("driver-hang", "silent: its process hangs in nvmlInit")
     assert await edited.told(failing("effect: hang")) == [
-        Looked(look().machine.but(gpus=None, faults=(silent,))),
-        Stood("driver", Condition("failing", "silent: its process hangs in nvmlInit", code="driver-hang")),
+        MachineObserved(look().machine.but(gpus=None, faults=(silent,))),
+        StatusChanged("driver", Condition("failing", "silent: its process hangs in nvmlInit", code="driver-hang")),
         NOTHING_REFUSED,
     ]
     assert await edited.told(GOOD) == [look(), OK, NOTHING_REFUSED]
@@ -168,8 +168,8 @@ def test_a_driver_that_fails_as_a_whole_shows_no_gpus(failure: str, code: str, m
     """GPUs that were seen before stay, by the rules of a look."""
     looked, condition = facts(failure)
 
-    assert condition == Stood("driver", Condition("failing", message, code=code))
-    assert looked == Looked(look().machine.but(gpus=None, faults=(Fault(code, message),)))
+    assert condition == StatusChanged("driver", Condition("failing", message, code=code))
+    assert looked == MachineObserved(look().machine.but(gpus=None, faults=(Fault(code, message),)))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_distances_are_asked_among_the_gpus_that_are_seen(other: str) -> None:
 
 def happened(facts: list[Fact]) -> list[tuple[str, int | None]]:
     """The code of each event, and its number in the kernel log."""
-    return [(fact.code, fact.log) for fact in facts if isinstance(fact, Happened)]
+    return [(fact.code, fact.log) for fact in facts if isinstance(fact, FaultOccurred)]
 
 
 async def test_incidents_are_numbered_in_their_order_unless_they_have_numbers(edited: Edited) -> None:

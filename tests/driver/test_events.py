@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from gpuplane.model.facts import Look, Looked
+from gpuplane.model.facts import Look, MachineObserved
 from gpuplane.model.machine import Failure, MachineFile, Process
 from tests.driver.machines import changed
 from tests.driver.standin import StandIn
@@ -31,7 +31,7 @@ async def test_an_event_is_told_when_it_happens_and_looked_at(standin: StandIn, 
         (event,) = watch.happened()
         assert (event.code, event.gpu) == ("xid-79", (rich.gpus or ())[3].uuid)
         assert before <= event.at <= time.clock_gettime(time.CLOCK_BOOTTIME)
-        last = next(fact for fact in reversed(watch.facts) if isinstance(fact, Looked))
+        last = next(fact for fact in reversed(watch.facts) if isinstance(fact, MachineObserved))
         assert watch.facts.index(event) < watch.facts.index(last)
 
 

@@ -14,7 +14,7 @@ from gpuplane.hardware.driver.look import THOROUGH
 from gpuplane.hardware.driver.mig import profile_name
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
-from gpuplane.model.facts import Looked
+from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Failure, Fault, Gpu, Machine, MachineFile, Mig
 from tests.driver.inside import Inside
 from tests.driver.machines import CALLS, changed, failures, machines
@@ -88,7 +88,7 @@ def test_a_query_that_fails_is_a_fault_of_its_gpu_alone(
     """After a look at it whole, it is just as after a look at the described machine; the other GPUs are told whole."""
     failing = data.draw(st.lists(failures(len(machine.gpus or ())), min_size=1, max_size=2))
     file = machine.but(failures=tuple(failing))
-    (look,) = (fact.machine for fact in show(file, "file") if isinstance(fact, Looked))
+    (look,) = (fact.machine for fact in show(file, "file") if isinstance(fact, MachineObserved))
     shown = merge(described(machine), look).gpus or ()
 
     seen = merge(described(machine), inside.start(file).look(())).gpus or ()

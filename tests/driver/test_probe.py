@@ -9,7 +9,7 @@ import pytest
 
 from gpuplane.hardware import child, nvidia
 from gpuplane.hardware.described import Described
-from gpuplane.model.facts import Look, Looked, Probe, Probed
+from gpuplane.model.facts import Look, MachineObserved, Probe, ProbeFinished
 from gpuplane.model.machine import Failure, Gpu, MachineFile, Process
 from tests.driver.standin import StandIn
 from tests.driver.watched import Watched, watched
@@ -34,7 +34,7 @@ def nothing(gpu: str, code: str) -> tuple[int, str, list[str]]:
     return -1, gpu, [code]
 
 
-def said(probed: Probed) -> tuple[int, str, list[str]]:
+def said(probed: ProbeFinished) -> tuple[int, str, list[str]]:
     """What a probe says of a GPU."""
     return probed.gpu.index, probed.gpu.uuid, [fault.code for fault in probed.gpu.faults]
 
@@ -56,7 +56,7 @@ async def test_a_probe_sees_what_a_look_sees_and_who_computes(standin: StandIn, 
         assert watch.gpus() == rich.gpus
 
 
-async def described(machine: MachineFile, gpu: str) -> Probed:
+async def described(machine: MachineFile, gpu: str) -> ProbeFinished:
     """What comes of a probe of the machine as a file describes it."""
 
     async def versions() -> AsyncIterator[bytes | OSError]:
@@ -68,7 +68,7 @@ async def described(machine: MachineFile, gpu: str) -> Probed:
     await anext(facts)
     await hardware.do(Probe(gpu=gpu, asked=0.0))
     async for fact in facts:
-        if isinstance(fact, Probed):
+        if isinstance(fact, ProbeFinished):
             await facts.aclose()
             return fact
     raise AssertionError("facts end")
@@ -159,7 +159,9 @@ async def test_a_good_probe_lifts_a_charge_at_once(standin: StandIn, rich: Machi
         await watch.until(lambda watch: whole(watch) and [gpu.uncorrected for gpu in watch.gpus() or ()] == [3] * 5)
 
         later = watch.facts[watch.facts.index(good) :]
-        assert not [look for look in later if isinstance(look, Looked) and any(map(_faults, look.machine.gpus or ()))]
+        assert not [
+            look for look in later if isinstance(look, MachineObserved) and any(map(_faults, look.machine.gpus or ()))
+        ]
 
 
 def _faults(gpu: Gpu) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 from gpuplane.hardware import child, nvidia
 from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import Options
-from gpuplane.model.facts import Look, Looked, Probe, Stood
+from gpuplane.model.facts import Look, MachineObserved, Probe, StatusChanged
 from gpuplane.model.machine import Failure, Machine, MachineFile
 from gpuplane.model.snapshot import Condition
 from tests.driver.machines import changed
@@ -83,8 +83,8 @@ async def test_the_process_tells_what_the_library_tells(standin: StandIn, rich: 
         await watch.until(lambda watch: bool(watch.gpus()) and watch.gpus() != rich.gpus)
 
         assert watch.driver() == ("ok", "driver 580.95.05, CUDA 13.0")
-        assert [type(fact) for fact in watch.facts] == [Looked, Stood, Looked]
-        (first, *_) = (fact.machine for fact in watch.facts if isinstance(fact, Looked))
+        assert [type(fact) for fact in watch.facts] == [MachineObserved, StatusChanged, MachineObserved]
+        (first, *_) = (fact.machine for fact in watch.facts if isinstance(fact, MachineObserved))
         seen = Machine(**{name: getattr(rich, name) for name in Machine.__struct_fields__})
         assert first.but(numbers={}) == seen.but(numbers={})
 
@@ -205,7 +205,7 @@ async def test_a_driver_that_crashes_while_it_waits_keeps_its_last_look(
 
         assert watch.gpus() == rich.gpus
         ended = Condition("failing", "its process ended by SIGSEGV in nvmlEventSetWait", code="driver-crash")
-        assert Stood("driver", ended) in watch.facts
+        assert StatusChanged("driver", ended) in watch.facts
 
         standin.describe(rich)
         await watch.until(whole)

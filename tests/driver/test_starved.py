@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuplane.hardware.nvidia import SCHEDULED
 from gpuplane.hardware.process import Process
 from gpuplane.hardware.scheduling import Work
-from gpuplane.model.facts import Looked
+from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Failure, MachineFile
 from tests.driver.processes import state
 from tests.driver.standin import StandIn
@@ -168,12 +168,12 @@ async def test_a_process_that_was_stopped_is_replaced_and_charges_nobody(
 
         said = [
             fault.message
-            for each in [each for each in watch.facts if isinstance(each, Looked)]
+            for each in [each for each in watch.facts if isinstance(each, MachineObserved)]
             for fault in each.machine.faults
         ]
         assert any("was stopped in" in each for each in said)
         assert not any(
             gpu.faults
-            for each in [each for each in watch.facts if isinstance(each, Looked)]
+            for each in [each for each in watch.facts if isinstance(each, MachineObserved)]
             for gpu in each.machine.gpus or ()
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuplane.agent.node import Node
 from gpuplane.hardware.nvidia import Nvidia
-from gpuplane.model.facts import Fact, Happened, Probe, Probed, Stood
+from gpuplane.model.facts import Fact, FaultOccurred, Probe, ProbeFinished, StatusChanged
 from gpuplane.model.machine import Gpu
 from gpuplane.model.snapshot import Snapshot
 from tests.driver.standin import StandIn
@@ -26,7 +26,7 @@ class Watched:
         """Take facts, for ever."""
         async for fact in self.hardware.facts():
             self.facts.append(fact)
-            self.node.tell(fact)
+            self.node.apply(fact)
             self._heard.set()
 
     async def until(self, ready: Callable[["Watched"], bool]) -> None:
@@ -44,19 +44,19 @@ class Watched:
         """From now on no call is too slow, however busy the machine is that tests run on."""
         self.hardware._deadline = DEADLINE
 
-    async def probe(self, gpu: str, asked: float) -> Probed:
+    async def probe(self, gpu: str, asked: float) -> ProbeFinished:
         """What comes of a probe."""
         await self.hardware.do(Probe(gpu=gpu, asked=asked))
         await self.hear(lambda watch: any(each.asked == asked for each in watch.probed()))
         return next(each for each in self.probed() if each.asked == asked)
 
-    def probed(self) -> list[Probed]:
+    def probed(self) -> list[ProbeFinished]:
         """What probes have found."""
-        return [fact for fact in self.facts if isinstance(fact, Probed)]
+        return [fact for fact in self.facts if isinstance(fact, ProbeFinished)]
 
-    def happened(self) -> list[Happened]:
+    def happened(self) -> list[FaultOccurred]:
         """What has happened."""
-        return [fact for fact in self.facts if isinstance(fact, Happened)]
+        return [fact for fact in self.facts if isinstance(fact, FaultOccurred)]
 
     def gpus(self) -> tuple[Gpu, ...] | None:
         """The GPUs of the newest snapshot."""
@@ -78,7 +78,7 @@ class Watched:
 
     def starts(self) -> int:
         """How many processes were started, as far as they said how the driver stands."""
-        return sum(isinstance(fact, Stood) for fact in self.facts)
+        return sum(isinstance(fact, StatusChanged) for fact in self.facts)
 
 
 @asynccontextmanager

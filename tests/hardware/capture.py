@@ -11,7 +11,7 @@ import msgspec
 import yaml
 
 from gpuplane.hardware.nvidia import Nvidia
-from gpuplane.model.facts import Looked
+from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Gpu, Machine
 
 
@@ -21,7 +21,7 @@ async def look() -> Machine:
     try:
         async with asyncio.timeout(120), aclosing(hardware.facts()) as facts:
             async for fact in facts:
-                if isinstance(fact, Looked):
+                if isinstance(fact, MachineObserved):
                     return fact.machine
     finally:
         await hardware.release()

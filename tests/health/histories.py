@@ -7,7 +7,7 @@ import random
 from typing import Literal
 
 from gpuplane.core.health.catalogue import CATALOGUE
-from gpuplane.model.facts import Drained, Happened, Listed, ReleaseWished
+from gpuplane.model.facts import AllocationsListed, DrainRequested, DriverReleaseRequested, FaultOccurred
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Link, Machine, MigDevice
 from gpuplane.model.snapshot import Allocation, Release
@@ -35,7 +35,7 @@ class Moment(Value):
     machine: Machine = Machine()
     processes: tuple[tuple[int, tuple[int, ...]], ...] = ()
     mends: bool = False
-    fact: Happened | Drained | Listed | ReleaseWished | None = None
+    fact: FaultOccurred | DrainRequested | AllocationsListed | DriverReleaseRequested | None = None
 
 
 class Maker:
@@ -136,7 +136,7 @@ class Maker:
         self.logged += logged
         gpu = self.gpus[index]
         named = self.random.random() < 0.3
-        fact = Happened(
+        fact = FaultOccurred(
             code=self.random.choice(EVENTS),
             gpu=self.random.choice((gpu.uuid, gpu.pci)),
             message="it happened",
@@ -159,14 +159,14 @@ class Maker:
         device = self.random.choice((gpu.uuid, *(device.uuid for device in (gpu.mig.devices if gpu.mig else ()))))
         match self.random.randrange(4):
             case 0:
-                fact: Drained | ReleaseWished = Drained(
+                fact: DrainRequested | DriverReleaseRequested = DrainRequested(
                     device, Drain(why="a new fan", until=self.random.choice((None, 1.0)))
                 )
             case 1:
-                fact = ReleaseWished(Release(until=0.0, why="maintenance"))
+                fact = DriverReleaseRequested(Release(until=0.0, why="maintenance"))
                 self.taken = self.time + RELEASE
             case _:
-                fact = Drained(device, None)
+                fact = DrainRequested(device, None)
         return Moment("word", 0.0, frozenset((index,)), fact=fact)
 
     def hold(self, index: int) -> Moment:
@@ -179,4 +179,4 @@ class Maker:
             for id in ids
             if self.random.random() < 0.5
         )
-        return Moment("hold", 0.0, frozenset(self.gpus), fact=Listed(tuple(held), asked=0.0))
+        return Moment("hold", 0.0, frozenset(self.gpus), fact=AllocationsListed(tuple(held), asked=0.0))

@@ -1,7 +1,14 @@
 """A world that lives through random histories: with a kernel log, a driver that is let go of, and people's words."""
 
 from gpuplane.core.health.diagnose import released
-from gpuplane.model.facts import Drained, Fact, Happened, Listed, ReleaseWished, Stood
+from gpuplane.model.facts import (
+    AllocationsListed,
+    DrainRequested,
+    DriverReleaseRequested,
+    Fact,
+    FaultOccurred,
+    StatusChanged,
+)
 from gpuplane.model.snapshot import LET_GO, Condition, Ledger
 from tests.health.histories import RELEASE, WHOLE, Moment
 from tests.health.world import World
@@ -16,29 +23,29 @@ class Life(World):
     listens = False
 
     def __init__(self) -> None:
-        self.kernel_log: list[Happened] = []
+        self.kernel_log: list[FaultOccurred] = []
         self.read = 0  # how much of it
-        self.held: Listed | None = None
+        self.held: AllocationsListed | None = None
         self.shown = WHOLE  # the machine at the last look
         super().__init__(WHOLE)
 
-    def tell(self, fact: Fact) -> None:
+    def apply(self, fact: Fact) -> None:
         """A fact, and what follows from it."""
         before = self.snapshot.ledger
-        super().tell(fact)
+        super().apply(fact)
         self.follow(before)
 
     def follow(self, before: Ledger) -> None:
         """The driver is let go of or taken up, and the kernel log is read once it can be judged."""
         was, now = bool(released(self.snapshot.but(ledger=before))), bool(released(self.snapshot))
         if now and not was:
-            self.tell(Stood("driver", Condition(standing="waiting", reason=LET_GO)))
+            self.apply(StatusChanged("driver", Condition(standing="waiting", reason=LET_GO)))
         elif was and not now:
             self.look()
         if self.snapshot.machine is not None and self.snapshot.machine.gpus is not None:
             while self.read < len(self.kernel_log):
                 self.read += 1
-                self.tell(self.kernel_log[self.read - 1])
+                self.apply(self.kernel_log[self.read - 1])
 
     def look(self) -> None:
         """A look, where the driver has not been let go of."""
@@ -52,30 +59,30 @@ class Life(World):
         if moment.kind == "change":
             self.machine, self.processes = moment.machine, dict(moment.processes)
             self.look()
-        elif isinstance(fact, Happened):
+        elif isinstance(fact, FaultOccurred):
             self.befall(fact)
-        elif isinstance(fact, Listed):
-            self.held = Listed(fact.allocations, self.now)
-            self.tell(self.held)
+        elif isinstance(fact, AllocationsListed):
+            self.held = AllocationsListed(fact.allocations, self.now)
+            self.apply(self.held)
         elif fact is not None:
-            self.tell(self.worded(fact))
+            self.apply(self.worded(fact))
 
-    def worded(self, fact: Drained | ReleaseWished) -> Fact:
+    def worded(self, fact: DrainRequested | DriverReleaseRequested) -> Fact:
         """A person's word, with times that count from now."""
-        if isinstance(fact, Drained) and fact.drain is not None:
+        if isinstance(fact, DrainRequested) and fact.drain is not None:
             return fact if fact.drain.until is None else fact.but(drain=fact.drain.but(until=self.now + 300))
-        if isinstance(fact, ReleaseWished) and fact.release is not None:
+        if isinstance(fact, DriverReleaseRequested) and fact.release is not None:
             return fact.but(release=fact.release.but(until=self.now + RELEASE))
         return fact
 
-    def befall(self, event: Happened) -> None:
+    def befall(self, event: FaultOccurred) -> None:
         """The kernel log tells of it, or the driver alone does, where it works and nobody has let go of it."""
         event = event.but(at=self.now)
         if event.log is not None:
             self.kernel_log.append(event)
-            self.tell(Stood("kernel log", None))  # that there is more of it to read
+            self.apply(StatusChanged("kernel log", None))  # that there is more of it to read
         elif self.machine.gpus is not None and not released(self.snapshot):
-            self.tell(event)
+            self.apply(event)
 
     def settle(self) -> None:
         """Nothing happens any more."""

@@ -1,7 +1,7 @@
 """Whose end a device waits for: those whom its illness befell."""
 
 from gpuplane.core.health.course import MOST_BEFALLEN, MOST_FLAPS
-from gpuplane.model.facts import Remembered
+from gpuplane.model.facts import LedgerLoaded
 from tests.health.world import World, machine
 
 
@@ -91,7 +91,7 @@ def test_relapses_that_nobody_can_have_had_cost_no_more_than_the_most() -> None:
     health = world.snapshot.ledger.health
     assert health is not None
     records = {key: record.but(flaps=1 << 20) for key, record in health.devices.items()}
-    world.tell(Remembered(world.snapshot.ledger.but(health=health.but(devices=records))))
+    world.apply(LedgerLoaded(world.snapshot.ledger.but(health=health.but(devices=records))))
 
     world.wait(5 * (1 << MOST_FLAPS), answer=True)
 

@@ -13,7 +13,7 @@ import pytest
 from gpuplane.core.health.catalogue import CATALOGUE, UNASKED
 from gpuplane.core.ledger import carry
 from gpuplane.hardware.described import Described
-from gpuplane.model.facts import Configured, Drained, Listed, Looked, Probe, Remembered
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DrainRequested, LedgerLoaded, MachineObserved, Probe
 from gpuplane.model.machine import Fault, Incident, Machine, MachineFile, Process
 from gpuplane.model.snapshot import Ledger, Snapshot
 from tests.health.world import SETTINGS, World, machine
@@ -48,7 +48,7 @@ class Played(World):
         """Tell what comes of the file, for ever."""
         async for fact in self.hardware.facts():
             self.now = max(self.now, time.clock_gettime(time.CLOCK_BOOTTIME))
-            self.tell(fact)
+            self.apply(fact)
 
     async def edit(self, **changes: object) -> None:
         """The file becomes another."""
@@ -113,11 +113,11 @@ async def end(played: Played, ends: str, lasts: float) -> None:
         case "reboot":
             ledger = carry(played.snapshot.ledger, "the next boot", time.time(), played.now)
             played.snapshot = Snapshot(ledger=Ledger(boot_id="the next boot"))
-            for fact in (Remembered(ledger), Configured(SETTINGS), Listed((), played.now)):
-                played.tell(fact)
-            played.tell(Looked(Machine(gpus=played.file.gpus)))
+            for fact in (LedgerLoaded(ledger), ConfigLoaded(SETTINGS), AllocationsListed((), played.now)):
+                played.apply(fact)
+            played.apply(MachineObserved(Machine(gpus=played.file.gpus)))
         case "operator":
-            played.tell(Drained("GPU-0", None))
+            played.apply(DrainRequested("GPU-0", None))
         case "time":
             await played.pass_(lasts)
 

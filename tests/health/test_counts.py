@@ -3,7 +3,7 @@
 from gpuplane.core.health.diagnose import diagnoses
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Listed, Looked
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Snapshot
 
@@ -14,10 +14,10 @@ PARTED = WHOLE.but(mig=Mig(enabled=True, devices=(MigDevice(uuid="MIG-1", profil
 def states(*looks: Gpu) -> dict[str, str]:
     """How the devices stand after these looks at one GPU, a second apart."""
     snapshot = Snapshot()
-    for fact in (Configured(Settings()), Listed((), 0.0)):
+    for fact in (ConfigLoaded(Settings()), AllocationsListed((), 0.0)):
         snapshot = step(snapshot, fact, 0.0)
     for now, gpu in enumerate(looks):
-        snapshot = step(snapshot, Looked(Machine(gpus=(gpu,))), float(now))
+        snapshot = step(snapshot, MachineObserved(Machine(gpus=(gpu,))), float(now))
     return {each.device: each.state for each in diagnoses(snapshot) if each.device}
 
 

@@ -21,7 +21,15 @@ import pytest
 
 from gpuplane.core.health.diagnose import released
 from gpuplane.host import state
-from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, ReleaseWished, Remembered
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ConfigLoaded,
+    DrainRequested,
+    DriverReleaseRequested,
+    Fact,
+    FaultOccurred,
+    LedgerLoaded,
+)
 from gpuplane.model.snapshot import Ledger, Snapshot
 from tests.health.histories import WHOLE, Maker, Moment
 from tests.health.lives import Life
@@ -69,13 +77,13 @@ class Mortal(Life):
 
     def __init__(self, disk: Disk) -> None:
         self.disk, self.writer, self.dying, self.deaths = disk, state.Writer(disk.directory), 0, 0
-        self.unknown: list[Happened] = []
+        self.unknown: list[FaultOccurred] = []
         super().__init__()
 
-    def tell(self, fact: Fact) -> None:
+    def apply(self, fact: Fact) -> None:
         """A fact; it is on disk before the next one comes."""
         before = self.snapshot.ledger
-        World.tell(self, fact)
+        World.apply(self, fact)
         if self.snapshot.ledger != before:
             self.store()
         self.follow(before)
@@ -93,10 +101,10 @@ class Mortal(Life):
         self.now += moment.after
         if moment.kind == "change":
             self.machine, self.processes = moment.machine, dict(moment.processes)
-        elif isinstance(moment.fact, Happened) and moment.fact.log is not None:
+        elif isinstance(moment.fact, FaultOccurred) and moment.fact.log is not None:
             self.kernel_log.append(moment.fact.but(at=self.now))
         else:
-            assert isinstance(moment.fact, Happened)
+            assert isinstance(moment.fact, FaultOccurred)
             self.unknown.append(moment.fact)
 
     def start(self, again: Fact | None) -> None:
@@ -106,15 +114,15 @@ class Mortal(Life):
         assert problems == []
         self.writer, self.read = state.Writer(self.disk.directory), 0
         self.snapshot = Snapshot(ledger=Ledger(boot_id=BOOT))
-        for fact in (Remembered(remembered), Configured(SETTINGS), *((again,) if again else ())):
-            self.tell(fact)
+        for fact in (LedgerLoaded(remembered), ConfigLoaded(SETTINGS), *((again,) if again else ())):
+            self.apply(fact)
         if self.disk.random.random() < 0.5:
             self.look()
-        self.tell(self.held or Listed((), self.now))
+        self.apply(self.held or AllocationsListed((), self.now))
         self.look()
 
 
-def undisturbed(history: tuple[Moment, ...], unknown: list[Happened]) -> Life:
+def undisturbed(history: tuple[Moment, ...], unknown: list[FaultOccurred]) -> Life:
     """One agent, that does not hear of what cannot be known."""
     life = Life()
     for moment in history:
@@ -155,7 +163,7 @@ def succeed(life: Mortal, told: Moment | None, moments: list[Moment], patient: b
     chance = life.disk.random
     remembered, _ = state.load(life.disk.directory, BOOT)
     written = remembered.health == life.snapshot.ledger.health
-    if told is not None and isinstance(told.fact, Happened) and told.fact.log is None and not written:
+    if told is not None and isinstance(told.fact, FaultOccurred) and told.fact.log is None and not written:
         life.unknown.append(told.fact)
     missed = [told] if told else []
     if life.shown is not life.machine and (told is None or told.kind != "change"):  # the driver was let go of
@@ -165,7 +173,11 @@ def succeed(life: Mortal, told: Moment | None, moments: list[Moment], patient: b
     ):
         missed.append(moments.pop(0))
         life.absent(missed[-1])
-    again = life.worded(told.fact) if told is not None and isinstance(told.fact, Drained | ReleaseWished) else None
+    again = (
+        life.worded(told.fact)
+        if told is not None and isinstance(told.fact, DrainRequested | DriverReleaseRequested)
+        else None
+    )
     while True:
         life.dying = chance.randint(1, 25) if chance.random() < 0.1 else 0
         try:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.model.facts import Drained, Remembered
+from gpuplane.model.facts import DrainRequested, LedgerLoaded
 from gpuplane.model.health import Finding, Health, Record
 from gpuplane.model.snapshot import Ledger
 from tests.health.world import BOOT, World, machine
@@ -13,10 +13,10 @@ def test_an_event_without_its_time_can_be_restored(standing: bool, stands: dict[
     """It happened when it began, then; no look shows it, whatever it lacks."""
     world = World(machine(2))
     odd = Finding(code="xid-79", message="off the bus", since=900.0, event=True, standing=standing)
-    world.tell(Remembered(Ledger(boot_id=BOOT, health=Health(devices={"GPU-0": Record(findings=(odd,))}))))
+    world.apply(LedgerLoaded(Ledger(boot_id=BOOT, health=Health(devices={"GPU-0": Record(findings=(odd,))}))))
     assert world.verdicts() == stands
 
-    world.tell(Drained("GPU-0", None))
+    world.apply(DrainRequested("GPU-0", None))
     world.wait(10, answer=True)
 
     assert world.verdicts() == {}

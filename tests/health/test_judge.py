@@ -9,7 +9,7 @@ from gpuplane.core.health.catalogue import CATALOGUE, UNLISTED
 from gpuplane.core.health.judge import entry, listed, xid
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Happened, Looked
+from gpuplane.model.facts import ConfigLoaded, FaultOccurred, MachineObserved
 from gpuplane.model.health import Ruling
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
@@ -147,11 +147,11 @@ def test_the_environment_comes_before_the_file(disabled: str, enabled: str, seve
 def test_a_new_configuration_judges_what_stands_already() -> None:
     """A GPU is given free by the change that makes its fault a note, and taken back by the one that takes it back."""
     gpu = Gpu(index=0, uuid="GPU-a")
-    snapshot = step(Snapshot(), Configured(settings()), 0.0)
-    snapshot = step(snapshot, Looked(Machine(gpus=(gpu,))), 1.0)
-    snapshot = step(snapshot, Happened(code="xid-79", gpu="GPU-a", message="gone", at=2.0), 2.0)
-    noted = step(snapshot, Configured(settings(file="health: {faults: {xid-79: {severity: note}}}")), 3.0)
+    snapshot = step(Snapshot(), ConfigLoaded(settings()), 0.0)
+    snapshot = step(snapshot, MachineObserved(Machine(gpus=(gpu,))), 1.0)
+    snapshot = step(snapshot, FaultOccurred(code="xid-79", gpu="GPU-a", message="gone", at=2.0), 2.0)
+    noted = step(snapshot, ConfigLoaded(settings(file="health: {faults: {xid-79: {severity: note}}}")), 3.0)
 
     assert trouble(snapshot, gpu) == "xid-79: gone"
     assert trouble(noted, gpu) == ""
-    assert trouble(step(noted, Configured(settings()), 4.0), gpu) == "xid-79: gone"
+    assert trouble(step(noted, ConfigLoaded(settings()), 4.0), gpu) == "xid-79: gone"

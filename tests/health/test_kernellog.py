@@ -15,7 +15,7 @@ from gpuplane.agent.node import Node
 from gpuplane.core.health.kernellog import happened
 from gpuplane.core.text import LONGEST
 from gpuplane.host.kernellog import watch_kernel_log
-from gpuplane.model.facts import Happened, Listed, Looked
+from gpuplane.model.facts import AllocationsListed, FaultOccurred, MachineObserved
 from gpuplane.model.health import Finding, Record
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Snapshot
@@ -23,13 +23,13 @@ from gpuplane.model.snapshot import Allocation, Snapshot
 GONE = "GPU has fallen off the bus."
 
 
-def told(text: str, prefix: str = "4,7,5000000,-;NVRM: ") -> Happened | None:
+def told(text: str, prefix: str = "4,7,5000000,-;NVRM: ") -> FaultOccurred | None:
     """What a record tells whose clock is 2 s behind, read at 100 s."""
     return happened(f"{prefix}{text}".encode(), 2.0, 100.0)
 
 
-def event(code: str, gpu: str = "0000:01:00.0", **more: object) -> Happened:
-    return Happened(**{"code": code, "gpu": gpu, "message": GONE, "at": 7.0, "log": 7, **more})  # type: ignore[arg-type]
+def event(code: str, gpu: str = "0000:01:00.0", **more: object) -> FaultOccurred:
+    return FaultOccurred(**{"code": code, "gpu": gpu, "message": GONE, "at": 7.0, "log": 7, **more})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def event(code: str, gpu: str = "0000:01:00.0", **more: object) -> Happened:
         ("", None),
     ],
 )
-def test_what_the_driver_says_is_understood(text: str, expected: Happened | None) -> None:
+def test_what_the_driver_says_is_understood(text: str, expected: FaultOccurred | None) -> None:
     """In all its wordings; the process that is named first is the one it befell, whatever its name is."""
     assert told(text) == expected
 
@@ -176,7 +176,7 @@ async def following(path: Path, node: Node, again: float = 0.01, *, pids: bool =
 def seen() -> Node:
     """A node whose GPUs were counted."""
     node = Node(Snapshot())
-    node.tell(Looked(MACHINE))
+    node.apply(MachineObserved(MACHINE))
     return node
 
 
@@ -233,7 +233,9 @@ async def test_what_was_judged_is_not_judged_again(tmp_path: Path) -> None:
 async def test_processes_that_a_probe_would_not_see_are_not_named(tmp_path: Path) -> None:
     """An agent with a PID namespace of its own would take them for gone. It waits for whoever held the GPU instead."""
     log, node = tmp_path / "kmsg", seen()
-    node.tell(Listed((Allocation(resource="nvidia.com/gpu", devices=("GPU-a",), pod="ns/p", container="c"),), 0.0))
+    node.apply(
+        AllocationsListed((Allocation(resource="nvidia.com/gpu", devices=("GPU-a",), pod="ns/p", container="c"),), 0.0)
+    )
     log.write_text("4,2,2000000,-;NVRM: Xid (PCI:0000:01:00): 94, pid=7, name=x, Contained: SM\n")
     async with following(log, node, pids=False):
         await until(node, lambda: bool(findings(node, "GPU-a")))
@@ -245,12 +247,12 @@ async def test_nothing_is_read_before_the_gpus_are_counted(tmp_path: Path) -> No
     log, node = tmp_path / "kmsg", Node(Snapshot())
     os.mkfifo(log)
     async with following(log, node):
-        node.tell(Looked(Machine(faults=(Fault("driver-not-loaded", "no kernel driver"),))))
+        node.apply(MachineObserved(Machine(faults=(Fault("driver-not-loaded", "no kernel driver"),))))
         for _ in range(10):
             await asyncio.sleep(0)
         with pytest.raises(OSError, match="No such device"):  # nobody has opened it
             os.open(log, os.O_WRONLY | os.O_NONBLOCK)
-        node.tell(Looked(MACHINE))
+        node.apply(MachineObserved(MACHINE))
         await until(node, lambda: standing(node)[0] == "ok")
         append(log, xid(1))
         await until(node, lambda: bool(findings(node, "GPU-a")))
@@ -274,7 +276,7 @@ async def test_a_pipe_wakes_us(tmp_path: Path) -> None:
 async def test_when_it_happened(tmp_path: Path) -> None:
     """What was in the log: by the log's clock. What we waited for: now, for that clock is not kept right."""
     log, node = tmp_path / "kmsg", Node(Snapshot(), now=lambda: 5e8)
-    node.tell(Looked(MACHINE))
+    node.apply(MachineObserved(MACHINE))
     log.write_text(xid(3))
     async with following(log, node):
         await until(node, lambda: bool(findings(node, "GPU-a")))

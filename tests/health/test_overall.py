@@ -4,7 +4,17 @@ from gpuplane.core.health.diagnose import diagnoses, drain, find, overall, reaso
 from gpuplane.core.health.records import rebooted
 from gpuplane.core.step import step
 from gpuplane.model.config import Asked, Settings
-from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Looked, NodeAsked, ReleaseWished, Stood
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ConfigLoaded,
+    DrainRequested,
+    DriverReleaseRequested,
+    Fact,
+    FaultOccurred,
+    MachineObserved,
+    NodeRequestsChanged,
+    StatusChanged,
+)
 from gpuplane.model.health import Drain, Health, Ruling
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Release, Snapshot
@@ -24,7 +34,9 @@ GPUS = (
 def after(*facts: Fact) -> Snapshot:
     """The node after these facts, one a second from 2 s on. No container holds anything yet."""
     snapshot = Snapshot()
-    for now, fact in enumerate((Listed((), 0.0), Configured(Settings()), Looked(Machine(gpus=GPUS)), *facts), start=-1):
+    for now, fact in enumerate(
+        (AllocationsListed((), 0.0), ConfigLoaded(Settings()), MachineObserved(Machine(gpus=GPUS)), *facts), start=-1
+    ):
         snapshot = step(snapshot, fact, float(now))
     return snapshot
 
@@ -42,7 +54,7 @@ def states(snapshot: Snapshot) -> dict[str, str]:
 def test_what_ails_the_node_ails_its_gpus(golden: Golden) -> None:
     """And what is worse of a GPU's own is told of it alone."""
     missing = Machine(gpus=None, faults=(Fault("driver-missing", "no libnvidia-ml.so.1"),))
-    snapshot = after(Looked(missing))
+    snapshot = after(MachineObserved(missing))
 
     assert states(snapshot) == {
         "": "unhealthy",
@@ -59,8 +71,10 @@ def test_what_ails_the_node_ails_its_gpus(golden: Golden) -> None:
 def test_all_that_is_wrong_is_said(golden: Golden) -> None:
     """A GPU's own fault beside the node's that is as bad; what is worse comes first."""
     hang = Machine(gpus=None, faults=(Fault("driver-hang", "no answer"),))
-    ill = Happened(code="xid-79", gpu="GPU-0", message="off the bus", at=2.0)
-    snapshot = after(ill, Drained("GPU-1", Drain(why="fan")), Configured(Settings(faults=AT_ONCE)), Looked(hang))
+    ill = FaultOccurred(code="xid-79", gpu="GPU-0", message="off the bus", at=2.0)
+    snapshot = after(
+        ill, DrainRequested("GPU-1", Drain(why="fan")), ConfigLoaded(Settings(faults=AT_ONCE)), MachineObserved(hang)
+    )
     stands = {each.index: each for each in overall(snapshot)}
 
     assert stands[""].state == "unhealthy"
@@ -73,8 +87,8 @@ AT_ONCE = {"driver-hang": Ruling(patience=0.0)}
 
 def test_while_the_driver_is_let_go_of_the_node_says_why_and_what_ends_it(golden: Golden) -> None:
     """The reason that its operator gave, until when; or that our Node object asks for it. Then that a look is due."""
-    away = Stood("driver", Condition("waiting", LET_GO))
-    by_hand = after(ReleaseWished(Release(until=602.0, why="firmware")), away)
+    away = StatusChanged("driver", Condition("waiting", LET_GO))
+    by_hand = after(DriverReleaseRequested(Release(until=602.0, why="firmware")), away)
     node, gpu, *_ = overall(by_hand)
 
     assert (node.code, node.until) == ("not-looked", 602.0)
@@ -82,11 +96,11 @@ def test_while_the_driver_is_let_go_of_the_node_says_why_and_what_ends_it(golden
     assert "not-looked" in gpu.reason
     assert [each.kind for each in reasons(by_hand, GPUS[0])] == ["released"]
 
-    from_afar = after(NodeAsked(Asked(release="upgrade")), away)
+    from_afar = after(NodeRequestsChanged(Asked(release="upgrade")), away)
     assert (overall(from_afar)[0].code, overall(from_afar)[0].until) == ("not-looked", None)
     assert "upgrade" in overall(from_afar)[0].reason
 
-    due = step(by_hand, ReleaseWished(None), 9.0)
+    due = step(by_hand, DriverReleaseRequested(None), 9.0)
     assert overall(due)[0].until is None
     assert [each.code for each in reasons(due, GPUS[0])] == ["not-looked"]
 
@@ -95,7 +109,7 @@ def test_while_the_driver_is_let_go_of_the_node_says_why_and_what_ends_it(golden
 
 
 def test_what_ails_a_gpu_ails_its_mig_devices_and_no_other_gpu(golden: Golden) -> None:
-    snapshot = after(Happened(code="xid-79", gpu="GPU-1", message="", at=2.0))
+    snapshot = after(FaultOccurred(code="xid-79", gpu="GPU-1", message="", at=2.0))
 
     assert states(snapshot) == {"0": "healthy", "1": "unhealthy", "1:0": "unhealthy", "1:1": "unhealthy"}
     [part] = [each for each in overall(snapshot) if each.index == "1:1"]
@@ -105,14 +119,14 @@ def test_what_ails_a_gpu_ails_its_mig_devices_and_no_other_gpu(golden: Golden) -
 
 
 def test_what_ails_a_mig_device_leaves_its_siblings() -> None:
-    snapshot = after(Happened(code="xid-94", gpu="GPU-1", message="", at=2.0, gpu_instance=8))
+    snapshot = after(FaultOccurred(code="xid-94", gpu="GPU-1", message="", at=2.0, gpu_instance=8))
 
     assert states(snapshot) == {"0": "healthy", "1": "healthy", "1:0": "healthy", "1:1": "probing"}
 
 
 def test_a_drain_has_a_beginning_and_an_end(golden: Golden) -> None:
     """Of a GPU it is its MIG devices' as well; what ends it is said at the GPU."""
-    snapshot = after(Drained("GPU-1", Drain(why="fan", since=2.0, until=62.0, wall=1062.0)))
+    snapshot = after(DrainRequested("GPU-1", Drain(why="fan", since=2.0, until=62.0, wall=1062.0)))
     _, gpu, part, _ = overall(snapshot)
 
     assert (gpu.state, gpu.since, gpu.until, gpu.reason) == ("drained", 2.0, 62.0, "fan")
@@ -123,7 +137,7 @@ def test_a_drain_has_a_beginning_and_an_end(golden: Golden) -> None:
 
 def test_a_drain_of_our_node_object_says_so(golden: Golden) -> None:
     """It has no beginning that we know."""
-    snapshot = after(NodeAsked(Asked(drains={"1:0": "noisy"})))
+    snapshot = after(NodeRequestsChanged(Asked(drains={"1:0": "noisy"})))
 
     assert states(snapshot) == {"0": "healthy", "1": "healthy", "1:0": "drained", "1:1": "healthy"}
     [part] = [each for each in overall(snapshot) if each.index == "1:0"]
@@ -134,8 +148,8 @@ def test_a_drain_of_our_node_object_says_so(golden: Golden) -> None:
 def test_what_is_of_an_earlier_boot_has_no_beginning() -> None:
     """Its times counted from that boot. A drain ends when it was to, by the clock on the wall."""
     snapshot = after(
-        Happened(code="dram-retirement-failed", gpu="GPU-0", message="", at=2.0),
-        Drained("GPU-1", Drain(why="fan", since=3.0, until=63.0, wall=1063.0)),
+        FaultOccurred(code="dram-retirement-failed", gpu="GPU-0", message="", at=2.0),
+        DrainRequested("GPU-1", Drain(why="fan", since=3.0, until=63.0, wall=1063.0)),
     )
     health = rebooted(snapshot.ledger.health or Health(), wall=1013.0, now=5.0)
     gpu, other, *_ = overall(snapshot.but(ledger=snapshot.ledger.but(health=health)))
@@ -146,8 +160,8 @@ def test_what_is_of_an_earlier_boot_has_no_beginning() -> None:
 
 def test_a_fault_that_time_ends_says_when() -> None:
     snapshot = after(
-        Configured(Settings(faults={"xid-62": Ruling(severity="degraded", ends="time", lasts=30.0)})),
-        Happened(code="xid-62", gpu="GPU-0", message="", at=3.0),
+        ConfigLoaded(Settings(faults={"xid-62": Ruling(severity="degraded", ends="time", lasts=30.0)})),
+        FaultOccurred(code="xid-62", gpu="GPU-0", message="", at=3.0),
     )
 
     assert (overall(snapshot)[0].state, overall(snapshot)[0].until) == ("degraded", 33.0)
@@ -156,12 +170,15 @@ def test_a_fault_that_time_ends_says_when() -> None:
 def test_it_is_probing_from_when_nothing_but_a_probe_is_missing() -> None:
     """The pod that a fault befell has ended, and the driver answers."""
     pod = Allocation(resource="nvidia.com/mig-1g.10gb", devices=("MIG-1",), pod="ml/train", container="main")
-    befallen = (Listed((pod,), 2.0), Happened(code="xid-94", gpu="GPU-1", message="", at=3.0, gpu_instance=8))
+    befallen = (
+        AllocationsListed((pod,), 2.0),
+        FaultOccurred(code="xid-94", gpu="GPU-1", message="", at=3.0, gpu_instance=8),
+    )
 
     assert states(after(*befallen))["1:1"] == "unhealthy"
-    assert states(after(*befallen, Listed((), 4.0)))["1:1"] == "probing"
-    silent = Stood("driver", Condition("failing", "it does not answer"))
-    assert states(after(*befallen, silent, Listed((), 5.0)))["1:1"] == "unhealthy"
+    assert states(after(*befallen, AllocationsListed((), 4.0)))["1:1"] == "probing"
+    silent = StatusChanged("driver", Condition("failing", "it does not answer"))
+    assert states(after(*befallen, silent, AllocationsListed((), 5.0)))["1:1"] == "unhealthy"
 
 
 def test_people_name_devices_as_what_they_look_at_does() -> None:
@@ -173,6 +190,6 @@ def test_people_name_devices_as_what_they_look_at_does() -> None:
     )
     for address in ("3b:00.0", "3B:00.0", "0000:3B:00.0", "00000000:3b:00.0"):
         assert find(after(), address) == "GPU-1"
-        assert states(after(NodeAsked(Asked(drains={address: "x"}))))["1"] == "drained"
+        assert states(after(NodeRequestsChanged(Asked(drains={address: "x"}))))["1"] == "drained"
     assert [find(after(), name) for name in ("", "2", "1:2", "GPU-", "0001:3b:00.0", "b:00.0")] == [None] * 6
-    assert states(after(NodeAsked(Asked(drains={"00000000:3B:00.0": "x"}))))["1"] == "drained"
+    assert states(after(NodeRequestsChanged(Asked(drains={"00000000:3B:00.0": "x"}))))["1"] == "drained"

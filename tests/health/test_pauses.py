@@ -7,7 +7,15 @@ import pytest
 from gpuplane.core.health.diagnose import probes
 from gpuplane.core.step import due, step
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Fact, Happened, Listed, Looked, Probed, Tick
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ConfigLoaded,
+    Fact,
+    FaultOccurred,
+    MachineObserved,
+    ProbeFinished,
+    Tick,
+)
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
 
@@ -24,8 +32,10 @@ def after(snapshot: Snapshot, *facts: Fact, now: float) -> Snapshot:
 
 def fallen() -> Snapshot:
     """A GPU whose program took a memory error."""
-    known = after(Snapshot(), Configured(Settings()), Listed((), 0.0), Looked(Machine(gpus=(GPU,))), now=0.0)
-    return after(known, Happened("xid-94", "GPU-a", "", 1.0, pids=(7,)), now=1.0)
+    known = after(
+        Snapshot(), ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(Machine(gpus=(GPU,))), now=0.0
+    )
+    return after(known, FaultOccurred("xid-94", "GPU-a", "", 1.0, pids=(7,)), now=1.0)
 
 
 def pauses(snapshot: Snapshot, probed: Gpu, pids: tuple[int, ...], count: int) -> list[float]:
@@ -36,7 +46,7 @@ def pauses(snapshot: Snapshot, probed: Gpu, pids: tuple[int, ...], count: int) -
         assert at is not None
         snapshot = after(snapshot, Tick(), now=at)
         times.append(at)
-        snapshot = after(snapshot, Probed(probes(snapshot)["GPU-a"], probed, pids), now=at)
+        snapshot = after(snapshot, ProbeFinished(probes(snapshot)["GPU-a"], probed, pids), now=at)
     return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
@@ -54,11 +64,11 @@ def test_a_probe_that_hangs_or_crashes_is_done_less_and_less(code: str) -> None:
 def test_what_a_look_shows_to_be_pending_is_not_asked_about_again_and_again() -> None:
     """One probe says that rows wait to be remapped; the next is made once the look shows them no longer."""
     pending = GPU.but(faults=(Fault("remap-pending", "rows wait"),))
-    snapshot = after(fallen(), Looked(Machine(gpus=(pending,))), now=2.0)
+    snapshot = after(fallen(), MachineObserved(Machine(gpus=(pending,))), now=2.0)
     snapshot = after(snapshot, Tick(), now=1.0 + PERIOD)
-    snapshot = after(snapshot, Probed(probes(snapshot)["GPU-a"], pending), now=1.0 + PERIOD)
+    snapshot = after(snapshot, ProbeFinished(probes(snapshot)["GPU-a"], pending), now=1.0 + PERIOD)
 
     assert due(snapshot) is None
     assert "remap-pending" in (snapshot.ledger.health.devices["GPU-a"].probing.failed if snapshot.ledger.health else "")  # type: ignore[union-attr]
-    mended = after(snapshot, Looked(Machine(gpus=(GPU,))), now=1000.0)
+    mended = after(snapshot, MachineObserved(Machine(gpus=(GPU,))), now=1000.0)
     assert probes(mended) == {"GPU-a": 1000.0}

@@ -9,7 +9,15 @@ from gpuplane.core.health import records
 from gpuplane.core.health.diagnose import ENDS, diagnoses, terms
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import due, step
-from gpuplane.model.facts import Drained, Fact, Happened, Listed, Looked, Probed, Tick
+from gpuplane.model.facts import (
+    AllocationsListed,
+    DrainRequested,
+    Fact,
+    FaultOccurred,
+    MachineObserved,
+    ProbeFinished,
+    Tick,
+)
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
@@ -38,7 +46,7 @@ def without(index: int, moment: Moment) -> Moment | None:
             gpus = tuple(sorted((whole, *(g for g in moment.machine.gpus if g.index != index)), key=lambda g: g.index))
         processes = tuple(each for each in moment.processes if each[0] != index)
         return moment.but(machine=moment.machine.but(gpus=gpus), processes=processes)
-    about = isinstance(moment.fact, Happened | Drained) and moment.gpus == {index}
+    about = isinstance(moment.fact, FaultOccurred | DrainRequested) and moment.gpus == {index}
     return None if about else moment
 
 
@@ -143,11 +151,11 @@ def test_what_is_mended_comes_back(number: int, seed: int) -> None:
     life.wait(31, answer=True)  # the driver is taken up again
     life.machine, life.processes = WHOLE, {}
     life.look()
-    life.tell(Listed((), life.now))
-    life.tell(Happened(code="driver-loaded", gpu="", message="", at=life.now))
+    life.apply(AllocationsListed((), life.now))
+    life.apply(FaultOccurred(code="driver-loaded", gpu="", message="", at=life.now))
     for each in diagnoses(life.snapshot):
         if each.state == "drained" or "drained" in each.reason or each.ends in (ENDS["operator"], ENDS["reboot"]):
-            life.tell(Drained(each.device, None))
+            life.apply(DrainRequested(each.device, None))
     life.wait(CALM + 2 * PAUSE, answer=True)
 
     assert life.verdicts() == {}
@@ -162,13 +170,13 @@ def strange(chance: random.Random) -> Fact:
     gpu = Gpu(index=chance.choice((-1, 0, 7)), uuid=device, pci=chance.choice(("", "0000:01:00.0")), faults=(fault,))
     return chance.choice(
         (
-            Looked(Machine(gpus=(gpu, gpu.but(index=3, uuid="")))),
-            Looked(Machine(faults=(fault, fault))),
-            Happened(code=fault.code, gpu=device, message="", at=at, gpu_instance=99, pids=(0, -1), log=-5),
-            Happened(code=fault.code, gpu=device, message="", at=at, compute_instance=1),
-            Probed(asked=at, gpu=gpu, pids=(7,)),
-            Drained(device, Drain(why="", until=at)),
-            Drained(device, None),
+            MachineObserved(Machine(gpus=(gpu, gpu.but(index=3, uuid="")))),
+            MachineObserved(Machine(faults=(fault, fault))),
+            FaultOccurred(code=fault.code, gpu=device, message="", at=at, gpu_instance=99, pids=(0, -1), log=-5),
+            FaultOccurred(code=fault.code, gpu=device, message="", at=at, compute_instance=1),
+            ProbeFinished(asked=at, gpu=gpu, pids=(7,)),
+            DrainRequested(device, Drain(why="", until=at)),
+            DrainRequested(device, None),
         )
     )
 
@@ -181,7 +189,7 @@ def test_no_fact_is_too_strange(number: int, seed: int) -> None:
     for moment in history(seed):
         life.wait(moment.after, answer=chance.random() < 0.5)
         life.live(moment)
-        life.tell(strange(chance))
+        life.apply(strange(chance))
         for each in diagnoses(life.snapshot):
             assert (each.state == "healthy") == (not each.reason)
         life.ill()

@@ -16,14 +16,14 @@ from gpuplane.core.ledger import carry
 from gpuplane.core.step import due
 from gpuplane.model.config import Asked
 from gpuplane.model.facts import (
-    Configured,
-    Drained,
-    Happened,
-    NodeAsked,
-    Probed,
-    ReleaseWished,
-    Remembered,
-    Stood,
+    ConfigLoaded,
+    DrainRequested,
+    DriverReleaseRequested,
+    FaultOccurred,
+    LedgerLoaded,
+    NodeRequestsChanged,
+    ProbeFinished,
+    StatusChanged,
     Tick,
 )
 from gpuplane.model.health import Drain, Ruling
@@ -68,7 +68,7 @@ class Transcript:
         until, world = self.world.now + seconds, self.world
         while (at := due(world.snapshot)) is not None and at <= until:
             said, world.now = len(world.said), max(at, world.now)
-            world.tell(Tick())
+            world.apply(Tick())
             assert (again := due(world.snapshot)) is None or again > at, f"time stands still at {at}: {world.snapshot}"
             yield from self.followed(said)
         world.now = until
@@ -161,8 +161,8 @@ class Transcript:
         """`happen 0 xid-94 instance=1 pids=7,8 log=3 ago=5`: an event about GPU 0."""
         options = dict(each.split("=") for each in more)
         world = self.world
-        world.tell(
-            Happened(
+        world.apply(
+            FaultOccurred(
                 code=code,
                 gpu=f"GPU-{gpu}" if gpu != "all" else "",
                 message=f"{code} happened",
@@ -187,31 +187,31 @@ class Transcript:
 
     def answer_late(self, gpu: str, ago: str) -> None:
         """`answer-late 0 20`: a probe wished for so long ago is answered."""
-        self.world.tell(Probed(asked=self.world.now - float(ago), gpu=self.world.gpu(int(gpu))))
+        self.world.apply(ProbeFinished(asked=self.world.now - float(ago), gpu=self.world.gpu(int(gpu))))
 
     def drain(self, device: str, *seconds: str) -> None:
         """`drain GPU-0 60`: a person drains it (for so long)."""
         world = self.world
         for_ = float(seconds[0]) if seconds else None
         until, wall = (None, None) if for_ is None else (world.now + for_, EPOCH + world.now + for_)
-        world.tell(Drained(device, Drain(why="a new fan", until=until, wall=wall)))
+        world.apply(DrainRequested(device, Drain(why="a new fan", until=until, wall=wall)))
 
     def restore(self, device: str) -> None:
         """`restore GPU-0`"""
-        self.world.tell(Drained(device, None))
+        self.world.apply(DrainRequested(device, None))
 
     def node_asks(self, *devices: str) -> None:
         """`node-asks 0 GPU-1`: our Node's annotation drains these."""
-        self.world.tell(NodeAsked(Asked(drains=dict.fromkeys(devices, "by the annotation"))))
+        self.world.apply(NodeRequestsChanged(Asked(drains=dict.fromkeys(devices, "by the annotation"))))
 
     def release(self, seconds: str) -> None:
         """`release 60`: the driver is let go of."""
-        self.world.tell(ReleaseWished(Release(until=self.world.now + float(seconds), why="maintenance")))
-        self.world.tell(Stood("driver", Condition(standing="waiting", reason=LET_GO)))
+        self.world.apply(DriverReleaseRequested(Release(until=self.world.now + float(seconds), why="maintenance")))
+        self.world.apply(StatusChanged("driver", Condition(standing="waiting", reason=LET_GO)))
 
     def take(self) -> None:
         """The driver is taken up again; the next `look` shows what it is."""
-        self.world.tell(ReleaseWished(None))
+        self.world.apply(DriverReleaseRequested(None))
 
     def look(self) -> None:
         """A look at the machine."""
@@ -223,13 +223,15 @@ class Transcript:
         said = {key: float(value) if key in ("patience", "lasts") else value for key, value in options}
         faults = {**self.settings.faults, code: Ruling(**said)}  # type: ignore[arg-type]
         self.settings = self.settings.but(faults=faults)
-        self.world.tell(Configured(self.settings))
+        self.world.apply(ConfigLoaded(self.settings))
 
     def environment(self, *lists: str) -> None:
         """`environment disable=79 enable=31`: DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS."""
         options = dict(each.split("=") for each in lists)
         disabled, enabled = options.get("disable", ""), options.get("enable", "")
-        self.world.tell(Configured(self.settings.but(health_checks_disabled=disabled, health_checks_enabled=enabled)))
+        self.world.apply(
+            ConfigLoaded(self.settings.but(health_checks_disabled=disabled, health_checks_enabled=enabled))
+        )
 
     def restart(self, *how: str) -> None:
         """`restart`: another agent, with what this one remembered; `restart reboot`: after a reboot of 30 s;
@@ -241,8 +243,8 @@ class Transcript:
             ledger = carry(ledger, f"{BOOT}-{self.boots}", wall, now)
         self.world = World.__new__(World)
         self.world.__dict__.update(old.__dict__, now=now, snapshot=type(old.snapshot)(ledger=Ledger()))
-        self.world.tell(Remembered(ledger))
-        self.world.tell(Configured(self.settings))
+        self.world.apply(LedgerLoaded(ledger))
+        self.world.apply(ConfigLoaded(self.settings))
         if "alone" not in how:
             self.world.hold()
         self.world.look()

@@ -10,7 +10,16 @@ from gpuplane.core.news import news
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import due, step
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Configured, Fact, Happened, Listed, Looked, Probed, Stood, Tick
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ConfigLoaded,
+    Fact,
+    FaultOccurred,
+    MachineObserved,
+    ProbeFinished,
+    StatusChanged,
+    Tick,
+)
 from gpuplane.model.health import Diagnosis
 from gpuplane.model.machine import Fault, Gpu, Link, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
@@ -60,11 +69,11 @@ class World:
         self.broken: Machine | None = None  # as it is while the driver fails
         self.said: list[tuple[float, News]] = []
         if settings is not None:
-            self.tell(Configured(settings))
-        self.tell(Listed((), self.now))
+            self.apply(ConfigLoaded(settings))
+        self.apply(AllocationsListed((), self.now))
         self.look()
 
-    def tell(self, fact: Fact) -> None:
+    def apply(self, fact: Fact) -> None:
         """A fact, now."""
         before, self.snapshot = self.snapshot, step(self.snapshot, fact, self.now)
         if self.listens and self.snapshot is not before:
@@ -74,11 +83,11 @@ class World:
         """A look that shows the machine as it is; none where nobody `looks`."""
         if not self.looks:
             return
-        self.tell(Looked(self.machine))
+        self.apply(MachineObserved(self.machine))
         if self.machine.gpus is not None:
-            self.tell(Stood("driver", Condition(standing="ok")))
+            self.apply(StatusChanged("driver", Condition(standing="ok")))
         else:
-            self.tell(Stood("driver", Condition(standing="failing", reason=self.machine.faults[0].message)))
+            self.apply(StatusChanged("driver", Condition(standing="failing", reason=self.machine.faults[0].message)))
 
     def gpu(self, index: int) -> Gpu:
         """A GPU as it is."""
@@ -113,7 +122,7 @@ class World:
     def happen(self, gpu: int, code: str, **more: object) -> None:
         """Something befalls a GPU. `ago`: seconds since then, where it is heard of late."""
         at = self.now - float(str(more.pop("ago", 0.0)))
-        self.tell(Happened(code=code, gpu=f"GPU-{gpu}", message=f"{code} happened", at=at, **more))  # type: ignore[arg-type]
+        self.apply(FaultOccurred(code=code, gpu=f"GPU-{gpu}", message=f"{code} happened", at=at, **more))  # type: ignore[arg-type]
 
     def hold(self, **pods: str) -> None:
         """All that containers hold: pod → id."""
@@ -121,7 +130,7 @@ class World:
             Allocation(resource="nvidia.com/gpu", devices=(id,), pod=f"ns/{pod}", container="c")
             for pod, id in pods.items()
         )
-        self.tell(Listed(tuple(held), self.now))
+        self.apply(AllocationsListed(tuple(held), self.now))
 
     def wait(self, seconds: float, *, answer: bool = False) -> None:
         """Time passes, with a tick wherever one is due. `answer`: probes that are wished for are answered."""
@@ -133,7 +142,7 @@ class World:
             if at is None or at > until:
                 break
             self.now = max(self.now, at)
-            self.tell(Tick())
+            self.apply(Tick())
             self.ticks += 1
             assert (again := due(self.snapshot)) is None or again > at, f"time stands still at {at}: {self.snapshot}"
         self.now = until
@@ -152,7 +161,7 @@ class World:
         gpu = next((gpu for gpu in self.machine.gpus or () if gpu.uuid == uuid), None)
         if gpu is None:
             gpu = Gpu(index=-1, uuid=uuid, faults=(Fault(code="gpu-missing", message="there is no such GPU"),))
-        self.tell(Probed(asked=asked, gpu=gpu, pids=self.processes.get(gpu.index, ())))
+        self.apply(ProbeFinished(asked=asked, gpu=gpu, pids=self.processes.get(gpu.index, ())))
 
     def diagnosis(self, device: str) -> Diagnosis:
         """How a device stands, by its index, or "node"."""

@@ -10,7 +10,15 @@ from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.model.config import Replication, Settings, Sharing
 from gpuplane.model.control import About, Picture
-from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Looked, Stood
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ConfigLoaded,
+    DrainRequested,
+    Fact,
+    FaultOccurred,
+    MachineObserved,
+    StatusChanged,
+)
 from gpuplane.model.health import Drain
 from gpuplane.model.inspection import Inspection
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig
@@ -62,11 +70,11 @@ def shares(why: str = MARKED, *facts: Fact) -> Picture:
     sharing = Sharing(resources=(Replication("nvidia.com/gpu", 2, rename=NAME),))
     held = Allocation(resource=NAME, devices=(f"{GPU}0::0",), pod="ml/train", cut="time slices")
     return picture(
-        Configured(Settings(sharing=sharing)),
-        Listed((held,), 0.0),
-        Looked(machine),
-        Drained(f"{GPU}0", Drain(why=why)),
-        Stood("node object", Condition("failing", why)),
+        ConfigLoaded(Settings(sharing=sharing)),
+        AllocationsListed((held,), 0.0),
+        MachineObserved(machine),
+        DrainRequested(f"{GPU}0", Drain(why=why)),
+        StatusChanged("node object", Condition("failing", why)),
         *facts,
     )
 
@@ -76,6 +84,11 @@ def ward(*facts: Fact) -> Picture:
     faults = {2: Fault("fabric-pending", MARKED), 3: Fault("remap-pending", "a row waits")}
     plain = tuple(Gpu(index=i, uuid=f"{GPU}{i}") for i in range(5))
     ill = tuple(gpu.but(faults=(faults[gpu.index],)) if gpu.index in faults else gpu for gpu in plain)
-    seen = (Configured(Settings()), Listed((), 0.0), Looked(Machine(gpus=plain)), Looked(Machine(gpus=ill)))
-    drained = Drained(f"{GPU}4", Drain(why="fan", since=10.0, until=7300.0, wall=1.0))
-    return picture(*seen, Happened(code="xid-79", gpu=f"{GPU}1", message=MARKED, at=12.0), drained, *facts)
+    seen = (
+        ConfigLoaded(Settings()),
+        AllocationsListed((), 0.0),
+        MachineObserved(Machine(gpus=plain)),
+        MachineObserved(Machine(gpus=ill)),
+    )
+    drained = DrainRequested(f"{GPU}4", Drain(why="fan", since=10.0, until=7300.0, wall=1.0))
+    return picture(*seen, FaultOccurred(code="xid-79", gpu=f"{GPU}1", message=MARKED, at=12.0), drained, *facts)

@@ -3,7 +3,14 @@
 from gpuplane.cli.inspect.lines import health_lines, lines
 from gpuplane.model.config import Settings
 from gpuplane.model.control import Picture
-from gpuplane.model.facts import Configured, Drained, Listed, Looked, ReleaseWished, Stood
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ConfigLoaded,
+    DrainRequested,
+    DriverReleaseRequested,
+    MachineObserved,
+    StatusChanged,
+)
 from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Release
 from tests.inspection.pictures import GPU, MARKED, MISSING, NAME, inspected, picture, profile, shares, ward
 
@@ -35,7 +42,7 @@ def test_a_device_has_index_model_and_memory() -> None:
     """At the end of its line, behind who holds it."""
     gpu = (profile("t4").gpus or ())[0].uuid
     held = Allocation("nvidia.com/gpu", (gpu,), "ml/train", "main")
-    of = picture(Configured(Settings()), Listed((held,), 0.0), Looked(profile("t4")))
+    of = picture(ConfigLoaded(Settings()), AllocationsListed((held,), 0.0), MachineObserved(profile("t4")))
 
     assert cells(of, "device")[0] == [gpu, "nvidia.com/gpu", "healthy", "", "ml/train", "0", "Tesla T4", "15 GiB"]
     assert cells(of, "driver") == [["570.172.08", "12.8"]]
@@ -44,7 +51,7 @@ def test_a_device_has_index_model_and_memory() -> None:
 def test_what_a_pod_holds_that_is_not_there_is_a_line() -> None:
     """It keeps others from the GPU that it may be on."""
     held = Allocation("nvidia.com/mig-1g.5gb", ("MIG-gone",), "ml/train", "main")
-    of = picture(Configured(Settings()), Listed((held,), 0.0), Looked(profile("l40s")))
+    of = picture(ConfigLoaded(Settings()), AllocationsListed((held,), 0.0), MachineObserved(profile("l40s")))
 
     assert cells(of, "device")[-1] == [
         "MIG-gone", "-", "absent", "a container holds it, and the driver does not count it", "ml/train",
@@ -55,7 +62,7 @@ def test_nothing_is_said_to_be_gone_before_anybody_has_looked() -> None:
     """Kubelet often answers before the driver."""
     held = Allocation("nvidia.com/gpu", ("GPU-0",), "ml/train", "main")
 
-    assert cells(picture(Listed((held,), 0.0)), "device") == [
+    assert cells(picture(AllocationsListed((held,), 0.0)), "device") == [
         ["GPU-0", "-", "absent", "a container holds it, and the GPUs have not been counted yet", "ml/train"],
     ]  # fmt: skip
 
@@ -63,12 +70,12 @@ def test_nothing_is_said_to_be_gone_before_anybody_has_looked() -> None:
 def test_how_containers_are_given_devices_is_shown_with_the_reason() -> None:
     """Once the machine and its configuration are known."""
     assert cells(ward(), "strategy") == [["envvar", "this agent keeps no CDI specifications"]]
-    configured = ward(Configured(Settings(device_list_strategy=("volume-mounts", "cdi-cri"))))
+    configured = ward(ConfigLoaded(Settings(device_list_strategy=("volume-mounts", "cdi-cri"))))
     assert cells(configured, "strategy") == [["volume-mounts,cdi-cri"]]
 
 
 def test_a_release_is_shown_with_its_end() -> None:
-    of = shares("x", ReleaseWished(Release(until=350.0, why="reset")))
+    of = shares("x", DriverReleaseRequested(Release(until=350.0, why="reset")))
 
     assert cells(of, "release") == [["for another 4 min 10 s", "reset"]]
 
@@ -81,8 +88,8 @@ def test_what_is_waited_for_is_shown() -> None:
 
 def test_inspect_says_in_healths_words_what_kubelet_is_told() -> None:
     """A drain not twice; what is served all the same with its reason; probing from when only a probe is missing."""
-    settings, gone = Settings(probe_period=5.0), Drained(f"{GPU}1", None)
-    shown = cells(ward(Configured(settings), gone), "device")
+    settings, gone = Settings(probe_period=5.0), DrainRequested(f"{GPU}1", None)
+    shown = cells(ward(ConfigLoaded(settings), gone), "device")
 
     assert {line[0][-1]: line[2:4] for line in shown} == {
         "0": ["healthy", ""],
@@ -110,7 +117,7 @@ def test_health_is_a_line_a_device() -> None:
 
 def test_the_node_comes_first_where_something_is_wrong_with_it() -> None:
     """And its GPUs, which it takes with it, say so."""
-    of = ward(Looked(MISSING))
+    of = ward(MachineObserved(MISSING))
     shown = told(of)
 
     assert cells(of, "node") == [["unhealthy", "driver-missing: no libnvidia-ml.so.1"]]
@@ -121,8 +128,8 @@ def test_the_node_comes_first_where_something_is_wrong_with_it() -> None:
 
 def test_only_the_node_says_what_ends_a_release() -> None:
     """With the time that is left; its GPUs refer to it."""
-    release = ReleaseWished(Release(until=350.0, why="firmware"))
-    shown = told(ward(release, Stood("driver", Condition("waiting", LET_GO))))
+    release = DriverReleaseRequested(Release(until=350.0, why="firmware"))
+    shown = told(ward(release, StatusChanged("driver", Condition("waiting", LET_GO))))
 
     assert shown[0][4:] == [
         "not-looked: the driver is let go of: firmware", "gpuplane driver take, or its time, in 4 min 10 s",

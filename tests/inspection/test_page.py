@@ -5,7 +5,7 @@ import pytest
 from gpuplane.cli.inspect.page import health_page
 from gpuplane.model.config import MemoryShares, Replication, Settings, Sharing
 from gpuplane.model.control import About, Picture
-from gpuplane.model.facts import Configured, Listed, Looked, ReleaseWished, Stood
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DriverReleaseRequested, MachineObserved, StatusChanged
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Allocation, Condition, Release
 from tests.inspection.pictures import (
@@ -30,7 +30,10 @@ LONG = "pods and ids, and a reason " * 9
 def settled(name: str, settings: Settings, *held: Allocation) -> Picture:
     """A server that ships, under a configuration."""
     return picture(
-        Configured(settings), Listed(held, 0.0), Looked(profile(name)), Stood("x", Condition("failing", LONG))
+        ConfigLoaded(settings),
+        AllocationsListed(held, 0.0),
+        MachineObserved(profile(name)),
+        StatusChanged("x", Condition("failing", LONG)),
     )
 
 
@@ -41,9 +44,11 @@ NODES = {
     "48 time slices": settled("l40s", SLICES),
     "memory": settled("big-16", MEMORY),
     "a workstation": settled("workstation", Settings()),
-    "no GPUs": picture(Configured(Settings()), Listed((), 0.0), Looked(Machine(gpus=()))),
-    "no driver": picture(Configured(Settings()), Listed((), 0.0), Looked(profile("l40s")), Looked(MISSING)),
-    "no driver ever": picture(Configured(Settings()), Listed((), 0.0), Looked(MISSING)),
+    "no GPUs": picture(ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(Machine(gpus=()))),
+    "no driver": picture(
+        ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(profile("l40s")), MachineObserved(MISSING)
+    ),
+    "no driver ever": picture(ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(MISSING)),
     "nothing yet": picture(),
 }
 
@@ -114,7 +119,7 @@ def test_a_cause_is_said_once_of_all_its_devices(width: int) -> None:
 def test_parts_that_fail_come_first() -> None:
     """Then those that wait; by their names."""
     stands = {"a": "ok", "b": "waiting", "c": "failing", "d": "failing"}
-    of = picture(*(Stood(part, Condition(standing)) for part, standing in stands.items()))  # type: ignore[arg-type]
+    of = picture(*(StatusChanged(part, Condition(standing)) for part, standing in stands.items()))  # type: ignore[arg-type]
 
     assert [line.split()[0] for line in drawn(inspected(of), 80)[-4:]] == ["c", "d", "b", "a"]
 
@@ -140,11 +145,11 @@ def test_the_head_says_which_node_agent_and_driver() -> None:
 
 def test_what_is_waited_for_and_a_release_are_said_first() -> None:
     """On both pages."""
-    waiting = inspected(picture(Stood("driver", Condition("waiting", MARKED))))
+    waiting = inspected(picture(StatusChanged("driver", Condition("waiting", MARKED))))
     told = f"Nothing is advertised yet: the machine has not been looked at yet: {MARKED}"
     assert drawn(waiting, 300)[1] == told
     assert drawn(waiting, 300, health_page) == [told]
-    released = inspected(shares(MARKED, ReleaseWished(Release(until=350.0, why=MARKED))))
+    released = inspected(shares(MARKED, DriverReleaseRequested(Release(until=350.0, why=MARKED))))
     told = f"The driver is let go of for another 4 min 10 s: {MARKED}"
     assert told in drawn(released, 300)[:4]
     assert told == drawn(released, 300, health_page)[0]
@@ -153,7 +158,7 @@ def test_what_is_waited_for_and_a_release_are_said_first() -> None:
 def test_a_standby_says_for_whom_it_waits() -> None:
     """So nobody takes it for the agent that serves."""
     lock = Condition("waiting", "process 7 serves the kubelet of /k", detail="standby")
-    shown = drawn(inspected(picture(Stood("kubelet lock", lock))), 300)
+    shown = drawn(inspected(picture(StatusChanged("kubelet lock", lock))), 300)
 
     assert shown[0].startswith("Agent 1.2.3 on node gpu-17, running for 1 min, standing by, not ready")
     assert shown[1] == "Nothing is advertised yet: process 7 serves the kubelet of /k"
@@ -161,7 +166,7 @@ def test_a_standby_says_for_whom_it_waits() -> None:
 
 def test_health_says_until_when_and_what_to_do() -> None:
     """Below its table, once for each cause."""
-    shown = drawn(inspected(ward(Looked(MISSING))), 300, health_page)
+    shown = drawn(inspected(ward(MachineObserved(MISSING))), 300, health_page)
 
     assert [line.split()[:2] for line in shown[1:6]] == [[str(n), "unhealthy"] for n in range(5)]
     told = shown[shown.index("") + 1 :]
@@ -177,10 +182,10 @@ def test_what_a_text_from_outside_has_in_it_cannot_steer_the_terminal() -> None:
     machine = profile("t4")
     evil = tuple(gpu.but(model="\x1b[2JT4") for gpu in machine.gpus or ())
     of = picture(
-        Configured(Settings()),
-        Listed((Allocation("nvidia.com/gpu", (evil[0].uuid,), "ml/\x1b]0;x\x07"),), 0.0),
-        Looked(machine.but(gpus=evil)),
-        Stood("\x1b[1m", Condition("failing", "\x1b[31m")),
+        ConfigLoaded(Settings()),
+        AllocationsListed((Allocation("nvidia.com/gpu", (evil[0].uuid,), "ml/\x1b]0;x\x07"),), 0.0),
+        MachineObserved(machine.but(gpus=evil)),
+        StatusChanged("\x1b[1m", Condition("failing", "\x1b[31m")),
     )
     for width in WIDTHS:
         shown = "\n".join(drawn(inspected(of, ABOUT.but(version="\x1b[5m")), width))

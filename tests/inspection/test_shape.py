@@ -13,7 +13,16 @@ from gpuplane.core.inspection.whole import health, inspection, timeless
 from gpuplane.core.text import indented
 from gpuplane.model.config import Replication, Settings, Sharing
 from gpuplane.model.control import Picture
-from gpuplane.model.facts import Configured, Drained, Granted, Happened, Listed, Looked, ReleaseWished, Stood
+from gpuplane.model.facts import (
+    AllocateAnswered,
+    AllocationsListed,
+    ConfigLoaded,
+    DrainRequested,
+    DriverReleaseRequested,
+    FaultOccurred,
+    MachineObserved,
+    StatusChanged,
+)
 from gpuplane.model.health import Diagnosis, Drain
 from gpuplane.model.inspection import Device, Inspection, Node
 from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
@@ -50,14 +59,14 @@ def rich() -> Picture:
         Allocation("nvidia.com/mig-1g.5gb", ("MIG-9",), "ml/old", "main"),
     )
     return picture(
-        Configured(Settings(mig_strategy="mixed", sharing=sharing)),
-        Listed(held, 0.0),
-        Looked(machine),
-        Granted("nvidia.com/gpu.shared", ("GPU-0::1",)),
-        Happened(code="xid-79", gpu="GPU-1", message="GPU has fallen off the bus.", at=12.0),
-        Drained("MIG-0", Drain(why="fan is loud", since=13.0, until=7300.0, wall=1.0)),
-        ReleaseWished(Release(until=350.0, why="firmware")),
-        Stood("config", Condition("failing", "c.yaml:2: no such key")),
+        ConfigLoaded(Settings(mig_strategy="mixed", sharing=sharing)),
+        AllocationsListed(held, 0.0),
+        MachineObserved(machine),
+        AllocateAnswered("nvidia.com/gpu.shared", ("GPU-0::1",)),
+        FaultOccurred(code="xid-79", gpu="GPU-1", message="GPU has fallen off the bus.", at=12.0),
+        DrainRequested("MIG-0", Drain(why="fan is loud", since=13.0, until=7300.0, wall=1.0)),
+        DriverReleaseRequested(Release(until=350.0, why="firmware")),
+        StatusChanged("config", Condition("failing", "c.yaml:2: no such key")),
     )
 
 
@@ -125,7 +134,7 @@ def test_counts_are_those_that_kubelet_is_told() -> None:
 
 def test_what_kubelet_has_not_said_is_null() -> None:
     """Not an empty list: nobody knows whether somebody holds it."""
-    unasked = inspected(picture(Configured(Settings()), Looked(Machine(gpus=(Gpu(index=0, uuid="GPU-0"),)))))
+    unasked = inspected(picture(ConfigLoaded(Settings()), MachineObserved(Machine(gpus=(Gpu(index=0, uuid="GPU-0"),)))))
 
     assert [device.holders for device in unasked.devices] == [None]
     assert "kubelet has not said" in unasked.waiting
@@ -139,7 +148,7 @@ def test_nothing_new_is_the_same_whenever_it_is_asked() -> None:
     assert timeless(before, ABOUT) == timeless(again, ABOUT)
     assert timeless(before, ABOUT) != timeless(before, ABOUT.but(began=41.0))
     assert timeless(before, ABOUT) != timeless(
-        ward(Drained("GPU-4", None), Granted("nvidia.com/gpu", ("GPU-0",))), ABOUT
+        ward(DrainRequested("GPU-4", None), AllocateAnswered("nvidia.com/gpu", ("GPU-0",))), ABOUT
     )
     assert timeless(shares(), ABOUT) != timeless(shares("another"), ABOUT)
 

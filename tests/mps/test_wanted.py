@@ -10,7 +10,16 @@ from gpuplane.core.readiness import unready as whole_unready
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import MemoryShares, Mps, Replication, Settings, Sharing
-from gpuplane.model.facts import Configured, Drained, Fact, Happened, Listed, Looked, ReleaseWished, Stood
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ConfigLoaded,
+    DrainRequested,
+    DriverReleaseRequested,
+    Fact,
+    FaultOccurred,
+    MachineObserved,
+    StatusChanged,
+)
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import Daemon, Standing, Status, Wanted
@@ -27,7 +36,11 @@ M = Gpu(index=2, uuid="GPU-m", model="A100", memory_mib=40960, mig=Mig(enabled=T
 def node(*facts: Fact, sharing: Sharing, gpus: tuple[Gpu, ...] = (A, B), **settings: Any) -> Snapshot:
     """A node that kubelet has told of, and these facts after that."""
     snapshot = Snapshot()
-    first = (Looked(Machine(gpus=gpus)), Configured(Settings(sharing=sharing, **settings)), Listed((), 0.0))
+    first = (
+        MachineObserved(Machine(gpus=gpus)),
+        ConfigLoaded(Settings(sharing=sharing, **settings)),
+        AllocationsListed((), 0.0),
+    )
     for fact in (*first, *facts):
         snapshot = step(snapshot, fact, 10.0)
     return snapshot
@@ -42,7 +55,7 @@ def served(*names: str, devices: tuple[str, ...] = ("GPU-a", "GPU-b")) -> tuple[
     """A supervisor that is there, and daemons that are well."""
     well = Status(at=10.0, pid=7, daemons=tuple(Standing(name, "ok", "control daemon 1", devices, 1) for name in names))
     heard = conditions(Wanted(daemons=(Daemon("x", {}),)), well, "/run/mps", 10.0)
-    return tuple(Stood(part, condition) for part, condition in heard.items())
+    return tuple(StatusChanged(part, condition) for part, condition in heard.items())
 
 
 def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
@@ -100,26 +113,26 @@ def test_shares_of_memory_have_their_limits_with_them() -> None:
 def test_nothing_is_wanted_before_enough_is_known() -> None:
     """No look, no configuration, or no word of kubelet's: the last wish stands."""
     snapshot = Snapshot()
-    for fact in (Looked(Machine(gpus=(A, B))), Configured(Settings(sharing=by_mps()))):
+    for fact in (MachineObserved(Machine(gpus=(A, B))), ConfigLoaded(Settings(sharing=by_mps()))):
         assert wanted(snapshot) is None
         snapshot = step(snapshot, fact, 10.0)
     assert wanted(snapshot) is None
-    assert wanted(step(snapshot, Listed((), 0.0), 10.0))
+    assert wanted(step(snapshot, AllocationsListed((), 0.0), 10.0))
 
 
 def test_what_containers_hold_is_held_also_when_it_is_not_wanted() -> None:
     """By shares alone: a whole GPU of the same name makes nobody a client."""
     held = (Allocation(GPU, ("GPU-a::1",), "n/p"), Allocation(SMALL, ("MIG-1::0",), "n/q"), Allocation("x", ("GPU-b",)))
-    wishes = wanted(node(Listed(held, 0.0), sharing=Sharing()))
+    wishes = wanted(node(AllocationsListed(held, 0.0), sharing=Sharing()))
     assert wishes == Wanted(held=("MIG-1", GPU))
 
 
 def test_shares_of_another_kind_hold_no_daemon() -> None:
     """The same ids may be time slices now; how a unit was cut when a container got it is remembered."""
-    held = Listed((Allocation(GPU, ("GPU-a::1",), "n/p"),), 0.0)
+    held = AllocationsListed((Allocation(GPU, ("GPU-a::1",), "n/p"),), 0.0)
     assert wanted(node(held, sharing=Sharing(resources=(Replication(GPU, 4),)))) == Wanted()
     was = node(held, sharing=by_mps())
-    now = step(was, Configured(Settings(sharing=Sharing(resources=(Replication(GPU, 4),)))), 20.0)
+    now = step(was, ConfigLoaded(Settings(sharing=Sharing(resources=(Replication(GPU, 4),)))), 20.0)
     assert wanted(now) == Wanted(held=(GPU,))
 
 
@@ -128,7 +141,7 @@ def test_a_gpu_waits_until_its_compute_mode_is_restored() -> None:
     status = Status(at=10.0, pid=7, exclusive=("GPU-a",), problem="nvidia-smi: no permission")
     for now in (10.0, 100.0):
         heard = conditions(Wanted(), status, "/run/mps", now)
-        snapshot = node(*(Stood(part, condition) for part, condition in heard.items()), sharing=Sharing())
+        snapshot = node(*(StatusChanged(part, condition) for part, condition in heard.items()), sharing=Sharing())
         waits = "MPS: the compute mode of its GPU is not restored yet: nvidia-smi: no permission"
         assert troubles(snapshot) == {waits, ""}
     assert conditions(Wanted(), status, "/run/mps", 9.0) == {}, "the boot in which that was so is over"
@@ -136,9 +149,9 @@ def test_a_gpu_waits_until_its_compute_mode_is_restored() -> None:
 
 def test_a_device_in_trouble_is_left_out() -> None:
     """A server that cannot open one of its devices serves none of them."""
-    drained = node(Drained("GPU-a", Drain(why="noise", since=1.0)), sharing=by_mps())
+    drained = node(DrainRequested("GPU-a", Drain(why="noise", since=1.0)), sharing=by_mps())
     assert [daemon.devices for daemon in daemons(drained)] == [{"GPU-b": 5120}]
-    released = node(ReleaseWished(Release(until=99.0, why="new driver")), sharing=by_mps())
+    released = node(DriverReleaseRequested(Release(until=99.0, why="new driver")), sharing=by_mps())
     assert daemons(released) == ()
 
 
@@ -150,24 +163,24 @@ def test_a_device_that_a_container_holds_otherwise_is_left_out() -> None:
         (Settings(sharing=by_mps(Replication(GPU, 4, "nvidia.com/old"))), Allocation("nvidia.com/old", ("GPU-a::1",))),
     )
     for before, held in holders:
-        was = step(node(Listed((held,), 0.0), sharing=before.sharing), Configured(before), 10.0)
-        now = step(was, Configured(Settings(sharing=by_mps())), 20.0)
+        was = step(node(AllocationsListed((held,), 0.0), sharing=before.sharing), ConfigLoaded(before), 10.0)
+        now = step(was, ConfigLoaded(Settings(sharing=by_mps())), 20.0)
         assert [daemon.devices for daemon in daemons(now)] == [{"GPU-b": 5120}]
         troubled = {device.trouble for device in offer(now).resources[0].devices if device.unit.id == "GPU-a"}
         assert all(f"as {held.resource}" in why for why in troubled)
-        assert [len(daemon.devices) for daemon in daemons(step(now, Listed((), 30.0), 30.0))] == [2]
+        assert [len(daemon.devices) for daemon in daemons(step(now, AllocationsListed((), 30.0), 30.0))] == [2]
 
 
 def test_a_device_that_its_clients_hold_in_other_parts_stays() -> None:
     """Their daemon is told of other limits, and not to do without it."""
-    was = node(Listed((Allocation(GPU, ("GPU-a::1",), "n/p"),), 0.0), sharing=by_mps())
-    now = step(was, Configured(Settings(sharing=by_mps(Replication(GPU, 2)))), 20.0)
+    was = node(AllocationsListed((Allocation(GPU, ("GPU-a::1",), "n/p"),), 0.0), sharing=by_mps())
+    now = step(was, ConfigLoaded(Settings(sharing=by_mps(Replication(GPU, 2)))), 20.0)
     assert [daemon.devices for daemon in daemons(now)] == [{"GPU-a": 20480, "GPU-b": 10240}]
 
 
 def test_a_mig_device_in_trouble_takes_no_sibling_with_it() -> None:
     """Each has a daemon of its own."""
-    ill = Happened(code="xid-94", gpu="GPU-m", message="", at=10.0, gpu_instance=0)
+    ill = FaultOccurred(code="xid-94", gpu="GPU-m", message="", at=10.0, gpu_instance=0)
     snapshot = node(ill, sharing=by_mps(Replication(SMALL, 2)), gpus=(A, M), mig_strategy="mixed")
     assert [daemon.name for daemon in daemons(snapshot)] == ["MIG-1"]
 
@@ -182,14 +195,14 @@ def test_a_unit_is_given_out_only_while_its_daemon_serves_it() -> None:
         "",
         "MPS: the control daemon runs without this device",
     }
-    broken = Stood(f"mps/{GPU}", Condition(standing="failing", reason="no such file"))
+    broken = StatusChanged(f"mps/{GPU}", Condition(standing="failing", reason="no such file"))
     assert troubles(node(*served(GPU), broken, sharing=sharing)) == {"MPS: no such file"}
 
 
 def test_readiness_says_which_daemon_does_not_serve() -> None:
     """Of those that are wanted."""
-    broken = Stood(f"mps/{GPU}", Condition(standing="failing", reason="no such file"))
-    snapshot = node(*served(GPU), broken, Stood(f"plugin/{GPU}", Condition(standing="ok")), sharing=by_mps())
+    broken = StatusChanged(f"mps/{GPU}", Condition(standing="failing", reason="no such file"))
+    snapshot = node(*served(GPU), broken, StatusChanged(f"plugin/{GPU}", Condition(standing="ok")), sharing=by_mps())
     assert whole_unready(snapshot) == f"MPS of {GPU}: no such file"
     assert unready(node(broken, sharing=Sharing())) == ""
 

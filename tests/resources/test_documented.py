@@ -12,7 +12,7 @@ from gpuplane.core.containers.allocate import allocate
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import Config
-from gpuplane.model.facts import Looked
+from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import Standing, Status, Wanted
 from gpuplane.model.snapshot import Snapshot
@@ -48,7 +48,7 @@ CUT = (
 def node(text: str, *gpus: Gpu) -> Snapshot:
     """A node with this configuration; where it wants MPS daemons, they run."""
     start = Snapshot(config=Config(settings=resolve(text.encode(), "c.yaml")), allocations=())
-    snapshot = step(start, Looked(Machine(gpus=gpus)), 0.0)
+    snapshot = step(start, MachineObserved(Machine(gpus=gpus)), 0.0)
     wishes = mps.wanted(snapshot) or Wanted()
     run = tuple(Standing(each.name, "ok", "", tuple(each.devices)) for each in wishes.daemons)
     return snapshot.but(conditions=mps.conditions(wishes, Status(0.0, 1, run), "", 0.0))

@@ -13,7 +13,15 @@ from gpuplane.core.resources.offer import UNWRITTEN, offer
 from gpuplane.core.resources.sharing import base
 from gpuplane.core.step import step
 from gpuplane.model.config import MemoryShares, MigStrategy, Naming, Replication, Settings, Sharing
-from gpuplane.model.facts import Configured, Fact, Granted, Listed, Looked, Remembered, Stored
+from gpuplane.model.facts import (
+    AllocateAnswered,
+    AllocationsListed,
+    ConfigLoaded,
+    Fact,
+    LedgerLoaded,
+    LedgerStored,
+    MachineObserved,
+)
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Disk, Snapshot
 from tests.golden import Golden
@@ -139,9 +147,11 @@ def test_the_same_id_that_means_something_else_is_withheld(
     """Over a restart too; and where the configuration is taken back, kubelet's count is right again."""
     gpus, name = machine(gpu(0), gpu(1)), named(machine(gpu(0)), before)[0][0].name
     pod = hold(name, "GPU-0::0")
-    offered = step_by_step(Looked(gpus), Configured(before), Listed((), 0.5))
-    changed = step_by_step(Listed((pod,), 1.0), Configured(after), start=offered)
-    restarted = step_by_step(Remembered(changed.ledger), Looked(gpus), Configured(after), Listed((pod,), 1.0))
+    offered = step_by_step(MachineObserved(gpus), ConfigLoaded(before), AllocationsListed((), 0.5))
+    changed = step_by_step(AllocationsListed((pod,), 1.0), ConfigLoaded(after), start=offered)
+    restarted = step_by_step(
+        LedgerLoaded(changed.ledger), MachineObserved(gpus), ConfigLoaded(after), AllocationsListed((pod,), 1.0)
+    )
     withheld = set() if stays else {id for _, id in holds(changed) if id.startswith("GPU-0")}
 
     assert holds(changed) == holds(restarted)
@@ -149,29 +159,32 @@ def test_the_same_id_that_means_something_else_is_withheld(
     assert stays or len(withheld) > 1
     for why in set(holds(changed).values()):
         golden(why, name)
-    assert not holds(step_by_step(Configured(before), start=changed))
-    assert not holds(step_by_step(Listed((), 1.0), start=changed))
-    ended = step_by_step(Listed((), 1.0), start=changed)
-    assert ended.ledger.cuts == step_by_step(Looked(gpus), Configured(after), Listed((), 1.0)).ledger.cuts
+    assert not holds(step_by_step(ConfigLoaded(before), start=changed))
+    assert not holds(step_by_step(AllocationsListed((), 1.0), start=changed))
+    ended = step_by_step(AllocationsListed((), 1.0), start=changed)
+    assert (
+        ended.ledger.cuts
+        == step_by_step(MachineObserved(gpus), ConfigLoaded(after), AllocationsListed((), 1.0)).ledger.cuts
+    )
 
 
 def test_what_has_to_be_remembered_is_on_disk_before_it_is_given_out() -> None:
     """A grant leaves nothing to write, so an agent that dies right after its answer has forgotten nothing."""
     gpus, sharing = machine(gpu(0, 0), gpu(1)), Sharing((Replication(SMALL, 2), Replication(GPU, 2)))
-    offered = step_by_step(Looked(gpus), Configured(MIXED.but(sharing=sharing)), Listed((), 1.0))
+    offered = step_by_step(MachineObserved(gpus), ConfigLoaded(MIXED.but(sharing=sharing)), AllocationsListed((), 1.0))
     assert (offered.ledger.homes, set(offered.ledger.cuts or {})) == ({"MIG-0-0": "GPU-0"}, {"MIG-0-0", "GPU-1"})
-    for grant in (Granted(SMALL, ("MIG-0-0::1",)), Granted(GPU, ("GPU-1::0",))):
+    for grant in (AllocateAnswered(SMALL, ("MIG-0-0::1",)), AllocateAnswered(GPU, ("GPU-1::0",))):
         assert step_by_step(grant, start=offered).ledger == offered.ledger
 
 
 def test_a_gpu_in_mig_mode_is_not_offered_whole_while_a_part_of_it_is_held() -> None:
     """NVIDIA's way under none makes one thing of what was several."""
     gpus, pod = machine(gpu(0, 0, 1), gpu(1)), hold(SMALL, "MIG-0-0")
-    start = step_by_step(Looked(gpus), Configured(MIXED), Listed((pod,), 1.0))
-    whole = step_by_step(Configured(Settings(whole_mig_gpus=True)), start=start)
+    start = step_by_step(MachineObserved(gpus), ConfigLoaded(MIXED), AllocationsListed((pod,), 1.0))
+    whole = step_by_step(ConfigLoaded(Settings(whole_mig_gpus=True)), start=start)
 
     assert healthy(whole) == {"GPU-1"}
-    assert healthy(step_by_step(Listed((), 1.0), start=whole)) == {"GPU-0", "GPU-1"}
+    assert healthy(step_by_step(AllocationsListed((), 1.0), start=whole)) == {"GPU-0", "GPU-1"}
 
 
 EMPTY = Snapshot()
@@ -203,31 +216,44 @@ def test_a_mig_device_that_is_gone_withholds_what_took_its_place(layout: Machine
     Where the device is there again, all is as before. A restart in between changes nothing.
     """
     pod = hold(SMALL, "MIG-0-0")
-    before = step_by_step(Looked(machine(gpu(0, 0, 1), gpu(1))), Configured(MIXED), Listed((pod,), 1.0))
+    before = step_by_step(
+        MachineObserved(machine(gpu(0, 0, 1), gpu(1))), ConfigLoaded(MIXED), AllocationsListed((pod,), 1.0)
+    )
     assert before.ledger.homes == {"MIG-0-0": "GPU-0", "MIG-0-1": "GPU-0"}
 
-    assert healthy(step_by_step(Looked(layout), start=before)) == free
-    restarted = step_by_step(Remembered(before.ledger), Looked(layout), Configured(MIXED), Listed((pod,), 1.0))
+    assert healthy(step_by_step(MachineObserved(layout), start=before)) == free
+    restarted = step_by_step(
+        LedgerLoaded(before.ledger), MachineObserved(layout), ConfigLoaded(MIXED), AllocationsListed((pod,), 1.0)
+    )
     assert healthy(restarted) == free
-    ended = step_by_step(Listed((), 1.0), start=restarted)
+    ended = step_by_step(AllocationsListed((), 1.0), start=restarted)
     assert before.ledger.homes.items() <= (ended.ledger.homes or {}).items()
     assert healthy(ended) == {device.id for each in named(layout, MIXED)[0] for device in each.devices}
 
 
 def test_where_a_mig_device_was_is_remembered_for_good() -> None:
     """Kubelet may tell late who holds one that has gone, and even its GPU."""
-    start = step_by_step(Looked(machine(gpu(0, 0, 1), gpu(1, 0))), Configured(MIXED), Listed((), 1.0))
-    whole = step_by_step(Looked(machine(gpu(0), gpu(1))), start=start)
-    assert healthy(step_by_step(Listed((hold(SMALL, "MIG-0-0"),), 2.0), start=whole)) == {"GPU-1"}
+    start = step_by_step(
+        MachineObserved(machine(gpu(0, 0, 1), gpu(1, 0))), ConfigLoaded(MIXED), AllocationsListed((), 1.0)
+    )
+    whole = step_by_step(MachineObserved(machine(gpu(0), gpu(1))), start=start)
+    assert healthy(step_by_step(AllocationsListed((hold(SMALL, "MIG-0-0"),), 2.0), start=whole)) == {"GPU-1"}
 
-    gone = step_by_step(Looked(machine(gpu(1))), Listed((), 2.0), Listed((hold(SMALL, "MIG-0-0"),), 3.0), start=start)
+    gone = step_by_step(
+        MachineObserved(machine(gpu(1))),
+        AllocationsListed((), 2.0),
+        AllocationsListed((hold(SMALL, "MIG-0-0"),), 3.0),
+        start=start,
+    )
     assert healthy(gone) == {"GPU-1"}
 
 
 def test_an_old_name_of_a_mig_device_tells_its_gpu() -> None:
     """Drivers before 470 named a MIG device by its GPU: nothing need be remembered."""
     snapshot = step_by_step(
-        Looked(machine(gpu(0), gpu(1))), Configured(MIXED), Listed((hold(SMALL, "MIG-GPU-0/7/0"),), 1.0)
+        MachineObserved(machine(gpu(0), gpu(1))),
+        ConfigLoaded(MIXED),
+        AllocationsListed((hold(SMALL, "MIG-GPU-0/7/0"),), 1.0),
     )
 
     assert healthy(snapshot) == {"GPU-1"}
@@ -239,19 +265,19 @@ def test_a_lost_mig_device_of_which_nobody_remembers_its_gpu_withholds_each_that
 ) -> None:
     """The ledger was lost, or another plugin gave it out: until its pod ends, and the pod is the reason."""
     pod = hold(SMALL, "MIG-0-0")
-    start = step_by_step(Looked(layout), Configured(MIXED), Listed((pod,), 1.0))
+    start = step_by_step(MachineObserved(layout), ConfigLoaded(MIXED), AllocationsListed((pod,), 1.0))
 
     assert healthy(start) == {T4.uuid}
     [why] = set(holds(start).values())
     golden(why, SMALL)
-    assert healthy(step_by_step(Listed((), 2.0), start=start)) > {T4.uuid, "GPU-1"}
+    assert healthy(step_by_step(AllocationsListed((), 2.0), start=start)) > {T4.uuid, "GPU-1"}
 
 
 def test_a_mig_device_that_comes_back_tells_its_gpu() -> None:
     """Then nothing else need be withheld."""
     pod = hold(SMALL, "MIG-0-0")
-    lost = step_by_step(Looked(machine(gpu(0), gpu(1))), Configured(MIXED), Listed((pod,), 1.0))
-    back = step_by_step(Looked(machine(gpu(0, 0, 1), gpu(1))), start=lost)
+    lost = step_by_step(MachineObserved(machine(gpu(0), gpu(1))), ConfigLoaded(MIXED), AllocationsListed((pod,), 1.0))
+    back = step_by_step(MachineObserved(machine(gpu(0, 0, 1), gpu(1))), start=lost)
     assert healthy(lost) == set()
     assert healthy(back) == {"MIG-0-0", "MIG-0-1", "GPU-1"}
 
@@ -263,15 +289,17 @@ def test_a_held_share_of_which_nobody_remembers_what_it_is_withholds_all_of_its_
     """Kubelet counts ids, and this one may be a gibibyte or two. It stays so until it ends, whatever changes."""
     gpus, name = machine(gpu(0), gpu(1)), named(machine(gpu(0)), settings)[0][0].name
     pod = hold(name, "GPU-0::1")
-    start = step_by_step(Looked(gpus), Configured(settings), Listed((pod,), 1.0))
-    again = step_by_step(Remembered(start.ledger), Looked(gpus), Configured(settings), Listed((pod,), 1.0))
-    changed = step_by_step(Configured(MIXED), Configured(settings), start=again)
+    start = step_by_step(MachineObserved(gpus), ConfigLoaded(settings), AllocationsListed((pod,), 1.0))
+    again = step_by_step(
+        LedgerLoaded(start.ledger), MachineObserved(gpus), ConfigLoaded(settings), AllocationsListed((pod,), 1.0)
+    )
+    changed = step_by_step(ConfigLoaded(MIXED), ConfigLoaded(settings), start=again)
 
     for snapshot in (start, again, changed):
         assert {id.partition("::")[0] for _, id in holds(snapshot)} == {"GPU-0"}
         [why] = set(holds(snapshot).values())
         golden(why, name)
-    assert not holds(step_by_step(Listed((), 2.0), start=changed))
+    assert not holds(step_by_step(AllocationsListed((), 2.0), start=changed))
 
 
 @pytest.mark.parametrize(
@@ -297,21 +325,26 @@ def test_a_share_of_which_nobody_remembers_what_it_is_counts_as_its_container_wa
     gpus, slices = machine(gpu(0), gpu(1)), HALVED
     told, silent = (hold(GPU, f"GPU-0::{n}").but(cut=cut) for n, cut in enumerate(("time slices", "")))
 
-    start = step_by_step(Looked(gpus), Configured(slices), Listed((told,), 1.0))
+    start = step_by_step(MachineObserved(gpus), ConfigLoaded(slices), AllocationsListed((told,), 1.0))
     assert (holds(start), healthy(start)) == ({}, {f"GPU-{i}::{n}" for i in range(2) for n in range(2)})
-    assert healthy(step_by_step(Configured(grained(1024, GPU)), start=start)) == {f"GPU-1::{n}" for n in range(4)}
+    assert healthy(step_by_step(ConfigLoaded(grained(1024, GPU)), start=start)) == {f"GPU-1::{n}" for n in range(4)}
 
     late = step_by_step(
-        Listed((told,), 2.0), start=step_by_step(Looked(gpus), Configured(slices), Listed((told, silent), 1.0))
+        AllocationsListed((told,), 2.0),
+        start=step_by_step(MachineObserved(gpus), ConfigLoaded(slices), AllocationsListed((told, silent), 1.0)),
     )
-    assert set(healthy(step_by_step(Looked(gpus), Configured(slices), Listed((told, silent), 1.0)))) == {
+    assert set(
+        healthy(step_by_step(MachineObserved(gpus), ConfigLoaded(slices), AllocationsListed((told, silent), 1.0)))
+    ) == {
         "GPU-1::0",
         "GPU-1::1",
     }
     assert not holds(late)
 
-    known = Remembered(EMPTY.ledger.but(cuts={"GPU-0": "1024 MiB"}))
-    assert healthy(step_by_step(known, Looked(gpus), Configured(slices), Listed((told,), 1.0))) == {
+    known = LedgerLoaded(EMPTY.ledger.but(cuts={"GPU-0": "1024 MiB"}))
+    assert healthy(
+        step_by_step(known, MachineObserved(gpus), ConfigLoaded(slices), AllocationsListed((told,), 1.0))
+    ) == {
         "GPU-1::0",
         "GPU-1::1",
     }
@@ -321,30 +354,38 @@ def test_a_share_of_which_nobody_remembers_what_it_is_counts_as_its_container_wa
 def test_the_id_of_another_plugin_that_begins_with_a_gpus_withholds_that_gpu(id: str) -> None:
     """gpushare and HAMi number shares so; what they stand for is not known here."""
     pod = hold("aliyun.com/gpu-mem", id)
-    assert healthy(step_by_step(Looked(machine(gpu(0), gpu(1))), Configured(MIXED), Listed((pod,), 1.0))) == {"GPU-1"}
+    assert healthy(
+        step_by_step(MachineObserved(machine(gpu(0), gpu(1))), ConfigLoaded(MIXED), AllocationsListed((pod,), 1.0))
+    ) == {"GPU-1"}
 
 
 def test_shares_wait_while_the_disk_may_hold_that_they_are_others() -> None:
     """After a restart it would be believed. What it has nothing about counts as unknown then, and need not wait."""
     gpus = machine(gpu(0), gpu(1))
-    start = step_by_step(Remembered(EMPTY.ledger), Looked(gpus), Configured(grained(1024)), Listed((), 1.0))
+    start = step_by_step(
+        LedgerLoaded(EMPTY.ledger), MachineObserved(gpus), ConfigLoaded(grained(1024)), AllocationsListed((), 1.0)
+    )
     assert len(healthy(start)) == 8
 
     old, new = {"GPU-0": "1024 MiB"}, {"GPU-0": "2048 MiB"}
-    written = step_by_step(Stored(Disk(cuts=(old,))), start=start)
-    changed = step_by_step(Configured(grained(2048)), start=written)
+    written = step_by_step(LedgerStored(Disk(cuts=(old,))), start=start)
+    changed = step_by_step(ConfigLoaded(grained(2048)), start=written)
     assert healthy(changed) == {"GPU-1::0", "GPU-1::1"}
     assert offer(changed).resources[0].devices[0].trouble == UNWRITTEN
-    assert len(healthy(step_by_step(Stored(Disk(cuts=(old, new))), start=changed))) == 2
-    assert len(healthy(step_by_step(Stored(Disk(cuts=(new,))), start=changed))) == 4
+    assert len(healthy(step_by_step(LedgerStored(Disk(cuts=(old, new))), start=changed))) == 2
+    assert len(healthy(step_by_step(LedgerStored(Disk(cuts=(new,))), start=changed))) == 4
     assert not [each for each in news(written, changed) if "not available" in each.text]
 
 
 def test_while_kubelet_is_silent_nothing_is_forgotten() -> None:
     """Before the first list of a new process the ledger's places stay."""
-    start = step_by_step(Looked(machine(gpu(0, 0))), Configured(MIXED), Listed((hold(SMALL, "MIG-0-0"),), 1.0))
+    start = step_by_step(
+        MachineObserved(machine(gpu(0, 0))), ConfigLoaded(MIXED), AllocationsListed((hold(SMALL, "MIG-0-0"),), 1.0)
+    )
 
-    assert step_by_step(Remembered(start.ledger), Looked(machine(gpu(0)))).ledger.homes == {"MIG-0-0": "GPU-0"}
+    assert step_by_step(LedgerLoaded(start.ledger), MachineObserved(machine(gpu(0)))).ledger.homes == {
+        "MIG-0-0": "GPU-0"
+    }
 
 
 STRATEGIES: st.SearchStrategy[MigStrategy] = st.sampled_from(["none", "single", "mixed"])
@@ -416,7 +457,7 @@ def test_no_live_change_gives_out_what_a_container_holds(data: st.DataObject) ->
     as overlapping.
     """
     settings = data.draw(SETTINGS)
-    state = step_by_step(Looked(data.draw(MACHINES)), Configured(settings), Listed((), 1.0))
+    state = step_by_step(MachineObserved(data.draw(MACHINES)), ConfigLoaded(settings), AllocationsListed((), 1.0))
     places: dict[str, str] = {}
     meant: dict[tuple[str, str], Meaning] = {}
     for _ in range(data.draw(st.integers(1, 8))):
@@ -436,17 +477,21 @@ def test_no_live_change_gives_out_what_a_container_holds(data: st.DataObject) ->
                 if free:
                     name, id = data.draw(st.sampled_from(free))
                     meant[name, id] = meanings(state)[name, id]
-                    state = step_by_step(Listed((*held, hold(name, id)), 1.0), start=state)
+                    state = step_by_step(AllocationsListed((*held, hold(name, id)), 1.0), start=state)
             case "end" if held:
                 gone = data.draw(st.sampled_from(held))
-                state = step_by_step(Listed(tuple(each for each in held if each is not gone), 1.0), start=state)
+                state = step_by_step(
+                    AllocationsListed(tuple(each for each in held if each is not gone), 1.0), start=state
+                )
             case "layout":
-                state = step_by_step(Looked(data.draw(MACHINES)), start=state)
+                state = step_by_step(MachineObserved(data.draw(MACHINES)), start=state)
             case "config":
-                state = step_by_step(Configured(data.draw(SETTINGS)), start=state)
+                state = step_by_step(ConfigLoaded(data.draw(SETTINGS)), start=state)
             case "restart":
-                settings, look = state.config.settings or settings, Looked(seen)
-                state = step_by_step(Remembered(state.ledger), look, Configured(settings), Listed(held, 1.0))
+                settings, look = state.config.settings or settings, MachineObserved(seen)
+                state = step_by_step(
+                    LedgerLoaded(state.ledger), look, ConfigLoaded(settings), AllocationsListed(held, 1.0)
+                )
         _check(state, places, meant)
 
 

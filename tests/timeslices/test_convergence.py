@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from gpuplane.core import timeslices
 from gpuplane.model.config import Replication, Settings, Sharing, TimeSlice
-from gpuplane.model.facts import Configured, ReleaseWished, Remembered, SetTimeSlice, Stood, TimeSliceSet
+from gpuplane.model.facts import (
+    ConfigLoaded,
+    DriverReleaseRequested,
+    LedgerLoaded,
+    SetTimeSlice,
+    StatusChanged,
+    TimeSliceFinished,
+)
 from gpuplane.model.snapshot import LET_GO, Condition, Ledger, Release
 from tests.health.world import World, machine
 from tests.lengths import length
@@ -46,7 +53,7 @@ class Life:
 
     def configure(self, wish: Wish) -> None:
         self.wish = wish
-        self.world.tell(Configured(configured(wish)))
+        self.world.apply(ConfigLoaded(configured(wish)))
 
     def store(self) -> None:
         """The disk has the ledger."""
@@ -70,9 +77,9 @@ class Life:
         if (run := self.run) is not None:
             self.run = None
             does = self.does[run.gpu]
-            told = TimeSliceSet(gpu=run.gpu, length=run.length, asked=run.asked)
+            told = TimeSliceFinished(gpu=run.gpu, length=run.length, asked=run.asked)
             unsure = does in ("late", "hang")
-            self.world.tell(told.but(problem=does, unsure=unsure))
+            self.world.apply(told.but(problem=does, unsure=unsure))
 
     def attempt(self) -> None:
         """As it mostly begins."""
@@ -103,17 +110,17 @@ class Life:
         if looks:
             self.world.fail("driver-not-loaded")
         else:
-            self.world.tell(ReleaseWished(Release(until=self.world.now + 1e6, why="upgrade")))
+            self.world.apply(DriverReleaseRequested(Release(until=self.world.now + 1e6, why="upgrade")))
             if self.run is not None and self.does[self.run.gpu] in ("", "refuse"):
                 self.does[self.run.gpu] = "late"  # it is ended before it can say what it did
             self.end()
-            self.world.tell(Stood("driver", Condition(standing="waiting", reason=LET_GO)))
+            self.world.apply(StatusChanged("driver", Condition(standing="waiting", reason=LET_GO)))
         self.wait(1.0)
         self._forget(*GPUS)
         if looks:
             self.world.fail()
         else:
-            self.world.tell(ReleaseWished(None))
+            self.world.apply(DriverReleaseRequested(None))
             self.world.look()
 
     def _forget(self, *gpus: str) -> None:
@@ -129,8 +136,8 @@ class Life:
         self.run = self.begun = None
         before = self.world
         self.world = World(before.machine, settings=None, now=before.now + 1.0)
-        self.world.tell(Remembered(self.disk))
-        self.world.tell(Configured(configured(self.wish)))
+        self.world.apply(LedgerLoaded(self.disk))
+        self.world.apply(ConfigLoaded(configured(self.wish)))
 
     def wait(self, seconds: float) -> None:
         self.world.wait(seconds)

@@ -6,7 +6,16 @@ from collections.abc import AsyncGenerator
 from gpuplane.agent.node import Node
 from gpuplane.hardware.timeslices import keep_time_slices
 from gpuplane.model.config import Replication, Settings, Sharing
-from gpuplane.model.facts import Action, Configured, Fact, Looked, SetTimeSlice, Stood, Stored, TimeSliceSet
+from gpuplane.model.facts import (
+    Action,
+    ConfigLoaded,
+    Fact,
+    LedgerStored,
+    MachineObserved,
+    SetTimeSlice,
+    StatusChanged,
+    TimeSliceFinished,
+)
 from gpuplane.model.snapshot import Condition, Disk, Snapshot
 from tests.health.world import machine
 
@@ -36,9 +45,9 @@ async def idle() -> None:
         await asyncio.sleep(0)
 
 
-def stored(node: Node) -> Stored:
+def stored(node: Node) -> LedgerStored:
     """The disk holds the ledger as it is."""
-    return Stored(Disk(ledger=node.snapshot.ledger))
+    return LedgerStored(Disk(ledger=node.snapshot.ledger))
 
 
 async def test_a_wish_is_done_once_the_disk_knows_of_it() -> None:
@@ -46,29 +55,29 @@ async def test_a_wish_is_done_once_the_disk_knows_of_it() -> None:
     and says so, nothing is gained by waiting."""
     hardware, node = Idle(), Node(Snapshot(), now=lambda: 100.0)
     task = asyncio.create_task(keep_time_slices(node, hardware))
-    node.tell(Configured(Settings(sharing=Sharing(resources=(LONG,)))))
-    node.tell(Looked(machine(2)))
-    node.tell(Stood("driver", Condition(standing="ok")))
+    node.apply(ConfigLoaded(Settings(sharing=Sharing(resources=(LONG,)))))
+    node.apply(MachineObserved(machine(2)))
+    node.apply(StatusChanged("driver", Condition(standing="ok")))
     await idle()
     assert hardware.asked == []
     assert node.snapshot.conditions["time slices"].standing == "waiting"
 
-    node.tell(stored(node))
+    node.apply(stored(node))
     first = SetTimeSlice(gpu="GPU-0", length="long", asked=100.0)
     await idle()
     assert hardware.asked == [first]
-    node.tell(Looked(machine(2).but(nodes=("/dev/nvidiactl",))))
+    node.apply(MachineObserved(machine(2).but(nodes=("/dev/nvidiactl",))))
     await idle()
     assert hardware.asked == [first]
 
-    node.tell(TimeSliceSet(gpu="GPU-0", length="long", asked=100.0))
+    node.apply(TimeSliceFinished(gpu="GPU-0", length="long", asked=100.0))
     await idle()
     assert hardware.asked == [first]  # the disk does not know of the second yet
-    node.tell(Stood("state", Condition(standing="failing", reason="disk full")))
+    node.apply(StatusChanged("state", Condition(standing="failing", reason="disk full")))
     await idle()
     assert hardware.asked == [first, SetTimeSlice(gpu="GPU-1", length="long", asked=100.0)]
 
-    node.tell(TimeSliceSet(gpu="GPU-1", length="long", asked=100.0))
+    node.apply(TimeSliceFinished(gpu="GPU-1", length="long", asked=100.0))
     await idle()
     assert node.snapshot.conditions["time slices"].reason == "long: GPU 0, 1"
     task.cancel()

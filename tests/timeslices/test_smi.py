@@ -13,7 +13,7 @@ import pytest
 
 from gpuplane.hardware.driver.root import FOLDERS, PROGRAMS, SONAME, program
 from gpuplane.model.config import TimeSlice
-from gpuplane.model.facts import Look, SetTimeSlice, TimeSliceSet
+from gpuplane.model.facts import Look, SetTimeSlice, TimeSliceFinished
 from gpuplane.model.machine import Driver, Gpu, Machine
 from gpuplane.model.snapshot import LET_GO
 from tests.driver.standin import StandIn
@@ -41,17 +41,17 @@ async def watch(tmp_path: Path, compiled: Path, smi: SmiStandIn) -> AsyncIterato
         yield watch
 
 
-async def told(watch: Watched, asked: float) -> TimeSliceSet:
+async def told(watch: Watched, asked: float) -> TimeSliceFinished:
     """What came of the setting wished for at that time."""
 
-    def found() -> TimeSliceSet | None:
-        return next((each for each in watch.facts if isinstance(each, TimeSliceSet) and each.asked == asked), None)
+    def found() -> TimeSliceFinished | None:
+        return next((each for each in watch.facts if isinstance(each, TimeSliceFinished) and each.asked == asked), None)
 
     await watch.hear(lambda _: found() is not None)
-    return found() or TimeSliceSet(gpu="", length="default", asked=asked)
+    return found() or TimeSliceFinished(gpu="", length="default", asked=asked)
 
 
-async def put(watch: Watched, gpu: str, length: TimeSlice, asked: float = 1.0) -> TimeSliceSet:
+async def put(watch: Watched, gpu: str, length: TimeSlice, asked: float = 1.0) -> TimeSliceFinished:
     """Have a length set, and hear what came of it."""
     await watch.hardware.do(SetTimeSlice(gpu=gpu, length=length, asked=asked))
     return await told(watch, asked)
@@ -61,7 +61,7 @@ async def test_each_length_is_nvidias_number(watch: Watched, smi: SmiStandIn) ->
     """0 to 3, by the GPU's UUID."""
     lengths: tuple[TimeSlice, ...] = ("short", "medium", "long", "default")
     for asked, length in enumerate(lengths):
-        assert await put(watch, "GPU-1", length, asked) == TimeSliceSet(gpu="GPU-1", length=length, asked=asked)
+        assert await put(watch, "GPU-1", length, asked) == TimeSliceFinished(gpu="GPU-1", length=length, asked=asked)
         assert smi.lengths() == {"GPU-1": length}
 
 

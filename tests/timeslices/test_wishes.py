@@ -7,7 +7,7 @@ from gpuplane.core.ledger import carry
 from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import due, step
 from gpuplane.model.config import Replication, Settings, Sharing, TimeSlice
-from gpuplane.model.facts import Configured, ReleaseWished, Remembered, Stood, TimeSliceSet
+from gpuplane.model.facts import ConfigLoaded, DriverReleaseRequested, LedgerLoaded, StatusChanged, TimeSliceFinished
 from gpuplane.model.machine import Fault, Gpu
 from gpuplane.model.snapshot import LET_GO, Condition, Release, Slicing, Snapshot
 from tests.health.world import World, machine
@@ -37,7 +37,7 @@ def answer(world: World, problem: str = "", *, unsure: bool = False) -> None:
     """End the try that is under way."""
     wish = timeslices.setting(world.snapshot)
     assert wish is not None
-    world.tell(TimeSliceSet(gpu=wish.gpu, length=wish.length, asked=wish.asked, problem=problem, unsure=unsure))
+    world.apply(TimeSliceFinished(gpu=wish.gpu, length=wish.length, asked=wish.asked, problem=problem, unsure=unsure))
 
 
 def serve(world: World) -> list[tuple[str, TimeSlice]]:
@@ -74,7 +74,7 @@ def test_nothing_is_known_before_the_first_look_and_configuration() -> None:
     slicing = Slicing(tried="long", at=1.0, length="long")
     ledger = Snapshot().ledger.but(time_slices={"GPU-0": slicing})
     for snapshot in (Snapshot(), World(machine(1), settings=None).snapshot):
-        after = step(snapshot, Remembered(ledger), 1000.0)
+        after = step(snapshot, LedgerLoaded(ledger), 1000.0)
         assert timeslices.wanted(after) is None
         assert after.ledger.time_slices == {"GPU-0": slicing}
         assert (timeslices.setting(after), timeslices.condition(after)) == (None, None)
@@ -100,9 +100,9 @@ def test_unset_gpus_become_default_and_no_others() -> None:
     """Those that we set, and no longer than until that is done."""
     node = world(("long", "0"), ("short", "1"))
     serve(node)
-    node.tell(Configured(shared(("short", "1 2"))))
+    node.apply(ConfigLoaded(shared(("short", "1 2"))))
     assert serve(node) == [("0", "default"), ("2", "short")]
-    node.tell(Configured(Settings()))
+    node.apply(ConfigLoaded(Settings()))
     assert serve(node) == [("1", "default"), ("2", "default")]
     assert (node.snapshot.ledger.time_slices, said(node)) == (None, ("", ""))
 
@@ -111,9 +111,9 @@ def test_what_was_only_wished_is_not_set_back() -> None:
     """The driver was away until the wish was taken back."""
     node = World(machine(2), Settings())
     node.fail("driver-hang")
-    node.tell(Configured(shared(("long", "0 1"))))
+    node.apply(ConfigLoaded(shared(("long", "0 1"))))
     assert (tried(node), said(node)[0]) == (None, "waiting")
-    node.tell(Configured(Settings()))
+    node.apply(ConfigLoaded(Settings()))
     node.fail()
     assert (serve(node), said(node)) == ([], ("", ""))
 
@@ -140,10 +140,10 @@ def test_what_is_refused_is_said_and_tried_again_ever_later() -> None:
         answer(node, "nvidia-smi: Not Supported")
     assert rests == [10, 20, 40, 80, 160, 320, 600, 600]
 
-    node.tell(Configured(shared(("short", "0"), ("long", "1"))))  # another length: perhaps that one
+    node.apply(ConfigLoaded(shared(("short", "0"), ("long", "1"))))  # another length: perhaps that one
     assert tried(node) == ("0", "short")
     answer(node, "nvidia-smi: Not Supported")
-    node.tell(Configured(Settings()))
+    node.apply(ConfigLoaded(Settings()))
     assert serve(node) == [("1", "default")]
     assert (node.snapshot.ledger.time_slices, said(node)) == (None, ("", ""))
 
@@ -152,7 +152,7 @@ def test_what_broke_off_may_have_been_done() -> None:
     """So it is set back where nobody wants it any more, until that succeeds."""
     node = world(("long", "0"))
     answer(node, "nvidia-smi did not end within 30 s", unsure=True)
-    node.tell(Configured(Settings()))
+    node.apply(ConfigLoaded(Settings()))
     assert tried(node) == ("0", "default")
     answer(node, "nvidia-smi: no")
     assert said(node) == ("failing", "GPU 0 (GPU-0) could not be set to default: nvidia-smi: no")
@@ -164,7 +164,7 @@ def test_what_broke_off_may_have_been_done() -> None:
 def test_another_wish_waits_for_the_try_that_is_under_way() -> None:
     """What comes of a try is what was tried."""
     node = world(("long", "0"))
-    node.tell(Configured(shared(("short", "0"))))
+    node.apply(ConfigLoaded(shared(("short", "0"))))
     assert tried(node) == ("0", "long")
     answer(node)
     assert known(node) == {"0": "long"}
@@ -176,7 +176,7 @@ def test_a_gpu_that_does_not_answer_is_waited_for(code: str) -> None:
     """The others are not."""
     node = World(machine(2), Settings())
     node.show("0", code)
-    node.tell(Configured(shared(("long", "0 1"))))
+    node.apply(ConfigLoaded(shared(("long", "0 1"))))
     assert serve(node) == [("1", "long")]
     assert said(node) == ("waiting", "to be set: long: GPU 0, 1")
     node.show("0")
@@ -230,13 +230,13 @@ def test_hands_off_a_driver_that_is_let_go_of() -> None:
     node = world(("long", "0 1"))
     answer(node, "nvidia-smi: no")
     serve(node)
-    node.tell(ReleaseWished(Release(until=node.now + 1000.0, why="reset")))
-    node.tell(Configured(shared(("short", "0 1"))))
+    node.apply(DriverReleaseRequested(Release(until=node.now + 1000.0, why="reset")))
+    node.apply(ConfigLoaded(shared(("short", "0 1"))))
     assert tried(node) is None
-    node.tell(Stood("driver", Condition(standing="waiting", reason=LET_GO)))
+    node.apply(StatusChanged("driver", Condition(standing="waiting", reason=LET_GO)))
     node.wait(60.0)
     assert (tried(node), said(node)[0]) == (None, "waiting")
-    node.tell(ReleaseWished(None))
+    node.apply(DriverReleaseRequested(None))
     assert tried(node) is None
     node.look()
     assert serve(node) == [("0", "short"), ("1", "short")]
@@ -250,14 +250,14 @@ def test_a_try_that_another_agent_began_is_made_again() -> None:
     assert (ledger.time_slices or {})["GPU-1"].pending
 
     again = World(machine(2), settings=None, now=node.now + 5.0)
-    again.tell(Remembered(ledger))
+    again.apply(LedgerLoaded(ledger))
     assert tried(again) is None  # nothing before the configuration is known
-    again.tell(Configured(Settings()))
+    again.apply(ConfigLoaded(Settings()))
     assert serve(again) == [("0", "default"), ("1", "default")]
 
     again = World(machine(2), settings=None, now=node.now + 5.0)
-    again.tell(Remembered(ledger))
-    again.tell(Configured(shared(("long", "0 1"))))
+    again.apply(LedgerLoaded(ledger))
+    again.apply(ConfigLoaded(shared(("long", "0 1"))))
     assert serve(again) == [("0", "long"), ("1", "long")]
 
 
@@ -283,8 +283,8 @@ def test_what_another_try_came_to_tells_nothing() -> None:
     """An answer counts for the try that is under way, by when that was wished for."""
     node = world(("long", "0"))
     before = node.snapshot
-    node.tell(TimeSliceSet(gpu="GPU-0", length="long", asked=node.now - 1.0))
-    node.tell(TimeSliceSet(gpu="GPU-1", length="long", asked=node.now))
+    node.apply(TimeSliceFinished(gpu="GPU-0", length="long", asked=node.now - 1.0))
+    node.apply(TimeSliceFinished(gpu="GPU-1", length="long", asked=node.now))
     assert node.snapshot is before
 
 
@@ -296,7 +296,7 @@ def test_an_absent_gpu_is_remembered() -> None:
     node.machine = node.machine.but(gpus=gpus[:2])
     node.wait(1.0)
     node.look()
-    node.tell(Configured(Settings()))
+    node.apply(ConfigLoaded(Settings()))
     assert serve(node) == [("0", "default")]
     node.machine = node.machine.but(gpus=gpus)
     node.wait(1.0)

@@ -13,7 +13,7 @@ from gpuplane.kubelet import podresources
 from gpuplane.kubelet.podresources import allocations
 from gpuplane.kubelet.registration import plugins
 from gpuplane.model.config import Naming, Settings
-from gpuplane.model.facts import Configured, Looked
+from gpuplane.model.facts import ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.sandbox.kubelet import Kubelet, pod
@@ -34,8 +34,8 @@ async def node(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Nod
     monkeypatch.setattr(podresources, "HEARING", 0.3)
     monkeypatch.setattr(podresources, "SOON", 0.05)
     node = Node(Snapshot())
-    node.tell(Looked(Machine(gpus=tuple(Gpu(index=i, uuid=f"GPU-{i}", model="T4") for i in range(2)))))
-    node.tell(Configured(Settings()))
+    node.apply(MachineObserved(Machine(gpus=tuple(Gpu(index=i, uuid=f"GPU-{i}", model="T4") for i in range(2)))))
+    node.apply(ConfigLoaded(Settings()))
     parts = (allocations(node, root), plugins(node, root / "device-plugins"))
     tasks = [asyncio.create_task(part) for part in parts]
     yield node
@@ -49,7 +49,7 @@ async def test_what_kubelet_cannot_have_heard_of_is_withheld_and_what_has_gone_i
     async with Kubelet(root) as kubelet:
         await kubelet.until_capacity(GPU, 2, 2)
         await kubelet.run(pod("train", gpu=1))
-        node.tell(Configured(Settings(gpus=(Naming(pattern="*", name=FAST),))))
+        node.apply(ConfigLoaded(Settings(gpus=(Naming(pattern="*", name=FAST),))))
         await kubelet.until_capacity(FAST, 2, 1)
         await kubelet.stop()
         kubelet.registration.mood.knows = False

@@ -16,7 +16,7 @@ from gpuplane.kubelet.plugin import MOST_CONTAINERS, Plugin
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub, add_DevicePluginServicer_to_server
 from gpuplane.model.config import ListStrategy, Naming, Settings
-from gpuplane.model.facts import Configured, Listed, Looked, Stood
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.model.views import Offered
@@ -30,20 +30,20 @@ HOT = Fault(code="too-hot", message="101 °C")
 GONE = Settings(gpus=(Naming(pattern="*", name="nvidia.com/other"),))
 
 
-def look(*faults: tuple[Fault, ...], count: int = 0) -> Looked:
+def look(*faults: tuple[Fault, ...], count: int = 0) -> MachineObserved:
     """One GPU for each tuple of faults; their NUMA nodes are 0, 1 and none."""
     gpus = tuple(
         Gpu(index=i, uuid=f"GPU-{i}", model="T4", numa=(0, 1, None)[i % 3], faults=each)
         for i, each in enumerate(faults or ((),) * count)
     )
-    return Looked(Machine(gpus=gpus))
+    return MachineObserved(Machine(gpus=gpus))
 
 
 def node(*gpus: tuple[Fault, ...], count: int = 0) -> Node:
     node = Node(Snapshot())
-    node.tell(look(*gpus, count=count))
-    node.tell(Configured(Settings()))
-    node.tell(Listed((), node.now()))
+    node.apply(look(*gpus, count=count))
+    node.apply(ConfigLoaded(Settings()))
+    node.apply(AllocationsListed((), node.now()))
     return node
 
 
@@ -96,12 +96,12 @@ async def test_every_stream_gets_every_change_and_no_list_twice(tmp_path: Path) 
         for stream in streams:
             assert await following(stream) == [("GPU-0", "Healthy"), ("GPU-1", "Healthy")]
         assert plugin.streams == 3
-        world.tell(look((), (LOST,)))
+        world.apply(look((), (LOST,)))
         for stream in streams:
             assert await following(stream) == [("GPU-0", "Healthy"), ("GPU-1", "Unhealthy")]
-        world.tell(look((), (HOT,)))
+        world.apply(look((), (HOT,)))
         await kubelet.GetDevicePluginOptions(pb.Empty())  # every stream has had its turn
-        world.tell(look((LOST,), (HOT,)))
+        world.apply(look((LOST,), (HOT,)))
         for stream in streams:
             assert await following(stream) == [("GPU-0", "Unhealthy"), ("GPU-1", "Unhealthy")]
 
@@ -113,11 +113,11 @@ async def test_a_list_is_sent_again_where_kubelet_is_to_write_its_checkpoint(tmp
         stream = kubelet.ListAndWatch(pb.Empty())
         assert await following(stream) == [("GPU-0", "Healthy")]
         for detail in ("1", "2"):
-            world.tell(Stood("pod-resources", Condition("ok", detail=detail)))
+            world.apply(StatusChanged("pod-resources", Condition("ok", detail=detail)))
             assert await following(stream) == [("GPU-0", "Healthy")]
-        world.tell(Stood("pod-resources", Condition("ok")))
+        world.apply(StatusChanged("pod-resources", Condition("ok")))
         await kubelet.GetDevicePluginOptions(pb.Empty())  # the stream has had its turn
-        world.tell(look((LOST,)))
+        world.apply(look((LOST,)))
         assert await following(stream) == [("GPU-0", "Unhealthy")]
 
 
@@ -135,7 +135,7 @@ async def test_a_list_is_built_once_for_all_streams(tmp_path: Path, monkeypatch:
         streams = [kubelet.ListAndWatch(pb.Empty()) for _ in range(4)]
         for stream in streams:
             await following(stream)
-        world.tell(look((), (), ()))
+        world.apply(look((), (), ()))
         for stream in streams:
             await following(stream)
     assert built == [2, 3]
@@ -147,7 +147,7 @@ async def test_a_resource_that_goes_gives_an_empty_list_and_an_end(tmp_path: Pat
         streams = [kubelet.ListAndWatch(pb.Empty()) for _ in range(2)]
         for stream in streams:
             await following(stream)
-        world.tell(Configured(GONE))
+        world.apply(ConfigLoaded(GONE))
         for stream in streams:
             assert await following(stream) == []
             assert await stream.read() is grpc.aio.EOF
@@ -164,8 +164,8 @@ async def test_before_anything_is_known_a_stream_waits(tmp_path: Path) -> None:
         code, details = await refused(kubelet.Allocate(ask(("GPU-0",))))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
         assert "not been looked at" in details
-        for fact in (look(()), Configured(Settings()), Listed((), 0.0)):
-            world.tell(fact)
+        for fact in (look(()), ConfigLoaded(Settings()), AllocationsListed((), 0.0)):
+            world.apply(fact)
         assert await following(stream) == [("GPU-0", "Healthy")]
 
 
@@ -181,7 +181,7 @@ async def test_a_stream_that_nobody_reads_holds_up_nothing(tmp_path: Path) -> No
         await following(unread)
         await following(read)
         for lost in range(times):
-            world.tell(look(*(((LOST,) if i == lost else ()) for i in range(1024))))
+            world.apply(look(*(((LOST,) if i == lost else ()) for i in range(1024))))
             assert (await following(read))[lost] == (f"GPU-{lost}", "Unhealthy")
         late = 0
         while (await following(unread))[times - 1][1] == "Healthy":
@@ -237,9 +237,9 @@ async def test_every_field_of_an_answer_reaches_kubelet(tmp_path: Path) -> None:
     machine = world.snapshot.machine
     assert machine is not None
     assert machine.gpus is not None
-    world.tell(Looked(machine.but(gpus=(machine.gpus[0].but(nodes=("/dev/nvidia0",)),))))
+    world.apply(MachineObserved(machine.but(gpus=(machine.gpus[0].but(nodes=("/dev/nvidia0",)),))))
     strategies: tuple[ListStrategy, ...] = ("volume-mounts", "cdi-annotations", "cdi-cri")
-    world.tell(Configured(Settings(device_list_strategy=strategies, pass_device_specs=True, dev_root="/run/driver")))
+    world.apply(ConfigLoaded(Settings(device_list_strategy=strategies, pass_device_specs=True, dev_root="/run/driver")))
     async with served(world, tmp_path) as (_, kubelet):
         (got,) = (await kubelet.Allocate(ask(("GPU-0",)))).container_responses
     assert dict(got.envs) == {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}

@@ -21,7 +21,7 @@ from gpuplane.kubelet import podresources
 from gpuplane.kubelet.podresources import allocations, urgent
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.model.config import Naming, Settings
-from gpuplane.model.facts import Configured, Granted, Looked, Remembered, Stood
+from gpuplane.model.facts import AllocateAnswered, ConfigLoaded, LedgerLoaded, MachineObserved, StatusChanged
 from gpuplane.model.health import Finding, Health, Record
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
@@ -29,7 +29,7 @@ from tests import hostile
 
 GPU = "nvidia.com/gpu"
 DEADLINE = 60.0
-RENAMED = Configured(Settings(gpus=(Naming(pattern="*", name="nvidia.com/t4"),)))
+RENAMED = ConfigLoaded(Settings(gpus=(Naming(pattern="*", name="nvidia.com/t4"),)))
 TRAIN = ("ml/train", "main", GPU, ("GPU-0", "GPU-1"))
 Holding = tuple[str, str, str, tuple[str, ...]]
 
@@ -123,8 +123,8 @@ def kubelet(root: Path) -> Kubelet:
 async def node(root: Path) -> AsyncIterator[Node]:
     """A node with four GPUs that asks."""
     node = Node(Snapshot())
-    node.tell(Looked(Machine(gpus=tuple(Gpu(index=i, uuid=f"GPU-{i}", model="T4") for i in range(4)))))
-    node.tell(Configured(Settings()))
+    node.apply(MachineObserved(Machine(gpus=tuple(Gpu(index=i, uuid=f"GPU-{i}", model="T4") for i in range(4)))))
+    node.apply(ConfigLoaded(Settings()))
     task = asyncio.create_task(allocations(node, root))
     yield node
     assert not task.done(), task
@@ -167,7 +167,7 @@ async def test_devices_of_a_container_are_one_allocation_and_foreign_ones_are_dr
         await knows(node, TRAIN, ("ml/train", "side", GPU, ("GPU-3::1", "MIG-7")))
         generation = node.snapshot.generation
         kubelet.holdings.reverse()
-        node.tell(Granted(GPU, ("GPU-0",)))  # listed already: the next answer takes it back
+        node.apply(AllocateAnswered(GPU, ("GPU-0",)))  # listed already: the next answer takes it back
         await knows(node, TRAIN, ("ml/train", "side", GPU, ("GPU-3::1", "MIG-7")))
         assert node.snapshot.generation == generation + 2
 
@@ -180,7 +180,7 @@ async def test_it_asks_only_while_somebody_waits_for_the_answer(node: Node, kube
         await asyncio.sleep(5 * podresources.SOON)
         assert kubelet.asked == 1
 
-        node.tell(Granted(GPU, ("GPU-0", "GPU-1")))
+        node.apply(AllocateAnswered(GPU, ("GPU-0", "GPU-1")))
         await kubelet.until_asked(4)
         kubelet.holdings = [TRAIN]
         await knows(node, TRAIN)
@@ -188,7 +188,7 @@ async def test_it_asks_only_while_somebody_waits_for_the_answer(node: Node, kube
         await asyncio.sleep(5 * podresources.SOON)
         assert kubelet.asked <= asked + 1
 
-        node.tell(RENAMED)
+        node.apply(RENAMED)
         await kubelet.until_asked(asked + 4)
         kubelet.holdings = []
         await knows(node)
@@ -282,7 +282,7 @@ async def test_once_kubelet_has_listed_its_last_word_stays(node: Node, kubelet: 
     kubelet.holdings = [TRAIN]
     async with kubelet.running():
         await knows(node, TRAIN)
-        node.tell(RENAMED)  # so that it goes on asking
+        node.apply(RENAMED)  # so that it goes on asking
     checkpointed(root)
     await stands(node, "failing", "pod-resources/kubelet.sock")
     await asyncio.sleep(2 * podresources.PATIENCE)
@@ -322,7 +322,7 @@ async def test_a_kubelet_that_has_just_started_is_not_believed_to_know_all_its_p
     kubelet.holdings = [TRAIN, other]
     async with kubelet.running():
         await knows(node, other, TRAIN)
-        node.tell(RENAMED)
+        node.apply(RENAMED)
     kubelet.holdings = []
     async with kubelet.running():
         await stands(node, "ok", "just started")
@@ -337,7 +337,7 @@ async def test_what_was_granted_just_before_kubelet_restarted_counts(node: Node,
     """No list had shown it; the checkpoint has it."""
     async with kubelet.running():
         await knows(node)
-        node.tell(Granted(GPU, TRAIN[3]))
+        node.apply(AllocateAnswered(GPU, TRAIN[3]))
     checkpointed(root, ("1b2c", *TRAIN[1:]))
     async with kubelet.running():
         await knows(node, ("1b2c", *TRAIN[1:]))
@@ -365,7 +365,7 @@ async def test_a_young_kubelet_grows_up(kubelet: Kubelet, root: Path, node: Node
     again now and then."""
     other = ("5d5d", "main", GPU, ("GPU-2",))
     checkpointed(root, ("1b2c", *TRAIN[1:]), other)
-    node.tell(RENAMED)
+    node.apply(RENAMED)
     async with kubelet.running():
         await stands(node, "ok", "just started")
         await stands(node, "ok", "does not list, but has in", "kubelet_internal_checkpoint")
@@ -385,7 +385,7 @@ async def test_what_a_checkpoint_that_cannot_be_understood_may_have_counts(
     kubelet: Kubelet, root: Path, node: Node
 ) -> None:
     path = checkpointed(root, ("1b2c", *TRAIN[1:]))
-    node.tell(RENAMED)
+    node.apply(RENAMED)
     async with kubelet.running():
         await stands(node, "ok", "just started")
         path.write_bytes(b"{")
@@ -405,7 +405,7 @@ async def test_a_step_of_the_wall_clock_makes_no_kubelet_old(
     async with kubelet.running():
         await knows(node, ("1b2c", *TRAIN[1:]))
         kubelet.holdings = [TRAIN]
-        node.tell(RENAMED)
+        node.apply(RENAMED)
         await knows(node, TRAIN)
     checkpointed(root)
     kubelet.holdings = []
@@ -443,7 +443,7 @@ async def test_a_path_that_no_socket_can_have_is_named_and_never_asked(tmp_path:
     assert "path" not in capfd.readouterr().err
 
 
-STANDBY_TOLD = Stood(LOCK, Condition(standing="waiting", reason="process 1 serves", detail=STANDBY))
+STANDBY_TOLD = StatusChanged(LOCK, Condition(standing="waiting", reason="process 1 serves", detail=STANDBY))
 LATE = ("uid-late", "main", GPU, ("GPU-3",))
 
 
@@ -451,11 +451,11 @@ async def test_what_an_agent_before_us_granted_last_is_known_before_anything_is_
     node: Node, kubelet: Kubelet, root: Path
 ) -> None:
     """Kubelet does not list it yet, but has it in its checkpoint. It is asked at once, however rarely otherwise."""
-    node.tell(STANDBY_TOLD)
+    node.apply(STANDBY_TOLD)
     async with kubelet.running():
         await knows(node)
         checkpointed(root, LATE)
-        node.tell(Remembered(Ledger()))
+        node.apply(LedgerLoaded(Ledger()))
         assert node.snapshot.allocations is None
         await knows(node, LATE)
 
@@ -464,7 +464,7 @@ async def test_an_answer_to_what_was_asked_before_the_take_over_does_not_count(
     node: Node, kubelet: Kubelet, root: Path
 ) -> None:
     """The agent before us could still grant something after that question."""
-    node.tell(STANDBY_TOLD)
+    node.apply(STANDBY_TOLD)
     async with kubelet.running():
         await knows(node)
         on_its_way, go_on = kubelet.asked + 1, asyncio.Event()
@@ -474,10 +474,10 @@ async def test_an_answer_to_what_was_asked_before_the_take_over_does_not_count(
             return await kubelet.list()
 
         kubelet.answer = slowly
-        node.tell(Granted(GPU, ("GPU-0",)))  # so that kubelet is asked
+        node.apply(AllocateAnswered(GPU, ("GPU-0",)))  # so that kubelet is asked
         await kubelet.until_asked(on_its_way)
         checkpointed(root, LATE)
-        node.tell(Remembered(Ledger()))
+        node.apply(LedgerLoaded(Ledger()))
         go_on.set()
         await knows(node, LATE)
         assert kubelet.asked > on_its_way
@@ -486,9 +486,9 @@ async def test_an_answer_to_what_was_asked_before_the_take_over_does_not_count(
 async def test_a_kubelet_that_is_silent_at_the_take_over_is_known_by_its_checkpoint(
     node: Node, kubelet: Kubelet, root: Path
 ) -> None:
-    node.tell(STANDBY_TOLD)
+    node.apply(STANDBY_TOLD)
     async with kubelet.running():
         await knows(node)
     checkpointed(root, LATE)
-    node.tell(Remembered(Ledger()))
+    node.apply(LedgerLoaded(Ledger()))
     await knows(node, LATE)

@@ -20,7 +20,7 @@ from gpuplane.kubelet import podresources, registration
 from gpuplane.kubelet.podresources import allocations
 from gpuplane.kubelet.registration import plugins
 from gpuplane.model.config import Naming, Replication, Settings, Sharing
-from gpuplane.model.facts import Configured, Looked, Probed
+from gpuplane.model.facts import ConfigLoaded, MachineObserved, ProbeFinished
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
@@ -93,7 +93,7 @@ class World:
         await self.kubelet.drop_streams()
 
     async def the_config_is_edited(self) -> None:
-        self.node.tell(Configured(self.random.choice(SETTINGS)))
+        self.node.apply(ConfigLoaded(self.random.choice(SETTINGS)))
 
     async def a_device_changes(self) -> None:
         index = self.random.randrange(len(GPUS))
@@ -101,7 +101,7 @@ class World:
         gone = self.random.randrange(len(GPUS)) if self.random.random() < 0.1 else None
         look = Machine(gpus=tuple(gpu for gpu in self.gpus if gpu.index != gone))
         away = Machine(faults=(AWAY,))
-        self.node.tell(Looked(away if self.random.random() < 0.05 else look))
+        self.node.apply(MachineObserved(away if self.random.random() < 0.05 else look))
 
     async def a_pod_comes(self) -> None:
         names = sorted(name for name, devices in self.kubelet.view().items() if "Healthy" in devices.values())
@@ -122,7 +122,7 @@ class World:
         async for snapshot in self.node.changes():
             for uuid, asked in probes(snapshot).items():
                 gpu = next((gpu for gpu in self.gpus if gpu.uuid == uuid), Gpu(-1, uuid, faults=(LOST,)))
-                self.node.tell(Probed(asked, gpu))
+                self.node.apply(ProbeFinished(asked, gpu))
 
     def given_once(self) -> None:
         """No GPU is held under two names or in two layouts at once, and a whole one by one pod only."""
@@ -187,8 +187,8 @@ async def live(root: Path, seed: int, steps: int) -> None:
     """One history of so many steps, settled after every few."""
     world = World(root, seed)
     async with world.kubelet:
-        world.node.tell(Looked(Machine(gpus=GPUS)))
-        world.node.tell(Configured(SETTINGS[0]))
+        world.node.apply(MachineObserved(Machine(gpus=GPUS)))
+        world.node.apply(ConfigLoaded(SETTINGS[0]))
         running = [
             asyncio.create_task(world.node.tick()),
             asyncio.create_task(world.probe()),

@@ -27,7 +27,7 @@ from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import (
 )
 from gpuplane.kubelet.registration import Life, plugins
 from gpuplane.model.config import Naming, Settings
-from gpuplane.model.facts import Configured, Listed, Looked, Stood
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Condition, Snapshot
 
@@ -137,9 +137,9 @@ def node() -> Node:
     """A node with a T4 and an L40S, both offered as nvidia.com/gpu."""
     node = Node(Snapshot())
     gpus = (Gpu(index=0, uuid="GPU-a", model="T4"), Gpu(index=1, uuid="GPU-b", model="L40S"))
-    node.tell(Looked(Machine(gpus=gpus)))
-    node.tell(Configured(ONE))
-    node.tell(Listed((), node.now()))
+    node.apply(MachineObserved(Machine(gpus=gpus)))
+    node.apply(ConfigLoaded(ONE))
+    node.apply(AllocationsListed((), node.now()))
     return node
 
 
@@ -371,7 +371,7 @@ async def test_a_path_that_is_too_long_for_a_socket_is_named(node: Node, directo
 
 async def test_a_resource_with_a_long_name_is_served(node: Node, directory: Path) -> None:
     long = Settings(gpus=(Naming(pattern="*", name="nvidia.com/g" + "p" * 62),))
-    node.tell(Configured(long))
+    node.apply(ConfigLoaded(long))
     deep = directory / ("d" * (75 - len(str(directory))))
     deep.mkdir()
     async with running(deep), serving(node, deep):
@@ -408,7 +408,7 @@ async def test_kubelets_socket_that_is_removed_while_it_reads_is_no_loss(node: N
         await stands(node, "ok")
         (directory / "kubelet.sock").unlink()
         assert not await node.until(lambda s: condition(node).standing != "ok", 3 * registration.LOOK)
-        node.tell(Looked(Machine(gpus=(Gpu(index=0, uuid="GPU-a", model="T4"),))))
+        node.apply(MachineObserved(Machine(gpus=(Gpu(index=0, uuid="GPU-a", model="T4"),))))
         await kubelet.until(lambda: kubelet.lists[GPU] == [("GPU-a", "Healthy")])
 
 
@@ -436,7 +436,7 @@ async def test_who_takes_our_resource_keeps_kubelet_until_it_goes(node: Node, di
         await stands(node, "ok")
         other = await Other.start(path, "untidy")
         await stands(node, "waiting", f"taken by process {other.process.pid}")
-        node.tell(Looked(Machine(gpus=(Gpu(index=0, uuid="GPU-a", model="T4"),))))
+        node.apply(MachineObserved(Machine(gpus=(Gpu(index=0, uuid="GPU-a", model="T4"),))))
         assert not await node.until(lambda s: condition(node).standing != "waiting", 3 * registration.LOOK)
         assert len(kubelet.streams) == 1
         assert len(kubelet.lists[GPU]) == 2  # and says nothing
@@ -492,13 +492,13 @@ async def test_an_agent_that_was_told_to_end_keeps_its_stream_and_registers_no_m
     """Not with a kubelet that restarts meanwhile either. Its streams end when it says so, without an empty list."""
 
     def tell(detail: str) -> None:
-        node.tell(Stood(LOCK, Condition(standing="waiting", detail=detail)))
+        node.apply(StatusChanged(LOCK, Condition(standing="waiting", detail=detail)))
 
     async with serving(node, directory):
         async with running(directory) as first:
             await stands(node, "ok")
             tell(LEAVING)
-            node.tell(Looked(Machine(gpus=(Gpu(index=0, uuid="GPU-a", model="T4"),))))
+            node.apply(MachineObserved(Machine(gpus=(Gpu(index=0, uuid="GPU-a", model="T4"),))))
             await first.until(lambda: first.lists[GPU] == [("GPU-a", "Healthy")])
             tell(LEFT)
             await first.until(lambda: not first.streams)
@@ -517,23 +517,23 @@ async def test_a_resource_that_goes_and_comes_back(node: Node, directory: Path) 
             await stands(node, "ok")
             await kubelet.until(lambda: len(kubelet.lists[GPU]) == 2)
             assert len(kubelet.asked) == times
-            node.tell(Configured(NONE))
+            node.apply(ConfigLoaded(NONE))
             await kubelet.until(lambda: kubelet.lists[GPU] == [] and GPU not in kubelet.streams.values())
             assert await node.until(lambda s: f"plugin/{GPU}" not in s.conditions, DEADLINE)
             await stands(node, "ok", resource="nvidia.com/none")
             assert ours(directory)
-            node.tell(Configured(ONE))
+            node.apply(ConfigLoaded(ONE))
             kubelet.asked = [each for each in kubelet.asked if each[1].resource_name == GPU]
 
 
 async def test_a_resource_that_comes_back_while_it_goes(node: Node, directory: Path) -> None:
     async with running(directory) as kubelet, serving(node, directory):
         await stands(node, "ok")
-        node.tell(Configured(NONE))
-        node.tell(Configured(ONE))
-        node.tell(Configured(NONE))
+        node.apply(ConfigLoaded(NONE))
+        node.apply(ConfigLoaded(ONE))
+        node.apply(ConfigLoaded(NONE))
         await kubelet.until(lambda: kubelet.lists[GPU] == [])
-        node.tell(Configured(ONE))
+        node.apply(ConfigLoaded(ONE))
         await kubelet.until(lambda: len(kubelet.lists[GPU]) == 2)
         await stands(node, "ok")
 
@@ -577,7 +577,7 @@ async def test_a_life_that_raises_is_contained(
         await hold(self)
 
     monkeypatch.setattr(Life, "_hold", defect)
-    node.tell(Configured(BOTH))
+    node.apply(ConfigLoaded(BOTH))
     async with running(directory), serving(node, directory):
         await stands(node, "failing", "ZeroDivisionError: a defect", resource=T4)
         await stands(node, "ok")
@@ -606,7 +606,7 @@ async def test_the_same_defect_is_logged_once(
 
 
 async def test_resources_are_registered_each_by_itself(node: Node, directory: Path) -> None:
-    node.tell(Configured(BOTH))
+    node.apply(ConfigLoaded(BOTH))
     async with running(directory) as kubelet:
         other = await Other.start(directory / "nvidia-gpu.sock")
         async with serving(node, directory):

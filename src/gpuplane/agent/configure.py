@@ -19,7 +19,7 @@ from gpuplane.core.resources.offer import misfit
 from gpuplane.core.strict import Invalid
 from gpuplane.host.filewatch import Folder, contents_or_folder
 from gpuplane.model.config import Asked
-from gpuplane.model.facts import Configured, Stood
+from gpuplane.model.facts import ConfigLoaded, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition
 from gpuplane.model.value import Value
@@ -53,7 +53,7 @@ async def _say_what_does_not_fit(node: Node) -> None:
     async for snapshot in node.changes():
         if (reason := misfit(snapshot)) != said:
             said = reason
-            node.tell(Stood("sharing", Condition(standing="failing", reason=reason) if reason else None))
+            node.apply(StatusChanged("sharing", Condition(standing="failing", reason=reason) if reason else None))
 
 
 async def _follow(node: Node, source: Source, path: Path) -> None:
@@ -89,7 +89,7 @@ def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Fold
     if source.name is None and source.asks and asked is None and last is None:
         reason = "the API server has not said yet which configuration the node's label picks"
         way_out = "start with --config-name NAME, or without --node-name, to go on without it"
-        node.tell(Stood("config", Condition(standing="waiting", reason=f"{reason}: {way_out}")))
+        node.apply(StatusChanged("config", Condition(standing="waiting", reason=f"{reason}: {way_out}")))
         return
     label, who = _label(source, asked, last)
     try:
@@ -107,9 +107,11 @@ def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Fold
     else:
         file = _called(directory, choice.name)
         if choice.problem:
-            node.tell(Stood("config", Condition(standing="failing", reason=f"{choice.problem}; in force is {file}")))
+            node.apply(
+                StatusChanged("config", Condition(standing="failing", reason=f"{choice.problem}; in force is {file}"))
+            )
         else:
-            node.tell(Stood("config", Condition(standing="ok", reason=file)))
+            node.apply(StatusChanged("config", Condition(standing="ok", reason=file)))
 
 
 def _label(source: Source, asked: Asked | None, last: str | None) -> tuple[str, str]:
@@ -127,7 +129,7 @@ def _take(node: Node, source: Source, directory: Path, configs: Folder, name: st
     if isinstance(content, OSError):
         raise Invalid([f"{file}: {content.strerror}"])
     resolved = trace(content, file, source.flags, source.environment)
-    node.tell(Configured(resolved.settings, name, resolved.warnings))
+    node.apply(ConfigLoaded(resolved.settings, name, resolved.warnings))
 
 
 def _called(directory: Path, name: str) -> str:
@@ -141,12 +143,12 @@ def _apply(node: Node, source: Source, content: bytes | None, file: str) -> None
     except Invalid as error:
         _fail(node, "; ".join(error.errors))
     else:
-        node.tell(Configured(resolved.settings, warnings=resolved.warnings))
-        node.tell(Stood("config", Condition(standing="ok", reason=file)))
+        node.apply(ConfigLoaded(resolved.settings, warnings=resolved.warnings))
+        node.apply(StatusChanged("config", Condition(standing="ok", reason=file)))
 
 
 def _fail(node: Node, reason: str) -> None:
     config = node.snapshot.config
     which = f"{config.name!r}, the last good configuration," if config.name else "the last good configuration"
     kept = f"; {which} stays in force" if config.settings else ""
-    node.tell(Stood("config", Condition(standing="failing", reason=reason + kept)))
+    node.apply(StatusChanged("config", Condition(standing="failing", reason=reason + kept)))

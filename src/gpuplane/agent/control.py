@@ -34,7 +34,7 @@ from gpuplane.model.control import (
     Show,
     TakeUp,
 )
-from gpuplane.model.facts import Drained, Fact, ReleaseWished
+from gpuplane.model.facts import DrainRequested, DriverReleaseRequested, Fact
 from gpuplane.model.health import Drain
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Release
@@ -151,9 +151,9 @@ async def answer(node: Node, line: bytes, about: About = NOBODY) -> Answer:
         case LetGo(_, seconds, why):
             if problem := _unfit("a release", why, seconds, LONGEST_RELEASE, "seven days"):
                 return Answer(error=problem)
-            return await _wish(node, ReleaseWished(Release(until=node.now() + seconds, why=clip(why))))
+            return await _wish(node, DriverReleaseRequested(Release(until=node.now() + seconds, why=clip(why))))
         case TakeUp():
-            answer = await _wish(node, ReleaseWished(None))
+            answer = await _wish(node, DriverReleaseRequested(None))
             still = released(node.snapshot)
             return Answer(error=f"it stays let go of: {still}") if still and not answer.error else answer
         case DrainDevice(_, name, seconds, why):
@@ -181,11 +181,11 @@ async def _about(node: Node, name: str, drain: Drain | None) -> Answer:
     if device is None:
         known = ", ".join(each.index or each.device for each in diagnose.diagnoses(node.snapshot) if each.device)
         return Answer(error=f"there is no device {name!r} here; known are {known or 'none yet'}, or their UUIDs")
-    return await _wish(node, Drained(device, drain))
+    return await _wish(node, DrainRequested(device, drain))
 
 
 async def _wish(node: Node, wish: Fact) -> Answer:
-    node.tell(wish)
+    node.apply(wish)
     if await node.until(stored, deadline=5.0):
         return Answer()
     return Answer(error="it holds for now, but could not be written to the state directory: see the agent's log")

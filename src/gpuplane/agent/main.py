@@ -28,7 +28,7 @@ from gpuplane.host.peek import peek, remembered
 from gpuplane.host.state import boot_id, load
 from gpuplane.kubelet.turn import Turn
 from gpuplane.model.control import About
-from gpuplane.model.facts import Look, Remembered, Stood, Stored
+from gpuplane.model.facts import LedgerLoaded, LedgerStored, Look, StatusChanged
 from gpuplane.model.snapshot import Condition, Disk, Ledger, Snapshot
 
 __all__ = ["Options", "run"]
@@ -108,14 +108,14 @@ class Agent:
                 if self._stop.is_set():
                     return None
                 reason = f"{directory} belongs to another agent, {owner}: waiting until it ends"
-                self.node.tell(Stood(STATE, Condition(standing="waiting", reason=reason, detail=STANDBY)))
+                self.node.apply(StatusChanged(STATE, Condition(standing="waiting", reason=reason, detail=STANDBY)))
                 await self._stand_by()
             ledger, problems = load(directory, self.node.snapshot.ledger.boot_id)
         except OSError as error:
             reason = (
                 f"{error.filename or directory}: {error.strerror}: what this agent promises is forgotten when it ends"
             )
-            self.node.tell(Stood(STATE, Condition(standing="failing", reason=reason)))
+            self.node.apply(StatusChanged(STATE, Condition(standing="failing", reason=reason)))
             return None
         for problem in problems:
             log.error("%s", problem)
@@ -126,7 +126,7 @@ class Agent:
         if self.running.has(PEEK):
             return
         directory = self.options.state_dir
-        self.node.tell(Remembered(remembered(directory, self.node.snapshot.ledger.boot_id), ended=False))
+        self.node.apply(LedgerLoaded(remembered(directory, self.node.snapshot.ledger.boot_id), ended=False))
         await self._watch()
         self.running.start(
             {
@@ -146,8 +146,8 @@ class Agent:
         is open to kubelet."""
         await self.running.end(PEEK, CONTROL)
         if ledger is not None:
-            self.node.tell(Remembered(ledger))
-            self.node.tell(Stood(STATE, None))  # nobody is waited for; how it stands is said when it is stored
+            self.node.apply(LedgerLoaded(ledger))
+            self.node.apply(StatusChanged(STATE, None))  # nobody is waited for; how it stands is said when it is stored
         else:
             self._remember_nothing()
         self.turn.look()
@@ -174,8 +174,8 @@ class Agent:
         says otherwise; and what the agent before us granted last is asked all the same."""
         ours = self.node.snapshot.ledger
         there, _ = load(self.options.state_dir, ours.boot_id, ours=False)
-        self.node.tell(Remembered(ours))
-        self.node.tell(Stored(Disk(cuts=(there.cuts or {},))))
+        self.node.apply(LedgerLoaded(ours))
+        self.node.apply(LedgerStored(Disk(cuts=(there.cuts or {},))))
 
     async def _stored(self, ledger: Ledger | None, until: float) -> None:
         if ledger is not None:

@@ -27,7 +27,7 @@ class Node:
         self.now = now
         self._next = asyncio.Event()
 
-    def tell(self, fact: Fact) -> None:
+    def apply(self, fact: Fact) -> None:
         before = self.snapshot
         after = step(before, fact, self.now())
         if after is before:
@@ -64,4 +64,4 @@ class Node:
                 async with asyncio.timeout(None if at is None else max(0.0, at - self.now())):
                     await self._next.wait()
             except TimeoutError:
-                self.tell(Tick())
+                self.apply(Tick())

@@ -161,7 +161,7 @@ async def _watch(node: Node, hardware: Hardware, asks: bool) -> None:
         patience = FIRST_EVER if node.snapshot.ledger.asked is None else FIRST_WORD
         await node.until(lambda snapshot: snapshot.config.asked is not None, patience)
     async for fact in hardware.facts():
-        node.tell(fact)
+        node.apply(fact)
 
 
 async def _let_go(node: Node, hardware: Hardware) -> None:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 
 from gpuplane.agent.node import Node
-from gpuplane.model.facts import Stood
+from gpuplane.model.facts import StatusChanged
 from gpuplane.model.snapshot import Condition
 from gpuplane.model.views import Subject
 
@@ -28,7 +28,7 @@ async def keep(
     """Run a part for ever: whatever it raises is said, once while it stays the same, and it starts again later."""
     wait, last = backoff[0], ""
     while True:
-        well = asyncio.get_running_loop().call_later(steady, node.tell, Stood(part, None))
+        well = asyncio.get_running_loop().call_later(steady, node.apply, StatusChanged(part, None))
         began = node.now()
         try:
             await run()
@@ -43,7 +43,7 @@ async def keep(
         if node.now() - began > steady:
             wait = backoff[0]
         last = reason
-        node.tell(Stood(part, Condition(standing="failing", reason=reason)))
+        node.apply(StatusChanged(part, Condition(standing="failing", reason=reason)))
         await asyncio.sleep(wait)
         wait = min(wait * 2, backoff[1])
 

@@ -24,7 +24,7 @@ from gpuplane.apiserver.retry import Rests, stamp
 from gpuplane.core.ledger import stored
 from gpuplane.core.nodecondition import known
 from gpuplane.core.nodeevents import Standing, events, kept, remembered, standings
-from gpuplane.model.facts import Stood
+from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.model.value import Value
@@ -80,11 +80,11 @@ async def tell_events(node: Node, name: str, kubeconfig: Path | None) -> None:
                         await _tell(client, name, event, told, node.now())
                         _settle(last, now, event.devices)
             except Away as away:
-                node.tell(Stood(PART, Condition(standing="failing", reason=str(away))))
+                node.apply(StatusChanged(PART, Condition(standing="failing", reason=str(away))))
                 await rests.after(node, away)
             else:
                 rests.well()
-                node.tell(Stood(PART, Condition(standing="ok", reason=f"told of Node {name}")))
+                node.apply(StatusChanged(PART, Condition(standing="ok", reason=f"told of Node {name}")))
                 await asyncio.sleep(PACE)
 
 

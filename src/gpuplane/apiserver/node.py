@@ -32,7 +32,7 @@ import msgspec
 from gpuplane.core.health import diagnose
 from gpuplane.core.text import clip
 from gpuplane.model.config import Asked
-from gpuplane.model.facts import NodeAsked, Stood
+from gpuplane.model.facts import NodeRequestsChanged, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition
 
@@ -182,7 +182,7 @@ def _known(node: Node) -> Told:
 
 
 def _tell(node: Node, metadata: "Metadata", label: str, told: Told) -> None:
-    node.tell(NodeAsked(asked(metadata.labels or {}, metadata.annotations or {}, label, told)))
+    node.apply(NodeRequestsChanged(asked(metadata.labels or {}, metadata.annotations or {}, label, told)))
 
 
 def _wrong(metadata: "Metadata") -> str:
@@ -192,4 +192,4 @@ def _wrong(metadata: "Metadata") -> str:
 
 
 def _stand(node: Node, standing: str, reason: str) -> None:
-    node.tell(Stood("apiserver", Condition(standing=standing, reason=reason)))  # type: ignore[arg-type]
+    node.apply(StatusChanged("apiserver", Condition(standing=standing, reason=reason)))  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ import msgspec
 from gpuplane.apiserver.node import CLIENT, NODES
 from gpuplane.apiserver.retry import Rests, followed, stamp
 from gpuplane.core.nodecondition import condition
-from gpuplane.model.facts import Stood
+from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.model.value import Value
@@ -74,11 +74,11 @@ async def report_problems(node: Node, name: str, kubeconfig: Path | None) -> Non
                 written = Written(condition=now, since=await _write(client, name, now, held), link=link)
         except Away as away:
             written = None
-            node.tell(Stood(PART, Condition(standing="failing", reason=str(away))))
+            node.apply(StatusChanged(PART, Condition(standing="failing", reason=str(away))))
             await rests.after(node, away)
         else:
             rests.well()
-            node.tell(Stood(PART, Condition(standing="ok", reason=f"{TYPE} of Node {name} is kept")))
+            node.apply(StatusChanged(PART, Condition(standing="ok", reason=f"{TYPE} of Node {name} is kept")))
             await asyncio.sleep(PACE)
 
 

@@ -22,7 +22,7 @@ from gpuplane.core.text import counted, indented
 from gpuplane.hardware import machinefile
 from gpuplane.hardware.profiles import find
 from gpuplane.model.config import Config, Settings
-from gpuplane.model.facts import Looked
+from gpuplane.model.facts import MachineObserved
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Offered, Resource
 
@@ -141,7 +141,7 @@ def _snapshot(machine: str, config: Path | None) -> Snapshot:
         raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(told(error)) from None
-    return step(Snapshot(config=Config(settings=settings), allocations=()), Looked(looked), 0.0)
+    return step(Snapshot(config=Config(settings=settings), allocations=()), MachineObserved(looked), 0.0)
 
 
 def _resource(snapshot: Snapshot, name: str | None) -> Resource:

@@ -19,21 +19,21 @@ from gpuplane.core.resources.offer import cuts
 from gpuplane.core.text import line
 from gpuplane.model.config import Asked
 from gpuplane.model.facts import (
-    Configured,
-    Drained,
+    AllocateAnswered,
+    AllocationsListed,
+    ConfigLoaded,
+    DrainRequested,
+    DriverReleaseRequested,
     Fact,
-    Granted,
-    Happened,
-    Listed,
-    Looked,
-    NodeAsked,
-    Probed,
-    ReleaseWished,
-    Remembered,
-    Stood,
-    Stored,
+    FaultOccurred,
+    LedgerLoaded,
+    LedgerStored,
+    MachineObserved,
+    NodeRequestsChanged,
+    ProbeFinished,
+    StatusChanged,
     Tick,
-    TimeSliceSet,
+    TimeSliceFinished,
 )
 from gpuplane.model.health import Health
 from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Snapshot
@@ -50,44 +50,44 @@ def step(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
 
 def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     match fact:
-        case Looked(look):
+        case MachineObserved(look):
             seen, counted = sight.merge(snapshot.machine, look), look.gpus is not None
             held, by = snapshot.allocations, terms(snapshot, now)
             health = records.looked(_health(snapshot), snapshot.machine, seen, counted, held, by)
             return _with(snapshot.but(machine=seen), health)
-        case Happened():
+        case FaultOccurred():
             machine, held = snapshot.machine, snapshot.allocations
             return _with(snapshot, records.happened(_health(snapshot), fact, machine, held, terms(snapshot, now)))
-        case Probed(gpu=gpu):
+        case ProbeFinished(gpu=gpu):
             health, well = records.probed(_health(snapshot), fact, snapshot.machine, terms(snapshot, now))
             machine = sight.replaced(snapshot.machine, gpu) if well else snapshot.machine
             return _with(snapshot.but(machine=machine), health)
-        case TimeSliceSet():
+        case TimeSliceFinished():
             return timeslices.done(snapshot, fact)
-        case Drained():
+        case DrainRequested():
             return _with(snapshot, records.drained(_health(snapshot), fact, snapshot.machine, terms(snapshot, now)))
-        case Stood(part, condition):
+        case StatusChanged(part, condition):
             snapshot = snapshot.but(conditions=_stand(snapshot, part, condition, now))
             away = part == "driver" and condition is not None and condition.reason == LET_GO
             return _disbelieve(snapshot, now) if away else snapshot
-        case Configured(settings, name, warnings):
+        case ConfigLoaded(settings, name, warnings):
             config = snapshot.config.but(settings=settings, name=name or "", warnings=warnings)
             return snapshot.but(config=config, ledger=snapshot.ledger.but(config_name=name))
-        case NodeAsked(asked):
+        case NodeRequestsChanged(asked):
             ledger = snapshot.ledger.but(asked=None if asked == Asked() else asked)
             return snapshot.but(config=snapshot.config.but(asked=asked), ledger=ledger)
-        case Listed(allocations, asked):
+        case AllocationsListed(allocations, asked):
             held = (*allocations, *_unsettled(snapshot.allocations or (), allocations, asked))
             health = records.listed(_health(snapshot), snapshot.machine, held)
             return _with(snapshot.but(allocations=held), health)
-        case Granted(resource, devices):
+        case AllocateAnswered(resource, devices):
             grant = Allocation(resource=resource, devices=devices, since=now)
             return snapshot.but(allocations=(*_others(snapshot.allocations or (), grant), grant))
-        case Remembered():
+        case LedgerLoaded():
             return takeover.remembered(snapshot, fact, now)
-        case Stored(disk):
+        case LedgerStored(disk):
             return snapshot.but(disk=disk)
-        case ReleaseWished(release):
+        case DriverReleaseRequested(release):
             return snapshot.but(ledger=snapshot.ledger.but(release=release))
         case Tick():
             return snapshot

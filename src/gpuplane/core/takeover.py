@@ -12,12 +12,12 @@ from gpuplane.core.health import course, records
 from gpuplane.core.health.course import Terms
 from gpuplane.core.health.diagnose import terms
 from gpuplane.core.serving import standby
-from gpuplane.model.facts import Remembered
+from gpuplane.model.facts import LedgerLoaded
 from gpuplane.model.health import Health, Record
 from gpuplane.model.snapshot import Disk, Ledger, Snapshot
 
 
-def remembered(snapshot: Snapshot, fact: Remembered, now: float) -> Snapshot:
+def remembered(snapshot: Snapshot, fact: LedgerLoaded, now: float) -> Snapshot:
     """The snapshot after it was told what the state directory holds.
 
     Once the agent before us has ended nothing is offered before kubelet was asked again who holds what: that agent

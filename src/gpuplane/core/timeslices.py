@@ -22,7 +22,7 @@ from gpuplane.core.resources.names import decide
 from gpuplane.core.resources.sharing import entries
 from gpuplane.core.view import view
 from gpuplane.model.config import Replication, Settings, TimeSlice
-from gpuplane.model.facts import SetTimeSlice, TimeSliceSet
+from gpuplane.model.facts import SetTimeSlice, TimeSliceFinished
 from gpuplane.model.health import Health, Record
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Condition, Slicing, Snapshot
@@ -144,7 +144,7 @@ def _begun(snapshot: Snapshot, gpu: str) -> float | None:
     return max(driver.since, record.renewed)
 
 
-def done(snapshot: Snapshot, fact: TimeSliceSet) -> Snapshot:
+def done(snapshot: Snapshot, fact: TimeSliceFinished) -> Snapshot:
     """The snapshot after a try has ended. What was tried before the one that is under way tells nothing any more."""
     known = snapshot.ledger.time_slices or {}
     slicing = known.get(fact.gpu)

@@ -17,7 +17,17 @@ from fnmatch import fnmatchcase
 from gpuplane.core import strict
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
-from gpuplane.model.facts import Action, Fact, Happened, Looked, Probe, Probed, SetTimeSlice, Stood, TimeSliceSet
+from gpuplane.model.facts import (
+    Action,
+    Fact,
+    FaultOccurred,
+    MachineObserved,
+    Probe,
+    ProbeFinished,
+    SetTimeSlice,
+    StatusChanged,
+    TimeSliceFinished,
+)
 from gpuplane.model.machine import Fault, Gpu, Machine, MachineFile
 from gpuplane.model.snapshot import LET_GO, Condition
 
@@ -30,9 +40,9 @@ class Described:
     def __init__(self, versions: AsyncIterator[bytes | OSError], name: str) -> None:
         self._versions, self._name = versions, name
         self._file_now = MachineFile()
-        self._good: list[Stood | Looked] = []
+        self._good: list[StatusChanged | MachineObserved] = []
         self._told = 0  # the number of the next incident
-        self._pending: list[Happened | Probed | TimeSliceSet] = []
+        self._pending: list[FaultOccurred | ProbeFinished | TimeSliceFinished] = []
         self._counted = False  # once a look has: only then can be told whom an incident befell
         self._file: Condition | None = None  # None: nothing was ever wrong with it
         self._wanted, self._changed = True, asyncio.Event()
@@ -69,35 +79,35 @@ class Described:
 
     def _now(self) -> Iterator[Fact]:
         if not self._wanted:
-            yield Stood("driver", Condition(standing="waiting", reason=LET_GO))
+            yield StatusChanged("driver", Condition(standing="waiting", reason=LET_GO))
         elif self._good:
             yield from self._good
-            yield Stood(FILE, self._file)
+            yield StatusChanged(FILE, self._file)
         elif self._file is not None:
-            yield Stood("driver", self._file)
+            yield StatusChanged("driver", self._file)
         self._counted |= self._wanted and any(
-            isinstance(fact, Looked) and fact.machine.gpus is not None for fact in self._good
+            isinstance(fact, MachineObserved) and fact.machine.gpus is not None for fact in self._good
         )
         pending, self._pending = self._pending, []
         for each in pending:
-            if not isinstance(each, Happened) or self._counted:
+            if not isinstance(each, FaultOccurred) or self._counted:
                 yield each
             else:
                 self._pending.append(each)
 
-    def _probe(self, probe: Probe) -> Probed:
-        machine = next((fact.machine for fact in self._good if isinstance(fact, Looked)), Machine())
+    def _probe(self, probe: Probe) -> ProbeFinished:
+        machine = next((fact.machine for fact in self._good if isinstance(fact, MachineObserved)), Machine())
         gpu = next((gpu for gpu in machine.gpus or () if gpu.uuid == probe.gpu), None)
         if gpu is None or not self._wanted:
             fault = Fault(code="gpu-missing", message=f"{self._name} has no such GPU")
             gpu = Gpu(index=-1, uuid=probe.gpu, faults=machine.faults or (fault,))
         pids = tuple(each.pid for each in self._file_now.processes if each.gpu == gpu.index)
-        return Probed(asked=probe.asked, gpu=gpu, pids=pids)
+        return ProbeFinished(asked=probe.asked, gpu=gpu, pids=pids)
 
-    def _set(self, action: SetTimeSlice) -> TimeSliceSet:
+    def _set(self, action: SetTimeSlice) -> TimeSliceFinished:
         """What nvidia-smi would come to: it is a call like others, which the file may have fail."""
         gpu = next((gpu for gpu in self._file_now.gpus or () if gpu.uuid == action.gpu), None)
-        told = TimeSliceSet(gpu=action.gpu, length=action.length, asked=action.asked)
+        told = TimeSliceFinished(gpu=action.gpu, length=action.length, asked=action.asked)
         if gpu is None or not self._wanted:
             return told.but(problem=f"{self._name} has no such GPU")
         for each in self._file_now.failures:
@@ -106,7 +116,7 @@ class Described:
                 return told.but(problem=f"nvidia-smi: {how}", unsure=each.effect != "error")
         return told
 
-    def _happen(self, file: MachineFile, first: bool) -> Iterator[Happened]:
+    def _happen(self, file: MachineFile, first: bool) -> Iterator[FaultOccurred]:
         """What has come to the file's log. What is not in the kernel log too happens to those alone who are there."""
         gone = Counter(self._file_now.incidents)
         for each in file.incidents:
@@ -117,7 +127,7 @@ class Described:
             self._told = number + 1
             gpu = next((gpu for gpu in file.gpus or () if gpu.index == each.gpu), None)
             if gpu is not None and (each.logged or (self._wanted and not first)):
-                yield Happened(
+                yield FaultOccurred(
                     code=each.code,
                     gpu=gpu.uuid or gpu.pci,
                     message=each.message,

@@ -19,7 +19,7 @@ from gpuplane.hardware.driver.errors import (
     hang,
     silence,
 )
-from gpuplane.model.facts import Looked, Stood
+from gpuplane.model.facts import MachineObserved, StatusChanged
 from gpuplane.model.machine import Failure, Fault, Gpu, Machine, MachineFile, MigDevice
 from gpuplane.model.snapshot import Condition
 
@@ -55,7 +55,7 @@ class _Subject:
         return False
 
 
-def show(file: MachineFile, name: str) -> list[Stood | Looked]:
+def show(file: MachineFile, name: str) -> list[StatusChanged | MachineObserved]:
     """What a look at this machine tells."""
     machine = Machine(**{field: getattr(file, field) for field in Machine.__struct_fields__})
     general = [failure for failure in file.failures if failure.gpu is None]
@@ -70,14 +70,17 @@ def show(file: MachineFile, name: str) -> list[Stood | Looked]:
     seen = sum(_seen(gpu, file) for gpu in machine.gpus or ())
     gpus = machine.gpus and tuple(_shown(gpu, file, seen) for gpu in machine.gpus)
     return [
-        Looked(machine.but(gpus=gpus)),
-        Stood("driver", Condition(standing="ok", reason=f"described by {name}")),
+        MachineObserved(machine.but(gpus=gpus)),
+        StatusChanged("driver", Condition(standing="ok", reason=f"described by {name}")),
     ]
 
 
-def _failing(machine: Machine, fault: Fault) -> list[Stood | Looked]:
+def _failing(machine: Machine, fault: Fault) -> list[StatusChanged | MachineObserved]:
     condition = Condition(standing="failing", reason=fault.message, code=fault.code)
-    return [Looked(machine.but(gpus=None, faults=(*machine.faults, fault))), Stood("driver", condition)]
+    return [
+        MachineObserved(machine.but(gpus=None, faults=(*machine.faults, fault))),
+        StatusChanged("driver", condition),
+    ]
 
 
 def _shown(gpu: Gpu, file: MachineFile, count: int) -> Gpu:

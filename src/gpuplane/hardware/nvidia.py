@@ -29,7 +29,16 @@ from gpuplane.hardware.driver.channel import Options, Skip, Skipped, Told
 from gpuplane.hardware.driver.errors import breakdown, crash, halted, hang, silence
 from gpuplane.hardware.scheduling import Work
 from gpuplane.hardware.smi import Smi
-from gpuplane.model.facts import Action, Fact, Looked, Probe, Probed, SetTimeSlice, Stood, TimeSliceSet
+from gpuplane.model.facts import (
+    Action,
+    Fact,
+    MachineObserved,
+    Probe,
+    ProbeFinished,
+    SetTimeSlice,
+    StatusChanged,
+    TimeSliceFinished,
+)
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import LET_GO, Condition
 
@@ -169,10 +178,10 @@ class Nvidia:
                 let_go = standing.standing == "waiting"
                 if self._wanted:
                     self._fail(Fault(code="driver-hang", message=standing.reason))
-                self._tell(Stood("driver", standing))
+                self._tell(StatusChanged("driver", standing))
             elif now >= self._resting:
                 if let_go:
-                    self._tell(Stood("driver", Condition(standing="waiting", reason="being taken up again")))
+                    self._tell(StatusChanged("driver", Condition(standing="waiting", reason="being taken up again")))
                 return
             self._changed.clear()
             with suppress(TimeoutError):
@@ -241,7 +250,7 @@ class Nvidia:
         if child is self._looking and starved != self._starved:
             self._starved = starved
             reason = f"process {child.pid} gets too little CPU: looks come late, and the last one stays in force"
-            self._tell(Stood(SCHEDULED, Condition(standing="waiting", reason=reason) if starved else None))
+            self._tell(StatusChanged(SCHEDULED, Condition(standing="waiting", reason=reason) if starved else None))
 
     async def _follow(self, child: Child) -> bool:
         """Pass on what the process tells, until it ends or is silent; whether it told anything."""
@@ -257,7 +266,7 @@ class Nvidia:
         return heard
 
     def _pass_on(self, fact: Told) -> None:
-        if isinstance(fact, Looked) and fact.machine.gpus is not None:
+        if isinstance(fact, MachineObserved) and fact.machine.gpus is not None:
             self._silences = 0
             if self._stale(fact.machine.gpus):
                 return
@@ -277,7 +286,7 @@ class Nvidia:
         """Have a fresh process look at one GPU, and tell what it saw, or why it saw nothing."""
         found = self._unasked(probe.gpu) or await self._ask(probe)
         if isinstance(found, Fault):
-            found = Probed(asked=probe.asked, gpu=Gpu(index=-1, uuid=probe.gpu, faults=(found,)))
+            found = ProbeFinished(asked=probe.asked, gpu=Gpu(index=-1, uuid=probe.gpu, faults=(found,)))
         self._tell(found)
 
     def _unasked(self, uuid: str) -> Fault | None:
@@ -293,7 +302,7 @@ class Nvidia:
         standing = self._held_back()
         return None if standing is None else Fault(code="driver-hang", message=standing.reason)
 
-    async def _ask(self, probe: Probe) -> Probed | Fault:
+    async def _ask(self, probe: Probe) -> ProbeFinished | Fault:
         """What a fresh process sees of a GPU; the fault where that process fails."""
         try:
             child = self._start(probe)
@@ -302,7 +311,7 @@ class Nvidia:
         try:
             async with aclosing(self._hear(child)) as told:
                 async for fact in told:
-                    if isinstance(fact, Probed):
+                    if isinstance(fact, ProbeFinished):
                         if fact.gpu.index >= 0:
                             self._lift(fact.gpu)
                         return fact
@@ -324,7 +333,7 @@ class Nvidia:
         async with self._smi_runs:
             fault = self._unasked(action.gpu)
             problem, unsure = (fault.message, False) if fault else await self._run_smi(action)
-        told = TimeSliceSet(gpu=action.gpu, length=action.length, asked=action.asked)
+        told = TimeSliceFinished(gpu=action.gpu, length=action.length, asked=action.asked)
         self._tell(told.but(problem=problem, unsure=unsure))
 
     async def _run_smi(self, action: SetTimeSlice) -> tuple[str, bool]:
@@ -369,8 +378,8 @@ class Nvidia:
 
     def _fail(self, fault: Fault) -> None:
         """The driver as a whole fails: the last look stays, for as long as the catalogue has patience."""
-        self._tell(Looked(self._look.but(gpus=None, faults=(fault,))))
-        self._tell(Stood("driver", Condition(standing="failing", reason=fault.message, code=fault.code)))
+        self._tell(MachineObserved(self._look.but(gpus=None, faults=(fault,))))
+        self._tell(StatusChanged("driver", Condition(standing="failing", reason=fault.message, code=fault.code)))
 
     def _charge(self, index: int, fault: Fault) -> None:
         """Skip a GPU for a while, and say so at once: its next process may take its time."""
@@ -380,7 +389,7 @@ class Nvidia:
         self._charges = charge(self._charges, skipped, time.monotonic(), *self._retry)
         if gpus:
             shown = tuple(gpu.but(faults=(fault,)) if gpu.index == index else gpu for gpu in gpus)
-            self._tell(Looked(self._look.but(gpus=shown)))
+            self._tell(MachineObserved(self._look.but(gpus=shown)))
 
     def _back_off(self, began: float) -> None:
         now = time.monotonic()

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import aclosing
 
 from gpuplane.hardware import Hardware
-from gpuplane.model.facts import Looked, Stood
+from gpuplane.model.facts import MachineObserved, StatusChanged
 from gpuplane.model.machine import Machine
 
 
@@ -21,9 +21,13 @@ async def look(hardware: Hardware, seconds: float) -> Machine:
     try:
         async with asyncio.timeout(seconds), aclosing(hardware.facts()) as facts:
             async for fact in facts:
-                if isinstance(fact, Looked):
+                if isinstance(fact, MachineObserved):
                     return fact.machine
-                if isinstance(fact, Stood) and fact.condition is not None and fact.condition.standing == "failing":
+                if (
+                    isinstance(fact, StatusChanged)
+                    and fact.condition is not None
+                    and fact.condition.standing == "failing"
+                ):
                     raise Unseen(fact.condition.reason)
     except TimeoutError:
         raise Unseen(f"the driver did not answer within {seconds:g} s") from None

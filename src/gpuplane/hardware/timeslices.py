@@ -3,7 +3,7 @@
 from gpuplane.core import timeslices
 from gpuplane.core.ledger import stored
 from gpuplane.hardware import Hardware
-from gpuplane.model.facts import SetTimeSlice, Stood
+from gpuplane.model.facts import SetTimeSlice, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot
 
@@ -15,7 +15,7 @@ async def keep_time_slices(node: Node, hardware: Hardware) -> None:
     async for snapshot in node.changes():
         if (stands := timeslices.condition(snapshot)) != told:
             told = stands
-            node.tell(Stood(timeslices.PART, told))
+            node.apply(StatusChanged(timeslices.PART, told))
         wish = timeslices.setting(snapshot)
         if wish is not None and wish != begun and _remembered(snapshot):
             begun = wish

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gpuplane import files
 from gpuplane.core.health.kernellog import happened
-from gpuplane.model.facts import Stood
+from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot
 
@@ -56,7 +56,7 @@ async def watch_kernel_log(
         try:
             await _follow(node, path, every, pids)
         except OSError as error:
-            node.tell(Stood(PART, Condition(standing="waiting", reason=f"{path}: {error.strerror}: {LOST}")))
+            node.apply(StatusChanged(PART, Condition(standing="waiting", reason=f"{path}: {error.strerror}: {LOST}")))
         await asyncio.sleep(again)
 
 
@@ -70,7 +70,7 @@ async def _follow(node: Node, path: Path, every: float, pids: bool) -> None:
         async for piece in pieces:
             if not begun:
                 begun = True
-                node.tell(Stood(PART, Condition(standing="ok", reason=str(path))))
+                node.apply(StatusChanged(PART, Condition(standing="ok", reason=str(path))))
             *records, rest = (rest + piece).split(b"\n")
             rest = rest if len(rest) < LARGEST else b""
             for record in records:
@@ -78,7 +78,7 @@ async def _follow(node: Node, path: Path, every: float, pids: bool) -> None:
                 if event is not None:
                     event = event if pids else event.but(pids=())
                     # The log's clock is not kept right as the others are; what we waited for has happened just now.
-                    node.tell(event.but(at=node.now()) if waited else event)
+                    node.apply(event.but(at=node.now()) if waited else event)
             waited = waited or not piece
 
 

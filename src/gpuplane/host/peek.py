@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuplane import files
 from gpuplane.host.state import load
-from gpuplane.model.facts import Remembered
+from gpuplane.model.facts import LedgerLoaded
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Ledger
 
@@ -32,7 +32,7 @@ async def peek(node: Node, directory: Path, every: float = 0.5) -> None:
         await asyncio.sleep(every)
         if (now := _changed(directory)) != seen:
             seen = now
-            node.tell(Remembered(remembered(directory, node.snapshot.ledger.boot_id), ended=False))
+            node.apply(LedgerLoaded(remembered(directory, node.snapshot.ledger.boot_id), ended=False))
 
 
 def _changed(directory: Path) -> int:

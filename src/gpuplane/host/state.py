@@ -24,7 +24,7 @@ import msgspec
 from gpuplane import files
 from gpuplane.core.ledger import PARTS, carry, decode, encode
 from gpuplane.host.lock import lock_file, open_lock, take
-from gpuplane.model.facts import Stood, Stored
+from gpuplane.model.facts import LedgerStored, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Disk, Ledger
 from gpuplane.model.views import Subject
@@ -106,15 +106,15 @@ async def keep_stored(node: Node, directory: Path, every: float = 1.0, glance: f
         group.create_task(_watch(node, writer, glance))
         async for _ in node.changes():
             while (ledger := node.snapshot.ledger) != node.snapshot.disk.ledger:
-                node.tell(Stored(Disk(cuts=writer.cuts_while_writing(ledger))))
+                node.apply(LedgerStored(Disk(cuts=writer.cuts_while_writing(ledger))))
                 problem = await asyncio.to_thread(writer.write, ledger)
                 if problem is None:
-                    node.tell(Stored(Disk(ledger=ledger, cuts=writer.cuts)))
-                    node.tell(Stood("state", Condition(standing="ok", reason=str(directory))))
+                    node.apply(LedgerStored(Disk(ledger=ledger, cuts=writer.cuts)))
+                    node.apply(StatusChanged("state", Condition(standing="ok", reason=str(directory))))
                 else:
-                    node.tell(Stored(Disk(cuts=writer.cuts)))
+                    node.apply(LedgerStored(Disk(cuts=writer.cuts)))
                     reason = f"{problem.filename2 or problem.filename or directory}: {problem.strerror}: {FORGOTTEN}"
-                    node.tell(Stood("state", Condition(standing="failing", reason=reason)))
+                    node.apply(StatusChanged("state", Condition(standing="failing", reason=reason)))
                     await asyncio.sleep(every)
 
 
@@ -125,7 +125,7 @@ async def _watch(node: Node, writer: "Writer", glance: float) -> None:
         if node.snapshot.disk.ledger is not None and not writer.intact():
             about = Subject(part="state")
             log.error("%s was removed, or some of its files: it is made again", writer.directory, extra=about.extra)
-            node.tell(Stored(Disk()))
+            node.apply(LedgerStored(Disk()))
 
 
 class Writer:

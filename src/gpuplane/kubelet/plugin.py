@@ -26,7 +26,7 @@ from gpuplane.core.text import clip
 from gpuplane.core.view import view
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginServicer
-from gpuplane.model.facts import Granted
+from gpuplane.model.facts import AllocateAnswered
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Edits, Offered, Refused, Subject
@@ -103,7 +103,7 @@ class Plugin(DevicePluginServicer):
             log.warning("Allocate refused: %s", reason, extra=self._about(snapshot, request.container_requests))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
         for each in request.container_requests:
-            self.node.tell(Granted(self.resource, tuple(each.devices_ids)))
+            self.node.apply(AllocateAnswered(self.resource, tuple(each.devices_ids)))
         return pb.AllocateResponse(container_responses=map(_container, gets))
 
     def _about(self, snapshot: Snapshot, requests: Iterable[pb.ContainerAllocateRequest]) -> dict[str, object]:

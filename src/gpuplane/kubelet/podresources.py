@@ -39,7 +39,7 @@ from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2 import ContainerAllocateResponse
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
 from gpuplane.kubelet.sockets import Identity, Taken, address, check_length, complaint, identity
-from gpuplane.model.facts import Listed, Stood
+from gpuplane.model.facts import AllocationsListed, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 
@@ -178,7 +178,7 @@ class Inquiry:
         else:
             reason = f"what kubelet does not list, but has in {self.checkpoint}, counts as held"
             self._stand("ok", reason, detail=str(int((asked - self.started) / HEARING)))
-        self.node.tell(Listed(self._described((*held, *self.unheard)), asked))
+        self.node.apply(AllocationsListed(self._described((*held, *self.unheard)), asked))
         return True
 
     def silent(self, reason: str) -> None:
@@ -189,7 +189,7 @@ class Inquiry:
             held, told = self._checkpointed()
             reason = f"{reason}; {told}"
             if held is not None:
-                self.node.tell(Listed(self._described(held), asked))
+                self.node.apply(AllocationsListed(self._described(held), asked))
         self._stand("failing", reason)
 
     def _described(self, held: Held) -> Held:
@@ -222,7 +222,7 @@ class Inquiry:
         return held, f"until then {self.checkpoint} says what containers hold"
 
     def _stand(self, standing: Literal["ok", "failing"], reason: str, detail: str = "") -> None:
-        self.node.tell(Stood("pod-resources", Condition(standing=standing, reason=reason, detail=detail)))
+        self.node.apply(StatusChanged("pod-resources", Condition(standing=standing, reason=reason, detail=detail)))
 
 
 def _age(socket: Identity) -> float:

@@ -53,7 +53,7 @@ from gpuplane.kubelet.sockets import (
     serving,
     stands,
 )
-from gpuplane.model.facts import Stood
+from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition
 from gpuplane.model.views import Subject
@@ -93,7 +93,7 @@ async def unregistered(node: Node) -> None:
     async for snapshot in node.changes():
         offered = {resource.name for resource in offer(snapshot).resources}
         for name in sorted(offered ^ told):
-            node.tell(Stood(f"plugin/{name}", ok if name in offered else None))
+            node.apply(StatusChanged(f"plugin/{name}", ok if name in offered else None))
         told = offered
 
 
@@ -123,7 +123,7 @@ class Life:
                 something_new = await self._rest(self.rests[0] if steady else rest)
                 rest = self.rests[0] if steady or something_new else min(rest * 2, self.rests[1])
         finally:
-            self.node.tell(Stood(f"plugin/{self.resource}", None))
+            self.node.apply(StatusChanged(f"plugin/{self.resource}", None))
 
     async def _try(self) -> None:
         try:
@@ -244,7 +244,7 @@ class Life:
         return bool(offered.waiting) or offered.resource(self.resource) is not None
 
     def _stand(self, standing: Literal["ok", "waiting", "failing"], reason: str) -> None:
-        self.node.tell(Stood(f"plugin/{self.resource}", Condition(standing=standing, reason=reason)))
+        self.node.apply(StatusChanged(f"plugin/{self.resource}", Condition(standing=standing, reason=reason)))
 
 
 def _seen(path: Path) -> object:

@@ -24,7 +24,7 @@ from typing import Literal
 from gpuplane import files
 from gpuplane.core.serving import LEAVING, LEFT, LOCK, STANDBY, standby
 from gpuplane.kubelet.sockets import process
-from gpuplane.model.facts import Stood
+from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition
 
@@ -145,7 +145,7 @@ class Turn:
         self._held = found
 
     def _tell(self, standing: Literal["ok", "waiting", "failing"], reason: str, detail: str = "") -> None:
-        self.node.tell(Stood(LOCK, Condition(standing=standing, reason=reason, detail=detail)))
+        self.node.apply(StatusChanged(LOCK, Condition(standing=standing, reason=reason, detail=detail)))
 
 
 class _Waiting:

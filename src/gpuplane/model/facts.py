@@ -7,17 +7,17 @@ from gpuplane.model.snapshot import Allocation, Condition, Disk, Ledger, Release
 from gpuplane.model.value import Value
 
 
-class _Told(Value, tag=True):
+class _Tagged(Value, tag=True):
     """Encoded with the name of its class, so that it can cross to another process."""
 
 
-class Looked(_Told):
+class MachineObserved(_Tagged):
     """hardware: one look at the machine."""
 
     machine: Machine
 
 
-class Happened(_Told):
+class FaultOccurred(_Tagged):
     """hardware, host: something befell a GPU. `code` is a name of the fault catalogue, "xid-79".
 
     `at`: CLOCK_BOOTTIME. `log`: the number of its record in the kernel log, which tells again what happened while we
@@ -34,7 +34,7 @@ class Happened(_Told):
     log: int | None = None
 
 
-class Probed(_Told):
+class ProbeFinished(_Tagged):
     """hardware: a recovery probe has ended, the one wished for at `asked`: what a fresh process saw of a GPU.
 
     Where it saw nothing, `gpu` has a fault that says why. `pids`: the processes that compute on it.
@@ -45,7 +45,7 @@ class Probed(_Told):
     pids: tuple[int, ...] = ()
 
 
-class TimeSliceSet(_Told):
+class TimeSliceFinished(_Tagged):
     """hardware: what came of the setting of a GPU's time slices, the one wished for at `asked`.
 
     `problem`: why they are not set. `unsure`: it broke off, and they may be set all the same.
@@ -58,21 +58,21 @@ class TimeSliceSet(_Told):
     unsure: bool = False
 
 
-class Drained(_Told):
+class DrainRequested(_Tagged):
     """A person wants a device (by its UUID) not to be given out; None takes that back, and says that it is mended."""
 
     device: str
     drain: Drain | None
 
 
-class Stood(_Told):
+class StatusChanged(_Tagged):
     """Any room, of its own part: how an outside thing stands now. None: the part is no more."""
 
     part: str
     condition: Condition | None
 
 
-class Configured(_Told):
+class ConfigLoaded(_Tagged):
     """agent: a good configuration was read; `name` where it is one of several named ones."""
 
     settings: Settings
@@ -80,27 +80,27 @@ class Configured(_Told):
     warnings: tuple[str, ...] = ()  # what of it is taken otherwise than it is written, each with file and line
 
 
-class NodeAsked(_Told):
+class NodeRequestsChanged(_Tagged):
     """apiserver: what our Node object's labels and annotations ask for."""
 
     asked: Asked
 
 
-class Listed(_Told):
+class AllocationsListed(_Tagged):
     """kubelet: what containers hold, by an answer to a question sent at `asked`."""
 
     allocations: tuple[Allocation, ...]
     asked: float
 
 
-class Granted(_Told):
+class AllocateAnswered(_Tagged):
     """kubelet: an Allocate was answered; the container is not listed yet."""
 
     resource: str
     devices: tuple[str, ...]
 
 
-class Remembered(_Told):
+class LedgerLoaded(_Tagged):
     """host: the ledger as the state directory holds it.
 
     `ended`: nobody but us writes it any more. What the agent before us granted last, kubelet may not have told us yet.
@@ -110,53 +110,53 @@ class Remembered(_Told):
     ended: bool = True
 
 
-class Stored(_Told):
+class LedgerStored(_Tagged):
     """host: what the state directory holds of the ledger now."""
 
     disk: Disk
 
 
-class ReleaseWished(_Told):
+class DriverReleaseRequested(_Tagged):
     """An operator wants the driver let go of for a while; None takes the wish back."""
 
     release: Release | None
 
 
-class Tick(_Told):
+class Tick(_Tagged):
     """Nothing happened but time."""
 
 
 Fact = (
-    Looked
-    | Happened
-    | Probed
-    | TimeSliceSet
-    | Drained
-    | Stood
-    | Configured
-    | NodeAsked
-    | Listed
-    | Granted
-    | Remembered
-    | Stored
-    | ReleaseWished
+    MachineObserved
+    | FaultOccurred
+    | ProbeFinished
+    | TimeSliceFinished
+    | DrainRequested
+    | StatusChanged
+    | ConfigLoaded
+    | NodeRequestsChanged
+    | AllocationsListed
+    | AllocateAnswered
+    | LedgerLoaded
+    | LedgerStored
+    | DriverReleaseRequested
     | Tick
 )
 
 
-class Look(_Told):
+class Look(_Tagged):
     """Action: look at the machine now, taking the driver up again where it was let go of."""
 
 
-class Probe(_Told):
-    """Action: look at one GPU in a fresh process. `Probed` comes back with the same `asked`, always."""
+class Probe(_Tagged):
+    """Action: look at one GPU in a fresh process. `ProbeFinished` comes back with the same `asked`, always."""
 
     gpu: str  # its UUID
     asked: float
 
 
-class SetTimeSlice(_Told):
-    """Action: set how long the time slices of a GPU are. `TimeSliceSet` comes back with the same `asked`, always."""
+class SetTimeSlice(_Tagged):
+    """Action: set how long the time slices of a GPU are. `TimeSliceFinished` comes back with the same `asked`, always."""
 
     gpu: str  # its UUID
     length: TimeSlice

@@ -17,7 +17,7 @@ class Node(Protocol):
     def now(self) -> float:
         """Seconds of CLOCK_BOOTTIME."""
 
-    def tell(self, fact: Fact) -> None:
+    def apply(self, fact: Fact) -> None:
         """The world has changed."""
 
     def changes(self) -> AsyncIterator[Snapshot]:

@@ -18,7 +18,7 @@ from gpuplane.core.resources.sharing import entries, ids
 from gpuplane.core.step import step
 from gpuplane.core.text import amount
 from gpuplane.model.config import Config, MemoryShares, Mps, Replication, Settings
-from gpuplane.model.facts import Looked
+from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
@@ -68,7 +68,7 @@ class Explanation(Value):
 def explain(machine: Machine, resolved: Resolved) -> Explanation:
     """What a node with this machine and these settings would advertise while no container holds anything."""
     unseen = Snapshot(config=Config(settings=resolved.settings), allocations=())
-    offered = offer(mps.served(step(unseen, Looked(machine), 0.0)))
+    offered = offer(mps.served(step(unseen, MachineObserved(machine), 0.0)))
     decisions = decide(machine, resolved.settings)
     troubles = {device.unit.id: device.trouble for each in offered.resources for device in each.devices}
     return Explanation(

@@ -16,7 +16,7 @@ import re
 
 from gpuplane.core.health.records import LOADED
 from gpuplane.core.text import clip
-from gpuplane.model.facts import Happened
+from gpuplane.model.facts import FaultOccurred
 
 RECORD = re.compile(rb"(\d{1,4}),(\d{1,19}),(\d{1,19}),[^;]*;NVRM: ([^\n]*)")
 XID = re.compile(
@@ -28,7 +28,7 @@ LOADING = b"loading NVIDIA UNIX"
 ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
 
-def happened(record: bytes, ahead: float, now: float) -> Happened | None:
+def happened(record: bytes, ahead: float, now: float) -> FaultOccurred | None:
     """What a record tells; None where it tells of no GPU.
 
     `ahead`: by how many seconds CLOCK_BOOTTIME, in which `now` is, is ahead of the log's clock.
@@ -36,7 +36,7 @@ def happened(record: bytes, ahead: float, now: float) -> Happened | None:
     found = RECORD.match(record)
     if found is None or int(found[1]) >> 3:
         return None
-    plain = Happened(
+    plain = FaultOccurred(
         code=LOADED,
         gpu="",
         message=_readable(found[4]),

@@ -10,7 +10,7 @@ from gpuplane.core.health import course
 from gpuplane.core.health.catalogue import BLIND, PENDING, RENEWING, UNASKED
 from gpuplane.core.health.course import Terms
 from gpuplane.core.resources.sharing import base
-from gpuplane.model.facts import Drained, Happened, Probed
+from gpuplane.model.facts import DrainRequested, FaultOccurred, ProbeFinished
 from gpuplane.model.health import Finding, Health, Record
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
 from gpuplane.model.snapshot import Allocation
@@ -136,7 +136,11 @@ def _kept(health: Health, devices: Mapping[str, Record]) -> Health:
 
 
 def happened(
-    health: Health, event: Happened, machine: Machine | None, allocations: Iterable[Allocation] | None, terms: Terms
+    health: Health,
+    event: FaultOccurred,
+    machine: Machine | None,
+    allocations: Iterable[Allocation] | None,
+    terms: Terms,
 ) -> Health:
     """The records after an event. One of the kernel log counts once, however often it is read."""
     if event.log is not None:
@@ -170,7 +174,9 @@ def _renewed(devices: Mapping[str, Record], at: float) -> dict[str, Record]:
     return {key: each if key == NODE else each.but(renewed=max(each.renewed, at)) for key, each in devices.items()}
 
 
-def _befallen(event: Happened, machine: Machine | None, health: Health, terms: Terms) -> Iterator[tuple[str, set[str]]]:
+def _befallen(
+    event: FaultOccurred, machine: Machine | None, health: Health, terms: Terms
+) -> Iterator[tuple[str, set[str]]]:
     """(key, the units that belong to it) of what an event is about: MIG devices, or the whole GPU.
 
     One that is not counted now is known by its record; its MIG devices have gone with it, and what befell them.
@@ -196,7 +202,7 @@ def _units(gpu: Gpu) -> set[str]:
     return {gpu.uuid, *(device.uuid for device in (gpu.mig.devices if gpu.mig is not None and _parted(gpu) else ()))}
 
 
-def _names(event: Happened, device: MigDevice) -> bool:
+def _names(event: FaultOccurred, device: MigDevice) -> bool:
     """An event names a GPU instance, and perhaps one compute instance of it."""
     return event.gpu_instance == device.gpu_instance and event.compute_instance in (None, device.compute_instance)
 
@@ -229,7 +235,7 @@ def holders(allocations: Iterable[Allocation]) -> frozenset[str]:
     return frozenset(f"{each.pod}/{each.container}" for each in allocations if each.pod)
 
 
-def probed(health: Health, fact: Probed, machine: Machine | None, terms: Terms) -> tuple[Health, bool]:
+def probed(health: Health, fact: ProbeFinished, machine: Machine | None, terms: Terms) -> tuple[Health, bool]:
     """The records after a probe, and whether it found something well: then it is the newest look at that GPU.
 
     It answers every wish for that GPU and its MIG devices that is not newer than the one it was begun for.
@@ -256,7 +262,7 @@ def probed(health: Health, fact: Probed, machine: Machine | None, terms: Terms) 
     return _kept(health, devices), well
 
 
-def _problem(record: Record, fact: Probed, faults: Iterable[Fault], terms: Terms) -> str:
+def _problem(record: Record, fact: ProbeFinished, faults: Iterable[Fault], terms: Terms) -> str:
     """Why a device is not well by what a probe saw; "" if it is."""
     for fault in faults:
         severity = terms.entry(fault.code).severity
@@ -273,7 +279,7 @@ def _running(record: Record, pids: Iterable[int], terms: Terms) -> str:
     return f"process {', '.join(map(str, still))}, which it befell, still runs on it" if still else ""
 
 
-def drained(health: Health, fact: Drained, machine: Machine | None, terms: Terms) -> Health:
+def drained(health: Health, fact: DrainRequested, machine: Machine | None, terms: Terms) -> Health:
     """The records after a person's word about a device. Whoever restores it takes the links that it has for all: those
     that it has at the next look, where the driver cannot be asked now."""
     record = health.devices.get(fact.device, Record()).but(drain=fact.drain)

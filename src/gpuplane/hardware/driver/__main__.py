@@ -19,7 +19,7 @@ from gpuplane.hardware.driver.installed import Installed
 from gpuplane.hardware.driver.look import Looker
 from gpuplane.hardware.driver.nvml import Nvml
 from gpuplane.hardware.driver.page import Page
-from gpuplane.model.facts import Happened, Looked, Probe, Probed, Stood
+from gpuplane.model.facts import FaultOccurred, MachineObserved, Probe, ProbeFinished, StatusChanged
 from gpuplane.model.machine import Driver, Gpu, Machine
 from gpuplane.model.snapshot import Condition
 
@@ -42,7 +42,7 @@ class Agent:
     def tell(self, fact: Told) -> None:
         """Say what happened, or how something is now, if that is new."""
         kind = type(fact).__name__
-        if isinstance(fact, Happened) or self._told.get(kind) != fact:
+        if isinstance(fact, FaultOccurred) or self._told.get(kind) != fact:
             self._told[kind] = fact
             try:
                 self._socket.sendall(frame(fact))
@@ -86,17 +86,17 @@ def main() -> None:
         return None
     if options.probe is not None:
         gpu = Gpu(index=-1, uuid=options.probe.gpu, faults=(fault,))
-        return agent.tell(Probed(asked=options.probe.asked, gpu=gpu))
+        return agent.tell(ProbeFinished(asked=options.probe.asked, gpu=gpu))
     nodes = files.nodes.shared()
     numbers = files.nodes.numbers(nodes, files.majors())
-    agent.tell(Looked(Machine(switches=files.switches(), nodes=nodes, numbers=numbers, faults=(fault,))))
-    agent.tell(Stood("driver", Condition(standing="failing", reason=fault.message, code=fault.code)))
+    agent.tell(MachineObserved(Machine(switches=files.switches(), nodes=nodes, numbers=numbers, faults=(fault,))))
+    agent.tell(StatusChanged("driver", Condition(standing="failing", reason=fault.message, code=fault.code)))
     _rest(agent, page, lambda: library.state(options, files) != before, options)
 
 
-def _probe(probe: Probe, looker: Looker, skipped: Sequence[Skipped]) -> Probed:
+def _probe(probe: Probe, looker: Looker, skipped: Sequence[Skipped]) -> ProbeFinished:
     gpu, pids = looker.probe(probe.gpu, skipped)
-    return Probed(asked=probe.asked, gpu=gpu, pids=pids)
+    return ProbeFinished(asked=probe.asked, gpu=gpu, pids=pids)
 
 
 class Watch:
@@ -109,8 +109,8 @@ class Watch:
         """Look until the kernel's driver is another one. Raises Failed where a look is not possible."""
         reason = f"driver {driver.version}, CUDA {driver.cuda}"
         while True:
-            self._agent.tell(Looked(self._looker.look(self._agent.skipped)))
-            self._agent.tell(Stood("driver", Condition(standing="ok", reason=reason)))
+            self._agent.tell(MachineObserved(self._looker.look(self._agent.skipped)))
+            self._agent.tell(StatusChanged("driver", Condition(standing="ok", reason=reason)))
             for binding in self._bindings.take():
                 self._agent.tell(binding)
             self._wait(poll)

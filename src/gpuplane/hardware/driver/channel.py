@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from gpuplane.model.facts import Happened, Look, Looked, Probe, Probed, Stood
+from gpuplane.model.facts import FaultOccurred, Look, MachineObserved, Probe, ProbeFinished, StatusChanged
 from gpuplane.model.machine import Fault
 from gpuplane.model.value import Value
 
@@ -34,7 +34,7 @@ class Skip(Value, tag=True):
 
 
 Order = Look | Skip
-Told = Looked | Stood | Happened | Probed
+Told = MachineObserved | StatusChanged | FaultOccurred | ProbeFinished
 
 
 class Options(Value):

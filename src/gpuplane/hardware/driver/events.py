@@ -15,7 +15,7 @@ import pynvml  # type: ignore[import-untyped]
 from gpuplane.hardware.driver.errors import Failed
 from gpuplane.hardware.driver.nvml import Nvml, Subject
 from gpuplane.hardware.driver.processes import computing
-from gpuplane.model.facts import Happened
+from gpuplane.model.facts import FaultOccurred
 
 XID = 0x8  # nvmlEventTypeXidCriticalError
 KINDS = {  # nvmlEventType*; changes of clocks, power state and power source are no news about health
@@ -59,7 +59,7 @@ class Events:
         if len(subject.faults) == before:
             self._registered[subject.gpu.uuid] = Subject(self._nvml, subject.gpu, subject.handle)
 
-    def wait(self, seconds: float) -> Iterator[Happened]:
+    def wait(self, seconds: float) -> Iterator[FaultOccurred]:
         """What happens within the time: the first that does, and what has come with it."""
         if self._set is None:
             time.sleep(seconds)
@@ -79,14 +79,14 @@ class Events:
             for _ in range(AT_ONCE - 1):
                 yield from self._happened(self._nvml.call("nvmlEventSetWait", self._set, 0))
 
-    def _happened(self, event: Any) -> Iterator[Happened]:
+    def _happened(self, event: Any) -> Iterator[FaultOccurred]:
         at, kind = time.clock_gettime(time.CLOCK_BOOTTIME), event.eventType
         code = f"xid-{event.eventData}" if kind == XID else KINDS.get(kind)
         subject = next((each for each in self._registered.values() if _same(each.handle, event.device)), None)
         if code is None or subject is None:
             return
         instance = _instance(event.gpuInstanceId), _instance(event.computeInstanceId)
-        happened = Happened(
+        happened = FaultOccurred(
             code=code,
             gpu=subject.gpu.uuid,
             message="",
@@ -129,7 +129,7 @@ class Bindings:
             nvml.call("nvmlSystemRegisterEvents", version, sum(SYSTEM), created)
             self._set = created
 
-    def take(self) -> Iterator[Happened]:
+    def take(self) -> Iterator[FaultOccurred]:
         """Those that there were since the last time."""
         if self._set is None:
             return
@@ -143,7 +143,7 @@ class Bindings:
         for event in events:
             code, place = SYSTEM.get(event["eventType"]), event["gpuId"]
             if code is not None:
-                yield Happened(code=code, gpu=_address(place), message="", at=at)
+                yield FaultOccurred(code=code, gpu=_address(place), message="", at=at)
 
 
 def _address(place: int) -> str:

@@ -9,7 +9,7 @@ from gpuplane.core.containers.cdi.condition import HOOK
 from gpuplane.files import untrusted
 from gpuplane.host.cdi import ldconfig
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import Stood
+from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot
 
@@ -24,7 +24,7 @@ async def watch_hook(node: Node, path: Path, driver_root: Path | None, every: fl
     """
     while True:
         settings = node.snapshot.config.settings
-        node.tell(Stood(HOOK, _told(look(path, _host(settings, driver_root)), settings)))
+        node.apply(StatusChanged(HOOK, _told(look(path, _host(settings, driver_root)), settings)))
         await node.until(partial(_another, settings), every)
 
 

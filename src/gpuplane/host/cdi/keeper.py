@@ -22,7 +22,7 @@ from gpuplane.core.serving import standby
 from gpuplane.host.cdi import directory as disk
 from gpuplane.host.cdi.hook import watch_hook
 from gpuplane.model.cdi import Spec
-from gpuplane.model.facts import Stood
+from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot
 
@@ -43,7 +43,7 @@ async def keep_specifications(
     `driver_root`: where this process sees the driver's root; None where it does not.
     """
     if SPECS not in node.snapshot.conditions:  # else this part begins anew, and they stand as they stood
-        node.tell(Stood(SPECS, Condition(standing="waiting", reason="it is not known yet what is wanted")))
+        node.apply(StatusChanged(SPECS, Condition(standing="waiting", reason="it is not known yet what is wanted")))
     async with asyncio.TaskGroup() as group:
         group.create_task(watch_hook(node, hook, driver_root))
         group.create_task(Keeper(node, directory).keep(every))
@@ -92,7 +92,7 @@ class Keeper:
         specs = disk.ours(self.files).values()
         reason = "; ".join(problems or [f"{self.directory}: {summary(specs)}", *notes(self.node.snapshot)])
         standing: Literal["ok", "failing"] = "failing" if problems else "ok"
-        self.node.tell(Stood(SPECS, Condition(standing=standing, reason=reason, detail=marks(specs))))
+        self.node.apply(StatusChanged(SPECS, Condition(standing=standing, reason=reason, detail=marks(specs))))
         self.done = None if problems else given
         return not problems
 
@@ -112,9 +112,9 @@ class Keeper:
         before = dict(contested(self.node.snapshot))
         told = conflicts(self.node.snapshot, disk.ours(self.files), disk.foreign(self.directory, self.files))
         for part in before.keys() - told.keys():
-            self.node.tell(Stood(part, None))
+            self.node.apply(StatusChanged(part, None))
         for part, condition in told.items():
-            self.node.tell(Stood(part, condition))
+            self.node.apply(StatusChanged(part, condition))
 
 
 def _wanted(snapshot: Snapshot) -> Wanted:

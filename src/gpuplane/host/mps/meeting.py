@@ -10,7 +10,7 @@ import msgspec
 from gpuplane import files
 from gpuplane.core.mps import UPKEEP, WISHES, conditions, wanted
 from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
-from gpuplane.model.facts import Stood
+from gpuplane.model.facts import StatusChanged
 from gpuplane.model.mps import Status, Wanted
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot
@@ -56,10 +56,10 @@ def _try(node: Node, path: Path, wishes: Wanted) -> Mapping[Path, Wanted]:
         write(path, wishes)
     except OSError as error:
         reason = f"{error.filename or path}: {error.strerror}: the supervisor cannot be told what is wanted"
-        node.tell(Stood(WISHES, Condition(standing="failing", reason=reason)))
+        node.apply(StatusChanged(WISHES, Condition(standing="failing", reason=reason)))
         return {}
     if WISHES in node.snapshot.conditions:
-        node.tell(Stood(WISHES, None))
+        node.apply(StatusChanged(WISHES, None))
     return {path: wishes}
 
 
@@ -76,10 +76,10 @@ async def hear(node: Node, every: float = 0.2) -> None:
             path = _folder(node) / STATUS
             heard = _heard(wishes, path, told, node.now())
             for part in told.keys() - heard.keys():
-                node.tell(Stood(part, None))
+                node.apply(StatusChanged(part, None))
             for part, condition in heard.items():
                 if told.get(part) != condition:
-                    node.tell(Stood(part, condition))
+                    node.apply(StatusChanged(part, condition))
             told = heard
         if told or _asks(node.snapshot):
             await asyncio.sleep(every)

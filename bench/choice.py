@@ -14,13 +14,13 @@ from bench.rig import GPU, described
 from bench.row import Measure, Row
 from gpuplane.agent.node import Node
 from gpuplane.agent.tables import keep_tables
+from gpuplane.core.advertising import offer
 from gpuplane.core.choice.prefer import pairs_of, prefer
 from gpuplane.core.choice.question import Question
 from gpuplane.core.choice.search import bound, search
 from gpuplane.core.choice.sets import MOST, Sets
 from gpuplane.core.choice.tables import prepare, prepared
 from gpuplane.core.choice.topology import Policy, worth, worths
-from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, Replication, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved

@@ -13,10 +13,10 @@ from bench.hook import hook
 from bench.rig import described
 from bench.row import Measure, Row
 from gpuplane.agent.node import Node
+from gpuplane.core.advertising import offer
 from gpuplane.core.containers.cdi import condition
 from gpuplane.core.containers.cdi.document import Request, document
 from gpuplane.core.containers.cdi.wanted import GPU, wanted
-from gpuplane.core.resources.offer import offer
 from gpuplane.host.cdi.directory import names
 from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.cdi.keeper import keep_specifications

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from gpuplane.agent import control
 from gpuplane.agent.node import Node
+from gpuplane.core.advertising import offer
 from gpuplane.core.health.diagnose import diagnoses
 from gpuplane.core.ledger import PARTS, carry, encode, stored
-from gpuplane.core.resources.offer import offer
 from gpuplane.host import state
 from gpuplane.host.lock import locked
 from gpuplane.model.config import Asked, Settings

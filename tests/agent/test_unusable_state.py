@@ -13,8 +13,8 @@ from gpuplane.agent.control import control
 from gpuplane.agent.main import Agent
 from gpuplane.agent.node import Node
 from gpuplane.agent.parts import Options
+from gpuplane.core.advertising import UNWRITTEN, lacking, offer
 from gpuplane.core.ledger import encode
-from gpuplane.core.resources.offer import UNWRITTEN, lacking, offer
 from gpuplane.core.serving import standby
 from gpuplane.host.peek import remembered
 from gpuplane.host.state import boot_id

@@ -12,12 +12,12 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplane.core.containers.allocate import allocate
+from gpuplane.core.advertising import offer
+from gpuplane.core.allocate.answers import allocate
 from gpuplane.core.containers.cdi.condition import marks, on_disk
 from gpuplane.core.containers.cdi.names import KINDS
 from gpuplane.core.containers.cdi.registry import Registry, registry
 from gpuplane.core.containers.cdi.wanted import merged, wanted
-from gpuplane.core.resources.offer import offer
 from gpuplane.host.specfiles import found
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from gpuplane.agent.node import Node
+from gpuplane.core.advertising import offer
 from gpuplane.core.containers.cdi.condition import SPECS
 from gpuplane.core.containers.cdi.registry import registry
 from gpuplane.core.containers.cdi.wanted import WRITING, unready
-from gpuplane.core.resources.offer import offer
 from gpuplane.host.cdi.directory import glance, replace
 from gpuplane.host.cdi.keeper import Keeper
 from gpuplane.host.specfiles import found

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.core.advertising import offer
 from gpuplane.core.choice.prefer import pairs_of, prefer
 from gpuplane.core.choice.tables import prepare
-from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, Settings
 from gpuplane.model.facts import MachineObserved

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.core.advertising import offer
 from gpuplane.core.choice.prefer import pairs_of, prefer
 from gpuplane.core.choice.tables import prepare
 from gpuplane.core.choice.topology import Policy
-from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, Replication, Settings, Sharing
 from gpuplane.model.facts import MachineObserved

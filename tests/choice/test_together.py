@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.core.advertising import offer
 from gpuplane.core.choice.prefer import prefer
-from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import AllocationPolicy, Config, MemoryShares, Replication, Settings, Sharing
 from gpuplane.model.facts import MachineObserved

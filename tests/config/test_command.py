@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from gpuplane.cli.config import command
-from gpuplane.core.config.explain import explain
 from gpuplane.core.config.flags import FLAGS
 from gpuplane.core.config.resolve import trace
+from gpuplane.core.explanation import explain
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.judge import xid
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.containers.allocate import allocate, edits
-from gpuplane.core.resources.offer import offer
+from gpuplane.core.advertising import offer
+from gpuplane.core.allocate.answers import allocate, edits
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, ListStrategy, Naming, Replication, Settings, Sharing
 from gpuplane.model.facts import MachineObserved

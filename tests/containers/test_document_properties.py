@@ -7,12 +7,12 @@ import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpuplane.core.containers.allocate import edits as allocated
+from gpuplane.core.allocate.answers import edits as allocated
 from gpuplane.core.containers.cdi.check import check, refused
 from gpuplane.core.containers.cdi.document import Document, Mode, Naming, Program, Request, document
 from gpuplane.core.containers.cdi.names import qualified
 from gpuplane.core.containers.cdi.version import VERSIONS
-from gpuplane.core.resources.units import units
+from gpuplane.core.inventory.units import units
 from gpuplane.model.cdi import ContainerEdits, Spec
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import DriverFiles, Fault, File, Gpu, Library, Machine, Mig, Numbers

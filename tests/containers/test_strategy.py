@@ -4,15 +4,15 @@ import itertools
 
 import pytest
 
-from gpuplane.core.config.explain import explain
+from gpuplane.core.allocate.answers import allocate
 from gpuplane.core.config.resolve import trace
-from gpuplane.core.containers.allocate import allocate
 from gpuplane.core.containers.cdi import condition
 from gpuplane.core.containers.cdi.wanted import wanted
 from gpuplane.core.containers.strategy import Strategy, counting, decided, passes_cdi, strategies, takes_cdi
+from gpuplane.core.explanation import explain
 from gpuplane.core.ledger import carry
-from gpuplane.core.metrics import metrics
-from gpuplane.core.news import news
+from gpuplane.core.reports.metrics import metrics
+from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
 from gpuplane.model.config import Asked, ListStrategy, Settings
 from gpuplane.model.facts import (
@@ -111,7 +111,13 @@ def test_kubelets_that_pass_cdi_devices_on(kubelet: str, passes: bool) -> None:
         ((KEPT, NodeRequestsChanged(Asked(config="x"))), "envvar"),
         ((NodeRequestsChanged(CONTAINERD),), "envvar"),
         ((KEPT, NodeRequestsChanged(Asked(runtime="containerd://1.7.27"))), "envvar"),
-        ((StatusChanged(condition.SPECS, Condition(standing="failing", reason="read-only")), NodeRequestsChanged(CONTAINERD)), "cdi-cri"),
+        (
+            (
+                StatusChanged(condition.SPECS, Condition(standing="failing", reason="read-only")),
+                NodeRequestsChanged(CONTAINERD),
+            ),
+            "cdi-cri",
+        ),
     ],
     ids=[
         "a runtime that takes CDI", "an old kubelet", "a runtime unknown", "a Node that tells no runtime",

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from gpuplane.core.advertising import offer
+from gpuplane.core.allocate.answers import allocate
 from gpuplane.core.choice.prefer import prefer
-from gpuplane.core.containers.allocate import allocate
-from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import MemoryShares, Replication, Settings, Sharing
 from gpuplane.model.facts import AllocateAnswered, AllocationsListed, ConfigLoaded, Fact, MachineObserved

@@ -13,18 +13,18 @@ from hypothesis import settings as of
 from hypothesis import strategies as st
 
 from gpuplane.agent.status import Status
+from gpuplane.core.advertising import UNWRITTEN, offer
 from gpuplane.core.availability import standing
 from gpuplane.core.containers.cdi.condition import CONFLICT, SPECS, marks
 from gpuplane.core.containers.cdi.wanted import WRITING, wanted
 from gpuplane.core.health.diagnose import ailments
-from gpuplane.core.inspection.whole import inspection
-from gpuplane.core.metrics import metrics
+from gpuplane.core.inventory.sharing import base
+from gpuplane.core.inventory.units import units
 from gpuplane.core.mps import SUPERVISOR, UPKEEP
-from gpuplane.core.nodecondition import LONGEST, condition
-from gpuplane.core.readiness import unready
-from gpuplane.core.resources.offer import UNWRITTEN, offer
-from gpuplane.core.resources.sharing import base
-from gpuplane.core.resources.units import units
+from gpuplane.core.reports.inspection.whole import inspection
+from gpuplane.core.reports.metrics import metrics
+from gpuplane.core.reports.nodecondition import LONGEST, condition
+from gpuplane.core.reports.readiness import unready
 from gpuplane.core.serving import LOCK, STANDBY, STATE
 from gpuplane.core.step import step
 from gpuplane.kubelet.plugin import _message

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from gpuplane.core.containers.allocate import allocate
-from gpuplane.core.resources.offer import offer
-from gpuplane.core.resources.sharing import base
+from gpuplane.core.advertising import offer
+from gpuplane.core.allocate.answers import allocate
+from gpuplane.core.inventory.sharing import base
 from gpuplane.core.step import SETTLING, step
 from gpuplane.model.config import MemoryShares, Naming, Replication, Settings, Sharing
 from gpuplane.model.facts import (

@@ -3,7 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuplane.agent.status import Status
-from gpuplane.core.metrics import METRICS, metrics
+from gpuplane.core.reports.metrics import METRICS, metrics
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import (

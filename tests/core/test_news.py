@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from gpuplane.core.news import news
+from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DrainRequested, Fact, MachineObserved, StatusChanged

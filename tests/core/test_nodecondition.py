@@ -6,8 +6,8 @@ from gpuplane.core.containers.cdi.condition import marks
 from gpuplane.core.containers.cdi.wanted import wanted
 from gpuplane.core.health.records import rebooted
 from gpuplane.core.ledger import carry
-from gpuplane.core.nodecondition import LONGEST, condition, known
-from gpuplane.core.nodeevents import events, kept, remembered, standings
+from gpuplane.core.reports.nodecondition import LONGEST, condition, known
+from gpuplane.core.reports.nodeevents import events, kept, remembered, standings
 from gpuplane.core.step import step
 from gpuplane.model.config import Asked, Settings
 from gpuplane.model.facts import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.core.sight import merge, replaced
+from gpuplane.core.observation import merge, replaced
 from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice, Numbers
 
 WHOLE = Gpu(index=1, uuid="GPU-b", minor=1, model="NVIDIA H100", pci="0000:02:00.0", memory_mib=81559, mig=Mig())

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.news import news
-from gpuplane.core.readiness import unready
-from gpuplane.core.resources.offer import offer, unknown
+from gpuplane.core.advertising import offer, unknown
+from gpuplane.core.reports.news import news
+from gpuplane.core.reports.readiness import unready
 from gpuplane.core.step import SETTLING, due, step
 from gpuplane.core.text import LONGEST, clip
 from gpuplane.model.config import Asked, Settings

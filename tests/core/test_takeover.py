@@ -1,7 +1,7 @@
 """What an agent that stood by makes of the ledger of the agent before it: that wins, and nothing seen is lost."""
 
+from gpuplane.core.advertising import offer, unknown
 from gpuplane.core.health.diagnose import diagnoses
-from gpuplane.core.resources.offer import offer, unknown
 from gpuplane.core.serving import LOCK, STANDBY
 from gpuplane.core.step import step
 from gpuplane.model.config import Asked, Settings

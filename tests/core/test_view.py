@@ -1,7 +1,7 @@
 """What is derived is derived once, and what has not changed is the same object."""
 
-from gpuplane.core.news import news
-from gpuplane.core.resources.offer import known, offer
+from gpuplane.core.advertising import known, offer
+from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
 from gpuplane.core.view import view
 from gpuplane.model.config import Config, Settings

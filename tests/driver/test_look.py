@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.sight import merge
+from gpuplane.core.observation import merge
 from gpuplane.hardware import profiles
 from gpuplane.hardware.driver.channel import Skipped
 from gpuplane.hardware.driver.errors import crash, hang

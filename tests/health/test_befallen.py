@@ -1,6 +1,6 @@
 """Whose end a device waits for: those whom its illness befell."""
 
-from gpuplane.core.health.course import MOST_BEFALLEN, MOST_FLAPS
+from gpuplane.core.health.state_machine import MOST_BEFALLEN, MOST_FLAPS
 from gpuplane.model.facts import LedgerLoaded
 from tests.health.world import World, machine
 

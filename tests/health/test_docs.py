@@ -7,10 +7,10 @@ from typing import get_args
 import pytest
 
 from gpuplane.core.health.catalogue import CATALOGUE
-from gpuplane.core.health.course import Terms
 from gpuplane.core.health.diagnose import ENDS
 from gpuplane.core.health.reference import reference
-from gpuplane.core.metrics import METRICS
+from gpuplane.core.health.state_machine import Terms
+from gpuplane.core.reports.metrics import METRICS
 from gpuplane.model.health import End, Scope, Severity, State
 
 PAGE = (Path(__file__).parents[2] / "docs/faults.md").read_text()

@@ -5,9 +5,9 @@ import random
 import msgspec
 import pytest
 
+from gpuplane.core.advertising import offer
 from gpuplane.core.health import records
 from gpuplane.core.health.diagnose import ENDS, diagnoses, terms
-from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import due, step
 from gpuplane.model.facts import (
     AllocationsListed,

@@ -5,9 +5,9 @@ The clock is the test's. Between two facts it stops wherever `due` says that tim
 
 from collections.abc import Iterable
 
+from gpuplane.core.advertising import offer
 from gpuplane.core.health.diagnose import diagnoses, probes, reasons
-from gpuplane.core.news import news
-from gpuplane.core.resources.offer import offer
+from gpuplane.core.reports.news import news
 from gpuplane.core.step import due, step
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import (

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.core.inspection.whole import health, inspection, timeless
+from gpuplane.core.reports.inspection.whole import health, inspection, timeless
 from gpuplane.core.text import indented
 from gpuplane.model.config import Replication, Settings, Sharing
 from gpuplane.model.control import Picture

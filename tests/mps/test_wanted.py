@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from gpuplane.core.containers.allocate import allocate
+from gpuplane.core.advertising import offer
+from gpuplane.core.allocate.answers import allocate
 from gpuplane.core.mps import PATIENCE, conditions, unready, wanted
-from gpuplane.core.readiness import unready as whole_unready
-from gpuplane.core.resources.offer import offer
+from gpuplane.core.reports.readiness import unready as whole_unready
 from gpuplane.core.step import step
 from gpuplane.model.config import MemoryShares, Mps, Replication, Settings, Sharing
 from gpuplane.model.facts import (

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpuplane.core import strict
-from gpuplane.core.resources.offer import offer
+from gpuplane.core.advertising import offer
 from gpuplane.hardware import machinefile
 from gpuplane.hardware.driver.nodes import own_nodes
 from gpuplane.hardware.profiles import find, names

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpuplane.cli.cdi import command
-from gpuplane.core.resources.offer import offer
+from gpuplane.core.advertising import offer
 from gpuplane.model.control import Answer, Picture
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot

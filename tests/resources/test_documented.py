@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpuplane.core import mps
+from gpuplane.core.advertising import offer
+from gpuplane.core.allocate.answers import allocate
 from gpuplane.core.config.resolve import resolve
-from gpuplane.core.containers.allocate import allocate
-from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.model.config import Config
 from gpuplane.model.facts import MachineObserved

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.news import news
-from gpuplane.core.resources.held import holds, places, told_cut, withheld
-from gpuplane.core.resources.names import decide, named
-from gpuplane.core.resources.offer import UNWRITTEN, offer
-from gpuplane.core.resources.sharing import base
+from gpuplane.core.advertising import UNWRITTEN, offer
+from gpuplane.core.inventory.names import decide, named
+from gpuplane.core.inventory.sharing import base
+from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
+from gpuplane.core.withholding import holds, places, told_cut, withheld
 from gpuplane.model.config import MemoryShares, MigStrategy, Naming, Replication, Settings, Sharing
 from gpuplane.model.facts import (
     AllocateAnswered,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.core.resources.names import named
-from gpuplane.core.resources.naming import matches, qualified
+from gpuplane.core.inventory.names import named
+from gpuplane.core.inventory.naming import matches, qualified
 from gpuplane.model.config import MigStrategy, Naming, Settings
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.views import Kind

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuplane.core.resources.names import named, unfit
+from gpuplane.core.inventory.names import named, unfit
 from gpuplane.model.config import MemoryShares, MemoryUnit, Naming, Replication, Settings, Sharing
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from tests.golden import Golden

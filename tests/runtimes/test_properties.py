@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.containers.runtimes import containerd, docker
-from gpuplane.core.containers.runtimes.plan import Plan, Source, remember, undo
+from gpuplane.core.runtimes import containerd, docker
+from gpuplane.core.runtimes.plan import Plan, Source, remember, undo
 from gpuplane.core.strict import Invalid
 
 NAME = "io.containerd.grpc.v1.cri"

@@ -3,8 +3,8 @@
 import pytest
 
 from gpuplane.core import timeslices
+from gpuplane.core.advertising import offer
 from gpuplane.core.ledger import carry
-from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import due, step
 from gpuplane.model.config import Replication, Settings, Sharing, TimeSlice
 from gpuplane.model.facts import ConfigLoaded, DriverReleaseRequested, LedgerLoaded, StatusChanged, TimeSliceFinished

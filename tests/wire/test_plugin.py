@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.core.resources.sharing import MOST_IDS
+from gpuplane.core.inventory.sharing import MOST_IDS
 from gpuplane.kubelet import plugin as module
 from gpuplane.kubelet.plugin import MOST_CONTAINERS, Plugin
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb

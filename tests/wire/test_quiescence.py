@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from gpuplane.agent.node import Node, boottime
+from gpuplane.core.advertising import offer
 from gpuplane.core.health.diagnose import probes
-from gpuplane.core.resources.offer import offer
 from gpuplane.kubelet import podresources, registration
 from gpuplane.kubelet.podresources import allocations
 from gpuplane.kubelet.registration import plugins

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from gpuplane.core.advertising import misfit
 from gpuplane.core.config.named import LABEL, choose
 from gpuplane.core.config.resolve import trace
-from gpuplane.core.resources.offer import misfit
 from gpuplane.core.strict import Invalid
 from gpuplane.host.filewatch import Folder, contents_or_folder
 from gpuplane.model.config import Asked

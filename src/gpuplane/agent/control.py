@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 
 from gpuplane import files
+from gpuplane.core.advertising import offer
 from gpuplane.core.health import diagnose
 from gpuplane.core.health.diagnose import released
 from gpuplane.core.ledger import stored
-from gpuplane.core.resources.offer import offer
 from gpuplane.core.serving import standby
 from gpuplane.core.text import clip
 from gpuplane.model.control import (

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 
-from gpuplane.core.news import news
+from gpuplane.core.reports.news import news
 from gpuplane.core.step import due, step
 from gpuplane.model.facts import Fact, Tick
 from gpuplane.model.snapshot import Snapshot

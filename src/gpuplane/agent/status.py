@@ -25,8 +25,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from gpuplane.core.metrics import metrics
-from gpuplane.core.readiness import unready
+from gpuplane.core.reports.metrics import metrics
+from gpuplane.core.reports.readiness import unready
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 

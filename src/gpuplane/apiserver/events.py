@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from gpuplane.apiserver.node import CLIENT
 from gpuplane.apiserver.retry import Rests, stamp
 from gpuplane.core.ledger import stored
-from gpuplane.core.nodecondition import known
-from gpuplane.core.nodeevents import Standing, events, kept, remembered, standings
+from gpuplane.core.reports.nodecondition import known
+from gpuplane.core.reports.nodeevents import Standing, events, kept, remembered, standings
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot

@@ -17,7 +17,7 @@ import msgspec
 
 from gpuplane.apiserver.node import CLIENT, NODES
 from gpuplane.apiserver.retry import Rests, followed, stamp
-from gpuplane.core.nodecondition import condition
+from gpuplane.core.reports.nodecondition import condition
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot

@@ -11,11 +11,11 @@ import click
 from gpuplane import files
 from gpuplane.cli.options import PATH, Machine, OneOf, misuse
 from gpuplane.cli.say import told
+from gpuplane.core.advertising import offer
 from gpuplane.core.choice.explain import Choice, explain
 from gpuplane.core.choice.topology import Policy
 from gpuplane.core.config.resolve import trace
 from gpuplane.core.document import LONGEST
-from gpuplane.core.resources.offer import offer
 from gpuplane.core.step import step
 from gpuplane.core.strict import Invalid
 from gpuplane.core.text import counted, indented

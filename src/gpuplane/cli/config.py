@@ -11,12 +11,12 @@ import click
 from gpuplane import files
 from gpuplane.cli.options import PATH, Machine
 from gpuplane.cli.say import say, told
-from gpuplane.core.config.explain import Explained, Explanation, explain
 from gpuplane.core.config.flags import FLAGS, Flag
 from gpuplane.core.config.given import texts
 from gpuplane.core.config.reference import reference
 from gpuplane.core.config.resolve import Resolved, trace
 from gpuplane.core.document import LONGEST
+from gpuplane.core.explanation import Explained, Explanation, explain
 from gpuplane.core.strict import Invalid
 from gpuplane.core.text import counted, indented
 from gpuplane.hardware import machinefile

@@ -14,8 +14,8 @@ import msgspec
 
 from gpuplane import __version__
 from gpuplane.cli.options import PATH
+from gpuplane.core.advertising import offer
 from gpuplane.core.lenient import NotUnderstood, understand
-from gpuplane.core.resources.offer import offer
 from gpuplane.core.text import clip, few
 from gpuplane.model.control import Answer, Ask, Picture, Show
 

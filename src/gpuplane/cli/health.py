@@ -16,7 +16,7 @@ from gpuplane.core.devicenames import called
 from gpuplane.core.health.diagnose import find, overall, released
 from gpuplane.core.health.records import NODE, holders
 from gpuplane.core.health.reference import reference
-from gpuplane.core.resources.sharing import base
+from gpuplane.core.inventory.sharing import base
 from gpuplane.core.text import clip, indented
 from gpuplane.model.config import Settings
 from gpuplane.model.control import LONGEST_DRAIN, DrainDevice, Picture, RestoreDevice

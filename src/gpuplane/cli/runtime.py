@@ -12,7 +12,7 @@ import msgspec
 from gpuplane.cli import ending
 from gpuplane.cli.options import PATH, OneOf, misuse
 from gpuplane.cli.say import fail, say
-from gpuplane.core.containers.runtimes.plan import Change, Memory, difference, shown
+from gpuplane.core.runtimes.plan import Change, Memory, difference, shown
 from gpuplane.core.strict import Invalid
 from gpuplane.core.text import indented
 from gpuplane.host.runtimes import memories

@@ -6,10 +6,10 @@ finds out for itself whether a device is given out, so none can say otherwise th
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gpuplane.core.advertising import ill, offer, unknown
 from gpuplane.core.devicenames import Named, place
 from gpuplane.core.health import diagnose
-from gpuplane.core.resources.offer import ill, offer, unknown
-from gpuplane.core.resources.units import units
+from gpuplane.core.inventory.units import units
 from gpuplane.core.serving import LOCK, standby
 from gpuplane.core.view import view
 from gpuplane.model.config import Settings

@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from gpuplane.core.health import diagnose
-from gpuplane.core.resources.held import BY_MPS, apart, holds
-from gpuplane.core.resources.names import named
-from gpuplane.core.resources.sharing import base
+from gpuplane.core.inventory.names import named
+from gpuplane.core.inventory.sharing import base
 from gpuplane.core.view import view
+from gpuplane.core.withholding import BY_MPS, apart, holds
 from gpuplane.model.config import Mps, Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.mps import Daemon, Standing, Status, Wanted

@@ -11,12 +11,12 @@ Rules that must stay put:
 
 from collections.abc import Iterator
 
-from gpuplane.core import sight, takeover, timeslices
+from gpuplane.core import observation, takeover, timeslices
+from gpuplane.core.advertising import cuts
 from gpuplane.core.health import records
 from gpuplane.core.health.diagnose import terms
-from gpuplane.core.resources.held import homes
-from gpuplane.core.resources.offer import cuts
 from gpuplane.core.text import line
+from gpuplane.core.withholding import homes
 from gpuplane.model.config import Asked
 from gpuplane.model.facts import (
     AllocateAnswered,
@@ -51,7 +51,7 @@ def step(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
 def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     match fact:
         case MachineObserved(look):
-            seen, counted = sight.merge(snapshot.machine, look), look.gpus is not None
+            seen, counted = observation.merge(snapshot.machine, look), look.gpus is not None
             held, by = snapshot.allocations, terms(snapshot, now)
             health = records.looked(_health(snapshot), snapshot.machine, seen, counted, held, by)
             return _with(snapshot.but(machine=seen), health)
@@ -60,7 +60,7 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             return _with(snapshot, records.happened(_health(snapshot), fact, machine, held, terms(snapshot, now)))
         case ProbeFinished(gpu=gpu):
             health, well = records.probed(_health(snapshot), fact, snapshot.machine, terms(snapshot, now))
-            machine = sight.replaced(snapshot.machine, gpu) if well else snapshot.machine
+            machine = observation.replaced(snapshot.machine, gpu) if well else snapshot.machine
             return _with(snapshot.but(machine=machine), health)
         case TimeSliceFinished():
             return timeslices.done(snapshot, fact)
@@ -106,7 +106,7 @@ def _disbelieve(snapshot: Snapshot, now: float) -> Snapshot:
     before = snapshot.machine
     if before is None:
         return snapshot
-    machine = sight.disbelieved(before)
+    machine = observation.disbelieved(before)
     health = records.looked(_health(snapshot), before, machine, False, (), terms(snapshot, now))
     return _with(snapshot.but(machine=machine), health)
 

@@ -8,9 +8,9 @@ log needs no help: it is read from its beginning by whoever serves, and each rec
 
 from collections.abc import Mapping
 
-from gpuplane.core.health import course, records
-from gpuplane.core.health.course import Terms
+from gpuplane.core.health import records, state_machine
 from gpuplane.core.health.diagnose import terms
+from gpuplane.core.health.state_machine import Terms
 from gpuplane.core.serving import standby
 from gpuplane.model.facts import LedgerLoaded
 from gpuplane.model.health import Health, Record
@@ -53,5 +53,5 @@ def _unknown(health: Health, ours: Health, by: Terms) -> Health:
         known: Mapping[str, int] = devices.get(key, Record()).counts
         for each in record.findings:
             if each.event and record.counts.get(each.code, 0) > known.get(each.code, 0):
-                devices[key] = course.happen(devices.get(key, Record()), each.but(standing=False), by)
+                devices[key] = state_machine.happen(devices.get(key, Record()), each.but(standing=False), by)
     return health if devices == health.devices else health.but(devices=dict(sorted(devices.items())))

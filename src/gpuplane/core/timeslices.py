@@ -18,8 +18,8 @@ from typing import Literal
 
 from gpuplane.core.health.catalogue import BLIND
 from gpuplane.core.health.diagnose import released
-from gpuplane.core.resources.names import decide
-from gpuplane.core.resources.sharing import entries
+from gpuplane.core.inventory.names import decide
+from gpuplane.core.inventory.sharing import entries
 from gpuplane.core.view import view
 from gpuplane.model.config import Replication, Settings, TimeSlice
 from gpuplane.model.facts import SetTimeSlice, TimeSliceFinished

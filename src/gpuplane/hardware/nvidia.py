@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
 from pathlib import Path
 
-from gpuplane.core.sight import replaced
+from gpuplane.core.observation import replaced
 from gpuplane.hardware.charges import Charges, charge, in_force, lift
 from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import Options, Skip, Skipped, Told

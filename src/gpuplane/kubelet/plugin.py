@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from gpuplane.core.advertising import known, offer
+from gpuplane.core.allocate.answers import allocate
 from gpuplane.core.choice.prefer import prefer
-from gpuplane.core.containers.allocate import allocate
-from gpuplane.core.resources.offer import known, offer
-from gpuplane.core.resources.sharing import MOST_IDS
+from gpuplane.core.inventory.sharing import MOST_IDS
 from gpuplane.core.serving import serves
 from gpuplane.core.text import clip
 from gpuplane.core.view import view

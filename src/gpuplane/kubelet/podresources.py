@@ -34,7 +34,7 @@ from google.protobuf.message import DecodeError
 
 from gpuplane import files
 from gpuplane.core.health.diagnose import awaited
-from gpuplane.core.resources.held import holds, told_cut
+from gpuplane.core.withholding import holds, told_cut
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2 import ContainerAllocateResponse
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub

@@ -32,7 +32,7 @@ from typing import Literal
 
 import grpc
 
-from gpuplane.core.resources.offer import offer
+from gpuplane.core.advertising import offer
 from gpuplane.core.serving import registers, serves
 from gpuplane.core.text import clip
 from gpuplane.kubelet.plugin import Plugin

@@ -156,7 +156,7 @@ class Probe(_Tagged):
 
 
 class SetTimeSlice(_Tagged):
-    """Action: set how long the time slices of a GPU are. `TimeSliceFinished` comes back with the same `asked`, always."""
+    """Action: set how long a GPU's time slices are. `TimeSliceFinished` always comes back with the same `asked`."""
 
     gpu: str  # its UUID
     length: TimeSlice

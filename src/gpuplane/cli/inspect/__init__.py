@@ -14,7 +14,7 @@ import msgspec
 
 from gpuplane.cli.connection import ask, pictured, show, state_dir
 from gpuplane.cli.options import OneOf
-from gpuplane.core.inspection.whole import health, inspection
+from gpuplane.core.reports.inspection.whole import health, inspection
 from gpuplane.core.text import indented
 from gpuplane.model.control import Show
 from gpuplane.model.inspection import HealthInspection, Inspection

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from gpuplane.cli.times import span
 from gpuplane.core.devicenames import called
-from gpuplane.core.resources.sharing import base
+from gpuplane.core.inventory.sharing import base
 from gpuplane.model.inspection import Device, Holder, Inspection, Release
 from gpuplane.model.value import Value
 

@@ -17,7 +17,7 @@ from gpuplane.cli.connection import NoAgent, ask, pictured
 from gpuplane.cli.ending import heed, whole
 from gpuplane.cli.inspect.page import Page, Write
 from gpuplane.cli.times import span
-from gpuplane.core.inspection.whole import inspection, timeless
+from gpuplane.core.reports.inspection.whole import inspection, timeless
 from gpuplane.model.control import Answer, Show
 from gpuplane.model.inspection import Inspection
 from gpuplane.model.value import Value

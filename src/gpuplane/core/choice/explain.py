@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from itertools import combinations
 
 from gpuplane.core import mps
+from gpuplane.core.advertising import offer
+from gpuplane.core.allocate.answers import allocate
 from gpuplane.core.choice.prefer import pairs_of, policy_of, prefer, stocks, weak
 from gpuplane.core.choice.question import Question
 from gpuplane.core.choice.search import bound
 from gpuplane.core.choice.sets import AHEAD, Sets
 from gpuplane.core.choice.tables import prepare, prepared
 from gpuplane.core.choice.topology import Policy, Worths, worth
-from gpuplane.core.containers.allocate import allocate
-from gpuplane.core.resources.offer import offer
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import Refused, Resource

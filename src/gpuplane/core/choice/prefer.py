@@ -15,12 +15,12 @@ The answer is the same for the same question, whatever its order.
 
 from collections.abc import Collection, Mapping, Sequence
 
+from gpuplane.core.advertising import offer
 from gpuplane.core.choice.question import Question
 from gpuplane.core.choice.shares import Stock, choose, fit
 from gpuplane.core.choice.tables import best
 from gpuplane.core.choice.topology import Policy, Worths, worths
 from gpuplane.core.health.diagnose import diagnoses
-from gpuplane.core.resources.offer import offer
 from gpuplane.core.view import view
 from gpuplane.model.health import Diagnosis
 from gpuplane.model.machine import Gpu

@@ -40,8 +40,8 @@ from gpuplane.core.config.schema import (
 )
 from gpuplane.core.config.xids import MOST_XID, meant, possible
 from gpuplane.core.health.catalogue import CATALOGUE, UNLISTED
-from gpuplane.core.resources.naming import GPU, MIG, PREFIX, qualified
-from gpuplane.core.resources.sharing import MOST_IDS, MPS_CLIENTS
+from gpuplane.core.inventory.naming import GPU, MIG, PREFIX, qualified
+from gpuplane.core.inventory.sharing import MOST_IDS, MPS_CLIENTS
 from gpuplane.core.strict import Path, close_to, spot
 
 PERCENT = 100

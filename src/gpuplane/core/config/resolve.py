@@ -31,8 +31,8 @@ from gpuplane.core.config.schema import (
 )
 from gpuplane.core.document import Problem
 from gpuplane.core.health import judge
-from gpuplane.core.resources.naming import qualified
-from gpuplane.core.resources.sharing import MIB
+from gpuplane.core.inventory.naming import qualified
+from gpuplane.core.inventory.sharing import MIB
 from gpuplane.core.strict import Invalid, Path, read
 from gpuplane.model import config
 from gpuplane.model.config import MemoryShares, Naming, Replication, Settings, Sharing, TimeSlice

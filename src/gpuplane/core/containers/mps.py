@@ -8,7 +8,7 @@ that of the resource, or of the MIG device, where theirs is one for all clients 
 from collections.abc import Sequence
 
 from gpuplane.core.mps import daemon, directory
-from gpuplane.core.resources.held import PIPE
+from gpuplane.core.withholding import PIPE
 from gpuplane.model.config import Settings
 from gpuplane.model.views import Edits, Mount, Offered, Refused, Resource
 

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from gpuplane.core.health import course, records
+from gpuplane.core.health import records, state_machine
 from gpuplane.core.health.catalogue import CATALOGUE
-from gpuplane.core.health.course import Terms
-from gpuplane.core.sight import NOT_LOOKED
+from gpuplane.core.health.state_machine import Terms
+from gpuplane.core.observation import NOT_LOOKED
 from gpuplane.core.view import view
 from gpuplane.model.config import Asked, Config
 from gpuplane.model.health import Diagnosis, End, Finding, Health, Record, State
@@ -297,7 +297,7 @@ def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> 
             judged = by.entry(first.code)
             failed = _failed(record, grave) if grave else ()
             reasons = [f"{each.code}: {each.message}" for each in findings]
-            probed = state == "unhealthy" and course.ready(record, by) is not None
+            probed = state == "unhealthy" and state_machine.ready(record, by) is not None
             return plain.but(
                 state="probing" if probed else state,
                 since=None if any(each.rebooted for each in findings) else min(each.since for each in findings),
@@ -312,7 +312,7 @@ def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> 
 
 def _rank(finding: Finding, record: Record, by: Terms) -> tuple[bool, int, int, str]:
     """Which of several faults decides: one that is not over, the hardest to end, the first in the catalogue."""
-    ends, over = by.entry(finding.code).ends, course.over(finding, record, by) is not None
+    ends, over = by.entry(finding.code).ends, state_machine.over(finding, record, by) is not None
     return over, -HARDNESS.index(ends), ORDER.get(finding.code, len(ORDER)), finding.code
 
 

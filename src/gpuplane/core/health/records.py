@@ -6,10 +6,10 @@ shares because views say so, not because it is written down for each.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpuplane.core.health import course
+from gpuplane.core.health import state_machine
 from gpuplane.core.health.catalogue import BLIND, PENDING, RENEWING, UNASKED
-from gpuplane.core.health.course import Terms
-from gpuplane.core.resources.sharing import base
+from gpuplane.core.health.state_machine import Terms
+from gpuplane.core.inventory.sharing import base
 from gpuplane.model.facts import DrainRequested, FaultOccurred, ProbeFinished
 from gpuplane.model.health import Finding, Health, Record
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
@@ -53,7 +53,7 @@ def looked(
             if told or device.uuid in devices:
                 record = record.but(renewed=max(record.renewed, renewed))
                 blind = _blind((*gpu.faults, *device.faults))
-                record = course.show(record, told, terms, news=device.uuid in known, blind=blind)
+                record = state_machine.show(record, told, terms, news=device.uuid in known, blind=blind)
                 devices[device.uuid] = record.but(away=False, pci=gpu.pci)
     there, places = _keys(machine), {gpu.pci for gpu in machine.gpus or () if gpu.uuid}
     for key in devices.keys() - there - {NODE}:
@@ -69,7 +69,7 @@ def looked(
 def _node(node: Record, faults: Mapping[str, str], terms: Terms, *, news: bool) -> Record:
     """The node's record after a look. However its faults follow each other, it is one time that they go on for."""
     since = min((each.since for each in node.findings if terms.entry(each.code).severity == "unhealthy"), default=None)
-    shown = course.show(node, faults, terms, news=news and not course.ill(node, terms), blind=False)
+    shown = state_machine.show(node, faults, terms, news=news and not state_machine.ill(node, terms), blind=False)
     findings = (each.but(since=each.since if since is None else since) for each in shown.findings if each.last is None)
     return Record(findings=tuple(findings), drain=node.drain)
 
@@ -84,10 +84,10 @@ def _look(record: Record, gpu: Gpu, holders: tuple[str, ...], terms: Terms, *, n
     cleared = any(each.code not in faults for each in absent) and faults.keys().isdisjoint(RENEWING)
     if record.away or (cleared and not blind):
         record = record.but(renewed=now)
-    record = course.show(record, faults, terms, news=news, blind=blind)
+    record = state_machine.show(record, faults, terms, news=news, blind=blind)
     if not blind and (grown := _grown(record, gpu)):
         event = Finding(code="ecc-uncorrectable", message=grown, since=now, last=now, event=True, holders=holders)
-        record = course.happen(record, event, terms)
+        record = state_machine.happen(record, event, terms)
     return record.but(
         away=False,
         pci=gpu.pci or record.pci,
@@ -160,7 +160,7 @@ def happened(
             pids=event.pids,
             holders=() if event.pids else _holders(unit, allocations),
         )
-        devices[key] = course.happen(devices.get(key) or _fresh(unit, devices), finding, terms)
+        devices[key] = state_machine.happen(devices.get(key) or _fresh(unit, devices), finding, terms)
     return _kept(health, devices)
 
 
@@ -255,9 +255,9 @@ def probed(health: Health, fact: ProbeFinished, machine: Machine | None, terms: 
             problem = "it is not there"
         if problem:
             costly = any(fault.code in UNASKED for fault in faults)
-            devices[key] = course.fail(record, problem, terms, costly=costly)
+            devices[key] = state_machine.fail(record, problem, terms, costly=costly)
         else:
-            devices[key] = course.heal(record, terms)
+            devices[key] = state_machine.heal(record, terms)
         well |= not problem
     return _kept(health, devices), well
 
@@ -275,7 +275,7 @@ def _problem(record: Record, fact: ProbeFinished, faults: Iterable[Fault], terms
 
 
 def _running(record: Record, pids: Iterable[int], terms: Terms) -> str:
-    still = sorted(set(course.befallen(record, terms)) & set(pids))
+    still = sorted(set(state_machine.befallen(record, terms)) & set(pids))
     return f"process {', '.join(map(str, still))}, which it befell, still runs on it" if still else ""
 
 
@@ -292,18 +292,18 @@ def drained(health: Health, fact: DrainRequested, machine: Machine | None, terms
 
 def calm(health: Health) -> bool:
     """Whether time changes no record, whatever the terms: they hold what was learnt, and nothing that ends."""
-    return all(course.calm(record) for record in health.devices.values())
+    return all(state_machine.calm(record) for record in health.devices.values())
 
 
 def settled(health: Health, terms: Terms) -> Health:
     """The records as time has made them."""
     devices = {
-        key: record if key == NODE or record == Record() else course.settle(record, terms)
+        key: record if key == NODE or record == Record() else state_machine.settle(record, terms)
         for key, record in health.devices.items()
     }
     node = devices.get(NODE)
     if node is not None:
-        devices[NODE] = course.settle(node, terms.but(probes=False))
+        devices[NODE] = state_machine.settle(node, terms.but(probes=False))
     return _kept(health, devices)
 
 
@@ -312,7 +312,7 @@ def due(health: Health, terms: Terms) -> float | None:
     times = (
         at
         for key, record in health.devices.items()
-        for at in course.due(record, terms.but(probes=terms.probes and key != NODE))
+        for at in state_machine.due(record, terms.but(probes=terms.probes and key != NODE))
     )
     return min(times, default=None)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane.core.containers.runtimes.plan import Change, Memory, Undone, digest, remember, undo
+from gpuplane.core.runtimes.plan import Change, Memory, Undone, digest, remember, undo
 from gpuplane.files import read, sync_directory, untrusted
 from gpuplane.host.runtimes.sources import Failed, told
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 
 from gpuplane import programs
-from gpuplane.core.containers.runtimes import containerd, containerdfiles, crio, distributions, docker, tomltext
-from gpuplane.core.containers.runtimes.distributions import DISTRIBUTIONS
-from gpuplane.core.containers.runtimes.plan import Plan, Source, Version, text, version
+from gpuplane.core.runtimes import containerd, containerdfiles, crio, distributions, docker, tomltext
+from gpuplane.core.runtimes.distributions import DISTRIBUTIONS
+from gpuplane.core.runtimes.plan import Plan, Source, Version, text, version
 from gpuplane.files import read
 from gpuplane.model.value import Value
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from gpuplane.core.resources.sharing import base
+from gpuplane.core.inventory.sharing import base
 from gpuplane.sandbox.chaos.belief import Belief
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.endpoint import Endpoint

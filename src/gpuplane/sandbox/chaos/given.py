@@ -7,7 +7,7 @@ when the GPU has another name, another layout or other shares, and until the con
 from collections.abc import Iterable
 from fractions import Fraction
 
-from gpuplane.core.resources.sharing import base
+from gpuplane.core.inventory.sharing import base
 from gpuplane.model.value import Value
 from gpuplane.sandbox.chaos.setups import OFF
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 
 import msgspec
 
-from gpuplane.core.resources.sharing import base
+from gpuplane.core.inventory.sharing import base
 from gpuplane.core.serving import LOCK
 from gpuplane.model.control import Picture, Show
 from gpuplane.model.machine import Device, MachineFile

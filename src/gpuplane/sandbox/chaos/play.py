@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 from gpuplane.core.health.catalogue import CATALOGUE
+from gpuplane.core.inventory.sharing import base
 from gpuplane.core.ledger import stored
-from gpuplane.core.resources.sharing import base
 from gpuplane.model.control import DrainDevice, Picture, RestoreDevice
 from gpuplane.model.machine import MachineFile
 from gpuplane.sandbox.chaos import oracle

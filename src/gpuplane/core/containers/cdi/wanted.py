@@ -20,7 +20,7 @@ from gpuplane.core.containers.cdi.names import VENDOR, qualified
 from gpuplane.core.containers.cdi.version import lowest
 from gpuplane.core.containers.strategy import strategies
 from gpuplane.core.health.diagnose import asked
-from gpuplane.core.resources.sharing import base
+from gpuplane.core.inventory.sharing import base
 from gpuplane.core.text import counted
 from gpuplane.core.view import view
 from gpuplane.model.cdi import CdiDevice, Spec

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from types import ModuleType
 
-from gpuplane.core.containers.runtimes import jsontext, tomltext
+from gpuplane.core.runtimes import jsontext, tomltext
 from gpuplane.core.strict import Invalid
 from gpuplane.model.value import Value
 

@@ -19,12 +19,13 @@ Ids come from a request, so they are only ever looked up. What goes into a path 
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from gpuplane.core.containers import mps, shares
+from gpuplane.core.advertising import known, offer
+from gpuplane.core.allocate import shares
+from gpuplane.core.containers import mps
 from gpuplane.core.containers.cdi.names import VENDOR
 from gpuplane.core.containers.cdi.nodes import CHANNELS, CONTROL
 from gpuplane.core.containers.cdi.wanted import absent
 from gpuplane.core.containers.strategy import strategies
-from gpuplane.core.resources.offer import known, offer
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot

@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from gpuplane.core import nodecondition
+from gpuplane.core.advertising import offer
 from gpuplane.core.availability import availability, standing
 from gpuplane.core.containers.strategy import counting
 from gpuplane.core.health import diagnose
 from gpuplane.core.health.judge import entry
-from gpuplane.core.readiness import unready
-from gpuplane.core.resources.offer import offer
+from gpuplane.core.reports import nodecondition
+from gpuplane.core.reports.readiness import unready
 from gpuplane.model.health import Diagnosis, Health, Record
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Metric

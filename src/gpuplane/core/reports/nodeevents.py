@@ -10,8 +10,8 @@ from typing import Literal
 from gpuplane.core.availability import availability
 from gpuplane.core.devicenames import Named, called
 from gpuplane.core.health import diagnose, records
-from gpuplane.core.nodecondition import LONGEST, problem
-from gpuplane.core.sight import NOT_LOOKED
+from gpuplane.core.observation import NOT_LOOKED
+from gpuplane.core.reports.nodecondition import LONGEST, problem
 from gpuplane.core.text import clip
 from gpuplane.model.config import Config
 from gpuplane.model.health import Diagnosis, Health, Record

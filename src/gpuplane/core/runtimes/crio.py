@@ -4,8 +4,8 @@ The main file is read first, then the files of crio.conf.d by name; the last tha
 (crio.conf.d(5)). `cdi_spec_dirs` of crio.runtime takes the place of the usual directories.
 """
 
-from gpuplane.core.containers.runtimes import tomltext
-from gpuplane.core.containers.runtimes.plan import DIRECTORIES, Edit, Plan, Source, Version, change, has, shown, text
+from gpuplane.core.runtimes import tomltext
+from gpuplane.core.runtimes.plan import DIRECTORIES, Edit, Plan, Source, Version, change, has, shown, text
 from gpuplane.core.strict import Invalid
 
 FIRST = (1, 23)

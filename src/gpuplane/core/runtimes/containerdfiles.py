@@ -7,9 +7,9 @@ The plugin's name goes by the version of the configuration: 1 (also where none i
 import posixpath
 from typing import Any
 
-from gpuplane.core.containers.runtimes import tomltext
-from gpuplane.core.containers.runtimes.distributions import base_version, has_base
-from gpuplane.core.containers.runtimes.plan import Source, Version, shown, text
+from gpuplane.core.runtimes import tomltext
+from gpuplane.core.runtimes.distributions import base_version, has_base
+from gpuplane.core.runtimes.plan import Source, Version, shown, text
 from gpuplane.core.strict import Invalid
 from gpuplane.model.value import Value
 

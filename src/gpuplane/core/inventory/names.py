@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from gpuplane.core.resources.naming import Decision, name_units
-from gpuplane.core.resources.sharing import ids, share
+from gpuplane.core.inventory.naming import Decision, name_units
+from gpuplane.core.inventory.sharing import ids, share
 from gpuplane.core.view import view
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine

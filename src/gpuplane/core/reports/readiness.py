@@ -1,12 +1,12 @@
 """Whether the agent does its job: what /readyz answers."""
 
 from gpuplane.core import mps
+from gpuplane.core.advertising import lacking, offer
 from gpuplane.core.availability import availability, unread
 from gpuplane.core.containers.cdi import wanted as cdi
 from gpuplane.core.devicenames import called
 from gpuplane.core.health.diagnose import released
-from gpuplane.core.nodecondition import problem
-from gpuplane.core.resources.offer import lacking, offer
+from gpuplane.core.reports.nodecondition import problem
 from gpuplane.core.serving import standby
 from gpuplane.model.snapshot import Snapshot
 

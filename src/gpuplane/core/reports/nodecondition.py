@@ -8,15 +8,15 @@ device that is only suspect.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gpuplane.core.advertising import unknown
 from gpuplane.core.availability import availability, grouped
 from gpuplane.core.devicenames import Named, called
 from gpuplane.core.health import diagnose
-from gpuplane.core.resources.held import apart
-from gpuplane.core.resources.offer import unknown
+from gpuplane.core.observation import NOT_LOOKED
 from gpuplane.core.serving import standby
-from gpuplane.core.sight import NOT_LOOKED
 from gpuplane.core.text import clip, counted
 from gpuplane.core.view import view
+from gpuplane.core.withholding import apart
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Availability, NodeCondition, Reason

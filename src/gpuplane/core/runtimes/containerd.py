@@ -12,9 +12,9 @@ What it does with its files (its docs/cri/config.md and the loader of each versi
 import posixpath
 from typing import Any
 
-from gpuplane.core.containers.runtimes.containerdfiles import NAMES, SECOND, File, place, read
-from gpuplane.core.containers.runtimes.distributions import Distribution, has_base
-from gpuplane.core.containers.runtimes.plan import (
+from gpuplane.core.runtimes.containerdfiles import NAMES, SECOND, File, place, read
+from gpuplane.core.runtimes.distributions import Distribution, has_base
+from gpuplane.core.runtimes.plan import (
     DIRECTORIES,
     Change,
     Edit,

@@ -19,7 +19,7 @@ from tomlkit.container import Container
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import InlineTable, Item, Null, Table
 
-from gpuplane.core.containers.runtimes.tomlarray import written
+from gpuplane.core.runtimes.tomlarray import written
 from gpuplane.core.strict import Invalid
 
 MARK = "\0"

@@ -10,15 +10,14 @@ withholds nothing, the offer after it is the very same object, and nobody who fo
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
-from gpuplane.core import mps
+from gpuplane.core import mps, withholding
 from gpuplane.core.containers.cdi import wanted as cdi
 from gpuplane.core.containers.cdi.condition import SPECS
 from gpuplane.core.health import diagnose
-from gpuplane.core.resources import held
-from gpuplane.core.resources.held import apart, holds
-from gpuplane.core.resources.names import named, unfit
+from gpuplane.core.inventory.names import named, unfit
 from gpuplane.core.serving import STATE, standby
 from gpuplane.core.view import view
+from gpuplane.core.withholding import apart, holds
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.model.views import Kind, Offer, Offered, Reason, Resource
@@ -42,7 +41,7 @@ def cuts(snapshot: Snapshot) -> Mapping[str, str]:
     """What the ledger has to remember of how units are cut: see `held`."""
     machine, settings = snapshot.machine, snapshot.config.settings
     resources = named(machine, settings)[0] if machine is not None and settings is not None else ()
-    return held.cuts(resources, snapshot.allocations or (), snapshot.ledger.cuts or {})
+    return withholding.cuts(resources, snapshot.allocations or (), snapshot.ledger.cuts or {})
 
 
 @view
@@ -59,7 +58,7 @@ def _fit(snapshot: Snapshot) -> Offer:
     assert settings is not None
     resources, left = named(machine, settings)
     ill = dict(_ill(snapshot, machine))
-    unwritten = held.unwritten(resources, snapshot.ledger.cuts or {}, snapshot.disk.cuts)
+    unwritten = withholding.unwritten(resources, snapshot.ledger.cuts or {}, snapshot.disk.cuts)
     spoilt = (_spoil(resource, _found(snapshot, resource, ill, unwritten)) for resource in resources)
     return Offer(resources=tuple(spoilt), left=left)
 
@@ -97,7 +96,10 @@ def _ill(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, tuple[Reas
 
 
 def _found(
-    snapshot: Snapshot, resource: Resource, ill: Mapping[str, tuple[Reason, ...]], unwritten: Collection[held.Key]
+    snapshot: Snapshot,
+    resource: Resource,
+    ill: Mapping[str, tuple[Reason, ...]],
+    unwritten: Collection[withholding.Key],
 ) -> Mapping[str, tuple[Reason, ...]]:
     """Unit id → why it must not be given out as this resource: what ails it, and else what its containers lack.
 
@@ -140,7 +142,7 @@ def _spoil(resource: Resource, found: Mapping[str, tuple[Reason, ...]]) -> Resou
     return resource.but(devices=tuple(devices))
 
 
-def _withhold(resource: Resource, found: Mapping[held.Key, str]) -> Resource:
+def _withhold(resource: Resource, found: Mapping[withholding.Key, str]) -> Resource:
     reasons = {id: Reason(kind="held", text=why) for (name, id), why in found.items() if name == resource.name}
     devices = (d.but(reasons=(*d.reasons, reasons[d.id])) if d.id in reasons else d for d in resource.devices)
     return resource.but(devices=tuple(devices)) if reasons else resource

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpuplane.core.availability import availability
 from gpuplane.core.health.records import NODE
-from gpuplane.core.inspection.clock import Clock
-from gpuplane.core.resources.sharing import base
+from gpuplane.core.inventory.sharing import base
+from gpuplane.core.reports.inspection.clock import Clock
 from gpuplane.model.control import Picture
 from gpuplane.model.health import Diagnosis
 from gpuplane.model.inspection import Device, Holder, Id, Reason

@@ -11,7 +11,7 @@ shares concern them all: which of them to leave nobody has said, so all are.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpuplane.core.resources.naming import Decision, matches
+from gpuplane.core.inventory.naming import Decision, matches
 from gpuplane.core.text import amount
 from gpuplane.model.config import MemoryShares, MemoryUnit, Replication, Sharing
 from gpuplane.model.views import Unit

@@ -24,8 +24,8 @@ but begins with a GPU's UUID, is another plugin's name for a part of that GPU.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from gpuplane.core.resources.names import named
-from gpuplane.core.resources.sharing import base
+from gpuplane.core.inventory.names import named
+from gpuplane.core.inventory.sharing import base
 from gpuplane.core.view import view
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import UNKNOWN, Allocation, Snapshot

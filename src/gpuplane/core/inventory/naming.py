@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import lru_cache
 
-from gpuplane.core.resources.units import units
+from gpuplane.core.inventory.units import units
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.value import Value

@@ -6,12 +6,12 @@ leave it. Another wording is nothing new: a driver that fails may fail in anothe
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gpuplane.core.advertising import offer, ready_to_take_over, unknown, untold
 from gpuplane.core.availability import PLUGIN
 from gpuplane.core.containers import strategy
 from gpuplane.core.devicenames import Named, called, labels
 from gpuplane.core.health import diagnose
 from gpuplane.core.health.diagnose import released, terms
-from gpuplane.core.resources.offer import offer, ready_to_take_over, unknown, untold
 from gpuplane.core.serving import LOCK, standby
 from gpuplane.model.health import Diagnosis
 from gpuplane.model.snapshot import Condition, Snapshot

@@ -7,9 +7,9 @@ from typing import Literal
 from gpuplane.core.availability import standing
 from gpuplane.core.containers.strategy import counting
 from gpuplane.core.health.diagnose import released
-from gpuplane.core.inspection.clock import Clock
-from gpuplane.core.inspection.devices import MIB, ail, devices, node
-from gpuplane.core.readiness import unready
+from gpuplane.core.reports.inspection.clock import Clock
+from gpuplane.core.reports.inspection.devices import MIB, ail, devices, node
+from gpuplane.core.reports.readiness import unready
 from gpuplane.core.serving import standby
 from gpuplane.model.control import About, Picture
 from gpuplane.model.inspection import (

@@ -4,8 +4,8 @@ Docker takes CDI devices (`docker run --device`) from 25.0 on where features.cdi
 false (moby#49963). `cdi-spec-dirs` takes the place of the usual directories; one empty name turns CDI off.
 """
 
-from gpuplane.core.containers.runtimes import jsontext
-from gpuplane.core.containers.runtimes.plan import DIRECTORIES, Edit, Plan, Source, Version, change, has, shown, text
+from gpuplane.core.runtimes import jsontext
+from gpuplane.core.runtimes.plan import DIRECTORIES, Edit, Plan, Source, Version, change, has, shown, text
 from gpuplane.core.strict import Invalid
 
 FIRST, DEFAULT = (25, 0), (28, 2)

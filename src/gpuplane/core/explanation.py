@@ -6,15 +6,15 @@ For `gpuplane config explain`: it asks the very functions that the agent asks, s
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.core import mps
+from gpuplane.core.advertising import offer
 from gpuplane.core.choice.explain import rule
 from gpuplane.core.config.resolve import Resolved
 from gpuplane.core.containers.strategy import AUTO, Strategy
 from gpuplane.core.health import judge
 from gpuplane.core.health.catalogue import CATALOGUE
-from gpuplane.core.resources.names import decide
-from gpuplane.core.resources.naming import Decision, matches
-from gpuplane.core.resources.offer import offer
-from gpuplane.core.resources.sharing import entries, ids
+from gpuplane.core.inventory.names import decide
+from gpuplane.core.inventory.naming import Decision, matches
+from gpuplane.core.inventory.sharing import entries, ids
 from gpuplane.core.step import step
 from gpuplane.core.text import amount
 from gpuplane.model.config import Config, MemoryShares, Mps, Replication, Settings

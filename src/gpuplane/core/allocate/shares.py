@@ -7,11 +7,11 @@ for advice, and may pass over it, as where it aligns devices to NUMA nodes. So w
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from gpuplane.core.advertising import offer
 from gpuplane.core.devicenames import called
-from gpuplane.core.resources.held import MEMORY
-from gpuplane.core.resources.offer import offer
-from gpuplane.core.resources.sharing import MIB
+from gpuplane.core.inventory.sharing import MIB
 from gpuplane.core.text import amount
+from gpuplane.core.withholding import MEMORY
 from gpuplane.model.config import MemoryUnit
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Offered, Refused, Resource, Unit

@@ -1,0 +1,1 @@
+"""Answers to kubelet's Allocate."""

@@ -1,0 +1,1 @@
+"""What people and their programs read of a node: log lines, Node condition, Events, readiness, metrics, `inspect`."""

@@ -1,1 +1,0 @@
-"""Which resources and devices this machine offers, and what stays back and why."""

@@ -10,7 +10,6 @@ from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.diagnose import ENDS
 from gpuplane.core.health.reference import reference
 from gpuplane.core.health.state_machine import Terms
-from gpuplane.core.reports.metrics import METRICS
 from gpuplane.model.health import End, Scope, Severity, State
 
 PAGE = (Path(__file__).parents[2] / "docs/faults.md").read_text()
@@ -53,16 +52,6 @@ def test_every_state_has_a_row() -> None:
     """And every end has words for people."""
     assert sorted(rows("state")) == sorted(get_args(State))
     assert set(ENDS) == set(get_args(End))
-
-
-def test_the_metrics_of_health_are_there() -> None:
-    """By their names, with what they say of themselves."""
-    told = dict(re.findall(r"^\| `(gpuplane_\w+)\{[^`]*\}` \| (.*) \|$", PAGE, re.M))
-
-    words = "health", "fault", "withheld", "problem"
-    assert {name: text.lower() for name, text in told.items()} == {
-        name: text.lower() for name, (text, _) in METRICS.items() if any(word in name for word in words)
-    }
 
 
 def test_the_default_period_is_as_written() -> None:

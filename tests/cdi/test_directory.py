@@ -1,6 +1,7 @@
 """The directory, as others leave it, change it, and refuse it: each trouble costs itself, and ends with its cause."""
 
 import asyncio
+import errno
 import os
 import stat
 import subprocess
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.core.advertising import offer
+from gpuplane.core.advertising import offer, unknown
 from gpuplane.core.containers.cdi.condition import SPECS
 from gpuplane.core.containers.cdi.registry import registry
 from gpuplane.core.containers.cdi.wanted import WRITING, unready
@@ -74,7 +75,10 @@ def world(tmp_path: Path) -> World:
 
 def test_nothing_is_offered_before_the_first_file(world: World) -> None:
     """It says what it waits for; then all is healthy at once."""
-    assert offer(world.node.snapshot).waiting == "the CDI specifications are being written"
+    lack = unknown(world.node.snapshot)
+    assert lack is not None
+    assert (lack.kind, lack.part) == ("waiting", SPECS)
+    assert offer(world.node.snapshot).waiting == lack.text
     assert world.round()
     assert world.well()
 
@@ -200,7 +204,10 @@ def test_no_device_is_given_out_by_the_name_of_another(tmp_path: Path) -> None:
     gpus = tuple(gpu.but(index=0) for gpu in here.gpus or ())
     world = World(tmp_path, here.but(gpus=gpus), BY_CDI.but(device_id_strategy="index"))
     world.round()
-    assert world.troubles() == {"GPU-0": "", "GPU-1": "CDI: device 0 has the same name, 0"}
+    troubles = world.troubles()
+    assert troubles.pop("GPU-0") == ""
+    assert "device 0" in troubles.pop("GPU-1")
+    assert not troubles
 
 
 def test_all_devices_may_be_another_files(world: World) -> None:
@@ -274,9 +281,10 @@ def test_a_directory_in_the_place_of_our_file(world: World) -> None:
     """It is left alone, the reason names it, and nothing lies about half-written."""
     world.place.file().mkdir(parents=True)
     assert not world.round()
-    assert world.reason() == f"{world.place.file()}: Is a directory"
-    assert set(world.troubles().values()) == {f"CDI: {world.place.file()}: Is a directory"}
-    assert unready(world.node.snapshot) == f"CDI: {world.place.file()}: Is a directory"
+    why = f"{world.place.file()}: {os.strerror(errno.EISDIR)}"
+    assert world.reason() == why
+    assert [why in each for each in world.troubles().values()] == [True, True]
+    assert why in unready(world.node.snapshot)
     assert list(world.place.cdi.iterdir()) == [world.place.file()]
     world.place.file().rmdir()
     assert world.round()
@@ -287,7 +295,7 @@ def test_a_file_in_the_place_of_the_directory(world: World) -> None:
     """It is named."""
     world.place.cdi.write_text("")
     assert not world.round()
-    assert world.reason() == f"{world.place.cdi}: Not a directory"
+    assert world.reason() == f"{world.place.cdi}: {os.strerror(errno.ENOTDIR)}"
     world.place.cdi.unlink()
     assert world.round()
 
@@ -297,7 +305,8 @@ def test_a_directory_that_is_a_link_is_of_no_use(world: World) -> None:
     (world.place.root / "real").mkdir()
     world.place.cdi.symlink_to("real")
     assert not world.round()
-    assert world.reason() == f"{world.place.cdi}: a symbolic link, which container runtimes do not follow"
+    assert world.reason().startswith(f"{world.place.cdi}: ")
+    assert "link" in world.reason()
 
 
 def spoil(path: Path) -> str:
@@ -335,7 +344,8 @@ def test_a_directory_of_somebody_else_is_not_used(world: World) -> None:
     world.place.cdi.mkdir()
     os.chown(world.place.cdi, 65534, 65534)
     assert not world.round()
-    assert f"{world.place.cdi} is owned by uid 65534" in world.reason()
+    assert str(world.place.cdi) in world.reason()
+    assert "65534" in world.reason()
     os.chown(world.place.cdi, 0, 0)
     assert world.round()
 
@@ -365,7 +375,7 @@ def test_a_full_disk(world: World, small: Path) -> None:
             file.write(b"x" * 512)
     world.look(machine(range(8)))
     assert not world.round()
-    assert world.reason() == f"{world.place.file()}: No space left on device"
+    assert world.reason() == f"{world.place.file()}: {os.strerror(errno.ENOSPC)}"
     assert world.place.file().read_bytes() == before
     assert world.place.left() == ["filler"]
     troubles = world.troubles()

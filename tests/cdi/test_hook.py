@@ -44,11 +44,12 @@ def test_a_program_that_somebody_else_could_replace_is_not_told(program: Path) -
     (link := place / "gpuplane-hook").symlink_to(program)
     place.chmod(0o757)
     assert (look(link).standing, look(link).detail) == ("failing", "")
-    assert f"{place} is writable by others" in look(link).reason
+    assert f"{place} " in look(link).reason
     place.chmod(0o755)
     assert look(link).detail == str(link)
     program.parent.chmod(0o777)
-    assert f"{program.parent} is writable by others" in look(program).reason
+    assert look(program).standing == "failing"
+    assert f"{program.parent} " in look(program).reason
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to somebody else")
@@ -56,7 +57,8 @@ def test_a_program_of_another_user_is_not_told(program: Path) -> None:
     """Whatever its mode says: they could change that."""
     os.chown(program, 65534, 65534)
     assert look(program).detail == ""
-    assert f"{program} is owned by uid 65534" in look(program).reason
+    assert str(program) in look(program).reason
+    assert "65534" in look(program).reason
 
 
 def test_what_is_no_file_is_not_told(program: Path) -> None:

@@ -1,7 +1,9 @@
 """`gpuplane cdi remove`: for a node that is left; never under the feet of who still needs the files."""
 
 import asyncio
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -42,10 +44,11 @@ async def test_what_stays_when_the_agent_ends_is_removed(place: Place) -> None:
             async with asyncio.timeout(60):
                 while "hold devices" in said:
                     status, said = await remove(place)
-            assert (status, "would write them again" in said) == (1, True)
+            assert (status, "agent" in said) == (1, True)
         assert place.names() == {"GPU-0", "GPU-1"}
         assert await remove(place) == (0, f"removed {place.file()}\n")
-        assert await remove(place) == (0, f"There is nothing of ours in {place.cdi}.\n")
+        status, said = await remove(place)
+        assert (status, str(place.cdi) in said, "removed" in said) == (0, True, False)
 
 
 async def test_where_no_agent_runs_kubelet_is_asked(place: Place) -> None:
@@ -56,13 +59,13 @@ async def test_where_no_agent_runs_kubelet_is_asked(place: Place) -> None:
             await kubelet.run(pod("train", gpu=1))
             await made(kubelet, "train")
         status, said = await remove(place)
-        assert (status, "end default/train first; or say --force" in said) == (1, True)
+        assert (status, "default/train" in said, "--force" in said) == (1, True, True)
     status, said = await remove(place)
     assert (status, "hold devices" in said) == (1, True)
     checkpoint = place.root / "k/device-plugins/kubelet_internal_checkpoint"
     checkpoint.write_text("{")
     status, said = await remove(place)
-    assert (status, f"nothing below {place.root / 'k'} can be read" in said) == (1, True)
+    assert (status, str(place.root / "k") in said) == (1, True)
     checkpoint.unlink()
     status, said = await remove(place)
     assert (status, place.file().exists()) == (1, True)
@@ -101,9 +104,11 @@ async def test_all_that_is_ours_and_nothing_else(place: Place) -> None:
 
 async def test_what_cannot_be_removed_is_named(place: Place) -> None:
     """As is a directory that is none; one that is not there holds nothing."""
-    assert await remove(place) == (0, f"There is nothing of ours in {place.cdi}.\n")
+    status, said = await remove(place)
+    assert (status, str(place.cdi) in said) == (0, True)
     place.file().mkdir(parents=True)
-    assert await remove(place, "--force") == (1, f"Error: {place.file(GPU)}: Is a directory\n")
+    status, said = await remove(place, "--force")
+    assert (status, f"{place.file(GPU)}: {os.strerror(errno.EISDIR)}" in said) == (1, True)
     place.file().rmdir()
     place.cdi.rmdir()
     place.cdi.write_text("")

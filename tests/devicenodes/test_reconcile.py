@@ -1,6 +1,7 @@
 """Nodes and links in a /dev of the test's own: what is missing is made as the driver wants it, and nothing else is."""
 
 import asyncio
+import errno
 import os
 import shutil
 import stat
@@ -66,7 +67,8 @@ def test_where_device_files_are_to_be_left_alone_they_are(root: Path) -> None:
     found = reconcile(root, WISH)
     assert found.missing == (CTL, UVM, CAP)
     assert found.made == ("/dev/char/195:0",)
-    assert found.problem == f"{CTL} cannot be made: /proc/driver/nvidia/params says ModifyDeviceFiles: 0"
+    assert CTL in found.problem
+    assert "ModifyDeviceFiles: 0" in found.problem
 
 
 def test_the_umask_takes_nothing_away(root: Path) -> None:
@@ -115,13 +117,16 @@ def test_a_number_that_no_driver_has_now_is_not_given_to_a_node(root: Path) -> N
     (root / "proc/devices").write_text(DEVICES.replace("511 nvidia-uvm", "510 nvidia-uvm\n511 other"))
     found = reconcile(root, WISH)
     assert found.missing == (UVM,)
-    assert "module for /dev/nvidia-uvm is not loaded" in found.problem
+    assert UVM in found.problem
+    assert "not loaded" in found.problem
     assert UVM not in standing(root)
 
 
 def test_a_node_whose_module_is_not_loaded_is_missing(root: Path) -> None:
     found = reconcile(root, WISH.but(nodes={UVM: None}))
-    assert (found.missing, found.problem) == ((UVM,), f"the driver's module for {UVM} is not loaded")
+    assert found.missing == (UVM,)
+    assert UVM in found.problem
+    assert "not loaded" in found.problem
 
 
 def test_a_node_with_numbers_of_another_load_is_told_and_left(root: Path) -> None:
@@ -166,7 +171,8 @@ def test_without_leave_what_is_missing_is_told_with_the_reason(root: Path) -> No
     )
     found = msgspec.json.decode(done.stdout, type=Found)
     assert found.missing == (CTL, UVM, CAP)
-    assert found.problem == f"{CTL} cannot be made: Operation not permitted"
+    assert CTL in found.problem
+    assert found.problem.endswith(os.strerror(errno.EPERM))
     assert found.made == ("/dev/char/195:0",)
     assert set(standing(root)) == {"/dev/nvidia0", "/dev/char/195:0"}
 

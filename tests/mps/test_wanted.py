@@ -6,7 +6,7 @@ import pytest
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.answers import allocate
-from gpuplane.core.mps import PATIENCE, conditions, unready, wanted
+from gpuplane.core.mps import PATIENCE, UPKEEP, conditions, unready, wanted
 from gpuplane.core.reports.readiness import unready as whole_unready
 from gpuplane.core.step import step
 from gpuplane.model.config import MemoryShares, Mps, Replication, Settings, Sharing
@@ -25,6 +25,7 @@ from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import Daemon, Standing, Status, Wanted
 from gpuplane.model.snapshot import Allocation, Condition, Release, Snapshot
 from gpuplane.model.views import Mount, Refused
+from tests.golden import Golden
 
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"
 MIGS = tuple(MigDevice(uuid=f"MIG-{n}", profile="1g.5gb", gpu_instance=n, slot=n, memory_mib=4864) for n in range(2))
@@ -66,8 +67,14 @@ def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
 
 
 def troubles(snapshot: Snapshot) -> set[str]:
-    """Why devices are not available."""
-    return {device.trouble for resource in offer(snapshot).resources for device in resource.devices}
+    """Why devices are not available: kind and part of each reason; "" for those that are."""
+    devices = (device for resource in offer(snapshot).resources for device in resource.devices)
+    return {"; ".join(f"{each.kind} {each.part}" for each in device.reasons) for device in devices}
+
+
+def texts(snapshot: Snapshot) -> list[str]:
+    """The same, for people."""
+    return sorted({device.trouble for resource in offer(snapshot).resources for device in resource.devices})
 
 
 def test_a_daemon_for_each_resource_with_fair_parts() -> None:
@@ -136,14 +143,14 @@ def test_shares_of_another_kind_hold_no_daemon() -> None:
     assert wanted(now) == Wanted(held=(GPU,))
 
 
-def test_a_gpu_waits_until_its_compute_mode_is_restored() -> None:
+def test_a_gpu_waits_until_its_compute_mode_is_restored(golden: Golden) -> None:
     """One whose mode nobody changed does not; that is so too where the supervisor has gone amid it."""
     status = Status(at=10.0, pid=7, exclusive=("GPU-a",), problem="nvidia-smi: no permission")
     for now in (10.0, 100.0):
         heard = conditions(Wanted(), status, "/run/mps", now)
         snapshot = node(*(StatusChanged(part, condition) for part, condition in heard.items()), sharing=Sharing())
-        waits = "MPS: the compute mode of its GPU is not restored yet: nvidia-smi: no permission"
-        assert troubles(snapshot) == {waits, ""}
+        assert troubles(snapshot) == {f"problem {UPKEEP}", ""}
+        golden(texts(snapshot))
     assert conditions(Wanted(), status, "/run/mps", 9.0) == {}, "the boot in which that was so is over"
 
 
@@ -185,25 +192,27 @@ def test_a_mig_device_in_trouble_takes_no_sibling_with_it() -> None:
     assert [daemon.name for daemon in daemons(snapshot)] == ["MIG-1"]
 
 
-def test_a_unit_is_given_out_only_while_its_daemon_serves_it() -> None:
+def test_a_unit_is_given_out_only_while_its_daemon_serves_it(golden: Golden) -> None:
     """No supervisor, no daemon, a daemon that fails, or one without this device: unhealthy, with the reason."""
-    sharing = by_mps()
-    assert troubles(node(sharing=sharing)) == {"MPS: its supervisor has not been seen yet"}
-    assert troubles(node(*served(), sharing=sharing)) == {"MPS: its control daemon has not been seen yet"}
-    assert troubles(node(*served(GPU), sharing=sharing)) == {""}
-    assert troubles(node(*served(GPU, devices=("GPU-a",)), sharing=sharing)) == {
-        "",
-        "MPS: the control daemon runs without this device",
+    sharing, broken = by_mps(), StatusChanged(f"mps/{GPU}", Condition(standing="failing", reason="no such file"))
+    cases = {
+        "no supervisor": (node(sharing=sharing), {"waiting mps supervisor"}),
+        "no daemon": (node(*served(), sharing=sharing), {f"waiting mps/{GPU}"}),
+        "all is served": (node(*served(GPU), sharing=sharing), {""}),
+        "one is served": (node(*served(GPU, devices=("GPU-a",)), sharing=sharing), {"", f"held mps/{GPU}"}),
+        "a daemon fails": (node(*served(GPU), broken, sharing=sharing), {f"problem mps/{GPU}"}),
     }
-    broken = StatusChanged(f"mps/{GPU}", Condition(standing="failing", reason="no such file"))
-    assert troubles(node(*served(GPU), broken, sharing=sharing)) == {"MPS: no such file"}
+    for case, (snapshot, reasons) in cases.items():
+        assert troubles(snapshot) == reasons
+        golden(texts(snapshot), case)
 
 
 def test_readiness_says_which_daemon_does_not_serve() -> None:
     """Of those that are wanted."""
     broken = StatusChanged(f"mps/{GPU}", Condition(standing="failing", reason="no such file"))
     snapshot = node(*served(GPU), broken, StatusChanged(f"plugin/{GPU}", Condition(standing="ok")), sharing=by_mps())
-    assert whole_unready(snapshot) == f"MPS of {GPU}: no such file"
+    assert GPU in whole_unready(snapshot)
+    assert "no such file" in whole_unready(snapshot)
     assert unready(node(broken, sharing=Sharing())) == ""
 
 
@@ -214,7 +223,8 @@ def test_a_supervisor_that_is_silent_says_nothing_about_its_daemons() -> None:
     assert conditions(wishes, status, "/run/mps", 10.0 + PATIENCE).keys() == {"mps supervisor", f"mps/{GPU}"}
     silent = conditions(wishes, status, "/run/mps", 10.1 + PATIENCE)
     assert silent.keys() == {"mps supervisor"}
-    assert "run gpuplane mps there" in silent["mps supervisor"].reason
+    assert silent["mps supervisor"].standing == "failing"
+    assert "gpuplane mps" in silent["mps supervisor"].reason
     assert conditions(Wanted(), None, "/run/mps", 0.0) == {}
 
 
@@ -235,5 +245,5 @@ def test_a_container_is_a_client_of_one_daemon() -> None:
     got = allocate(snapshot, SMALL, ["MIG-1::0"])
     assert got.env["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/mig-1g.5gb/pipe"
     assert got.mounts[0] == Mount(container="/mps/nvidia.com/mig-1g.5gb/pipe", host="/mps-root/MIG-1/pipe")
-    with pytest.raises(Refused, match="MIG-0 and MIG-1 have an MPS daemon each"):
+    with pytest.raises(Refused, match=r"MIG-0.*MIG-1.*MPS"):
         allocate(snapshot, SMALL, ["MIG-0::0", "MIG-1::0"])

@@ -10,6 +10,7 @@ from gpuplane.model.config import Replication, Settings, Sharing, TimeSlice
 from gpuplane.model.facts import ConfigLoaded, DriverReleaseRequested, LedgerLoaded, StatusChanged, TimeSliceFinished
 from gpuplane.model.machine import Fault, Gpu
 from gpuplane.model.snapshot import LET_GO, Condition, Release, Slicing, Snapshot
+from tests.golden import Golden
 from tests.health.world import World, machine
 
 
@@ -80,17 +81,19 @@ def test_nothing_is_known_before_the_first_look_and_configuration() -> None:
         assert (timeslices.setting(after), timeslices.condition(after)) == (None, None)
 
 
-def test_one_gpu_after_the_other_in_the_drivers_order() -> None:
+def test_one_gpu_after_the_other_in_the_drivers_order(golden: Golden) -> None:
     """And each stays set."""
     node = world(("long", "0 2"), ("short", "1"))
-    assert said(node) == ("waiting", "to be set: long: GPU 0, 2; short: GPU 1")
+    assert said(node)[0] == "waiting"
+    golden(said(node)[1], "before")
     answer(node)
     condition = timeslices.condition(node.snapshot)
     assert condition is not None
-    assert (condition.reason, condition.detail) == ("to be set: long: GPU 0, 2; short: GPU 1", "GPU-1,GPU-2")
+    assert (condition.standing, condition.detail) == ("waiting", "GPU-1,GPU-2")
     assert serve(node) == [("1", "short"), ("2", "long")]
     assert known(node) == {"0": "long", "1": "short", "2": "long"}
-    assert said(node) == ("ok", "long: GPU 0, 2; short: GPU 1")
+    assert said(node)[0] == "ok"
+    golden(said(node)[1], "after")
     node.wait(3600.0)
     node.look()
     assert serve(node) == []
@@ -118,15 +121,15 @@ def test_what_was_only_wished_is_not_set_back() -> None:
     assert (serve(node), said(node)) == ([], ("", ""))
 
 
-def test_what_is_refused_is_said_and_tried_again_ever_later() -> None:
+def test_what_is_refused_is_said_and_tried_again_ever_later(golden: Golden) -> None:
     """The GPU is served; once nobody wants it any more, nothing has to be set back."""
     node = world(("long", "0 1"))
     answer(node, "nvidia-smi: Not Supported")
-    so_far = "GPU 0 (GPU-0) could not be set to long: nvidia-smi: Not Supported; to be set: long: GPU 1"
-    assert said(node) == ("failing", so_far)
+    assert said(node)[0] == "failing"
+    golden(said(node)[1], "GPU 1 is to be set")
     assert serve(node) == [("1", "long")]
-    reason = "GPU 0 (GPU-0) could not be set to long: nvidia-smi: Not Supported; long: GPU 1"
-    assert said(node) == ("failing", reason)
+    assert said(node)[0] == "failing"
+    golden(said(node)[1], "GPU 1 is set")
     assert not node.ill()
 
     rests = []
@@ -148,14 +151,15 @@ def test_what_is_refused_is_said_and_tried_again_ever_later() -> None:
     assert (node.snapshot.ledger.time_slices, said(node)) == (None, ("", ""))
 
 
-def test_what_broke_off_may_have_been_done() -> None:
+def test_what_broke_off_may_have_been_done(golden: Golden) -> None:
     """So it is set back where nobody wants it any more, until that succeeds."""
     node = world(("long", "0"))
     answer(node, "nvidia-smi did not end within 30 s", unsure=True)
     node.apply(ConfigLoaded(Settings()))
     assert tried(node) == ("0", "default")
     answer(node, "nvidia-smi: no")
-    assert said(node) == ("failing", "GPU 0 (GPU-0) could not be set to default: nvidia-smi: no")
+    assert said(node)[0] == "failing"
+    golden(said(node)[1])
     node.wait(10.0)
     assert serve(node) == [("0", "default")]
     assert node.snapshot.ledger.time_slices is None
@@ -172,13 +176,14 @@ def test_another_wish_waits_for_the_try_that_is_under_way() -> None:
 
 
 @pytest.mark.parametrize("code", ["gpu-lost", "reset-required", "gpu-hang"])
-def test_a_gpu_that_does_not_answer_is_waited_for(code: str) -> None:
+def test_a_gpu_that_does_not_answer_is_waited_for(code: str, golden: Golden) -> None:
     """The others are not."""
     node = World(machine(2), Settings())
     node.show("0", code)
     node.apply(ConfigLoaded(shared(("long", "0 1"))))
     assert serve(node) == [("1", "long")]
-    assert said(node) == ("waiting", "to be set: long: GPU 0, 1")
+    assert said(node)[0] == "waiting"
+    golden(said(node)[1], "waiting")
     node.show("0")
     assert serve(node) == [("0", "long")]
 
@@ -195,7 +200,7 @@ def test_a_reset_gpu_is_set_again() -> None:
     assert serve(node) == [("1", "long")]
 
 
-def test_what_was_set_before_a_reset_is_not_set_by_a_refusal_after_it() -> None:
+def test_what_was_set_before_a_reset_is_not_set_by_a_refusal_after_it(golden: Golden) -> None:
     """It is tried again."""
     node = world(("long", "0"))
     serve(node)
@@ -203,9 +208,11 @@ def test_what_was_set_before_a_reset_is_not_set_by_a_refusal_after_it() -> None:
     node.show("0", "gpu-lost")
     node.wait(60.0)
     node.show("0")
-    assert said(node) == ("waiting", "to be set: long: GPU 0")
+    assert said(node)[0] == "waiting"
+    golden(said(node)[1], "reset")
     answer(node, "nvidia-smi: no")
-    assert said(node) == ("failing", "GPU 0 (GPU-0) could not be set to long: nvidia-smi: no")
+    assert said(node)[0] == "failing"
+    golden(said(node)[1], "refused")
     node.wait(10.0)
     assert serve(node) == [("0", "long")]
 

@@ -72,16 +72,16 @@ class Agent:
             self.process.kill()
         await self._ended()
 
-    async def until_says(self, text: str, deadline: float = PATIENCE) -> str:
-        """The first log line that contains a text. Raises TimeoutError with the whole log."""
+    async def until_says(self, *words: str, deadline: float = PATIENCE) -> str:
+        """The first log line that contains all these words. Raises TimeoutError with the whole log."""
 
         def found() -> str | None:
-            return next((line for line in self.log if text in line), None)
+            return next((line for line in self.log if all(word in line for word in words)), None)
 
         try:
             return await self._changes.until(found, deadline) or ""
         except TimeoutError:
-            raise TimeoutError(f"the agent never said {text!r}:\n" + "\n".join(self.log)) from None
+            raise TimeoutError(f"the agent never said {', '.join(words)}:\n" + "\n".join(self.log)) from None
 
     async def _ended(self) -> int:
         status = await self.process.wait()

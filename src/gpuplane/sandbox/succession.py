@@ -25,7 +25,7 @@ async def replace(kubelet: Kubelet, old: Agent, new: Agent, *, kill: bool = Fals
     """
     before, served = len(kubelet.manager.gaps), set(kubelet.view())
     await new.start()
-    await new.until_says(READY, deadline)
+    await new.until_says(READY, deadline=deadline)
     await (old.kill() if kill else old.stop())
 
     def served_again() -> bool:

@@ -15,6 +15,7 @@ from gpuplane.core.explanation import explain
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.judge import xid
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
+from tests.golden import Golden
 
 MACHINE = """
 driver: {version: 580.95.05}
@@ -60,25 +61,23 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return config, machine
 
 
-def test_explain_shows_every_unit_with_the_line_that_decided(files: tuple[Path, Path]) -> None:
+def test_explain_shows_every_unit_with_the_line_that_decided(files: tuple[Path, Path], golden: Golden) -> None:
     """Away from a terminal: one line a thing, columns apart by tabs."""
     config, machine = files
     status, out, err = run("explain", config, "--machine", machine)
 
     assert (status, err) == (0, "")
-    strategy, *lines = out.splitlines()
-    assert strategy.startswith("strategy\tauto\tcdi-cri where")
-    assert lines == [
-        "resource\tnvidia.com/half\t2\t2 healthy\tadvised: as many GPUs as there are, the least used first",
-        "resource\tnvidia.com/gpu\t1\t0 healthy\tadvised: the GPUs with the best links",
-        f"unit\t0\tNVIDIA A100\tnvidia.com/half\t{UUID}0::0…1\tpattern '*A100' ({config}:5), 2 shares ({config}:10)",
-        f"unit\t1\tNVIDIA T4\tnvidia.com/gpu\t{UUID}1\ta whole GPU that no pattern matches\tgpu-lost: fell off",
-        f"unit\t2\tNVIDIA A100\t-\t{UUID}2\tit is in MIG mode and has no MIG devices",
-        f"note\t{config}:6: no model here matches '*H100'",
-    ]
+    lines = [line.split("\t") for line in out.splitlines()]
+    assert [line[:2] for line in lines[:-1]] == [
+        ["strategy", "auto"], ["resource", "nvidia.com/half"], ["resource", "nvidia.com/gpu"],
+        ["unit", "0"], ["unit", "1"], ["unit", "2"],
+    ]  # fmt: skip
+    assert lines[-1][0] == "note"
+    assert lines[-1][1].startswith(f"{config}:6: ")
+    golden(out)
 
 
-def test_explain_as_json_has_all_of_it(files: tuple[Path, Path]) -> None:
+def test_explain_as_json_has_all_of_it(files: tuple[Path, Path], golden: Golden) -> None:
     """The explanation and the settings that it explains, with flags laid over the file."""
     status, out, _ = run(
         "explain", files[0], "--machine", files[1], "--json", "--pass-device-specs", "--mig-strategy=none"
@@ -86,11 +85,9 @@ def test_explain_as_json_has_all_of_it(files: tuple[Path, Path]) -> None:
     document = json.loads(out)
 
     assert status == 0
-    assert document["explanation"]["resources"]["nvidia.com/half"] == {
-        "devices": 2,
-        "healthy": 2,
-        "advised": "as many GPUs as there are, the least used first",
-    }
+    half = document["explanation"]["resources"]["nvidia.com/half"]
+    assert half == {"devices": 2, "healthy": 2, "advised": half["advised"]}
+    golden(half["advised"])
     assert document["explanation"]["units"][0]["ids"] == [f"{UUID}0::0", f"{UUID}0::1"]
     assert document["resolved"]["settings"]["pass_device_specs"] is True
     assert document["resolved"]["sources"]["mig_strategy"] == "--mig-strategy"
@@ -165,10 +162,10 @@ def test_explain_refuses_what_it_cannot_read(files: tuple[Path, Path]) -> None:
     config, machine = files
     machine.write_text("gpus:\n- {index: 0, uid: x}\n")
 
-    assert run("explain", config, "--machine", machine)[::2] == (
-        1,
-        f"Error: {machine}:2: unknown key 'uid'; did you mean 'uuid'?\n",
-    )
+    status, _, err = run("explain", config, "--machine", machine)
+    assert status == 1
+    assert err.startswith(f"Error: {machine}:2: ")
+    assert "'uid'" in err
     status, _, err = run("explain", config, "--machine", "dgx-a10")
     assert status == 2
     assert "dgx-a100" in err
@@ -195,93 +192,88 @@ sharing:
 
 
 @pytest.mark.parametrize(
-    ("grain", "ids", "why"),
+    ("grain", "ids"),
     [
-        (300, 3, "a whole GPU, 3 shares of 300 MiB (100 MiB left over) (c:11)"),
-        (1000, 1, "a whole GPU, 1 share of 1000 MiB (c:11)"),
-        (1001, 0, "it has 1000 MiB of memory, and one share is 1001 MiB; make the grain smaller (c:11)"),
+        (300, 3),
+        (1000, 1),
+        (1001, 0),
     ],
 )
-def test_shares_are_explained(grain: int, ids: int, why: str) -> None:
+def test_shares_are_explained(grain: int, ids: int, golden: Golden) -> None:
     """How many, of what, what is left over, and the line; where none can be, that too."""
     gpus = (A, B.but(memory_mib=1000))
     slices, memory = explain(Machine(gpus=gpus), trace((SHARED % grain).encode(), "c")).units
 
-    assert slices.why == "a whole GPU, 2 shares, each of a container's of another GPU, time slice short (c:6)"
-    assert (len(memory.ids), memory.why) == (ids, why)
+    assert slices.why.endswith("(c:6)")
+    assert memory.why.endswith("(c:11)")
+    assert len(memory.ids) == ids
+    golden([slices.why, memory.why])
 
 
-def test_mps_is_explained_as_if_its_daemons_ran() -> None:
+def test_mps_is_explained_as_if_its_daemons_ran(golden: Golden) -> None:
     """What would be: a configuration is not at fault for what does not run yet."""
     text = b"sharing: {mps: {resources: [{name: gpu, replicas: 3}]}}"
     explained = explain(Machine(gpus=(A,)), trace(text, "c"))
 
     assert explained.resources["nvidia.com/gpu"].healthy == 3
-    assert [each.why for each in explained.units] == ["a whole GPU, 3 shares by MPS (c:1)"]
-    assert len(explained.notes) == 2
-    assert explained.notes[0].startswith(
-        "c:1: MPS is shown as if its daemons served; they need the supervisor, gpuplane mps"
-    )
-    assert explained.notes[1].startswith("c:1: MPS does not isolate")
+    assert [note[:5] for note in explained.notes] == ["c:1: ", "c:1: "]
+    golden([*(each.why for each in explained.units), *explained.notes])
 
 
-def test_how_mps_is_set_up_is_shown_where_it_is_said() -> None:
+def test_how_mps_is_set_up_is_shown_where_it_is_said(golden: Golden) -> None:
     """By the names of the keys; what is left at its default is not."""
     how = "computeMode: leave, multiUser: true, activeThreadPercentage: 20"
     text = f"sharing: {{mps: {{{how}, resources: [{{name: gpu, replicas: 3}}]}}}}"
     (unit,) = explain(Machine(gpus=(A,)), trace(text.encode(), "c")).units
 
-    assert unit.why == "a whole GPU, 3 shares by MPS, computeMode leave, multiUser, activeThreadPercentage 20 (c:1)"
+    assert all(key in unit.why for key in ("computeMode leave", "multiUser", "activeThreadPercentage 20", "c:1"))
+    golden(unit.why)
 
 
 @pytest.mark.parametrize("machine", ["gpus: []", "gpus:", "{}"])
-def test_a_machine_without_gpus_is_no_silence(machine: str, files: tuple[Path, Path]) -> None:
+def test_a_machine_without_gpus_is_no_silence(machine: str, files: tuple[Path, Path], golden: Golden) -> None:
     """Nothing is advertised, and that is said."""
     files[1].write_text(machine + "\n")
     status, out, _ = run("explain", files[0], "--machine", files[1])
 
     assert status == 0
-    assert "note\tthis machine has no GPU, so nothing would be advertised" in out.splitlines()
+    [note] = [line for line in out.splitlines() if line.startswith("note\t") and str(files[0]) not in line]
+    golden(note, "any")
 
 
-@pytest.mark.parametrize(
-    ("mps", "kept"), [("false", "nothing keeps"), ("true", "an MPS daemon keeps each process, not")]
-)
-def test_what_keeps_a_container_within_its_memory_is_noted(mps: str, kept: str) -> None:
+@pytest.mark.parametrize("mps", ["false", "true"])
+def test_what_keeps_a_container_within_its_memory_is_noted(mps: str, golden: Golden) -> None:
     """And, where there are several GPUs, what the scheduler does not see."""
     text = f"sharing: {{memory: {{mps: {mps}, resources: [{{name: gpu}}]}}}}"
     one, two = (gpu.but(memory_mib=2048) for gpu in (A, B))
 
-    assert notes(text, one)[0].partition(": ")[2].startswith(kept)
-    assert "a container's memory comes from one GPU, 2 GiB at most" in notes(text, one, two)[1]
+    assert len(notes(text, one)) < len(notes(text, one, two))
+    assert "2 GiB" in notes(text, one, two)[1]
+    golden(notes(text, one, two))
 
 
 @pytest.mark.parametrize(
-    ("policy", "sharing", "advised"),
+    ("policy", "sharing"),
     [
-        ("distributed", "", "the GPUs with the best links"),
-        ("numa", "", "the GPUs with the best links, on as few NUMA nodes as possible (c:1)"),
+        ("distributed", ""),
+        ("numa", ""),
         (
             "packed",
             "timeSlicing: {resources: [{name: gpu, replicas: 2}]}",
-            "as few GPUs as there can be, the most used first (c:1)",
         ),
         (
             "topology",
             "timeSlicing: {resources: [{name: gpu, replicas: 2, distinct: true}]}",
-            "as many GPUs as there are, those that lie best (c:1); one of each GPU",
         ),
-        ("packed", "memory: {resources: [{name: gpu}]}", "all of the one device where the least is left over"),
+        ("packed", "memory: {resources: [{name: gpu}]}"),
     ],
 )
-def test_what_is_advised_is_explained(policy: str, sharing: str, advised: str) -> None:
+def test_what_is_advised_is_explained(policy: str, sharing: str, golden: Golden) -> None:
     """By the policy, with the line that names it, where it has a say."""
     text = f"flags: {{plugin: {{sharedDevicesAllocationPolicy: {policy}}}}}\nsharing: {{{sharing}}}"
     gpus = tuple(gpu.but(memory_mib=2048) for gpu in (A, B))
 
-    assert [each.advised for each in explain(Machine(gpus=gpus), trace(text.encode(), "c")).resources.values()] == [
-        advised
-    ]
+    golden(each.advised for each in explain(Machine(gpus=gpus), trace(text.encode(), "c")).resources.values())
 
 
 def notes(text: str, *gpus: Gpu) -> list[str]:
@@ -296,65 +288,59 @@ CUT = Gpu(
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "places"),
     [
         ("", []),
         ("resources: {gpus: [{pattern: A, name: a}]}", []),
-        ("resources: {gpus: [{pattern: C, name: a}]}", ["c:1: no model here matches 'C'"]),
+        ("resources: {gpus: [{pattern: C, name: a}]}", ["c:1"]),
         (
             "resources: {gpus: [{pattern: 'A*', name: a}, {pattern: A, name: b}]}",
-            ["c:1: what 'A' matches here is not offered, or goes by a pattern above it"],
+            ["c:1"],
         ),
         (
             "resources: {mig: [{pattern: 1g, name: a}]}",
-            ["c:1: migStrategy is none, so patterns of resources.mig do nothing"],
+            ["c:1"],
         ),
         ("flags: {migStrategy: mixed}\nresources: {mig: [{pattern: 1g, name: a}]}", []),
         (
             "flags: {migStrategy: mixed}\nresources: {mig: [{pattern: 2g, name: a}]}",
-            ["c:2: no profile here matches '2g'"],
+            ["c:2"],
         ),
         (
             "sharing: {timeSlicing: {resources: [{name: mig-1g, replicas: 2}]}}",
-            ["c:1: no device here is named nvidia.com/mig-1g"],
+            ["c:1"],
         ),
         ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}", []),
         (
             "sharing: {timeSlicing: {resources: [{name: gpu, model: 'T*', replicas: 2}]}}",
-            ["c:1: no device here is named nvidia.com/gpu with a model that matches 'T*'"],
+            ["c:1"],
         ),
         (
             "sharing:\n  timeSlicing:\n    resources:\n"
             "    - {name: gpu, replicas: 2, model: 'A*'}\n    - {name: gpu, replicas: 2, model: B}\n"
             "    - {name: gpu, replicas: 3, devices: 2}\n    - {name: gpu, replicas: 3, model: '*A'}\n"
             "    - {name: gpu, replicas: 3, devices: [1, 9]}\n    - {name: gpu, replicas: 1}",
-            [
-                "c:6: 2 devices of nvidia.com/gpu wanted, 0 here; taken before, by c:4 and c:5: 2",
-                "c:7: all that is named nvidia.com/gpu with a model that matches '*A' here is taken before, by c:4",
-                "c:8: no device of nvidia.com/gpu here is 9; taken before, by c:5: 1",
-                "c:9: all that is named nvidia.com/gpu here is taken before, by c:4 and c:5",
-            ],
+            ["c:6", "c:7", "c:8", "c:9"],
         ),
         (
             "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 3, rename: x}]}}",
-            ["c:1: 3 devices of nvidia.com/gpu wanted, 2 here"],
+            ["c:1"],
         ),
         (
             "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [1, 5, 2:0], rename: x}]}}",
-            ["c:1: no device of nvidia.com/gpu here is 5, 2:0"],
+            ["c:1"],
         ),
         (
             "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [1]}]}}",
-            [
-                "nvidia.com/gpu has whole devices and shares of others, and a pod cannot choose which it gets; "
-                "rename the shares"
-            ],
+            ["nvidia.com/gpu"],
         ),
     ],
 )
-def test_what_does_nothing_here_is_noted(text: str, expected: list[str]) -> None:
+def test_what_does_nothing_here_is_noted(text: str, places: list[str], golden: Golden) -> None:
     """Good configuration, but not for this machine: no error, since one file serves many nodes."""
-    assert notes(text, A, B, CUT) == expected
+    found = notes(text, A, B, CUT)
+    assert [each.partition(": " if each.startswith("c:") else " ")[0] for each in found] == places
+    golden(found, text)
 
 
 RULED = """\
@@ -369,74 +355,56 @@ health:
 """
 
 
+ALL_XIDS = (*(c for c, e in CATALOGUE.items() if xid(c) not in (None, 79) and e.severity != "note"), "xid-…")
+
+
 @pytest.mark.parametrize(
     ("text", "environment", "expected"),
     [
         ("", {}, []),
         ("", {"DP_DISABLE_HEALTHCHECKS": "13", "DP_ENABLE_HEALTHCHECKS": "79"}, []),
-        (
-            RULED,
-            {},
-            [
-                (
-                    ("nvlink-down",),
-                    f"advice 'call Ann' instead of {CATALOGUE['nvlink-down'].advice!r}, patience 60 s instead of 10 s",
-                    ("c:6",),
-                ),
-                (("xid-48",), "severity note instead of unhealthy", ("c:3",)),
-                (("xid-94",), "severity degraded instead of unhealthy, patience 30 s instead of 0 s", ("c:4",)),
-            ],
-        ),
-        (
-            "health: {faults: {xid-94: {ends: time, lasts: 10m}}}",
-            {},
-            [(("xid-94",), "ends time instead of process, lasts 600 s", ("c:1",))],
-        ),
+        (RULED, {}, [(("nvlink-down",), ("c:6",)), (("xid-48",), ("c:3",)), (("xid-94",), ("c:4",))]),
+        ("health: {faults: {xid-94: {ends: time, lasts: 10m}}}", {}, [(("xid-94",), ("c:1",))]),
         (
             "health: {faults: {xid-94: {patience: 30s}}}",
             {"DP_DISABLE_HEALTHCHECKS": "94,48,900", "DP_ENABLE_HEALTHCHECKS": "13"},
             [
-                (("xid-13",), "severity unhealthy instead of note", ("DP_ENABLE_HEALTHCHECKS",)),
-                (("xid-48", "xid-900"), "severity note instead of unhealthy", ("DP_DISABLE_HEALTHCHECKS",)),
-                (
-                    ("xid-94",),
-                    "severity note instead of unhealthy, patience 30 s instead of 0 s",
-                    ("DP_DISABLE_HEALTHCHECKS", "c:1"),
-                ),
+                (("xid-13",), ("DP_ENABLE_HEALTHCHECKS",)),
+                (("xid-48", "xid-900"), ("DP_DISABLE_HEALTHCHECKS",)),
+                (("xid-94",), ("DP_DISABLE_HEALTHCHECKS", "c:1")),
             ],
         ),
         (
             "",
             {"DP_DISABLE_HEALTHCHECKS": "all", "DP_ENABLE_HEALTHCHECKS": "79"},
-            [
-                (
-                    (*(c for c, e in CATALOGUE.items() if xid(c) not in (None, 79) and e.severity != "note"), "xid-…"),
-                    "severity note instead of unhealthy",
-                    ("DP_DISABLE_HEALTHCHECKS",),
-                )
-            ],
+            [(ALL_XIDS, ("DP_DISABLE_HEALTHCHECKS",))],
         ),
     ],
+    ids=["nothing", "as they are", "rules", "another end", "rules and variables", "all"],
 )
 def test_faults_that_are_judged_otherwise_are_explained(
-    text: str, environment: dict[str, str], expected: list[tuple[tuple[str, ...], str, tuple[str, ...]]]
+    text: str, environment: dict[str, str], expected: list[tuple[tuple[str, ...], tuple[str, ...]]], golden: Golden
 ) -> None:
     """Which, how, and where it was said; those that are judged as by the catalogue are not in it."""
     explained = explain(Machine(gpus=(A,)), trace(text.encode(), "c", {}, environment))
 
-    assert [(each.codes, each.how, each.said) for each in explained.faults] == expected
+    assert [(each.codes, each.said) for each in explained.faults] == expected
+    golden(f"{each.codes[0]}: {each.how}" for each in explained.faults)
 
 
 def test_the_commands_hear_the_environment(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """As the agent does: what it says of faults is shown, and the words of it that mean nothing."""
     config, machine = files
     monkeypatch.setenv("DP_DISABLE_HEALTHCHECKS", "48,fourtynine")
-    why = "DP_DISABLE_HEALTHCHECKS: passes over 'fourtynine': it takes XIDs (1 to 99999) and all"
-
-    assert run("check", config) == (0, f"{config}: good\n", f"{why}\n")
+    status, out, err = run("check", config)
+    assert (status, out) == (0, f"{config}: good\n")
+    assert err.startswith("DP_DISABLE_HEALTHCHECKS: ")
+    assert "'fourtynine'" in err
     lines = run("explain", config, "--machine", machine)[1].splitlines()
-    assert "fault\txid-48\tseverity note instead of unhealthy\tDP_DISABLE_HEALTHCHECKS" in lines
-    assert f"note\t{why}" in lines
+    assert [(line.split("\t")[1], line.split("\t")[3]) for line in lines if line.startswith("fault\t")] == [
+        ("xid-48", "DP_DISABLE_HEALTHCHECKS")
+    ]
+    assert f"note\t{err.strip()}" in lines
 
 
 def test_a_machine_without_driver_would_advertise_nothing_yet() -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuplane.core.document import DEEPEST, LARGEST, LONGEST, Malformed, Node, compose
+from gpuplane.core.document import LARGEST, LONGEST, Malformed, Node, compose
+from tests.golden import Golden
 
 
 def bare(node: Node) -> Any:
@@ -90,38 +91,42 @@ def test_repeated_keys_are_told_beside_the_tree() -> None:
     root, repeated = compose(b"a: 1\nb: 2\na: 3\n")
 
     assert bare(root) == {"a": 1, "b": 2}
-    assert repeated == [(3, "key 'a' stands twice, first on line 1; leave one out")]
+    [(line, problem)] = repeated
+    assert line == 3
+    assert "'a'" in problem
+    assert "line 1" in problem
 
 
 @pytest.mark.parametrize(
-    ("data", "line", "text"),
+    ("data", "line"),
     [
-        (b"a: 1\nb: [\n", 3, "not YAML: did not find expected node content"),
-        (b"a:\n\t- b\n", 2, "not YAML: found character that cannot start any token; indent with spaces, not tabs"),
-        (b"a: 1\nb: '\xff'\n", 2, "not UTF-8: invalid start byte"),
-        (b"\xff\xfea\x00", 1, "not UTF-8: invalid start byte"),
-        (b"a: 1\nb: \x01\n", 2, "not YAML: control characters are not allowed"),
-        (b"a: 1\n---\nb: 2\n", 2, "a second document begins here; only one is read"),
-        (b"a: 1\n? [x]\n: 1\n", 2, "a key must be plain text"),
-        (b"a: 1\nb: *c\n", 2, "the alias *c stands for nothing that is complete above it"),
-        (b"a: &a [*a]\n", 1, "the alias *a stands for nothing that is complete above it"),
-        (b"a: 1\n<<: 5\n", 2, "<< can merge mappings only"),
-        (b"a: !!binary eA==\n", 1, "'eA==' cannot be read as the tag 'tag:yaml.org,2002:binary' says"),
-        (b"a: !!python/tuple [x]\n", 1, "the tag 'tag:yaml.org,2002:python/tuple' is not known here"),
-        (b"a: !!set {x}\n", 1, "the tag 'tag:yaml.org,2002:set' is not known here"),
-        (b"a: !!int x\n", 1, "'x' cannot be read as the tag 'tag:yaml.org,2002:int' says"),
-        (b"a: 99999999999999999999\n", 1, "the number 99999999999999999999 does not fit into 64 bits"),
-        (b"a: " + b"9" * 5000, 1, "the number 999999999999999999999999 does not fit into 64 bits"),
-        (b"a: 1\nb: " + b"[" * 100_000, 2, f"nested deeper than {DEEPEST} levels"),
-        (b"a: " + b"x" * LONGEST, 1, "larger than 4 MiB"),
+        (b"a: 1\nb: [\n", 3),
+        (b"a:\n\t- b\n", 2),
+        (b"a: 1\nb: '\xff'\n", 2),
+        (b"\xff\xfea\x00", 1),
+        (b"a: 1\nb: \x01\n", 2),
+        (b"a: 1\n---\nb: 2\n", 2),
+        (b"a: 1\n? [x]\n: 1\n", 2),
+        (b"a: 1\nb: *c\n", 2),
+        (b"a: &a [*a]\n", 1),
+        (b"a: 1\n<<: 5\n", 2),
+        (b"a: !!binary eA==\n", 1),
+        (b"a: !!python/tuple [x]\n", 1),
+        (b"a: !!set {x}\n", 1),
+        (b"a: !!int x\n", 1),
+        (b"a: 99999999999999999999\n", 1),
+        (b"a: " + b"9" * 5000, 1),
+        (b"a: 1\nb: " + b"[" * 100_000, 2),
+        (b"a: " + b"x" * LONGEST, 1),
     ],
 )
-def test_what_cannot_be_read_is_refused_at_its_line(data: bytes, line: int, text: str) -> None:
-    """Every reason, word for word."""
+def test_what_cannot_be_read_is_refused_at_its_line(data: bytes, line: int, golden: Golden) -> None:
+    """Every reason is in golden/document.txt."""
     with pytest.raises(Malformed) as caught:
         compose(data)
 
-    assert caught.value.problem == (line, text)
+    assert caught.value.problem[0] == line
+    golden(caught.value.problem[1], repr(data[:40]))
 
 
 @pytest.mark.parametrize("use", ["[{}]", "{{<<: [{}]}}", "{{a: {}, b: {}, c: {}}}"])

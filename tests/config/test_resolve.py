@@ -18,6 +18,7 @@ from gpuplane.core.config.schema import File, at
 from gpuplane.core.strict import Invalid
 from gpuplane.model.config import MemoryShares, Mps, Naming, Replication, Settings, Sharing
 from gpuplane.model.health import Ruling
+from tests.golden import Golden
 
 DOCUMENT = Path(__file__).parents[2] / "docs/configuration.md"
 
@@ -276,30 +277,29 @@ def test_what_is_said_in_vain_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "environment", "idle"),
+    ("file", "environment", "where"),
     [
-        ("", {"DP_DISABLE_HEALTHCHECKS": "all, 68,xids,"}, {}),
+        ("", {"DP_DISABLE_HEALTHCHECKS": "all, 68,xids,"}, []),
         (
             "",
             {"DP_DISABLE_HEALTHCHECKS": "sixty, -68,068,0", "DP_ENABLE_HEALTHCHECKS": "79.0"},
-            {
-                "DP_DISABLE_HEALTHCHECKS": "passes over 'sixty', '-68', '0': it takes XIDs (1 to 99999) and all",
-                "DP_ENABLE_HEALTHCHECKS": "passes over '79.0': it takes XIDs (1 to 99999) and all",
-            },
+            ["DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"],
         ),
         (
             "health: {faults: {xid-48: {severity: note}, xid-79: {severity: note, lasts: }, xid-94: {patience: 1}}}",
             {"DP_DISABLE_HEALTHCHECKS": "all", "DP_ENABLE_HEALTHCHECKS": "79"},
-            {
-                "c.yaml:1": "no effect of xid-48's severity: DP_DISABLE_HEALTHCHECKS decides; "
-                "no effect of xid-79's severity: DP_ENABLE_HEALTHCHECKS decides"
-            },
+            ["c.yaml:1"],
         ),
     ],
 )
-def test_what_is_said_of_faults_in_vain_is_known(file: str, environment: dict[str, str], idle: dict[str, str]) -> None:
+def test_what_is_said_of_faults_in_vain_is_known(
+    file: str, environment: dict[str, str], where: list[str], golden: Golden
+) -> None:
     """Words of the variables that mean nothing, and what the file says where a variable says it already."""
-    assert trace(file.encode(), "c.yaml", {}, environment).idle == idle
+    idle = trace(file.encode(), "c.yaml", {}, environment).idle
+    assert sorted(idle) == where
+    for place, why in idle.items():
+        golden(why, f"{place} {environment.get(place, '')}")
 
 
 @pytest.mark.parametrize(
@@ -364,58 +364,59 @@ health:
 
 
 @pytest.mark.parametrize(
-    ("flags", "environment", "error"),
+    ("flags", "environment", "where"),
     [
         (
             {"mig-strategy": "sngle"},
             {},
-            "--mig-strategy: must be one of none, single, mixed, not 'sngle'; did you mean 'single'?",
+            "--mig-strategy",
         ),
         (
             {"dev-root": "."},
             {},
-            "--dev-root: must be an absolute path, not '.': the host has nothing that it is relative to",
+            "--dev-root",
         ),
         (
             {},
             {"NVIDIA_CTK_PATH": "nvidia-ctk"},
-            "NVIDIA_CTK_PATH: must be an absolute path, not 'nvidia-ctk': the host has nothing that it is relative to",
+            "NVIDIA_CTK_PATH",
         ),
-        ({}, {"MIG_STRATEGY": "x"}, "MIG_STRATEGY: must be one of none, single, mixed, not 'x'"),
-        ({"pass-device-specs": "yes"}, {}, "--pass-device-specs: must be true or false, not 'yes'"),
-        ({}, {"FAIL_ON_INIT_ERROR": "no"}, "FAIL_ON_INIT_ERROR: must be true or false, not 'no'"),
-        ({}, {"IMEX_CHANNEL_IDS": "0,2"}, "IMEX_CHANNEL_IDS: must be 0, not '2'"),
+        ({}, {"MIG_STRATEGY": "x"}, "MIG_STRATEGY"),
+        ({"pass-device-specs": "yes"}, {}, "--pass-device-specs"),
+        ({}, {"FAIL_ON_INIT_ERROR": "no"}, "FAIL_ON_INIT_ERROR"),
+        ({}, {"IMEX_CHANNEL_IDS": "0,2"}, "IMEX_CHANNEL_IDS"),
         (
             {},
             {"DEVICE_LIST_STRATEGY": "envvar,cdi"},
-            "DEVICE_LIST_STRATEGY: must be one of auto, envvar, volume-mounts, cdi-annotations, cdi-cri, not 'cdi'; "
-            "did you mean 'cdi-cri'?",
+            "DEVICE_LIST_STRATEGY",
         ),
         (
             {},
             {"CDI_DISABLE_HOOKS": "update-ldcach"},
-            "CDI_DISABLE_HOOKS: must be one of all, create-symlinks, create-soname-symlinks, enable-cuda-compat, "
-            "update-ldcache, disable-device-node-modification, update-application-profile, chmod, not 'update-ldcach'; "
-            "did you mean 'update-ldcache'?",
+            "CDI_DISABLE_HOOKS",
         ),
         (
             {"device-list-strategy": "auto,envvar"},
             {},
-            "--device-list-strategy: 'auto' stands alone, and chooses itself: leave it or 'envvar' out",
+            "--device-list-strategy",
         ),
         (
             {},
             {"DEVICE_LIST_STRATEGY": "cdi-cri,auto"},
-            "DEVICE_LIST_STRATEGY: 'auto' stands alone, and chooses itself: leave it or 'cdi-cri' out",
+            "DEVICE_LIST_STRATEGY",
         ),
     ],
 )
-def test_a_wrong_flag_or_variable_is_named(flags: dict[str, str], environment: dict[str, str], error: str) -> None:
+def test_a_wrong_flag_or_variable_is_named(
+    flags: dict[str, str], environment: dict[str, str], where: str, golden: Golden
+) -> None:
     """The error says which one it was, and what is allowed."""
     with pytest.raises(Invalid) as caught:
         resolve(None, "c.yaml", flags, environment)
 
-    assert caught.value.errors == [error]
+    [error] = caught.value.errors
+    assert error.startswith(f"{where}: ")
+    golden(error, " ".join(f"{name}={value}" for name, value in (flags or environment).items()))
 
 
 def test_errors_of_file_flags_and_environment_come_together() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpuplane.core.strict import MOST, Invalid, Path, load, read
 from gpuplane.model.machine import MachineFile
 from gpuplane.model.value import Value
+from tests.golden import Golden
 
 
 class Part(Value):
@@ -39,61 +40,56 @@ def errors(text: str, kind: type = Whole) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "error"),
+    ("text", "where"),
     [
-        ("mod: none", "f:1: unknown key 'mod'; did you mean 'mode'?"),
-        ("Mode: none", "f:1: unknown key 'Mode'; did you mean 'mode'?"),
-        ("size: 1", "f:1: unknown key 'size'; did you mean parts[].size?"),
-        ("zzz: 1", "f:1: unknown key 'zzz'; known here: best, either, labels, mode, on, parts, ratio"),
-        ("mode: mixd", "f:1: mode: must be one of none, single, mixed, not the text 'mixd'; did you mean 'mixed'?"),
-        ("mode: 3", "f:1: mode: must be one of none, single, mixed, not the number 3"),
-        ("on: 'true'", "f:1: on: must be true or false, not the text 'true'; write it without quotes"),
-        ("on: 1", "f:1: on: must be true or false, not the number 1"),
-        ("on:", "f:1: on: must be true or false, not empty"),
-        ("ratio: x", "f:1: ratio: must be a number, not the text 'x'"),
-        ("parts: {}", "f:1: parts: must be a list, not a mapping"),
-        ("parts:\n- a", "f:2: parts[0]: must be a mapping, not the text 'a'"),
-        ("parts:\n- {size: 1}", "f:2: parts[0].name is missing"),
-        ("parts:\n- {name: 1.5}", "f:2: parts[0].name: must be text, not the number 1.5; put it in quotes"),
-        ("parts:\n- name: a\n  size: 1.5", "f:3: parts[0].size: must be a whole number, not the number 1.5"),
-        ("best: []", "f:1: best: must be a mapping, not a list"),
-        ("best: {name: a, siez: 1}", "f:1: unknown key 'siez'; did you mean 'size'?"),
-        ("either: 1", "f:1: either: must be text or a list, not the number 1; put it in quotes"),
-        ("either: [a,\n 1]", "f:2: either[1]: must be text, not the number 1; put it in quotes"),
-        ("labels: {a: b,\n c: [d]}", "f:2: labels.c: must be text, not a list"),
-        ("[]", "f:1: the document: must be a mapping, not a list"),
-        ("just text", "f:1: the document: must be a mapping, not the text 'just text'"),
-        ("on: on\nratio: 1\non: off", "f:3: key 'on' stands twice, first on line 1; leave one out"),
-        ("\n--- 1\n--- 2", "f:3: a second document begins here; only one is read"),
+        ("mod: none", "f:1:"),
+        ("Mode: none", "f:1:"),
+        ("size: 1", "f:1:"),
+        ("zzz: 1", "f:1:"),
+        ("mode: mixd", "f:1: mode"),
+        ("mode: 3", "f:1: mode"),
+        ("on: 'true'", "f:1: on"),
+        ("on: 1", "f:1: on"),
+        ("on:", "f:1: on"),
+        ("ratio: x", "f:1: ratio"),
+        ("parts: {}", "f:1: parts"),
+        ("parts:\n- a", "f:2: parts[0]"),
+        ("parts:\n- {size: 1}", "f:2: parts[0].name"),
+        ("parts:\n- {name: 1.5}", "f:2: parts[0].name"),
+        ("parts:\n- name: a\n  size: 1.5", "f:3: parts[0].size"),
+        ("best: []", "f:1: best"),
+        ("best: {name: a, siez: 1}", "f:1:"),
+        ("either: 1", "f:1: either"),
+        ("either: [a,\n 1]", "f:2: either[1]"),
+        ("labels: {a: b,\n c: [d]}", "f:2: labels.c"),
+        ("[]", "f:1:"),
+        ("just text", "f:1:"),
+        ("on: on\nratio: 1\non: off", "f:3:"),
+        ("\n--- 1\n--- 2", "f:3:"),
     ],
 )
-def test_each_error_names_file_line_place_and_remedy(text: str, error: str) -> None:
-    """Every kind of error, word for word."""
-    assert errors(text) == [error]
+def test_each_error_names_file_line_place_and_remedy(text: str, where: str, golden: Golden) -> None:
+    """Every kind of error; word for word in golden/strict.txt."""
+    [error] = errors(text)
+    assert error.startswith(where)
+    golden(error, text)
 
 
-def test_all_that_is_wrong_is_told_at_once_by_line() -> None:
+def test_all_that_is_wrong_is_told_at_once_by_line(golden: Golden) -> None:
     """Unknown keys, wrong types, missing and repeated keys of one file come together."""
-    assert errors("mod: 1\non: maybe\nparts:\n- size: x\nratio: 1\nratio: 2\nlabels: []\n") == [
-        "f:1: unknown key 'mod'; did you mean 'mode'?",
-        "f:2: on: must be true or false, not the text 'maybe'",
-        "f:4: parts[0].name is missing",
-        "f:4: parts[0].size: must be a whole number, not the text 'x'",
-        "f:6: key 'ratio' stands twice, first on line 5; leave one out",
-        "f:7: labels: must be a mapping, not a list",
-    ]
+    found = errors("mod: 1\non: maybe\nparts:\n- size: x\nratio: 1\nratio: 2\nlabels: []\n")
+
+    assert [each.split(":")[1] for each in found] == ["1", "2", "4", "4", "6", "7"]
+    golden(found)
 
 
-def test_a_mistake_that_aliases_repeat_is_told_once() -> None:
+def test_a_mistake_that_aliases_repeat_is_told_once(golden: Golden) -> None:
     """Of a mapping that has an anchor; the same mistake elsewhere is another."""
     text = "x-part: &part\n  name: a\n  size: x\n  siez: 1\nparts:\n- *part\n- <<: *part\n- {name: b, size: x}\n"
 
-    assert errors(text) == [
-        "f:3: parts[0].size: must be a whole number, not the text 'x'",
-        "f:4: unknown key 'siez'; did you mean 'size'?",
-        "f:8: parts[2].size: must be a whole number, not the text 'x'",
-    ]
-    assert errors("parts: [{}, {}]") == ["f:1: parts[0].name is missing", "f:1: parts[1].name is missing"]
+    assert [each.split(":")[1] for each in errors(text)] == ["3", "4", "8"]
+    golden(errors(text), "mistakes in an anchor and elsewhere")
+    golden(errors("parts: [{}, {}]"), "the same in two places")
 
 
 def test_many_errors_are_counted_rather_than_told() -> None:
@@ -104,7 +100,7 @@ def test_many_errors_are_counted_rather_than_told() -> None:
     assert told[-1] == f"f: and {100 - MOST} more"
 
 
-def test_a_check_sees_the_value_and_its_errors_have_lines() -> None:
+def test_a_check_sees_the_value_and_its_errors_have_lines(golden: Golden) -> None:
     """Contradictions are told with the errors of spelling, as long as the types are right."""
 
     def check(value: Whole) -> Iterator[tuple[Path, str]]:
@@ -115,11 +111,8 @@ def test_a_check_sees_the_value_and_its_errors_have_lines() -> None:
     with pytest.raises(Invalid) as caught:
         load(b"mod: 1\nparts:\n- name: a\n- {name: b, size: 1}\n- name: c\n  size: 0\n", Whole, "f", check)
 
-    assert caught.value.errors == [
-        "f:1: unknown key 'mod'; did you mean 'mode'?",
-        "f:3: a has no size",
-        "f:6: c has no size",
-    ]
+    assert [each.split(":")[1] for each in caught.value.errors] == ["1", "3", "6"]
+    golden(caught.value.errors)
 
 
 def test_keys_of_the_author_hold_anchors() -> None:

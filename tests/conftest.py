@@ -54,6 +54,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
     module = request.path
     case = request.node.name.removeprefix(request.node.originalname).removeprefix("[").removesuffix("]")
     places = {"TMP": str(request.getfixturevalue("tmp_path"))} if "tmp_path" in request.fixturenames else {}
+    places["REPO"] = str(request.config.rootpath)
     file = module.parent / "golden" / f"{module.stem.removeprefix('test_')}.txt"
     return Golden(file, request.node.originalname, case, places)
 

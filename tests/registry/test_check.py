@@ -13,6 +13,7 @@ from gpuplane.core.containers.cdi.rules import qualifies
 from gpuplane.core.containers.cdi.version import VERSIONS, lowest
 from gpuplane.core.strict import Invalid
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec
+from tests.golden import Golden
 
 DATA = Path(__file__).with_name("testdata")
 HEAD = "cdiVersion: 0.7.0\nkind: nvidia.com/gpu\ndevices:\n- name: a\n  containerEdits:\n"
@@ -43,75 +44,68 @@ def test_nothing_is_lost_in_reading() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "errors"),
+    ("text", "lines"),
     [
-        ("", ["1: cdiVersion is missing", "1: kind is missing"]),
-        ("[]", ["1: the document: must be a mapping, not a list"]),
-        ("{", ["2: not YAML: did not find expected node content"]),
+        ("", [1, 1]),
+        ("[]", [1]),
+        ("{", [2]),
         (
             "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n",
-            ["1: devices: there is no device: a specification needs one at least"],
+            [1],
         ),
         (
             HEAD + "    env: [A=1]\nx-note: mine\n",
-            ["7: unknown key 'x-note'; known here: annotations, cdiVersion, containerEdits, devices, kind"],
+            [7],
         ),
         (
             HEAD + "    env: [A=1]\n    deviceNode: []\n",
-            ["7: unknown key 'deviceNode'; did you mean 'deviceNodes'?"],
+            [7],
         ),
-        (HEAD + "    env: A=1\n", ["6: devices[0].containerEdits.env: must be a list, not the text 'A=1'"]),
+        (HEAD + "    env: A=1\n", [6]),
         (
             HEAD + "    deviceNodes: [{path: /dev/a, minor: '3'}]\n",
-            [
-                "6: devices[0].containerEdits.deviceNodes[0].minor: must be a whole number, not the text '3'; "
-                "write it without quotes"
-            ],
+            [6],
         ),
-        (HEAD.replace("0.7.0", "0.7"), ["1: cdiVersion: must be text, not the number 0.7; put it in quotes"]),
+        (HEAD.replace("0.7.0", "0.7"), [1]),
         (
             HEAD.replace("0.7.0", "0.7.1") + "    env: [A=1]\n",
-            ["1: cdiVersion: '0.7.1' is no version of CDI; there are " + ", ".join(VERSIONS)],
+            [1],
         ),
         (
             HEAD + "  annotations: {'a b': c}\n",
-            [
-                "4: devices[0].containerEdits: a device must give something: these edits are empty",
-                "6: devices[0].annotations.a b: 'a b' is no key of an annotation, like example.com/name",
-            ],
+            [4, 6],
         ),
         (
             HEAD + "    env: [A=1]\n- name: a\n  containerEdits: {env: [A=1]}\n",
-            ["7: devices[1].name: 'a' is devices[0] too"],
+            [7],
         ),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_file(text: str, errors: list[str]) -> None:
-    """Word for word, with the line."""
-    assert wrong(text) == errors
-
-
-LETTERS = "letters, digits and _ . - between them, a letter first, a letter or digit last"
+def test_what_is_wrong_with_a_file(text: str, lines: list[int], golden: Golden) -> None:
+    """With the line of each error."""
+    assert [int(each.partition(":")[0]) for each in wrong(text)] == lines
+    golden(wrong(text), text)
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "count"),
     [
-        ("nvidia.com/gpu", []),
-        ("a-b_c.D/e", ["a class of one letter, 'e', crashes container runtimes: use two at least"]),
-        ("v/gpu", ["a vendor of one letter, 'v', crashes container runtimes: use two at least"]),
-        ("nvidia.com", ["'nvidia.com' must be vendor/class, like nvidia.com/gpu"]),
-        ("/gpu", ["'/gpu' must be vendor/class, like nvidia.com/gpu"]),
-        ("nvidia.com/gpu/a", [f"'gpu/a' is no class: {LETTERS}"]),
-        ("1vidia.com/gpu_", [f"'1vidia.com' is no vendor: {LETTERS}", f"'gpu_' is no class: {LETTERS}"]),
-        ("nvidia.com/gpü", [f"'gpü' is no class: {LETTERS}"]),
+        ("nvidia.com/gpu", 0),
+        ("a-b_c.D/e", 1),
+        ("v/gpu", 1),
+        ("nvidia.com", 1),
+        ("/gpu", 1),
+        ("nvidia.com/gpu/a", 1),
+        ("1vidia.com/gpu_", 2),
+        ("nvidia.com/gpü", 1),
     ],
 )
-def test_what_a_kind_may_be(kind: str, said: list[str]) -> None:
+def test_what_a_kind_may_be(kind: str, count: int, golden: Golden) -> None:
     """Vendor and class, by the library's grammar (pkg/parser)."""
     spec = good().but(kind=kind)
 
-    assert [text for _, text in refused(spec)] == [f"kind: {each}" for each in said]
+    assert [text.partition(": ")[0] for _, text in refused(spec)] == ["kind"] * count
+    golden((text for _, text in refused(spec)), kind)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +138,7 @@ def test_what_edits_may_be(edits: str, said: str) -> None:
     assert [text for _, text in check(own)] == [f"devices[0].containerEdits.{said}"]
 
 
-def test_what_the_library_lets_pass_is_no_reason_to_refuse_a_file() -> None:
+def test_what_the_library_lets_pass_is_no_reason_to_refuse_a_file(golden: Golden) -> None:
     """Runtimes would know its devices; so the registry does."""
     spec = good().but(
         cdi_version="v0.7.0",
@@ -155,18 +149,18 @@ def test_what_the_library_lets_pass_is_no_reason_to_refuse_a_file() -> None:
     )
 
     assert list(refused(spec)) == []
-    assert [text for _, text in check(spec)] == [
-        "cdiVersion: 'v0.7.0': older runtimes know it without the v only",
-        "kind: the vendor 'not_a_domain' must be a domain, like nvidia.com (SPEC.md)",
-        "kind: the class has 64 characters: 63 at most (SPEC.md)",
-        "containerEdits.deviceNodes[0].path: 'dev' must be an absolute path",
-        "containerEdits.hooks[0].path: 'x' must be an absolute path",
-        "containerEdits.hooks[0].timeout: -1 must be more than 0 seconds (OCI runtime specification, hooks)",
-        "containerEdits.mounts[0].containerPath: 'b' must be an absolute path",
-        "containerEdits.mounts[0].hostPath: 'a' must be an absolute path",
-        "containerEdits.mounts[0].options: neither bind nor rbind is among them, and there is no type: "
-        "runc mounts nothing then",
+    assert [text.partition(": ")[0] for _, text in check(spec)] == [
+        "cdiVersion",
+        "kind",
+        "kind",
+        "containerEdits.deviceNodes[0].path",
+        "containerEdits.hooks[0].path",
+        "containerEdits.hooks[0].timeout",
+        "containerEdits.mounts[0].containerPath",
+        "containerEdits.mounts[0].hostPath",
+        "containerEdits.mounts[0].options",
     ]
+    golden(text for _, text in check(spec))
 
 
 def test_annotations_have_kubernetes_limits() -> None:
@@ -177,7 +171,9 @@ def test_annotations_have_kubernetes_limits() -> None:
 
     assert list(check(good().but(annotations=fine))) == []
     assert len(list(refused(good().but(annotations=domain)))) == 3
-    assert [text for _, text in refused(good().but(annotations=large))] == ["annotations: larger than 256 KiB"]
+    [(_, text)] = refused(good().but(annotations=large))
+    assert text.startswith("annotations: ")
+    assert "256 KiB" in text
 
 
 def test_it_is_read_as_runtimes_read_it() -> None:
@@ -221,7 +217,7 @@ def test_each_feature_needs_its_version(version: str, spec: Spec) -> None:
         too_old = version > "0.3.0" and VERSIONS.index(each) < VERSIONS.index(version)
         said = [text for _, text in check(spec.but(cdi_version=each))]
         assert len(said) == too_old, (each, said)
-        assert all(f" needs {version} at least, not {each}" in text for text in said)
+        assert all(version in text and each in text for text in said)
 
 
 # properties

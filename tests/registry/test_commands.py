@@ -23,6 +23,7 @@ from gpuplane.core.advertising import offer
 from gpuplane.model.control import Answer, Picture
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
+from tests.golden import Golden
 
 DATA = Path(__file__).with_name("testdata")
 BAD = "cdiVersion: 0.3.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n  containerEdits: {env: [A]}\n"
@@ -61,18 +62,16 @@ def crowd(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_names_are_listed_and_what_is_wrong_stands_beside(crowd: Path) -> None:
+def test_names_are_listed_and_what_is_wrong_stands_beside(crowd: Path, golden: Golden) -> None:
     """Problems and conflicts on standard error, sorted names on standard output, and the exit status is 0."""
     listed = cdi("list", "--spec-dir", crowd / "a", "--spec-dir", crowd / "b")
 
     assert listed.exit_code == 0
     assert listed.stdout == "accelerators.example.com/npu.v2=npu:0\n"
-    assert listed.stderr.splitlines() == [
-        f"{crowd}/b/bad.yaml:1: cdiVersion: a name that begins with a digit needs 0.5.0 at least, not 0.3.0 "
-        "(and 1 more)",
-        f"{crowd}/a/x.yaml and {crowd}/a/y.yaml define with equal priority, so that no runtime can resolve it: "
-        "nvidia.com/gpu=0, nvidia.com/gpu=1, nvidia.com/gpu=all",
-    ]
+    problem, conflict = listed.stderr.splitlines()
+    assert problem.startswith(f"{crowd}/b/bad.yaml:1: cdiVersion: ")
+    assert all(each in conflict for each in (f"{crowd}/a/x.yaml", f"{crowd}/a/y.yaml", "nvidia.com/gpu=all"))
+    golden(listed.stderr)
 
 
 def test_a_list_for_programs(crowd: Path) -> None:
@@ -94,18 +93,17 @@ def test_the_directories_may_stand_in_the_environment(crowd: Path) -> None:
     assert cdi("list", "--spec-dir", crowd / "b", env=env).stdout == "accelerators.example.com/npu.v2=npu:0\n"
 
 
-def test_a_list_at_a_terminal(crowd: Path) -> None:
+def test_a_list_at_a_terminal(crowd: Path, golden: Golden) -> None:
     """With the file of each; and where nothing is defined, that is said."""
     assert shown("list", "--spec-dir", crowd / "b").splitlines()[1:] == [
         "device                                 defined in" + " " * (len(f"{crowd}/b/z.json") - 10),
         f"accelerators.example.com/npu.v2=npu:0  {crowd}/b/z.json",
     ]
-    assert shown("list", "--spec-dir", crowd / "c") == f"No device is defined. {crowd}/c is not there.\n"
-    seen = shown("list", "--spec-dir", crowd / "a")
-    assert f"\nNo device can be resolved. {crowd}/a has 2 specifications.\n" in seen
+    golden(shown("list", "--spec-dir", crowd / "c"), "no directory")
+    golden(shown("list", "--spec-dir", crowd / "a").splitlines()[-1], "conflicts alone")
 
 
-def test_a_list_of_nothing_says_where_it_looked(crowd: Path) -> None:
+def test_a_list_of_nothing_says_where_it_looked(crowd: Path, golden: Golden) -> None:
     """On standard error; standard output stays empty. A document has empty parts, and the directories."""
     (crowd / "empty").mkdir()
     where = [word for each in ("empty", "none", "b") for word in ("--spec-dir", str(crowd / each))]
@@ -113,29 +111,29 @@ def test_a_list_of_nothing_says_where_it_looked(crowd: Path) -> None:
     listed, document = cdi("list", *where), cdi("list", "--json", *where)
 
     assert (listed.exit_code, listed.stdout) == (0, "")
-    assert listed.stderr.splitlines()[1:] == [
-        f"No device is defined. {crowd}/empty has no specification; {crowd}/none is not there; "
-        f"{crowd}/b has 1 specification."
-    ]
+    [where_it_looked] = listed.stderr.splitlines()[1:]
+    assert all(f"{crowd}/{each} " in where_it_looked for each in ("empty", "none", "b"))
+    golden(where_it_looked)
     assert document.stderr == ""
     found = json.loads(document.stdout)
     assert (found["devices"], found["conflicts"]) == ({}, {})
     assert found["directories"] == [str(crowd / each) for each in ("empty", "none", "b")]
 
 
-def test_good_files_are_told_what_they_define() -> None:
+def test_good_files_are_told_what_they_define(golden: Golden) -> None:
     """And which version would have been enough; standard input is a file too."""
     plain = (DATA / "nvidia.yaml").read_bytes().replace(b"cdiVersion: 0.5.0", b"cdiVersion: 1.0.0")
     judged = cdi("validate", DATA / "foreign.json", "-", input=plain)
 
     assert (judged.exit_code, judged.stderr) == (0, "")
-    assert judged.stdout.splitlines() == [
-        f"{DATA}/foreign.json: good: 1 device of accelerators.example.com/npu.v2, version 1.1.0",
-        "-: good: 3 devices of nvidia.com/gpu, version 1.0.0; 0.5.0 would be enough",
+    assert [line.split(": ")[:2] for line in judged.stdout.splitlines()] == [
+        [f"{DATA}/foreign.json", "good"],
+        ["-", "good"],
     ]
+    golden(judged.stdout)
 
 
-def test_a_wrong_file_is_told_with_lines(tmp_path: Path) -> None:
+def test_a_wrong_file_is_told_with_lines(tmp_path: Path, golden: Golden) -> None:
     """Status 1; whether runtimes refuse it whole, or only stumble over it."""
     refused, careless = tmp_path / "r.yaml", tmp_path / "c.json"
     refused.write_text(BAD)
@@ -146,24 +144,23 @@ def test_a_wrong_file_is_told_with_lines(tmp_path: Path) -> None:
     judged = cdi("validate", refused, careless)
 
     assert (judged.exit_code, judged.stdout) == (1, "")
-    assert judged.stderr.splitlines() == [
-        f"{refused}:1: cdiVersion: a name that begins with a digit needs 0.5.0 at least, not 0.3.0",
-        f"{refused}:5: devices[0].containerEdits.env[0]: 'A' must be NAME=VALUE",
-        f"{refused}: container runtimes refuse it: none of its devices can be used",
-        f"{careless}:3: devices[0].containerEdits.hooks[0].path: 'x' must be an absolute path",
-        f"{careless}: container runtimes read it all the same, and may fail at that when a container starts",
-    ]
+    assert [line.split(": ")[0] for line in judged.stderr.splitlines()] == [
+        f"{refused}:1", f"{refused}:5", f"{refused}", f"{careless}:3", f"{careless}"
+    ]  # fmt: skip
+    golden(judged.stderr)
 
 
-def test_a_file_that_cannot_be_read_is_no_good_one(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_no_good_one(tmp_path: Path, golden: Golden) -> None:
     """Also beside good and wrong ones, which are judged all the same."""
     (tmp_path / "wrong.yaml").write_text(BAD)
     judged = cdi("validate", tmp_path / "none.yaml", DATA / "nvidia.yaml", tmp_path / "wrong.yaml", tmp_path)
 
     assert judged.exit_code == 1
-    assert judged.stdout == f"{DATA}/nvidia.yaml: good: 3 devices of nvidia.com/gpu, version 0.5.0\n"
-    assert judged.stderr.splitlines()[0] == f"{tmp_path}/none.yaml: No such file or directory"
-    assert judged.stderr.splitlines()[-1] == f"{tmp_path}: it is a directory, and has to be a regular file"
+    assert judged.stdout.startswith(f"{DATA}/nvidia.yaml: good: ")
+    assert judged.stdout.count("\n") == 1
+    assert judged.stderr.splitlines()[0].startswith(f"{tmp_path}/none.yaml: ")
+    assert judged.stderr.splitlines()[-1].startswith(f"{tmp_path}: ")
+    golden(judged.stderr)
     assert cdi("validate").exit_code == 2
 
 
@@ -179,57 +176,50 @@ def test_programs_are_told_how_files_stand(tmp_path: Path) -> None:
         "kind": "nvidia.com/gpu", "devices": 3, "version": "0.5.0", "lowest": "0.5.0",
     }  # fmt: skip
     assert (wrong["standing"], wrong["refused"], len(wrong["errors"])) == ("wrong", True, 2)
-    assert (none["standing"], none["errors"]) == ("unreadable", [f"{tmp_path}/none.yaml: No such file or directory"])
+    assert (none["standing"], len(none["errors"])) == ("unreadable", 1)
+    assert none["errors"][0].startswith(f"{tmp_path}/none.yaml: ")
 
 
-def test_what_a_container_gets_is_told_line_by_line() -> None:
+def test_what_a_container_gets_is_told_line_by_line(golden: Golden) -> None:
     """Whose gift each thing is, what it is for, and what hooks do; two devices together."""
     told = cdi("explain", "nvidia.com/gpu=1", "nvidia.com/gpu=all", "--spec-dir", DATA)
     lines = told.stdout.splitlines()
 
     assert (told.exit_code, told.stderr) == (0, "")
-    why = "CDI 0.5.0 for a name that begins with a digit"
-    assert lines[:2] == [f"device\tnvidia.com/gpu={name}\t{DATA}/nvidia.yaml\t{why}" for name in ("1", "all")]
-    assert "node\t/dev/nvidiactl\tnumbers of the host's node, rwm\tnvidia.com/gpu\tthe driver's control" in lines
-    assert (
-        "node\t/dev/nvidia1\tnumbers of the host's node, rwm\tnvidia.com/gpu=all\t"
-        "the GPU; nvidia.com/gpu=1 gives /dev/nvidia1 c 195:1, rwm, which does not hold"
-    ) in lines
-    assert (
-        "env\tNVIDIA_VISIBLE_DEVICES=void\t\tnvidia.com/gpu\tkeeps NVIDIA's runtime from giving GPUs a second time"
-    ) in lines
+    assert [line.split("\t")[:3] for line in lines[:2]] == [
+        ["device", f"nvidia.com/gpu={name}", f"{DATA}/nvidia.yaml"] for name in ("1", "all")
+    ]
+    givers = {(line.split("\t")[0], line.split("\t")[1]): line.split("\t")[3] for line in lines if line.count("\t") > 2}
+    assert givers["node", "/dev/nvidiactl"] == "nvidia.com/gpu"
+    assert givers["node", "/dev/nvidia1"] == "nvidia.com/gpu=all"
+    assert givers["env", "NVIDIA_VISIBLE_DEVICES=void"] == "nvidia.com/gpu"
     assert "mount\t/usr/bin/nvidia-smi\t(ro,nosuid,nodev,rbind,rprivate)\tnvidia.com/gpu" in lines
     assert "hook\t/usr/bin/nvidia-cdi-hook\tcreateContainer\tnvidia.com/gpu" in lines
-    assert "step\thas the loader's cache made anew, with the libraries in\t/usr/lib/x86_64-linux-gnu" in lines
+    golden(told.stdout)
 
 
-def test_a_device_that_cannot_be_resolved_is_told_with_what_to_do(crowd: Path) -> None:
+def test_a_device_that_cannot_be_resolved_is_told_with_what_to_do(crowd: Path, golden: Golden) -> None:
     """Status 1; what the others give is told beside it."""
     told = cdi("explain", "nvidia.com/gpu=0", "npu:0", "--spec-dir", crowd / "a", "--spec-dir", crowd / "b")
 
     assert told.exit_code == 1
-    assert told.stdout.splitlines() == [
-        f"unresolvable\tnvidia.com/gpu=0\tdefined by {crowd}/a/x.yaml and {crowd}/a/y.yaml, which have equal priority: "
-        "remove it from all but one",
-        "unresolvable\tnpu:0\tnot a qualified name: write vendor/class=name, like "
-        "accelerators.example.com/npu.v2=npu:0",
+    assert [line.split("\t")[:2] for line in told.stdout.splitlines()] == [
+        ["unresolvable", "nvidia.com/gpu=0"],
+        ["unresolvable", "npu:0"],
     ]
+    golden(told.stdout)
 
 
-def test_a_device_of_several_directories_is_that_of_the_last(crowd: Path) -> None:
+def test_a_device_of_several_directories_is_that_of_the_last(crowd: Path, golden: Golden) -> None:
     """And which files it has priority over is told."""
     (crowd / "a/y.yaml").unlink()
     (crowd / "b/new.yaml").write_text(BAD.replace("0.3.0", "0.5.0").replace("[A]", "[A=1]"))
     directories = ("--spec-dir", crowd / "a", "--spec-dir", crowd / "b")
-    why = "CDI 0.5.0 for a name that begins with a digit"
-
-    assert cdi("explain", "nvidia.com/gpu=0", *directories).stdout.splitlines() == [
-        f"device\tnvidia.com/gpu=0\t{crowd}/b/new.yaml\t{why}\t{crowd}/a/x.yaml",
-        "env\tA=1\t\tnvidia.com/gpu=0",
-    ]
-    assert shown("explain", "nvidia.com/gpu=0", *directories).splitlines()[1] == (
-        f"nvidia.com/gpu=0  {crowd}/b/new.yaml ({why}), which has priority over {crowd}/a/x.yaml"
-    )
+    device, env = cdi("explain", "nvidia.com/gpu=0", *directories).stdout.splitlines()
+    assert device.split("\t")[:3] == ["device", "nvidia.com/gpu=0", f"{crowd}/b/new.yaml"]
+    assert device.split("\t")[4] == f"{crowd}/a/x.yaml"
+    assert env == "env\tA=1\t\tnvidia.com/gpu=0"
+    golden([device, shown("explain", "nvidia.com/gpu=0", *directories).splitlines()[1]])
 
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"
@@ -256,22 +246,19 @@ def agent(tmp_path: Path) -> Iterator[Path]:
         server.shutdown()
 
 
-def test_what_the_agent_leaves_out_is_told(agent: Path) -> None:
+def test_what_the_agent_leaves_out_is_told(agent: Path, golden: Golden) -> None:
     """With its own devices, as it sees the machine now: what could be there, and why it is not."""
     asked = ("explain", f"{KIND}=GPU-a", "--spec-dir", agent, "--state-dir", agent)
     told = cdi(*asked)
 
     assert (told.exit_code, told.stderr) == (0, "")
-    assert told.stdout.splitlines()[2:] == [
-        "left out\t/tmp/nvidia-mps\t/tmp/nvidia-mps is owned by uid 65534",
-        "left out\t/usr/lib/a.so\t/usr/lib is writable by its group",
-        "left out\t/usr/lib/b.so\t/usr/lib is writable by its group",
+    assert [line.split("\t")[:2] for line in told.stdout.splitlines()[2:]] == [
+        ["left out", "/tmp/nvidia-mps"],
+        ["left out", "/usr/lib/a.so"],
+        ["left out", "/usr/lib/b.so"],
     ]
-    assert shown(*asked).splitlines()[-3:] == [
-        "left out, because somebody else could change it",
-        "    /tmp/nvidia-mps: /tmp/nvidia-mps is owned by uid 65534",
-        "    /usr/lib/a.so, /usr/lib/b.so: /usr/lib is writable by its group",
-    ]
+    golden(told.stdout.splitlines()[2:], "for programs")
+    golden(shown(*asked).splitlines()[-3:], "at a terminal")
     assert list(json.loads(cdi(*asked, "--json").stdout)["left_out"]) == [
         "/tmp/nvidia-mps",
         "/usr/lib/a.so",
@@ -286,7 +273,7 @@ def test_without_its_agent_what_is_left_out_is_not_known(agent: Path) -> None:
     told = cdi("explain", f"{KIND}=GPU-a", *nowhere)
 
     assert told.exit_code == 0
-    assert told.stderr.startswith(f"What the agent leaves out is not known: no agent answers at {agent}/nowhere/")
+    assert f"{agent}/nowhere/" in told.stderr
     for other in ("accelerators.example.com/npu.v2=npu:0", f"{KIND}=GPU-b"):
         assert cdi("explain", other, *nowhere).stderr == ""
     assert json.loads(cdi("explain", f"{KIND}=GPU-a", *nowhere, "--json").stdout)["left_out"] is None
@@ -319,35 +306,14 @@ def test_an_explanation_for_programs() -> None:
     assert document["edits"]["deviceNodes"][4] == {"path": "/dev/nvidia0"}
 
 
-def test_an_explanation_at_a_terminal() -> None:
+def test_an_explanation_at_a_terminal(golden: Golden) -> None:
     """By sort and by giver; mounts by their folders."""
     seen = shown("explain", "accelerators.example.com/npu.v2=npu:0", "nvidia.com/gpu=2", "--spec-dir", DATA)
 
-    assert seen.splitlines() == [
-        f"accelerators.example.com/npu.v2=npu:0  {DATA}/foreign.json (CDI 1.1.0 for netDevices, schemata or "
-        "enableMonitoring of intelRdt)",
-        "nvidia.com/gpu=2  cannot be resolved: no file defines it; of nvidia.com/gpu there are: 0, 1, all",
-        "A container that asks for all of this is not created.",
-        "device nodes",
-        "  with accelerators.example.com/npu.v2=npu:0",
-        "    /dev/npu0  c 240:0, on the host /dev/accel/npu0, rw",
-        "mounts",
-        "  with any device of accelerators.example.com/npu.v2",
-        "    /tmp  npu  from tmpfs  (size=64m)",
-        "hooks",
-        "  with any device of accelerators.example.com/npu.v2",
-        "    /usr/bin/npu-setup  startContainer",
-        "      runs a program that is not known here: /usr/bin/npu-setup",
-        "network interfaces",
-        "  with accelerators.example.com/npu.v2=npu:0",
-        "    npu0f0  as eth1",
-        "supplementary groups",
-        "  with accelerators.example.com/npu.v2=npu:0",
-        "    44",
-        "Intel RDT, class of service",
-        "  with any device of accelerators.example.com/npu.v2",
-        "    npu  L3:0=f, MB:0=50",
+    assert [line for line in seen.splitlines() if line.startswith("    /dev/")] == [
+        "    /dev/npu0  c 240:0, on the host /dev/accel/npu0, rw"
     ]
+    golden(seen)
 
 
 def test_names_are_not_broken_at_a_terminal(tmp_path: Path) -> None:

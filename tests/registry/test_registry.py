@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpuplane.core.containers.cdi.applied import appended, applied
 from gpuplane.core.containers.cdi.registry import Loaded, Registry, Unresolvable, load, registry, resolve
 from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, Mount
+from tests.golden import Golden
 
 DATA = Path(__file__).with_name("testdata")
 GPU = "nvidia.com/gpu"
@@ -73,38 +74,35 @@ def test_a_broken_file_counts_for_nothing_and_the_others_for_all() -> None:
     )
 
     assert list(known.devices) == [f"{GPU}=0"]
-    assert known.problems == {
-        "/etc/b": "/etc/b:1: cdiVersion is missing (and 1 more)",
-        "/etc/c": "/etc/c: Permission denied",
-        "/etc/d": "/etc/d:1: not UTF-8: invalid start byte",
-    }
+    assert known.problems.keys() == {"/etc/b", "/etc/c", "/etc/d"}
+    assert known.problems["/etc/b"].startswith("/etc/b:1: cdiVersion")
+    assert "1 more" in known.problems["/etc/b"]
+    assert known.problems["/etc/c"] == "/etc/c: Permission denied"
+    assert known.problems["/etc/d"].startswith("/etc/d:1: ")
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    "name",
     [
-        (f"{GPU}=x", "no file defines it; of nvidia.com/gpu there are: 0, 10, 11, a"),
-        (f"{GPU}=A", "no file defines it; of nvidia.com/gpu there are: 0, 10, 11, a; did you mean a?"),
-        ("amd.com/gpu=0", "no file defines a device of amd.com/gpu; there are devices of: nvidia.com/gpu"),
-        (
-            "k8s.device-plugin.nvidia.com/gds=all",
-            "no file defines a device of k8s.device-plugin.nvidia.com/gds; there are devices of: nvidia.com/gpu; "
-            "the agent keeps these: gpuplane inspect says how it stands",
-        ),
-        (f"{GPU}=a", "defined by /etc/a and /etc/b, which have equal priority: remove it from all but one"),
-        ("10", "not a qualified name: write vendor/class=name, like nvidia.com/gpu=10"),
-        ("", "not a qualified name: write vendor/class=name, like nvidia.com/gpu=0"),
-        ("nvidia.com/gpu=", "not a qualified name: write vendor/class=name, like nvidia.com/gpu=0"),
+        f"{GPU}=x",
+        f"{GPU}=A",
+        "amd.com/gpu=0",
+        "k8s.device-plugin.nvidia.com/gds=all",
+        f"{GPU}=a",
+        "10",
+        "",
+        "nvidia.com/gpu=",
     ],
 )
-def test_why_a_device_cannot_be_resolved(name: str, said: str) -> None:
+def test_why_a_device_cannot_be_resolved(name: str, golden: Golden) -> None:
     """And what there is, or what was meant."""
     known = files(("/etc/a", 0, spec("0", "10", "11", "a")), ("/etc/b", 0, spec("a")))
 
     with pytest.raises(Unresolvable) as unresolvable:
         resolve(known, [f"{GPU}=0", name])
 
-    assert unresolvable.value.reasons == {name: said}
+    assert unresolvable.value.reasons.keys() == {name}
+    golden(unresolvable.value.reasons[name], name)
 
 
 def test_a_file_that_counts_for_nothing_may_have_been_meant_to_define_a_device() -> None:

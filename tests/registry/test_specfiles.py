@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gpuplane.core.document import LONGEST
 from gpuplane.host.specfiles import content, found
+from tests.golden import Golden
 
 GOOD = b"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: [{name: '0', containerEdits: {env: [A=1]}}]\n"
 
@@ -35,7 +36,7 @@ def test_the_directories_order_is_their_priority(tmp_path: Path) -> None:
     ]
 
 
-def test_what_cannot_be_read_is_a_problem_of_its_own(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_a_problem_of_its_own(tmp_path: Path, golden: Golden) -> None:
     """A FIFO that nobody writes to, a device, a link to nowhere or to itself; the file beside them is read."""
     os.mkfifo(tmp_path / "a.json")
     for name, target in {"b": "/dev/zero", "c": "nowhere", "d": "d.json", "e": "/"}.items():
@@ -44,14 +45,8 @@ def test_what_cannot_be_read_is_a_problem_of_its_own(tmp_path: Path) -> None:
 
     problems = [file.problem.removeprefix(f"{tmp_path}/") for file in found([tmp_path])]
 
-    assert problems == [
-        "a.json: it is a FIFO, and has to be a regular file",
-        "b.json: it is a device, and has to be a regular file",
-        "c.json: No such file or directory",
-        "d.json: Too many levels of symbolic links",
-        "e.json: it is a directory, and has to be a regular file",
-        "",
-    ]
+    assert [each.partition(":")[0] for each in problems] == ["a.json", "b.json", "c.json", "d.json", "e.json", ""]
+    golden(problems)
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
@@ -65,14 +60,13 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     assert [file.problem for file in found([tmp_path])] == [f"{path}: {problem}"]
 
 
-def test_a_directory_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_is_none_is_told(tmp_path: Path, golden: Golden) -> None:
     """A file in its place; and a symbolic link, through which runtimes see nothing."""
     (tmp_path / "file").touch()
     (tmp_path / "real").mkdir()
     (tmp_path / "real/a.json").write_bytes(GOOD)
     (tmp_path / "link").symlink_to("real")
 
-    assert [file.problem for file in found([tmp_path / "file", tmp_path / "link"])] == [
-        f"{tmp_path}/file: Not a directory",
-        f"{tmp_path}/link: a symbolic link, which container runtimes do not follow",
-    ]
+    problems = [file.problem for file in found([tmp_path / "file", tmp_path / "link"])]
+    assert [each.partition(":")[0] for each in problems] == [f"{tmp_path}/file", f"{tmp_path}/link"]
+    golden(problems)

@@ -42,7 +42,7 @@ async def demo(*arguments: str) -> tuple[int, str, str]:
 
 def shown_in_the_readme() -> list[str]:
     """Lines of the demo, without the spaces between columns."""
-    block = README.read_text().partition("A part of what it prints:\n\n```\n")[2].partition("```")[0]
+    block = README.read_text().partition("A part of its output:\n\n```\n")[2].partition("```")[0]
     return [re.sub(r" {2,}", "  ", line.strip()) for line in block.splitlines() if line]
 
 

@@ -15,6 +15,7 @@ from gpuplane.cli.cdi import command
 from gpuplane.cli.cdi.asked import OPTIONS
 from gpuplane.core.containers.cdi.check import check
 from gpuplane.model.cdi import Spec
+from tests.golden import Golden
 
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 DRIVER = f"""
@@ -96,7 +97,7 @@ def test_what_nvidias_command_would_write(machine: Path) -> None:
         "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31", "/dev/nvidia1"
     }  # fmt: skip
     assert len(devices["all"].device_nodes) == 4
-    assert "left out: GPU-1: it is in MIG mode" in notes(result)
+    assert "GPU-1" in notes(result)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_which_program_a_start_calls(words: list[str], path: str, args: list[str
     assert bool(aliases) == hookless == ("mounts stand in" in notes(result))
     assert ("no container starts" in notes(result)) == ("--hook=gpuplane" in words)
     searched = any(each in words for each in ("--hook=nvidia", "--nvidia-ctk-path=nvidia-ctk"))
-    assert ("is not found here: on the host it has to be /usr/bin/nvidia-c" in notes(result)) == searched
+    assert ("/usr/bin/nvidia-c" in notes(result)) == searched
 
 
 def test_one_of_nvidias_hooks(machine: Path) -> None:
@@ -166,47 +167,49 @@ def test_one_of_nvidias_hooks(machine: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "subject"),
     [
-        (["--enable-hook=chmod"], "--enable-hook chmod has no effect: no release of crun since 1.7 needs it"),
-        (["--enable-hook=chmod", "--hook=nvidia"], "--enable-hook chmod has no effect"),
-        (["--enable-hook=create-soname-symlinks"], "--enable-hook create-soname-symlinks has no effect"),
+        (["--enable-hook=chmod"], "--enable-hook chmod"),
+        (["--enable-hook=chmod", "--hook=nvidia"], "--enable-hook chmod"),
+        (["--enable-hook=create-soname-symlinks"], "--enable-hook create-soname-symlinks"),
         (["--enable-hook=update-application-profile", "--hook=gpuplane"],
-         "--enable-hook update-application-profile has no effect: NVIDIA's program does it, see --hook"),
+         "--enable-hook update-application-profile"),
         (["--enable-hook=update-application-profile", "--hook=nvidia"], ""),
         (["--enable-hook=update-application-profile", "--hook=nvidia", "--mode=management"],
-         "--enable-hook update-application-profile has no effect with --mode management"),
+         "--enable-hook update-application-profile"),
         (["--enable-hook=create-symlinks", "--hook=none"],
-         "--enable-hook create-symlinks has no effect: no program is called"),
-        (["--disable-hook=create-symlinks", "--hook=none"], "--disable-hook has no effect: no program is called"),
+         "--enable-hook create-symlinks"),
+        (["--disable-hook=create-symlinks", "--hook=none"], "--disable-hook"),
         (["--disable-hook=create-symlinks", "--hook=gpuplane"], ""),
         (["--disable-hook=chmod", "--hook=gpuplane"], ""),
-        (["--hook-path=/x", "--hook=nvidia"], "--hook-path has no effect with --hook nvidia"),
-        (["--hook-path=/x", "--hook=none"], "--hook-path has no effect with --hook none"),
-        (["--nvidia-ctk-path=/x", "--hook=gpuplane"], "--nvidia-cdi-hook-path has no effect with --hook gpuplane"),
-        (["--nvidia-ctk-path=/x", "--hook-path=/y"], "--hook-path has no effect: --nvidia-cdi-hook-path comes before"),
+        (["--hook-path=/x", "--hook=nvidia"], "--hook-path"),
+        (["--hook-path=/x", "--hook=none"], "--hook-path"),
+        (["--nvidia-ctk-path=/x", "--hook=gpuplane"], "--nvidia-cdi-hook-path"),
+        (["--nvidia-ctk-path=/x", "--hook-path=/y"], "--hook-path"),
         (["--device-name-strategy=uuid", "--mode=management"],
-         "--device-name-strategy has no effect with --mode management"),
-        (["--no-all-device", "--mode=management"], "--no-all-device has no effect with --mode management"),
-        (["--hook=nvidia", "--mode=gdrcopy"], "--hook has no effect with --mode gdrcopy"),
-        (["--disable-hook=all", "--mode=gdrcopy"], "--disable-hook has no effect with --mode gdrcopy"),
-        (["--enable-hook=create-symlinks", "--mode=gdrcopy"], "--enable-hook has no effect with --mode gdrcopy"),
-        (["--nvidia-cdi-hook-path=/x", "--mode=gdrcopy"], "--nvidia-cdi-hook-path has no effect with --mode gdrcopy"),
-        (["--driver-root-ctr-path=/x"], "--driver-root-ctr-path has no effect with --machine"),
-        (["--ldconfig-path=/x"], "--ldconfig-path has no effect: the hook finds ldconfig by itself"),
-        (["--csv.file=/x"], "--csv.file has no effect: it is of --mode csv alone"),
-        (["--feature-flag=enable-coherent-annotations"], "flag enable-coherent-annotations changes nothing"),
+         "--device-name-strategy"),
+        (["--no-all-device", "--mode=management"], "--no-all-device"),
+        (["--hook=nvidia", "--mode=gdrcopy"], "--hook"),
+        (["--disable-hook=all", "--mode=gdrcopy"], "--disable-hook"),
+        (["--enable-hook=create-symlinks", "--mode=gdrcopy"], "--enable-hook"),
+        (["--nvidia-cdi-hook-path=/x", "--mode=gdrcopy"], "--nvidia-cdi-hook-path"),
+        (["--driver-root-ctr-path=/x"], "--driver-root-ctr-path"),
+        (["--ldconfig-path=/x"], "--ldconfig-path"),
+        (["--csv.file=/x"], "--csv.file"),
+        (["--feature-flag=enable-coherent-annotations"], "flag enable-coherent-annotations"),
         (["--device-name-strategy=uuid", "--no-all-device", "--hook=nvidia"], ""),
     ],
 )  # fmt: skip
-def test_what_has_no_effect_is_told(words: list[str], told: str, machine: Path) -> None:
+def test_what_has_no_effect_is_told(words: list[str], subject: str, machine: Path, golden: Golden) -> None:
     """Once, on standard error, with the reason; and nothing is said of what has one."""
     (machine.parent / "rdma").write_text(machine.read_text().replace("nodes: [", "nodes: [/dev/gdrdrv, ", 1))
     notes = generate("--machine", machine.parent / "rdma", *words).stderr.splitlines()
     idle = [each for each in notes if "no effect" in each or "changes nothing" in each]
 
-    assert len(idle) == bool(told), notes
-    assert not told or told in idle[0], notes
+    assert len(idle) == bool(subject), notes
+    for note in idle:
+        assert subject in note
+        golden(note, " ".join(words))
 
 
 def test_paths_on_the_host(machine: Path) -> None:
@@ -271,7 +274,7 @@ def test_a_file_that_somebody_else_could_replace_is_told(machine: Path, tmp_path
         place.chmod(mode)
         result = generate("--machine", machine, "--output", place / "gpu.json")
         assert result.exit_code == 0
-        assert (f"{place} is writable by others" in result.stderr) == told
+        assert (f" {place} " in result.stderr) == told
 
 
 def test_a_folder_that_cannot_be(machine: Path, tmp_path: Path) -> None:
@@ -285,33 +288,34 @@ def test_a_folder_that_cannot_be(machine: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "message"),
+    ("words", "status"),
     [
-        (["--mode=csv"], 2, "csv reads the lists of files of Tegra systems"),
-        (["--mode=wsl"], 2, "wsl is for Windows"),
-        (["--mode=nvnl"], 2, "'nvnl' is not one of"),
-        (["--device-name-strategy=indx"], 2, "'indx' is none of them; did you mean 'index'?"),
-        (["--feature-flag=disable-ipc"], 2, "did you mean 'disable-ipc-discoverer'?"),
-        (["--enable-hook=all"], 2, "'all' is none of them"),
-        (["--disable-hooks=update-ldcach"], 2, "did you mean 'update-ldcache'?"),
-        (["--config-search-path=/etc"], 2, "looked for where the driver puts them"),
-        (["--class=-"], 2, "'-' is no class"),
-        (["--vendor=x"], 2, "one letter, 'x', crashes container runtimes"),
-        (["--device-id=7"], 1, "no such device: '7'; there are 0, 1, 1:0, and their UUIDs"),
-        (["--mode=gds"], 1, "nothing to write: there is no device of nvidia.com/gds"),
-        (["--output=/"], 2, "/ is a directory: name a file"),
-        (["--driver-root=driver"], 2, "--driver-root: 'driver' is no absolute path"),
-        (["--dev-root=."], 2, "--dev-root: '.' is no absolute path"),
-        (["--hook=gpuplane", "--hook-path=hook"], 2, "--hook-path: 'hook' is no absolute path"),
-        (["--machine=nowhere"], 1, "no machine profile and no file here is named 'nowhere'"),
+        (["--mode=csv"], 2),
+        (["--mode=wsl"], 2),
+        (["--mode=nvnl"], 2),
+        (["--device-name-strategy=indx"], 2),
+        (["--feature-flag=disable-ipc"], 2),
+        (["--enable-hook=all"], 2),
+        (["--disable-hooks=update-ldcach"], 2),
+        (["--config-search-path=/etc"], 2),
+        (["--class=-"], 2),
+        (["--vendor=x"], 2),
+        (["--device-id=7"], 1),
+        (["--mode=gds"], 1),
+        (["--output=/"], 2),
+        (["--driver-root=driver"], 2),
+        (["--dev-root=."], 2),
+        (["--hook=gpuplane", "--hook-path=hook"], 2),
+        (["--machine=nowhere"], 1),
     ],
 )
-def test_what_is_refused(words: list[str], status: int, message: str, machine: Path, tmp_path: Path) -> None:
+def test_what_is_refused(words: list[str], status: int, machine: Path, tmp_path: Path, golden: Golden) -> None:
     """With the reason, and nothing is written."""
     result = generate("--machine", machine, "--output", tmp_path / "out.json", *words)
 
     assert (result.exit_code, result.stdout) == (status, "")
-    assert message in notes(result).replace("│ ", "")
+    assert result.stderr
+    golden(result.stderr, " ".join(words))
     assert not (tmp_path / "out.json").exists()
 
 
@@ -323,18 +327,19 @@ def test_what_has_no_effect_says_so(machine: Path) -> None:
 
     assert written(result) == written(generate("--machine", machine))
     for each in idle:
-        assert f"Note: {each.partition('=')[0]} has no effect: " in result.stderr
+        assert f"Note: {each.partition('=')[0]} " in result.stderr
 
 
-def test_no_driver_file_is_found(tmp_path: Path) -> None:
+def test_no_driver_file_is_found(tmp_path: Path, golden: Golden) -> None:
     """Without libcuda there is nothing that a container could use: why, once for all GPUs, and nothing is written."""
     missing = "/usr/lib64/libcuda.so.580.95.05: Permission denied"
     (tmp_path / "machine.yaml").write_text(f"driver: {{version: 580.95.05, missing: '{missing}'}}\n{MACHINE}")
     result = generate("--machine", tmp_path / "machine.yaml")
 
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.count("Note: left out: GPU-0, MIG-1: no container could use it") == 1
+    assert result.stderr.count("GPU-0, MIG-1") == 1
     assert missing in result.stderr
+    golden(result.stderr)
 
 
 def test_no_driver(tmp_path: Path) -> None:
@@ -343,10 +348,9 @@ def test_no_driver(tmp_path: Path) -> None:
 
     assert (result.exit_code, result.stdout) == (1, "")
     assert "libnvidia-ml.so.1" in result.stderr
-    assert "is NVIDIA's driver installed" in result.stderr
     nowhere = generate("--driver-root", tmp_path / "nowhere")
     assert (nowhere.exit_code, nowhere.stdout) == (1, "")
-    assert f"the driver root {tmp_path}/nowhere is no directory" in nowhere.stderr
+    assert f"{tmp_path}/nowhere" in nowhere.stderr
 
 
 def test_the_table_of_options_is_nvidias() -> None:

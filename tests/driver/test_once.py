@@ -45,7 +45,7 @@ async def test_a_driver_that_hangs(standin: StandIn, rich: MachineFile) -> None:
     machine = await look(Nvidia(library=standin.library, root=standin.root, deadline=0.5), 60)
 
     assert (machine.gpus, [fault.code for fault in machine.faults]) == (None, ["driver-hang"])
-    with pytest.raises(Unseen, match=r"the driver did not answer within 0\.3 s"):
+    with pytest.raises(Unseen, match=r"0\.3 s"):
         await look(Nvidia(library=standin.library, root=standin.root), 0.3)
     assert family() == before
 

@@ -1,6 +1,7 @@
 """The driver's process and the agent's end of it, for real: hangs, crashes, events, letting go."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -186,7 +187,9 @@ async def test_a_library_that_crashes_at_every_start_is_not_started_in_a_storm(
         machine = watch.node.snapshot.machine
         assert machine is not None
         assert [fault.code for fault in machine.faults] == ["driver-crash"]
-        assert watch.driver() == ("failing", "its process ended by SIGSEGV in nvmlInit")
+        assert watch.driver()[0] == "failing"
+        assert "SIGSEGV" in watch.driver()[1]
+        assert "nvmlInit" in watch.driver()[1]
         for number, (earlier, later) in enumerate(pairwise(starts.at)):
             assert later - earlier >= 0.05 * 2**number
 
@@ -399,6 +402,6 @@ async def test_a_process_that_may_not_be_started_says_which_program_that_is(
     monkeypatch.setattr(child, "COMMAND", (str(program),))
     async with watched(standin) as watch:
         await watch.until(lambda watch: watch.driver()[0] == "failing")
-        assert watch.driver()[1] == f"the driver's process cannot be started: {program}: Permission denied"
+        assert watch.driver()[1].endswith(f"{program}: {os.strerror(errno.EACCES)}")
         monkeypatch.undo()
         await watch.until(whole)

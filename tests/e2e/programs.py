@@ -166,7 +166,8 @@ class Agent(Process):
         return command(*words, "--state-dir", self.state)
 
     def inspect(self) -> JSON:
-        """The document of `gpuplane inspect --json`."""
+        """The document of `gpuplane inspect --json`, once the agent can be asked."""
+        self.until_answers()
         done = self.command("inspect", "--json")
         assert done.status == 0, f"{done.errors}\n{self.told()}"
         return done.json()

@@ -22,7 +22,7 @@ from gpuplane.core.choice.sets import MOST, Sets
 from gpuplane.core.choice.tables import prepare, prepared
 from gpuplane.core.choice.topology import Policy, worth, worths
 from gpuplane.core.step import step
-from gpuplane.model.config import Config, Replication, Settings, Sharing
+from gpuplane.model.config import Config, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Gpu, Link, Machine
 from gpuplane.model.snapshot import Snapshot
@@ -57,7 +57,7 @@ def wired(count: int, lanes: Pair) -> tuple[Gpu, ...]:
 
 def node(gpus: Sequence[Gpu], replicas: int = 1) -> Snapshot:
     """A node with these, of which no container holds anything."""
-    sharing = Sharing(resources=(Replication(name=GPU, replicas=replicas),) if replicas > 1 else ())
+    sharing = Sharing(resources=(ReplicatedResource(name=GPU, replicas=replicas),) if replicas > 1 else ())
     unseen = Snapshot(config=Config(settings=Settings(sharing=sharing)), allocations=())
     return step(unseen, MachineObserved(Machine(gpus=tuple(gpus))), 0.0)
 

@@ -92,7 +92,7 @@ def _is_on_disk(snapshot: Snapshot) -> bool:
     return (
         condition.on_disk(snapshot) == marks
         and len(offered) == 8 * PARTS
-        and not any(device.trouble for device in offered)
+        and not any(device.unavailable for device in offered)
     )
 
 

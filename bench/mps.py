@@ -14,12 +14,14 @@ from pathlib import Path
 from bench.row import Measure, Row
 from gpuplane.host.mps.control import LOG
 from gpuplane.host.mps.processes import CONTROL, PIPE, Process
-from gpuplane.model.mps import Daemon
+from gpuplane.model.mps import MpsDaemon
 from tests.mps.world import World
 
 KILLS, CLIENTS = 100, 4
 PIPED, DROPPED = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-GPU = Daemon(name="nvidia.com/gpu", devices={"GPU-a": 8192, "GPU-b": 8192}, active_thread_percentage=25, exclusive=True)
+GPU = MpsDaemon(
+    name="nvidia.com/gpu", devices={"GPU-a": 8192, "GPU-b": 8192}, active_thread_percentage=25, exclusive=True
+)
 
 
 async def kills() -> list[Row]:
@@ -71,7 +73,7 @@ async def _seen(world: World, before: Process) -> float:
 
     def seen() -> bool:
         stands = world.standing(GPU.name)
-        return stands is not None and (stands.standing, stands.pid) != ("ok", before.pid)
+        return stands is not None and (stands.state, stands.pid) != ("ok", before.pid)
 
     await world.until(seen)
     return time.perf_counter()

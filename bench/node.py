@@ -16,7 +16,7 @@ from gpuplane.agent.node import Node
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub
 from gpuplane.kubelet.registration import plugins
-from gpuplane.model.config import Replication, Settings, Sharing
+from gpuplane.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Failure, Machine, MachineFile
 from gpuplane.model.snapshot import Snapshot
@@ -156,7 +156,7 @@ async def idle(pid: int) -> float:
 
 async def change() -> list[Row]:
     """a change of the machine, until kubelet has the new list"""
-    shared = Settings(sharing=Sharing(resources=(Replication(name=GPU, replicas=SHARES),)))
+    shared = Settings(sharing=Sharing(resources=(ReplicatedResource(name=GPU, replicas=SHARES),)))
     rows = []
     for profile, settings, count, budget in ((EIGHT, Settings(), 8, 100), (SIXTEEN, shared, 16 * SHARES, 20)):
         times = await _changes(described(profile), settings, count)

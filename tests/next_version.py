@@ -16,7 +16,7 @@ from gpuplane.agent import control
 from gpuplane.cli import main
 from gpuplane.core import ledger
 from gpuplane.host import state
-from gpuplane.model.control import Answer
+from gpuplane.model.control import ControlResponse
 
 PROGRAM = ("-P", str(Path(__file__)))
 """What Python is given instead of `-m gpuplane`."""
@@ -31,8 +31,10 @@ def extended(value: Any) -> Any:
     """A value as plain data, with the new field in each of its records."""
     match value:
         case msgspec.Struct():
-            fields = msgspec.to_builtins(value)
-            return {name: extended(getattr(value, name)) for name in fields} | {ADDED: {"by": ["alice"]}}
+            written = msgspec.to_builtins(value)  # without the fields that have their defaults
+            fields = {field.encode_name: field.name for field in msgspec.structs.fields(value)}
+            known = {name: extended(getattr(value, fields[name])) for name in written}
+            return known | {ADDED: {"by": ["alice"]}}
         case Mapping():
             return {key: extended(each) for key, each in value.items()}
         case tuple() | list():
@@ -55,7 +57,7 @@ def encode(value: Any, boot_id: str) -> bytes:
     return msgspec.json.encode({"version": 2, "boot_id": boot_id, "value": extended(value), ADDED: 1})
 
 
-def answered(answer: Answer) -> bytes:
+def answered(answer: ControlResponse) -> bytes:
     """As `agent.control.encode`, by the next version."""
     return msgspec.json.encode(extended(answer))
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpuplane.agent.configure import Source, configure
 from gpuplane.agent.node import Node
-from gpuplane.model.config import Asked
+from gpuplane.model.config import NodeRequests
 from gpuplane.model.facts import LedgerLoaded, NodeRequestsChanged
 from gpuplane.model.snapshot import Condition, Ledger, Snapshot
 
@@ -63,7 +63,7 @@ async def test_a_start_with_a_broken_choice_takes_the_last_in_force(tmp_path: Pa
     write(tmp_path, a=GOOD, b=BAD)
     node = remembering("a")
     if asks:
-        node.apply(NodeRequestsChanged(Asked(config="b")))
+        node.apply(NodeRequestsChanged(NodeRequests(config="b")))
     async with configuring(node, Source(path=tmp_path, asks=asks, default="b")):
         assert in_force(node) == ("a", "none")
         assert stands(node).standing == "failing"
@@ -90,10 +90,10 @@ async def test_one_unreadable_file_costs_nothing_until_it_is_chosen(tmp_path: Pa
     write(tmp_path, a=GOOD)
     (tmp_path / "loop").symlink_to("loop")
     node = remembering()
-    node.apply(NodeRequestsChanged(Asked(config="a")))
+    node.apply(NodeRequestsChanged(NodeRequests(config="a")))
     async with configuring(node, Source(path=tmp_path, asks=True)):
         assert (stands(node).standing, in_force(node)) == ("ok", ("a", "none"))
-        node.apply(NodeRequestsChanged(Asked(config="loop")))
+        node.apply(NodeRequestsChanged(NodeRequests(config="loop")))
         assert await node.until(lambda s: s.conditions["config"].standing == "failing", deadline=60)
         assert f"{tmp_path}/loop: Too many levels of symbolic links" in stands(node).reason
         assert in_force(node) == ("a", "none")
@@ -107,11 +107,11 @@ async def test_a_directory_that_comes_late_is_taken(tmp_path: Path) -> None:
         assert stands(node).reason == f"{path}: No such file or directory"
         path.write_text(OTHER)
         await until_in_force(node, "", "mixed")
-        node.apply(NodeRequestsChanged(Asked()))
+        node.apply(NodeRequestsChanged(NodeRequests()))
         path.unlink()
         write(path, a=GOOD, b=OTHER)
         await until_in_force(node, "a", "none")
-        node.apply(NodeRequestsChanged(Asked(config="b")))
+        node.apply(NodeRequestsChanged(NodeRequests(config="b")))
         await until_in_force(node, "b", "mixed")
 
 
@@ -134,7 +134,7 @@ async def test_what_a_start_takes(tmp_path: Path, source: Source, asked: str | N
     write(tmp_path, a=GOOD, b=GOOD, c=GOOD, default=GOOD)
     node = remembering(last)
     if asked is not None:
-        node.apply(NodeRequestsChanged(Asked(config=asked)))
+        node.apply(NodeRequestsChanged(NodeRequests(config=asked)))
     async with configuring(node, source.but(path=tmp_path)):
         assert in_force(node) == (name, "none")
 

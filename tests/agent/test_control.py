@@ -14,8 +14,8 @@ from gpuplane.agent import control as module
 from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
 from gpuplane.host.state import keep_stored
-from gpuplane.model.config import Asked
-from gpuplane.model.control import Answer, Ask, DrainDevice, LetGo, Show, TakeUp
+from gpuplane.model.config import NodeRequests
+from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice, ReleaseDriver, ResumeDriver, ShowNode
 from gpuplane.model.facts import NodeRequestsChanged, StatusChanged
 from gpuplane.model.snapshot import Condition, Snapshot
 
@@ -34,17 +34,17 @@ async def listening(node: Node, directory: Path) -> AsyncIterator[Path]:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def say(socket: Path, line: bytes) -> Answer:
+async def say(socket: Path, line: bytes) -> ControlResponse:
     """The answer to one line."""
     reader, writer = await asyncio.open_unix_connection(socket)
     writer.write(line + b"\n")
     async with asyncio.timeout(60):
-        answer = msgspec.json.decode(await reader.read(), type=Answer)
+        answer = msgspec.json.decode(await reader.read(), type=ControlResponse)
     writer.close()
     return answer
 
 
-async def ask(socket: Path, request: Ask) -> Answer:
+async def ask(socket: Path, request: ControlRequest) -> ControlResponse:
     """The answer to one request."""
     return await say(socket, msgspec.json.encode(request))
 
@@ -53,11 +53,11 @@ async def test_a_release_is_on_disk_when_its_answer_comes(tmp_path: Path) -> Non
     """The wish is in the snapshot and in the state directory; taking it back removes both."""
     node = Node(Snapshot())
     async with listening(node, tmp_path) as socket:
-        assert await ask(socket, LetGo(node.now(), 600, "firmware")) == Answer()
+        assert await ask(socket, ReleaseDriver(node.now(), 600, "firmware")) == ControlResponse()
         assert json.loads((tmp_path / "release.json").read_bytes())["value"]["why"] == "firmware"
         assert node.snapshot.ledger.release is not None
 
-        assert await ask(socket, TakeUp(node.now())) == Answer()
+        assert await ask(socket, ResumeDriver(node.now())) == ControlResponse()
         assert not (tmp_path / "release.json").exists()
 
 
@@ -66,7 +66,7 @@ async def test_show_gives_the_picture(tmp_path: Path) -> None:
     node = Node(Snapshot(), now=lambda: 42.0)
     node.apply(StatusChanged("x", Condition("failing", "y")))
     async with listening(node, tmp_path) as socket:
-        picture = (await ask(socket, Show())).picture
+        picture = (await ask(socket, ShowNode())).state
 
     assert picture is not None
     assert (picture.snapshot.conditions["x"].reason, picture.now) == ("y", 42.0)
@@ -78,7 +78,7 @@ async def test_what_is_no_request_is_answered_by_an_error(tmp_path: Path, line: 
     """Nonsense is named as such, and the socket goes on answering."""
     async with listening(Node(Snapshot()), tmp_path) as socket:
         assert "not a request" in (await say(socket, line)).error
-        assert (await ask(socket, Show())).picture is not None
+        assert (await ask(socket, ShowNode())).state is not None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ async def test_a_wish_needs_a_bounded_time_and_a_reason(tmp_path: Path, seconds:
     said, and nothing else."""
     node = Node(Snapshot())
     async with listening(node, tmp_path) as socket:
-        for wish in (LetGo(node.now(), seconds, why), DrainDevice(node.now(), "0", seconds, why)):
+        for wish in (ReleaseDriver(node.now(), seconds, why), DrainDevice(node.now(), "0", seconds, why)):
             error = (await ask(socket, wish)).error
             assert [option for option in ("--for", "--why") if option in error] == [lacks]
 
@@ -108,10 +108,10 @@ async def test_the_socket_is_closed_to_others(tmp_path: Path) -> None:
 async def test_taking_up_says_who_else_wants_it_let_go_of(tmp_path: Path) -> None:
     """The operator's own wish is taken back, but the annotation of our Node still asks."""
     node = Node(Snapshot())
-    node.apply(NodeRequestsChanged(Asked(release="annotation x")))
+    node.apply(NodeRequestsChanged(NodeRequests(driver_release="annotation x")))
     async with listening(node, tmp_path) as socket:
-        await ask(socket, LetGo(node.now(), 60, "y"))
-        assert (await ask(socket, TakeUp(node.now()))).error == "it stays let go of: annotation x"
+        await ask(socket, ReleaseDriver(node.now(), 60, "y"))
+        assert (await ask(socket, ResumeDriver(node.now()))).error == "it stays let go of: annotation x"
 
     assert node.snapshot.ledger.release is None
 
@@ -120,7 +120,7 @@ async def test_a_wish_whose_maker_has_given_up_is_not_followed(tmp_path: Path) -
     """An agent that was stopped for a minute does not surprise anybody with what was asked then."""
     node = Node(Snapshot())
     async with listening(node, tmp_path) as socket:
-        assert "old" in (await ask(socket, LetGo(node.now() - 60, 600, "x"))).error
+        assert "old" in (await ask(socket, ReleaseDriver(node.now() - 60, 600, "x"))).error
 
     assert node.snapshot.ledger.release is None
 
@@ -143,7 +143,7 @@ async def test_clients_that_never_read_or_never_end_their_line_are_left(
             client.setblocking(False)
             await asyncio.get_running_loop().sock_connect(client, str(socket))
             with suppress(OSError):
-                client.send(msgspec.json.encode(Show()) + b"\n" if number % 2 else b"x" * 100_000)
+                client.send(msgspec.json.encode(ShowNode()) + b"\n" if number % 2 else b"x" * 100_000)
             clients.append(client)
         asked = await asyncio.wait_for(asyncio.to_thread(_shown, socket), 60)
         assert len(asked) == 4001  # with the state directory's own
@@ -165,8 +165,8 @@ def _shown(socket: Path) -> Mapping[str, Condition]:
     with socketlib.socket(socketlib.AF_UNIX) as client:
         client.settimeout(10)
         client.connect(str(socket))
-        client.sendall(msgspec.json.encode(Show()) + b"\n")
+        client.sendall(msgspec.json.encode(ShowNode()) + b"\n")
         with client.makefile("rb") as stream:
-            picture = msgspec.json.decode(stream.read(), type=Answer).picture
+            picture = msgspec.json.decode(stream.read(), type=ControlResponse).state
     assert picture is not None
     return picture.snapshot.conditions

@@ -17,7 +17,7 @@ import pytest
 from gpuplane.core.containers.cdi.names import VENDOR
 from gpuplane.core.ledger import encode
 from gpuplane.host.state import boot_id
-from gpuplane.model.health import Drain, Health, Record
+from gpuplane.model.health import DeviceRecord, Drain, HealthRecords
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Kubelet
@@ -339,7 +339,7 @@ def mounted(state: Path, how: str) -> Iterator[None]:
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", state], check=False).returncode:
         pytest.skip("no file system may be mounted here")
     try:
-        drained = Health(devices={"GPU-1": Record(drain=Drain(why="fan"))})
+        drained = HealthRecords(devices={"GPU-1": DeviceRecord(drain=Drain(reason="fan"))})
         (state / "health.json").write_bytes(encode(drained, boot_id()))
         if how == "full":
             with suppress(OSError), (state / "fill").open("wb", buffering=0) as file:

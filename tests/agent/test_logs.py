@@ -9,14 +9,14 @@ from datetime import datetime
 import pytest
 
 from gpuplane.agent.logs import Format, formatter
-from gpuplane.model.views import Subject
+from gpuplane.model.views import LogSubject
 
 FORGED = "2026-01-01 00:00:00,000 ERROR   every GPU is lost"
 HOSTILE = f"busy\n{FORGED}\r\x1b[2J\x9b2J\u2028\x00\udc80 é"
 BEGINS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ")
 
 
-def said(form: Format, why: str = "", fault: Exception | None = None, subject: Subject = Subject()) -> str:  # noqa: B008
+def said(form: Format, why: str = "", fault: Exception | None = None, subject: LogSubject = LogSubject()) -> str:  # noqa: B008
     """What the log has after one message, and one exception where there is one."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
@@ -61,16 +61,16 @@ def test_a_document_is_one_line_that_can_be_printed(fault: Exception | None) -> 
 @pytest.mark.parametrize(
     ("subject", "fields"),
     [
-        (Subject(), {}),
-        (Subject(devices=("GPU-a",), code="gpu-lost"), {"device": "GPU-a", "code": "gpu-lost"}),
+        (LogSubject(), {}),
+        (LogSubject(devices=("GPU-a",), code="gpu-lost"), {"device": "GPU-a", "code": "gpu-lost"}),
         (
-            Subject(devices=("GPU-a", "GPU-b"), part="cdi", resources=("nvidia.com/gpu",)),
+            LogSubject(devices=("GPU-a", "GPU-b"), part="cdi", resources=("nvidia.com/gpu",)),
             {"devices": ["GPU-a", "GPU-b"], "part": "cdi", "resource": "nvidia.com/gpu"},
         ),
-        (Subject(resources=("a/x", "a/y")), {"resources": ["a/x", "a/y"]}),
+        (LogSubject(resources=("a/x", "a/y")), {"resources": ["a/x", "a/y"]}),
     ],
 )
-def test_what_a_line_is_about_is_fields(subject: Subject, fields: dict[str, object]) -> None:
+def test_what_a_line_is_about_is_fields(subject: LogSubject, fields: dict[str, object]) -> None:
     """Of a JSON log, only those that there are; a text log is as it was."""
     document = json.loads(said("json", "it failed", subject=subject))
     own = {name: value for name, value in document.items() if name not in ("time", "level", "logger", "message")}

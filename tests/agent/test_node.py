@@ -11,7 +11,7 @@ from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import ConfigLoaded, DriverReleaseRequested, StatusChanged
-from gpuplane.model.snapshot import Condition, Release, Snapshot
+from gpuplane.model.snapshot import Condition, DriverRelease, Snapshot
 
 
 async def test_changes_gives_the_picture_now_and_then_the_newest() -> None:
@@ -42,7 +42,7 @@ async def test_time_alone_changes_the_node_when_it_is_due() -> None:
     now = 1000.0
     node = Node(Snapshot(), now=lambda: now)
     clock = asyncio.create_task(node.tick())
-    node.apply(DriverReleaseRequested(Release(until=1000.02, why="x")))
+    node.apply(DriverReleaseRequested(DriverRelease(until=1000.02, reason="x")))
     await asyncio.sleep(0)
     assert node.snapshot.ledger.release is not None
     now = 1000.03

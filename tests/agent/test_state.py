@@ -21,23 +21,25 @@ from gpuplane.core.health.diagnose import diagnoses
 from gpuplane.core.ledger import PARTS, carry, encode, stored
 from gpuplane.host import state
 from gpuplane.host.lock import locked
-from gpuplane.model.config import Asked, Settings
-from gpuplane.model.control import Answer, RestoreDevice
+from gpuplane.model.config import NodeRequests, Settings
+from gpuplane.model.control import ControlResponse, RestoreDevice
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DriverReleaseRequested, LedgerLoaded, MachineObserved
-from gpuplane.model.health import Drain, Finding, Health, Probing, Record
+from gpuplane.model.health import DeviceRecord, Drain, Finding, HealthRecords, ProbeState
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.snapshot import Ledger, Release, Slicing, Snapshot
+from gpuplane.model.snapshot import DriverRelease, Ledger, Snapshot, TimeSliceState
 from tests.removal import remove
 
 FULL = Ledger(
     boot_id="boot",
-    release=Release(until=500.0, why="firmware"),
-    asked=Asked(release="new driver"),
+    release=DriverRelease(until=500.0, reason="firmware"),
+    node_requests=NodeRequests(driver_release="new driver"),
     config_name="a100",
-    homes={"MIG-1": "GPU-a"},
-    cuts={"GPU-a": "time slices"},
-    time_slices={"GPU-a": Slicing(tried="long", at=7.0, length="short", unsure=True)},
-    health=Health(devices={"GPU-a": Record(drain=Drain("fan"), pci="0000:1b:00.0")}, log=7),
+    mig_parents={"MIG-1": "GPU-a"},
+    share_layouts={"GPU-a": "time slices"},
+    time_slices={"GPU-a": TimeSliceState(tried="long", requested_at=7.0, set_length="short", outcome_unknown=True)},
+    health=HealthRecords(
+        devices={"GPU-a": DeviceRecord(drain=Drain("fan"), pci="0000:1b:00.0")}, last_kernel_log_number=7
+    ),
 )
 
 
@@ -78,15 +80,15 @@ async def test_a_reboot_ends_a_release_and_keeps_the_config_name_the_runtime_and
     assert state.load(tmp_path, "next")[0] == Ledger(
         boot_id="next",
         config_name="a100",
-        homes=FULL.homes,
-        cuts=FULL.cuts,
-        health=FULL.health.but(log=-1) if FULL.health else None,
+        mig_parents=FULL.mig_parents,
+        share_layouts=FULL.share_layouts,
+        health=FULL.health.but(last_kernel_log_number=-1) if FULL.health else None,
     )
     assert carry(FULL, "boot", 0.0, 0.0) is FULL
 
-    asked = Asked(config="x", runtime="containerd://2.1.4", release="new driver", drains={"3": "fan"})
-    kept = carry(FULL.but(asked=asked), "next", 0.0, 0.0).asked
-    assert kept == Asked(runtime="containerd://2.1.4", drains={"3": "fan"})
+    asked = NodeRequests(config="x", runtime="containerd://2.1.4", driver_release="new driver", drains={"3": "fan"})
+    kept = carry(FULL.but(node_requests=asked), "next", 0.0, 0.0).node_requests
+    assert kept == NodeRequests(runtime="containerd://2.1.4", drains={"3": "fan"})
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"version":2,"value":1}', b"\xff\xfe", b"[]", b"[" * 9999])
@@ -108,43 +110,47 @@ VERSIONS = Path(__file__).parent / "state"
 
 RELEASED = Ledger(
     boot_id="boot",
-    release=Release(until=500.0, why="firmware"),
-    asked=Asked(config="a100", runtime="containerd://2.1.4", release="new driver", drains={"3": "fan"}),
+    release=DriverRelease(until=500.0, reason="firmware"),
+    node_requests=NodeRequests(
+        config="a100", runtime="containerd://2.1.4", driver_release="new driver", drains={"3": "fan"}
+    ),
     config_name="a100",
-    homes={"MIG-1": "GPU-a"},
-    cuts={"GPU-b": "time slices", "GPU-c": "1024 MiB by MPS"},
-    time_slices={"GPU-a": Slicing(tried="long", at=7.0, length="short", unsure=True)},
-    health=Health(
+    mig_parents={"MIG-1": "GPU-a"},
+    share_layouts={"GPU-b": "time slices", "GPU-c": "1024 MiB by MPS"},
+    time_slices={"GPU-a": TimeSliceState(tried="long", requested_at=7.0, set_length="short", outcome_unknown=True)},
+    health=HealthRecords(
         devices={
-            "GPU-a": Record(
-                drain=Drain("waits for its replacement", until=900.0, wall=1.8e9, since=5.0),
+            "GPU-a": DeviceRecord(
+                drain=Drain("waits for its replacement", until=900.0, until_wall_clock=1.8e9, since=5.0),
                 pci="0000:1b:00.0",
-                uncorrected=2,
-                lanes=18,
-                counts={"xid-94": 1},
+                uncorrected_errors=2,
+                most_links=18,
+                fault_counts={"xid-94": 1},
             ),
-            "GPU-b": Record(
+            "GPU-b": DeviceRecord(
                 findings=(
                     Finding(
                         code="xid-79",
                         message="fell off the bus",
                         since=4.0,
-                        last=4.0,
-                        event=True,
-                        standing=True,
+                        last_seen=4.0,
+                        is_event=True,
+                        confirmed=True,
                         pids=(12,),
                         holders=("ml/a/main",),
                     ),
                 ),
-                probing=Probing(asked=5.0, next=6.0, tries=2, failed="gpu-lost: fell off the bus"),
-                renewed=1.0,
-                excused=2.0,
-                recovered=3.0,
-                flaps=1,
-                away=True,
+                probe=ProbeState(
+                    requested_at=5.0, not_before=6.0, failed_tries=2, failure="gpu-lost: fell off the bus"
+                ),
+                reset_at=1.0,
+                repaired_at=2.0,
+                recovered_at=3.0,
+                relapses=1,
+                absent=True,
             ),
         },
-        log=7,
+        last_kernel_log_number=7,
     ),
 )
 
@@ -161,14 +167,14 @@ def test_files_of_a_newer_version_are_read_for_what_is_known_here(tmp_path: Path
     ledger, problems = state.load(tmp_path, "boot")
 
     assert ledger.but(health=None, time_slices=None) == RELEASED.but(health=None, time_slices=None)
-    assert ledger.time_slices == {"GPU-b": Slicing(tried="short", at=2.0)}
+    assert ledger.time_slices == {"GPU-b": TimeSliceState(tried="short", requested_at=2.0)}
     assert ledger.health is not None and RELEASED.health is not None
     known, found = RELEASED.health.devices, ledger.health.devices
     assert found["GPU-a"] == known["GPU-a"]
     assert found["GPU-b"].findings == known["GPU-b"].findings
     for uuid in ("GPU-b", "GPU-c"):
         drain = found[uuid].drain
-        assert drain is not None and "written by version 2 of the state files" in drain.why and drain.until is None
+        assert drain is not None and "written by version 2 of the state files" in drain.reason and drain.until is None
     told = {Path(each.partition(":")[0]).name for each in problems}
     assert told == {"asked.json", "cuts.json", "health.json", "release.json", "time-slices.json"}
     assert "devices.GPU-b.probing.next" in next(each for each in problems if "health.json" in each)
@@ -196,12 +202,15 @@ async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(tmp_pat
     node.apply(MachineObserved(Machine(gpus=gpus[:1])))
     node.apply(MachineObserved(Machine(gpus=gpus)))
     devices = offer(node.snapshot).resources[0].devices
-    assert all("drained: what is remembered of it was written by version 2" in each.trouble for each in devices)
-    assert {each.ends for each in diagnoses(node.snapshot) if each.device} == {"gpuplane health restore all"}
+    assert all("drained: what is remembered of it was written by version 2" in each.unavailable for each in devices)
+    assert {each.cleared_by for each in diagnoses(node.snapshot) if each.device} == {"gpuplane health restore all"}
     assert carry(node.snapshot.ledger, "next", 0.0, 0.0).health == node.snapshot.ledger.health
 
-    assert await control.answer(node, msgspec.json.encode(RestoreDevice(at=100.0, device="all"))) != Answer()
-    assert not any(each.trouble for each in offer(node.snapshot).resources[0].devices)
+    assert (
+        await control.answer(node, msgspec.json.encode(RestoreDevice(requested_at=100.0, device="all")))
+        != ControlResponse()
+    )
+    assert not any(each.unavailable for each in offer(node.snapshot).resources[0].devices)
 
 
 def test_what_is_left_out_is_told_in_few_words(tmp_path: Path) -> None:
@@ -307,7 +316,7 @@ async def test_a_file_that_the_disk_does_not_give_costs_only_itself(tmp_path: Pa
     """It is named and left alone; the others are remembered, and still on disk after a run of the agent."""
     await store(FULL, tmp_path)
     spoil(tmp_path / f"{spoiled}.json")
-    rest = FULL.but(**{spoiled.replace("-", "_"): None})
+    rest = FULL.but(**{PARTS[spoiled.replace("-", "_")]: None})
 
     ledger, problems = state.load(tmp_path, "boot")
     await store(ledger, tmp_path)
@@ -348,13 +357,13 @@ async def test_what_may_have_been_written_is_written_over(tmp_path: Path) -> Non
     async with storing(node, tmp_path):
         assert await node.until(stored, deadline=60)
         spoil(tmp_path / "cuts.json.new")
-        node.apply(LedgerLoaded(FULL.but(cuts={"GPU-a": "1024 MiB"})))
+        node.apply(LedgerLoaded(FULL.but(share_layouts={"GPU-a": "1024 MiB"})))
         assert await node.until(lambda s: s.conditions["state"].standing == "failing", deadline=60)
         (tmp_path / "cuts.json").write_bytes(encode({"GPU-a": "1024 MiB"}, "boot"))
         node.apply(LedgerLoaded(FULL))
         shutil.rmtree(tmp_path / "cuts.json.new")
         assert await node.until(stored, deadline=60)
-        assert node.snapshot.disk.cuts == (FULL.cuts,)
+        assert node.snapshot.stored.share_layouts == (FULL.share_layouts,)
         assert state.load(tmp_path, "boot") == (FULL, [])
 
 
@@ -434,7 +443,7 @@ def denied(tmp_path: Path) -> Iterator[Path]:
 async def test_a_wish_is_not_stored_while_the_disk_refuses(denied: Path) -> None:
     """`stored` stays false: no promise is answered that the disk does not hold. The condition names the path."""
     node = Node(Snapshot(), now=lambda: 100.0)
-    node.apply(DriverReleaseRequested(Release(until=500.0, why="x")))
+    node.apply(DriverReleaseRequested(DriverRelease(until=500.0, reason="x")))
     async with storing(node, denied):
         assert await node.until(lambda s: "state" in s.conditions, deadline=60)
 
@@ -458,7 +467,7 @@ async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk
         write(directory, part, value, boot)
 
     monkeypatch.setattr(state, "_write", slowly)
-    node.apply(DriverReleaseRequested(Release(until=500.0, why="x")))
+    node.apply(DriverReleaseRequested(DriverRelease(until=500.0, reason="x")))
     assert await asyncio.to_thread(writing.wait, 60)
     node.apply(DriverReleaseRequested(None))
     assert not stored(node.snapshot)

@@ -13,16 +13,16 @@ from gpuplane.agent.main import Options, run
 from gpuplane.hardware.described import Described
 from gpuplane.host.filewatch import contents
 from gpuplane.host.state import boot_id, load
-from gpuplane.model.control import Answer, Ask, Show
+from gpuplane.model.control import ControlRequest, ControlResponse, ShowNode
 
 MACHINE = "gpus: [{index: 0, uuid: GPU-0, pci: '0000:01:00.0'}]\n"
 
 
-async def ask(socket: Path, request: Ask) -> Answer:
+async def ask(socket: Path, request: ControlRequest) -> ControlResponse:
     """What the agent answers on its control socket."""
     reader, writer = await asyncio.open_unix_connection(socket)
     writer.write(msgspec.json.encode(request) + b"\n")
-    answer = msgspec.json.decode(await reader.readline(), type=Answer)
+    answer = msgspec.json.decode(await reader.readline(), type=ControlResponse)
     writer.close()
     return answer
 
@@ -31,7 +31,7 @@ async def knows(socket: Path, code: str) -> bool:
     """Whether the agent has a verdict of this code."""
     if not socket.exists():
         return False
-    picture = (await ask(socket, Show())).picture
+    picture = (await ask(socket, ShowNode())).state
     health = picture.snapshot.ledger.health if picture else None
     return health is not None and any(f.code == code for r in health.devices.values() for f in r.findings)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuplane.model.control import Answer, Ask, DrainDevice, LetGo, Show
+from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice, ReleaseDriver, ShowNode
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
 from gpuplane.sandbox.succession import amid, come_and_go, replace
@@ -141,15 +141,17 @@ async def test_inspect_shows_that_an_agent_stands_by(place: Place) -> None:
         async with place.agent("second") as second, place.agent("first") as third:
             await second.until_says("ready to take over")
             await third.until_says("ready to take over")
-            shown = (await (await connect(place.root / "second/control.sock"))(Show())).picture
+            shown = (await (await connect(place.root / "second/control.sock"))(ShowNode())).state
             assert shown is not None
             assert f"process {first.process.pid}" in shown.snapshot.conditions["kubelet lock"].reason
             assert f"process {first.process.pid}" in shown.offer.waiting
-            shared = (await (await connect(place.root / "first/control.sock"))(Show())).picture
+            shared = (await (await connect(place.root / "first/control.sock"))(ShowNode())).state
             assert shared is not None
             assert shared.snapshot.conditions["kubelet lock"].standing == "ok"
             with pytest.raises(AssertionError, match="stands by"):
-                wish = DrainDevice(at=time.clock_gettime(time.CLOCK_BOOTTIME), device="GPU-6", seconds=None, why="fan")
+                wish = DrainDevice(
+                    requested_at=time.clock_gettime(time.CLOCK_BOOTTIME), device="GPU-6", seconds=None, reason="fan"
+                )
                 await (await connect(place.root / "second/control.sock"))(wish)
         assert not (place.root / "second/control.sock").exists()
         assert (place.root / "first/control.sock").exists()
@@ -207,7 +209,9 @@ async def test_one_that_stands_by_leaves_the_driver_alone_where_the_other_was_to
         async with place.agent("first") as second:
             await second.until_says("ready to take over")
             control = await connect(place.root / "first/control.sock")
-            await control(LetGo(at=time.clock_gettime(time.CLOCK_BOOTTIME), seconds=60.0, why="new driver"))
+            await control(
+                ReleaseDriver(requested_at=time.clock_gettime(time.CLOCK_BOOTTIME), seconds=60.0, reason="new driver")
+            )
             await second.until_says("driver: let go of: new driver")
             assert await first.stop() == 0
             await second.until_says("kubelet lock: ok")
@@ -248,7 +252,9 @@ async def test_no_drain_and_no_verdict_is_lost_and_no_pod_is_rejected_but_in_the
             await kubelet.until_capacity(name, GPUS, GPUS - 1)
             control = await connect(place.root / "first/control.sock")
             await control(
-                DrainDevice(at=time.clock_gettime(time.CLOCK_BOOTTIME), device="GPU-6", seconds=None, why="fan")
+                DrainDevice(
+                    requested_at=time.clock_gettime(time.CLOCK_BOOTTIME), device="GPU-6", seconds=None, reason="fan"
+                )
             )
             await kubelet.until_capacity(name, GPUS, GPUS - 2)
             async with come_and_go(kubelet, name) as rejected:
@@ -266,13 +272,13 @@ async def test_no_drain_and_no_verdict_is_lost_and_no_pod_is_rejected_but_in_the
             await old.stop()
 
 
-async def connect(path: Path) -> Callable[[Ask], Awaitable[Answer]]:
+async def connect(path: Path) -> Callable[[ControlRequest], Awaitable[ControlResponse]]:
     """How an agent is asked."""
 
-    async def ask(request: Ask) -> Answer:
+    async def ask(request: ControlRequest) -> ControlResponse:
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(msgspec.json.encode(request) + b"\n")
-        answer = msgspec.json.decode(await reader.readline(), type=Answer)
+        answer = msgspec.json.decode(await reader.readline(), type=ControlResponse)
         writer.close()
         assert not answer.error, answer.error
         return answer

@@ -18,16 +18,16 @@ from gpuplane.core.ledger import encode
 from gpuplane.core.serving import standby
 from gpuplane.host.peek import remembered
 from gpuplane.host.state import boot_id
-from gpuplane.model.config import MemoryShares, Settings, Sharing
+from gpuplane.model.config import MemoryResource, Settings, Sharing
 from gpuplane.model.facts import Action, ConfigLoaded, Fact, MachineObserved
-from gpuplane.model.health import Drain, Health, Record
+from gpuplane.model.health import DeviceRecord, Drain, HealthRecords
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Ledger, Snapshot
 from gpuplane.sandbox.kubelet import Kubelet
 
 DEADLINE = 60.0
 MACHINE = Machine(gpus=(Gpu(index=0, uuid="GPU-0", minor=0, model="A100", memory_mib=8192),))
-DRAINED = Health(devices={"GPU-0": Record(drain=Drain(why="fan"))})
+DRAINED = HealthRecords(devices={"GPU-0": DeviceRecord(drain=Drain(reason="fan"))})
 
 
 class Still:
@@ -94,15 +94,15 @@ async def test_shares_that_the_directory_says_otherwise_wait(tmp_path: Path) -> 
     async with Kubelet(tmp_path / "k"), running(tmp_path) as agent:
         assert await agent.node.until(lambda s: not offer(s).waiting, DEADLINE)
         agent.node.apply(ConfigLoaded(shares(2048), None))
-        assert {each.trouble for each in offer(agent.node.snapshot).resources[0].devices} == {UNWRITTEN}
+        assert {each.unavailable for each in offer(agent.node.snapshot).resources[0].devices} == {UNWRITTEN}
         agent.node.apply(ConfigLoaded(shares(1024), None))
-        assert {each.trouble for each in offer(agent.node.snapshot).resources[0].devices} == {""}
+        assert {each.unavailable for each in offer(agent.node.snapshot).resources[0].devices} == {""}
 
 
 def shares(mib: int) -> Settings:
     """A configuration of shares of so much memory."""
     return Settings(
-        sharing=Sharing(memory=(MemoryShares(name="nvidia.com/gpu", rename="nvidia.com/gpu-memory", grain_mib=mib),))
+        sharing=Sharing(memory=(MemoryResource(name="nvidia.com/gpu", rename="nvidia.com/gpu-memory", share_mib=mib),))
     )
 
 

@@ -25,8 +25,8 @@ from gpuplane.apiserver.node import (
     drains,
     rest,
 )
-from gpuplane.model.config import Asked, Config
-from gpuplane.model.facts import Fact, LedgerLoaded, StatusChanged
+from gpuplane.model.config import Config, NodeRequests
+from gpuplane.model.facts import Fact, LedgerLoaded, NodeRequestsChanged, StatusChanged
 from gpuplane.model.snapshot import Condition, Ledger, Snapshot
 from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
 from tests import hostile
@@ -136,7 +136,7 @@ def test_labels_and_annotations_ask(
     labels: dict[str, str], annotations: dict[str, str], config: str, release: str
 ) -> None:
     """The label names a configuration; the annotation and the operator's label let go of the driver, and say so."""
-    assert asked(labels, annotations) == Asked(config=config, release=release)
+    assert asked(labels, annotations) == NodeRequests(config=config, driver_release=release)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ async def test_what_is_wrong_with_the_annotation_is_said(server: ApiServer, kube
     async with following(kubeconfig) as node:
         await node.stands("ok", f"of {server.url}; annotation {DRAIN} is in part ignored: '?=y' names no device")
 
-        assert node.snapshot.config.asked == Asked(drains={"3": "x"})
+        assert node.snapshot.config.node_requests == NodeRequests(drains={"3": "x"})
 
         server.put(PATH, node_object({}, {DRAIN: "3=x"}))
         await node.comes_to(lambda _: node.apiserver and node.apiserver.reason.endswith(server.url))
@@ -200,16 +200,16 @@ async def test_the_first_word_and_each_change(server: ApiServer, kubeconfig: Pat
     """Nothing is assumed before the first word; each change of label or annotation is heard."""
     server.put(PATH, node_object({CONFIG: "shared"}))
     async with following(kubeconfig) as node:
-        assert node.snapshot.config.asked is None
+        assert node.snapshot.config.node_requests is None
 
         await node.stands("ok", f"follows Node {NAME} of {server.url}")
 
-        assert node.snapshot.config.asked == Asked(config="shared")
+        assert node.snapshot.config.node_requests == NodeRequests(config="shared")
 
         server.put(PATH, node_object({CONFIG: "whole"}, {RELEASE: "new driver"}))
-        await node.comes_to(lambda s: s.config.asked == asked({CONFIG: "whole"}, {RELEASE: "new driver"}))
+        await node.comes_to(lambda s: s.config.node_requests == asked({CONFIG: "whole"}, {RELEASE: "new driver"}))
         server.put(PATH, node_object())
-        await node.comes_to(lambda s: s.config.asked == Asked())
+        await node.comes_to(lambda s: s.config.node_requests == NodeRequests())
     assert node.standings == ["ok"]
 
 
@@ -232,8 +232,10 @@ async def test_only_our_node_is_listened_to(server: ApiServer, kubeconfig: Path)
         await node.stands("ok")
         server.put("/api/v1/nodes/gpu-2", node_object({DEPLOY: "false"}))
         server.put(PATH, node_object({CONFIG: "ours"}))
-        await node.comes_to(lambda s: s.config.asked == Asked(config="ours"))
-    assert {str(f.asked) for f in node.facts if hasattr(f, "asked")} == {str(Asked()), str(Asked(config="ours"))}
+        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="ours"))
+    heard = [fact.requests for fact in node.facts if isinstance(fact, NodeRequestsChanged)]
+    assert all(each in (NodeRequests(), NodeRequests(config="ours")) for each in heard)
+    assert NodeRequests(config="ours") in heard
 
 
 async def test_heartbeats_and_bookmarks_change_nothing(server: ApiServer, kubeconfig: Path) -> None:
@@ -244,7 +246,7 @@ async def test_heartbeats_and_bookmarks_change_nothing(server: ApiServer, kubeco
         server.put(PATH, {**node_object(), "status": {"beat": 1}})
         server.bookmark()
         server.put(PATH, node_object({CONFIG: "x"}))
-        await node.comes_to(lambda s: s.config.asked == Asked(config="x"))
+        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="x"))
 
         assert node.snapshot.generation == generation + 1
 
@@ -265,14 +267,18 @@ async def test_the_container_runtime_is_read_at_each_list(server: ApiServer, kub
     server.put(PATH, node_object({CONFIG: "a"}, runtime=OLD))
     async with following(kubeconfig) as node:
         await node.stands("ok")
-        assert node.snapshot.config.asked == node.snapshot.ledger.asked == Asked(config="a", runtime=OLD)
+        assert (
+            node.snapshot.config.node_requests
+            == node.snapshot.ledger.node_requests
+            == NodeRequests(config="a", runtime=OLD)
+        )
 
         server.put(PATH, node_object({CONFIG: "b"}, runtime=NEW))
-        await node.comes_to(lambda s: s.config.asked == Asked(config="b", runtime=OLD))
+        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="b", runtime=OLD))
         assert server.requests.count(f"GET {PATH}") == 1
 
         await listed_again(server)
-        assert node.snapshot.config.asked == Asked(config="b", runtime=NEW)
+        assert node.snapshot.config.node_requests == NodeRequests(config="b", runtime=NEW)
     assert node.standings == ["ok"]
 
 
@@ -282,13 +288,13 @@ async def test_the_runtime_of_a_node_that_is_made_anew(server: ApiServer, kubeco
     async with following(kubeconfig) as node:
         await node.stands("waiting")
         server.put(PATH, node_object(runtime=NEW))
-        await node.comes_to(lambda s: s.config.asked == Asked(runtime=NEW))
+        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(runtime=NEW))
         server.put(PATH, None)
         await node.stands("waiting")
-        assert node.snapshot.config.asked == Asked(runtime=NEW)
+        assert node.snapshot.config.node_requests == NodeRequests(runtime=NEW)
 
         server.put(PATH, node_object(runtime=OLD))
-        await node.comes_to(lambda s: s.config.asked == Asked(runtime=OLD))
+        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(runtime=OLD))
     assert server.requests.count("WATCH /api/v1/nodes") == 1
 
 
@@ -300,15 +306,15 @@ async def test_a_runtime_that_is_not_told_is_unknown_or_the_last(
     server.put(PATH, node_object(runtime=told))
     async with following(kubeconfig) as node:
         await node.stands("ok")
-        assert node.snapshot.config.asked == Asked()
+        assert node.snapshot.config.node_requests == NodeRequests()
 
         server.put(PATH, node_object(runtime=NEW))
         await listed_again(server)
-        assert node.snapshot.config.asked == Asked(runtime=NEW)
+        assert node.snapshot.config.node_requests == NodeRequests(runtime=NEW)
 
         server.put(PATH, node_object({CONFIG: "x"}, runtime=told))
         await listed_again(server)
-        assert node.snapshot.config.asked == Asked(config="x", runtime=NEW)
+        assert node.snapshot.config.node_requests == NodeRequests(config="x", runtime=NEW)
 
 
 async def test_kubelets_version_is_read_with_the_runtime(server: ApiServer, kubeconfig: Path) -> None:
@@ -316,15 +322,19 @@ async def test_kubelets_version_is_read_with_the_runtime(server: ApiServer, kube
     server.put(PATH, node_object(runtime=NEW, kubelet="v1.28.9"))
     async with following(kubeconfig) as node:
         await node.stands("ok")
-        assert node.snapshot.config.asked == Asked(runtime=NEW, kubelet="v1.28.9")
+        assert node.snapshot.config.node_requests == NodeRequests(runtime=NEW, kubelet="v1.28.9")
 
         server.put(PATH, node_object(runtime=NEW, kubelet="v1.36.2"))
         await listed_again(server)
-        assert node.snapshot.config.asked == node.snapshot.ledger.asked == Asked(runtime=NEW, kubelet="v1.36.2")
+        assert (
+            node.snapshot.config.node_requests
+            == node.snapshot.ledger.node_requests
+            == NodeRequests(runtime=NEW, kubelet="v1.36.2")
+        )
 
         server.put(PATH, node_object(runtime=OLD))
         await listed_again(server)
-        assert node.snapshot.config.asked == Asked(runtime=OLD, kubelet="v1.36.2")
+        assert node.snapshot.config.node_requests == NodeRequests(runtime=OLD, kubelet="v1.36.2")
 
 
 async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig: Path) -> None:
@@ -334,15 +344,15 @@ async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig
     async with following(kubeconfig) as node:
         await node.stands("ok", "; its container runtime cannot be asked for")
         assert node.apiserver and "403 nodes is forbidden; grant it" in node.apiserver.reason
-        assert node.snapshot.config.asked == Asked(config="a")
+        assert node.snapshot.config.node_requests == NodeRequests(config="a")
 
-        node.apply(LedgerLoaded(Ledger(asked=Asked(runtime=OLD))))
+        node.apply(LedgerLoaded(Ledger(node_requests=NodeRequests(runtime=OLD))))
         node.snapshot = node.snapshot.but(config=Config())
         await listed_again(server)
-        assert node.snapshot.config.asked == Asked(config="a", runtime=OLD)
+        assert node.snapshot.config.node_requests == NodeRequests(config="a", runtime=OLD)
 
         await listed_again(server)
-        assert node.snapshot.config.asked == Asked(config="a", runtime=NEW)
+        assert node.snapshot.config.node_requests == NodeRequests(config="a", runtime=NEW)
         await node.comes_to(lambda _: node.apiserver and node.apiserver.reason.endswith(server.url))
 
 
@@ -359,9 +369,9 @@ async def test_a_runtime_that_is_not_answered_is_asked_for_again(
     server.troubles.append(Trouble(f"GET {PATH}", **trouble))
     async with following(kubeconfig) as node:
         await node.stands("failing")
-        assert node.snapshot.config.asked is None
+        assert node.snapshot.config.node_requests is None
 
-        await node.comes_to(lambda s: s.config.asked == Asked(config="a", runtime=NEW))
+        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="a", runtime=NEW))
 
 
 async def test_a_runtime_of_strange_characters_is_told_as_one_short_line(server: ApiServer, kubeconfig: Path) -> None:
@@ -369,7 +379,7 @@ async def test_a_runtime_of_strange_characters_is_told_as_one_short_line(server:
     server.put(PATH, node_object(runtime=f"x\n\x1b{'y' * 999}"))
     async with following(kubeconfig) as node:
         await node.stands("ok")
-        assert node.snapshot.config.asked == Asked(runtime=f"x \ufffd{'y' * 56}…")
+        assert node.snapshot.config.node_requests == NodeRequests(runtime=f"x \ufffd{'y' * 56}…")
 
 
 @pytest.mark.parametrize("end", ["drop", "finish", "expire"])
@@ -385,7 +395,7 @@ async def test_the_end_of_a_stream_loses_nothing(server: ApiServer, kubeconfig: 
             case "expire":
                 server.expire()
         server.put(PATH, node_object({CONFIG: "after"}))
-        await node.comes_to(lambda s: s.config.asked == Asked(config="after"))
+        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="after"))
     assert node.standings == ["ok"]
 
 
@@ -399,7 +409,7 @@ async def test_a_version_that_is_too_old_is_listed_anew(server: ApiServer, kubec
         await server.drop()
         await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") >= 2)
         server.put(PATH, node_object({CONFIG: "after"}))
-        await node.comes_to(lambda s: s.config.asked == Asked(config="after"))
+        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="after"))
 
 
 async def test_away_and_back(server: ApiServer, kubeconfig: Path) -> None:
@@ -411,14 +421,14 @@ async def test_away_and_back(server: ApiServer, kubeconfig: Path) -> None:
         await node.stands("failing", "Connect call failed")
         since = node.apiserver and node.apiserver.since
 
-        assert node.snapshot.config.asked == Asked(config="shared")
+        assert node.snapshot.config.node_requests == NodeRequests(config="shared")
         assert since
 
         server.put(PATH, node_object({CONFIG: "whole"}))
         await server.up()
         await node.stands("ok")
 
-        assert node.snapshot.config.asked == Asked(config="whole")
+        assert node.snapshot.config.node_requests == NodeRequests(config="whole")
 
 
 async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path) -> None:
@@ -427,14 +437,14 @@ async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path
     async with following(kubeconfig) as node:
         await node.stands("waiting", f"has no Node {NAME}")
 
-        assert node.snapshot.config.asked is None
+        assert node.snapshot.config.node_requests is None
 
         server.put(PATH, node_object({CONFIG: "shared"}))
         await node.stands("ok")
         server.put(PATH, None)
         await node.stands("waiting", "--node-name")
 
-        assert node.snapshot.config.asked == Asked(config="shared")
+        assert node.snapshot.config.node_requests == NodeRequests(config="shared")
 
 
 @pytest.mark.parametrize(
@@ -474,7 +484,7 @@ async def test_a_watch_that_is_never_allowed(server: ApiServer, kubeconfig: Path
     async with following(kubeconfig) as node:
         await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") == 4)
 
-        assert node.snapshot.config.asked == Asked(config="a")
+        assert node.snapshot.config.node_requests == NodeRequests(config="a")
         assert node.standings == ["failing"]
 
 
@@ -561,7 +571,7 @@ async def test_in_a_cluster(cluster: ApiServer) -> None:
     async with following(None) as node:
         await node.stands("ok", "https://127.0.0.1")
         cluster.put(PATH, node_object({CONFIG: "x"}))
-        await node.comes_to(lambda s: s.config.asked == Asked(config="x"))
+        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="x"))
 
 
 async def test_a_token_that_is_renewed(cluster: ApiServer, tmp_path: Path) -> None:
@@ -572,7 +582,7 @@ async def test_a_token_that_is_renewed(cluster: ApiServer, tmp_path: Path) -> No
         cluster.tokens = {"second"}
         await cluster.drop()
         cluster.put(PATH, node_object({CONFIG: "x"}))
-        await node.comes_to(lambda s: s.config.asked == Asked(config="x"))
+        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="x"))
     assert node.standings == ["ok"]
 
 

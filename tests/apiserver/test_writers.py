@@ -16,7 +16,7 @@ from gpuplane.apiserver import node as watching
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, LedgerStored, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Condition, Disk, Snapshot
+from gpuplane.model.snapshot import Condition, Snapshot, StoredLedger
 from gpuplane.sandbox.apiserver.objects import place
 from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
 
@@ -283,7 +283,7 @@ async def test_nothing_is_told_that_a_crash_would_make_us_tell_again(server: Api
         await server.until(lambda: "2 GPUs (0, 1)" in problem(server)["message"])
         assert told(server) == []
         node.apply(StatusChanged("state", Condition(standing="ok")))
-        node.apply(LedgerStored(Disk(ledger=node.snapshot.ledger)))
+        node.apply(LedgerStored(StoredLedger(ledger=node.snapshot.ledger)))
         await server.until(lambda: len(told(server)) == 1)
 
         node.apply(StatusChanged("state", Condition(standing="failing", reason="the disk is full")))

@@ -61,7 +61,7 @@ class Node(World):
         """What a container is given now, of each device that can be given out."""
         for resource in offer(self.node.snapshot).resources:
             for device in resource.devices:
-                if not device.trouble:
+                if not device.unavailable:
                     yield (resource.name, device.id), allocate(self.node.snapshot, resource.name, [device.id]).cdi
 
     def known(self) -> Registry:

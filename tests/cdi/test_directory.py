@@ -21,7 +21,7 @@ from gpuplane.host.cdi.directory import glance, replace
 from gpuplane.host.cdi.keeper import Keeper
 from gpuplane.host.specfiles import found
 from gpuplane.model.cdi import Spec
-from gpuplane.model.config import Asked, Settings
+from gpuplane.model.config import NodeRequests, Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, NodeRequestsChanged, StatusChanged
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
@@ -56,7 +56,9 @@ class World:
 
     def troubles(self) -> dict[str, str]:
         """Device → why it is unhealthy; "" where it is not."""
-        return {each.id: each.trouble for resource in offer(self.node.snapshot).resources for each in resource.devices}
+        return {
+            each.id: each.unavailable for resource in offer(self.node.snapshot).resources for each in resource.devices
+        }
 
     def well(self) -> bool:
         """Whether every device can be given out."""
@@ -462,7 +464,7 @@ def test_auto_is_cdi_once_the_runtime_is_known_to_take_it(tmp_path: Path) -> Non
     assert world.round()
     assert world.well()
     assert not world.place.cdi.exists()
-    world.node.apply(NodeRequestsChanged(Asked(runtime="containerd://2.1.4")))
+    world.node.apply(NodeRequestsChanged(NodeRequests(runtime="containerd://2.1.4")))
     assert set(world.troubles().values()) == {WRITING}
     assert world.round()
     assert world.well()

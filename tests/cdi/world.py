@@ -8,7 +8,7 @@ import msgspec
 from gpuplane.core.containers.cdi.names import KINDS, VENDOR, file_name
 from gpuplane.core.containers.cdi.registry import load
 from gpuplane.model.cdi import Spec
-from gpuplane.model.machine import Driver, DriverFiles, Gpu, Library, MachineFile, Mig, MigDevice, Numbers
+from gpuplane.model.machine import DeviceNumbers, Driver, DriverFiles, DriverLibrary, Gpu, MachineFile, Mig, MigDevice
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 
@@ -30,9 +30,9 @@ def machine(gpus: Iterable[int] = range(2), cut: Mapping[int, int] = {}, version
         gpus=found,
         nodes=CONTROL,
         numbers={
-            **{path: Numbers(major=195, minor=int(path.removeprefix("/dev/nvidia"))) for path in paths},
-            **{path: Numbers(major=236, minor=int(path.rpartition("cap")[2])) for path in caps},
-            **{path: Numbers(major=195, minor=255 - n) for n, path in enumerate(CONTROL)},
+            **{path: DeviceNumbers(major=195, minor=int(path.removeprefix("/dev/nvidia"))) for path in paths},
+            **{path: DeviceNumbers(major=236, minor=int(path.rpartition("cap")[2])) for path in caps},
+            **{path: DeviceNumbers(major=195, minor=255 - n) for n, path in enumerate(CONTROL)},
         },
     )
 
@@ -63,7 +63,7 @@ def files(version: str) -> DriverFiles:
     folder, names = "/usr/lib/x86_64-linux-gnu", ("cuda", "nvidia-ml")
     return DriverFiles(
         libraries=tuple(
-            Library(path=f"{folder}/lib{name}.so.{version}", soname=f"lib{name}.so.1", links=(f"lib{name}.so.1",))
+            DriverLibrary(path=f"{folder}/lib{name}.so.{version}", soname=f"lib{name}.so.1", links=(f"lib{name}.so.1",))
             for name in names
         )
     )

@@ -76,7 +76,7 @@ def test_a_degraded_device_comes_last_of_those_that_are_as_good() -> None:
     assert snapshot.machine is not None
     first, *others = snapshot.machine.gpus or ()
     snapshot = step(snapshot, MachineObserved(Machine(gpus=(first.but(faults=(worn,)), *others))), 1.0)
-    assert offer(snapshot).resources[0].devices[0].trouble == ""
+    assert offer(snapshot).resources[0].devices[0].unavailable == ""
     assert advice(snapshot, range(8), 1) == [1]
     assert advice(snapshot, range(8), 4) == [4, 5, 6, 7]
     assert advice(snapshot, range(5), 4) == [0, 1, 2, 3]  # that they lie well comes first

@@ -11,7 +11,7 @@ from gpuplane.core.choice.prefer import pairs_of, prefer
 from gpuplane.core.choice.tables import prepare
 from gpuplane.core.choice.topology import Policy
 from gpuplane.core.step import step
-from gpuplane.model.config import Config, Replication, Settings, Sharing
+from gpuplane.model.config import Config, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Gpu, Link, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Snapshot
@@ -21,7 +21,7 @@ GPU = "nvidia.com/gpu"
 
 def shared(replicas: int, *gpus: Gpu) -> Snapshot:
     """GPUs that are offered in shares."""
-    sharing = Sharing(resources=(Replication(name=GPU, replicas=replicas),))
+    sharing = Sharing(resources=(ReplicatedResource(name=GPU, replicas=replicas),))
     unseen = Snapshot(config=Config(settings=Settings(sharing=sharing)), allocations=())
     snapshot = step(unseen, MachineObserved(Machine(gpus=gpus)), 0.0)
     prepare(pairs_of(snapshot))

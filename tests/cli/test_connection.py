@@ -22,8 +22,8 @@ from gpuplane.core.reports.inspection.whole import inspection
 from gpuplane.core.step import step
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
-from gpuplane.model.config import Replication, Settings, Sharing
-from gpuplane.model.control import About, Answer, Picture, Show
+from gpuplane.model.config import ReplicatedResource, Settings, Sharing
+from gpuplane.model.control import AgentInfo, ControlResponse, NodeState, ShowNode
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
@@ -64,12 +64,12 @@ def answers(tmp_path: Path) -> Iterator[Answers]:
     thread.join()
 
 
-def full() -> Answer:
+def full() -> ControlResponse:
     """An answer with a picture in which something of everything is said."""
     described = read(find("a100-mig").read_bytes(), "a100-mig.yaml")
     machine = Machine(**{name: getattr(described, name) for name in Machine.__struct_fields__})
     gpu = (machine.gpus or ())[0].uuid
-    settings = Settings(sharing=Sharing(resources=(Replication("nvidia.com/gpu", 4),)))
+    settings = Settings(sharing=Sharing(resources=(ReplicatedResource("nvidia.com/gpu", 4),)))
     held = Allocation("nvidia.com/gpu", (f"{gpu}::1",), pod="ml/train", container="main")
     snapshot = Snapshot()
     for fact in (
@@ -78,13 +78,13 @@ def full() -> Answer:
         MachineObserved(machine),
         StatusChanged("x", Condition("failing", "y")),
         FaultOccurred(code="xid-79", gpu=gpu, message="lost", at=9.0),
-        DrainRequested(gpu, Drain(why="fan", since=10.0)),
+        DrainRequested(gpu, Drain(reason="fan", since=10.0)),
     ):
         snapshot = step(snapshot, fact, 10.0)
-    return Answer(picture=Picture(snapshot, offer(snapshot), 10.0), agent=About("9.9", "n", 1.0))
+    return ControlResponse(state=NodeState(snapshot, offer(snapshot), 10.0), agent=AgentInfo("9.9", "n", 1.0))
 
 
-def document(said: Answer) -> dict[str, Any]:
+def document(said: ControlResponse) -> dict[str, Any]:
     """An answer as plain data."""
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(said))
     return plain
@@ -101,10 +101,10 @@ def test_what_a_newer_agent_adds_costs_nothing(tmp_path: Path, answers: Answers)
     """Wherever in its answer."""
     answers(msgspec.json.encode(extended(full())))
 
-    assert show(tmp_path) == full().picture
+    assert show(tmp_path) == full().state
 
 
-def older(said: Answer) -> dict[str, Any]:
+def older(said: ControlResponse) -> dict[str, Any]:
     """An answer as agents gave it before they told who they are: reasons were one text, and what is left had no
     index."""
     plain = document(said)
@@ -121,11 +121,11 @@ def older(said: Answer) -> dict[str, Any]:
 
 def test_what_an_older_agent_does_not_say_costs_nothing(tmp_path: Path, answers: Answers) -> None:
     """Neither who it is, nor what it did not know then. What it withholds is withheld."""
-    now = inspection(pictured(full()), About(), 0.0)
+    now = inspection(pictured(full()), AgentInfo(), 0.0)
     answers(msgspec.json.encode(older(full())))
-    answer = ask(tmp_path, Show())
+    answer = ask(tmp_path, ShowNode())
 
-    assert answer.agent == About()
+    assert answer.agent == AgentInfo()
     assert inspection(pictured(answer), answer.agent, 0.0) == now
     assert any(each.unhealthy for each in now.resources)
     assert any(each.not_offered for each in now.devices)
@@ -195,10 +195,10 @@ def test_nobody_there_is_said_with_the_path(tmp_path: Path) -> None:
 async def test_a_command_of_the_next_version_is_shown_the_picture_and_its_wishes_are_refused(tmp_path: Path) -> None:
     """What it adds to a wish may mean another wish."""
     node = Node(Snapshot())
-    shown = await answer(node, b'{"type":"Show","since":3}', About(version="1.0"))
-    wished = await answer(node, b'{"type":"TakeUp","at":1.0,"of":"GPU-0"}', About(version="1.0"))
+    shown = await answer(node, b'{"type":"Show","since":3}', AgentInfo(version="1.0"))
+    wished = await answer(node, b'{"type":"TakeUp","at":1.0,"of":"GPU-0"}', AgentInfo(version="1.0"))
 
-    assert shown.picture is not None
+    assert shown.state is not None
     assert "gpuplane 1.0" in wished.error
     assert "another version" in wished.error
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
-from gpuplane.model.machine import Process
+from gpuplane.model.machine import GpuProcess
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from tests.agent.test_process import gpuplane
@@ -54,7 +54,7 @@ async def test_restore_has_the_gpu_probed(tmp_path: Path, driver: StandIn) -> No
 
 async def test_restore_says_that_the_process_which_a_fault_befell_still_runs(tmp_path: Path, driver: StandIn) -> None:
     """The kernel log names it, the probe finds it on the GPU; when it has ended, the GPU comes back by itself."""
-    driver.describe(MACHINE.but(processes=(Process(gpu=3, pid=4711),)))
+    driver.describe(MACHINE.but(processes=(GpuProcess(gpu=3, pid=4711),)))
     log, xid = (
         tmp_path / "kmsg",
         f"NVRM: Xid (PCI:{GPUS[3].pci.removesuffix('.0')}): 94, pid=4711, name=python3, Contained",

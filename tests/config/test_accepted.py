@@ -7,7 +7,7 @@ import pytest
 
 from gpuplane.core.config.resolve import Resolved, trace
 from gpuplane.core.strict import Invalid
-from gpuplane.model.config import Replication, Settings
+from gpuplane.model.config import ReplicatedResource, Settings
 from tests.golden import Golden
 
 PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
@@ -75,7 +75,7 @@ def test_a_whole_number_may_be_written_as_a_float(replicas: str) -> None:
         f"sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: {replicas}}}]}}}}"
     ).settings.sharing.resources
 
-    assert entry == Replication(GPU, 4)
+    assert entry == ReplicatedResource(GPU, 4)
 
 
 def test_devices_are_named_as_the_driver_names_them() -> None:

@@ -16,8 +16,8 @@ from gpuplane.core.config.reference import reference
 from gpuplane.core.config.resolve import resolve, trace
 from gpuplane.core.config.schema import File, at
 from gpuplane.core.strict import Invalid
-from gpuplane.model.config import MemoryShares, Mps, Naming, Replication, Settings, Sharing
-from gpuplane.model.health import Ruling
+from gpuplane.model.config import MemoryResource, Mps, NamingRule, ReplicatedResource, Settings, Sharing
+from gpuplane.model.health import FaultOverride
 from tests.golden import Golden
 
 DOCUMENT = Path(__file__).parents[2] / "docs/configuration.md"
@@ -149,38 +149,38 @@ GPU = "nvidia.com/gpu"
 @pytest.mark.parametrize(
     ("entry", "replication"),
     [
-        ("{name: gpu, replicas: 2}", Replication(GPU, 2)),
-        ("{name: nvidia.com/gpu, replicas: 2, devices: all}", Replication(GPU, 2)),
-        ("{name: gpu, replicas: 1}", Replication(GPU, 1)),
-        ("{name: gpu, replicas: 2, rename: gpu-shared}", Replication(GPU, 2, "nvidia.com/gpu-shared")),
-        ("{name: gpu, replicas: 2, devices: 2}", Replication(GPU, 2, devices=2)),
-        ("{name: gpu, replicas: 2, devices: [0]}", Replication(GPU, 2, devices=("0",))),
-        ('{name: gpu, replicas: 2, devices: ["0"]}', Replication(GPU, 2, devices=("0",))),
-        ('{name: gpu, replicas: 2, devices: ["0:0"]}', Replication(GPU, 2, devices=("0:0",))),
-        ("{name: gpu, replicas: 2, devices: [0:1]}", Replication(GPU, 2, devices=("0:1",))),
+        ("{name: gpu, replicas: 2}", ReplicatedResource(GPU, 2)),
+        ("{name: nvidia.com/gpu, replicas: 2, devices: all}", ReplicatedResource(GPU, 2)),
+        ("{name: gpu, replicas: 1}", ReplicatedResource(GPU, 1)),
+        ("{name: gpu, replicas: 2, rename: gpu-shared}", ReplicatedResource(GPU, 2, "nvidia.com/gpu-shared")),
+        ("{name: gpu, replicas: 2, devices: 2}", ReplicatedResource(GPU, 2, devices=2)),
+        ("{name: gpu, replicas: 2, devices: [0]}", ReplicatedResource(GPU, 2, devices=("0",))),
+        ('{name: gpu, replicas: 2, devices: ["0"]}', ReplicatedResource(GPU, 2, devices=("0",))),
+        ('{name: gpu, replicas: 2, devices: ["0:0"]}', ReplicatedResource(GPU, 2, devices=("0:0",))),
+        ("{name: gpu, replicas: 2, devices: [0:1]}", ReplicatedResource(GPU, 2, devices=("0:1",))),
         (
             "{name: gpu, replicas: 2, devices: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]}",
-            Replication(GPU, 2, devices=("GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c",)),
+            ReplicatedResource(GPU, 2, devices=("GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c",)),
         ),
         (
             "{name: gpu, replicas: 2, devices: [MIG-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]}",
-            Replication(GPU, 2, devices=("MIG-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c",)),
+            ReplicatedResource(GPU, 2, devices=("MIG-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c",)),
         ),
         (
             '{name: gpu, replicas: 2, devices: ["MIG-GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c/0/0"]}',
-            Replication(GPU, 2, devices=("MIG-GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c/0/0",)),
+            ReplicatedResource(GPU, 2, devices=("MIG-GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c/0/0",)),
         ),
         (
             '{name: gpu, replicas: 2, devices: [0, "0:0", "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"]}',
-            Replication(GPU, 2, devices=("0", "0:0", "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c")),
+            ReplicatedResource(GPU, 2, devices=("0", "0:0", "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c")),
         ),
-        ("{name: mig-1g.5gb, replicas: 8}", Replication("nvidia.com/mig-1g.5gb", 8)),
-        ("{name: gpu, replicas: 2, model: '*A100*'}", Replication(GPU, 2, model="*A100*")),
-        ("{name: gpu, replicas: 2, distinct: true}", Replication(GPU, 2, distinct=True)),
-        ("{name: gpu, replicas: 2, timeSlice: short}", Replication(GPU, 2, time_slice="short")),
+        ("{name: mig-1g.5gb, replicas: 8}", ReplicatedResource("nvidia.com/mig-1g.5gb", 8)),
+        ("{name: gpu, replicas: 2, model: '*A100*'}", ReplicatedResource(GPU, 2, model="*A100*")),
+        ("{name: gpu, replicas: 2, distinct: true}", ReplicatedResource(GPU, 2, distinct_gpus=True)),
+        ("{name: gpu, replicas: 2, timeSlice: short}", ReplicatedResource(GPU, 2, time_slice="short")),
     ],
 )
-def test_the_grammar_of_a_sharing_entry(entry: str, replication: Replication) -> None:
+def test_the_grammar_of_a_sharing_entry(entry: str, replication: ReplicatedResource) -> None:
     """Names get their prefix, indices become texts, all is the default."""
     assert config(f"sharing: {{timeSlicing: {{resources: [{entry}]}}}}").sharing == Sharing((replication,))
 
@@ -196,7 +196,7 @@ sharing:
 """
 
     assert config(text).sharing == Sharing(
-        (Replication(GPU, 2, "nvidia.com/gpu.shared", 1), Replication(GPU, 3, "nvidia.com/slice")), True
+        (ReplicatedResource(GPU, 2, "nvidia.com/gpu.shared", 1), ReplicatedResource(GPU, 3, "nvidia.com/slice")), True
     )
 
 
@@ -221,24 +221,24 @@ sharing:
     [
         (
             "mps: {resources: [{name: gpu, replicas: 4}]}",
-            Sharing((Replication(GPU, 4),), True, "mps"),
+            Sharing((ReplicatedResource(GPU, 4),), True, "mps"),
         ),
         (
             "mps: {failRequestsGreaterThanOne: false, renameByDefault: true, resources: [{name: gpu, replicas: 48}]}",
-            Sharing((Replication(GPU, 48, f"{GPU}.shared"),), False, "mps"),
+            Sharing((ReplicatedResource(GPU, 48, f"{GPU}.shared"),), False, "mps"),
         ),
         (
             "mps: {computeMode: leave, multiUser: true, activeThreadPercentage: 30, "
             "resources: [{name: gpu, replicas: 2}]}",
-            Sharing((Replication(GPU, 2),), True, "mps", mps=Mps("leave", True, 30)),
+            Sharing((ReplicatedResource(GPU, 2),), True, "mps", mps=Mps("leave", True, 30)),
         ),
-        ("memory: {resources: [{name: gpu}]}", Sharing(memory=(MemoryShares(GPU, f"{GPU}.mem", 1024),))),
+        ("memory: {resources: [{name: gpu}]}", Sharing(memory=(MemoryResource(GPU, f"{GPU}.mem", 1024),))),
         (
             "memory: {grain: 2, resources: [{name: gpu, devices: [0], grain: 4}, {name: gpu, model: T4, rename: t4}]}",
             Sharing(
                 memory=(
-                    MemoryShares(GPU, f"{GPU}.mem", 4096, ("0",)),
-                    MemoryShares(GPU, "nvidia.com/t4", 2048, model="T4"),
+                    MemoryResource(GPU, f"{GPU}.mem", 4096, ("0",)),
+                    MemoryResource(GPU, "nvidia.com/t4", 2048, model="T4"),
                 )
             ),
         ),
@@ -248,7 +248,7 @@ sharing:
                 (),
                 True,
                 "mps",
-                (MemoryShares("nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.mem", 256),),
+                (MemoryResource("nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.mem", 256),),
                 "MiB",
                 True,
                 Mps("leave"),
@@ -265,7 +265,7 @@ def test_patterns_are_kept_in_their_order() -> None:
     """The first that matches counts, so the order is part of the meaning."""
     settings = config("resources: {gpus: [{pattern: '*A100*', name: a100}, {pattern: '*', name: nvidia.com/rest}]}")
 
-    assert settings.gpus == (Naming("*A100*", "nvidia.com/a100"), Naming("*", "nvidia.com/rest"))
+    assert settings.gpus == (NamingRule("*A100*", "nvidia.com/a100"), NamingRule("*", "nvidia.com/rest"))
 
 
 def test_what_is_said_in_vain_is_known() -> None:
@@ -315,15 +315,15 @@ def test_what_is_said_of_faults_in_vain_is_known(
         ("{probePeriod: 7}", {"probe_period": 7.0}),
         (
             "{faults: {xid-94: {severity: degraded, ends: time, scope: gpu, patience: 1m30s, lasts: 1.5h, advice: x}}}",
-            {"faults": {"xid-94": Ruling("degraded", "time", "gpu", 90.0, 5400.0, "x")}},
+            {"faults": {"xid-94": FaultOverride("degraded", "time", "gpu", 90.0, 5400.0, "x")}},
         ),
         (
             "{faults: {nvlink-down: {patience: 0}, xid-255: {severity: note}, ecc-storm: {lasts: 1d}}}",
             {
                 "faults": {
-                    "nvlink-down": Ruling(patience=0.0),
-                    "xid-255": Ruling(severity="note"),
-                    "ecc-storm": Ruling(lasts=86400.0),
+                    "nvlink-down": FaultOverride(grace_period=0.0),
+                    "xid-255": FaultOverride(severity="note"),
+                    "ecc-storm": FaultOverride(clear_after=86400.0),
                 }
             },
         ),

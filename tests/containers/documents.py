@@ -8,14 +8,14 @@ from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, Mount, Spec
 from gpuplane.model.machine import (
+    DeviceNumbers,
     Driver,
+    DriverFile,
     DriverFiles,
-    File,
+    DriverLibrary,
     Gpu,
-    Library,
     Machine,
     Mig,
-    Numbers,
 )
 
 KIND = "nvidia.com/gpu"
@@ -28,39 +28,39 @@ SOCKET = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 
 FILES = DriverFiles(
     libraries=(
-        Library(f"{LIB}/libcuda.so.570.172.08", "libcuda.so.1", ("libcuda.so", "libcuda.so.1")),
-        Library(f"{LIB}/libnvidia-ml.so.570.172.08", "libnvidia-ml.so.1", ("libnvidia-ml.so.1",)),
-        Library(f"{LIB}/libnvidia-ptxjitcompiler.so.570.172.08", "libnvidia-ptxjitcompiler.so.1", ()),
-        Library(f"{LIB}/libnvidia-gpucomp.so.570.172.08", "libnvidia-gpucomp.so.570.172.08", ()),
-        Library(f"{LIB}/vdpau/libvdpau_nvidia.so.570.172.08", "libvdpau_nvidia.so.1", ("libvdpau_nvidia.so.1",)),
+        DriverLibrary(f"{LIB}/libcuda.so.570.172.08", "libcuda.so.1", ("libcuda.so", "libcuda.so.1")),
+        DriverLibrary(f"{LIB}/libnvidia-ml.so.570.172.08", "libnvidia-ml.so.1", ("libnvidia-ml.so.1",)),
+        DriverLibrary(f"{LIB}/libnvidia-ptxjitcompiler.so.570.172.08", "libnvidia-ptxjitcompiler.so.1", ()),
+        DriverLibrary(f"{LIB}/libnvidia-gpucomp.so.570.172.08", "libnvidia-gpucomp.so.570.172.08", ()),
+        DriverLibrary(f"{LIB}/vdpau/libvdpau_nvidia.so.570.172.08", "libvdpau_nvidia.so.1", ("libvdpau_nvidia.so.1",)),
     ),
     files=(
-        File("/usr/bin/nvidia-smi"),
-        File("/usr/share/vulkan/icd.d/nvidia_icd.json", target="/etc/vulkan/icd.d/nvidia_icd.json"),
+        DriverFile("/usr/bin/nvidia-smi"),
+        DriverFile("/usr/share/vulkan/icd.d/nvidia_icd.json", target="/etc/vulkan/icd.d/nvidia_icd.json"),
     ),
-    sockets=(File("/run/nvidia-persistenced/socket"),),
+    sockets=(DriverFile("/run/nvidia-persistenced/socket"),),
     storage=("/run/udev", "/etc/cufile.json"),
 )
 DRIVER = Driver(version="570.172.08", cuda="12.8", files=FILES)
 CONTROL = {
-    "/dev/nvidiactl": Numbers(195, 255),
-    "/dev/nvidia-modeset": Numbers(195, 254),
-    "/dev/nvidia-uvm": Numbers(511, 0),
-    "/dev/nvidia-uvm-tools": Numbers(511, 1),
+    "/dev/nvidiactl": DeviceNumbers(195, 255),
+    "/dev/nvidia-modeset": DeviceNumbers(195, 254),
+    "/dev/nvidia-uvm": DeviceNumbers(511, 0),
+    "/dev/nvidia-uvm-tools": DeviceNumbers(511, 1),
 }
 A100 = Gpu(index=0, uuid="GPU-a", minor=2, pci="0000:07:00.0", mig=Mig(), nodes=("/dev/nvidia2",))
 MACHINE = Machine(
     driver=DRIVER,
     gpus=(A100,),
     nodes=tuple(CONTROL),
-    numbers={**CONTROL, "/dev/nvidia2": Numbers(195, 2)},
+    numbers={**CONTROL, "/dev/nvidia2": DeviceNumbers(195, 2)},
 )
 DRAWN = MACHINE.but(
     gpus=(A100.but(dri=("/dev/dri/card1", "/dev/dri/renderD128")),),
     numbers={
         **MACHINE.numbers,
-        "/dev/dri/card1": Numbers(226, 1, mode=0o660, gid=44),
-        "/dev/dri/renderD128": Numbers(226, 128, mode=0o660, gid=110),
+        "/dev/dri/card1": DeviceNumbers(226, 1, mode=0o660, gid=44),
+        "/dev/dri/renderD128": DeviceNumbers(226, 128, mode=0o660, gid=110),
     },
 )
 

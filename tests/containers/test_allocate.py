@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.answers import allocate, edits
 from gpuplane.core.step import step
-from gpuplane.model.config import Config, ListStrategy, Naming, Replication, Settings, Sharing
+from gpuplane.model.config import Config, ListStrategy, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.views import Edits, Mount, Node, Refused, Unit
+from gpuplane.model.views import AllocateResponse, DeviceSpec, Mount, Refused, Unit
 
 GPU = "nvidia.com/gpu"
 CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
@@ -29,7 +29,7 @@ def node(*gpus: Gpu, nodes: Iterable[str] = (), held: tuple[Allocation, ...] = (
     return step(Snapshot(config=Config(settings=Settings(**settings)), allocations=held), MachineObserved(machine), 0.0)
 
 
-def allocated(*ids: str, nodes: Iterable[str] = (), **settings: Any) -> Edits:
+def allocated(*ids: str, nodes: Iterable[str] = (), **settings: Any) -> AllocateResponse:
     return allocate(node(nodes=nodes, **settings), GPU, ids)
 
 
@@ -94,7 +94,7 @@ def test_device_nodes_are_the_control_nodes_that_exist_then_the_units_then_imex(
         "GPU-c", "GPU-a", nodes=(CHANNEL, *reversed(CONTROL[:3])), pass_device_specs=True, imex_channels=(0,)
     )
     paths = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia2", "/dev/nvidia0", CHANNEL]
-    assert got.nodes == tuple(Node(container=path, host=path, permissions="rw") for path in paths)
+    assert got.nodes == tuple(DeviceSpec(container=path, host=path, permissions="rw") for path in paths)
 
 
 @pytest.mark.parametrize("root", ["/run/nvidia/driver", "/run/nvidia/driver/"])
@@ -215,7 +215,7 @@ def test_before_the_first_look_the_refusal_says_why() -> None:
 
 def test_a_device_that_a_pod_holds_under_another_name_is_refused_with_the_pod() -> None:
     held = (Allocation(resource=GPU, devices=("GPU-a",), pod="default/train", container="main"),)
-    snapshot = node(held=held, gpus=(Naming(pattern="*", name="nvidia.com/t4"),))
+    snapshot = node(held=held, gpus=(NamingRule(pattern="*", name="nvidia.com/t4"),))
     assert "default/train" in refused(snapshot, "GPU-a", resource="nvidia.com/t4")
     assert allocate(snapshot, "nvidia.com/t4", ("GPU-b",)).env == {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}
 
@@ -236,7 +236,7 @@ def test_nothing_of_a_request_gets_into_an_answer(ids: list[str]) -> None:
 @pytest.mark.parametrize("refuses", [True, False])
 def test_more_than_one_share_is_refused_where_the_configuration_says_so(refuses: bool) -> None:
     """Shares of one GPU name it once; the refusal says how many were asked for and by which key it is refused."""
-    sharing = Sharing(resources=(Replication(name=GPU, replicas=4),), fail_requests_greater_than_one=refuses)
+    sharing = Sharing(resources=(ReplicatedResource(name=GPU, replicas=4),), fail_requests_greater_than_one=refuses)
     snapshot = node(sharing=sharing)
     assert allocate(snapshot, GPU, ("GPU-a::3",)).env == {"NVIDIA_VISIBLE_DEVICES": "GPU-a"}
     ids = ("GPU-b::0", "GPU-a::1", "GPU-b::2")
@@ -250,7 +250,7 @@ def test_more_than_one_share_is_refused_where_the_configuration_says_so(refuses:
 
 def test_whole_gpus_are_not_shares() -> None:
     sharing = Sharing(
-        resources=(Replication(name=GPU, replicas=2, devices=("0",), rename="nvidia.com/gpu.shared"),),
+        resources=(ReplicatedResource(name=GPU, replicas=2, devices=("0",), rename="nvidia.com/gpu.shared"),),
         fail_requests_greater_than_one=True,
     )
     assert allocate(node(sharing=sharing), GPU, ("GPU-b", "GPU-c")).env == {"NVIDIA_VISIBLE_DEVICES": "GPU-b,GPU-c"}

@@ -11,11 +11,11 @@ import pytest
 from gpuplane.core.containers.cdi.document import Document
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Spec
 from gpuplane.model.machine import (
-    File,
+    DeviceNumbers,
+    DriverFile,
     Machine,
     Mig,
     MigDevice,
-    Numbers,
 )
 from tests.containers.documents import (
     A100,
@@ -61,7 +61,7 @@ def test_a_whole_gpu() -> None:
 
 def test_on_the_wire_it_has_nothing_that_it_does_not_need() -> None:
     """A number of a node may be 0, and is written then; all that has no value is not written."""
-    machine = Machine(nodes=("/dev/gdrdrv",), numbers={"/dev/gdrdrv": Numbers(239, 0)})
+    machine = Machine(nodes=("/dev/gdrdrv",), numbers={"/dev/gdrdrv": DeviceNumbers(239, 0)})
     got = spec(machine, kind="nvidia.com/gdrcopy", mode="gdrcopy")
     assert msgspec.json.decode(msgspec.json.encode(got)) == {
         "cdiVersion": "0.3.0",
@@ -242,7 +242,7 @@ def test_a_driver_in_a_container(dev_root: str, host: str, version: str, slash: 
 
 
 def test_a_path_that_leads_out_of_a_root_is_taken_to_lie_in_it() -> None:
-    files = FILES.but(files=(File("/usr/../../../etc/shadow"),))
+    files = FILES.but(files=(DriverFile("/usr/../../../etc/shadow"),))
     got = spec(MACHINE.but(driver=DRIVER.but(files=files)), driver_root="/driver")
     assert "/driver/etc/shadow" in [each.host_path for each in got.container_edits.mounts]
 
@@ -277,7 +277,7 @@ def test_without_groups_where_the_feature_flag_says_so() -> None:
 
 def test_a_group_that_is_not_needed_is_not_given() -> None:
     """Everybody may open it: its group is of no account."""
-    machine = MACHINE.but(numbers={**CONTROL, "/dev/nvidia2": Numbers(195, 2, mode=0o666, gid=44)})
+    machine = MACHINE.but(numbers={**CONTROL, "/dev/nvidia2": DeviceNumbers(195, 2, mode=0o666, gid=44)})
     edits = given(machine)["GPU-a"]
     assert edits.device_nodes[0].gid == 44
     assert edits.additional_gids == ()

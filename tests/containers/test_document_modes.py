@@ -9,9 +9,9 @@ from gpuplane.core.containers.cdi.hooks import PARAMS, PROFILES
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.model.machine import (
     Driver,
+    DriverFile,
     DriverFiles,
     Fault,
-    File,
     Gpu,
     Machine,
     Mig,
@@ -231,7 +231,7 @@ def test_a_broken_mig_device_is_left_and_its_neighbour_is_not(broken: dict[str, 
 def test_of_two_that_claim_one_name_the_first_has_it(turn: int) -> None:
     """Whichever was seen first: of MIG devices the lower slot, of files for one place the first by path."""
     twins = [MigDevice("MIG-a", "1g.10gb", 3 + n, slot=n, nodes=(f"/dev/{n}", "/dev/x")) for n in (0, 1)][::turn]
-    files = [File(f"/{each}/nvidia-smi", target="/usr/bin/nvidia-smi") for each in "ab"][::turn]
+    files = [DriverFile(f"/{each}/nvidia-smi", target="/usr/bin/nvidia-smi") for each in "ab"][::turn]
     machine = MACHINE.but(
         gpus=(A100.but(mig=Mig(enabled=True, devices=tuple(twins))),),
         driver=DRIVER.but(files=FILES.but(files=tuple(files))),

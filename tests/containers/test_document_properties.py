@@ -15,7 +15,7 @@ from gpuplane.core.containers.cdi.version import VERSIONS
 from gpuplane.core.inventory.units import units
 from gpuplane.model.cdi import ContainerEdits, Spec
 from gpuplane.model.config import Settings
-from gpuplane.model.machine import DriverFiles, Fault, File, Gpu, Library, Machine, Mig, Numbers
+from gpuplane.model.machine import DeviceNumbers, DriverFile, DriverFiles, DriverLibrary, Fault, Gpu, Machine, Mig
 from tests.driver.machines import machines
 
 T = TypeVar("T")
@@ -28,13 +28,13 @@ OTHERS = (
     *(f"/dev/nvidia-caps-imex-channels/channel{n}" for n in (0, 1, 2047)),
 )
 FILES = (
-    File("/usr/bin/nvidia-smi"),
-    File("/lib/firmware/nvidia/1/gsp_ga10x.bin"),
-    File("/usr/share/vulkan/icd.d/nvidia_icd.json", target="/etc/vulkan/icd.d/nvidia_icd.json"),
-    File("/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so.1.2"),
-    File("/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.1.2"),
-    File("/usr/local/bin/nvidia-smi", target="/usr/bin/nvidia-smi"),
-    File("/../../etc/../etc/shadow"),
+    DriverFile("/usr/bin/nvidia-smi"),
+    DriverFile("/lib/firmware/nvidia/1/gsp_ga10x.bin"),
+    DriverFile("/usr/share/vulkan/icd.d/nvidia_icd.json", target="/etc/vulkan/icd.d/nvidia_icd.json"),
+    DriverFile("/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so.1.2"),
+    DriverFile("/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.1.2"),
+    DriverFile("/usr/local/bin/nvidia-smi", target="/usr/bin/nvidia-smi"),
+    DriverFile("/../../etc/../etc/shadow"),
 )
 FAULTS = (
     Fault(code="node-missing", message="/dev/nvidia0 does not exist"),
@@ -51,10 +51,12 @@ def some(things: Iterable[T]) -> st.SearchStrategy[tuple[T, ...]]:
 
 
 @st.composite
-def libraries(draw: st.DrawFn, folder: str, name: str) -> Library:
+def libraries(draw: st.DrawFn, folder: str, name: str) -> DriverLibrary:
     base, version = name.rpartition("/")[2], draw(st.sampled_from(("570.172.08", "1.1.18")))
     soname = draw(st.sampled_from(("", f"{base}.so.1", f"{base}.so.{version}")))
-    return Library(f"{folder}/{name}.so.{version}", soname, draw(some((f"{base}.so", f"{base}.so.1", f"{base}.so.0"))))
+    return DriverLibrary(
+        f"{folder}/{name}.so.{version}", soname, draw(some((f"{base}.so", f"{base}.so.1", f"{base}.so.0")))
+    )
 
 
 @st.composite
@@ -68,7 +70,7 @@ def driver_files(draw: st.DrawFn) -> DriverFiles:
     return DriverFiles(
         libraries=tuple({library.path: library for library in found}.values()),
         files=draw(some(FILES)),
-        sockets=draw(some((File("/run/nvidia-persistenced/socket"), File("/tmp/nvidia-mps")))),
+        sockets=draw(some((DriverFile("/run/nvidia-persistenced/socket"), DriverFile("/tmp/nvidia-mps")))),
         storage=draw(some(("/run/udev", "/etc/cufile.json"))),
     )
 
@@ -100,7 +102,11 @@ def found(draw: st.DrawFn) -> Machine:
     own = [path for gpu in gpus for path in (*gpu.nodes, *gpu.dri)]
     own += [path for gpu in gpus if gpu.mig for device in gpu.mig.devices for path in device.nodes]
     numbers = st.builds(
-        Numbers, st.integers(1, 511), st.integers(0, 4096), st.sampled_from((0o666, 0o660, 0o444)), st.integers(0, 200)
+        DeviceNumbers,
+        st.integers(1, 511),
+        st.integers(0, 4096),
+        st.sampled_from((0o666, 0o660, 0o444)),
+        st.integers(0, 200),
     )
     return Machine(
         driver=machine.driver.but(files=files) if machine.driver is not None else None,

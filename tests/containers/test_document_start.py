@@ -4,9 +4,9 @@ import pytest
 
 from gpuplane.core.containers.cdi.document import Program
 from gpuplane.model.machine import (
+    DriverFile,
     DriverFiles,
-    File,
-    Library,
+    DriverLibrary,
 )
 from tests.containers.documents import (
     DRAWN,
@@ -101,7 +101,9 @@ def test_where_nothing_is_called_libraries_are_mounted_by_all_their_names() -> N
 )
 def test_debians_folder_is_that_of_the_processor(library: str, more: tuple[str, ...], folders: list[str]) -> None:
     """As far as the driver's files tell it; else that of either."""
-    files = DriverFiles(libraries=(Library(f"{library}/libcuda.so.1.2", "libcuda.so.1"),), files=tuple(map(File, more)))
+    files = DriverFiles(
+        libraries=(DriverLibrary(f"{library}/libcuda.so.1.2", "libcuda.so.1"),), files=tuple(map(DriverFile, more))
+    )
     got = spec(MACHINE.but(driver=DRIVER.but(files=files)))
     found = [each.container_path for each in got.container_edits.mounts if each.container_path.endswith("libcuda.so.1")]
     assert found == [f"{folder}/libcuda.so.1" for folder in folders]
@@ -111,7 +113,7 @@ def test_folders_below_that_of_libcuda_are_kept_where_nothing_is_called() -> Non
     """Of two that have one, one in the other, a folder belongs to the nearer; and the outer one's libraries count."""
     inner = "/usr/lib64/nvidia/current"
     paths = ("/usr/lib64/libcuda.so.1.2", f"{inner}/libcuda.so.1.2", f"{inner}/vdpau/libvdpau_nvidia.so.1.2")
-    files = DriverFiles(libraries=tuple(Library(path, path.rpartition("/")[2][:-2]) for path in paths))
+    files = DriverFiles(libraries=tuple(DriverLibrary(path, path.rpartition("/")[2][:-2]) for path in paths))
     got = spec(MACHINE.but(driver=DRIVER.but(files=files)))
     mounts = {each.container_path: each.host_path for each in got.container_edits.mounts}
     assert got.container_edits.env[0] == f"NVIDIA_CTK_LIBCUDA_DIR=/usr/lib64:{inner}"
@@ -125,7 +127,7 @@ def test_links_that_nvidia_makes_whatever_the_host_has(hook: Program) -> None:
     """And no other: a link that is on the host beside a library without a SONAME leads to the library."""
     files = DriverFiles(
         libraries=tuple(
-            Library(f"/usr/lib64/{name}.so.1.2", soname, beside)
+            DriverLibrary(f"/usr/lib64/{name}.so.1.2", soname, beside)
             for name, soname, beside in (
                 ("libcuda", "libcuda.so.1", ()),
                 ("libGLX_nvidia", "libGLX_nvidia.so.0", ()),
@@ -135,7 +137,7 @@ def test_links_that_nvidia_makes_whatever_the_host_has(hook: Program) -> None:
                 ("libnvidia-none", "", ("libnvidia-none.so",)),
             )
         ),
-        files=(File("/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.1.2"),),
+        files=(DriverFile("/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.1.2"),),
     )
     got = spec(MACHINE.but(driver=DRIVER.but(files=files)), hook=hook)
     words = [word.removeprefix("--link=") for word in arguments(got)[0] if "::" in word]

@@ -8,10 +8,10 @@ import pytest
 from gpuplane.core import mps
 from gpuplane.core.allocate.answers import allocate
 from gpuplane.core.step import step
-from gpuplane.model.config import Config, MemoryShares, MemoryUnit, Replication, Settings, Sharing
+from gpuplane.model.config import Config, MemoryResource, MemoryUnit, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
-from gpuplane.model.mps import Daemon, Standing, Status, Wanted
+from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.views import Refused
 from tests.golden import Golden
@@ -20,12 +20,12 @@ GPU, MEMORY = "nvidia.com/gpu", "nvidia.com/gpu.mem"
 A, B, C = (Gpu(index=i, uuid=f"GPU-{name}", model="T4", memory_mib=10240) for i, name in enumerate("abc"))
 PARTS = tuple(MigDevice(uuid=f"MIG-{n}", profile="1g.5gb", gpu_instance=n, slot=n, memory_mib=4864) for n in range(2))
 CUT = Gpu(index=0, uuid="GPU-m", model="A100", memory_mib=40960, mig=Mig(enabled=True, devices=PARTS))
-DISTINCT = Sharing(resources=(Replication(GPU, 4, distinct=True),))
+DISTINCT = Sharing(resources=(ReplicatedResource(GPU, 4, distinct_gpus=True),))
 
 
 def counted(grain_mib: int = 1024, unit: MemoryUnit = "GiB", name: str = GPU) -> Sharing:
     """All memory of a resource in grains."""
-    return Sharing(memory=(MemoryShares(name, f"{name}.mem", grain_mib),), memory_unit=unit)
+    return Sharing(memory=(MemoryResource(name, f"{name}.mem", grain_mib),), memory_unit=unit)
 
 
 def node(sharing: Sharing, *gpus: Gpu, held: str = "", **settings: Any) -> Snapshot:
@@ -73,8 +73,8 @@ def test_by_mps_a_share_is_a_limit_of_each_process() -> None:
     """Of the one GPU that the container sees, and beside what it is told; without its daemon nothing is given out."""
     snapshot = node(counted().but(memory_by_mps=True), A, B)
     assert "MPS" in refused(snapshot, MEMORY, "GPU-b::0")
-    daemon = Standing(MEMORY, "ok", "", ("GPU-a", "GPU-b"))
-    stands = mps.conditions(Wanted((Daemon(MEMORY, {}),)), Status(0.0, 1, (daemon,)), "", 0.0)
+    daemon = DaemonStatus(MEMORY, "ok", "", ("GPU-a", "GPU-b"))
+    stands = mps.conditions(WantedDaemons((MpsDaemon(MEMORY, {}),)), SupervisorStatus(0.0, 1, (daemon,)), "", 0.0)
     got = allocate(snapshot.but(conditions=stands), MEMORY, ids("GPU-b", 0, 1, 2))
 
     assert got.env["GPUPLANE_MEMORY_MIB"] == "3072"
@@ -139,7 +139,7 @@ def test_two_distinct_shares_of_one_gpu_are_refused(golden: Golden) -> None:
 
 def test_distinct_shares_of_mig_devices_are_of_different_gpus() -> None:
     """Two MIG devices of a GPU are one GPU."""
-    sharing = Sharing(resources=(Replication("nvidia.com/mig-1g.5gb", 1, distinct=True),))
+    sharing = Sharing(resources=(ReplicatedResource("nvidia.com/mig-1g.5gb", 1, distinct_gpus=True),))
 
     reason = refused(node(sharing, CUT, mig_strategy="mixed"), "nvidia.com/mig-1g.5gb", "MIG-0", "MIG-1")
     assert "GPU-m" in reason

@@ -14,7 +14,7 @@ from gpuplane.core.ledger import carry
 from gpuplane.core.reports.metrics import metrics
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
-from gpuplane.model.config import Asked, ListStrategy, Settings
+from gpuplane.model.config import ListStrategy, NodeRequests, Settings
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
@@ -25,17 +25,17 @@ from gpuplane.model.facts import (
     StatusChanged,
     Tick,
 )
-from gpuplane.model.machine import Driver, DriverFiles, Gpu, Library, Machine
+from gpuplane.model.machine import Driver, DriverFiles, DriverLibrary, Gpu, Machine
 from gpuplane.model.snapshot import Condition, Ledger, Snapshot
 from tests.golden import Golden
 
-LIBCUDA = Library(path="/usr/lib/libcuda.so.580.95.05", soname="libcuda.so.1", links=("libcuda.so.1",))
+LIBCUDA = DriverLibrary(path="/usr/lib/libcuda.so.580.95.05", soname="libcuda.so.1", links=("libcuda.so.1",))
 MACHINE = Machine(
     driver=Driver(version="580.95.05", cuda="13.0", files=DriverFiles(libraries=(LIBCUDA,))),
     gpus=(Gpu(index=0, uuid="GPU-a", model="T4", nodes=("/dev/nvidia0",)),),
 )
 KEPT = StatusChanged(condition.SPECS, Condition(standing="ok"))
-CONTAINERD = Asked(runtime="containerd://2.1.4")
+CONTAINERD = NodeRequests(runtime="containerd://2.1.4")
 READY: tuple[Fact, ...] = (ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(MACHINE))
 
 
@@ -108,9 +108,9 @@ def test_kubelets_that_pass_cdi_devices_on(kubelet: str, passes: bool) -> None:
         ((KEPT, NodeRequestsChanged(CONTAINERD)), "cdi-cri"),
         ((KEPT, NodeRequestsChanged(CONTAINERD.but(kubelet="v1.28.15"))), "envvar"),
         ((KEPT,), "envvar"),
-        ((KEPT, NodeRequestsChanged(Asked(config="x"))), "envvar"),
+        ((KEPT, NodeRequestsChanged(NodeRequests(config="x"))), "envvar"),
         ((NodeRequestsChanged(CONTAINERD),), "envvar"),
-        ((KEPT, NodeRequestsChanged(Asked(runtime="containerd://1.7.27"))), "envvar"),
+        ((KEPT, NodeRequestsChanged(NodeRequests(runtime="containerd://1.7.27"))), "envvar"),
         (
             (
                 StatusChanged(condition.SPECS, Condition(standing="failing", reason="read-only")),
@@ -162,9 +162,9 @@ def test_a_remembered_runtime_is_in_force_from_the_first_moment() -> None:
     for ledger in (known, carry(known, "another boot", 0.0, 0.0)):
         started = after(LedgerLoaded(ledger), KEPT, *READY)
         assert decided(started) == CDI
-        assert started.config.asked is None
+        assert started.config.node_requests is None
 
-        told = after(NodeRequestsChanged(Asked(runtime="containerd://1.7.27")), start=started)
+        told = after(NodeRequestsChanged(NodeRequests(runtime="containerd://1.7.27")), start=started)
         assert strategies(told) == ("envvar",)
         assert strategies(after(LedgerLoaded(told.ledger), KEPT, *READY)) == ("envvar",)
 
@@ -193,8 +193,8 @@ def test_the_decision_is_said_once_and_when_it_changes(golden: Golden) -> None:
     )
     assert said(*same, start=after(*start)) == []
     changes: tuple[Fact, ...] = (
-        NodeRequestsChanged(Asked(runtime="containerd://2.2.0")),
-        NodeRequestsChanged(Asked(runtime="docker://28.3.3")),
+        NodeRequestsChanged(NodeRequests(runtime="containerd://2.2.0")),
+        NodeRequestsChanged(NodeRequests(runtime="docker://28.3.3")),
         ConfigLoaded(Settings(device_list_strategy=("envvar", "cdi-cri"))),
         NodeRequestsChanged(CONTAINERD),
         ConfigLoaded(Settings()),
@@ -251,4 +251,4 @@ def test_config_explain_names_the_strategy(file: str, expected: str, golden: Gol
 
 def test_an_old_ledger_knows_no_runtime() -> None:
     """What an agent wrote before there was one to remember."""
-    assert decided(after(LedgerLoaded(Ledger(asked=Asked(config="x"))), KEPT, *READY)) == UNTOLD
+    assert decided(after(LedgerLoaded(Ledger(node_requests=NodeRequests(config="x"))), KEPT, *READY)) == UNTOLD

@@ -19,12 +19,12 @@ from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.answers import allocate
 from gpuplane.core.choice.prefer import prefer
 from gpuplane.core.step import step
-from gpuplane.model.config import MemoryShares, Replication, Settings, Sharing
+from gpuplane.model.config import MemoryResource, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocateAnswered, AllocationsListed, ConfigLoaded, Fact, MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.value import Value
-from gpuplane.model.views import Offered, Refused, Resource
+from gpuplane.model.views import OfferedDevice, Refused, Resource
 from tests.lengths import length
 
 GPU = "nvidia.com/gpu"
@@ -49,8 +49,8 @@ MACHINES = (
 )
 
 
-def split(replicas: int, *, distinct: bool = False, **selected: object) -> Replication:
-    return Replication(GPU, replicas, "nvidia.com/slice" if selected else "", distinct=distinct, **selected)  # type: ignore[arg-type]
+def split(replicas: int, *, distinct: bool = False, **selected: object) -> ReplicatedResource:
+    return ReplicatedResource(GPU, replicas, "nvidia.com/slice" if selected else "", distinct_gpus=distinct, **selected)  # type: ignore[arg-type]
 
 
 WAYS = (
@@ -58,11 +58,14 @@ WAYS = (
     Sharing((split(3),)),
     Sharing((split(2),)),
     Sharing((split(3, distinct=True),)),
-    Sharing((split(3, devices=1),), memory=(MemoryShares(GPU, f"{GPU}.mem", 1024),)),
-    Sharing(memory=(MemoryShares(GPU, f"{GPU}.mem", 1024),)),
-    Sharing(memory=(MemoryShares(GPU, f"{GPU}.mem", 2048),)),
+    Sharing((split(3, devices=1),), memory=(MemoryResource(GPU, f"{GPU}.mem", 1024),)),
+    Sharing(memory=(MemoryResource(GPU, f"{GPU}.mem", 1024),)),
+    Sharing(memory=(MemoryResource(GPU, f"{GPU}.mem", 2048),)),
     Sharing(
-        memory=(MemoryShares(GPU, f"{GPU}.mem", 1024, 1), MemoryShares("nvidia.com/mig-1g.3gb", "nvidia.com/p", 1024))
+        memory=(
+            MemoryResource(GPU, f"{GPU}.mem", 1024, 1),
+            MemoryResource("nvidia.com/mig-1g.3gb", "nvidia.com/p", 1024),
+        )
     ),
 )
 ELSE = (
@@ -77,7 +80,7 @@ class Container(Value):
     """What one container holds, and what that was when it got it."""
 
     resource: str
-    devices: tuple[Offered, ...]
+    devices: tuple[OfferedDevice, ...]
     grain_mib: int
     replicas: Mapping[str, int]  # unit → its ids
 
@@ -117,7 +120,7 @@ class World:
         """A pod that the scheduler would send here: so many ids are free."""
         resource = self.chance.choice(offer(self.snapshot).resources or (Resource("nvidia.com/none", ()),))
         used = {(each.resource, device.id) for each in self.containers for device in each.devices}
-        free = [each for each in resource.devices if not each.trouble and (resource.name, each.id) not in used]
+        free = [each for each in resource.devices if not each.unavailable and (resource.name, each.id) not in used]
         if not free:
             return
         size = self.chance.randint(1, min(len(free), 7))
@@ -132,7 +135,7 @@ class World:
             devices = tuple(device for device in free if device.id in ids)
             assert _possible(resource.but(devices=devices), devices, size), f"{ids} are one container's"
             self.apply(AllocateAnswered(resource.name, tuple(ids)))
-            self.containers.append(Container(resource.name, devices, resource.grain_mib, counts))
+            self.containers.append(Container(resource.name, devices, resource.share_mib, counts))
 
     def choose(self, resource: str, free: list[str], size: int) -> list[str]:
         """As kubelet does: the advice, and what it lacks at random."""
@@ -149,7 +152,7 @@ class World:
         for gpu in {device.unit.gpu for _, device in held}:
             self.check_gpu([(each, device) for each, device in held if device.unit.gpu == gpu])
 
-    def check_gpu(self, held: Sequence[tuple[Container, Offered]]) -> None:
+    def check_gpu(self, held: Sequence[tuple[Container, OfferedDevice]]) -> None:
         units = Counter(device.unit.id for _, device in held)
         for unit, count in units.items():
             mine = [(each, device) for each, device in held if device.unit.id == unit]
@@ -166,11 +169,11 @@ def _allocation(container: Container) -> Allocation:
     return Allocation(container.resource, tuple(device.id for device in container.devices), "ml/pod", "main")
 
 
-def _possible(resource: Resource, free: Sequence[Offered], size: int) -> bool:
+def _possible(resource: Resource, free: Sequence[OfferedDevice], size: int) -> bool:
     """Whether any choice of what is free is one that a container may have."""
-    if resource.grain_mib:
+    if resource.share_mib:
         return max(Counter(device.unit.id for device in free).values()) >= size
-    return not resource.distinct or len({device.unit.gpu for device in free}) >= size
+    return not resource.distinct_gpus or len({device.unit.gpu for device in free}) >= size
 
 
 SEQUENCES = 16

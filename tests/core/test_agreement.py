@@ -28,8 +28,8 @@ from gpuplane.core.reports.readiness import unready
 from gpuplane.core.serving import LOCK, STANDBY, STATE
 from gpuplane.core.step import step
 from gpuplane.kubelet.plugin import _message
-from gpuplane.model.config import Asked, MemoryShares, Replication, Settings, Sharing
-from gpuplane.model.control import About, Picture
+from gpuplane.model.config import MemoryResource, NodeRequests, ReplicatedResource, Settings, Sharing
+from gpuplane.model.control import AgentInfo, NodeState
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
@@ -43,8 +43,8 @@ from gpuplane.model.facts import (
     StatusChanged,
 )
 from gpuplane.model.health import Drain
-from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice, Numbers
-from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Disk, Ledger, Release, Snapshot
+from gpuplane.model.machine import DeviceNumbers, Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.snapshot import LET_GO, Allocation, Condition, DriverRelease, Ledger, Snapshot, StoredLedger
 from gpuplane.model.views import Reason
 from tests.containers.documents import CONTROL, DRIVER
 from tests.golden import Golden
@@ -128,7 +128,7 @@ def inspect_agrees(snapshot: Snapshot) -> None:
         if stands := states.get(device):
             assert (stands.state in NOT_GIVEN_OUT) == (not had), stands
             assert had or stands.reason
-    shown = inspection(Picture(snapshot, offer(snapshot), 0.0), About(), 0.0)
+    shown = inspection(NodeState(snapshot, offer(snapshot), 0.0), AgentInfo(), 0.0)
     assert {(each.name, each.healthy, each.unhealthy) for each in shown.resources} == {
         (name, sum(each == "Healthy" for each in ids.values()), sum(each != "Healthy" for each in ids.values()))
         for name, ids in told(snapshot).items()
@@ -220,16 +220,16 @@ def machines(draw: st.DrawFn) -> Machine:
         gpus.append(gpu.but(faults=draw(st.sampled_from(FAULTS)), mig=draw(st.sampled_from((None, None, mig(index))))))
     if gpus and draw(st.integers(0, 9)) == 9:
         gpus[0] = gpus[0].but(uuid="", mig=None, faults=FAULTS[5])
-    known = {f"/dev/nvidia{index}": Numbers(195, index) for index in range(draw(st.sampled_from((4, 4, 3))))}
+    known = {f"/dev/nvidia{index}": DeviceNumbers(195, index) for index in range(draw(st.sampled_from((4, 4, 3))))}
     driver = DRIVER.but(files=draw(st.sampled_from((DRIVER.files, DRIVER.files, DRIVER.files, None))))
     return Machine(driver=driver, gpus=tuple(gpus), nodes=tuple(CONTROL), numbers={**CONTROL, **known})
 
 
 SHARINGS = (
     Sharing(),
-    Sharing(resources=(Replication(GPU, 3),)),
-    Sharing(strategy="mps", resources=(Replication(GPU, 2),)),
-    Sharing(memory=(MemoryShares(name=GPU, rename=f"{GPU}.shared", grain_mib=20480),)),
+    Sharing(resources=(ReplicatedResource(GPU, 3),)),
+    Sharing(strategy="mps", resources=(ReplicatedResource(GPU, 2),)),
+    Sharing(memory=(MemoryResource(name=GPU, rename=f"{GPU}.shared", share_mib=20480),)),
 )
 CONFIGURED = st.builds(
     lambda mig, lists, sharing: ConfigLoaded(Settings(mig_strategy=mig, device_list_strategy=lists, sharing=sharing)),
@@ -280,7 +280,7 @@ FACTS: st.SearchStrategy[Step] = st.one_of(
     st.just(WRITTEN),
     st.lists(st.sampled_from(HELD), max_size=2).map(lambda held: AllocationsListed(tuple(held), 0.0)),
     st.builds(DrainRequested, DEVICES, st.sampled_from((None, Drain("a fan is loud")))),
-    st.sampled_from((None, Release(until=1e9, why="a reset"))).map(DriverReleaseRequested),
+    st.sampled_from((None, DriverRelease(until=1e9, reason="a reset"))).map(DriverReleaseRequested),
     st.builds(
         lambda code, gpu: FaultOccurred(code=code, gpu=gpu, message="it happened", at=1.0),
         st.sampled_from(("xid-79", "xid-94", "xid-13", "xid-63")),
@@ -288,13 +288,15 @@ FACTS: st.SearchStrategy[Step] = st.one_of(
     ),
     st.sampled_from(
         (
-            Asked(),
-            Asked(runtime="containerd://2.1.4", drains={"0": "RMA", "77": "nobody's"}),
-            Asked(drains={"all": "moving"}),
-            Asked(release="upgrade"),
+            NodeRequests(),
+            NodeRequests(runtime="containerd://2.1.4", drains={"0": "RMA", "77": "nobody's"}),
+            NodeRequests(drains={"all": "moving"}),
+            NodeRequests(driver_release="upgrade"),
         )
     ).map(NodeRequestsChanged),
-    st.sampled_from(({"GPU-0": "1024 MiB"}, {})).map(lambda cuts: LedgerStored(Disk(ledger=Ledger(), cuts=(cuts,)))),
+    st.sampled_from(({"GPU-0": "1024 MiB"}, {})).map(
+        lambda cuts: LedgerStored(StoredLedger(ledger=Ledger(), share_layouts=(cuts,)))
+    ),
 )
 
 
@@ -373,7 +375,7 @@ def test_a_uuid_that_two_gpus_bear_is_that_of_the_first() -> None:
     snapshot = Snapshot()
     for fact in (ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(Machine(gpus=gpus))):
         snapshot = step(snapshot, fact, 1.0)
-    shown = inspection(Picture(snapshot, offer(snapshot), 1.0), About(), 0.0).devices
+    shown = inspection(NodeState(snapshot, offer(snapshot), 1.0), AgentInfo(), 0.0).devices
 
     assert told(snapshot) == {GPU: {"GPU-0": "Healthy", "GPU-1": "Healthy"}}
     assert [(each.state, len(each.ids), bool(each.not_offered)) for each in shown] == [

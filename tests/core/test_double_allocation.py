@@ -20,7 +20,7 @@ from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.answers import allocate
 from gpuplane.core.inventory.sharing import base
 from gpuplane.core.step import SETTLING, step
-from gpuplane.model.config import MemoryShares, Naming, Replication, Settings, Sharing
+from gpuplane.model.config import MemoryResource, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
     AllocateAnswered,
     AllocationsListed,
@@ -31,7 +31,7 @@ from gpuplane.model.facts import (
     MachineObserved,
 )
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
-from gpuplane.model.snapshot import Allocation, Disk, Ledger, Snapshot
+from gpuplane.model.snapshot import Allocation, Ledger, Snapshot, StoredLedger
 from gpuplane.model.value import Value
 from tests.lengths import length
 
@@ -41,14 +41,14 @@ SIZE = 2048
 MIG = Settings(mig_strategy="mixed")
 CONFIGURATIONS = (
     MIG,
-    *(MIG.but(gpus=(Naming(pattern="T4", name=a), Naming(pattern="*", name=b))) for a in NAMES for b in NAMES),
+    *(MIG.but(gpus=(NamingRule(pattern="T4", name=a), NamingRule(pattern="*", name=b))) for a in NAMES for b in NAMES),
     *(
-        MIG.but(sharing=Sharing(memory=(MemoryShares(name, NAMES[1], grain),)))
+        MIG.but(sharing=Sharing(memory=(MemoryResource(name, NAMES[1], grain),)))
         for grain in (512, 1024)
         for name in (NAMES[0], SMALL)
     ),
-    MIG.but(sharing=Sharing((Replication(NAMES[0], 2, NAMES[1]),))),
-    MIG.but(sharing=Sharing((Replication(NAMES[0], 2), Replication(SMALL, 2)))),
+    MIG.but(sharing=Sharing((ReplicatedResource(NAMES[0], 2, NAMES[1]),))),
+    MIG.but(sharing=Sharing((ReplicatedResource(NAMES[0], 2), ReplicatedResource(SMALL, 2)))),
 )
 LAYOUTS: Mapping[str, tuple[str, ...]] = {"off": (), "small": ("0", "1"), "large": ("5",)}
 """Names of layouts → the MIG devices of a GPU, which have the same UUIDs whenever they are made again."""
@@ -142,13 +142,19 @@ class Node:
         self._tell(MachineObserved(machine(self.layouts, self.gpus)))
 
     def the_directory_is_written(self) -> None:
-        self._tell(LedgerStored(Disk(cuts=(self.disk.cuts or {}, self.snapshot.ledger.cuts or {}))))
+        self._tell(
+            LedgerStored(
+                StoredLedger(share_layouts=(self.disk.share_layouts or {}, self.snapshot.ledger.share_layouts or {}))
+            )
+        )
         self.disk = self.snapshot.ledger
-        self._tell(LedgerStored(Disk(ledger=self.disk, cuts=(self.disk.cuts or {},))))
+        self._tell(LedgerStored(StoredLedger(ledger=self.disk, share_layouts=(self.disk.share_layouts or {},))))
 
     def the_directory_loses_parts(self, which: float) -> None:
         """Nobody notices before the next start."""
-        self.disk = self.disk.but(**dict.fromkeys(_one((("homes",), ("cuts",), ("homes", "cuts")), which)))
+        self.disk = self.disk.but(
+            **dict.fromkeys(_one((("mig_parents",), ("share_layouts",), ("mig_parents", "share_layouts")), which))
+        )
 
     def the_agent_is_killed(self, gpu: float, layout: float, settings: float) -> None:
         """What was not written is forgotten. Meanwhile the machine and the configuration may change."""
@@ -163,7 +169,7 @@ class Node:
             (resource, device)
             for resource in offer(self.snapshot).resources
             for device in resource.devices
-            if not device.trouble and (resource.name, device.id) not in used
+            if not device.unavailable and (resource.name, device.id) not in used
         ]
         if not free:
             return
@@ -171,7 +177,7 @@ class Node:
         allocate(self.snapshot, resource.name, (device.id,))
         self._tell(AllocateAnswered(resource.name, (device.id,)))
         self.count += 1
-        part = resource.grain_mib / device.unit.memory_mib if resource.grain_mib else float(device.id == device.unit.id)
+        part = resource.share_mib / device.unit.memory_mib if resource.share_mib else float(device.id == device.unit.id)
         layout = self.layouts.get(int(device.unit.gpu[-1]), "")
         shown = self.now + lag * (SETTLING - 0.1)
         container = Container(self.count, resource.name, device.id, device.unit.gpu, shown, part, layout)
@@ -220,7 +226,7 @@ class Node:
         self.now += 2 * SETTLING
         self._tell(AllocationsListed((), self.now))
         self.the_directory_is_written()
-        left = [d for resource in offer(self.snapshot).resources for d in resource.devices if d.trouble]
+        left = [d for resource in offer(self.snapshot).resources for d in resource.devices if d.unavailable]
         if left:
             raise Given(left)
 

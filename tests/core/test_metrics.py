@@ -47,7 +47,9 @@ def series(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], float]:
 def test_each_device_has_one_state() -> None:
     """The node itself only where something is wrong with it."""
     lost = Gpu(index=1, uuid="GPU-1", faults=(Fault("gpu-lost", "gone"),))
-    snapshot = after(MachineObserved(Machine(gpus=(GPUS[0], lost, GPUS[2]))), DrainRequested("GPU-2", Drain(why="fan")))
+    snapshot = after(
+        MachineObserved(Machine(gpus=(GPUS[0], lost, GPUS[2]))), DrainRequested("GPU-2", Drain(reason="fan"))
+    )
 
     assert series(snapshot, "gpuplane_device_health") == {
         ("GPU-0", "0", "healthy"): 1,

@@ -9,7 +9,7 @@ from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DrainRequested
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig
 from gpuplane.model.snapshot import Condition, Snapshot
-from gpuplane.model.views import News, Subject
+from gpuplane.model.views import LogSubject, News
 from tests.golden import Golden
 
 GPUS = tuple(Gpu(index=n, uuid=f"GPU-{n}") for n in range(8))
@@ -48,7 +48,7 @@ def lines(found: Iterable[News]) -> list[str]:
     return [f"{each.level} {each.about}: {each.text}" for each in found]
 
 
-def subjects(found: Iterable[News]) -> list[tuple[str, Subject]]:
+def subjects(found: Iterable[News]) -> list[tuple[str, LogSubject]]:
     """The level of each, and what it is about."""
     return [(each.level, each.subject) for each in found]
 
@@ -63,7 +63,7 @@ def test_one_cause_of_eight_devices_is_one_line(golden: Golden) -> None:
     """With all of them; and so is the end of it."""
     found = list(said(DrainRequested("", Drain("a move")), DrainRequested("", None)))
 
-    all_of_them = Subject(devices=ALL, resources=(NAME,))
+    all_of_them = LogSubject(devices=ALL, resources=(NAME,))
     assert subjects(found) == [("warning", all_of_them), ("info", all_of_them)]
     golden(lines(found))
 
@@ -72,7 +72,7 @@ def test_it_is_not_said_again_when_another_call_of_the_driver_fails(golden: Gold
     """Nor does it matter how often: the fault is the same."""
     [line] = said(*(ill(call) for call in CALLS))
 
-    assert subjects([line]) == [("warning", Subject(devices=ALL, code="fabric-failed", resources=(NAME,)))]
+    assert subjects([line]) == [("warning", LogSubject(devices=ALL, code="fabric-failed", resources=(NAME,)))]
     golden(lines([line]))
 
 
@@ -98,13 +98,13 @@ def test_a_driver_that_fails_in_one_call_after_another_is_one_line(golden: Golde
     ]
     found = list(said(*failing))
     assert subjects(found) == [
-        ("warning", Subject(devices=ALL, part="driver", code="driver-missing", resources=(NAME,))),
-        ("warning", Subject(part="driver", code="driver-missing")),
+        ("warning", LogSubject(devices=ALL, part="driver", code="driver-missing", resources=(NAME,))),
+        ("warning", LogSubject(part="driver", code="driver-missing")),
     ]
     golden(lines(found))
     other = StatusChanged("driver", Condition("failing", "it may not be used", code="driver-denied"))
     *_, last = said(*failing, other)
-    assert (last.about, last.subject) == ("driver", Subject(part="driver", code="driver-denied"))
+    assert (last.about, last.subject) == ("driver", LogSubject(part="driver", code="driver-denied"))
 
 
 def test_a_part_without_a_code_is_said_when_its_words_change() -> None:
@@ -114,7 +114,7 @@ def test_a_part_without_a_code_is_said_when_its_words_change() -> None:
         StatusChanged(f"plugin/{NAME}", Condition("failing", "refused", detail="more of it")),
         StatusChanged(f"plugin/{NAME}", Condition("ok")),
     )
-    assert one.subject == two.subject == Subject(part=f"plugin/{NAME}", resources=(NAME,))
+    assert one.subject == two.subject == LogSubject(part=f"plugin/{NAME}", resources=(NAME,))
 
 
 def test_what_is_left_for_one_reason_is_one_line(golden: Golden) -> None:
@@ -122,7 +122,7 @@ def test_what_is_left_for_one_reason_is_one_line(golden: Golden) -> None:
     cut = tuple(gpu.but(mig=Mig(enabled=True)) if gpu.index > 4 else gpu for gpu in GPUS)
     found = list(said(MachineObserved(Machine(gpus=cut))))
 
-    assert subjects(found) == [("info", Subject(resources=(NAME,))), ("info", Subject(devices=ALL[5:]))]
+    assert subjects(found) == [("info", LogSubject(resources=(NAME,))), ("info", LogSubject(devices=ALL[5:]))]
     golden(lines(found))
 
 
@@ -135,7 +135,7 @@ def test_a_driver_that_is_missing_is_said_once(golden: Golden) -> None:
     known = step(looked, StatusChanged("driver", failing), 1e6)
 
     found = [*news(before, looked), *news(looked, known)]
-    driver = Subject(part="driver", code=fault.code)
+    driver = LogSubject(part="driver", code=fault.code)
     assert [(each.level, each.about, each.subject) for each in found] == [
         ("info", "offer", driver),
         ("warning", "driver", driver),

@@ -9,7 +9,7 @@ from gpuplane.core.ledger import carry
 from gpuplane.core.reports.nodecondition import LONGEST, condition, known
 from gpuplane.core.reports.nodeevents import events, kept, remembered, standings
 from gpuplane.core.step import step
-from gpuplane.model.config import Asked, Settings
+from gpuplane.model.config import NodeRequests, Settings
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
@@ -22,9 +22,9 @@ from gpuplane.model.facts import (
     ProbeFinished,
     StatusChanged,
 )
-from gpuplane.model.health import Drain, Health, Ruling
+from gpuplane.model.health import Drain, FaultOverride, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.snapshot import LET_GO, Condition, Ledger, Release, Snapshot
+from gpuplane.model.snapshot import LET_GO, Condition, DriverRelease, Ledger, Snapshot
 from tests.containers.documents import MACHINE
 from tests.golden import Golden
 
@@ -78,17 +78,17 @@ NODES: dict[str, tuple[str, tuple[Fact, ...]]] = {
     "a GPU is drained": ("False NoProblem", (DrainRequested("GPU-0", Drain("fans")),)),
     "the Node drains devices, some absent": (
         "False NoProblem",
-        (NodeRequestsChanged(Asked(drains={"1:0": "RMA", "9": "typo", "GPU-77": "gone"})),),
+        (NodeRequestsChanged(NodeRequests(drains={"1:0": "RMA", "9": "typo", "GPU-77": "gone"})),),
     ),
-    "the Node drains all": ("False NoProblem", (NodeRequestsChanged(Asked(drains={"all": "x"})),)),
+    "the Node drains all": ("False NoProblem", (NodeRequestsChanged(NodeRequests(drains={"all": "x"})),)),
     "no GPU": ("False NoProblem", (MachineObserved(Machine(gpus=())),)),
     "the driver is released": (
         "Unknown DriverReleased",
-        (DriverReleaseRequested(Release(until=900.0, why="upgrade")), RELEASED),
+        (DriverReleaseRequested(DriverRelease(until=900.0, reason="upgrade")), RELEASED),
     ),
     "the driver is released, a GPU is lost": (
         "True GPUUnhealthy",
-        (LOST, DriverReleaseRequested(Release(until=900.0, why="reset")), RELEASED),
+        (LOST, DriverReleaseRequested(DriverRelease(until=900.0, reason="reset")), RELEASED),
     ),
 }
 
@@ -154,10 +154,10 @@ def test_events_of_a_device(golden: Golden) -> None:
     )
     mended = run(renewed, MachineObserved(WELL), MachineObserved(WELL), now=6.0)
     asked = run(mended, MachineObserved(WELL), now=60.0)
-    record = (asked.ledger.health or Health()).devices["GPU-0"]
-    assert record.probing is not None
-    assert record.probing.asked is not None
-    again = run(asked, ProbeFinished(asked=record.probing.asked, gpu=GPUS[0]), now=61.0)
+    record = (asked.ledger.health or HealthRecords()).devices["GPU-0"]
+    assert record.probe is not None
+    assert record.probe.requested_at is not None
+    again = run(asked, ProbeFinished(requested_at=record.probe.requested_at, gpu=GPUS[0]), now=61.0)
 
     assert told(well, ill) == ["Warning GPUUnhealthy GPU-0"]
     assert [told(ill, worse), told(worse, renewed), told(mended, asked)] == [[], [], []]
@@ -186,7 +186,7 @@ def test_events_of_the_driver(golden: Golden) -> None:
 
 def test_events_of_drains(golden: Golden) -> None:
     """By the command line or by the Node object; a GPU's MIG devices are not told apart."""
-    drained = after(NodeRequestsChanged(Asked(drains={"1": "fan noise"})))
+    drained = after(NodeRequestsChanged(NodeRequests(drains={"1": "fan noise"})))
 
     assert told(after(), drained) == ["Normal GPUDrained GPU-1"]
     assert told(drained, after()) == ["Normal GPURestored GPU-1"]
@@ -210,8 +210,8 @@ def test_a_device_that_is_no_longer_there_has_not_recovered(golden: Golden) -> N
         (LOST,),
         (MachineObserved(HOT),),
         (DrainRequested("GPU-0", Drain("fans")),),
-        (NodeRequestsChanged(Asked(drains={"all": "moving"})),),
-        (ConfigLoaded(Settings(faults={"xid-79": Ruling(severity="note")})), LOST),
+        (NodeRequestsChanged(NodeRequests(drains={"all": "moving"})),),
+        (ConfigLoaded(Settings(faults={"xid-79": FaultOverride(severity="note")})), LOST),
     ],
     ids=["unhealthy", "degraded", "drained", "annotation", "ruling"],
 )
@@ -231,7 +231,7 @@ def test_nothing_is_told_again_after_a_restart(facts: tuple[Fact, ...]) -> None:
 
 def test_a_drain_by_annotation_is_not_told_again_after_a_reboot() -> None:
     """It holds also before the API server's first word."""
-    before = after(NodeRequestsChanged(Asked(drains={"0": "RMA"})))
+    before = after(NodeRequestsChanged(NodeRequests(drains={"0": "RMA"})))
     start = Snapshot(ledger=carry(before.ledger, "another boot", wall=0.0, now=0.0))
     now = run(start, ConfigLoaded(Settings()), MachineObserved(WELL), AllocationsListed((), 1.0), now=1.0)
 
@@ -246,7 +246,7 @@ def test_what_came_and_went_while_we_were_away_is_told() -> None:
 
     assert [e.reason for e in events(remembered(start, now), standings(now))] == ["GPUDegraded"]
 
-    health = rebooted(after(LOST).ledger.health or Health(), wall=0.0, now=0.0)
+    health = rebooted(after(LOST).ledger.health or HealthRecords(), wall=0.0, now=0.0)
     start = Snapshot(ledger=Ledger(health=health))
     now = run(start, ConfigLoaded(Settings()), MachineObserved(WELL), AllocationsListed((), 1.0), now=1.0)
 
@@ -278,7 +278,7 @@ def test_one_cause_of_eight_devices_is_one_event(golden: Golden) -> None:
     before, now = condition(ill), condition(again)
     assert before is not None
     assert now is not None
-    assert now.says(before)
+    assert now.same_as(before)
     assert before.message != now.message
     golden(now.message, "the condition by then")
 

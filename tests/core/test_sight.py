@@ -3,7 +3,7 @@
 import pytest
 
 from gpuplane.core.observation import merge, replaced
-from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice, Numbers
+from gpuplane.model.machine import DeviceNumbers, Driver, Fault, Gpu, Machine, Mig, MigDevice
 
 WHOLE = Gpu(index=1, uuid="GPU-b", minor=1, model="NVIDIA H100", pci="0000:02:00.0", memory_mib=81559, mig=Mig())
 BEFORE = Machine(driver=Driver("580.95.05", "13.0"), gpus=(Gpu(index=0, uuid="GPU-a", pci="0000:01:00.0"), WHOLE))
@@ -48,14 +48,14 @@ def test_gpus_that_cannot_be_counted_stay() -> None:
 
 def test_what_stays_keeps_the_numbers_of_its_nodes() -> None:
     """Of GPUs that cannot be counted, and of a GPU that cannot be described; what is gone leaves none behind."""
-    numbers = {f"/dev/nvidia{minor}": Numbers(195, minor) for minor in range(2)}
-    control = {"/dev/nvidiactl": Numbers(195, 255)}
+    numbers = {f"/dev/nvidia{minor}": DeviceNumbers(195, minor) for minor in range(2)}
+    control = {"/dev/nvidiactl": DeviceNumbers(195, 255)}
     gpus = tuple(gpu.but(nodes=(f"/dev/nvidia{gpu.index}",)) for gpu in BEFORE.gpus or ())
-    before = BEFORE.but(gpus=gpus, numbers={**numbers, "/dev/nvidiactl": Numbers(234, 255)})
+    before = BEFORE.but(gpus=gpus, numbers={**numbers, "/dev/nvidiactl": DeviceNumbers(234, 255)})
 
     assert merge(before, Machine(numbers=control, faults=LOST)).numbers == {**numbers, **control}
     lost = Machine(gpus=(Gpu(index=1, uuid="GPU-b", faults=LOST),), numbers=control)
-    assert merge(before, lost).numbers == {"/dev/nvidia1": Numbers(195, 1), **control}
+    assert merge(before, lost).numbers == {"/dev/nvidia1": DeviceNumbers(195, 1), **control}
     assert merge(before, Machine(gpus=(), numbers=control)).numbers == control
 
 

@@ -10,7 +10,7 @@ from gpuplane.core.reports.news import news
 from gpuplane.core.reports.readiness import unready
 from gpuplane.core.step import SETTLING, due, step
 from gpuplane.core.text import LONGEST, clip
-from gpuplane.model.config import Asked, Settings
+from gpuplane.model.config import NodeRequests, Settings
 from gpuplane.model.facts import (
     AllocateAnswered,
     AllocationsListed,
@@ -25,8 +25,8 @@ from gpuplane.model.facts import (
     Tick,
 )
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Ledger, Release, Snapshot
-from gpuplane.model.views import Subject
+from gpuplane.model.snapshot import LET_GO, Allocation, Condition, DriverRelease, Ledger, Snapshot
+from gpuplane.model.views import LogSubject
 from tests.golden import Golden
 
 A, B = Gpu(index=0, uuid="GPU-a", pci="0000:01:00.0"), Gpu(index=1, uuid="GPU-b", pci="0000:02:00.0")
@@ -44,7 +44,7 @@ def after(*facts: Fact, now: float = 100.0, start: Snapshot = NOTHING) -> Snapsh
     return start
 
 
-READY = after(MachineObserved(Machine(gpus=(A, B))), ConfigLoaded(Settings()), AllocationsListed((), asked=100.0))
+READY = after(MachineObserved(Machine(gpus=(A, B))), ConfigLoaded(Settings()), AllocationsListed((), asked_at=100.0))
 
 
 def troubles(snapshot: Snapshot) -> dict[str, str]:
@@ -111,8 +111,8 @@ def test_a_gpu_that_was_never_described_is_left_with_the_reason() -> None:
     )
 
     assert [device.id for resource in offered.resources for device in resource.devices] == ["GPU-a"]
-    assert [(left.index, left.kind) for left in offered.left] == [("1", "problem")]
-    assert LOST.message in offered.left[0].reason
+    assert [(left.index, left.kind) for left in offered.not_offered] == [("1", "problem")]
+    assert LOST.message in offered.not_offered[0].reason
 
 
 def test_a_gpu_that_is_counted_no_more_is_gone() -> None:
@@ -152,7 +152,7 @@ def test_a_reason_is_one_line_that_can_be_printed() -> None:
 
 def test_a_release_withholds_everything_until_its_time() -> None:
     """An operator's wish is state: all devices are withheld with the reason, and time ends it."""
-    away = after(DriverReleaseRequested(Release(until=160.0, why="firmware")), start=READY)
+    away = after(DriverReleaseRequested(DriverRelease(until=160.0, reason="firmware")), start=READY)
 
     assert set(troubles(away).values()) == {"released"}
     assert due(away) == 160.0
@@ -163,13 +163,15 @@ def test_a_release_withholds_everything_until_its_time() -> None:
 
 def test_the_nodes_label_releases_too() -> None:
     """What our Node object asks for withholds as an operator's command does."""
-    assert set(troubles(after(NodeRequestsChanged(Asked(release="label x")), start=READY)).values()) == {"released"}
+    assert set(troubles(after(NodeRequestsChanged(NodeRequests(driver_release="label x")), start=READY)).values()) == {
+        "released"
+    }
 
 
 def test_what_was_let_go_of_is_not_believed_before_it_has_been_looked_at() -> None:
     """The GPUs may have been reset or repartitioned meanwhile: the last look counts again only after a new one."""
     away = after(
-        DriverReleaseRequested(Release(until=160.0, why="reset")),
+        DriverReleaseRequested(DriverRelease(until=160.0, reason="reset")),
         StatusChanged("driver", Condition("waiting", LET_GO)),
         start=READY,
     )
@@ -192,18 +194,18 @@ def test_a_driver_that_fails_after_it_was_let_go_of_gets_no_patience() -> None:
 
 def test_what_our_node_asked_last_holds_until_its_next_word() -> None:
     """A restart while the API server is away goes on letting go; the next word decides."""
-    asked = after(NodeRequestsChanged(Asked(release="label x")), start=READY)
+    asked = after(NodeRequestsChanged(NodeRequests(driver_release="label x")), start=READY)
     restarted = after(LedgerLoaded(asked.ledger), start=READY)
 
     assert set(troubles(restarted).values()) == {"released"}
-    assert set(troubles(after(NodeRequestsChanged(Asked()), start=restarted)).values()) == {""}
+    assert set(troubles(after(NodeRequestsChanged(NodeRequests()), start=restarted)).values()) == {""}
 
 
 @pytest.mark.parametrize(
     ("facts", "ready"),
     [
         ((), False),
-        ((DriverReleaseRequested(Release(until=900.0, why="x")),), True),
+        ((DriverReleaseRequested(DriverRelease(until=900.0, reason="x")),), True),
         ((StatusChanged("driver", Condition("failing", "silent in nvmlInit")),), True),
         ((MachineObserved(Machine(faults=(LOST,))),), True),
         ((MachineObserved(Machine(gpus=())), ConfigLoaded(Settings()), AllocationsListed((), 0.0)), True),
@@ -228,16 +230,16 @@ def test_a_grant_lasts_until_kubelet_has_had_time_to_list_it() -> None:
     """Between Allocate and pod-resources nothing is lost; a list asked long after, without it, ends it."""
     granted = step(READY, AllocateAnswered("nvidia.com/gpu", ("GPU-a",)), 100.0)
 
-    soon = step(granted, AllocationsListed((), asked=100.0 + SETTLING - 1), 200.0)
+    soon = step(granted, AllocationsListed((), asked_at=100.0 + SETTLING - 1), 200.0)
     assert soon.allocations == granted.allocations
-    assert step(granted, AllocationsListed((), asked=100.0 + SETTLING), 200.0).allocations == ()
+    assert step(granted, AllocationsListed((), asked_at=100.0 + SETTLING), 200.0).allocations == ()
     listed = Allocation("nvidia.com/gpu", ("GPU-a",), pod="ns/p", container="c")
-    assert step(granted, AllocationsListed((listed,), asked=101.0), 102.0).allocations == (listed,)
+    assert step(granted, AllocationsListed((listed,), asked_at=101.0), 102.0).allocations == (listed,)
 
 
 def test_a_restart_remembers() -> None:
     """The ledger comes back as it was told."""
-    ledger = Ledger(boot_id="b", release=Release(until=500.0, why="x"), config_name="a")
+    ledger = Ledger(boot_id="b", release=DriverRelease(until=500.0, reason="x"), config_name="a")
 
     assert after(LedgerLoaded(ledger)).ledger == ledger
 
@@ -248,7 +250,7 @@ def test_news_is_said_once_and_names_the_device() -> None:
 
     [line] = news(READY, faulty)
     assert (line.level, line.about) == ("warning", "GPU-b")
-    assert line.subject == Subject(devices=("GPU-b",), code="gpu-lost", resources=("nvidia.com/gpu",))
+    assert line.subject == LogSubject(devices=("GPU-b",), code="gpu-lost", resources=("nvidia.com/gpu",))
     assert list(news(faulty, faulty.but(generation=99))) == []
     mended = step(faulty, MachineObserved(Machine(gpus=(A, B))), 200.0)
     assert list(news(faulty, mended)) == []
@@ -256,14 +258,14 @@ def test_news_is_said_once_and_names_the_device() -> None:
     well = step(asked, ProbeFinished(205.0, B), 206.0)
     [line] = news(asked, well)
     assert line.level == "info"
-    assert line.subject == Subject(devices=("GPU-b",), resources=("nvidia.com/gpu",))
+    assert line.subject == LogSubject(devices=("GPU-b",), resources=("nvidia.com/gpu",))
 
 
 def test_a_snapshot_survives_its_encoding() -> None:
     """One definition serves in memory and as JSON."""
     full = after(
         AllocateAnswered("nvidia.com/gpu", ("GPU-a",)),
-        DriverReleaseRequested(Release(until=900.0, why="x")),
+        DriverReleaseRequested(DriverRelease(until=900.0, reason="x")),
         start=READY,
     )
 

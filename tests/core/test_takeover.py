@@ -4,7 +4,7 @@ from gpuplane.core.advertising import offer, unknown
 from gpuplane.core.health.diagnose import diagnoses
 from gpuplane.core.serving import LOCK, STANDBY
 from gpuplane.core.step import step
-from gpuplane.model.config import Asked, Settings
+from gpuplane.model.config import NodeRequests, Settings
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
@@ -16,7 +16,7 @@ from gpuplane.model.facts import (
     NodeRequestsChanged,
     StatusChanged,
 )
-from gpuplane.model.health import Drain, Health
+from gpuplane.model.health import Drain, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Condition, Ledger, Snapshot
 
@@ -53,7 +53,7 @@ def test_one_that_stands_by_offers_nothing_and_says_for_whom() -> None:
 
 def test_what_the_agent_before_decided_holds() -> None:
     """Drains and verdicts that this agent has never heard of."""
-    before = after(*SEEN, XID, DrainRequested("GPU-0", Drain(why="fan")))
+    before = after(*SEEN, XID, DrainRequested("GPU-0", Drain(reason="fan")))
     taken = after(LedgerLoaded(before.ledger), SERVING, of=after(WAITING, *SEEN))
     assert states(taken) == {"GPU-0": "drained", "GPU-1": "unhealthy"}
     assert taken.ledger.health == before.ledger.health
@@ -64,8 +64,8 @@ def test_what_the_agent_before_knew_to_be_over_is_over() -> None:
     seen = after(WAITING, *SEEN, XID)
     assert states(seen)["GPU-1"] == "unhealthy"
     before = after(*SEEN, XID)
-    health = before.ledger.health or Health()
-    record = health.devices["GPU-1"].but(findings=(), recovered=8.0)
+    health = before.ledger.health or HealthRecords()
+    record = health.devices["GPU-1"].but(findings=(), recovered_at=8.0)
     well = before.ledger.but(health=health.but(devices={**health.devices, "GPU-1": record}))
     assert states(after(LedgerLoaded(well), SERVING, of=seen))["GPU-1"] == "healthy"
 
@@ -77,24 +77,27 @@ def test_what_befell_after_the_last_word_of_the_agent_before_is_not_lost() -> No
     seen = after(MachineObserved(ill), XID, of=after(WAITING, *SEEN))
     taken = after(LedgerLoaded(before.ledger), SERVING, of=seen)
     assert states(taken) == {"GPU-0": "unhealthy", "GPU-1": "unhealthy"}
-    assert (taken.ledger.health or Health()).devices["GPU-1"].counts == {"xid-79": 1}
+    assert (taken.ledger.health or HealthRecords()).devices["GPU-1"].fault_counts == {"xid-79": 1}
 
     again = after(LedgerLoaded(taken.ledger), of=after(WAITING, of=taken))
-    assert (again.ledger.health or Health()).devices["GPU-1"].counts == {"xid-79": 1}
+    assert (again.ledger.health or HealthRecords()).devices["GPU-1"].fault_counts == {"xid-79": 1}
 
 
 def test_what_is_told_once_is_not_forgotten() -> None:
     """The configuration in force and the Node's word were told while it stood by, and nobody tells them again."""
-    seen = after(WAITING, *SEEN, NodeRequestsChanged(Asked(config="b", drains={"0": "fan"})))
-    old = Ledger(config_name="a", asked=Asked(config="a"))
+    seen = after(WAITING, *SEEN, NodeRequestsChanged(NodeRequests(config="b", drains={"0": "fan"})))
+    old = Ledger(config_name="a", node_requests=NodeRequests(config="a"))
     taken = after(LedgerLoaded(old), SERVING, of=seen)
-    assert (taken.ledger.config_name, taken.ledger.asked) == ("b", Asked(config="b", drains={"0": "fan"}))
+    assert (taken.ledger.config_name, taken.ledger.node_requests) == (
+        "b",
+        NodeRequests(config="b", drains={"0": "fan"}),
+    )
 
-    early = after(WAITING, LedgerLoaded(old, ended=False))
-    assert (early.ledger.config_name, early.ledger.asked) == ("a", Asked(config="a"))
+    early = after(WAITING, LedgerLoaded(old, previous_agent_ended=False))
+    assert (early.ledger.config_name, early.ledger.node_requests) == ("a", NodeRequests(config="a"))
 
 
 def test_a_glance_at_a_serving_agents_ledger_asks_nobody_again() -> None:
     seen = after(WAITING, *SEEN)
-    assert after(LedgerLoaded(Ledger(), ended=False), of=seen).allocations == ()
+    assert after(LedgerLoaded(Ledger(), previous_agent_ended=False), of=seen).allocations == ()
     assert after(LedgerLoaded(Ledger()), of=seen).allocations is None

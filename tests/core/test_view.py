@@ -75,4 +75,4 @@ def test_the_same_ids_granted_twice_are_one_grant() -> None:
     snapshot = node(*GPUS)
     for now in (1.0, 2.0):
         snapshot = step(snapshot, AllocateAnswered(GPU, ("GPU-a",)), now)
-    assert snapshot.allocations == (Allocation(resource=GPU, devices=("GPU-a",), since=2.0),)
+    assert snapshot.allocations == (Allocation(resource=GPU, devices=("GPU-a",), granted_at=2.0),)

@@ -19,8 +19,8 @@ from gpuplane.core.devicenodes import PART, Found, Wish
 from gpuplane.hardware import devicenodes
 from gpuplane.hardware.devicenodes import keep_device_nodes, reconcile
 from gpuplane.model.facts import DriverReleaseRequested, MachineObserved
-from gpuplane.model.machine import Gpu, Machine, Numbers
-from gpuplane.model.snapshot import Condition, Release, Snapshot
+from gpuplane.model.machine import DeviceNumbers, Gpu, Machine
+from gpuplane.model.snapshot import Condition, DriverRelease, Snapshot
 from tests.devicenodes.world import DEVICES, host, node, parameters, standing
 from tests.lengths import length
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("permitted")
 
 CTL, UVM, CAP = "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-caps/nvidia-cap30"
 WISH = Wish(
-    nodes={CTL: Numbers(195, 255), UVM: Numbers(511, 0), CAP: Numbers(508, 30, 0o444)},
+    nodes={CTL: DeviceNumbers(195, 255), UVM: DeviceNumbers(511, 0), CAP: DeviceNumbers(508, 30, 0o444)},
     linked=("/dev/nvidia0", CTL, UVM, CAP),
 )
 
@@ -178,7 +178,9 @@ def test_without_leave_what_is_missing_is_told_with_the_reason(root: Path) -> No
 
 
 NAMES = st.sampled_from([CTL, UVM, CAP, "/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia3", "/dev/nvidia-modeset"])
-NUMBERS = st.builds(Numbers, st.sampled_from([195, 508, 511, 7]), st.integers(0, 300), st.sampled_from([0o400, 0o666]))
+NUMBERS = st.builds(
+    DeviceNumbers, st.sampled_from([195, 508, 511, 7]), st.integers(0, 300), st.sampled_from([0o400, 0o666])
+)
 
 
 @settings(max_examples=length(20, 400))
@@ -189,9 +191,9 @@ NUMBERS = st.builds(Numbers, st.sampled_from([195, 508, 511, 7]), st.integers(0,
 )
 def test_whatever_was_there_is_there_afterwards_and_a_second_round_makes_nothing(
     tmp_path_factory: pytest.TempPathFactory,
-    nodes: dict[str, Numbers | None],
+    nodes: dict[str, DeviceNumbers | None],
     linked: list[str],
-    there: dict[str, Numbers],
+    there: dict[str, DeviceNumbers],
 ) -> None:
     """Any wish, and any nodes that stand there already."""
     root = host(tmp_path_factory.mktemp("hosts") / "host")
@@ -221,7 +223,7 @@ async def test_the_part_makes_what_a_look_shows_to_be_missing_and_says_so(root: 
         assert await told.until(there, 60), told.snapshot.conditions
         return told.snapshot.conditions.get(PART)
 
-    numbers = {CTL: Numbers(195, 255), UVM: Numbers(511, 0), "/dev/nvidia0": Numbers(195, 0)}
+    numbers = {CTL: DeviceNumbers(195, 255), UVM: DeviceNumbers(511, 0), "/dev/nvidia0": DeviceNumbers(195, 0)}
     machine = Machine(gpus=(Gpu(index=0, uuid="GPU-0", nodes=("/dev/nvidia0",)),), numbers=numbers)
     await stands(None)
     told.apply(MachineObserved(machine))
@@ -232,7 +234,7 @@ async def test_the_part_makes_what_a_look_shows_to_be_missing_and_says_so(root: 
     while not (root / "dev/nvidia-uvm").exists():  # pytest's timeout ends it
         await asyncio.sleep(0.01)
 
-    told.apply(DriverReleaseRequested(Release(until=told.now() + 60, why="upgrade")))
+    told.apply(DriverReleaseRequested(DriverRelease(until=told.now() + 60, reason="upgrade")))
     await stands(None)
     (root / "dev/nvidia-uvm").unlink()
     generation = told.snapshot.generation
@@ -257,7 +259,7 @@ async def test_what_fails_is_tried_again_later_and_later(root: Path, monkeypatch
 
     monkeypatch.setattr(devicenodes, "LONGEST", 60.0)
     parameters(root, "ModifyDeviceFiles: 0\n")
-    node_ = Patient(Snapshot(machine=Machine(gpus=(Gpu(index=0, uuid="G"),), numbers={CTL: Numbers(195, 255)})))
+    node_ = Patient(Snapshot(machine=Machine(gpus=(Gpu(index=0, uuid="G"),), numbers={CTL: DeviceNumbers(195, 255)})))
     with pytest.raises(asyncio.CancelledError):
         await keep_device_nodes(node_, root, every=1.0)
     assert waits == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0, 60.0]

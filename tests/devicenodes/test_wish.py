@@ -7,27 +7,27 @@ from hypothesis import strategies as st
 from gpuplane.core.devicenodes import NAME, Found, Wish, condition, wish
 from gpuplane.core.step import step
 from gpuplane.model.facts import DriverReleaseRequested, MachineObserved
-from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice, Numbers
-from gpuplane.model.snapshot import Release, Snapshot
+from gpuplane.model.machine import DeviceNumbers, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.snapshot import DriverRelease, Snapshot
 from tests.golden import Golden
 
 CONTROL = {
-    "/dev/nvidiactl": Numbers(195, 255),
-    "/dev/nvidia-uvm": Numbers(511, 0),
-    "/dev/nvidia-uvm-tools": Numbers(511, 1),
+    "/dev/nvidiactl": DeviceNumbers(195, 255),
+    "/dev/nvidia-uvm": DeviceNumbers(511, 0),
+    "/dev/nvidia-uvm-tools": DeviceNumbers(511, 1),
 }
 GPU = Gpu(index=0, uuid="GPU-0", nodes=("/dev/nvidia0",))
 OTHERS = {
-    "/dev/nvidia0": Numbers(195, 0),
-    "/dev/dri/card1": Numbers(226, 1),
-    "/dev/infiniband/uverbs0": Numbers(231, 192),
-    "/dev/gdrdrv": Numbers(240, 0),
+    "/dev/nvidia0": DeviceNumbers(195, 0),
+    "/dev/dri/card1": DeviceNumbers(226, 1),
+    "/dev/infiniband/uverbs0": DeviceNumbers(231, 192),
+    "/dev/gdrdrv": DeviceNumbers(240, 0),
 }
 CAPS = tuple(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in (30, 31))
 CUT = GPU.but(mig=Mig(enabled=True, devices=(MigDevice("MIG-0", "1g.10gb", 3, nodes=CAPS),)))
 
 
-def wished(*gpus: Gpu, numbers: dict[str, Numbers]) -> Wish | None:
+def wished(*gpus: Gpu, numbers: dict[str, DeviceNumbers]) -> Wish | None:
     return wish(Snapshot(machine=Machine(gpus=gpus or (GPU,), numbers=numbers)))
 
 
@@ -41,25 +41,25 @@ def test_control_nodes_have_to_be_there_and_what_is_the_drivers_is_linked() -> N
 
 def test_what_computing_needs_is_wanted_though_nobody_knows_its_numbers() -> None:
     """Its module is not loaded; of modeset and the tools that is no loss."""
-    found = wished(numbers={"/dev/nvidiactl": Numbers(195, 255)})
+    found = wished(numbers={"/dev/nvidiactl": DeviceNumbers(195, 255)})
     assert found is not None
-    assert found.nodes == {"/dev/nvidiactl": Numbers(195, 255), "/dev/nvidia-uvm": None}
+    assert found.nodes == {"/dev/nvidiactl": DeviceNumbers(195, 255), "/dev/nvidia-uvm": None}
 
 
 def test_a_modeset_node_is_wanted_where_its_driver_is_loaded() -> None:
-    found = wished(numbers=CONTROL | {"/dev/nvidia-modeset": Numbers(195, 254)})
+    found = wished(numbers=CONTROL | {"/dev/nvidia-modeset": DeviceNumbers(195, 254)})
     assert found is not None
     assert "/dev/nvidia-modeset" in found.nodes
 
 
 def test_mig_devices_want_their_capabilities_and_migs_own() -> None:
     """`config` for root alone, `monitor` for all to read, as nvidia-modprobe makes them."""
-    numbers = {cap: Numbers(508, int(cap[-2:]), 0o444) for cap in CAPS}
+    numbers = {cap: DeviceNumbers(508, int(cap[-2:]), 0o444) for cap in CAPS}
     found = wished(CUT, numbers=CONTROL | numbers)
     assert found is not None
     own = {
-        "/dev/nvidia-caps/nvidia-cap1": Numbers(508, 1, 0o400),
-        "/dev/nvidia-caps/nvidia-cap2": Numbers(508, 2, 0o444),
+        "/dev/nvidia-caps/nvidia-cap1": DeviceNumbers(508, 1, 0o400),
+        "/dev/nvidia-caps/nvidia-cap2": DeviceNumbers(508, 2, 0o444),
     }
     assert found.nodes == CONTROL | own | numbers
     assert set(found.linked) == set(found.nodes)
@@ -68,7 +68,7 @@ def test_mig_devices_want_their_capabilities_and_migs_own() -> None:
 @pytest.mark.parametrize(
     "machine",
     [None, Machine(), Machine(gpus=()), Machine(gpus=(), numbers=CONTROL), Machine(gpus=(GPU,)),
-     Machine(gpus=(GPU,), numbers={"/dev/dri/card1": Numbers(226, 1)})],
+     Machine(gpus=(GPU,), numbers={"/dev/dri/card1": DeviceNumbers(226, 1)})],
 )  # fmt: skip
 def test_nothing_is_wanted_where_nothing_is_known_or_no_gpu_is_there(machine: Machine | None) -> None:
     assert wish(Snapshot(machine=machine)) is None
@@ -85,15 +85,15 @@ def test_nothing_is_wanted_while_the_driver_is_let_go_of() -> None:
     """It is being replaced, and what is made now may have another's numbers soon."""
     snapshot = step(Snapshot(), MachineObserved(Machine(gpus=(GPU,), numbers=CONTROL)), 0.0)
     assert wish(snapshot) is not None
-    assert wish(step(snapshot, DriverReleaseRequested(Release(until=9.0, why="upgrade")), 0.0)) is None
+    assert wish(step(snapshot, DriverReleaseRequested(DriverRelease(until=9.0, reason="upgrade")), 0.0)) is None
 
 
 ODD = ["/dev/nvidia0/../../etc/passwd", f"{CAPS[0]}/../x", "/dev/nvidia0\n", "/dev/nvidia\u0663", *CONTROL]
 PATHS = st.text() | st.from_regex(r"/dev/[a-z0-9/.-]+", fullmatch=True) | st.sampled_from(ODD)
 
 
-@given(st.dictionaries(PATHS, st.builds(Numbers, st.integers(0, 4095), st.integers(0, 1 << 20)), max_size=6))
-def test_nothing_but_names_of_the_table_is_ever_wanted(numbers: dict[str, Numbers]) -> None:
+@given(st.dictionaries(PATHS, st.builds(DeviceNumbers, st.integers(0, 4095), st.integers(0, 1 << 20)), max_size=6))
+def test_nothing_but_names_of_the_table_is_ever_wanted(numbers: dict[str, DeviceNumbers]) -> None:
     """Whatever a machine says that it has."""
     device = MigDevice("MIG-0", "1g.10gb", 3, nodes=tuple(numbers))
     found = wished(GPU.but(mig=Mig(enabled=True, devices=(device,))), numbers=numbers)

@@ -28,7 +28,7 @@ def first_cells(page: str) -> set[str]:
 
 def test_the_page_of_the_state_directory_lists_its_files() -> None:
     """One for each part of the ledger."""
-    parts = {field.name for field in msgspec.structs.fields(Ledger)} - NOT_IN_A_FILE
+    parts = {field.encode_name for field in msgspec.structs.fields(Ledger)} - NOT_IN_A_FILE
 
     assert first_cells("state.md") == {f"{part.replace('_', '-')}.json" for part in parts} | BESIDE
 

@@ -18,7 +18,7 @@ from gpuplane.hardware.driver.errors import ERRORS
 from gpuplane.hardware.driver.nodes import RULES
 from gpuplane.hardware.driver.places import CONFIGURATION, MPS
 from gpuplane.hardware.driver.root import SONAME
-from gpuplane.model.machine import DriverFiles, Failure, Gpu, Machine, MachineFile, MigDevice, Numbers
+from gpuplane.model.machine import DeviceNumbers, DriverFiles, Failure, Gpu, Machine, MachineFile, MigDevice
 from tests.trees import grow
 
 SOURCE = Path(__file__).parent / "nvml" / "standin.c"
@@ -104,7 +104,7 @@ class StandIn:
         copy2(compiled, self.library)
         self.installed = folder / "installed"
         self.machine, self._files = Machine(), DriverFiles()
-        self._nodes: Mapping[str, Numbers | None] = {}
+        self._nodes: Mapping[str, DeviceNumbers | None] = {}
         for pipe in ("events", "bindings"):
             os.mkfifo(self.folder / pipe)
 
@@ -203,7 +203,7 @@ class StandIn:
         self._nodes = wanted
 
 
-def _drivers(numbers: Mapping[str, Numbers]) -> Iterator[str]:
+def _drivers(numbers: Mapping[str, DeviceNumbers]) -> Iterator[str]:
     """/proc/devices of drivers whose nodes have these numbers."""
     yield "Character devices:\n"
     names = (

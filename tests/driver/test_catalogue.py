@@ -18,8 +18,8 @@ DERIVED = {
 }
 """Entries that no driver shows: the core finds them by comparing looks."""
 
-SEEN = {code for code, entry in CATALOGUE.items() if entry.seen == "look"} - DERIVED.keys()
-EVENTS = sorted({code for code, entry in CATALOGUE.items() if entry.seen == "event"} - DERIVED.keys())
+SEEN = {code for code, entry in CATALOGUE.items() if entry.detected_by == "look"} - DERIVED.keys()
+EVENTS = sorted({code for code, entry in CATALOGUE.items() if entry.detected_by == "event"} - DERIVED.keys())
 OF_GPUS = sorted(code for code in SEEN if CATALOGUE[code].scope != "node")
 
 
@@ -180,7 +180,7 @@ async def test_every_event_that_is_described_is_told(standin: StandIn, rich: Mac
         assert [event.code for event in told if event.code not in BINDINGS] == [c for c in codes if c not in BINDINGS]
         assert {event.gpu for event in told if event.code not in BINDINGS} == {gpu.uuid}
         assert {event.gpu for event in told if event.code in BINDINGS} == {gpu.pci}
-        assert all(event.log is None for event in told)
+        assert all(event.kernel_log_number is None for event in told)
 
 
 def test_nothing_of_the_catalogue_is_left_out() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gpuplane.hardware.charges import Charges, charge, in_force
 from gpuplane.hardware.driver.channel import Frames, Options, Order, Skip, Skipped, Told, frame
 from gpuplane.hardware.driver.errors import hang
-from gpuplane.model.facts import Look, MachineObserved, StatusChanged
+from gpuplane.model.facts import MachineObserved, ObserveMachine, StatusChanged
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Condition
 from tests.driver.machines import machines
@@ -90,7 +90,7 @@ def test_orders_arrive() -> None:
     """A look, and which GPUs to skip."""
     frames: Frames[Order] = Frames(Order)
 
-    assert list(frames.feed(frame(Look()) + frame(Skip((BAD,))))) == [Look(), Skip((BAD,))]
+    assert list(frames.feed(frame(ObserveMachine()) + frame(Skip((BAD,))))) == [ObserveMachine(), Skip((BAD,))]
 
 
 def test_nonsense_on_the_channel_is_refused() -> None:

@@ -11,8 +11,8 @@ from gpuplane.core.strict import Invalid
 from gpuplane.hardware.described import Described
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
-from gpuplane.model.facts import Fact, FaultOccurred, Look, MachineObserved, StatusChanged
-from gpuplane.model.machine import File, Library, Machine, Numbers
+from gpuplane.model.facts import Fact, FaultOccurred, MachineObserved, ObserveMachine, StatusChanged
+from gpuplane.model.machine import DeviceNumbers, DriverFile, DriverLibrary, Machine
 from gpuplane.model.snapshot import Condition
 from tests.golden import Golden
 
@@ -139,7 +139,7 @@ async def test_what_is_let_go_of_tells_nothing(edited: Edited) -> None:
     assert await edited.told() == [LET_GO]
     assert await edited.told(b"gpus: []") == [LET_GO]
 
-    await edited.hardware.do(Look())
+    await edited.hardware.do(ObserveMachine())
     assert await edited.told() == [MachineObserved(Machine(gpus=())), OK, NOTHING_REFUSED]
 
 
@@ -223,7 +223,7 @@ def test_distances_are_asked_among_the_gpus_that_are_seen(other: str) -> None:
 
 def happened(facts: list[Fact]) -> list[tuple[str, int | None]]:
     """The code of each event, and its number in the kernel log."""
-    return [(fact.code, fact.log) for fact in facts if isinstance(fact, FaultOccurred)]
+    return [(fact.code, fact.kernel_log_number) for fact in facts if isinstance(fact, FaultOccurred)]
 
 
 async def test_incidents_are_numbered_in_their_order_unless_they_have_numbers(edited: Edited) -> None:
@@ -383,16 +383,19 @@ gpus:
     files = machine.driver.files
 
     assert (machine.layout, machine.majors) == (None, {})
-    assert Library("/usr/lib64/libcuda.so.580.95.05", "libcuda.so.1", ("libcuda.so", "libcuda.so.1")) in files.libraries
-    assert {File("/usr/bin/nvidia-imex"), File("/usr/bin/nvidia-smi")} <= set(files.files)
+    assert (
+        DriverLibrary("/usr/lib64/libcuda.so.580.95.05", "libcuda.so.1", ("libcuda.so", "libcuda.so.1"))
+        in files.libraries
+    )
+    assert {DriverFile("/usr/bin/nvidia-imex"), DriverFile("/usr/bin/nvidia-smi")} <= set(files.files)
     assert machine.numbers == {
-        "/dev/nvidiactl": Numbers(195, 255),
-        "/dev/nvidia-uvm": Numbers(511, 0),
-        "/dev/nvidia-uvm-tools": Numbers(511, 1),
-        "/dev/nvidia0": Numbers(195, 0, gid=44),
-        "/dev/dri/card1": Numbers(226, 1, mode=0o660, gid=39),
-        "/dev/dri/renderD128": Numbers(226, 128, gid=105),
-        "/dev/nvidia-caps/nvidia-cap66": Numbers(237, 66, mode=0o444),
+        "/dev/nvidiactl": DeviceNumbers(195, 255),
+        "/dev/nvidia-uvm": DeviceNumbers(511, 0),
+        "/dev/nvidia-uvm-tools": DeviceNumbers(511, 1),
+        "/dev/nvidia0": DeviceNumbers(195, 0, gid=44),
+        "/dev/dri/card1": DeviceNumbers(226, 1, mode=0o660, gid=39),
+        "/dev/dri/renderD128": DeviceNumbers(226, 128, gid=105),
+        "/dev/nvidia-caps/nvidia-cap66": DeviceNumbers(237, 66, mode=0o444),
     }
 
 

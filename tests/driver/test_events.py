@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from gpuplane.model.facts import Look, MachineObserved
-from gpuplane.model.machine import Failure, MachineFile, Process
+from gpuplane.model.facts import MachineObserved, ObserveMachine
+from gpuplane.model.machine import Failure, GpuProcess, MachineFile
 from tests.driver.machines import changed
 from tests.driver.standin import StandIn
 from tests.driver.watched import Watched, watched
@@ -46,7 +46,7 @@ async def test_the_same_event_is_told_each_time(standin: StandIn, rich: MachineF
 
         assert watch.happened()[-1].code == "xid-95"
         standin.describe(changed(rich, 3, memory_mib=4096))
-        await watch.hardware.do(Look())
+        await watch.hardware.do(ObserveMachine())
         await watch.until(lambda watch: (watch.gpus() or ())[3].memory_mib == 4096)
 
 
@@ -63,7 +63,7 @@ async def test_an_event_names_the_mig_instance_that_it_befell(standin: StandIn) 
 
 async def test_an_xid_names_the_processes_that_computed(standin: StandIn, rich: MachineFile) -> None:
     """On that GPU, once the XID is told. After one that says that it cannot answer, or if it does not, none are."""
-    computing = (Process(gpu=0, pid=11), Process(gpu=3, pid=33), Process(gpu=3, pid=22))
+    computing = (GpuProcess(gpu=0, pid=11), GpuProcess(gpu=3, pid=33), GpuProcess(gpu=3, pid=22))
     standin.describe(rich.but(processes=computing))
     async with watched(standin, **NOW) as watch:
         await watch.until(whole)
@@ -81,7 +81,7 @@ async def test_an_xid_names_the_processes_that_computed(standin: StandIn, rich: 
         assert again == first.but(pids=(22, 33))
         health = watch.node.snapshot.ledger.health
         assert health is not None
-        assert health.devices[first.gpu].counts == {"poison-fatal": 1, "xid-31": 1, "xid-79": 1}
+        assert health.devices[first.gpu].fault_counts == {"poison-fatal": 1, "xid-31": 1, "xid-79": 1}
         assert not any(watch.codes())
 
 

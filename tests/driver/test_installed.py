@@ -17,7 +17,7 @@ from gpuplane.hardware.driver.installed import Installed
 from gpuplane.hardware.driver.places import FOLDERS
 from gpuplane.hardware.driver.tree import Tree
 from gpuplane.hardware.profiles import layouts
-from gpuplane.model.machine import DriverFiles, File, Library
+from gpuplane.model.machine import DriverFile, DriverFiles, DriverLibrary
 from tests.driver.standin import listing
 from tests.golden import Golden
 from tests.lengths import length
@@ -86,7 +86,10 @@ def test_a_merged_usr_is_found_once(root: Path) -> None:
     files = found(root, f"{usr}{CUDA}f /usr/bin/nvidia-smi\nf /usr/lib/firmware/nvidia/{VERSION}/gsp_tu10x.bin")
 
     assert [library.path for library in files.libraries] == [f"{DEBIAN}/libcuda.so.{VERSION}"]
-    assert files.files == (File(f"/lib/firmware/nvidia/{VERSION}/gsp_tu10x.bin"), File("/usr/bin/nvidia-smi"))
+    assert files.files == (
+        DriverFile(f"/lib/firmware/nvidia/{VERSION}/gsp_tu10x.bin"),
+        DriverFile("/usr/bin/nvidia-smi"),
+    )
 
 
 def test_debians_alternatives_are_followed_within_the_root(root: Path) -> None:
@@ -108,8 +111,8 @@ def test_debians_alternatives_are_followed_within_the_root(root: Path) -> None:
     )
 
     assert files == DriverFiles(
-        libraries=(Library(f"{home}/libcuda.so.{VERSION}", "libcuda.so.1", ("libcuda.so", "libcuda.so.1")),),
-        files=(File("/usr/lib/nvidia/bin/nvidia-smi", "/usr/bin/nvidia-smi"),),
+        libraries=(DriverLibrary(f"{home}/libcuda.so.{VERSION}", "libcuda.so.1", ("libcuda.so", "libcuda.so.1")),),
+        files=(DriverFile("/usr/lib/nvidia/bin/nvidia-smi", "/usr/bin/nvidia-smi"),),
     )
 
 
@@ -122,8 +125,8 @@ def test_a_root_that_is_a_folder_of_libraries_will_do(root: Path) -> None:
     """
 
     assert found(root, text).files == (
-        File("/bin/nvidia-smi"),
-        File("/vulkan/icd.d/nvidia_icd.json", "/etc/vulkan/icd.d/nvidia_icd.json"),
+        DriverFile("/bin/nvidia-smi"),
+        DriverFile("/vulkan/icd.d/nvidia_icd.json", "/etc/vulkan/icd.d/nvidia_icd.json"),
     )
 
 
@@ -144,7 +147,7 @@ def test_a_container_has_configuration_where_loaders_look(root: Path, name: str,
     text = f"{CUDA}f {folder}/{name}\nf /usr/share/{name}\n"
     target = f"{inside}/{name}"
 
-    assert found(root, text).files == (File(f"{folder}/{name}", "" if folder == inside else target),)
+    assert found(root, text).files == (DriverFile(f"{folder}/{name}", "" if folder == inside else target),)
 
 
 def test_where_no_known_folder_has_it_the_loaders_cache_knows(root: Path) -> None:
@@ -253,7 +256,7 @@ def test_links_that_lead_nowhere_are_none(root: Path, links: str) -> None:
     """Loops, and targets that are not there: the rest is found."""
     files = found(root, f"{CUDA}{links}\n")
 
-    assert files.libraries == (Library(f"{DEBIAN}/libcuda.so.{VERSION}", "libcuda.so.1"),)
+    assert files.libraries == (DriverLibrary(f"{DEBIAN}/libcuda.so.{VERSION}", "libcuda.so.1"),)
 
 
 def test_a_library_that_is_a_link_is_the_file_it_leads_to(root: Path) -> None:
@@ -280,7 +283,7 @@ def test_a_library_that_is_none_has_no_soname(root: Path, content: bytes) -> Non
     grow(root, CUDA)
     (root / f"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{VERSION}").write_bytes(content)
 
-    assert found(root).libraries[1] == Library(f"{DEBIAN}/libnvidia-ml.so.{VERSION}")
+    assert found(root).libraries[1] == DriverLibrary(f"{DEBIAN}/libnvidia-ml.so.{VERSION}")
 
 
 def test_names_that_no_library_has_are_left_out(root: Path) -> None:
@@ -309,12 +312,12 @@ def test_sockets_are_sockets(root: Path) -> None:
         == ()
     )
     assert found(root, "s /var/run/nvidia-fabricmanager/socket").sockets == (
-        File("/var/run/nvidia-fabricmanager/socket"),
+        DriverFile("/var/run/nvidia-fabricmanager/socket"),
     )
     shutil.rmtree(root / "var")
     (root / "tmp/nvidia-mps").unlink()
     text = "l /var/run -> /run\ns /run/nvidia-fabricmanager/socket\nd /tmp/nvidia-mps"
-    assert found(root, text).sockets == (File("/run/nvidia-fabricmanager/socket"), File("/tmp/nvidia-mps"))
+    assert found(root, text).sockets == (DriverFile("/run/nvidia-fabricmanager/socket"), DriverFile("/tmp/nvidia-mps"))
 
 
 def test_firmware_is_where_the_kernel_looks(root: Path) -> None:
@@ -338,7 +341,7 @@ def test_a_program_can_be_run(root: Path) -> None:
     grow(root, f"{CUDA}f /usr/local/bin/nvidia-smi\nf /usr/bin/nvidia-smi\nf /sbin/nvidia-imex")
     (root / "usr/local/bin/nvidia-smi").chmod(0o644)
 
-    assert found(root).files == (File("/sbin/nvidia-imex"), File("/usr/bin/nvidia-smi"))
+    assert found(root).files == (DriverFile("/sbin/nvidia-imex"), DriverFile("/usr/bin/nvidia-smi"))
 
 
 def test_storage_is_told_by_paths_that_lead_to_the_same_outside(root: Path) -> None:
@@ -364,8 +367,8 @@ def test_what_changes_is_found_and_what_does_not_is_not_looked_for(root: Path) -
 
     assert looked(f"e {DEBIAN}/libnvidia-ml.so.{VERSION} libnvidia-ml.so.1").libraries[1].soname == "libnvidia-ml.so.1"
     assert looked(f"l {DEBIAN}/libcuda.so -> libcuda.so.{VERSION}").libraries[0].links == ("libcuda.so",)
-    assert looked("f /usr/bin/nvidia-smi").files == (File("/usr/bin/nvidia-smi"),)
-    assert looked("s /run/nvidia-persistenced/socket").sockets == (File("/run/nvidia-persistenced/socket"),)
+    assert looked("f /usr/bin/nvidia-smi").files == (DriverFile("/usr/bin/nvidia-smi"),)
+    assert looked("s /run/nvidia-persistenced/socket").sockets == (DriverFile("/run/nvidia-persistenced/socket"),)
     (root / "run/nvidia-persistenced/socket").unlink()
     assert looked("").sockets == ()
 

@@ -9,14 +9,14 @@ import pytest
 
 from gpuplane.hardware import child, nvidia
 from gpuplane.hardware.described import Described
-from gpuplane.model.facts import Look, MachineObserved, Probe, ProbeFinished
-from gpuplane.model.machine import Failure, Gpu, MachineFile, Process
+from gpuplane.model.facts import MachineObserved, ObserveMachine, ProbeFinished, ProbeGpu
+from gpuplane.model.machine import Failure, Gpu, GpuProcess, MachineFile
 from tests.driver.standin import StandIn
 from tests.driver.watched import Watched, watched
 
 HANG = Failure(effect="hang", call="nvmlDeviceGetMemoryInfo", gpu=1)
 CRASH = Failure(effect="crash", call="nvmlDeviceGetMemoryInfo", gpu=1)
-PROCESSES = (Process(gpu=1, pid=12), Process(gpu=1, pid=11), Process(gpu=3, pid=31))
+PROCESSES = (GpuProcess(gpu=1, pid=12), GpuProcess(gpu=1, pid=11), GpuProcess(gpu=3, pid=31))
 
 
 def uuid(machine: MachineFile, index: int) -> str:
@@ -66,7 +66,7 @@ async def described(machine: MachineFile, gpu: str) -> ProbeFinished:
     hardware = Described(versions(), "file")
     facts = hardware.facts()
     await anext(facts)
-    await hardware.do(Probe(gpu=gpu, asked=0.0))
+    await hardware.do(ProbeGpu(gpu=gpu, requested_at=0.0))
     async for fact in facts:
         if isinstance(fact, ProbeFinished):
             await facts.aclose()
@@ -185,7 +185,7 @@ async def test_what_is_let_go_of_is_not_probed(standin: StandIn, rich: MachineFi
     async with watched(standin, poll=3600.0, deadline=3600.0) as watch:
         await watch.until(whole)
         standin.describe(rich.but(failures=(HANG,)))
-        await watch.hardware.do(Probe(gpu=uuid(rich, 1), asked=1.0))
+        await watch.hardware.do(ProbeGpu(gpu=uuid(rich, 1), requested_at=1.0))
         assert watch.hardware._children
         await watch.hardware.release()
         await watch.hear(lambda watch: len(watch.probed()) == 1)
@@ -194,7 +194,7 @@ async def test_what_is_let_go_of_is_not_probed(standin: StandIn, rich: MachineFi
 
         assert said(await watch.probe(uuid(rich, 1), asked=2.0)) == nothing(uuid(rich, 1), "not-looked")
         standin.describe(rich)
-        await watch.hardware.do(Look())
+        await watch.hardware.do(ObserveMachine())
         await watch.until(whole)
         assert (await watch.probe(uuid(rich, 1), asked=3.0)).gpu.faults == ()
 

@@ -17,7 +17,7 @@ import pytest
 from gpuplane.hardware import child, nvidia
 from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import Options
-from gpuplane.model.facts import Look, MachineObserved, Probe, StatusChanged
+from gpuplane.model.facts import MachineObserved, ObserveMachine, ProbeGpu, StatusChanged
 from gpuplane.model.machine import Failure, Machine, MachineFile
 from gpuplane.model.snapshot import Condition
 from tests.driver.machines import changed
@@ -275,7 +275,7 @@ async def test_letting_go_leaves_no_device_node_open(standin: StandIn, starts: S
         assert watch.gpus() == rich.gpus
 
         standin.describe(openable(changed(rich, 0, memory_mib=4096)))
-        await watch.hardware.do(Look())
+        await watch.hardware.do(ObserveMachine())
         await watch.until(lambda watch: watch.driver()[0] == "ok" and (watch.gpus() or ())[0].memory_mib == 4096)
 
 
@@ -300,7 +300,7 @@ async def test_the_process_has_nothing_open_but_what_it_needs(
         for _ in range(3):
             await watch.hardware.release()
             await watch.until(lambda watch: watch.driver()[0] == "waiting")
-            await watch.hardware.do(Look())
+            await watch.hardware.do(ObserveMachine())
             await watch.until(whole)
         assert len(opened(os.getpid())) == before
 
@@ -331,7 +331,7 @@ async def test_after_whatever_happened_all_is_well_again(
                 case "let go":
                     await watch.hardware.release()
                 case "take up":
-                    await watch.hardware.do(Look())
+                    await watch.hardware.do(ObserveMachine())
                 case "unload":
                     standin.unload()
                 case "kill":
@@ -340,16 +340,16 @@ async def test_after_whatever_happened_all_is_well_again(
                             os.kill(pid, signal.SIGKILL)
                 case "probe":
                     asked.append(float(len(asked)))
-                    await watch.hardware.do(Probe(gpu=chance.choice(rich.gpus or ()).uuid, asked=asked[-1]))
+                    await watch.hardware.do(ProbeGpu(gpu=chance.choice(rich.gpus or ()).uuid, requested_at=asked[-1]))
                     standin.happen(chance.randrange(5), 31)
                 case "heal":
                     standin.describe(rich)
             await asyncio.sleep(chance.choice((0.0, 0.01, 0.1, 0.3)))
         standin.describe(rich)
-        await watch.hardware.do(Look())
+        await watch.hardware.do(ObserveMachine())
         await watch.until(lambda watch: whole(watch) and watch.gpus() == rich.gpus)
         await watch.hear(lambda watch: len(watch.probed()) >= len(asked))
-        assert sorted(each.asked for each in watch.probed()) == asked
+        assert sorted(each.requested_at for each in watch.probed()) == asked
 
 
 async def test_the_process_ends_with_its_agent(standin: StandIn, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuplane.agent.node import Node
 from gpuplane.hardware.nvidia import Nvidia
-from gpuplane.model.facts import Fact, FaultOccurred, Probe, ProbeFinished, StatusChanged
+from gpuplane.model.facts import Fact, FaultOccurred, ProbeFinished, ProbeGpu, StatusChanged
 from gpuplane.model.machine import Gpu
 from gpuplane.model.snapshot import Snapshot
 from tests.driver.standin import StandIn
@@ -46,9 +46,9 @@ class Watched:
 
     async def probe(self, gpu: str, asked: float) -> ProbeFinished:
         """What comes of a probe."""
-        await self.hardware.do(Probe(gpu=gpu, asked=asked))
-        await self.hear(lambda watch: any(each.asked == asked for each in watch.probed()))
-        return next(each for each in self.probed() if each.asked == asked)
+        await self.hardware.do(ProbeGpu(gpu=gpu, requested_at=asked))
+        await self.hear(lambda watch: any(each.requested_at == asked for each in watch.probed()))
+        return next(each for each in self.probed() if each.requested_at == asked)
 
     def probed(self) -> list[ProbeFinished]:
         """What probes have found."""

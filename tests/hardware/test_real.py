@@ -14,7 +14,7 @@ from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.hardware.driver.nodes import expected, majors, own_nodes
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.nvidia import Nvidia
-from gpuplane.model.facts import Look
+from gpuplane.model.facts import ObserveMachine
 from gpuplane.model.machine import Fault, Gpu
 from tests.driver.processes import family, opened
 from tests.driver.standin import StandIn, build
@@ -122,7 +122,7 @@ async def test_letting_go_leaves_no_device_node_open() -> None:
     await watch.until(lambda watch: watch.driver() == ("waiting", "let go of"))
     assert not any("/dev/nvidia" in path for pid in family() for path in opened(pid))
 
-    await watch.hardware.do(Look())
+    await watch.hardware.do(ObserveMachine())
     await watch.until(lambda watch: watch.driver()[0] == "ok")
     assert watch.gpus() == seen
     task.cancel()

@@ -10,14 +10,14 @@ from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.model.facts import AllocationsListed, DrainRequested, DriverReleaseRequested, FaultOccurred
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Link, Machine, MigDevice
-from gpuplane.model.snapshot import Allocation, Release
+from gpuplane.model.snapshot import Allocation, DriverRelease
 from gpuplane.model.value import Value
 from tests.health.world import machine
 
 WHOLE = machine(3, parts=[0], lanes=4)
-SHOWN = tuple(code for code, entry in CATALOGUE.items() if entry.seen == "look" and entry.scope != "node")
+SHOWN = tuple(code for code, entry in CATALOGUE.items() if entry.detected_by == "look" and entry.scope != "node")
 OF_DRIVER = tuple(code for code, entry in CATALOGUE.items() if entry.scope == "node" and code != "not-looked")
-EVENTS = (*(code for code, entry in CATALOGUE.items() if entry.seen == "event"), "xid-999")
+EVENTS = (*(code for code, entry in CATALOGUE.items() if entry.detected_by == "event"), "xid-999")
 RELEASE = 30.0
 GAPS = (0.3, 1.5, 4.0, 6.0, 20.0, 70.0)
 
@@ -143,7 +143,7 @@ class Maker:
             at=0.0,
             gpu_instance=self.random.choice((None, 1, 2)) if self._parted(index) else None,
             pids=(self.random.choice((7, 8, 9)),) if named else (),
-            log=self.logged if logged else None,
+            kernel_log_number=self.logged if logged else None,
         )
         return Moment("event", 0.0, frozenset((index,)), fact=fact)
 
@@ -160,10 +160,10 @@ class Maker:
         match self.random.randrange(4):
             case 0:
                 fact: DrainRequested | DriverReleaseRequested = DrainRequested(
-                    device, Drain(why="a new fan", until=self.random.choice((None, 1.0)))
+                    device, Drain(reason="a new fan", until=self.random.choice((None, 1.0)))
                 )
             case 1:
-                fact = DriverReleaseRequested(Release(until=0.0, why="maintenance"))
+                fact = DriverReleaseRequested(DriverRelease(until=0.0, reason="maintenance"))
                 self.taken = self.time + RELEASE
             case _:
                 fact = DrainRequested(device, None)
@@ -179,4 +179,4 @@ class Maker:
             for id in ids
             if self.random.random() < 0.5
         )
-        return Moment("hold", 0.0, frozenset(self.gpus), fact=AllocationsListed(tuple(held), asked=0.0))
+        return Moment("hold", 0.0, frozenset(self.gpus), fact=AllocationsListed(tuple(held), asked_at=0.0))

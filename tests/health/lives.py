@@ -78,7 +78,7 @@ class Life(World):
     def befall(self, event: FaultOccurred) -> None:
         """The kernel log tells of it, or the driver alone does, where it works and nobody has let go of it."""
         event = event.but(at=self.now)
-        if event.log is not None:
+        if event.kernel_log_number is not None:
             self.kernel_log.append(event)
             self.apply(StatusChanged("kernel log", None))  # that there is more of it to read
         elif self.machine.gpus is not None and not released(self.snapshot):

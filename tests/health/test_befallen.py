@@ -90,7 +90,7 @@ def test_relapses_that_nobody_can_have_had_cost_no_more_than_the_most() -> None:
     world.happen(0, "xid-94")
     health = world.snapshot.ledger.health
     assert health is not None
-    records = {key: record.but(flaps=1 << 20) for key, record in health.devices.items()}
+    records = {key: record.but(relapses=1 << 20) for key, record in health.devices.items()}
     world.apply(LedgerLoaded(world.snapshot.ledger.but(health=health.but(devices=records))))
 
     world.wait(5 * (1 << MOST_FLAPS), answer=True)

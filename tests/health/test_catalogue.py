@@ -13,16 +13,23 @@ import pytest
 from gpuplane.core.health.catalogue import CATALOGUE, UNASKED
 from gpuplane.core.ledger import carry
 from gpuplane.hardware.described import Described
-from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DrainRequested, LedgerLoaded, MachineObserved, Probe
-from gpuplane.model.machine import Fault, Incident, Machine, MachineFile, Process
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ConfigLoaded,
+    DrainRequested,
+    LedgerLoaded,
+    MachineObserved,
+    ProbeGpu,
+)
+from gpuplane.model.machine import Fault, GpuProcess, Incident, Machine, MachineFile
 from gpuplane.model.snapshot import Ledger, Snapshot
 from tests.health.world import SETTINGS, World, machine
 
 BARE = machine(2)
-LOOKS = tuple(code for code, entry in CATALOGUE.items() if entry.seen == "look")
+LOOKS = tuple(code for code, entry in CATALOGUE.items() if entry.detected_by == "look")
 OF_GPUS = tuple(code for code in LOOKS if CATALOGUE[code].scope != "node")
 OF_THE_NODE = tuple(code for code in LOOKS if CATALOGUE[code].scope == "node")
-EVENTS = (*(code for code, entry in CATALOGUE.items() if entry.seen == "event"), "xid-999")
+EVENTS = (*(code for code, entry in CATALOGUE.items() if entry.detected_by == "event"), "xid-999")
 STATES = {"note": "healthy", "degraded": "degraded", "unhealthy": "unhealthy"}
 TURNS = 20
 """Turns of the event loop after which nothing more comes: nothing here waits for anything outside of it."""
@@ -73,7 +80,7 @@ class Played(World):
         while self.now < until:
             self.wait(min(1.0, until - self.now))
             for gpu, asked in self.wished().items():
-                await self.hardware.do(Probe(gpu=gpu, asked=asked))
+                await self.hardware.do(ProbeGpu(gpu=gpu, requested_at=asked))
             await self.come()
 
 
@@ -127,18 +134,18 @@ async def test_what_a_look_shows_of_a_gpu(played: Played, code: str) -> None:
     """It stands after its patience and stays while it is shown; then it ends by what the catalogue says."""
     entry = CATALOGUE[code]
     await played.show(code)
-    if entry.patience:
+    if entry.grace_period:
         assert played.diagnosis("0").state in ("suspect", "healthy")
         assert played.ill() == set()
-    await played.pass_(entry.patience)
+    await played.pass_(entry.grace_period)
     check(played, code)
     await played.pass_(600)
     check(played, code)
     await played.show()
-    if entry.ends in ("reboot", "operator"):
+    if entry.cleared_by in ("reboot", "operator"):
         await played.pass_(600)
         check(played, code)
-        await end(played, entry.ends, entry.lasts)
+        await end(played, entry.cleared_by, entry.clear_after)
     await played.pass_(70)  # a probe may have failed a minute ago
     assert played.state("0") == "healthy"
 
@@ -146,7 +153,7 @@ async def test_what_a_look_shows_of_a_gpu(played: Played, code: str) -> None:
 @pytest.mark.parametrize("code", OF_THE_NODE)
 async def test_what_a_look_shows_of_the_node(played: Played, code: str) -> None:
     """It concerns every GPU, and is over at once, for no GPU is the cause."""
-    patience = CATALOGUE[code].patience
+    patience = CATALOGUE[code].grace_period
     await played.edit(faults=(Fault(code=code, message="described"),))
     if patience:
         assert played.diagnosis("node").state == "suspect"
@@ -163,17 +170,17 @@ async def test_what_a_look_shows_of_the_node(played: Played, code: str) -> None:
 @pytest.mark.parametrize("code", EVENTS)
 async def test_what_happens_to_a_gpu(played: Played, code: str) -> None:
     """It stands at once, and stays until what ends it was had; what no entry ends makes no GPU ill."""
-    ends = CATALOGUE[code].ends if code in CATALOGUE else "reset"
+    ends = CATALOGUE[code].cleared_by if code in CATALOGUE else "reset"
     await played.edit(
         incidents=(Incident(gpu=0, code=code, pids=(7,) if ends == "process" else ()),),
-        processes=(Process(gpu=0, pid=7),),
+        processes=(GpuProcess(gpu=0, pid=7),),
     )
     check(played, code)
-    assert played.diagnosis("0").counts == {code: 1}
+    assert played.diagnosis("0").fault_counts == {code: 1}
     if ends != "time":
         await played.pass_(600)
         check(played, code)
-    await end(played, ends, CATALOGUE[code].lasts if code in CATALOGUE else 0.0)
+    await end(played, ends, CATALOGUE[code].clear_after if code in CATALOGUE else 0.0)
     await played.pass_(70)
     assert played.state("0") == "healthy"
 

@@ -101,7 +101,7 @@ class Mortal(Life):
         self.now += moment.after
         if moment.kind == "change":
             self.machine, self.processes = moment.machine, dict(moment.processes)
-        elif isinstance(moment.fact, FaultOccurred) and moment.fact.log is not None:
+        elif isinstance(moment.fact, FaultOccurred) and moment.fact.kernel_log_number is not None:
             self.kernel_log.append(moment.fact.but(at=self.now))
         else:
             assert isinstance(moment.fact, FaultOccurred)
@@ -163,7 +163,12 @@ def succeed(life: Mortal, told: Moment | None, moments: list[Moment], patient: b
     chance = life.disk.random
     remembered, _ = state.load(life.disk.directory, BOOT)
     written = remembered.health == life.snapshot.ledger.health
-    if told is not None and isinstance(told.fact, FaultOccurred) and told.fact.log is None and not written:
+    if (
+        told is not None
+        and isinstance(told.fact, FaultOccurred)
+        and told.fact.kernel_log_number is None
+        and not written
+    ):
         life.unknown.append(told.fact)
     missed = [told] if told else []
     if life.shown is not life.machine and (told is None or told.kind != "change"):  # the driver was let go of
@@ -213,7 +218,7 @@ def test_verdicts_survive_a_crash_at_any_write(
         shutil.rmtree(tmp_path)
         tmp_path.mkdir()
         life = disturbed(history, disk, patient)
-        assert all(event.log is None for event in life.unknown)
+        assert all(event.kernel_log_number is None for event in life.unknown)
         expected = undisturbed(history, life.unknown)
         life.settle()
         expected.settle()

@@ -10,7 +10,7 @@ from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.diagnose import ENDS
 from gpuplane.core.health.reference import reference
 from gpuplane.core.health.state_machine import Terms
-from gpuplane.model.health import End, Scope, Severity, State
+from gpuplane.model.health import ClearedBy, Scope, Severity, State
 
 PAGE = (Path(__file__).parents[2] / "docs/faults.md").read_text()
 
@@ -40,7 +40,7 @@ def test_the_catalogue_is_whole() -> None:
     [
         ("scope", get_args(Scope)),
         ("severity", get_args(Severity)),
-        ("ends with", get_args(End)),
+        ("ends with", get_args(ClearedBy)),
     ],
 )
 def test_every_word_of_the_model_has_a_row(head: str, words: tuple[str, ...]) -> None:
@@ -51,7 +51,7 @@ def test_every_word_of_the_model_has_a_row(head: str, words: tuple[str, ...]) ->
 def test_every_state_has_a_row() -> None:
     """And every end has words for people."""
     assert sorted(rows("state")) == sorted(get_args(State))
-    assert set(ENDS) == set(get_args(End))
+    assert set(ENDS) == set(get_args(ClearedBy))
 
 
 def test_the_default_period_is_as_written() -> None:

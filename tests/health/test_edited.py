@@ -3,7 +3,7 @@
 import pytest
 
 from gpuplane.model.facts import DrainRequested, LedgerLoaded
-from gpuplane.model.health import Finding, Health, Record
+from gpuplane.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.model.snapshot import Ledger
 from tests.health.world import BOOT, World, machine
 
@@ -12,8 +12,10 @@ from tests.health.world import BOOT, World, machine
 def test_an_event_without_its_time_can_be_restored(standing: bool, stands: dict[str, tuple[str, str]]) -> None:
     """It happened when it began, then; no look shows it, whatever it lacks."""
     world = World(machine(2))
-    odd = Finding(code="xid-79", message="off the bus", since=900.0, event=True, standing=standing)
-    world.apply(LedgerLoaded(Ledger(boot_id=BOOT, health=Health(devices={"GPU-0": Record(findings=(odd,))}))))
+    odd = Finding(code="xid-79", message="off the bus", since=900.0, is_event=True, confirmed=standing)
+    world.apply(
+        LedgerLoaded(Ledger(boot_id=BOOT, health=HealthRecords(devices={"GPU-0": DeviceRecord(findings=(odd,))})))
+    )
     assert world.verdicts() == stands
 
     world.apply(DrainRequested("GPU-0", None))

@@ -10,7 +10,7 @@ from gpuplane.core.health.judge import entry, listed, xid
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import ConfigLoaded, FaultOccurred, MachineObserved
-from gpuplane.model.health import Ruling
+from gpuplane.model.health import FaultOverride
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
 from tests.health.world import trouble
@@ -116,9 +116,14 @@ def test_the_variables_change_nothing_but_the_severity() -> None:
 
 def test_a_rule_changes_what_it_says_and_nothing_else() -> None:
     """Field for field; other faults are the catalogue's."""
-    ruled = Settings(faults={"xid-94": Ruling(ends="time", lasts=600.0), "xid-999": Ruling(severity="note")})
+    ruled = Settings(
+        faults={
+            "xid-94": FaultOverride(cleared_by="time", clear_after=600.0),
+            "xid-999": FaultOverride(severity="note"),
+        }
+    )
 
-    assert entry("xid-94", ruled) == CATALOGUE["xid-94"].but(ends="time", lasts=600.0)
+    assert entry("xid-94", ruled) == CATALOGUE["xid-94"].but(cleared_by="time", clear_after=600.0)
     assert entry("xid-999", ruled) == UNLISTED.but(severity="note")
     assert entry("xid-95", ruled) == CATALOGUE["xid-95"]
     assert entry("xid-94", None) == entry("xid-94", Settings()) == CATALOGUE["xid-94"]
@@ -140,7 +145,7 @@ def test_the_environment_comes_before_the_file(disabled: str, enabled: str, seve
     file = "health: {faults: {xid-94: {severity: degraded, patience: 30s}}}"
 
     assert entry("xid-94", settings(disabled, enabled, file)) == CATALOGUE["xid-94"].but(
-        severity=severity, patience=30.0
+        severity=severity, grace_period=30.0
     )
 
 

@@ -16,7 +16,7 @@ from gpuplane.core.health.kernellog import happened
 from gpuplane.core.text import LONGEST
 from gpuplane.host.kernellog import watch_kernel_log
 from gpuplane.model.facts import AllocationsListed, FaultOccurred, MachineObserved
-from gpuplane.model.health import Finding, Record
+from gpuplane.model.health import DeviceRecord, Finding
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Snapshot
 
@@ -29,7 +29,7 @@ def told(text: str, prefix: str = "4,7,5000000,-;NVRM: ") -> FaultOccurred | Non
 
 
 def event(code: str, gpu: str = "0000:01:00.0", **more: object) -> FaultOccurred:
-    return FaultOccurred(**{"code": code, "gpu": gpu, "message": GONE, "at": 7.0, "log": 7, **more})  # type: ignore[arg-type]
+    return FaultOccurred(**{"code": code, "gpu": gpu, "message": GONE, "at": 7.0, "kernel_log_number": 7, **more})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def seen() -> Node:
     return node
 
 
-def record(node: Node, device: str) -> Record:
+def record(node: Node, device: str) -> DeviceRecord:
     health = node.snapshot.ledger.health
-    return health.devices.get(device, Record()) if health else Record()
+    return health.devices.get(device, DeviceRecord()) if health else DeviceRecord()
 
 
 def findings(node: Node, device: str) -> list[Finding]:
@@ -227,7 +227,7 @@ async def test_what_was_judged_is_not_judged_again(tmp_path: Path) -> None:
     append(log, xid(3, 48))
     async with following(log, node):
         await until(node, lambda: len(findings(node, "GPU-a")) == 2)
-    assert dict(record(node, "GPU-a").counts) == {"xid-48": 1, "xid-79": 1}
+    assert dict(record(node, "GPU-a").fault_counts) == {"xid-48": 1, "xid-79": 1}
 
 
 async def test_processes_that_a_probe_would_not_see_are_not_named(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from gpuplane.core.health.diagnose import diagnoses, drain, find, overall, reasons
 from gpuplane.core.health.records import rebooted
 from gpuplane.core.step import step
-from gpuplane.model.config import Asked, Settings
+from gpuplane.model.config import NodeRequests, Settings
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
@@ -15,9 +15,9 @@ from gpuplane.model.facts import (
     NodeRequestsChanged,
     StatusChanged,
 )
-from gpuplane.model.health import Drain, Health, Ruling
+from gpuplane.model.health import Drain, FaultOverride, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Release, Snapshot
+from gpuplane.model.snapshot import LET_GO, Allocation, Condition, DriverRelease, Snapshot
 from tests.golden import Golden
 from tests.health.world import trouble
 
@@ -43,7 +43,7 @@ def after(*facts: Fact) -> Snapshot:
 
 def words(snapshot: Snapshot) -> list[str]:
     """Each device as people read of it: index, reason, what ends it."""
-    return [f"{each.index or 'node'}: {each.reason} | {each.ends}".rstrip(" |") for each in overall(snapshot)]
+    return [f"{each.index or 'node'}: {each.reason} | {each.cleared_by}".rstrip(" |") for each in overall(snapshot)]
 
 
 def states(snapshot: Snapshot) -> dict[str, str]:
@@ -73,7 +73,7 @@ def test_all_that_is_wrong_is_said(golden: Golden) -> None:
     hang = Machine(gpus=None, faults=(Fault("driver-hang", "no answer"),))
     ill = FaultOccurred(code="xid-79", gpu="GPU-0", message="off the bus", at=2.0)
     snapshot = after(
-        ill, DrainRequested("GPU-1", Drain(why="fan")), ConfigLoaded(Settings(faults=AT_ONCE)), MachineObserved(hang)
+        ill, DrainRequested("GPU-1", Drain(reason="fan")), ConfigLoaded(Settings(faults=AT_ONCE)), MachineObserved(hang)
     )
     stands = {each.index: each for each in overall(snapshot)}
 
@@ -82,13 +82,13 @@ def test_all_that_is_wrong_is_said(golden: Golden) -> None:
     golden(words(snapshot))
 
 
-AT_ONCE = {"driver-hang": Ruling(patience=0.0)}
+AT_ONCE = {"driver-hang": FaultOverride(grace_period=0.0)}
 
 
 def test_while_the_driver_is_let_go_of_the_node_says_why_and_what_ends_it(golden: Golden) -> None:
     """The reason that its operator gave, until when; or that our Node object asks for it. Then that a look is due."""
     away = StatusChanged("driver", Condition("waiting", LET_GO))
-    by_hand = after(DriverReleaseRequested(Release(until=602.0, why="firmware")), away)
+    by_hand = after(DriverReleaseRequested(DriverRelease(until=602.0, reason="firmware")), away)
     node, gpu, *_ = overall(by_hand)
 
     assert (node.code, node.until) == ("not-looked", 602.0)
@@ -96,7 +96,7 @@ def test_while_the_driver_is_let_go_of_the_node_says_why_and_what_ends_it(golden
     assert "not-looked" in gpu.reason
     assert [each.kind for each in reasons(by_hand, GPUS[0])] == ["released"]
 
-    from_afar = after(NodeRequestsChanged(Asked(release="upgrade")), away)
+    from_afar = after(NodeRequestsChanged(NodeRequests(driver_release="upgrade")), away)
     assert (overall(from_afar)[0].code, overall(from_afar)[0].until) == ("not-looked", None)
     assert "upgrade" in overall(from_afar)[0].reason
 
@@ -113,7 +113,7 @@ def test_what_ails_a_gpu_ails_its_mig_devices_and_no_other_gpu(golden: Golden) -
 
     assert states(snapshot) == {"0": "healthy", "1": "unhealthy", "1:0": "unhealthy", "1:1": "unhealthy"}
     [part] = [each for each in overall(snapshot) if each.index == "1:1"]
-    assert (part.device, part.since, part.ends, part.advice) == ("MIG-1", 2.0, "", "")
+    assert (part.device, part.since, part.cleared_by, part.advice) == ("MIG-1", 2.0, "", "")
     assert "xid-79" in part.reason
     golden(words(snapshot))
 
@@ -126,18 +126,18 @@ def test_what_ails_a_mig_device_leaves_its_siblings() -> None:
 
 def test_a_drain_has_a_beginning_and_an_end(golden: Golden) -> None:
     """Of a GPU it is its MIG devices' as well; what ends it is said at the GPU."""
-    snapshot = after(DrainRequested("GPU-1", Drain(why="fan", since=2.0, until=62.0, wall=1062.0)))
+    snapshot = after(DrainRequested("GPU-1", Drain(reason="fan", since=2.0, until=62.0, until_wall_clock=1062.0)))
     _, gpu, part, _ = overall(snapshot)
 
     assert (gpu.state, gpu.since, gpu.until, gpu.reason) == ("drained", 2.0, 62.0, "fan")
-    assert (part.state, part.ends) == ("drained", "")
+    assert (part.state, part.cleared_by) == ("drained", "")
     golden(words(snapshot))
     assert drain(snapshot, GPUS[1], PARTS[0]) == "fan"
 
 
 def test_a_drain_of_our_node_object_says_so(golden: Golden) -> None:
     """It has no beginning that we know."""
-    snapshot = after(NodeRequestsChanged(Asked(drains={"1:0": "noisy"})))
+    snapshot = after(NodeRequestsChanged(NodeRequests(drains={"1:0": "noisy"})))
 
     assert states(snapshot) == {"0": "healthy", "1": "healthy", "1:0": "drained", "1:1": "healthy"}
     [part] = [each for each in overall(snapshot) if each.index == "1:0"]
@@ -149,9 +149,9 @@ def test_what_is_of_an_earlier_boot_has_no_beginning() -> None:
     """Its times counted from that boot. A drain ends when it was to, by the clock on the wall."""
     snapshot = after(
         FaultOccurred(code="dram-retirement-failed", gpu="GPU-0", message="", at=2.0),
-        DrainRequested("GPU-1", Drain(why="fan", since=3.0, until=63.0, wall=1063.0)),
+        DrainRequested("GPU-1", Drain(reason="fan", since=3.0, until=63.0, until_wall_clock=1063.0)),
     )
-    health = rebooted(snapshot.ledger.health or Health(), wall=1013.0, now=5.0)
+    health = rebooted(snapshot.ledger.health or HealthRecords(), wall=1013.0, now=5.0)
     gpu, other, *_ = overall(snapshot.but(ledger=snapshot.ledger.but(health=health)))
 
     assert (gpu.state, gpu.code, gpu.since) == ("unhealthy", "dram-retirement-failed", None)
@@ -160,7 +160,9 @@ def test_what_is_of_an_earlier_boot_has_no_beginning() -> None:
 
 def test_a_fault_that_time_ends_says_when() -> None:
     snapshot = after(
-        ConfigLoaded(Settings(faults={"xid-62": Ruling(severity="degraded", ends="time", lasts=30.0)})),
+        ConfigLoaded(
+            Settings(faults={"xid-62": FaultOverride(severity="degraded", cleared_by="time", clear_after=30.0)})
+        ),
         FaultOccurred(code="xid-62", gpu="GPU-0", message="", at=3.0),
     )
 
@@ -190,6 +192,6 @@ def test_people_name_devices_as_what_they_look_at_does() -> None:
     )
     for address in ("3b:00.0", "3B:00.0", "0000:3B:00.0", "00000000:3b:00.0"):
         assert find(after(), address) == "GPU-1"
-        assert states(after(NodeRequestsChanged(Asked(drains={address: "x"}))))["1"] == "drained"
+        assert states(after(NodeRequestsChanged(NodeRequests(drains={address: "x"}))))["1"] == "drained"
     assert [find(after(), name) for name in ("", "2", "1:2", "GPU-", "0001:3b:00.0", "b:00.0")] == [None] * 6
-    assert states(after(NodeRequestsChanged(Asked(drains={"00000000:3B:00.0": "x"}))))["1"] == "drained"
+    assert states(after(NodeRequestsChanged(NodeRequests(drains={"00000000:3B:00.0": "x"}))))["1"] == "drained"

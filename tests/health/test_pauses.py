@@ -69,6 +69,6 @@ def test_what_a_look_shows_to_be_pending_is_not_asked_about_again_and_again() ->
     snapshot = after(snapshot, ProbeFinished(probes(snapshot)["GPU-a"], pending), now=1.0 + PERIOD)
 
     assert due(snapshot) is None
-    assert "remap-pending" in (snapshot.ledger.health.devices["GPU-a"].probing.failed if snapshot.ledger.health else "")  # type: ignore[union-attr]
+    assert "remap-pending" in (snapshot.ledger.health.devices["GPU-a"].probe.failure if snapshot.ledger.health else "")  # type: ignore[union-attr]
     mended = after(snapshot, MachineObserved(Machine(gpus=(GPU,))), now=1000.0)
     assert probes(mended) == {"GPU-a": 1000.0}

@@ -53,7 +53,7 @@ def without(index: int, moment: Moment) -> Moment | None:
 def troubles(life: Life, index: int) -> dict[str, str]:
     """Device id → why it is withheld, of all that do not belong to this GPU."""
     return {
-        device.id: device.trouble
+        device.id: device.unavailable
         for resource in offer(life.snapshot).resources
         for device in resource.devices
         if device.unit.gpu != f"GPU-{index}"
@@ -154,7 +154,7 @@ def test_what_is_mended_comes_back(number: int, seed: int) -> None:
     life.apply(AllocationsListed((), life.now))
     life.apply(FaultOccurred(code="driver-loaded", gpu="", message="", at=life.now))
     for each in diagnoses(life.snapshot):
-        if each.state == "drained" or "drained" in each.reason or each.ends in (ENDS["operator"], ENDS["reboot"]):
+        if each.state == "drained" or "drained" in each.reason or each.cleared_by in (ENDS["operator"], ENDS["reboot"]):
             life.apply(DrainRequested(each.device, None))
     life.wait(CALM + 2 * PAUSE, answer=True)
 
@@ -172,10 +172,12 @@ def strange(chance: random.Random) -> Fact:
         (
             MachineObserved(Machine(gpus=(gpu, gpu.but(index=3, uuid="")))),
             MachineObserved(Machine(faults=(fault, fault))),
-            FaultOccurred(code=fault.code, gpu=device, message="", at=at, gpu_instance=99, pids=(0, -1), log=-5),
+            FaultOccurred(
+                code=fault.code, gpu=device, message="", at=at, gpu_instance=99, pids=(0, -1), kernel_log_number=-5
+            ),
             FaultOccurred(code=fault.code, gpu=device, message="", at=at, compute_instance=1),
-            ProbeFinished(asked=at, gpu=gpu, pids=(7,)),
-            DrainRequested(device, Drain(why="", until=at)),
+            ProbeFinished(requested_at=at, gpu=gpu, pids=(7,)),
+            DrainRequested(device, Drain(reason="", until=at)),
             DrainRequested(device, None),
         )
     )

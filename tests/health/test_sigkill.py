@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from gpuplane.core.ledger import stored
-from gpuplane.model.control import Answer, Ask, DrainDevice, RestoreDevice, Show
-from gpuplane.model.machine import Fault, Gpu, Incident, MachineFile, Process
+from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice, RestoreDevice, ShowNode
+from gpuplane.model.machine import Fault, Gpu, GpuProcess, Incident, MachineFile
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from tests.health.world import machine
@@ -81,7 +81,7 @@ class Place:
         """The machine file, as an editor replaces it."""
         truth = self.truth
         gpus = tuple(self.described(gpu) for gpu in machine(GPUS, parts=[0]).gpus or ())
-        processes = tuple(Process(gpu=int(name.partition(":")[0]), pid=PID) for name in sorted(truth.running))
+        processes = tuple(GpuProcess(gpu=int(name.partition(":")[0]), pid=PID) for name in sorted(truth.running))
         file = MachineFile(gpus=gpus, incidents=tuple(self.incidents), processes=tuple(dict.fromkeys(processes)))
         aside = self.root / "machine.new"
         aside.write_bytes(msgspec.yaml.encode(file))
@@ -142,25 +142,25 @@ class Place:
         if name in truth.drained or name in truth.broken:
             truth.drained.discard(name)
             truth.broken.discard(name)
-            wish: Ask = RestoreDevice(at=0.0, device=name)
+            wish: ControlRequest = RestoreDevice(requested_at=0.0, device=name)
         else:
             truth.drained.add(name)
-            wish = DrainDevice(at=0.0, device=name, seconds=None, why="a new fan")
+            wish = DrainDevice(requested_at=0.0, device=name, seconds=None, reason="a new fan")
         self.done.append(f"{type(wish).__name__} {name}")
         self.truth = truth
         await self.until(lambda: self.asked(wish) is not None)
 
-    def asked(self, request: Ask) -> Answer | None:
+    def asked(self, request: ControlRequest) -> ControlResponse | None:
         """The agent's answer; None where none comes, or one that is none."""
-        if not isinstance(request, Show):
-            request = request.but(at=time.clock_gettime(time.CLOCK_BOOTTIME))
+        if not isinstance(request, ShowNode):
+            request = request.but(requested_at=time.clock_gettime(time.CLOCK_BOOTTIME))
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(5)
                 connection.connect(str(self.root / "s/control.sock"))
                 connection.sendall(msgspec.json.encode(request) + b"\n")
                 with connection.makefile("rb") as stream:
-                    answer = msgspec.json.decode(stream.read(), type=Answer)
+                    answer = msgspec.json.decode(stream.read(), type=ControlResponse)
         except (OSError, msgspec.DecodeError):
             return None
         return None if answer.error else answer
@@ -203,8 +203,8 @@ class Place:
 
     def remembered(self) -> bool:
         """Whether the agent has it on disk."""
-        answer = self.asked(Show())
-        return answer is not None and answer.picture is not None and stored(answer.picture.snapshot)
+        answer = self.asked(ShowNode())
+        return answer is not None and answer.state is not None and stored(answer.state.snapshot)
 
     async def settled(self) -> None:
         """Kubelet comes to be shown what is so, and it is on disk. Raises AssertionError with what happened."""

@@ -9,12 +9,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpuplane.core.health.diagnose import diagnoses
 from gpuplane.core.ledger import carry
 from gpuplane.core.step import due
-from gpuplane.model.config import Asked
+from gpuplane.model.config import NodeRequests
 from gpuplane.model.facts import (
     ConfigLoaded,
     DrainRequested,
@@ -26,9 +27,9 @@ from gpuplane.model.facts import (
     StatusChanged,
     Tick,
 )
-from gpuplane.model.health import Drain, Ruling
+from gpuplane.model.health import Drain, FaultOverride
 from gpuplane.model.machine import Fault, Gpu, Link, Mig
-from gpuplane.model.snapshot import LET_GO, Condition, Ledger, Release
+from gpuplane.model.snapshot import LET_GO, Condition, DriverRelease, Ledger
 from tests.health.world import BOOT, SETTINGS, World, machine
 
 FOLDER = Path(__file__).parent / "testdata"
@@ -79,7 +80,7 @@ class Transcript:
         seen = {}
         for each in diagnoses(world.snapshot):
             state = each.state if each.state == "healthy" else f"{each.state}, {each.reason}"
-            seen[each.device or "node"] = state + f" (until: {each.ends})" * bool(each.ends)
+            seen[each.device or "node"] = state + f" (until: {each.cleared_by})" * bool(each.cleared_by)
         seen |= {f"probe {uuid}": "wished for" for uuid in world.wished()}
         if world.ill():
             seen["kubelet"] = "unhealthy: " + " ".join(sorted(world.ill()))
@@ -169,7 +170,7 @@ class Transcript:
                 at=world.now - float(options.get("ago", 0)),
                 gpu_instance=int(options["instance"]) if "instance" in options else None,
                 pids=tuple(int(each) for each in options.get("pids", "").split(",") if each),
-                log=int(options["log"]) if "log" in options else None,
+                kernel_log_number=int(options["log"]) if "log" in options else None,
             )
         )
 
@@ -187,14 +188,14 @@ class Transcript:
 
     def answer_late(self, gpu: str, ago: str) -> None:
         """`answer-late 0 20`: a probe wished for so long ago is answered."""
-        self.world.apply(ProbeFinished(asked=self.world.now - float(ago), gpu=self.world.gpu(int(gpu))))
+        self.world.apply(ProbeFinished(requested_at=self.world.now - float(ago), gpu=self.world.gpu(int(gpu))))
 
     def drain(self, device: str, *seconds: str) -> None:
         """`drain GPU-0 60`: a person drains it (for so long)."""
         world = self.world
         for_ = float(seconds[0]) if seconds else None
         until, wall = (None, None) if for_ is None else (world.now + for_, EPOCH + world.now + for_)
-        world.apply(DrainRequested(device, Drain(why="a new fan", until=until, wall=wall)))
+        world.apply(DrainRequested(device, Drain(reason="a new fan", until=until, until_wall_clock=wall)))
 
     def restore(self, device: str) -> None:
         """`restore GPU-0`"""
@@ -202,11 +203,13 @@ class Transcript:
 
     def node_asks(self, *devices: str) -> None:
         """`node-asks 0 GPU-1`: our Node's annotation drains these."""
-        self.world.apply(NodeRequestsChanged(Asked(drains=dict.fromkeys(devices, "by the annotation"))))
+        self.world.apply(NodeRequestsChanged(NodeRequests(drains=dict.fromkeys(devices, "by the annotation"))))
 
     def release(self, seconds: str) -> None:
         """`release 60`: the driver is let go of."""
-        self.world.apply(DriverReleaseRequested(Release(until=self.world.now + float(seconds), why="maintenance")))
+        self.world.apply(
+            DriverReleaseRequested(DriverRelease(until=self.world.now + float(seconds), reason="maintenance"))
+        )
         self.world.apply(StatusChanged("driver", Condition(standing="waiting", reason=LET_GO)))
 
     def take(self) -> None:
@@ -221,7 +224,7 @@ class Transcript:
         """`rule xid-79 severity=note patience=3`: the configuration's own word about a fault."""
         options = (each.split("=") for each in more)
         said = {key: float(value) if key in ("patience", "lasts") else value for key, value in options}
-        faults = {**self.settings.faults, code: Ruling(**said)}  # type: ignore[arg-type]
+        faults = {**self.settings.faults, code: msgspec.convert(said, FaultOverride)}
         self.settings = self.settings.but(faults=faults)
         self.world.apply(ConfigLoaded(self.settings))
 

@@ -20,7 +20,7 @@ from gpuplane.model.facts import (
     StatusChanged,
     Tick,
 )
-from gpuplane.model.health import Diagnosis
+from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import Fault, Gpu, Link, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
 from gpuplane.model.views import News
@@ -161,12 +161,12 @@ class World:
         gpu = next((gpu for gpu in self.machine.gpus or () if gpu.uuid == uuid), None)
         if gpu is None:
             gpu = Gpu(index=-1, uuid=uuid, faults=(Fault(code="gpu-missing", message="there is no such GPU"),))
-        self.apply(ProbeFinished(asked=asked, gpu=gpu, pids=self.processes.get(gpu.index, ())))
+        self.apply(ProbeFinished(requested_at=asked, gpu=gpu, pids=self.processes.get(gpu.index, ())))
 
-    def diagnosis(self, device: str) -> Diagnosis:
+    def diagnosis(self, device: str) -> DeviceHealth:
         """How a device stands, by its index, or "node"."""
         found = (each for each in diagnoses(self.snapshot) if device in (each.index, each.device or "node"))
-        return next(found, Diagnosis(device="", index="", state="healthy"))
+        return next(found, DeviceHealth(device="", index="", state="healthy"))
 
     def state(self, device: str) -> str:
         """Its state and the code that decides, "unhealthy gpu-lost"."""
@@ -179,4 +179,4 @@ class World:
 
     def ill(self) -> set[str]:
         """The ids that kubelet is told are unhealthy."""
-        return {d.id for resource in offer(self.snapshot).resources for d in resource.devices if d.trouble}
+        return {d.id for resource in offer(self.snapshot).resources for d in resource.devices if d.unavailable}

@@ -8,8 +8,8 @@ from gpuplane.core.reports.inspection.whole import inspection
 from gpuplane.core.step import step
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
-from gpuplane.model.config import Replication, Settings, Sharing
-from gpuplane.model.control import About, Picture
+from gpuplane.model.config import ReplicatedResource, Settings, Sharing
+from gpuplane.model.control import AgentInfo, NodeState
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
@@ -22,12 +22,12 @@ from gpuplane.model.facts import (
 from gpuplane.model.health import Drain
 from gpuplane.model.inspection import Inspection
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig
-from gpuplane.model.snapshot import Allocation, Condition, Disk, Snapshot
+from gpuplane.model.snapshot import Allocation, Condition, Snapshot, StoredLedger
 
 WALL = 1_800_000_000.0
 """When pictures are asked for: 2027-01-15T08:00:00Z."""
 
-ABOUT = About(version="1.2.3", node="gpu-17", began=40.0)
+ABOUT = AgentInfo(version="1.2.3", node="gpu-17", started_at=40.0)
 GPU = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16"
 NAME = "nvidia.com/gpu.shared"
 MARKED = "see [/x] and [red]this[/red] at https://[fd00::1]:6443"
@@ -40,16 +40,18 @@ def profile(name: str) -> Machine:
     return Machine(**{field: getattr(described, field) for field in Machine.__struct_fields__})
 
 
-def picture(*facts: Fact, now: float = 100.0) -> Picture:
+def picture(*facts: Fact, now: float = 100.0) -> NodeState:
     """After these facts, which come one a second from 8 s on; all that is remembered is on disk."""
     snapshot = Snapshot()
     for number, fact in enumerate(facts):
         snapshot = step(snapshot, fact, 8.0 + number)
-    snapshot = snapshot.but(disk=Disk(ledger=snapshot.ledger, cuts=(snapshot.ledger.cuts or {},)))
-    return Picture(snapshot, offer(snapshot), now)
+    snapshot = snapshot.but(
+        stored=StoredLedger(ledger=snapshot.ledger, share_layouts=(snapshot.ledger.share_layouts or {},))
+    )
+    return NodeState(snapshot, offer(snapshot), now)
 
 
-def inspected(of: Picture, about: About = ABOUT) -> Inspection:
+def inspected(of: NodeState, about: AgentInfo = ABOUT) -> Inspection:
     """What is shown of a picture."""
     return inspection(of, about, WALL)
 
@@ -62,24 +64,24 @@ def drawn(whole: Inspection, width: int, write: Write = page) -> list[str]:
     return capture.get().splitlines()
 
 
-def shares(why: str = MARKED, *facts: Fact) -> Picture:
+def shares(why: str = MARKED, *facts: Fact) -> NodeState:
     """Two shares whose ids differ at their ends, of a GPU that is drained; one is held. A GPU that is not offered."""
     machine = Machine(
         gpus=(Gpu(index=0, uuid=f"{GPU}0", model="A"), Gpu(index=1, uuid=f"{GPU}1", mig=Mig(enabled=True)))
     )
-    sharing = Sharing(resources=(Replication("nvidia.com/gpu", 2, rename=NAME),))
-    held = Allocation(resource=NAME, devices=(f"{GPU}0::0",), pod="ml/train", cut="time slices")
+    sharing = Sharing(resources=(ReplicatedResource("nvidia.com/gpu", 2, rename=NAME),))
+    held = Allocation(resource=NAME, devices=(f"{GPU}0::0",), pod="ml/train", share_layout="time slices")
     return picture(
         ConfigLoaded(Settings(sharing=sharing)),
         AllocationsListed((held,), 0.0),
         MachineObserved(machine),
-        DrainRequested(f"{GPU}0", Drain(why=why)),
+        DrainRequested(f"{GPU}0", Drain(reason=why)),
         StatusChanged("node object", Condition("failing", why)),
         *facts,
     )
 
 
-def ward(*facts: Fact) -> Picture:
+def ward(*facts: Fact) -> NodeState:
     """Five GPUs, of which one is well; at 100 s. The facts come one a second, from 12 s on."""
     faults = {2: Fault("fabric-pending", MARKED), 3: Fault("remap-pending", "a row waits")}
     plain = tuple(Gpu(index=i, uuid=f"{GPU}{i}") for i in range(5))
@@ -90,5 +92,5 @@ def ward(*facts: Fact) -> Picture:
         MachineObserved(Machine(gpus=plain)),
         MachineObserved(Machine(gpus=ill)),
     )
-    drained = DrainRequested(f"{GPU}4", Drain(why="fan", since=10.0, until=7300.0, wall=1.0))
+    drained = DrainRequested(f"{GPU}4", Drain(reason="fan", since=10.0, until=7300.0, until_wall_clock=1.0))
     return picture(*seen, FaultOccurred(code="xid-79", gpu=f"{GPU}1", message=MARKED, at=12.0), drained, *facts)

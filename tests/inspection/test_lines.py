@@ -2,7 +2,7 @@
 
 from gpuplane.cli.inspect.lines import health_lines, lines
 from gpuplane.model.config import Settings
-from gpuplane.model.control import Picture
+from gpuplane.model.control import NodeState
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
@@ -11,17 +11,17 @@ from gpuplane.model.facts import (
     MachineObserved,
     StatusChanged,
 )
-from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Release
+from gpuplane.model.snapshot import LET_GO, Allocation, Condition, DriverRelease
 from tests.inspection.pictures import GPU, MARKED, MISSING, NAME, inspected, picture, profile, shares, ward
 
 
-def cells(of: Picture, word: str) -> list[list[str]]:
+def cells(of: NodeState, word: str) -> list[list[str]]:
     """The cells of the lines that begin with a word."""
     split = (line.split("\t") for line in lines(inspected(of)))
     return [line[1:] for line in split if line[0] == word]
 
 
-def told(of: Picture) -> list[list[str]]:
+def told(of: NodeState) -> list[list[str]]:
     """The cells of the lines about health."""
     return [line.split("\t") for line in health_lines(inspected(of))]
 
@@ -75,7 +75,7 @@ def test_how_containers_are_given_devices_is_shown_with_the_reason() -> None:
 
 
 def test_a_release_is_shown_with_its_end() -> None:
-    of = shares("x", DriverReleaseRequested(Release(until=350.0, why="reset")))
+    of = shares("x", DriverReleaseRequested(DriverRelease(until=350.0, reason="reset")))
 
     assert cells(of, "release") == [["for another 4 min 10 s", "reset"]]
 
@@ -128,7 +128,7 @@ def test_the_node_comes_first_where_something_is_wrong_with_it() -> None:
 
 def test_only_the_node_says_what_ends_a_release() -> None:
     """With the time that is left; its GPUs refer to it."""
-    release = DriverReleaseRequested(Release(until=350.0, why="firmware"))
+    release = DriverReleaseRequested(DriverRelease(until=350.0, reason="firmware"))
     shown = told(ward(release, StatusChanged("driver", Condition("waiting", LET_GO))))
 
     assert shown[0][4:] == [

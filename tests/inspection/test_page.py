@@ -3,11 +3,11 @@
 import pytest
 
 from gpuplane.cli.inspect.page import health_page
-from gpuplane.model.config import MemoryShares, Replication, Settings, Sharing
-from gpuplane.model.control import About, Picture
+from gpuplane.model.config import MemoryResource, ReplicatedResource, Settings, Sharing
+from gpuplane.model.control import AgentInfo, NodeState
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DriverReleaseRequested, MachineObserved, StatusChanged
 from gpuplane.model.machine import Machine
-from gpuplane.model.snapshot import Allocation, Condition, Release
+from gpuplane.model.snapshot import Allocation, Condition, DriverRelease
 from tests.inspection.pictures import (
     ABOUT,
     GPU,
@@ -22,12 +22,14 @@ from tests.inspection.pictures import (
 )
 
 WIDTHS = [60, 80, 120, 300]
-SLICES = Settings(sharing=Sharing(resources=(Replication("nvidia.com/gpu", 48, rename="nvidia.com/gpu.shared"),)))
-MEMORY = Settings(sharing=Sharing(memory=(MemoryShares("nvidia.com/gpu", "nvidia.com/gpu.mem", 1024),)))
+SLICES = Settings(
+    sharing=Sharing(resources=(ReplicatedResource("nvidia.com/gpu", 48, rename="nvidia.com/gpu.shared"),))
+)
+MEMORY = Settings(sharing=Sharing(memory=(MemoryResource("nvidia.com/gpu", "nvidia.com/gpu.mem", 1024),)))
 LONG = "pods and ids, and a reason " * 9
 
 
-def settled(name: str, settings: Settings, *held: Allocation) -> Picture:
+def settled(name: str, settings: Settings, *held: Allocation) -> NodeState:
     """A server that ships, under a configuration."""
     return picture(
         ConfigLoaded(settings),
@@ -87,7 +89,9 @@ def test_a_device_is_one_line_where_there_is_room_and_two_where_there_is_little(
 def test_shares_that_stand_alike_are_one_row() -> None:
     """Of one device, one after the other: there may be thousands."""
     gpu = (profile("l40s").gpus or ())[7].uuid
-    held = Allocation("nvidia.com/gpu.shared", (f"{gpu}::3", f"{gpu}::4"), "ml/train", "main", cut="time slices")
+    held = Allocation(
+        "nvidia.com/gpu.shared", (f"{gpu}::3", f"{gpu}::4"), "ml/train", "main", share_layout="time slices"
+    )
     whole = inspected(settled("l40s", SLICES, held))
 
     rows = [line.split() for line in drawn(whole, 300) if gpu in line]
@@ -139,8 +143,8 @@ def test_the_head_says_which_node_agent_and_driver() -> None:
         "8 GPUs, driver 570.172.08, CUDA 12.8",
         "Containers are given devices by envvar: this agent keeps no CDI specifications",
     ]
-    assert drawn(inspected(NODES["no GPUs"], About("1.0")), 300)[:2] == ["Agent 1.0, ready", "0 GPUs"]
-    assert drawn(inspected(NODES["no GPUs"], About()), 300)[0] == "Agent of an older version, ready"
+    assert drawn(inspected(NODES["no GPUs"], AgentInfo("1.0")), 300)[:2] == ["Agent 1.0, ready", "0 GPUs"]
+    assert drawn(inspected(NODES["no GPUs"], AgentInfo()), 300)[0] == "Agent of an older version, ready"
 
 
 def test_what_is_waited_for_and_a_release_are_said_first() -> None:
@@ -149,7 +153,7 @@ def test_what_is_waited_for_and_a_release_are_said_first() -> None:
     told = f"Nothing is advertised yet: the machine has not been looked at yet: {MARKED}"
     assert drawn(waiting, 300)[1] == told
     assert drawn(waiting, 300, health_page) == [told]
-    released = inspected(shares(MARKED, DriverReleaseRequested(Release(until=350.0, why=MARKED))))
+    released = inspected(shares(MARKED, DriverReleaseRequested(DriverRelease(until=350.0, reason=MARKED))))
     told = f"The driver is let go of for another 4 min 10 s: {MARKED}"
     assert told in drawn(released, 300)[:4]
     assert told == drawn(released, 300, health_page)[0]

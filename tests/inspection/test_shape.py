@@ -11,8 +11,8 @@ import pytest
 
 from gpuplane.core.reports.inspection.whole import health, inspection, timeless
 from gpuplane.core.text import indented
-from gpuplane.model.config import Replication, Settings, Sharing
-from gpuplane.model.control import Picture
+from gpuplane.model.config import ReplicatedResource, Settings, Sharing
+from gpuplane.model.control import NodeState
 from gpuplane.model.facts import (
     AllocateAnswered,
     AllocationsListed,
@@ -23,10 +23,10 @@ from gpuplane.model.facts import (
     MachineObserved,
     StatusChanged,
 )
-from gpuplane.model.health import Diagnosis, Drain
+from gpuplane.model.health import DeviceHealth, Drain
 from gpuplane.model.inspection import Device, Inspection, Node
 from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.snapshot import Allocation, Condition, Release
+from gpuplane.model.snapshot import Allocation, Condition, DriverRelease
 from tests import golden
 from tests.inspection.pictures import ABOUT, WALL, inspected, picture, shares, ward
 from tests.inspection.test_page import NODES
@@ -35,7 +35,7 @@ GOLDEN = Path(__file__).parent / "golden"
 PAGE = Path(__file__).parents[2] / "docs/inspect.md"
 
 
-def rich() -> Picture:
+def rich() -> NodeState:
     """Something of everything: a shared GPU that two pods hold, one that is ill, MIG devices, what is drained, absent
     and not offered."""
     machine = Machine(
@@ -53,9 +53,9 @@ def rich() -> Picture:
             Gpu(index=3, faults=(Fault("query-failed", "nvmlDeviceGetUUID: UNKNOWN"),)),
         ),
     )  # fmt: skip
-    sharing = Sharing(resources=(Replication("nvidia.com/gpu", 2, rename="nvidia.com/gpu.shared"),))
+    sharing = Sharing(resources=(ReplicatedResource("nvidia.com/gpu", 2, rename="nvidia.com/gpu.shared"),))
     held = (
-        Allocation("nvidia.com/gpu.shared", ("GPU-0::0",), "ml/train", "main", cut="time slices"),
+        Allocation("nvidia.com/gpu.shared", ("GPU-0::0",), "ml/train", "main", share_layout="time slices"),
         Allocation("nvidia.com/mig-1g.5gb", ("MIG-9",), "ml/old", "main"),
     )
     return picture(
@@ -64,8 +64,8 @@ def rich() -> Picture:
         MachineObserved(machine),
         AllocateAnswered("nvidia.com/gpu.shared", ("GPU-0::1",)),
         FaultOccurred(code="xid-79", gpu="GPU-1", message="GPU has fallen off the bus.", at=12.0),
-        DrainRequested("MIG-0", Drain(why="fan is loud", since=13.0, until=7300.0, wall=1.0)),
-        DriverReleaseRequested(Release(until=350.0, why="firmware")),
+        DrainRequested("MIG-0", Drain(reason="fan is loud", since=13.0, until=7300.0, until_wall_clock=1.0)),
+        DriverReleaseRequested(DriverRelease(until=350.0, reason="firmware")),
         StatusChanged("config", Condition("failing", "c.yaml:2: no such key")),
     )
 
@@ -110,7 +110,7 @@ def test_times_are_moments_in_utc() -> None:
 
 def test_a_device_and_the_node_say_all_that_a_diagnosis_says() -> None:
     """So that `inspect health` has no less than there is."""
-    told = set(Diagnosis.__struct_fields__) - {"device", "index"}
+    told = {field.encode_name for field in msgspec.structs.fields(DeviceHealth)} - {"device", "index"}
 
     assert told <= set(Device.__struct_fields__)
     assert told <= set(Node.__struct_fields__)
@@ -146,7 +146,7 @@ def test_nothing_new_is_the_same_whenever_it_is_asked() -> None:
     assert timeless(before, ABOUT) == timeless(before.but(now=9999.0), ABOUT)
     again = before.but(snapshot=before.snapshot.but(generation=99))
     assert timeless(before, ABOUT) == timeless(again, ABOUT)
-    assert timeless(before, ABOUT) != timeless(before, ABOUT.but(began=41.0))
+    assert timeless(before, ABOUT) != timeless(before, ABOUT.but(started_at=41.0))
     assert timeless(before, ABOUT) != timeless(
         ward(DrainRequested("GPU-4", None), AllocateAnswered("nvidia.com/gpu", ("GPU-0",))), ABOUT
     )

@@ -12,14 +12,17 @@ from gpuplane.host.mps import processes
 from gpuplane.host.mps.files import FOLDER, read
 from gpuplane.host.mps.processes import CONTROL, PID_FILE
 from gpuplane.host.mps.record import RECORD, Entry
-from gpuplane.model.mps import Daemon
+from gpuplane.model.mps import MpsDaemon
 from tests.mps.attack import Attacker, needs_root
 from tests.mps.world import World
 from tests.removal import remove
 
 GPU, OTHER = "nvidia.com/gpu", "nvidia.com/other"
 A, B = "GPU-a", "GPU-b"
-ONE, TWO = Daemon(name=GPU, devices={A: 1024}, exclusive=True), Daemon(name=OTHER, devices={B: 1024}, exclusive=True)
+ONE, TWO = (
+    MpsDaemon(name=GPU, devices={A: 1024}, exclusive=True),
+    MpsDaemon(name=OTHER, devices={B: 1024}, exclusive=True),
+)
 
 
 @pytest.fixture
@@ -111,7 +114,7 @@ async def test_a_control_socket_that_a_client_replaces_is_put_back(world: World,
     world.want(ONE.but(active_thread_percentage=7))
     await world.until(lambda: "set_default_active_thread_percentage 7" in world.told(GPU))
     stands = await world.until_says(GPU, "control put back")
-    assert (stands.standing, stands.pid) == ("ok", running.pid)
+    assert (stands.state, stands.pid) == ("ok", running.pid)
 
     await world.compute(GPU)
     assert world.daemon(GPU) == running
@@ -161,7 +164,7 @@ async def test_a_socket_that_is_replaced_before_we_have_it_is_not_taken_for_the_
 
     await world.supervise()
     stands = await world.until_says(GPU, "is restarted when no container holds it")
-    assert (stands.standing, stands.devices) == ("failing", ())
+    assert (stands.state, stands.devices) == ("failing", ())
     assert processes.alive(running)
     world.want(ONE)
     await world.until_ok(GPU, but=running)
@@ -254,13 +257,13 @@ async def test_what_a_client_makes_in_shared_memory_is_no_daemons_directory(worl
     """A MIG device's stands on one level, a resource's on two; nothing is taken away below them."""
     mig = "MIG-11111111-2222-3333-4444-555555555555"
     await world.supervise()
-    world.want(Daemon(name=mig, devices={mig: 0}))
+    world.want(MpsDaemon(name=mig, devices={mig: 0}))
     await world.until_ok(mig)
     bait = world.root / mig / "shm/pipe"
     bait.mkdir()
     await world.kill()
     await world.supervise()
-    world.want(Daemon(name=mig, devices={mig: 0}), ONE)
+    world.want(MpsDaemon(name=mig, devices={mig: 0}), ONE)
     await world.until_ok(GPU)
     await world.until_ok(mig)
     status = world.status()

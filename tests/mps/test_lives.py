@@ -12,12 +12,12 @@ import pytest
 from gpuplane.host.mps import processes
 from gpuplane.host.mps.files import FOLDER
 from gpuplane.host.mps.processes import Process
-from gpuplane.model.mps import Daemon
+from gpuplane.model.mps import MpsDaemon
 from tests.lengths import length
 from tests.mps.world import World
 
 GPU = "nvidia.com/gpu"
-SHARED = Daemon(name=GPU, devices={"GPU-a": 1024, "GPU-b": 1024}, active_thread_percentage=25, exclusive=True)
+SHARED = MpsDaemon(name=GPU, devices={"GPU-a": 1024, "GPU-b": 1024}, active_thread_percentage=25, exclusive=True)
 COUNTED = 4.0
 """Seconds after which the supervisor knows a client, on a slow machine too."""
 
@@ -30,7 +30,7 @@ class Life:
         self.clients: dict[asyncio.subprocess.Process, tuple[Process, float]] = {}  # its server, and since when
         self.told: list[str] = []
 
-    def want(self, wish: Daemon | None) -> None:
+    def want(self, wish: MpsDaemon | None) -> None:
         """Containers with clients hold their share, as kubelet would say."""
         self.world.want(*([wish] if wish else []), held=(GPU,) if self.clients else ())
 
@@ -80,7 +80,7 @@ class Life:
         self.world.want(self.wish, held=(GPU,))
         stands = self.world.standing(GPU)
         await self.world.until_heard()  # a container takes longer to start
-        steady = stands is not None and stands.standing == "ok" and self.world.standing(GPU) == stands
+        steady = stands is not None and stands.state == "ok" and self.world.standing(GPU) == stands
         if steady and self.intact():
             client, _ = await self.world.compute(GPU)
             self.clients[client] = await self.world.serving(GPU), time.monotonic()

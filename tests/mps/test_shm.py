@@ -9,10 +9,13 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from gpuplane.host.mps.processes import Process
-from gpuplane.model.mps import Daemon
+from gpuplane.model.mps import MpsDaemon
 from tests.mps.world import World
 
-ONE, OTHER = Daemon(name="nvidia.com/gpu", devices={"GPU-a": 0}), Daemon(name="nvidia.com/other", devices={"GPU-b": 0})
+ONE, OTHER = (
+    MpsDaemon(name="nvidia.com/gpu", devices={"GPU-a": 0}),
+    MpsDaemon(name="nvidia.com/other", devices={"GPU-b": 0}),
+)
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import pytest
 
 from gpuplane.host.mps import processes
 from gpuplane.host.mps.files import FOLDER, WANTED
-from gpuplane.model.mps import Daemon
+from gpuplane.model.mps import MpsDaemon
 from tests.lengths import length
 from tests.mps.world import World
 
 GPU = "nvidia.com/gpu"
 A, B = "GPU-a", "GPU-b"
-SHARED = Daemon(name=GPU, devices={A: 20480, B: 20480}, active_thread_percentage=25, exclusive=True)
+SHARED = MpsDaemon(name=GPU, devices={A: 20480, B: 20480}, active_thread_percentage=25, exclusive=True)
 
 
 async def test_a_daemon_is_started_as_it_is_wanted(world: World) -> None:
@@ -81,7 +81,7 @@ async def test_a_server_whose_daemon_was_killed_keeps_its_clients(world: World) 
     os.kill(running.pid, signal.SIGKILL)
 
     stands = await world.until_says(GPU, f"server {server.pid} of a control daemon that is no more has clients")
-    assert stands.standing == "waiting"
+    assert stands.state == "waiting"
     assert stands.devices == ()
     assert processes.alive(server)
     assert client.returncode is None
@@ -173,7 +173,7 @@ async def test_an_unrelated_change_concerns_nobody(world: World) -> None:
     await world.supervise()
     world.want(SHARED)
     running = await world.until_ok(GPU)
-    other = Daemon(name="nvidia.com/other", devices={"GPU-c": 0})
+    other = MpsDaemon(name="nvidia.com/other", devices={"GPU-c": 0})
     world.want(SHARED, other)
     await world.until_ok("nvidia.com/other")
     world.want(SHARED)
@@ -205,7 +205,7 @@ async def test_devices_change_when_nobody_computes(world: World) -> None:
     more = SHARED.but(devices={A: 1024, "GPU-c": 1024})
     world.want(more, held=(GPU,))
     stands = await world.until_says(GPU, "restarted for what is wanted now when its clients have ended")
-    assert (stands.standing, stands.devices) == ("ok", (A,))
+    assert (stands.state, stands.devices) == ("ok", (A,))
     await world.end(client)
     await world.until_says(GPU, "restarted for what is wanted now when no container holds it")
     world.want(more)
@@ -228,7 +228,9 @@ async def test_two_resources_share_nothing(world: World) -> None:
     """Neither pipe nor shm nor devices; a MIG device has a daemon and a place of its own."""
     mig = "MIG-11111111-2222-3333-4444-555555555555"
     await world.supervise()
-    world.want(SHARED, Daemon(name="nvidia.com/other", devices={"GPU-c": 0}), Daemon(name=mig, devices={mig: 5120}))
+    world.want(
+        SHARED, MpsDaemon(name="nvidia.com/other", devices={"GPU-c": 0}), MpsDaemon(name=mig, devices={mig: 5120})
+    )
     found = [await world.until_ok(name) for name in (GPU, "nvidia.com/other", mig)]
 
     seen = [processes.environment(each) for each in found]
@@ -266,10 +268,10 @@ async def test_a_daemon_that_cannot_be_started_says_why_and_concerns_nobody(worl
     """In its own words; it is tried again, and the others are served."""
     world.spoil("nvidia-smi", "GPU access blocked by the operating system")
     await world.supervise()
-    world.want(SHARED, Daemon(name="nvidia.com/other", devices={"GPU-c": 0}))
+    world.want(SHARED, MpsDaemon(name="nvidia.com/other", devices={"GPU-c": 0}))
     await world.until_ok("nvidia.com/other")
     stands = await world.until_says(GPU, "GPU access blocked by the operating system")
-    assert stands.standing == "failing"
+    assert stands.state == "failing"
     world.spoil("nvidia-smi", None)
     await world.until_ok(GPU)
 
@@ -292,7 +294,7 @@ async def test_a_daemon_that_does_not_answer_and_has_a_server_is_left(world: Wor
     client, _ = await world.compute(GPU)
     os.kill(running.pid, signal.SIGSTOP)
     stands = await world.until_says(GPU, "did not end within")
-    assert (stands.standing, stands.devices) == ("failing", ())
+    assert (stands.state, stands.devices) == ("failing", ())
     os.kill(running.pid, signal.SIGCONT)
     assert await world.until_ok(GPU) == running
     assert client.returncode is None
@@ -316,7 +318,7 @@ async def test_a_client_that_writes_where_it_can_hurts_nobody(world: World, lie:
     assert at
     await world.until(lambda: (s := world.status()) and s.at - at.at > 2)
     stands = world.standing(GPU)
-    assert stands and (stands.standing, stands.pid) == ("ok", running.pid)
+    assert stands and (stands.state, stands.pid) == ("ok", running.pid)
 
 
 async def test_a_wish_that_cannot_be_read_leaves_the_last_one_in_force(world: World) -> None:

@@ -9,7 +9,7 @@ from gpuplane.core.allocate.answers import allocate
 from gpuplane.core.mps import PATIENCE, UPKEEP, conditions, unready, wanted
 from gpuplane.core.reports.readiness import unready as whole_unready
 from gpuplane.core.step import step
-from gpuplane.model.config import MemoryShares, Mps, Replication, Settings, Sharing
+from gpuplane.model.config import MemoryResource, Mps, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
@@ -22,8 +22,8 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
-from gpuplane.model.mps import Daemon, Standing, Status, Wanted
-from gpuplane.model.snapshot import Allocation, Condition, Release, Snapshot
+from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
+from gpuplane.model.snapshot import Allocation, Condition, DriverRelease, Snapshot
 from gpuplane.model.views import Mount, Refused
 from tests.golden import Golden
 
@@ -47,19 +47,21 @@ def node(*facts: Fact, sharing: Sharing, gpus: tuple[Gpu, ...] = (A, B), **setti
     return snapshot
 
 
-def by_mps(*entries: Replication, **how: Any) -> Sharing:
+def by_mps(*entries: ReplicatedResource, **how: Any) -> Sharing:
     """Sharing by MPS, each device into four where nothing else is said."""
-    return Sharing(strategy="mps", resources=entries or (Replication(GPU, 4),), **how)
+    return Sharing(strategy="mps", resources=entries or (ReplicatedResource(GPU, 4),), **how)
 
 
 def served(*names: str, devices: tuple[str, ...] = ("GPU-a", "GPU-b")) -> tuple[Fact, ...]:
     """A supervisor that is there, and daemons that are well."""
-    well = Status(at=10.0, pid=7, daemons=tuple(Standing(name, "ok", "control daemon 1", devices, 1) for name in names))
-    heard = conditions(Wanted(daemons=(Daemon("x", {}),)), well, "/run/mps", 10.0)
+    well = SupervisorStatus(
+        at=10.0, pid=7, daemons=tuple(DaemonStatus(name, "ok", "control daemon 1", devices, 1) for name in names)
+    )
+    heard = conditions(WantedDaemons(daemons=(MpsDaemon("x", {}),)), well, "/run/mps", 10.0)
     return tuple(StatusChanged(part, condition) for part, condition in heard.items())
 
 
-def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
+def daemons(snapshot: Snapshot) -> tuple[MpsDaemon, ...]:
     """Those that are wanted."""
     wishes = wanted(snapshot)
     assert wishes is not None
@@ -74,13 +76,13 @@ def troubles(snapshot: Snapshot) -> set[str]:
 
 def texts(snapshot: Snapshot) -> list[str]:
     """The same, for people."""
-    return sorted({device.trouble for resource in offer(snapshot).resources for device in resource.devices})
+    return sorted({device.unavailable for resource in offer(snapshot).resources for device in resource.devices})
 
 
 def test_a_daemon_for_each_resource_with_fair_parts() -> None:
     """A quarter of each GPU's memory and of its threads for each of four clients."""
     [daemon] = daemons(node(sharing=by_mps()))
-    assert daemon == Daemon(
+    assert daemon == MpsDaemon(
         name=GPU, devices={"GPU-a": 10240, "GPU-b": 5120}, active_thread_percentage=25, exclusive=True
     )
 
@@ -94,25 +96,25 @@ def test_how_daemons_are_set_up_can_be_said() -> None:
 
 def test_a_mig_device_has_a_daemon_of_its_own() -> None:
     """Its memory is what is parted, and the compute mode of its GPU is left alone."""
-    snapshot = node(sharing=by_mps(Replication(SMALL, 2)), gpus=(A, M), mig_strategy="mixed")
+    snapshot = node(sharing=by_mps(ReplicatedResource(SMALL, 2)), gpus=(A, M), mig_strategy="mixed")
     assert daemons(snapshot) == tuple(
-        Daemon(name=uuid, devices={uuid: 2432}, active_thread_percentage=50) for uuid in ("MIG-0", "MIG-1")
+        MpsDaemon(name=uuid, devices={uuid: 2432}, active_thread_percentage=50) for uuid in ("MIG-0", "MIG-1")
     )
 
 
 def test_what_is_shared_otherwise_wants_no_daemon() -> None:
     """Time slices, and a single replica."""
-    assert daemons(node(sharing=Sharing(resources=(Replication(GPU, 4),)))) == ()
-    assert daemons(node(sharing=by_mps(Replication(GPU, 1)))) == ()
+    assert daemons(node(sharing=Sharing(resources=(ReplicatedResource(GPU, 4),)))) == ()
+    assert daemons(node(sharing=by_mps(ReplicatedResource(GPU, 1)))) == ()
 
 
 def test_shares_of_memory_have_their_limits_with_them() -> None:
     """The daemon limits nobody; each container's environment does."""
-    memory = (MemoryShares(GPU, "nvidia.com/gpu-memory", 1024),)
+    memory = (MemoryResource(GPU, "nvidia.com/gpu-memory", 1024),)
     snapshot = node(
         *served("nvidia.com/gpu-memory"), sharing=Sharing(memory=memory, memory_by_mps=True, memory_unit="GiB")
     )
-    assert daemons(snapshot) == (Daemon("nvidia.com/gpu-memory", {"GPU-a": 0, "GPU-b": 0}, exclusive=True),)
+    assert daemons(snapshot) == (MpsDaemon("nvidia.com/gpu-memory", {"GPU-a": 0, "GPU-b": 0}, exclusive=True),)
     got = allocate(snapshot, "nvidia.com/gpu-memory", ["GPU-a::0", "GPU-a::1", "GPU-a::2"])
     assert got.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3072M"
 
@@ -131,34 +133,34 @@ def test_what_containers_hold_is_held_also_when_it_is_not_wanted() -> None:
     """By shares alone: a whole GPU of the same name makes nobody a client."""
     held = (Allocation(GPU, ("GPU-a::1",), "n/p"), Allocation(SMALL, ("MIG-1::0",), "n/q"), Allocation("x", ("GPU-b",)))
     wishes = wanted(node(AllocationsListed(held, 0.0), sharing=Sharing()))
-    assert wishes == Wanted(held=("MIG-1", GPU))
+    assert wishes == WantedDaemons(in_use=("MIG-1", GPU))
 
 
 def test_shares_of_another_kind_hold_no_daemon() -> None:
     """The same ids may be time slices now; how a unit was cut when a container got it is remembered."""
     held = AllocationsListed((Allocation(GPU, ("GPU-a::1",), "n/p"),), 0.0)
-    assert wanted(node(held, sharing=Sharing(resources=(Replication(GPU, 4),)))) == Wanted()
+    assert wanted(node(held, sharing=Sharing(resources=(ReplicatedResource(GPU, 4),)))) == WantedDaemons()
     was = node(held, sharing=by_mps())
-    now = step(was, ConfigLoaded(Settings(sharing=Sharing(resources=(Replication(GPU, 4),)))), 20.0)
-    assert wanted(now) == Wanted(held=(GPU,))
+    now = step(was, ConfigLoaded(Settings(sharing=Sharing(resources=(ReplicatedResource(GPU, 4),)))), 20.0)
+    assert wanted(now) == WantedDaemons(in_use=(GPU,))
 
 
 def test_a_gpu_waits_until_its_compute_mode_is_restored(golden: Golden) -> None:
     """One whose mode nobody changed does not; that is so too where the supervisor has gone amid it."""
-    status = Status(at=10.0, pid=7, exclusive=("GPU-a",), problem="nvidia-smi: no permission")
+    status = SupervisorStatus(at=10.0, pid=7, exclusive=("GPU-a",), problem="nvidia-smi: no permission")
     for now in (10.0, 100.0):
-        heard = conditions(Wanted(), status, "/run/mps", now)
+        heard = conditions(WantedDaemons(), status, "/run/mps", now)
         snapshot = node(*(StatusChanged(part, condition) for part, condition in heard.items()), sharing=Sharing())
         assert troubles(snapshot) == {f"problem {UPKEEP}", ""}
         golden(texts(snapshot))
-    assert conditions(Wanted(), status, "/run/mps", 9.0) == {}, "the boot in which that was so is over"
+    assert conditions(WantedDaemons(), status, "/run/mps", 9.0) == {}, "the boot in which that was so is over"
 
 
 def test_a_device_in_trouble_is_left_out() -> None:
     """A server that cannot open one of its devices serves none of them."""
-    drained = node(DrainRequested("GPU-a", Drain(why="noise", since=1.0)), sharing=by_mps())
+    drained = node(DrainRequested("GPU-a", Drain(reason="noise", since=1.0)), sharing=by_mps())
     assert [daemon.devices for daemon in daemons(drained)] == [{"GPU-b": 5120}]
-    released = node(DriverReleaseRequested(Release(until=99.0, why="new driver")), sharing=by_mps())
+    released = node(DriverReleaseRequested(DriverRelease(until=99.0, reason="new driver")), sharing=by_mps())
     assert daemons(released) == ()
 
 
@@ -166,14 +168,17 @@ def test_a_device_that_a_container_holds_otherwise_is_left_out() -> None:
     """No server would get it, and its compute mode is not changed under that container: the daemon has the others."""
     holders = (
         (Settings(), Allocation(GPU, ("GPU-a",), "n/p")),
-        (Settings(sharing=Sharing(resources=(Replication(GPU, 4),))), Allocation(GPU, ("GPU-a::1",), "n/p")),
-        (Settings(sharing=by_mps(Replication(GPU, 4, "nvidia.com/old"))), Allocation("nvidia.com/old", ("GPU-a::1",))),
+        (Settings(sharing=Sharing(resources=(ReplicatedResource(GPU, 4),))), Allocation(GPU, ("GPU-a::1",), "n/p")),
+        (
+            Settings(sharing=by_mps(ReplicatedResource(GPU, 4, "nvidia.com/old"))),
+            Allocation("nvidia.com/old", ("GPU-a::1",)),
+        ),
     )
     for before, held in holders:
         was = step(node(AllocationsListed((held,), 0.0), sharing=before.sharing), ConfigLoaded(before), 10.0)
         now = step(was, ConfigLoaded(Settings(sharing=by_mps())), 20.0)
         assert [daemon.devices for daemon in daemons(now)] == [{"GPU-b": 5120}]
-        troubled = {device.trouble for device in offer(now).resources[0].devices if device.unit.id == "GPU-a"}
+        troubled = {device.unavailable for device in offer(now).resources[0].devices if device.unit.id == "GPU-a"}
         assert all(f"as {held.resource}" in why for why in troubled)
         assert [len(daemon.devices) for daemon in daemons(step(now, AllocationsListed((), 30.0), 30.0))] == [2]
 
@@ -181,14 +186,14 @@ def test_a_device_that_a_container_holds_otherwise_is_left_out() -> None:
 def test_a_device_that_its_clients_hold_in_other_parts_stays() -> None:
     """Their daemon is told of other limits, and not to do without it."""
     was = node(AllocationsListed((Allocation(GPU, ("GPU-a::1",), "n/p"),), 0.0), sharing=by_mps())
-    now = step(was, ConfigLoaded(Settings(sharing=by_mps(Replication(GPU, 2)))), 20.0)
+    now = step(was, ConfigLoaded(Settings(sharing=by_mps(ReplicatedResource(GPU, 2)))), 20.0)
     assert [daemon.devices for daemon in daemons(now)] == [{"GPU-a": 20480, "GPU-b": 10240}]
 
 
 def test_a_mig_device_in_trouble_takes_no_sibling_with_it() -> None:
     """Each has a daemon of its own."""
     ill = FaultOccurred(code="xid-94", gpu="GPU-m", message="", at=10.0, gpu_instance=0)
-    snapshot = node(ill, sharing=by_mps(Replication(SMALL, 2)), gpus=(A, M), mig_strategy="mixed")
+    snapshot = node(ill, sharing=by_mps(ReplicatedResource(SMALL, 2)), gpus=(A, M), mig_strategy="mixed")
     assert [daemon.name for daemon in daemons(snapshot)] == ["MIG-1"]
 
 
@@ -218,14 +223,14 @@ def test_readiness_says_which_daemon_does_not_serve() -> None:
 
 def test_a_supervisor_that_is_silent_says_nothing_about_its_daemons() -> None:
     """After a while nobody knows how they stand."""
-    wishes = Wanted(daemons=(Daemon(GPU, {"GPU-a": 0}),))
-    status = Status(at=10.0, pid=7, daemons=(Standing(GPU, "ok", "control daemon 1", ("GPU-a",), 1),))
+    wishes = WantedDaemons(daemons=(MpsDaemon(GPU, {"GPU-a": 0}),))
+    status = SupervisorStatus(at=10.0, pid=7, daemons=(DaemonStatus(GPU, "ok", "control daemon 1", ("GPU-a",), 1),))
     assert conditions(wishes, status, "/run/mps", 10.0 + PATIENCE).keys() == {"mps supervisor", f"mps/{GPU}"}
     silent = conditions(wishes, status, "/run/mps", 10.1 + PATIENCE)
     assert silent.keys() == {"mps supervisor"}
     assert silent["mps supervisor"].standing == "failing"
     assert "gpuplane mps" in silent["mps supervisor"].reason
-    assert conditions(Wanted(), None, "/run/mps", 0.0) == {}
+    assert conditions(WantedDaemons(), None, "/run/mps", 0.0) == {}
 
 
 def test_a_container_gets_what_nvidias_plugin_gives_but_for_shared_memory() -> None:
@@ -240,7 +245,7 @@ def test_a_container_gets_what_nvidias_plugin_gives_but_for_shared_memory() -> N
 
 def test_a_container_is_a_client_of_one_daemon() -> None:
     """The pipe is that of its MIG device, under its resource's name; shares of two are refused with the reason."""
-    sharing, facts = by_mps(Replication(SMALL, 2)), served("MIG-0", "MIG-1", devices=("MIG-0", "MIG-1"))
+    sharing, facts = by_mps(ReplicatedResource(SMALL, 2)), served("MIG-0", "MIG-1", devices=("MIG-0", "MIG-1"))
     snapshot = node(*facts, sharing=sharing, gpus=(A, M), mig_strategy="mixed", mps_root="/mps-root/")
     got = allocate(snapshot, SMALL, ["MIG-1::0"])
     assert got.env["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/mig-1g.5gb/pipe"

@@ -17,7 +17,7 @@ from gpuplane.core.mps import directory
 from gpuplane.host.mps import processes
 from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
 from gpuplane.host.mps.processes import MARK, PIPE, Process
-from gpuplane.model.mps import Daemon, Standing, Status, Wanted
+from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
 from tests.mps.standin import make
 
 HEARD = 0.5
@@ -84,15 +84,15 @@ class World:
         async for line in process.stderr:
             self.log.append(line.decode().rstrip())
 
-    def want(self, *daemons: Daemon, held: tuple[str, ...] = ()) -> None:
+    def want(self, *daemons: MpsDaemon, held: tuple[str, ...] = ()) -> None:
         """Say what the agent wants."""
         (self.root / FOLDER).mkdir(parents=True, exist_ok=True)
-        write(self.root / FOLDER / WANTED, Wanted(daemons=daemons, held=held))
+        write(self.root / FOLDER / WANTED, WantedDaemons(daemons=daemons, in_use=held))
 
-    def status(self) -> Status | None:
+    def status(self) -> SupervisorStatus | None:
         """The supervisor's last word."""
         try:
-            return read((self.root / FOLDER / STATUS).read_bytes(), Status)
+            return read((self.root / FOLDER / STATUS).read_bytes(), SupervisorStatus)
         except (OSError, msgspec.DecodeError):
             return None
 
@@ -101,7 +101,7 @@ class World:
         at = time.clock_gettime(time.CLOCK_BOOTTIME) + HEARD
         await self.until(lambda: (status := self.status()) and status.at > at)
 
-    def standing(self, name: str) -> Standing | None:
+    def standing(self, name: str) -> DaemonStatus | None:
         """How a daemon stands, by the word of the supervisor that runs."""
         status = self.status()
         if status is None or self.supervisor is None or status.pid != self.supervisor.pid:
@@ -123,12 +123,12 @@ class World:
 
         def found() -> Process | None:
             standing, daemon = self.standing(name), self.daemon(name)
-            well = standing and daemon and standing.standing == "ok" and standing.pid == daemon.pid
+            well = standing and daemon and standing.state == "ok" and standing.pid == daemon.pid
             return daemon if well and daemon != but else None
 
         return await self.until(found)
 
-    async def until_says(self, name: str, words: str) -> Standing:
+    async def until_says(self, name: str, words: str) -> DaemonStatus:
         """How a daemon stands, once its reason has these words."""
         return await self.until(lambda: s if (s := self.standing(name)) and words in s.reason else None)
 

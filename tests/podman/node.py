@@ -6,7 +6,17 @@ import msgspec
 from click.testing import CliRunner
 
 from gpuplane.cli.cdi import command
-from gpuplane.model.machine import Driver, DriverFiles, File, Gpu, Library, MachineFile, Mig, MigDevice, Numbers
+from gpuplane.model.machine import (
+    DeviceNumbers,
+    Driver,
+    DriverFile,
+    DriverFiles,
+    DriverLibrary,
+    Gpu,
+    MachineFile,
+    Mig,
+    MigDevice,
+)
 from gpuplane.sandbox.agent import Agent
 from tests.podman.box import LIBRARY, compiled
 from tests.trees import grow
@@ -30,9 +40,9 @@ MIGS = {
     "MIG-1": {"/dev/nvidia-caps/nvidia-cap30": (237, 30), "/dev/nvidia-caps/nvidia-cap31": (237, 31)},
 }
 LIBRARIES = (
-    Library(path=f"{FOLDER}/libcuda.so.{VERSION}", soname="libcuda.so.1", links=("libcuda.so", "libcuda.so.1")),
-    Library(path=f"{FOLDER}/libnvidia-ml.so.{VERSION}", soname="libnvidia-ml.so.1", links=("libnvidia-ml.so.1",)),
-    Library(path=f"{FOLDER}/libnvidia-ptxjitcompiler.so.{VERSION}", soname="libnvidia-ptxjitcompiler.so.1"),
+    DriverLibrary(path=f"{FOLDER}/libcuda.so.{VERSION}", soname="libcuda.so.1", links=("libcuda.so", "libcuda.so.1")),
+    DriverLibrary(path=f"{FOLDER}/libnvidia-ml.so.{VERSION}", soname="libnvidia-ml.so.1", links=("libnvidia-ml.so.1",)),
+    DriverLibrary(path=f"{FOLDER}/libnvidia-ptxjitcompiler.so.{VERSION}", soname="libnvidia-ptxjitcompiler.so.1"),
 )
 FILES = ("/usr/bin/nvidia-smi", f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
          "/usr/share/glvnd/egl_vendor.d/10_nvidia.json")  # fmt: skip
@@ -85,10 +95,10 @@ def machine() -> MachineFile:
         driver=Driver(
             version=VERSION,
             cuda="13.0",
-            files=DriverFiles(libraries=LIBRARIES, files=tuple(map(File, FILES)), sockets=(File(SOCKET),)),
+            files=DriverFiles(libraries=LIBRARIES, files=tuple(map(DriverFile, FILES)), sockets=(DriverFile(SOCKET),)),
         ),
         nodes=tuple(CONTROL),
-        numbers={path: Numbers(major=major, minor=minor) for path, (major, minor) in numbers.items()},
+        numbers={path: DeviceNumbers(major=major, minor=minor) for path, (major, minor) in numbers.items()},
         gpus=tuple(
             Gpu(
                 index=index,

@@ -12,20 +12,20 @@ from gpuplane.hardware.driver.nodes import DRIVERS
 from gpuplane.hardware.profiles import names
 from gpuplane.model.machine import (
     Device,
+    DeviceNumbers,
     Driver,
+    DriverFile,
     DriverFiles,
+    DriverLibrary,
     Failure,
     Fault,
-    File,
     Gpu,
+    GpuProcess,
     Incident,
-    Library,
     Link,
     MachineFile,
     Mig,
     MigDevice,
-    Numbers,
-    Process,
 )
 
 PAGE = (Path(__file__).parents[2] / "docs/machine-file.md").read_text()
@@ -33,9 +33,9 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "The machine": MachineFile,
     "`driver`": Driver,
     "`driver.files`": DriverFiles,
-    "`driver.files.libraries[]`": Library,
-    "`driver.files.files[]` and `sockets[]`": File,
-    "`numbers`": Numbers,
+    "`driver.files.libraries[]`": DriverLibrary,
+    "`driver.files.files[]` and `sockets[]`": DriverFile,
+    "`numbers`": DeviceNumbers,
     "`gpus[]`": Gpu,
     "`gpus[].links[]`": Link,
     "`gpus[].mig`": Mig,
@@ -44,7 +44,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "`faults[]`": Fault,
     "`failures[]`": Failure,
     "`incidents[]`": Incident,
-    "`processes[]`": Process,
+    "`processes[]`": GpuProcess,
 }
 
 

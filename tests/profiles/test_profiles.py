@@ -115,9 +115,9 @@ def test_what_is_offered_by_default(name: str) -> None:
     found = offer(Snapshot(machine=machine(name), config=Config(settings=Settings()), allocations=()))
 
     assert {r.name: len(r.devices) for r in found.resources} == {"nvidia.com/gpu": WHOLE[name]}
-    assert not [device for resource in found.resources for device in resource.devices if device.trouble]
-    assert len(found.left) == len(gpus(name)) - WHOLE[name]
-    assert all("MIG mode" in left.reason for left in found.left)
+    assert not [device for resource in found.resources for device in resource.devices if device.unavailable]
+    assert len(found.not_offered) == len(gpus(name)) - WHOLE[name]
+    assert all("MIG mode" in left.reason for left in found.not_offered)
 
 
 @pytest.mark.parametrize("name", names())

@@ -14,7 +14,7 @@ from gpuplane.core.step import step
 from gpuplane.model.config import Config
 from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
-from gpuplane.model.mps import Standing, Status, Wanted
+from gpuplane.model.mps import DaemonStatus, SupervisorStatus, WantedDaemons
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Refused
 
@@ -49,15 +49,15 @@ def node(text: str, *gpus: Gpu) -> Snapshot:
     """A node with this configuration; where it wants MPS daemons, they run."""
     start = Snapshot(config=Config(settings=resolve(text.encode(), "c.yaml")), allocations=())
     snapshot = step(start, MachineObserved(Machine(gpus=gpus)), 0.0)
-    wishes = mps.wanted(snapshot) or Wanted()
-    run = tuple(Standing(each.name, "ok", "", tuple(each.devices)) for each in wishes.daemons)
-    return snapshot.but(conditions=mps.conditions(wishes, Status(0.0, 1, run), "", 0.0))
+    wishes = mps.wanted(snapshot) or WantedDaemons()
+    run = tuple(DaemonStatus(each.name, "ok", "", tuple(each.devices)) for each in wishes.daemons)
+    return snapshot.but(conditions=mps.conditions(wishes, SupervisorStatus(0.0, 1, run), "", 0.0))
 
 
 def counts(snapshot: Snapshot) -> dict[str, int]:
     """Resource → healthy devices."""
     return {
-        each.name.removeprefix("nvidia.com/"): sum(not device.trouble for device in each.devices)
+        each.name.removeprefix("nvidia.com/"): sum(not device.unavailable for device in each.devices)
         for each in offer(snapshot).resources
     }
 

@@ -12,7 +12,7 @@ from gpuplane.core.inventory.sharing import base
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
 from gpuplane.core.withholding import holds, places, told_cut, withheld
-from gpuplane.model.config import MemoryShares, MigStrategy, Naming, Replication, Settings, Sharing
+from gpuplane.model.config import MemoryResource, MigStrategy, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
     AllocateAnswered,
     AllocationsListed,
@@ -23,7 +23,7 @@ from gpuplane.model.facts import (
     MachineObserved,
 )
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
-from gpuplane.model.snapshot import Allocation, Disk, Snapshot
+from gpuplane.model.snapshot import Allocation, Snapshot, StoredLedger
 from tests.golden import Golden
 
 GPU, SHARED, SMALL = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
@@ -65,20 +65,20 @@ def hold(resource: str, *ids: str) -> Allocation:
 
 
 MIXED = Settings(mig_strategy="mixed")
-HALVED = Settings(sharing=Sharing(resources=(Replication(GPU, 2),)))
-RENAMED = Settings(sharing=Sharing(resources=(Replication(GPU, 2, SHARED),)))
-NAMED = Settings(gpus=(Naming("M0", "nvidia.com/m0"),))
+HALVED = Settings(sharing=Sharing(resources=(ReplicatedResource(GPU, 2),)))
+RENAMED = Settings(sharing=Sharing(resources=(ReplicatedResource(GPU, 2, SHARED),)))
+NAMED = Settings(gpus=(NamingRule("M0", "nvidia.com/m0"),))
 MEMORY = "nvidia.com/gpu.mem"
 
 
 def grained(mib: int, name: str = MEMORY) -> Settings:
     """GPUs whose memory is shared."""
-    return Settings(sharing=Sharing(memory=(MemoryShares(GPU, name, mib),)))
+    return Settings(sharing=Sharing(memory=(MemoryResource(GPU, name, mib),)))
 
 
 def by_mps(replicas: int, name: str = "") -> Settings:
     """GPUs that are shared by MPS."""
-    return Settings(sharing=Sharing(resources=(Replication(GPU, replicas, name),), strategy="mps"))
+    return Settings(sharing=Sharing(resources=(ReplicatedResource(GPU, replicas, name),), strategy="mps"))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_what_overlaps_with_a_held_device_is_withheld(
         (by_mps(2), by_mps(4), False),
         (by_mps(2), grained(1024, GPU), False),
         # a time slice is no part of a GPU
-        (HALVED, Settings(sharing=Sharing(resources=(Replication(GPU, 8),))), True),
+        (HALVED, Settings(sharing=Sharing(resources=(ReplicatedResource(GPU, 8),))), True),
     ],
 )
 def test_the_same_id_that_means_something_else_is_withheld(
@@ -163,16 +163,19 @@ def test_the_same_id_that_means_something_else_is_withheld(
     assert not holds(step_by_step(AllocationsListed((), 1.0), start=changed))
     ended = step_by_step(AllocationsListed((), 1.0), start=changed)
     assert (
-        ended.ledger.cuts
-        == step_by_step(MachineObserved(gpus), ConfigLoaded(after), AllocationsListed((), 1.0)).ledger.cuts
+        ended.ledger.share_layouts
+        == step_by_step(MachineObserved(gpus), ConfigLoaded(after), AllocationsListed((), 1.0)).ledger.share_layouts
     )
 
 
 def test_what_has_to_be_remembered_is_on_disk_before_it_is_given_out() -> None:
     """A grant leaves nothing to write, so an agent that dies right after its answer has forgotten nothing."""
-    gpus, sharing = machine(gpu(0, 0), gpu(1)), Sharing((Replication(SMALL, 2), Replication(GPU, 2)))
+    gpus, sharing = machine(gpu(0, 0), gpu(1)), Sharing((ReplicatedResource(SMALL, 2), ReplicatedResource(GPU, 2)))
     offered = step_by_step(MachineObserved(gpus), ConfigLoaded(MIXED.but(sharing=sharing)), AllocationsListed((), 1.0))
-    assert (offered.ledger.homes, set(offered.ledger.cuts or {})) == ({"MIG-0-0": "GPU-0"}, {"MIG-0-0", "GPU-1"})
+    assert (offered.ledger.mig_parents, set(offered.ledger.share_layouts or {})) == (
+        {"MIG-0-0": "GPU-0"},
+        {"MIG-0-0", "GPU-1"},
+    )
     for grant in (AllocateAnswered(SMALL, ("MIG-0-0::1",)), AllocateAnswered(GPU, ("GPU-1::0",))):
         assert step_by_step(grant, start=offered).ledger == offered.ledger
 
@@ -199,7 +202,7 @@ def step_by_step(*facts: Fact, start: Snapshot = EMPTY) -> Snapshot:
 
 def healthy(snapshot: Snapshot) -> set[str]:
     """The ids that kubelet may give out."""
-    return {device.id for each in offer(snapshot).resources for device in each.devices if not device.trouble}
+    return {device.id for each in offer(snapshot).resources for device in each.devices if not device.unavailable}
 
 
 @pytest.mark.parametrize(
@@ -219,7 +222,7 @@ def test_a_mig_device_that_is_gone_withholds_what_took_its_place(layout: Machine
     before = step_by_step(
         MachineObserved(machine(gpu(0, 0, 1), gpu(1))), ConfigLoaded(MIXED), AllocationsListed((pod,), 1.0)
     )
-    assert before.ledger.homes == {"MIG-0-0": "GPU-0", "MIG-0-1": "GPU-0"}
+    assert before.ledger.mig_parents == {"MIG-0-0": "GPU-0", "MIG-0-1": "GPU-0"}
 
     assert healthy(step_by_step(MachineObserved(layout), start=before)) == free
     restarted = step_by_step(
@@ -227,7 +230,7 @@ def test_a_mig_device_that_is_gone_withholds_what_took_its_place(layout: Machine
     )
     assert healthy(restarted) == free
     ended = step_by_step(AllocationsListed((), 1.0), start=restarted)
-    assert before.ledger.homes.items() <= (ended.ledger.homes or {}).items()
+    assert before.ledger.mig_parents.items() <= (ended.ledger.mig_parents or {}).items()
     assert healthy(ended) == {device.id for each in named(layout, MIXED)[0] for device in each.devices}
 
 
@@ -323,7 +326,7 @@ def test_a_share_of_which_nobody_remembers_what_it_is_counts_as_its_container_wa
     """So a node with time slices goes over from NVIDIA's plugin at once. What is remembered is believed first, and
     where not all that hold shares of a device were told the same, it is unknown."""
     gpus, slices = machine(gpu(0), gpu(1)), HALVED
-    told, silent = (hold(GPU, f"GPU-0::{n}").but(cut=cut) for n, cut in enumerate(("time slices", "")))
+    told, silent = (hold(GPU, f"GPU-0::{n}").but(share_layout=cut) for n, cut in enumerate(("time slices", "")))
 
     start = step_by_step(MachineObserved(gpus), ConfigLoaded(slices), AllocationsListed((told,), 1.0))
     assert (holds(start), healthy(start)) == ({}, {f"GPU-{i}::{n}" for i in range(2) for n in range(2)})
@@ -341,7 +344,7 @@ def test_a_share_of_which_nobody_remembers_what_it_is_counts_as_its_container_wa
     }
     assert not holds(late)
 
-    known = LedgerLoaded(EMPTY.ledger.but(cuts={"GPU-0": "1024 MiB"}))
+    known = LedgerLoaded(EMPTY.ledger.but(share_layouts={"GPU-0": "1024 MiB"}))
     assert healthy(
         step_by_step(known, MachineObserved(gpus), ConfigLoaded(slices), AllocationsListed((told,), 1.0))
     ) == {
@@ -368,12 +371,12 @@ def test_shares_wait_while_the_disk_may_hold_that_they_are_others() -> None:
     assert len(healthy(start)) == 8
 
     old, new = {"GPU-0": "1024 MiB"}, {"GPU-0": "2048 MiB"}
-    written = step_by_step(LedgerStored(Disk(cuts=(old,))), start=start)
+    written = step_by_step(LedgerStored(StoredLedger(share_layouts=(old,))), start=start)
     changed = step_by_step(ConfigLoaded(grained(2048)), start=written)
     assert healthy(changed) == {"GPU-1::0", "GPU-1::1"}
-    assert offer(changed).resources[0].devices[0].trouble == UNWRITTEN
-    assert len(healthy(step_by_step(LedgerStored(Disk(cuts=(old, new))), start=changed))) == 2
-    assert len(healthy(step_by_step(LedgerStored(Disk(cuts=(new,))), start=changed))) == 4
+    assert offer(changed).resources[0].devices[0].unavailable == UNWRITTEN
+    assert len(healthy(step_by_step(LedgerStored(StoredLedger(share_layouts=(old, new))), start=changed))) == 2
+    assert len(healthy(step_by_step(LedgerStored(StoredLedger(share_layouts=(new,))), start=changed))) == 4
     assert not [each for each in news(written, changed) if "not available" in each.text]
 
 
@@ -383,7 +386,7 @@ def test_while_kubelet_is_silent_nothing_is_forgotten() -> None:
         MachineObserved(machine(gpu(0, 0))), ConfigLoaded(MIXED), AllocationsListed((hold(SMALL, "MIG-0-0"),), 1.0)
     )
 
-    assert step_by_step(LedgerLoaded(start.ledger), MachineObserved(machine(gpu(0)))).ledger.homes == {
+    assert step_by_step(LedgerLoaded(start.ledger), MachineObserved(machine(gpu(0)))).ledger.mig_parents == {
         "MIG-0-0": "GPU-0"
     }
 
@@ -399,13 +402,15 @@ SETTINGS = st.builds(
     Settings,
     mig_strategy=STRATEGIES,
     whole_mig_gpus=st.booleans(),
-    gpus=st.lists(st.builds(Naming, st.sampled_from(["M0", "*"]), NAMES), max_size=2).map(tuple),
-    mig=st.lists(st.builds(Naming, st.sampled_from(["1g.*", "*"]), NAMES), max_size=2).map(tuple),
+    gpus=st.lists(st.builds(NamingRule, st.sampled_from(["M0", "*"]), NAMES), max_size=2).map(tuple),
+    mig=st.lists(st.builds(NamingRule, st.sampled_from(["1g.*", "*"]), NAMES), max_size=2).map(tuple),
     sharing=st.builds(
         Sharing,
-        st.lists(st.builds(Replication, NAMES, st.integers(1, 3), st.just("") | NAMES, DEVICES), max_size=3).map(tuple),
+        st.lists(st.builds(ReplicatedResource, NAMES, st.integers(1, 3), st.just("") | NAMES, DEVICES), max_size=3).map(
+            tuple
+        ),
         memory=st.lists(
-            st.builds(MemoryShares, NAMES, st.just(MEMORY), st.just(512) | st.just(1024), DEVICES), max_size=1
+            st.builds(MemoryResource, NAMES, st.just(MEMORY), st.just(512) | st.just(1024), DEVICES), max_size=1
         ).map(tuple),
     ),
 )
@@ -442,7 +447,7 @@ Meaning = tuple[str, str, str]
 def meanings(state: Snapshot) -> dict[tuple[str, str], Meaning]:
     """What each offered id stands for."""
     return {
-        (each.name, device.id): (each.name, device.unit.id, f"{device.id != device.unit.id} {each.grain_mib}")
+        (each.name, device.id): (each.name, device.unit.id, f"{device.id != device.unit.id} {each.share_mib}")
         for each in offer(state).resources
         for device in each.devices
     }
@@ -472,7 +477,7 @@ def test_no_live_change_gives_out_what_a_container_holds(data: st.DataObject) ->
                     (each.name, device.id)
                     for each in offer(state).resources
                     for device in each.devices
-                    if not device.trouble and (each.name, device.id) not in used
+                    if not device.unavailable and (each.name, device.id) not in used
                 ]
                 if free:
                     name, id = data.draw(st.sampled_from(free))
@@ -508,4 +513,4 @@ def _check(state: Snapshot, places: dict[str, str], meant: dict[tuple[str, str],
                 overlap = device.unit.id == unit or device.unit.gpu == unit
                 overlap |= unit not in there and device.unit.gpu == places[unit]
                 overlap |= device.unit.id == places[unit]  # the whole GPU of a MIG device
-                assert not (overlap and not device.trouble), f"{held} is held and {device.id} free"
+                assert not (overlap and not device.unavailable), f"{held} is held and {device.id} free"

@@ -6,9 +6,9 @@ import pytest
 
 from gpuplane.core.inventory.names import named
 from gpuplane.core.inventory.naming import matches, qualified
-from gpuplane.model.config import MigStrategy, Naming, Settings
+from gpuplane.model.config import MigStrategy, NamingRule, Settings
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.views import Kind
+from gpuplane.model.views import ReasonKind
 from tests.golden import Golden
 
 SEVEN = ("1g.10gb",) * 7
@@ -155,8 +155,8 @@ def test_gpus_in_mig_mode_may_be_offered_whole_as_nvidias_plugin_does() -> None:
 
 def test_patterns_come_first_and_the_first_that_matches_counts() -> None:
     """Models and profiles get names of their own; what no pattern matches has the strategy's."""
-    gpus = (Naming("*A100*", "nvidia.com/a100"), Naming("*100*", "nvidia.com/big"))
-    mig = (Naming("1c.*", "nvidia.com/tiny"), Naming("*", "nvidia.com/slice"))
+    gpus = (NamingRule("*A100*", "nvidia.com/a100"), NamingRule("*100*", "nvidia.com/big"))
+    mig = (NamingRule("1c.*", "nvidia.com/tiny"), NamingRule("*", "nvidia.com/slice"))
     found = names(
         "mixed",
         *(whole(0, "NVIDIA A100"), whole(1, "NVIDIA H100"), whole(2, "Tesla T4"), cut(3, "1c.3g.20gb", "3g.20gb")),
@@ -178,7 +178,7 @@ def test_patterns_come_first_and_the_first_that_matches_counts() -> None:
 
 def test_under_single_a_pattern_takes_its_units_out_of_the_count() -> None:
     """What has a name of its own neither is nvidia.com/gpu nor has a say in what that is."""
-    mig = (Naming("1g.*", "nvidia.com/small"),)
+    mig = (NamingRule("1g.*", "nvidia.com/small"),)
 
     assert names("single", cut(0, "1g.10gb"), cut(1, "1g.10gb"), cut(2, "3g.40gb"), mig=mig) == (
         {"nvidia.com/small": ["MIG-0-0", "MIG-1-0"], "nvidia.com/gpu": ["MIG-2-0"]},
@@ -188,7 +188,7 @@ def test_under_single_a_pattern_takes_its_units_out_of_the_count() -> None:
 
 def test_under_single_nothing_joins_what_patterns_call_nvidias_gpu() -> None:
     """Whoever names whole GPUs so wants no MIG devices among them, and the other way round."""
-    wholes, parts = (Naming("*", "nvidia.com/gpu"),), (Naming("3g.*", "nvidia.com/gpu"),)
+    wholes, parts = (NamingRule("*", "nvidia.com/gpu"),), (NamingRule("3g.*", "nvidia.com/gpu"),)
     gpus = (cut(0, "1g.10gb"), cut(1, "3g.40gb"), whole(2))
 
     assert names("single", *gpus, gpus=wholes) == ({"nvidia.com/gpu": ["GPU-2"]}, ["MIG-0-0", "MIG-1-0"])
@@ -217,7 +217,7 @@ def test_under_single_nothing_joins_what_patterns_call_nvidias_gpu() -> None:
         "no profile",
     ],
 )
-def test_what_is_left_has_a_reason(strategy: MigStrategy, gpu: Gpu, kind: Kind, golden: Golden) -> None:
+def test_what_is_left_has_a_reason(strategy: MigStrategy, gpu: Gpu, kind: ReasonKind, golden: Golden) -> None:
     """For each way to fit nowhere a sentence, and the GPU beside it is offered."""
     _, left = named(
         Machine(gpus=(whole(9), gpu, cut(2, "1g.10gb"), cut(3, "1g.10gb"))), Settings(mig_strategy=strategy)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpuplane.core.inventory.names import named, unfit
-from gpuplane.model.config import MemoryShares, MemoryUnit, Naming, Replication, Settings, Sharing
+from gpuplane.model.config import MemoryResource, MemoryUnit, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from tests.golden import Golden
 
@@ -24,7 +24,7 @@ MACHINE = Machine(
 )
 
 
-def share(*entries: Replication, **settings: Any) -> dict[str, str]:
+def share(*entries: ReplicatedResource, **settings: Any) -> dict[str, str]:
     """Resource without its prefix → its ids in one line, on a machine with three whole GPUs and two MIG devices."""
     fields = {"mig_strategy": "mixed", "sharing": Sharing(resources=entries), **settings}
     resources, left = named(MACHINE, Settings(**fields))
@@ -32,9 +32,9 @@ def share(*entries: Replication, **settings: Any) -> dict[str, str]:
     return {each.name.removeprefix("nvidia.com/"): " ".join(device.id for device in each.devices) for each in resources}
 
 
-def entry(name: str, replicas: int, rename: str = "", devices: Any = None, model: str = "") -> Replication:
+def entry(name: str, replicas: int, rename: str = "", devices: Any = None, model: str = "") -> ReplicatedResource:
     """An entry with names in short."""
-    return Replication(f"nvidia.com/{name}", replicas, rename and f"nvidia.com/{rename}", devices, model)
+    return ReplicatedResource(f"nvidia.com/{name}", replicas, rename and f"nvidia.com/{rename}", devices, model)
 
 
 SMALL = {"mig-1g.10gb": "MIG-0 MIG-1"}
@@ -86,7 +86,7 @@ SMALL = {"mig-1g.10gb": "MIG-0 MIG-1"}
     ],
 )
 def test_entries_share_out_the_devices_of_a_resource(
-    entries: list[Replication], resources: dict[str, str] | None
+    entries: list[ReplicatedResource], resources: dict[str, str] | None
 ) -> None:
     """Ids are the unit's with ::n after it, in the order of the units; what no entry selects stays as it was."""
     expected = resources or {"mig-1g.10gb": "GPU-a::0 GPU-a::1", "gpu": f"GPU-b {UUID}", "y": "MIG-0 MIG-1"}
@@ -96,7 +96,7 @@ def test_entries_share_out_the_devices_of_a_resource(
 
 def test_names_by_pattern_are_shared_by_those_names() -> None:
     """Sharing comes after naming."""
-    gpus = (Naming("A100", "nvidia.com/a100"),)
+    gpus = (NamingRule("A100", "nvidia.com/a100"),)
 
     assert share(entry("a100", 2), gpus=gpus) == {
         "a100": "GPU-a::0 GPU-a::1 GPU-b::0 GPU-b::1",
@@ -130,7 +130,7 @@ def sized(*mib: int) -> Machine:
 
 def by_memory(grain: int, unit: MemoryUnit = "GiB", **selected: Any) -> Settings:
     """Memory of nvidia.com/gpu in grains of so many MiB."""
-    return Settings(sharing=Sharing(memory=(MemoryShares(GPU, MEMORY, grain, **selected),), memory_unit=unit))
+    return Settings(sharing=Sharing(memory=(MemoryResource(GPU, MEMORY, grain, **selected),), memory_unit=unit))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_each_grain_of_memory_is_an_id(memories: tuple[int, ...], grain: int, co
     (resource,), left = named(sized(*memories), by_memory(grain))
 
     assert left == ()
-    assert (resource.name, resource.shared, resource.grain_mib, resource.mps) == (MEMORY, True, grain, False)
+    assert (resource.name, resource.shared, resource.share_mib, resource.mps) == (MEMORY, True, grain, False)
     assert [device.id for device in resource.devices] == [
         f"{id}::{n}" for id, count in counts.items() for n in range(count)
     ]
@@ -161,9 +161,9 @@ def test_memory_is_shared_of_what_is_left_by_other_entries() -> None:
     sharing = Sharing(
         resources=(entry("gpu", 2, "slice", ("0",)),),
         memory=(
-            MemoryShares(GPU, MEMORY, 2048, 1, "L4"),
-            MemoryShares(GPU, "nvidia.com/other", 4096, model="H100"),
-            MemoryShares("nvidia.com/mig-1g.10gb", "nvidia.com/part", 1024),
+            MemoryResource(GPU, MEMORY, 2048, 1, "L4"),
+            MemoryResource(GPU, "nvidia.com/other", 4096, model="H100"),
+            MemoryResource("nvidia.com/mig-1g.10gb", "nvidia.com/part", 1024),
         ),
     )
     resources, _ = named(machine, Settings(mig_strategy="mixed", sharing=sharing))
@@ -247,7 +247,7 @@ def test_mps_has_as_many_clients_as_the_gpu_can(capability: str, replicas: int, 
     """16 before Volta, 48 since; a GPU that cannot is left, and the other is shared."""
     old, new = (Gpu(index=i, uuid=f"GPU-{i}", memory_mib=16384) for i in range(2))
     machine = Machine(gpus=(old.but(compute_capability=capability), new.but(compute_capability="9.0")))
-    sharing = Sharing((Replication(GPU, replicas),), True, "mps")
+    sharing = Sharing((ReplicatedResource(GPU, replicas),), True, "mps")
     (resource,), left = named(machine, Settings(sharing=sharing))
 
     assert (resource.mps, resource.one_share_only) == (True, True)
@@ -282,10 +282,10 @@ def test_memory_by_mps_is_of_any_number_of_shares() -> None:
 def test_kubelet_does_not_align_what_has_to_lie_apart(distinct: bool, numa: int | None) -> None:
     """It would take as many ids as it needs of one NUMA node, whichever GPUs they are of."""
     machine = Machine(gpus=(Gpu(index=0, uuid="GPU-0", numa=1, memory_mib=1024),))
-    (slices,), _ = named(machine, Settings(sharing=Sharing((Replication(GPU, 2, distinct=distinct),))))
+    (slices,), _ = named(machine, Settings(sharing=Sharing((ReplicatedResource(GPU, 2, distinct_gpus=distinct),))))
     (memory,), _ = named(machine, by_memory(1024))
 
-    assert (slices.distinct, {device.unit.numa for device in slices.devices}) == (distinct, {numa})
+    assert (slices.distinct_gpus, {device.unit.numa for device in slices.devices}) == (distinct, {numa})
     assert {device.unit.numa for device in memory.devices} == {None}
 
 
@@ -293,7 +293,7 @@ def test_kubelet_does_not_align_what_has_to_lie_apart(distinct: bool, numa: int 
 def test_more_shares_than_a_list_to_kubelet_has_room_for_are_none(gpus: int, offered: int, golden: Golden) -> None:
     """A list beyond gRPC's longest message would never arrive; what is not shared is offered all the same."""
     machine = Machine(gpus=(*sized(*[1024] * gpus).gpus, Gpu(index=99, uuid="GPU-z", model="T4")))  # type: ignore[misc]
-    naming = Naming(pattern="T4", name="nvidia.com/t4")
+    naming = NamingRule(pattern="T4", name="nvidia.com/t4")
     resources, left = named(machine, Settings(gpus=(naming,), sharing=Sharing(resources=(entry("gpu", 1024),))))
 
     counts = {each.name: len(each.devices) for each in resources}

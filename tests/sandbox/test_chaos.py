@@ -98,7 +98,7 @@ async def test_an_agent_that_ends_as_it_is_asked_breaks_the_play(root: Path, end
         server.close()
     async with asyncio.timeout(60):
         with pytest.raises(Broken, match="the agent has ended by itself"):
-            await site.wish(RestoreDevice(at=0.0, device="GPU-0"))
+            await site.wish(RestoreDevice(requested_at=0.0, device="GPU-0"))
     server.close()
 
 

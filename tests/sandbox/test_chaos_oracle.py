@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuplane.model.machine import Failure, Fault, Gpu, Incident, MachineFile, Mig, MigDevice, Process
+from gpuplane.model.machine import Failure, Fault, Gpu, GpuProcess, Incident, MachineFile, Mig, MigDevice
 from gpuplane.sandbox.chaos import oracle
 from gpuplane.sandbox.chaos.belief import Belief
 from gpuplane.sandbox.chaos.checks import contradiction
@@ -79,7 +79,7 @@ def test_all_is_well_at_first(world: World) -> None:
 def test_a_fault_takes_its_scope_and_nothing_else(world: World) -> None:
     """The GPU with all its MIG devices, one of these alone, or the node with everything."""
     world.happen("xid-94", 2, gpu_instance=1, pids=(7,))
-    world.edit(processes=(Process(2, 7),))
+    world.edit(processes=(GpuProcess(2, 7),))
     world.show(0, "gpu-lost")
     assert world.ill() == {"GPU-0"}
 
@@ -120,7 +120,7 @@ def test_a_reset_ends_what_happened_before_it_alone(world: World) -> None:
 
 def test_a_process_has_to_end_even_after_a_reset(world: World) -> None:
     """Whom a fault befell may go on with what it got from bad memory."""
-    world.edit(processes=(Process(0, 7),))
+    world.edit(processes=(GpuProcess(0, 7),))
     world.happen("xid-79", 0, pids=(7,))
     world.show(0, "recovery-reset")
     world.show(0)
@@ -166,7 +166,7 @@ def test_a_person_ends_what_only_a_person_or_a_reboot_can(world: World) -> None:
 def test_no_part_recovers_with_pending_rows(world: World) -> None:
     """One that was ill stays so; one that was well is served on; of one between the two the view tells."""
     world.happen("xid-94", 0, pids=(7,))
-    world.edit(processes=(Process(0, 8),))
+    world.edit(processes=(GpuProcess(0, 8),))
     world.quiet()
     world.happen("xid-32", 0, pids=(8,))
     world.show(0, "remap-pending")
@@ -266,7 +266,7 @@ def test_what_is_shown_for_the_node_or_a_drain_says_nothing_of_a_fault_that_is_o
 
 def test_what_is_in_doubt_is_not_decided_while_the_process_runs_that_it_befell(world: World) -> None:
     """A reset within the same look may have ended it: then the GPU is well once the process has ended."""
-    world.edit(processes=(Process(0, 7),))
+    world.edit(processes=(GpuProcess(0, 7),))
     world.show(0, "recovery-reset")
     incident = Incident(0, "xid-63", number=world.incidents, pids=(7,))
     world.file = world.file.but(incidents=(*world.file.incidents, incident))

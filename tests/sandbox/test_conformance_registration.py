@@ -71,7 +71,7 @@ async def test_another_version_is_refused(root: Path) -> None:
 
 
 async def refused(root: Path, message: str, **request: Any) -> None:
-    """A Register is answered UNKNOWN with this message, without a look at the plugin."""
+    """A Register is answered UNKNOWN_LAYOUT with this message, without a look at the plugin."""
     async with Kubelet(root) as kubelet:
         plugin = Plugin(root / "device-plugins")
         with pytest.raises(grpc.aio.AioRpcError) as error:

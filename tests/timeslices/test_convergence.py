@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuplane.core import timeslices
-from gpuplane.model.config import Replication, Settings, Sharing, TimeSlice
+from gpuplane.model.config import ReplicatedResource, Settings, Sharing, TimeSlice
 from gpuplane.model.facts import (
     ConfigLoaded,
     DriverReleaseRequested,
@@ -17,7 +17,7 @@ from gpuplane.model.facts import (
     StatusChanged,
     TimeSliceFinished,
 )
-from gpuplane.model.snapshot import LET_GO, Condition, Ledger, Release
+from gpuplane.model.snapshot import LET_GO, Condition, DriverRelease, Ledger
 from tests.health.world import World, machine
 from tests.lengths import length
 
@@ -33,7 +33,7 @@ Wish = tuple[TimeSlice | None, ...]
 def configured(wish: Wish) -> Settings:
     """An entry for each GPU."""
     resources = (
-        Replication(name="nvidia.com/gpu", replicas=2, devices=(str(n),), time_slice=length)
+        ReplicatedResource(name="nvidia.com/gpu", replicas=2, devices=(str(n),), time_slice=length)
         for n, length in enumerate(wish)
     )
     return Settings(sharing=Sharing(resources=tuple(resources)))
@@ -77,9 +77,9 @@ class Life:
         if (run := self.run) is not None:
             self.run = None
             does = self.does[run.gpu]
-            told = TimeSliceFinished(gpu=run.gpu, length=run.length, asked=run.asked)
+            told = TimeSliceFinished(gpu=run.gpu, length=run.length, requested_at=run.requested_at)
             unsure = does in ("late", "hang")
-            self.world.apply(told.but(problem=does, unsure=unsure))
+            self.world.apply(told.but(problem=does, outcome_unknown=unsure))
 
     def attempt(self) -> None:
         """As it mostly begins."""
@@ -110,7 +110,7 @@ class Life:
         if looks:
             self.world.fail("driver-not-loaded")
         else:
-            self.world.apply(DriverReleaseRequested(Release(until=self.world.now + 1e6, why="upgrade")))
+            self.world.apply(DriverReleaseRequested(DriverRelease(until=self.world.now + 1e6, reason="upgrade")))
             if self.run is not None and self.does[self.run.gpu] in ("", "refuse"):
                 self.does[self.run.gpu] = "late"  # it is ended before it can say what it did
             self.end()
@@ -187,7 +187,7 @@ def test_lengths_come_to_be_as_wanted(steps: list[tuple[object, ...]]) -> None:
         left |= {"default"} if gpu in life.perhaps else set()
         assert life.lengths[gpu] in ({wish} if wish else left)
     known = life.world.snapshot.ledger.time_slices or {}
-    assert {gpu: each.length for gpu, each in known.items()} == {
+    assert {gpu: each.set_length for gpu, each in known.items()} == {
         gpu: wish for gpu, wish in zip(GPUS, life.wish, strict=True) if wish
     }
     said = timeslices.condition(life.world.snapshot)

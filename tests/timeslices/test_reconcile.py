@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 from gpuplane.agent.node import Node
 from gpuplane.hardware.timeslices import keep_time_slices
-from gpuplane.model.config import Replication, Settings, Sharing
+from gpuplane.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
     Action,
     ConfigLoaded,
@@ -16,10 +16,10 @@ from gpuplane.model.facts import (
     StatusChanged,
     TimeSliceFinished,
 )
-from gpuplane.model.snapshot import Condition, Disk, Snapshot
+from gpuplane.model.snapshot import Condition, Snapshot, StoredLedger
 from tests.health.world import machine
 
-LONG = Replication(name="nvidia.com/gpu", replicas=2, time_slice="long")
+LONG = ReplicatedResource(name="nvidia.com/gpu", replicas=2, time_slice="long")
 
 
 class Idle:
@@ -47,7 +47,7 @@ async def idle() -> None:
 
 def stored(node: Node) -> LedgerStored:
     """The disk holds the ledger as it is."""
-    return LedgerStored(Disk(ledger=node.snapshot.ledger))
+    return LedgerStored(StoredLedger(ledger=node.snapshot.ledger))
 
 
 async def test_a_wish_is_done_once_the_disk_knows_of_it() -> None:
@@ -63,21 +63,21 @@ async def test_a_wish_is_done_once_the_disk_knows_of_it() -> None:
     assert node.snapshot.conditions["time slices"].standing == "waiting"
 
     node.apply(stored(node))
-    first = SetTimeSlice(gpu="GPU-0", length="long", asked=100.0)
+    first = SetTimeSlice(gpu="GPU-0", length="long", requested_at=100.0)
     await idle()
     assert hardware.asked == [first]
     node.apply(MachineObserved(machine(2).but(nodes=("/dev/nvidiactl",))))
     await idle()
     assert hardware.asked == [first]
 
-    node.apply(TimeSliceFinished(gpu="GPU-0", length="long", asked=100.0))
+    node.apply(TimeSliceFinished(gpu="GPU-0", length="long", requested_at=100.0))
     await idle()
     assert hardware.asked == [first]  # the disk does not know of the second yet
     node.apply(StatusChanged("state", Condition(standing="failing", reason="disk full")))
     await idle()
-    assert hardware.asked == [first, SetTimeSlice(gpu="GPU-1", length="long", asked=100.0)]
+    assert hardware.asked == [first, SetTimeSlice(gpu="GPU-1", length="long", requested_at=100.0)]
 
-    node.apply(TimeSliceFinished(gpu="GPU-1", length="long", asked=100.0))
+    node.apply(TimeSliceFinished(gpu="GPU-1", length="long", requested_at=100.0))
     await idle()
     assert node.snapshot.conditions["time slices"].reason == "long: GPU 0, 1"
     task.cancel()

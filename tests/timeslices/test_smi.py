@@ -14,7 +14,7 @@ import pytest
 
 from gpuplane.hardware.driver.root import FOLDERS, PROGRAMS, SONAME, program
 from gpuplane.model.config import TimeSlice
-from gpuplane.model.facts import Look, SetTimeSlice, TimeSliceFinished
+from gpuplane.model.facts import ObserveMachine, SetTimeSlice, TimeSliceFinished
 from gpuplane.model.machine import Driver, Gpu, Machine
 from gpuplane.model.snapshot import LET_GO
 from tests.driver.standin import StandIn
@@ -47,15 +47,17 @@ async def told(watch: Watched, asked: float) -> TimeSliceFinished:
     """What came of the setting wished for at that time."""
 
     def found() -> TimeSliceFinished | None:
-        return next((each for each in watch.facts if isinstance(each, TimeSliceFinished) and each.asked == asked), None)
+        return next(
+            (each for each in watch.facts if isinstance(each, TimeSliceFinished) and each.requested_at == asked), None
+        )
 
     await watch.hear(lambda _: found() is not None)
-    return found() or TimeSliceFinished(gpu="", length="default", asked=asked)
+    return found() or TimeSliceFinished(gpu="", length="default", requested_at=asked)
 
 
 async def put(watch: Watched, gpu: str, length: TimeSlice, asked: float = 1.0) -> TimeSliceFinished:
     """Have a length set, and hear what came of it."""
-    await watch.hardware.do(SetTimeSlice(gpu=gpu, length=length, asked=asked))
+    await watch.hardware.do(SetTimeSlice(gpu=gpu, length=length, requested_at=asked))
     return await told(watch, asked)
 
 
@@ -63,7 +65,9 @@ async def test_each_length_is_nvidias_number(watch: Watched, smi: SmiStandIn) ->
     """0 to 3, by the GPU's UUID."""
     lengths: tuple[TimeSlice, ...] = ("short", "medium", "long", "default")
     for asked, length in enumerate(lengths):
-        assert await put(watch, "GPU-1", length, asked) == TimeSliceFinished(gpu="GPU-1", length=length, asked=asked)
+        assert await put(watch, "GPU-1", length, asked) == TimeSliceFinished(
+            gpu="GPU-1", length=length, requested_at=asked
+        )
         assert smi.lengths() == {"GPU-1": length}
 
 
@@ -85,7 +89,7 @@ async def test_a_refusal_is_told_in_nvidias_words(watch: Watched, smi: SmiStandI
     fact = await put(watch, "GPU-0", "long")
 
     assert "Failed to set timeslice policy with value 3 for GPU 0 : Not Supported" in fact.problem
-    assert not fact.unsure
+    assert not fact.outcome_unknown
     golden(fact.problem)
 
 
@@ -102,7 +106,7 @@ async def test_a_crash_leaves_it_unsure(watch: Watched, smi: SmiStandIn, golden:
     smi.does("GPU-0", "crash")
     fact = await put(watch, "GPU-0", "long")
 
-    assert fact.unsure
+    assert fact.outcome_unknown
     assert "SIGSEGV" in fact.problem
     golden(fact.problem)
 
@@ -113,7 +117,7 @@ async def test_one_that_hangs_is_ended(watch: Watched, smi: SmiStandIn, how: str
     smi.does("GPU-0", how)
     fact = await put(watch, "GPU-0", "long")
 
-    assert fact.unsure
+    assert fact.outcome_unknown
     golden(fact.problem)
     assert smi.running() == []
     assert (await put(watch, "GPU-1", "long", 2.0)).problem == ""
@@ -122,8 +126,8 @@ async def test_one_that_hangs_is_ended(watch: Watched, smi: SmiStandIn, how: str
 async def test_there_is_never_more_than_one(watch: Watched, smi: SmiStandIn) -> None:
     """The second begins when the first has ended."""
     smi.does("GPU-0", "hang")
-    await watch.hardware.do(SetTimeSlice(gpu="GPU-0", length="long", asked=1.0))
-    await watch.hardware.do(SetTimeSlice(gpu="GPU-1", length="short", asked=2.0))
+    await watch.hardware.do(SetTimeSlice(gpu="GPU-0", length="long", requested_at=1.0))
+    await watch.hardware.do(SetTimeSlice(gpu="GPU-1", length="short", requested_at=2.0))
     await told(watch, 1.0)
     assert smi.running() == []
     assert (await told(watch, 2.0)).problem == ""
@@ -133,22 +137,22 @@ async def test_there_is_never_more_than_one(watch: Watched, smi: SmiStandIn) -> 
 async def test_it_is_ended_when_the_driver_is_let_go_of(watch: Watched, smi: SmiStandIn, golden: Golden) -> None:
     """Before that is said; none is started after, until the driver is taken up again."""
     smi.does("GPU-0", "late")
-    await watch.hardware.do(SetTimeSlice(gpu="GPU-0", length="long", asked=1.0))
+    await watch.hardware.do(SetTimeSlice(gpu="GPU-0", length="long", requested_at=1.0))
     while not smi.running():
         await asyncio.sleep(0.01)
     await watch.hardware.release()
     assert smi.running() == []
     await watch.until(lambda watch: watch.driver() == ("waiting", LET_GO))
     fact = await told(watch, 1.0)
-    assert fact.unsure
+    assert fact.outcome_unknown
     golden(fact.problem)
 
     fact = await put(watch, "GPU-1", "long", 2.0)
     assert fact.problem
-    assert not fact.unsure
+    assert not fact.outcome_unknown
     assert smi.runs() == [("GPU-0", "long")]
 
-    await watch.hardware.do(Look())
+    await watch.hardware.do(ObserveMachine())
     await watch.until(lambda watch: watch.driver()[0] == "ok")
     assert (await put(watch, "GPU-1", "long", 3.0)).problem == ""
 
@@ -160,13 +164,13 @@ async def test_where_there_is_none_the_place_is_told(
     path = smi.root / "usr/bin/nvidia-smi"
     path.write_bytes(b"\x7fELF of another machine")
     fact = await put(watch, "GPU-0", "long")
-    assert not fact.unsure
+    assert not fact.outcome_unknown
     assert f"{path}: {os.strerror(errno.ENOEXEC)}" in fact.problem
 
     path.unlink()
     monkeypatch.setenv("PATH", str(smi.root))
     fact = await put(watch, "GPU-0", "long", 2.0)
-    assert not fact.unsure
+    assert not fact.outcome_unknown
     assert str(smi.root) in fact.problem
     golden(fact.problem)
 

@@ -6,10 +6,10 @@ from gpuplane.core import timeslices
 from gpuplane.core.advertising import offer
 from gpuplane.core.ledger import carry
 from gpuplane.core.step import due, step
-from gpuplane.model.config import Replication, Settings, Sharing, TimeSlice
+from gpuplane.model.config import ReplicatedResource, Settings, Sharing, TimeSlice
 from gpuplane.model.facts import ConfigLoaded, DriverReleaseRequested, LedgerLoaded, StatusChanged, TimeSliceFinished
 from gpuplane.model.machine import Fault, Gpu
-from gpuplane.model.snapshot import LET_GO, Condition, Release, Slicing, Snapshot
+from gpuplane.model.snapshot import LET_GO, Condition, DriverRelease, Snapshot, TimeSliceState
 from tests.golden import Golden
 from tests.health.world import World, machine
 
@@ -17,7 +17,7 @@ from tests.health.world import World, machine
 def shared(*entries: tuple[TimeSlice | None, str], strategy: str = "time-slicing") -> Settings:
     """GPUs in two shares each, by entries: a length, and the GPUs' indices."""
     resources = (
-        Replication(name="nvidia.com/gpu", replicas=2, devices=tuple(indices.split()), time_slice=length)
+        ReplicatedResource(name="nvidia.com/gpu", replicas=2, devices=tuple(indices.split()), time_slice=length)
         for length, indices in entries
     )
     return Settings(sharing=Sharing(resources=tuple(resources), strategy=strategy))  # type: ignore[arg-type]
@@ -38,7 +38,11 @@ def answer(world: World, problem: str = "", *, unsure: bool = False) -> None:
     """End the try that is under way."""
     wish = timeslices.setting(world.snapshot)
     assert wish is not None
-    world.apply(TimeSliceFinished(gpu=wish.gpu, length=wish.length, asked=wish.asked, problem=problem, unsure=unsure))
+    world.apply(
+        TimeSliceFinished(
+            gpu=wish.gpu, length=wish.length, requested_at=wish.requested_at, problem=problem, outcome_unknown=unsure
+        )
+    )
 
 
 def serve(world: World) -> list[tuple[str, TimeSlice]]:
@@ -52,7 +56,9 @@ def serve(world: World) -> list[tuple[str, TimeSlice]]:
 
 def known(world: World) -> dict[str, TimeSlice | None]:
     """The lengths that are remembered as ours."""
-    return {gpu.removeprefix("GPU-"): each.length for gpu, each in (world.snapshot.ledger.time_slices or {}).items()}
+    return {
+        gpu.removeprefix("GPU-"): each.set_length for gpu, each in (world.snapshot.ledger.time_slices or {}).items()
+    }
 
 
 def said(world: World) -> tuple[str, str]:
@@ -72,7 +78,7 @@ def test_entries_name_gpus() -> None:
 
 def test_nothing_is_known_before_the_first_look_and_configuration() -> None:
     """Then nothing is set, and nothing set back either."""
-    slicing = Slicing(tried="long", at=1.0, length="long")
+    slicing = TimeSliceState(tried="long", requested_at=1.0, set_length="long")
     ledger = Snapshot().ledger.but(time_slices={"GPU-0": slicing})
     for snapshot in (Snapshot(), World(machine(1), settings=None).snapshot):
         after = step(snapshot, LedgerLoaded(ledger), 1000.0)
@@ -237,7 +243,7 @@ def test_hands_off_a_driver_that_is_let_go_of() -> None:
     node = world(("long", "0 1"))
     answer(node, "nvidia-smi: no")
     serve(node)
-    node.apply(DriverReleaseRequested(Release(until=node.now + 1000.0, why="reset")))
+    node.apply(DriverReleaseRequested(DriverRelease(until=node.now + 1000.0, reason="reset")))
     node.apply(ConfigLoaded(shared(("short", "0 1"))))
     assert tried(node) is None
     node.apply(StatusChanged("driver", Condition(standing="waiting", reason=LET_GO)))
@@ -277,8 +283,8 @@ def test_a_reboot_forgets() -> None:
 
 def test_a_gpu_in_mig_mode_has_no_length() -> None:
     """That is said, and nothing tried; the whole GPUs of the same entry have theirs."""
-    everything = Replication(name="nvidia.com/gpu", replicas=2, time_slice="long")
-    parts = Replication(name="nvidia.com/mig-3g.40gb", replicas=2, time_slice="short")
+    everything = ReplicatedResource(name="nvidia.com/gpu", replicas=2, time_slice="long")
+    parts = ReplicatedResource(name="nvidia.com/mig-3g.40gb", replicas=2, time_slice="short")
     settings = Settings(mig_strategy="mixed", sharing=Sharing(resources=(everything, parts)))
     node = World(machine(2, parts=[1]), settings)
     assert serve(node) == [("0", "long")]
@@ -290,8 +296,8 @@ def test_what_another_try_came_to_tells_nothing() -> None:
     """An answer counts for the try that is under way, by when that was wished for."""
     node = world(("long", "0"))
     before = node.snapshot
-    node.apply(TimeSliceFinished(gpu="GPU-0", length="long", asked=node.now - 1.0))
-    node.apply(TimeSliceFinished(gpu="GPU-1", length="long", asked=node.now))
+    node.apply(TimeSliceFinished(gpu="GPU-0", length="long", requested_at=node.now - 1.0))
+    node.apply(TimeSliceFinished(gpu="GPU-1", length="long", requested_at=node.now))
     assert node.snapshot is before
 
 

@@ -12,7 +12,7 @@ from gpuplane.agent.node import Node
 from gpuplane.kubelet import podresources
 from gpuplane.kubelet.podresources import allocations
 from gpuplane.kubelet.registration import plugins
-from gpuplane.model.config import Naming, Settings
+from gpuplane.model.config import NamingRule, Settings
 from gpuplane.model.facts import ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
@@ -49,7 +49,7 @@ async def test_what_kubelet_cannot_have_heard_of_is_withheld_and_what_has_gone_i
     async with Kubelet(root) as kubelet:
         await kubelet.until_capacity(GPU, 2, 2)
         await kubelet.run(pod("train", gpu=1))
-        node.apply(ConfigLoaded(Settings(gpus=(Naming(pattern="*", name=FAST),))))
+        node.apply(ConfigLoaded(Settings(gpus=(NamingRule(pattern="*", name=FAST),))))
         await kubelet.until_capacity(FAST, 2, 1)
         await kubelet.stop()
         kubelet.registration.mood.knows = False

@@ -15,11 +15,11 @@ from gpuplane.kubelet import plugin as module
 from gpuplane.kubelet.plugin import MOST_CONTAINERS, Plugin
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub, add_DevicePluginServicer_to_server
-from gpuplane.model.config import ListStrategy, Naming, Settings
+from gpuplane.model.config import ListStrategy, NamingRule, Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Condition, Snapshot
-from gpuplane.model.views import Offered
+from gpuplane.model.views import OfferedDevice
 
 if TYPE_CHECKING:
     from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginAsyncStub
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GPU = "nvidia.com/gpu"
 LOST = Fault(code="gpu-lost", message="fell off the bus")
 HOT = Fault(code="too-hot", message="101 °C")
-GONE = Settings(gpus=(Naming(pattern="*", name="nvidia.com/other"),))
+GONE = Settings(gpus=(NamingRule(pattern="*", name="nvidia.com/other"),))
 
 
 def look(*faults: tuple[Fault, ...], count: int = 0) -> MachineObserved:
@@ -125,7 +125,7 @@ async def test_a_list_is_built_once_for_all_streams(tmp_path: Path, monkeypatch:
     built = []
     build = module._message
 
-    def count(devices: tuple[Offered, ...]) -> pb.ListAndWatchResponse:
+    def count(devices: tuple[OfferedDevice, ...]) -> pb.ListAndWatchResponse:
         built.append(len(devices))
         return build(devices)
 

@@ -20,16 +20,16 @@ from gpuplane.core.serving import LOCK, STANDBY
 from gpuplane.kubelet import podresources
 from gpuplane.kubelet.podresources import allocations, urgent
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
-from gpuplane.model.config import Naming, Settings
+from gpuplane.model.config import NamingRule, Settings
 from gpuplane.model.facts import AllocateAnswered, ConfigLoaded, LedgerLoaded, MachineObserved, StatusChanged
-from gpuplane.model.health import Finding, Health, Record
+from gpuplane.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
 from tests import hostile
 
 GPU = "nvidia.com/gpu"
 DEADLINE = 60.0
-RENAMED = ConfigLoaded(Settings(gpus=(Naming(pattern="*", name="nvidia.com/t4"),)))
+RENAMED = ConfigLoaded(Settings(gpus=(NamingRule(pattern="*", name="nvidia.com/t4"),)))
 TRAIN = ("ml/train", "main", GPU, ("GPU-0", "GPU-1"))
 Holding = tuple[str, str, str, tuple[str, ...]]
 
@@ -204,8 +204,10 @@ def test_a_name_that_another_may_be_giving_out_is_urgent() -> None:
 
 def test_a_device_that_waits_for_its_pod_to_end_is_urgent() -> None:
     """Only kubelet tells of the end, and until then it is not known that the device could be given out again."""
-    befallen = Finding("xid-94", "", since=1.0, last=1.0, event=True, standing=True, holders=("ml/train/main",))
-    ill = Snapshot(allocations=held(TRAIN), ledger=Ledger(health=Health({"GPU-0": Record((befallen,))})))
+    befallen = Finding(
+        "xid-94", "", since=1.0, last_seen=1.0, is_event=True, confirmed=True, holders=("ml/train/main",)
+    )
+    ill = Snapshot(allocations=held(TRAIN), ledger=Ledger(health=HealthRecords({"GPU-0": DeviceRecord((befallen,))})))
     assert urgent(ill)
     assert not urgent(ill.but(allocations=()))
 

@@ -19,7 +19,7 @@ from gpuplane.core.health.diagnose import probes
 from gpuplane.kubelet import podresources, registration
 from gpuplane.kubelet.podresources import allocations
 from gpuplane.kubelet.registration import plugins
-from gpuplane.model.config import Naming, Replication, Settings, Sharing
+from gpuplane.model.config import NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import ConfigLoaded, MachineObserved, ProbeFinished
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
@@ -33,12 +33,14 @@ AWAY = Fault(code="driver-not-loaded", message="the driver was unloaded")
 CALM = 0.002  # seconds of that clock: a GPU that is mended shall be given out again soon
 SETTINGS = (
     Settings(probe_period=CALM),
-    Settings(probe_period=CALM, gpus=(Naming(pattern="*", name="nvidia.com/other"),)),
-    Settings(probe_period=CALM, gpus=(Naming(pattern="T4", name="nvidia.com/t4"), Naming(pattern="*", name=GPU))),
-    Settings(probe_period=CALM, sharing=Sharing(resources=(Replication(name=GPU, replicas=2),))),
+    Settings(probe_period=CALM, gpus=(NamingRule(pattern="*", name="nvidia.com/other"),)),
+    Settings(
+        probe_period=CALM, gpus=(NamingRule(pattern="T4", name="nvidia.com/t4"), NamingRule(pattern="*", name=GPU))
+    ),
+    Settings(probe_period=CALM, sharing=Sharing(resources=(ReplicatedResource(name=GPU, replicas=2),))),
     Settings(
         probe_period=CALM,
-        sharing=Sharing(resources=(Replication(name=GPU, replicas=3, rename="nvidia.com/gpu.shared"),)),
+        sharing=Sharing(resources=(ReplicatedResource(name=GPU, replicas=3, rename="nvidia.com/gpu.shared"),)),
     ),
 )
 PATIENCE = 60.0  # of our seconds, in which it has to settle on a busy machine
@@ -177,7 +179,7 @@ class World:
     def offered(self) -> dict[str, dict[str, str]]:
         """resource → id → health, as kubelet should show it."""
         return {
-            resource.name: {d.id: "Unhealthy" if d.trouble else "Healthy" for d in resource.devices}
+            resource.name: {d.id: "Unhealthy" if d.unavailable else "Healthy" for d in resource.devices}
             for resource in offer(self.node.snapshot).resources
             if resource.devices
         }

@@ -26,7 +26,7 @@ from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import (
     add_RegistrationServicer_to_server,
 )
 from gpuplane.kubelet.registration import Life, plugins
-from gpuplane.model.config import Naming, Settings
+from gpuplane.model.config import NamingRule, Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Condition, Snapshot
@@ -35,8 +35,8 @@ GPU, T4 = "nvidia.com/gpu", "nvidia.com/t4"
 RESTS = (0.02, 0.1)
 DEADLINE = 60.0
 ONE = Settings()
-BOTH = Settings(gpus=(Naming(pattern="T4", name=T4), Naming(pattern="*", name=GPU)))
-NONE = Settings(gpus=(Naming(pattern="*", name="nvidia.com/none"),))
+BOTH = Settings(gpus=(NamingRule(pattern="T4", name=T4), NamingRule(pattern="*", name=GPU)))
+NONE = Settings(gpus=(NamingRule(pattern="*", name="nvidia.com/none"),))
 
 
 class Kubelet(RegistrationServicer):
@@ -370,7 +370,7 @@ async def test_a_path_that_is_too_long_for_a_socket_is_named(node: Node, directo
 
 
 async def test_a_resource_with_a_long_name_is_served(node: Node, directory: Path) -> None:
-    long = Settings(gpus=(Naming(pattern="*", name="nvidia.com/g" + "p" * 62),))
+    long = Settings(gpus=(NamingRule(pattern="*", name="nvidia.com/g" + "p" * 62),))
     node.apply(ConfigLoaded(long))
     deep = directory / ("d" * (75 - len(str(directory))))
     deep.mkdir()

@@ -18,7 +18,7 @@ from gpuplane.core.config.named import LABEL, choose
 from gpuplane.core.config.resolve import trace
 from gpuplane.core.strict import Invalid
 from gpuplane.host.filewatch import Folder, contents_or_folder
-from gpuplane.model.config import Asked
+from gpuplane.model.config import NodeRequests
 from gpuplane.model.facts import ConfigLoaded, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition
@@ -71,9 +71,9 @@ async def _follow(node: Node, source: Source, path: Path) -> None:
                 _choose_and_apply(node, source, path, found)
 
     async def follow_label() -> None:
-        seen = node.snapshot.config.asked
+        seen = node.snapshot.config.node_requests
         async for snapshot in node.changes():
-            asked = snapshot.config.asked
+            asked = snapshot.config.node_requests
             if asked != seen:
                 seen = asked
                 if isinstance(found, dict):
@@ -85,7 +85,7 @@ async def _follow(node: Node, source: Source, path: Path) -> None:
 
 
 def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Folder) -> None:
-    asked, last = node.snapshot.config.asked, node.snapshot.ledger.config_name
+    asked, last = node.snapshot.config.node_requests, node.snapshot.ledger.config_name
     if source.name is None and source.asks and asked is None and last is None:
         reason = "the API server has not said yet which configuration the node's label picks"
         way_out = "start with --config-name NAME, or without --node-name, to go on without it"
@@ -114,7 +114,7 @@ def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Fold
             node.apply(StatusChanged("config", Condition(standing="ok", reason=file)))
 
 
-def _label(source: Source, asked: Asked | None, last: str | None) -> tuple[str, str]:
+def _label(source: Source, asked: NodeRequests | None, last: str | None) -> tuple[str, str]:
     """The name asked for, "" for none, and who asks."""
     if source.name is not None:
         return source.name, "given by --config-name"

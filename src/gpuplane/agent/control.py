@@ -24,30 +24,30 @@ from gpuplane.core.text import clip
 from gpuplane.model.control import (
     LONGEST_DRAIN,
     LONGEST_RELEASE,
-    About,
-    Answer,
-    Ask,
+    AgentInfo,
+    ControlRequest,
+    ControlResponse,
     DrainDevice,
-    LetGo,
-    Picture,
+    NodeState,
+    ReleaseDriver,
     RestoreDevice,
-    Show,
-    TakeUp,
+    ResumeDriver,
+    ShowNode,
 )
 from gpuplane.model.facts import DrainRequested, DriverReleaseRequested, Fact
 from gpuplane.model.health import Drain
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Release
+from gpuplane.model.snapshot import DriverRelease
 
 MOST = 32
 """Connections at a time; where there are more the oldest gives way: a request is over at once."""
 LOOK = 2.0  # seconds between two looks whether the socket is still there
 DEADLINE = 10.0  # seconds for one request, after which whoever asked has given up
-NOBODY = About()
+NOBODY = AgentInfo()
 log = logging.getLogger(__name__)
 
 
-async def control(node: Node, path: Path, about: About = NOBODY) -> None:
+async def control(node: Node, path: Path, about: AgentInfo = NOBODY) -> None:
     """Answer on the socket for ever. The state directory is locked, so a socket that stands there is a dead agent's.
 
     Raises OSError where there can be none.
@@ -69,7 +69,7 @@ async def _lost(path: Path) -> None:
             raise OSError(errno.ESTALE, "it was replaced, and is made anew", str(path))
 
 
-async def control_standby(node: Node, directory: Path, about: About) -> None:
+async def control_standby(node: Node, directory: Path, about: AgentInfo) -> None:
     """Show the picture of an agent that stands by, for ever, where no other agent answers in its state directory."""
     path = directory / "control.sock"
     try:
@@ -104,7 +104,7 @@ def _bound(path: Path) -> socket.socket:
     return bound
 
 
-async def _serve(node: Node, bound: socket.socket, about: About) -> None:
+async def _serve(node: Node, bound: socket.socket, about: AgentInfo) -> None:
     connected: dict[asyncio.StreamWriter, None] = {}  # the oldest first
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -129,39 +129,43 @@ async def _serve(node: Node, bound: socket.socket, about: About) -> None:
         await server.serve_forever()
 
 
-def encode(answer: Answer) -> bytes:
+def encode(answer: ControlResponse) -> bytes:
     """An answer as it is sent."""
     return msgspec.json.encode(answer)
 
 
-async def answer(node: Node, line: bytes, about: About = NOBODY) -> Answer:
+async def answer(node: Node, line: bytes, about: AgentInfo = NOBODY) -> ControlResponse:
     """The answer to one request line. A wish with a field that is unknown here is refused: it may mean another one."""
     try:
-        ask: Ask = msgspec.json.decode(line, type=Ask)
+        ask: ControlRequest = msgspec.json.decode(line, type=ControlRequest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         ours = f"this agent, gpuplane {about.version}," if about.version else "this agent"
-        return Answer(error=f"not a request that {ours} understands: {error}: is the command of another version?")
+        return ControlResponse(
+            error=f"not a request that {ours} understands: {error}: is the command of another version?"
+        )
     match ask:
-        case Show():
-            return Answer(picture=Picture(snapshot=node.snapshot, offer=offer(node.snapshot), now=node.now()))
+        case ShowNode():
+            return ControlResponse(state=NodeState(snapshot=node.snapshot, offer=offer(node.snapshot), now=node.now()))
         case _ if why := standby(node.snapshot):
-            return Answer(error=f"this agent stands by and serves nothing: {why}")
-        case LetGo(at) | TakeUp(at) | DrainDevice(at) | RestoreDevice(at) if node.now() - at > DEADLINE:
-            return Answer(error="this wish is old: whoever made it has given up")
-        case LetGo(_, seconds, why):
+            return ControlResponse(error=f"this agent stands by and serves nothing: {why}")
+        case ReleaseDriver(at) | ResumeDriver(at) | DrainDevice(at) | RestoreDevice(at) if node.now() - at > DEADLINE:
+            return ControlResponse(error="this wish is old: whoever made it has given up")
+        case ReleaseDriver(_, seconds, why):
             if problem := _unfit("a release", why, seconds, LONGEST_RELEASE, "seven days"):
-                return Answer(error=problem)
-            return await _wish(node, DriverReleaseRequested(Release(until=node.now() + seconds, why=clip(why))))
-        case TakeUp():
+                return ControlResponse(error=problem)
+            return await _wish(
+                node, DriverReleaseRequested(DriverRelease(until=node.now() + seconds, reason=clip(why)))
+            )
+        case ResumeDriver():
             answer = await _wish(node, DriverReleaseRequested(None))
             still = released(node.snapshot)
-            return Answer(error=f"it stays let go of: {still}") if still and not answer.error else answer
+            return ControlResponse(error=f"it stays let go of: {still}") if still and not answer.error else answer
         case DrainDevice(_, name, seconds, why):
             if problem := _unfit("a drain", why, seconds, LONGEST_DRAIN, "ten years"):
-                return Answer(error=problem)
+                return ControlResponse(error=problem)
             now = node.now()
             until, wall = (None, None) if seconds is None else (now + seconds, time.time() + seconds)
-            return await _about(node, name, Drain(why=clip(why), until=until, wall=wall, since=now))
+            return await _about(node, name, Drain(reason=clip(why), until=until, until_wall_clock=wall, since=now))
         case RestoreDevice(_, name):
             return await _about(node, name, None)
 
@@ -175,17 +179,21 @@ def _unfit(wish: str, why: str, seconds: float | None, longest: float, called: s
     return ""
 
 
-async def _about(node: Node, name: str, drain: Drain | None) -> Answer:
+async def _about(node: Node, name: str, drain: Drain | None) -> ControlResponse:
     """Drain or restore the device that a person names."""
     device = diagnose.find(node.snapshot, name)
     if device is None:
         known = ", ".join(each.index or each.device for each in diagnose.diagnoses(node.snapshot) if each.device)
-        return Answer(error=f"there is no device {name!r} here; known are {known or 'none yet'}, or their UUIDs")
+        return ControlResponse(
+            error=f"there is no device {name!r} here; known are {known or 'none yet'}, or their UUIDs"
+        )
     return await _wish(node, DrainRequested(device, drain))
 
 
-async def _wish(node: Node, wish: Fact) -> Answer:
+async def _wish(node: Node, wish: Fact) -> ControlResponse:
     node.apply(wish)
     if await node.until(stored, deadline=5.0):
-        return Answer()
-    return Answer(error="it holds for now, but could not be written to the state directory: see the agent's log")
+        return ControlResponse()
+    return ControlResponse(
+        error="it holds for now, but could not be written to the state directory: see the agent's log"
+    )

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from gpuplane.core.text import escaped
-from gpuplane.model.views import Subject
+from gpuplane.model.views import LogSubject
 
 Format = Literal["text", "json"]
 
@@ -59,7 +59,7 @@ class Json(logging.Formatter):
 def fields(subject: object) -> dict[str, object]:
     """What a line is about, as fields: `device`, `part`, `code` and `resource`, those that there are. Several devices
     are `devices`, several resources `resources`."""
-    if not isinstance(subject, Subject):
+    if not isinstance(subject, LogSubject):
         return {}
     found: dict[str, object] = {"part": subject.part, "code": subject.code}
     for name, each in (("device", subject.devices), ("resource", subject.resources)):

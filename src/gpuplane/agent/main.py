@@ -27,9 +27,9 @@ from gpuplane.host.lock import locked
 from gpuplane.host.peek import peek, remembered
 from gpuplane.host.state import boot_id, load
 from gpuplane.kubelet.turn import Turn
-from gpuplane.model.control import About
-from gpuplane.model.facts import LedgerLoaded, LedgerStored, Look, StatusChanged
-from gpuplane.model.snapshot import Condition, Disk, Ledger, Snapshot
+from gpuplane.model.control import AgentInfo
+from gpuplane.model.facts import LedgerLoaded, LedgerStored, ObserveMachine, StatusChanged
+from gpuplane.model.snapshot import Condition, Ledger, Snapshot, StoredLedger
 
 __all__ = ["Options", "run"]
 
@@ -60,7 +60,7 @@ class Agent:
         self.node = Node(Snapshot(ledger=Ledger(boot_id=boot_id())))
         self.running = Running(self.node)
         self.turn = Turn(self.node, options.plugins)
-        self.about = About(version=__version__, node=options.node_name, began=self.node.now())
+        self.about = AgentInfo(version=__version__, node=options.node_name, started_at=self.node.now())
         self._stop, self._hangup = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
@@ -126,7 +126,9 @@ class Agent:
         if self.running.has(PEEK):
             return
         directory = self.options.state_dir
-        self.node.apply(LedgerLoaded(remembered(directory, self.node.snapshot.ledger.boot_id), ended=False))
+        self.node.apply(
+            LedgerLoaded(remembered(directory, self.node.snapshot.ledger.boot_id), previous_agent_ended=False)
+        )
         await self._watch()
         self.running.start(
             {
@@ -175,7 +177,7 @@ class Agent:
         ours = self.node.snapshot.ledger
         there, _ = load(self.options.state_dir, ours.boot_id, ours=False)
         self.node.apply(LedgerLoaded(ours))
-        self.node.apply(LedgerStored(Disk(cuts=(there.cuts or {},))))
+        self.node.apply(LedgerStored(StoredLedger(share_layouts=(there.share_layouts or {},))))
 
     async def _stored(self, ledger: Ledger | None, until: float) -> None:
         if ledger is not None:
@@ -202,4 +204,4 @@ class Agent:
             log.info("SIGHUP: configuration, Node object and machine are read again")
             await self.running.again(*ASKED_AGAIN)
             if not released(self.node.snapshot):
-                await self.hardware.do(Look())
+                await self.hardware.do(ObserveMachine())

@@ -28,8 +28,8 @@ from gpuplane.host.mps.meeting import ask, hear
 from gpuplane.host.state import keep_stored
 from gpuplane.kubelet.podresources import allocations
 from gpuplane.kubelet.registration import plugins, unregistered
-from gpuplane.model.control import About
-from gpuplane.model.facts import Look, Probe
+from gpuplane.model.control import AgentInfo
+from gpuplane.model.facts import ObserveMachine, ProbeGpu
 from gpuplane.model.value import Value
 
 FIRST_WORD, FIRST_EVER = 2.0, 10.0
@@ -133,7 +133,7 @@ def watching(node: Node, options: Options, hardware: Hardware) -> Parts:
 
 
 def serving(
-    node: Node, options: Options, hardware: Hardware, about: About, ours: Callable[[], bool], remembers: bool
+    node: Node, options: Options, hardware: Hardware, about: AgentInfo, ours: Callable[[], bool], remembers: bool
 ) -> Parts:
     """What the one agent does that serves kubelet. `ours`: whether the lock is; `remembers`: the state directory is."""
     parts: dict[str, Callable[[], Awaitable[None]]] = {
@@ -158,8 +158,8 @@ def serving(
 async def _watch(node: Node, hardware: Hardware, asks: bool) -> None:
     """The machine becomes facts. Our Node may ask to leave the driver alone: its word is waited for, for a moment."""
     if asks:
-        patience = FIRST_EVER if node.snapshot.ledger.asked is None else FIRST_WORD
-        await node.until(lambda snapshot: snapshot.config.asked is not None, patience)
+        patience = FIRST_EVER if node.snapshot.ledger.node_requests is None else FIRST_WORD
+        await node.until(lambda snapshot: snapshot.config.node_requests is not None, patience)
     async for fact in hardware.facts():
         node.apply(fact)
 
@@ -170,7 +170,7 @@ async def _let_go(node: Node, hardware: Hardware) -> None:
     async for snapshot in node.changes():
         if bool(released(snapshot)) != away:
             away = not away
-            await (hardware.release() if away else hardware.do(Look()))
+            await (hardware.release() if away else hardware.do(ObserveMachine()))
 
 
 async def _probe(node: Node, hardware: Hardware) -> None:
@@ -180,5 +180,5 @@ async def _probe(node: Node, hardware: Hardware) -> None:
         wanted = probes(snapshot)
         for gpu, asked in wanted.items():
             if done.get(gpu) != asked:
-                await hardware.do(Probe(gpu=gpu, asked=asked))
+                await hardware.do(ProbeGpu(gpu=gpu, requested_at=asked))
         done = wanted

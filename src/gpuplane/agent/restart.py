@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from gpuplane.agent.node import Node
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.snapshot import Condition
-from gpuplane.model.views import Subject
+from gpuplane.model.views import LogSubject
 
 BACKOFF = (0.5, 30.0)  # seconds: the first wait, and the longest
 STEADY = 5.0  # seconds of work after which a part counts as well again
@@ -37,7 +37,7 @@ async def keep(
             causes = list(_causes(error))
             reason = "; ".join(dict.fromkeys(map(_told, causes)))
             if reason != last and not all(isinstance(cause, OSError) for cause in causes):
-                log.exception("%s failed", part, extra=Subject(part=part).extra)
+                log.exception("%s failed", part, extra=LogSubject(part=part).extra)
         finally:
             well.cancel()
         if node.now() - began > steady:

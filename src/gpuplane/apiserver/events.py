@@ -28,7 +28,7 @@ from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.model.value import Value
-from gpuplane.model.views import NodeEvent, Subject
+from gpuplane.model.views import LogSubject, NodeEvent
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -127,7 +127,7 @@ async def _tell(client: "AsyncClient", name: str, event: NodeEvent, told: dict[K
         await sent(client, "POST", EVENTS, _body(name, first.name, event))
     except Away as away:
         if away.code in REJECTED:
-            about = Subject(devices=tuple(filter(None, event.devices)), part=PART)
+            about = LogSubject(devices=tuple(filter(None, event.devices)), part=PART)
             log.warning("an Event is dropped: %s", away, extra=about.extra)
         elif away.code != 409:  # 409: an earlier try, of which nobody knew, was heard
             raise

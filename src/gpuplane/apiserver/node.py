@@ -31,7 +31,7 @@ import msgspec
 
 from gpuplane.core.health import diagnose
 from gpuplane.core.text import clip
-from gpuplane.model.config import Asked
+from gpuplane.model.config import NodeRequests
 from gpuplane.model.facts import NodeRequestsChanged, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition
@@ -78,7 +78,7 @@ class Told(NamedTuple):
 
 def asked(
     labels: Mapping[str, str], annotations: Mapping[str, str], config: str = CONFIG, told: Told | None = None
-) -> Asked:
+) -> NodeRequests:
     """What the labels and annotations of a Node ask for, and what else it says.
 
     `config` is the label that names a configuration.
@@ -91,7 +91,9 @@ def asked(
         reasons.append(f"label {DEPLOY}={deploy}")
     wanted, _ = drains(annotations.get(DRAIN, ""))
     release, (runtime, kubelet) = clip("; ".join(reasons)), told or Told()
-    return Asked(config=labels.get(config, ""), runtime=runtime, kubelet=kubelet, release=release, drains=wanted)
+    return NodeRequests(
+        config=labels.get(config, ""), runtime=runtime, kubelet=kubelet, driver_release=release, drains=wanted
+    )
 
 
 def drains(text: str) -> tuple[dict[str, str], tuple[str, ...]]:

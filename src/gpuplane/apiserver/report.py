@@ -86,7 +86,7 @@ def _due(written: Written | None, snapshot: Snapshot) -> bool:
     now = condition(snapshot)
     if now is None:
         return False
-    return written is None or not now.says(written.condition) or _gap(written, snapshot)
+    return written is None or not now.same_as(written.condition) or _gap(written, snapshot)
 
 
 def _gap(written: Written, snapshot: Snapshot) -> bool:

@@ -24,7 +24,7 @@ from gpuplane.hardware.profiles import find
 from gpuplane.model.config import Config, Settings
 from gpuplane.model.facts import MachineObserved
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import Offered, Resource
+from gpuplane.model.views import OfferedDevice, Resource
 
 DEVICES = "Devices apart by commas: an index (0, 0:1 for MIG), one share of it (0::2), or an id."
 
@@ -165,6 +165,6 @@ def _named(resource: Resource, names: str) -> list[str]:
     return [*dict.fromkeys(found)]
 
 
-def _names(device: Offered) -> tuple[str, ...]:
+def _names(device: OfferedDevice) -> tuple[str, ...]:
     share = device.id.removeprefix(device.unit.id)
     return device.id, device.unit.id, device.unit.index, f"{device.unit.index}{share}"

@@ -17,7 +17,7 @@ from gpuplane.cli.options import PATH
 from gpuplane.core.advertising import offer
 from gpuplane.core.lenient import NotUnderstood, understand
 from gpuplane.core.text import clip, few
-from gpuplane.model.control import Answer, Ask, Picture, Show
+from gpuplane.model.control import ControlRequest, ControlResponse, NodeState, ShowNode
 
 STATE_DIR = Path("/var/lib/gpuplane")
 PATIENCE = 10.0  # seconds that an answer may take
@@ -36,7 +36,7 @@ class NoAgent(click.ClickException):
     """Nobody listens, or nobody answers."""
 
 
-def ask(directory: Path, request: Ask) -> Answer:
+def ask(directory: Path, request: ControlRequest) -> ControlResponse:
     """The agent's answer. Raises NoAgent where there is none, ClickException where it is an error or not understood."""
     path = directory / "control.sock"
     try:
@@ -55,18 +55,18 @@ def ask(directory: Path, request: Ask) -> Answer:
     return answer
 
 
-def show(directory: Path) -> Picture:
+def show(directory: Path) -> NodeState:
     """The agent's picture of the node. Raises ClickException."""
-    return pictured(ask(directory, Show()))
+    return pictured(ask(directory, ShowNode()))
 
 
-def pictured(answer: Answer) -> Picture:
-    """The picture in an answer to `Show`. Raises ClickException where there is none.
+def pictured(answer: ControlResponse) -> NodeState:
+    """The picture in an answer to `ShowNode`. Raises ClickException where there is none.
 
     An agent that does not tell its version tells nothing of the kinds of its reasons either: what it offers follows
     here from what it knows.
     """
-    picture = answer.picture
+    picture = answer.state
     if picture is None:
         _refuse(answer.agent.version, "it shows no picture")
     return picture if answer.agent.version else picture.but(offer=offer(picture.snapshot))
@@ -82,23 +82,23 @@ def _exchange(path: Path, request: bytes) -> bytes:
             return stream.read()
 
 
-def _understood(said: bytes, path: Path) -> Answer:
+def _understood(said: bytes, path: Path) -> ControlResponse:
     """An answer, perhaps of another version. Raises ClickException."""
     try:
-        return msgspec.json.decode(said, type=Answer)
+        return msgspec.json.decode(said, type=ControlResponse)
     except msgspec.ValidationError:
         return _read(msgspec.json.decode(said))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NoAgent(f"what listens at {path} gives no whole answer of an agent: {error}") from None
 
 
-def _read(document: object) -> Answer:
+def _read(document: object) -> ControlResponse:
     """The answer of an agent of another version. Raises ClickException where a part that is known is not understood."""
     try:
-        read = understand(document, Answer)
+        read = understand(document, ControlResponse)
     except NotUnderstood:
         _refuse("", "nothing of its answer is understood here")
-    answer: Answer = read.value
+    answer: ControlResponse = read.value
     if read.lost:
         places = few([clip(".".join(place), 80) for place in read.lost], 3)
         _refuse(answer.agent.version, f"its answer is not understood here: {places}")

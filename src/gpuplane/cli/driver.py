@@ -12,7 +12,7 @@ from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
 from gpuplane.core.health.diagnose import released
 from gpuplane.core.text import clip, indented
-from gpuplane.model.control import LONGEST_RELEASE, LetGo, Show, TakeUp
+from gpuplane.model.control import LONGEST_RELEASE, ReleaseDriver, ResumeDriver, ShowNode
 from gpuplane.model.snapshot import LET_GO, Condition
 from gpuplane.model.value import Value
 
@@ -51,12 +51,12 @@ def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
     """
     picture = show(state_dir)
     before = picture.snapshot.ledger.release
-    ask(state_dir, LetGo(at=boottime(), seconds=seconds, why=why))
+    ask(state_dir, ReleaseDriver(requested_at=boottime(), seconds=seconds, reason=why))
     driver = _settled(state_dir)
     if driver.reason != LET_GO:
         raise click.ClickException(f"every device is withheld, but the driver is not let go of: {driver.reason}")
     told = f"The driver is let go of for {span(seconds)}: {clip(why)}. No device node is open."
-    was = f" It was to be for another {span(before.until - picture.now)}: {before.why}." if before else ""
+    was = f" It was to be for another {span(before.until - picture.now)}: {before.reason}." if before else ""
     _print(Told(True, clip(why), wall(seconds), before is not None), told + was, as_json)
 
 
@@ -66,7 +66,7 @@ def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
 def take(as_json: bool, state_dir: Path) -> None:
     """Take the driver up again before the time."""
     away = released(show(state_dir).snapshot)
-    ask(state_dir, TakeUp(at=boottime()))
+    ask(state_dir, ResumeDriver(requested_at=boottime()))
     said = "The driver is taken up again." if away else "The driver was not let go of."
     _print(Told(False, "", None, bool(away)), said, as_json)
 
@@ -82,7 +82,7 @@ def _settled(directory: Path) -> Condition:
     """How the driver stands once it is let go of, or after all patience."""
     condition = Condition("failing", "the agent has not looked yet")
     for _ in range(int(PATIENCE / LOOK)):
-        picture = ask(directory, Show()).picture
+        picture = ask(directory, ShowNode()).state
         condition = picture.snapshot.conditions.get("driver", condition) if picture else condition
         if condition.reason == LET_GO:
             break

@@ -19,8 +19,8 @@ from gpuplane.core.health.reference import reference
 from gpuplane.core.inventory.sharing import base
 from gpuplane.core.text import clip, indented
 from gpuplane.model.config import Settings
-from gpuplane.model.control import LONGEST_DRAIN, DrainDevice, Picture, RestoreDevice
-from gpuplane.model.health import Diagnosis, Health, Record
+from gpuplane.model.control import LONGEST_DRAIN, DrainDevice, NodeState, RestoreDevice
+from gpuplane.model.health import DeviceHealth, DeviceRecord, HealthRecords
 from gpuplane.model.value import Value
 
 LOOKS = 3.0
@@ -86,7 +86,7 @@ def drain_device(device: str, seconds: float | None, why: str, as_json: bool, st
     machine. Returns when that is certain, and the GPU is unhealthy for
     kubelet, or it is said why kubelet cannot be told yet.
     """
-    ask(state_dir, DrainDevice(at=boottime(), device=device, seconds=seconds, why=why))
+    ask(state_dir, DrainDevice(requested_at=boottime(), device=device, seconds=seconds, reason=why))
     picture = show(state_dir)
     uuid = _found(picture, device)
     until = f"for {span(seconds)}" if seconds is not None else "until it is restored"
@@ -112,7 +112,7 @@ def restore_device(device: str, as_json: bool, state_dir: Path) -> None:
     before = show(state_dir)
     uuid = _found(before, device)
     ended = ". The drain by hand is ended" if _record(before, uuid).drain is not None else ""
-    ask(state_dir, RestoreDevice(at=boottime(), device=device))
+    ask(state_dir, RestoreDevice(requested_at=boottime(), device=device))
     with _progress() as progress:
         outcome = _outcome(state_dir, uuid, progress, ended)
     if as_json:
@@ -136,14 +136,14 @@ def _held(holders: tuple[str, ...] | None) -> str:
     return f"Still held by {', '.join(holders)}." if holders else "Nobody holds it."
 
 
-def _holders(picture: Picture, uuid: str) -> tuple[str, ...] | None:
+def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
     """Who holds a device; None where kubelet has not said it yet."""
     allocations = picture.snapshot.allocations
     if allocations is None:
         return None
     gpus = (picture.snapshot.machine.gpus if picture.snapshot.machine else None) or ()
     homes = {device.uuid: gpu.uuid for gpu in gpus if gpu.mig for device in gpu.mig.devices}
-    homes |= picture.snapshot.ledger.homes or {}
+    homes |= picture.snapshot.ledger.mig_parents or {}
 
     def held(id: str) -> bool:
         return uuid in (NODE, base(id), homes.get(base(id)))
@@ -152,7 +152,7 @@ def _holders(picture: Picture, uuid: str) -> tuple[str, ...] | None:
     return (*sorted(holders(mine)), *(("a pod that is being admitted",) if any(not each.pod for each in mine) else ()))
 
 
-def _unheard(picture: Picture, uuid: str) -> Iterator[str]:
+def _unheard(picture: NodeState, uuid: str) -> Iterator[str]:
     """A sentence for each resource of a device of which kubelet is told only later."""
     for resource in picture.offer.resources:
         condition = picture.snapshot.conditions.get(f"plugin/{resource.name}")
@@ -181,13 +181,15 @@ def _outcome(directory: Path, uuid: str, progress: Progress, ended: str) -> Rest
         time.sleep(EVERY)
 
 
-def _unmended(picture: Picture, stands: Diagnosis, waited: float) -> str:
+def _unmended(picture: NodeState, stands: DeviceHealth, waited: float) -> str:
     """Why a device is not given out again, and will not be soon; "" while that is open."""
     settings, record = picture.snapshot.config.settings or Settings(), _record(picture, stands.device)
     if stands.state == "drained":
-        return f"is still drained: {stands.reason}" + (f". What ends it: {stands.ends}" if stands.ends else "")
-    if record.probing is not None and record.probing.failed:
-        return f"is not well: the probe failed: {record.probing.failed}. It is probed again by itself"
+        return f"is still drained: {stands.reason}" + (
+            f". What ends it: {stands.cleared_by}" if stands.cleared_by else ""
+        )
+    if record.probe is not None and record.probe.failure:
+        return f"is not well: the probe failed: {record.probe.failure}. It is probed again by itself"
     if stands.state == "probing":
         if waited <= settings.probe_period + ANSWER:
             return ""
@@ -196,35 +198,35 @@ def _unmended(picture: Picture, stands: Diagnosis, waited: float) -> str:
         return ""
     if away := released(picture.snapshot):
         return f"cannot be probed while the driver is let go of: {away}"
-    shown = any(each.standing and not each.event and each.last is None for each in record.findings)
+    shown = any(each.confirmed and not each.is_event and each.last_seen is None for each in record.findings)
     why = "a look still shows " if shown else ""
     return f"is not well: {why}{stands.reason}. {_sentence(stands.advice)}".rstrip()
 
 
-def _record(picture: Picture, uuid: str) -> Record:
-    return (picture.snapshot.ledger.health or Health()).devices.get(uuid, Record())
+def _record(picture: NodeState, uuid: str) -> DeviceRecord:
+    return (picture.snapshot.ledger.health or HealthRecords()).devices.get(uuid, DeviceRecord())
 
 
-def _withheld(picture: Picture, uuid: str) -> str:
+def _withheld(picture: NodeState, uuid: str) -> str:
     """Sentences on what of a device that is well is not given out all the same."""
     offered = (each for resource in picture.offer.resources for each in resource.devices)
-    mine = (each for each in offered if each.trouble and uuid in (NODE, each.unit.id, each.unit.gpu))
-    troubles = {each.unit: each.trouble for each in mine}
+    mine = (each for each in offered if each.unavailable and uuid in (NODE, each.unit.id, each.unit.gpu))
+    troubles = {each.unit: each.unavailable for each in mine}
     named = ((called([("", unit.index)]) if unit.id != uuid else "It", why) for unit, why in troubles.items())
     return "".join(f" {name} is not given out for all that: {why}." for name, why in named)
 
 
-def _found(picture: Picture, name: str) -> str:
+def _found(picture: NodeState, name: str) -> str:
     """The UUID of a device by its name, NODE for all of them; the name itself where it is nobody's."""
     uuid = find(picture.snapshot, name)
     return name if uuid is None else uuid
 
 
-def _index(picture: Picture, uuid: str) -> str:
+def _index(picture: NodeState, uuid: str) -> str:
     return next((each.index for each in overall(picture.snapshot) if each.device == uuid), "")
 
 
-def _called(picture: Picture, uuid: str) -> str:
+def _called(picture: NodeState, uuid: str) -> str:
     return "The node" if uuid == NODE else called([(uuid, _index(picture, uuid))])
 
 

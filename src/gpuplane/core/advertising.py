@@ -20,7 +20,7 @@ from gpuplane.core.view import view
 from gpuplane.core.withholding import apart, holds
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Condition, Snapshot
-from gpuplane.model.views import Kind, Offer, Offered, Reason, Resource
+from gpuplane.model.views import Offer, OfferedDevice, Reason, ReasonKind, Resource
 
 UNWRITTEN = "how it is shared now is not in the state directory yet"
 """Why a share has to wait: for a moment, or for as long as the state directory cannot be written."""
@@ -41,11 +41,11 @@ def cuts(snapshot: Snapshot) -> Mapping[str, str]:
     """What the ledger has to remember of how units are cut: see `held`."""
     machine, settings = snapshot.machine, snapshot.config.settings
     resources = named(machine, settings)[0] if machine is not None and settings is not None else ()
-    return withholding.cuts(resources, snapshot.allocations or (), snapshot.ledger.cuts or {})
+    return withholding.cuts(resources, snapshot.allocations or (), snapshot.ledger.share_layouts or {})
 
 
 @view
-def known(offered: Offer) -> Mapping[str, Mapping[str, Offered]]:
+def known(offered: Offer) -> Mapping[str, Mapping[str, OfferedDevice]]:
     """resource → id → device, for requests that name ids."""
     return {resource.name: {device.id: device for device in resource.devices} for resource in offered.resources}
 
@@ -58,9 +58,9 @@ def _fit(snapshot: Snapshot) -> Offer:
     assert settings is not None
     resources, left = named(machine, settings)
     ill = dict(_ill(snapshot, machine))
-    unwritten = withholding.unwritten(resources, snapshot.ledger.cuts or {}, snapshot.disk.cuts)
+    unwritten = withholding.unwritten(resources, snapshot.ledger.share_layouts or {}, snapshot.stored.share_layouts)
     spoilt = (_spoil(resource, _found(snapshot, resource, ill, unwritten)) for resource in resources)
-    return Offer(resources=tuple(spoilt), left=left)
+    return Offer(resources=tuple(spoilt), not_offered=left)
 
 
 _unfit = view(unfit)
@@ -193,5 +193,5 @@ def _untold(snapshot: Snapshot, part: str, what: str) -> Reason:
     stands = snapshot.conditions.get(part)
     if stands is None or stands.standing == "ok":
         return Reason(kind="waiting", text=what, part=part)
-    kind: Kind = "problem" if stands.standing == "failing" else "waiting"
+    kind: ReasonKind = "problem" if stands.standing == "failing" else "waiting"
     return Reason(kind=kind, text=f"{what}: {stands.reason}".removesuffix(": "), part=part, code=stands.code)

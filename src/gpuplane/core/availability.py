@@ -13,15 +13,15 @@ from gpuplane.core.inventory.units import units
 from gpuplane.core.serving import LOCK, standby
 from gpuplane.core.view import view
 from gpuplane.model.config import Settings
-from gpuplane.model.health import Diagnosis
+from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import Availability, Kind, Left, Offer, Offered, Reason, Resource, Unit
+from gpuplane.model.views import Availability, NotOffered, Offer, OfferedDevice, Reason, ReasonKind, Resource, Unit
 
 PLUGIN = "plugin/"
 """Before a resource: the condition by which its plugin says how it stands."""
 
-ENDS: Mapping[Kind, str] = {
+ENDS: Mapping[ReasonKind, str] = {
     "problem": "it is over once that is mended",
     "held": "the end of the containers that hold it",
     "configured": "another configuration, or another layout of the GPU",
@@ -55,7 +55,7 @@ def _offered(
 ) -> tuple[Availability, ...]:
     """Each unit by what kubelet is told. After a grant it is asked the same again."""
     silent = {each.part: each for each in unread if each is not None}
-    return _ordered([*_listed(offered, silent), *(_left(each, faults) for each in offered.left)])
+    return _ordered([*_listed(offered, silent), *(_left(each, faults) for each in offered.not_offered)])
 
 
 def _ordered(found: Iterable[Availability]) -> tuple[Availability, ...]:
@@ -94,14 +94,14 @@ def _listed(offered: Offer, silent: Mapping[str, Reason]) -> Iterator[Availabili
             )
 
 
-def _by_unit(resource: Resource) -> Iterable[tuple[Unit, list[Offered]]]:
-    found: dict[str, tuple[Unit, list[Offered]]] = {}
+def _by_unit(resource: Resource) -> Iterable[tuple[Unit, list[OfferedDevice]]]:
+    found: dict[str, tuple[Unit, list[OfferedDevice]]] = {}
     for device in resource.devices:
         found.setdefault(device.unit.id, (device.unit, []))[1].append(device)
     return found.values()
 
 
-def _left(left: Left, faults: Mapping[str, tuple[Reason, ...]]) -> Availability:
+def _left(left: NotOffered, faults: Mapping[str, tuple[Reason, ...]]) -> Availability:
     reason = Reason(kind=left.kind, text=left.reason, part="driver" if left.kind == "problem" else "config")
     own = faults.get(left.device, ())
     return Availability(device=left.device, index=left.index, reasons=_distinct((*own, reason)))
@@ -118,7 +118,7 @@ def unread(snapshot: Snapshot, resource: str) -> Reason | None:
     stands = snapshot.conditions.get(part)
     if stands is not None and stands.standing == "ok":
         return None
-    kind: Kind = "problem" if stands is not None and stands.standing == "failing" else "waiting"
+    kind: ReasonKind = "problem" if stands is not None and stands.standing == "failing" else "waiting"
     return Reason(kind=kind, text=f"{resource}: {stands.reason if stands else 'not registered yet'}", part=part)
 
 
@@ -133,7 +133,7 @@ def grouped(found: Iterable[tuple[Named, Reason]]) -> Mapping[Reason, tuple[Name
     return {reason: tuple(devices[key]) for key, reason in reasons.items()}
 
 
-def standing(snapshot: Snapshot, offered: Offer | None = None) -> tuple[Diagnosis, ...]:
+def standing(snapshot: Snapshot, offered: Offer | None = None) -> tuple[DeviceHealth, ...]:
     """How each device stands, for people: as health says, and `withheld` where it is well and not given out.
 
     The node comes first where something is wrong with it, then the devices in the driver's order, then those away.
@@ -148,7 +148,7 @@ def _broken(reasons: Iterable[Reason]) -> Iterator[str]:
     return (each.part for each in reasons if each.kind == "problem" and each.part not in ("", "driver"))
 
 
-def _withheld(diagnosis: Diagnosis, reasons: tuple[Reason, ...]) -> Diagnosis:
+def _withheld(diagnosis: DeviceHealth, reasons: tuple[Reason, ...]) -> DeviceHealth:
     if not reasons or diagnosis.state not in ("healthy", "suspect", "degraded"):
         return diagnosis
     own = [diagnosis.reason] if diagnosis.reason else []
@@ -157,6 +157,6 @@ def _withheld(diagnosis: Diagnosis, reasons: tuple[Reason, ...]) -> Diagnosis:
         since=None,
         until=None,
         reason="; ".join([*(each.text for each in reasons), *own]),
-        ends=next((ENDS[each.kind] for each in reasons if each.kind in ENDS), ""),
+        cleared_by=next((ENDS[each.kind] for each in reasons if each.kind in ENDS), ""),
         advice=next((f"see the part {part} in gpuplane inspect" for part in _broken(reasons)), ""),
     )

@@ -21,7 +21,7 @@ from typing import Literal
 from gpuplane.core.health.diagnose import released
 from gpuplane.core.text import few
 from gpuplane.core.view import view
-from gpuplane.model.machine import Machine, Numbers
+from gpuplane.model.machine import DeviceNumbers, Machine
 from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.model.value import Value
 
@@ -60,7 +60,7 @@ class Wish(Value):
     /dev/char, where they are there.
     """
 
-    nodes: Mapping[str, Numbers | None]
+    nodes: Mapping[str, DeviceNumbers | None]
     linked: tuple[str, ...]
 
 
@@ -89,7 +89,7 @@ def _wish(machine: Machine) -> Wish | None:
     devices = (device for gpu in machine.gpus or () if gpu.mig for device in gpu.mig.devices)
     caps = {node: numbers[node] for device in devices for node in device.nodes if node in numbers}
     control = {
-        f"{CAPS}{minor}": Numbers(each.major, minor, mode)
+        f"{CAPS}{minor}": DeviceNumbers(each.major, minor, mode)
         for each in list(caps.values())[:1]
         for minor, mode in MIG_CONTROL.items()
     }

@@ -5,6 +5,8 @@ For `gpuplane config explain`: it asks the very functions that the agent asks, s
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
 from gpuplane.core import mps
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.explain import rule
@@ -17,8 +19,9 @@ from gpuplane.core.inventory.naming import Decision, matches
 from gpuplane.core.inventory.sharing import entries, ids
 from gpuplane.core.step import step
 from gpuplane.core.text import amount
-from gpuplane.model.config import Config, MemoryShares, Mps, Replication, Settings
+from gpuplane.model.config import Config, MemoryResource, Mps, ReplicatedResource, Settings
 from gpuplane.model.facts import MachineObserved
+from gpuplane.model.health import FaultOverride
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
@@ -70,7 +73,7 @@ def explain(machine: Machine, resolved: Resolved) -> Explanation:
     unseen = Snapshot(config=Config(settings=resolved.settings), allocations=())
     offered = offer(mps.served(step(unseen, MachineObserved(machine), 0.0)))
     decisions = decide(machine, resolved.settings)
-    troubles = {device.unit.id: device.trouble for each in offered.resources for device in each.devices}
+    troubles = {device.unit.id: device.unavailable for each in offered.resources for device in each.devices}
     return Explanation(
         waiting=offered.waiting,
         strategy=_strategy(resolved),
@@ -102,7 +105,7 @@ def _count(resource: Resource, resolved: Resolved) -> Count:
 
 def _advised(resource: Resource, resolved: Resolved) -> str:
     policy, at = resolved.settings.sharing_policy, _at(resolved, "sharing_policy")
-    if resource.grain_mib or len({device.unit.gpu for device in resource.devices}) < len(resource.devices):
+    if resource.share_mib or len({device.unit.gpu for device in resource.devices}) < len(resource.devices):
         return rule(resource, policy, at)
     return f"the GPUs with the best links{f', on as few NUMA nodes as possible{at}' * (policy == 'numa')}"
 
@@ -154,7 +157,7 @@ def _how(decision: Decision, settings: Settings) -> Iterator[str]:
     if decision.distinct:
         yield ", each of a container's of another GPU"
     entry = entries(settings.sharing)[decision.shared_by]
-    if isinstance(entry, Replication) and entry.time_slice:
+    if isinstance(entry, ReplicatedResource) and entry.time_slice:
         yield f", time slice {entry.time_slice}"
 
 
@@ -195,9 +198,10 @@ def _otherwise(code: str, resolved: Resolved) -> dict[str, str]:
     """
     plain, judged = judge.entry(code, None), judge.entry(code, resolved.settings)
     fields = ((field, getattr(judged, field), getattr(plain, field)) for field in plain.__struct_fields__)
-    timeless = {"lasts"} if plain.ends != "time" else set()
+    keys = {field.name: field.encode_name for field in msgspec.structs.fields(FaultOverride)}
+    timeless = {"clear_after"} if plain.cleared_by != "time" else set()
     return {
-        field: f"{field} {_word(is_)}" + ("" if field in timeless else f" instead of {_word(was)}")
+        field: f"{keys.get(field, field)} {_word(is_)}" + ("" if field in timeless else f" instead of {_word(was)}")
         for field, is_, was in fields
         if is_ != was
     }
@@ -249,7 +253,7 @@ def _idle_shares(decisions: list[Decision], resolved: Resolved) -> Iterator[str]
             yield f"{resolved.sources[by]}: {what}"
 
 
-def _unfilled(by: str, entry: Replication | MemoryShares, fitting: list[Decision], resolved: Resolved) -> str:
+def _unfilled(by: str, entry: ReplicatedResource | MemoryResource, fitting: list[Decision], resolved: Resolved) -> str:
     """What an entry does not get. `fitting`: the devices that it or another takes and that are as it wants them."""
     taken = [decision for decision in fitting if decision.shared_by == by]
     others = [decision for decision in fitting if decision.shared_by != by]

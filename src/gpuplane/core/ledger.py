@@ -13,15 +13,18 @@ import msgspec
 
 from gpuplane.core.health.records import NODE, rebooted
 from gpuplane.core.text import clip, few
-from gpuplane.model.config import Asked
-from gpuplane.model.health import Drain, Health, Record
+from gpuplane.model.config import NodeRequests
+from gpuplane.model.health import DeviceRecord, Drain, HealthRecords
 from gpuplane.model.snapshot import Ledger, Snapshot
 
 VERSION = 1
 """Of the files that are written here. To be raised only where an older version of us would misread a file."""
 
-PARTS = {field.name: field.type for field in msgspec.structs.fields(Ledger) if field.name != "boot_id"}
-"""The parts of the ledger, each a file, and their types."""
+_FIELDS = tuple(field for field in msgspec.structs.fields(Ledger) if field.name != "boot_id")
+PARTS = {field.encode_name: field.name for field in _FIELDS}
+"""Name of a file without its ending → the field of the ledger that it holds."""
+
+_TYPES = {field.encode_name: field.type for field in _FIELDS}
 
 LONGEST = 80
 """Characters of a field's name that are shown."""
@@ -55,7 +58,7 @@ def decode(part: str, content: bytes) -> Part:
     no such file at all."""
     file = msgspec.json.decode(content, type=_File)
     try:
-        return Part(file.boot_id, msgspec.json.decode(file.value, type=PARTS[part]))
+        return Part(file.boot_id, msgspec.json.decode(file.value, type=_TYPES[part]))
     except msgspec.DecodeError:
         return _decode_leniently(part, file)
 
@@ -65,25 +68,25 @@ def _decode_leniently(part: str, file: _File) -> Part:
 
     written = f"it was written by version {file.version} of this format, and {VERSION} is known here"
     try:
-        read = understand(msgspec.json.decode(file.value), PARTS[part])
+        read = understand(msgspec.json.decode(file.value), _TYPES[part])
     except (NotUnderstood, msgspec.DecodeError) as error:
         if file.version == VERSION and not isinstance(error, NotUnderstood):
             raise  # we never wrote that
-        value = _drained(Health(), [()], file.version) if part == "health" else None
+        value = _drained(HealthRecords(), [()], file.version) if part == "health" else None
         return Part(file.boot_id, value, f"{written}: nothing of it is understood")
     value = _drained(read.value, read.lost, file.version) if part == "health" and read.lost else read.value
     left_out = [clip(".".join(place), LONGEST) for place in (*read.lost, *read.unknown)]
     return Part(file.boot_id, value, f"{written}: {few(left_out, 5)} left out")
 
 
-def _drained(health: Health, lost: Iterable[Place], version: int) -> Health:
+def _drained(health: HealthRecords, lost: Iterable[Place], version: int) -> HealthRecords:
     """The records, with each device drained of which something was lost: all devices where it is not known of which."""
     devices = dict(health.devices)
     why = f"what is remembered of it was written by version {version} of the state files and is not understood here"
     for place in lost:
         key = place[1] if place[:1] == ("devices",) and len(place) > 1 else NODE
-        record = devices.get(key, Record())
-        devices[key] = record.but(drain=record.drain or Drain(why=why))
+        record = devices.get(key, DeviceRecord())
+        devices[key] = record.but(drain=record.drain or Drain(reason=why))
     return health.but(devices=devices)
 
 
@@ -98,18 +101,18 @@ def carry(ledger: Ledger, boot_id: str, wall: float, now: float) -> Ledger:
     if ledger.boot_id == boot_id:
         return ledger
     health = None if ledger.health is None else rebooted(ledger.health, wall, now)
-    before = ledger.asked or Asked()
-    asked = Asked(runtime=before.runtime, kubelet=before.kubelet, drains=before.drains)
+    before = ledger.node_requests or NodeRequests()
+    asked = NodeRequests(runtime=before.runtime, kubelet=before.kubelet, drains=before.drains)
     return Ledger(
         boot_id=boot_id,
-        asked=None if asked == Asked() else asked,
+        node_requests=None if asked == NodeRequests() else asked,
         config_name=ledger.config_name,
-        homes=ledger.homes,
-        cuts=ledger.cuts,
+        mig_parents=ledger.mig_parents,
+        share_layouts=ledger.share_layouts,
         health=health,
     )
 
 
 def stored(snapshot: Snapshot) -> bool:
     """Whether the disk holds all that the ledger says: only then may a promise be answered."""
-    return snapshot.disk.ledger == snapshot.ledger
+    return snapshot.stored.ledger == snapshot.ledger

@@ -21,9 +21,9 @@ from gpuplane.core.view import view
 from gpuplane.core.withholding import BY_MPS, apart, holds
 from gpuplane.model.config import Mps, Settings
 from gpuplane.model.machine import Machine
-from gpuplane.model.mps import Daemon, Standing, Status, Wanted
-from gpuplane.model.snapshot import UNKNOWN, Condition, Snapshot
-from gpuplane.model.views import Kind, Reason, Resource, Unit
+from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
+from gpuplane.model.snapshot import UNKNOWN_LAYOUT, Condition, Snapshot
+from gpuplane.model.views import Reason, ReasonKind, Resource, Unit
 
 SUPERVISOR, WISHES, UPKEEP = "mps supervisor", "mps wishes", "mps upkeep"
 """Conditions: whether the supervisor is there, whether it can be told what is wanted, and what keeps it from that. The
@@ -42,26 +42,26 @@ AS_IF = (
 
 
 @view
-def wanted(snapshot: Snapshot) -> Wanted | None:
+def wanted(snapshot: Snapshot) -> WantedDaemons | None:
     """The daemons that this node wants; None while too little is known to say."""
     machine, settings = snapshot.machine, snapshot.config.settings
     if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
         return None
-    ill, cuts = _ill(apart(snapshot)), snapshot.ledger.cuts or {}
+    ill, cuts = _ill(apart(snapshot)), snapshot.ledger.share_layouts or {}
     clients = {
         (_of(each.resource, id), base(id))
         for each in snapshot.allocations
         for id in each.devices
-        if id != base(id) and _by_mps(cuts.get(base(id), UNKNOWN))  # else it is a share of another kind
+        if id != base(id) and _by_mps(cuts.get(base(id), UNKNOWN_LAYOUT))  # else it is a share of another kind
     }
     others = {base(id) for name, id in holds(snapshot) if (_of(name, id), base(id)) not in clients}
     held = sorted({name for name, _ in clients})
-    return Wanted(daemons=_daemons(machine, settings, ill | others), held=tuple(held))
+    return WantedDaemons(daemons=_daemons(machine, settings, ill | others), in_use=tuple(held))
 
 
 def _by_mps(cut: str) -> bool:
     """Whether a container that holds a share of this kind may be a client of a daemon."""
-    return cut == UNKNOWN or cut.endswith(BY_MPS)
+    return cut == UNKNOWN_LAYOUT or cut.endswith(BY_MPS)
 
 
 def _of(resource: str, id: str) -> str:
@@ -117,12 +117,14 @@ def _down(snapshot: Snapshot, name: str) -> Reason | None:
         if stands is None and who:
             return Reason(kind="waiting", text=f"its {who} has not been seen yet", part=part)
         if stands is not None and stands.standing != "ok":
-            kind: Kind = "problem" if stands.standing == "failing" else "waiting"
+            kind: ReasonKind = "problem" if stands.standing == "failing" else "waiting"
             return Reason(kind=kind, text=stands.reason, part=part)
     return None
 
 
-def conditions(wishes: Wanted, status: Status | None, where: str, now: float) -> Mapping[str, Condition]:
+def conditions(
+    wishes: WantedDaemons, status: SupervisorStatus | None, where: str, now: float
+) -> Mapping[str, Condition]:
     """Part → how it stands, as the supervisor told at last; nothing where there is nothing to supervise."""
     if status is not None and status.at > now:  # of an earlier boot
         status = None
@@ -137,15 +139,15 @@ def conditions(wishes: Wanted, status: Status | None, where: str, now: float) ->
 
 def served(snapshot: Snapshot) -> Snapshot:
     """The node when all daemons run that it wants: a configuration is not at fault for what does not run yet."""
-    wishes = wanted(snapshot) or Wanted()
+    wishes = wanted(snapshot) or WantedDaemons()
     run = tuple(
-        Standing(name=each.name, standing="ok", reason="", devices=tuple(each.devices)) for each in wishes.daemons
+        DaemonStatus(name=each.name, state="ok", reason="", devices=tuple(each.devices)) for each in wishes.daemons
     )
-    told = conditions(wishes, Status(at=0.0, pid=0, daemons=run), "", 0.0)
+    told = conditions(wishes, SupervisorStatus(at=0.0, pid=0, daemons=run), "", 0.0)
     return snapshot.but(conditions={**snapshot.conditions, **told})
 
 
-def _upkeep(status: Status) -> Condition:
+def _upkeep(status: SupervisorStatus) -> Condition:
     return Condition(
         standing="failing" if status.problem else "ok",
         reason=status.problem or "compute modes are changed",
@@ -153,8 +155,8 @@ def _upkeep(status: Status) -> Condition:
     )
 
 
-def _condition(standing: Standing) -> Condition:
-    return Condition(standing=standing.standing, reason=standing.reason, detail=",".join(standing.devices))
+def _condition(standing: DaemonStatus) -> Condition:
+    return Condition(standing=standing.state, reason=standing.reason, detail=",".join(standing.devices))
 
 
 def part_of(name: str) -> str:
@@ -178,10 +180,10 @@ def _troubled(snapshot: Snapshot) -> Iterator[str]:
 
 
 @view
-def _daemons(machine: Machine, settings: Settings, without: frozenset[str]) -> tuple[Daemon, ...]:
+def _daemons(machine: Machine, settings: Settings, without: frozenset[str]) -> tuple[MpsDaemon, ...]:
     partitioned = {gpu.uuid for gpu in machine.gpus or () if gpu.mig is not None and gpu.mig.enabled}
     return tuple(
-        _daemon(name, devices, resource.grain_mib > 0, settings.sharing.mps, partitioned)
+        _daemon(name, devices, resource.share_mib > 0, settings.sharing.mps, partitioned)
         for resource in named(machine, settings)[0]
         if resource.mps
         for name, devices in _by_daemon(resource, without).items()
@@ -197,12 +199,12 @@ def _by_daemon(resource: Resource, without: Set[str]) -> Mapping[str, Sequence[U
     return found
 
 
-def _daemon(name: str, shares: Sequence[Unit], memory: bool, how: Mps, partitioned: Set[str]) -> Daemon:
+def _daemon(name: str, shares: Sequence[Unit], memory: bool, how: Mps, partitioned: Set[str]) -> MpsDaemon:
     """Shares of memory have their limits with them, in the environment of their container."""
     units = {unit.id: unit for unit in shares}
     counts = Counter(unit.id for unit in shares)
     fair = 100 if memory else 100 // max(counts.values())
-    return Daemon(
+    return MpsDaemon(
         name=name,
         devices={id: 0 if memory else unit.memory_mib // counts[id] for id, unit in units.items()},
         active_thread_percentage=fair if how.active_thread_percentage is None else how.active_thread_percentage,

@@ -17,7 +17,7 @@ from gpuplane.core.health import records
 from gpuplane.core.health.diagnose import terms
 from gpuplane.core.text import line
 from gpuplane.core.withholding import homes
-from gpuplane.model.config import Asked
+from gpuplane.model.config import NodeRequests
 from gpuplane.model.facts import (
     AllocateAnswered,
     AllocationsListed,
@@ -35,7 +35,7 @@ from gpuplane.model.facts import (
     Tick,
     TimeSliceFinished,
 )
-from gpuplane.model.health import Health
+from gpuplane.model.health import HealthRecords
 from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Snapshot
 
 SETTLING = 10.0
@@ -74,31 +74,31 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             config = snapshot.config.but(settings=settings, name=name or "", warnings=warnings)
             return snapshot.but(config=config, ledger=snapshot.ledger.but(config_name=name))
         case NodeRequestsChanged(asked):
-            ledger = snapshot.ledger.but(asked=None if asked == Asked() else asked)
-            return snapshot.but(config=snapshot.config.but(asked=asked), ledger=ledger)
+            ledger = snapshot.ledger.but(node_requests=None if asked == NodeRequests() else asked)
+            return snapshot.but(config=snapshot.config.but(node_requests=asked), ledger=ledger)
         case AllocationsListed(allocations, asked):
             held = (*allocations, *_unsettled(snapshot.allocations or (), allocations, asked))
             health = records.listed(_health(snapshot), snapshot.machine, held)
             return _with(snapshot.but(allocations=held), health)
         case AllocateAnswered(resource, devices):
-            grant = Allocation(resource=resource, devices=devices, since=now)
+            grant = Allocation(resource=resource, devices=devices, granted_at=now)
             return snapshot.but(allocations=(*_others(snapshot.allocations or (), grant), grant))
         case LedgerLoaded():
             return takeover.remembered(snapshot, fact, now)
         case LedgerStored(disk):
-            return snapshot.but(disk=disk)
+            return snapshot.but(stored=disk)
         case DriverReleaseRequested(release):
             return snapshot.but(ledger=snapshot.ledger.but(release=release))
         case Tick():
             return snapshot
 
 
-def _health(snapshot: Snapshot) -> Health:
-    return snapshot.ledger.health or Health()
+def _health(snapshot: Snapshot) -> HealthRecords:
+    return snapshot.ledger.health or HealthRecords()
 
 
-def _with(snapshot: Snapshot, health: Health) -> Snapshot:
-    return snapshot.but(ledger=snapshot.ledger.but(health=None if health == Health() else health))
+def _with(snapshot: Snapshot, health: HealthRecords) -> Snapshot:
+    return snapshot.but(ledger=snapshot.ledger.but(health=None if health == HealthRecords() else health))
 
 
 def _disbelieve(snapshot: Snapshot, now: float) -> Snapshot:
@@ -115,13 +115,13 @@ def _place(before: Snapshot, after: Snapshot) -> Snapshot:
     """Remembers of the devices that containers hold where they are and how they are cut, while that can be seen."""
     if after.allocations is None or _places(after) == _places(before):
         return after
-    found = homes(after.machine, after.allocations, after.ledger.homes)
-    return after.but(ledger=after.ledger.but(homes=found or None, cuts=cuts(after) or None))
+    found = homes(after.machine, after.allocations, after.ledger.mig_parents)
+    return after.but(ledger=after.ledger.but(mig_parents=found or None, share_layouts=cuts(after) or None))
 
 
 def _places(snapshot: Snapshot) -> tuple[object, ...]:
     ledger = snapshot.ledger
-    return snapshot.allocations, snapshot.machine, snapshot.config.settings, ledger.homes, ledger.cuts
+    return snapshot.allocations, snapshot.machine, snapshot.config.settings, ledger.mig_parents, ledger.share_layouts
 
 
 def _stand(snapshot: Snapshot, part: str, condition: Condition | None, now: float) -> dict[str, Condition]:
@@ -138,7 +138,7 @@ def _stand(snapshot: Snapshot, part: str, condition: Condition | None, now: floa
 def _others(allocations: tuple[Allocation, ...], grant: Allocation) -> Iterator[Allocation]:
     """The allocations but for an earlier grant of the same: kubelet asks again for the next container of a pod."""
     for each in allocations:
-        if not (each.since and each.devices == grant.devices and each.resource == grant.resource):
+        if not (each.granted_at and each.devices == grant.devices and each.resource == grant.resource):
             yield each
 
 
@@ -149,7 +149,9 @@ def _unsettled(known: tuple[Allocation, ...], listed: tuple[Allocation, ...], as
     them before. An older grant it settles by showing it, or by not showing it though kubelet has had the time to.
     """
     for each in known:
-        if each.since and (each.since >= asked or (each.since > asked - SETTLING and not _shown(each, listed))):
+        if each.granted_at and (
+            each.granted_at >= asked or (each.granted_at > asked - SETTLING and not _shown(each, listed))
+        ):
             yield each
 
 

@@ -13,8 +13,8 @@ from gpuplane.core.health.diagnose import terms
 from gpuplane.core.health.state_machine import Terms
 from gpuplane.core.serving import standby
 from gpuplane.model.facts import LedgerLoaded
-from gpuplane.model.health import Health, Record
-from gpuplane.model.snapshot import Disk, Ledger, Snapshot
+from gpuplane.model.health import DeviceRecord, HealthRecords
+from gpuplane.model.snapshot import Ledger, Snapshot, StoredLedger
 
 
 def remembered(snapshot: Snapshot, fact: LedgerLoaded, now: float) -> Snapshot:
@@ -23,35 +23,35 @@ def remembered(snapshot: Snapshot, fact: LedgerLoaded, now: float) -> Snapshot:
     Once the agent before us has ended nothing is offered before kubelet was asked again who holds what: that agent
     granted until its end.
     """
-    disk = Disk(cuts=(fact.ledger.cuts or {},))
+    disk = StoredLedger(share_layouts=(fact.ledger.share_layouts or {},))
     if not standby(snapshot):
-        return snapshot.but(ledger=fact.ledger, disk=disk)
-    after = snapshot.but(ledger=_told(snapshot, fact.ledger), disk=disk)
+        return snapshot.but(ledger=fact.ledger, stored=disk)
+    after = snapshot.but(ledger=_told(snapshot, fact.ledger), stored=disk)
     by = terms(after, now)
-    health, machine = fact.ledger.health or Health(), snapshot.machine
+    health, machine = fact.ledger.health or HealthRecords(), snapshot.machine
     if machine is not None:
         health = records.looked(health, machine, machine, machine.gpus is not None, snapshot.allocations, by)
-    health = _unknown(health, snapshot.ledger.health or Health(), by)
-    after = after.but(ledger=after.ledger.but(health=None if health == Health() else health))
-    return after.but(allocations=None) if fact.ended else after
+    health = _unknown(health, snapshot.ledger.health or HealthRecords(), by)
+    after = after.but(ledger=after.ledger.but(health=None if health == HealthRecords() else health))
+    return after.but(allocations=None) if fact.previous_agent_ended else after
 
 
 def _told(snapshot: Snapshot, ledger: Ledger) -> Ledger:
     """The ledger with what this agent was told since it started, and nobody tells it again."""
-    ours, homes = snapshot.ledger, {**(snapshot.ledger.homes or {}), **(ledger.homes or {})}
+    ours, homes = snapshot.ledger, {**(snapshot.ledger.mig_parents or {}), **(ledger.mig_parents or {})}
     return ledger.but(
         config_name=ledger.config_name if snapshot.config.settings is None else ours.config_name,
-        asked=ledger.asked if snapshot.config.asked is None else ours.asked,
-        homes=homes or None,
+        node_requests=ledger.node_requests if snapshot.config.node_requests is None else ours.node_requests,
+        mig_parents=homes or None,
     )
 
 
-def _unknown(health: Health, ours: Health, by: Terms) -> Health:
+def _unknown(health: HealthRecords, ours: HealthRecords, by: Terms) -> HealthRecords:
     """The records with what befell a device that they do not count, and that ours do."""
-    devices: dict[str, Record] = dict(health.devices)
+    devices: dict[str, DeviceRecord] = dict(health.devices)
     for key, record in ours.devices.items():
-        known: Mapping[str, int] = devices.get(key, Record()).counts
+        known: Mapping[str, int] = devices.get(key, DeviceRecord()).fault_counts
         for each in record.findings:
-            if each.event and record.counts.get(each.code, 0) > known.get(each.code, 0):
-                devices[key] = state_machine.happen(devices.get(key, Record()), each.but(standing=False), by)
+            if each.is_event and record.fault_counts.get(each.code, 0) > known.get(each.code, 0):
+                devices[key] = state_machine.happen(devices.get(key, DeviceRecord()), each.but(confirmed=False), by)
     return health if devices == health.devices else health.but(devices=dict(sorted(devices.items())))

@@ -21,11 +21,11 @@ from gpuplane.core.health.diagnose import released
 from gpuplane.core.inventory.names import decide
 from gpuplane.core.inventory.sharing import entries
 from gpuplane.core.view import view
-from gpuplane.model.config import Replication, Settings, TimeSlice
+from gpuplane.model.config import ReplicatedResource, Settings, TimeSlice
 from gpuplane.model.facts import SetTimeSlice, TimeSliceFinished
-from gpuplane.model.health import Health, Record
+from gpuplane.model.health import DeviceRecord, HealthRecords
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.snapshot import Condition, Slicing, Snapshot
+from gpuplane.model.snapshot import Condition, Snapshot, TimeSliceState
 
 PART = "time slices"
 """The condition that says how they stand."""
@@ -52,7 +52,7 @@ def _wanted(machine: Machine, settings: Settings) -> Mapping[str, TimeSlice]:
     named, found = entries(settings.sharing), dict[str, TimeSlice]()
     for decision in decide(machine, settings):
         entry = named.get(decision.shared_by)
-        if decision.name and isinstance(entry, Replication) and entry.time_slice is not None:
+        if decision.name and isinstance(entry, ReplicatedResource) and entry.time_slice is not None:
             found.setdefault(decision.unit.gpu, entry.time_slice)
     return found
 
@@ -70,32 +70,32 @@ def settled(snapshot: Snapshot, now: float) -> Snapshot:
     return snapshot.but(ledger=snapshot.ledger.but(time_slices=found or None))
 
 
-def _checked(slicing: Slicing, begun: float | None) -> Slicing:
+def _checked(slicing: TimeSliceState, begun: float | None) -> TimeSliceState:
     """What is known of it. A try of another agent, or before the driver went away, has broken off."""
-    if not slicing.pending or begun is None or slicing.at >= begun:
+    if not slicing.pending or begun is None or slicing.requested_at >= begun:
         return slicing
-    return slicing.but(pending=False, unsure=True)
+    return slicing.but(pending=False, outcome_unknown=True)
 
 
-def _ours(slicing: Slicing) -> bool:
+def _ours(slicing: TimeSliceState) -> bool:
     """Whether the GPU may have another length by our doing."""
-    return slicing.pending or slicing.unsure or slicing.length not in (None, "default")
+    return slicing.pending or slicing.outcome_unknown or slicing.set_length not in (None, "default")
 
 
-def _tried(slicing: Slicing | None, length: TimeSlice, begun: float | None, now: float) -> Slicing:
+def _tried(slicing: TimeSliceState | None, length: TimeSlice, begun: float | None, now: float) -> TimeSliceState:
     """What becomes of it when a try begins."""
     if slicing is None or _fresh(slicing, length, begun):
-        slicing = (slicing or Slicing(tried=length, at=now)).but(tries=0, failed="")
-    return slicing.but(tried=length, at=now, pending=True)
+        slicing = (slicing or TimeSliceState(tried=length, requested_at=now)).but(failed_tries=0, failure="")
+    return slicing.but(tried=length, requested_at=now, pending=True)
 
 
-def _fresh(slicing: Slicing, length: TimeSlice, begun: float | None) -> bool:
+def _fresh(slicing: TimeSliceState, length: TimeSlice, begun: float | None) -> bool:
     """Whether the tries before tell nothing about the next."""
-    return slicing.tried != length or begun is None or slicing.at < begun
+    return slicing.tried != length or begun is None or slicing.requested_at < begun
 
 
 def _waiting(
-    snapshot: Snapshot, wishes: Mapping[str, TimeSlice], found: Mapping[str, Slicing]
+    snapshot: Snapshot, wishes: Mapping[str, TimeSlice], found: Mapping[str, TimeSliceState]
 ) -> Iterator[tuple[str, float]]:
     """GPUs that can be set and have to be, in the driver's order, and when: before now where at once."""
     for gpu in _answering(snapshot):
@@ -103,15 +103,15 @@ def _waiting(
         length = wishes.get(gpu.uuid, "default")
         if begun is None or (slicing is None and gpu.uuid not in wishes) or _done(slicing, length, begun):
             continue
-        at_once = slicing is None or not slicing.tries or _fresh(slicing, length, begun)
-        yield gpu.uuid, begun if at_once or slicing is None else slicing.at + _rest(slicing.tries)
+        at_once = slicing is None or not slicing.failed_tries or _fresh(slicing, length, begun)
+        yield gpu.uuid, begun if at_once or slicing is None else slicing.requested_at + _rest(slicing.failed_tries)
 
 
-def _done(slicing: Slicing | None, length: TimeSlice, begun: float) -> bool:
+def _done(slicing: TimeSliceState | None, length: TimeSlice, begun: float) -> bool:
     """Whether the last try was to set this length, has set it, and the GPU remembers."""
-    if slicing is None or slicing.pending or slicing.unsure or slicing.tries:
+    if slicing is None or slicing.pending or slicing.outcome_unknown or slicing.failed_tries:
         return False
-    return slicing.length == length and slicing.at >= begun
+    return slicing.set_length == length and slicing.requested_at >= begun
 
 
 def _rest(tries: int) -> float:
@@ -140,22 +140,25 @@ def _begun(snapshot: Snapshot, gpu: str) -> float | None:
     driver = snapshot.conditions.get("driver")
     if driver is None or driver.standing != "ok":
         return None
-    record = (snapshot.ledger.health or Health()).devices.get(gpu, Record())
-    return max(driver.since, record.renewed)
+    record = (snapshot.ledger.health or HealthRecords()).devices.get(gpu, DeviceRecord())
+    return max(driver.since, record.reset_at)
 
 
 def done(snapshot: Snapshot, fact: TimeSliceFinished) -> Snapshot:
     """The snapshot after a try has ended. What was tried before the one that is under way tells nothing any more."""
     known = snapshot.ledger.time_slices or {}
     slicing = known.get(fact.gpu)
-    if slicing is None or not slicing.pending or slicing.at != fact.asked:
+    if slicing is None or not slicing.pending or slicing.requested_at != fact.requested_at:
         return snapshot
     if fact.problem:
         after = slicing.but(
-            pending=False, unsure=slicing.unsure or fact.unsure, tries=slicing.tries + 1, failed=fact.problem
+            pending=False,
+            outcome_unknown=slicing.outcome_unknown or fact.outcome_unknown,
+            failed_tries=slicing.failed_tries + 1,
+            failure=fact.problem,
         )
     else:
-        after = Slicing(tried=fact.length, at=slicing.at, length=fact.length)
+        after = TimeSliceState(tried=fact.length, requested_at=slicing.requested_at, set_length=fact.length)
     return snapshot.but(ledger=snapshot.ledger.but(time_slices={**known, fact.gpu: after}))
 
 
@@ -163,8 +166,8 @@ def setting(snapshot: Snapshot) -> SetTimeSlice | None:
     """The try that is under way, or shall be."""
     for gpu, each in (snapshot.ledger.time_slices or {}).items():
         begun = _begun(snapshot, gpu)
-        if each.pending and begun is not None and each.at >= begun:
-            return SetTimeSlice(gpu=gpu, length=each.tried, asked=each.at)
+        if each.pending and begun is not None and each.requested_at >= begun:
+            return SetTimeSlice(gpu=gpu, length=each.tried, requested_at=each.requested_at)
     return None
 
 
@@ -192,8 +195,8 @@ def condition(snapshot: Snapshot) -> Condition | None:
             continue
         if _in_mig_mode(gpu):
             failing += [f"{_name(gpu)}: {IN_MIG_MODE}"] if gpu.uuid in wishes else []
-        elif slicing is not None and slicing.failed and not _fresh(slicing, length, begun):
-            failing.append(f"{_name(gpu)} could not be set to {length}: {slicing.failed}")
+        elif slicing is not None and slicing.failure and not _fresh(slicing, length, begun):
+            failing.append(f"{_name(gpu)} could not be set to {length}: {slicing.failure}")
         else:
             lengths.setdefault(length, []).append(str(gpu.index))
             waiting += [] if begun is not None and _done(slicing, length, begun) else [gpu.uuid]

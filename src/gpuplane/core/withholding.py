@@ -28,7 +28,7 @@ from gpuplane.core.inventory.names import named
 from gpuplane.core.inventory.sharing import base
 from gpuplane.core.view import view
 from gpuplane.model.machine import Machine
-from gpuplane.model.snapshot import UNKNOWN, Allocation, Snapshot
+from gpuplane.model.snapshot import UNKNOWN_LAYOUT, Allocation, Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import Resource
 
@@ -61,7 +61,7 @@ def holds(snapshot: Snapshot) -> Mapping[Key, str]:
     if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
         return {}
     resources, _ = named(machine, settings)
-    return withheld(resources, snapshot.allocations, places(machine, ledger.homes), ledger.cuts or {})
+    return withheld(resources, snapshot.allocations, places(machine, ledger.mig_parents), ledger.share_layouts or {})
 
 
 class Places(Value):
@@ -106,7 +106,7 @@ def _how(unit: str, offered: bool, places: Places, cuts: Mapping[str, str]) -> s
     """What is otherwise about the way in which a unit is held, for people; "" where the resource's name says it."""
     if unit.startswith("MIG-") and unit not in places.homes:
         return ", on a GPU that is not known,"
-    if cuts.get(unit) == UNKNOWN:
+    if cuts.get(unit) == UNKNOWN_LAYOUT:
         return " in shares of an unknown kind"
     return " in other shares" if offered else ""
 
@@ -161,7 +161,7 @@ def _cut(resources: Iterable[Resource]) -> Iterator[tuple[Key, str]]:
             if device.id != device.unit.id:
                 shares[device.unit.id] = shares.get(device.unit.id, 0) + 1
         for unit, count in shares.items():
-            yield (resource.name, unit), named_cut(resource.grain_mib, count, mps=resource.mps)
+            yield (resource.name, unit), named_cut(resource.share_mib, count, mps=resource.mps)
 
 
 def named_cut(grain_mib: int, count: int, *, mps: bool) -> str:
@@ -192,14 +192,14 @@ def cuts(
     for allocation in allocations:
         for id in allocation.devices:
             if "::" in id:
-                told.setdefault(base(id), set()).add(allocation.cut)
+                told.setdefault(base(id), set()).add(allocation.share_layout)
     now = {unit: cut for (_, unit), cut in _index(resources).cuts.items()}
-    return now | {unit: _remembered(known.get(unit, UNKNOWN), told[unit]) for unit in sorted(told)}
+    return now | {unit: _remembered(known.get(unit, UNKNOWN_LAYOUT), told[unit]) for unit in sorted(told)}
 
 
 def _remembered(known: str, told: set[str]) -> str:
     """How a held unit is cut: as it is known, or as all that hold shares of it were told."""
-    return known if known != UNKNOWN or len(told) > 1 else next(iter(told)) or UNKNOWN
+    return known if known != UNKNOWN_LAYOUT or len(told) > 1 else next(iter(told)) or UNKNOWN_LAYOUT
 
 
 def unwritten(

@@ -22,8 +22,8 @@ from gpuplane.model.facts import (
     Fact,
     FaultOccurred,
     MachineObserved,
-    Probe,
     ProbeFinished,
+    ProbeGpu,
     SetTimeSlice,
     StatusChanged,
     TimeSliceFinished,
@@ -64,7 +64,7 @@ class Described:
 
     async def do(self, action: Action) -> None:
         """Tell again what the file shows, of the whole machine or of one GPU, or what came of a change."""
-        if isinstance(action, Probe):
+        if isinstance(action, ProbeGpu):
             self._pending.append(self._probe(action))
         elif isinstance(action, SetTimeSlice):
             self._pending.append(self._set(action))
@@ -95,25 +95,25 @@ class Described:
             else:
                 self._pending.append(each)
 
-    def _probe(self, probe: Probe) -> ProbeFinished:
+    def _probe(self, probe: ProbeGpu) -> ProbeFinished:
         machine = next((fact.machine for fact in self._good if isinstance(fact, MachineObserved)), Machine())
         gpu = next((gpu for gpu in machine.gpus or () if gpu.uuid == probe.gpu), None)
         if gpu is None or not self._wanted:
             fault = Fault(code="gpu-missing", message=f"{self._name} has no such GPU")
             gpu = Gpu(index=-1, uuid=probe.gpu, faults=machine.faults or (fault,))
         pids = tuple(each.pid for each in self._file_now.processes if each.gpu == gpu.index)
-        return ProbeFinished(asked=probe.asked, gpu=gpu, pids=pids)
+        return ProbeFinished(requested_at=probe.requested_at, gpu=gpu, pids=pids)
 
     def _set(self, action: SetTimeSlice) -> TimeSliceFinished:
         """What nvidia-smi would come to: it is a call like others, which the file may have fail."""
         gpu = next((gpu for gpu in self._file_now.gpus or () if gpu.uuid == action.gpu), None)
-        told = TimeSliceFinished(gpu=action.gpu, length=action.length, asked=action.asked)
+        told = TimeSliceFinished(gpu=action.gpu, length=action.length, requested_at=action.requested_at)
         if gpu is None or not self._wanted:
             return told.but(problem=f"{self._name} has no such GPU")
         for each in self._file_now.failures:
             if each.gpu == gpu.index and fnmatchcase("nvidia-smi", each.call):
                 how = {"error": each.error, "hang": "it did not end", "crash": "it was ended by SIGSEGV"}[each.effect]
-                return told.but(problem=f"nvidia-smi: {how}", unsure=each.effect != "error")
+                return told.but(problem=f"nvidia-smi: {how}", outcome_unknown=each.effect != "error")
         return told
 
     def _happen(self, file: MachineFile, first: bool) -> Iterator[FaultOccurred]:
@@ -135,7 +135,7 @@ class Described:
                     gpu_instance=each.gpu_instance,
                     compute_instance=each.compute_instance,
                     pids=each.pids,
-                    log=number if each.logged else None,
+                    kernel_log_number=number if each.logged else None,
                 )
 
     async def _read(self) -> None:

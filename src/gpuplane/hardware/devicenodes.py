@@ -20,7 +20,7 @@ from gpuplane import files
 from gpuplane.core.devicenodes import PART, Found, Wish, condition, wish
 from gpuplane.hardware.driver.nodes import majors
 from gpuplane.model.facts import StatusChanged
-from gpuplane.model.machine import Numbers
+from gpuplane.model.machine import DeviceNumbers
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 
@@ -80,7 +80,7 @@ class _Round:
         self.made: list[str] = []
         self.problem = ""
 
-    def lacks(self, path: str, numbers: Numbers | None) -> bool:
+    def lacks(self, path: str, numbers: DeviceNumbers | None) -> bool:
         """Whether a node is not there, and cannot be made."""
         if os.path.lexists(_seen(self.root, path)):
             return False
@@ -121,7 +121,7 @@ def _number(root: Path, path: str) -> tuple[int, int] | None:
     return (os.major(found.st_rdev), os.minor(found.st_rdev)) if stat.S_ISCHR(found.st_mode) else None
 
 
-def _make(root: Path, path: str, numbers: Numbers, parameters: Mapping[str, int]) -> None:
+def _make(root: Path, path: str, numbers: DeviceNumbers, parameters: Mapping[str, int]) -> None:
     """Make a node: under a name of ours, and under its own once it is nobody else's to open. Raises OSError."""
     if not parameters.get("ModifyDeviceFiles", 1):
         raise OSError(errno.EPERM, f"/{PARAMETERS} says ModifyDeviceFiles: 0")

@@ -12,7 +12,7 @@ from gpuplane.hardware.driver.installed import ordered
 from gpuplane.hardware.driver.nodes import CONTROL, DRIVERS, expected, own_nodes
 from gpuplane.hardware.failures import matches
 from gpuplane.hardware.profiles.layouts import allowed, files
-from gpuplane.model.machine import Device, DriverFiles, Fault, File, Gpu, Library, MachineFile
+from gpuplane.model.machine import Device, DriverFile, DriverFiles, DriverLibrary, Fault, Gpu, MachineFile
 
 DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -103,7 +103,7 @@ def _faults(machine: MachineFile) -> Iterator[tuple[strict.Path, Fault]]:
 
 def _unknown_fault(code: str) -> Iterator[str]:
     """What is wrong with the code of a fault that a look shows."""
-    looks = [name for name, entry in CATALOGUE.items() if entry.seen == "look"]
+    looks = [name for name, entry in CATALOGUE.items() if entry.detected_by == "look"]
     if code not in looks:
         close = strict.close_to(code, looks)
         perhaps = f"did you mean {close!r}?" if close else f"one of {', '.join(looks)}"
@@ -114,8 +114,8 @@ def _unknown_fault(code: str) -> Iterator[str]:
 
 def unknown_event(code: str) -> Iterator[str]:
     """What is wrong with an incident's code."""
-    if xid(code) is None and (code not in CATALOGUE or CATALOGUE[code].seen != "event"):
-        events = [name for name, entry in CATALOGUE.items() if entry.seen == "event" and xid(name) is None]
+    if xid(code) is None and (code not in CATALOGUE or CATALOGUE[code].detected_by != "event"):
+        events = [name for name, entry in CATALOGUE.items() if entry.detected_by == "event" and xid(name) is None]
         close = strict.close_to(code, events)
         perhaps = f"did you mean {close!r}?" if close else f"an XID as xid-79, or {', '.join(events)}"
         yield f"{code!r} is nothing that happens: {perhaps}"
@@ -201,7 +201,7 @@ def _driver(machine: MachineFile) -> Problems:
     if driver.missing and (driver.files is not None or machine.layout is not None):
         yield ("driver", "missing"), "its files are missing, and stand in this machine"
     found = driver.files or DriverFiles()
-    kinds: dict[str, tuple[Library | File, ...]] = {
+    kinds: dict[str, tuple[DriverLibrary | DriverFile, ...]] = {
         "libraries": found.libraries,
         "files": found.files,
         "sockets": found.sockets,
@@ -211,9 +211,9 @@ def _driver(machine: MachineFile) -> Problems:
             at: strict.Path = ("driver", "files", kind, i)
             if not entry.path.startswith("/"):
                 yield (*at, "path"), f"{entry.path!r} is no path from the driver's root: it begins with /"
-            if isinstance(entry, File) and entry.target and not entry.target.startswith("/"):
+            if isinstance(entry, DriverFile) and entry.target and not entry.target.startswith("/"):
                 yield (*at, "target"), f"{entry.target!r} is no path in a container: it begins with /"
-            for j, link in enumerate(entry.links if isinstance(entry, Library) else ()):
+            for j, link in enumerate(entry.links if isinstance(entry, DriverLibrary) else ()):
                 if "/" in link:
                     yield (*at, "links", j), f"{link!r} is no name of a link beside the library: it has a / in it"
 

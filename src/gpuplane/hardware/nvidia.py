@@ -33,8 +33,8 @@ from gpuplane.model.facts import (
     Action,
     Fact,
     MachineObserved,
-    Probe,
     ProbeFinished,
+    ProbeGpu,
     SetTimeSlice,
     StatusChanged,
     TimeSliceFinished,
@@ -125,8 +125,8 @@ class Nvidia:
 
         Anything else is begun, and comes back as a fact whatever becomes of it.
         """
-        if isinstance(action, Probe | SetTimeSlice):
-            errand = self._probe(action) if isinstance(action, Probe) else self._set(action)
+        if isinstance(action, ProbeGpu | SetTimeSlice):
+            errand = self._probe(action) if isinstance(action, ProbeGpu) else self._set(action)
             task = asyncio.create_task(errand)
             self._errands.add(task)
             task.add_done_callback(self._errands.discard)
@@ -207,7 +207,7 @@ class Nvidia:
         self._children = [child for child in self._children if not child.is_gone()]
         return self._children
 
-    def _start(self, probe: Probe | None = None) -> Child:
+    def _start(self, probe: ProbeGpu | None = None) -> Child:
         """Another process. Raises OSError."""
         force = in_force(self._charges, time.monotonic())
         if probe is not None and (gpu := self._seen(probe.gpu)) is not None:
@@ -282,11 +282,11 @@ class Nvidia:
             for fault in gpu.faults
         )
 
-    async def _probe(self, probe: Probe) -> None:
+    async def _probe(self, probe: ProbeGpu) -> None:
         """Have a fresh process look at one GPU, and tell what it saw, or why it saw nothing."""
         found = self._unasked(probe.gpu) or await self._ask(probe)
         if isinstance(found, Fault):
-            found = ProbeFinished(asked=probe.asked, gpu=Gpu(index=-1, uuid=probe.gpu, faults=(found,)))
+            found = ProbeFinished(requested_at=probe.requested_at, gpu=Gpu(index=-1, uuid=probe.gpu, faults=(found,)))
         self._tell(found)
 
     def _unasked(self, uuid: str) -> Fault | None:
@@ -302,7 +302,7 @@ class Nvidia:
         standing = self._held_back()
         return None if standing is None else Fault(code="driver-hang", message=standing.reason)
 
-    async def _ask(self, probe: Probe) -> ProbeFinished | Fault:
+    async def _ask(self, probe: ProbeGpu) -> ProbeFinished | Fault:
         """What a fresh process sees of a GPU; the fault where that process fails."""
         try:
             child = self._start(probe)
@@ -333,8 +333,8 @@ class Nvidia:
         async with self._smi_runs:
             fault = self._unasked(action.gpu)
             problem, unsure = (fault.message, False) if fault else await self._run_smi(action)
-        told = TimeSliceFinished(gpu=action.gpu, length=action.length, asked=action.asked)
-        self._tell(told.but(problem=problem, unsure=unsure))
+        told = TimeSliceFinished(gpu=action.gpu, length=action.length, requested_at=action.requested_at)
+        self._tell(told.but(problem=problem, outcome_unknown=unsure))
 
     async def _run_smi(self, action: SetTimeSlice) -> tuple[str, bool]:
         """Why it did not do what it should, "" if it did; and whether it may have done it all the same."""

@@ -32,7 +32,7 @@ async def peek(node: Node, directory: Path, every: float = 0.5) -> None:
         await asyncio.sleep(every)
         if (now := _changed(directory)) != seen:
             seen = now
-            node.apply(LedgerLoaded(remembered(directory, node.snapshot.ledger.boot_id), ended=False))
+            node.apply(LedgerLoaded(remembered(directory, node.snapshot.ledger.boot_id), previous_agent_ended=False))
 
 
 def _changed(directory: Path) -> int:

@@ -26,8 +26,8 @@ from gpuplane.core.ledger import PARTS, carry, decode, encode
 from gpuplane.host.lock import lock_file, open_lock, take
 from gpuplane.model.facts import LedgerStored, StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition, Disk, Ledger
-from gpuplane.model.views import Subject
+from gpuplane.model.snapshot import Condition, Ledger, StoredLedger
+from gpuplane.model.views import LogSubject
 
 MOST = 16 * 1024 * 1024
 """Bytes of one part: a record of a device has some hundred."""
@@ -54,7 +54,7 @@ def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list
     `ours`: whether we have the directory's lock. Otherwise nothing in it is changed.
     """
     ledger, problems = Ledger(boot_id=boot), []
-    for part in PARTS:
+    for part, field in PARTS.items():
         path = _path(directory, part)
         try:
             content = files.read(path, MOST, follow=False)
@@ -71,8 +71,8 @@ def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list
                 kept = _keep_copy(path, content) if ours else "left as it is"
                 problems.append(f"{path}: {read.problem}; {kept}")
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
-            carried = carry(Ledger(boot_id=read.boot_id, **{part: read.value}), boot, time.time(), now)
-            ledger = ledger.but(**{part: getattr(carried, part)})
+            carried = carry(Ledger(boot_id=read.boot_id, **{field: read.value}), boot, time.time(), now)
+            ledger = ledger.but(**{field: getattr(carried, field)})
     return ledger, problems
 
 
@@ -101,18 +101,18 @@ async def keep_stored(node: Node, directory: Path, every: float = 1.0, glance: f
     A disk that refuses is asked again `every` seconds; what one file is refused costs the others nothing. Each `glance`
     seconds it is looked whether the directory is still there.
     """
-    writer = Writer(directory, cuts=node.snapshot.disk.cuts)
+    writer = Writer(directory, cuts=node.snapshot.stored.share_layouts)
     async with asyncio.TaskGroup() as group:
         group.create_task(_watch(node, writer, glance))
         async for _ in node.changes():
-            while (ledger := node.snapshot.ledger) != node.snapshot.disk.ledger:
-                node.apply(LedgerStored(Disk(cuts=writer.cuts_while_writing(ledger))))
+            while (ledger := node.snapshot.ledger) != node.snapshot.stored.ledger:
+                node.apply(LedgerStored(StoredLedger(share_layouts=writer.cuts_while_writing(ledger))))
                 problem = await asyncio.to_thread(writer.write, ledger)
                 if problem is None:
-                    node.apply(LedgerStored(Disk(ledger=ledger, cuts=writer.cuts)))
+                    node.apply(LedgerStored(StoredLedger(ledger=ledger, share_layouts=writer.cuts)))
                     node.apply(StatusChanged("state", Condition(standing="ok", reason=str(directory))))
                 else:
-                    node.apply(LedgerStored(Disk(cuts=writer.cuts)))
+                    node.apply(LedgerStored(StoredLedger(share_layouts=writer.cuts)))
                     reason = f"{problem.filename2 or problem.filename or directory}: {problem.strerror}: {FORGOTTEN}"
                     node.apply(StatusChanged("state", Condition(standing="failing", reason=reason)))
                     await asyncio.sleep(every)
@@ -122,10 +122,10 @@ async def _watch(node: Node, writer: "Writer", glance: float) -> None:
     """Have everything written again where the directory was removed."""
     while True:
         await asyncio.sleep(glance)
-        if node.snapshot.disk.ledger is not None and not writer.intact():
-            about = Subject(part="state")
+        if node.snapshot.stored.ledger is not None and not writer.intact():
+            about = LogSubject(part="state")
             log.error("%s was removed, or some of its files: it is made again", writer.directory, extra=about.extra)
-            node.apply(LedgerStored(Disk()))
+            node.apply(LedgerStored(StoredLedger()))
 
 
 class Writer:
@@ -144,7 +144,7 @@ class Writer:
 
     def cuts_while_writing(self, ledger: Ledger) -> tuple[Any, ...]:
         """What the disk may hold of the cuts until the ledger is known to be written."""
-        new = ledger.cuts or {}
+        new = ledger.share_layouts or {}
         self.cuts = self.cuts if new in self.cuts else (*self.cuts, new)
         return self.cuts
 
@@ -163,8 +163,8 @@ class Writer:
         except OSError as error:
             return error
         problem = None
-        for part in PARTS:
-            value = getattr(ledger, part)
+        for part, field in PARTS.items():
+            value = getattr(ledger, field)
             if self._written.get(part, DOUBT) != value:
                 self._written.pop(part, None)
                 try:

@@ -29,7 +29,7 @@ from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginService
 from gpuplane.model.facts import AllocateAnswered
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import Edits, Offered, Refused, Subject
+from gpuplane.model.views import AllocateResponse, LogSubject, OfferedDevice, Refused
 
 LONGEST = 1000  # characters of a refusal: gRPC loses the whole status where its headers get too large
 MOST_CONTAINERS = 16
@@ -85,7 +85,7 @@ class Plugin(DevicePluginServicer):
             self.streams -= 1
             self.stir.set()
 
-    def devices(self, snapshot: Snapshot) -> tuple[Offered, ...] | None:
+    def devices(self, snapshot: Snapshot) -> tuple[OfferedDevice, ...] | None:
         """The list that kubelet should have; empty where the resource is gone, None where nothing may be said yet."""
         offered = offer(snapshot)
         if offered.waiting:
@@ -111,7 +111,7 @@ class Plugin(DevicePluginServicer):
         ours = known(offer(snapshot)).get(self.resource, {})
         asked = (id for each in requests for id in each.devices_ids if id in ours)
         devices = tuple(dict.fromkeys(ours[id].unit.id for id in asked))
-        return Subject(devices=devices, resources=(self.resource,)).extra
+        return LogSubject(devices=devices, resources=(self.resource,)).extra
 
     async def GetPreferredAllocation(
         self, request: pb.PreferredAllocationRequest, context: Context
@@ -121,7 +121,7 @@ class Plugin(DevicePluginServicer):
             _check_size(self.resource, [len(each.available_deviceIDs) for each in request.container_requests])
             _check_size(self.resource, [len(each.must_include_deviceIDs) for each in request.container_requests])
         except Refused as refusal:
-            log.warning("no preference for %s", refusal, extra=Subject(resources=(self.resource,)).extra)
+            log.warning("no preference for %s", refusal, extra=LogSubject(resources=(self.resource,)).extra)
             return answer
         for each in request.container_requests:
             ids: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class Plugin(DevicePluginServicer):
                     each.allocation_size,
                 )
             except Exception:  # an error here rejects the pod, an empty answer costs it nothing
-                log.exception("%s: no preference", self.resource, extra=Subject(resources=(self.resource,)).extra)
+                log.exception("%s: no preference", self.resource, extra=LogSubject(resources=(self.resource,)).extra)
             answer.container_responses.add(deviceIDs=ids)
         return answer
 
@@ -161,7 +161,7 @@ def _rewriting(snapshot: Snapshot) -> str:
     return asked.detail if asked else ""
 
 
-def _message(devices: tuple[Offered, ...]) -> pb.ListAndWatchResponse:
+def _message(devices: tuple[OfferedDevice, ...]) -> pb.ListAndWatchResponse:
     message = pb.ListAndWatchResponse()
     for device in devices:
         numa = device.unit.numa
@@ -173,7 +173,7 @@ def _message(devices: tuple[Offered, ...]) -> pb.ListAndWatchResponse:
     return message
 
 
-def _container(edits: Edits) -> pb.ContainerAllocateResponse:
+def _container(edits: AllocateResponse) -> pb.ContainerAllocateResponse:
     return pb.ContainerAllocateResponse(
         envs=edits.env,
         mounts=[pb.Mount(container_path=m.container, host_path=m.host, read_only=m.read_only) for m in edits.mounts],

@@ -90,7 +90,7 @@ def urgent(snapshot: Snapshot) -> bool:
         snapshot.allocations is None
         or bool(holds(snapshot))
         or awaited(snapshot)
-        or any(each.since for each in snapshot.allocations or ())
+        or any(each.granted_at for each in snapshot.allocations or ())
         or any(name.startswith("plugin/") and each.standing != "ok" for name, each in snapshot.conditions.items())
     )
 
@@ -195,12 +195,12 @@ class Inquiry:
     def _described(self, held: Held) -> Held:
         """What is held, with how it is shared, as far as the checkpoint has told: a list says only ids."""
         self.cuts = {shares: cut for each in held if (cut := self.cuts.get(shares := _shares(each), ""))}
-        return tuple(each.but(cut=self.cuts.get(_shares(each), "")) for each in held)
+        return tuple(each.but(share_layout=self.cuts.get(_shares(each), "")) for each in held)
 
     def _before(self) -> Held:
         """What containers held before this kubelet answered: by the last list, and by the checkpoint, which has what
         was granted since."""
-        listed = tuple(each for each in self.node.snapshot.allocations or () if not each.since)
+        listed = tuple(each for each in self.node.snapshot.allocations or () if not each.granted_at)
         return (*listed, *_missing(self._checkpointed()[0] or (), listed))
 
     def _remembered(self, unheard: Held) -> Held:
@@ -212,7 +212,7 @@ class Inquiry:
         """What kubelet's checkpoint says, or None where it cannot be known; in words, what came of it."""
         try:
             held = _checkpointed(files.read(self.checkpoint))
-            self.cuts |= {_shares(each): each.cut for each in held if each.cut}
+            self.cuts |= {_shares(each): each.share_layout for each in held if each.share_layout}
         except FileNotFoundError:
             return (), f"there is no {self.checkpoint} either, so nothing is held"
         except OSError as error:
@@ -257,7 +257,7 @@ def _checkpointed(content: bytes) -> Held:
     held = _merged(
         (entry.pod, entry.container, entry.resource, ids) for entry in entries for ids in entry.devices.values()
     )
-    return tuple(each.but(cut=cuts[each.pod, each.container, each.resource]) for each in held)
+    return tuple(each.but(share_layout=cuts[each.pod, each.container, each.resource]) for each in held)
 
 
 def _cut(entry: "_Entry") -> str:

@@ -56,7 +56,7 @@ from gpuplane.kubelet.sockets import (
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition
-from gpuplane.model.views import Subject
+from gpuplane.model.views import LogSubject
 
 LOOK = 0.2  # seconds between two looks at the sockets
 GLANCE = 1.0  # seconds between two looks while kubelet reads the list: the end of its stream is an event
@@ -141,7 +141,7 @@ class Life:
         """What should not happen is logged once while it stays the same, with where it did."""
         why = f"{type(error).__name__}: {error}"
         if why != self.logged:
-            about = Subject(part=f"plugin/{self.resource}", resources=(self.resource,))
+            about = LogSubject(part=f"plugin/{self.resource}", resources=(self.resource,))
             log.exception("%s: the registration failed", self.resource, extra=about.extra)
         self.logged = why
         self._stand("failing", clip(why))

@@ -7,7 +7,7 @@ of every field are those of NVIDIA's device plugin, so that what works there wor
 from collections.abc import Mapping
 from typing import Literal
 
-from gpuplane.model.health import Ruling
+from gpuplane.model.health import FaultOverride
 from gpuplane.model.value import Value
 
 MigStrategy = Literal["none", "single", "mixed"]
@@ -21,16 +21,16 @@ ComputeMode = Literal["exclusive", "leave"]
 MemoryUnit = Literal["MiB", "GiB"]
 
 
-class Naming(Value):
+class NamingRule(Value):
     """Devices whose model (or MIG profile) matches `pattern` are offered as `name`. `*` matches any run."""
 
     pattern: str
     name: str
 
 
-class Replication(Value):
-    """One entry of `sharing.timeSlicing.resources` or `sharing.mps.resources`: `name` is cut into `replicas` of each
-    chosen device.
+class ReplicatedResource(Value, rename={"distinct_gpus": "distinct"}):
+    """One entry of `sharing.timeSlicing.resources` or `sharing.mps.resources`: each chosen device of the resource
+    `name` is advertised as `replicas` ids.
     """
 
     name: str
@@ -38,19 +38,19 @@ class Replication(Value):
     rename: str = ""
     devices: tuple[str, ...] | int | None = None  # None: all; a count; or indices and UUIDs
     model: str = ""  # a pattern that the GPU's model has to match; "" for any
-    distinct: bool = False  # a request for n shares gets n GPUs, or is refused
+    distinct_gpus: bool = False  # a request for n shares gets n GPUs, or is refused
     time_slice: TimeSlice | None = None  # None: left as it is
 
 
-class MemoryShares(Value):
-    """One entry of `sharing.memory.resources`: an id of `rename` stands for `grain_mib` of a chosen device's memory.
+class MemoryResource(Value, rename={"share_mib": "grain_mib"}):
+    """One entry of `sharing.memory.resources`: an id of `rename` stands for `share_mib` of a chosen device's memory.
 
-    What of a device's memory makes no whole grain is not offered. A container's ids are all of one device.
+    A remainder smaller than one share is not offered. A container's ids are all of one device.
     """
 
     name: str
     rename: str
-    grain_mib: int
+    share_mib: int
     devices: tuple[str, ...] | int | None = None
     model: str = ""
 
@@ -69,10 +69,10 @@ class Sharing(Value):
     A device goes to the first entry that selects it: those of `resources` come before those of `memory`.
     """
 
-    resources: tuple[Replication, ...] = ()
+    resources: tuple[ReplicatedResource, ...] = ()
     fail_requests_greater_than_one: bool = False
     strategy: SharingStrategy = "time-slicing"  # of `resources`
-    memory: tuple[MemoryShares, ...] = ()
+    memory: tuple[MemoryResource, ...] = ()
     memory_unit: MemoryUnit = "GiB"  # in which amounts of memory are written for people and containers
     memory_by_mps: bool = False  # an MPS daemon keeps each client within its container's share
     mps: Mps = Mps()
@@ -102,14 +102,14 @@ class Settings(Value):
     whole_mig_gpus: bool = False  # under migStrategy none a GPU in MIG mode is offered as a whole one, as NVIDIA's does
     health_checks_disabled: str = ""  # as the admin wrote it
     health_checks_enabled: str = ""
-    gpus: tuple[Naming, ...] = ()
-    mig: tuple[Naming, ...] = ()
+    gpus: tuple[NamingRule, ...] = ()
+    mig: tuple[NamingRule, ...] = ()
     sharing: Sharing = Sharing()
     probe_period: float = 5.0  # seconds: between recovery probes, and for which a fault has to be over before the first
-    faults: Mapping[str, Ruling] = {}  # code of the fault catalogue → what is judged otherwise here
+    faults: Mapping[str, FaultOverride] = {}  # code of the fault catalogue → what is judged otherwise here
 
 
-class Asked(Value):
+class NodeRequests(Value, rename={"driver_release": "release"}):
     """What our Node object says: what its labels and annotations ask for, and what kubelet tells there.
 
     `config`: a named config, "" for none.
@@ -118,18 +118,18 @@ class Asked(Value):
     config: str = ""
     runtime: str = ""  # the container runtime, "containerd://2.1.4"; "" while that is unknown
     kubelet: str = ""  # its version, "v1.36.2"; "" while that is unknown
-    release: str = ""  # why the driver has to be let go of; "" while it need not
+    driver_release: str = ""  # why the driver has to be let go of; "" while it need not
     drains: Mapping[str, str] = {}  # a device, as a person names it → why it shall not be given out
 
 
-class Config(Value):
+class Config(Value, rename={"node_requests": "asked"}):
     """The last good settings, under which name they stand, and what our Node object asks for.
 
-    `settings` is None before the first good configuration; `asked` is None before the API server's first word.
+    `settings` is None before the first good configuration; `node_requests` is None before the API server's first word.
     `warnings`: what of the file was taken otherwise than it is written, each with file and line.
     """
 
     settings: Settings | None = None
     name: str = ""
     warnings: tuple[str, ...] = ()
-    asked: Asked | None = None
+    node_requests: NodeRequests | None = None

@@ -1,4 +1,7 @@
-"""What the command line says to a running agent, and hears from it."""
+"""What the command line sends to a running agent, and what it answers.
+
+Tags and encoded names are those of the first version: a command and an agent of different versions talk to each other.
+"""
 
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
@@ -6,68 +9,68 @@ from gpuplane.model.views import Offer
 
 LONGEST_RELEASE = 7 * 86400.0
 LONGEST_DRAIN = 3650 * 86400.0
-"""Seconds that a wish may hold at most."""
+"""The longest release and the longest drain that can be requested, in seconds."""
 
 
-class Show(Value, tag=True, forbid_unknown_fields=False):
-    """Show the picture of the node. Whatever a command of another version adds to this costs nobody anything."""
+class ShowNode(Value, tag="Show", forbid_unknown_fields=False):
+    """Send the state of the node. What a command of another version adds to this request is ignored."""
 
 
-class LetGo(Value, tag=True):
-    """Let go of the driver for so many seconds. `at`: when the wish was made (CLOCK_BOOTTIME)."""
+class ReleaseDriver(Value, tag="LetGo", rename={"requested_at": "at", "reason": "why"}):
+    """Release the driver for `seconds`. `requested_at`: CLOCK_BOOTTIME."""
 
-    at: float
+    requested_at: float
     seconds: float
-    why: str
+    reason: str
 
 
-class TakeUp(Value, tag=True):
-    """Take the driver up again before the time."""
+class ResumeDriver(Value, tag="TakeUp", rename={"requested_at": "at"}):
+    """End the release of the driver before its time."""
 
-    at: float
+    requested_at: float
 
 
-class DrainDevice(Value, tag=True):
-    """Give a device out to nobody. `device`: a UUID, an index ("0", "0:1") or a PCI address.
+class DrainDevice(Value, tag=True, rename={"requested_at": "at", "reason": "why"}):
+    """Drain a device: no container gets it any more. `device`: a UUID, an index ("0", "0:1") or a PCI address.
 
-    `seconds` None: until it is restored.
+    `seconds` None: until the device is restored.
     """
 
-    at: float
+    requested_at: float
     device: str
     seconds: float | None
-    why: str
+    reason: str
 
 
-class RestoreDevice(Value, tag=True):
-    """End the drain of a device, and take it for mended: what waits for a reset or for a person waits no longer."""
+class RestoreDevice(Value, tag=True, rename={"requested_at": "at"}):
+    """End the drain of a device and take it for repaired: faults that wait for a reset or a person end, too."""
 
-    at: float
+    requested_at: float
     device: str
 
 
-Ask = Show | LetGo | TakeUp | DrainDevice | RestoreDevice
+ControlRequest = ShowNode | ReleaseDriver | ResumeDriver | DrainDevice | RestoreDevice
 
 
-class Picture(Value):
-    """The snapshot, and what it makes the node advertise, at `now` (CLOCK_BOOTTIME)."""
+class NodeState(Value):
+    """The snapshot, and what the node advertises because of it, at `now` (CLOCK_BOOTTIME)."""
 
     snapshot: Snapshot
     offer: Offer
     now: float
 
 
-class About(Value):
-    """Which agent it is that answers. `began`: when it was started (CLOCK_BOOTTIME); `node`: "" without a cluster."""
+class AgentInfo(Value, rename={"started_at": "began"}):
+    """The agent that answers. `started_at`: CLOCK_BOOTTIME; `node`: "" where it has no cluster."""
 
     version: str = ""
     node: str = ""
-    began: float | None = None
+    started_at: float | None = None
 
 
-class Answer(Value):
-    """To `Show` a picture; to a wish nothing, once it is on disk; otherwise an error for the person who asked."""
+class ControlResponse(Value, rename={"state": "picture"}):
+    """The answer: `state` to `ShowNode`; nothing to another request, once it is on disk; or an error for a person."""
 
-    picture: Picture | None = None
+    state: NodeState | None = None
     error: str = ""
-    agent: About = About()
+    agent: AgentInfo = AgentInfo()

@@ -1,9 +1,12 @@
-"""Facts: the only things that change a snapshot. Each is told by one kind of room."""
+"""Facts: the only things that change a snapshot. Each fact comes from one room, which its docstring names.
 
-from gpuplane.model.config import Asked, Settings, TimeSlice
+Times are seconds of CLOCK_BOOTTIME.
+"""
+
+from gpuplane.model.config import NodeRequests, Settings, TimeSlice
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.snapshot import Allocation, Condition, Disk, Ledger, Release
+from gpuplane.model.snapshot import Allocation, Condition, DriverRelease, Ledger, StoredLedger
 from gpuplane.model.value import Value
 
 
@@ -18,10 +21,10 @@ class MachineObserved(_Tagged):
 
 
 class FaultOccurred(_Tagged):
-    """hardware, host: something befell a GPU. `code` is a name of the fault catalogue, "xid-79".
+    """hardware, host: a fault occurred on a GPU. `code` is a name of the fault catalogue, "xid-79".
 
-    `at`: CLOCK_BOOTTIME. `log`: the number of its record in the kernel log, which tells again what happened while we
-    were away; None elsewhere.
+    `kernel_log_number`: the number of its record in the kernel log; None where it comes from elsewhere. The log repeats
+    what happened while the agent was not running.
     """
 
     code: str
@@ -31,42 +34,42 @@ class FaultOccurred(_Tagged):
     gpu_instance: int | None = None
     compute_instance: int | None = None
     pids: tuple[int, ...] = ()
-    log: int | None = None
+    kernel_log_number: int | None = None
 
 
 class ProbeFinished(_Tagged):
-    """hardware: a recovery probe has ended, the one wished for at `asked`: what a fresh process saw of a GPU.
+    """hardware: the recovery probe that was requested at `requested_at` has finished. `gpu`: what a new process saw.
 
-    Where it saw nothing, `gpu` has a fault that says why. `pids`: the processes that compute on it.
+    Where it saw nothing, `gpu` has a fault that says why. `pids`: the processes that compute on the GPU.
     """
 
-    asked: float
+    requested_at: float
     gpu: Gpu
     pids: tuple[int, ...] = ()
 
 
 class TimeSliceFinished(_Tagged):
-    """hardware: what came of the setting of a GPU's time slices, the one wished for at `asked`.
+    """hardware: the try, requested at `requested_at`, to set the length of a GPU's time slices has finished.
 
-    `problem`: why they are not set. `unsure`: it broke off, and they may be set all the same.
+    `problem`: why the length is not set; "" where it is. `outcome_unknown`: the try broke off; the length may be set.
     """
 
     gpu: str  # its UUID
     length: TimeSlice
-    asked: float
+    requested_at: float
     problem: str = ""
-    unsure: bool = False
+    outcome_unknown: bool = False
 
 
 class DrainRequested(_Tagged):
-    """A person wants a device (by its UUID) not to be given out; None takes that back, and says that it is mended."""
+    """A person requests the drain of a device (a UUID). None ends it and says that the device is repaired."""
 
     device: str
     drain: Drain | None
 
 
 class StatusChanged(_Tagged):
-    """Any room, of its own part: how an outside thing stands now. None: the part is no more."""
+    """Any room: the status of one of its parts has changed. None: the part no longer exists."""
 
     part: str
     condition: Condition | None
@@ -77,53 +80,53 @@ class ConfigLoaded(_Tagged):
 
     settings: Settings
     name: str | None = None
-    warnings: tuple[str, ...] = ()  # what of it is taken otherwise than it is written, each with file and line
+    warnings: tuple[str, ...] = ()  # what is understood differently from how it is written, each with file and line
 
 
 class NodeRequestsChanged(_Tagged):
-    """apiserver: what our Node object's labels and annotations ask for."""
+    """apiserver: the labels and annotations of our Node object request something else."""
 
-    asked: Asked
+    requests: NodeRequests
 
 
 class AllocationsListed(_Tagged):
-    """kubelet: what containers hold, by an answer to a question sent at `asked`."""
+    """kubelet: which devices containers hold, as kubelet answered a question that was sent at `asked_at`."""
 
     allocations: tuple[Allocation, ...]
-    asked: float
+    asked_at: float
 
 
 class AllocateAnswered(_Tagged):
-    """kubelet: an Allocate was answered; the container is not listed yet."""
+    """kubelet: we answered an Allocate. Kubelet does not list the container yet."""
 
     resource: str
     devices: tuple[str, ...]
 
 
 class LedgerLoaded(_Tagged):
-    """host: the ledger as the state directory holds it.
+    """host: the ledger was loaded from the state directory.
 
-    `ended`: nobody but us writes it any more. What the agent before us granted last, kubelet may not have told us yet.
+    `previous_agent_ended`: no other agent writes to it now. Kubelet may not list yet what the previous agent allocated.
     """
 
     ledger: Ledger
-    ended: bool = True
+    previous_agent_ended: bool = True
 
 
 class LedgerStored(_Tagged):
-    """host: what the state directory holds of the ledger now."""
+    """host: this much of the ledger is stored in the state directory."""
 
-    disk: Disk
+    stored: StoredLedger
 
 
 class DriverReleaseRequested(_Tagged):
-    """An operator wants the driver let go of for a while; None takes the wish back."""
+    """An operator requests that the driver is released for a time. None ends the request."""
 
-    release: Release | None
+    release: DriverRelease | None
 
 
 class Tick(_Tagged):
-    """Nothing happened but time."""
+    """Time has passed."""
 
 
 Fact = (
@@ -144,23 +147,23 @@ Fact = (
 )
 
 
-class Look(_Tagged):
-    """Action: look at the machine now, taking the driver up again where it was let go of."""
+class ObserveMachine(_Tagged):
+    """Action: observe the machine now. A released driver is loaded again."""
 
 
-class Probe(_Tagged):
-    """Action: look at one GPU in a fresh process. `ProbeFinished` comes back with the same `asked`, always."""
+class ProbeGpu(_Tagged):
+    """Action: observe one GPU in a new process. `ProbeFinished` always comes back with the same `requested_at`."""
 
     gpu: str  # its UUID
-    asked: float
+    requested_at: float
 
 
 class SetTimeSlice(_Tagged):
-    """Action: set how long a GPU's time slices are. `TimeSliceFinished` always comes back with the same `asked`."""
+    """Action: set the length of a GPU's time slices. `TimeSliceFinished` comes back with the same `requested_at`."""
 
     gpu: str  # its UUID
     length: TimeSlice
-    asked: float
+    requested_at: float
 
 
-Action = Look | Probe | SetTimeSlice
+Action = ObserveMachine | ProbeGpu | SetTimeSlice

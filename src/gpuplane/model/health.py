@@ -1,4 +1,4 @@
-"""What ails devices: faults as they are judged, what is remembered of each device, and what a person asks for.
+"""Health: faults as they are judged, what is remembered of each device, and what a person requests.
 
 Times are seconds of CLOCK_BOOTTIME, durations are seconds.
 """
@@ -10,116 +10,139 @@ from gpuplane.model.value import Value
 
 Scope = Literal["process", "instance", "gpu", "link", "node"]
 Severity = Literal["note", "degraded", "unhealthy"]
-End = Literal["nothing", "process", "reset", "reboot", "time", "operator"]
+ClearedBy = Literal["nothing", "process", "reset", "reboot", "time", "operator"]
 State = Literal["healthy", "suspect", "degraded", "unhealthy", "probing", "drained", "withheld"]
 
 
-class Entry(Value):
+class CatalogueEntry(Value):
     """One row of the fault catalogue: how a fault is judged.
 
-    `scope`: what it befalls. An event that names a MIG instance stays within it where the scope is process or instance.
-    `severity`: a note is counted, a degraded device is served, an unhealthy one is not given out.
-    `ends`: what has to be had, beside the fault not being seen any more, before a device can be well again.
-    `patience`: what a look shows counts once it has been shown for so long; what happens counts once it happens again
-    within so long. 0: at once.
+    `detected_by`: an observation shows it for as long as it lasts, or it is an event at one moment.
+    `scope`: what it affects. An event that names a MIG instance affects that one only, where the scope is process or
+    instance. `severity`: a note is counted, a degraded device is given out, an unhealthy one is not.
+    `cleared_by`: what must happen, beside the fault being gone, before the device can be healthy again.
+    `grace_period`: seconds. A fault of an observation counts once it has lasted so long; an event counts once it occurs
+    again within that time. 0: at once. `clear_after`: seconds for which it must not be seen, where time clears it.
     """
 
     title: str
-    seen: Literal["look", "event"]  # a look shows it for as long as it is there, or it happens at a moment
+    detected_by: Literal["look", "event"]
     scope: Scope
     severity: Severity
-    ends: End
+    cleared_by: ClearedBy
     advice: str
-    patience: float = 0.0
-    lasts: float = 60.0  # where time ends it: for how long it must not be seen
+    grace_period: float = 0.0
+    clear_after: float = 60.0
 
 
-class Ruling(Value):
-    """What a configuration says otherwise about one entry; None leaves it."""
+class FaultOverride(Value, rename={"cleared_by": "ends", "grace_period": "patience", "clear_after": "lasts"}):
+    """What a configuration changes of one catalogue entry. None leaves it as it is."""
 
     severity: Severity | None = None
-    ends: End | None = None
+    cleared_by: ClearedBy | None = None
     scope: Scope | None = None
-    patience: float | None = None
-    lasts: float | None = None
+    grace_period: float | None = None
+    clear_after: float | None = None
     advice: str | None = None
 
 
-class Finding(Value):
-    """One fault of one device, for as long as it counts against it.
+class Finding(
+    Value,
+    rename={"last_seen": "last", "is_event": "event", "confirmed": "standing", "from_earlier_boot": "rebooted"},
+):
+    """One fault of one device, for as long as it counts against the device.
 
-    `last`: when it happened last, or when a look ceased to show it; None while a look shows it.
-    `standing`: its patience is over. `pids`: the processes that it befell, as the driver or the kernel names them;
+    `last_seen`: when it last occurred, or when observations stopped showing it; None while they show it.
+    `confirmed`: its grace period is over. `pids`: the affected processes, as the driver or the kernel names them.
     `holders`: where it names none, the containers that held the device then ("namespace/pod/container"; "" for those
-    whom kubelet will name with its first word).
+    that kubelet has not listed yet).
     """
 
     code: str
     message: str
     since: float
-    last: float | None = None
-    event: bool = False
-    standing: bool = False
+    last_seen: float | None = None
+    is_event: bool = False
+    confirmed: bool = False
     pids: tuple[int, ...] = ()
     holders: tuple[str, ...] = ()
-    rebooted: bool = False  # of an earlier boot: its times mean nothing any more
+    from_earlier_boot: bool = False  # its times mean nothing in this boot
 
 
-class Drain(Value):
-    """A person's word that a device shall not be given out. `until` None: until it is restored.
+class Drain(Value, rename={"reason": "why", "until_wall_clock": "wall"}):
+    """A person's request that a device is given to no container. `until` None: until it is restored.
 
-    `wall` is the same moment in seconds since 1970, for a drain outlives the boot that `until` counts from.
+    `until_wall_clock` is the same moment in seconds since 1970: a drain outlives the boot that `until` counts from.
     """
 
-    why: str
+    reason: str
     until: float | None = None
-    wall: float | None = None
-    since: float | None = None  # when it was said; None: in an earlier boot
+    until_wall_clock: float | None = None
+    since: float | None = None  # None: since an earlier boot
 
 
-class Probing(Value):
-    """How the recovery of a device goes. `asked`: when the probe that is under way was wished for."""
+class ProbeState(
+    Value,
+    rename={"requested_at": "asked", "not_before": "next", "failed_tries": "tries", "failure": "failed"},
+):
+    """The recovery probes of a device. `requested_at`: when the probe that runs now was requested; None: none runs."""
 
-    asked: float | None = None
-    next: float = 0.0  # not before then
-    tries: int = 0  # that failed
-    failed: str = ""  # why the last one did
+    requested_at: float | None = None
+    not_before: float = 0.0  # the time of the next probe
+    failed_tries: int = 0
+    failure: str = ""  # why the last one did
 
 
-class Record(Value):
+class DeviceRecord(
+    Value,
+    rename={
+        "probe": "probing",
+        "reset_at": "renewed",
+        "repaired_at": "excused",
+        "recovered_at": "recovered",
+        "relapses": "flaps",
+        "absent": "away",
+        "uncorrected_errors": "uncorrected",
+        "most_links": "lanes",
+        "fault_counts": "counts",
+    },
+):
     """What is remembered of one device."""
 
     findings: tuple[Finding, ...] = ()
     drain: Drain | None = None
-    probing: Probing | None = None
-    renewed: float = -1.0  # when it was last seen to have been reset; -1: never in this boot
-    excused: float = -1.0  # when a person said last that it is mended
-    recovered: float | None = None  # when the probe was begun that last found it well again
-    flaps: int = 0  # how often in a row it fell ill again soon after that
-    away: bool = False  # the driver counted the GPUs, and not this one
+    probe: ProbeState | None = None
+    reset_at: float = -1.0  # when a reset was last seen; -1: never in this boot
+    repaired_at: float = -1.0  # when a person last said that it is repaired; -1: never
+    recovered_at: float | None = None  # when the probe began that last found it healthy again
+    relapses: int = 0  # how often in a row it became unhealthy soon after that
+    absent: bool = False  # the driver counted the GPUs, and not this one
     pci: str = ""
-    uncorrected: int | None = None  # uncorrectable memory errors, as last counted
-    lanes: int = 0  # the most NVLinks that were seen active
-    counts: Mapping[str, int] = {}  # code → how often it has happened
+    uncorrected_errors: int | None = None  # uncorrectable memory errors at the last observation
+    most_links: int = 0  # the most NVLinks that were seen active
+    fault_counts: Mapping[str, int] = {}  # code → how often it has happened
 
 
-class Health(Value):
-    """UUID of a GPU or MIG device → its record; "" is the node. `log`: the last kernel log record that was judged."""
+class HealthRecords(Value, rename={"last_kernel_log_number": "log"}):
+    """UUID of a GPU or MIG device → its record; "" is the node.
 
-    devices: Mapping[str, Record] = {}
-    log: int = -1
+    `last_kernel_log_number`: of the last kernel log record that was judged.
+    """
+
+    devices: Mapping[str, DeviceRecord] = {}
+    last_kernel_log_number: int = -1
 
 
-class Diagnosis(Value):
-    """How one device stands, for people: the view of its record."""
+class DeviceHealth(Value, rename={"cleared_by": "ends", "fault_counts": "counts"}):
+    """The health of one device, for people: the view of its record."""
 
     device: str  # UUID; "" for the node
-    index: str  # "0", "0:1"; "" for the node and for a device that is away
+    index: str  # "0", "0:1"; "" for the node and for a device that is absent
     state: State
-    since: float | None = None  # None: healthy, or nobody knows
-    until: float | None = None  # when time alone ends it, if nothing comes between; None: it does not
+    since: float | None = None  # None: healthy, or unknown
+    until: float | None = None  # when time alone ends it; None: time does not
     code: str = ""  # of the fault that decides
     reason: str = ""
-    ends: str = ""
+    cleared_by: str = ""
     advice: str = ""
-    counts: Mapping[str, int] = {}
+    fault_counts: Mapping[str, int] = {}

@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpuplane.model.health import State
 from gpuplane.model.value import Value
-from gpuplane.model.views import Kind
+from gpuplane.model.views import ReasonKind
 
 VERSION = 1
 
@@ -105,7 +105,7 @@ class Holder(Shown):
 class Reason(Shown):
     """One thing that keeps a device from being given out; `code`: of a fault; `part`: which part of the agent knows."""
 
-    kind: Kind
+    kind: ReasonKind
     code: str
     part: str
     reason: str
@@ -147,7 +147,7 @@ class NotOffered(Shown):
 
     index: str
     uuid: str
-    kind: Kind
+    kind: ReasonKind
     reason: str
 
 

@@ -76,7 +76,7 @@ class Device(Value):
     faults: tuple[Fault, ...] = ()
 
 
-class Library(Value):
+class DriverLibrary(Value):
     """A library of the driver. `links`: names beside it that lead to it: its SONAME, and what programs link against."""
 
     path: str  # in the driver root: "/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05"
@@ -84,7 +84,7 @@ class Library(Value):
     links: tuple[str, ...] = ()  # "libcuda.so", "libcuda.so.1"
 
 
-class File(Value):
+class DriverFile(Value):
     """Any other file, or a socket, of the driver."""
 
     path: str  # in the driver root
@@ -94,9 +94,9 @@ class File(Value):
 class DriverFiles(Value):
     """What of the driver a container needs, as it was found. Paths are inside the driver root, wherever that is."""
 
-    libraries: tuple[Library, ...] = ()
-    files: tuple[File, ...] = ()  # programs, firmware, configuration, modules of Xorg
-    sockets: tuple[File, ...] = ()  # of persistenced, fabricmanager and MPS
+    libraries: tuple[DriverLibrary, ...] = ()
+    files: tuple[DriverFile, ...] = ()  # programs, firmware, configuration, modules of Xorg
+    sockets: tuple[DriverFile, ...] = ()  # of persistenced, fabricmanager and MPS
     storage: tuple[str, ...] = ()  # what GPUDirect Storage needs beside its nodes: /run/udev, /etc/cufile.json
 
 
@@ -112,7 +112,7 @@ class Driver(Value):
     missing: str = ""
 
 
-class Numbers(Value):
+class DeviceNumbers(Value):
     """What a device node is: the kernel's numbers, and who may use it. `linked`: /dev/char/<major>:<minor> is there."""
 
     major: int
@@ -137,7 +137,7 @@ class Machine(Value):
     nodes: tuple[
         str, ...
     ] = ()  # nodes that exist and are no one GPU's: /dev/nvidiactl, /dev/nvidia-uvm, IMEX channels…
-    numbers: Mapping[str, Numbers] = {}
+    numbers: Mapping[str, DeviceNumbers] = {}
     devices: tuple[Device, ...] = ()
     left_out: Mapping[str, str] = {}
     faults: tuple[Fault, ...] = ()
@@ -170,7 +170,7 @@ class Incident(Value):
     number: int | None = None
 
 
-class Process(Value):
+class GpuProcess(Value):
     """A process that computes on a described GPU."""
 
     gpu: int
@@ -188,4 +188,4 @@ class MachineFile(Machine):
     majors: Mapping[str, int] = {}  # major numbers by the names of /proc/devices: nvidia, nvidia-uvm, drm…
     failures: tuple[Failure, ...] = ()
     incidents: tuple[Incident, ...] = ()
-    processes: tuple[Process, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()

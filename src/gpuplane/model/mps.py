@@ -1,4 +1,4 @@
-"""What the agent and the supervisor of MPS daemons tell each other, by two files in the MPS root directory."""
+"""What the agent and the supervisor of MPS daemons exchange, by two files in the MPS root directory."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -6,8 +6,8 @@ from typing import Literal
 from gpuplane.model.value import Value
 
 
-class Daemon(Value):
-    """One control daemon that is wanted."""
+class MpsDaemon(Value):
+    """One control daemon that shall run."""
 
     name: str  # of its resource, or the UUID of its MIG device
     devices: Mapping[str, int]  # UUID → MiB of its memory that each client may have; 0: no limit
@@ -16,24 +16,24 @@ class Daemon(Value):
     exclusive: bool = False  # the compute mode of its devices is EXCLUSIVE_PROCESS while it runs
 
 
-class Wanted(Value):
-    """What the agent wants. `held`: names of daemons that containers are clients of, also while they do not compute."""
+class WantedDaemons(Value, rename={"in_use": "held"}):
+    """The daemons that shall run. `in_use`: names of those that containers are clients of, computing or not."""
 
-    daemons: tuple[Daemon, ...] = ()
-    held: tuple[str, ...] = ()
+    daemons: tuple[MpsDaemon, ...] = ()
+    in_use: tuple[str, ...] = ()
 
 
-class Standing(Value):
-    """How one control daemon stands. `devices`: those that new clients of it can use, while it is ok."""
+class DaemonStatus(Value, rename={"state": "standing"}):
+    """The status of one control daemon. `devices`: those that new clients can use, while it is ok."""
 
     name: str
-    standing: Literal["ok", "waiting", "failing"]
+    state: Literal["ok", "waiting", "failing"]
     reason: str
     devices: tuple[str, ...] = ()
     pid: int | None = None
 
 
-class Status(Value):
+class SupervisorStatus(Value):
     """What the supervisor sees, at `at` (CLOCK_BOOTTIME).
 
     `exclusive`: the GPUs whose compute mode it has changed and not restored yet. `problem`: what keeps it from that, or
@@ -42,6 +42,6 @@ class Status(Value):
 
     at: float
     pid: int
-    daemons: tuple[Standing, ...] = ()
+    daemons: tuple[DaemonStatus, ...] = ()
     exclusive: tuple[str, ...] = ()
     problem: str = ""

@@ -1,27 +1,28 @@
-"""The picture of a node: everything known, at one moment.
+"""The snapshot of a node: everything that is known at one moment.
 
-Six fields, each with one kind of truth and one source; nothing that Kubernetes sees is kept, all of it is derived.
+Each field has one kind of truth and one source. What Kubernetes sees is derived from it and never kept.
+Encoded names are those of the first version: state files and commands of other versions have them.
 Times are seconds of CLOCK_BOOTTIME, which runs on while the agent is dead; `boot_id` says which boot they count from.
 """
 
 from collections.abc import Mapping
 from typing import Literal
 
-from gpuplane.model.config import Asked, Config, TimeSlice
-from gpuplane.model.health import Health
+from gpuplane.model.config import Config, NodeRequests, TimeSlice
+from gpuplane.model.health import HealthRecords
 from gpuplane.model.machine import Machine
 from gpuplane.model.value import Value
 
 
-class Allocation(Value):
-    """Devices of one resource that one container holds. `pod` is "namespace/name"; "" while kubelet admits it."""
+class Allocation(Value, rename={"granted_at": "since", "share_layout": "cut"}):
+    """Devices of one resource that one container holds. `pod` is "namespace/name"; "" while kubelet admits the pod."""
 
     resource: str
     devices: tuple[str, ...]
     pod: str = ""
     container: str = ""
-    since: float = 0.0  # when we granted it; 0 for what kubelet listed
-    cut: str = ""  # how the unit is cut that it holds shares of, where what the container was told shows that
+    granted_at: float = 0.0  # when we answered the Allocate; 0: kubelet has listed it
+    share_layout: str = ""  # of the unit whose shares it holds, where the container's environment shows it
 
 
 LET_GO = "let go of"
@@ -41,63 +42,77 @@ class Condition(Value):
     since: float = 0.0
 
 
-class Release(Value):
-    """A promise to keep our hands off the driver until a time."""
+class DriverRelease(Value, rename={"reason": "why"}):
+    """A request to use neither the driver nor its device nodes until a time."""
 
     until: float
-    why: str
+    reason: str
 
 
-class Slicing(Value):
-    """What we did to the length of one GPU's time slices, which the driver keeps until it or the GPU is reset.
+class TimeSliceState(
+    Value,
+    rename={
+        "requested_at": "at",
+        "set_length": "length",
+        "outcome_unknown": "unsure",
+        "failed_tries": "tries",
+        "failure": "failed",
+    },
+):
+    """What we set as the length of one GPU's time slices. The driver keeps it until it is reloaded or the GPU reset.
 
-    `at`: when the last try was wished for, to set what it `tried`; `pending` while it is under way.
+    `requested_at`: when the last try was requested; `tried`: the length to set; `pending`: the try is not finished.
     """
 
     tried: TimeSlice
-    at: float
+    requested_at: float
     pending: bool = False
-    length: TimeSlice | None = None  # that we set last; None: none yet
-    unsure: bool = False  # a try broke off, and it may be what that tried
-    tries: int = 0  # that failed in a row
-    failed: str = ""  # why the last one did
+    set_length: TimeSlice | None = None  # that we set last; None: none yet
+    outcome_unknown: bool = False  # a try broke off: the length may be `tried`
+    failed_tries: int = 0  # in a row
+    failure: str = ""  # why the last try failed
 
 
-class Ledger(Value):
-    """What we decided or promised and nobody else can tell us. The only part that is written to disk."""
+class Ledger(Value, rename={"node_requests": "asked", "mig_parents": "homes", "share_layouts": "cuts"}):
+    """What we decided and nobody else knows. The only part that is written to disk: each field but `boot_id` is a file.
+
+    `mig_parents`: UUID of a MIG device that exists or is held → UUID of the GPU on which it was seen last.
+    `share_layouts`: id of a shared unit → its share layout: as it was when a container got shares of it, or as it is.
+    `time_slices`: UUID of a GPU → the length of its time slices, where we set it.
+    """
 
     boot_id: str = ""
-    release: Release | None = None
-    asked: Asked | None = None  # what our Node object asked last
+    release: DriverRelease | None = None
+    node_requests: NodeRequests | None = None  # of our Node object, as last heard
     config_name: str | None = None  # the named config last in force
-    homes: Mapping[str, str] | None = None  # MIG device that is there, or held → UUID of the GPU that it was seen on
-    cuts: Mapping[str, str] | None = None  # device that is shared → how: as when a container got shares of it, or now
-    time_slices: Mapping[str, Slicing] | None = None  # UUID of a GPU → the length of its time slices, where we set it
-    health: Health | None = None  # verdicts and drains; None before the first look
+    mig_parents: Mapping[str, str] | None = None
+    share_layouts: Mapping[str, str] | None = None
+    time_slices: Mapping[str, TimeSliceState] | None = None
+    health: HealthRecords | None = None  # verdicts and drains; None before the first observation
 
 
-UNKNOWN = "unknown"
-"""How a unit is cut of which a container holds shares that nobody remembers."""
+UNKNOWN_LAYOUT = "unknown"
+"""The layout of a unit whose shares a container holds, where nobody remembers it."""
 
 
-class Disk(Value):
+class StoredLedger(Value, rename={"share_layouts": "cuts"}):
     """What the state directory holds of the ledger.
 
-    `ledger`: all of it; None while that is in doubt, because it is being written or could not be. `cuts`: its part of
-    that name; one value, or each that the directory may hold while that is in doubt.
+    `ledger`: all of it; None while that is unknown, because it is being written or could not be written.
+    `share_layouts`: the field of that name: one value, or each that the directory may hold while that is unknown.
     """
 
     ledger: Ledger | None = None
-    cuts: tuple[Mapping[str, str], ...] = ()
+    share_layouts: tuple[Mapping[str, str], ...] = ()
 
 
-class Snapshot(Value):
-    """The whole picture. `generation` counts the changes."""
+class Snapshot(Value, rename={"stored": "disk"}):
+    """Everything that is known of the node. `generation` counts the changes."""
 
     generation: int = 0
-    machine: Machine | None = None  # None: not looked yet
+    machine: Machine | None = None  # None: not observed yet
     config: Config = Config()
     allocations: tuple[Allocation, ...] | None = None  # None: not asked yet
     conditions: Mapping[str, Condition] = {}
     ledger: Ledger = Ledger()
-    disk: Disk = Disk()
+    stored: StoredLedger = StoredLedger()

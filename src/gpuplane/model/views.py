@@ -21,7 +21,7 @@ class Unit(Value):
     compute_capability: str = ""  # of the GPU, "9.0"
 
 
-Kind = Literal["problem", "degraded", "drained", "released", "held", "configured", "waiting"]
+ReasonKind = Literal["problem", "degraded", "drained", "released", "held", "configured", "waiting"]
 """What a reason is. A `problem` is the only one with which something is wrong that keeps a device from being given out.
 
 degraded: something is wrong, and the device is given out all the same. drained: a person does not want it given out.
@@ -33,7 +33,7 @@ by another name, or in another way. configured: the configuration gives it no na
 class Reason(Value):
     """Why a device is not given out. Programs read all but `text`, people read `text`."""
 
-    kind: Kind
+    kind: ReasonKind
     text: str
     part: str = ""  # the part that is the reason, as in `gpuplane inspect`: "cdi"; "" for none
     code: str = ""  # of a fault
@@ -45,7 +45,7 @@ class Reason(Value):
         return (self.kind,) if self.kind == "released" else (self.kind, self.part, self.device, self.code or self.text)
 
 
-class Offered(Value):
+class OfferedDevice(Value):
     """One device id as kubelet sees it. It is healthy while there are no `reasons` against it."""
 
     id: str
@@ -53,31 +53,31 @@ class Offered(Value):
     reasons: tuple[Reason, ...] = ()
 
     @property
-    def trouble(self) -> str:
+    def unavailable(self) -> str:
         """Why it is not given out, for people; "" if it is."""
         return "; ".join(each.text for each in self.reasons)
 
 
-class Resource(Value):
+class Resource(Value, rename={"distinct_gpus": "distinct", "share_mib": "grain_mib"}):
     """One resource name with its devices, in the order of their ids' units."""
 
     name: str
-    devices: tuple[Offered, ...]
+    devices: tuple[OfferedDevice, ...]
     shared: bool = False
     one_share_only: bool = False  # a request for more than one share is refused
-    distinct: bool = False  # a container's ids are all of different GPUs
-    grain_mib: int = 0  # memory that each id stands for; a container's ids are then all of one unit. 0: not memory
+    distinct_gpus: bool = False  # a container's ids are all of different GPUs
+    share_mib: int = 0  # memory that each id stands for; a container's ids are then all of one unit. 0: not memory
     mps: bool = False  # its containers are clients of MPS daemons
 
 
-class Left(Value):
+class NotOffered(Value):
     """A unit that is not offered under any name, and why. `unit`: what a person may call it."""
 
     unit: str
     reason: str
     device: str = ""  # its UUID; "" where the driver does not tell it
     index: str = ""
-    kind: Kind = "configured"
+    kind: ReasonKind = "configured"
 
 
 class Availability(Value):
@@ -91,12 +91,12 @@ class Availability(Value):
     reasons: tuple[Reason, ...] = ()  # why it is not given out; () where it is
 
 
-class Offer(Value):
+class Offer(Value, rename={"not_offered": "left"}):
     """What this node advertises. While `waiting` says why, nothing may be registered yet."""
 
     waiting: str = ""
     resources: tuple[Resource, ...] = ()
-    left: tuple[Left, ...] = ()
+    not_offered: tuple[NotOffered, ...] = ()
 
     def resource(self, name: str) -> Resource | None:
         """The resource of that name, or None."""
@@ -104,32 +104,32 @@ class Offer(Value):
 
 
 class Mount(Value):
-    """A host path seen inside a container."""
+    """A path of the host, mounted into a container: the device-plugin API's Mount."""
 
     container: str
     host: str
     read_only: bool = False
 
 
-class Node(Value):
-    """A device node for a container."""
+class DeviceSpec(Value):
+    """A device node for a container: the device-plugin API's DeviceSpec."""
 
     container: str
     host: str
     permissions: str = "rw"
 
 
-class Edits(Value):
-    """What a container gets."""
+class AllocateResponse(Value):
+    """What a container gets: the device-plugin API's ContainerAllocateResponse."""
 
     env: Mapping[str, str] = {}
     mounts: tuple[Mount, ...] = ()
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[DeviceSpec, ...] = ()
     annotations: Mapping[str, str] = {}
     cdi: tuple[str, ...] = ()
 
 
-class Subject(Value):
+class LogSubject(Value):
     """What a log line is about, for programs. Empty is what it is not about."""
 
     devices: tuple[str, ...] = ()  # UUIDs, or indices of what has none
@@ -149,7 +149,7 @@ class News(Value):
     level: str  # info, warning or error
     about: str  # what it is about, for people: a GPU's UUID, "8 GPUs (0 to 7)", a resource, a part
     text: str
-    subject: Subject = Subject()
+    subject: LogSubject = LogSubject()
 
 
 class NodeCondition(Value):
@@ -160,7 +160,7 @@ class NodeCondition(Value):
     message: str
     causes: frozenset[tuple[str, ...]] = frozenset()  # what the message says, whatever the words
 
-    def says(self, other: "NodeCondition") -> bool:
+    def same_as(self, other: "NodeCondition") -> bool:
         """Whether it says the same, if in other words."""
         return (self.status, self.reason, self.causes) == (other.status, other.reason, other.causes)
 

@@ -16,7 +16,7 @@ from gpuplane.cli.connection import ask, pictured, show, state_dir
 from gpuplane.cli.options import OneOf
 from gpuplane.core.reports.inspection.whole import health, inspection
 from gpuplane.core.text import indented
-from gpuplane.model.control import Show
+from gpuplane.model.control import ShowNode
 from gpuplane.model.inspection import HealthInspection, Inspection
 
 
@@ -44,7 +44,7 @@ def command(what: str | None, state_dir: Path, watch: bool, as_json: bool, snaps
 
 
 def _once(directory: Path, about_health: bool, as_json: bool) -> None:
-    answer = ask(directory, Show())
+    answer = ask(directory, ShowNode())
     whole = inspection(pictured(answer), answer.agent, time.time())
     if as_json:
         sys.stdout.buffer.write(indented(_document(whole, about_health)))

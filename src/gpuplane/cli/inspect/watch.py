@@ -18,7 +18,7 @@ from gpuplane.cli.ending import heed, whole
 from gpuplane.cli.inspect.page import Page, Write
 from gpuplane.cli.times import span
 from gpuplane.core.reports.inspection.whole import inspection, timeless
-from gpuplane.model.control import Answer, Show
+from gpuplane.model.control import ControlResponse, ShowNode
 from gpuplane.model.inspection import Inspection
 from gpuplane.model.value import Value
 
@@ -29,7 +29,7 @@ EVERY = 1.0
 class Look(Value):
     """The last answer, when it came (seconds since 1970), and why there is no newer one; "" where there is."""
 
-    answer: Answer
+    answer: ControlResponse
     at: float
     away: str = ""
 
@@ -50,12 +50,12 @@ def follow(directory: Path, draw: Callable[[Iterator[Look]], None]) -> NoReturn:
 
 
 def _looks(directory: Path) -> Iterator[Look]:
-    look = Look(ask(directory, Show()), time.time())
+    look = Look(ask(directory, ShowNode()), time.time())
     while True:
         yield look
         time.sleep(EVERY)
         try:
-            look = Look(ask(directory, Show()), time.time())
+            look = Look(ask(directory, ShowNode()), time.time())
         except NoAgent as error:
             look = look.but(away=error.message)
 

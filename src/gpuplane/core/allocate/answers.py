@@ -29,14 +29,14 @@ from gpuplane.core.containers.strategy import strategies
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import Edits, Mount, Node, Offered, Refused, Unit
+from gpuplane.model.views import AllocateResponse, DeviceSpec, Mount, OfferedDevice, Refused, Unit
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 LISTED_BY_MOUNT = "/var/run/nvidia-container-devices"
 CDI_ANNOTATION = "nvidia-device-plugin_"
 
 
-def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> Edits:
+def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> AllocateResponse:
     """What a container that holds these ids of a resource gets. Raises Refused, naming the device and the reason."""
     devices = chosen(snapshot, resource, ids)
     machine, settings = snapshot.machine, snapshot.config.settings
@@ -46,8 +46,8 @@ def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> Edits:
     told, kind = strategies(snapshot), offer(snapshot).resource(resource)
     got = edits(units, machine, settings.but(device_list_strategy=told), resource, absent(snapshot))
     assert kind is not None  # it has these devices
-    if kind.grain_mib:
-        limits = shares.limits(units[0], kind.grain_mib * len(devices), settings.sharing.memory_unit)
+    if kind.share_mib:
+        limits = shares.limits(units[0], kind.share_mib * len(devices), settings.sharing.memory_unit)
         got = got.but(env={**got.env, **limits})
     if kind.mps and any(device.id != device.unit.id for device in devices):
         more = mps.client(kind, devices, settings)
@@ -55,7 +55,7 @@ def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> Edits:
     return got
 
 
-def chosen(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[Offered]:
+def chosen(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[OfferedDevice]:
     """The devices of these ids, each fit to be given out. Raises Refused for the first that is not."""
     offered = offer(snapshot)
     devices = known(offered).get(resource)
@@ -74,11 +74,11 @@ def chosen(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[Offere
     return wanted
 
 
-def _one(resource: str, device: Offered | None, id: str, count: int) -> Offered:
+def _one(resource: str, device: OfferedDevice | None, id: str, count: int) -> OfferedDevice:
     if device is None:
         raise Refused(f"{resource}: unknown device {id[:64]!r}; this node has {count} devices of that name")
     if device.reasons:
-        raise Refused(f"{resource}: device {device.id} cannot be given out: {device.trouble}")
+        raise Refused(f"{resource}: device {device.id} cannot be given out: {device.unavailable}")
     return device
 
 
@@ -89,7 +89,7 @@ def _one_share_only(snapshot: Snapshot, name: str) -> bool:
 
 def edits(
     units: Sequence[Unit], machine: Machine, settings: Settings, resource: str, absent: Collection[str] = ()
-) -> Edits:
+) -> AllocateResponse:
     """What a container gets that holds these units of a resource, by the strategies of `settings`, without `auto`.
 
     `absent`: the configured features that have no CDI device. Raises Refused where IMEX is required but missing.
@@ -108,7 +108,7 @@ def edits(
     if "volume-mounts" in strategies:
         env[VISIBLE] = LISTED_BY_MOUNT
         mounts = tuple(_mounts(names, channels))
-    return Edits(
+    return AllocateResponse(
         env=env,
         mounts=mounts,
         nodes=tuple(_nodes(units, channels, machine, settings)) if _passes_nodes(settings) else (),
@@ -157,10 +157,12 @@ def _passes_nodes(settings: Settings) -> bool:
     return settings.pass_device_specs and any(not each.startswith("cdi-") for each in settings.device_list_strategy)
 
 
-def _nodes(units: Sequence[Unit], channels: Iterable[int], machine: Machine, settings: Settings) -> Iterator[Node]:
+def _nodes(
+    units: Sequence[Unit], channels: Iterable[int], machine: Machine, settings: Settings
+) -> Iterator[DeviceSpec]:
     """Control nodes that exist, the units' own, IMEX channels; each once. MIG devices of one GPU share its node."""
     control = [path for path in CONTROL if path in machine.nodes]
     own = [path for unit in units for path in unit.nodes]
     root = settings.dev_root.rstrip("/")
     for path in dict.fromkeys([*control, *own, *(f"{CHANNELS}{channel}" for channel in channels)]):
-        yield Node(container=path, host=root + path)
+        yield DeviceSpec(container=path, host=root + path)

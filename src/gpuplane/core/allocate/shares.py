@@ -14,34 +14,36 @@ from gpuplane.core.text import amount
 from gpuplane.core.withholding import MEMORY
 from gpuplane.model.config import MemoryUnit
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import Offered, Refused, Resource, Unit
+from gpuplane.model.views import OfferedDevice, Refused, Resource, Unit
 
 ANEW = "kubelet passed over the advice which to take; create the pod anew"
 WAIT = ", or wait until other pods end"
 
 
-def check(snapshot: Snapshot, name: str, wanted: Sequence[Offered]) -> None:
+def check(snapshot: Snapshot, name: str, wanted: Sequence[OfferedDevice]) -> None:
     """Raises Refused where these devices of a resource cannot be one container's: who has how much free, what to do."""
     resource = offer(snapshot).resource(name)
     if resource is None or len(wanted) == 1:
         return
-    if resource.grain_mib and len({device.unit.id for device in wanted}) > 1:
+    if resource.share_mib and len({device.unit.id for device in wanted}) > 1:
         counted = snapshot.config.settings.sharing.memory_unit if snapshot.config.settings else "GiB"
         raise Refused(_parted(resource, wanted, _free(snapshot, resource, wanted), counted))
-    if resource.distinct and len({device.unit.gpu for device in wanted}) < len(wanted):
+    if resource.distinct_gpus and len({device.unit.gpu for device in wanted}) < len(wanted):
         raise Refused(_doubled(resource, wanted, _free(snapshot, resource, wanted)))
 
 
-def _free(snapshot: Snapshot, resource: Resource, wanted: Collection[Offered]) -> list[Offered]:
+def _free(snapshot: Snapshot, resource: Resource, wanted: Collection[OfferedDevice]) -> list[OfferedDevice]:
     """The devices that this request could have: those without trouble that no other container holds."""
     held = {id for each in snapshot.allocations or () if each.resource == resource.name for id in each.devices}
     held -= {device.id for device in wanted}
     return [device for device in resource.devices if not device.reasons and device.id not in held]
 
 
-def _parted(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offered], counted: MemoryUnit) -> str:
+def _parted(
+    resource: Resource, wanted: Sequence[OfferedDevice], free: Sequence[OfferedDevice], counted: MemoryUnit
+) -> str:
     """The list comes last, and what has most room first: a long message is cut off."""
-    grain, size = resource.grain_mib, len(wanted)
+    grain, size = resource.share_mib, len(wanted)
     units = {device.unit.id: device.unit for device in resource.devices}
     counts = Counter(device.unit.id for device in free)
     order = sorted(units.values(), key=lambda unit: -counts[unit.id])
@@ -59,7 +61,7 @@ def _parted(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offere
     )
 
 
-def _doubled(resource: Resource, wanted: Sequence[Offered], free: Sequence[Offered]) -> str:
+def _doubled(resource: Resource, wanted: Sequence[OfferedDevice], free: Sequence[OfferedDevice]) -> str:
     gpu, twice = Counter(device.unit.gpu for device in wanted).most_common(1)[0]
     most = len({device.unit.gpu for device in free})
     whole = {device.unit.gpu for device in resource.devices if not device.reasons}

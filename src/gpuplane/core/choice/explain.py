@@ -32,9 +32,9 @@ BY_POLICY: dict[Policy, str] = {
 
 def rule(resource: Resource, policy: Policy, said: str = "") -> str:
     """How shares of a resource are chosen. `said`: where the policy was."""
-    if resource.grain_mib:
+    if resource.share_mib:
         return "all of the one device where the least is left over"
-    return f"{BY_POLICY[policy]}{said}{'; one of each GPU' * resource.distinct}"
+    return f"{BY_POLICY[policy]}{said}{'; one of each GPU' * resource.distinct_gpus}"
 
 
 class Kind(Value):
@@ -81,7 +81,7 @@ def explain(
     gpus = (snapshot.machine.gpus if snapshot.machine else None) or ()
     places = _places(snapshot, kind)
     counts = {place: sum(places[id] == place for id in ids) for place in sorted({places[id] for id in ids})}
-    whole = len({*places.values()}) == len(places) and not kind.grain_mib
+    whole = len({*places.values()}) == len(places) and not kind.share_mib
     question = _question(snapshot, resource, available, required, size)
     table = prepared(pairs) if whole and question.possible else None
     of_kind = tuple(_kinds(table, question, pairs)) if table is not None else ()
@@ -154,7 +154,7 @@ def _leaves(table: Sets, gpus: Collection[int]) -> tuple[int | None, ...]:
 
 
 def _why_shares(resource: Resource, policy: Policy, few: bool) -> str:
-    return "no device has so many" if resource.grain_mib and few else rule(resource, policy)
+    return "no device has so many" if resource.share_mib and few else rule(resource, policy)
 
 
 def _why(question: Question, kinds: tuple[Kind, ...]) -> str:

@@ -22,11 +22,11 @@ from gpuplane.core.choice.tables import best
 from gpuplane.core.choice.topology import Policy, Worths, worths
 from gpuplane.core.health.diagnose import diagnoses
 from gpuplane.core.view import view
-from gpuplane.model.health import Diagnosis
+from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import Gpu
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
-from gpuplane.model.views import Offer, Offered, Resource
+from gpuplane.model.views import Offer, OfferedDevice, Resource
 
 
 class Source(Value):
@@ -52,12 +52,12 @@ def prefer(
     sources, must = _sources(offer(snapshot)).get(resource, ()), frozenset(required)
     wanted = [id for source in sources for id in source.ids if id in must] if must else []
     missing, kind = size - len(wanted), offer(snapshot).resource(resource)
-    if missing > 0 and kind is not None and kind.grain_mib:
+    if missing > 0 and kind is not None and kind.share_mib:
         wanted += fit(_by_unit(kind, frozenset(available) - must, must), missing)
     elif missing > 0 and kind is not None:
         policy = policy or policy_of(snapshot)
         pairs, found = pairs_of(snapshot, policy), stocks(snapshot, resource, available, must)
-        if kind.distinct:
+        if kind.distinct_gpus:
             found = [stock.but(free=() if stock.taken else stock.free[:1]) for stock in found]
         if any(len(source.ids) > 1 for source in sources):
             wanted += choose(found, missing, policy, lambda question: best(pairs, question))
@@ -113,13 +113,13 @@ def _gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
 
 def _by_unit(resource: Resource, free: Collection[str], must: Collection[str]) -> list[Stock]:
     """What there is of each unit, in order; `gpu` is its place among them."""
-    units: dict[str, list[Offered]] = {}
+    units: dict[str, list[OfferedDevice]] = {}
     for device in resource.devices:
         units.setdefault(device.unit.id, []).append(device)
     return [_unit_stock(place, devices, free, must) for place, devices in enumerate(units.values())]
 
 
-def _unit_stock(place: int, devices: Sequence[Offered], free: Collection[str], must: Collection[str]) -> Stock:
+def _unit_stock(place: int, devices: Sequence[OfferedDevice], free: Collection[str], must: Collection[str]) -> Stock:
     left = [device.id for device in devices if device.id in free and not device.reasons]
     taken = sum(device.id in must for device in devices)
     return Stock(gpu=place, used=len(devices) - len(left) - taken, taken=taken, free=left)
@@ -132,7 +132,7 @@ def _places(gpus: tuple[Gpu, ...]) -> Mapping[str, int]:
 
 
 @view
-def _weak(found: tuple[Diagnosis, ...]) -> frozenset[str]:
+def _weak(found: tuple[DeviceHealth, ...]) -> frozenset[str]:
     """UUIDs of what is degraded or suspect."""
     return frozenset(each.device for each in found if each.state in ("degraded", "suspect"))
 
@@ -143,14 +143,14 @@ def _sources(offered: Offer) -> Mapping[str, tuple[Source, ...]]:
     return {resource.name: tuple(map(_source, _by_gpu(resource.devices))) for resource in offered.resources}
 
 
-def _by_gpu(devices: Sequence[Offered]) -> Collection[Sequence[Offered]]:
-    found: dict[str, list[Offered]] = {}
+def _by_gpu(devices: Sequence[OfferedDevice]) -> Collection[Sequence[OfferedDevice]]:
+    found: dict[str, list[OfferedDevice]] = {}
     for device in devices:
         found.setdefault(device.unit.gpu, []).append(device)
     return found.values()
 
 
-def _source(devices: Sequence[Offered]) -> Source:
+def _source(devices: Sequence[OfferedDevice]) -> Source:
     return Source(
         gpu=devices[0].unit.gpu,
         ids=tuple(device.id for device in devices),

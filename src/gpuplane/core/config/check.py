@@ -268,7 +268,7 @@ def _check_health(health: Health) -> Wrong:
             perhaps = f"; did you mean {close!r}?" if close else ""
             yield path, f"there is no such fault: the fault catalogue's, or xid-1 to xid-{MOST_XID}{perhaps}"
         elif rule is not None:
-            yield from _check_rule(path, rule, rule.ends or CATALOGUE.get(code, UNLISTED).ends)
+            yield from _check_rule(path, rule, rule.ends or CATALOGUE.get(code, UNLISTED).cleared_by)
 
 
 def doubtful(file: File) -> Wrong:

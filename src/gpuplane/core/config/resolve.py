@@ -35,8 +35,8 @@ from gpuplane.core.inventory.naming import qualified
 from gpuplane.core.inventory.sharing import MIB
 from gpuplane.core.strict import Invalid, Path, read
 from gpuplane.model import config
-from gpuplane.model.config import MemoryShares, Naming, Replication, Settings, Sharing, TimeSlice
-from gpuplane.model.health import Ruling
+from gpuplane.model.config import MemoryResource, NamingRule, ReplicatedResource, Settings, Sharing, TimeSlice
+from gpuplane.model.health import FaultOverride
 from gpuplane.model.value import Value
 
 
@@ -137,8 +137,8 @@ def _settings(content: File, chosen: Mapping[str, Any]) -> Settings:
     )
 
 
-def _namings(patterns: Iterable[Pattern] | None) -> tuple[Naming, ...]:
-    return tuple(Naming(pattern=each.pattern, name=qualified(each.name)) for each in patterns or ())
+def _namings(patterns: Iterable[Pattern] | None) -> tuple[NamingRule, ...]:
+    return tuple(NamingRule(pattern=each.pattern, name=qualified(each.name)) for each in patterns or ())
 
 
 def _sharing(content: File) -> Sharing:
@@ -167,24 +167,24 @@ def _replicated(said: Strategies) -> Sharing:
     return Sharing(resources=tuple(slices), fail_requests_greater_than_one=bool(slicing.fail_requests_greater_than_one))
 
 
-def _replication(entry: Shares, section: TimeSlicing | Mps, time_slice: TimeSlice | None) -> Replication:
+def _replication(entry: Shares, section: TimeSlicing | Mps, time_slice: TimeSlice | None) -> ReplicatedResource:
     name = qualified(entry.name)
-    return Replication(
+    return ReplicatedResource(
         name=name,
         replicas=entry.replicas,
         rename=qualified(entry.rename) if entry.rename else f"{name}{SHARED}" if section.rename_by_default else "",
         devices=_devices(entry.devices),
         model=entry.model or "",
-        distinct=bool(entry.distinct),
+        distinct_gpus=bool(entry.distinct),
         time_slice=time_slice,
     )
 
 
-def _memory(entry: MemoryEntry, grain_mib: int) -> MemoryShares:
-    return MemoryShares(
+def _memory(entry: MemoryEntry, grain_mib: int) -> MemoryResource:
+    return MemoryResource(
         name=qualified(entry.name),
         rename=qualified(entry.rename or f"{entry.name}{MEMORY}"),
-        grain_mib=grain_mib,
+        share_mib=grain_mib,
         devices=_devices(entry.devices),
         model=entry.model or "",
     )
@@ -217,13 +217,13 @@ def _seconds(duration: Duration | None) -> float | None:
     return None if duration is None else seconds(duration)
 
 
-def _ruling(rule: Rule) -> Ruling:
-    return Ruling(
+def _ruling(rule: Rule) -> FaultOverride:
+    return FaultOverride(
         severity=rule.severity,
-        ends=rule.ends,
+        cleared_by=rule.ends,
         scope=rule.scope,
-        patience=_seconds(rule.patience),
-        lasts=_seconds(rule.lasts),
+        grace_period=_seconds(rule.patience),
+        clear_after=_seconds(rule.lasts),
         advice=rule.advice,
     )
 

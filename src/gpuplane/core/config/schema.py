@@ -12,7 +12,7 @@ import msgspec
 
 from gpuplane.core.config.durations import Duration
 from gpuplane.model.config import AllocationPolicy, CdiHook, ComputeMode, IdStrategy, MemoryUnit, MigStrategy, TimeSlice
-from gpuplane.model.health import End, Scope, Severity
+from gpuplane.model.health import ClearedBy, Scope, Severity
 from gpuplane.model.value import Value
 
 Devices = str | int | tuple[int | str, ...] | None
@@ -153,7 +153,7 @@ class Rule(Value):
     """One entry of health.faults: what is judged otherwise than by the fault catalogue."""
 
     severity: Severity | None = None
-    ends: End | None = None
+    ends: ClearedBy | None = None
     scope: Scope | None = None
     patience: Duration | None = None
     lasts: Duration | None = None

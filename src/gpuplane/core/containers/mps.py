@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from gpuplane.core.mps import daemon, directory
 from gpuplane.core.withholding import PIPE
 from gpuplane.model.config import Settings
-from gpuplane.model.views import Edits, Mount, Offered, Refused, Resource
+from gpuplane.model.views import AllocateResponse, Mount, OfferedDevice, Refused, Resource
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (a path in the container)
 
 
-def client(resource: Resource, devices: Sequence[Offered], settings: Settings) -> Edits:
+def client(resource: Resource, devices: Sequence[OfferedDevice], settings: Settings) -> AllocateResponse:
     """Environment and mounts of a client that holds these devices of a resource shared by MPS.
 
     Raises Refused where they have more than one daemon: a CUDA program speaks to one.
@@ -28,8 +28,8 @@ def client(resource: Resource, devices: Sequence[Offered], settings: Settings) -
         )
     host = f"{settings.mps_root.rstrip('/')}/{directory(next(iter(names)))}"
     pipe = f"/mps/{resource.name}/pipe"
-    limit = f"0={resource.grain_mib * len(devices)}M"  # by number: it sees one GPU
-    return Edits(
-        env={PIPE: pipe} | ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": limit} if resource.grain_mib else {}),
+    limit = f"0={resource.share_mib * len(devices)}M"  # by number: it sees one GPU
+    return AllocateResponse(
+        env={PIPE: pipe} | ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": limit} if resource.share_mib else {}),
         mounts=(Mount(container=pipe, host=f"{host}/pipe"), Mount(container=SHARED_MEMORY, host=f"{host}/shm")),
     )

@@ -8,7 +8,7 @@ NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors). XIDs that are not in
 
 from typing import Literal
 
-from gpuplane.model.health import End, Entry, Scope, Severity
+from gpuplane.model.health import CatalogueEntry, ClearedBy, Scope, Severity
 
 RESTART = "restart the program that ran; where it comes back on the same GPU with other programs, reset the GPU"
 PROGRAM = "see the log of the program that ran: most often it is the cause"
@@ -26,16 +26,24 @@ def _look(
     title: str,
     scope: Scope,
     severity: Severity,
-    ends: End,
+    ends: ClearedBy,
     advice: str,
     *,
     patience: float = 0.0,
     seen: Literal["look", "event"] = "look",
-) -> Entry:
-    return Entry(title=title, seen=seen, scope=scope, severity=severity, ends=ends, advice=advice, patience=patience)
+) -> CatalogueEntry:
+    return CatalogueEntry(
+        title=title,
+        detected_by=seen,
+        scope=scope,
+        severity=severity,
+        cleared_by=ends,
+        advice=advice,
+        grace_period=patience,
+    )
 
 
-def _event(title: str, scope: Scope, severity: Severity, ends: End, advice: str) -> Entry:
+def _event(title: str, scope: Scope, severity: Severity, ends: ClearedBy, advice: str) -> CatalogueEntry:
     return _look(title, scope, severity, ends, advice, seen="event")
 
 

@@ -8,11 +8,11 @@ from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.state_machine import Terms
 from gpuplane.core.observation import NOT_LOOKED
 from gpuplane.core.view import view
-from gpuplane.model.config import Asked, Config
-from gpuplane.model.health import Diagnosis, End, Finding, Health, Record, State
+from gpuplane.model.config import Config, NodeRequests
+from gpuplane.model.health import ClearedBy, DeviceHealth, DeviceRecord, Finding, HealthRecords, State
 from gpuplane.model.machine import Fault, Gpu, MigDevice
 from gpuplane.model.snapshot import Ledger, Snapshot
-from gpuplane.model.views import Kind, Reason
+from gpuplane.model.views import Reason, ReasonKind
 
 ENDS = {
     "nothing": "it is over once it is no longer seen",
@@ -33,7 +33,7 @@ PROBE_FAILED = "probe-failed"
 ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.ASCII | re.IGNORECASE)
 """A PCI address, as people write it: where it has no domain that is 0."""
 
-HARDNESS: tuple[End, ...] = ("nothing", "time", "process", "reset", "reboot", "operator")
+HARDNESS: tuple[ClearedBy, ...] = ("nothing", "time", "process", "reset", "reboot", "operator")
 """What ends a fault, the hardest to have last."""
 
 ORDER = {code: n for n, code in enumerate(CATALOGUE)}
@@ -61,15 +61,15 @@ def terms(snapshot: Snapshot, now: float) -> Terms:
 def released(snapshot: Snapshot) -> str:
     """Why the driver has to be let go of now: an operator's word here, or on our Node object; "" if it need not."""
     release = snapshot.ledger.release
-    return release.why if release is not None else asked(snapshot).release
+    return release.reason if release is not None else asked(snapshot).driver_release
 
 
-def asked(snapshot: Snapshot) -> Asked:
+def asked(snapshot: Snapshot) -> NodeRequests:
     """What our Node object asks for.
 
     Before the API server's first word what it said last holds: a restart must not open the driver amid its upgrade.
     """
-    return snapshot.config.asked or snapshot.ledger.asked or Asked()
+    return snapshot.config.node_requests or snapshot.ledger.node_requests or NodeRequests()
 
 
 def told(faults: Iterable[Fault]) -> str:
@@ -82,7 +82,7 @@ def reasons(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> tu
     found = []
     if away := released(snapshot):
         found.append(Reason(kind="released", text=f"the driver is let go of: {away}", part="driver"))
-    by, health = terms(snapshot, 0.0), snapshot.ledger.health or Health()
+    by, health = terms(snapshot, 0.0), snapshot.ledger.health or HealthRecords()
     for key in (records.NODE, gpu.uuid, *([device.uuid] if device else [])):
         record = health.devices.get(key)
         if record is not None:
@@ -92,11 +92,11 @@ def reasons(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> tu
     return tuple(found)
 
 
-def _reasons(key: str, record: Record, by: Terms) -> Iterator[Reason]:
+def _reasons(key: str, record: DeviceRecord, by: Terms) -> Iterator[Reason]:
     grave = [each for each in record.findings if _decides(each, by)]
     part = "" if key else "driver"
     for each in grave:
-        kind: Kind = "released" if each.code == NOT_LOOKED.code else "problem"
+        kind: ReasonKind = "released" if each.code == NOT_LOOKED.code else "problem"
         yield Reason(kind=kind, text=f"{each.code}: {each.message}", part=part, code=each.code, device=key)
     for text in _failed(record, grave):
         yield Reason(kind="problem", text=text, part=part, code=PROBE_FAILED, device=key)
@@ -106,7 +106,7 @@ def ailments(snapshot: Snapshot, key: str) -> tuple[Reason, ...]:
     """What is wrong with a device, or the node, by its own record: what keeps it from being given out, and else what it
     is given out with."""
     record, by = _record(snapshot, key), terms(snapshot, 0.0)
-    slight = (each for each in record.findings if each.standing and by.entry(each.code).severity == "degraded")
+    slight = (each for each in record.findings if each.confirmed and by.entry(each.code).severity == "degraded")
     part = "" if key else "driver"
     return tuple(_reasons(key, record, by)) or tuple(
         Reason(kind="degraded", text=f"{each.code}: {each.message}", part=part, code=each.code, device=key)
@@ -114,16 +114,16 @@ def ailments(snapshot: Snapshot, key: str) -> tuple[Reason, ...]:
     )
 
 
-def _failed(record: Record, grave: Iterable[Finding]) -> Iterator[str]:
+def _failed(record: DeviceRecord, grave: Iterable[Finding]) -> Iterator[str]:
     """Why the recovery probe failed, if it did; not once more what is said already."""
-    why = record.probing.failed if record.probing is not None else ""
+    why = record.probe.failure if record.probe is not None else ""
     if why:
         again = why.partition(":")[0] in {each.code for each in grave}
         yield "the recovery probe found it again" if again else f"the recovery probe failed: {why}"
 
 
 def _decides(finding: Finding, by: Terms) -> bool:
-    return finding.standing and by.entry(finding.code).severity == "unhealthy"
+    return finding.confirmed and by.entry(finding.code).severity == "unhealthy"
 
 
 def drain(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> str:
@@ -136,12 +136,12 @@ def drain(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> str:
 def _drain(snapshot: Snapshot, key: str, names: Collection[str]) -> str:
     record = _record(snapshot, key)
     if record.drain is not None:
-        return record.drain.why
+        return record.drain.reason
     return next((why for name, why in asked(snapshot).drains.items() if _plain(name) in names), "")
 
 
-def _record(snapshot: Snapshot, key: str) -> Record:
-    return (snapshot.ledger.health or Health()).devices.get(key, Record())
+def _record(snapshot: Snapshot, key: str) -> DeviceRecord:
+    return (snapshot.ledger.health or HealthRecords()).devices.get(key, DeviceRecord())
 
 
 def names_of(gpu: Gpu, device: MigDevice | None = None) -> tuple[str, ...]:
@@ -176,26 +176,26 @@ def find(snapshot: Snapshot, name: str) -> str | None:
 
 def probes(snapshot: Snapshot) -> Mapping[str, float]:
     """The probes that are wished for: the UUID of a GPU → when."""
-    health, homes = snapshot.ledger.health or Health(), dict[str, str]()
+    health, homes = snapshot.ledger.health or HealthRecords(), dict[str, str]()
     for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
         homes |= {device.uuid: gpu.uuid for device in (gpu.mig.devices if gpu.mig else ())}
     wanted: dict[str, float] = {}
     for key, record in health.devices.items():
-        if record.probing is not None and record.probing.asked is not None:
+        if record.probe is not None and record.probe.requested_at is not None:
             gpu_uuid = homes.get(key, key)
-            wanted[gpu_uuid] = max(record.probing.asked, wanted.get(gpu_uuid, 0.0))
+            wanted[gpu_uuid] = max(record.probe.requested_at, wanted.get(gpu_uuid, 0.0))
     return wanted
 
 
 def awaited(snapshot: Snapshot) -> bool:
     """Whether a device waits for the end of a container, of which only kubelet tells."""
-    health, by = snapshot.ledger.health or Health(), terms(snapshot, 0.0)
+    health, by = snapshot.ledger.health or HealthRecords(), terms(snapshot, 0.0)
     grave = (each for record in health.devices.values() for each in record.findings if _decides(each, by))
-    waiting = (each for each in grave if by.entry(each.code).ends == "process")
+    waiting = (each for each in grave if by.entry(each.code).cleared_by == "process")
     return any(not (by.holders or frozenset()).isdisjoint(each.holders) for each in waiting)
 
 
-def diagnoses(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
+def diagnoses(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
     """The node where something is wrong with it, each device in the driver's order, and those that are away.
 
     Each by what is its own: what ails the node is not said again of each GPU, see `overall`.
@@ -203,7 +203,7 @@ def diagnoses(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
     return _diagnoses(
         Snapshot(
             machine=snapshot.machine,
-            config=Config(settings=snapshot.config.settings, asked=asked(snapshot)),
+            config=Config(settings=snapshot.config.settings, node_requests=asked(snapshot)),
             allocations=snapshot.allocations,
             conditions={part: each for part, each in snapshot.conditions.items() if part == "driver"},
             ledger=Ledger(release=snapshot.ledger.release, health=snapshot.ledger.health),
@@ -212,8 +212,8 @@ def diagnoses(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
 
 
 @view
-def _diagnoses(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
-    health, by = snapshot.ledger.health or Health(), terms(snapshot, 0.0)
+def _diagnoses(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
+    health, by = snapshot.ledger.health or HealthRecords(), terms(snapshot, 0.0)
     found = []
     node = health.devices.get(records.NODE)
     if node is not None:
@@ -223,33 +223,33 @@ def _diagnoses(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
         if not gpu.uuid:
             continue
         seen.add(gpu.uuid)
-        own = health.devices.get(gpu.uuid, Record())
+        own = health.devices.get(gpu.uuid, DeviceRecord())
         found.append(_diagnose(gpu.uuid, str(gpu.index), own, by, drain(snapshot, gpu)))
         for device in gpu.mig.devices if gpu.mig else ():
             seen.add(device.uuid)
-            part = health.devices.get(device.uuid, Record())
+            part = health.devices.get(device.uuid, DeviceRecord())
             why = _drain(snapshot, device.uuid, names_of(gpu, device))
             found.append(_diagnose(device.uuid, f"{gpu.index}:{device.slot}", part, by, why))
     for key, record in health.devices.items():
         if key not in seen and (record.findings or record.drain):
-            found.append(_diagnose(key, "", record, by, record.drain.why if record.drain else ""))
+            found.append(_diagnose(key, "", record, by, record.drain.reason if record.drain else ""))
     return tuple(found)
 
 
-def _away(node: Diagnosis, snapshot: Snapshot) -> Diagnosis:
+def _away(node: DeviceHealth, snapshot: Snapshot) -> DeviceHealth:
     """The node's diagnosis; while nobody looks because the driver is let go of, with who wants that and until when."""
     why, release = released(snapshot), snapshot.ledger.release
     if not why or node.code != NOT_LOOKED.code:
         return node
     return node.but(
         reason=node.reason.replace(NOT_LOOKED.message, f"the driver is let go of: {why}"),
-        ends="the annotation of our Node object" if release is None else "gpuplane driver take, or its time",
+        cleared_by="the annotation of our Node object" if release is None else "gpuplane driver take, or its time",
         until=None if release is None else release.until,
         advice="",
     )
 
 
-def overall(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
+def overall(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
     """The diagnoses as they concern whoever wants a device: what ails the node ails its GPUs, and what ails a GPU its
     MIG devices. Such a one names where to look, and has no end and no advice of its own."""
     own = diagnoses(snapshot)
@@ -257,7 +257,7 @@ def overall(snapshot: Snapshot) -> tuple[Diagnosis, ...]:
     return tuple(_within(each, wholes) for each in own)
 
 
-def _within(part: Diagnosis, wholes: Mapping[str, Diagnosis]) -> Diagnosis:
+def _within(part: DeviceHealth, wholes: Mapping[str, DeviceHealth]) -> DeviceHealth:
     """What is worse comes first; among what is alike its own."""
     around = map(wholes.get, dict.fromkeys(("", part.index.partition(":")[0])))
     ailing = (each for each in around if each is not None and each.device != part.device and _badness(each))
@@ -269,24 +269,26 @@ def _within(part: Diagnosis, wholes: Mapping[str, Diagnosis]) -> Diagnosis:
     if _badness(worst) <= _badness(part):
         return part.but(reason="; ".join([*own, *shared]))
     reason = "; ".join([*shared, *own])
-    return worst.but(device=part.device, index=part.index, reason=reason, ends="", advice="", counts=part.counts)
+    return worst.but(
+        device=part.device, index=part.index, reason=reason, cleared_by="", advice="", fault_counts=part.fault_counts
+    )
 
 
-def _badness(diagnosis: Diagnosis) -> int:
+def _badness(diagnosis: DeviceHealth) -> int:
     return BY_BADNESS.index(diagnosis.state)
 
 
-def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> Diagnosis:
+def _diagnose(key: str, index: str, record: DeviceRecord, by: Terms, drained: str) -> DeviceHealth:
     grave = [each for each in record.findings if _decides(each, by)]
     minor = [each for each in record.findings if each not in grave and by.entry(each.code).severity != "note"]
-    slight = [each for each in minor if each.standing]
-    suspect = [each for each in minor if not each.standing and by.entry(each.code).severity == "unhealthy"]
-    plain = Diagnosis(device=key, index=index, state="healthy", counts=record.counts)
+    slight = [each for each in minor if each.confirmed]
+    suspect = [each for each in minor if not each.confirmed and by.entry(each.code).severity == "unhealthy"]
+    plain = DeviceHealth(device=key, index=index, state="healthy", fault_counts=record.fault_counts)
     if drained and not grave:
         return plain.but(
             state="drained",
             reason=drained,
-            ends=_drain_ends(record, by),
+            cleared_by=_drain_ends(record, by),
             since=record.drain.since if record.drain else None,
             until=record.drain.until if record.drain else None,
             advice="have its pods end, then mend it",
@@ -300,23 +302,27 @@ def _diagnose(key: str, index: str, record: Record, by: Terms, drained: str) -> 
             probed = state == "unhealthy" and state_machine.ready(record, by) is not None
             return plain.but(
                 state="probing" if probed else state,
-                since=None if any(each.rebooted for each in findings) else min(each.since for each in findings),
-                until=first.last + judged.lasts if judged.ends == "time" and first.last is not None else None,
+                since=None
+                if any(each.from_earlier_boot for each in findings)
+                else min(each.since for each in findings),
+                until=first.last_seen + judged.clear_after
+                if judged.cleared_by == "time" and first.last_seen is not None
+                else None,
                 code=first.code,
                 reason="; ".join([*reasons, *failed, *([f"drained: {drained}"] if drained else [])]),
-                ends=PROBE if probed else ENDS[judged.ends],
+                cleared_by=PROBE if probed else ENDS[judged.cleared_by],
                 advice=judged.advice,
             )
     return plain
 
 
-def _rank(finding: Finding, record: Record, by: Terms) -> tuple[bool, int, int, str]:
+def _rank(finding: Finding, record: DeviceRecord, by: Terms) -> tuple[bool, int, int, str]:
     """Which of several faults decides: one that is not over, the hardest to end, the first in the catalogue."""
-    ends, over = by.entry(finding.code).ends, state_machine.over(finding, record, by) is not None
+    ends, over = by.entry(finding.code).cleared_by, state_machine.over(finding, record, by) is not None
     return over, -HARDNESS.index(ends), ORDER.get(finding.code, len(ORDER)), finding.code
 
 
-def _drain_ends(record: Record, by: Terms) -> str:
+def _drain_ends(record: DeviceRecord, by: Terms) -> str:
     if record.drain is None:
         return "gpuplane health restore all" if by.all_drained else "the annotation of our Node object"
     return "gpuplane health restore" + (", or its time" if record.drain.until is not None else "")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gpuplane.core.health.catalogue import CATALOGUE, UNKNOWN, UNLISTED
 from gpuplane.model.config import Settings
-from gpuplane.model.health import Entry, Severity
+from gpuplane.model.health import CatalogueEntry, Severity
 
 VARIABLES: dict[str, Severity] = {"health_checks_enabled": "unhealthy", "health_checks_disabled": "note"}
 """The fields of Settings that hold the variables, and what an XID that they list is; the first that lists it counts."""
@@ -57,7 +57,7 @@ def decided(code: str, settings: Settings) -> str:
     return ""
 
 
-def entry(code: str, settings: Settings | None) -> Entry:
+def entry(code: str, settings: Settings | None) -> CatalogueEntry:
     """How a fault is judged; None: by the catalogue alone."""
     plain = CATALOGUE.get(code) or (UNKNOWN if xid(code) is None else UNLISTED)
     if settings is None:

@@ -41,7 +41,7 @@ def happened(record: bytes, ahead: float, now: float) -> FaultOccurred | None:
         gpu="",
         message=_readable(found[4]),
         at=min(now, int(found[3]) / 1e6 + ahead),
-        log=int(found[2]),
+        kernel_log_number=int(found[2]),
     )
     if found[4].startswith(LOADING):
         return plain

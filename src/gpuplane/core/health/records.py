@@ -11,7 +11,7 @@ from gpuplane.core.health.catalogue import BLIND, PENDING, RENEWING, UNASKED
 from gpuplane.core.health.state_machine import Terms
 from gpuplane.core.inventory.sharing import base
 from gpuplane.model.facts import DrainRequested, FaultOccurred, ProbeFinished
-from gpuplane.model.health import Finding, Health, Record
+from gpuplane.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
 from gpuplane.model.snapshot import Allocation
 
@@ -26,18 +26,18 @@ LOADED = "driver-loaded"
 
 
 def looked(
-    health: Health,
+    health: HealthRecords,
     before: Machine | None,
     machine: Machine,
     counted: bool,
     allocations: Iterable[Allocation] | None,
     terms: Terms,
-) -> Health:
+) -> HealthRecords:
     """The records after a look: `machine` is what to believe in after it, `counted` whether it counted the GPUs."""
     known = _keys(before)
     devices = dict(health.devices)
     news = before is not None and not any(fault.code == "not-looked" for fault in before.faults)
-    node, faults = devices.pop(NODE, Record()), _told(machine.faults)
+    node, faults = devices.pop(NODE, DeviceRecord()), _told(machine.faults)
     if any(each.code == "driver-not-loaded" for each in node.findings) and "driver-not-loaded" not in faults:
         devices = _renewed(devices, terms.now)
     devices[NODE] = _node(node, faults, terms, news=news)
@@ -45,62 +45,70 @@ def looked(
         return _kept(health, devices)
     for gpu in machine.gpus or ():
         if gpu.uuid:
-            record = devices.get(gpu.uuid, Record())
+            record = devices.get(gpu.uuid, DeviceRecord())
             devices[gpu.uuid] = _look(record, gpu, _holders(_units(gpu), allocations), terms, news=gpu.uuid in known)
-        renewed = devices.get(gpu.uuid, Record()).renewed
+        renewed = devices.get(gpu.uuid, DeviceRecord()).reset_at
         for device in gpu.mig.devices if gpu.mig else ():
-            record, told = devices.get(device.uuid, Record()), _told(device.faults)
+            record, told = devices.get(device.uuid, DeviceRecord()), _told(device.faults)
             if told or device.uuid in devices:
-                record = record.but(renewed=max(record.renewed, renewed))
+                record = record.but(reset_at=max(record.reset_at, renewed))
                 blind = _blind((*gpu.faults, *device.faults))
                 record = state_machine.show(record, told, terms, news=device.uuid in known, blind=blind)
-                devices[device.uuid] = record.but(away=False, pci=gpu.pci)
+                devices[device.uuid] = record.but(absent=False, pci=gpu.pci)
     there, places = _keys(machine), {gpu.pci for gpu in machine.gpus or () if gpu.uuid}
     for key in devices.keys() - there - {NODE}:
         if key.startswith("MIG-"):
-            devices[key] = Record(drain=devices[key].drain, away=True)  # made again it has the same UUID, and is new
+            devices[key] = DeviceRecord(
+                drain=devices[key].drain, absent=True
+            )  # made again it has the same UUID, and is new
         elif devices[key].pci and devices[key].pci in places:
             del devices[key]  # another card is in its place
         else:
-            devices[key] = devices[key].but(away=True)
+            devices[key] = devices[key].but(absent=True)
     return _kept(health, devices)
 
 
-def _node(node: Record, faults: Mapping[str, str], terms: Terms, *, news: bool) -> Record:
+def _node(node: DeviceRecord, faults: Mapping[str, str], terms: Terms, *, news: bool) -> DeviceRecord:
     """The node's record after a look. However its faults follow each other, it is one time that they go on for."""
     since = min((each.since for each in node.findings if terms.entry(each.code).severity == "unhealthy"), default=None)
     shown = state_machine.show(node, faults, terms, news=news and not state_machine.ill(node, terms), blind=False)
-    findings = (each.but(since=each.since if since is None else since) for each in shown.findings if each.last is None)
-    return Record(findings=tuple(findings), drain=node.drain)
+    findings = (
+        each.but(since=each.since if since is None else since) for each in shown.findings if each.last_seen is None
+    )
+    return DeviceRecord(findings=tuple(findings), drain=node.drain)
 
 
-def _look(record: Record, gpu: Gpu, holders: tuple[str, ...], terms: Terms, *, news: bool) -> Record:
+def _look(record: DeviceRecord, gpu: Gpu, holders: tuple[str, ...], terms: Terms, *, news: bool) -> DeviceRecord:
     """The record of a GPU that a look tells of, and who holds it."""
     now, faults, blind = terms.now, _told(gpu.faults), _blind(gpu.faults)
     lanes, whole = sum(link.lanes for link in gpu.links), not blind and not _parted(gpu)
-    if whole and lanes < record.lanes:
-        faults.setdefault("nvlink-down", _lanes(lanes, record.lanes))
-    absent = [each for each in record.findings if each.code in RENEWING and not each.event and each.last is None]
+    if whole and lanes < record.most_links:
+        faults.setdefault("nvlink-down", _lanes(lanes, record.most_links))
+    absent = [
+        each for each in record.findings if each.code in RENEWING and not each.is_event and each.last_seen is None
+    ]
     cleared = any(each.code not in faults for each in absent) and faults.keys().isdisjoint(RENEWING)
-    if record.away or (cleared and not blind):
-        record = record.but(renewed=now)
+    if record.absent or (cleared and not blind):
+        record = record.but(reset_at=now)
     record = state_machine.show(record, faults, terms, news=news, blind=blind)
     if not blind and (grown := _grown(record, gpu)):
-        event = Finding(code="ecc-uncorrectable", message=grown, since=now, last=now, event=True, holders=holders)
+        event = Finding(
+            code="ecc-uncorrectable", message=grown, since=now, last_seen=now, is_event=True, holders=holders
+        )
         record = state_machine.happen(record, event, terms)
     return record.but(
-        away=False,
+        absent=False,
         pci=gpu.pci or record.pci,
-        uncorrected=record.uncorrected if gpu.uncorrected is None or blind else gpu.uncorrected,
-        lanes=max(lanes, record.lanes) if whole else record.lanes,
+        uncorrected_errors=record.uncorrected_errors if gpu.uncorrected is None or blind else gpu.uncorrected,
+        most_links=max(lanes, record.most_links) if whole else record.most_links,
     )
 
 
-def _grown(record: Record, gpu: Gpu) -> str:
+def _grown(record: DeviceRecord, gpu: Gpu) -> str:
     """What the count of memory errors says; in MIG mode nothing, for only an XID tells which instance it was."""
-    if gpu.uncorrected is None or record.uncorrected is None or gpu.uncorrected <= record.uncorrected:
+    if gpu.uncorrected is None or record.uncorrected_errors is None or gpu.uncorrected <= record.uncorrected_errors:
         return ""
-    return "" if _parted(gpu) else f"{gpu.uncorrected - record.uncorrected} more uncorrectable memory errors"
+    return "" if _parted(gpu) else f"{gpu.uncorrected - record.uncorrected_errors} more uncorrectable memory errors"
 
 
 def _parted(gpu: Gpu) -> bool:
@@ -129,24 +137,24 @@ def _keys(machine: Machine | None) -> set[str]:
     return {key for key in (*(gpu.uuid for gpu in gpus), *inside) if key}
 
 
-def _kept(health: Health, devices: Mapping[str, Record]) -> Health:
+def _kept(health: HealthRecords, devices: Mapping[str, DeviceRecord]) -> HealthRecords:
     """The records that say anything."""
-    kept = {key: record for key, record in sorted(devices.items()) if record.but(away=False) != Record()}
+    kept = {key: record for key, record in sorted(devices.items()) if record.but(absent=False) != DeviceRecord()}
     return health if kept == health.devices else health.but(devices=kept)
 
 
 def happened(
-    health: Health,
+    health: HealthRecords,
     event: FaultOccurred,
     machine: Machine | None,
     allocations: Iterable[Allocation] | None,
     terms: Terms,
-) -> Health:
+) -> HealthRecords:
     """The records after an event. One of the kernel log counts once, however often it is read."""
-    if event.log is not None:
-        if event.log <= health.log:
+    if event.kernel_log_number is not None:
+        if event.kernel_log_number <= health.last_kernel_log_number:
             return health
-        health = health.but(log=event.log)
+        health = health.but(last_kernel_log_number=event.kernel_log_number)
     if event.code == LOADED:
         return _kept(health, _renewed(health.devices, event.at))
     devices = dict(health.devices)
@@ -155,8 +163,8 @@ def happened(
             code=event.code,
             message=event.message or terms.entry(event.code).title,
             since=event.at,
-            last=event.at,
-            event=True,
+            last_seen=event.at,
+            is_event=True,
             pids=event.pids,
             holders=() if event.pids else _holders(unit, allocations),
         )
@@ -164,18 +172,20 @@ def happened(
     return _kept(health, devices)
 
 
-def _fresh(units: set[str], devices: Mapping[str, Record]) -> Record:
+def _fresh(units: set[str], devices: Mapping[str, DeviceRecord]) -> DeviceRecord:
     """The record of a device that had none: a MIG device was reset with its GPU."""
-    return Record(renewed=max((devices[each].renewed for each in units if each in devices), default=Record().renewed))
+    return DeviceRecord(
+        reset_at=max((devices[each].reset_at for each in units if each in devices), default=DeviceRecord().reset_at)
+    )
 
 
-def _renewed(devices: Mapping[str, Record], at: float) -> dict[str, Record]:
+def _renewed(devices: Mapping[str, DeviceRecord], at: float) -> dict[str, DeviceRecord]:
     """The records after the driver was loaded."""
-    return {key: each if key == NODE else each.but(renewed=max(each.renewed, at)) for key, each in devices.items()}
+    return {key: each if key == NODE else each.but(reset_at=max(each.reset_at, at)) for key, each in devices.items()}
 
 
 def _befallen(
-    event: FaultOccurred, machine: Machine | None, health: Health, terms: Terms
+    event: FaultOccurred, machine: Machine | None, health: HealthRecords, terms: Terms
 ) -> Iterator[tuple[str, set[str]]]:
     """(key, the units that belong to it) of what an event is about: MIG devices, or the whole GPU.
 
@@ -207,7 +217,7 @@ def _names(event: FaultOccurred, device: MigDevice) -> bool:
     return event.gpu_instance == device.gpu_instance and event.compute_instance in (None, device.compute_instance)
 
 
-def listed(health: Health, machine: Machine | None, allocations: Iterable[Allocation]) -> Health:
+def listed(health: HealthRecords, machine: Machine | None, allocations: Iterable[Allocation]) -> HealthRecords:
     """The records after kubelet has said who holds what: those too whom a fault befell before it had are known."""
     gpus, devices = {gpu.uuid: gpu for gpu in (machine.gpus if machine else None) or ()}, dict(health.devices)
     for key, record in devices.items():
@@ -235,7 +245,9 @@ def holders(allocations: Iterable[Allocation]) -> frozenset[str]:
     return frozenset(f"{each.pod}/{each.container}" for each in allocations if each.pod)
 
 
-def probed(health: Health, fact: ProbeFinished, machine: Machine | None, terms: Terms) -> tuple[Health, bool]:
+def probed(
+    health: HealthRecords, fact: ProbeFinished, machine: Machine | None, terms: Terms
+) -> tuple[HealthRecords, bool]:
     """The records after a probe, and whether it found something well: then it is the newest look at that GPU.
 
     It answers every wish for that GPU and its MIG devices that is not newer than the one it was begun for.
@@ -244,12 +256,12 @@ def probed(health: Health, fact: ProbeFinished, machine: Machine | None, terms: 
     known = next((gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid == fact.gpu.uuid), fact.gpu)
     found = {device.uuid: device.faults for device in (fact.gpu.mig.devices if fact.gpu.mig else ())}
     for key in (fact.gpu.uuid, *(device.uuid for device in (known.mig.devices if known.mig else ()))):
-        record = devices.get(key, Record())
-        asked = record.probing.asked if record.probing else None
-        if asked is None or asked > fact.asked:
+        record = devices.get(key, DeviceRecord())
+        asked = record.probe.requested_at if record.probe else None
+        if asked is None or asked > fact.requested_at:
             continue
         faults = (*fact.gpu.faults, *found.get(key, ()))
-        problem = _problem(devices.get(fact.gpu.uuid, Record()), fact, faults, terms)
+        problem = _problem(devices.get(fact.gpu.uuid, DeviceRecord()), fact, faults, terms)
         problem = problem or _running(record, fact.pids, terms)
         if not problem and key not in (fact.gpu.uuid, *found):
             problem = "it is not there"
@@ -262,43 +274,43 @@ def probed(health: Health, fact: ProbeFinished, machine: Machine | None, terms: 
     return _kept(health, devices), well
 
 
-def _problem(record: Record, fact: ProbeFinished, faults: Iterable[Fault], terms: Terms) -> str:
+def _problem(record: DeviceRecord, fact: ProbeFinished, faults: Iterable[Fault], terms: Terms) -> str:
     """Why a device is not well by what a probe saw; "" if it is."""
     for fault in faults:
         severity = terms.entry(fault.code).severity
         if severity == "unhealthy" or (severity == "degraded" and fault.code in PENDING):
             return f"{fault.code}: {fault.message}"
     lanes = sum(link.lanes for link in fact.gpu.links)
-    if not _parted(fact.gpu) and lanes < record.lanes and terms.entry("nvlink-down").severity != "note":
-        return f"nvlink-down: {_lanes(lanes, record.lanes)}"
+    if not _parted(fact.gpu) and lanes < record.most_links and terms.entry("nvlink-down").severity != "note":
+        return f"nvlink-down: {_lanes(lanes, record.most_links)}"
     return _grown(record, fact.gpu)
 
 
-def _running(record: Record, pids: Iterable[int], terms: Terms) -> str:
+def _running(record: DeviceRecord, pids: Iterable[int], terms: Terms) -> str:
     still = sorted(set(state_machine.befallen(record, terms)) & set(pids))
     return f"process {', '.join(map(str, still))}, which it befell, still runs on it" if still else ""
 
 
-def drained(health: Health, fact: DrainRequested, machine: Machine | None, terms: Terms) -> Health:
+def drained(health: HealthRecords, fact: DrainRequested, machine: Machine | None, terms: Terms) -> HealthRecords:
     """The records after a person's word about a device. Whoever restores it takes the links that it has for all: those
     that it has at the next look, where the driver cannot be asked now."""
-    record = health.devices.get(fact.device, Record()).but(drain=fact.drain)
+    record = health.devices.get(fact.device, DeviceRecord()).but(drain=fact.drain)
     if fact.drain is None:
-        record = record.but(excused=terms.now, lanes=0, flaps=0, probing=None)
+        record = record.but(repaired_at=terms.now, most_links=0, relapses=0, probe=None)
         gpu = next((gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid == fact.device), None)
         record = _look(record, gpu, (), terms, news=True) if gpu is not None and terms.probes else record
     return _kept(health, {**health.devices, fact.device: record})
 
 
-def calm(health: Health) -> bool:
+def calm(health: HealthRecords) -> bool:
     """Whether time changes no record, whatever the terms: they hold what was learnt, and nothing that ends."""
     return all(state_machine.calm(record) for record in health.devices.values())
 
 
-def settled(health: Health, terms: Terms) -> Health:
+def settled(health: HealthRecords, terms: Terms) -> HealthRecords:
     """The records as time has made them."""
     devices = {
-        key: record if key == NODE or record == Record() else state_machine.settle(record, terms)
+        key: record if key == NODE or record == DeviceRecord() else state_machine.settle(record, terms)
         for key, record in health.devices.items()
     }
     node = devices.get(NODE)
@@ -307,7 +319,7 @@ def settled(health: Health, terms: Terms) -> Health:
     return _kept(health, devices)
 
 
-def due(health: Health, terms: Terms) -> float | None:
+def due(health: HealthRecords, terms: Terms) -> float | None:
     """When time alone changes a record next, or None."""
     times = (
         at
@@ -317,24 +329,26 @@ def due(health: Health, terms: Terms) -> float | None:
     return min(times, default=None)
 
 
-def rebooted(health: Health, wall: float, now: float) -> Health:
+def rebooted(health: HealthRecords, wall: float, now: float) -> HealthRecords:
     """The records as a reboot leaves them, at `wall` seconds since 1970 and `now` of the new boot.
 
     Drains go on by the clock on the wall. A fault is forgotten once it is known that no person has to end it; counts,
     and what was learnt of the machine, were of the boot before.
     """
 
-    def carried(record: Record) -> Record:
+    def carried(record: DeviceRecord) -> DeviceRecord:
         drain = record.drain
         if drain is not None:
-            drain = drain.but(since=None, until=None if drain.wall is None else now + drain.wall - wall)
+            drain = drain.but(
+                since=None, until=None if drain.until_wall_clock is None else now + drain.until_wall_clock - wall
+            )
         old = tuple(
-            each.but(since=0.0, last=0.0, rebooted=True, pids=(), holders=())
+            each.but(since=0.0, last_seen=0.0, from_earlier_boot=True, pids=(), holders=())
             for each in record.findings
-            if each.standing
+            if each.confirmed
         )
-        return Record(drain=drain, findings=old, pci=record.pci)
+        return DeviceRecord(drain=drain, findings=old, pci=record.pci)
 
     devices = {key: carried(record) for key, record in health.devices.items()}
-    devices[NODE] = Record(drain=devices.get(NODE, Record()).drain)
-    return _kept(Health(), devices)
+    devices[NODE] = DeviceRecord(drain=devices.get(NODE, DeviceRecord()).drain)
+    return _kept(HealthRecords(), devices)

@@ -2,7 +2,7 @@
 
 from gpuplane.core.health.catalogue import CATALOGUE, UNKNOWN, UNLISTED
 from gpuplane.core.health.judge import xid
-from gpuplane.model.health import Entry
+from gpuplane.model.health import CatalogueEntry
 
 HEAD = """\
 | fault | seen | scope | severity | ends with | patience | what to do |
@@ -17,9 +17,9 @@ def reference() -> str:
     return HEAD + "".join(f"| {' | '.join(_cells(codes, entry))} |\n" for codes, entry in _rows())
 
 
-def _rows() -> list[tuple[list[str], Entry]]:
+def _rows() -> list[tuple[list[str], CatalogueEntry]]:
     """(codes, entry): XIDs that follow each other and are judged alike are together."""
-    rows: list[tuple[list[str], Entry]] = []
+    rows: list[tuple[list[str], CatalogueEntry]] = []
     for code, entry in (*CATALOGUE.items(), *REST):
         if rows and rows[-1][1] == entry and _follows(rows[-1][0][-1], code):
             rows[-1][0].append(code)
@@ -33,16 +33,16 @@ def _follows(code: str, other: str) -> bool:
     return number is not None and xid(other) == number + 1
 
 
-def _cells(codes: list[str], entry: Entry) -> list[str]:
+def _cells(codes: list[str], entry: CatalogueEntry) -> list[str]:
     code = f"`{codes[0]}`" if len(codes) == 1 else f"`{codes[0]}` to `{codes[-1]}`"
-    lasts = f" ({entry.lasts:g} s)" if entry.ends == "time" else ""
-    patience = f"{entry.patience:g} s" if entry.patience else ""
+    lasts = f" ({entry.clear_after:g} s)" if entry.cleared_by == "time" else ""
+    patience = f"{entry.grace_period:g} s" if entry.grace_period else ""
     return [
         f"{code}: {entry.title}",
-        entry.seen,
+        entry.detected_by,
         entry.scope,
         entry.severity,
-        entry.ends + lasts,
+        entry.cleared_by + lasts,
         patience,
         entry.advice.replace("|", "\\|"),
     ]

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from gpuplane.core.health.catalogue import PENDING, UNASKED
 from gpuplane.core.health.judge import entry
 from gpuplane.model.config import Settings
-from gpuplane.model.health import Entry, Finding, Probing, Record
+from gpuplane.model.health import CatalogueEntry, DeviceRecord, Finding, ProbeState
 from gpuplane.model.value import Value
 
 SAME = 1.0
@@ -47,7 +47,7 @@ class Terms(Value):
     probes: bool = True
     all_drained: bool = False
 
-    def entry(self, code: str) -> Entry:
+    def entry(self, code: str) -> CatalogueEntry:
         """How a fault is judged."""
         return entry(code, self.settings)
 
@@ -57,7 +57,7 @@ class Terms(Value):
         return (self.settings or Settings()).probe_period
 
 
-def show(record: Record, faults: Mapping[str, str], terms: Terms, *, news: bool, blind: bool) -> Record:
+def show(record: DeviceRecord, faults: Mapping[str, str], terms: Terms, *, news: bool, blind: bool) -> DeviceRecord:
     """The record after a look that shows these faults (code → message).
 
     `news`: an earlier look was without what this one shows first; otherwise there is nothing to be patient for.
@@ -65,66 +65,66 @@ def show(record: Record, faults: Mapping[str, str], terms: Terms, *, news: bool,
     """
     findings = []
     for each in record.findings:
-        if each.event:
+        if each.is_event:
             findings.append(each)
         elif each.code in faults:
-            since = terms.now if each.rebooted else each.since
-            findings.append(each.but(last=None, message=faults[each.code], since=since, rebooted=False))
+            since = terms.now if each.from_earlier_boot else each.since
+            findings.append(each.but(last_seen=None, message=faults[each.code], since=since, from_earlier_boot=False))
         else:
-            findings.append(each if blind or each.last is not None else each.but(last=terms.now))
-    known = {each.code for each in findings if not each.event}
+            findings.append(each if blind or each.last_seen is not None else each.but(last_seen=terms.now))
+    known = {each.code for each in findings if not each.is_event}
     for code, message in faults.items():
         if code not in known:
-            findings.append(Finding(code=code, message=message, since=terms.now, standing=not news))
+            findings.append(Finding(code=code, message=message, since=terms.now, confirmed=not news))
     return _fallen(record, record.but(findings=tuple(findings)), terms)
 
 
-def happen(record: Record, event: Finding, terms: Terms) -> Record:
+def happen(record: DeviceRecord, event: Finding, terms: Terms) -> DeviceRecord:
     """The record after something happened: `event` is how it would be remembered if it were the first time."""
-    assert event.last is not None
-    old = next((each for each in record.findings if each.event and each.code == event.code), None)
-    if old is not None and old.last is not None and abs(event.last - old.last) < SAME:
+    assert event.last_seen is not None
+    old = next((each for each in record.findings if each.is_event and each.code == event.code), None)
+    if old is not None and old.last_seen is not None and abs(event.last_seen - old.last_seen) < SAME:
         pids = tuple(dict.fromkeys((*old.pids, *event.pids)))[-MOST_BEFALLEN:]
         return _with(record, old, old.but(pids=pids, holders=old.holders if not pids else ()))
-    counts = {**record.counts, event.code: record.counts.get(event.code, 0) + 1}
-    record = record.but(counts=dict(sorted(counts.items())))
-    if record.recovered is not None and event.last < record.recovered:
+    counts = {**record.fault_counts, event.code: record.fault_counts.get(event.code, 0) + 1}
+    record = record.but(fault_counts=dict(sorted(counts.items())))
+    if record.recovered_at is not None and event.last_seen < record.recovered_at:
         return record  # heard of late: a probe was begun since, and found the device well
-    patience = terms.entry(event.code).patience
-    if old is None or old.last is None:
-        after = event.but(standing=not patience)
+    patience = terms.entry(event.code).grace_period
+    if old is None or old.last_seen is None:
+        after = event.but(confirmed=not patience)
     else:
-        again = old.standing or not patience or event.last - old.last <= patience
-        after = _again(old, event).but(standing=again)
+        again = old.confirmed or not patience or event.last_seen - old.last_seen <= patience
+        after = _again(old, event).but(confirmed=again)
     return _fallen(record, _with(record, old, after), terms)
 
 
 def _again(old: Finding, event: Finding) -> Finding:
     """A finding of what happens once more. It may be heard of late, and it takes nothing from whom it befell before."""
-    assert old.last is not None
-    assert event.last is not None
-    if old.rebooted:
+    assert old.last_seen is not None
+    assert event.last_seen is not None
+    if old.from_earlier_boot:
         return event
     return old.but(
         since=min(old.since, event.since),
-        last=max(old.last, event.last),
+        last_seen=max(old.last_seen, event.last_seen),
         pids=tuple(dict.fromkeys((*old.pids, *event.pids)))[-MOST_BEFALLEN:],
         holders=tuple(dict.fromkeys((*old.holders, *event.holders)))[-MOST_BEFALLEN:],
     )
 
 
-def _with(record: Record, old: Finding | None, new: Finding) -> Record:
+def _with(record: DeviceRecord, old: Finding | None, new: Finding) -> DeviceRecord:
     if old is None:
         return record.but(findings=(*record.findings, new))
     return record.but(findings=tuple(new if each is old else each for each in record.findings))
 
 
-def calm(record: Record) -> bool:
+def calm(record: DeviceRecord) -> bool:
     """Whether neither time nor a change of terms settles anything: most devices, most of the time."""
-    return not record.findings and record.drain is None and record.probing is None
+    return not record.findings and record.drain is None and record.probe is None
 
 
-def settle(record: Record, terms: Terms) -> Record:
+def settle(record: DeviceRecord, terms: Terms) -> DeviceRecord:
     """The record as time and what was had have made it."""
     drain = record.drain
     if drain is not None and drain.until is not None and drain.until <= terms.now:
@@ -138,88 +138,92 @@ def settle(record: Record, terms: Terms) -> Record:
 
 def _dated(finding: Finding) -> Finding:
     """An event with its time, which it lacks in a file that somebody edited: it happened when it began, then."""
-    return finding.but(last=finding.since) if finding.event and finding.last is None else finding
+    return finding.but(last_seen=finding.since) if finding.is_event and finding.last_seen is None else finding
 
 
 def _impatient(finding: Finding, terms: Terms) -> Finding:
     """A fault that a look has shown for long enough stands."""
-    if finding.standing or finding.last is not None or terms.now < finding.since + terms.entry(finding.code).patience:
+    if (
+        finding.confirmed
+        or finding.last_seen is not None
+        or terms.now < finding.since + terms.entry(finding.code).grace_period
+    ):
         return finding
-    return finding.but(standing=True)
+    return finding.but(confirmed=True)
 
 
-def _fallen(before: Record, after: Record, terms: Terms) -> Record:
+def _fallen(before: DeviceRecord, after: DeviceRecord, terms: Terms) -> DeviceRecord:
     """Counts a relapse where the device was well before and is ill now; a probe under way is no longer of use."""
     if not ill(after, terms):
         return after
     if ill(before, terms):
-        shown = {each.code for each in _grave(before, terms) if each.last is None}
-        worse = any(each.last is None and each.code not in shown for each in _grave(after, terms))
-        return after.but(probing=None) if worse and after.probing is not None else after
-    relapse = after.recovered is not None and terms.now - after.recovered < SOON
-    return after.but(flaps=min(after.flaps + 1, MOST_FLAPS) if relapse else 0, probing=None)
+        shown = {each.code for each in _grave(before, terms) if each.last_seen is None}
+        worse = any(each.last_seen is None and each.code not in shown for each in _grave(after, terms))
+        return after.but(probe=None) if worse and after.probe is not None else after
+    relapse = after.recovered_at is not None and terms.now - after.recovered_at < SOON
+    return after.but(relapses=min(after.relapses + 1, MOST_FLAPS) if relapse else 0, probe=None)
 
 
-def ill(record: Record, terms: Terms) -> bool:
+def ill(record: DeviceRecord, terms: Terms) -> bool:
     """Whether a fault stands that makes the device unhealthy."""
     return any(True for _ in _grave(record, terms))
 
 
-def _grave(record: Record, terms: Terms) -> Iterator[Finding]:
+def _grave(record: DeviceRecord, terms: Terms) -> Iterator[Finding]:
     for each in record.findings:
-        if each.standing and terms.entry(each.code).severity == "unhealthy":
+        if each.confirmed and terms.entry(each.code).severity == "unhealthy":
             yield each
 
 
-def _forgotten(finding: Finding, record: Record, terms: Terms) -> bool:
+def _forgotten(finding: Finding, record: DeviceRecord, terms: Terms) -> bool:
     """Whether a fault is over without a probe: it never stood, or it does not make the device unhealthy."""
     judged = terms.entry(finding.code)
-    if finding.rebooted:
-        return terms.settings is not None and judged.ends != "operator"
+    if finding.from_earlier_boot:
+        return terms.settings is not None and judged.cleared_by != "operator"
     return (until := _remembered(finding, judged, record, terms)) is not None and until <= terms.now
 
 
-def _remembered(finding: Finding, judged: Entry, record: Record, terms: Terms) -> float | None:
+def _remembered(finding: Finding, judged: CatalogueEntry, record: DeviceRecord, terms: Terms) -> float | None:
     """Until when a fault that needs no probe is remembered; None for one that stays, or needs a probe."""
-    if finding.last is None:
+    if finding.last_seen is None:
         return None
     if judged.severity == "note":
-        return finding.last + NOTED
-    if not finding.standing:
-        return finding.last + max(terms.period, judged.patience if finding.event else 0.0)
+        return finding.last_seen + NOTED
+    if not finding.confirmed:
+        return finding.last_seen + max(terms.period, judged.grace_period if finding.is_event else 0.0)
     if judged.severity == "degraded" and (ended := over(finding, record, terms)) is not None:
-        return max(ended, finding.last + terms.period)
+        return max(ended, finding.last_seen + terms.period)
     return None
 
 
-def over(finding: Finding, record: Record, terms: Terms) -> float | None:
+def over(finding: Finding, record: DeviceRecord, terms: Terms) -> float | None:
     """Since or from when a fault is over, as far as it can be told without a probe; None: not before more happens."""
-    if finding.last is None:
+    if finding.last_seen is None:
         return finding.since if unasked(record) else None
-    if record.excused >= finding.last:
-        return record.excused
+    if record.repaired_at >= finding.last_seen:
+        return record.repaired_at
     judged = terms.entry(finding.code)
-    match judged.ends:
+    match judged.cleared_by:
         case "nothing":
-            return finding.last
+            return finding.last_seen
         case "process":
-            return finding.last if _left(finding, terms) else _reset(finding, record)
+            return finding.last_seen if _left(finding, terms) else _reset(finding, record)
         case "reset":
             return _reset(finding, record)
         case "time":
-            return finding.last + judged.lasts
+            return finding.last_seen + judged.clear_after
         case "reboot" | "operator":
             return None
 
 
-def unasked(record: Record) -> bool:
+def unasked(record: DeviceRecord) -> bool:
     """Whether looks leave the device out, so that only a probe can tell how it is."""
-    return any(each.last is None and each.code in UNASKED for each in record.findings)
+    return any(each.last_seen is None and each.code in UNASKED for each in record.findings)
 
 
-def _reset(finding: Finding, record: Record) -> float | None:
+def _reset(finding: Finding, record: DeviceRecord) -> float | None:
     """When the device was reset since; no process that ran on it before goes on after that."""
-    return record.renewed if finding.last is not None and record.renewed >= finding.last else None
+    return record.reset_at if finding.last_seen is not None and record.reset_at >= finding.last_seen else None
 
 
 def _left(finding: Finding, terms: Terms) -> bool:
@@ -227,29 +231,29 @@ def _left(finding: Finding, terms: Terms) -> bool:
     return not finding.holders or (terms.holders is not None and terms.holders.isdisjoint(finding.holders))
 
 
-def _recover(record: Record, terms: Terms) -> Record:
+def _recover(record: DeviceRecord, terms: Terms) -> DeviceRecord:
     """Wishes for a probe when it is time, and gives up one that nobody answered."""
     if not ill(record, terms):
-        return record.but(probing=None) if record.probing is not None else record
-    probing = record.probing or Probing()
+        return record.but(probe=None) if record.probe is not None else record
+    probing = record.probe or ProbeState()
     if not terms.probes:
-        return record if probing.asked is None else record.but(probing=probing.but(asked=None))
-    if probing.asked is not None:
-        if terms.now < probing.asked + UNANSWERED:
+        return record if probing.requested_at is None else record.but(probe=probing.but(requested_at=None))
+    if probing.requested_at is not None:
+        if terms.now < probing.requested_at + UNANSWERED:
             return record
         return fail(record, "it was not answered", terms, costly=True)
     when = ready(record, terms)
     if when is None or when > terms.now:
         return record
-    return record.but(probing=probing.but(asked=terms.now))
+    return record.but(probe=probing.but(requested_at=terms.now))
 
 
-def ready(record: Record, terms: Terms) -> float | None:
+def ready(record: DeviceRecord, terms: Terms) -> float | None:
     """When the device may be probed; None: not before more happens."""
-    if record.away or not terms.probes or _pending(record, terms):
+    if record.absent or not terms.probes or _pending(record, terms):
         return None
-    calm = terms.period * 2 ** min(record.flaps, MOST_FLAPS)  # whatever a file that somebody edited says
-    times = [record.probing.next if record.probing else 0.0]
+    calm = terms.period * 2 ** min(record.relapses, MOST_FLAPS)  # whatever a file that somebody edited says
+    times = [record.probe.not_before if record.probe else 0.0]
     for each in _grave(record, terms):
         ended = over(each, record, terms)
         if ended is None:
@@ -258,52 +262,52 @@ def ready(record: Record, terms: Terms) -> float | None:
     return max(times)
 
 
-def _pending(record: Record, terms: Terms) -> bool:
+def _pending(record: DeviceRecord, terms: Terms) -> bool:
     """Whether a probe has failed, and looks show that the next one would for what they show too."""
-    if record.probing is None or not record.probing.failed or unasked(record):
+    if record.probe is None or not record.probe.failure or unasked(record):
         return False
-    shown = (each.code for each in record.findings if each.last is None)
+    shown = (each.code for each in record.findings if each.last_seen is None)
     return any(code in PENDING and terms.entry(code).severity != "note" for code in shown)
 
 
-def fail(record: Record, why: str, terms: Terms, *, costly: bool) -> Record:
+def fail(record: DeviceRecord, why: str, terms: Terms, *, costly: bool) -> DeviceRecord:
     """The record after a probe that did not find the device well. `costly`: it hung or crashed, and so may the next."""
-    tries = record.probing.tries if record.probing else 0
+    tries = record.probe.failed_tries if record.probe else 0
     pause = terms.period * 2 ** min(tries, 16)
     longest = max(LONGEST_PAUSE, terms.period) if costly else 2 * terms.period
-    return record.but(probing=Probing(next=terms.now + min(pause, longest), tries=tries + 1, failed=why))
+    return record.but(probe=ProbeState(not_before=terms.now + min(pause, longest), failed_tries=tries + 1, failure=why))
 
 
-def heal(record: Record, terms: Terms) -> Record:
+def heal(record: DeviceRecord, terms: Terms) -> DeviceRecord:
     """The record after a probe that found the device well. Where more has happened meanwhile, it is probed again."""
     when = ready(record, terms)
     if when is None or when > terms.now:
-        return record.but(probing=None)
+        return record.but(probe=None)
     cured = set(_grave(record, terms))
     left = tuple(each for each in record.findings if each not in cured)
-    assert record.probing is not None
-    return record.but(findings=left, probing=None, recovered=record.probing.asked)
+    assert record.probe is not None
+    return record.but(findings=left, probe=None, recovered_at=record.probe.requested_at)
 
 
-def befallen(record: Record, terms: Terms) -> Collection[int]:
+def befallen(record: DeviceRecord, terms: Terms) -> Collection[int]:
     """The processes that were befallen by what makes this device unhealthy; a mere note holds up nobody."""
     return {pid for each in _grave(record, terms) if _reset(each, record) is None for pid in each.pids}
 
 
-def due(record: Record, terms: Terms) -> Iterator[float]:
+def due(record: DeviceRecord, terms: Terms) -> Iterator[float]:
     """The times at which time alone may change the record."""
     if record.drain is not None and record.drain.until is not None:
         yield record.drain.until
     for each in record.findings:
         judged = terms.entry(each.code)
-        if each.rebooted:
+        if each.from_earlier_boot:
             continue
-        if each.last is None and not each.standing:
-            yield each.since + judged.patience
+        if each.last_seen is None and not each.confirmed:
+            yield each.since + judged.grace_period
         if (until := _remembered(each, judged, record, terms)) is not None:
             yield until
     if ill(record, terms):
-        if record.probing is not None and record.probing.asked is not None:
-            yield record.probing.asked + UNANSWERED
+        if record.probe is not None and record.probe.requested_at is not None:
+            yield record.probe.requested_at + UNANSWERED
         elif (when := ready(record, terms)) is not None:
             yield when

@@ -7,7 +7,7 @@ from gpuplane.core.inventory.sharing import ids, share
 from gpuplane.core.view import view
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
-from gpuplane.model.views import Left, Offered, Resource
+from gpuplane.model.views import NotOffered, OfferedDevice, Resource
 
 
 def decide(machine: Machine, settings: Settings) -> list[Decision]:
@@ -16,10 +16,10 @@ def decide(machine: Machine, settings: Settings) -> list[Decision]:
 
 
 @view
-def named(machine: Machine, settings: Settings) -> tuple[tuple[Resource, ...], tuple[Left, ...]]:
+def named(machine: Machine, settings: Settings) -> tuple[tuple[Resource, ...], tuple[NotOffered, ...]]:
     """The resources of a machine, all devices without trouble, and the units that no name takes."""
     named: dict[str, list[Decision]] = {}
-    left: list[Left] = []
+    left: list[NotOffered] = []
     for decision in decide(machine, settings):
         if decision.reason:
             left.append(_left(decision))
@@ -29,9 +29,9 @@ def named(machine: Machine, settings: Settings) -> tuple[tuple[Resource, ...], t
     return tuple(_resource(name, each, one_share_only) for name, each in named.items()), tuple(left)
 
 
-def _left(decision: Decision) -> Left:
+def _left(decision: Decision) -> NotOffered:
     unit = decision.unit
-    return Left(label(decision), decision.reason, device=unit.id, index=unit.index, kind=decision.kind)
+    return NotOffered(label(decision), decision.reason, device=unit.id, index=unit.index, kind=decision.kind)
 
 
 def _resource(name: str, decisions: Sequence[Decision], one_share_only: bool) -> Resource:
@@ -45,11 +45,11 @@ def _resource(name: str, decisions: Sequence[Decision], one_share_only: bool) ->
     units = ((each, each.unit.but(numa=None) if grain or distinct else each.unit) for each in decisions)
     return Resource(
         name=name,
-        devices=tuple(Offered(id=id, unit=unit) for each, unit in units for id in ids(each)),
+        devices=tuple(OfferedDevice(id=id, unit=unit) for each, unit in units for id in ids(each)),
         shared=shared,
         one_share_only=shared and one_share_only and not grain,
-        distinct=distinct,
-        grain_mib=grain,
+        distinct_gpus=distinct,
+        share_mib=grain,
         mps=any(each.mps for each in decisions),
     )
 

@@ -21,7 +21,7 @@ from gpuplane.core.inventory.units import units
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.value import Value
-from gpuplane.model.views import Kind, Reason, Unit
+from gpuplane.model.views import Reason, ReasonKind, Unit
 
 PREFIX = "nvidia.com/"
 GPU = f"{PREFIX}gpu"
@@ -38,7 +38,7 @@ class Decision(Value):
     unit: Unit
     name: str = ""
     reason: str = ""
-    kind: Kind = "configured"  # of the reason
+    kind: ReasonKind = "configured"  # of the reason
     by: str = ""  # a field of Settings, with the entry's number where it is a list: "mig_strategy", "gpus.0"
     replicas: int = 1
     shared_by: str = ""  # likewise, "sharing.0" or "memory.0"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane.core.inventory.naming import Decision, matches
 from gpuplane.core.text import amount
-from gpuplane.model.config import MemoryShares, MemoryUnit, Replication, Sharing
+from gpuplane.model.config import MemoryResource, MemoryUnit, ReplicatedResource, Sharing
 from gpuplane.model.views import Unit
 
 MOST_MEMORY_IDS = 4096
@@ -39,13 +39,13 @@ def share(decisions: Iterable[Decision], sharing: Sharing) -> list[Decision]:
         for n in _selected(entry, free.get(entry.name, []), shared):
             free[entry.name].remove(n)
             decision = shared[n].but(name=entry.rename or entry.name, shared_by=by)
-            shared[n] = _cut(decision, entry, sharing) if isinstance(entry, MemoryShares) else _split(decision, entry)
+            shared[n] = _cut(decision, entry, sharing) if isinstance(entry, MemoryResource) else _split(decision, entry)
     if sharing.strategy == "mps":
         shared = [_by_mps(decision) for decision in shared]
     return _within_a_message(_within_bounds(shared, sharing.memory_unit))
 
 
-def entries(sharing: Sharing) -> Mapping[str, Replication | MemoryShares]:
+def entries(sharing: Sharing) -> Mapping[str, ReplicatedResource | MemoryResource]:
     """What an entry is called → the entry, in the order in which they take devices."""
     return {
         **{f"sharing.{i}": each for i, each in enumerate(sharing.resources)},
@@ -53,7 +53,9 @@ def entries(sharing: Sharing) -> Mapping[str, Replication | MemoryShares]:
     }
 
 
-def _selected(entry: Replication | MemoryShares, free: Sequence[int], decisions: Sequence[Decision]) -> list[int]:
+def _selected(
+    entry: ReplicatedResource | MemoryResource, free: Sequence[int], decisions: Sequence[Decision]
+) -> list[int]:
     fitting = [n for n in free if not entry.model or matches(entry.model, decisions[n].unit.model)]
     match entry.devices:
         case None:
@@ -65,8 +67,8 @@ def _selected(entry: Replication | MemoryShares, free: Sequence[int], decisions:
             return [n for n in fitting if not wanted.isdisjoint((decisions[n].unit.id, decisions[n].unit.index))]
 
 
-def _split(decision: Decision, entry: Replication) -> Decision:
-    return decision.but(replicas=entry.replicas, distinct=entry.distinct)
+def _split(decision: Decision, entry: ReplicatedResource) -> Decision:
+    return decision.but(replicas=entry.replicas, distinct=entry.distinct_gpus)
 
 
 def _by_mps(decision: Decision) -> Decision:
@@ -86,15 +88,15 @@ def _before_volta(unit: Unit) -> bool:
     return major.isdecimal() and int(major) < VOLTA
 
 
-def _cut(decision: Decision, entry: MemoryShares, sharing: Sharing) -> Decision:
+def _cut(decision: Decision, entry: MemoryResource, sharing: Sharing) -> Decision:
     has, unit = decision.unit.memory_mib, sharing.memory_unit
     if not has:
         return left(decision, "the driver does not tell its memory, which is to be shared out")
-    if has < entry.grain_mib:
-        grain = amount(entry.grain_mib, unit)
+    if has < entry.share_mib:
+        grain = amount(entry.share_mib, unit)
         return left(decision, f"it has {amount(has, unit)} of memory, and one share is {grain}; make the grain smaller")
-    count = has // entry.grain_mib
-    return decision.but(replicas=count, grain_mib=entry.grain_mib, mps=sharing.memory_by_mps)
+    count = has // entry.share_mib
+    return decision.but(replicas=count, grain_mib=entry.share_mib, mps=sharing.memory_by_mps)
 
 
 def left(decision: Decision, reason: str) -> Decision:

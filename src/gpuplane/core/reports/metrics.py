@@ -10,7 +10,7 @@ from gpuplane.core.health import diagnose
 from gpuplane.core.health.judge import entry
 from gpuplane.core.reports import nodecondition
 from gpuplane.core.reports.readiness import unready
-from gpuplane.model.health import Diagnosis, Health, Record
+from gpuplane.model.health import DeviceHealth, DeviceRecord, HealthRecords
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Metric
 
@@ -47,7 +47,7 @@ def _gpus(snapshot: Snapshot) -> Samples:
 
 
 def _left(snapshot: Snapshot) -> Samples:
-    for left in offer(snapshot).left:
+    for left in offer(snapshot).not_offered:
         yield {"unit": left.unit, "reason": left.reason}, 1
 
 
@@ -93,23 +93,23 @@ def _problem(snapshot: Snapshot) -> Samples:
 
 def _faults(snapshot: Snapshot) -> Samples:
     for each in diagnose.diagnoses(snapshot):
-        for code in sorted({finding.code for finding in _record(snapshot, each).findings if finding.standing}):
+        for code in sorted({finding.code for finding in _record(snapshot, each).findings if finding.confirmed}):
             severity = entry(code, snapshot.config.settings).severity
             yield {"device": _device(each), "code": code, "severity": severity}, 1
 
 
 def _events(snapshot: Snapshot) -> Samples:
     for each in diagnose.diagnoses(snapshot):
-        for code, count in each.counts.items():
+        for code, count in each.fault_counts.items():
             yield {"device": _device(each), "code": code}, count
 
 
-def _device(diagnosis: Diagnosis) -> str:
+def _device(diagnosis: DeviceHealth) -> str:
     return diagnosis.device or "node"
 
 
-def _record(snapshot: Snapshot, diagnosis: Diagnosis) -> Record:
-    return (snapshot.ledger.health or Health()).devices.get(diagnosis.device, Record())
+def _record(snapshot: Snapshot, diagnosis: DeviceHealth) -> DeviceRecord:
+    return (snapshot.ledger.health or HealthRecords()).devices.get(diagnosis.device, DeviceRecord())
 
 
 def _generation(snapshot: Snapshot) -> Samples:

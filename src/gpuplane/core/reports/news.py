@@ -13,10 +13,10 @@ from gpuplane.core.devicenames import Named, called, labels
 from gpuplane.core.health import diagnose
 from gpuplane.core.health.diagnose import released, terms
 from gpuplane.core.serving import LOCK, standby
-from gpuplane.model.health import Diagnosis
+from gpuplane.model.health import DeviceHealth
 from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.model.value import Value
-from gpuplane.model.views import News, Offer, Offered, Reason, Resource, Subject
+from gpuplane.model.views import LogSubject, News, Offer, OfferedDevice, Reason, Resource
 
 
 def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
@@ -42,7 +42,7 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
 
 def _part(level: str, part: str, text: str, code: str = "") -> News:
     resources = (part.removeprefix(PLUGIN),) if part.startswith(PLUGIN) else ()
-    return News(level=level, about=part, text=text, subject=Subject(part=part, code=code, resources=resources))
+    return News(level=level, about=part, text=text, subject=LogSubject(part=part, code=code, resources=resources))
 
 
 def _standings(before: Mapping[str, Condition], after: Mapping[str, Condition]) -> Iterator[News]:
@@ -76,7 +76,7 @@ def _said(found: Iterable[tuple[_Line, Named, str]]) -> Iterator[News]:
         resources.setdefault(line, {})[resource] = None
     for line, each in devices.items():
         names = tuple(filter(None, resources[line]))
-        subject = Subject(devices=labels(each), part=line.part, code=line.code, resources=names)
+        subject = LogSubject(devices=labels(each), part=line.part, code=line.code, resources=names)
         text = f"{line.lead}{', '.join(names)}{line.why}"
         yield News(level=line.level, about=_about(tuple(each)), text=text, subject=subject)
 
@@ -96,7 +96,7 @@ def _befallen(before: Snapshot, after: Snapshot) -> Iterator[tuple[_Line, Named]
     old = {each.device: each for each in diagnose.diagnoses(before)}
     for each in diagnose.diagnoses(after):
         known, named = each.device in old, (each.device, each.index)  # else it is remembered from before a restart
-        last = old.pop(each.device, Diagnosis(device=each.device, index="", state="healthy"))
+        last = old.pop(each.device, DeviceHealth(device=each.device, index="", state="healthy"))
         if (last.state, last.code) != (each.state, each.code) and not (_listed(each) or _listed(last)):
             level = "info" if each.state == "healthy" else "warning"
             was = f", was {last.state}" if each.state == "healthy" else ""
@@ -110,16 +110,16 @@ def _befallen(before: Snapshot, after: Snapshot) -> Iterator[tuple[_Line, Named]
             yield _Line(level="info", lead=gone, code=last.code), (device, last.index)
 
 
-def _counts(last: Diagnosis, now: Diagnosis, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+def _counts(last: DeviceHealth, now: DeviceHealth, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """(code, text) of what has happened again, ever more seldom."""
-    for code, count in now.counts.items():
+    for code, count in now.fault_counts.items():
         entry = terms(snapshot, 0.0).entry(code)
         again = count > 1 or entry.severity == "note"
-        if count != last.counts.get(code, 0) and count & (count - 1) == 0 and again:
+        if count != last.fault_counts.get(code, 0) and count & (count - 1) == 0 and again:
             yield code, f"{code}: {entry.title} ({'once' if count == 1 else f'{count} times so far'})"
 
 
-def _listed(diagnosis: Diagnosis) -> bool:
+def _listed(diagnosis: DeviceHealth) -> bool:
     """Whether what kubelet is told says it: of the node, that of each of its devices."""
     return diagnosis.state in ("unhealthy", "probing", "drained")
 
@@ -129,7 +129,7 @@ def _waiting(before: Snapshot, after: Snapshot) -> Iterator[News]:
     text = _awaited(after)
     if text != _awaited(before):
         lack = unknown(after)
-        subject = Subject(part=lack.part, code=lack.code) if lack is not None else Subject()
+        subject = LogSubject(part=lack.part, code=lack.code) if lack is not None else LogSubject()
         yield News(level="info", about="offer", text=text, subject=subject)
 
 
@@ -151,8 +151,8 @@ def _offers(before: Offer, after: Offer) -> Iterator[News]:
             yield _resource(resource.name, f"{len(resource.devices)} devices offered")
     for name in earlier:
         yield _resource(name, "no longer offered")
-    if before.left is not after.left:
-        left = [each for each in after.left if each not in before.left]
+    if before.not_offered is not after.not_offered:
+        left = [each for each in after.not_offered if each not in before.not_offered]
         yield from _said(
             (_Line(level="info", lead=f"not offered by any name: {each.reason}"), (each.device, each.index), "")
             for each in left
@@ -160,7 +160,7 @@ def _offers(before: Offer, after: Offer) -> Iterator[News]:
 
 
 def _resource(name: str, text: str) -> News:
-    return News(level="info", about=name, text=text, subject=Subject(resources=(name,)))
+    return News(level="info", about=name, text=text, subject=LogSubject(resources=(name,)))
 
 
 def _changes(before: Mapping[str, Resource], after: Iterable[Resource]) -> Iterator[tuple[_Line, Named, str]]:
@@ -171,7 +171,7 @@ def _changes(before: Mapping[str, Resource], after: Iterable[Resource]) -> Itera
                 yield line, named, resource.name
 
 
-def _changed(before: Mapping[str, Offered], after: Mapping[str, Offered]) -> Iterator[tuple[_Line, Named]]:
+def _changed(before: Mapping[str, OfferedDevice], after: Mapping[str, OfferedDevice]) -> Iterator[tuple[_Line, Named]]:
     for unit, device in after.items():
         now, last = _lasting(device), _lasting(before[unit]) if unit in before else ()
         if now and {each.cause for each in now} != {each.cause for each in last}:
@@ -181,10 +181,10 @@ def _changed(before: Mapping[str, Offered], after: Mapping[str, Offered]) -> Ite
             yield _Line("info", "available again as "), (unit, device.unit.index)
 
 
-def _by_unit(resource: Resource) -> Mapping[str, Offered]:
+def _by_unit(resource: Resource) -> Mapping[str, OfferedDevice]:
     return {device.unit.id: device for device in resource.devices}
 
 
-def _lasting(device: Offered) -> tuple[Reason, ...]:
+def _lasting(device: OfferedDevice) -> tuple[Reason, ...]:
     """The reasons but those that are over in a moment."""
     return tuple(each for each in device.reasons if each.kind != "waiting")

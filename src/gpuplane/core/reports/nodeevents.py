@@ -14,7 +14,7 @@ from gpuplane.core.observation import NOT_LOOKED
 from gpuplane.core.reports.nodecondition import LONGEST, problem
 from gpuplane.core.text import clip
 from gpuplane.model.config import Config
-from gpuplane.model.health import Diagnosis, Health, Record
+from gpuplane.model.health import DeviceHealth, DeviceRecord, HealthRecords
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import Availability, NodeEvent
@@ -74,8 +74,8 @@ def kept(last: Mapping[str, Standing], now: Mapping[str, Standing]) -> dict[str,
 def _driver(snapshot: Snapshot) -> Standing:
     """The driver by the node's own record. That it was let go of, and not looked at since, is nobody's failure."""
     by = diagnose.terms(snapshot, 0.0)
-    record = (snapshot.ledger.health or Health()).devices.get(records.NODE, Record())
-    ill = [each for each in record.findings if each.standing and each.code != NOT_LOOKED.code]
+    record = (snapshot.ledger.health or HealthRecords()).devices.get(records.NODE, DeviceRecord())
+    ill = [each for each in record.findings if each.confirmed and each.code != NOT_LOOKED.code]
     ill = [each for each in ill if by.entry(each.code).severity != "note"]
     if not ill:
         return WELL
@@ -83,7 +83,7 @@ def _driver(snapshot: Snapshot) -> Standing:
     return Standing(index="", kind="failing", why=why, advice=by.entry(ill[0].code).advice)
 
 
-def _kind(diagnosis: Diagnosis) -> Kind:
+def _kind(diagnosis: DeviceHealth) -> Kind:
     match diagnosis.state:
         case "unhealthy" | "probing":
             return "unhealthy"

@@ -19,7 +19,7 @@ from gpuplane.hardware.driver.installed import Installed
 from gpuplane.hardware.driver.look import Looker
 from gpuplane.hardware.driver.nvml import Nvml
 from gpuplane.hardware.driver.page import Page
-from gpuplane.model.facts import FaultOccurred, MachineObserved, Probe, ProbeFinished, StatusChanged
+from gpuplane.model.facts import FaultOccurred, MachineObserved, ProbeFinished, ProbeGpu, StatusChanged
 from gpuplane.model.machine import Driver, Gpu, Machine
 from gpuplane.model.snapshot import Condition
 
@@ -86,7 +86,7 @@ def main() -> None:
         return None
     if options.probe is not None:
         gpu = Gpu(index=-1, uuid=options.probe.gpu, faults=(fault,))
-        return agent.tell(ProbeFinished(asked=options.probe.asked, gpu=gpu))
+        return agent.tell(ProbeFinished(requested_at=options.probe.requested_at, gpu=gpu))
     nodes = files.nodes.shared()
     numbers = files.nodes.numbers(nodes, files.majors())
     agent.tell(MachineObserved(Machine(switches=files.switches(), nodes=nodes, numbers=numbers, faults=(fault,))))
@@ -94,9 +94,9 @@ def main() -> None:
     _rest(agent, page, lambda: library.state(options, files) != before, options)
 
 
-def _probe(probe: Probe, looker: Looker, skipped: Sequence[Skipped]) -> ProbeFinished:
+def _probe(probe: ProbeGpu, looker: Looker, skipped: Sequence[Skipped]) -> ProbeFinished:
     gpu, pids = looker.probe(probe.gpu, skipped)
-    return ProbeFinished(asked=probe.asked, gpu=gpu, pids=pids)
+    return ProbeFinished(requested_at=probe.requested_at, gpu=gpu, pids=pids)
 
 
 class Watch:

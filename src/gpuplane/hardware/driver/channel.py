@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from gpuplane.model.facts import FaultOccurred, Look, MachineObserved, Probe, ProbeFinished, StatusChanged
+from gpuplane.model.facts import FaultOccurred, MachineObserved, ObserveMachine, ProbeFinished, ProbeGpu, StatusChanged
 from gpuplane.model.machine import Fault
 from gpuplane.model.value import Value
 
@@ -33,7 +33,7 @@ class Skip(Value, tag=True):
     gpus: tuple[Skipped, ...]
 
 
-Order = Look | Skip
+Order = ObserveMachine | Skip
 Told = MachineObserved | StatusChanged | FaultOccurred | ProbeFinished
 
 
@@ -50,7 +50,7 @@ class Options(Value):
     poll: float = 1.0  # seconds between looks
     rest: float = 1.0  # seconds after which a driver that cannot be used is tried again
     skip: tuple[Skipped, ...] = ()
-    probe: Probe | None = None  # look at this one GPU, once, and end
+    probe: ProbeGpu | None = None  # look at this one GPU, once, and end
 
 
 LARGEST = 16 << 20

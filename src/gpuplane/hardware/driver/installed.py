@@ -32,7 +32,7 @@ from gpuplane.hardware.driver.places import (
     XORG,
 )
 from gpuplane.hardware.driver.tree import Tree
-from gpuplane.model.machine import DriverFiles, File, Library
+from gpuplane.model.machine import DriverFile, DriverFiles, DriverLibrary
 
 NAME = r"[\w.+-]+"
 GRAPHICS = re.compile(r"libnvidia-egl-(gbm|wayland2?|xcb|xlib)\.so\.\d+\.[\d.]+")
@@ -97,7 +97,7 @@ class _Search:
             folders = dict.fromkeys(_folder(path) for path in found if path)
         return tuple(folders)
 
-    def _libraries(self, folders: Iterable[str]) -> tuple[Library, ...]:
+    def _libraries(self, folders: Iterable[str]) -> tuple[DriverLibrary, ...]:
         paths = set[str]()
         for folder in folders:
             for name in self._tree.names(folder):
@@ -110,7 +110,9 @@ class _Search:
             paths |= {f"{folder}/{name}" for name in self._tree.names(folder) if GRAPHICS.fullmatch(name)}
         real = sorted({path for each in paths if (path := self._regular(each))})
         links = self._links(real)
-        return tuple(Library(path=path, soname=self._soname(path), links=tuple(links.get(path, ()))) for path in real)
+        return tuple(
+            DriverLibrary(path=path, soname=self._soname(path), links=tuple(links.get(path, ()))) for path in real
+        )
 
     def _soname(self, path: str) -> str:
         with self._tree.open(path) as file:
@@ -131,7 +133,7 @@ class _Search:
                         links.setdefault(target, []).append(name)
         return links
 
-    def _firmware(self) -> Iterator[File]:
+    def _firmware(self) -> Iterator[DriverFile]:
         """GSP firmware, where the kernel looks for it (Documentation/driver-api/firmware/fw_search_path)."""
         release = self._files.release()
         usual = [f"{folder}{each}" for folder in FIRMWARE for each in ((f"/{release}", "") if release else ("",))]
@@ -140,7 +142,7 @@ class _Search:
             names = (name for name in sorted(self._tree.names(inside)) if re.fullmatch(rf"gsp{NAME}\.bin", name))
             yield from filter(None, (self._file(f"{inside}/{name}") for name in names))
 
-    def _xorg(self, folders: Iterable[str]) -> Iterator[File]:
+    def _xorg(self, folders: Iterable[str]) -> Iterator[DriverFile]:
         own = [f"{folder}/xorg/modules" for folder in folders]
         bases = [f"{base}{kind}" for base in (*own, *XORG) for kind in ("", "/updates")]
         places = [f"{base}/{each}" for base in bases for each in ("drivers", "extensions")]
@@ -148,16 +150,16 @@ class _Search:
         for name in ("nvidia_drv.so", f"libglxserver_nvidia.so.{self._version}"):
             yield from self._first(f"{place}/{name}" for place in places)
 
-    def _configuration(self) -> Iterator[File]:
+    def _configuration(self) -> Iterator[DriverFile]:
         for name, inside in CONFIGURATION.items():
             yield from self._first((f"{folder}/{name}" for folder in (*SHARED, "")), f"{inside}/{name}")
 
-    def _programs(self) -> Iterator[File]:
+    def _programs(self) -> Iterator[DriverFile]:
         for name in PROGRAMS:
             there = (f"{folder}/{name}" for folder in PROGRAM_FOLDERS)
             yield from self._first(path for path in there if (found := self._tree.stat(path)) and found.st_mode & 0o111)
 
-    def _sockets(self) -> Iterator[File]:
+    def _sockets(self) -> Iterator[DriverFile]:
         """A folder where a socket should be is none: container runtimes make one of a source that is missing."""
         for name in SOCKETS:
             there = (f"{folder}/{name}" for folder in ("/run", "/var/run"))
@@ -175,7 +177,7 @@ class _Search:
         found = self._tree.stat(path)
         return found is not None and kind(found.st_mode)
 
-    def _file(self, path: str, target: str = "") -> File | None:
+    def _file(self, path: str, target: str = "") -> DriverFile | None:
         """A file, if it is there, and where a container has it: at the same path, unless it is said."""
         return self._told(path, target) if self._regular(path) else None
 
@@ -191,11 +193,11 @@ class _Search:
             self.left.setdefault(self._tree.resolve(path) or path, (self._tree.told(path), reason))
         return not reason
 
-    def _told(self, path: str, target: str = "") -> File:
+    def _told(self, path: str, target: str = "") -> DriverFile:
         real = path if self._tree.same_outside(path) else self._tree.resolve(path) or path
-        return File(path=real, target="" if real == (target or path) else target or path)
+        return DriverFile(path=real, target="" if real == (target or path) else target or path)
 
-    def _first(self, paths: Iterable[str], target: str = "") -> Iterator[File]:
+    def _first(self, paths: Iterable[str], target: str = "") -> Iterator[DriverFile]:
         """The first of these that is there."""
         file = next(filter(None, (self._file(path, target) for path in paths)), None)
         return iter(() if file is None else (file,))
@@ -228,7 +230,7 @@ class _Search:
         return "; ".join(f"{path}: {why}" for path, why in sorted(self._tree.refused.items()))
 
 
-def ordered(files: Iterable[File]) -> tuple[File, ...]:
+def ordered(files: Iterable[DriverFile]) -> tuple[DriverFile, ...]:
     """Each once, in the order of paths."""
     return tuple(sorted(set(files), key=lambda file: (file.path, file.target)))
 

@@ -19,7 +19,7 @@ from gpuplane.hardware.driver.nodes import own_nodes
 from gpuplane.hardware.driver.nvml import Nvml, Subject
 from gpuplane.hardware.driver.processes import computing
 from gpuplane.hardware.driver.vitals import Vitals
-from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Numbers
+from gpuplane.model.machine import DeviceNumbers, Driver, Fault, Gpu, Machine
 
 DISPLAYS = ("DGX Display", "NVIDIA DGX Display")  # a DGX Station's own; it can run nothing
 THOROUGH = 5  # looks, of which one is thorough
@@ -39,7 +39,7 @@ class Looker:
         self._dri: dict[str, tuple[str, ...]] = {}  # PCI address → DRM nodes
         self._own: tuple[str, ...] = ()  # nodes of GPUs and of their parts; these and the others as they were last seen
         self._nodes: tuple[str, ...] = ()
-        self._numbers: Mapping[str, Numbers] = {}
+        self._numbers: Mapping[str, DeviceNumbers] = {}
         self._left: Mapping[str, str] = {}
         self._looks = 0
 

@@ -6,7 +6,7 @@ nodes is as the distribution's udev rules and groups have it.
 
 from typing import NamedTuple
 
-from gpuplane.model.machine import DriverFiles, File, Library, Numbers
+from gpuplane.model.machine import DeviceNumbers, DriverFile, DriverFiles, DriverLibrary
 
 LIBRARIES = {  # name → its SONAME's version; "" where that is the driver's
     "libEGL_nvidia": "0",
@@ -107,33 +107,33 @@ def files(name: str, version: str) -> DriverFiles:
     return DriverFiles(
         libraries=tuple(_libraries(layout, version)),
         files=(
-            *(File(path=each) for each in (*firmware, *modules, *SHARED, *programs)),
-            *(File(path=f"/usr/share/{each}", target=f"/etc/{each}") for each in vulkan),
+            *(DriverFile(path=each) for each in (*firmware, *modules, *SHARED, *programs)),
+            *(DriverFile(path=f"/usr/share/{each}", target=f"/etc/{each}") for each in vulkan),
         ),
-        sockets=(File(path="/run/nvidia-persistenced/socket"),),
+        sockets=(DriverFile(path="/run/nvidia-persistenced/socket"),),
     )
 
 
-def _libraries(layout: Layout, version: str) -> list[Library]:
+def _libraries(layout: Layout, version: str) -> list[DriverLibrary]:
     found = [_library(layout.home, name, version, soname, name in PLAIN) for name, soname in LIBRARIES.items()]
     found += (_library(layout.home, name, own, "1") for name, own in OWN.items())
     nvvm = f"{layout.home}/libnvidia-nvvm70.so.4"
     return [
         *found,
-        Library(path=nvvm, soname="libnvidia-nvvm70.so.4"),
+        DriverLibrary(path=nvvm, soname="libnvidia-nvvm70.so.4"),
         _library(f"{layout.home}/vdpau", "libvdpau_nvidia", version, "1"),
     ]
 
 
-def _library(folder: str, name: str, version: str, soname: str, plain: bool = False) -> Library:
-    return Library(
+def _library(folder: str, name: str, version: str, soname: str, plain: bool = False) -> DriverLibrary:
+    return DriverLibrary(
         path=f"{folder}/{name}.so.{version}",
         soname=f"{name}.so.{soname or version}",
         links=(*((f"{name}.so",) if plain else ()), *((f"{name}.so.{soname}",) if soname else ())),
     )
 
 
-def allowed(name: str, node: str, numbers: Numbers) -> Numbers:
+def allowed(name: str, node: str, numbers: DeviceNumbers) -> DeviceNumbers:
     """A node's numbers with who may use it there, where that is a DRM node."""
     if not node.startswith("/dev/dri/"):
         return numbers

@@ -10,7 +10,7 @@ from gpuplane.host.mps import processes
 from gpuplane.host.mps.command import run
 from gpuplane.host.mps.place import Place
 from gpuplane.host.mps.processes import PIPE, Process
-from gpuplane.model.mps import Daemon
+from gpuplane.model.mps import MpsDaemon
 
 LOG = "CUDA_MPS_LOG_DIRECTORY"
 ASK = 5.0
@@ -31,7 +31,7 @@ class Control:
         environment = self.environment(self._place.closed)
         return await run((self._program,), ASK, given=f"{command}\n", environment=environment)
 
-    async def limit(self, wish: Daemon) -> None:
+    async def limit(self, wish: MpsDaemon) -> None:
         """Limits for the servers to come and, of those that run, for the clients to come."""
         share, running = wish.active_thread_percentage, await self._servers()
         await self.ask(f"set_default_active_thread_percentage {share}")

@@ -28,7 +28,7 @@ from gpuplane.host.mps.place import Place
 from gpuplane.host.mps.processes import MARK, Process
 from gpuplane.host.mps.record import Record
 from gpuplane.host.mps.sockets import Replaced, Sockets
-from gpuplane.model.mps import Daemon, Standing
+from gpuplane.model.mps import DaemonStatus, MpsDaemon
 from gpuplane.model.value import Value
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -63,12 +63,12 @@ class Keeper:
         self._control = Control(tools.control, place)
         self._seen: Process | None = None
         self._mended: tuple[float, str] = (-math.inf, "")
-        self._limited: tuple[Process, Daemon] | None = None
+        self._limited: tuple[Process, MpsDaemon] | None = None
         self._clients: dict[Process, Clients] = {}
         self._counted = self._tended = -math.inf
         self._orphans: dict[Process, Clients | None] | None = None
 
-    async def turn(self, wish: Daemon | None, held: Held, every: float) -> Standing | None:
+    async def turn(self, wish: MpsDaemon | None, held: Held, every: float) -> DaemonStatus | None:
         """Make it as it is wanted, as far as may be; None where nothing is wanted and nothing is left.
 
         `held`: whether a container holds it, asked right before something is ended: a turn may take seconds.
@@ -97,7 +97,7 @@ class Keeper:
         if running is None and self._seen is not None:
             gone, self._seen = self._seen, None
             reason = f"control daemon {gone.pid} has ended, and is started again"
-            return Standing(name=self._name, standing="waiting", reason=reason)
+            return DaemonStatus(name=self._name, state="waiting", reason=reason)
         if running is None:
             running = await self._start(wish)
         self._seen = running
@@ -113,18 +113,18 @@ class Keeper:
             raise
         return self._stands(running, wish, held)
 
-    def _stands(self, running: Process, wish: Daemon, held: Held, more: str = "") -> Standing:
+    def _stands(self, running: Process, wish: MpsDaemon, held: Held, more: str = "") -> DaemonStatus:
         used = wish.exclusive or held() or any(self._clients.values()) or bool(self._orphans)
         self.in_use = frozenset(_visible(running) if used else ())
         if self._orphans:
             pids = ", ".join(str(each.pid) for each in self._orphans)
             reason = f"server {pids} of a control daemon that is no more has clients: new ones wait until they end"
-            return Standing(name=self._name, standing="waiting", reason=reason, pid=running.pid)
+            return DaemonStatus(name=self._name, state="waiting", reason=reason, pid=running.pid)
         devices = tuple(each for each in _visible(running) if each in wish.devices)
         reason = f"control daemon {running.pid}{more}{self._meddled()}"
-        return Standing(name=self._name, standing="ok", reason=reason, devices=devices, pid=running.pid)
+        return DaemonStatus(name=self._name, state="ok", reason=reason, devices=devices, pid=running.pid)
 
-    async def _dismiss(self, running: Process | None, held: Held) -> Standing | None:
+    async def _dismiss(self, running: Process | None, held: Held) -> DaemonStatus | None:
         if running is not None:
             self.in_use = frozenset(_visible(running))
             if users := await self._users(held):
@@ -139,11 +139,11 @@ class Keeper:
         self.in_use = frozenset()
         return None
 
-    def _leaves(self, what: str, when: str, running: Process | None = None) -> Standing:
+    def _leaves(self, what: str, when: str, running: Process | None = None) -> DaemonStatus:
         reason = f"not wanted any more: {what} goes when {when}"
-        return Standing(name=self._name, standing="waiting", reason=reason, pid=running.pid if running else None)
+        return DaemonStatus(name=self._name, state="waiting", reason=reason, pid=running.pid if running else None)
 
-    async def _start(self, wish: Daemon) -> Process:
+    async def _start(self, wish: MpsDaemon) -> Process:
         await self._place.prepare(TIDY)
         for gpu in wish.devices if wish.exclusive else ():
             await self._modes.exclude(gpu)
@@ -179,10 +179,10 @@ class Keeper:
             return f"{error.filename} was removed"
         return ""
 
-    def _unreachable(self, running: Process, cut_off: str) -> Standing:
+    def _unreachable(self, running: Process, cut_off: str) -> DaemonStatus:
         self.in_use = frozenset(_visible(running))
         reason = f"{cut_off}; control daemon {running.pid} is restarted when no container holds it"
-        return Standing(name=self._name, standing="failing", reason=reason, pid=running.pid)
+        return DaemonStatus(name=self._name, state="failing", reason=reason, pid=running.pid)
 
     def _meddled(self) -> str:
         """What was put back of late, in words."""
@@ -256,7 +256,7 @@ def _used(clients: Clients | None, held: Held) -> bool:
     return any(client is not None and processes.alive(client) for client in clients)
 
 
-def _fits(running: Process, wish: Daemon) -> bool:
+def _fits(running: Process, wish: MpsDaemon) -> bool:
     """Whether what it was started with is what is wanted."""
     return set(_visible(running)) == set(wish.devices) and _multi_user(running) == wish.multi_user
 

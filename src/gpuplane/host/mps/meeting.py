@@ -11,7 +11,7 @@ from gpuplane import files
 from gpuplane.core.mps import UPKEEP, WISHES, conditions, wanted
 from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
 from gpuplane.model.facts import StatusChanged
-from gpuplane.model.mps import Status, Wanted
+from gpuplane.model.mps import SupervisorStatus, WantedDaemons
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot
 
@@ -31,13 +31,13 @@ async def ask(node: Node, again: float = 2.0) -> None:
 
     Where MPS was never wanted nothing is written, and there is no directory.
     """
-    asked: dict[Path, Wanted] = {}
+    asked: dict[Path, WantedDaemons] = {}
     met: object = None  # the wish, and where it was found to be met
     async for _ in node.changes():
         while (wishes := wanted(node.snapshot)) is not None and (wishes, _root(node)) != met:
             here = _folder(node) / WANTED
             for path in [each for each in asked if each != here]:  # another root is in force: nobody there any more
-                asked |= _try(node, path, Wanted(held=wishes.held)) if asked[path].daemons else {}
+                asked |= _try(node, path, WantedDaemons(in_use=wishes.in_use)) if asked[path].daemons else {}
             if asked.get(here) == wishes or not (wishes.daemons or here.exists()):
                 met = wishes, _root(node)
                 break
@@ -47,7 +47,7 @@ async def ask(node: Node, again: float = 2.0) -> None:
                 await asyncio.sleep(again)
 
 
-def _try(node: Node, path: Path, wishes: Wanted) -> Mapping[Path, Wanted]:
+def _try(node: Node, path: Path, wishes: WantedDaemons) -> Mapping[Path, WantedDaemons]:
     """What is written then: nothing, and the condition says why, where the disk refuses."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ async def hear(node: Node, every: float = 0.2) -> None:
             await node.until(_asks, IDLE)
 
 
-def _heard(wishes: Wanted, path: Path, told: Mapping[str, Condition], now: float) -> Mapping[str, Condition]:
+def _heard(wishes: WantedDaemons, path: Path, told: Mapping[str, Condition], now: float) -> Mapping[str, Condition]:
     """How everything stands. Where anybody could write it nothing is believed, and modes are as they were told last."""
     where = str(path.parent.parent)
     if not (reason := _risk(path.parent)):
@@ -113,10 +113,10 @@ def _asks(snapshot: Snapshot) -> bool:
     return wishes is not None and bool(wishes.daemons)
 
 
-def _status(path: Path) -> Status | None:
+def _status(path: Path) -> SupervisorStatus | None:
     """The supervisor's last word; None where there is none that can be read."""
     try:
-        return read(files.read(path, follow=False), Status)
+        return read(files.read(path, follow=False), SupervisorStatus)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -22,8 +22,8 @@ from gpuplane.host.mps.keeper import Keeper, Tools
 from gpuplane.host.mps.modes import Modes
 from gpuplane.host.mps.place import Place
 from gpuplane.host.mps.record import UNREADABLE
-from gpuplane.model.mps import Daemon, Standing, Status, Wanted
-from gpuplane.model.views import Subject
+from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
+from gpuplane.model.views import LogSubject
 
 TURN = 0.2
 """Seconds between two looks at a daemon."""
@@ -46,9 +46,9 @@ class Supervisor:
 
     def __init__(self, root: Path, tools: Tools) -> None:
         self._root, self._folder, self._tools = root, root / FOLDER, tools
-        self._wanted: Wanted | None = None
+        self._wanted: WantedDaemons | None = None
         self._keepers: dict[str, Keeper] = {}
-        self._stands: dict[str, Standing] = {}
+        self._stands: dict[str, DaemonStatus] = {}
         self._unread = self._unset = ""
 
     async def run(self) -> None:
@@ -100,7 +100,7 @@ class Supervisor:
             try:
                 if isinstance(found, OSError):
                     raise found
-                self._wanted, self._unread = read(found, Wanted), ""
+                self._wanted, self._unread = read(found, WantedDaemons), ""
             except UNREADABLE as error:
                 self._unread = f"{self._folder / WANTED}: {error}; the last wish stands"
                 log.error("%s", self._unread)
@@ -134,7 +134,7 @@ class Supervisor:
             except Exception as error:
                 if not isinstance(error, Failed | OSError):
                     log.exception("%s", name, extra=_about(name))
-                self._stand(Standing(name=name, standing="failing", reason=_told(error)))
+                self._stand(DaemonStatus(name=name, state="failing", reason=_told(error)))
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, REFUSED[1])
             else:
@@ -147,7 +147,7 @@ class Supervisor:
                 if stands is None or not self._stand(stands):  # what is news is looked at again at once
                     await asyncio.sleep(TURN)
 
-    async def _turn(self, name: str) -> Standing | None:
+    async def _turn(self, name: str) -> DaemonStatus | None:
         assert self._wanted is not None  # nobody is kept before
         every = max(COUNT[0], COUNT[1] * len(self._keepers))
         wish = self._wish(name)
@@ -155,31 +155,31 @@ class Supervisor:
             devices = {id: mib for id, mib in wish.devices.items() if id not in self._taken(name)}
             if not devices:
                 reason = "its GPUs are those of another daemon until that ends"
-                return Standing(name=name, standing="waiting", reason=reason)
+                return DaemonStatus(name=name, state="waiting", reason=reason)
             wish = wish.but(devices=devices)
         return await self._keepers[name].turn(wish, lambda: self._held(name), every)
 
     def _held(self, name: str) -> bool:
         """Whether a container holds it, by the agent's newest word."""
-        return self._wanted is not None and name in map(directory, self._wanted.held)
+        return self._wanted is not None and name in map(directory, self._wanted.in_use)
 
     def _taken(self, name: str) -> frozenset[str]:
         """The GPUs of other daemons that there are still: a GPU is one server's."""
         others = (keeper.in_use or frozenset() for each, keeper in self._keepers.items() if each != name)
         return frozenset[str]().union(*others)
 
-    def _wish(self, name: str) -> Daemon | None:
+    def _wish(self, name: str) -> MpsDaemon | None:
         daemons = self._wanted.daemons if self._wanted else ()
         return next((each for each in daemons if directory(each.name) == name), None)
 
-    def _stand(self, standing: Standing) -> bool:
+    def _stand(self, standing: DaemonStatus) -> bool:
         """Whether that is news."""
         standing = standing.but(reason=clip(standing.reason, LONGEST))
         if self._stands.get(standing.name) == standing:
             return False
-        level = logging.WARNING if standing.standing == "failing" else logging.INFO
+        level = logging.WARNING if standing.state == "failing" else logging.INFO
         about = _about(standing.name, standing.devices)
-        log.log(level, "%s: %s: %s", standing.name, standing.standing, standing.reason, extra=about)
+        log.log(level, "%s: %s: %s", standing.name, standing.state, standing.reason, extra=about)
         self._stands[standing.name] = standing
         return True
 
@@ -215,7 +215,9 @@ class Supervisor:
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
             stands = tuple(self._stands[name] for name in sorted(self._stands))
             problem = self._unread or self._unset
-            news = Status(at=0.0, pid=os.getpid(), daemons=stands, exclusive=self._modes.changed, problem=problem)
+            news = SupervisorStatus(
+                at=0.0, pid=os.getpid(), daemons=stands, exclusive=self._modes.changed, problem=problem
+            )
             if news != told or now - at >= BEAT:
                 try:
                     write(self._folder / STATUS, news.but(at=now))
@@ -236,7 +238,7 @@ def _folders(path: Path) -> list[str]:
 
 def _about(name: str, devices: tuple[str, ...] = ()) -> dict[str, object]:
     """What a line is about: the part by which an agent knows this daemon, and its resource where it serves one."""
-    return Subject(devices=devices, part=part_of(name), resources=(name,) if "/" in name else ()).extra
+    return LogSubject(devices=devices, part=part_of(name), resources=(name,) if "/" in name else ()).extra
 
 
 def _told(error: Exception) -> str:

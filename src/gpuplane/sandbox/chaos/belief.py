@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gpuplane.core.health.catalogue import CATALOGUE, UNKNOWN, UNLISTED
-from gpuplane.model.health import Entry
+from gpuplane.model.health import CatalogueEntry
 from gpuplane.model.machine import Gpu, MachineFile
 from gpuplane.model.value import Value
 
@@ -30,7 +30,7 @@ CLOSE = 1.0
 """Seconds around a drain's end within which it may be over or not."""
 
 
-def entry(code: str) -> Entry:
+def entry(code: str) -> CatalogueEntry:
     """The catalogue's word about a fault."""
     return CATALOGUE.get(code, UNLISTED if code.startswith("xid-") else UNKNOWN)
 
@@ -143,7 +143,7 @@ class Belief(Value):
 
     def fallen(self, part: Part) -> float:
         """By when a part on which something unhealthy is has surely fallen ill: the patience with that is over."""
-        patience = max((entry(each.code).patience for each in part.causes), default=0.0)
+        patience = max((entry(each.code).grace_period for each in part.causes), default=0.0)
         return part.since + min(patience, self.patience)
 
     def recovery(self, part: Part) -> float:

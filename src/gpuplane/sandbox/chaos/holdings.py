@@ -17,7 +17,7 @@ import msgspec
 
 from gpuplane.core.inventory.sharing import base
 from gpuplane.core.serving import LOCK
-from gpuplane.model.control import Picture, Show
+from gpuplane.model.control import NodeState, ShowNode
 from gpuplane.model.machine import Device, MachineFile
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.chaos import setups
@@ -322,12 +322,12 @@ class Holdings:
     async def _served(self) -> bool:
         for state in {f"r{self.others}" if name == "rival" else "s" for name in self.agents}:
             with suppress(OSError, msgspec.DecodeError):
-                picture = (await within(ask(self.root / state, Show()), "an answer to Show")).picture
+                picture = (await within(ask(self.root / state, ShowNode()), "an answer to Show")).state
                 if picture is not None and self._sees(picture):
                     return True
         return False
 
-    def _sees(self, picture: Picture) -> bool:
+    def _sees(self, picture: NodeState) -> bool:
         snapshot = picture.snapshot
         lock, settings, machine = snapshot.conditions.get(LOCK), snapshot.config.settings, snapshot.machine
         if lock is None or lock.standing != "ok" or settings is None or machine is None:

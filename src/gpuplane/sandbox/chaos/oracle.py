@@ -71,10 +71,10 @@ def _driver(file: MachineFile) -> str:
 
 def _node(part: Part, codes: Iterable[str], now: float) -> Part:
     """The node is ill for as long as a look shows that, and needs no probe."""
-    causes = tuple(Cause(code, entry(code).ends) for code in sorted(codes) if _unhealthy(code))
+    causes = tuple(Cause(code, entry(code).cleared_by) for code in sorted(codes) if _unhealthy(code))
     if causes:
         goes_on = part.state == "ill"
-        confirmed = any(not entry(each.code).patience for each in causes) or (goes_on and part.confirmed)
+        confirmed = any(not entry(each.code).grace_period for each in causes) or (goes_on and part.confirmed)
         return part.but(causes=causes, state="ill", since=part.since if goes_on else now, confirmed=confirmed)
     return part.but(causes=(), state="well" if part.state == "well" else "mending", since=now, eased=now)
 
@@ -153,8 +153,8 @@ def _show(part: Part, codes: set[str], blind: bool, now: float) -> Part:
             causes.append(each.but(shown=False))
     for code in sorted(codes - {each.code for each in causes}):
         if _unhealthy(code):
-            causes.append(Cause(code, entry(code).ends))
-            part = _fall(part, now, confirmed=not entry(code).patience)
+            causes.append(Cause(code, entry(code).cleared_by))
+            part = _fall(part, now, confirmed=not entry(code).grace_period)
     shown = frozenset(codes | part.shown if blind else codes)
     return part.but(causes=tuple(causes), pending=not codes.isdisjoint(PENDING), shown=shown)
 
@@ -184,13 +184,19 @@ def _befallen(
         if device.gpu_instance == incident.gpu_instance and incident.compute_instance in (None, device.compute_instance)
     ]
     small = judged.scope in ("process", "instance") and named
-    sure = sure and (judged.ends not in RESETS or gpu.uuid not in belief.reset)
+    sure = sure and (judged.cleared_by not in RESETS or gpu.uuid not in belief.reset)
     parts = dict(belief.parts)
     for key in named if small else [gpu.uuid]:
         units = [key] if small else [gpu.uuid, *(device.uuid for device in devices)]
         pods = {pod for unit in units for pod in holders.get(unit, ())} if not incident.pids else set()
         cause = Cause(
-            incident.code, judged.ends, event=True, shown=False, sure=sure, pids=incident.pids, pods=tuple(sorted(pods))
+            incident.code,
+            judged.cleared_by,
+            event=True,
+            shown=False,
+            sure=sure,
+            pids=incident.pids,
+            pods=tuple(sorted(pods)),
         )
         parts[key] = _happen(belief.part(key), cause, belief, now)
     return belief.but(parts=parts)

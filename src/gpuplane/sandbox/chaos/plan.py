@@ -12,7 +12,7 @@ from itertools import chain, repeat
 import msgspec
 
 from gpuplane.core.health.catalogue import CATALOGUE
-from gpuplane.model.machine import Failure, Fault, Gpu, Incident, MachineFile, MigDevice, Process
+from gpuplane.model.machine import Failure, Fault, Gpu, GpuProcess, Incident, MachineFile, MigDevice
 from gpuplane.sandbox.chaos.steps import (
     Aside,
     Burst,
@@ -40,11 +40,14 @@ CALM = (40, 80, 160, 320)
 UNTOLD = "not-looked"
 """The one fault of the catalogue that only the agent itself can find."""
 
-SHOWN = {code: each for code, each in CATALOGUE.items() if each.seen == "look" and code != UNTOLD}
+SHOWN = {code: each for code, each in CATALOGUE.items() if each.detected_by == "look" and code != UNTOLD}
 OF_NODE = tuple(code for code, each in SHOWN.items() if each.scope == "node")
 OF_GPU = tuple(code for code, each in SHOWN.items() if each.scope != "node")
 OF_INSTANCE = tuple(code for code, each in SHOWN.items() if each.scope == "instance")
-HAPPENS = (*(code for code, each in CATALOGUE.items() if each.seen == "event"), "xid-999")  # and one without a row
+HAPPENS = (
+    *(code for code, each in CATALOGUE.items() if each.detected_by == "event"),
+    "xid-999",
+)  # and one without a row
 GPU_ERRORS = ("GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN")
 DRIVER_ERRORS = ("UNKNOWN", "DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH", "NO_PERMISSION", "LIBRARY_NOT_FOUND")
 
@@ -292,12 +295,12 @@ class Plan:
             self.unjudged.add(gpu.index)
         self.file = self.file.but(incidents=(*self.file.incidents, incident)[-REMEMBERED:])
         if incident.pids and self.chance.random() < 0.6:
-            self.file = self.file.but(processes=(*self.file.processes, Process(gpu.index, self.pid)))
+            self.file = self.file.but(processes=(*self.file.processes, GpuProcess(gpu.index, self.pid)))
         where = f" in instance {incident.gpu_instance}/{incident.compute_instance}" if instance else ""
         log = "logged" if incident.logged else "not logged"
         return f"incident, {log}", f"{code} on GPU {gpu.index}{where}, pids {list(incident.pids)}, {log}"
 
-    def _finish(self, process: Process) -> tuple[str, str]:
+    def _finish(self, process: GpuProcess) -> tuple[str, str]:
         self.file = self.file.but(processes=tuple(each for each in self.file.processes if each != process))
         return "process ended", f"process {process.pid} ends on GPU {process.gpu}"
 

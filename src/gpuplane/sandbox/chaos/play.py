@@ -14,7 +14,7 @@ from contextlib import suppress
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.inventory.sharing import base
 from gpuplane.core.ledger import stored
-from gpuplane.model.control import DrainDevice, Picture, RestoreDevice
+from gpuplane.model.control import DrainDevice, NodeState, RestoreDevice
 from gpuplane.model.machine import MachineFile
 from gpuplane.sandbox.chaos import oracle
 from gpuplane.sandbox.chaos.belief import Belief
@@ -159,12 +159,14 @@ class Chaos:
             case Drain(device, seconds):
                 self.injections["drain"] += 1
                 self._expect(oracle.drained(self.before, device, None if seconds is None else now + seconds))
-                await self.site.wish(DrainDevice(at=_boottime(), device=device, seconds=seconds, why="chaos"))
+                await self.site.wish(
+                    DrainDevice(requested_at=_boottime(), device=device, seconds=seconds, reason="chaos")
+                )
                 self._believe(oracle.drained(self.before, device, None if seconds is None else now + seconds))
             case Restore(device):
                 self.injections["restore"] += 1
                 self._expect(oracle.restored(self.before, device, now))
-                await self.site.wish(RestoreDevice(at=_boottime(), device=device))
+                await self.site.wish(RestoreDevice(requested_at=_boottime(), device=device))
                 self._believe(oracle.restored(self.before, device, time.monotonic()))
             case End(place):
                 if pods := sorted(self.kubelet.pods):
@@ -263,9 +265,9 @@ class Chaos:
 
     # what is waited for
 
-    def _offers(self, picture: Picture) -> bool:
+    def _offers(self, picture: NodeState) -> bool:
         """What a configuration leaves out is known once there is an offer."""
-        self._believe(self.before.but(left=frozenset(each.unit for each in picture.offer.left)))
+        self._believe(self.before.but(left=frozenset(each.unit for each in picture.offer.not_offered)))
         return not picture.offer.waiting
 
     async def _quiet(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpuplane.core.health.catalogue import CATALOGUE
-from gpuplane.model.control import Answer, Ask, Picture, Show
+from gpuplane.model.control import ControlRequest, ControlResponse, NodeState, ShowNode
 from gpuplane.model.machine import Device, MachineFile
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
@@ -61,7 +61,7 @@ class Site:
         """What comes of something that must come. Raises Broken."""
         return await within(waiting, what)
 
-    async def wish(self, wish: Ask) -> None:
+    async def wish(self, wish: ControlRequest) -> None:
         """Something that a person wants of the agent. Raises Broken where that does not take it, or has ended."""
         try:
             answer = await self.within(ask(self.root / "s", wish), f"an answer to {type(wish).__name__}")
@@ -72,14 +72,14 @@ class Site:
         if answer.error:
             raise Broken(f"{wish}: {answer.error}")
 
-    async def shows(self, ready: Callable[[Picture], bool], what: str) -> None:
+    async def shows(self, ready: Callable[[NodeState], bool], what: str) -> None:
         """Wait until the agent's own picture shows something."""
 
         async def asking() -> None:
             while True:
                 self.check()
                 with suppress(OSError, msgspec.DecodeError):
-                    picture = (await ask(self.root / "s", Show())).picture
+                    picture = (await ask(self.root / "s", ShowNode())).state
                     if picture is not None and ready(picture):
                         return
                 await asyncio.sleep(0.05)
@@ -94,7 +94,7 @@ class Site:
         """Wait until the agent has heard of all pods that hold anything."""
         await self.shows(self._knows, "the agent to hear which pods run")
 
-    def _sees(self, picture: Picture) -> bool:
+    def _sees(self, picture: NodeState) -> bool:
         machine, conditions = picture.snapshot.machine, picture.snapshot.conditions
         marked = machine is not None and any(each.id == str(self.mark) for each in machine.devices)
         if not self.spoiled:
@@ -102,7 +102,7 @@ class Site:
         stands = (conditions.get(part) for part in ("machine file", "driver"))
         return (marked or machine is None) and any(each is not None and each.standing == "failing" for each in stands)
 
-    def _knows(self, picture: Picture) -> bool:
+    def _knows(self, picture: NodeState) -> bool:
         held = {each.pod for each in picture.snapshot.allocations or () if each.pod}
         uids = {place.uid for place in self.kubelet.devices.allocated}
         return {key for key, each in self.kubelet.pods.items() if each.pod.uid in uids} <= held
@@ -117,19 +117,19 @@ async def within(waiting: Awaitable[R], what: str) -> R:
         raise Broken(f"waited {FOREVER:g} s for {what}") from None
 
 
-async def ask(directory: Path, wish: Ask) -> Answer:
+async def ask(directory: Path, wish: ControlRequest) -> ControlResponse:
     """The answer of the agent with this state directory. Raises OSError and msgspec.DecodeError."""
     reader, writer = await asyncio.open_unix_connection(directory / "control.sock", limit=1 << 24)
     try:
         writer.write(msgspec.json.encode(wish) + b"\n")
-        return msgspec.json.decode(await reader.readline(), type=Answer)
+        return msgspec.json.decode(await reader.readline(), type=ControlResponse)
     finally:
         writer.close()
 
 
 def _configuration(period: float) -> dict[str, Any]:
     """Shares of whole GPUs, MIG devices by their names, and a health that is quick."""
-    patient = [code for code, entry in CATALOGUE.items() if entry.patience > PATIENCE]
+    patient = [code for code, entry in CATALOGUE.items() if entry.grace_period > PATIENCE]
     return {
         "version": "v1",
         "flags": {"migStrategy": "mixed"},

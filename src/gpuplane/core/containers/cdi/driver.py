@@ -15,7 +15,7 @@ from gpuplane.core.containers.cdi.links import file_name, folder
 from gpuplane.core.containers.cdi.nodes import on_host
 from gpuplane.core.text import few
 from gpuplane.model.cdi import ContainerEdits, Mount
-from gpuplane.model.machine import DriverFiles, File, Library
+from gpuplane.model.machine import DriverFile, DriverFiles, DriverLibrary
 
 READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 SOCKET = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
@@ -30,7 +30,7 @@ USED = ("libnvidia-ml.so.", "libnvidia-ptxjitcompiler.so.")
 
 def edits(files: DriverFiles, root: str, *, sockets: bool = True) -> ContainerEdits:
     """The driver's files, without links to them."""
-    shown = [*(File(path=each.path) for each in files.libraries), *files.files]
+    shown = [*(DriverFile(path=each.path) for each in files.libraries), *files.files]
     mounts = [_mount(file, root, READ_ONLY) for file in _ordered(shown)]
     if sockets:
         mounts += (_mount(file, root, SOCKET) for file in _ordered(files.sockets))
@@ -43,7 +43,7 @@ def edits(files: DriverFiles, root: str, *, sockets: bool = True) -> ContainerEd
 
 def storage(files: DriverFiles, root: str) -> Iterator[Mount]:
     """What GPUDirect Storage needs."""
-    return (_mount(File(path=each), root, READ_ONLY) for each in files.storage)
+    return (_mount(DriverFile(path=each), root, READ_ONLY) for each in files.storage)
 
 
 def everywhere(files: DriverFiles, root: str) -> Iterator[Mount]:
@@ -58,20 +58,20 @@ def everywhere(files: DriverFiles, root: str) -> Iterator[Mount]:
         yield from _named(library, root, home, (home, *(f"{each}{below}" for each in beside)))
     for file in _ordered(files.files):
         for link in links.of(file):
-            yield _mount(File(path=file.path, target=link.path), root, READ_ONLY)
+            yield _mount(DriverFile(path=file.path, target=link.path), root, READ_ONLY)
 
 
-def _named(library: Library, root: str, home: str, folders: Iterable[str]) -> Iterator[Mount]:
+def _named(library: DriverLibrary, root: str, home: str, folders: Iterable[str]) -> Iterator[Mount]:
     """A library by all its names in each folder: links to it, and its own where that is the SONAME."""
     names = [link.path.removeprefix(f"{home}/") for link in links.of(library)]
     if library.soname in ("", file_name(library.path)):
         names.append(file_name(library.path))
     for each in dict.fromkeys(folders):
         for name in names:
-            yield _mount(File(path=library.path, target=f"{each}/{name}"), root, READ_ONLY)
+            yield _mount(DriverFile(path=library.path, target=f"{each}/{name}"), root, READ_ONLY)
 
 
-def _triplets(libraries: Iterable[Library], files: Iterable[File]) -> tuple[str, ...]:
+def _triplets(libraries: Iterable[DriverLibrary], files: Iterable[DriverFile]) -> tuple[str, ...]:
     """Debian's names for this machine's kind of processor; all of them where nothing tells."""
     paths = [*(each.path for each in libraries), *(each.path for each in files)]
     told = tuple(each for each in TRIPLETS if any(each in path or _kind(each) in file_name(path) for path in paths))
@@ -83,7 +83,7 @@ def _kind(triplet: str) -> str:
     return f".{triplet.partition('-')[0]}."
 
 
-def _cuda(files: DriverFiles) -> Iterator[Library]:
+def _cuda(files: DriverFiles) -> Iterator[DriverLibrary]:
     return (each for each in files.libraries if file_name(each.path).startswith(CUDA))
 
 
@@ -109,9 +109,9 @@ def left_out(left: Mapping[str, str]) -> Iterator[str]:
         yield f"{few(paths, FEW)} {'is' if len(paths) == 1 else 'are'} left out: {why}"
 
 
-def _ordered(files: Iterable[File]) -> Iterable[File]:
+def _ordered(files: Iterable[DriverFile]) -> Iterable[DriverFile]:
     return sorted(files, key=lambda each: (each.path, each.target))
 
 
-def _mount(file: File, root: str, options: tuple[str, ...]) -> Mount:
+def _mount(file: DriverFile, root: str, options: tuple[str, ...]) -> Mount:
     return Mount(host_path=on_host(root, file.path), container_path=file.target or file.path, options=options)

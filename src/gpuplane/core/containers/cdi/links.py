@@ -7,7 +7,7 @@ what the driver's installer links to it on the host. Some names NVIDIA makes in 
 
 from collections.abc import Iterable, Iterator
 
-from gpuplane.model.machine import File, Gpu, Library
+from gpuplane.model.machine import DriverFile, DriverLibrary, Gpu
 from gpuplane.model.value import Value
 
 ALWAYS = (
@@ -38,11 +38,11 @@ def file_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def of(found: Library | File) -> Iterator[Link]:
+def of(found: DriverLibrary | DriverFile) -> Iterator[Link]:
     """The links to a library, or to a module of Xorg, in the folder where it is."""
     home, own = folder(_inside(found)), file_name(found.path)
     names = dict[str, str]()
-    if isinstance(found, Library):
+    if isinstance(found, DriverLibrary):
         soname = found.soname or own
         names = {soname: own} | {name: own if name == soname else soname for name in found.links}
     names |= {name: target or own for begin, name, target in ALWAYS if own.startswith(begin)}
@@ -56,8 +56,8 @@ def distinct(found: Iterable[Link]) -> tuple[Link, ...]:
     return tuple(reversed({link.path: link for link in ordered}.values()))
 
 
-def _inside(found: Library | File) -> str:
-    return found.path if isinstance(found, Library) else found.target or found.path
+def _inside(found: DriverLibrary | DriverFile) -> str:
+    return found.path if isinstance(found, DriverLibrary) else found.target or found.path
 
 
 def by_path(gpu: Gpu) -> Iterator[Link]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from posixpath import normpath
 
 from gpuplane.model.cdi import ContainerEdits, DeviceNode
-from gpuplane.model.machine import Numbers
+from gpuplane.model.machine import DeviceNumbers
 
 CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 """Those that every container gets, so far as they exist (nvidia-container-toolkit 1.20, pkg/nvcdi/common-nvml.go);
@@ -19,7 +19,9 @@ WORLD = 0o006
 """The permission bits of everybody."""
 
 
-def edits(paths: Iterable[str], numbers: Mapping[str, Numbers], root: str, *, groups: bool = True) -> ContainerEdits:
+def edits(
+    paths: Iterable[str], numbers: Mapping[str, DeviceNumbers], root: str, *, groups: bool = True
+) -> ContainerEdits:
     """Nodes, and the groups that a container's processes need to open them (internal/edits/device.go).
 
     `root` is the folder on the host whose dev/ has them; without `groups` a container is put into no group.
@@ -32,7 +34,7 @@ def edits(paths: Iterable[str], numbers: Mapping[str, Numbers], root: str, *, gr
     )
 
 
-def _node(path: str, numbers: Numbers | None, root: str) -> DeviceNode:
+def _node(path: str, numbers: DeviceNumbers | None, root: str) -> DeviceNode:
     host = on_host(root, path)
     node = DeviceNode(path=path, host_path="" if host == path else host, permissions="rwm")
     if numbers is None:

@@ -6,39 +6,39 @@ from gpuplane.core.availability import availability
 from gpuplane.core.health.records import NODE
 from gpuplane.core.inventory.sharing import base
 from gpuplane.core.reports.inspection.clock import Clock
-from gpuplane.model.control import Picture
-from gpuplane.model.health import Diagnosis
+from gpuplane.model.control import NodeState
+from gpuplane.model.health import DeviceHealth
 from gpuplane.model.inspection import Device, Holder, Id, Reason
 from gpuplane.model.machine import Gpu, MigDevice
 from gpuplane.model.snapshot import Allocation
-from gpuplane.model.views import Offered
+from gpuplane.model.views import OfferedDevice
 
 MIB = 1 << 20
 GONE, UNSEEN = "the driver does not count it", "the GPUs have not been counted yet"
 
 
-def devices(picture: Picture, stand: Sequence[Diagnosis], clock: Clock) -> tuple[Device, ...]:
+def devices(picture: NodeState, stand: Sequence[DeviceHealth], clock: Clock) -> tuple[Device, ...]:
     """Every GPU and MIG device of which anything is known; `stand` is how they stand."""
     return tuple(_Devices(picture, stand, clock).all())
 
 
-def node(stand: Sequence[Diagnosis]) -> Diagnosis:
+def node(stand: Sequence[DeviceHealth]) -> DeviceHealth:
     """How the node stands: what ails the driver ails every device."""
-    well = Diagnosis(device=NODE, index="", state="healthy")
+    well = DeviceHealth(device=NODE, index="", state="healthy")
     return next((each for each in stand if each.device == NODE), well)
 
 
 class _Devices:
     """One picture, sorted by devices: by their indices, for two may bear one UUID. What is not counted has no index."""
 
-    def __init__(self, picture: Picture, stand: Sequence[Diagnosis], clock: Clock) -> None:
+    def __init__(self, picture: NodeState, stand: Sequence[DeviceHealth], clock: Clock) -> None:
         self.clock = clock
         gpus = picture.snapshot.machine.gpus if picture.snapshot.machine else None
         self.gpus, self.counted = gpus or (), gpus is not None
         self.diagnoses = {each.index or each.device: each for each in stand if each.device != NODE}
         self.against = {each.index: each.reasons for each in availability(picture.snapshot, picture.offer)}
-        self.left = {each.index: each.reason for each in picture.offer.left}
-        self.offered: dict[str, tuple[str, list[Offered]]] = {}
+        self.left = {each.index: each.reason for each in picture.offer.not_offered}
+        self.offered: dict[str, tuple[str, list[OfferedDevice]]] = {}
         for resource in picture.offer.resources:
             for each in resource.devices:
                 self.offered.setdefault(each.unit.index, (resource.name, []))[1].append(each)
@@ -83,13 +83,13 @@ class _Devices:
     def device(self, device: Device, not_offered: str) -> Device:
         against = self.against.get(device.index, ())
         resource, ids = self.offered.get(device.index, ("", []))
-        well = Diagnosis(device=device.uuid, index=device.index, state="healthy")
+        well = DeviceHealth(device=device.uuid, index=device.index, state="healthy")
         nameless = well.but(state="unhealthy", reason="; ".join(each.text for each in against))
         found = self.diagnoses.get(device.index or device.uuid, well if device.uuid else nameless)
         return device.but(
             resource=resource,
             not_offered="" if resource else not_offered,
-            ids=tuple(Id(id=each.id, healthy=not each.reasons, reason=each.trouble) for each in ids),
+            ids=tuple(Id(id=each.id, healthy=not each.reasons, reason=each.unavailable) for each in ids),
             reasons=tuple(Reason(each.kind, each.code, each.part, each.text) for each in against),
             holders=None if self.held is None else tuple(map(self.holder, self.held.get(device.uuid, ()))),
             **ail(found, self.clock),
@@ -97,7 +97,7 @@ class _Devices:
 
     def holder(self, allocation: Allocation) -> Holder:
         namespace, _, pod = allocation.pod.rpartition("/")
-        since = self.clock.time(allocation.since) if allocation.since else None
+        since = self.clock.time(allocation.granted_at) if allocation.granted_at else None
         return Holder(namespace, pod, allocation.container, allocation.resource, allocation.devices, since)
 
 
@@ -133,7 +133,7 @@ def _blank(index: str, uuid: str, gpu: Gpu) -> Device:
     )
 
 
-def ail(found: Diagnosis, clock: Clock) -> dict[str, object]:
+def ail(found: DeviceHealth, clock: Clock) -> dict[str, object]:
     """The fields that a diagnosis fills of a `Device` or the `Node`."""
     return {
         "state": found.state,
@@ -141,7 +141,7 @@ def ail(found: Diagnosis, clock: Clock) -> dict[str, object]:
         "reason": found.reason,
         "since": clock.perhaps(found.since),
         "until": clock.perhaps(found.until),
-        "ends": found.ends,
+        "ends": found.cleared_by,
         "advice": found.advice,
-        "counts": found.counts,
+        "counts": found.fault_counts,
     }

@@ -11,7 +11,7 @@ from gpuplane.core.reports.inspection.clock import Clock
 from gpuplane.core.reports.inspection.devices import MIB, ail, devices, node
 from gpuplane.core.reports.readiness import unready
 from gpuplane.core.serving import standby
-from gpuplane.model.control import About, Picture
+from gpuplane.model.control import AgentInfo, NodeState
 from gpuplane.model.inspection import (
     VERSION,
     Agent,
@@ -29,7 +29,7 @@ from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Resource as Offered
 
 
-def inspection(picture: Picture, about: About, wall: float) -> Inspection:
+def inspection(picture: NodeState, about: AgentInfo, wall: float) -> Inspection:
     """The picture of an agent at `wall`, in seconds since 1970, when it was given."""
     clock, snapshot = Clock(picture.now, wall), picture.snapshot
     why, stand = unready(snapshot), standing(snapshot, picture.offer)
@@ -51,7 +51,7 @@ def inspection(picture: Picture, about: About, wall: float) -> Inspection:
     )
 
 
-def timeless(picture: Picture, about: About) -> Inspection:
+def timeless(picture: NodeState, about: AgentInfo) -> Inspection:
     """The same without the time of asking: as long as it stays equal, there is nothing new to show."""
     whole = inspection(picture.but(now=0.0), about, 0.0)
     return whole.but(agent=whole.agent.but(generation=0))
@@ -64,13 +64,13 @@ def health(whole: Inspection) -> HealthInspection:
     )
 
 
-def _agent(snapshot: Snapshot, about: About, clock: Clock) -> Agent:
+def _agent(snapshot: Snapshot, about: AgentInfo, clock: Clock) -> Agent:
     waits_for = standby(snapshot)
     return Agent(
         version=about.version,
         mode="standby" if waits_for else "serving",
         waits_for=waits_for,
-        started=clock.perhaps(about.began),
+        started=clock.perhaps(about.started_at),
         generation=snapshot.generation,
     )
 
@@ -90,7 +90,7 @@ def _strategy(snapshot: Snapshot) -> Strategy | None:
     return None if decided is None else Strategy(strategies=decided.strategies, reason=decided.why)
 
 
-def _resources(picture: Picture) -> Iterator[Resource]:
+def _resources(picture: NodeState) -> Iterator[Resource]:
     allocations = picture.snapshot.allocations
     held = Counter(each.resource for each in allocations or () for _ in each.devices)
     for resource in picture.offer.resources:
@@ -102,20 +102,20 @@ def _resources(picture: Picture) -> Iterator[Resource]:
             unhealthy=len(resource.devices) - healthy,
             held=None if allocations is None else held[resource.name],
             sharing=_sharing(resource),
-            share_memory_bytes=resource.grain_mib * MIB or None,
+            share_memory_bytes=resource.share_mib * MIB or None,
         )
 
 
 def _sharing(resource: Offered) -> Literal["none", "time-slicing", "mps", "memory"]:
-    if resource.grain_mib:
+    if resource.share_mib:
         return "memory"
     if resource.mps:
         return "mps"
     return "time-slicing" if resource.shared else "none"
 
 
-def _not_offered(picture: Picture) -> Iterator[NotOffered]:
-    for left in picture.offer.left:
+def _not_offered(picture: NodeState) -> Iterator[NotOffered]:
+    for left in picture.offer.not_offered:
         yield NotOffered(index=left.index, uuid=left.device, kind=left.kind, reason=left.reason)
 
 

@@ -26,6 +26,7 @@ from gpuplane.model.control import ControlResponse, RestoreDevice
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DriverReleaseRequested, LedgerLoaded, MachineObserved
 from gpuplane.model.health import DeviceRecord, Drain, Finding, HealthRecords, ProbeState
 from gpuplane.model.machine import Gpu, Machine
+from gpuplane.model.sharelayout import TIME_SLICES, memory_shares
 from gpuplane.model.snapshot import DriverRelease, Ledger, Snapshot, TimeSliceState
 from tests.removal import remove
 
@@ -35,7 +36,7 @@ FULL = Ledger(
     node_requests=NodeRequests(driver_release="new driver"),
     config_name="a100",
     mig_parents={"MIG-1": "GPU-a"},
-    share_layouts={"GPU-a": "time slices"},
+    share_layouts={"GPU-a": TIME_SLICES.encoded},
     time_slices={"GPU-a": TimeSliceState(tried="long", requested_at=7.0, set_length="short", outcome_unknown=True)},
     health=HealthRecords(
         devices={"GPU-a": DeviceRecord(drain=Drain("fan"), pci="0000:1b:00.0")}, last_kernel_log_number=7
@@ -116,7 +117,7 @@ RELEASED = Ledger(
     ),
     config_name="a100",
     mig_parents={"MIG-1": "GPU-a"},
-    share_layouts={"GPU-b": "time slices", "GPU-c": "1024 MiB by MPS"},
+    share_layouts={"GPU-b": TIME_SLICES.encoded, "GPU-c": memory_shares(1024, mps=True).encoded},
     time_slices={"GPU-a": TimeSliceState(tried="long", requested_at=7.0, set_length="short", outcome_unknown=True)},
     health=HealthRecords(
         devices={
@@ -357,7 +358,7 @@ async def test_what_may_have_been_written_is_written_over(tmp_path: Path) -> Non
     async with storing(node, tmp_path):
         assert await node.until(stored, deadline=60)
         spoil(tmp_path / "cuts.json.new")
-        node.apply(LedgerLoaded(FULL.but(share_layouts={"GPU-a": "1024 MiB"})))
+        node.apply(LedgerLoaded(FULL.but(share_layouts={"GPU-a": memory_shares(1024, mps=False).encoded})))
         assert await node.until(lambda s: s.conditions["state"].standing == "failing", deadline=60)
         (tmp_path / "cuts.json").write_bytes(encode({"GPU-a": "1024 MiB"}, "boot"))
         node.apply(LedgerLoaded(FULL))

@@ -44,6 +44,7 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import DeviceNumbers, Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.sharelayout import memory_shares
 from gpuplane.model.snapshot import LET_GO, Allocation, Condition, DriverRelease, Ledger, Snapshot, StoredLedger
 from gpuplane.model.views import Reason
 from tests.containers.documents import CONTROL, DRIVER
@@ -294,8 +295,8 @@ FACTS: st.SearchStrategy[Step] = st.one_of(
             NodeRequests(driver_release="upgrade"),
         )
     ).map(NodeRequestsChanged),
-    st.sampled_from(({"GPU-0": "1024 MiB"}, {})).map(
-        lambda cuts: LedgerStored(StoredLedger(ledger=Ledger(), share_layouts=(cuts,)))
+    st.sampled_from(({"GPU-0": memory_shares(1024, mps=False).encoded}, {})).map(
+        lambda layouts: LedgerStored(StoredLedger(ledger=Ledger(), share_layouts=(layouts,)))
     ),
 )
 

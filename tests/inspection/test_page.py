@@ -7,6 +7,7 @@ from gpuplane.model.config import MemoryResource, ReplicatedResource, Settings, 
 from gpuplane.model.control import AgentInfo, NodeState
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DriverReleaseRequested, MachineObserved, StatusChanged
 from gpuplane.model.machine import Machine
+from gpuplane.model.sharelayout import TIME_SLICES
 from gpuplane.model.snapshot import Allocation, Condition, DriverRelease
 from tests.inspection.pictures import (
     ABOUT,
@@ -90,7 +91,7 @@ def test_shares_that_stand_alike_are_one_row() -> None:
     """Of one device, one after the other: there may be thousands."""
     gpu = (profile("l40s").gpus or ())[7].uuid
     held = Allocation(
-        "nvidia.com/gpu.shared", (f"{gpu}::3", f"{gpu}::4"), "ml/train", "main", share_layout="time slices"
+        "nvidia.com/gpu.shared", (f"{gpu}::3", f"{gpu}::4"), "ml/train", "main", share_layout=TIME_SLICES.encoded
     )
     whole = inspected(settled("l40s", SLICES, held))
 

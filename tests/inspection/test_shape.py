@@ -26,6 +26,7 @@ from gpuplane.model.facts import (
 from gpuplane.model.health import DeviceHealth, Drain
 from gpuplane.model.inspection import Device, Inspection, Node
 from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.sharelayout import TIME_SLICES
 from gpuplane.model.snapshot import Allocation, Condition, DriverRelease
 from tests import golden
 from tests.inspection.pictures import ABOUT, WALL, inspected, picture, shares, ward
@@ -55,7 +56,7 @@ def rich() -> NodeState:
     )  # fmt: skip
     sharing = Sharing(resources=(ReplicatedResource("nvidia.com/gpu", 2, rename="nvidia.com/gpu.shared"),))
     held = (
-        Allocation("nvidia.com/gpu.shared", ("GPU-0::0",), "ml/train", "main", share_layout="time slices"),
+        Allocation("nvidia.com/gpu.shared", ("GPU-0::0",), "ml/train", "main", share_layout=TIME_SLICES.encoded),
         Allocation("nvidia.com/mig-1g.5gb", ("MIG-9",), "ml/old", "main"),
     )
     return picture(

@@ -11,7 +11,7 @@ from gpuplane.core.inventory.names import decide, named
 from gpuplane.core.inventory.sharing import base
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
-from gpuplane.core.withholding import holds, places, told_cut, withheld
+from gpuplane.core.withholding import device_locations, layout_from_environment, overlapping_ids, withheld
 from gpuplane.model.config import MemoryResource, MigStrategy, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
     AllocateAnswered,
@@ -23,6 +23,7 @@ from gpuplane.model.facts import (
     MachineObserved,
 )
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
+from gpuplane.model.sharelayout import TIME_SLICES, ShareLayout, memory_shares
 from gpuplane.model.snapshot import Allocation, Snapshot, StoredLedger
 from tests.golden import Golden
 
@@ -118,7 +119,7 @@ def test_what_overlaps_with_a_held_device_is_withheld(
     machine: Machine, settings: Settings, held: Allocation, ids: str, golden: Golden
 ) -> None:
     """Each way in which a live change can offer again what a container holds."""
-    found = withheld(named(machine, settings)[0], [held], places(machine, None), {})
+    found = overlapping_ids(named(machine, settings)[0], [held], device_locations(machine, None), {})
 
     assert sorted(id for _, id in found) == ids.split()
     for why in set(found.values()):
@@ -152,15 +153,15 @@ def test_the_same_id_that_means_something_else_is_withheld(
     restarted = step_by_step(
         LedgerLoaded(changed.ledger), MachineObserved(gpus), ConfigLoaded(after), AllocationsListed((pod,), 1.0)
     )
-    withheld = set() if stays else {id for _, id in holds(changed) if id.startswith("GPU-0")}
+    expected = set() if stays else {id for _, id in withheld(changed) if id.startswith("GPU-0")}
 
-    assert holds(changed) == holds(restarted)
-    assert {id for _, id in holds(changed)} == withheld
-    assert stays or len(withheld) > 1
-    for why in set(holds(changed).values()):
+    assert withheld(changed) == withheld(restarted)
+    assert {id for _, id in withheld(changed)} == expected
+    assert stays or len(expected) > 1
+    for why in set(withheld(changed).values()):
         golden(why, name)
-    assert not holds(step_by_step(ConfigLoaded(before), start=changed))
-    assert not holds(step_by_step(AllocationsListed((), 1.0), start=changed))
+    assert not withheld(step_by_step(ConfigLoaded(before), start=changed))
+    assert not withheld(step_by_step(AllocationsListed((), 1.0), start=changed))
     ended = step_by_step(AllocationsListed((), 1.0), start=changed)
     assert (
         ended.ledger.share_layouts
@@ -271,7 +272,7 @@ def test_a_lost_mig_device_of_which_nobody_remembers_its_gpu_withholds_each_that
     start = step_by_step(MachineObserved(layout), ConfigLoaded(MIXED), AllocationsListed((pod,), 1.0))
 
     assert healthy(start) == {T4.uuid}
-    [why] = set(holds(start).values())
+    [why] = set(withheld(start).values())
     golden(why, SMALL)
     assert healthy(step_by_step(AllocationsListed((), 2.0), start=start)) > {T4.uuid, "GPU-1"}
 
@@ -299,37 +300,40 @@ def test_a_held_share_of_which_nobody_remembers_what_it_is_withholds_all_of_its_
     changed = step_by_step(ConfigLoaded(MIXED), ConfigLoaded(settings), start=again)
 
     for snapshot in (start, again, changed):
-        assert {id.partition("::")[0] for _, id in holds(snapshot)} == {"GPU-0"}
-        [why] = set(holds(snapshot).values())
+        assert {id.partition("::")[0] for _, id in withheld(snapshot)} == {"GPU-0"}
+        [why] = set(withheld(snapshot).values())
         golden(why, name)
-    assert not holds(step_by_step(AllocationsListed((), 2.0), start=changed))
+    assert not withheld(step_by_step(AllocationsListed((), 2.0), start=changed))
 
 
 @pytest.mark.parametrize(
-    ("told", "cut"),
+    ("environment", "layout"),
     [
-        ({"NVIDIA_VISIBLE_DEVICES": "GPU-0"}, "time slices"),
-        ({"CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu/pipe"}, ""),
-        ({"GPUPLANE_MEMORY_MIB": "2048"}, "1024 MiB"),
-        ({"GPUPLANE_MEMORY_MIB": "2048", "CUDA_MPS_PIPE_DIRECTORY": "/mps/x/pipe"}, "1024 MiB by MPS"),
-        ({"GPUPLANE_MEMORY_MIB": "2049"}, ""),
-        ({"GPUPLANE_MEMORY_MIB": "much"}, ""),
-        ({"GPUPLANE_MEMORY_MIB": "0"}, ""),
-        ({"GPUPLANE_MEMORY_MIB": "9" * 5000}, ""),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-0"}, TIME_SLICES),
+        ({"CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu/pipe"}, None),
+        ({"GPUPLANE_MEMORY_MIB": "2048"}, memory_shares(1024, mps=False)),
+        ({"GPUPLANE_MEMORY_MIB": "2048", "CUDA_MPS_PIPE_DIRECTORY": "/mps/x/pipe"}, memory_shares(1024, mps=True)),
+        ({"GPUPLANE_MEMORY_MIB": "2049"}, None),
+        ({"GPUPLANE_MEMORY_MIB": "much"}, None),
+        ({"GPUPLANE_MEMORY_MIB": "0"}, None),
+        ({"GPUPLANE_MEMORY_MIB": "9" * 5000}, None),
     ],
 )
-def test_what_a_container_was_told_shows_what_its_two_shares_are(told: dict[str, str], cut: str) -> None:
-    assert told_cut(told, 2) == cut
+def test_the_environment_of_a_container_shows_the_layout_of_its_two_shares(
+    environment: dict[str, str], layout: ShareLayout | None
+) -> None:
+    assert layout_from_environment(environment, 2) == layout
 
 
 def test_a_share_of_which_nobody_remembers_what_it_is_counts_as_its_container_was_told() -> None:
     """So a node with time slices goes over from NVIDIA's plugin at once. What is remembered is believed first, and
     where not all that hold shares of a device were told the same, it is unknown."""
     gpus, slices = machine(gpu(0), gpu(1)), HALVED
-    told, silent = (hold(GPU, f"GPU-0::{n}").but(share_layout=cut) for n, cut in enumerate(("time slices", "")))
+    told = hold(GPU, "GPU-0::0").but(share_layout=TIME_SLICES.encoded)
+    silent = hold(GPU, "GPU-0::1")
 
     start = step_by_step(MachineObserved(gpus), ConfigLoaded(slices), AllocationsListed((told,), 1.0))
-    assert (holds(start), healthy(start)) == ({}, {f"GPU-{i}::{n}" for i in range(2) for n in range(2)})
+    assert (withheld(start), healthy(start)) == ({}, {f"GPU-{i}::{n}" for i in range(2) for n in range(2)})
     assert healthy(step_by_step(ConfigLoaded(grained(1024, GPU)), start=start)) == {f"GPU-1::{n}" for n in range(4)}
 
     late = step_by_step(
@@ -342,9 +346,9 @@ def test_a_share_of_which_nobody_remembers_what_it_is_counts_as_its_container_wa
         "GPU-1::0",
         "GPU-1::1",
     }
-    assert not holds(late)
+    assert not withheld(late)
 
-    known = LedgerLoaded(EMPTY.ledger.but(share_layouts={"GPU-0": "1024 MiB"}))
+    known = LedgerLoaded(EMPTY.ledger.but(share_layouts={"GPU-0": memory_shares(1024, mps=False).encoded}))
     assert healthy(
         step_by_step(known, MachineObserved(gpus), ConfigLoaded(slices), AllocationsListed((told,), 1.0))
     ) == {
@@ -370,7 +374,7 @@ def test_shares_wait_while_the_disk_may_hold_that_they_are_others() -> None:
     )
     assert len(healthy(start)) == 8
 
-    old, new = {"GPU-0": "1024 MiB"}, {"GPU-0": "2048 MiB"}
+    old, new = ({"GPU-0": memory_shares(mib, mps=False).encoded} for mib in (1024, 2048))
     written = step_by_step(LedgerStored(StoredLedger(share_layouts=(old,))), start=start)
     changed = step_by_step(ConfigLoaded(grained(2048)), start=written)
     assert healthy(changed) == {"GPU-1::0", "GPU-1::1"}
@@ -454,7 +458,7 @@ def meanings(state: Snapshot) -> dict[tuple[str, str], Meaning]:
 
 
 @given(st.data())
-def test_no_live_change_gives_out_what_a_container_holds(data: st.DataObject) -> None:
+def test_no_live_change_gives_out_what_a_container_withheld(data: st.DataObject) -> None:
     """Pods come and go, layouts and configurations change, the agent restarts; in any order.
 
     At every point, whoever asks kubelet for a healthy id gets nothing that overlaps with what a container holds by

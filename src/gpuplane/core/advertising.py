@@ -17,8 +17,9 @@ from gpuplane.core.health import diagnose
 from gpuplane.core.inventory.names import named, unfit
 from gpuplane.core.serving import STATE, standby
 from gpuplane.core.view import view
-from gpuplane.core.withholding import apart, holds
+from gpuplane.core.withholding import withheld, without_allocations
 from gpuplane.model.machine import Machine
+from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.model.views import Offer, OfferedDevice, Reason, ReasonKind, Resource
 
@@ -31,17 +32,17 @@ def offer(snapshot: Snapshot) -> Offer:
     """What to tell kubelet. `waiting` is set, and nothing else, while too little is known to say anything."""
     if waiting := _waiting(snapshot):
         return Offer(waiting=waiting)
-    fit = _fit(apart(snapshot))
-    if reasons := holds(snapshot):
+    fit = _fit(without_allocations(snapshot))
+    if reasons := withheld(snapshot):
         return fit.but(resources=tuple(_withhold(resource, reasons) for resource in fit.resources))
     return fit
 
 
-def cuts(snapshot: Snapshot) -> Mapping[str, str]:
-    """What the ledger has to remember of how units are cut: see `held`."""
+def share_layouts(snapshot: Snapshot) -> Mapping[str, EncodedLayout]:
+    """The share layouts that the ledger has to remember: see `withholding`."""
     machine, settings = snapshot.machine, snapshot.config.settings
     resources = named(machine, settings)[0] if machine is not None and settings is not None else ()
-    return withholding.cuts(resources, snapshot.allocations or (), snapshot.ledger.share_layouts or {})
+    return withholding.share_layouts(resources, snapshot.allocations or (), snapshot.ledger.share_layouts or {})
 
 
 @view
@@ -58,7 +59,9 @@ def _fit(snapshot: Snapshot) -> Offer:
     assert settings is not None
     resources, left = named(machine, settings)
     ill = dict(_ill(snapshot, machine))
-    unwritten = withholding.unwritten(resources, snapshot.ledger.share_layouts or {}, snapshot.stored.share_layouts)
+    unwritten = withholding.units_with_unsaved_layout(
+        resources, snapshot.ledger.share_layouts or {}, snapshot.stored.share_layouts
+    )
     spoilt = (_spoil(resource, _found(snapshot, resource, ill, unwritten)) for resource in resources)
     return Offer(resources=tuple(spoilt), not_offered=left)
 
@@ -74,7 +77,7 @@ def misfit(snapshot: Snapshot) -> str:
 
 def ill(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
     """Unit id → what health or a person has against giving it out; {} where the GPUs have not been counted."""
-    return _ill_of(apart(snapshot))
+    return _ill_of(without_allocations(snapshot))
 
 
 @view
@@ -99,7 +102,7 @@ def _found(
     snapshot: Snapshot,
     resource: Resource,
     ill: Mapping[str, tuple[Reason, ...]],
-    unwritten: Collection[withholding.Key],
+    unwritten: Collection[withholding.OfferedId],
 ) -> Mapping[str, tuple[Reason, ...]]:
     """Unit id → why it must not be given out as this resource: what ails it, and else what its containers lack.
 
@@ -142,7 +145,7 @@ def _spoil(resource: Resource, found: Mapping[str, tuple[Reason, ...]]) -> Resou
     return resource.but(devices=tuple(devices))
 
 
-def _withhold(resource: Resource, found: Mapping[withholding.Key, str]) -> Resource:
+def _withhold(resource: Resource, found: Mapping[withholding.OfferedId, str]) -> Resource:
     reasons = {id: Reason(kind="held", text=why) for (name, id), why in found.items() if name == resource.name}
     devices = (d.but(reasons=(*d.reasons, reasons[d.id])) if d.id in reasons else d for d in resource.devices)
     return resource.but(devices=tuple(devices)) if reasons else resource

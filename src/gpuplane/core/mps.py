@@ -18,11 +18,13 @@ from gpuplane.core.health import diagnose
 from gpuplane.core.inventory.names import named
 from gpuplane.core.inventory.sharing import base
 from gpuplane.core.view import view
-from gpuplane.core.withholding import BY_MPS, apart, holds
+from gpuplane.core.withholding import withheld, without_allocations
+from gpuplane.model import sharelayout
 from gpuplane.model.config import Mps, Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
-from gpuplane.model.snapshot import UNKNOWN_LAYOUT, Condition, Snapshot
+from gpuplane.model.sharelayout import EncodedLayout
+from gpuplane.model.snapshot import Condition, Snapshot
 from gpuplane.model.views import Reason, ReasonKind, Resource, Unit
 
 SUPERVISOR, WISHES, UPKEEP = "mps supervisor", "mps wishes", "mps upkeep"
@@ -47,21 +49,22 @@ def wanted(snapshot: Snapshot) -> WantedDaemons | None:
     machine, settings = snapshot.machine, snapshot.config.settings
     if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
         return None
-    ill, cuts = _ill(apart(snapshot)), snapshot.ledger.share_layouts or {}
+    ill, share_layouts = _ill(without_allocations(snapshot)), snapshot.ledger.share_layouts or {}
     clients = {
         (_of(each.resource, id), base(id))
         for each in snapshot.allocations
         for id in each.devices
-        if id != base(id) and _by_mps(cuts.get(base(id), UNKNOWN_LAYOUT))  # else it is a share of another kind
+        if id != base(id) and _may_be_client(share_layouts.get(base(id)))  # else it is a share of another kind
     }
-    others = {base(id) for name, id in holds(snapshot) if (_of(name, id), base(id)) not in clients}
+    others = {base(id) for name, id in withheld(snapshot) if (_of(name, id), base(id)) not in clients}
     held = sorted({name for name, _ in clients})
     return WantedDaemons(daemons=_daemons(machine, settings, ill | others), in_use=tuple(held))
 
 
-def _by_mps(cut: str) -> bool:
-    """Whether a container that holds a share of this kind may be a client of a daemon."""
-    return cut == UNKNOWN_LAYOUT or cut.endswith(BY_MPS)
+def _may_be_client(layout: EncodedLayout | None) -> bool:
+    """Whether a container that holds a share of a unit with this layout may be a client of a daemon."""
+    held = sharelayout.UNKNOWN if layout is None else sharelayout.decode(layout)
+    return held.mps or held == sharelayout.UNKNOWN
 
 
 def _of(resource: str, id: str) -> str:

@@ -12,11 +12,11 @@ Rules that must stay put:
 from collections.abc import Iterator
 
 from gpuplane.core import observation, takeover, timeslices
-from gpuplane.core.advertising import cuts
+from gpuplane.core.advertising import share_layouts
 from gpuplane.core.health import records
 from gpuplane.core.health.diagnose import terms
 from gpuplane.core.text import line
-from gpuplane.core.withholding import homes
+from gpuplane.core.withholding import mig_parents
 from gpuplane.model.config import NodeRequests
 from gpuplane.model.facts import (
     AllocateAnswered,
@@ -115,8 +115,8 @@ def _place(before: Snapshot, after: Snapshot) -> Snapshot:
     """Remembers of the devices that containers hold where they are and how they are cut, while that can be seen."""
     if after.allocations is None or _places(after) == _places(before):
         return after
-    found = homes(after.machine, after.allocations, after.ledger.mig_parents)
-    return after.but(ledger=after.ledger.but(mig_parents=found or None, share_layouts=cuts(after) or None))
+    found = mig_parents(after.machine, after.allocations, after.ledger.mig_parents)
+    return after.but(ledger=after.ledger.but(mig_parents=found or None, share_layouts=share_layouts(after) or None))
 
 
 def _places(snapshot: Snapshot) -> tuple[object, ...]:

@@ -1,25 +1,26 @@
-"""What containers hold stays theirs, whatever the configuration calls it now.
+"""Devices that containers hold are withheld while a live change offers them in another way.
 
-Kubelet counts use per resource name and device id. When a live change gives a GPU another name, another layout or other
-shares, kubelet believes the new ids free while a container still works on the old one. So every id that overlaps with
-a held one that is no longer offered is withheld, and the pod is the reason.
+Kubelet counts use per resource name and device id. When a live change gives a GPU another name, another MIG layout or
+another share layout, kubelet believes that the new ids are free while a container still uses the old one. So every id
+that overlaps with a held id that is no longer offered is withheld. The reason names the pod.
 
-A GPU overlaps with each of its MIG devices, these not with each other. A MIG device that a container holds although it
-is gone overlaps with everything on its GPU, for the container still has that GPU's node. Nothing tells afterwards which
-GPU that was, so the ledger remembers it from when it could be seen: `homes`.
+A GPU overlaps with each of its MIG devices. The MIG devices of a GPU do not overlap. A MIG device that a container
+holds although it no longer exists overlaps with everything on its GPU, for the container still has that GPU's node.
+The driver does not report afterwards which GPU that was, so the ledger remembers it: `mig_parents`.
 
-The same id of the same name may come to mean something else: a gibibyte where it was two, a part of an MPS server's
-memory where it was a time slice. Then it is as good as another id. The id does not tell what it meant when a container
-got it, so the ledger remembers that too: `cuts`. How many time slices there are is not remembered, for a slice is no
-part of anything: whoever raises their number wants more containers on a GPU, beside those that are there.
+The same id of the same name may come to mean something else: 1 GiB where it was 2, or a share of an MPS server where it
+was a time slice. Then it is treated as another id. The id does not show what it meant when a container got it, so the
+ledger remembers that too: `share_layouts`. The number of time slices is not remembered, for a time slice is no part of
+a GPU: whoever raises their number wants more containers on a GPU, beside those that are there.
 
-Both are remembered of all that is offered, before anybody holds it. So a grant leaves nothing to write, and no answer
-to Allocate waits for the disk. A cut that the disk may hold otherwise is not offered (`unwritten`).
+Both are remembered of everything that is offered, before anybody holds it. So an answer to Allocate changes nothing in
+the ledger, and never waits for the disk. A unit of which the disk may hold another layout is not given out
+(`units_with_unsaved_layout`).
 
 Where they are not remembered (the ledger was lost, or pods were here before this agent), kubelet's checkpoint may have
-what a container was told, which shows how its share was cut. Else everything that could be meant is withheld until the
-pod ends: of a MIG device that is gone each GPU that can have any, of a share all of its unit. An id that is no unit's,
-but begins with a GPU's UUID, is another plugin's name for a part of that GPU.
+the environment of a container, which shows its share layout. Else everything that it could mean is withheld until the
+pod ends: for a MIG device that no longer exists each GPU that can have one, for a share all of its unit. An id that is
+no unit's, but begins with a GPU's UUID, is another plugin's name for a part of that GPU.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,228 +28,243 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from gpuplane.core.inventory.names import named
 from gpuplane.core.inventory.sharing import base
 from gpuplane.core.view import view
+from gpuplane.model import sharelayout
 from gpuplane.model.machine import Machine
-from gpuplane.model.snapshot import UNKNOWN_LAYOUT, Allocation, Snapshot
+from gpuplane.model.sharelayout import EncodedLayout, ShareLayout
+from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import Resource
 
-PIPE, MEMORY = "CUDA_MPS_PIPE_DIRECTORY", "GPUPLANE_MEMORY_MIB"
-"""What a client of MPS is told, and who holds a share of memory."""
+MPS_PIPE_VARIABLE, MEMORY_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "GPUPLANE_MEMORY_MIB"
+"""Environment variables of a client of MPS, and of a container that holds shares of memory."""
 
-Key = tuple[str, str]
-"""A resource's name and an id of it."""
+MAX_MEMORY_DIGITS = 12
+"""Of an amount of memory in the environment of a container. A longer one is not ours."""
 
-DIGITS = 12
-"""The most of an amount of memory: what is longer is none."""
-
-TIME_SLICES = "time slices"
-"""A cut whose shares are no parts."""
-
-BY_MPS = " by MPS"
-"""How a cut ends that has clients of an MPS daemon."""
+OfferedId = tuple[str, str]
+"""The name of a resource and one device id of it."""
 
 
 @view
-def apart(snapshot: Snapshot) -> Snapshot:
-    """The snapshot but for what containers hold: the very same one after a grant."""
+def without_allocations(snapshot: Snapshot) -> Snapshot:
+    """The snapshot without what containers hold: the very same object after an Allocate."""
     return snapshot.but(generation=0, allocations=None)
 
 
 @view
-def holds(snapshot: Snapshot) -> Mapping[Key, str]:
-    """(resource, id) → who holds it otherwise, for each id that is withheld for that; {} before enough is known."""
+def withheld(snapshot: Snapshot) -> Mapping[OfferedId, str]:
+    """Each offered id that is withheld because a container holds its device in another way, and the reason.
+
+    {} before enough is known.
+    """
     machine, settings, ledger = snapshot.machine, snapshot.config.settings, snapshot.ledger
     if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
         return {}
     resources, _ = named(machine, settings)
-    return withheld(resources, snapshot.allocations, places(machine, ledger.mig_parents), ledger.share_layouts or {})
+    locations = device_locations(machine, ledger.mig_parents)
+    return overlapping_ids(resources, snapshot.allocations, locations, ledger.share_layouts or {})
 
 
-class Places(Value):
-    """Where held devices are. `homes`: MIG device → its GPU, also of those that are gone; `gone`: which are.
+class DeviceLocations(Value):
+    """On which GPUs the devices are that containers may hold.
 
-    `gpus`: the GPUs of the machine. `divisible`: those of them that may have had a MIG device of which nobody
-    remembers where it was.
+    `mig_parents`: MIG device → its GPU, also for MIG devices that no longer exist; `removed`: which do not.
+    `gpus`: the GPUs of the machine. `maybe_partitioned`: those of them that may have had a MIG device of which nobody
+    remembers the GPU.
     """
 
-    homes: Mapping[str, str] = {}
-    gone: frozenset[str] = frozenset()
+    mig_parents: Mapping[str, str] = {}
+    removed: frozenset[str] = frozenset()
     gpus: tuple[str, ...] = ()
-    divisible: tuple[str, ...] = ()
+    maybe_partitioned: tuple[str, ...] = ()
 
 
-def withheld(
+def overlapping_ids(
     resources: tuple[Resource, ...],
     allocations: Iterable[Allocation],
-    places: Places,
-    cuts: Mapping[str, str],
-) -> Mapping[Key, str]:
-    """Why it must wait, for each offered id that overlaps what a container holds otherwise.
+    locations: DeviceLocations,
+    share_layouts: Mapping[str, EncodedLayout],
+) -> Mapping[OfferedId, str]:
+    """Each offered id that overlaps with what a container holds in another way, and the reason why it must wait.
 
-    `cuts`: how units were cut of which containers hold shares.
+    `share_layouts`: those of the units of which containers hold shares.
     """
-    index = _index(resources)
-    holders: dict[str, str] = {}
+    index = _offered_index(resources)
+    reasons: dict[str, str] = {}
     for allocation in allocations:
-        for held in allocation.devices:
-            unit, offered = base(held), (allocation.resource, held) in index.keys
-            cut = index.cuts.get((allocation.resource, unit), "")
-            if not offered or cuts.get(unit, cut) != cut:  # else kubelet knows that this id is in use
-                holders.setdefault(unit, _reason(allocation, _how(unit, offered, places, cuts)))
-    reasons: dict[Key, str] = {}
-    for unit, reason in holders.items():
-        for key in index.overlapping(unit, places):
-            reasons.setdefault(key, reason)
-    return reasons
+        for id in allocation.devices:
+            unit, is_offered = base(id), (allocation.resource, id) in index.ids
+            offered_layout = index.share_layouts.get((allocation.resource, unit))
+            held_layout = _decoded(share_layouts.get(unit)) or offered_layout
+            if not is_offered or held_layout != offered_layout:  # else kubelet knows that this id is in use
+                difference = _difference(unit, is_offered, locations, held_layout)
+                reasons.setdefault(unit, _reason(allocation, difference))
+    found: dict[OfferedId, str] = {}
+    for unit, reason in reasons.items():
+        for key in index.overlapping(unit, locations):
+            found.setdefault(key, reason)
+    return found
 
 
-def _how(unit: str, offered: bool, places: Places, cuts: Mapping[str, str]) -> str:
-    """What is otherwise about the way in which a unit is held, for people; "" where the resource's name says it."""
-    if unit.startswith("MIG-") and unit not in places.homes:
+def _decoded(layout: EncodedLayout | None) -> ShareLayout | None:
+    return None if layout is None else sharelayout.decode(layout)
+
+
+def _difference(unit: str, is_offered: bool, locations: DeviceLocations, held_layout: ShareLayout | None) -> str:
+    """How a unit is held in another way than it is offered, for people; "" where the resource's name says it."""
+    if unit.startswith("MIG-") and unit not in locations.mig_parents:
         return ", on a GPU that is not known,"
-    if cuts.get(unit) == UNKNOWN_LAYOUT:
+    if held_layout == sharelayout.UNKNOWN:
         return " in shares of an unknown kind"
-    return " in other shares" if offered else ""
+    return " in other shares" if is_offered else ""
 
 
-def _reason(allocation: Allocation, how: str) -> str:
+def _reason(allocation: Allocation, difference: str) -> str:
     who = f"pod {allocation.pod} ({allocation.container})" if allocation.pod else "a pod that is being admitted"
-    return f"held by {who} as {allocation.resource}{how} until that ends"
+    return f"held by {who} as {allocation.resource}{difference} until that ends"
 
 
-class _Index(Value):
-    keys: frozenset[Key]
-    by_unit: Mapping[str, Sequence[Key]]
-    by_gpu: Mapping[str, Sequence[Key]]
-    cuts: Mapping[Key, str]  # resource and unit → how it is cut, where it is
+class _OfferedIndex(Value):
+    ids: frozenset[OfferedId]
+    by_unit: Mapping[str, Sequence[OfferedId]]
+    by_gpu: Mapping[str, Sequence[OfferedId]]
+    share_layouts: Mapping[tuple[str, str], ShareLayout]  # (resource, unit) → its layout, where it is shared
 
-    def overlapping(self, unit: str, places: Places) -> Iterator[Key]:
-        """The offered ids that are this unit, lie in it, have it in them, or have taken its place."""
+    def overlapping(self, unit: str, locations: DeviceLocations) -> Iterator[OfferedId]:
+        """The offered ids that are this unit, lie in it, contain it, or have taken its place."""
         yield from self.by_unit.get(unit, ())
-        if unit in places.homes and unit not in places.gone:  # its GPU is perhaps offered as a whole one
-            yield from self.by_unit.get(places.homes[unit], ())
+        if unit in locations.mig_parents and unit not in locations.removed:  # its GPU may be offered as a whole one
+            yield from self.by_unit.get(locations.mig_parents[unit], ())
         else:
-            for gpu in _gpus(unit, places):
+            for gpu in _possible_gpus(unit, locations):
                 yield from self.by_gpu.get(gpu, ())
 
 
-def _gpus(unit: str, places: Places) -> Collection[str]:
-    """The GPUs of which a container may have all or a part that holds a unit, which is no MIG device that is there."""
-    if home := places.homes.get(unit):
-        return (home,)
+def _possible_gpus(unit: str, locations: DeviceLocations) -> Collection[str]:
+    """The GPUs on which a held unit may be that is no existing MIG device."""
+    if parent := locations.mig_parents.get(unit):
+        return (parent,)
     if unit.startswith("MIG-"):
-        return places.divisible
-    return (unit,) if unit in places.gpus else tuple(gpu for gpu in places.gpus if unit.startswith(gpu))
+        return locations.maybe_partitioned
+    return (unit,) if unit in locations.gpus else tuple(gpu for gpu in locations.gpus if unit.startswith(gpu))
 
 
 @view
-def _index(resources: tuple[Resource, ...]) -> _Index:
-    by_unit: dict[str, list[Key]] = {}
-    by_gpu: dict[str, list[Key]] = {}
+def _offered_index(resources: tuple[Resource, ...]) -> _OfferedIndex:
+    by_unit: dict[str, list[OfferedId]] = {}
+    by_gpu: dict[str, list[OfferedId]] = {}
     for resource in resources:
         for device in resource.devices:
             key = resource.name, device.id
             by_unit.setdefault(device.unit.id, []).append(key)
             by_gpu.setdefault(device.unit.gpu, []).append(key)
-    keys = frozenset(key for keys in by_unit.values() for key in keys)
-    return _Index(keys=keys, by_unit=by_unit, by_gpu=by_gpu, cuts=dict(_cut(resources)))
+    ids = frozenset(key for keys in by_unit.values() for key in keys)
+    return _OfferedIndex(ids=ids, by_unit=by_unit, by_gpu=by_gpu, share_layouts=dict(_offered_layouts(resources)))
 
 
-def _cut(resources: Iterable[Resource]) -> Iterator[tuple[Key, str]]:
+def _offered_layouts(resources: Iterable[Resource]) -> Iterator[tuple[tuple[str, str], ShareLayout]]:
     for resource in resources:
-        shares: dict[str, int] = {}
+        share_counts: dict[str, int] = {}
         for device in resource.devices:
             if device.id != device.unit.id:
-                shares[device.unit.id] = shares.get(device.unit.id, 0) + 1
-        for unit, count in shares.items():
-            yield (resource.name, unit), named_cut(resource.share_mib, count, mps=resource.mps)
+                share_counts[device.unit.id] = share_counts.get(device.unit.id, 0) + 1
+        for unit, count in share_counts.items():
+            yield (resource.name, unit), _resource_layout(resource, count)
 
 
-def named_cut(grain_mib: int, count: int, *, mps: bool) -> str:
-    """What a cut is called: into shares of so much memory, into so many for MPS, or into time slices."""
-    name = f"{grain_mib} MiB" if grain_mib else f"{count}" if mps else TIME_SLICES
-    return name + BY_MPS if mps else name
+def _resource_layout(resource: Resource, share_count: int) -> ShareLayout:
+    """The layout of a unit that a resource offers as so many shares."""
+    if resource.share_mib:
+        return sharelayout.memory_shares(resource.share_mib, mps=resource.mps)
+    return sharelayout.mps_clients(share_count) if resource.mps else sharelayout.TIME_SLICES
 
 
-def told_cut(told: Mapping[str, str], shares: int) -> str:
-    """How a unit is cut of which a container holds so many shares, by the environment that it was given; "" where that
-    does not tell.
+def layout_from_environment(environment: Mapping[str, str], share_count: int) -> ShareLayout | None:
+    """The layout of a unit of which a container holds so many shares, by the container's environment; None where that
+    does not show it.
 
-    NVIDIA's plugin shares by time or by MPS, and only with MPS says so (k8s-device-plugin 0.20, internal/plugin/
-    server.go); into how many parts it does not say. Shares of memory are ours, and say how much they are together.
+    NVIDIA's plugin shares by time or by MPS, and the environment shows MPS alone (k8s-device-plugin 0.20,
+    internal/plugin/server.go), without the number of clients. Shares of memory are ours: the environment has their sum.
     """
-    mps, mib = PIPE in told, told.get(MEMORY, "")
-    if mib.isdecimal() and len(mib) <= DIGITS:
-        grain, rest = divmod(int(mib), shares)
-        return named_cut(grain, 0, mps=mps) if grain and not rest else ""
-    return "" if mps or mib else TIME_SLICES
+    mps, mib = MPS_PIPE_VARIABLE in environment, environment.get(MEMORY_VARIABLE, "")
+    if mib.isdecimal() and len(mib) <= MAX_MEMORY_DIGITS:
+        share_mib, rest = divmod(int(mib), share_count)
+        return sharelayout.memory_shares(share_mib, mps=mps) if share_mib and not rest else None
+    return None if mps or mib else sharelayout.TIME_SLICES
 
 
-def cuts(
-    resources: tuple[Resource, ...], allocations: Iterable[Allocation], known: Mapping[str, str]
-) -> Mapping[str, str]:
-    """How each unit is cut: where a container holds shares of it, as it was remembered; else as it is now."""
-    told: dict[str, set[str]] = {}
+def share_layouts(
+    resources: tuple[Resource, ...], allocations: Iterable[Allocation], known: Mapping[str, EncodedLayout]
+) -> Mapping[str, EncodedLayout]:
+    """The layout of each shared unit: where a container holds shares of it, as it was remembered; else as it is now."""
+    by_environment: dict[str, set[EncodedLayout]] = {}
     for allocation in allocations:
         for id in allocation.devices:
             if "::" in id:
-                told.setdefault(base(id), set()).add(allocation.share_layout)
-    now = {unit: cut for (_, unit), cut in _index(resources).cuts.items()}
-    return now | {unit: _remembered(known.get(unit, UNKNOWN_LAYOUT), told[unit]) for unit in sorted(told)}
+                by_environment.setdefault(base(id), set()).add(allocation.share_layout)
+    offered = {unit: layout.encoded for (_, unit), layout in _offered_index(resources).share_layouts.items()}
+    unknown = sharelayout.UNKNOWN.encoded
+    held = {unit: _held_layout(known.get(unit, unknown), by_environment[unit]) for unit in sorted(by_environment)}
+    return offered | held
 
 
-def _remembered(known: str, told: set[str]) -> str:
-    """How a held unit is cut: as it is known, or as all that hold shares of it were told."""
-    return known if known != UNKNOWN_LAYOUT or len(told) > 1 else next(iter(told)) or UNKNOWN_LAYOUT
+def _held_layout(known: EncodedLayout, by_environment: set[EncodedLayout]) -> EncodedLayout:
+    """The layout of a held unit: as it is known, or as the environments of all who hold shares of it show it."""
+    if sharelayout.decode(known) != sharelayout.UNKNOWN or len(by_environment) > 1:
+        return known
+    return next(iter(by_environment)) or known
 
 
-def unwritten(
-    resources: tuple[Resource, ...], cuts: Mapping[str, str], disk: tuple[Mapping[str, str], ...]
-) -> frozenset[Key]:
-    """(resource, unit) of the units whose cut the disk may hold otherwise: after a restart it would be believed.
+def units_with_unsaved_layout(
+    resources: tuple[Resource, ...],
+    share_layouts: Mapping[str, EncodedLayout],
+    on_disk: tuple[Mapping[str, EncodedLayout], ...],
+) -> frozenset[tuple[str, str]]:
+    """(resource, unit) of each unit of which the disk may hold another layout: after a restart it would be believed.
 
-    What the disk has nothing about is no harm: after a restart it would count as unknown.
+    A unit that the disk has no layout of is not among them: after a restart its layout would count as unknown.
     """
     return frozenset(
         (name, unit)
-        for name, unit in _index(resources).cuts
-        if any(unit in each and each[unit] != cuts.get(unit) for each in disk)
+        for name, unit in _offered_index(resources).share_layouts
+        if any(unit in each and each[unit] != share_layouts.get(unit) for each in on_disk)
     )
 
 
 @view
-def places(machine: Machine, homes: Mapping[str, str] | None) -> Places:
-    """Where the MIG devices are that are there or remembered."""
-    there = _places(machine)
+def device_locations(machine: Machine, mig_parents: Mapping[str, str] | None) -> DeviceLocations:
+    """Where the MIG devices are that exist or are remembered."""
+    existing = _existing_mig_parents(machine)
     gpus = machine.gpus or ()
-    return Places(
-        homes={**(homes or {}), **there},
-        gone=frozenset((homes or {}).keys() - there.keys()),
+    return DeviceLocations(
+        mig_parents={**(mig_parents or {}), **existing},
+        removed=frozenset((mig_parents or {}).keys() - existing.keys()),
         gpus=tuple(gpu.uuid for gpu in gpus if gpu.uuid),
-        divisible=tuple(gpu.uuid for gpu in gpus if gpu.uuid and (gpu.mig is not None or gpu.faults)),
+        maybe_partitioned=tuple(gpu.uuid for gpu in gpus if gpu.uuid and (gpu.mig is not None or gpu.faults)),
     )
 
 
-def homes(
+def mig_parents(
     machine: Machine | None, allocations: Iterable[Allocation], known: Mapping[str, str] | None
 ) -> Mapping[str, str]:
-    """On which GPU each MIG device is that is there, or was when it was seen last.
+    """On which GPU each MIG device is that exists, or was when it was seen last.
 
-    The driver makes the UUID of a MIG device of its GPU's and of its place there, so it never means another GPU, and a
-    GPU has some dozens of places: it is not forgotten. Kubelet may tell late who holds one that has gone.
+    The driver makes the UUID of a MIG device from its GPU's UUID and its placement there, so it never means another
+    GPU, and a GPU has some dozens of placements: it is not forgotten. Kubelet may report late who holds one that no
+    longer exists.
     """
-    there = _places(machine) if machine else {}
+    existing = _existing_mig_parents(machine) if machine else {}
     held = {base(id) for allocation in allocations for id in allocation.devices}
-    told = {id: gpu for id in held if (gpu := _named(id))}
-    return dict(sorted({**told, **(known or {}), **there}.items()))
+    by_name = {id: gpu for id in held if (gpu := _parent_in_name(id))}
+    return dict(sorted({**by_name, **(known or {}), **existing}.items()))
 
 
-def _named(id: str) -> str:
-    """The GPU that a MIG device's name tells. Drivers before 470 named them MIG-GPU-<uuid>/<gi>/<ci>."""
+def _parent_in_name(id: str) -> str:
+    """The GPU in a MIG device's name. Drivers before 470 named them MIG-GPU-<uuid>/<gi>/<ci>."""
     return id.removeprefix("MIG-").split("/", 1)[0] if id.startswith("MIG-GPU-") else ""
 
 
-def _places(machine: Machine) -> dict[str, str]:
+def _existing_mig_parents(machine: Machine) -> dict[str, str]:
     return {
         device.uuid: gpu.uuid
         for gpu in machine.gpus or ()

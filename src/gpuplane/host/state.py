@@ -101,18 +101,18 @@ async def keep_stored(node: Node, directory: Path, every: float = 1.0, glance: f
     A disk that refuses is asked again `every` seconds; what one file is refused costs the others nothing. Each `glance`
     seconds it is looked whether the directory is still there.
     """
-    writer = Writer(directory, cuts=node.snapshot.stored.share_layouts)
+    writer = Writer(directory, share_layouts=node.snapshot.stored.share_layouts)
     async with asyncio.TaskGroup() as group:
         group.create_task(_watch(node, writer, glance))
         async for _ in node.changes():
             while (ledger := node.snapshot.ledger) != node.snapshot.stored.ledger:
-                node.apply(LedgerStored(StoredLedger(share_layouts=writer.cuts_while_writing(ledger))))
+                node.apply(LedgerStored(StoredLedger(share_layouts=writer.layouts_while_writing(ledger))))
                 problem = await asyncio.to_thread(writer.write, ledger)
                 if problem is None:
-                    node.apply(LedgerStored(StoredLedger(ledger=ledger, share_layouts=writer.cuts)))
+                    node.apply(LedgerStored(StoredLedger(ledger=ledger, share_layouts=writer.share_layouts)))
                     node.apply(StatusChanged("state", Condition(standing="ok", reason=str(directory))))
                 else:
-                    node.apply(LedgerStored(StoredLedger(share_layouts=writer.cuts)))
+                    node.apply(LedgerStored(StoredLedger(share_layouts=writer.share_layouts)))
                     reason = f"{problem.filename2 or problem.filename or directory}: {problem.strerror}: {FORGOTTEN}"
                     node.apply(StatusChanged("state", Condition(standing="failing", reason=reason)))
                     await asyncio.sleep(every)
@@ -131,22 +131,22 @@ async def _watch(node: Node, writer: "Writer", glance: float) -> None:
 class Writer:
     """Writes the parts of the ledger that the directory does not hold yet.
 
-    `cuts`: the values that its part of that name may have on disk.
+    `share_layouts`: the values that its part of that name may have on disk.
     """
 
-    def __init__(self, directory: Path, cuts: tuple[Any, ...] = ()) -> None:
-        self.cuts = cuts
+    def __init__(self, directory: Path, share_layouts: tuple[Any, ...] = ()) -> None:
+        self.share_layouts = share_layouts
         self.directory = directory
         self._written: dict[str, Any] = dict.fromkeys(PARTS)  # without those of which the disk may hold another value
         self._known = self._identity()  # which directory is written to
         self._locked = lock_file(directory).exists()
         self._lock: int | None = None  # where the directory was made again
 
-    def cuts_while_writing(self, ledger: Ledger) -> tuple[Any, ...]:
-        """What the disk may hold of the cuts until the ledger is known to be written."""
+    def layouts_while_writing(self, ledger: Ledger) -> tuple[Any, ...]:
+        """What the disk may hold of the share layouts until the ledger is known to be written."""
         new = ledger.share_layouts or {}
-        self.cuts = self.cuts if new in self.cuts else (*self.cuts, new)
-        return self.cuts
+        self.share_layouts = self.share_layouts if new in self.share_layouts else (*self.share_layouts, new)
+        return self.share_layouts
 
     def intact(self) -> bool:
         """Whether the directory is the same, with all that was written and with its lock."""
@@ -173,12 +173,12 @@ class Writer:
                     problem = problem or error
                 else:
                     self._written[part] = value
-                    self.cuts = (value or {},) if part == "cuts" else self.cuts
+                    self.share_layouts = (value or {},) if part == "cuts" else self.share_layouts
         return problem
 
     def _make_again(self) -> None:
         """Make the directory, and hold its lock until we end. It holds nothing."""
-        self._written, self.cuts = dict.fromkeys(PARTS), ()
+        self._written, self.share_layouts = dict.fromkeys(PARTS), ()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

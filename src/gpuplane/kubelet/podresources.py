@@ -34,13 +34,14 @@ from google.protobuf.message import DecodeError
 
 from gpuplane import files
 from gpuplane.core.health.diagnose import awaited
-from gpuplane.core.withholding import holds, told_cut
+from gpuplane.core.withholding import layout_from_environment, withheld
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2 import ContainerAllocateResponse
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
 from gpuplane.kubelet.sockets import Identity, Taken, address, check_length, complaint, identity
 from gpuplane.model.facts import AllocationsListed, StatusChanged
 from gpuplane.model.node import Node
+from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def urgent(snapshot: Snapshot) -> bool:
     may be giving out."""
     return (
         snapshot.allocations is None
-        or bool(holds(snapshot))
+        or bool(withheld(snapshot))
         or awaited(snapshot)
         or any(each.granted_at for each in snapshot.allocations or ())
         or any(name.startswith("plugin/") and each.standing != "ok" for name, each in snapshot.conditions.items())
@@ -135,7 +136,7 @@ class Inquiry:
         self.kubelet: Identity | None = None  # the one that answered last
         self.started = 0.0  # when it did, as far as we know
         self.unheard: Held = ()  # what was held before it started and it has not shown
-        self.cuts: dict[Shares, str] = {}  # what shares are, by what their containers were told
+        self.share_layouts: dict[Shares, EncodedLayout] = {}  # by the environment of their containers
         self.anew = -SETTLING  # when another agent had given out devices until a moment ago
 
     async def ask(self) -> None:
@@ -194,8 +195,9 @@ class Inquiry:
 
     def _described(self, held: Held) -> Held:
         """What is held, with how it is shared, as far as the checkpoint has told: a list says only ids."""
-        self.cuts = {shares: cut for each in held if (cut := self.cuts.get(shares := _shares(each), ""))}
-        return tuple(each.but(share_layout=self.cuts.get(_shares(each), "")) for each in held)
+        known = self.share_layouts
+        self.share_layouts = {shares: known[shares] for each in held if (shares := _shares(each)) in known}
+        return tuple(each.but(share_layout=known.get(_shares(each), EncodedLayout(""))) for each in held)
 
     def _before(self) -> Held:
         """What containers held before this kubelet answered: by the last list, and by the checkpoint, which has what
@@ -212,7 +214,7 @@ class Inquiry:
         """What kubelet's checkpoint says, or None where it cannot be known; in words, what came of it."""
         try:
             held = _checkpointed(files.read(self.checkpoint))
-            self.cuts |= {_shares(each): each.share_layout for each in held if each.share_layout}
+            self.share_layouts |= {_shares(each): each.share_layout for each in held if each.share_layout}
         except FileNotFoundError:
             return (), f"there is no {self.checkpoint} either, so nothing is held"
         except OSError as error:
@@ -253,23 +255,24 @@ def _listed(answer: pb.ListPodResourcesResponse) -> Held:
 
 def _checkpointed(content: bytes) -> Held:
     entries = msgspec.json.decode(content, type=_Checkpoint).data.entries or ()
-    cuts = {(entry.pod, entry.container, entry.resource): _cut(entry) for entry in entries}
+    layouts = {(entry.pod, entry.container, entry.resource): _share_layout(entry) for entry in entries}
     held = _merged(
         (entry.pod, entry.container, entry.resource, ids) for entry in entries for ids in entry.devices.values()
     )
-    return tuple(each.but(share_layout=cuts[each.pod, each.container, each.resource]) for each in held)
+    return tuple(each.but(share_layout=layouts[each.pod, each.container, each.resource]) for each in held)
 
 
-def _cut(entry: "_Entry") -> str:
-    """How the device is shared that an entry has shares of, by what its container was told; "" where it has none."""
+def _share_layout(entry: "_Entry") -> EncodedLayout:
+    """The layout of the unit that an entry has shares of, by its container's environment; "" where it has none."""
     ids = [id for ids in entry.devices.values() for id in ids if id.startswith(OURS)]
     if not ids or not all("::" in id for id in ids) or not entry.response:
-        return ""
+        return EncodedLayout("")
     try:
         told = ContainerAllocateResponse.FromString(entry.response)
     except DecodeError:
-        return ""
-    return told_cut(dict(told.envs), len(ids))
+        return EncodedLayout("")
+    layout = layout_from_environment(dict(told.envs), len(ids))
+    return layout.encoded if layout is not None else EncodedLayout("")
 
 
 def _merged(entries: Iterable[tuple[str, str, str, Iterable[str]]]) -> Held:

@@ -11,6 +11,7 @@ from typing import Literal
 from gpuplane.model.config import Config, NodeRequests, TimeSlice
 from gpuplane.model.health import HealthRecords
 from gpuplane.model.machine import Machine
+from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.value import Value
 
 
@@ -22,7 +23,7 @@ class Allocation(Value, rename={"granted_at": "since", "share_layout": "cut"}):
     pod: str = ""
     container: str = ""
     granted_at: float = 0.0  # when we answered the Allocate; 0: kubelet has listed it
-    share_layout: str = ""  # of the unit whose shares it holds, where the container's environment shows it
+    share_layout: EncodedLayout = EncodedLayout("")  # of its unit, where the container's environment shows it
 
 
 LET_GO = "let go of"
@@ -86,13 +87,9 @@ class Ledger(Value, rename={"node_requests": "asked", "mig_parents": "homes", "s
     node_requests: NodeRequests | None = None  # of our Node object, as last heard
     config_name: str | None = None  # the named config last in force
     mig_parents: Mapping[str, str] | None = None
-    share_layouts: Mapping[str, str] | None = None
+    share_layouts: Mapping[str, EncodedLayout] | None = None
     time_slices: Mapping[str, TimeSliceState] | None = None
     health: HealthRecords | None = None  # verdicts and drains; None before the first observation
-
-
-UNKNOWN_LAYOUT = "unknown"
-"""The layout of a unit whose shares a container holds, where nobody remembers it."""
 
 
 class StoredLedger(Value, rename={"share_layouts": "cuts"}):
@@ -103,7 +100,7 @@ class StoredLedger(Value, rename={"share_layouts": "cuts"}):
     """
 
     ledger: Ledger | None = None
-    share_layouts: tuple[Mapping[str, str], ...] = ()
+    share_layouts: tuple[Mapping[str, EncodedLayout], ...] = ()
 
 
 class Snapshot(Value, rename={"stored": "disk"}):

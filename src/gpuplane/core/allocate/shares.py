@@ -11,7 +11,7 @@ from gpuplane.core.advertising import offer
 from gpuplane.core.devicenames import called
 from gpuplane.core.inventory.sharing import MIB
 from gpuplane.core.text import amount
-from gpuplane.core.withholding import MEMORY
+from gpuplane.core.withholding import MEMORY_VARIABLE
 from gpuplane.model.config import MemoryUnit
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import OfferedDevice, Refused, Resource, Unit
@@ -83,5 +83,5 @@ def limits(unit: Unit, mib: int, counted: MemoryUnit) -> dict[str, str]:
         "ALIYUN_COM_GPU_MEM_IDX": unit.index,
         "ALIYUN_COM_GPU_MEM_DEV": str(unit.memory_mib // MIB[counted]),
         "ALIYUN_COM_GPU_MEM_CONTAINER": str(mib // MIB[counted]),
-        MEMORY: str(mib),
+        MEMORY_VARIABLE: str(mib),
     }

@@ -8,7 +8,7 @@ that of the resource, or of the MIG device, where theirs is one for all clients 
 from collections.abc import Sequence
 
 from gpuplane.core.mps import daemon, directory
-from gpuplane.core.withholding import PIPE
+from gpuplane.core.withholding import MPS_PIPE_VARIABLE
 from gpuplane.model.config import Settings
 from gpuplane.model.views import AllocateResponse, Mount, OfferedDevice, Refused, Resource
 
@@ -30,6 +30,6 @@ def client(resource: Resource, devices: Sequence[OfferedDevice], settings: Setti
     pipe = f"/mps/{resource.name}/pipe"
     limit = f"0={resource.share_mib * len(devices)}M"  # by number: it sees one GPU
     return AllocateResponse(
-        env={PIPE: pipe} | ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": limit} if resource.share_mib else {}),
+        env={MPS_PIPE_VARIABLE: pipe} | ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": limit} if resource.share_mib else {}),
         mounts=(Mount(container=pipe, host=f"{host}/pipe"), Mount(container=SHARED_MEMORY, host=f"{host}/shm")),
     )

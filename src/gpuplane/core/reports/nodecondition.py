@@ -16,7 +16,7 @@ from gpuplane.core.observation import NOT_LOOKED
 from gpuplane.core.serving import standby
 from gpuplane.core.text import clip, counted
 from gpuplane.core.view import view
-from gpuplane.core.withholding import apart
+from gpuplane.core.withholding import without_allocations
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Availability, NodeCondition, Reason
@@ -40,7 +40,7 @@ def known(snapshot: Snapshot) -> bool:
 
 def condition(snapshot: Snapshot) -> NodeCondition | None:
     """The condition; None while nothing can be said, so that what was said last stays."""
-    return _condition(apart(snapshot), unknown(snapshot), availability(snapshot))
+    return _condition(without_allocations(snapshot), unknown(snapshot), availability(snapshot))
 
 
 @view

@@ -24,7 +24,7 @@ def machine(gpus: Iterable[int] = range(2), cut: Mapping[int, int] = {}, version
     """The GPUs of these indices; of those in `cut` so many MIG devices. Every node has its numbers."""
     found = tuple(_gpu(index, cut.get(index, 0)) for index in gpus)
     paths = [path for gpu in found for path in gpu.nodes]
-    caps = [path for gpu in found if gpu.mig for device in gpu.mig.devices for path in device.nodes]
+    caps = [path for gpu in found for device in gpu.mig_devices for path in device.nodes]
     return MachineFile(
         driver=Driver(version=version, cuda="13.0", files=files(version)),
         gpus=found,

@@ -100,7 +100,7 @@ def found(draw: st.DrawFn) -> Machine:
     gpus = tuple(draw(fitted(gpu)) for gpu in machine.gpus or ())
     there = tuple(dict.fromkeys([*machine.nodes, *draw(some(OTHERS))]))
     own = [path for gpu in gpus for path in (*gpu.nodes, *gpu.dri)]
-    own += [path for gpu in gpus if gpu.mig for device in gpu.mig.devices for path in device.nodes]
+    own += [path for gpu in gpus for device in gpu.mig_devices for path in device.nodes]
     numbers = st.builds(
         DeviceNumbers,
         st.integers(1, 511),

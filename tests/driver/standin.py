@@ -187,7 +187,7 @@ class StandIn:
         """The nodes that are there, and links to them. A process may look meanwhile: what is right is left alone."""
         gpus = machine.gpus or ()
         own = (node for gpu in gpus for node in (*(() if "node-missing" in _codes(gpu) else gpu.nodes), *gpu.dri))
-        inside = (node for gpu in gpus for mig in (gpu.mig.devices if gpu.mig else ()) for node in mig.nodes)
+        inside = (node for gpu in gpus for mig in gpu.mig_devices for node in mig.nodes)
         linked = (f"/dev/char/{each.major}:{each.minor}" for each in machine.numbers.values() if each.linked)
         wanted = {
             **{node: machine.numbers.get(node) for node in (*machine.nodes, *own, *inside)},
@@ -240,7 +240,7 @@ def _information(gpu: Gpu) -> str:
 
 def _minors(gpus: tuple[Gpu, ...]) -> Iterator[str]:
     for gpu in gpus:
-        for mig in gpu.mig.devices if gpu.mig else ():
+        for mig in gpu.mig_devices:
             if "node-missing" in _codes(mig):
                 continue
             instance = f"gpu{gpu.minor}/gi{mig.gpu_instance}"

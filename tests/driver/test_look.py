@@ -128,7 +128,7 @@ def _sound(gpu: Gpu) -> Gpu:
 
 
 def _codes(gpu: Gpu) -> list[str]:
-    devices = gpu.mig.devices if gpu.mig else ()
+    devices = gpu.mig_devices
     return [fault.code for fault in (*gpu.faults, *(fault for device in devices for fault in device.faults))]
 
 

@@ -68,7 +68,7 @@ class Watched:
 
     def devices(self) -> list[list[str]]:
         """The codes of each MIG device's faults."""
-        devices = [device for gpu in self.gpus() or () if gpu.mig for device in gpu.mig.devices]
+        devices = [device for gpu in self.gpus() or () for device in gpu.mig_devices]
         return [[fault.code for fault in device.faults] for device in devices]
 
     def driver(self) -> tuple[str, str]:

@@ -50,7 +50,7 @@ async def world() -> AsyncIterator[World]:
 @pytest.fixture
 def gpu() -> str:
     """A GPU that is not partitioned."""
-    whole = [gpu for gpu in asyncio.run(look()).gpus or () if gpu.mig is None or not gpu.mig.enabled]
+    whole = [gpu for gpu in asyncio.run(look()).gpus or () if not gpu.mig_enabled]
     if not whole:
         pytest.skip("needs a GPU that is not in MIG mode")
     return whole[0].uuid

@@ -27,7 +27,7 @@ UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 def unhealthy(gpu: Gpu) -> list[Fault]:
     """What is so wrong with a GPU, or a MIG device of it, that it would not be given out."""
-    inside = [fault for device in (gpu.mig.devices if gpu.mig else ()) for fault in device.faults]
+    inside = [fault for device in gpu.mig_devices for fault in device.faults]
     return [fault for fault in (*gpu.faults, *inside) if CATALOGUE[fault.code].severity == "unhealthy"]
 
 

@@ -111,7 +111,7 @@ class Maker:
 
     def _links(self, index: int) -> bool:
         gpu = self.gpus[index]
-        if gpu.links and not (gpu.mig and gpu.mig.enabled):
+        if gpu.links and not gpu.mig_enabled:
             fewer = gpu.links[0].lanes == 4
             self.gpus[index] = gpu.but(links=(Link(peer="nvswitch", lanes=3 if fewer else 4),))
         return True
@@ -156,7 +156,7 @@ class Maker:
     def word(self, index: int) -> Moment:
         """A person drains a device or restores it, or lets go of the driver for a while."""
         gpu = self.gpus[index]
-        device = self.random.choice((gpu.uuid, *(device.uuid for device in (gpu.mig.devices if gpu.mig else ()))))
+        device = self.random.choice((gpu.uuid, *(device.uuid for device in gpu.mig_devices)))
         match self.random.randrange(4):
             case 0:
                 fact: DrainRequested | DriverReleaseRequested = DrainRequested(

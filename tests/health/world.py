@@ -158,7 +158,7 @@ class World:
 
     def probe(self, uuid: str, asked: float) -> None:
         """What a probe of a GPU finds now."""
-        gpu = next((gpu for gpu in self.machine.gpus or () if gpu.uuid == uuid), None)
+        gpu = self.machine.gpu(uuid)
         if gpu is None:
             gpu = Gpu(index=-1, uuid=uuid, faults=(Fault(code="gpu-missing", message="there is no such GPU"),))
         self.apply(ProbeFinished(requested_at=asked, gpu=gpu, pids=self.processes.get(gpu.index, ())))

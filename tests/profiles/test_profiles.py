@@ -66,7 +66,7 @@ def uuids(name: str) -> Iterator[str]:
 def instances(gpu: Gpu) -> dict[int, list[MigDevice]]:
     """GPU instance → its compute instances."""
     found: dict[int, list[MigDevice]] = {}
-    for device in gpu.mig.devices if gpu.mig else ():
+    for device in gpu.mig_devices:
         found.setdefault(device.gpu_instance, []).append(device)
     return found
 
@@ -247,13 +247,13 @@ def test_a_layout_without_room_is_found_out(layout: list[str]) -> None:
 def test_mig_devices_are_listed_as_nvml_does(name: str) -> None:
     """By GPU instance, then compute instance; only a GPU in MIG mode has any, and it has no NVLink on an A100."""
     for gpu in gpus(name):
-        devices = gpu.mig.devices if gpu.mig else ()
+        devices = gpu.mig_devices
         ids = [(device.gpu_instance, device.compute_instance) for device in devices]
 
         assert ids == sorted(ids)
         assert [device.slot for device in devices] == list(range(len(devices)))
-        assert not devices or (gpu.mig is not None and gpu.mig.enabled)
-        assert not (gpu.mig and gpu.mig.enabled and gpu.links)
+        assert not devices or gpu.mig_enabled
+        assert not (gpu.mig_enabled and gpu.links)
 
 
 @pytest.mark.parametrize("name", names())
@@ -280,7 +280,7 @@ def test_mig_nodes_have_the_drivers_minors(name: str) -> None:
     """
     assert cap(4, 7) == 606
     for gpu in gpus(name):
-        for device in gpu.mig.devices if gpu.mig else ():
+        for device in gpu.mig_devices:
             assert gpu.minor is not None
             instance = cap(gpu.minor, device.gpu_instance)
             wanted = (instance, instance + 1 + device.compute_instance)
@@ -294,7 +294,7 @@ def cap(minor: int, gpu_instance: int) -> int:
 def test_mig_profile_has_every_kind_of_layout() -> None:
     """What MIG tests need: whole, empty, uniform, mixed, and a GPU instance that two share."""
     found = {gpu.index: [device.profile for device in gpu.mig.devices] for gpu in gpus("a100-mig") if gpu.mig}
-    enabled = {gpu.index for gpu in gpus("a100-mig") if gpu.mig and gpu.mig.enabled}
+    enabled = {gpu.index for gpu in gpus("a100-mig") if gpu.mig_enabled}
 
     assert enabled == {2, 3, 4, 5, 6, 7}
     assert found == {

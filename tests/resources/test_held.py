@@ -441,7 +441,7 @@ def test_every_unit_is_offered_once_or_left_with_a_reason(machine: Machine, sett
 def homes(machine: Machine) -> dict[str, str]:
     """Unit → GPU of everything on a machine."""
     found = {each.uuid: each.uuid for each in machine.gpus or ()}
-    return found | {device.uuid: each.uuid for each in machine.gpus or () if each.mig for device in each.mig.devices}
+    return found | {device.uuid: each.uuid for each in machine.gpus or () for device in each.mig_devices}
 
 
 Meaning = tuple[str, str, str]

@@ -141,12 +141,11 @@ def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
     allocations = picture.snapshot.allocations
     if allocations is None:
         return None
-    gpus = (picture.snapshot.machine.gpus if picture.snapshot.machine else None) or ()
-    homes = {device.uuid: gpu.uuid for gpu in gpus if gpu.mig for device in gpu.mig.devices}
-    homes |= picture.snapshot.ledger.mig_parents or {}
+    machine, remembered = picture.snapshot.machine, picture.snapshot.ledger.mig_parents or {}
+    parents = {**(machine.mig_parents if machine else {}), **remembered}
 
     def held(id: str) -> bool:
-        return uuid in (NODE, base(id), homes.get(base(id)))
+        return uuid in (NODE, base(id), parents.get(base(id)))
 
     mine = [each for each in allocations if any(map(held, each.devices))]
     return (*sorted(holders(mine)), *(("a pod that is being admitted",) if any(not each.pod for each in mine) else ()))

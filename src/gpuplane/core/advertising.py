@@ -91,7 +91,7 @@ def _ill(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, tuple[Reas
     What ails a GPU ails its MIG devices; what ails one of those ails whoever is given the GPU whole, in MIG mode.
     """
     for gpu in machine.gpus or ():
-        devices = gpu.mig.devices if gpu.mig else ()
+        devices = gpu.mig_devices
         parts = {each.uuid: why for each in devices if (why := diagnose.reasons(snapshot, gpu, each))}
         yield from parts.items()
         if whole := diagnose.reasons(snapshot, gpu) or tuple(dict.fromkeys(chain.from_iterable(parts.values()))):

@@ -86,7 +86,7 @@ def _wish(machine: Machine) -> Wish | None:
     numbers = {node: each for node, each in machine.numbers.items() if NAME.fullmatch(node)}
     if machine.gpus == () or not numbers:
         return None
-    devices = (device for gpu in machine.gpus or () if gpu.mig for device in gpu.mig.devices)
+    devices = (device for gpu in machine.gpus or () for device in gpu.mig_devices)
     caps = {node: numbers[node] for device in devices for node in device.nodes if node in numbers}
     control = {
         f"{CAPS}{minor}": DeviceNumbers(each.major, minor, mode)

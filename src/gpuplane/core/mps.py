@@ -174,17 +174,17 @@ def _ill(snapshot: Snapshot) -> frozenset[str]:
 
 
 def _troubled(snapshot: Snapshot) -> Iterator[str]:
-    for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
+    for gpu in snapshot.gpus:
         if diagnose.reasons(snapshot, gpu):
             yield gpu.uuid
-        for part in gpu.mig.devices if gpu.mig else ():
+        for part in gpu.mig_devices:
             if diagnose.reasons(snapshot, gpu, part):
                 yield part.uuid
 
 
 @view
 def _daemons(machine: Machine, settings: Settings, without: frozenset[str]) -> tuple[MpsDaemon, ...]:
-    partitioned = {gpu.uuid for gpu in machine.gpus or () if gpu.mig is not None and gpu.mig.enabled}
+    partitioned = {gpu.uuid for gpu in machine.gpus or () if gpu.mig_enabled}
     return tuple(
         _daemon(name, devices, resource.share_mib > 0, settings.sharing.mps, partitioned)
         for resource in named(machine, settings)[0]

@@ -48,7 +48,7 @@ def merge(before: Machine | None, look: Machine) -> Machine:
 
 def _nodes(gpu: Gpu) -> Iterator[str]:
     yield from (*gpu.nodes, *gpu.dri)
-    for device in gpu.mig.devices if gpu.mig else ():
+    for device in gpu.mig_devices:
         yield from device.nodes
 
 

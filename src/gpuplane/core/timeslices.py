@@ -122,14 +122,10 @@ def _answering(snapshot: Snapshot) -> Iterator[Gpu]:
     """The GPUs that can be set now."""
     if released(snapshot):
         return
-    for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
+    for gpu in snapshot.gpus:
         blind = any(fault.code in BLIND for fault in gpu.faults)
-        if gpu.uuid and not blind and not _in_mig_mode(gpu):
+        if gpu.uuid and not blind and not gpu.mig_enabled:
             yield gpu
-
-
-def _in_mig_mode(gpu: Gpu) -> bool:
-    return gpu.mig is not None and gpu.mig.enabled
 
 
 def _begun(snapshot: Snapshot, gpu: str) -> float | None:
@@ -188,12 +184,12 @@ def condition(snapshot: Snapshot) -> Condition | None:
     if wishes is None or not (wishes or known):
         return None
     failing, waiting, lengths = [], [], dict[TimeSlice, list[str]]()
-    for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
+    for gpu in snapshot.gpus:
         slicing, length = known.get(gpu.uuid), wishes.get(gpu.uuid, "default")
         begun = _begun(snapshot, gpu.uuid)
         if gpu.uuid not in wishes and slicing is None:
             continue
-        if _in_mig_mode(gpu):
+        if gpu.mig_enabled:
             failing += [f"{_name(gpu)}: {IN_MIG_MODE}"] if gpu.uuid in wishes else []
         elif slicing is not None and slicing.failure and not _fresh(slicing, length, begun):
             failing.append(f"{_name(gpu)} could not be set to {length}: {slicing.failure}")

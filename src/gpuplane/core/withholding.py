@@ -265,9 +265,4 @@ def _parent_in_name(id: str) -> str:
 
 
 def _existing_mig_parents(machine: Machine) -> dict[str, str]:
-    return {
-        device.uuid: gpu.uuid
-        for gpu in machine.gpus or ()
-        if gpu.mig is not None and gpu.mig.enabled
-        for device in gpu.mig.devices
-    }
+    return {device.uuid: gpu.uuid for gpu in machine.gpus or () if gpu.mig_enabled for device in gpu.mig_devices}

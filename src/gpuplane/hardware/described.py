@@ -97,7 +97,7 @@ class Described:
 
     def _probe(self, probe: ProbeGpu) -> ProbeFinished:
         machine = next((fact.machine for fact in self._good if isinstance(fact, MachineObserved)), Machine())
-        gpu = next((gpu for gpu in machine.gpus or () if gpu.uuid == probe.gpu), None)
+        gpu = machine.gpu(probe.gpu)
         if gpu is None or not self._wanted:
             fault = Fault(code="gpu-missing", message=f"{self._name} has no such GPU")
             gpu = Gpu(index=-1, uuid=probe.gpu, faults=machine.faults or (fault,))
@@ -106,7 +106,7 @@ class Described:
 
     def _set(self, action: SetTimeSlice) -> TimeSliceFinished:
         """What nvidia-smi would come to: it is a call like others, which the file may have fail."""
-        gpu = next((gpu for gpu in self._file_now.gpus or () if gpu.uuid == action.gpu), None)
+        gpu = self._file_now.gpu(action.gpu)
         told = TimeSliceFinished(gpu=action.gpu, length=action.length, requested_at=action.requested_at)
         if gpu is None or not self._wanted:
             return told.but(problem=f"{self._name} has no such GPU")

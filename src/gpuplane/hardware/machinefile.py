@@ -95,7 +95,7 @@ def _faults(machine: MachineFile) -> Iterator[tuple[strict.Path, Fault]]:
     shown: list[tuple[strict.Path, Sequence[Fault]]] = [((), machine.faults)]
     for i, gpu in enumerate(machine.gpus or ()):
         shown.append((("gpus", i), gpu.faults))
-        devices = gpu.mig.devices if gpu.mig else ()
+        devices = gpu.mig_devices
         shown += ((("gpus", i, "mig", "devices", j), each.faults) for j, each in enumerate(devices))
     shown += ((("devices", i), device.faults) for i, device in enumerate(machine.devices))
     yield from (((*path, "faults", k), fault) for path, faults in shown for k, fault in enumerate(faults))
@@ -146,7 +146,7 @@ def _identities(machine: MachineFile) -> Iterator[tuple[strict.Path, str]]:
             yield (*at, "minor"), f"minor number {gpu.minor}"
         yield from (((*at, "uuid"), f"UUID {gpu.uuid}"), ((*at, "pci"), f"PCI address {gpu.pci}"))
         yield from (((*at, "dri", j), f"DRM node {node}") for j, node in enumerate(gpu.dri))
-        for j, mig in enumerate(gpu.mig.devices if gpu.mig else ()):
+        for j, mig in enumerate(gpu.mig_devices):
             inside = (*at, "mig", "devices", j)
             instance = f"GPU instance {mig.gpu_instance} with compute instance {mig.compute_instance}"
             yield (*inside, "uuid"), f"UUID {mig.uuid}"
@@ -174,7 +174,7 @@ def _numa(device: Gpu | Device) -> Problems:
 def _gpu(gpu: Gpu) -> Problems:
     if gpu.uuid and not gpu.uuid.startswith("GPU-"):
         yield ("uuid",), f"{gpu.uuid!r} is no GPU's UUID: the driver's begin with GPU-"
-    for i, mig in enumerate(gpu.mig.devices if gpu.mig else ()):
+    for i, mig in enumerate(gpu.mig_devices):
         if not mig.uuid.startswith("MIG-"):
             yield ("mig", "devices", i, "uuid"), f"{mig.uuid!r} is no MIG device's UUID: the driver's begin with MIG-"
     if gpu.pci and not PCI.fullmatch(gpu.pci):

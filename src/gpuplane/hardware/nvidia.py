@@ -358,7 +358,7 @@ class Nvidia:
 
     def _seen(self, uuid: str) -> Gpu | None:
         """A GPU as it was last seen."""
-        return next((gpu for gpu in self._look.gpus or () if gpu.uuid == uuid), None)
+        return self._look.gpu(uuid)
 
     def _patience(self) -> float:
         """How long a call may take now."""

@@ -63,6 +63,16 @@ class Gpu(Value):
     uncorrected: int | None = None  # uncorrectable memory errors since the driver was loaded or the GPU reset
     faults: tuple[Fault, ...] = ()
 
+    @property
+    def mig_devices(self) -> tuple[MigDevice, ...]:
+        """Its MIG devices; () where it has none, or cannot have any."""
+        return self.mig.devices if self.mig is not None else ()
+
+    @property
+    def mig_enabled(self) -> bool:
+        """Whether it is in MIG mode."""
+        return self.mig is not None and self.mig.enabled
+
 
 class Device(Value):
     """A device of any other kind."""
@@ -141,6 +151,15 @@ class Machine(Value):
     devices: tuple[Device, ...] = ()
     left_out: Mapping[str, str] = {}
     faults: tuple[Fault, ...] = ()
+
+    def gpu(self, uuid: str) -> Gpu | None:
+        """The GPU of this UUID; None where there is none."""
+        return next((gpu for gpu in self.gpus or () if gpu.uuid == uuid), None) if uuid else None
+
+    @property
+    def mig_parents(self) -> dict[str, str]:
+        """UUID of each MIG device → UUID of its GPU."""
+        return {device.uuid: gpu.uuid for gpu in self.gpus or () for device in gpu.mig_devices}
 
 
 class Failure(Value):

@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpuplane.model.config import Config, NodeRequests, TimeSlice
 from gpuplane.model.health import HealthRecords
-from gpuplane.model.machine import Machine
+from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.value import Value
 
@@ -113,3 +113,12 @@ class Snapshot(Value, rename={"stored": "disk"}):
     conditions: Mapping[str, Condition] = {}
     ledger: Ledger = Ledger()
     stored: StoredLedger = StoredLedger()
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs; () where they have not been counted yet."""
+        return (self.machine.gpus if self.machine is not None else None) or ()
+
+    def gpu(self, uuid: str) -> Gpu | None:
+        """The GPU of this UUID; None where there is none."""
+        return self.machine.gpu(uuid) if self.machine is not None else None

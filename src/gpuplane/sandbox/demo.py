@@ -42,7 +42,7 @@ class Demo:
 
     def __init__(self, name: str, content: bytes, described: MachineFile) -> None:
         self.name, self.content, self.described = name, content, described
-        self.offered = [gpu for gpu in described.gpus or () if not (gpu.mig and gpu.mig.enabled)]
+        self.offered = [gpu for gpu in described.gpus or () if not gpu.mig_enabled]
         self.count = len(self.offered)
         self.wanted = 2 if self.count > 2 else 1
         self.scratch = Scratch()

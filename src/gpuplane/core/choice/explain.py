@@ -78,7 +78,7 @@ def explain(
     pairs = pairs_of(snapshot, policy)
     prepare(pairs)
     ids = prefer(snapshot, resource, available, required, size, policy)
-    gpus = (snapshot.machine.gpus if snapshot.machine else None) or ()
+    gpus = snapshot.gpus
     places = _places(snapshot, kind)
     counts = {place: sum(places[id] == place for id in ids) for place in sorted({places[id] for id in ids})}
     whole = len({*places.values()}) == len(places) and not kind.share_mib
@@ -102,7 +102,7 @@ def explain(
 
 def _places(snapshot: Snapshot, resource: Resource) -> dict[str, int]:
     """id → its GPU's position in the machine's list."""
-    gpus = {gpu.uuid: n for n, gpu in enumerate((snapshot.machine.gpus if snapshot.machine else None) or ())}
+    gpus = {gpu.uuid: n for n, gpu in enumerate(snapshot.gpus)}
     return {device.id: gpus[device.unit.gpu] for device in resource.devices}
 
 

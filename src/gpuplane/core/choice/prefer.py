@@ -68,7 +68,7 @@ def prefer(
 
 def stocks(snapshot: Snapshot, resource: str, available: Collection[str], required: Collection[str]) -> list[Stock]:
     """What there is of each GPU that the resource has."""
-    free, must, places = frozenset(available), frozenset(required), _places(_gpus(snapshot))
+    free, must, places = frozenset(available), frozenset(required), _places(snapshot.gpus)
     sources = _sources(offer(snapshot)).get(resource, ())
     return [_stock(source, places[source.gpu], free, must) for source in sources]
 
@@ -81,13 +81,13 @@ def policy_of(snapshot: Snapshot) -> Policy:
 
 def pairs_of(snapshot: Snapshot, policy: Policy | None = None) -> Worths:
     """What the machine's GPUs are worth to each other: what a table is made of. Empty before the first look."""
-    return worths(_gpus(snapshot), policy or policy_of(snapshot))
+    return worths(snapshot.gpus, policy or policy_of(snapshot))
 
 
 def weak(snapshot: Snapshot) -> Mapping[int, int]:
     """The costs of whole GPUs: 1 for each that is served though something is wrong with it."""
     found = _weak(diagnoses(snapshot))
-    return {place: 1 for uuid, place in _places(_gpus(snapshot)).items() if uuid in found} if found else {}
+    return {place: 1 for uuid, place in _places(snapshot.gpus).items() if uuid in found} if found else {}
 
 
 def _gather(found: Sequence[Stock], size: int, pairs: Worths, costs: Mapping[int, int]) -> list[str]:
@@ -105,10 +105,6 @@ def _stock(source: Source, gpu: int, free: frozenset[str], must: frozenset[str])
     left = [id for id in available if id not in must] if must else available
     taken = sum(id in must for id in source.ids) if must else 0
     return Stock(gpu=gpu, used=len(source.ids) - len(left) - taken, taken=taken, free=left)
-
-
-def _gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
-    return (snapshot.machine.gpus if snapshot.machine else None) or ()
 
 
 def _by_unit(resource: Resource, free: Collection[str], must: Collection[str]) -> list[Stock]:

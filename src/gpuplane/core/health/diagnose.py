@@ -164,10 +164,10 @@ def find(snapshot: Snapshot, name: str) -> str | None:
     if name == ALL:
         return records.NODE
     plain = _plain(name)
-    for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
+    for gpu in snapshot.gpus:
         if plain in names_of(gpu):
             return gpu.uuid or None
-        for device in gpu.mig.devices if gpu.mig else ():
+        for device in gpu.mig_devices:
             if plain in names_of(gpu, device):
                 return device.uuid
     health = snapshot.ledger.health
@@ -176,13 +176,12 @@ def find(snapshot: Snapshot, name: str) -> str | None:
 
 def probes(snapshot: Snapshot) -> Mapping[str, float]:
     """The probes that are wished for: the UUID of a GPU → when."""
-    health, homes = snapshot.ledger.health or HealthRecords(), dict[str, str]()
-    for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
-        homes |= {device.uuid: gpu.uuid for device in (gpu.mig.devices if gpu.mig else ())}
+    health = snapshot.ledger.health or HealthRecords()
+    parents = snapshot.machine.mig_parents if snapshot.machine else {}
     wanted: dict[str, float] = {}
     for key, record in health.devices.items():
         if record.probe is not None and record.probe.requested_at is not None:
-            gpu_uuid = homes.get(key, key)
+            gpu_uuid = parents.get(key, key)
             wanted[gpu_uuid] = max(record.probe.requested_at, wanted.get(gpu_uuid, 0.0))
     return wanted
 
@@ -219,13 +218,13 @@ def _diagnoses(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
     if node is not None:
         found.append(_away(_diagnose(records.NODE, "", node, by, ""), snapshot))
     seen = {records.NODE}
-    for gpu in (snapshot.machine.gpus if snapshot.machine else None) or ():
+    for gpu in snapshot.gpus:
         if not gpu.uuid:
             continue
         seen.add(gpu.uuid)
         own = health.devices.get(gpu.uuid, DeviceRecord())
         found.append(_diagnose(gpu.uuid, str(gpu.index), own, by, drain(snapshot, gpu)))
-        for device in gpu.mig.devices if gpu.mig else ():
+        for device in gpu.mig_devices:
             seen.add(device.uuid)
             part = health.devices.get(device.uuid, DeviceRecord())
             why = _drain(snapshot, device.uuid, names_of(gpu, device))

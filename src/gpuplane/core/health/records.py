@@ -48,7 +48,7 @@ def looked(
             record = devices.get(gpu.uuid, DeviceRecord())
             devices[gpu.uuid] = _look(record, gpu, _holders(_units(gpu), allocations), terms, news=gpu.uuid in known)
         renewed = devices.get(gpu.uuid, DeviceRecord()).reset_at
-        for device in gpu.mig.devices if gpu.mig else ():
+        for device in gpu.mig_devices:
             record, told = devices.get(device.uuid, DeviceRecord()), _told(device.faults)
             if told or device.uuid in devices:
                 record = record.but(reset_at=max(record.reset_at, renewed))
@@ -81,7 +81,7 @@ def _node(node: DeviceRecord, faults: Mapping[str, str], terms: Terms, *, news: 
 def _look(record: DeviceRecord, gpu: Gpu, holders: tuple[str, ...], terms: Terms, *, news: bool) -> DeviceRecord:
     """The record of a GPU that a look tells of, and who holds it."""
     now, faults, blind = terms.now, _told(gpu.faults), _blind(gpu.faults)
-    lanes, whole = sum(link.lanes for link in gpu.links), not blind and not _parted(gpu)
+    lanes, whole = sum(link.lanes for link in gpu.links), not blind and not gpu.mig_enabled
     if whole and lanes < record.most_links:
         faults.setdefault("nvlink-down", _lanes(lanes, record.most_links))
     absent = [
@@ -108,11 +108,7 @@ def _grown(record: DeviceRecord, gpu: Gpu) -> str:
     """What the count of memory errors says; in MIG mode nothing, for only an XID tells which instance it was."""
     if gpu.uncorrected is None or record.uncorrected_errors is None or gpu.uncorrected <= record.uncorrected_errors:
         return ""
-    return "" if _parted(gpu) else f"{gpu.uncorrected - record.uncorrected_errors} more uncorrectable memory errors"
-
-
-def _parted(gpu: Gpu) -> bool:
-    return gpu.mig is not None and gpu.mig.enabled
+    return "" if gpu.mig_enabled else f"{gpu.uncorrected - record.uncorrected_errors} more uncorrectable memory errors"
 
 
 def _lanes(lanes: int, most: int) -> str:
@@ -133,7 +129,7 @@ def _told(faults: Iterable[Fault]) -> dict[str, str]:
 
 def _keys(machine: Machine | None) -> set[str]:
     gpus = (machine.gpus if machine else None) or ()
-    inside = (device.uuid for gpu in gpus if gpu.mig for device in gpu.mig.devices)
+    inside = (device.uuid for gpu in gpus for device in gpu.mig_devices)
     return {key for key in (*(gpu.uuid for gpu in gpus), *inside) if key}
 
 
@@ -199,8 +195,8 @@ def _befallen(
         if not (contained and event.gpu_instance is not None):
             yield from ((key, {key}) for key, pci in wholes if event.gpu and event.gpu in (key, pci))
         return
-    if contained and _parted(gpu) and gpu.mig is not None:
-        named = [device for device in gpu.mig.devices if _names(event, device)]
+    if contained and gpu.mig_enabled:
+        named = [device for device in gpu.mig_devices if _names(event, device)]
         if named:
             yield from ((device.uuid, {device.uuid, gpu.uuid}) for device in named)
             return
@@ -209,7 +205,7 @@ def _befallen(
 
 def _units(gpu: Gpu) -> set[str]:
     """The ids of what can be given out of a GPU."""
-    return {gpu.uuid, *(device.uuid for device in (gpu.mig.devices if gpu.mig is not None and _parted(gpu) else ()))}
+    return {gpu.uuid, *(device.uuid for device in (gpu.mig_devices if gpu.mig_enabled else ()))}
 
 
 def _names(event: FaultOccurred, device: MigDevice) -> bool:
@@ -253,9 +249,9 @@ def probed(
     It answers every wish for that GPU and its MIG devices that is not newer than the one it was begun for.
     """
     devices, well = dict(health.devices), False
-    known = next((gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid == fact.gpu.uuid), fact.gpu)
-    found = {device.uuid: device.faults for device in (fact.gpu.mig.devices if fact.gpu.mig else ())}
-    for key in (fact.gpu.uuid, *(device.uuid for device in (known.mig.devices if known.mig else ()))):
+    known = (machine.gpu(fact.gpu.uuid) if machine else None) or fact.gpu
+    found = {device.uuid: device.faults for device in fact.gpu.mig_devices}
+    for key in (fact.gpu.uuid, *(device.uuid for device in known.mig_devices)):
         record = devices.get(key, DeviceRecord())
         asked = record.probe.requested_at if record.probe else None
         if asked is None or asked > fact.requested_at:
@@ -281,7 +277,7 @@ def _problem(record: DeviceRecord, fact: ProbeFinished, faults: Iterable[Fault],
         if severity == "unhealthy" or (severity == "degraded" and fault.code in PENDING):
             return f"{fault.code}: {fault.message}"
     lanes = sum(link.lanes for link in fact.gpu.links)
-    if not _parted(fact.gpu) and lanes < record.most_links and terms.entry("nvlink-down").severity != "note":
+    if not fact.gpu.mig_enabled and lanes < record.most_links and terms.entry("nvlink-down").severity != "note":
         return f"nvlink-down: {_lanes(lanes, record.most_links)}"
     return _grown(record, fact.gpu)
 
@@ -297,7 +293,7 @@ def drained(health: HealthRecords, fact: DrainRequested, machine: Machine | None
     record = health.devices.get(fact.device, DeviceRecord()).but(drain=fact.drain)
     if fact.drain is None:
         record = record.but(repaired_at=terms.now, most_links=0, relapses=0, probe=None)
-        gpu = next((gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid == fact.device), None)
+        gpu = machine.gpu(fact.device) if machine else None
         record = _look(record, gpu, (), terms, news=True) if gpu is not None and terms.probes else record
     return _kept(health, {**health.devices, fact.device: record})
 

@@ -15,14 +15,14 @@ def units(machine: Machine, *, mig: bool, whole: bool = False) -> Iterator[tuple
     for gpu in machine.gpus or ():
         if not gpu.uuid:
             yield _whole(gpu), _untold("UUID", gpu.faults)
-        elif gpu.mig is None or not gpu.mig.enabled:
+        elif not gpu.mig_enabled:
             yield _whole(gpu), None
         elif not mig:
             yield _whole(gpu), None if whole else _configured("it is in MIG mode, and migStrategy is none")
-        elif not gpu.mig.devices:
+        elif not gpu.mig_devices:
             yield _whole(gpu), _configured("it is in MIG mode and has no MIG devices")
         else:
-            yield from ((_part(gpu, device), _unknown(device)) for device in gpu.mig.devices)
+            yield from ((_part(gpu, device), _unknown(device)) for device in gpu.mig_devices)
 
 
 def _whole(gpu: Gpu) -> Unit:

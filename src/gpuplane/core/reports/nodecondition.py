@@ -112,7 +112,7 @@ def _found(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iterator[tupl
 def _names(machine: Machine | None) -> Mapping[str, str]:
     """UUID → index, of each GPU and MIG device."""
     gpus = [gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid]
-    parts = {part.uuid: f"{gpu.index}:{part.slot}" for gpu in gpus if gpu.mig for part in gpu.mig.devices if part.uuid}
+    parts = {part.uuid: f"{gpu.index}:{part.slot}" for gpu in gpus for part in gpu.mig_devices if part.uuid}
     return {**{gpu.uuid: str(gpu.index) for gpu in gpus}, **parts}
 
 

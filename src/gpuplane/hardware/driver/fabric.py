@@ -38,7 +38,7 @@ class Fabric:
 
     def look(self, subjects: Sequence[Subject], switches: Sequence[str], now: float, *, thorough: bool) -> None:
         """Tell the GPUs their links and distances. `now` counts seconds."""
-        mig = {s.gpu.uuid: s.gpu.mig is not None and s.gpu.mig.enabled for s in subjects}
+        mig = {s.gpu.uuid: s.gpu.mig_enabled for s in subjects}
         if now - self._seen > AGAIN or any(self._mig.get(uuid) != enabled for uuid, enabled in mig.items()):
             self._known, self._mig, self._seen = {}, mig, now
         peers = {s.gpu.pci: s.handle for s in subjects if s.gpu.pci}

@@ -71,7 +71,7 @@ class Partitions:
 
     def handles(self, subject: Subject) -> list[Any]:
         """NVML's handles of a GPU's MIG devices."""
-        enabled = subject.gpu.mig is not None and subject.gpu.mig.enabled
+        enabled = subject.gpu.mig_enabled
         return [handle for _, _, handle in self._find(subject)] if enabled else []
 
     def _find(self, subject: Subject) -> list[tuple[int, str, Any]]:

@@ -95,7 +95,7 @@ def own_nodes(gpus: Iterable[Gpu]) -> Iterator[str]:
     """The nodes of GPUs and of their MIG devices."""
     for gpu in gpus:
         yield from (*gpu.nodes, *gpu.dri)
-        for device in gpu.mig.devices if gpu.mig else ():
+        for device in gpu.mig_devices:
             yield from device.nodes
 
 

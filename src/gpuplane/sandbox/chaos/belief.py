@@ -94,8 +94,8 @@ class Belief(Value):
         """What kubelet may give out: id without its share → the parts on which that depends."""
         found: dict[str, tuple[str, ...]] = {}
         for gpu in self.file.gpus or ():
-            if gpu.mig is not None and gpu.mig.enabled:
-                devices = (device.uuid for device in gpu.mig.devices if device.uuid not in self.left)
+            if gpu.mig_enabled:
+                devices = (device.uuid for device in gpu.mig_devices if device.uuid not in self.left)
                 found |= {device: (NODE, gpu.uuid, device) for device in devices}
             else:
                 found[gpu.uuid] = (NODE, gpu.uuid)

@@ -102,7 +102,7 @@ def _counted(belief: Belief, file: MachineFile, holders: Mapping[str, frozenset[
         dict(belief.parts),
     )
     for gpu in gone.values():
-        for device in gpu.mig.devices if gpu.mig else ():
+        for device in gpu.mig_devices:
             parts[device.uuid] = _forgotten(parts.get(device.uuid, Part()))
     for gpu in file.gpus or ():
         back = gpu.uuid in gone
@@ -110,7 +110,7 @@ def _counted(belief: Belief, file: MachineFile, holders: Mapping[str, frozenset[
         codes, own = _codes(gpu, file.failures), parts.get(gpu.uuid, Part())
         blind = not codes.isdisjoint(BLIND)
         asked = not own.shown.isdisjoint(RENEWING)
-        errors, partitioned = gpu.uncorrected or 0, gpu.mig is not None and gpu.mig.enabled
+        errors, partitioned = gpu.uncorrected or 0, gpu.mig_enabled
         reset = not blind and (back or (asked and codes.isdisjoint(RENEWING)))
         grown = not blind and errors > own.errors and not partitioned
         resets |= {gpu.uuid} if reset else set()
@@ -119,7 +119,7 @@ def _counted(belief: Belief, file: MachineFile, holders: Mapping[str, frozenset[
             pods = tuple(sorted(holders.get(gpu.uuid, ())))
             own = _happen(own, Cause("ecc-uncorrectable", "process", event=True, shown=False, pods=pods), belief, now)
         parts[gpu.uuid] = own if blind else own.but(errors=errors)
-        for device in gpu.mig.devices if gpu.mig else ():
+        for device in gpu.mig_devices:
             inside, part = {fault.code for fault in device.faults}, parts.get(device.uuid, Part())
             unseen = blind or not inside.isdisjoint(BLIND)
             parts[device.uuid] = _show(_reset(part) if reset else part, inside, unseen, now)
@@ -177,7 +177,7 @@ def _befallen(
     gpu = next((gpu for gpu in belief.file.gpus or () if gpu.index == incident.gpu), None)
     if judged.severity != "unhealthy" or gpu is None:
         return belief
-    devices = gpu.mig.devices if gpu.mig is not None and gpu.mig.enabled else ()
+    devices = gpu.mig_devices if gpu.mig_enabled else ()
     named = [
         device.uuid
         for device in devices
@@ -260,7 +260,7 @@ def settled(belief: Belief, now: float) -> Belief:
         own = _settled(belief.part(gpu.uuid), running, belief, stopped, now)
         parts[gpu.uuid] = own
         stopped = stopped or own.pending or any(cause.shown for cause in own.causes)
-        for device in gpu.mig.devices if gpu.mig else ():
+        for device in gpu.mig_devices:
             parts[device.uuid] = _settled(belief.part(device.uuid), running, belief, stopped, now)
     return belief.but(parts=parts)
 

@@ -70,7 +70,7 @@ def codes(file: MachineFile) -> set[str]:
     """The codes of all that a machine file has on anything."""
     found = {fault.code for fault in file.faults} | {incident.code for incident in file.incidents}
     for gpu in file.gpus or ():
-        faults = [*gpu.faults, *(fault for device in (gpu.mig.devices if gpu.mig else ()) for fault in device.faults)]
+        faults = [*gpu.faults, *(fault for device in gpu.mig_devices for fault in device.faults)]
         found |= {fault.code for fault in faults}
     return found
 
@@ -154,7 +154,7 @@ class Plan:
         return self.chance.choice(likely or self._devices())
 
     def _devices(self) -> list[str]:
-        parts = [device.uuid for gpu in self._gpus() if gpu.mig for device in gpu.mig.devices]
+        parts = [device.uuid for gpu in self._gpus() for device in gpu.mig_devices]
         return [*(gpu.uuid for gpu in self._gpus()), *parts]
 
     def _there(self, device: str) -> bool:
@@ -209,7 +209,7 @@ class Plan:
         found += [lambda fault=fault: self._clear_node(fault) for fault in self.file.faults]  # type: ignore[misc]
         for gpu in self._gpus():
             found += [lambda gpu=gpu, fault=fault: self._clear(gpu, fault) for fault in gpu.faults]  # type: ignore[misc]
-            for device in gpu.mig.devices if gpu.mig else ():
+            for device in gpu.mig_devices:
                 found += [
                     lambda gpu=gpu, device=device: self._clear_instance(gpu, device)  # type: ignore[misc]
                     for _ in device.faults
@@ -237,7 +237,7 @@ class Plan:
         return "fault shown", f"GPU {gpu.index} shows {code}"
 
     def _fault_of_instance(self) -> tuple[str, str]:
-        split = [gpu for gpu in self._gpus() if gpu.mig and gpu.mig.devices]
+        split = [gpu for gpu in self._gpus() if gpu.mig_devices]
         if not split:
             return self._fault_of_gpu()
         gpu, code = self.chance.choice(split), self.chance.choice(OF_INSTANCE)
@@ -273,7 +273,7 @@ class Plan:
         fresh = [(gpu, code) for gpu in self._gpus() for code in HAPPENS if (gpu.index, code) not in self.recent]
         gpu, code = self.chance.choice(fresh)
         self.recent.append((gpu.index, code))
-        judged, devices = CATALOGUE.get(code), gpu.mig.devices if gpu.mig and gpu.mig.enabled else ()
+        judged, devices = CATALOGUE.get(code), gpu.mig_devices if gpu.mig_enabled else ()
         instance = self.chance.choice(devices) if devices and self.chance.random() < 0.7 else None
         small = judged is None or judged.scope in ("process", "instance")
         if judged is None or judged.severity == "unhealthy":

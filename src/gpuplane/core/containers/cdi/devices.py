@@ -40,16 +40,16 @@ def parts(machine: Machine) -> Iterator[Part]:
         whole = Part(uuid=gpu.uuid, gpu=gpu.uuid, index=str(gpu.index), nodes=gpu.nodes)
         if trouble := _trouble(gpu):
             yield whole.but(reason=trouble)
-        elif gpu.mig is None or not gpu.mig.enabled:
+        elif not gpu.mig_enabled:
             yield whole.but(nodes=(*gpu.nodes, *gpu.dri), links=tuple(links.by_path(gpu)))
         else:
-            here = "its MIG devices are here instead" if gpu.mig.devices else "it has no MIG devices"
+            here = "its MIG devices are here instead" if gpu.mig_devices else "it has no MIG devices"
             yield whole.but(reason=f"it is in MIG mode, and {here}")
         yield from (_mig(gpu, each, trouble) for each in _sorted(gpu))
 
 
 def _sorted(gpu: Gpu) -> Sequence[MigDevice]:
-    devices = gpu.mig.devices if gpu.mig is not None and gpu.mig.enabled else ()
+    devices = gpu.mig_devices if gpu.mig_enabled else ()
     return sorted(devices, key=lambda each: (each.slot, each.gpu_instance, each.compute_instance, each.uuid))
 
 

@@ -33,7 +33,7 @@ def _own(machine: Machine) -> Iterator[str]:
     """The nodes of GPUs and of MIG devices."""
     for gpu in machine.gpus or ():
         yield from () if missing(gpu.faults) else gpu.nodes
-        for device in gpu.mig.devices if gpu.mig else ():
+        for device in gpu.mig_devices:
             yield from () if missing(device.faults) else device.nodes
 
 

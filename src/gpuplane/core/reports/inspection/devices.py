@@ -49,7 +49,7 @@ class _Devices:
         for gpu in self.gpus:
             there.add(gpu.uuid)
             yield self.gpu(gpu)
-            for part in gpu.mig.devices if gpu.mig else ():
+            for part in gpu.mig_devices:
                 there.add(part.uuid)
                 yield self.part(gpu, part)
         known = (each.device for each in self.diagnoses.values())

@@ -8,40 +8,36 @@ import pytest
 
 from gpuplane import __version__
 from gpuplane.cli import agent
+from tests.golden import Golden
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        (["--mig-strategy", "mixd"], "did you mean 'mixed'?"),
-        (["--metrics-address", "9410"], "--metrics-address must be HOST:PORT"),
-        (["--machine", "dgx-a10"], "did you mean dgx-a100"),
-        (["--node-label", "nvidia.com/gpu config"], "--node-label: must be the name of a label"),
-        (["--kubelet-socket", "/run/kubelet.sock"], "--kubelet-socket: must end with /device-plugins/kubelet.sock"),
-        (
-            ["--kubelet-socket", "/a/device-plugins/kubelet.sock", "--kubelet-root", "/b"],
-            "--kubelet-root /b and --kubelet-socket /a/device-plugins/kubelet.sock are two directories",
-        ),
-        (["--machin", "x"], "No such option '--machin'. Did you mean '--machine'?"),
-        (["--machin=x"], "No such option '--machin'. Did you mean '--machine'?"),
-        (["now"], "No such argument 'now'."),
-        (["--log-format", "jsn"], "'jsn' is not one of text, json. Did you mean 'json'?"),
-        (["--state-dir"], "argument --state-dir: expected one argument"),
+        (["--mig-strategy", "mixd"], "'mixed'"),
+        (["--metrics-address", "9410"], "--metrics-address "),
+        (["--machine", "dgx-a10"], "dgx-a100"),
+        (["--node-label", "nvidia.com/gpu config"], "--node-label"),
+        (["--kubelet-socket", "/run/kubelet.sock"], "--kubelet-socket"),
+        (["--kubelet-socket", "/a/device-plugins/kubelet.sock", "--kubelet-root", "/b"], "--kubelet-root"),
+        (["--machin", "x"], "'--machine'"),
+        (["--machin=x"], "'--machine'"),
+        (["now"], "'now'"),
+        (["--log-format", "jsn"], "'json'"),
+        (["--state-dir"], "--state-dir"),
     ],
 )
 def test_a_wrong_argument_is_said_without_all_the_others(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
     """The message, and where to read about all flags, as click has it. Exit status 2."""
     with pytest.raises(SystemExit) as ended:
         agent.main(arguments)
     said = capsys.readouterr()
 
-    usage, hint, empty, error = said.err.splitlines()
     assert ended.value.code == 2
-    assert (usage, hint, empty) == ("Usage: gpuplane agent [OPTIONS]", "Try 'gpuplane agent --help' for help.", "")
-    assert error.startswith("Error: ")
-    assert message in error
+    assert named in said.err.splitlines()[-1]
+    golden(said.err, " ".join(arguments))
     assert said.out == ""
 
 

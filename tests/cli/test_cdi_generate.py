@@ -142,7 +142,9 @@ def test_names_kinds_and_devices(
         (["--hook=nvidia", "--disable-hook=all"], "", []),
     ],
 )
-def test_which_program_a_start_calls(words: list[str], path: str, args: list[str], machine: Path) -> None:
+def test_which_program_a_start_calls(
+    words: list[str], path: str, args: list[str], machine: Path, golden: Golden
+) -> None:
     """NVIDIA's where it is named, ours where it is, else none, and mounts stand in for it."""
     result = generate("--machine", machine, *words)
     edits = written(result).container_edits
@@ -151,8 +153,8 @@ def test_which_program_a_start_calls(words: list[str], path: str, args: list[str
     assert all(list(hook.args[: len(args)]) == args and hook.env for hook in edits.hooks)
     aliases = [mount for mount in edits.mounts if mount.container_path == f"{LIBRARIES}/libcuda.so.1"]
     hookless = not path and "--disable-hook=all" not in words
-    assert bool(aliases) == hookless == ("mounts stand in" in notes(result))
-    assert ("no container starts" in notes(result)) == ("--hook=gpuplane" in words)
+    assert bool(aliases) == hookless
+    golden(notes(result), " ".join(words))
     searched = any(each in words for each in ("--hook=nvidia", "--nvidia-ctk-path=nvidia-ctk"))
     assert ("/usr/bin/nvidia-c" in notes(result)) == searched
 
@@ -237,7 +239,7 @@ def test_paths_on_the_host(machine: Path) -> None:
         ("new/folder/gpu.yaml", "JSON", "new/folder/gpu.yaml"),
     ],
 )
-def test_the_file(name: str, form: str | None, becomes: str, machine: Path, tmp_path: Path) -> None:
+def test_the_file(name: str, form: str | None, becomes: str, machine: Path, tmp_path: Path, golden: Golden) -> None:
     """Its format is that of its name, which ends as runtimes want it; all may read it; its folder is made."""
     asked = ["--format", form] if form else []
     result = generate("--machine", machine, "--output", tmp_path / "cdi" / name, *asked)
@@ -245,13 +247,12 @@ def test_the_file(name: str, form: str | None, becomes: str, machine: Path, tmp_
 
     assert result.exit_code == 0
     assert result.stdout == ""
-    assert f"{path}: 5 devices of nvidia.com/gpu, CDI 0.5.0" in result.stderr
+    golden(result.stderr, f"{name}, {form}")
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert [each for each in (tmp_path / "cdi").rglob("*") if each.is_file()] == [path]
     text = path.read_text()
     assert text.startswith("{") == ((form or path.suffix[1:]).lower() == "json")
     assert sorted(device["name"] for device in yaml.safe_load(text)["devices"]) == ["0", "1:0", "GPU-0", "MIG-1", "all"]
-    assert ("not its name" in result.stderr) == (form == "JSON")
 
 
 def test_a_file_that_is_there_is_replaced_as_a_whole(machine: Path, tmp_path: Path) -> None:
@@ -337,7 +338,7 @@ def test_no_driver_file_is_found(tmp_path: Path, golden: Golden) -> None:
     result = generate("--machine", tmp_path / "machine.yaml")
 
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.count("GPU-0, MIG-1") == 1
+
     assert missing in result.stderr
     golden(result.stderr)
 

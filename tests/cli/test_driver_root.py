@@ -15,6 +15,7 @@ from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from tests.driver.standin import StandIn
+from tests.golden import Golden
 
 HERE = "driver-root-ctr-path"
 
@@ -34,55 +35,56 @@ def decided(flags: Mapping[str, str], *, contained: bool = False, **environment:
 
 
 @pytest.mark.parametrize("contained", [False, True])
-def test_what_is_said_of_the_path_here_decides(default: Path, tmp_path: Path, contained: bool) -> None:
+def test_what_is_said_of_the_path_here_decides(default: Path, tmp_path: Path, contained: bool, golden: Golden) -> None:
     """Whether it is there yet or not: a driver may be installed later, and another one is not meant."""
     default.mkdir()
     nowhere = str(tmp_path / "nowhere")
-    assert decided({HERE: nowhere, "driver-root": "/"}, contained=contained) == (
-        nowhere, "--driver-root-ctr-path says that the driver is there"
-    )  # fmt: skip
-    assert decided({}, contained=contained, DRIVER_ROOT_CTR_PATH=nowhere) == (
-        nowhere, "DRIVER_ROOT_CTR_PATH says that the driver is there"
-    )  # fmt: skip
+    path, why = decided({HERE: nowhere, "driver-root": "/"}, contained=contained)
+    assert path == nowhere
+    golden(why, "the option")
+    path, why = decided({}, contained=contained, DRIVER_ROOT_CTR_PATH=nowhere)
+    assert path == nowhere
+    golden(why, "the variable")
 
 
 @pytest.mark.parametrize("contained", [False, True])
-def test_the_default_is_taken_where_it_is_there(default: Path, contained: bool) -> None:
+def test_the_default_is_taken_where_it_is_there(default: Path, contained: bool, golden: Golden) -> None:
     """As in every pod whose manifest mounts the driver there."""
     default.mkdir()
     path, why = decided({"driver-root": "/run/nvidia/driver"}, contained=contained)
     assert path == str(default)
-    assert "the default of --driver-root-ctr-path" in why
+    golden(why, "")
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_on_a_host_the_driver_root_is_taken_itself(default: Path, tmp_path: Path, there: bool) -> None:
+def test_on_a_host_the_driver_root_is_taken_itself(default: Path, tmp_path: Path, there: bool, golden: Golden) -> None:
     """There both are the same place. A driver that is found in / would not be the one that was meant."""
     root = tmp_path / "driver"
     if there:
         root.mkdir()
-    assert decided({"driver-root": str(root)}) == (
-        str(root), "--driver-root says that the driver is there, and nothing does so of --driver-root-ctr-path"
-    )  # fmt: skip
+    path, why = decided({"driver-root": str(root)})
+    assert path == str(root)
+    golden(why, "")
 
 
-def test_in_a_container_the_driver_root_is_taken_where_it_is_seen(default: Path, tmp_path: Path) -> None:
+def test_in_a_container_the_driver_root_is_taken_where_it_is_seen(
+    default: Path, tmp_path: Path, golden: Golden
+) -> None:
     """Else it is a path of the host, and the driver is in our own root, where NVIDIA's runtime puts it."""
     root = tmp_path / "driver"
     path, why = decided({}, contained=True, NVIDIA_DRIVER_ROOT=str(root))
     assert path == "/"
-    assert why == (
-        f"NVIDIA_DRIVER_ROOT says {root}, a path of the host that this container does not see: mount it, and say where "
-        "by --driver-root-ctr-path"
-    )
+    golden(why)
     root.mkdir()
     assert decided({}, contained=True, NVIDIA_DRIVER_ROOT=str(root))[0] == str(root)
 
 
 @pytest.mark.parametrize("said", [{}, {"driver-root": "/"}, {"driver-root": "//"}, {HERE: ""}])
-def test_where_nothing_is_said_it_is_our_own_root(default: Path, said: Mapping[str, str]) -> None:
+def test_where_nothing_is_said_it_is_our_own_root(default: Path, said: Mapping[str, str], golden: Golden) -> None:
     """And the option is named by which another one is said."""
-    assert decided(said) == ("/", "where the driver is elsewhere, --driver-root-ctr-path says where")
+    path, why = decided(said)
+    assert path == "/"
+    golden(why, "")
 
 
 def test_a_pod_is_a_container() -> None:
@@ -111,8 +113,7 @@ async def test_an_agent_on_a_host_looks_where_the_driver_root_is(tmp_path: Path,
         "--device-list-strategy", "cdi-cri",
     )  # fmt: skip
     async with Kubelet(tmp_path / "k"), agent as running:
-        said = await running.until_says("; --driver-root says that the driver is there")
-        assert f"{tmp_path}/x has no libcuda.so." in said
+        await running.until_says(f"{tmp_path}/x ", "libcuda.so.", "--driver-root ")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")

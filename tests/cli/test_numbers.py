@@ -58,7 +58,7 @@ def test_what_is_no_number_or_less_than_nothing_is_refused(name: str) -> None:
 def test_an_amount_of_time_has_an_end(name: str) -> None:
     assert isinstance(NUMBERS[name], Amount)
     for odd in ("0", LARGE):
-        with pytest.raises(click.BadParameter, match="is not in the range"):
+        with pytest.raises(click.BadParameter):
             NUMBERS[name].convert(odd, None, None)
 
 

@@ -4,6 +4,7 @@ import click
 import pytest
 
 from gpuplane.cli.times import Duration, span
+from tests.golden import Golden
 
 
 @pytest.mark.parametrize(
@@ -15,18 +16,17 @@ def test_a_time_is_a_number_and_a_unit(written: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("written", ["", "90", "h", "-1h", "1y", "1h30m", "1e9s", "nan", "infd"])
-def test_what_is_no_time_is_refused_with_examples(written: str) -> None:
-    with pytest.raises(click.BadParameter, match="write 90s, 10m, 2h or 1d"):
+def test_what_is_no_time_is_refused_with_examples(written: str, golden: Golden) -> None:
+    with pytest.raises(click.BadParameter) as refused:
         Duration().convert(written, None, None)
+    golden(refused.value.message)
 
 
-@pytest.mark.parametrize(
-    ("written", "why"),
-    [("0s", "too short: 50ms at least"), ("49ms", "too short: 50ms at least"), ("1.5h", "too long: 1h at most")],
-)
-def test_a_time_out_of_bounds_is_refused_with_the_bound(written: str, why: str) -> None:
-    with pytest.raises(click.BadParameter, match=f"'{written}' is {why}"):
+@pytest.mark.parametrize("written", ["0s", "49ms", "1.5h"])
+def test_a_time_out_of_bounds_is_refused_with_the_bound(written: str, golden: Golden) -> None:
+    with pytest.raises(click.BadParameter) as refused:
         Duration(0.05, 3600).convert(written, None, None)
+    golden(refused.value.message)
 
 
 @pytest.mark.parametrize(

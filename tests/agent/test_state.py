@@ -26,6 +26,7 @@ from gpuplane.model.control import ControlResponse, RestoreDevice
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DriverReleaseRequested, LedgerLoaded, MachineObserved
 from gpuplane.model.health import DeviceRecord, Drain, Finding, HealthRecords, ProbeState
 from gpuplane.model.machine import Gpu, Machine
+from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES, memory_shares
 from gpuplane.model.snapshot import DriverRelease, Ledger, Snapshot, TimeSliceState
 from tests.removal import remove
@@ -138,7 +139,7 @@ RELEASED = Ledger(
                         is_event=True,
                         confirmed=True,
                         pids=(12,),
-                        holders=("ml/a/main",),
+                        holders=(PodRef.parse("ml/a/main"),),
                     ),
                 ),
                 probe=ProbeState(

@@ -22,6 +22,7 @@ from gpuplane.host.specfiles import found
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded
 from gpuplane.model.machine import Machine
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation
 from tests.cdi.test_directory import BY_CDI, World
 from tests.cdi.world import GPU, document, machine
@@ -54,7 +55,7 @@ class Node(World):
         every = list({**free, **self.pods})
         chosen = {every[n % len(every)] for n in which} if every else set()
         self.pods = {key: self.pods[key] if key in self.pods else free[key] for key in sorted(chosen)}
-        held = (Allocation(resource, (id,), pod=f"default/{id}", container="main") for resource, id in self.pods)
+        held = (Allocation(resource, (id,), holder=PodRef.parse(f"default/{id}/main")) for resource, id in self.pods)
         self.node.apply(AllocationsListed(tuple(held), 1.0))
 
     def given(self) -> Iterator[tuple[tuple[str, str], Names]]:

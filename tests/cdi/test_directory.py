@@ -24,6 +24,7 @@ from gpuplane.model.cdi import Spec
 from gpuplane.model.config import NodeRequests, Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, NodeRequestsChanged, StatusChanged
 from gpuplane.model.machine import Machine
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 from tests.cdi.world import GPU, Place, document, machine
 
@@ -47,7 +48,7 @@ class World:
 
     def hold(self, *devices: str) -> None:
         """These are what containers hold."""
-        held = (Allocation(resource="nvidia.com/gpu", devices=devices, pod="default/train", container="main"),)
+        held = (Allocation(resource="nvidia.com/gpu", devices=devices, holder=PodRef.parse("default/train/main")),)
         self.node.apply(AllocationsListed(held if devices else (), 1.0))
 
     def look(self, machine: Machine) -> None:

@@ -8,6 +8,7 @@ from gpuplane.agent.node import Node
 from gpuplane.host.cdi.keeper import Keeper
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 from tests.cdi.world import machine
 
@@ -18,7 +19,7 @@ async def main(directory: Path) -> None:
     node.apply(StatusChanged("cdi", Condition(standing="waiting")))
     node.apply(ConfigLoaded(Settings(device_list_strategy=("cdi-cri",))))
     node.apply(
-        AllocationsListed((Allocation("nvidia.com/gpu", ("GPU-0",), pod="default/train", container="main"),), 0.0)
+        AllocationsListed((Allocation("nvidia.com/gpu", ("GPU-0",), holder=PodRef.parse("default/train/main")),), 0.0)
     )
     keeper = Keeper(node, directory)
     while True:

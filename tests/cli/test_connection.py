@@ -35,6 +35,7 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Machine
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 from tests.golden import Golden
 from tests.next_version import extended
@@ -72,7 +73,7 @@ def full() -> ControlResponse:
     machine = Machine(**{name: getattr(described, name) for name in Machine.__struct_fields__})
     gpu = (machine.gpus or ())[0].uuid
     settings = Settings(sharing=Sharing(resources=(ReplicatedResource("nvidia.com/gpu", 4),)))
-    held = Allocation("nvidia.com/gpu", (f"{gpu}::1",), pod="ml/train", container="main")
+    held = Allocation("nvidia.com/gpu", (f"{gpu}::1",), holder=PodRef.parse("ml/train/main"))
     snapshot = Snapshot()
     for fact in (
         ConfigLoaded(settings),

@@ -14,6 +14,7 @@ from gpuplane.core.step import step
 from gpuplane.model.config import Config, ListStrategy, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.views import AllocateResponse, DeviceSpec, Mount, Refused, Unit
 
@@ -214,7 +215,7 @@ def test_before_the_first_look_the_refusal_says_why() -> None:
 
 
 def test_a_device_that_a_pod_holds_under_another_name_is_refused_with_the_pod() -> None:
-    held = (Allocation(resource=GPU, devices=("GPU-a",), pod="default/train", container="main"),)
+    held = (Allocation(resource=GPU, devices=("GPU-a",), holder=PodRef.parse("default/train/main")),)
     snapshot = node(held=held, gpus=(NamingRule(pattern="*", name="nvidia.com/t4"),))
     assert "default/train" in refused(snapshot, "GPU-a", resource="nvidia.com/t4")
     assert allocate(snapshot, "nvidia.com/t4", ("GPU-b",)).env == {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}

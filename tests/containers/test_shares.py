@@ -12,6 +12,7 @@ from gpuplane.model.config import Config, MemoryResource, MemoryUnit, Replicated
 from gpuplane.model.facts import AllocationsListed, MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.views import Refused
 from tests.golden import Golden
@@ -31,7 +32,7 @@ def counted(grain_mib: int = 1024, unit: MemoryUnit = "GiB", name: str = GPU) ->
 def node(sharing: Sharing, *gpus: Gpu, held: str = "", **settings: Any) -> Snapshot:
     """A node that shares so; `held`: ids that another pod has of its only resource."""
     name = sharing.memory[0].rename if sharing.memory else sharing.resources[0].name
-    holding = (Allocation(name, tuple(held.split()), pod="ml/other", container="main"),) if held else ()
+    holding = (Allocation(name, tuple(held.split()), holder=PodRef.parse("ml/other/main")),) if held else ()
     start = Snapshot(config=Config(settings=Settings(sharing=sharing, **settings)), allocations=())
     return step(step(start, MachineObserved(Machine(gpus=gpus)), 0.0), AllocationsListed(holding, 0.0), 0.0)
 

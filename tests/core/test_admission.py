@@ -22,6 +22,7 @@ from gpuplane.core.step import step
 from gpuplane.model.config import MemoryResource, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocateAnswered, AllocationsListed, ConfigLoaded, Fact, MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import OfferedDevice, Refused, Resource
@@ -166,7 +167,7 @@ class World:
 
 
 def _allocation(container: Container) -> Allocation:
-    return Allocation(container.resource, tuple(device.id for device in container.devices), "ml/pod", "main")
+    return Allocation(container.resource, tuple(device.id for device in container.devices), PodRef.parse("ml/pod/main"))
 
 
 def _possible(resource: Resource, free: Sequence[OfferedDevice], size: int) -> bool:

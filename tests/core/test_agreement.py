@@ -44,6 +44,7 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import DeviceNumbers, Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import memory_shares
 from gpuplane.model.snapshot import LET_GO, Allocation, Condition, DriverRelease, Ledger, Snapshot, StoredLedger
 from gpuplane.model.views import Reason
@@ -239,7 +240,7 @@ CONFIGURED = st.builds(
     st.sampled_from(SHARINGS),
 )
 HELD = tuple(
-    Allocation(resource=name, devices=(id,), pod="ns/p", container="c")
+    Allocation(resource=name, devices=(id,), holder=PodRef.parse("ns/p/c"))
     for name in (GPU, SMALL, f"{GPU}.shared")
     for id in ("GPU-0", "GPU-1::0", "MIG-1-0", "MIG-2-7")
 )

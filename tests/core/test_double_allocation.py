@@ -31,6 +31,7 @@ from gpuplane.model.facts import (
     MachineObserved,
 )
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Ledger, Snapshot, StoredLedger
 from gpuplane.model.value import Value
 from tests.lengths import length
@@ -125,7 +126,7 @@ class Node:
     def _listed(self) -> tuple[Allocation, ...]:
         """What kubelet shows now, and its checkpoint of what was before this agent."""
         return tuple(
-            Allocation(resource=each.resource, devices=(each.id,), pod=f"ml/{each.number}", container="main")
+            Allocation(resource=each.resource, devices=(each.id,), holder=PodRef.parse(f"ml/{each.number}/main"))
             for each in self.containers
             if each.shown <= self.now or each.number in self.before
         )

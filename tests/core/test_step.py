@@ -25,6 +25,7 @@ from gpuplane.model.facts import (
     Tick,
 )
 from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import LET_GO, Allocation, Condition, DriverRelease, Ledger, Snapshot
 from gpuplane.model.views import LogSubject
 from tests.golden import Golden
@@ -233,7 +234,7 @@ def test_a_grant_lasts_until_kubelet_has_had_time_to_list_it() -> None:
     soon = step(granted, AllocationsListed((), asked_at=100.0 + SETTLING - 1), 200.0)
     assert soon.allocations == granted.allocations
     assert step(granted, AllocationsListed((), asked_at=100.0 + SETTLING), 200.0).allocations == ()
-    listed = Allocation("nvidia.com/gpu", ("GPU-a",), pod="ns/p", container="c")
+    listed = Allocation("nvidia.com/gpu", ("GPU-a",), holder=PodRef.parse("ns/p/c"))
     assert step(granted, AllocationsListed((listed,), asked_at=101.0), 102.0).allocations == (listed,)
 
 

@@ -10,6 +10,7 @@ from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.model.facts import AllocationsListed, DrainRequested, DriverReleaseRequested, FaultOccurred
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Link, Machine, MigDevice
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, DriverRelease
 from gpuplane.model.value import Value
 from tests.health.world import machine
@@ -175,7 +176,7 @@ class Maker:
             return self.event(index)
         ids = ("MIG-0-0", "MIG-0-1", "GPU-1", "GPU-2")
         held = (
-            Allocation(resource="nvidia.com/gpu", devices=(id,), pod=f"ns/{self.random.choice('abc')}", container="c")
+            Allocation("nvidia.com/gpu", (id,), PodRef("ns", self.random.choice("abc"), container="c"))
             for id in ids
             if self.random.random() < 0.5
         )

@@ -18,6 +18,7 @@ from gpuplane.host.kernellog import watch_kernel_log
 from gpuplane.model.facts import AllocationsListed, FaultOccurred, MachineObserved
 from gpuplane.model.health import DeviceRecord, Finding
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 
 GONE = "GPU has fallen off the bus."
@@ -232,14 +233,12 @@ async def test_what_was_judged_is_not_judged_again(tmp_path: Path) -> None:
 
 async def test_processes_that_a_probe_would_not_see_are_not_named(tmp_path: Path) -> None:
     """An agent with a PID namespace of its own would take them for gone. It waits for whoever held the GPU instead."""
-    log, node = tmp_path / "kmsg", seen()
-    node.apply(
-        AllocationsListed((Allocation(resource="nvidia.com/gpu", devices=("GPU-a",), pod="ns/p", container="c"),), 0.0)
-    )
+    log, node, holder = tmp_path / "kmsg", seen(), PodRef("ns", "p", container="c")
+    node.apply(AllocationsListed((Allocation("nvidia.com/gpu", ("GPU-a",), holder),), 0.0))
     log.write_text("4,2,2000000,-;NVRM: Xid (PCI:0000:01:00): 94, pid=7, name=x, Contained: SM\n")
     async with following(log, node, pids=False):
         await until(node, lambda: bool(findings(node, "GPU-a")))
-    assert [(each.pids, each.holders) for each in findings(node, "GPU-a")] == [((), ("ns/p/c",))]
+    assert [(each.pids, each.holders) for each in findings(node, "GPU-a")] == [((), (holder,))]
 
 
 async def test_nothing_is_read_before_the_gpus_are_counted(tmp_path: Path) -> None:

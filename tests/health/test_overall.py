@@ -17,6 +17,7 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Drain, FaultOverride, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import LET_GO, Allocation, Condition, DriverRelease, Snapshot
 from tests.golden import Golden
 from tests.health.world import trouble
@@ -171,7 +172,7 @@ def test_a_fault_that_time_ends_says_when() -> None:
 
 def test_it_is_probing_from_when_nothing_but_a_probe_is_missing() -> None:
     """The pod that a fault befell has ended, and the driver answers."""
-    pod = Allocation(resource="nvidia.com/mig-1g.10gb", devices=("MIG-1",), pod="ml/train", container="main")
+    pod = Allocation(resource="nvidia.com/mig-1g.10gb", devices=("MIG-1",), holder=PodRef.parse("ml/train/main"))
     befallen = (
         AllocationsListed((pod,), 2.0),
         FaultOccurred(code="xid-94", gpu="GPU-1", message="", at=3.0, gpu_instance=8),

@@ -22,6 +22,7 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import Fault, Gpu, Link, Machine, Mig, MigDevice
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
 from gpuplane.model.views import News
 
@@ -127,7 +128,7 @@ class World:
     def hold(self, **pods: str) -> None:
         """All that containers hold: pod → id."""
         held = (
-            Allocation(resource="nvidia.com/gpu", devices=(id,), pod=f"ns/{pod}", container="c")
+            Allocation(resource="nvidia.com/gpu", devices=(id,), holder=PodRef.parse(f"ns/{pod}/c"))
             for pod, id in pods.items()
         )
         self.apply(AllocationsListed(tuple(held), self.now))

@@ -22,6 +22,7 @@ from gpuplane.model.facts import (
 from gpuplane.model.health import Drain
 from gpuplane.model.inspection import Inspection
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig
+from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot, StoredLedger
 
@@ -71,7 +72,9 @@ def shares(why: str = MARKED, *facts: Fact) -> NodeState:
         gpus=(Gpu(index=0, uuid=f"{GPU}0", model="A"), Gpu(index=1, uuid=f"{GPU}1", mig=Mig(enabled=True)))
     )
     sharing = Sharing(resources=(ReplicatedResource("nvidia.com/gpu", 2, rename=NAME),))
-    held = Allocation(resource=NAME, devices=(f"{GPU}0::0",), pod="ml/train", share_layout=TIME_SLICES.encoded)
+    held = Allocation(
+        resource=NAME, devices=(f"{GPU}0::0",), holder=PodRef("ml", "train"), share_layout=TIME_SLICES.encoded
+    )
     return picture(
         ConfigLoaded(Settings(sharing=sharing)),
         AllocationsListed((held,), 0.0),

@@ -11,6 +11,7 @@ from gpuplane.model.facts import (
     MachineObserved,
     StatusChanged,
 )
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import LET_GO, Allocation, Condition, DriverRelease
 from tests.inspection.pictures import GPU, MARKED, MISSING, NAME, inspected, picture, profile, shares, ward
 
@@ -41,7 +42,7 @@ def test_each_thing_is_a_line_of_cells_apart_by_tabs() -> None:
 def test_a_device_has_index_model_and_memory() -> None:
     """At the end of its line, behind who holds it."""
     gpu = (profile("t4").gpus or ())[0].uuid
-    held = Allocation("nvidia.com/gpu", (gpu,), "ml/train", "main")
+    held = Allocation("nvidia.com/gpu", (gpu,), PodRef.parse("ml/train/main"))
     of = picture(ConfigLoaded(Settings()), AllocationsListed((held,), 0.0), MachineObserved(profile("t4")))
 
     assert cells(of, "device")[0] == [gpu, "nvidia.com/gpu", "healthy", "", "ml/train", "0", "Tesla T4", "15 GiB"]
@@ -50,7 +51,7 @@ def test_a_device_has_index_model_and_memory() -> None:
 
 def test_what_a_pod_holds_that_is_not_there_is_a_line() -> None:
     """It keeps others from the GPU that it may be on."""
-    held = Allocation("nvidia.com/mig-1g.5gb", ("MIG-gone",), "ml/train", "main")
+    held = Allocation("nvidia.com/mig-1g.5gb", ("MIG-gone",), PodRef.parse("ml/train/main"))
     of = picture(ConfigLoaded(Settings()), AllocationsListed((held,), 0.0), MachineObserved(profile("l40s")))
 
     assert cells(of, "device")[-1] == [
@@ -60,7 +61,7 @@ def test_what_a_pod_holds_that_is_not_there_is_a_line() -> None:
 
 def test_nothing_is_said_to_be_gone_before_anybody_has_looked() -> None:
     """Kubelet often answers before the driver."""
-    held = Allocation("nvidia.com/gpu", ("GPU-0",), "ml/train", "main")
+    held = Allocation("nvidia.com/gpu", ("GPU-0",), PodRef.parse("ml/train/main"))
 
     assert cells(picture(AllocationsListed((held,), 0.0)), "device") == [
         ["GPU-0", "-", "absent", "a container holds it, and the GPUs have not been counted yet", "ml/train"],

@@ -7,6 +7,7 @@ from gpuplane.model.config import MemoryResource, ReplicatedResource, Settings, 
 from gpuplane.model.control import AgentInfo, NodeState
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DriverReleaseRequested, MachineObserved, StatusChanged
 from gpuplane.model.machine import Machine
+from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES
 from gpuplane.model.snapshot import Allocation, Condition, DriverRelease
 from tests.inspection.pictures import (
@@ -41,7 +42,9 @@ def settled(name: str, settings: Settings, *held: Allocation) -> NodeState:
 
 
 NODES = {
-    "whole GPUs": settled("dgx-a100", Settings(), Allocation("nvidia.com/gpu", ("GPU-a1",), "ml/train", "main")),
+    "whole GPUs": settled(
+        "dgx-a100", Settings(), Allocation("nvidia.com/gpu", ("GPU-a1",), PodRef.parse("ml/train/main"))
+    ),
     "MIG": settled("a100-mig", Settings(mig_strategy="mixed")),
     "MIG left": settled("a100-mig", Settings()),
     "48 time slices": settled("l40s", SLICES),
@@ -91,7 +94,10 @@ def test_shares_that_stand_alike_are_one_row() -> None:
     """Of one device, one after the other: there may be thousands."""
     gpu = (profile("l40s").gpus or ())[7].uuid
     held = Allocation(
-        "nvidia.com/gpu.shared", (f"{gpu}::3", f"{gpu}::4"), "ml/train", "main", share_layout=TIME_SLICES.encoded
+        "nvidia.com/gpu.shared",
+        (f"{gpu}::3", f"{gpu}::4"),
+        PodRef.parse("ml/train/main"),
+        share_layout=TIME_SLICES.encoded,
     )
     whole = inspected(settled("l40s", SLICES, held))
 
@@ -188,7 +194,7 @@ def test_what_a_text_from_outside_has_in_it_cannot_steer_the_terminal() -> None:
     evil = tuple(gpu.but(model="\x1b[2JT4") for gpu in machine.gpus or ())
     of = picture(
         ConfigLoaded(Settings()),
-        AllocationsListed((Allocation("nvidia.com/gpu", (evil[0].uuid,), "ml/\x1b]0;x\x07"),), 0.0),
+        AllocationsListed((Allocation("nvidia.com/gpu", (evil[0].uuid,), PodRef("ml", "\x1b]0;x\x07")),), 0.0),
         MachineObserved(machine.but(gpus=evil)),
         StatusChanged("\x1b[1m", Condition("failing", "\x1b[31m")),
     )

@@ -26,6 +26,7 @@ from gpuplane.model.facts import (
 from gpuplane.model.health import DeviceHealth, Drain
 from gpuplane.model.inspection import Device, Inspection, Node
 from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES
 from gpuplane.model.snapshot import Allocation, Condition, DriverRelease
 from tests import golden
@@ -56,8 +57,10 @@ def rich() -> NodeState:
     )  # fmt: skip
     sharing = Sharing(resources=(ReplicatedResource("nvidia.com/gpu", 2, rename="nvidia.com/gpu.shared"),))
     held = (
-        Allocation("nvidia.com/gpu.shared", ("GPU-0::0",), "ml/train", "main", share_layout=TIME_SLICES.encoded),
-        Allocation("nvidia.com/mig-1g.5gb", ("MIG-9",), "ml/old", "main"),
+        Allocation(
+            "nvidia.com/gpu.shared", ("GPU-0::0",), PodRef.parse("ml/train/main"), share_layout=TIME_SLICES.encoded
+        ),
+        Allocation("nvidia.com/mig-1g.5gb", ("MIG-9",), PodRef.parse("ml/old/main")),
     )
     return picture(
         ConfigLoaded(Settings(mig_strategy="mixed", sharing=sharing)),

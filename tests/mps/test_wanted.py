@@ -23,11 +23,13 @@ from gpuplane.model.facts import (
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Condition, DriverRelease, Snapshot
 from gpuplane.model.views import Mount, Refused
 from tests.golden import Golden
 
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"
+POD, OTHER = PodRef("n", "p"), PodRef("n", "q")
 MIGS = tuple(MigDevice(uuid=f"MIG-{n}", profile="1g.5gb", gpu_instance=n, slot=n, memory_mib=4864) for n in range(2))
 A = Gpu(index=0, uuid="GPU-a", model="A100", memory_mib=40960, compute_capability="8.0")
 B = Gpu(index=1, uuid="GPU-b", model="A100", memory_mib=20480, compute_capability="8.0")
@@ -131,14 +133,18 @@ def test_nothing_is_wanted_before_enough_is_known() -> None:
 
 def test_what_containers_hold_is_held_also_when_it_is_not_wanted() -> None:
     """By shares alone: a whole GPU of the same name makes nobody a client."""
-    held = (Allocation(GPU, ("GPU-a::1",), "n/p"), Allocation(SMALL, ("MIG-1::0",), "n/q"), Allocation("x", ("GPU-b",)))
+    held = (
+        Allocation(GPU, ("GPU-a::1",), POD),
+        Allocation(SMALL, ("MIG-1::0",), OTHER),
+        Allocation("x", ("GPU-b",)),
+    )
     wishes = wanted(node(AllocationsListed(held, 0.0), sharing=Sharing()))
     assert wishes == WantedDaemons(in_use=("MIG-1", GPU))
 
 
 def test_shares_of_another_kind_hold_no_daemon() -> None:
     """The same ids may be time slices now; how a unit was cut when a container got it is remembered."""
-    held = AllocationsListed((Allocation(GPU, ("GPU-a::1",), "n/p"),), 0.0)
+    held = AllocationsListed((Allocation(GPU, ("GPU-a::1",), POD),), 0.0)
     assert wanted(node(held, sharing=Sharing(resources=(ReplicatedResource(GPU, 4),)))) == WantedDaemons()
     was = node(held, sharing=by_mps())
     now = step(was, ConfigLoaded(Settings(sharing=Sharing(resources=(ReplicatedResource(GPU, 4),)))), 20.0)
@@ -167,8 +173,11 @@ def test_a_device_in_trouble_is_left_out() -> None:
 def test_a_device_that_a_container_holds_otherwise_is_left_out() -> None:
     """No server would get it, and its compute mode is not changed under that container: the daemon has the others."""
     holders = (
-        (Settings(), Allocation(GPU, ("GPU-a",), "n/p")),
-        (Settings(sharing=Sharing(resources=(ReplicatedResource(GPU, 4),))), Allocation(GPU, ("GPU-a::1",), "n/p")),
+        (Settings(), Allocation(GPU, ("GPU-a",), POD)),
+        (
+            Settings(sharing=Sharing(resources=(ReplicatedResource(GPU, 4),))),
+            Allocation(GPU, ("GPU-a::1",), POD),
+        ),
         (
             Settings(sharing=by_mps(ReplicatedResource(GPU, 4, "nvidia.com/old"))),
             Allocation("nvidia.com/old", ("GPU-a::1",)),
@@ -185,7 +194,7 @@ def test_a_device_that_a_container_holds_otherwise_is_left_out() -> None:
 
 def test_a_device_that_its_clients_hold_in_other_parts_stays() -> None:
     """Their daemon is told of other limits, and not to do without it."""
-    was = node(AllocationsListed((Allocation(GPU, ("GPU-a::1",), "n/p"),), 0.0), sharing=by_mps())
+    was = node(AllocationsListed((Allocation(GPU, ("GPU-a::1",), POD),), 0.0), sharing=by_mps())
     now = step(was, ConfigLoaded(Settings(sharing=by_mps(ReplicatedResource(GPU, 2)))), 20.0)
     assert [daemon.devices for daemon in daemons(now)] == [{"GPU-a": 20480, "GPU-b": 10240}]
 

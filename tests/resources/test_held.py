@@ -23,6 +23,7 @@ from gpuplane.model.facts import (
     MachineObserved,
 )
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
+from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES, ShareLayout, memory_shares
 from gpuplane.model.snapshot import Allocation, Snapshot, StoredLedger
 from tests.golden import Golden
@@ -62,7 +63,7 @@ T4 = Gpu(index=2, uuid="GPU-2", model="T4", memory_mib=4096)
 
 def hold(resource: str, *ids: str) -> Allocation:
     """A pod that holds ids of a resource."""
-    return Allocation(resource, ids, pod="ns/p", container="c")
+    return Allocation(resource, ids, holder=PodRef.parse("ns/p/c"))
 
 
 MIXED = Settings(mig_strategy="mixed")

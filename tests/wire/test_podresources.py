@@ -24,6 +24,7 @@ from gpuplane.model.config import NamingRule, Settings
 from gpuplane.model.facts import AllocateAnswered, ConfigLoaded, LedgerLoaded, MachineObserved, StatusChanged
 from gpuplane.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import Gpu, Machine
+from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
 from tests import hostile
 
@@ -47,7 +48,7 @@ def listing(*holdings: Holding) -> pb.ListPodResourcesResponse:
 
 
 def held(*holdings: Holding) -> tuple[Allocation, ...]:
-    return tuple(Allocation(resource=r, devices=ids, pod=pod, container=c) for pod, c, r, ids in holdings)
+    return tuple(Allocation(resource=r, devices=ids, holder=PodRef.parse(f"{pod}/{c}")) for pod, c, r, ids in holdings)
 
 
 class Kubelet:
@@ -205,7 +206,7 @@ def test_a_name_that_another_may_be_giving_out_is_urgent() -> None:
 def test_a_device_that_waits_for_its_pod_to_end_is_urgent() -> None:
     """Only kubelet tells of the end, and until then it is not known that the device could be given out again."""
     befallen = Finding(
-        "xid-94", "", since=1.0, last_seen=1.0, is_event=True, confirmed=True, holders=("ml/train/main",)
+        "xid-94", "", since=1.0, last_seen=1.0, is_event=True, confirmed=True, holders=(PodRef.parse("ml/train/main"),)
     )
     ill = Snapshot(allocations=held(TRAIN), ledger=Ledger(health=HealthRecords({"GPU-0": DeviceRecord((befallen,))})))
     assert urgent(ill)

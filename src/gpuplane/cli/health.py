@@ -148,7 +148,8 @@ def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
         return uuid in (NODE, base(id), parents.get(base(id)))
 
     mine = [each for each in allocations if any(map(held, each.devices))]
-    return (*sorted(holders(mine)), *(("a pod that is being admitted",) if any(not each.pod for each in mine) else ()))
+    admitted = any(not each.holder.is_known for each in mine)
+    return (*sorted(map(str, holders(mine))), *(("a pod that is being admitted",) if admitted else ()))
 
 
 def _unheard(picture: NodeState, uuid: str) -> Iterator[str]:

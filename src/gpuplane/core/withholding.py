@@ -120,7 +120,8 @@ def _difference(unit: str, is_offered: bool, locations: DeviceLocations, held_la
 
 
 def _reason(allocation: Allocation, difference: str) -> str:
-    who = f"pod {allocation.pod} ({allocation.container})" if allocation.pod else "a pod that is being admitted"
+    holder = allocation.holder
+    who = f"pod {holder.pod} ({holder.container})" if holder.is_known else "a pod that is being admitted"
     return f"held by {who} as {allocation.resource}{difference} until that ends"
 
 

@@ -41,6 +41,7 @@ from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerS
 from gpuplane.kubelet.sockets import Identity, Taken, address, check_length, complaint, identity
 from gpuplane.model.facts import AllocationsListed, StatusChanged
 from gpuplane.model.node import Node
+from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 
@@ -240,13 +241,17 @@ def _missing(before: Held, held: Held) -> Held:
 
 def _shares(held: Allocation) -> Shares:
     """What a list and the checkpoint have in common: they name pods otherwise."""
-    return held.container, held.resource, held.devices
+    return held.holder.container, held.resource, held.devices
 
 
 def _listed(answer: pb.ListPodResourcesResponse) -> Held:
     """Kubelet lists each device by itself."""
     return _merged(
-        (f"{pod.namespace}/{pod.name}", container.name, devices.resource_name, devices.device_ids)
+        (
+            PodRef(namespace=pod.namespace, name=pod.name, container=container.name),
+            devices.resource_name,
+            devices.device_ids,
+        )
         for pod in answer.pod_resources
         for container in pod.containers
         for devices in container.devices
@@ -255,11 +260,9 @@ def _listed(answer: pb.ListPodResourcesResponse) -> Held:
 
 def _checkpointed(content: bytes) -> Held:
     entries = msgspec.json.decode(content, type=_Checkpoint).data.entries or ()
-    layouts = {(entry.pod, entry.container, entry.resource): _share_layout(entry) for entry in entries}
-    held = _merged(
-        (entry.pod, entry.container, entry.resource, ids) for entry in entries for ids in entry.devices.values()
-    )
-    return tuple(each.but(share_layout=layouts[each.pod, each.container, each.resource]) for each in held)
+    layouts = {(entry.holder, entry.resource): _share_layout(entry) for entry in entries}
+    held = _merged((entry.holder, entry.resource, ids) for entry in entries for ids in entry.devices.values())
+    return tuple(each.but(share_layout=layouts[each.holder, each.resource]) for each in held)
 
 
 def _share_layout(entry: "_Entry") -> EncodedLayout:
@@ -275,14 +278,14 @@ def _share_layout(entry: "_Entry") -> EncodedLayout:
     return layout.encoded if layout is not None else EncodedLayout("")
 
 
-def _merged(entries: Iterable[tuple[str, str, str, Iterable[str]]]) -> Held:
-    """One allocation for each (pod, container, resource), and always in the same order."""
-    held: dict[tuple[str, str, str], set[str]] = {}
-    for pod, container, resource, ids in entries:
-        held.setdefault((pod, container, resource), set()).update(id for id in ids if id.startswith(OURS))
+def _merged(entries: Iterable[tuple[PodRef, str, Iterable[str]]]) -> Held:
+    """One allocation for each (container, resource), and always in the same order. One source names them all alike."""
+    held: dict[tuple[PodRef, str], set[str]] = {}
+    for holder, resource, ids in entries:
+        held.setdefault((holder, resource), set()).update(id for id in ids if id.startswith(OURS))
     return tuple(
-        Allocation(resource=resource, devices=tuple(sorted(ids)), pod=pod, container=container)
-        for (pod, container, resource), ids in sorted(held.items())
+        Allocation(resource=resource, devices=tuple(sorted(ids)), holder=holder)
+        for (holder, resource), ids in sorted(held.items(), key=lambda each: (str(each[0][0]), each[0][1]))
         if ids
     )
 
@@ -290,11 +293,15 @@ def _merged(entries: Iterable[tuple[str, str, str, Iterable[str]]]) -> Held:
 class _Entry(msgspec.Struct):
     """What one container holds (kubelet: pkg/kubelet/cm/devicemanager/checkpoint)."""
 
-    pod: str = msgspec.field(name="PodUID")
+    pod_uid: str = msgspec.field(name="PodUID")
     container: str = msgspec.field(name="ContainerName")
     resource: str = msgspec.field(name="ResourceName")
     devices: dict[str, list[str]] = msgspec.field(name="DeviceIDs")  # NUMA node → ids
     response: bytes | None = msgspec.field(name="AllocResp", default=None)  # the plugin's answer, for this container
+
+    @property
+    def holder(self) -> PodRef:
+        return PodRef(uid=self.pod_uid, container=self.container)
 
 
 class _Data(msgspec.Struct):

@@ -4,8 +4,11 @@ Times are seconds of CLOCK_BOOTTIME, durations are seconds.
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal, Self
 
+import msgspec
+
+from gpuplane.model.pod import PodRef
 from gpuplane.model.value import Value
 
 Scope = Literal["process", "instance", "gpu", "link", "node"]
@@ -48,14 +51,22 @@ class FaultOverride(Value, rename={"cleared_by": "ends", "grace_period": "patien
 
 class Finding(
     Value,
-    rename={"last_seen": "last", "is_event": "event", "confirmed": "standing", "from_earlier_boot": "rebooted"},
+    rename={
+        "last_seen": "last",
+        "is_event": "event",
+        "confirmed": "standing",
+        "holders": "pods",
+        "encoded_holders": "holders",
+        "from_earlier_boot": "rebooted",
+    },
 ):
     """One fault of one device, for as long as it counts against the device.
 
     `last_seen`: when it last occurred, or when observations stopped showing it; None while they show it.
     `confirmed`: its grace period is over. `pids`: the affected processes, as the driver or the kernel names them.
-    `holders`: where it names none, the containers that held the device then ("namespace/pod/container"; "" for those
-    that kubelet has not listed yet).
+    `holders`: where it names none, the containers that held the device then; `PodRef()` stands for those that kubelet
+    has not listed yet. `encoded_holders` says the same as texts, for the version before: it follows from `holders`, and
+    `holders` from it in a file of that version.
     """
 
     code: str
@@ -65,8 +76,17 @@ class Finding(
     is_event: bool = False
     confirmed: bool = False
     pids: tuple[int, ...] = ()
-    holders: tuple[str, ...] = ()
+    holders: tuple[PodRef, ...] = ()
     from_earlier_boot: bool = False  # its times mean nothing in this boot
+    encoded_holders: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.encoded_holders and not self.holders:
+            msgspec.structs.force_setattr(self, "holders", tuple(map(PodRef.parse, self.encoded_holders)))
+        msgspec.structs.force_setattr(self, "encoded_holders", tuple(map(str, self.holders)))
+
+    def but(self, **changes: Any) -> Self:
+        return super().but(**{"encoded_holders": (), **changes})
 
 
 class Drain(Value, rename={"reason": "why", "until_wall_clock": "wall"}):

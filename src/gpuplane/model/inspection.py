@@ -92,10 +92,14 @@ class Id(Shown):
 
 
 class Holder(Shown):
-    """Who holds which ids of a device. `pod` is "" while kubelet admits it; `since` None: from before this agent."""
+    """Who holds which ids of a device. `since` None: from before this agent.
+
+    `pod`: its name; its UID while only that is known; "" while kubelet admits it. `pod_uid`: "" where it is not known.
+    """
 
     namespace: str
     pod: str
+    pod_uid: str
     container: str
     resource: str
     ids: tuple[str, ...]

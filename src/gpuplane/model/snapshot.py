@@ -6,24 +6,50 @@ Times are seconds of CLOCK_BOOTTIME, which runs on while the agent is dead; `boo
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal, Self
+
+import msgspec
 
 from gpuplane.model.config import Config, NodeRequests, TimeSlice
 from gpuplane.model.health import HealthRecords
 from gpuplane.model.machine import Gpu, Machine
+from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.value import Value
 
 
-class Allocation(Value, rename={"granted_at": "since", "share_layout": "cut"}):
-    """Devices of one resource that one container holds. `pod` is "namespace/name"; "" while kubelet admits the pod."""
+class Allocation(
+    Value,
+    rename={
+        "granted_at": "since",
+        "share_layout": "cut",
+        "encoded_pod": "pod",
+        "encoded_container": "container",
+    },
+):
+    """Devices of one resource that one container holds. `holder`: which one; unknown while kubelet admits the pod.
+
+    `encoded_pod` and `encoded_container` say the same for the version before: they follow from `holder`, and `holder`
+    from them in a message of that version.
+    """
 
     resource: str
     devices: tuple[str, ...]
-    pod: str = ""
-    container: str = ""
+    holder: PodRef = PodRef()
     granted_at: float = 0.0  # when we answered the Allocate; 0: kubelet has listed it
     share_layout: EncodedLayout = EncodedLayout("")  # of its unit, where the container's environment shows it
+    encoded_pod: str = ""  # "namespace/name", or the UID where the name is not known
+    encoded_container: str = ""
+
+    def __post_init__(self) -> None:
+        if self.holder == PodRef() and (self.encoded_pod or self.encoded_container):
+            holder = PodRef.parse(f"{self.encoded_pod}/{self.encoded_container}")
+            msgspec.structs.force_setattr(self, "holder", holder)
+        msgspec.structs.force_setattr(self, "encoded_pod", self.holder.pod)
+        msgspec.structs.force_setattr(self, "encoded_container", self.holder.container)
+
+    def but(self, **changes: Any) -> Self:
+        return super().but(**{"encoded_pod": "", "encoded_container": "", **changes})
 
 
 LET_GO = "let go of"

@@ -80,5 +80,5 @@ def _needed(state_dir: Path, kubelet_root: Path) -> str:
 
 
 def _held(allocations: Iterable[Allocation]) -> str:
-    pods = sorted({each.pod or "a pod that is being admitted" for each in allocations})
+    pods = sorted({each.holder.pod or "a pod that is being admitted" for each in allocations})
     return f"containers hold devices, and could not start again: end {', '.join(pods)} first" if pods else ""

@@ -191,7 +191,7 @@ def awaited(snapshot: Snapshot) -> bool:
     health, by = snapshot.ledger.health or HealthRecords(), terms(snapshot, 0.0)
     grave = (each for record in health.devices.values() for each in record.findings if _decides(each, by))
     waiting = (each for each in grave if by.entry(each.code).cleared_by == "process")
-    return any(not (by.holders or frozenset()).isdisjoint(each.holders) for each in waiting)
+    return any(by.is_listed(holder) for each in waiting for holder in each.holders)
 
 
 def diagnoses(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:

@@ -13,13 +13,14 @@ from gpuplane.core.inventory.sharing import base
 from gpuplane.model.facts import DrainRequested, FaultOccurred, ProbeFinished
 from gpuplane.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
+from gpuplane.model.pod import PodRef, joined
 from gpuplane.model.snapshot import Allocation
 
 NODE = ""
 """The key of the node's own record: what befalls every GPU of it."""
 
-UNTOLD = ""
-"""Who held a device when kubelet had not said yet who holds what: whoever it says then."""
+NOT_LISTED = PodRef()
+"""Who held a device when kubelet had not listed yet who holds what: whoever it lists then."""
 
 LOADED = "driver-loaded"
 """The code of what the kernel log says when the driver is loaded: every GPU begins anew."""
@@ -78,7 +79,7 @@ def _node(node: DeviceRecord, faults: Mapping[str, str], terms: Terms, *, news: 
     return DeviceRecord(findings=tuple(findings), drain=node.drain)
 
 
-def _look(record: DeviceRecord, gpu: Gpu, holders: tuple[str, ...], terms: Terms, *, news: bool) -> DeviceRecord:
+def _look(record: DeviceRecord, gpu: Gpu, holders: tuple[PodRef, ...], terms: Terms, *, news: bool) -> DeviceRecord:
     """The record of a GPU that a look tells of, and who holds it."""
     now, faults, blind = terms.now, _told(gpu.faults), _blind(gpu.faults)
     lanes, whole = sum(link.lanes for link in gpu.links), not blind and not gpu.mig_enabled
@@ -217,28 +218,28 @@ def listed(health: HealthRecords, machine: Machine | None, allocations: Iterable
     """The records after kubelet has said who holds what: those too whom a fault befell before it had are known."""
     gpus, devices = {gpu.uuid: gpu for gpu in (machine.gpus if machine else None) or ()}, dict(health.devices)
     for key, record in devices.items():
-        if any(UNTOLD in each.holders for each in record.findings):
+        if any(NOT_LISTED in each.holders for each in record.findings):
             known = _holders(_units(gpus[key]) if key in gpus else {key}, allocations)
-            told = (each.but(holders=_told_now(each.holders, known)) for each in record.findings)
-            devices[key] = record.but(findings=tuple(told))
+            findings = (each.but(holders=_with_listed(each.holders, known)) for each in record.findings)
+            devices[key] = record.but(findings=tuple(findings))
     return _kept(health, devices)
 
 
-def _told_now(holders: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
-    return (
-        tuple(dict.fromkeys((*(each for each in holders if each != UNTOLD), *known))) if UNTOLD in holders else holders
-    )
+def _with_listed(holders: tuple[PodRef, ...], listed: tuple[PodRef, ...]) -> tuple[PodRef, ...]:
+    """The holders of a finding, with those that kubelet lists in the place of those that it had not listed."""
+    return joined((*(each for each in holders if each.is_known), *listed)) if NOT_LISTED in holders else holders
 
 
-def _holders(units: set[str], allocations: Iterable[Allocation] | None) -> tuple[str, ...]:
+def _holders(units: set[str], allocations: Iterable[Allocation] | None) -> tuple[PodRef, ...]:
     if allocations is None:
-        return (UNTOLD,)
-    return tuple(sorted(holders(each for each in allocations if not units.isdisjoint(map(base, each.devices)))))
+        return (NOT_LISTED,)
+    found = holders(each for each in allocations if not units.isdisjoint(map(base, each.devices)))
+    return tuple(sorted(found, key=str))
 
 
-def holders(allocations: Iterable[Allocation]) -> frozenset[str]:
-    """Who holds them: "namespace/pod/container"."""
-    return frozenset(f"{each.pod}/{each.container}" for each in allocations if each.pod)
+def holders(allocations: Iterable[Allocation]) -> frozenset[PodRef]:
+    """The containers that hold them, as far as they are known."""
+    return frozenset(each.holder for each in allocations if each.holder.is_known)
 
 
 def probed(

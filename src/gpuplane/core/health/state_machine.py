@@ -16,6 +16,7 @@ from gpuplane.core.health.catalogue import PENDING, UNASKED
 from gpuplane.core.health.judge import entry
 from gpuplane.model.config import Settings
 from gpuplane.model.health import CatalogueEntry, DeviceRecord, Finding, ProbeState
+from gpuplane.model.pod import PodRef, find, joined
 from gpuplane.model.value import Value
 
 SAME = 1.0
@@ -42,7 +43,7 @@ class Terms(Value):
     """
 
     settings: Settings | None
-    holders: frozenset[str] | None
+    holders: frozenset[PodRef] | None
     now: float
     probes: bool = True
     all_drained: bool = False
@@ -50,6 +51,11 @@ class Terms(Value):
     def entry(self, code: str) -> CatalogueEntry:
         """How a fault is judged."""
         return entry(code, self.settings)
+
+    def is_listed(self, holder: PodRef) -> bool:
+        """Whether a container is known to hold a device now."""
+        listed = self.holders or frozenset()
+        return holder in listed or find(holder, listed) is not None
 
     @property
     def period(self) -> float:
@@ -109,7 +115,7 @@ def _again(old: Finding, event: Finding) -> Finding:
         since=min(old.since, event.since),
         last_seen=max(old.last_seen, event.last_seen),
         pids=tuple(dict.fromkeys((*old.pids, *event.pids)))[-MOST_BEFALLEN:],
-        holders=tuple(dict.fromkeys((*old.holders, *event.holders)))[-MOST_BEFALLEN:],
+        holders=joined((*old.holders, *event.holders))[-MOST_BEFALLEN:],
     )
 
 
@@ -228,7 +234,7 @@ def _reset(finding: Finding, record: DeviceRecord) -> float | None:
 
 def _left(finding: Finding, terms: Terms) -> bool:
     """Whether nobody is known to go on whom the fault befell. Of processes only a probe can tell."""
-    return not finding.holders or (terms.holders is not None and terms.holders.isdisjoint(finding.holders))
+    return not finding.holders or (terms.holders is not None and not any(map(terms.is_listed, finding.holders)))
 
 
 def _recover(record: DeviceRecord, terms: Terms) -> DeviceRecord:

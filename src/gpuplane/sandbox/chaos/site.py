@@ -103,7 +103,7 @@ class Site:
         return (marked or machine is None) and any(each is not None and each.standing == "failing" for each in stands)
 
     def _knows(self, picture: NodeState) -> bool:
-        held = {each.pod for each in picture.snapshot.allocations or () if each.pod}
+        held = {each.holder.pod for each in picture.snapshot.allocations or () if each.holder.is_known}
         uids = {place.uid for place in self.kubelet.devices.allocated}
         return {key for key, each in self.kubelet.pods.items() if each.pod.uid in uids} <= held
 

@@ -96,9 +96,16 @@ class _Devices:
         )
 
     def holder(self, allocation: Allocation) -> Holder:
-        namespace, _, pod = allocation.pod.rpartition("/")
-        since = self.clock.time(allocation.granted_at) if allocation.granted_at else None
-        return Holder(namespace, pod, allocation.container, allocation.resource, allocation.devices, since)
+        holder = allocation.holder
+        return Holder(
+            namespace=holder.namespace,
+            pod=holder.name or holder.uid,
+            pod_uid=holder.uid,
+            container=holder.container,
+            resource=allocation.resource,
+            ids=allocation.devices,
+            since=self.clock.time(allocation.granted_at) if allocation.granted_at else None,
+        )
 
 
 def _held(allocations: tuple[Allocation, ...] | None) -> Mapping[str, list[Allocation]] | None:

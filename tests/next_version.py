@@ -24,7 +24,7 @@ PROGRAM = ("-P", str(Path(__file__)))
 ADDED = "added_by_version_2"
 """The field that each record has beside those of version 1."""
 
-read_known = ledger.decode
+read_known = ledger.decode_part
 
 
 def extended(value: Any) -> Any:
@@ -62,15 +62,15 @@ def answered(answer: ControlResponse) -> bytes:
     return msgspec.json.encode(extended(answer))
 
 
-def decode(part: str, content: bytes) -> ledger.Part:
-    """As `core.ledger.decode`, by the next version: it knows its own fields."""
-    return read_known(part, msgspec.json.encode(reduced(msgspec.json.decode(content))))
+def decode(file_name: str, content: bytes) -> ledger.LedgerPart:
+    """As `core.ledger.decode_part`, by the next version: it knows its own fields."""
+    return read_known(file_name, msgspec.json.encode(reduced(msgspec.json.decode(content))))
 
 
 if __name__ == "__main__":
-    ledger.VERSION = 2
-    ledger.encode = state.encode = encode  # type: ignore[attr-defined]
-    ledger.decode = state.decode = decode  # type: ignore[attr-defined]
+    ledger.FORMAT_VERSION = 2
+    ledger.encode_part = state.encode_part = encode  # type: ignore[attr-defined]
+    ledger.decode_part = state.decode_part = decode  # type: ignore[attr-defined]
     control.encode = answered
     sys.argv[0] = "gpuplane"
     main()

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from gpuplane.core.containers.cdi.names import VENDOR
-from gpuplane.core.ledger import encode
+from gpuplane.core.ledger import encode_part
 from gpuplane.host.state import boot_id
 from gpuplane.model.health import DeviceRecord, Drain, HealthRecords
 from gpuplane.sandbox.agent import Agent
@@ -340,7 +340,7 @@ def mounted(state: Path, how: str) -> Iterator[None]:
         pytest.skip("no file system may be mounted here")
     try:
         drained = HealthRecords(devices={"GPU-1": DeviceRecord(drain=Drain(reason="fan"))})
-        (state / "health.json").write_bytes(encode(drained, boot_id()))
+        (state / "health.json").write_bytes(encode_part(drained, boot_id()))
         if how == "full":
             with suppress(OSError), (state / "fill").open("wb", buffering=0) as file:
                 while True:

@@ -14,7 +14,7 @@ from gpuplane.agent.main import Agent
 from gpuplane.agent.node import Node
 from gpuplane.agent.parts import Options
 from gpuplane.core.advertising import UNWRITTEN, lacking, offer
-from gpuplane.core.ledger import encode
+from gpuplane.core.ledger import encode_part
 from gpuplane.core.serving import standby
 from gpuplane.host.peek import remembered
 from gpuplane.host.state import boot_id
@@ -89,7 +89,7 @@ async def test_shares_that_the_directory_says_otherwise_wait(tmp_path: Path) -> 
     """Once it can be used again it would be believed: what is given out has to mean the same then."""
     state = tmp_path / "s"
     state.mkdir(mode=0o700)
-    (state / "cuts.json").write_bytes(encode({"GPU-0": "1024 MiB"}, boot_id()))
+    (state / "cuts.json").write_bytes(encode_part({"GPU-0": "1024 MiB"}, boot_id()))
     state.chmod(0o777)
     async with Kubelet(tmp_path / "k"), running(tmp_path) as agent:
         assert await agent.node.until(lambda s: not offer(s).waiting, DEADLINE)
@@ -110,7 +110,7 @@ async def test_whoever_stands_by_believes_no_directory_that_others_can_change(tm
     """It may come to serve with that."""
     state = tmp_path / "s"
     state.mkdir(mode=0o700)
-    (state / "health.json").write_bytes(encode(DRAINED, "boot"))
+    (state / "health.json").write_bytes(encode_part(DRAINED, "boot"))
     assert remembered(state, "boot") == Ledger(boot_id="boot", health=DRAINED)
     state.chmod(0o777)
     assert remembered(state, "boot") == Ledger(boot_id="boot")

@@ -9,7 +9,7 @@ import pytest
 from gpuplane.cli import driverroot
 from gpuplane.cli.driverroot import driver_root, seen
 from gpuplane.cli.machine import NVML
-from gpuplane.core.config.flags import BY_NAME
+from gpuplane.core.config.flags import FLAG_BY_NAME
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.agent import Agent
@@ -24,7 +24,7 @@ HERE = "driver-root-ctr-path"
 def default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The default of --driver-root-ctr-path, which is not there."""
     path = tmp_path / "default"
-    monkeypatch.setitem(BY_NAME, HERE, BY_NAME[HERE].but(default=str(path)))
+    monkeypatch.setitem(FLAG_BY_NAME, HERE, FLAG_BY_NAME[HERE].but(default=str(path)))
     return path
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.document import LONGEST
+from gpuplane.core.document import MAX_BYTES
 from tests import hostile
 from tests.golden import Golden
 
@@ -49,5 +49,5 @@ def test_standard_input_without_an_end_is_not_read_to_it(tmp_path: Path, golden:
     with path.open("rb") as endless:
         done = run("config", "check", "-", stdin=endless)
     assert done.returncode in (1, 2)
-    assert f"{LONGEST >> 20} MiB" in done.stderr
+    assert f"{MAX_BYTES >> 20} MiB" in done.stderr
     golden(done.stderr)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuplane.core.config.resolve import resolve
-from gpuplane.core.strict import Invalid
+from gpuplane.core.config.resolve import resolve_settings
+from gpuplane.core.strict import InvalidInput
 from tests.golden import Golden
 
 ENTRY = "c.yaml:1: sharing.timeSlicing.resources[0]"
@@ -11,8 +11,8 @@ ENTRY = "c.yaml:1: sharing.timeSlicing.resources[0]"
 
 def errors(text: str) -> list[str]:
     """What is wrong with a file."""
-    with pytest.raises(Invalid) as caught:
-        resolve(text.encode(), "c.yaml")
+    with pytest.raises(InvalidInput) as caught:
+        resolve_settings(text.encode(), "c.yaml")
     return caught.value.errors
 
 
@@ -366,7 +366,9 @@ def test_entries_for_different_models_leave_each_other_devices(entries: list[str
     """What an entry with a model does not take is there for those below."""
     lines = ", ".join(f"{{{entry}}}" for entry in entries)
 
-    assert len(resolve(f"sharing: {{timeSlicing: {{resources: [{lines}]}}}}".encode(), "c").sharing.resources) > 1
+    assert (
+        len(resolve_settings(f"sharing: {{timeSlicing: {{resources: [{lines}]}}}}".encode(), "c").sharing.resources) > 1
+    )
 
 
 def test_a_name_must_leave_room_for_shared(golden: Golden) -> None:

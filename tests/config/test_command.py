@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from gpuplane.cli.config import command
 from gpuplane.core.config.flags import FLAGS
-from gpuplane.core.config.resolve import trace
-from gpuplane.core.explanation import explain
+from gpuplane.core.config.resolve import resolve_with_sources
+from gpuplane.core.explanation import explain_node
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.judge import xid
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
@@ -118,15 +118,16 @@ def test_check_says_all_that_is_wrong_and_its_status(files: tuple[Path, Path], t
     assert err.startswith("-:1: no effect")
 
 
-def test_what_is_taken_otherwise_than_written_is_a_warning(files: tuple[Path, Path]) -> None:
-    """The file is good, and the line says how to write it; `explain` has it among its notes."""
+def test_what_is_read_differently_than_written_is_a_warning(files: tuple[Path, Path]) -> None:
+    """The file is good, and the warning has the line; `explain` has it among its notes."""
     config, machine = files
     config.write_text("flags:\n  migstrategy: mixed\n")
-    warning = f"{config}:2: flags.migstrategy is taken as flags.migStrategy; write it so"
 
-    assert run("check", config) == (0, f"{config}: good, 1 warning\n", f"{warning}\n")
-    assert json.loads(run("check", "--json", config)[1])[str(config)]["warnings"] == [warning]
-    assert f"note\t{warning}" in run("explain", config, "--machine", machine)[1].splitlines()
+    exit_status, out, err = run("check", config)
+    assert (exit_status, out) == (0, f"{config}: good, 1 warning\n")
+    assert err.startswith(f"{config}:2: flags.migstrategy ")
+    assert json.loads(run("check", "--json", config)[1])[str(config)]["warnings"] == [err.rstrip("\n")]
+    assert f"note\t{err}" in run("explain", config, "--machine", machine)[1]
 
 
 def test_the_flags_that_are_settings_are_those_of_the_agent(files: tuple[Path, Path]) -> None:
@@ -136,7 +137,7 @@ def test_the_flags_that_are_settings_are_those_of_the_agent(files: tuple[Path, P
         for name in flag.names:
             value = flag.default or (flag.choices[0] if flag.choices else "/x")
             found = CliRunner().invoke(command, ["check", str(config), f"--{name}={value}"])
-            assert found.exit_code == (0 if flag.setting else 2), (name, found.output)
+            assert found.exit_code == (0 if flag.settings_field else 2), (name, found.output)
     parts = ("--device-list-strategy=envvar", "--device-list-strategy=cdi-cri")
     assert "strategy\tenvvar,cdi-cri\t--device-list-strategy" in run("explain", config, "--machine", machine, *parts)[1]
 
@@ -202,7 +203,7 @@ sharing:
 def test_shares_are_explained(grain: int, ids: int, golden: Golden) -> None:
     """How many, of what, what is left over, and the line; where none can be, that too."""
     gpus = (A, B.but(memory_mib=1000))
-    slices, memory = explain(Machine(gpus=gpus), trace((SHARED % grain).encode(), "c")).units
+    slices, memory = explain_node(Machine(gpus=gpus), resolve_with_sources((SHARED % grain).encode(), "c")).units
 
     assert slices.why.endswith("(c:6)")
     assert memory.why.endswith("(c:11)")
@@ -213,7 +214,7 @@ def test_shares_are_explained(grain: int, ids: int, golden: Golden) -> None:
 def test_mps_is_explained_as_if_its_daemons_ran(golden: Golden) -> None:
     """What would be: a configuration is not at fault for what does not run yet."""
     text = b"sharing: {mps: {resources: [{name: gpu, replicas: 3}]}}"
-    explained = explain(Machine(gpus=(A,)), trace(text, "c"))
+    explained = explain_node(Machine(gpus=(A,)), resolve_with_sources(text, "c"))
 
     assert explained.resources["nvidia.com/gpu"].healthy == 3
     assert [note[:5] for note in explained.notes] == ["c:1: ", "c:1: "]
@@ -224,7 +225,7 @@ def test_how_mps_is_set_up_is_shown_where_it_is_said(golden: Golden) -> None:
     """By the names of the keys; what is left at its default is not."""
     how = "computeMode: leave, multiUser: true, activeThreadPercentage: 20"
     text = f"sharing: {{mps: {{{how}, resources: [{{name: gpu, replicas: 3}}]}}}}"
-    (unit,) = explain(Machine(gpus=(A,)), trace(text.encode(), "c")).units
+    (unit,) = explain_node(Machine(gpus=(A,)), resolve_with_sources(text.encode(), "c")).units
 
     assert all(key in unit.why for key in ("computeMode leave", "multiUser", "activeThreadPercentage 20", "c:1"))
     golden(unit.why)
@@ -273,12 +274,15 @@ def test_what_is_advised_is_explained(policy: str, sharing: str, golden: Golden)
     text = f"flags: {{plugin: {{sharedDevicesAllocationPolicy: {policy}}}}}\nsharing: {{{sharing}}}"
     gpus = tuple(gpu.but(memory_mib=2048) for gpu in (A, B))
 
-    golden(each.advised for each in explain(Machine(gpus=gpus), trace(text.encode(), "c")).resources.values())
+    golden(
+        each.preference
+        for each in explain_node(Machine(gpus=gpus), resolve_with_sources(text.encode(), "c")).resources.values()
+    )
 
 
 def notes(text: str, *gpus: Gpu) -> list[str]:
     """What of a configuration does nothing on a machine."""
-    return list(explain(Machine(gpus=gpus), trace(text.encode(), "c")).notes)
+    return list(explain_node(Machine(gpus=gpus), resolve_with_sources(text.encode(), "c")).notes)
 
 
 A, B = Gpu(index=0, uuid="GPU-a", model="A"), Gpu(index=1, uuid="GPU-b", model="B")
@@ -386,10 +390,10 @@ def test_faults_that_are_judged_otherwise_are_explained(
     text: str, environment: dict[str, str], expected: list[tuple[tuple[str, ...], tuple[str, ...]]], golden: Golden
 ) -> None:
     """Which, how, and where it was said; those that are judged as by the catalogue are not in it."""
-    explained = explain(Machine(gpus=(A,)), trace(text.encode(), "c", {}, environment))
+    explained = explain_node(Machine(gpus=(A,)), resolve_with_sources(text.encode(), "c", {}, environment))
 
-    assert [(each.codes, each.said) for each in explained.faults] == expected
-    golden(f"{each.codes[0]}: {each.how}" for each in explained.faults)
+    assert [(each.codes, each.sources) for each in explained.faults] == expected
+    golden(f"{each.codes[0]}: {each.change}" for each in explained.faults)
 
 
 def test_the_commands_hear_the_environment(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,4 +415,4 @@ def test_a_machine_without_driver_would_advertise_nothing_yet() -> None:
     """The explanation waits as the agent would, with the reason."""
     away = Machine(faults=(Fault("no-driver", "not loaded"),))
 
-    assert explain(away, trace(None, "c")).waiting == "no-driver: not loaded"
+    assert explain_node(away, resolve_with_sources(None, "c")).waiting == "no-driver: not loaded"

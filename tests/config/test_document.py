@@ -6,11 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuplane.core.document import LARGEST, LONGEST, Malformed, Node, compose
+from gpuplane.core.document import MAX_BYTES, MAX_NODES, DocumentNode, MalformedDocument, parse_document
 from tests.golden import Golden
 
 
-def bare(node: Node) -> Any:
+def bare(node: DocumentNode) -> Any:
     """The data of a tree."""
     if isinstance(node.value, dict):
         return {key: bare(each) for key, each in node.value.items()}
@@ -19,7 +19,7 @@ def bare(node: Node) -> Any:
 
 def read(text: str) -> Any:
     """The data of a document."""
-    return bare(compose(text.encode())[0])
+    return bare(parse_document(text.encode())[0])
 
 
 @pytest.mark.parametrize(
@@ -80,15 +80,15 @@ def test_anchors_and_merges() -> None:
 
 def test_each_value_knows_the_line_of_its_key() -> None:
     """Whatever stands in the file can be named by its line; what does not, by the nearest thing around it."""
-    root, _ = compose(b"# head\na:\n  - x: 1\n    y:\n      2\n  - 3\nb: {c: 4}\n")
+    root, _ = parse_document(b"# head\na:\n  - x: 1\n    y:\n      2\n  - 3\nb: {c: 4}\n")
 
     paths: list[tuple[str | int, ...]] = [(), ("a",), ("a", 0, "y"), ("a", 1), ("b", "c"), ("a", 0, "z", 1), ("a", 9)]
-    assert [root.at(path).line for path in paths] == [2, 2, 4, 6, 7, 3, 2]
+    assert [root.find_nearest(path).line for path in paths] == [2, 2, 4, 6, 7, 3, 2]
 
 
 def test_repeated_keys_are_told_beside_the_tree() -> None:
     """The first value stands, so that the rest of the file can be judged too."""
-    root, repeated = compose(b"a: 1\nb: 2\na: 3\n")
+    root, repeated = parse_document(b"a: 1\nb: 2\na: 3\n")
 
     assert bare(root) == {"a": 1, "b": 2}
     [(line, problem)] = repeated
@@ -117,13 +117,13 @@ def test_repeated_keys_are_told_beside_the_tree() -> None:
         (b"a: 99999999999999999999\n", 1),
         (b"a: " + b"9" * 5000, 1),
         (b"a: 1\nb: " + b"[" * 100_000, 2),
-        (b"a: " + b"x" * LONGEST, 1),
+        (b"a: " + b"x" * MAX_BYTES, 1),
     ],
 )
 def test_what_cannot_be_read_is_refused_at_its_line(data: bytes, line: int, golden: Golden) -> None:
     """Every reason is in golden/document.txt."""
-    with pytest.raises(Malformed) as caught:
-        compose(data)
+    with pytest.raises(MalformedDocument) as caught:
+        parse_document(data)
 
     assert caught.value.problem[0] == line
     golden(caught.value.problem[1], repr(data[:40]))
@@ -138,8 +138,8 @@ def test_an_alias_bomb_is_refused_before_it_goes_off(use: str) -> None:
         inside = use.format(*[", ".join([alias] * 9)] if "[" in use else [alias] * 3)
         rows.append(f"a{n}: &a{n} {inside}")
 
-    with pytest.raises(Malformed, match=f"more than {LARGEST} values"):
-        compose("\n".join(rows).encode())
+    with pytest.raises(MalformedDocument, match=f"more than {MAX_NODES} values"):
+        parse_document("\n".join(rows).encode())
 
 
 @given(
@@ -153,8 +153,8 @@ def test_an_alias_bomb_is_refused_before_it_goes_off(use: str) -> None:
 def test_any_bytes_are_a_tree_or_malformed(data: bytes) -> None:
     """Whatever stands in a file, no other exception leaves."""
     try:
-        root, _ = compose(data)
-    except Malformed as error:
+        root, _ = parse_document(data)
+    except MalformedDocument as error:
         assert 1 <= error.problem[0] <= data.count(b"\n") + data.count(b"\r") + 2
     else:
         assert root.line >= 1

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.config.flags import BY_NAME, FLAGS
-from gpuplane.core.config.given import add_flags, option, texts, two_dashes, typed
-from gpuplane.core.config.reference import reference
-from gpuplane.core.config.resolve import resolve, trace
-from gpuplane.core.config.schema import File, at
-from gpuplane.core.strict import Invalid
+from gpuplane.core.config.flags import FLAG_BY_NAME, FLAGS
+from gpuplane.core.config.flagvalues import add_arguments, flag_texts, option_value, parse_value, with_two_dashes
+from gpuplane.core.config.reference import flags_table
+from gpuplane.core.config.resolve import resolve_settings, resolve_with_sources
+from gpuplane.core.config.schema import ConfigFile, value_at
+from gpuplane.core.strict import InvalidInput
 from gpuplane.model.config import MemoryResource, Mps, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.health import FaultOverride
 from tests.golden import Golden
@@ -25,7 +25,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs/configuration.md"
 
 def config(text: str) -> Settings:
     """The settings of a file alone."""
-    return resolve(text.encode(), "c.yaml")
+    return resolve_settings(text.encode(), "c.yaml")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_command_line_comes_before_environment_file_and_default(
     flags: dict[str, str], environment: dict[str, str], file: str, value: str, source: str | None
 ) -> None:
     """Each of the four where the ones before it are silent; and it is known which one spoke."""
-    resolved = trace(file.encode(), "c.yaml", flags, environment)
+    resolved = resolve_with_sources(file.encode(), "c.yaml", flags, environment)
 
     assert resolved.settings == Settings(mig_strategy=value)  # type: ignore[arg-type]
     assert resolved.sources.get("mig_strategy") == source
@@ -140,7 +140,7 @@ def test_every_key_means_what_it_means_to_nvidias_plugin(
     file: str, environment: dict[str, str], changed: dict[str, Any]
 ) -> None:
     """Keys and variables → what differs from the defaults."""
-    assert resolve(file.encode(), "c.yaml", {}, environment) == Settings(**changed)
+    assert resolve_settings(file.encode(), "c.yaml", {}, environment) == Settings(**changed)
 
 
 GPU = "nvidia.com/gpu"
@@ -270,10 +270,12 @@ def test_patterns_are_kept_in_their_order() -> None:
 
 def test_what_is_said_in_vain_is_known() -> None:
     """A key that NVIDIA's plugin has and this agent has no use for is accepted, and a person who asks is told."""
-    resolved = trace(b"flags:\n  failOnInitError: true\n", "c.yaml", {}, {"DEVICE_DISCOVERY_STRATEGY": "nvml"})
+    resolved = resolve_with_sources(
+        b"flags:\n  failOnInitError: true\n", "c.yaml", {}, {"DEVICE_DISCOVERY_STRATEGY": "nvml"}
+    )
 
-    assert set(resolved.idle) == {"DEVICE_DISCOVERY_STRATEGY", "c.yaml:2"}
-    assert all(why.startswith("no effect") for why in resolved.idle.values())
+    assert set(resolved.without_effect) == {"DEVICE_DISCOVERY_STRATEGY", "c.yaml:2"}
+    assert all(why.startswith("no effect") for why in resolved.without_effect.values())
 
 
 @pytest.mark.parametrize(
@@ -296,7 +298,7 @@ def test_what_is_said_of_faults_in_vain_is_known(
     file: str, environment: dict[str, str], where: list[str], golden: Golden
 ) -> None:
     """Words of the variables that mean nothing, and what the file says where a variable says it already."""
-    idle = trace(file.encode(), "c.yaml", {}, environment).idle
+    idle = resolve_with_sources(file.encode(), "c.yaml", {}, environment).without_effect
     assert sorted(idle) == where
     for place, why in idle.items():
         golden(why, f"{place} {environment.get(place, '')}")
@@ -354,7 +356,7 @@ health:
       severity: note
 """
 
-    assert trace(text, "c.yaml").sources == {
+    assert resolve_with_sources(text, "c.yaml").sources == {
         "gpus.0": "c.yaml:4",
         "mig.0": "c.yaml:6",
         "sharing.0": "c.yaml:10",
@@ -411,8 +413,8 @@ def test_a_wrong_flag_or_variable_is_named(
     flags: dict[str, str], environment: dict[str, str], where: str, golden: Golden
 ) -> None:
     """The error says which one it was, and what is allowed."""
-    with pytest.raises(Invalid) as caught:
-        resolve(None, "c.yaml", flags, environment)
+    with pytest.raises(InvalidInput) as caught:
+        resolve_settings(None, "c.yaml", flags, environment)
 
     [error] = caught.value.errors
     assert error.startswith(f"{where}: ")
@@ -421,8 +423,8 @@ def test_a_wrong_flag_or_variable_is_named(
 
 def test_errors_of_file_flags_and_environment_come_together() -> None:
     """Nobody mends the file to learn that a variable is wrong too."""
-    with pytest.raises(Invalid) as caught:
-        resolve(b"flagz: 1\nversion: v2\n", "c.yaml", {"gds-enabled": "x"}, {"MIG_STRATEGY": "y"})
+    with pytest.raises(InvalidInput) as caught:
+        resolve_settings(b"flagz: 1\nversion: v2\n", "c.yaml", {"gds-enabled": "x"}, {"MIG_STRATEGY": "y"})
 
     assert [error.split(":")[0] for error in caught.value.errors] == [
         "c.yaml",
@@ -436,13 +438,19 @@ def test_the_table_agrees_with_settings_and_file() -> None:
     """Each row's field, key and default exist and mean the same everywhere."""
     defaults = Settings()
     for flag in FLAGS:
-        if flag.setting:
-            expected = getattr(defaults, flag.setting)
-            assert typed(flag, flag.default) == ("" if flag.setting == "dev_root" else expected), flag.name
-        assert at(File(), flag.key) is None
-    ours = {flag.setting for flag in FLAGS if flag.setting} | {"gpus", "mig", "sharing", "probe_period", "faults"}
+        if flag.settings_field:
+            expected = getattr(defaults, flag.settings_field)
+            assert parse_value(flag, flag.default) == ("" if flag.settings_field == "dev_root" else expected), flag.name
+        assert value_at(ConfigFile(), flag.file_key) is None
+    ours = {flag.settings_field for flag in FLAGS if flag.settings_field} | {
+        "gpus",
+        "mig",
+        "sharing",
+        "probe_period",
+        "faults",
+    }
     assert ours == {field.name for field in msgspec.structs.fields(Settings)}
-    assert len(BY_NAME) == sum(len(flag.names) + len(flag.environment) for flag in FLAGS)
+    assert len(FLAG_BY_NAME) == sum(len(flag.names) + len(flag.environment_variables) for flag in FLAGS)
 
 
 @pytest.mark.parametrize(
@@ -461,9 +469,9 @@ def test_the_table_agrees_with_settings_and_file() -> None:
 def test_a_parser_gets_its_flags_from_the_table(arguments: str, found: dict[str, str]) -> None:
     """Aliases count as the flag, switches need no value, lists may be repeated."""
     parser = ArgumentParser()
-    add_flags(parser.add_argument)
+    add_arguments(parser.add_argument)
 
-    assert texts(vars(parser.parse_args(arguments.split()))) == found
+    assert flag_texts(vars(parser.parse_args(arguments.split()))) == found
     assert parser.format_help()
 
 
@@ -471,16 +479,16 @@ def test_what_belongs_to_the_process_is_asked_for_by_name() -> None:
     """The same precedence, without a file; of several variables the first that is set."""
     variables = {"CONTAINER_DRIVER_ROOT": "/old", "DRIVER_ROOT_CTR_PATH": "/new", "KUBELET_SOCKET": ""}
 
-    assert option("driver-root-ctr-path", {}, variables) == "/new"
-    assert option("driver-root-ctr-path", {}, {"CONTAINER_DRIVER_ROOT": "/old"}) == "/old"
-    assert option("kubelet-socket", {}, variables) == ""
-    assert option("node-label", {}, {}) == "nvidia.com/device-plugin.config"
-    assert option("config-file", {"config-file": "/c"}, {"CONFIG_FILE": "/d"}) == "/c"
+    assert option_value("driver-root-ctr-path", {}, variables) == "/new"
+    assert option_value("driver-root-ctr-path", {}, {"CONTAINER_DRIVER_ROOT": "/old"}) == "/old"
+    assert option_value("kubelet-socket", {}, variables) == ""
+    assert option_value("node-label", {}, {}) == "nvidia.com/device-plugin.config"
+    assert option_value("config-file", {"config-file": "/c"}, {"CONFIG_FILE": "/d"}) == "/c"
 
 
 def test_the_documentation_shows_the_table() -> None:
     """docs/configuration.md holds what `gpuplane config reference` prints; if this fails, print it there again."""
-    assert reference() in DOCUMENT.read_text()
+    assert flags_table() in DOCUMENT.read_text()
 
 
 PAGES = (DOCUMENT, DOCUMENT.with_name("sharing.md"))
@@ -528,12 +536,12 @@ VALUES = st.recursive(
 )
 
 
-@given(st.dictionaries(PIECES, VALUES), st.dictionaries(st.sampled_from(sorted(BY_NAME)), st.text(max_size=8)))
+@given(st.dictionaries(PIECES, VALUES), st.dictionaries(st.sampled_from(sorted(FLAG_BY_NAME)), st.text(max_size=8)))
 def test_any_file_and_flags_are_settings_or_invalid(file: dict[str, Any], said: dict[str, str]) -> None:
     """Whatever is said, no other exception leaves."""
     try:
-        assert isinstance(resolve(msgspec.json.encode(file), "c.yaml", said, said), Settings)
-    except Invalid as error:
+        assert isinstance(resolve_settings(msgspec.json.encode(file), "c.yaml", said, said), Settings)
+    except InvalidInput as error:
         assert error.errors
 
 
@@ -548,4 +556,4 @@ def test_any_file_and_flags_are_settings_or_invalid(file: dict[str, Any], said: 
 )
 def test_long_names_may_have_one_dash(arguments: str, written: str) -> None:
     """As for Go's flag package, by which NVIDIA's plugin reads its command line."""
-    assert two_dashes(arguments.split()) == written.split()
+    assert with_two_dashes(arguments.split()) == written.split()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.strict import MOST, Invalid, Path, load, read
+from gpuplane.core.strict import MAX_ERRORS, DocumentPath, InvalidInput, load, load_with_lines
 from gpuplane.model.machine import MachineFile
 from gpuplane.model.value import Value
 from tests.golden import Golden
@@ -34,7 +34,7 @@ class Whole(Value):
 
 def errors(text: str, kind: type = Whole) -> list[str]:
     """What is wrong with a document."""
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidInput) as caught:
         load(text.encode(), kind, "f")
     return caught.value.errors
 
@@ -96,19 +96,19 @@ def test_many_errors_are_counted_rather_than_told() -> None:
     """A file of another kind does not fill the log."""
     told = errors("\n".join(f"key{n}: 1" for n in range(100)))
 
-    assert len(told) == MOST + 1
-    assert told[-1] == f"f: and {100 - MOST} more"
+    assert len(told) == MAX_ERRORS + 1
+    assert told[-1] == f"f: and {100 - MAX_ERRORS} more"
 
 
 def test_a_check_sees_the_value_and_its_errors_have_lines(golden: Golden) -> None:
     """Contradictions are told with the errors of spelling, as long as the types are right."""
 
-    def check(value: Whole) -> Iterator[tuple[Path, str]]:
+    def check(value: Whole) -> Iterator[tuple[DocumentPath, str]]:
         for i, part in enumerate(value.parts):
             if not part.size:
                 yield ("parts", i, "size"), f"{part.name} has no size"
 
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidInput) as caught:
         load(b"mod: 1\nparts:\n- name: a\n- {name: b, size: 1}\n- name: c\n  size: 0\n", Whole, "f", check)
 
     assert [each.split(":")[1] for each in caught.value.errors] == ["1", "3", "6"]
@@ -123,7 +123,7 @@ def test_keys_of_the_author_hold_anchors() -> None:
 
 def test_lines_of_a_good_file_can_be_asked_for() -> None:
     """Who explains a decision names the line that made it."""
-    value, line = read(b"mode: single\nparts:\n- name: a\n\n- name: b\n", Whole, "f")
+    value, line = load_with_lines(b"mode: single\nparts:\n- name: a\n\n- name: b\n", Whole, "f")
 
     assert value == Whole(mode="single", parts=(Part("a"), Part("b")))
     assert [line(("mode",)), line(("parts", 1)), line(("ratio",))] == [1, 5, 1]
@@ -155,7 +155,7 @@ def test_any_bytes_are_a_value_or_invalid(data: bytes, kind: type) -> None:
     """Whatever stands in a file, no other exception leaves, and each error names the file."""
     try:
         assert isinstance(load(data, kind, "f"), kind)
-    except Invalid as error:
+    except InvalidInput as error:
         assert error.errors
         assert all(each.startswith("f:") for each in error.errors)
 
@@ -171,7 +171,7 @@ def test_any_values_are_taken_or_refused(fields: dict[str, str]) -> None:
     data = "".join(f"{key}: {value}\n" for key, value in fields.items()).encode()
     try:
         value = load(data, Whole, "f")
-    except Invalid as error:
+    except InvalidInput as error:
         assert error.errors
     else:
         assert set(fields) <= set(Whole.__struct_fields__), value

@@ -5,12 +5,12 @@ import itertools
 import pytest
 
 from gpuplane.core.allocate.answers import allocate
-from gpuplane.core.config.resolve import trace
+from gpuplane.core.config.resolve import resolve_with_sources
 from gpuplane.core.containers.cdi import condition
 from gpuplane.core.containers.cdi.wanted import wanted
 from gpuplane.core.containers.strategy import Strategy, counting, decided, passes_cdi, strategies, takes_cdi
-from gpuplane.core.explanation import explain
-from gpuplane.core.ledger import carry
+from gpuplane.core.explanation import explain_node
+from gpuplane.core.ledger import carry_over_boot
 from gpuplane.core.reports.metrics import metrics
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
@@ -156,10 +156,10 @@ def test_allocate_answers_by_the_decision() -> None:
 def test_a_remembered_runtime_is_in_force_from_the_first_moment() -> None:
     """After a restart, and a reboot, while the API server is silent; its next word is believed, whatever it is."""
     old = after(NodeRequestsChanged(CONTAINERD.but(kubelet="v1.28.15"))).ledger
-    for ledger in (old, carry(old, "another boot", 0.0, 0.0)):
+    for ledger in (old, carry_over_boot(old, "another boot", 0.0, 0.0)):
         assert strategies(after(LedgerLoaded(ledger), KEPT, *READY)) == ("envvar",)
     known = after(NodeRequestsChanged(CONTAINERD)).ledger
-    for ledger in (known, carry(known, "another boot", 0.0, 0.0)):
+    for ledger in (known, carry_over_boot(known, "another boot", 0.0, 0.0)):
         started = after(LedgerLoaded(ledger), KEPT, *READY)
         assert decided(started) == CDI
         assert started.config.node_requests is None
@@ -244,7 +244,7 @@ def test_the_metric_says_each_strategy_and_why() -> None:
 )
 def test_config_explain_names_the_strategy(file: str, expected: str, golden: Golden) -> None:
     """Of `auto` the rule, for no node has been asked; else where it was said."""
-    found = str(explain(MACHINE, trace(file.encode(), "c.yaml")).strategy)
+    found = str(explain_node(MACHINE, resolve_with_sources(file.encode(), "c.yaml")).strategy)
     assert found.startswith(expected)
     golden(found, file)
 

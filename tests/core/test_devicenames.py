@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.core.devicenames import Named, called, labels
+from gpuplane.core.devicenames import DeviceName, describe_devices, device_labels
 
 GPUS = [(f"GPU-{n}", str(n)) for n in range(16)]
 ODD = [(f"GPU-{n}", str(n)) for n in range(1, 26, 2)]
@@ -27,11 +27,11 @@ PARTS = [(f"MIG-{gpu}-{slot}", f"{gpu}:{slot}") for gpu in range(2) for slot in 
         (ODD, "13 GPUs (1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25)"),
     ],
 )
-def test_several_devices_have_one_short_name(devices: list[Named], expected: str) -> None:
+def test_several_devices_have_one_short_name(devices: list[DeviceName], expected: str) -> None:
     """One is named with its UUID; several by their indices in the driver's order, those in a row as one."""
-    assert called(devices) == expected
+    assert describe_devices(devices) == expected
 
 
 def test_programs_know_a_device_by_its_uuid() -> None:
     """Where the driver does not tell it, by its index."""
-    assert labels([("GPU-0", "0"), ("", "3"), ("GPU-gone", "")]) == ("GPU-0", "3", "GPU-gone")
+    assert device_labels([("GPU-0", "0"), ("", "3"), ("GPU-gone", "")]) == ("GPU-0", "3", "GPU-gone")

@@ -5,7 +5,7 @@ import pytest
 from gpuplane.core.containers.cdi.condition import marks
 from gpuplane.core.containers.cdi.wanted import wanted
 from gpuplane.core.health.records import rebooted
-from gpuplane.core.ledger import carry
+from gpuplane.core.ledger import carry_over_boot
 from gpuplane.core.reports.nodecondition import LONGEST, condition, known
 from gpuplane.core.reports.nodeevents import events, kept, remembered, standings
 from gpuplane.core.step import step
@@ -232,7 +232,7 @@ def test_nothing_is_told_again_after_a_restart(facts: tuple[Fact, ...]) -> None:
 def test_a_drain_by_annotation_is_not_told_again_after_a_reboot() -> None:
     """It holds also before the API server's first word."""
     before = after(NodeRequestsChanged(NodeRequests(drains={"0": "RMA"})))
-    start = Snapshot(ledger=carry(before.ledger, "another boot", wall=0.0, now=0.0))
+    start = Snapshot(ledger=carry_over_boot(before.ledger, "another boot", wall=0.0, now=0.0))
     now = run(start, ConfigLoaded(Settings()), MachineObserved(WELL), AllocationsListed((), 1.0), now=1.0)
 
     assert standings(now)["GPU-0"].kind == "drained"

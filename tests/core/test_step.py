@@ -9,7 +9,7 @@ from gpuplane.core.advertising import offer, unknown
 from gpuplane.core.reports.news import news
 from gpuplane.core.reports.readiness import unready
 from gpuplane.core.step import SETTLING, due, step
-from gpuplane.core.text import LONGEST, clip
+from gpuplane.core.text import MAX_CHARACTERS, clip
 from gpuplane.model.config import NodeRequests, Settings
 from gpuplane.model.facts import (
     AllocateAnswered,
@@ -223,7 +223,7 @@ def test_a_text_from_outside_is_one_short_line(text: str) -> None:
     """Whatever an annotation says, a log line stays a line."""
     clipped = clip(text)
 
-    assert len(clipped) <= LONGEST
+    assert len(clipped) <= MAX_CHARACTERS
     assert clipped.splitlines() in ([], [clipped])
 
 

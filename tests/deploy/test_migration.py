@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuplane.core.config.flags import BY_NAME
+from gpuplane.core.config.flags import FLAG_BY_NAME
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "deploy/migration.md").read_text()
@@ -38,7 +38,7 @@ def test_the_variables_are_the_agents() -> None:
     named = set(re.findall(r"`([A-Z][A-Z_]+)(?:=\w+)?`", TABLE))
 
     assert len(named) > 12
-    assert named - OURS <= set(BY_NAME)
+    assert named - OURS <= set(FLAG_BY_NAME)
 
 
 def test_the_fields_that_are_as_in_the_chart_are() -> None:

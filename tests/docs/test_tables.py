@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import yaml
 
-from gpuplane.core.config.resolve import resolve
+from gpuplane.core.config.resolve import resolve_settings
 from gpuplane.model.config import Settings
 from gpuplane.model.snapshot import Ledger, Snapshot
 from tests.cli.terminals import Terminals, screen
@@ -56,7 +56,7 @@ def test_each_example_of_a_configuration_is_good(block: str) -> None:
     """It says something, and nothing wrong. What is YAML and no configuration is at least YAML."""
     keys = (yaml.safe_load(block) or {}).keys()
     if keys and keys <= CONFIGURES:
-        assert resolve(block.encode(), "example.yaml") != Settings()
+        assert resolve_settings(block.encode(), "example.yaml") != Settings()
 
 
 def test_the_first_pod_asks_for_what_is_offered() -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpuplane.core.strict import Invalid
+from gpuplane.core.strict import InvalidInput
 from gpuplane.hardware.described import Described
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
@@ -321,7 +321,7 @@ UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
 def test_a_machine_that_contradicts_itself_is_refused(before: bytes, after: bytes, line: int, golden: Golden) -> None:
     """With the file, the line, and what is wrong."""
     assert before in GOOD
-    with pytest.raises(Invalid) as invalid:
+    with pytest.raises(InvalidInput) as invalid:
         read(GOOD.replace(before, after), "node.yaml")
 
     [error] = invalid.value.errors
@@ -353,7 +353,7 @@ def test_files_and_numbers_that_cannot_be_are_refused(
     before: bytes, after: bytes, subjects: list[str], golden: Golden
 ) -> None:
     """All of them at once."""
-    with pytest.raises(Invalid) as invalid:
+    with pytest.raises(InvalidInput) as invalid:
         read(GOOD.replace(before, after), "node.yaml")
 
     assert len(invalid.value.errors) == len(subjects)
@@ -401,7 +401,7 @@ gpus:
 
 def test_gpus_that_cannot_be_read_are_not_missed(golden: Golden) -> None:
     """A failure names one of them: the mistake is told, and nothing that is none."""
-    with pytest.raises(Invalid) as invalid:
+    with pytest.raises(InvalidInput) as invalid:
         read(b"gpus: [{index: two}]\nfailures: [{effect: hang, gpu: 0}]", "node.yaml")
 
     (error,) = invalid.value.errors

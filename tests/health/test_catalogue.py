@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gpuplane.core.health.catalogue import CATALOGUE, UNASKED
-from gpuplane.core.ledger import carry
+from gpuplane.core.ledger import carry_over_boot
 from gpuplane.hardware.described import Described
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -118,7 +118,7 @@ async def end(played: Played, ends: str, lasts: float) -> None:
             await played.show("recovery-reset")
             await played.show()
         case "reboot":
-            ledger = carry(played.snapshot.ledger, "the next boot", time.time(), played.now)
+            ledger = carry_over_boot(played.snapshot.ledger, "the next boot", time.time(), played.now)
             played.snapshot = Snapshot(ledger=Ledger(boot_id="the next boot"))
             for fact in (LedgerLoaded(ledger), ConfigLoaded(SETTINGS), AllocationsListed((), played.now)):
                 played.apply(fact)

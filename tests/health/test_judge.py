@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.config.resolve import resolve
+from gpuplane.core.config.resolve import resolve_settings
 from gpuplane.core.health.catalogue import CATALOGUE, UNLISTED
 from gpuplane.core.health.judge import entry, listed, xid
 from gpuplane.core.step import step
@@ -24,7 +24,7 @@ NOTES = IGNORED | {154}
 
 def settings(disabled: str = "", enabled: str = "", file: str = "") -> Settings:
     environment = {"DP_DISABLE_HEALTHCHECKS": disabled, "DP_ENABLE_HEALTHCHECKS": enabled}
-    return resolve(file.encode(), "c.yaml", {}, environment)
+    return resolve_settings(file.encode(), "c.yaml", {}, environment)
 
 
 def counts(number: int, disabled: str = "", enabled: str = "") -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuplane.agent.node import Node
 from gpuplane.core.health.kernellog import happened
-from gpuplane.core.text import LONGEST
+from gpuplane.core.text import MAX_CHARACTERS
 from gpuplane.host.kernellog import watch_kernel_log
 from gpuplane.model.facts import AllocationsListed, FaultOccurred, MachineObserved
 from gpuplane.model.health import DeviceRecord, Finding
@@ -121,13 +121,13 @@ def test_nothing_happens_later_than_now() -> None:
 
 def test_a_message_is_for_people() -> None:
     """One line that changes no terminal; what the kernel escaped is read again, as far as it can be shown."""
-    name = r"\x1b[31mp\xc3\xa4th\x5cx\x0aNVRM: Xid\x00 \xff" + "\u202e" + "y" * LONGEST
+    name = r"\x1b[31mp\xc3\xa4th\x5cx\x0aNVRM: Xid\x00 \xff" + "\u202e" + "y" * MAX_CHARACTERS
     found = told(f"Xid (PCI:0000:01:00): 13, pid=1, name={name}, Graphics Exception")
 
     assert found is not None
     assert found.message.startswith("pid=1, name= [31mpäth\\x NVRM: Xid \N{REPLACEMENT CHARACTER} y")
     assert found.message.isprintable()
-    assert len(found.message) == LONGEST
+    assert len(found.message) == MAX_CHARACTERS
 
 
 PIECES = st.sampled_from(

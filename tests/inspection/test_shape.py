@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gpuplane.core.reports.inspection.whole import health, inspection, timeless
-from gpuplane.core.text import indented
+from gpuplane.core.text import format_json
 from gpuplane.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.model.control import NodeState
 from gpuplane.model.facts import (
@@ -83,7 +83,7 @@ def plain(value: object) -> Any:
 def test_the_document_is_the_golden_one(name: str) -> None:
     """A change of the shape changes golden/*.json, docs/inspect.md and CHANGELOG.md."""
     whole = inspected(rich())
-    document = indented(whole if name == "inspect" else health(whole))
+    document = format_json(whole if name == "inspect" else health(whole))
 
     golden.compare(GOLDEN / f"{name}.json", document.decode(), "The shape is a promise, see docs/stability.md")
 

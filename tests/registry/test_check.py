@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuplane.core.containers.cdi.check import check, read, refused
 from gpuplane.core.containers.cdi.rules import qualifies
 from gpuplane.core.containers.cdi.version import VERSIONS, lowest
-from gpuplane.core.strict import Invalid
+from gpuplane.core.strict import InvalidInput
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec
 from tests.golden import Golden
 
@@ -23,7 +23,7 @@ def wrong(text: str) -> list[str]:
     """What is wrong with a file, without the file's name."""
     try:
         read(text.encode(), "f", check)
-    except Invalid as invalid:
+    except InvalidInput as invalid:
         return [each.removeprefix("f:") for each in invalid.errors]
     return []
 
@@ -266,7 +266,7 @@ def test_what_is_good_is_good_when_it_is_read(spec: Spec) -> None:
     """A document without mistakes is what comes of its bytes, and one with mistakes is refused as a file too."""
     data = msgspec.json.encode(spec)
     if list(check(spec)):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidInput):
             read(data, "f", check)
     else:
         assert read(data, "f", check) == spec
@@ -275,7 +275,7 @@ def test_what_is_good_is_good_when_it_is_read(spec: Spec) -> None:
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_bytes_are_a_specification_or_invalid(data: bytes) -> None:
     """Nothing else is raised, and the file is named."""
-    with pytest.raises(Invalid) as invalid:
+    with pytest.raises(InvalidInput) as invalid:
         read(data, "f.yaml", check)
 
     assert all(error.startswith("f.yaml:") for error in invalid.value.errors)
@@ -289,7 +289,7 @@ def test_a_file_with_a_broken_byte_is_read_or_invalid(data: st.DataObject, name:
     content[at : data.draw(st.sampled_from((at + 1, len(content))))] = data.draw(st.binary(max_size=2))
     try:
         spec = read(bytes(content), name, check)
-    except Invalid as invalid:
+    except InvalidInput as invalid:
         assert all(error.startswith(f"{name}:") for error in invalid.errors)
     else:
         assert list(check(spec)) == []

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gpuplane.core.document import LONGEST
+from gpuplane.core.document import MAX_BYTES
 from gpuplane.host.specfiles import content, found
 from tests.golden import Golden
 
@@ -55,7 +55,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path.touch()
     os.truncate(path, 1 << 40)
 
-    problem = f"it has more than {LONGEST} bytes, the most that is read of it"
+    problem = f"it has more than {MAX_BYTES} bytes, the most that is read of it"
     assert str(content(path)).endswith(f"{problem}: '{path}'")
     assert [file.problem for file in found([tmp_path])] == [f"{path}: {problem}"]
 

@@ -9,7 +9,7 @@ import pytest
 from gpuplane.core import mps
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.answers import allocate
-from gpuplane.core.config.resolve import resolve
+from gpuplane.core.config.resolve import resolve_settings
 from gpuplane.core.step import step
 from gpuplane.model.config import Config
 from gpuplane.model.facts import MachineObserved
@@ -47,7 +47,7 @@ CUT = (
 
 def node(text: str, *gpus: Gpu) -> Snapshot:
     """A node with this configuration; where it wants MPS daemons, they run."""
-    start = Snapshot(config=Config(settings=resolve(text.encode(), "c.yaml")), allocations=())
+    start = Snapshot(config=Config(settings=resolve_settings(text.encode(), "c.yaml")), allocations=())
     snapshot = step(start, MachineObserved(Machine(gpus=gpus)), 0.0)
     wishes = mps.wanted(snapshot) or WantedDaemons()
     run = tuple(DaemonStatus(each.name, "ok", "", tuple(each.devices)) for each in wishes.daemons)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuplane.core.runtimes import containerd, docker
 from gpuplane.core.runtimes.plan import Plan, Source, remember, undo
-from gpuplane.core.strict import Invalid
+from gpuplane.core.strict import InvalidInput
 
 NAME = "io.containerd.grpc.v1.cri"
 space = st.text(" \t", max_size=3)
@@ -183,15 +183,15 @@ def test_any_bytes_are_judged_or_refused_with_the_file(data: bytes) -> None:
     for plan in (planned, lambda each: docker.plan(Source("daemon.json", each), (27, 0), "/var/run/cdi")):
         try:
             plan(data)
-        except Invalid as invalid:
+        except InvalidInput as invalid:
             assert all(line.startswith(("config.toml", "daemon.json")) for line in invalid.errors)
 
 
 def test_what_is_nested_without_end_is_refused() -> None:
     """It ends neither the command nor the stack."""
     for data in (b"x = " + b"[" * 5000, b"a." * 3000 + b"b = 1\n", b"x = " + b"[" * 300 + b"]" * 300 + b"\n"):
-        with suppress(Invalid):
+        with suppress(InvalidInput):
             planned(data)
     for data in (b"[" * 100_000, b'{"a":' * 900 + b"1" + b"}" * 900):
-        with suppress(Invalid):
+        with suppress(InvalidInput):
             docker.plan(Source("daemon.json", data), (27, 0), "/var/run/cdi")

@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuplane.core.advertising import misfit
-from gpuplane.core.config.named import LABEL, choose
-from gpuplane.core.config.resolve import trace
-from gpuplane.core.strict import Invalid
+from gpuplane.core.config.resolve import resolve_with_sources
+from gpuplane.core.config.selection import REQUESTED_BY_LABEL, select_config
+from gpuplane.core.strict import InvalidInput
 from gpuplane.host.filewatch import Folder, contents_or_folder
 from gpuplane.model.config import NodeRequests
 from gpuplane.model.facts import ConfigLoaded, StatusChanged
@@ -93,15 +93,17 @@ def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Fold
         return
     label, who = _label(source, asked, last)
     try:
-        choice = choose(configs.keys(), label, source.default, source.fallbacks, last if source.asks else None, who)
-    except Invalid as error:
+        choice = select_config(
+            configs.keys(), label, source.default, source.fallbacks, last if source.asks else None, who
+        )
+    except InvalidInput as error:
         _fail(node, "; ".join(error.errors))
         return
     try:
         _take(node, source, directory, configs, choice.name)
-    except Invalid as error:
+    except InvalidInput as error:
         if node.snapshot.config.settings is None and last is not None and last in ("", *configs):
-            with suppress(Invalid):
+            with suppress(InvalidInput):
                 _take(node, source, directory, configs, last)
         _fail(node, "; ".join(filter(None, (choice.problem, *error.errors))))
     else:
@@ -120,15 +122,15 @@ def _label(source: Source, asked: NodeRequests | None, last: str | None) -> tupl
         return source.name, "given by --config-name"
     if not source.asks:
         return "", ""
-    return (asked.config, LABEL) if asked is not None else (last or "", "the last in force here")
+    return (asked.config, REQUESTED_BY_LABEL) if asked is not None else (last or "", "the last in force here")
 
 
 def _take(node: Node, source: Source, directory: Path, configs: Folder, name: str) -> None:
     """Take one of several, "" for the empty one. Raises Invalid."""
     content, file = configs.get(name), _called(directory, name)
     if isinstance(content, OSError):
-        raise Invalid([f"{file}: {content.strerror}"])
-    resolved = trace(content, file, source.flags, source.environment)
+        raise InvalidInput([f"{file}: {content.strerror}"])
+    resolved = resolve_with_sources(content, file, source.flags, source.environment)
     node.apply(ConfigLoaded(resolved.settings, name, resolved.warnings))
 
 
@@ -139,8 +141,8 @@ def _called(directory: Path, name: str) -> str:
 def _apply(node: Node, source: Source, content: bytes | None, file: str) -> None:
     """Take the only one there is."""
     try:
-        resolved = trace(content, file, source.flags, source.environment)
-    except Invalid as error:
+        resolved = resolve_with_sources(content, file, source.flags, source.environment)
+    except InvalidInput as error:
         _fail(node, "; ".join(error.errors))
     else:
         node.apply(ConfigLoaded(resolved.settings, warnings=resolved.warnings))

@@ -18,7 +18,7 @@ from gpuplane import files
 from gpuplane.core.advertising import offer
 from gpuplane.core.health import diagnose
 from gpuplane.core.health.diagnose import released
-from gpuplane.core.ledger import stored
+from gpuplane.core.ledger import is_stored
 from gpuplane.core.serving import standby
 from gpuplane.core.text import clip
 from gpuplane.model.control import (
@@ -192,7 +192,7 @@ async def _about(node: Node, name: str, drain: Drain | None) -> ControlResponse:
 
 async def _wish(node: Node, wish: Fact) -> ControlResponse:
     node.apply(wish)
-    if await node.until(stored, deadline=5.0):
+    if await node.until(is_stored, deadline=5.0):
         return ControlResponse()
     return ControlResponse(
         error="it holds for now, but could not be written to the state directory: see the agent's log"

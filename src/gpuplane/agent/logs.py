@@ -12,7 +12,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
-from gpuplane.core.text import escaped
+from gpuplane.core.text import escape_unprintable
 from gpuplane.model.views import LogSubject
 
 Format = Literal["text", "json"]
@@ -28,11 +28,11 @@ class Text(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return escaped(super().formatMessage(record))
+        return escape_unprintable(super().formatMessage(record))
 
     def formatException(self, ei: object) -> str:
         lines = super().formatException(ei).split("\n")  # type: ignore[arg-type]
-        return "\n".join(SET_OFF + escaped(line) for line in lines)
+        return "\n".join(SET_OFF + escape_unprintable(line) for line in lines)
 
 
 class Json(logging.Formatter):

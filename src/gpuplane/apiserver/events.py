@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuplane.apiserver.node import CLIENT
 from gpuplane.apiserver.retry import Rests, stamp
-from gpuplane.core.ledger import stored
+from gpuplane.core.ledger import is_stored
 from gpuplane.core.reports.nodecondition import known
 from gpuplane.core.reports.nodeevents import Standing, events, kept, remembered, standings
 from gpuplane.model.facts import StatusChanged
@@ -91,7 +91,7 @@ async def tell_events(node: Node, name: str, kubeconfig: Path | None) -> None:
 def _kept(snapshot: Snapshot) -> bool:
     """Whether the disk has the ledger, or cannot have it. What it has not is told again after a crash."""
     state = snapshot.conditions.get("state")
-    return state is None or state.standing == "failing" or stored(snapshot)
+    return state is None or state.standing == "failing" or is_stored(snapshot)
 
 
 def _settle(last: dict[str, Standing], now: Mapping[str, Standing], devices: Iterable[str]) -> None:

@@ -22,10 +22,10 @@ from gpuplane.cli.driverroot import Root, contained, driver_root, seen
 from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.say import fail, told
 from gpuplane.cli.serving import serve
-from gpuplane.core.config.flags import BY_NAME
-from gpuplane.core.config.given import add_flags, option, texts, two_dashes
-from gpuplane.core.config.resolve import resolve
-from gpuplane.core.strict import Invalid
+from gpuplane.core.config.flags import FLAG_BY_NAME
+from gpuplane.core.config.flagvalues import add_arguments, flag_texts, option_value, with_two_dashes
+from gpuplane.core.config.resolve import resolve_settings
+from gpuplane.core.strict import InvalidInput
 from gpuplane.hardware.profiles import Unknown
 from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.kernellog import host_pids
@@ -39,11 +39,11 @@ CDI = Path("/var/run/cdi")
 def main(argv: list[str]) -> NoReturn:
     """Run until a signal, and end the process."""
     parser = _parser()
-    arguments = parser.parsed(two_dashes(argv))
-    flags, environment = texts(vars(arguments)), os.environ
+    arguments = parser.parsed(with_two_dashes(argv))
+    flags, environment = flag_texts(vars(arguments)), os.environ
     logs.set_up(arguments.log_format)
     try:
-        resolve(None, "the command line", flags, environment)  # the file may get better, these do not
+        resolve_settings(None, "the command line", flags, environment)  # the file may get better, these do not
         root = driver_root(flags, environment, contained(environment))
         options = _options(arguments, flags, environment, root)
         devices = hardware(
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> NoReturn:
             root_chosen=root.why,
             host_root=arguments.host_root,
         )
-    except (Invalid, Unknown, ValueError) as error:
+    except (InvalidInput, Unknown, ValueError) as error:
         parser.error(str(error))
     except FileNotFoundError as error:
         fail(told(error))
@@ -121,7 +121,7 @@ def _parser() -> Parser:
     theirs = parser.add_argument_group(
         "as NVIDIA's device plugin", "What the command line says comes before the environment."
     )
-    add_flags(theirs.add_argument)
+    add_arguments(theirs.add_argument)
     return parser
 
 
@@ -129,7 +129,7 @@ def _options(
     arguments: argparse.Namespace, flags: Mapping[str, str], environment: Mapping[str, str], root: Root
 ) -> Options:
     def said(name: str) -> str:
-        return option(name, flags, environment)
+        return option_value(name, flags, environment)
 
     socket = said("kubelet-socket")
     config = said("config-file") or said("config-file-srcdir")
@@ -162,7 +162,7 @@ def _options(
 
 def _kubelet_root(root: Path | None, socket: str) -> Path:
     """Kubelet's directory, by what is said of it or of its socket. Raises ValueError where these are two."""
-    default = BY_NAME["kubelet-socket"].default
+    default = FLAG_BY_NAME["kubelet-socket"].default
     beside = Path(socket or default).parent.parent
     if root is not None and socket not in ("", default) and root.absolute() != beside.absolute():
         raise ValueError(f"--kubelet-root {root} and --kubelet-socket {socket} are two directories: leave one out")

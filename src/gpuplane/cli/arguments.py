@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpuplane.cli.say import fail, told
-from gpuplane.core.config.flags import BY_NAME
-from gpuplane.core.strict import close_to
+from gpuplane.core.config.flags import FLAG_BY_NAME
+from gpuplane.core.strict import closest_match
 
 if TYPE_CHECKING:
     import click
@@ -88,7 +88,7 @@ def _type(action: argparse.Action) -> "click.ParamType[Any]":
     if action.dest == "machine":
         return Machine(nvml=True)
     known = action.type.choices if isinstance(action.type, Choice) else ()
-    if choices := known or (BY_NAME[action.dest].choices if action.dest in BY_NAME else ()):
+    if choices := known or (FLAG_BY_NAME[action.dest].choices if action.dest in FLAG_BY_NAME else ()):
         return OneOf(choices)
     return click.Path() if action.metavar in ("DIR", "FILE", "PATH") else click.STRING
 
@@ -99,5 +99,5 @@ def _optional(action: argparse.Action) -> dict[str, Any]:
 
 def perhaps(word: str, known: Any) -> str:
     """ " Did you mean '--machine'?", or "" where nothing is close."""
-    close = close_to(word, known)
+    close = closest_match(word, known)
     return f" Did you mean {close!r}?" if close else ""

@@ -14,11 +14,11 @@ from gpuplane.cli.say import told
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.explain import Choice, explain
 from gpuplane.core.choice.topology import Policy
-from gpuplane.core.config.resolve import trace
-from gpuplane.core.document import LONGEST
+from gpuplane.core.config.resolve import resolve_with_sources
+from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.step import step
-from gpuplane.core.strict import Invalid
-from gpuplane.core.text import counted, indented
+from gpuplane.core.strict import InvalidInput
+from gpuplane.core.text import format_count, format_json
 from gpuplane.hardware import machinefile
 from gpuplane.hardware.profiles import find
 from gpuplane.model.config import Config, Settings
@@ -62,10 +62,10 @@ def command(
     if free is not None and (missing := [id for id in must if id not in free]):
         raise misuse(f"--required names what is not among --available: {', '.join(missing)}")
     if len(must) > size:
-        raise misuse(f"--required names {counted(len(must), 'device')}, more than --size {size}")
+        raise misuse(f"--required names {format_count(len(must), 'device')}, more than --size {size}")
     choice = explain(snapshot, offered.name, free, must, size, policy)
     if as_json:
-        sys.stdout.buffer.write(indented(choice))
+        sys.stdout.buffer.write(format_json(choice))
     if choice.refused:
         raise click.ClickException(choice.refused)
     if not as_json and sys.stdout.isatty():
@@ -133,11 +133,13 @@ def _snapshot(machine: str, config: Path | None) -> Snapshot:
     """A node with this machine and configuration, of which no container holds anything."""
     try:
         described = find(machine)
-        looked = machinefile.read(files.read(described, LONGEST), str(described))
+        looked = machinefile.read(files.read(described, MAX_BYTES), str(described))
         settings = (
-            Settings() if config is None else trace(files.read(config, LONGEST), str(config), {}, os.environ).settings
+            Settings()
+            if config is None
+            else resolve_with_sources(files.read(config, MAX_BYTES), str(config), {}, os.environ).settings
         )
-    except Invalid as error:
+    except InvalidInput as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(told(error)) from None

@@ -12,13 +12,13 @@ from gpuplane import files
 from gpuplane.cli.options import PATH, Machine
 from gpuplane.cli.say import say, told
 from gpuplane.core.config.flags import FLAGS, Flag
-from gpuplane.core.config.given import texts
-from gpuplane.core.config.reference import reference
-from gpuplane.core.config.resolve import Resolved, trace
-from gpuplane.core.document import LONGEST
-from gpuplane.core.explanation import Explained, Explanation, explain
-from gpuplane.core.strict import Invalid
-from gpuplane.core.text import counted, indented
+from gpuplane.core.config.flagvalues import flag_texts
+from gpuplane.core.config.reference import flags_table
+from gpuplane.core.config.resolve import ResolvedConfig, resolve_with_sources
+from gpuplane.core.document import MAX_BYTES
+from gpuplane.core.explanation import Explanation, UnitExplanation, explain_node
+from gpuplane.core.strict import InvalidInput
+from gpuplane.core.text import format_count, format_json
 from gpuplane.hardware import machinefile
 from gpuplane.hardware.profiles import find
 from gpuplane.model.value import Value
@@ -26,7 +26,7 @@ from gpuplane.model.value import Value
 
 def flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """The agent's flags that are settings, on a command: they come before environment and file as they do there."""
-    for flag in reversed([flag for flag in FLAGS if flag.setting and flag.names]):
+    for flag in reversed([flag for flag in FLAGS if flag.settings_field and flag.names]):
         names = [f"--{name}" for name in flag.names]
         command = click.option(*names, _parameter(flag.name), metavar="VALUE", help=flag.help, **_kind(flag))(command)
     return command
@@ -34,9 +34,9 @@ def flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _kind(flag: Flag) -> dict[str, Any]:
     """How it is given: a switch needs no value, a list may be given in parts."""
-    if flag.kind == "switch":
+    if flag.value_kind == "switch":
         return {"is_flag": False, "flag_value": "true"}
-    return {"multiple": True} if flag.kind in ("choices", "numbers") else {}
+    return {"multiple": True} if flag.value_kind in ("choices", "numbers") else {}
 
 
 def _parameter(name: str) -> str:
@@ -46,7 +46,7 @@ def _parameter(name: str) -> str:
 def _said(parameters: Mapping[str, Any]) -> dict[str, str]:
     """What is said of the flags; an empty tuple is a list of which nothing is said."""
     found = {flag.name: parameters.get(_parameter(flag.name)) for flag in FLAGS if flag.names}
-    return texts({name: None if value == () else value for name, value in found.items()})
+    return flag_texts({name: None if value == () else value for name, value in found.items()})
 
 
 @click.group()
@@ -88,18 +88,18 @@ class Checked(Value):
 def _checked(file: Path, said: Mapping[str, str]) -> Checked:
     try:
         resolved = _resolve(file, said)
-    except Invalid as invalid:
+    except InvalidInput as invalid:
         return Checked(tuple(invalid.errors), (), ())
     except _Unreadable as error:
         return Checked((error.message,), (), ())
-    return Checked((), resolved.warnings, tuple(f"{where}: {why}" for where, why in resolved.idle.items()))
+    return Checked((), resolved.warnings, tuple(f"{where}: {why}" for where, why in resolved.without_effect.items()))
 
 
 def _tell(name: str, checked: Checked) -> None:
     for each in (*checked.errors, *checked.warnings, *checked.notes):
         say(each, err=True)
     if not checked.errors:
-        say(f"{name}: good" + (f", {counted(len(checked.warnings), 'warning')}" if checked.warnings else ""))
+        say(f"{name}: good" + (f", {format_count(len(checked.warnings), 'warning')}" if checked.warnings else ""))
 
 
 @command.command(name="explain")
@@ -112,8 +112,8 @@ def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) 
     try:
         described = find(machine)
         resolved = _resolve(file, _said(parameters))
-        explanation = explain(machinefile.read(_read(described), str(described)), resolved)
-    except Invalid as invalid:
+        explanation = explain_node(machinefile.read(_read(described), str(described)), resolved)
+    except InvalidInput as invalid:
         raise click.ClickException(str(invalid)) from None
     if as_json:
         _print(_Full(explanation, resolved))
@@ -126,7 +126,7 @@ def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) 
 @command.command(name="reference")
 def reference_command() -> None:
     """The agent's settings as a table: flag, environment variable, key of the file, default. In Markdown."""
-    click.echo(reference(), nl=False)
+    click.echo(flags_table(), nl=False)
 
 
 class _Unreadable(click.ClickException):
@@ -137,11 +137,11 @@ class _Full(Value):
     """What `--json` shows."""
 
     explanation: Explanation
-    resolved: Resolved
+    resolved: ResolvedConfig
 
 
 def _print(value: object) -> None:
-    sys.stdout.buffer.write(indented(value))
+    sys.stdout.buffer.write(format_json(value))
 
 
 def _inside(path: Path) -> list[Path]:
@@ -155,23 +155,23 @@ def _read(path: Path) -> bytes:
     if path.is_dir():
         raise _Unreadable(f"{path}: a directory without a configuration in it")
     try:
-        return sys.stdin.buffer.read(LONGEST + 1) if str(path) == "-" else files.read(path, LONGEST)
+        return sys.stdin.buffer.read(MAX_BYTES + 1) if str(path) == "-" else files.read(path, MAX_BYTES)
     except OSError as error:
         raise _Unreadable(told(error)) from None
 
 
-def _resolve(path: Path, said: Mapping[str, str]) -> Resolved:
-    return trace(_read(path), str(path), said, os.environ)
+def _resolve(path: Path, said: Mapping[str, str]) -> ResolvedConfig:
+    return resolve_with_sources(_read(path), str(path), said, os.environ)
 
 
 def _rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
     """Index, device, resource, ids, why and trouble of each unit."""
     for unit in explanation.units:
         what = f"{unit.model} {unit.profile}".strip()
-        yield unit.index, what, unit.resource or "-", _ids(unit), unit.why, unit.trouble
+        yield unit.index, what, unit.resource or "-", _ids(unit), unit.why, unit.unavailable
 
 
-def _ids(unit: Explained) -> str:
+def _ids(unit: UnitExplanation) -> str:
     if len(unit.ids) < 2:
         return unit.ids[0] if unit.ids else unit.uuid
     return f"{unit.ids[0]}…{len(unit.ids) - 1}"
@@ -183,11 +183,11 @@ def _list(explanation: Explanation) -> None:
         click.echo(f"waiting\t{explanation.waiting}")
     click.echo(f"strategy\t{','.join(explanation.strategy.strategies)}\t{explanation.strategy.why}")
     for name, count in explanation.resources.items():
-        click.echo(f"resource\t{name}\t{count.devices}\t{count.healthy} healthy\tadvised: {count.advised}")
+        click.echo(f"resource\t{name}\t{count.devices}\t{count.healthy} healthy\tadvised: {count.preference}")
     for row in _rows(explanation):
         click.echo("\t".join(("unit", *row)).rstrip("\t"))
     for each in explanation.faults:
-        click.echo("\t".join(("fault", ", ".join(each.codes), each.how, ", ".join(each.said))))
+        click.echo("\t".join(("fault", ", ".join(each.codes), each.change, ", ".join(each.sources))))
     for note in explanation.notes:
         click.echo(f"note\t{note}")
 
@@ -209,7 +209,7 @@ def _draw(explanation: Explanation) -> None:
     for name, count in explanation.resources.items():
         sick = count.devices - count.healthy
         unhealthy = f" [red]({sick} unhealthy)[/red]" if sick else ""
-        console.print(f"[bold]{name}: {count.devices}[/bold]{unhealthy}, advised: {escape(count.advised)}")
+        console.print(f"[bold]{name}: {count.devices}[/bold]{unhealthy}, advised: {escape(count.preference)}")
     rows = [
         dict(zip(HEADS, (index, resource, ids, what, why + f"; unhealthy: {trouble}" * bool(trouble)), strict=True))
         for index, what, resource, ids, why, trouble in _rows(explanation)
@@ -217,7 +217,7 @@ def _draw(explanation: Explanation) -> None:
     for line in table(HEADS, rows, console.width, ("DEVICE", "IDS", "WHY"), "WHY") if rows else ():
         console.print(line, soft_wrap=True)
     for each in explanation.faults:
-        where = escape(", ".join(each.said))
-        console.print(f"[bold]{', '.join(each.codes)}[/bold]: {escape(each.how)} ({where})")
+        where = escape(", ".join(each.sources))
+        console.print(f"[bold]{', '.join(each.codes)}[/bold]: {escape(each.change)} ({where})")
     for note in explanation.notes:
         console.print(f"[yellow]note[/yellow] {escape(note)}")

@@ -15,8 +15,8 @@ import msgspec
 from gpuplane import __version__
 from gpuplane.cli.options import PATH
 from gpuplane.core.advertising import offer
-from gpuplane.core.lenient import NotUnderstood, understand
-from gpuplane.core.text import clip, few
+from gpuplane.core.lenient import NotReadable, read_leniently
+from gpuplane.core.text import clip, list_first
 from gpuplane.model.control import ControlRequest, ControlResponse, NodeState, ShowNode
 
 STATE_DIR = Path("/var/lib/gpuplane")
@@ -95,12 +95,12 @@ def _understood(said: bytes, path: Path) -> ControlResponse:
 def _read(document: object) -> ControlResponse:
     """The answer of an agent of another version. Raises ClickException where a part that is known is not understood."""
     try:
-        read = understand(document, ControlResponse)
-    except NotUnderstood:
+        read = read_leniently(document, ControlResponse)
+    except NotReadable:
         _refuse("", "nothing of its answer is understood here")
     answer: ControlResponse = read.value
-    if read.lost:
-        places = few([clip(".".join(place), 80) for place in read.lost], 3)
+    if read.unreadable_fields:
+        places = list_first([clip(".".join(place), 80) for place in read.unreadable_fields], 3)
         _refuse(answer.agent.version, f"its answer is not understood here: {places}")
     return answer
 

@@ -10,7 +10,7 @@ import msgspec
 from gpuplane import files
 from gpuplane.cli import ending
 from gpuplane.cli.options import Machine
-from gpuplane.core.strict import Invalid
+from gpuplane.core.strict import InvalidInput
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.demo import Broken, Demo, Scene
@@ -35,7 +35,7 @@ def command(profile: str, as_json: bool) -> None:
         content = files.read(source)
         demo = Demo(source.name, content, read(content, source.name))
         ending.run(_play(demo, as_json), demo.scratch.abandon)
-    except (Broken, Rejected, Invalid) as error:
+    except (Broken, Rejected, InvalidInput) as error:
         raise click.ClickException(str(error)) from None
 
 

@@ -11,7 +11,7 @@ from gpuplane.cli.options import as_json
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
 from gpuplane.core.health.diagnose import released
-from gpuplane.core.text import clip, indented
+from gpuplane.core.text import clip, format_json
 from gpuplane.model.control import LONGEST_RELEASE, ReleaseDriver, ResumeDriver, ShowNode
 from gpuplane.model.snapshot import LET_GO, Condition
 from gpuplane.model.value import Value
@@ -73,7 +73,7 @@ def take(as_json: bool, state_dir: Path) -> None:
 
 def _print(told: Told, said: str, as_json: bool) -> None:
     if as_json:
-        sys.stdout.buffer.write(indented(told))
+        sys.stdout.buffer.write(format_json(told))
     else:
         say(said)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuplane.cli.machine import NVML
-from gpuplane.core.config.flags import BY_NAME
-from gpuplane.core.config.given import given
+from gpuplane.core.config.flags import FLAG_BY_NAME
+from gpuplane.core.config.flagvalues import find_value
 from gpuplane.host.kernellog import host_pids
 
 HERE, HOST = "driver-root-ctr-path", "driver-root"
@@ -30,13 +30,13 @@ def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contai
 
     `contained`: whether this process is in a container, where a path of the host is of no use unless it is mounted.
     """
-    said = given(BY_NAME[HERE], flags, environment)
+    said = find_value(FLAG_BY_NAME[HERE], flags, environment)
     if said and said[0]:
         return Root(Path(said[0]), f"{said[1]} says that the driver is there")
-    default = Path(BY_NAME[HERE].default)
+    default = Path(FLAG_BY_NAME[HERE].default)
     if _is_there(default):
         return Root(default, f"that is the default of --{HERE}, which says where else the driver is seen")
-    host = given(BY_NAME[HOST], flags, environment)
+    host = find_value(FLAG_BY_NAME[HOST], flags, environment)
     if host and os.path.normpath(host[0]).strip("/."):
         path = Path(host[0])
         if _is_there(path) or not contained:

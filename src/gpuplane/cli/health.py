@@ -12,12 +12,12 @@ from gpuplane.cli.connection import ask, show, state_dir
 from gpuplane.cli.options import as_json
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
-from gpuplane.core.devicenames import called
+from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.health.diagnose import find, overall, released
 from gpuplane.core.health.records import NODE, holders
 from gpuplane.core.health.reference import reference
 from gpuplane.core.inventory.sharing import base
-from gpuplane.core.text import clip, indented
+from gpuplane.core.text import clip, format_json
 from gpuplane.model.config import Settings
 from gpuplane.model.control import LONGEST_DRAIN, DrainDevice, NodeState, RestoreDevice
 from gpuplane.model.health import DeviceHealth, DeviceRecord, HealthRecords
@@ -212,7 +212,7 @@ def _withheld(picture: NodeState, uuid: str) -> str:
     offered = (each for resource in picture.offer.resources for each in resource.devices)
     mine = (each for each in offered if each.unavailable and uuid in (NODE, each.unit.id, each.unit.gpu))
     troubles = {each.unit: each.unavailable for each in mine}
-    named = ((called([("", unit.index)]) if unit.id != uuid else "It", why) for unit, why in troubles.items())
+    named = ((describe_devices([("", unit.index)]) if unit.id != uuid else "It", why) for unit, why in troubles.items())
     return "".join(f" {name} is not given out for all that: {why}." for name, why in named)
 
 
@@ -227,11 +227,11 @@ def _index(picture: NodeState, uuid: str) -> str:
 
 
 def _called(picture: NodeState, uuid: str) -> str:
-    return "The node" if uuid == NODE else called([(uuid, _index(picture, uuid))])
+    return "The node" if uuid == NODE else describe_devices([(uuid, _index(picture, uuid))])
 
 
 def _print(value: Value) -> None:
-    sys.stdout.buffer.write(indented(value))
+    sys.stdout.buffer.write(format_json(value))
 
 
 def _sentence(text: str) -> str:

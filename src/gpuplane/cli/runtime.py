@@ -13,8 +13,8 @@ from gpuplane.cli import ending
 from gpuplane.cli.options import PATH, OneOf, misuse
 from gpuplane.cli.say import fail, say
 from gpuplane.core.runtimes.plan import Change, Memory, difference, shown
-from gpuplane.core.strict import Invalid
-from gpuplane.core.text import indented
+from gpuplane.core.strict import InvalidInput
+from gpuplane.core.text import format_json
 from gpuplane.host.runtimes import memories
 from gpuplane.host.runtimes.sources import Failed, Judged, Wish, judge
 from gpuplane.model.value import Value
@@ -141,8 +141,8 @@ def configure(
     wish = Wish(runtime, asked["cdi_dir"], config, drop_in, asked["runtime_version"], asked["executable_path"])
     try:
         report = _undo(wish, state_dir, dry_run) if undo else _configure(wish, state_dir, check or dry_run)
-    except (Invalid, Failed) as error:
-        errors = tuple(error.errors) if isinstance(error, Invalid) else (str(error),)
+    except (InvalidInput, Failed) as error:
+        errors = tuple(error.errors) if isinstance(error, InvalidInput) else (str(error),)
         report = Report(runtime, "failed", errors=errors)
     _print(report, as_json, dry_run)
     sys.exit(int(report.status == "failed" or (check and report.status == "needed")))
@@ -202,7 +202,7 @@ def _undo(wish: Wish, state: Path, only_look: bool) -> Report:
 
 def _print(report: Report, as_json: bool, with_diff: bool) -> None:
     if as_json:
-        sys.stdout.buffer.write(indented(report))
+        sys.stdout.buffer.write(format_json(report))
         return
     for error in report.errors:
         fail(error)

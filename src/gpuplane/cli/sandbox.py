@@ -21,8 +21,8 @@ from gpuplane.cli.ending import Ended
 from gpuplane.cli.options import PATH, Machine, OneOf
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Amount, Duration
-from gpuplane.core.strict import Invalid
-from gpuplane.core.text import counted, escaped
+from gpuplane.core.strict import InvalidInput
+from gpuplane.core.text import escape_unprintable, format_count
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.chaos import Broken, Chaos, Holdings, HoldingsSummary, Moment, Summary
@@ -99,7 +99,7 @@ def chaos(minutes: float, seed: int | None, machine: str, which: str, probe_peri
     try:
         source = find(machine)
         described = read(files.read(source), source.name)
-    except Invalid as error:
+    except InvalidInput as error:
         raise click.ClickException(str(error)) from None
     if not described.gpus:
         raise click.ClickException(f"{source.name} has no GPU that anything could befall")
@@ -155,12 +155,12 @@ def _summary(summary: Summary | HoldingsSummary, probe_period: float) -> Iterato
     """For people."""
     if isinstance(summary, Summary):
         length, own, again = (
-            counted(summary.bursts, "burst"),
+            format_count(summary.bursts, "burst"),
             _health(summary, probe_period),
             f"--probe-period {probe_period:g}s",
         )
     else:
-        length, again = counted(summary.rounds, "round"), "--play holdings"
+        length, again = format_count(summary.rounds, "round"), "--play holdings"
         own = iter((f"slowest: all was offered {summary.slowest_release:.2f} s after the last pod had ended",))
     ended = f", ended by {summary.ended_by}" if summary.ended_by else ""
     yield f"seed {summary.seed} on {summary.machine}: {summary.minutes:.1f} minutes, {length}{ended}"
@@ -175,7 +175,7 @@ def _summary(summary: Summary | HoldingsSummary, probe_period: float) -> Iterato
 
 
 def _health(summary: Summary, probe_period: float) -> Iterator[str]:
-    yield f"seen:    {counted(summary.codes, 'code')} of the fault catalogue"
+    yield f"seen:    {format_count(summary.codes, 'code')} of the fault catalogue"
     yield f"restarts: {summary.agent_restarts} of the agent, {summary.kubelet_restarts} of kubelet"
     begin, end = summary.memory_begin / 1024, summary.memory_end / 1024
     yield f"memory:  {begin:.1f} MiB, {end:.1f} MiB at the end; {summary.memory_per_minute:+.0f} KiB a minute of a life"
@@ -239,7 +239,7 @@ async def _lines() -> AsyncIterator[str]:
 
 
 def _text(said: Said) -> None:
-    say("\n".join(map(escaped, said.lines)))
+    say("\n".join(map(escape_unprintable, said.lines)))
 
 
 def _json(said: Said) -> None:

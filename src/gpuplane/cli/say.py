@@ -8,7 +8,7 @@ import os
 import sys
 import textwrap
 
-from gpuplane.core.text import escaped
+from gpuplane.core.text import escape_unprintable
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -18,7 +18,7 @@ def say(text: str, *, err: bool = False) -> None:
     """
     stream = sys.stderr if err else sys.stdout
     width = columns(stream.fileno()) if stream.isatty() else None
-    stream.write("".join(f"{fitted(escaped(line), width)}\n" for line in text.split("\n")))
+    stream.write("".join(f"{fitted(escape_unprintable(line), width)}\n" for line in text.split("\n")))
     stream.flush()
 
 

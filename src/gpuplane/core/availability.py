@@ -7,7 +7,7 @@ finds out for itself whether a device is given out, so none can say otherwise th
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.core.advertising import ill, offer, unknown
-from gpuplane.core.devicenames import Named, place
+from gpuplane.core.devicenames import DeviceName, index_order
 from gpuplane.core.health import diagnose
 from gpuplane.core.inventory.units import units
 from gpuplane.core.serving import LOCK, standby
@@ -59,7 +59,7 @@ def _offered(
 
 
 def _ordered(found: Iterable[Availability]) -> tuple[Availability, ...]:
-    return tuple(sorted(found, key=lambda each: place(each.index)))
+    return tuple(sorted(found, key=lambda each: index_order(each.index)))
 
 
 @view
@@ -122,10 +122,10 @@ def unread(snapshot: Snapshot, resource: str) -> Reason | None:
     return Reason(kind=kind, text=f"{resource}: {stands.reason if stands else 'not registered yet'}", part=part)
 
 
-def grouped(found: Iterable[tuple[Named, Reason]]) -> Mapping[Reason, tuple[Named, ...]]:
+def grouped(found: Iterable[tuple[DeviceName, Reason]]) -> Mapping[Reason, tuple[DeviceName, ...]]:
     """Each reason once, with the devices that have it; of one whose fault it is the first is named."""
     reasons: dict[tuple[str, ...], Reason] = {}
-    devices: dict[tuple[str, ...], dict[Named, None]] = {}
+    devices: dict[tuple[str, ...], dict[DeviceName, None]] = {}
     for named, reason in found:
         key = reason.kind, reason.part, reason.code, reason.text
         reasons.setdefault(key, reason)

@@ -2,39 +2,39 @@
 
 from collections.abc import Iterable, Sequence
 
-from gpuplane.core.text import counted, ranged
+from gpuplane.core.text import format_count, format_index_ranges
 
-Named = tuple[str, str]
+DeviceName = tuple[str, str]
 """(UUID, index): "0", or "0:1" for a MIG device. Either may be "": the driver does not tell it, or the GPU is away."""
 
 
-def called(devices: Sequence[Named]) -> str:
+def describe_devices(devices: Sequence[DeviceName]) -> str:
     """Devices by their names for people: one with its UUID, several by their indices."""
     if len(devices) == 1:
-        return _alone(*devices[0])
+        return _describe_device(*devices[0])
     parts = [each for each in devices if ":" in each[1] or each[0].startswith("MIG-")]
     wholes = [each for each in devices if each not in parts]
     groups = (("GPU", wholes), ("MIG device", parts))
-    return " and ".join(f"{counted(len(each), kind)} ({_indices(each)})" for kind, each in groups if each)
+    return " and ".join(f"{format_count(len(each), kind)} ({_describe_indices(each)})" for kind, each in groups if each)
 
 
-def _indices(devices: Sequence[Named]) -> str:
+def _describe_indices(devices: Sequence[DeviceName]) -> str:
     """In the driver's order; those that are away by their UUIDs."""
-    there = sorted({index for _, index in devices if index}, key=place)
-    return ", ".join(filter(None, (ranged(there), *(uuid for uuid, index in devices if not index))))
+    there = sorted({index for _, index in devices if index}, key=index_order)
+    return ", ".join(filter(None, (format_index_ranges(there), *(uuid for uuid, index in devices if not index))))
 
 
-def place(index: str) -> tuple[int, ...]:
+def index_order(index: str) -> tuple[int, ...]:
     """An index to sort by, in the driver's order: "0:10" comes after "0:9"."""
     return tuple(map(int, index.split(":")))
 
 
-def labels(devices: Iterable[Named]) -> tuple[str, ...]:
+def device_labels(devices: Iterable[DeviceName]) -> tuple[str, ...]:
     """Devices by their names for programs: the UUID, else the index."""
     return tuple(uuid or index for uuid, index in devices if uuid or index)
 
 
-def _alone(uuid: str, index: str) -> str:
+def _describe_device(uuid: str, index: str) -> str:
     if not index:
         return uuid or "the driver"
     name = f"{'MIG device' if ':' in index else 'GPU'} {index}"

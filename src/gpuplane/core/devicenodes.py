@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gpuplane.core.health.diagnose import released
-from gpuplane.core.text import few
+from gpuplane.core.text import list_first
 from gpuplane.core.view import view
 from gpuplane.model.machine import DeviceNumbers, Machine
 from gpuplane.model.snapshot import Condition, Snapshot
@@ -103,12 +103,12 @@ def condition(found: Found) -> Condition:
         return Condition(standing="ok", reason="the host's /dev is not seen from here: nothing is known of it")
     costs = list(dict.fromkeys(filter(None, map(_cost, found.missing))))
     said = [
-        *([f"missing: {few(found.missing, SHOWN)}"] if found.missing else []),
+        *([f"missing: {list_first(found.missing, SHOWN)}"] if found.missing else []),
         *costs,
-        *([f"no link in /dev/char: {few(found.unlinked, SHOWN)}; {LINK_COST}"] if found.unlinked else []),
-        *([f"no driver that is loaded has the numbers of {few(found.stale, SHOWN)}"] if found.stale else []),
+        *([f"no link in /dev/char: {list_first(found.unlinked, SHOWN)}; {LINK_COST}"] if found.unlinked else []),
+        *([f"no driver that is loaded has the numbers of {list_first(found.stale, SHOWN)}"] if found.stale else []),
         *([found.problem] if found.problem else []),
-        *([f"made here: {few(found.made, SHOWN)}"] if found.made else []),
+        *([f"made here: {list_first(found.made, SHOWN)}"] if found.made else []),
     ]
     if found.missing or found.unlinked or found.stale:
         said.append(ADVICE)

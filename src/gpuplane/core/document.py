@@ -16,19 +16,19 @@ import yaml
 
 from gpuplane.model.value import Value
 
-LONGEST = 4 << 20
+MAX_BYTES = 4 << 20
 """Bytes of a document. A ConfigMap holds at most 1 MiB."""
 
-LARGEST = 200_000
+MAX_NODES = 200_000
 """Nodes of a document, aliases written out."""
 
-DEEPEST = 40
+MAX_DEPTH = 40
 
 Problem = tuple[int, str]
 """A line, counted from 1, and what is wrong there."""
 
 
-class Malformed(Exception):
+class MalformedDocument(Exception):
     """Bytes that are no document, and why."""
 
     def __init__(self, line: int, text: str) -> None:
@@ -36,13 +36,13 @@ class Malformed(Exception):
         self.problem: Problem = (line, text)
 
 
-class Node(Value):
+class DocumentNode(Value):
     """One value: a scalar, a list of nodes, or a mapping of keys to nodes. `line` is that of its key, if it has one."""
 
     line: int
     value: Any = None
 
-    def at(self, path: tuple[str | int, ...]) -> "Node":
+    def find_nearest(self, path: tuple[str | int, ...]) -> "DocumentNode":
         """The node of a path, or the nearest one around it that is written in the document."""
         node = self
         for step in path:
@@ -53,140 +53,147 @@ class Node(Value):
         return node
 
 
-def compose(data: bytes) -> tuple[Node, list[Problem]]:
+def parse_document(data: bytes) -> tuple[DocumentNode, list[Problem]]:
     """The tree of the one document in these bytes, and its repeated keys. An empty mapping where there is no document.
 
     Raises Malformed.
     """
-    if len(data) > LONGEST:
-        raise Malformed(1, f"larger than {LONGEST >> 20} MiB")
+    if len(data) > MAX_BYTES:
+        raise MalformedDocument(1, f"larger than {MAX_BYTES >> 20} MiB")
     try:
         data.decode()
-        return _Composer(data).document()
+        return _Parser(data).parse_document()
     except UnicodeDecodeError as error:
-        raise Malformed(_line_of(data, error.start), f"not UTF-8: {error.reason}") from None
+        raise MalformedDocument(_line_at_offset(data, error.start), f"not UTF-8: {error.reason}") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise Malformed(line, f"not YAML: {error.problem}{_tab(data, line)}") from None
+        raise MalformedDocument(line, f"not YAML: {error.problem}{_tab_hint(data, line)}") from None
     except yaml.reader.ReaderError as error:
-        raise Malformed(_line_of(data, error.position), f"not YAML: {error.reason}") from None
+        raise MalformedDocument(_line_at_offset(data, error.position), f"not YAML: {error.reason}") from None
 
 
-class _Composer:
+class _Parser:
     def __init__(self, data: bytes) -> None:
         self.events: Iterator[Any] = yaml.parse(data, Loader=yaml.CSafeLoader)
-        self.anchors: dict[str, tuple[Node, int]] = {}  # with its size
-        self.size = 0
-        self.repeated: list[Problem] = []
+        self.anchors: dict[str, tuple[DocumentNode, int]] = {}  # with its size
+        self.node_count = 0
+        self.repeated_keys: list[Problem] = []
 
-    def document(self) -> tuple[Node, list[Problem]]:
-        root = Node(1, {})
+    def parse_document(self) -> tuple[DocumentNode, list[Problem]]:
+        root = DocumentNode(1, {})
         seen = False
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if seen:
-                    raise Malformed(_line(event), "a second document begins here; only one is read")
+                    raise MalformedDocument(_line_of_event(event), "a second document begins here; only one is read")
                 seen = True
-                root = self.node(next(self.events), 0)
-        return root.but(value={}) if root.value is None else root, self.repeated
+                root = self.parse_node(next(self.events), 0)
+        return root.but(value={}) if root.value is None else root, self.repeated_keys
 
-    def node(self, event: Any, depth: int) -> Node:
-        start, line = self.size, _line(event)
-        self.grow(1, line)
-        if depth > DEEPEST:
-            raise Malformed(line, f"nested deeper than {DEEPEST} levels")
+    def parse_node(self, event: Any, depth: int) -> DocumentNode:
+        start, line = self.node_count, _line_of_event(event)
+        self.count_nodes(1, line)
+        if depth > MAX_DEPTH:
+            raise MalformedDocument(line, f"nested deeper than {MAX_DEPTH} levels")
         if isinstance(event, yaml.AliasEvent):
-            return self.alias(event.anchor, line)
+            return self.resolve_alias(event.anchor, line)
         if isinstance(event, yaml.ScalarEvent):
-            node = Node(line, _scalar(event))
-        elif event.tag not in (None, "!", f"{TAG}seq", f"{TAG}map"):
-            raise Malformed(line, f"the tag {event.tag!r} is not known here")
+            node = DocumentNode(line, _scalar_value(event))
+        elif event.tag not in (None, "!", f"{TAG_PREFIX}seq", f"{TAG_PREFIX}map"):
+            raise MalformedDocument(line, f"the tag {event.tag!r} is not known here")
         elif isinstance(event, yaml.SequenceStartEvent):
-            node = Node(line, list(self.items(depth)))
+            node = DocumentNode(line, list(self.parse_list_items(depth)))
         else:
-            node = Node(line, self.entries(depth))
+            node = DocumentNode(line, self.parse_mapping(depth))
         if event.anchor:
-            self.anchors[event.anchor] = node, self.size - start
+            self.anchors[event.anchor] = node, self.node_count - start
         return node
 
-    def grow(self, size: int, line: int) -> None:
-        self.size += size
-        if self.size > LARGEST:
-            raise Malformed(line, f"more than {LARGEST} values, with all aliases written out")
+    def count_nodes(self, nodes: int, line: int) -> None:
+        self.node_count += nodes
+        if self.node_count > MAX_NODES:
+            raise MalformedDocument(line, f"more than {MAX_NODES} values, with all aliases written out")
 
-    def alias(self, anchor: str | None, line: int) -> Node:
+    def resolve_alias(self, anchor: str | None, line: int) -> DocumentNode:
         if anchor is None or anchor not in self.anchors:
-            raise Malformed(line, f"the alias *{anchor} stands for nothing that is complete above it")
+            raise MalformedDocument(line, f"the alias *{anchor} stands for nothing that is complete above it")
         node, size = self.anchors[anchor]
-        self.grow(size, line)
+        self.count_nodes(size, line)
         return node.but(line=line)
 
-    def items(self, depth: int) -> Iterator[Node]:
+    def parse_list_items(self, depth: int) -> Iterator[DocumentNode]:
         while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
-            yield self.node(event, depth + 1)
+            yield self.parse_node(event, depth + 1)
 
-    def entries(self, depth: int) -> dict[str, Node]:
-        own: dict[str, Node] = {}
-        merged: list[Node] = []
+    def parse_mapping(self, depth: int) -> dict[str, DocumentNode]:
+        own: dict[str, DocumentNode] = {}
+        merged: list[DocumentNode] = []
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
-            line = _line(event)
+            line = _line_of_event(event)
             if not isinstance(event, yaml.ScalarEvent):
-                raise Malformed(line, "a key must be plain text")
-            node = self.node(next(self.events), depth + 1).but(line=line)
+                raise MalformedDocument(line, "a key must be plain text")
+            node = self.parse_node(next(self.events), depth + 1).but(line=line)
             if event.value == "<<" and event.implicit[0]:
                 merged += node.value if isinstance(node.value, list) else [node]
             elif event.value in own:
                 first = own[event.value].line
-                self.repeated.append((line, f"key {event.value!r} stands twice, first on line {first}; leave one out"))
+                self.repeated_keys.append(
+                    (line, f"key {event.value!r} stands twice, first on line {first}; leave one out")
+                )
             else:
                 own[event.value] = node
         for each in merged:
             if not isinstance(each.value, dict):
-                raise Malformed(each.line, "<< can merge mappings only")
+                raise MalformedDocument(each.line, "<< can merge mappings only")
             own = {**each.value, **own}
         return own
 
 
-TAG = "tag:yaml.org,2002:"
+TAG_PREFIX = "tag:yaml.org,2002:"
 BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 NULLS = ("", "~", "null", "Null", "NULL")
-WHOLE = re.compile(r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|[1-9][0-9_]*|0)")
-NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-SPECIAL = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+INTEGER = re.compile(r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|[1-9][0-9_]*|0)")
+FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+INFINITY_OR_NAN = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
-def plain(text: str) -> str | int | float | bool | None:
+def parse_scalar(text: str) -> str | int | float | bool | None:
     """What unquoted text means. Raises ValueError for a number beyond 64 bits."""
     if text in NULLS:
         return None
     if text.lower() in BOOLEANS and text in (text.lower(), text.upper(), text.title()):
         return BOOLEANS[text.lower()]
-    if WHOLE.fullmatch(text):
-        return _whole(text)
-    if NUMBER.fullmatch(text):
+    if INTEGER.fullmatch(text):
+        return _parse_integer(text)
+    if FLOAT.fullmatch(text):
         return float(text)
-    if SPECIAL.fullmatch(text):
+    if INFINITY_OR_NAN.fullmatch(text):
         return float(text.replace(".", "").lower())
     return text
 
 
-def _scalar(event: Any) -> Any:
+def _scalar_value(event: Any) -> Any:
     text: str = event.value
-    if event.tag in (f"{TAG}str", "!") or (event.tag is None and not event.implicit[0]):
+    if event.tag in (f"{TAG_PREFIX}str", "!") or (event.tag is None and not event.implicit[0]):
         return text
     try:
-        value = plain(text)
+        value = parse_scalar(text)
     except ValueError as error:
-        raise Malformed(_line(event), str(error)) from None
-    if event.tag is None or type(value) is TYPES.get(event.tag):
+        raise MalformedDocument(_line_of_event(event), str(error)) from None
+    if event.tag is None or type(value) is TYPE_BY_TAG.get(event.tag):
         return value
-    raise Malformed(_line(event), f"{text[:40]!r} cannot be read as the tag {event.tag!r} says")
+    raise MalformedDocument(_line_of_event(event), f"{text[:40]!r} cannot be read as the tag {event.tag!r} says")
 
 
-TYPES = {f"{TAG}int": int, f"{TAG}float": float, f"{TAG}bool": bool, f"{TAG}null": type(None)}
+TYPE_BY_TAG = {
+    f"{TAG_PREFIX}int": int,
+    f"{TAG_PREFIX}float": float,
+    f"{TAG_PREFIX}bool": bool,
+    f"{TAG_PREFIX}null": type(None),
+}
 
 
-def _whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     digits = text.replace("_", "").lower()
     sign, digits = (-1 if digits[0] == "-" else 1), digits.lstrip("+-")
     base = {"0x": 16, "0b": 2, "0o": 8}.get(digits[:2], 8 if digits[0] == "0" else 10)
@@ -197,16 +204,16 @@ def _whole(text: str) -> int:
     return value
 
 
-def _line(event: Any) -> int:
+def _line_of_event(event: Any) -> int:
     line: int = event.start_mark.line + 1
     return line
 
 
-def _line_of(data: bytes, offset: int) -> int:
+def _line_at_offset(data: bytes, offset: int) -> int:
     return data.count(b"\n", 0, offset) + 1
 
 
-def _tab(data: bytes, line: int) -> str:
+def _tab_hint(data: bytes, line: int) -> str:
     lines = data.split(b"\n")
     tabbed = line <= len(lines) and b"\t" in lines[line - 1][: -len(lines[line - 1].lstrip()) or None]
     return "; indent with spaces, not tabs" if tabbed else ""

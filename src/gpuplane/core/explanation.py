@@ -10,7 +10,7 @@ import msgspec
 from gpuplane.core import mps
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.explain import rule
-from gpuplane.core.config.resolve import Resolved
+from gpuplane.core.config.resolve import ResolvedConfig
 from gpuplane.core.containers.strategy import AUTO, Strategy
 from gpuplane.core.health import judge
 from gpuplane.core.health.catalogue import CATALOGUE
@@ -18,7 +18,7 @@ from gpuplane.core.inventory.names import decide
 from gpuplane.core.inventory.naming import Decision, matches
 from gpuplane.core.inventory.sharing import entries, ids
 from gpuplane.core.step import step
-from gpuplane.core.text import amount
+from gpuplane.core.text import format_memory
 from gpuplane.model.config import Config, MemoryResource, Mps, ReplicatedResource, Settings
 from gpuplane.model.facts import MachineObserved
 from gpuplane.model.health import FaultOverride
@@ -28,8 +28,8 @@ from gpuplane.model.value import Value
 from gpuplane.model.views import Resource
 
 
-class Explained(Value):
-    """One unit. Where `resource` is "" it is not offered, and `why` says why not."""
+class UnitExplanation(Value, rename={"unavailable": "trouble"}):
+    """One unit. Where `resource` is "", it is not offered, and `why` says why not."""
 
     index: str  # "0", or "0:1" for MIG device 1 of GPU 0
     uuid: str
@@ -38,37 +38,37 @@ class Explained(Value):
     resource: str
     ids: tuple[str, ...]
     why: str
-    trouble: str  # why kubelet would be told that it is unhealthy; "" where it would be healthy
+    unavailable: str  # why kubelet would be told that it is unhealthy; "" where it would be healthy
 
 
-class Count(Value):
-    """How many ids of one resource kubelet would be told of, and which of them are advised to a container."""
+class ResourceCount(Value, rename={"preference": "advised"}):
+    """How many device ids of one resource kubelet would be sent, and which of them a container would preferably get."""
 
     devices: int
     healthy: int
-    advised: str
+    preference: str
 
 
-class Judged(Value):
-    """Faults that are judged otherwise than by the catalogue, all in the same way."""
+class FaultChange(Value, rename={"change": "how", "sources": "said"}):
+    """The faults of which the configuration changes the same fields of the catalogue's entry to the same values."""
 
     codes: tuple[str, ...]  # "xid-…" stands for the XIDs that neither the catalogue nor the configuration names
-    how: str  # "severity note instead of unhealthy"
-    said: tuple[str, ...]  # where
+    change: str  # "severity note instead of unhealthy"
+    sources: tuple[str, ...]  # where the configuration says so
 
 
 class Explanation(Value):
-    """A whole node. `notes`: what was said and does nothing here, or not what one may think."""
+    """A whole node. `notes`: what in the configuration has no effect here, or not the effect that one may expect."""
 
     waiting: str  # why nothing could be advertised yet
     strategy: Strategy  # how containers would be given devices
-    resources: Mapping[str, Count]
-    units: tuple[Explained, ...]
-    faults: tuple[Judged, ...]
+    resources: Mapping[str, ResourceCount]
+    units: tuple[UnitExplanation, ...]
+    faults: tuple[FaultChange, ...]
     notes: tuple[str, ...]
 
 
-def explain(machine: Machine, resolved: Resolved) -> Explanation:
+def explain_node(machine: Machine, resolved: ResolvedConfig) -> Explanation:
     """What a node with this machine and these settings would advertise while no container holds anything."""
     unseen = Snapshot(config=Config(settings=resolved.settings), allocations=())
     offered = offer(mps.served(step(unseen, MachineObserved(machine), 0.0)))
@@ -76,84 +76,86 @@ def explain(machine: Machine, resolved: Resolved) -> Explanation:
     troubles = {device.unit.id: device.unavailable for each in offered.resources for device in each.devices}
     return Explanation(
         waiting=offered.waiting,
-        strategy=_strategy(resolved),
-        resources={each.name: _count(each, resolved) for each in offered.resources},
-        units=tuple(_explained(decision, resolved, troubles) for decision in decisions),
-        faults=tuple(_judged(resolved)),
+        strategy=_device_list_strategy(resolved),
+        resources={each.name: _resource_count(each, resolved) for each in offered.resources},
+        units=tuple(_explain_unit(decision, resolved, troubles) for decision in decisions),
+        faults=tuple(_fault_changes(resolved)),
         notes=(
             *resolved.warnings,
-            *(f"{where}: {why}" for where, why in resolved.idle.items()),
-            *_idle_patterns(decisions, resolved),
-            *_idle_shares(decisions, resolved),
-            *_mixed(decisions),
-            *_limits(decisions, resolved),
-            *_clients(decisions, resolved),
+            *(f"{where}: {why}" for where, why in resolved.without_effect.items()),
+            *_unused_pattern_notes(decisions, resolved),
+            *_unused_sharing_notes(decisions, resolved),
+            *_mixed_resource_notes(decisions),
+            *_memory_sharing_notes(decisions, resolved),
+            *_mps_notes(decisions, resolved),
             *(["this machine has no GPU, so nothing would be advertised"] * (not offered.waiting and not machine.gpus)),
         ),
     )
 
 
-def _strategy(resolved: Resolved) -> Strategy:
+def _device_list_strategy(resolved: ResolvedConfig) -> Strategy:
     said = resolved.settings.device_list_strategy
     return Strategy(said, AUTO if said == ("auto",) else resolved.sources["device_list_strategy"])
 
 
-def _count(resource: Resource, resolved: Resolved) -> Count:
+def _resource_count(resource: Resource, resolved: ResolvedConfig) -> ResourceCount:
     healthy = sum(not device.reasons for device in resource.devices)
-    return Count(len(resource.devices), healthy, _advised(resource, resolved))
+    return ResourceCount(len(resource.devices), healthy, _preference(resource, resolved))
 
 
-def _advised(resource: Resource, resolved: Resolved) -> str:
-    policy, at = resolved.settings.sharing_policy, _at(resolved, "sharing_policy")
+def _preference(resource: Resource, resolved: ResolvedConfig) -> str:
+    policy, at = resolved.settings.sharing_policy, _source_note(resolved, "sharing_policy")
     if resource.share_mib or len({device.unit.gpu for device in resource.devices}) < len(resource.devices):
         return rule(resource, policy, at)
     return f"the GPUs with the best links{f', on as few NUMA nodes as possible{at}' * (policy == 'numa')}"
 
 
-def _explained(decision: Decision, resolved: Resolved, troubles: Mapping[str, str]) -> Explained:
+def _explain_unit(decision: Decision, resolved: ResolvedConfig, unavailable: Mapping[str, str]) -> UnitExplanation:
     unit, name = decision.unit, decision.name
-    return Explained(
+    return UnitExplanation(
         index=unit.index,
         uuid=unit.id,
         model=unit.model,
         profile=unit.profile,
         resource=name,
         ids=tuple(ids(decision)) if name else (),
-        why=f"{_named_by(decision, resolved)}{_shared_by(decision, resolved)}" if name else _left(decision, resolved),
-        trouble=troubles.get(unit.id, "") if name else "",
+        why=f"{_naming_reason(decision, resolved)}{_sharing_reason(decision, resolved)}"
+        if name
+        else _not_offered_reason(decision, resolved),
+        unavailable=unavailable.get(unit.id, "") if name else "",
     )
 
 
-def _named_by(decision: Decision, resolved: Resolved) -> str:
+def _naming_reason(decision: Decision, resolved: ResolvedConfig) -> str:
     settings = resolved.settings
     field, _, number = decision.by.partition(".")
     if number:
         pattern = (settings.gpus if field == "gpus" else settings.mig)[int(number)].pattern
-        return f"pattern {pattern!r}{_at(resolved, decision.by)}"
+        return f"pattern {pattern!r}{_source_note(resolved, decision.by)}"
     if not decision.unit.profile:
         return f"a whole GPU{' that no pattern matches' * bool(settings.gpus)}"
-    return f"migStrategy {settings.mig_strategy}{_at(resolved, decision.by)}"
+    return f"migStrategy {settings.mig_strategy}{_source_note(resolved, decision.by)}"
 
 
-def _left(decision: Decision, resolved: Resolved) -> str:
-    return f"{decision.reason}{_at(resolved, decision.shared_by)}"
+def _not_offered_reason(decision: Decision, resolved: ResolvedConfig) -> str:
+    return f"{decision.reason}{_source_note(resolved, decision.shared_by)}"
 
 
-def _shared_by(decision: Decision, resolved: Resolved) -> str:
+def _sharing_reason(decision: Decision, resolved: ResolvedConfig) -> str:
     if not decision.shared_by:
         return ""
-    how = "".join(_how(decision, resolved.settings)) if decision.shared else "not shared"
-    return f", {how}{_at(resolved, decision.shared_by)}"
+    how = "".join(_describe_sharing(decision, resolved.settings)) if decision.shared else "not shared"
+    return f", {how}{_source_note(resolved, decision.shared_by)}"
 
 
-def _how(decision: Decision, settings: Settings) -> Iterator[str]:
+def _describe_sharing(decision: Decision, settings: Settings) -> Iterator[str]:
     yield f"{decision.replicas} share{'s' if decision.replicas > 1 else ''}"
     if grain := decision.grain_mib:
         unit, over = settings.sharing.memory_unit, decision.unit.memory_mib % grain
-        yield f" of {amount(grain, unit)}"
-        yield f" ({amount(over, unit)} left over)" if over else ""
+        yield f" of {format_memory(grain, unit)}"
+        yield f" ({format_memory(over, unit)} left over)" if over else ""
     if decision.mps:
-        yield "".join((" by MPS", *_set(settings.sharing.mps)))
+        yield "".join((" by MPS", *_describe_mps_settings(settings.sharing.mps)))
     if decision.distinct:
         yield ", each of a container's of another GPU"
     entry = entries(settings.sharing)[decision.shared_by]
@@ -161,7 +163,7 @@ def _how(decision: Decision, settings: Settings) -> Iterator[str]:
         yield f", time slice {entry.time_slice}"
 
 
-def _set(how: Mps) -> Iterator[str]:
+def _describe_mps_settings(how: Mps) -> Iterator[str]:
     """What is said of MPS daemons beside what holds without a word."""
     if how.compute_mode != Mps().compute_mode:
         yield f", computeMode {how.compute_mode}"
@@ -171,27 +173,29 @@ def _set(how: Mps) -> Iterator[str]:
         yield f", activeThreadPercentage {how.active_thread_percentage}"
 
 
-REST, SPECIMEN = "xid-…", "xid-99999"
+OTHER_XIDS, EXAMPLE_OF_OTHER_XIDS = "xid-…", "xid-99999"
 """The XIDs that are named nowhere, and one of them."""
 
 
-def _judged(resolved: Resolved) -> Iterator[Judged]:
+def _fault_changes(resolved: ResolvedConfig) -> Iterator[FaultChange]:
     """Together what the same was said of at the same places."""
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for code in _codes(resolved.settings):
-        if changes := _otherwise(code, resolved):
-            said = tuple(dict.fromkeys(_said(code, changes, resolved)))
-            alike.setdefault((", ".join(changes.values()), said), []).append(REST if code == SPECIMEN else code)
+    for code in _fault_codes(resolved.settings):
+        if changes := _changed_fields(code, resolved):
+            said = tuple(dict.fromkeys(_fault_sources(code, changes, resolved)))
+            alike.setdefault((", ".join(changes.values()), said), []).append(
+                OTHER_XIDS if code == EXAMPLE_OF_OTHER_XIDS else code
+            )
     for (how, said), codes in alike.items():
-        yield Judged(codes=tuple(codes), how=how, said=said)
+        yield FaultChange(codes=tuple(codes), change=how, sources=said)
 
 
-def _codes(settings: Settings) -> Iterable[str]:
+def _fault_codes(settings: Settings) -> Iterable[str]:
     listed = (number for field in judge.VARIABLES for number in sorted(judge.listed(getattr(settings, field)).xids))
-    return dict.fromkeys((*CATALOGUE, *settings.faults, *(f"xid-{number}" for number in listed), SPECIMEN))
+    return dict.fromkeys((*CATALOGUE, *settings.faults, *(f"xid-{number}" for number in listed), EXAMPLE_OF_OTHER_XIDS))
 
 
-def _otherwise(code: str, resolved: Resolved) -> dict[str, str]:
+def _changed_fields(code: str, resolved: ResolvedConfig) -> dict[str, str]:
     """Field of a fault's entry → how it differs from the catalogue's.
 
     Time is nothing to what something else ends: it has none there that would be replaced.
@@ -201,37 +205,38 @@ def _otherwise(code: str, resolved: Resolved) -> dict[str, str]:
     keys = {field.name: field.encode_name for field in msgspec.structs.fields(FaultOverride)}
     timeless = {"clear_after"} if plain.cleared_by != "time" else set()
     return {
-        field: f"{keys.get(field, field)} {_word(is_)}" + ("" if field in timeless else f" instead of {_word(was)}")
+        field: f"{keys.get(field, field)} {_format_value(is_)}"
+        + ("" if field in timeless else f" instead of {_format_value(was)}")
         for field, is_, was in fields
         if is_ != was
     }
 
 
-def _word(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:g} s" if isinstance(value, int | float) else repr(value) if " " in str(value) else str(value)
 
 
-def _said(code: str, fields: Iterable[str], resolved: Resolved) -> Iterator[str]:
+def _fault_sources(code: str, fields: Iterable[str], resolved: ResolvedConfig) -> Iterator[str]:
     for field in fields:
         by = judge.decided(code, resolved.settings) if field == "severity" else ""
         yield resolved.sources[by or f"faults.{code}"]
 
 
-def _at(resolved: Resolved, setting: str) -> str:
+def _source_note(resolved: ResolvedConfig, setting: str) -> str:
     return f" ({resolved.sources[setting]})" if setting in resolved.sources else ""
 
 
-def _idle_patterns(decisions: list[Decision], resolved: Resolved) -> Iterator[str]:
+def _unused_pattern_notes(decisions: list[Decision], resolved: ResolvedConfig) -> Iterator[str]:
     used = {decision.by for decision in decisions}
     for field, namings in (("gpus", resolved.settings.gpus), ("mig", resolved.settings.mig)):
         texts = {each.unit.profile if field == "mig" else each.unit.model for each in decisions}
         for i, naming in enumerate(namings):
             if f"{field}.{i}" not in used:
-                why = _missed(field, naming.pattern, texts - {""}, resolved.settings.mig_strategy)
+                why = _unused_pattern_reason(field, naming.pattern, texts - {""}, resolved.settings.mig_strategy)
                 yield f"{resolved.sources[f'{field}.{i}']}: {why}"
 
 
-def _missed(field: str, pattern: str, texts: set[str], strategy: str) -> str:
+def _unused_pattern_reason(field: str, pattern: str, texts: set[str], strategy: str) -> str:
     if field == "mig" and strategy == "none":
         return "migStrategy is none, so patterns of resources.mig do nothing"
     if any(matches(pattern, text) for text in texts):
@@ -239,7 +244,7 @@ def _missed(field: str, pattern: str, texts: set[str], strategy: str) -> str:
     return f"no {'profile' if field == 'mig' else 'model'} here matches {pattern!r}"
 
 
-def _idle_shares(decisions: list[Decision], resolved: Resolved) -> Iterator[str]:
+def _unused_sharing_notes(decisions: list[Decision], resolved: ResolvedConfig) -> Iterator[str]:
     named: dict[str, list[Decision]] = {}
     every = entries(resolved.settings.sharing)
     for decision in decisions:
@@ -249,15 +254,17 @@ def _idle_shares(decisions: list[Decision], resolved: Resolved) -> Iterator[str]
         fitting = [
             each for each in named.get(entry.name, ()) if not entry.model or matches(entry.model, each.unit.model)
         ]
-        if what := _unfilled(by, entry, fitting, resolved):
+        if what := _missing_devices(by, entry, fitting, resolved):
             yield f"{resolved.sources[by]}: {what}"
 
 
-def _unfilled(by: str, entry: ReplicatedResource | MemoryResource, fitting: list[Decision], resolved: Resolved) -> str:
+def _missing_devices(
+    by: str, entry: ReplicatedResource | MemoryResource, fitting: list[Decision], resolved: ResolvedConfig
+) -> str:
     """What an entry does not get. `fitting`: the devices that it or another takes and that are as it wants them."""
     taken = [decision for decision in fitting if decision.shared_by == by]
     others = [decision for decision in fitting if decision.shared_by != by]
-    where = _takers(others, resolved)
+    where = _sources_of_sharing(others, resolved)
     named = f"{entry.name} with a model that matches {entry.model!r}" if entry.model else entry.name
     match entry.devices:
         case None if taken:
@@ -270,30 +277,32 @@ def _unfilled(by: str, entry: ReplicatedResource | MemoryResource, fitting: list
             before = f"; taken before, by {where}: {len(others)}" if others else ""
             return "" if len(taken) == count else f"{count} devices of {named} wanted, {len(taken)} here{before}"
         case references:
-            missing = [each for each in references if not _among(each, taken)]
-            gone = [each for each in missing if _among(each, others)]
+            missing = [each for each in references if not _has_device(each, taken)]
+            gone = [each for each in missing if _has_device(each, others)]
             nowhere = ", ".join(each for each in missing if each not in gone)
             found = f"no device of {named} here is {nowhere}" if nowhere else ""
-            where = _takers([each for each in others if any(_among(reference, [each]) for reference in gone)], resolved)
+            where = _sources_of_sharing(
+                [each for each in others if any(_has_device(reference, [each]) for reference in gone)], resolved
+            )
             before = f"taken before, by {where}: {', '.join(gone)}" if gone else ""
             return "; ".join(filter(None, (found, before)))
 
 
-def _takers(decisions: Iterable[Decision], resolved: Resolved) -> str:
+def _sources_of_sharing(decisions: Iterable[Decision], resolved: ResolvedConfig) -> str:
     return " and ".join(dict.fromkeys(resolved.sources[decision.shared_by] for decision in decisions))
 
 
-def _among(reference: str, decisions: Iterable[Decision]) -> bool:
+def _has_device(reference: str, decisions: Iterable[Decision]) -> bool:
     return any(reference in (decision.unit.id, decision.unit.index) for decision in decisions)
 
 
-def _mixed(decisions: list[Decision]) -> Iterator[str]:
+def _mixed_resource_notes(decisions: list[Decision]) -> Iterator[str]:
     shared = {decision.name for decision in decisions if decision.shared}
     for name in sorted({decision.name for decision in decisions if not decision.shared and decision.name in shared}):
         yield f"{name} has whole devices and shares of others, and a pod cannot choose which it gets; rename the shares"
 
 
-def _limits(decisions: list[Decision], resolved: Resolved) -> Iterator[str]:
+def _memory_sharing_notes(decisions: list[Decision], resolved: ResolvedConfig) -> Iterator[str]:
     """What shares of memory do not do."""
     memory = [decision for decision in decisions if decision.grain_mib]
     if not memory:
@@ -306,14 +315,16 @@ def _limits(decisions: list[Decision], resolved: Resolved) -> Iterator[str]:
     )
     yield f"{resolved.sources['memory']}: {kept}"
     if len({decision.unit.gpu for decision in memory}) > 1:
-        most = amount(max(each.replicas * each.grain_mib for each in memory), resolved.settings.sharing.memory_unit)
+        most = format_memory(
+            max(each.replicas * each.grain_mib for each in memory), resolved.settings.sharing.memory_unit
+        )
         yield (
             f"{resolved.sources['memory']}: a container's memory comes from one GPU, {most} at most, and the scheduler "
             "sees only the sum of the node's: a pod that no single GPU has room for is refused when it starts"
         )
 
 
-def _clients(decisions: list[Decision], resolved: Resolved) -> Iterator[str]:
+def _mps_notes(decisions: list[Decision], resolved: ResolvedConfig) -> Iterator[str]:
     """What MPS needs, and what it does not do."""
     by = next((decision.shared_by for decision in decisions if decision.mps and decision.name), "")
     if by:

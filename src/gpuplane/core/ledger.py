@@ -12,27 +12,27 @@ from typing import Any
 import msgspec
 
 from gpuplane.core.health.records import NODE, rebooted
-from gpuplane.core.text import clip, few
+from gpuplane.core.text import clip, list_first
 from gpuplane.model.config import NodeRequests
 from gpuplane.model.health import DeviceRecord, Drain, HealthRecords
 from gpuplane.model.snapshot import Ledger, Snapshot
 
-VERSION = 1
+FORMAT_VERSION = 1
 """Of the files that are written here. To be raised only where an older version of us would misread a file."""
 
 _FIELDS = tuple(field for field in msgspec.structs.fields(Ledger) if field.name != "boot_id")
-PARTS = {field.encode_name: field.name for field in _FIELDS}
+FIELD_BY_FILE = {field.encode_name: field.name for field in _FIELDS}
 """Name of a file without its ending → the field of the ledger that it holds."""
 
-_TYPES = {field.encode_name: field.type for field in _FIELDS}
+_TYPE_BY_FILE = {field.encode_name: field.type for field in _FIELDS}
 
-LONGEST = 80
+MAX_FIELD_CHARACTERS = 80
 """Characters of a field's name that are shown."""
 
-Place = tuple[str, ...]
+FieldPath = tuple[str, ...]
 
 
-class _File(msgspec.Struct):
+class _LedgerFile(msgspec.Struct):
     """A file of the ledger. Other fields than these are a newer version's."""
 
     version: int
@@ -40,7 +40,7 @@ class _File(msgspec.Struct):
     value: msgspec.Raw
 
 
-class Part(msgspec.Struct, frozen=True):
+class LedgerPart(msgspec.Struct, frozen=True):
     """A part of the ledger as it was read. `problem`: what of it was not understood; "" where all was."""
 
     boot_id: str
@@ -48,49 +48,57 @@ class Part(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def encode(value: Any, boot_id: str) -> bytes:
+def encode_part(value: Any, boot_id: str) -> bytes:
     """The content of a part's file."""
-    return msgspec.json.encode({"version": VERSION, "boot_id": boot_id, "value": value})
+    return msgspec.json.encode({"version": FORMAT_VERSION, "boot_id": boot_id, "value": value})
 
 
-def decode(part: str, content: bytes) -> Part:
+def decode_part(file_name: str, content: bytes) -> LedgerPart:
     """A part by the content of its file. Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError where that is
     no such file at all."""
-    file = msgspec.json.decode(content, type=_File)
+    file = msgspec.json.decode(content, type=_LedgerFile)
     try:
-        return Part(file.boot_id, msgspec.json.decode(file.value, type=_TYPES[part]))
+        return LedgerPart(file.boot_id, msgspec.json.decode(file.value, type=_TYPE_BY_FILE[file_name]))
     except msgspec.DecodeError:
-        return _decode_leniently(part, file)
+        return _decode_leniently(file_name, file)
 
 
-def _decode_leniently(part: str, file: _File) -> Part:
-    from gpuplane.core.lenient import NotUnderstood, understand  # needed once in the life of a node, if ever
+def _decode_leniently(file_name: str, file: _LedgerFile) -> LedgerPart:
+    from gpuplane.core.lenient import NotReadable, read_leniently  # needed once in the life of a node, if ever
 
-    written = f"it was written by version {file.version} of this format, and {VERSION} is known here"
+    written = f"it was written by version {file.version} of this format, and {FORMAT_VERSION} is known here"
     try:
-        read = understand(msgspec.json.decode(file.value), _TYPES[part])
-    except (NotUnderstood, msgspec.DecodeError) as error:
-        if file.version == VERSION and not isinstance(error, NotUnderstood):
+        read = read_leniently(msgspec.json.decode(file.value), _TYPE_BY_FILE[file_name])
+    except (NotReadable, msgspec.DecodeError) as error:
+        if file.version == FORMAT_VERSION and not isinstance(error, NotReadable):
             raise  # we never wrote that
-        value = _drained(HealthRecords(), [()], file.version) if part == "health" else None
-        return Part(file.boot_id, value, f"{written}: nothing of it is understood")
-    value = _drained(read.value, read.lost, file.version) if part == "health" and read.lost else read.value
-    left_out = [clip(".".join(place), LONGEST) for place in (*read.lost, *read.unknown)]
-    return Part(file.boot_id, value, f"{written}: {few(left_out, 5)} left out")
+        value = _drain_unreadable_devices(HealthRecords(), [()], file.version) if file_name == "health" else None
+        return LedgerPart(file.boot_id, value, f"{written}: nothing of it is understood")
+    value = (
+        _drain_unreadable_devices(read.value, read.unreadable_fields, file.version)
+        if file_name == "health" and read.unreadable_fields
+        else read.value
+    )
+    left_out = [
+        clip(".".join(place), MAX_FIELD_CHARACTERS) for place in (*read.unreadable_fields, *read.unknown_fields)
+    ]
+    return LedgerPart(file.boot_id, value, f"{written}: {list_first(left_out, 5)} left out")
 
 
-def _drained(health: HealthRecords, lost: Iterable[Place], version: int) -> HealthRecords:
+def _drain_unreadable_devices(
+    health: HealthRecords, unreadable_fields: Iterable[FieldPath], version: int
+) -> HealthRecords:
     """The records, with each device drained of which something was lost: all devices where it is not known of which."""
     devices = dict(health.devices)
     why = f"what is remembered of it was written by version {version} of the state files and is not understood here"
-    for place in lost:
+    for place in unreadable_fields:
         key = place[1] if place[:1] == ("devices",) and len(place) > 1 else NODE
         record = devices.get(key, DeviceRecord())
         devices[key] = record.but(drain=record.drain or Drain(reason=why))
     return health.but(devices=devices)
 
 
-def carry(ledger: Ledger, boot_id: str, wall: float, now: float) -> Ledger:
+def carry_over_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> Ledger:
     """The ledger as it holds in this boot, at `wall` seconds since 1970 and `now` of CLOCK_BOOTTIME.
 
     Times count from the boot, and a reboot has made every client of the driver let go: a release ends with its boot,
@@ -113,6 +121,6 @@ def carry(ledger: Ledger, boot_id: str, wall: float, now: float) -> Ledger:
     )
 
 
-def stored(snapshot: Snapshot) -> bool:
+def is_stored(snapshot: Snapshot) -> bool:
     """Whether the disk holds all that the ledger says: only then may a promise be answered."""
     return snapshot.stored.ledger == snapshot.ledger

@@ -23,92 +23,92 @@ from msgspec.inspect import (
     type_info,
 )
 
-Place = tuple[str, ...]
+FieldPath = tuple[str, ...]
 """Where something is in a document: the names of fields, the keys of mappings and the numbers of entries."""
 
 
-class NotUnderstood(Exception):
+class NotReadable(Exception):
     """A value from which nothing can be taken."""
 
 
-class Understood(msgspec.Struct, frozen=True):
+class LenientResult(msgspec.Struct, frozen=True):
     """What could be read. `unknown`: fields that are not known here; `lost`: what is known and was not understood."""
 
     value: Any
-    unknown: tuple[Place, ...] = ()
-    lost: tuple[Place, ...] = ()
+    unknown_fields: tuple[FieldPath, ...] = ()
+    unreadable_fields: tuple[FieldPath, ...] = ()
 
 
-def understand(data: Any, kind: Any) -> Understood:
+def read_leniently(data: Any, kind: Any) -> LenientResult:
     """Read plain data (as of JSON) as a type. Raises NotUnderstood where not even a part of it can be read."""
-    reading = _Reading()
-    value = reading.take(data, type_info(kind), ())
-    return Understood(value, tuple(reading.unknown), tuple(reading.lost))
+    reading = _LenientReader()
+    value = reading.read_value(data, type_info(kind), ())
+    return LenientResult(value, tuple(reading.unknown_fields), tuple(reading.unreadable_fields))
 
 
-class _Reading:
+class _LenientReader:
     def __init__(self) -> None:
-        self.unknown: list[Place] = []
-        self.lost: list[Place] = []
+        self.unknown_fields: list[FieldPath] = []
+        self.unreadable_fields: list[FieldPath] = []
 
-    def take(self, data: Any, kind: Type, place: Place) -> Any:
+    def read_value(self, data: Any, kind: Type, place: FieldPath) -> Any:
         match kind:
             case StructType() if isinstance(data, Mapping):
-                return self._struct(data, kind, place)
+                return self._read_struct(data, kind, place)
             case DictType(value_type=inner) if isinstance(data, Mapping):
-                return self._entries(data, inner, place)
+                return self._read_entries(data, inner, place)
             case VarTupleType(item_type=inner) if isinstance(data, list):
-                return tuple(self._entries({str(n): each for n, each in enumerate(data)}, inner, place).values())
+                return tuple(self._read_entries({str(n): each for n, each in enumerate(data)}, inner, place).values())
             case UnionType(types=kinds):
-                return self._union(data, kinds, place)
+                return self._read_union(data, kinds, place)
             case StructType() | DictType() | VarTupleType():
-                raise NotUnderstood
-        return _plain(data, kind)
+                raise NotReadable
+        return _read_scalar(data, kind)
 
-    def _struct(self, data: Mapping[str, Any], kind: StructType, place: Place) -> Any:
+    def _read_struct(self, data: Mapping[str, Any], kind: StructType, place: FieldPath) -> Any:
         fields = {field.encode_name: field for field in kind.fields}
-        self.unknown += [(*place, name) for name in data if name not in fields]
+        self.unknown_fields += [(*place, name) for name in data if name not in fields]
         values = {}
         for name, field in fields.items():
             if name in data:
                 try:
-                    values[field.name] = self.take(data[name], field.type, (*place, name))
-                except NotUnderstood:
+                    values[field.name] = self.read_value(data[name], field.type, (*place, name))
+                except NotReadable:
                     if field.required:
                         raise
-                    self.lost.append((*place, name))
+                    self.unreadable_fields.append((*place, name))
             elif field.required:
-                raise NotUnderstood
+                raise NotReadable
         return kind.cls(**values)
 
-    def _entries(self, data: Mapping[str, Any], kind: Type, place: Place) -> dict[str, Any]:
+    def _read_entries(self, data: Mapping[str, Any], kind: Type, place: FieldPath) -> dict[str, Any]:
         values = {}
         for key, each in data.items():
             try:
-                values[key] = self.take(each, kind, (*place, key))
-            except NotUnderstood:
-                self.lost.append((*place, key))
+                values[key] = self.read_value(each, kind, (*place, key))
+            except NotReadable:
+                self.unreadable_fields.append((*place, key))
         return values
 
-    def _union(self, data: Any, kinds: tuple[Type, ...], place: Place) -> Any:
+    def _read_union(self, data: Any, kinds: tuple[Type, ...], place: FieldPath) -> Any:
         if data is None and any(isinstance(kind, NoneType) for kind in kinds):
             return None
         for kind in kinds:
             try:
-                return self.take(data, kind, place)
-            except NotUnderstood:
+                return self.read_value(data, kind, place)
+            except NotReadable:
                 continue
-        raise NotUnderstood
+        raise NotReadable
 
 
-PLAIN: Mapping[type[Type], type] = {BoolType: bool, IntType: int, FloatType: float, StrType: str}
+SCALAR_TYPES: Mapping[type[Type], type] = {BoolType: bool, IntType: int, FloatType: float, StrType: str}
 
 
-def _plain(data: Any, kind: Type) -> Any:
+def _read_scalar(data: Any, kind: Type) -> Any:
     """A value without parts."""
     if isinstance(kind, LiteralType) and data in kind.values:
         return data
     try:
-        return msgspec.convert(data, PLAIN[type(kind)])
+        return msgspec.convert(data, SCALAR_TYPES[type(kind)])
     except (KeyError, msgspec.ValidationError):
-        raise NotUnderstood from None
+        raise NotReadable from None

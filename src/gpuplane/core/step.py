@@ -15,7 +15,7 @@ from gpuplane.core import observation, takeover, timeslices
 from gpuplane.core.advertising import share_layouts
 from gpuplane.core.health import records
 from gpuplane.core.health.diagnose import terms
-from gpuplane.core.text import line
+from gpuplane.core.text import on_one_line
 from gpuplane.core.withholding import mig_parents
 from gpuplane.model.config import NodeRequests
 from gpuplane.model.facts import (
@@ -84,7 +84,7 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             grant = Allocation(resource=resource, devices=devices, granted_at=now)
             return snapshot.but(allocations=(*_others(snapshot.allocations or (), grant), grant))
         case LedgerLoaded():
-            return takeover.remembered(snapshot, fact, now)
+            return takeover.apply_loaded_ledger(snapshot, fact, now)
         case LedgerStored(disk):
             return snapshot.but(stored=disk)
         case DriverReleaseRequested(release):
@@ -128,7 +128,7 @@ def _stand(snapshot: Snapshot, part: str, condition: Condition | None, now: floa
     others = {name: each for name, each in snapshot.conditions.items() if name != part}
     if condition is None:
         return others
-    condition = condition.but(reason=line(condition.reason))
+    condition = condition.but(reason=on_one_line(condition.reason))
     before = snapshot.conditions.get(part)
     if before is not None and before.standing == condition.standing:
         return {**others, part: condition.but(since=before.since)}

@@ -17,7 +17,7 @@ from gpuplane.model.health import DeviceRecord, HealthRecords
 from gpuplane.model.snapshot import Ledger, Snapshot, StoredLedger
 
 
-def remembered(snapshot: Snapshot, fact: LedgerLoaded, now: float) -> Snapshot:
+def apply_loaded_ledger(snapshot: Snapshot, fact: LedgerLoaded, now: float) -> Snapshot:
     """The snapshot after it was told what the state directory holds.
 
     Once the agent before us has ended nothing is offered before kubelet was asked again who holds what: that agent
@@ -26,17 +26,17 @@ def remembered(snapshot: Snapshot, fact: LedgerLoaded, now: float) -> Snapshot:
     disk = StoredLedger(share_layouts=(fact.ledger.share_layouts or {},))
     if not standby(snapshot):
         return snapshot.but(ledger=fact.ledger, stored=disk)
-    after = snapshot.but(ledger=_told(snapshot, fact.ledger), stored=disk)
+    after = snapshot.but(ledger=_merge_ledgers(snapshot, fact.ledger), stored=disk)
     by = terms(after, now)
     health, machine = fact.ledger.health or HealthRecords(), snapshot.machine
     if machine is not None:
         health = records.looked(health, machine, machine, machine.gpus is not None, snapshot.allocations, by)
-    health = _unknown(health, snapshot.ledger.health or HealthRecords(), by)
+    health = _with_missing_events(health, snapshot.ledger.health or HealthRecords(), by)
     after = after.but(ledger=after.ledger.but(health=None if health == HealthRecords() else health))
     return after.but(allocations=None) if fact.previous_agent_ended else after
 
 
-def _told(snapshot: Snapshot, ledger: Ledger) -> Ledger:
+def _merge_ledgers(snapshot: Snapshot, ledger: Ledger) -> Ledger:
     """The ledger with what this agent was told since it started, and nobody tells it again."""
     ours, homes = snapshot.ledger, {**(snapshot.ledger.mig_parents or {}), **(ledger.mig_parents or {})}
     return ledger.but(
@@ -46,7 +46,7 @@ def _told(snapshot: Snapshot, ledger: Ledger) -> Ledger:
     )
 
 
-def _unknown(health: HealthRecords, ours: HealthRecords, by: Terms) -> HealthRecords:
+def _with_missing_events(health: HealthRecords, ours: HealthRecords, by: Terms) -> HealthRecords:
     """The records with what befell a device that they do not count, and that ours do."""
     devices: dict[str, DeviceRecord] = dict(health.devices)
     for key, record in ours.devices.items():

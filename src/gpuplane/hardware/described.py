@@ -142,10 +142,10 @@ class Described:
         async for version in self._versions:
             try:
                 if isinstance(version, OSError):
-                    raise strict.Invalid([f"{self._name}: {version.strerror}"])
+                    raise strict.InvalidInput([f"{self._name}: {version.strerror}"])
                 file = read(version, self._name)
                 shown = show(file, self._name)
-            except strict.Invalid as error:
+            except strict.InvalidInput as error:
                 self._file = Condition(standing="failing", reason=str(error))
             else:
                 self._pending += self._happen(file, first=not self._good)

@@ -20,7 +20,7 @@ PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 MAJOR, MINOR = (1 << 12) - 1, (1 << 20) - 1
 """The largest numbers that Linux has for a device."""
 
-Problems = Iterator[tuple[strict.Path, str]]
+Problems = Iterator[tuple[strict.DocumentPath, str]]
 
 
 def read(data: bytes, file: str) -> MachineFile:
@@ -85,14 +85,14 @@ def check(machine: MachineFile) -> Problems:
             yield ("failures", i, "gpu"), f"this machine has no GPU with index {failure.gpu}"
         yield from ((("failures", i, "call"), problem) for problem in _unknown_call(failure.call))
         if failure.error not in ERRORS:
-            close = strict.close_to(failure.error, ERRORS)
+            close = strict.closest_match(failure.error, ERRORS)
             perhaps = f"did you mean {close!r}?" if close else f"it has {', '.join(ERRORS)}"
             yield ("failures", i, "error"), f"NVML has no error {failure.error!r}; {perhaps}"
 
 
-def _faults(machine: MachineFile) -> Iterator[tuple[strict.Path, Fault]]:
+def _faults(machine: MachineFile) -> Iterator[tuple[strict.DocumentPath, Fault]]:
     """Every fault that the machine shows, and where it is written."""
-    shown: list[tuple[strict.Path, Sequence[Fault]]] = [((), machine.faults)]
+    shown: list[tuple[strict.DocumentPath, Sequence[Fault]]] = [((), machine.faults)]
     for i, gpu in enumerate(machine.gpus or ()):
         shown.append((("gpus", i), gpu.faults))
         devices = gpu.mig_devices
@@ -105,7 +105,7 @@ def _unknown_fault(code: str) -> Iterator[str]:
     """What is wrong with the code of a fault that a look shows."""
     looks = [name for name, entry in CATALOGUE.items() if entry.detected_by == "look"]
     if code not in looks:
-        close = strict.close_to(code, looks)
+        close = strict.closest_match(code, looks)
         perhaps = f"did you mean {close!r}?" if close else f"one of {', '.join(looks)}"
         if code in CATALOGUE or xid(code) is not None:
             perhaps = "it is an event; write it among the incidents"
@@ -116,7 +116,7 @@ def unknown_event(code: str) -> Iterator[str]:
     """What is wrong with an incident's code."""
     if xid(code) is None and (code not in CATALOGUE or CATALOGUE[code].detected_by != "event"):
         events = [name for name, entry in CATALOGUE.items() if entry.detected_by == "event" and xid(name) is None]
-        close = strict.close_to(code, events)
+        close = strict.closest_match(code, events)
         perhaps = f"did you mean {close!r}?" if close else f"an XID as xid-79, or {', '.join(events)}"
         yield f"{code!r} is nothing that happens: {perhaps}"
 
@@ -124,7 +124,7 @@ def unknown_event(code: str) -> Iterator[str]:
 def _unknown_call(pattern: str) -> Iterator[str]:
     """What is wrong with a pattern that means no call."""
     if not any(matches(pattern, call) for call in _calls()):
-        close = strict.close_to(pattern, _calls())
+        close = strict.closest_match(pattern, _calls())
         perhaps = f"did you mean {close!r}?" if close else "'nvmlDeviceGetName' is one; `*` matches any run"
         yield f"NVML has no function {pattern!r}; {perhaps}"
 
@@ -137,10 +137,10 @@ def _calls() -> tuple[str, ...]:
     return "nvidia-smi", *(name for name in dir(pynvml) if name.startswith("nvml") and callable(getattr(pynvml, name)))
 
 
-def _identities(machine: MachineFile) -> Iterator[tuple[strict.Path, str]]:
+def _identities(machine: MachineFile) -> Iterator[tuple[strict.DocumentPath, str]]:
     """Everything that may stand once in a machine: (path, what it is)."""
     for i, gpu in enumerate(machine.gpus or ()):
-        at: strict.Path = ("gpus", i)
+        at: strict.DocumentPath = ("gpus", i)
         yield (*at, "index"), f"GPU index {gpu.index}"
         if gpu.minor is not None:
             yield (*at, "minor"), f"minor number {gpu.minor}"
@@ -158,7 +158,7 @@ def _identities(machine: MachineFile) -> Iterator[tuple[strict.Path, str]]:
         yield ("devices", i, "id"), f"{device.kind} device {device.id}"
 
 
-def _repeated(identities: Iterable[tuple[strict.Path, str]]) -> Problems:
+def _repeated(identities: Iterable[tuple[strict.DocumentPath, str]]) -> Problems:
     seen = set[str]()
     for path, thing in identities:
         if thing in seen and not thing.endswith(" "):  # a UUID or an address that is not told may be missing often
@@ -208,7 +208,7 @@ def _driver(machine: MachineFile) -> Problems:
     }
     for kind, entries in kinds.items():
         for i, entry in enumerate(entries):
-            at: strict.Path = ("driver", "files", kind, i)
+            at: strict.DocumentPath = ("driver", "files", kind, i)
             if not entry.path.startswith("/"):
                 yield (*at, "path"), f"{entry.path!r} is no path from the driver's root: it begins with /"
             if isinstance(entry, DriverFile) and entry.target and not entry.target.startswith("/"):
@@ -222,7 +222,7 @@ def _numbers(machine: MachineFile) -> Problems:
     """What is wrong with the numbers of nodes."""
     for name, major in machine.majors.items():
         if name not in DRIVERS:
-            close = strict.close_to(name, DRIVERS)
+            close = strict.closest_match(name, DRIVERS)
             perhaps = f"did you mean {close!r}?" if close else f"known are {', '.join(DRIVERS)}"
             yield ("majors", name), f"no node here belongs to a driver {name!r} of /proc/devices; {perhaps}"
         if not 0 <= major <= MAJOR:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpuplane import files
-from gpuplane.core.document import LONGEST
+from gpuplane.core.document import MAX_BYTES
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ async def _changes(look: Callable[[], tuple[object, Callable[[], T]]], every: fl
 
 def _file(path: Path) -> tuple[object, Callable[[], bytes]]:
     seen = path.stat()
-    return (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size), lambda: files.read(path, LONGEST)
+    return (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size), lambda: files.read(path, MAX_BYTES)
 
 
 def _file_or_folder(path: Path) -> tuple[object, Callable[[], bytes | Folder]]:
@@ -84,14 +84,14 @@ def _read(path: Path) -> Folder:
     read: Folder = {}
     left = files.MOST
     for each in sorted(found):
-        content = _content(each, min(left, LONGEST))
+        content = _content(each, min(left, MAX_BYTES))
         if content is not None:
             read[each.name] = content
             left -= len(content) if isinstance(content, bytes) else 0
     return read
 
 
-def _content(path: Path, most: int = LONGEST) -> bytes | OSError | None:
+def _content(path: Path, most: int = MAX_BYTES) -> bytes | OSError | None:
     """None for what is no file."""
     try:
         return files.read(path, most) if stat.S_ISREG(path.stat().st_mode) else None

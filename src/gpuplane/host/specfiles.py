@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gpuplane import files
 from gpuplane.core.containers.cdi.registry import SUFFIXES, Loaded, load
-from gpuplane.core.document import LONGEST
-from gpuplane.core.text import escaped
+from gpuplane.core.document import MAX_BYTES
+from gpuplane.core.text import escape_unprintable
 
 
 def found(directories: Sequence[Path]) -> Iterator[Loaded]:
@@ -25,13 +25,13 @@ def found(directories: Sequence[Path]) -> Iterator[Loaded]:
         except OSError as error:
             yield load(os.fspath(directory), error, priority)
         else:
-            yield from (load(escaped(os.fspath(path)), content(path), priority) for path in there)
+            yield from (load(escape_unprintable(os.fspath(path)), content(path), priority) for path in there)
 
 
 def content(path: Path) -> bytes | OSError:
     """A specification's bytes, or why they cannot be read."""
     try:
-        return files.read(path, LONGEST)
+        return files.read(path, MAX_BYTES)
     except OSError as error:
         return error
 

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from gpuplane import files
-from gpuplane.core.ledger import PARTS, carry, decode, encode
+from gpuplane.core.ledger import FIELD_BY_FILE, carry_over_boot, decode_part, encode_part
 from gpuplane.host.lock import lock_file, open_lock, take
 from gpuplane.model.facts import LedgerStored, StatusChanged
 from gpuplane.model.node import Node
@@ -54,11 +54,11 @@ def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list
     `ours`: whether we have the directory's lock. Otherwise nothing in it is changed.
     """
     ledger, problems = Ledger(boot_id=boot), []
-    for part, field in PARTS.items():
+    for part, field in FIELD_BY_FILE.items():
         path = _path(directory, part)
         try:
             content = files.read(path, MOST, follow=False)
-            read = decode(part, content)
+            read = decode_part(part, content)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -71,7 +71,7 @@ def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list
                 kept = _keep_copy(path, content) if ours else "left as it is"
                 problems.append(f"{path}: {read.problem}; {kept}")
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
-            carried = carry(Ledger(boot_id=read.boot_id, **{field: read.value}), boot, time.time(), now)
+            carried = carry_over_boot(Ledger(boot_id=read.boot_id, **{field: read.value}), boot, time.time(), now)
             ledger = ledger.but(**{field: getattr(carried, field)})
     return ledger, problems
 
@@ -137,7 +137,9 @@ class Writer:
     def __init__(self, directory: Path, share_layouts: tuple[Any, ...] = ()) -> None:
         self.share_layouts = share_layouts
         self.directory = directory
-        self._written: dict[str, Any] = dict.fromkeys(PARTS)  # without those of which the disk may hold another value
+        self._written: dict[str, Any] = dict.fromkeys(
+            FIELD_BY_FILE
+        )  # without those of which the disk may hold another value
         self._known = self._identity()  # which directory is written to
         self._locked = lock_file(directory).exists()
         self._lock: int | None = None  # where the directory was made again
@@ -163,7 +165,7 @@ class Writer:
         except OSError as error:
             return error
         problem = None
-        for part, field in PARTS.items():
+        for part, field in FIELD_BY_FILE.items():
             value = getattr(ledger, field)
             if self._written.get(part, DOUBT) != value:
                 self._written.pop(part, None)
@@ -178,7 +180,7 @@ class Writer:
 
     def _make_again(self) -> None:
         """Make the directory, and hold its lock until we end. It holds nothing."""
-        self._written, self.share_layouts = dict.fromkeys(PARTS), ()
+        self._written, self.share_layouts = dict.fromkeys(FIELD_BY_FILE), ()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -203,7 +205,7 @@ def _write(directory: Path, part: str, value: Any, boot: str) -> None:
         path.unlink(missing_ok=True)
         files.sync_directory(directory)
     else:
-        files.replace(path, encode(value, boot))
+        files.replace(path, encode_part(value, boot))
 
 
 def _path(directory: Path, part: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.core.text import few
+from gpuplane.core.text import list_first
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.model.machine import MachineFile
 from gpuplane.sandbox.agent import Agent
@@ -49,7 +49,7 @@ class Demo:
         too_few = f"{name} has {self.count} whole GPUs, and the demo needs two; try --profile dgx-a100"
         check(self.count >= 2, too_few.replace("1 whole GPUs", "1 whole GPU"))
         small = [f"{gpu.uuid} with {gpu.memory_mib} MiB" for gpu in self.offered if gpu.memory_mib < SMALLEST]
-        check(not small, f"{name} has {few(small, 3)} of memory, and the demo shares {SMALLEST} MiB or more")
+        check(not small, f"{name} has {list_first(small, 3)} of memory, and the demo shares {SMALLEST} MiB or more")
 
     async def scenes(self) -> AsyncIterator[Scene]:
         """The scenes, as they happen. Raises Broken."""

@@ -13,11 +13,11 @@ import click
 
 from gpuplane.cli.options import OneOf
 from gpuplane.cli.say import say
-from gpuplane.core.config.flags import FEATURES, HOOKS
+from gpuplane.core.config.flags import FEATURE_FLAGS, HOOK_NAMES
 from gpuplane.core.containers.cdi.check import check
 from gpuplane.core.containers.cdi.request import ALL, NONE, Mode, Naming, Program, Request
 from gpuplane.core.containers.cdi.version import EARLIEST
-from gpuplane.core.strict import close_to
+from gpuplane.core.strict import closest_match
 from gpuplane.host.cdi.hook import INSTALLED, look
 from gpuplane.model.cdi import Spec
 
@@ -127,9 +127,9 @@ def request(said: Mapping[str, Any], host: Path | None) -> Request:
         driver_root=said["driver_root"] or "/",
         dev_root=said["dev_root"] or said["driver_root"] or "/",
         hook=_program(said["hook"], said["hook_path"], said["nvidia_cdi_hook_path"], host),
-        disabled=_chosen("--disable-hook", said["disable_hook"], HOOKS),
-        enabled=_chosen("--enable-hook", said["enable_hook"], [each for each in HOOKS if each != ALL]),
-        features=_chosen("--feature-flag", said["feature_flag"], FEATURES),
+        disabled=_chosen("--disable-hook", said["disable_hook"], HOOK_NAMES),
+        enabled=_chosen("--enable-hook", said["enable_hook"], [each for each in HOOK_NAMES if each != ALL]),
+        features=_chosen("--feature-flag", said["feature_flag"], FEATURE_FLAGS),
     )
 
 
@@ -142,7 +142,7 @@ def _listed(values: Iterable[str]) -> tuple[str, ...]:
 def _chosen(option: str, values: Iterable[str], choices: Iterable[str]) -> tuple[Any, ...]:
     for value in (chosen := _listed(values)):
         if value not in choices:
-            close = close_to(value, choices)
+            close = closest_match(value, choices)
             perhaps = f"did you mean {close!r}?" if close else f"there are {', '.join(choices)}"
             raise _wrong(option, f"{value!r} is none of them; {perhaps}")
     return chosen

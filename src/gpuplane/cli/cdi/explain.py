@@ -16,7 +16,7 @@ from gpuplane.core.containers.cdi.explain import Explanation, Kind, Piece, Told,
 from gpuplane.core.containers.cdi.names import KINDS
 from gpuplane.core.containers.cdi.registry import Registry
 from gpuplane.core.containers.cdi.steps import Step
-from gpuplane.core.text import clip, few, indented
+from gpuplane.core.text import clip, format_json, list_first
 from gpuplane.model.cdi import Mount
 
 TITLES: dict[Kind, str] = {
@@ -54,7 +54,7 @@ def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bo
     unresolvable = any(told.problem for told in explanation.devices)  # which tells of wrong files where they matter
     left, unknown = _left_out([name for name in devices if name in there.devices], state_dir)
     if as_json:
-        sys.stdout.buffer.write(indented(document(explanation, there, left)))
+        sys.stdout.buffer.write(format_json(document(explanation, there, left)))
     else:
         for trouble in filter(None, (*(() if unresolvable else there.problems.values()), unknown)):
             say(trouble, err=True)
@@ -152,7 +152,7 @@ def draw(explanation: Explanation, left: Mapping[str, str]) -> None:
     if left:
         console.print("[bold]left out[/bold], because somebody else could change it")
     for why in dict.fromkeys(left.values()):
-        paths = few([path for path in left if left[path] == why], FEW)
+        paths = list_first([path for path in left if left[path] == why], FEW)
         console.print(escape(fitted(f"    {_printable(f'{paths}: {why}')}", width)), soft_wrap=True)
 
 
@@ -169,7 +169,7 @@ def _all(pieces: Iterable[Piece]) -> Iterator[str]:
 
 
 def _step(step: Step) -> str:
-    return step.what + (f": {_printable(few(step.to, FEW))}" if step.to else "")
+    return step.what + (f": {_printable(list_first(step.to, FEW))}" if step.to else "")
 
 
 def _mounts(mounts: Iterable[Mount]) -> Iterator[str]:
@@ -178,7 +178,7 @@ def _mounts(mounts: Iterable[Mount]) -> Iterator[str]:
         names = [_parts(mount.container_path)[1] for mount in each]
         host = "" if source == folder else f"from {source}"
         how = f"({','.join(options)})" if options else ""
-        yield "  ".join(filter(None, map(_printable, (folder, few(names, FEW), host, how))))
+        yield "  ".join(filter(None, map(_printable, (folder, list_first(names, FEW), host, how))))
 
 
 def _place(mount: Mount) -> tuple[str, str, tuple[str, ...]]:

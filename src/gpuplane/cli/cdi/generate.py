@@ -17,7 +17,7 @@ from gpuplane.cli.times import Amount
 from gpuplane.core.containers.cdi.check import check
 from gpuplane.core.containers.cdi.document import document
 from gpuplane.core.containers.cdi.request import Request
-from gpuplane.core.text import counted, indented
+from gpuplane.core.text import format_count, format_json
 from gpuplane.files import untrusted
 from gpuplane.hardware.once import Unseen, look
 from gpuplane.hardware.profiles import Unknown
@@ -57,7 +57,7 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
     except OSError as error:
         raise click.ClickException(f"{path or 'standard output'}: {error.strerror}") from None
     if path is not None:
-        say(f"{path}: {counted(len(spec.devices), 'device')} of {spec.kind}, CDI {spec.cdi_version}", err=True)
+        say(f"{path}: {format_count(len(spec.devices), 'device')} of {spec.kind}, CDI {spec.cdi_version}", err=True)
 
 
 def _write(text: str, path: Path | None) -> None:
@@ -114,7 +114,7 @@ def _by_reason(left: Mapping[str, str]) -> Mapping[str, list[str]]:
 
 def _text(spec: Spec, form: str) -> str:
     if form == "json":
-        return indented(spec).decode()
+        return format_json(spec).decode()
     text: str = yaml.dump(
         msgspec.to_builtins(spec), Dumper=yaml.CSafeDumper, explicit_start=True, sort_keys=False, allow_unicode=True
     )

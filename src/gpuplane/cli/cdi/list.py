@@ -8,7 +8,7 @@ import click
 from gpuplane.cli.cdi.specdirs import known, looked_into, spec_dir, troubles
 from gpuplane.cli.say import say
 from gpuplane.core.containers.cdi.registry import Registry
-from gpuplane.core.text import indented
+from gpuplane.core.text import format_json
 
 
 @click.command(name="list")
@@ -23,7 +23,7 @@ def command(directories: tuple[Path, ...], as_json: bool) -> None:
     """
     there = known(directories)
     if as_json:
-        sys.stdout.buffer.write(indented(document(there, directories)))
+        sys.stdout.buffer.write(format_json(document(there, directories)))
         return
     for line in troubles(there):
         say(line, err=True)

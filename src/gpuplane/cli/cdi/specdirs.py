@@ -8,7 +8,7 @@ import click
 
 from gpuplane.cli.options import PATH
 from gpuplane.core.containers.cdi.registry import DIRECTORIES, Registry, registry
-from gpuplane.core.text import counted, few
+from gpuplane.core.text import format_count, list_first
 from gpuplane.host.specfiles import found, paths
 
 FEW = 3
@@ -49,7 +49,7 @@ def looked_into(directory: Path) -> str:
         return f"{directory} cannot be read: {error.strerror}"
     if not count:
         return f"{directory} {'has no specification' if directory.exists() else 'is not there'}"
-    return f"{directory} has {counted(count, 'specification')}"
+    return f"{directory} has {format_count(count, 'specification')}"
 
 
 def troubles(known: Registry) -> Iterator[str]:
@@ -59,4 +59,5 @@ def troubles(known: Registry) -> Iterator[str]:
     for name, files in known.conflicts.items():
         together.setdefault(files, []).append(name)
     for files, names in together.items():
-        yield f"{' and '.join(files)} define with equal priority, so that no runtime can resolve it: {few(names, FEW)}"
+        devices = list_first(names, FEW)
+        yield f"{' and '.join(files)} define these devices with equal priority, so no runtime uses them: {devices}"

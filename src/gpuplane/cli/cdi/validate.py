@@ -12,9 +12,9 @@ from gpuplane.cli.options import PATH
 from gpuplane.cli.say import say
 from gpuplane.core.containers.cdi.check import check, read, refused
 from gpuplane.core.containers.cdi.version import lowest
-from gpuplane.core.document import LONGEST
-from gpuplane.core.strict import Invalid
-from gpuplane.core.text import counted, indented
+from gpuplane.core.document import MAX_BYTES
+from gpuplane.core.strict import InvalidInput
+from gpuplane.core.text import format_count, format_json
 from gpuplane.host.specfiles import content
 from gpuplane.model.value import Value
 
@@ -45,7 +45,7 @@ def command(files: tuple[Path, ...], as_json: bool) -> None:
     judged = [_judged(file) for file in files]
     if as_json:
         document = {"files": [msgspec.structs.asdict(each) for each in judged]}  # every key is always there
-        sys.stdout.buffer.write(indented(document))
+        sys.stdout.buffer.write(format_json(document))
     else:
         for each in judged:
             for line in _lines(each):
@@ -55,12 +55,12 @@ def command(files: tuple[Path, ...], as_json: bool) -> None:
 
 def _judged(file: Path) -> Judged:
     name = str(file)
-    data = sys.stdin.buffer.read(LONGEST + 1) if name == "-" else content(file)
+    data = sys.stdin.buffer.read(MAX_BYTES + 1) if name == "-" else content(file)
     if isinstance(data, OSError):
         return Judged(name, "unreadable", (f"{name}: {data.strerror or data}",))
     try:
         spec = read(data, name, check)
-    except Invalid as invalid:
+    except InvalidInput as invalid:
         return Judged(name, "wrong", tuple(invalid.errors), _refused(data, name))
     return Judged(
         name, "good", kind=spec.kind, devices=len(spec.devices), version=spec.cdi_version, lowest=lowest(spec)
@@ -70,7 +70,7 @@ def _judged(file: Path) -> Judged:
 def _refused(data: bytes, name: str) -> bool:
     try:
         read(data, name, refused)
-    except Invalid:
+    except InvalidInput:
         return True
     return False
 
@@ -79,7 +79,7 @@ def _lines(judged: Judged) -> Iterator[str]:
     """For a person, and for programs that read lines."""
     yield from judged.errors
     if judged.standing == "good":
-        devices = f"{counted(judged.devices, 'device')} of {judged.kind}"
+        devices = f"{format_count(judged.devices, 'device')} of {judged.kind}"
         enough = "" if judged.lowest == judged.version else f"; {judged.lowest} would be enough"
         yield f"{judged.file}: good: {devices}, version {judged.version}{enough}"
     elif judged.standing == "wrong":

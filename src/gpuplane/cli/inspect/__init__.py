@@ -15,7 +15,7 @@ import msgspec
 from gpuplane.cli.connection import ask, pictured, show, state_dir
 from gpuplane.cli.options import OneOf
 from gpuplane.core.reports.inspection.whole import health, inspection
-from gpuplane.core.text import indented
+from gpuplane.core.text import format_json
 from gpuplane.model.control import ShowNode
 from gpuplane.model.inspection import HealthInspection, Inspection
 
@@ -36,7 +36,7 @@ def command(what: str | None, state_dir: Path, watch: bool, as_json: bool, snaps
     if snapshot and (what or watch or as_json):
         raise click.UsageError("--snapshot stands alone: it is one JSON document of everything")
     if snapshot:
-        sys.stdout.buffer.write(indented(show(state_dir)))
+        sys.stdout.buffer.write(format_json(show(state_dir)))
     elif watch:
         _watch(state_dir, bool(what), as_json)
     else:
@@ -47,7 +47,7 @@ def _once(directory: Path, about_health: bool, as_json: bool) -> None:
     answer = ask(directory, ShowNode())
     whole = inspection(pictured(answer), answer.agent, time.time())
     if as_json:
-        sys.stdout.buffer.write(indented(_document(whole, about_health)))
+        sys.stdout.buffer.write(format_json(_document(whole, about_health)))
     elif sys.stdout.isatty():
         draw(whole, about_health)
     else:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from gpuplane.core.text import line
+from gpuplane.core.text import on_one_line
 from gpuplane.model.value import Value
 
 GAP = "  "
@@ -69,7 +69,7 @@ def table(
     Columns `give_way` in this order, until the others have room; what stood in them is below each row. The last one
     does so row by row where it is `loose`. A column in which nothing stands is left out.
     """
-    rows = [{head: line(row[head]) for head in heads} for row in rows]
+    rows = [{head: on_one_line(row[head]) for head in heads} for row in rows]
     heads = tuple(head for head in heads if any(row[head] for row in rows))
     room = {head: max(cell_len(row[head]) for row in ({head: head}, *rows)) for head in heads}
     drawn = _Table(heads, room, width, loose)
@@ -105,7 +105,7 @@ def _below(cells: Sequence[str], indent: int, width: int) -> Iterator[Text]:
 def paragraph(text: str, width: int, first: int = 0, then: int = 2) -> Iterator[Text]:
     """A text in lines of a width, the first and the others indented by so much. A word that is longer stays whole."""
     for each in textwrap.wrap(
-        line(text),
+        on_one_line(text),
         max(width, then + 20),
         initial_indent=" " * first,
         subsequent_indent=" " * then,

@@ -6,7 +6,7 @@ docs/inspect.md has the cells. One may come to be added at the end of a line; em
 from collections.abc import Iterator
 
 from gpuplane.cli.inspect.rows import ending, gib, held_by, holders, lasting, model, state, until
-from gpuplane.core.text import line
+from gpuplane.core.text import on_one_line
 from gpuplane.model.inspection import Device, Inspection, Node
 
 
@@ -59,4 +59,4 @@ def _stands(whole: Inspection, each: Device | Node) -> tuple[str, ...]:
 
 
 def _line(*cells: str) -> str:
-    return "\t".join(map(line, cells)).rstrip("\t")
+    return "\t".join(map(on_one_line, cells)).rstrip("\t")

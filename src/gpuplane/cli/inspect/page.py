@@ -7,7 +7,7 @@ from rich.text import Text
 
 from gpuplane.cli.inspect.columns import Cells, paragraph, table
 from gpuplane.cli.inspect.rows import Cause, Row, causes, ending, gib, lasting, names, rows, state, until
-from gpuplane.core.text import counted
+from gpuplane.core.text import format_count
 from gpuplane.model.inspection import Inspection, Resource
 
 Lines = Iterator[Text]
@@ -91,7 +91,7 @@ def _head(whole: Inspection, width: int) -> Lines:
 def _machine(whole: Inspection) -> Iterator[str]:
     gpus = sum(not each.mig_profile and bool(each.index) for each in whole.devices)
     if gpus or not whole.waiting:
-        yield counted(gpus, "GPU")
+        yield format_count(gpus, "GPU")
     if whole.driver is not None and whole.driver.version:
         yield f"driver {whole.driver.version}"
     if whole.driver is not None and whole.driver.cuda:

@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import groupby
 
 from gpuplane.cli.times import span
-from gpuplane.core.devicenames import called
+from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.inventory.sharing import base
 from gpuplane.model.inspection import Device, Holder, Inspection, Release
 from gpuplane.model.value import Value
@@ -114,7 +114,7 @@ def causes(whole: Inspection) -> Iterator[Cause]:
 def names(cause: Cause) -> str:
     """Whom it concerns, in words: "The node", "GPU 3", "8 GPUs (0 to 7)"; what has no index by its UUID."""
     named = [("" if each.index else each.uuid, each.index) for each in cause.devices]
-    return called(named) if named else "The node"
+    return describe_devices(named) if named else "The node"
 
 
 def until(whole: Inspection, release: Release) -> str:

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from gpuplane.core.advertising import offer
-from gpuplane.core.devicenames import called
+from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.inventory.sharing import MIB
-from gpuplane.core.text import amount
+from gpuplane.core.text import format_memory
 from gpuplane.core.withholding import MEMORY_VARIABLE
 from gpuplane.model.config import MemoryUnit
 from gpuplane.model.snapshot import Snapshot
@@ -47,16 +47,17 @@ def _parted(
     units = {device.unit.id: device.unit for device in resource.devices}
     counts = Counter(device.unit.id for device in free)
     order = sorted(units.values(), key=lambda unit: -counts[unit.id])
-    rooms = ", ".join(
-        f"{called([('', unit.index)])} has {amount(counts[unit.id] * grain, counted) if counts[unit.id] else 'nothing'}"
-        for unit in order
-    )
+    free_of = {
+        unit: format_memory(counts[unit.id] * grain, counted) if counts[unit.id] else "nothing" for unit in order
+    }
+    rooms = ", ".join(f"{describe_devices([('', unit.index)])} has {room}" for unit, room in free_of.items())
     most = max(counts.values(), default=0)
     whole = Counter(device.unit.id for device in resource.devices if not device.reasons)
-    less = f"request {amount(most * grain, counted)} at most{WAIT if max(whole.values(), default=0) >= size else ''}"
+    wait = WAIT if max(whole.values(), default=0) >= size else ""
+    less = f"request {format_memory(most * grain, counted)} at most{wait}"
     return (
-        f"{resource.name}: {amount(size * grain, counted)} of memory have to come from one GPU, and the shares chosen "
-        f"are of {len({device.unit.id for device in wanted})}: {ANEW if most >= size else less}; "
+        f"{resource.name}: {format_memory(size * grain, counted)} of memory have to come from one GPU, and the shares "
+        f"chosen are of {len({device.unit.id for device in wanted})}: {ANEW if most >= size else less}; "
         f"free, as kubelet last listed: {rooms}"
     )
 

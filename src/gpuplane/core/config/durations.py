@@ -3,29 +3,29 @@
 import math
 import re
 
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-PART = re.compile(r"(\d+\.?\d*|\.\d+)(ms|[smhd])", re.ASCII)
+SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ms|[smhd])", re.ASCII)
 
 Duration = str | float
 """As it is written."""
 
 
-def shown(duration: Duration) -> str:
+def format_duration(duration: Duration) -> str:
     """It, in an error."""
     return repr(duration) if isinstance(duration, str) else f"{duration:g}"
 
 
-def seconds(duration: Duration) -> float:
+def to_seconds(duration: Duration) -> float:
     """The seconds that it stands for. Raises ValueError: what it must be."""
     if isinstance(duration, str):
-        parts = PART.findall(duration)
+        parts = DURATION_PART.findall(duration)
         if not parts or "".join(map("".join, parts)) != duration:
             raise ValueError(f"{duration!r} is no time; write 500ms, 5s, 2m, 1h or a number of seconds")
-        found = sum(float(number) * UNITS[unit] for number, unit in parts)
+        found = sum(float(number) * SECONDS_PER_UNIT[unit] for number, unit in parts)
     else:
         found = duration
     if not math.isfinite(found):
-        raise ValueError(f"{shown(duration)} is no time that ends")
+        raise ValueError(f"{format_duration(duration)} is no time that ends")
     if found < 0:
-        raise ValueError(f"{shown(duration)} is less than nothing")
+        raise ValueError(f"{format_duration(duration)} is less than nothing")
     return found

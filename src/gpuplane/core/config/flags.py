@@ -11,17 +11,17 @@ from typing import Literal, get_args
 from gpuplane.model.config import AllocationPolicy, CdiHook, IdStrategy, ListStrategy, MigStrategy
 from gpuplane.model.value import Value
 
-Kind = Literal["text", "path", "socket", "label", "prefix", "switch", "choice", "choices", "numbers"]
+ValueKind = Literal["text", "path", "socket", "label", "prefix", "switch", "choice", "choices", "numbers"]
 
 
 class Flag(Value):
     """One row: how it is written on the command line, in the environment and in the file, and what it does."""
 
     names: tuple[str, ...]  # without dashes; none for what only environment or file can say
-    environment: tuple[str, ...]  # the first that is set counts
-    key: str  # in the file, "" for none
-    setting: str  # the field of Settings, "" for none
-    kind: Kind
+    environment_variables: tuple[str, ...]  # the first that is set counts
+    file_key: str  # in the file, "" for none
+    settings_field: str  # the field of Settings, "" for none
+    value_kind: ValueKind
     choices: tuple[str, ...]  # empty: any
     default: str  # as one would write it
     help: str
@@ -29,22 +29,22 @@ class Flag(Value):
     @property
     def name(self) -> str:
         """What the row is called."""
-        return (*self.names, *self.environment, self.key)[0]
+        return (*self.names, *self.environment_variables, self.file_key)[0]
 
     @property
-    def idle(self) -> bool:
+    def has_no_effect(self) -> bool:
         """Whether it is accepted and does nothing; its help then says why."""
         return self.help.startswith("no effect")
 
 
-def _row(
-    names: str, environment: str, key: str, setting: str, kind: Kind, default: str, help: str, choices: object = ()
+def _flag(
+    names: str, environment: str, key: str, setting: str, kind: ValueKind, default: str, help: str, choices: object = ()
 ) -> Flag:
     chosen = choices if isinstance(choices, tuple) else get_args(choices)
     return Flag(tuple(names.split()), tuple(environment.split()), key, setting, kind, chosen, default, help)
 
 
-HOOKS = (
+HOOK_NAMES = (
     "all",
     "create-symlinks",
     "create-soname-symlinks",
@@ -56,7 +56,7 @@ HOOKS = (
 )
 """What hooks do (nvidia-container-toolkit 1.20, internal/discover/hooks.go), with names of its older releases."""
 
-FEATURES = (
+FEATURE_FLAGS = (
     "enable-explicit-driver-libraries",
     "disable-nvsandboxutils",
     "disable-nvsandbox-utils",
@@ -69,120 +69,120 @@ FEATURES = (
 
 # fmt: off
 FLAGS = (
-    _row("mig-strategy", "MIG_STRATEGY",
+    _flag("mig-strategy", "MIG_STRATEGY",
          "flags.migStrategy", "mig_strategy", "choice", "none",
          "how MIG devices are named: not offered, as nvidia.com/gpu, or as nvidia.com/mig-PROFILE", MigStrategy),
-    _row("whole-mig-gpus", "WHOLE_MIG_GPUS",
+    _flag("whole-mig-gpus", "WHOLE_MIG_GPUS",
          "flags.wholeMigGpus", "whole_mig_gpus", "switch", "false",
          "under migStrategy none offer GPUs in MIG mode as whole ones, as NVIDIA's plugin does"),
-    _row("device-list-strategy", "DEVICE_LIST_STRATEGY",
+    _flag("device-list-strategy", "DEVICE_LIST_STRATEGY",
          "flags.plugin.deviceListStrategy", "device_list_strategy", "choices", "auto",
          "how the container runtime learns of a container's devices; several add up; auto: cdi-cri where it knows CDI, "
          "else envvar", ListStrategy),
-    _row("device-id-strategy", "DEVICE_ID_STRATEGY",
+    _flag("device-id-strategy", "DEVICE_ID_STRATEGY",
          "flags.plugin.deviceIDStrategy", "device_id_strategy", "choice", "uuid",
          "how a device is named to it", IdStrategy),
-    _row("pass-device-specs", "PASS_DEVICE_SPECS",
+    _flag("pass-device-specs", "PASS_DEVICE_SPECS",
          "flags.plugin.passDeviceSpecs", "pass_device_specs", "switch", "false",
          "name the device nodes to kubelet too, as its static CPU manager needs it"),
-    _row("driver-root nvidia-driver-root", "NVIDIA_DRIVER_ROOT",
+    _flag("driver-root nvidia-driver-root", "NVIDIA_DRIVER_ROOT",
          "flags.nvidiaDriverRoot", "driver_root", "path", "/",
          "where the driver is installed on the host"),
-    _row("dev-root nvidia-dev-root", "NVIDIA_DEV_ROOT",
+    _flag("dev-root nvidia-dev-root", "NVIDIA_DEV_ROOT",
          "flags.nvidiaDevRoot", "dev_root", "path", "",
          "the prefix of device nodes on the host; empty: the driver root"),
-    _row("gdrcopy-enabled", "GDRCOPY_ENABLED",
+    _flag("gdrcopy-enabled", "GDRCOPY_ENABLED",
          "flags.gdrcopyEnabled", "gdrcopy", "switch", "false",
          "give containers GDRCopy"),
-    _row("gds-enabled", "GDS_ENABLED",
+    _flag("gds-enabled", "GDS_ENABLED",
          "flags.gdsEnabled", "gds", "switch", "false",
          "give containers GPUDirect Storage"),
-    _row("mofed-enabled", "MOFED_ENABLED",
+    _flag("mofed-enabled", "MOFED_ENABLED",
          "flags.mofedEnabled", "mofed", "switch", "false",
          "give containers Mellanox OFED devices"),
-    _row("imex-channel-ids", "IMEX_CHANNEL_IDS",
+    _flag("imex-channel-ids", "IMEX_CHANNEL_IDS",
          "imex.channelIDs", "imex_channels", "numbers", "",
          "IMEX channels for every container that has a GPU", ("0",)),
-    _row("imex-required", "IMEX_REQUIRED",
+    _flag("imex-required", "IMEX_REQUIRED",
          "imex.required", "imex_required", "switch", "false",
          "refuse containers while these channels are missing"),
-    _row("cdi-annotation-prefix", "CDI_ANNOTATION_PREFIX",
+    _flag("cdi-annotation-prefix", "CDI_ANNOTATION_PREFIX",
          "flags.plugin.cdiAnnotationPrefix", "cdi_annotation_prefix", "prefix", "cdi.k8s.io/",
          "what the keys of CDI annotations begin with"),
-    _row("cdi-hook", "CDI_HOOK",
+    _flag("cdi-hook", "CDI_HOOK",
          "flags.plugin.cdiHook", "cdi_hook", "choice", "auto",
          "which program a container's start calls: ours where it is installed, NVIDIA's, or none", CdiHook),
-    _row("nvidia-cdi-hook-path nvidia-ctk-path", "NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH",
+    _flag("nvidia-cdi-hook-path nvidia-ctk-path", "NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH",
          "flags.plugin.nvidiaCTKPath", "cdi_hook_path", "path", "/usr/bin/nvidia-ctk",
          "NVIDIA's program for CDI hooks, on the host"),
-    _row("cdi-disable-hooks", "CDI_DISABLE_HOOKS",
+    _flag("cdi-disable-hooks", "CDI_DISABLE_HOOKS",
          "", "cdi_disabled_hooks", "choices", "",
-         "what a container's start shall not do, by NVIDIA's names of it", HOOKS),
-    _row("cdi-feature-flags", "CDI_FEATURE_FLAGS",
+         "what a container's start shall not do, by NVIDIA's names of it", HOOK_NAMES),
+    _flag("cdi-feature-flags", "CDI_FEATURE_FLAGS",
          "", "cdi_features", "choices", "",
-         "NVIDIA's feature flags of CDI specifications", FEATURES),
-    _row("shared-devices-allocation-policy", "SHARED_DEVICES_ALLOCATION_POLICY",
+         "NVIDIA's feature flags of CDI specifications", FEATURE_FLAGS),
+    _flag("shared-devices-allocation-policy", "SHARED_DEVICES_ALLOCATION_POLICY",
          "flags.plugin.sharedDevicesAllocationPolicy", "sharing_policy", "choice", "distributed",
          "shares of which GPUs are advised: the least used, the most used, those that lie best, those of one NUMA node",
          AllocationPolicy),
-    _row("mps-root", "MPS_ROOT",
+    _flag("mps-root", "MPS_ROOT",
          "flags.mpsRoot", "mps_root", "path", "/run/nvidia/mps",
          "where on the host MPS daemons meet their clients"),
-    _row("", "DP_DISABLE_HEALTHCHECKS",
+    _flag("", "DP_DISABLE_HEALTHCHECKS",
          "", "health_checks_disabled", "text", "",
          "XIDs that leave a GPU healthy: a list of numbers, or all; before health.faults"),
-    _row("", "DP_ENABLE_HEALTHCHECKS",
+    _flag("", "DP_ENABLE_HEALTHCHECKS",
          "", "health_checks_enabled", "text", "",
          "XIDs that make a GPU unhealthy, in spite of that and of the defaults: a list of numbers, or all"),
 
     # the process itself
-    _row("config-file config", "CONFIG_FILE",
+    _flag("config-file config", "CONFIG_FILE",
          "", "", "text", "",
          "a configuration file, or a directory of named ones"),
-    _row("config-file-srcdir", "CONFIG_FILE_SRCDIR",
+    _flag("config-file-srcdir", "CONFIG_FILE_SRCDIR",
          "", "", "text", "",
          "a directory of named configurations, as config-manager calls it"),
-    _row("default-config", "DEFAULT_CONFIG",
+    _flag("default-config", "DEFAULT_CONFIG",
          "", "", "text", "",
          "the named configuration of a node whose label names none"),
-    _row("fallback-strategies", "FALLBACK_STRATEGIES",
+    _flag("fallback-strategies", "FALLBACK_STRATEGIES",
          "", "", "choices", "",
          "without a default, in this order: the one called default, the only one, none",
          ("named", "single", "empty")),
-    _row("node-label", "NODE_LABEL",
+    _flag("node-label", "NODE_LABEL",
          "", "", "label", "nvidia.com/device-plugin.config",
          "the label of our Node that names a configuration"),
-    _row("node-name", "NODE_NAME",
+    _flag("node-name", "NODE_NAME",
          "", "", "text", "",
          "our Node's name; without it no API server is asked"),
-    _row("kubeconfig", "KUBECONFIG",
+    _flag("kubeconfig", "KUBECONFIG",
          "", "", "text", "",
          "how to reach the API server; empty: as a pod does"),
-    _row("kubelet-socket", "KUBELET_SOCKET",
+    _flag("kubelet-socket", "KUBELET_SOCKET",
          "", "", "socket", "/var/lib/kubelet/device-plugins/kubelet.sock",
          "kubelet's registration socket; empty: the agent does not register"),
-    _row("driver-root-ctr-path container-driver-root", "DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT",
+    _flag("driver-root-ctr-path container-driver-root", "DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT",
          "", "", "text", "/driver-root",
          "where this process sees the driver root; where neither this says it nor the default is there: --driver-root "
          "itself, if that is seen from here or this is no container, else our own root"),
 
     # accepted, so that a manifest or file written for NVIDIA's plugin serves
-    _row("fail-on-init-error", "FAIL_ON_INIT_ERROR",
+    _flag("fail-on-init-error", "FAIL_ON_INIT_ERROR",
          "flags.failOnInitError", "", "switch", "true",
          "no effect: the agent never ends for want of a driver, it waits for it and says so"),
-    _row("device-discovery-strategy", "DEVICE_DISCOVERY_STRATEGY",
+    _flag("device-discovery-strategy", "DEVICE_DISCOVERY_STRATEGY",
          "flags.deviceDiscoveryStrategy", "", "choice", "auto",
          "no effect: --machine says where devices are looked for", ("auto", "nvml", "tegra", "vfio")),
-    _row("", "",
+    _flag("", "",
          "flags.plugin.containerDriverRoot", "", "text", "",
          "no effect: the driver is looked for before the file is read; use --driver-root-ctr-path"),
-    _row("", "",
+    _flag("", "",
          "flags.gfd", "", "text", "",
          "no effect yet: no labels are written"),
-    _row("", "",
+    _flag("", "",
          "flags.useNodeFeatureAPI", "", "switch", "",
          "no effect yet: no labels are written"),
 )
 # fmt: on
 
-BY_NAME = {name: flag for flag in FLAGS for name in (*flag.names, *flag.environment)}
+FLAG_BY_NAME = {name: flag for flag in FLAGS for name in (*flag.names, *flag.environment_variables)}

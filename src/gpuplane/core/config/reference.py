@@ -4,27 +4,27 @@ from collections.abc import Iterable
 
 from gpuplane.core.config.flags import FLAGS, Flag
 
-HEAD = """\
+TABLE_HEAD = """\
 | flag | environment | file | default | what it does |
 |---|---|---|---|---|
 """
 
 
-def reference() -> str:
+def flags_table() -> str:
     """The table in Markdown, a row for each flag."""
-    return HEAD + "".join(f"| {' | '.join(_cells(flag))} |\n" for flag in FLAGS)
+    return TABLE_HEAD + "".join(f"| {' | '.join(_row_cells(flag))} |\n" for flag in FLAGS)
 
 
-def _cells(flag: Flag) -> list[str]:
+def _row_cells(flag: Flag) -> list[str]:
     choices = f" ({', '.join(flag.choices)})" if len(flag.choices) > 1 else ""
     return [
-        _code(f"--{name}" for name in flag.names),
-        _code(flag.environment),
-        _code([flag.key] if flag.key else []),
-        _code([flag.default] if flag.default else []),
+        _code_spans(f"--{name}" for name in flag.names),
+        _code_spans(flag.environment_variables),
+        _code_spans([flag.file_key] if flag.file_key else []),
+        _code_spans([flag.default] if flag.default else []),
         flag.help + choices,
     ]
 
 
-def _code(words: Iterable[str]) -> str:
+def _code_spans(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)

@@ -1,211 +1,220 @@
-"""Flags, environment, file and defaults → settings: what is said earlier in this list holds.
+"""Flags, environment variables, file and defaults → settings. What comes first in this list has priority.
 
-What is wrong in each of them is told together, as far as one mistake does not hide another. Nothing of a wrong
-configuration comes into force.
+The errors of all of them are reported together, as far as one mistake does not hide another. A configuration with an
+error is not used at all.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from gpuplane.core.config.accepted import accepted
-from gpuplane.core.config.check import check, doubtful
-from gpuplane.core.config.durations import Duration, seconds
+from gpuplane.core.config.check import config_problems, config_warnings
+from gpuplane.core.config.compatibility import normalize_keys
+from gpuplane.core.config.durations import Duration, to_seconds
 from gpuplane.core.config.flags import FLAGS, Flag
-from gpuplane.core.config.given import given, typed
+from gpuplane.core.config.flagvalues import find_value, parse_value
 from gpuplane.core.config.schema import (
-    MEMORY,
-    SHARED,
-    Devices,
-    File,
-    Health,
-    Memory,
+    MEMORY_SUFFIX,
+    SHARED_SUFFIX,
+    ConfigFile,
+    DeviceSelection,
+    FaultRule,
+    HealthSection,
     MemoryEntry,
-    Mps,
-    Pattern,
-    Resources,
-    Rule,
-    Shares,
-    Strategies,
-    TimeSlicing,
-    at,
+    MemorySection,
+    MpsSection,
+    NamingPattern,
+    ReplicatedEntry,
+    ResourcesSection,
+    SharingSection,
+    TimeSlicingSection,
+    value_at,
 )
 from gpuplane.core.document import Problem
 from gpuplane.core.health import judge
 from gpuplane.core.inventory.naming import qualified
 from gpuplane.core.inventory.sharing import MIB
-from gpuplane.core.strict import Invalid, Path, read
+from gpuplane.core.strict import DocumentPath, InvalidInput, load_with_lines
 from gpuplane.model import config
 from gpuplane.model.config import MemoryResource, NamingRule, ReplicatedResource, Settings, Sharing, TimeSlice
 from gpuplane.model.health import FaultOverride
 from gpuplane.model.value import Value
 
 
-class Resolved(Value, omit_defaults=False):
-    """Settings, and where each was said.
+class ResolvedConfig(Value, omit_defaults=False, rename={"without_effect": "idle"}):
+    """Settings, and where each of them was set.
 
-    `sources`: a field of Settings, with the entry's number where it is a list ("gpus.0", of sharing "sharing.0" and
-    "memory.0") or its name ("faults.xid-94") → where it was said ("config.yaml:3", "--mig-strategy", "MIG_STRATEGY").
-    What was left at its default is not in it.
-    `idle`: where something was said that has no effect here → why it has none.
-    `warnings`: what of the file is taken otherwise than it is written, or is perhaps not what was meant; each
-    "file:line: what".
+    `sources`: a field of Settings, with the number of the entry where it is a list ("gpus.0"; of sharing "sharing.0"
+    and "memory.0") or its name ("faults.xid-94") → where it was set ("config.yaml:3", "--mig-strategy",
+    "MIG_STRATEGY"). Fields that have their default are left out.
+    `without_effect`: where something was set that has no effect here → why it has none.
+    `warnings`: what in the file is understood differently from how it is written, or is probably a mistake; each
+    "file:line: text".
     """
 
     settings: Settings
     sources: Mapping[str, str]
-    idle: Mapping[str, str]
+    without_effect: Mapping[str, str]
     warnings: tuple[str, ...] = ()
 
 
-def resolve(
+def resolve_settings(
     file: bytes | None, name: str, flags: Mapping[str, str] = {}, environment: Mapping[str, str] = {}
 ) -> Settings:
-    """The settings. `file` is None where there is none; `name` is what to call it; `flags` as `given.texts` gives them.
+    """The settings. `file`: its content, or None where there is none; `name`: of the file, for errors; `flags`: as
+    `flagvalues.flag_texts` returns them.
 
-    Raises Invalid with the errors: those of the file by line, those of a flag or variable by its name.
+    Raises InvalidInput. Its errors name the line of the file, the flag or the variable.
     """
-    return trace(file, name, flags, environment).settings
+    return resolve_with_sources(file, name, flags, environment).settings
 
 
-def trace(
+def resolve_with_sources(
     file: bytes | None, name: str, flags: Mapping[str, str] = {}, environment: Mapping[str, str] = {}
-) -> Resolved:
-    """What `resolve` gives, and where each setting comes from. Raises Invalid."""
+) -> ResolvedConfig:
+    """The settings as of `resolve_settings`, and where each of them was set. Raises InvalidInput."""
     errors: list[str] = []
     warnings: list[Problem] = []
     try:
-        content, line = read(file or b"", File, name, check, lambda root: accepted(root, warnings))
-    except Invalid as invalid:
+        content, line = load_with_lines(
+            file or b"", ConfigFile, name, config_problems, lambda root: normalize_keys(root, warnings)
+        )
+    except InvalidInput as invalid:
         errors += invalid.errors
-        content, line = read(b"", File, name)
-    chosen: dict[str, Any] = {}
+        content, line = load_with_lines(b"", ConfigFile, name)
+    flag_values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    idle: dict[str, str] = {}
+    without_effect: dict[str, str] = {}
     for flag in FLAGS:
         try:
-            value, where = _take(flag, given(flag, flags, environment), at(content, flag.key))
+            value, where = _flag_value(flag, find_value(flag, flags, environment), value_at(content, flag.file_key))
         except ValueError as error:
             errors.append(str(error))
             continue
-        if where == FILE:
-            where = f"{name}:{line(tuple(flag.key.split('.')))}"
-        if flag.setting:
-            chosen[flag.setting] = value
-            sources |= {flag.setting: where} if where else {}
-        if where and flag.idle:
-            idle[where] = flag.help
+        if where == FROM_FILE:
+            where = f"{name}:{line(tuple(flag.file_key.split('.')))}"
+        if flag.settings_field:
+            flag_values[flag.settings_field] = value
+            sources |= {flag.settings_field: where} if where else {}
+        if where and flag.has_no_effect:
+            without_effect[where] = flag.help
     if errors:
-        raise Invalid(errors)
-    sources |= {rule: f"{name}:{line(path)}" for rule, path in _rules(content)}
-    settings = _settings(content, chosen)
-    for where, why in _unheard(settings, sources):
-        idle[where] = f"{idle[where]}; {why}" if where in idle else why
-    warnings += ((line(path), text) for path, text in doubtful(content))
-    told = tuple(f"{name}:{number}: {text}" for number, text in sorted(warnings))
-    return Resolved(settings=settings, sources=sources, idle=idle, warnings=told)
+        raise InvalidInput(errors)
+    sources |= {rule: f"{name}:{line(path)}" for rule, path in _file_sources(content)}
+    settings = _build_settings(content, flag_values)
+    for where, why in _ignored_fault_settings(settings, sources):
+        without_effect[where] = f"{without_effect[where]}; {why}" if where in without_effect else why
+    warnings += ((line(path), text) for path, text in config_warnings(content))
+    texts = tuple(f"{name}:{number}: {text}" for number, text in sorted(warnings))
+    return ResolvedConfig(settings=settings, sources=sources, without_effect=without_effect, warnings=texts)
 
 
-FILE = "file"
+FROM_FILE = "file"
 
 
-def _take(flag: Flag, said: tuple[str, str] | None, written: Any) -> tuple[Any, str]:
-    """A row's value, and where it was said; "" for its default. Raises ValueError."""
-    if said is None:
-        if written is None:
-            return typed(flag, flag.default), ""
-        return (typed(flag, written) if isinstance(written, str | tuple) else written), FILE
-    text, where = said
+def _flag_value(flag: Flag, found: tuple[str, str] | None, file_value: Any) -> tuple[Any, str]:
+    """The value of a flag, and where it was set; "" for its default. Raises ValueError."""
+    if found is None:
+        if file_value is None:
+            return parse_value(flag, flag.default), ""
+        return (parse_value(flag, file_value) if isinstance(file_value, str | tuple) else file_value), FROM_FILE
+    text, where = found
     try:
-        return typed(flag, text), where
+        return parse_value(flag, text), where
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 
 
-def _settings(content: File, chosen: Mapping[str, Any]) -> Settings:
-    settings = Settings(**chosen)
-    resources, health = content.resources or Resources(), content.health or Health()
+def _build_settings(content: ConfigFile, flag_values: Mapping[str, Any]) -> Settings:
+    settings = Settings(**flag_values)
+    resources, health = content.resources or ResourcesSection(), content.health or HealthSection()
     driver_root = settings.driver_root or "/"
     return settings.but(
         driver_root=driver_root,
         dev_root=settings.dev_root or driver_root,
         mps_root=settings.mps_root or Settings().mps_root,
-        gpus=_namings(resources.gpus),
-        mig=_namings(resources.mig),
-        sharing=_sharing(content),
-        probe_period=settings.probe_period if (period := _seconds(health.probe_period)) is None else period,
-        faults={code: _ruling(rule) for code, rule in (health.faults or {}).items() if rule is not None},
+        gpus=_naming_rules(resources.gpus),
+        mig=_naming_rules(resources.mig),
+        sharing=_build_sharing(content),
+        probe_period=settings.probe_period if (period := _optional_seconds(health.probe_period)) is None else period,
+        faults={code: _fault_override(rule) for code, rule in (health.faults or {}).items() if rule is not None},
     )
 
 
-def _namings(patterns: Iterable[Pattern] | None) -> tuple[NamingRule, ...]:
+def _naming_rules(patterns: Iterable[NamingPattern] | None) -> tuple[NamingRule, ...]:
     return tuple(NamingRule(pattern=each.pattern, name=qualified(each.name)) for each in patterns or ())
 
 
-def _sharing(content: File) -> Sharing:
-    said = content.sharing or Strategies()
-    memory = said.memory or Memory()
+def _build_sharing(content: ConfigFile) -> Sharing:
+    said = content.sharing or SharingSection()
+    memory = said.memory or MemorySection()
     unit = memory.unit or "GiB"
-    entries = ((entry, entry.grain or memory.grain or 1) for entry in memory.resources or ())
-    return _replicated(said).but(
-        memory=tuple(_memory(entry, grain * MIB[unit]) for entry, grain in entries),
+    entries = ((entry, entry.share_size or memory.share_size or 1) for entry in memory.resources or ())
+    return _replicated_sharing(said).but(
+        memory=tuple(_memory_resource(entry, grain * MIB[unit]) for entry, grain in entries),
         memory_unit=unit,
         memory_by_mps=bool(memory.mps),
-        mps=_mps(said.mps or Mps()),
+        mps=_mps_settings(said.mps or MpsSection()),
     )
 
 
-def _replicated(said: Strategies) -> Sharing:
-    if said.mps is not None:
-        entries = (_replication(entry, said.mps, None) for entry in said.mps.resources or ())
-        one = said.mps.fail_requests_greater_than_one is not False
+def _replicated_sharing(section: SharingSection) -> Sharing:
+    if section.mps is not None:
+        entries = (_replicated_resource(entry, section.mps, None) for entry in section.mps.resources or ())
+        one = section.mps.fail_requests_greater_than_one is not False
         return Sharing(resources=tuple(entries), fail_requests_greater_than_one=one, strategy="mps")
-    slicing = said.time_slicing or TimeSlicing()
+    slicing = section.time_slicing or TimeSlicingSection()
     slices = (
-        _replication(entry, slicing, entry.time_slice or (slicing.time_slice if entry.replicas > 1 else None))
+        _replicated_resource(entry, slicing, entry.time_slice or (slicing.time_slice if entry.replicas > 1 else None))
         for entry in slicing.resources or ()
     )
     return Sharing(resources=tuple(slices), fail_requests_greater_than_one=bool(slicing.fail_requests_greater_than_one))
 
 
-def _replication(entry: Shares, section: TimeSlicing | Mps, time_slice: TimeSlice | None) -> ReplicatedResource:
+def _replicated_resource(
+    entry: ReplicatedEntry, section: TimeSlicingSection | MpsSection, time_slice: TimeSlice | None
+) -> ReplicatedResource:
     name = qualified(entry.name)
     return ReplicatedResource(
         name=name,
         replicas=entry.replicas,
-        rename=qualified(entry.rename) if entry.rename else f"{name}{SHARED}" if section.rename_by_default else "",
-        devices=_devices(entry.devices),
+        rename=qualified(entry.rename)
+        if entry.rename
+        else f"{name}{SHARED_SUFFIX}"
+        if section.rename_by_default
+        else "",
+        devices=_device_selection(entry.devices),
         model=entry.model or "",
-        distinct_gpus=bool(entry.distinct),
+        distinct_gpus=bool(entry.distinct_gpus),
         time_slice=time_slice,
     )
 
 
-def _memory(entry: MemoryEntry, grain_mib: int) -> MemoryResource:
+def _memory_resource(entry: MemoryEntry, share_mib: int) -> MemoryResource:
     return MemoryResource(
         name=qualified(entry.name),
-        rename=qualified(entry.rename or f"{entry.name}{MEMORY}"),
-        share_mib=grain_mib,
-        devices=_devices(entry.devices),
+        rename=qualified(entry.rename or f"{entry.name}{MEMORY_SUFFIX}"),
+        share_mib=share_mib,
+        devices=_device_selection(entry.devices),
         model=entry.model or "",
     )
 
 
-def _mps(said: Mps) -> config.Mps:
+def _mps_settings(section: MpsSection) -> config.Mps:
     return config.Mps(
-        compute_mode=said.compute_mode or "exclusive",
-        multi_user=bool(said.multi_user),
-        active_thread_percentage=said.active_thread_percentage,
+        compute_mode=section.compute_mode or "exclusive",
+        multi_user=bool(section.multi_user),
+        active_thread_percentage=section.active_thread_percentage,
     )
 
 
-def _devices(devices: Devices) -> tuple[str, ...] | int | None:
+def _device_selection(devices: DeviceSelection) -> tuple[str, ...] | int | None:
     if isinstance(devices, tuple):
-        return tuple(map(_reference, devices))
+        return tuple(map(_normalize_reference, devices))
     return devices if isinstance(devices, int) else None
 
 
-def _reference(device: int | str) -> str:
-    """An index or UUID as the driver writes it: 7 for "07", a UUID in small letters."""
+def _normalize_reference(device: int | str) -> str:
+    """An index or UUID as the driver writes it: 7 for "07", a UUID in lower case."""
     text = str(device)
     if text[0].isdecimal():
         return ":".join(str(int(each)) for each in text.split(":"))
@@ -213,36 +222,36 @@ def _reference(device: int | str) -> str:
     return f"{kind}{mark}{uuid.lower()}"
 
 
-def _seconds(duration: Duration | None) -> float | None:
-    return None if duration is None else seconds(duration)
+def _optional_seconds(duration: Duration | None) -> float | None:
+    return None if duration is None else to_seconds(duration)
 
 
-def _ruling(rule: Rule) -> FaultOverride:
+def _fault_override(rule: FaultRule) -> FaultOverride:
     return FaultOverride(
         severity=rule.severity,
-        cleared_by=rule.ends,
+        cleared_by=rule.cleared_by,
         scope=rule.scope,
-        grace_period=_seconds(rule.patience),
-        clear_after=_seconds(rule.lasts),
+        grace_period=_optional_seconds(rule.grace_period),
+        clear_after=_optional_seconds(rule.clear_after),
         advice=rule.advice,
     )
 
 
-def _unheard(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What was said about faults in vain, and why."""
+def _ignored_fault_settings(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Settings about faults that have no effect: where each was set, and why it has none."""
     for field in judge.VARIABLES:
         if odd := judge.listed(getattr(settings, field)).odd:
             words = ", ".join(map(repr, odd))
-            yield sources[field], f"passes over {words}: it takes XIDs (1 to 99999) and all"
+            yield sources[field], f"ignores {words}: it accepts XIDs (1 to 99999) and all"
     for code, ruling in settings.faults.items():
         if ruling.severity is not None and (field := judge.decided(code, settings)):
-            yield sources[f"faults.{code}"], f"no effect of {code}'s severity: {sources[field]} decides"
+            yield sources[f"faults.{code}"], f"the severity of {code} has no effect: {sources[field]} has priority"
 
 
-def _rules(content: File) -> Iterator[tuple[str, Path]]:
-    """What the file alone can say, by its names among the sources, and where it stands."""
-    resources, sharing = content.resources or Resources(), content.sharing or Strategies()
-    lists: list[tuple[str, Path, Any]] = [
+def _file_sources(content: ConfigFile) -> Iterator[tuple[str, DocumentPath]]:
+    """What only the file can set: its key in `ResolvedConfig.sources`, and its path in the file."""
+    resources, sharing = content.resources or ResourcesSection(), content.sharing or SharingSection()
+    lists: list[tuple[str, DocumentPath, Any]] = [
         ("gpus", ("resources", "gpus"), resources.gpus),
         ("mig", ("resources", "mig"), resources.mig),
         ("sharing", ("sharing", "timeSlicing", "resources"), sharing.time_slicing and sharing.time_slicing.resources),
@@ -253,7 +262,7 @@ def _rules(content: File) -> Iterator[tuple[str, Path]]:
         yield from ((f"{rule}.{i}", (*path, i)) for i in range(len(entries or ())))
     if sharing.memory:
         yield "memory", ("sharing", "memory")
-    health = content.health or Health()
+    health = content.health or HealthSection()
     if health.probe_period is not None:
         yield "probe_period", ("health", "probePeriod")
     yield from ((f"faults.{code}", ("health", "faults", code)) for code in health.faults or ())

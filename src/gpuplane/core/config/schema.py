@@ -15,15 +15,15 @@ from gpuplane.model.config import AllocationPolicy, CdiHook, ComputeMode, IdStra
 from gpuplane.model.health import ClearedBy, Scope, Severity
 from gpuplane.model.value import Value
 
-Devices = str | int | tuple[int | str, ...] | None
+DeviceSelection = str | int | tuple[int | str, ...] | None
 """all, a count, or a list of indices and UUIDs"""
 
 
-SHARED, MEMORY = ".shared", ".mem"
+SHARED_SUFFIX, MEMORY_SUFFIX = ".shared", ".mem"
 """What the names of shares without a `rename` end with: where renameByDefault says so, and those of memory always."""
 
 
-class PluginFlags(Value, rename="camel"):
+class PluginSection(Value, rename="camel"):
     """flags.plugin"""
 
     pass_device_specs: bool | None = None
@@ -36,7 +36,7 @@ class PluginFlags(Value, rename="camel"):
     shared_devices_allocation_policy: AllocationPolicy | None = None
 
 
-class DiscoveryFlags(Value, rename="camel"):
+class FeatureDiscoverySection(Value, rename="camel"):
     """flags.gfd, of GPU Feature Discovery"""
 
     oneshot: bool | None = None
@@ -46,7 +46,7 @@ class DiscoveryFlags(Value, rename="camel"):
     machine_type_file: str | None = None
 
 
-class Flags(Value, rename="camel"):
+class FlagsSection(Value, rename="camel"):
     """flags"""
 
     mig_strategy: MigStrategy | None = None
@@ -60,51 +60,51 @@ class Flags(Value, rename="camel"):
     mofed_enabled: bool | None = None
     use_node_feature_api: bool | None = msgspec.field(default=None, name="useNodeFeatureAPI")
     device_discovery_strategy: str | None = None
-    plugin: PluginFlags | None = None
-    gfd: DiscoveryFlags | None = None
+    plugin: PluginSection | None = None
+    gfd: FeatureDiscoverySection | None = None
 
 
-class Pattern(Value):
+class NamingPattern(Value):
     """One entry of resources.gpus or resources.mig"""
 
     pattern: str
     name: str
 
 
-class Resources(Value):
+class ResourcesSection(Value):
     """resources"""
 
-    gpus: tuple[Pattern, ...] | None = None
-    mig: tuple[Pattern, ...] | None = None
+    gpus: tuple[NamingPattern, ...] | None = None
+    mig: tuple[NamingPattern, ...] | None = None
 
 
-class Shares(Value):
+class ReplicatedEntry(Value):
     """One entry of sharing.mps.resources"""
 
     name: str
     replicas: int
     rename: str | None = None
-    devices: Devices = None
+    devices: DeviceSelection = None
     model: str | None = None
-    distinct: bool | None = None
+    distinct_gpus: bool | None = msgspec.field(default=None, name="distinct")
 
 
-class Slices(Shares, rename="camel"):
+class TimeSlicedEntry(ReplicatedEntry, rename="camel"):
     """One entry of sharing.timeSlicing.resources"""
 
     time_slice: TimeSlice | None = None
 
 
-class TimeSlicing(Value, rename="camel"):
+class TimeSlicingSection(Value, rename="camel"):
     """sharing.timeSlicing"""
 
     rename_by_default: bool | None = None
     fail_requests_greater_than_one: bool | None = None
     time_slice: TimeSlice | None = None  # of the entries that say nothing of it
-    resources: tuple[Slices, ...] | None = None
+    resources: tuple[TimeSlicedEntry, ...] | None = None
 
 
-class Mps(Value, rename="camel"):
+class MpsSection(Value, rename="camel"):
     """sharing.mps. Without a word failRequestsGreaterThanOne is true here, and false for time slices."""
 
     rename_by_default: bool | None = None
@@ -112,73 +112,73 @@ class Mps(Value, rename="camel"):
     compute_mode: ComputeMode | None = None
     multi_user: bool | None = None
     active_thread_percentage: int | None = None
-    resources: tuple[Shares, ...] | None = None
+    resources: tuple[ReplicatedEntry, ...] | None = None
 
 
-class MemoryEntry(Value):
+class MemoryEntry(Value, rename={"share_size": "grain"}):
     """One entry of sharing.memory.resources"""
 
     name: str
     rename: str | None = None
-    grain: int | None = None
-    devices: Devices = None
+    share_size: int | None = None
+    devices: DeviceSelection = None
     model: str | None = None
 
 
-class Memory(Value):
+class MemorySection(Value, rename={"share_size": "grain"}):
     """sharing.memory"""
 
     unit: MemoryUnit | None = None
-    grain: int | None = None  # in units; of the entries that say nothing of it
+    share_size: int | None = None  # in units; of the entries that say nothing of it
     mps: bool | None = None
     resources: tuple[MemoryEntry, ...] | None = None
 
 
-class Strategies(Value, rename="camel"):
+class SharingSection(Value, rename="camel"):
     """sharing"""
 
-    time_slicing: TimeSlicing | None = None
-    mps: Mps | None = None
-    memory: Memory | None = None
+    time_slicing: TimeSlicingSection | None = None
+    mps: MpsSection | None = None
+    memory: MemorySection | None = None
 
 
-class Imex(Value):
+class ImexSection(Value):
     """imex"""
 
     channel_ids: tuple[int, ...] | None = msgspec.field(default=None, name="channelIDs")
     required: bool | None = None
 
 
-class Rule(Value):
-    """One entry of health.faults: what is judged otherwise than by the fault catalogue."""
+class FaultRule(Value, rename={"cleared_by": "ends", "grace_period": "patience", "clear_after": "lasts"}):
+    """One entry of health.faults: what it changes of the fault catalogue's entry."""
 
     severity: Severity | None = None
-    ends: ClearedBy | None = None
+    cleared_by: ClearedBy | None = None
     scope: Scope | None = None
-    patience: Duration | None = None
-    lasts: Duration | None = None
+    grace_period: Duration | None = None
+    clear_after: Duration | None = None
     advice: str | None = None
 
 
-class Health(Value, rename="camel"):
+class HealthSection(Value, rename="camel"):
     """health"""
 
     probe_period: Duration | None = None
-    faults: Mapping[str, Rule | None] | None = None
+    faults: Mapping[str, FaultRule | None] | None = None
 
 
-class File(Value):
+class ConfigFile(Value):
     """The whole file."""
 
     version: str | None = None
-    flags: Flags | None = None
-    resources: Resources | None = None
-    sharing: Strategies | None = None
-    imex: Imex | None = None
-    health: Health | None = None
+    flags: FlagsSection | None = None
+    resources: ResourcesSection | None = None
+    sharing: SharingSection | None = None
+    imex: ImexSection | None = None
+    health: HealthSection | None = None
 
 
-def at(file: File, key: str) -> Any:
+def value_at(file: ConfigFile, key: str) -> Any:
     """What stands under a key of the flags' table, "flags.plugin.passDeviceSpecs"; None for nothing."""
     found: Any = file if key else None
     for part in key.split("."):

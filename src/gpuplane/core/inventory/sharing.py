@@ -12,7 +12,7 @@ shares concern them all: which of them to leave nobody has said, so all are.
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane.core.inventory.naming import Decision, matches
-from gpuplane.core.text import amount
+from gpuplane.core.text import format_memory
 from gpuplane.model.config import MemoryResource, MemoryUnit, ReplicatedResource, Sharing
 from gpuplane.model.views import Unit
 
@@ -93,8 +93,10 @@ def _cut(decision: Decision, entry: MemoryResource, sharing: Sharing) -> Decisio
     if not has:
         return left(decision, "the driver does not tell its memory, which is to be shared out")
     if has < entry.share_mib:
-        grain = amount(entry.share_mib, unit)
-        return left(decision, f"it has {amount(has, unit)} of memory, and one share is {grain}; make the grain smaller")
+        grain = format_memory(entry.share_mib, unit)
+        return left(
+            decision, f"it has {format_memory(has, unit)} of memory, and one share is {grain}; make the grain smaller"
+        )
     count = has // entry.share_mib
     return decision.but(replicas=count, grain_mib=entry.share_mib, mps=sharing.memory_by_mps)
 
@@ -111,10 +113,11 @@ def _within_bounds(decisions: list[Decision], unit: MemoryUnit) -> list[Decision
     if count <= MOST_MEMORY_IDS:
         return decisions
     fits = _grain([decision.unit.memory_mib for decision in memory], MIB[unit])
+    sizes = " and ".join(sorted({format_memory(each.grain_mib, unit) for each in memory}))
     reason = (
-        f"memory in shares of {' and '.join(sorted({amount(each.grain_mib, unit) for each in memory}))} would be "
+        f"memory in shares of {sizes} would be "
         f"{count} devices on this node, and {MOST_MEMORY_IDS} are the most: "
-        f"no memory is shared here until the grain is {amount(fits, unit)} or more"
+        f"no memory is shared here until the grain is {format_memory(fits, unit)} or more"
     )
     return [left(decision, reason).but(grain_mib=0) if decision.grain_mib else decision for decision in decisions]
 

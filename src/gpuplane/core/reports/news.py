@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpuplane.core.advertising import offer, ready_to_take_over, unknown, untold
 from gpuplane.core.availability import PLUGIN
 from gpuplane.core.containers import strategy
-from gpuplane.core.devicenames import Named, called, labels
+from gpuplane.core.devicenames import DeviceName, describe_devices, device_labels
 from gpuplane.core.health import diagnose
 from gpuplane.core.health.diagnose import released, terms
 from gpuplane.core.serving import LOCK, standby
@@ -67,24 +67,24 @@ class _Line(Value):
     code: str = ""
 
 
-def _said(found: Iterable[tuple[_Line, Named, str]]) -> Iterator[News]:
+def _said(found: Iterable[tuple[_Line, DeviceName, str]]) -> Iterator[News]:
     """One line for all devices of which the same is to be said, each with its resource, "" for none."""
-    devices: dict[_Line, dict[Named, None]] = {}
+    devices: dict[_Line, dict[DeviceName, None]] = {}
     resources: dict[_Line, dict[str, None]] = {}
     for line, named, resource in found:
         devices.setdefault(line, {})[named] = None
         resources.setdefault(line, {})[resource] = None
     for line, each in devices.items():
         names = tuple(filter(None, resources[line]))
-        subject = LogSubject(devices=labels(each), part=line.part, code=line.code, resources=names)
+        subject = LogSubject(devices=device_labels(each), part=line.part, code=line.code, resources=names)
         text = f"{line.lead}{', '.join(names)}{line.why}"
         yield News(level=line.level, about=_about(tuple(each)), text=text, subject=subject)
 
 
-def _about(devices: tuple[Named, ...]) -> str:
+def _about(devices: tuple[DeviceName, ...]) -> str:
     """One device is named as programs do, by its UUID."""
     [(uuid, index), *more] = devices
-    return called(devices) if more or (index and not uuid) else uuid or "node"
+    return describe_devices(devices) if more or (index and not uuid) else uuid or "node"
 
 
 def _health(before: Snapshot, after: Snapshot) -> Iterator[News]:
@@ -92,7 +92,7 @@ def _health(before: Snapshot, after: Snapshot) -> Iterator[News]:
     yield from _said((line, named, "") for line, named in _befallen(before, after))
 
 
-def _befallen(before: Snapshot, after: Snapshot) -> Iterator[tuple[_Line, Named]]:
+def _befallen(before: Snapshot, after: Snapshot) -> Iterator[tuple[_Line, DeviceName]]:
     old = {each.device: each for each in diagnose.diagnoses(before)}
     for each in diagnose.diagnoses(after):
         known, named = each.device in old, (each.device, each.index)  # else it is remembered from before a restart
@@ -163,7 +163,7 @@ def _resource(name: str, text: str) -> News:
     return News(level="info", about=name, text=text, subject=LogSubject(resources=(name,)))
 
 
-def _changes(before: Mapping[str, Resource], after: Iterable[Resource]) -> Iterator[tuple[_Line, Named, str]]:
+def _changes(before: Mapping[str, Resource], after: Iterable[Resource]) -> Iterator[tuple[_Line, DeviceName, str]]:
     """What has befallen the units of each resource; once for a unit, however many ids share it."""
     for resource in after:
         if (old := before.get(resource.name)) != resource:
@@ -171,7 +171,9 @@ def _changes(before: Mapping[str, Resource], after: Iterable[Resource]) -> Itera
                 yield line, named, resource.name
 
 
-def _changed(before: Mapping[str, OfferedDevice], after: Mapping[str, OfferedDevice]) -> Iterator[tuple[_Line, Named]]:
+def _changed(
+    before: Mapping[str, OfferedDevice], after: Mapping[str, OfferedDevice]
+) -> Iterator[tuple[_Line, DeviceName]]:
     for unit, device in after.items():
         now, last = _lasting(device), _lasting(before[unit]) if unit in before else ()
         if now and {each.cause for each in now} != {each.cause for each in last}:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuplane.core.advertising import unknown
 from gpuplane.core.availability import availability, grouped
-from gpuplane.core.devicenames import Named, called
+from gpuplane.core.devicenames import DeviceName, describe_devices
 from gpuplane.core.health import diagnose
 from gpuplane.core.observation import NOT_LOOKED
 from gpuplane.core.serving import standby
-from gpuplane.core.text import clip, counted
+from gpuplane.core.text import clip, format_count
 from gpuplane.core.view import view
 from gpuplane.core.withholding import without_allocations
 from gpuplane.model.machine import Gpu, Machine
@@ -28,7 +28,7 @@ speaks events.k8s.io; for core/v1 there is no limit.)"""
 WORST = ("DriverFailing", "GPUUnhealthy", "GPUUnavailable", "GPUDegraded")
 """The reasons of a problem, the worst first."""
 
-DRIVER: Named = ("", "")
+DRIVER: DeviceName = ("", "")
 
 
 def known(snapshot: Snapshot) -> bool:
@@ -79,7 +79,7 @@ def problem(reason: Reason) -> str:
 
 
 def _causes(
-    snapshot: Snapshot, units: Iterable[Availability], found: Iterable[tuple[Named, Reason]]
+    snapshot: Snapshot, units: Iterable[Availability], found: Iterable[tuple[DeviceName, Reason]]
 ) -> Iterator[tuple[str, ...]]:
     """What the condition says, whatever the words."""
     yield from ((*each.cause, *named) for named, each in found)
@@ -88,7 +88,7 @@ def _causes(
     yield "released", diagnose.released(snapshot)
 
 
-def _found(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iterator[tuple[Named, Reason]]:
+def _found(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iterator[tuple[DeviceName, Reason]]:
     """(device, reason) of all that is worth saying: what keeps devices from being given out, each by the device whose
     fault it is; and what else health has found."""
     if not known(snapshot):
@@ -116,7 +116,7 @@ def _names(machine: Machine | None) -> Mapping[str, str]:
     return {**{gpu.uuid: str(gpu.index) for gpu in gpus}, **parts}
 
 
-def _sentences(units: tuple[Availability, ...], found: Iterable[tuple[Named, Reason]]) -> Iterator[str]:
+def _sentences(units: tuple[Availability, ...], found: Iterable[tuple[DeviceName, Reason]]) -> Iterator[str]:
     """How many devices are not given out and why, the worst first; then what is wrong with others."""
     groups = sorted(grouped(found).items(), key=lambda each: _rank(each[0]))
     against = [_because(devices, reason) for reason, devices in groups if reason.kind != "degraded"]
@@ -128,8 +128,8 @@ def _sentences(units: tuple[Availability, ...], found: Iterable[tuple[Named, Rea
         yield "; ".join(slight)
 
 
-def _because(devices: tuple[Named, ...], reason: Reason) -> str:
-    return f"{called(devices)}: {reason.text}"
+def _because(devices: tuple[DeviceName, ...], reason: Reason) -> str:
+    return f"{describe_devices(devices)}: {reason.text}"
 
 
 def _rank(reason: Reason) -> int:
@@ -141,13 +141,13 @@ def _count(out: list[Availability], of: tuple[Availability, ...]) -> str:
     """ "2 of 8 GPUs are", "1 of 7 MIG devices is", "1 of 9 devices is"."""
     kinds = {":" in each.index for each in of}
     what = "device" if len(kinds) > 1 else "MIG device" if True in kinds else "GPU"
-    return f"{len(out)} of {counted(len(of), what)} {'is' if len(out) == 1 else 'are'}"
+    return f"{len(out)} of {format_count(len(of), what)} {'is' if len(out) == 1 else 'are'}"
 
 
 def _fine(
-    snapshot: Snapshot, gpus: Sequence[Gpu], units: tuple[Availability, ...], found: Iterable[tuple[Named, Reason]]
+    snapshot: Snapshot, gpus: Sequence[Gpu], units: tuple[Availability, ...], found: Iterable[tuple[DeviceName, Reason]]
 ) -> Iterator[str]:
-    yield f"{counted(len(gpus), 'GPU')}, no problem" if gpus else "the driver counts no GPU"
+    yield f"{format_count(len(gpus), 'GPU')}, no problem" if gpus else "the driver counts no GPU"
     yield from _sentences(units, found)
     for name in _unnamed(snapshot):
         yield f"no device here is {name!r}, which our Node object wants drained"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from gpuplane.core.availability import availability
-from gpuplane.core.devicenames import Named, called
+from gpuplane.core.devicenames import DeviceName, describe_devices
 from gpuplane.core.health import diagnose, records
 from gpuplane.core.observation import NOT_LOOKED
 from gpuplane.core.reports.nodecondition import LONGEST, problem
@@ -107,7 +107,7 @@ def _beside(standing: Standing, unit: Availability) -> Standing:
 
 def events(before: Mapping[str, Standing], after: Mapping[str, Standing]) -> Iterator[NodeEvent]:
     """What is worth an Event between two standings."""
-    said: dict[tuple[Type, str, str], list[Named]] = {}
+    said: dict[tuple[Type, str, str], list[DeviceName]] = {}
     for device, now in after.items():
         was = before.get(device, WELL)
         if now.kind != "waiting" and (now.kind, now.parts) != (was.kind, was.parts):
@@ -118,7 +118,7 @@ def events(before: Mapping[str, Standing], after: Mapping[str, Standing]) -> Ite
     for (type, reason, why), devices in said.items():
         names = [("" if device == _unnamed(index) else device, index) for device, index in devices]
         lead = LEADS.get(reason, (": ", ": "))[len(devices) > 1]
-        message = clip(f"{called(names)}{lead}{why}", LONGEST)
+        message = clip(f"{describe_devices(names)}{lead}{why}", LONGEST)
         yield NodeEvent(devices=tuple(device for device, _ in devices), type=type, reason=reason, message=message)
 
 

@@ -4,7 +4,7 @@ from gpuplane.core import mps
 from gpuplane.core.advertising import lacking, offer
 from gpuplane.core.availability import availability, unread
 from gpuplane.core.containers.cdi import wanted as cdi
-from gpuplane.core.devicenames import called
+from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.health.diagnose import released
 from gpuplane.core.reports.nodecondition import problem
 from gpuplane.core.serving import standby
@@ -49,5 +49,6 @@ def _idle(snapshot: Snapshot) -> str:
         barred = [each for each in devices if {problem(reason) for reason in each.reasons} == {"GPUUnavailable"}]
         if barred and all(each.reasons for each in devices):
             why = "; ".join(dict.fromkeys(reason.text for each in barred for reason in each.reasons))
-            return f"{resource.name}: no device is given out: {called([(e.device, e.index) for e in barred])}: {why}"
+            named = describe_devices([(each.device, each.index) for each in barred])
+            return f"{resource.name}: no device is given out: {named}: {why}"
     return ""

@@ -26,7 +26,7 @@ from gpuplane.core.runtimes.plan import (
     shown,
     text,
 )
-from gpuplane.core.strict import Invalid
+from gpuplane.core.strict import InvalidInput
 
 FIRST, IN_FIELD = (1, 7), (1, 7, 2)
 """The versions that know CDI at all, and that take it over CRI's own field (kubernetes/test-infra#34018)."""
@@ -52,7 +52,7 @@ def plan(
         lacking = (
             f"containerd {shown(version)} takes no CDI devices, whatever is configured: it needs 1.7 for that, better"
         )
-        raise Invalid([f"{lacking} 2.0; until then choose the strategy envvar, with NVIDIA's runtime"])
+        raise InvalidInput([f"{lacking} 2.0; until then choose the strategy envvar, with NVIDIA's runtime"])
     files = read(sources, version)
     merged = version >= SECOND if version is not None else files[0].version >= 3
     wanted, why = _merged(files, directory) if merged else _replaced(files, version, directory)
@@ -91,7 +91,7 @@ def _with_folders(wanted: list[Wanted], why: str, force: File, directory: str) -
     """The same, and cdi_spec_dirs where our directory is not among them."""
     found = (force.table or {}).get("cdi_spec_dirs", list(DIRECTORIES))
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise Invalid([f"{force.where('cdi_spec_dirs')}: cdi_spec_dirs must be a list of directories"])
+        raise InvalidInput([f"{force.where('cdi_spec_dirs')}: cdi_spec_dirs must be a list of directories"])
     if has(found, directory):
         return wanted, why
     told = f"containerd looks for specifications in {', '.join(found) or 'no directory'}, not in {directory}"
@@ -105,7 +105,7 @@ def _last(files: list[File], key: str) -> File | None:
 def _switch(file: File) -> bool:
     value = (file.table or {})["enable_cdi"]
     if not isinstance(value, bool):
-        raise Invalid([f"{file.where('enable_cdi')}: enable_cdi must be true or false"])
+        raise InvalidInput([f"{file.where('enable_cdi')}: enable_cdi must be true or false"])
     return value
 
 
@@ -116,15 +116,15 @@ def _target(wanted: list[Wanted], files: list[File], merged: bool, drop_in: str)
     target = next((each for each in files if each.source.path == drop_in), None)
     if target is None:
         main = files[0].source.path
-        raise Invalid([f"{main} does not import {drop_in}: add it to its imports, or leave --drop-in-config out"])
+        raise InvalidInput([f"{main} does not import {drop_in}: add it to its imports, or leave --drop-in-config out"])
     for force, key, _ in wanted:
         if force is target or force.table is None:
             continue
         if not merged:
             whole = f"before containerd 2.0 a drop-in takes the place of the whole table, which {force.source.path} has"
-            raise Invalid([f"{drop_in}: {whole}: leave --drop-in-config out, and {key} goes there"])
+            raise InvalidInput([f"{drop_in}: {whole}: leave --drop-in-config out, and {key} goes there"])
         if files.index(force) > files.index(target):
-            raise Invalid([f"{force.source.path} is read after {drop_in} and has the last word about {key}"])
+            raise InvalidInput([f"{force.source.path} is read after {drop_in} and has the last word about {key}"])
     return target
 
 
@@ -136,7 +136,7 @@ def _changes(wanted: list[Wanted], target: File | None, files: list[File]) -> tu
             base = (
                 'takes over the template "base", which has the table of the CRI plugin; a table may be there only once'
             )
-            raise Invalid([f"{file.source.path}: {base}: write the whole configuration into it instead"])
+            raise InvalidInput([f"{file.source.path}: {base}: write the whole configuration into it instead"])
         edits.setdefault(file.source.path, []).append(Edit(file.path(key), value))
     number = files[0].version
     header = f"version = {number}\n" if number > 1 else ""
@@ -147,14 +147,14 @@ def _changes(wanted: list[Wanted], target: File | None, files: list[File]) -> tu
     )
 
 
-def _lost(by: Distribution, main: File, wanted: list[Wanted]) -> Invalid:
+def _lost(by: Distribution, main: File, wanted: list[Wanted]) -> InvalidInput:
     """The error where a change would be lost at the next start."""
     path = main.source.path
     keys = ", ".join(f'plugins."{main.name}".{key}' for _, key, _ in wanted)
     names = [name for name in by.templates if ("-v3." in name) == (main.version >= 3)] or by.templates
     template = posixpath.join(posixpath.dirname(path), names[0]) if names else ""
     what = f"make a template of it (cp {path} {template}) and run this again" if template else by.instead
-    return Invalid([f"{path} is written anew by {by.name} at each start, so {keys} would be lost: {what}"])
+    return InvalidInput([f"{path} is written anew by {by.name} at each start, so {keys} would be lost: {what}"])
 
 
 def _disabled(files: list[File]) -> tuple[str, ...]:

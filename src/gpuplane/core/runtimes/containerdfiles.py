@@ -10,7 +10,7 @@ from typing import Any
 from gpuplane.core.runtimes import tomltext
 from gpuplane.core.runtimes.distributions import base_version, has_base
 from gpuplane.core.runtimes.plan import Source, Version, shown, text
-from gpuplane.core.strict import Invalid
+from gpuplane.core.strict import InvalidInput
 from gpuplane.model.value import Value
 
 NAMES = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
@@ -56,10 +56,10 @@ def imports(source: Source, version: Version | None) -> tuple[str, ...]:
     """
     try:
         found = tomltext.read(text(source), source.path).get("imports", [])
-    except Invalid:
+    except InvalidInput:
         return ()  # `read` tells, of all files at once
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise Invalid([f"{place(source, 'imports')}: imports must be a list of paths"])
+        raise InvalidInput([f"{place(source, 'imports')}: imports must be a list of paths"])
     beside = posixpath.dirname(source.path)
     old = version is None or version < SECOND
     return tuple(posixpath.normpath(posixpath.join("/" if old and "*" in each else beside, each)) for each in found)
@@ -73,10 +73,10 @@ def read(sources: tuple[Source, ...], version: Version | None) -> list[File]:
         try:
             said.append(tomltext.read(text(source), source.path))
             _check(source, said[-1], version)
-        except Invalid as invalid:
+        except InvalidInput as invalid:
             errors += invalid.errors
     if errors:
-        raise Invalid(errors)
+        raise InvalidInput(errors)
     numbers = [int(each.get("version", 0)) for each in said]
     if has_base(text(sources[0])):
         numbers[0] = numbers[0] or base_version(sources[0].path)
@@ -99,7 +99,7 @@ def _guessed(said: dict[str, Any], main: int) -> int:
 def _check(source: Source, said: dict[str, Any], version: Version | None) -> None:
     number = said.get("version", 0)
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= NEWEST:
-        raise Invalid([f"{place(source, 'version')}: version must be a number from 1 to {NEWEST}"])
+        raise InvalidInput([f"{place(source, 'version')}: version must be a number from 1 to {NEWEST}"])
     if version is not None and version < SECOND and number >= 3:
         has = f"has version {number} of the configuration, which is containerd 2's"
-        raise Invalid([f"{place(source, 'version')}: {has}: containerd {shown(version)} does not start with it"])
+        raise InvalidInput([f"{place(source, 'version')}: {has}: containerd {shown(version)} does not start with it"])

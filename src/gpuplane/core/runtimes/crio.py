@@ -6,7 +6,7 @@ The main file is read first, then the files of crio.conf.d by name; the last tha
 
 from gpuplane.core.runtimes import tomltext
 from gpuplane.core.runtimes.plan import DIRECTORIES, Edit, Plan, Source, Version, change, has, shown, text
-from gpuplane.core.strict import Invalid
+from gpuplane.core.strict import InvalidInput
 
 FIRST = (1, 23)
 FOLDERS = ("crio", "runtime", "cdi_spec_dirs")
@@ -18,13 +18,13 @@ def plan(sources: tuple[Source, ...], version: Version | None, directory: str, n
     `drop_in`: the one that is to take it in any case.
     """
     if version is not None and version < FIRST:
-        raise Invalid([f"CRI-O {shown(version)} takes no CDI devices, whatever is configured: that needs 1.23"])
+        raise InvalidInput([f"CRI-O {shown(version)} takes no CDI devices, whatever is configured: that needs 1.23"])
     notes = () if version is not None else ("which version of CRI-O this is, is not known; it takes CDI from 1.23 on",)
     said = _said(sources)
     found = said[-1] if said else None
     folders = tomltext.get(text(found), FOLDERS, found.path) if found else list(DIRECTORIES)
     if found and not (isinstance(folders, list) and all(isinstance(each, str) for each in folders)):
-        raise Invalid([f"{_place(found)}: cdi_spec_dirs must be a list of directories"])
+        raise InvalidInput([f"{_place(found)}: cdi_spec_dirs must be a list of directories"])
     if has(folders, directory):
         why = f"{_place(found)} has {directory}" if found else "CRI-O takes CDI devices as it is"
         return Plan(why, notes=notes)
@@ -33,7 +33,7 @@ def plan(sources: tuple[Source, ...], version: Version | None, directory: str, n
     if drop_in:
         target = next(each for each in sources if each.path == drop_in)
         if found and sources.index(found) > sources.index(target):
-            raise Invalid([f"{found.path} is read after {drop_in} and has the last word about cdi_spec_dirs"])
+            raise InvalidInput([f"{found.path} is read after {drop_in} and has the last word about cdi_spec_dirs"])
     return Plan(why, (change("crio", target, (Edit(FOLDERS, (*folders, directory)),)),), notes)
 
 
@@ -45,10 +45,10 @@ def _said(sources: tuple[Source, ...]) -> list[Source]:
         try:
             if tomltext.get(text(source), FOLDERS, source.path) is not None:
                 said.append(source)
-        except Invalid as invalid:
+        except InvalidInput as invalid:
             errors += invalid.errors
     if errors:
-        raise Invalid(errors)
+        raise InvalidInput(errors)
     return said
 
 

@@ -6,7 +6,7 @@ false (moby#49963). `cdi-spec-dirs` takes the place of the usual directories; on
 
 from gpuplane.core.runtimes import jsontext
 from gpuplane.core.runtimes.plan import DIRECTORIES, Edit, Plan, Source, Version, change, has, shown, text
-from gpuplane.core.strict import Invalid
+from gpuplane.core.strict import InvalidInput
 
 FIRST, DEFAULT = (25, 0), (28, 2)
 SWITCH, FOLDERS = ("features", "cdi"), ("cdi-spec-dirs",)
@@ -15,12 +15,12 @@ SWITCH, FOLDERS = ("features", "cdi"), ("cdi-spec-dirs",)
 def plan(source: Source, version: Version | None, directory: str) -> Plan:
     """What to change in daemon.json. Raises Invalid."""
     if version is not None and version < FIRST:
-        raise Invalid([f"Docker {shown(version)} takes no CDI devices, whatever is configured: that needs 25.0"])
+        raise InvalidInput([f"Docker {shown(version)} takes no CDI devices, whatever is configured: that needs 25.0"])
     edits: list[Edit] = []
     why: list[str] = []
     switch = jsontext.get(text(source), SWITCH, source.path)
     if switch is not None and not isinstance(switch, bool):
-        raise Invalid([f"{_place(source, SWITCH)}: features.cdi must be true or false"])
+        raise InvalidInput([f"{_place(source, SWITCH)}: features.cdi must be true or false"])
     if switch is False or (switch is None and (version is None or version < DEFAULT)):
         edits.append(Edit(SWITCH, True))
         name = f"Docker {shown(version)}" if version is not None else "Docker before 28.2"
@@ -48,7 +48,7 @@ def _folders(source: Source) -> list[str]:
     if found is None:
         return list(DIRECTORIES)
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise Invalid([f"{_place(source, FOLDERS)}: cdi-spec-dirs must be a list of directories"])
+        raise InvalidInput([f"{_place(source, FOLDERS)}: cdi-spec-dirs must be a list of directories"])
     return found
 
 

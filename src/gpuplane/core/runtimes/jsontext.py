@@ -8,7 +8,7 @@ import re
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from gpuplane.core.strict import Invalid
+from gpuplane.core.strict import InvalidInput
 
 Path = tuple[str, ...]
 SPACE = re.compile(r"[ \t\r\n]*")
@@ -31,11 +31,11 @@ def read(text: str, file: str) -> dict[str, Any]:
     try:
         found = json.loads(bare, object_pairs_hook=lambda pairs: _once(pairs, file))
     except json.JSONDecodeError as error:
-        raise Invalid([f"{file}:{error.lineno}: is not JSON: {error.msg}"]) from None
+        raise InvalidInput([f"{file}:{error.lineno}: is not JSON: {error.msg}"]) from None
     except RecursionError:
-        raise Invalid([f"{file}: is nested too deeply"]) from None
+        raise InvalidInput([f"{file}: is nested too deeply"]) from None
     if not isinstance(found, dict):
-        raise Invalid([f"{file}:1: must be an object"])
+        raise InvalidInput([f"{file}:1: must be an object"])
     return found
 
 
@@ -43,7 +43,7 @@ def _once(pairs: list[tuple[str, Any]], file: str) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise Invalid([f"{file}: {next(name for name in names if names.count(name) > 1)!r} is there twice"])
+        raise InvalidInput([f"{file}: {next(name for name in names if names.count(name) > 1)!r} is there twice"])
     return found
 
 
@@ -67,7 +67,7 @@ def put(text: str, path: Path, value: bool | tuple[str, ...], file: str) -> str:
     for depth, step in enumerate(path[:-1]):
         table = table.setdefault(step, {})
         if not isinstance(table, dict):
-            raise Invalid([f"{file}:{line(text, path[: depth + 1])}: {step!r} must be an object"])
+            raise InvalidInput([f"{file}:{line(text, path[: depth + 1])}: {step!r} must be an object"])
     table[path[-1]] = plain
     if not text.removeprefix("\ufeff").strip():
         return f"{text}{json.dumps(wanted, indent=2)}\n"
@@ -182,4 +182,4 @@ def _checked(result: str, wanted: dict[str, Any], file: str) -> str:
     with suppress(RecursionError):
         if read(result, file) == wanted:
             return result
-    raise Invalid([f"{file}: its layout cannot be kept: change it by hand"])
+    raise InvalidInput([f"{file}: its layout cannot be kept: change it by hand"])

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from types import ModuleType
 
 from gpuplane.core.runtimes import jsontext, tomltext
-from gpuplane.core.strict import Invalid
+from gpuplane.core.strict import InvalidInput
 from gpuplane.model.value import Value
 
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
@@ -175,7 +175,7 @@ def _decoded(data: bytes, path: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise Invalid([f"{path}:{line}: is not UTF-8 (byte 0x{data[error.start]:02x})"]) from None
+        raise InvalidInput([f"{path}:{line}: is not UTF-8 (byte 0x{data[error.start]:02x})"]) from None
 
 
 def _syntax(runtime: str) -> ModuleType:

@@ -20,7 +20,7 @@ from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import InlineTable, Item, Null, Table
 
 from gpuplane.core.runtimes.tomlarray import written
-from gpuplane.core.strict import Invalid
+from gpuplane.core.strict import InvalidInput
 
 MARK = "\0"
 Path = tuple[str, ...]
@@ -33,9 +33,9 @@ def read(text: str, file: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         place = re.search(r" \(at line (\d+), column \d+\)$", str(error))
         line = place[1] if place else text.count("\n") + 1
-        raise Invalid([f"{file}:{line}: is not TOML: {str(error).split(' (at ')[0]}"]) from None
+        raise InvalidInput([f"{file}:{line}: is not TOML: {str(error).split(' (at ')[0]}"]) from None
     except RecursionError:
-        raise Invalid([f"{file}: is nested too deeply"]) from None
+        raise InvalidInput([f"{file}: is nested too deeply"]) from None
 
 
 def get(text: str, path: Path, file: str) -> Any:
@@ -60,7 +60,7 @@ def put(text: str, path: Path, value: bool | tuple[str, ...], file: str) -> str:
     for step in path[:-1]:
         table = table.setdefault(step, {}) if isinstance(table, dict) else None
     if not isinstance(table, dict):
-        raise Invalid([f"{file}: {_dotted(path[:-1])} must be a table"])
+        raise InvalidInput([f"{file}: {_dotted(path[:-1])} must be a table"])
     plain = list(value) if isinstance(value, tuple) else value
     table[path[-1]] = plain
     where = f"its layout leaves no place for {path[-1]} in {_dotted(path[:-1])}: write it there by hand"
@@ -69,7 +69,7 @@ def put(text: str, path: Path, value: bool | tuple[str, ...], file: str) -> str:
     if there := [section for section in sections if section.items(path)]:
         start, end, new = _replaced(there[0], path, value)
         if text[start:end] != covered[start:end]:
-            raise Invalid([f"{file}: {where}"])  # a template's own words are in it
+            raise InvalidInput([f"{file}: {where}"])  # a template's own words are in it
     elif tables := [(section, item) for section in sections for _, item in section.items(path[:-1]) if _is_open(item)]:
         start, end, new = _inserted(*tables[0], path[-1], plain, "{{" in text)
         new = _ended(new, text)
@@ -92,7 +92,7 @@ def take(text: str, path: Path, file: str, original: str) -> str:
     where = f"its layout lets nothing go: take {path[-1]} out of {_dotted(path[:-1])} by hand"
     sections = [section for section in _sections(_covered(text), path) if section.items(path)]
     if not sections:
-        raise Invalid([f"{file}: {where}"])
+        raise InvalidInput([f"{file}: {where}"])
     section = sections[0]
     ((container, item),) = section.items(path)
     start, end = _span(section, item)
@@ -232,7 +232,7 @@ def _checked(result: str, wanted: dict[str, Any], otherwise: str) -> str:
     with suppress(tomllib.TOMLDecodeError, RecursionError):
         if tomllib.loads(_covered(result)) == wanted:
             return result
-    raise Invalid([otherwise])
+    raise InvalidInput([otherwise])
 
 
 def _dotted(path: Path) -> str:

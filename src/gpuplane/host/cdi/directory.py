@@ -20,7 +20,7 @@ from gpuplane import files
 from gpuplane.core.containers.cdi.check import refused
 from gpuplane.core.containers.cdi.names import KINDS, VENDOR, file_name
 from gpuplane.core.containers.cdi.registry import SUFFIXES, load
-from gpuplane.core.text import escaped, indented
+from gpuplane.core.text import escape_unprintable, format_json
 from gpuplane.files import untrusted
 from gpuplane.host.specfiles import content, paths
 from gpuplane.model.cdi import Spec
@@ -141,7 +141,7 @@ def _of(files: Files, kind: str) -> list[Spec]:
 def foreign(directory: Path, files: Files) -> Mapping[str, Spec]:
     """Path → document of our kinds, of the files that are not ours; one of another kind under our name is not ours."""
     return {
-        escaped(str(directory / name)): seen.spec
+        escape_unprintable(str(directory / name)): seen.spec
         for name, seen in files.items()
         if seen.spec is not None and name not in names(seen.spec.kind)
     }
@@ -153,7 +153,7 @@ def store(directory: Path, kind: str, spec: Spec | None) -> None:
     if spec is not None:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         _trusted(directory)
-        replace(directory, name, indented(spec))
+        replace(directory, name, format_json(spec))
         gone = [other]
     else:
         gone = [name, other]

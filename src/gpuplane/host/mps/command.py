@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from gpuplane import programs
-from gpuplane.core.text import LONGEST, clip
+from gpuplane.core.text import MAX_CHARACTERS, clip
 
 
 class Failed(Exception):
@@ -47,4 +47,4 @@ async def run(
 
 def ending(said: str) -> str:
     """The end of what a program said, where it says what went wrong: one line that can be printed."""
-    return clip(said[-LONGEST:])
+    return clip(said[-MAX_CHARACTERS:])

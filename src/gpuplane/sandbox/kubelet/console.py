@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import msgspec
 
-from gpuplane.core.strict import close_to
+from gpuplane.core.strict import closest_match
 from gpuplane.core.text import clip
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.sandbox.kubelet import said
@@ -217,5 +217,5 @@ def _none(words: list[str], verb: str) -> None:
 
 
 def _meant(verb: str) -> str:
-    close = close_to(verb, WORDS)
+    close = closest_match(verb, WORDS)
     return f"did you mean {close}? Or " if close else ""

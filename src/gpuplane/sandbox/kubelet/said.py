@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from google.protobuf.json_format import MessageToDict
 
-from gpuplane.core.text import counted, few
+from gpuplane.core.text import format_count, list_first
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.model.cdi import ContainerEdits, DeviceNode
 from gpuplane.sandbox.kubelet.endpoint import Call
@@ -78,9 +78,9 @@ def created(pod: str, container: str, edits: ContainerEdits) -> Said:
     data = {"pod": pod, "container": container, "with": msgspec.to_builtins(edits)}
     paths = [node.path for node in edits.device_nodes]
     counts = ((len(edits.mounts), "mount"), (len(edits.env), "variable"), (len(edits.hooks), "hook"))
-    *most, last = (counted(number, what) for number, what in counts)
+    *most, last = (format_count(number, what) for number, what in counts)
     lines = [
-        f"  with {counted(len(paths), 'device')}" + (f": {few(paths, MANY)}" if paths else ""),
+        f"  with {format_count(len(paths), 'device')}" + (f": {list_first(paths, MANY)}" if paths else ""),
         f"  with {', '.join(most)} and {last}: show {pod.removeprefix('default/')} tells all",
     ]
     return Said("created", data, (f"pod {pod}: {container} is created", *lines))

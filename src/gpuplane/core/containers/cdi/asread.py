@@ -9,10 +9,10 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from gpuplane.core.document import Node
+from gpuplane.core.document import DocumentNode
 
 
-def as_read(node: Node, kind: Any) -> Node:
+def as_read(node: DocumentNode, kind: Any) -> DocumentNode:
     """The same tree with these two differences taken away."""
     origin, args = get_origin(kind), get_args(kind)
     if isinstance(node.value, dict):

@@ -10,18 +10,18 @@ from gpuplane.core import strict
 from gpuplane.core.containers.cdi.asread import as_read
 from gpuplane.core.containers.cdi.pitfalls import pitfalls
 from gpuplane.core.containers.cdi.rules import Wrong, broken
-from gpuplane.core.strict import Path, spot
+from gpuplane.core.strict import DocumentPath, format_path
 from gpuplane.core.text import clip
 from gpuplane.model.cdi import Spec
 
 
-def read(data: bytes, file: str, rules: Callable[[Spec], Iterable[tuple[Path, str]]] | None = None) -> Spec:
+def read(data: bytes, file: str, rules: Callable[[Spec], Iterable[tuple[DocumentPath, str]]] | None = None) -> Spec:
     """The specification in a file's bytes, YAML or JSON. Raises strict.Invalid: every mistake with file and line.
 
     `rules` are those of `refused` where nothing else is said. It is read as the library reads it, see `asread`, but for
     keys: they have to be written as they are.
     """
-    return strict.read(data, Spec, file, rules or refused, lambda root: as_read(root, Spec))[0]
+    return strict.load_with_lines(data, Spec, file, rules or refused, lambda root: as_read(root, Spec))[0]
 
 
 def refused(spec: Spec) -> Wrong:
@@ -37,4 +37,4 @@ def check(spec: Spec) -> Wrong:
 
 def _told(wrong: Wrong) -> Wrong:
     for path, text in wrong:
-        yield path, f"{clip(spot(path))}: {text}"
+        yield path, f"{clip(format_path(path))}: {text}"

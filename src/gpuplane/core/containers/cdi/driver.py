@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpuplane.core.containers.cdi import links
 from gpuplane.core.containers.cdi.links import file_name, folder
 from gpuplane.core.containers.cdi.nodes import on_host
-from gpuplane.core.text import few
+from gpuplane.core.text import list_first
 from gpuplane.model.cdi import ContainerEdits, Mount
 from gpuplane.model.machine import DriverFile, DriverFiles, DriverLibrary
 
@@ -106,7 +106,7 @@ def left_out(left: Mapping[str, str]) -> Iterator[str]:
     """What is there and no container gets, with the reason; what has the same reason together."""
     for why in dict.fromkeys(left.values()):
         paths = [path for path in left if left[path] == why]
-        yield f"{few(paths, FEW)} {'is' if len(paths) == 1 else 'are'} left out: {why}"
+        yield f"{list_first(paths, FEW)} {'is' if len(paths) == 1 else 'are'} left out: {why}"
 
 
 def _ordered(files: Iterable[DriverFile]) -> Iterable[DriverFile]:

@@ -11,8 +11,8 @@ from gpuplane.core.containers.cdi.applied import appended, applied
 from gpuplane.core.containers.cdi.check import read, refused
 from gpuplane.core.containers.cdi.names import KINDS, qualified
 from gpuplane.core.containers.cdi.rules import qualifies
-from gpuplane.core.strict import Invalid, close_to
-from gpuplane.core.text import few
+from gpuplane.core.strict import InvalidInput, closest_match
+from gpuplane.core.text import list_first
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.model.value import Value
 
@@ -71,7 +71,7 @@ def load(path: str, data: bytes | OSError, priority: int = 0) -> Loaded:
         return Loaded(path, priority, problem=f"{path}: {data.strerror or data}")
     try:
         return Loaded(path, priority, read(data, path, refused))
-    except Invalid as invalid:
+    except InvalidInput as invalid:
         first, *more = invalid.errors
         return Loaded(path, priority, problem=first + (f" (and {len(more)} more)" if more else ""))
 
@@ -138,8 +138,8 @@ def unresolvable(known: Registry, name: str) -> str:
 
 def _missing(known: Registry, kind: str, device: str, there: Sequence[str]) -> str:
     if there:
-        close = close_to(device, there)
-        return f"no file defines it; of {kind} there are: {few(there, FEW)}" + (
+        close = closest_match(device, there)
+        return f"no file defines it; of {kind} there are: {list_first(there, FEW)}" + (
             f"; did you mean {close}?" if close else ""
         )
     kinds = sorted({each.partition("=")[0] for each in (*known.devices, *known.conflicts)})

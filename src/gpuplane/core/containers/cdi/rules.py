@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from gpuplane.core.containers.cdi.version import VERSIONS, needs, older
-from gpuplane.core.strict import Path
+from gpuplane.core.strict import DocumentPath
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec
 
-Wrong = Iterator[tuple[Path, str]]
+Wrong = Iterator[tuple[DocumentPath, str]]
 """(where, what is wrong)."""
 
 HOOKS = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
@@ -156,7 +156,7 @@ def _rdt(rdt: IntelRdt) -> Wrong:
         yield ("closID",), f"{shown(name)} is no name of a class of service: it has to be a file's name, or /"
 
 
-def _number(path: Path, number: int | None, least: int, beyond: int) -> Wrong:
+def _number(path: DocumentPath, number: int | None, least: int, beyond: int) -> Wrong:
     if number is not None and not least <= number < beyond:
         yield path, f"{number} must be {least} to {beyond - 1}"
 
@@ -170,7 +170,7 @@ def listed(key: str, values: Sequence[msgspec.Struct], wrong: Callable[..., Wron
         yield from under((key, i), wrong(value))
 
 
-def under(path: Path, wrong: Wrong) -> Wrong:
+def under(path: DocumentPath, wrong: Wrong) -> Wrong:
     """The same mistakes, seen from above."""
     return (((*path, *below), text) for below, text in wrong)
 

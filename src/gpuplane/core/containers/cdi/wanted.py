@@ -21,7 +21,7 @@ from gpuplane.core.containers.cdi.version import lowest
 from gpuplane.core.containers.strategy import strategies
 from gpuplane.core.health.diagnose import asked
 from gpuplane.core.inventory.sharing import base
-from gpuplane.core.text import counted
+from gpuplane.core.text import format_count
 from gpuplane.core.view import view
 from gpuplane.model.cdi import CdiDevice, Spec
 from gpuplane.model.config import Settings
@@ -103,7 +103,7 @@ def summary(specs: Iterable[Spec]) -> str:
     count = sum(len(spec.devices) for spec in gpus)
     libraries = (mount.host_path.rpartition(CUDA) for spec in gpus for mount in spec.container_edits.mounts)
     version = next((f", driver {version}" for _, found, version in libraries if found), "")
-    return f"{counted(count, 'device')}{version}"
+    return f"{format_count(count, 'device')}{version}"
 
 
 def known(snapshot: Snapshot) -> bool:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuplane.core.config.named import choose
-from gpuplane.core.strict import Invalid
+from gpuplane.core.config.selection import select_config
+from gpuplane.core.strict import InvalidInput
 from tests.golden import Golden
 
 BOTH = ("a100", "default")
@@ -28,7 +28,7 @@ def test_label_then_default_then_fallbacks(
     names: tuple[str, ...], label: str, default: str, fallbacks: tuple[str, ...], last: str | None, name: str
 ) -> None:
     """NVIDIA's order. The last case has nothing to choose, and keeps what was in force."""
-    choice = choose(names, label, default, fallbacks, last)
+    choice = select_config(names, label, default, fallbacks, last)
 
     assert choice.name == name
     assert bool(choice.problem) == (fallbacks == ("named", "single"))
@@ -52,25 +52,25 @@ def test_what_cannot_be_followed_leaves_the_last_in_force(
     label: str, default: str, fallbacks: tuple[str, ...], golden: Golden
 ) -> None:
     """The problem names what there is; only where nothing was in force before, or it is gone too, is nothing now."""
-    choice = choose(BOTH, label, default, fallbacks, "a100")
+    choice = select_config(BOTH, label, default, fallbacks, "a100")
     assert choice.name == "a100"
     assert choice.problem
     golden(choice.problem)
-    assert choose(BOTH, label, default, fallbacks, "") == choice.but(name="")
+    assert select_config(BOTH, label, default, fallbacks, "") == choice.but(name="")
     for last in (None, "removed"):
-        with pytest.raises(Invalid) as caught:
-            choose(BOTH, label, default, fallbacks, last)
+        with pytest.raises(InvalidInput) as caught:
+            select_config(BOTH, label, default, fallbacks, last)
         assert caught.value.errors == [choice.problem]
 
 
 def test_where_there_are_none(golden: Golden) -> None:
     """An empty directory says so."""
-    with pytest.raises(Invalid) as caught:
-        choose((), "x", "", FALLBACKS, None)
+    with pytest.raises(InvalidInput) as caught:
+        select_config((), "x", "", FALLBACKS, None)
     golden(caught.value.errors)
 
 
 def test_the_error_says_who_asked(golden: Golden) -> None:
     """Not the node, where it was somebody else."""
-    with pytest.raises(Invalid, match=r"'x'.*given by hand"):
-        choose(BOTH, "x", "", FALLBACKS, None, "given by hand")
+    with pytest.raises(InvalidInput, match=r"'x'.*given by hand"):
+        select_config(BOTH, "x", "", FALLBACKS, None, "given by hand")

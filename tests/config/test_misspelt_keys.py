@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.config.resolve import Resolved, trace
-from gpuplane.core.strict import Invalid
+from gpuplane.core.config.resolve import ResolvedConfig, resolve_with_sources
+from gpuplane.core.strict import InvalidInput
 from gpuplane.model.config import ReplicatedResource, Settings
 from tests.golden import Golden
 
@@ -14,9 +14,9 @@ PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
 GPU = "nvidia.com/gpu"
 
 
-def resolved(text: str) -> Resolved:
+def resolved(text: str) -> ResolvedConfig:
     """A file alone."""
-    return trace(text.encode(), "c.yaml")
+    return resolve_with_sources(text.encode(), "c.yaml")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_page_says_what_becomes_of_each_input(text: str, outcome: str) -> No
     """Its table of inputs that NVIDIA's plugin takes in a way of its own."""
     try:
         found = resolved(text.replace("↵", "\n"))
-    except Invalid:
+    except InvalidInput:
         assert outcome == "an error"
     else:
         assert outcome == ("a warning" if found.warnings else "taken")

@@ -9,29 +9,29 @@ from collections.abc import Iterator
 
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.judge import xid
-from gpuplane.core.strict import close_to
+from gpuplane.core.strict import closest_match
 
-MOST_XID = 255
+MAX_XID = 255
 
 
-def possible(code: str) -> bool:
+def is_possible_code(code: str) -> bool:
     """Whether there is such a fault, or may be one: of the catalogue, or an XID that it does not list yet."""
     number = xid(code)
-    return code in CATALOGUE or (number is not None and number <= MOST_XID)
+    return code in CATALOGUE or (number is not None and number <= MAX_XID)
 
 
-def meant(code: str) -> str:
+def closest_code(code: str) -> str:
     """The fault that was probably meant, or ""."""
     bare = code.lower().removeprefix("xid").lstrip("-_ 0")
     if not bare.isdecimal():
-        return close_to(code, CATALOGUE)
-    if code != f"xid-{bare}" and possible(f"xid-{bare}"):
+        return closest_match(code, CATALOGUE)
+    if code != f"xid-{bare}" and is_possible_code(f"xid-{bare}"):
         return f"xid-{bare}"
-    listed = (f"xid-{each}" for each in _slips(bare))
+    listed = (f"xid-{each}" for each in _typing_corrections(bare))
     return next((each for each in listed if each in CATALOGUE), "")
 
 
-def _slips(digits: str) -> Iterator[str]:
+def _typing_corrections(digits: str) -> Iterator[str]:
     """What was typed, if two neighbours were exchanged or one digit was typed too much."""
     for i in range(len(digits) - 1):
         yield digits[:i] + digits[i + 1] + digits[i] + digits[i + 2 :]

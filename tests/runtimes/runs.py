@@ -1,5 +1,6 @@
 """`gpuplane runtime configure` on copies of files that look like those of real nodes."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,11 @@ def run(runtime: str, *arguments: object) -> Result:
     """`gpuplane runtime configure --runtime RUNTIME …`; what it exits with and says."""
     nowhere = {"GPUPLANE_RUNTIME_STATE_DIR": "/dev/null/state"}
     return CliRunner(env=nowhere).invoke(command, ["configure", "--runtime", runtime, *map(str, arguments)])
+
+
+def without_parser_words(output: str) -> str:
+    """The output without what the standard library says of a mistake, which differs between versions of Python."""
+    return re.sub(r"(is not (?:TOML|JSON): ).*", r"\1…", output)
 
 
 def copied(name: str, folder: Path) -> Path:

@@ -1,5 +1,6 @@
 """What `gpuplane runtime configure` says, remembers and survives."""
 
+import errno
 import json
 import os
 import resource
@@ -13,12 +14,13 @@ import pytest
 from gpuplane.cli.connection import STATE_DIR
 from gpuplane.cli.runtime import Report, configure
 from gpuplane.host.runtimes import memories, sources
+from tests.golden import Golden
 from tests.runtimes.runs import FILES, copied, run, tree, unchanged
 
 V = ("--runtime-version", "1.7.24")
 
 
-def test_a_link_stays_and_what_it_leads_to_is_changed(tmp_path: Path) -> None:
+def test_a_link_stays_and_what_it_leads_to_is_changed(tmp_path: Path, golden: Golden) -> None:
     """Mode and owner stay, too; that it was a link is said."""
     real = copied("kubeadm-1.7.toml", tmp_path)
     real.chmod(0o640)
@@ -30,7 +32,7 @@ def test_a_link_stays_and_what_it_leads_to_is_changed(tmp_path: Path) -> None:
     done = run("containerd", "--config", link, *V, "--state-dir", tmp_path / "state")
 
     after = real.stat()
-    assert f"(a link to {real})" in done.output and "systemctl restart containerd" in done.output
+    golden(done.output)
     assert link.is_symlink() and b"enable_cdi = true" in real.read_bytes()
     assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
 
@@ -53,7 +55,7 @@ def test_what_is_remembered_is_not_the_agents_to_write() -> None:
     assert option.envvar != "GPUPLANE_STATE_DIR"
 
 
-def test_what_somebody_else_could_remember_for_us_is_not_believed(tmp_path: Path) -> None:
+def test_what_somebody_else_could_remember_for_us_is_not_believed(tmp_path: Path, golden: Golden) -> None:
     """It says what root writes where: nothing is written, neither by a change nor on the way back."""
     file, state = copied("kubeadm-1.7.toml", tmp_path), tmp_path / "place/state"
     words = ("--config", file, *V, "--state-dir", state)
@@ -62,17 +64,18 @@ def test_what_somebody_else_could_remember_for_us_is_not_believed(tmp_path: Path
     with unchanged(tmp_path):
         done = run("containerd", *words, "--undo")
         assert done.exit_code == 1
-        assert f"{state.parent} is writable by others" in done.output
+        golden(done.output)
     state.parent.chmod(0o755)
     assert run("containerd", *words, "--undo").exit_code == 0
     assert file.read_bytes() == (FILES / file.name).read_bytes()
 
 
 @pytest.mark.timeout(20)
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path, golden: Golden) -> None:
     os.mkfifo(tmp_path / "config.toml")
     done = run("containerd", "--config", tmp_path / "config.toml", *V, "--state-dir", tmp_path / "state")
-    assert (done.exit_code, "it is a FIFO" in done.output) == (1, True)
+    assert done.exit_code == 1
+    golden(done.output)
 
 
 def test_a_link_beside_the_file_is_not_written_through(tmp_path: Path) -> None:
@@ -85,17 +88,17 @@ def test_a_link_beside_the_file_is_not_written_through(tmp_path: Path) -> None:
     assert other.read_text() == "kept"
 
 
-def test_a_file_that_was_not_there_goes_again(tmp_path: Path) -> None:
+def test_a_file_that_was_not_there_goes_again(tmp_path: Path, golden: Golden) -> None:
     """Made whole, with its version; removed by --undo."""
     file, state = tmp_path / "etc/config.toml", tmp_path / "state"
     run("containerd", "--config", file, *V, "--state-dir", state)
     assert file.read_text() == 'version = 2\n\n[plugins."io.containerd.grpc.v1.cri"]\n  enable_cdi = true\n'
 
-    assert "is removed again" in run("containerd", "--config", file, "--undo", "--state-dir", state).output
+    golden(run("containerd", "--config", file, "--undo", "--state-dir", state).output)
     assert not file.exists()
 
 
-def test_undo_in_a_file_that_somebody_has_edited_takes_back_our_part_only(tmp_path: Path) -> None:
+def test_undo_in_a_file_that_somebody_has_edited_takes_back_our_part_only(tmp_path: Path, golden: Golden) -> None:
     """Of each kind of change: what they wrote stays, and that this was so is said."""
     state = tmp_path / "state"
     cases = [
@@ -117,22 +120,21 @@ def test_undo_in_a_file_that_somebody_has_edited_takes_back_our_part_only(tmp_pa
         file.write_text(file.read_text() + theirs)
         done = run(runtime, "--config", file, "--undo", "--state-dir", state)
 
+        assert (done.exit_code, file.read_text()) == (0, before + theirs), file.name
+        golden(done.output, file.name)
         if version[1] == "27":  # no version at all
-            assert file.read_text() == before + theirs and "nothing" in done.output.lower()
             continue
-        assert "was edited since, so only our part is taken back" in done.output
-        assert file.read_text() == before + theirs, file.name
-        assert "no change of" in run(runtime, "--config", file, "--undo", "--state-dir", state).output
+        golden(run(runtime, "--config", file, "--undo", "--state-dir", state).output, f"{file.name} once more")
 
 
-def test_undo_leaves_what_somebody_has_decided_otherwise(tmp_path: Path) -> None:
+def test_undo_leaves_what_somebody_has_decided_otherwise(tmp_path: Path, golden: Golden) -> None:
     """A key that is not as we left it is theirs."""
     file, state = copied("debian-1.6.toml", tmp_path), tmp_path / "state"
     run("containerd", "--config", file, *V, "--state-dir", state)
     theirs = file.read_text().replace("enable_cdi = true", "enable_cdi = false")
     file.write_text(theirs)
 
-    assert "enable_cdi is not as we left it, and stays" in run("containerd", "--undo", "--state-dir", state).output
+    golden(run("containerd", "--undo", "--state-dir", state).output)
     assert file.read_text() == theirs
 
 
@@ -149,14 +151,15 @@ def test_undo_after_two_changes_gives_the_bytes_before_both(tmp_path: Path) -> N
     assert file.read_bytes() == before
 
 
-def test_nothing_remembered_is_said(tmp_path: Path) -> None:
+def test_nothing_remembered_is_said(tmp_path: Path, golden: Golden) -> None:
     """It is no error: undone is undone."""
     done = run("crio", "--undo", "--state-dir", tmp_path)
 
-    assert (done.exit_code, done.output) == (0, f"Nothing to do: no change of crio is remembered in {tmp_path}.\n")
+    assert done.exit_code == 0
+    golden(done.output)
 
 
-def test_undo_of_a_change_in_another_file_than_the_main_one(tmp_path: Path) -> None:
+def test_undo_of_a_change_in_another_file_than_the_main_one(tmp_path: Path, golden: Golden) -> None:
     """A drop-in that is named is taken back; where it is not named, it is told that there is one."""
     main, drop_in, state = tmp_path / "config.toml", tmp_path / "conf.d/cdi.toml", tmp_path / "state"
     main.write_text(f'version = 2\nimports = ["{tmp_path}/conf.d/*.toml"]\n')
@@ -164,19 +167,18 @@ def test_undo_of_a_change_in_another_file_than_the_main_one(tmp_path: Path) -> N
     run("containerd", *asked, *V, "--drop-in-config", drop_in)
     assert drop_in.exists()
 
-    said = run("containerd", *asked, "--undo").output
-    assert f"no change of {main}" in said and f"but of {drop_in}: to take that back, leave --config out" in said
-    assert "is removed again" in run("containerd", *asked, "--undo", "--drop-in-config", drop_in).output
+    golden(run("containerd", *asked, "--undo").output, "not named")
+    assert drop_in.exists()
+    golden(run("containerd", *asked, "--undo", "--drop-in-config", drop_in).output, "named")
     assert not drop_in.exists()
 
 
-def test_who_only_looks_hears_that_nothing_was_written(tmp_path: Path) -> None:
+def test_who_only_looks_hears_that_nothing_was_written(tmp_path: Path, golden: Golden) -> None:
     """Otherwise what would be changed reads as if it had been. A real change names its strategy."""
     file = copied("kubeadm-1.7.toml", tmp_path)
     for only in ("--check", "--dry-run"):
-        assert run("containerd", "--config", file, *V, only).output.endswith("\nNothing was written.\n")
-    done = run("containerd", "--config", file, *V, "--state-dir", tmp_path / "state").output
-    assert "Nothing was written" not in done and "here say cdi-cri" in done
+        golden(run("containerd", "--config", file, *V, only).output, only)
+    golden(run("containerd", "--config", file, *V, "--state-dir", tmp_path / "state").output, "changed")
 
 
 DIES = """
@@ -195,7 +197,7 @@ main()
 """
 
 
-def test_a_run_that_dies_between_remembering_and_writing(tmp_path: Path) -> None:
+def test_a_run_that_dies_between_remembering_and_writing(tmp_path: Path, golden: Golden) -> None:
     """The file is as it was, --undo knows that, and the next run does all of it."""
     file, state = copied("kubeadm-1.7.toml", tmp_path), tmp_path / "state"
     before = file.read_bytes()
@@ -203,7 +205,7 @@ def test_a_run_that_dies_between_remembering_and_writing(tmp_path: Path) -> None
 
     assert subprocess.run([sys.executable, "-c", DIES, *asked], timeout=60).returncode == 9
     assert file.read_bytes() == before and len(list((state / "runtimes").glob("*.json"))) == 1
-    assert "is as it was before: nothing to take back" in run("containerd", "--undo", "--state-dir", state).output
+    golden(run("containerd", "--undo", "--state-dir", state).output)
 
     assert subprocess.run([sys.executable, "-c", DIES, *asked], timeout=60).returncode == 9
     assert run("containerd", *asked[2:]).exit_code == 0
@@ -225,17 +227,18 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
         timeout=60,
     )
 
-    assert done.returncode == 1 and "File too large" in done.stderr and "/state/runtimes/" in done.stderr
+    assert done.returncode == 1 and os.strerror(errno.EFBIG) in done.stderr and "/state/runtimes/" in done.stderr
     assert tree(tmp_path) == before | {"state/runtimes/lock": b""}
 
 
-def test_two_at_once(tmp_path: Path) -> None:
+def test_two_at_once(tmp_path: Path, golden: Golden) -> None:
     """The second says so and changes nothing; it does not wait."""
     file, state = copied("kubeadm-1.7.toml", tmp_path), tmp_path / "state"
     with memories.locked(state), unchanged(tmp_path):
         done = run("containerd", "--config", file, *V, "--state-dir", state)
 
-    assert done.exit_code == 1 and "another gpuplane runtime configure is at work" in done.output
+    assert done.exit_code == 1
+    golden(done.output)
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
@@ -248,7 +251,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         assert done.exit_code == 1 and str(path) in done.output, done.output
 
     done = run("containerd", "--config", file, *V, "--state-dir", file)
-    assert done.exit_code == 1 and f"{file}/runtimes: Not a directory" in done.output
+    assert done.exit_code == 1 and f"{file}/runtimes: {os.strerror(errno.ENOTDIR)}" in done.output
 
 
 def test_a_memory_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -256,7 +259,7 @@ def test_a_memory_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (state := tmp_path / "state").mkdir()
     (state / "runtimes").write_text("")
     done = run("containerd", "--undo", "--state-dir", state)
-    assert (done.exit_code, done.output) == (1, f"Error: {state}/runtimes: Not a directory\n")
+    assert (done.exit_code, done.output) == (1, f"Error: {state}/runtimes: {os.strerror(errno.ENOTDIR)}\n")
     kept = tmp_path / "runtimes" / "containerd-0123456789abcdef.json"
     kept.parent.mkdir()
     for text in ("{", '{"version": 1}', '{"version": 9, "memory": {}}'):
@@ -266,19 +269,20 @@ def test_a_memory_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         assert kept.read_text() == text
 
 
-def test_who_is_not_root_is_told_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_not_root_is_told_to_be(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     """Where that is what it takes."""
-    for user, more in ((1000, ": run this as root"), (0, "")):
+    for user in (1000, 0):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
-        with pytest.raises(sources.Failed, match=f"^/x: Permission denied{more}$"), sources.told("/"):
+        with pytest.raises(sources.Failed) as raised, sources.told("/"):
             raise PermissionError(13, "Permission denied", "/x")
+        golden(str(raised.value), f"user {user}")
 
 
 def test_json(tmp_path: Path) -> None:
     """For programs: status, reason, the diff of each file; errors, too."""
     file = copied("kubeadm-1.7.toml", tmp_path)
     told = json.loads(run("containerd", "--config", file, *V, "--check", "--json").output)
-    assert told["status"] == "needed" and told["version"] == "1.7.24" and told["why"] == f"{file}:31 turns CDI off"
+    assert told["status"] == "needed" and told["version"] == "1.7.24" and f"{file}:31 " in told["why"]
     assert [(each["path"], each["said"]) for each in told["changes"]] == [(str(file), "enable_cdi = true")]
     assert "-    enable_cdi = false\n+    enable_cdi = true\n" in told["changes"][0]["diff"]
 
@@ -289,41 +293,39 @@ def test_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    "arguments",
     [
-        (("--set-as-default",), "no pod needs another default runtime"),
-        (("--nvidia-set-as-default=true",), "no pod needs another default runtime"),
-        (("--nvidia-runtime-name", "nvidia"), "nothing is wrapped here"),
-        (("--nvidia-runtime-path=/usr/bin/nvidia-container-runtime",), "nothing is wrapped here"),
-        (("--config-mode=oci-hook",), "hooks are in the CDI specifications"),
-        (("--cdi.enabled=false",), "--undo takes it back"),
-        (("--config-source=command",), "files are read"),
-        (("--undo", "--check"), "exclude one another"),
+        ("--set-as-default",),
+        ("--nvidia-set-as-default=true",),
+        ("--nvidia-runtime-name", "nvidia"),
+        ("--nvidia-runtime-path=/usr/bin/nvidia-container-runtime",),
+        ("--config-mode=oci-hook",),
+        ("--cdi.enabled=false",),
+        ("--config-source=command",),
+        ("--undo", "--check"),
     ],
 )
-def test_what_is_not_done_is_refused_with_the_reason(arguments: tuple[str, ...], why: str, tmp_path: Path) -> None:
+def test_what_is_not_done_is_refused_with_the_reason(
+    arguments: tuple[str, ...], tmp_path: Path, golden: Golden
+) -> None:
     """The flags of NVIDIA's command that ask for something else, and what contradicts itself: nothing is written."""
     file = copied("kubeadm-1.7.toml", tmp_path)
     with unchanged(tmp_path):
         done = run("containerd", "--config", file, *arguments)
 
-    assert done.exit_code == 2 and why in done.output
+    assert done.exit_code == 2
+    golden(done.output, " ".join(arguments))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (("--runtime-version", "newest"), "is no version"),
-        (("--executable-path", "/nowhere/x"), "/nowhere/x: does not say its version: No such file or directory"),
-    ],
-)
-def test_what_cannot_be_judged_is_said(arguments: tuple[str, ...], why: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [("--runtime-version", "newest"), ("--executable-path", "/nowhere/x")])
+def test_what_cannot_be_judged_is_said(arguments: tuple[str, ...], tmp_path: Path, golden: Golden) -> None:
     """Nothing is written then."""
     file = copied("kubeadm-1.7.toml", tmp_path)
     with unchanged(tmp_path):
         done = run("containerd", "--config", file, *arguments)
 
-    assert done.exit_code == 1 and done.stderr.startswith("Error: ") and why in done.stderr
+    assert done.exit_code == 1
+    golden(done.stderr, " ".join(arguments))
 
 
 def test_nvidias_flags_that_ask_for_what_is_done_are_taken(tmp_path: Path) -> None:
@@ -334,7 +336,7 @@ def test_nvidias_flags_that_ask_for_what_is_done_are_taken(tmp_path: Path) -> No
     assert run("containerd", *asked, "--dry-run").exit_code == 0
 
 
-def test_the_program_is_asked_for_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_is_asked_for_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     """As containerd, dockerd and crio say it; one that does not answer is not waited for."""
     program, file = tmp_path / "program", copied("debian-1.6.toml", tmp_path)
     for said, version in (
@@ -353,14 +355,15 @@ def test_the_program_is_asked_for_the_version(tmp_path: Path, monkeypatch: pytes
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(sources, "PATIENCE", 0.2)
     done = run("containerd", "--config", file, "--executable-path", program, "--check")
-    assert done.exit_code == 1 and "timed out" in done.output
+    assert done.exit_code == 1
+    golden(done.output)
 
 
-def test_docker_that_is_not_here_cannot_be_judged(tmp_path: Path) -> None:
+def test_docker_that_is_not_here_cannot_be_judged(tmp_path: Path, golden: Golden) -> None:
     """Neither a file nor a version: a file is not made for nobody."""
     with unchanged(tmp_path):
         done = run("docker", "--config", tmp_path / "daemon.json")
-        assert "no drop-ins" in run("docker", "--drop-in-config", tmp_path / "x.json").output
+        golden(run("docker", "--drop-in-config", tmp_path / "x.json").output)
 
     assert done.exit_code in (1, 2)
 

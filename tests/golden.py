@@ -11,6 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
+
+from gpuplane.model.text import Text
 
 HEAD = "## "
 """Begins the line that names a case; what follows, up to the next such line, is its text."""
@@ -22,12 +25,13 @@ class Golden:
     def __init__(self, file: Path, test: str, case: str, places: Mapping[str, str]) -> None:
         self._file, self._test, self._case, self._places = file, test, case, places
 
-    def __call__(self, text: str | Iterable[str], case: str | None = None) -> None:
+    def __call__(self, text: Text | Iterable[Text], case: str | None = None) -> None:
         """Assert that a text, or some lines, are as written. `case`: which text of the test; by default its parameters.
 
         With REWRITE=1 it is written instead.
         """
-        found = "\n".join([text] if isinstance(text, str) else text)
+        lines = [text] if isinstance(text, str) else cast("Iterable[Text]", text)
+        found = "\n".join(f"{line}" for line in lines)
         for name, place in self._places.items():
             found = found.replace(place, name)
         name = f"{self._test}: {_line(self._case if case is None else case)}".rstrip(": ")

@@ -13,6 +13,7 @@ from gpuplane.model.config import NodeRequests
 from gpuplane.model.facts import LedgerLoaded, NodeRequestsChanged
 from gpuplane.model.snapshot import Condition, Ledger, Snapshot
 from tests.golden import Golden
+from tests.texts import as_shown
 
 GOOD, OTHER, BAD = "version: v1\n", "flags: {migStrategy: mixed}\n", "flags: {migStratgy: mixed}\n"
 
@@ -68,9 +69,9 @@ async def test_a_start_with_a_broken_choice_takes_the_last_in_force(tmp_path: Pa
     async with configuring(node, Source(path=tmp_path, asks=asks, default="b")):
         assert in_force(node) == ("a", "none")
         assert stands(node).standing == "failing"
-        assert (
-            "b:1: " in stands(node).reason and "'a', the last good configuration, stays in force" in stands(node).reason
-        )
+        assert "b:1: " in as_shown(
+            stands(node).reason
+        ) and "'a', the last good configuration, stays in force" in as_shown(stands(node).reason)
         write(tmp_path, b=OTHER)
         await until_in_force(node, "b", "mixed")
         assert stands(node).standing == "ok"
@@ -83,7 +84,9 @@ async def test_a_start_with_a_broken_choice_and_no_good_last_has_none(tmp_path: 
     node = remembering(last)
     async with configuring(node, Source(path=tmp_path, name="b")):
         assert in_force(node) is None
-        assert stands(node).reason.startswith(f"{tmp_path}/b:1: ") and "in force" not in stands(node).reason
+        assert as_shown(stands(node).reason).startswith(f"{tmp_path}/b:1: ") and "in force" not in as_shown(
+            stands(node).reason
+        )
 
 
 async def test_one_unreadable_file_costs_nothing_until_it_is_chosen(tmp_path: Path) -> None:
@@ -96,7 +99,7 @@ async def test_one_unreadable_file_costs_nothing_until_it_is_chosen(tmp_path: Pa
         assert (stands(node).standing, in_force(node)) == ("ok", ("a", "none"))
         node.apply(NodeRequestsChanged(NodeRequests(config="loop")))
         assert await node.until(lambda s: s.conditions["config"].standing == "failing", deadline=60)
-        assert f"{tmp_path}/loop: Too many levels of symbolic links" in stands(node).reason
+        assert f"{tmp_path}/loop: Too many levels of symbolic links" in as_shown(stands(node).reason)
         assert in_force(node) == ("a", "none")
 
 
@@ -185,7 +188,7 @@ async def test_what_is_taken_otherwise_than_written_is_said_once_with_its_line(
             path.write_text("flags:\n  migstrategy: single\n")
             await until_in_force(node, "", "single")
             (warning,) = node.snapshot.config.warnings
-            assert warning.startswith(f"{path}:2: flags.migstrategy ")
+            assert as_shown(warning).startswith(f"{path}:2: flags.migstrategy ")
             path.write_text("flags: {migStrategy: none}\n")
             await until_in_force(node, "", "none")
 

@@ -18,6 +18,7 @@ from gpuplane.model.config import NodeRequests
 from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice, ReleaseDriver, ResumeDriver, ShowNode
 from gpuplane.model.facts import NodeRequestsChanged, StatusChanged
 from gpuplane.model.snapshot import Condition, Snapshot
+from tests.texts import as_shown
 
 
 @asynccontextmanager
@@ -70,14 +71,14 @@ async def test_show_gives_the_picture(tmp_path: Path) -> None:
 
     assert picture is not None
     assert (picture.snapshot.conditions["x"].reason, picture.now) == ("y", 42.0)
-    assert "looked at" in picture.offer.waiting
+    assert "looked at" in as_shown(picture.offer.waiting)
 
 
 @pytest.mark.parametrize("line", [b"", b"x", b"{}", b'{"type":"Nope"}', b"\xff", b'{"type":"LetGo","seconds":"1"}'])
 async def test_what_is_no_request_is_answered_by_an_error(tmp_path: Path, line: bytes) -> None:
     """Nonsense is named as such, and the socket goes on answering."""
     async with listening(Node(Snapshot()), tmp_path) as socket:
-        assert "not a request" in (await say(socket, line)).error
+        assert "not a request" in as_shown((await say(socket, line)).error)
         assert (await ask(socket, ShowNode())).state is not None
 
 
@@ -92,7 +93,7 @@ async def test_a_wish_needs_a_bounded_time_and_a_reason(tmp_path: Path, seconds:
     async with listening(node, tmp_path) as socket:
         for wish in (ReleaseDriver(node.now(), seconds, why), DrainDevice(node.now(), "0", seconds, why)):
             error = (await ask(socket, wish)).error
-            assert [option for option in ("--for", "--why") if option in error] == [lacks]
+            assert [option for option in ("--for", "--why") if option in as_shown(error)] == [lacks]
 
     assert node.snapshot.ledger.release is None
 
@@ -120,7 +121,7 @@ async def test_a_wish_whose_maker_has_given_up_is_not_followed(tmp_path: Path) -
     """An agent that was stopped for a minute does not surprise anybody with what was asked then."""
     node = Node(Snapshot())
     async with listening(node, tmp_path) as socket:
-        assert "old" in (await ask(socket, ReleaseDriver(node.now() - 60, 600, "x"))).error
+        assert "old" in as_shown((await ask(socket, ReleaseDriver(node.now() - 60, 600, "x"))).error)
 
     assert node.snapshot.ledger.release is None
 

@@ -18,6 +18,7 @@ from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice,
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
 from gpuplane.sandbox.succession import amid, come_and_go, replace
+from tests.texts import as_shown
 
 GPUS = 8
 NAMES = {"first": "nvidia.com/gpu", "second": "nvidia.com/a100"}
@@ -143,8 +144,8 @@ async def test_inspect_shows_that_an_agent_stands_by(place: Place) -> None:
             await third.until_says("ready to take over")
             shown = (await (await connect(place.root / "second/control.sock"))(ShowNode())).state
             assert shown is not None
-            assert f"process {first.process.pid}" in shown.snapshot.conditions["kubelet lock"].reason
-            assert f"process {first.process.pid}" in shown.offer.waiting
+            assert f"process {first.process.pid}" in as_shown(shown.snapshot.conditions["kubelet lock"].reason)
+            assert f"process {first.process.pid}" in as_shown(shown.offer.waiting)
             shared = (await (await connect(place.root / "first/control.sock"))(ShowNode())).state
             assert shared is not None
             assert shared.snapshot.conditions["kubelet lock"].standing == "ok"

@@ -17,6 +17,7 @@ from gpuplane.apiserver.node import CONFIG
 from gpuplane.core.health.diagnose import asked
 from gpuplane.sandbox.apiserver.server import ApiServer
 from tests.apiserver.test_our_node import PATH, following, node_object
+from tests.texts import as_shown
 
 GOOD = """
 import json, os, sys
@@ -100,7 +101,7 @@ async def test_what_is_wrong_with_it_is_said(
     try:
         async with following(path) as node:
             await node.stands("failing", why)
-            assert "the credential plugin " in (node.apiserver.reason if node.apiserver else "")
+            assert "the credential plugin " in as_shown(node.apiserver.reason if node.apiserver else "")
             if not more:
                 monkeypatch.undo()
                 (tmp_path / "plugin.py").write_text(GOOD)

@@ -30,6 +30,7 @@ from gpuplane.model.facts import Fact, LedgerLoaded, NodeRequestsChanged, Status
 from gpuplane.model.snapshot import Condition, Ledger, Snapshot
 from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
 from tests import hostile
+from tests.texts import as_shown
 
 TESTDATA = Path(__file__).parent / "testdata"
 NAME = "gpu-1"
@@ -63,7 +64,7 @@ class Told(Node):
     async def stands(self, standing: str, reason: str = "") -> None:
         def there(snapshot: Snapshot) -> bool:
             found = snapshot.conditions.get("apiserver")
-            return found is not None and found.standing == standing and reason in found.reason
+            return found is not None and found.standing == standing and reason in as_shown(found.reason)
 
         await self.comes_to(there)
 
@@ -180,7 +181,7 @@ async def test_what_is_wrong_with_the_annotation_is_said(server: ApiServer, kube
         assert node.snapshot.config.node_requests == NodeRequests(drains={"3": "x"})
 
         server.put(PATH, node_object({}, {DRAIN: "3=x"}))
-        await node.comes_to(lambda _: node.apiserver and node.apiserver.reason.endswith(server.url))
+        await node.comes_to(lambda _: node.apiserver and as_shown(node.apiserver.reason).endswith(server.url))
     assert node.standings == ["ok"]
 
 
@@ -343,7 +344,7 @@ async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig
     server.troubles.append(Trouble(f"GET {PATH}", times=2, code=403, message="nodes is forbidden"))
     async with following(kubeconfig) as node:
         await node.stands("ok", "; its container runtime cannot be asked for")
-        assert node.apiserver and "403 nodes is forbidden; grant it" in node.apiserver.reason
+        assert node.apiserver and "403 nodes is forbidden; grant it" in as_shown(node.apiserver.reason)
         assert node.snapshot.config.node_requests == NodeRequests(config="a")
 
         node.apply(LedgerLoaded(Ledger(node_requests=NodeRequests(runtime=OLD))))
@@ -353,7 +354,7 @@ async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig
 
         await listed_again(server)
         assert node.snapshot.config.node_requests == NodeRequests(config="a", runtime=NEW)
-        await node.comes_to(lambda _: node.apiserver and node.apiserver.reason.endswith(server.url))
+        await node.comes_to(lambda _: node.apiserver and as_shown(node.apiserver.reason).endswith(server.url))
 
 
 @pytest.mark.parametrize(
@@ -471,7 +472,7 @@ async def test_refusals_are_said_and_recovered_from(
     async with following(kubeconfig) as node:
         await node.stands("failing", reason)
 
-        assert server.url in (node.apiserver.reason if node.apiserver else "")
+        assert server.url in as_shown(node.apiserver.reason if node.apiserver else "")
 
         await node.stands("ok")
     assert node.standings == ["failing", "ok"]
@@ -537,7 +538,7 @@ async def test_a_kubeconfig_that_cannot_be_used(server: ApiServer, tmp_path: Pat
             path.write_text(text)
             await node.stands("failing", reason)
 
-            assert str(path) in (node.apiserver.reason if node.apiserver else "")
+            assert str(path) in as_shown(node.apiserver.reason if node.apiserver else "")
 
         path.write_text(good)
         await node.stands("ok")

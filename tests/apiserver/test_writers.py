@@ -19,6 +19,7 @@ from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Condition, Snapshot, StoredLedger
 from gpuplane.sandbox.apiserver.objects import place
 from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
+from tests.texts import as_shown
 
 NODE = "/api/v1/nodes/n1"
 EVENTS = "/api/v1/namespaces/default/events"
@@ -95,7 +96,7 @@ def told(server: ApiServer) -> list[tuple[str, str, int]]:
 async def stands(node: Node, part: str, standing: str, reason: str = "") -> None:
     def there(snapshot: Snapshot) -> bool:
         found = snapshot.conditions.get(part)
-        return found is not None and found.standing == standing and reason in found.reason
+        return found is not None and found.standing == standing and reason in as_shown(found.reason)
 
     assert await node.until(there, 60), node.snapshot.conditions
 

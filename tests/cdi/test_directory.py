@@ -27,6 +27,7 @@ from gpuplane.model.machine import Machine
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 from tests.cdi.world import GPU, Place, document, machine
+from tests.texts import as_shown
 
 TWO = machine()
 BY_CDI = Settings(device_list_strategy=("cdi-cri",), mig_strategy="mixed")
@@ -58,7 +59,9 @@ class World:
     def troubles(self) -> dict[str, str]:
         """Device → why it is unhealthy; "" where it is not."""
         return {
-            each.id: each.unavailable for resource in offer(self.node.snapshot).resources for each in resource.devices
+            each.id: as_shown(each.unavailable)
+            for resource in offer(self.node.snapshot).resources
+            for each in resource.devices
         }
 
     def well(self) -> bool:
@@ -68,7 +71,7 @@ class World:
     def reason(self) -> str:
         """Why the files are not what is wanted."""
         stands = self.node.snapshot.conditions[SPECS]
-        return stands.reason if stands.standing == "failing" else ""
+        return as_shown(stands.reason) if stands.standing == "failing" else ""
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
 from tests.golden import Golden
 from tests.next_version import extended
+from tests.texts import as_shown
 
 Answers = Callable[[bytes], None]
 
@@ -202,7 +203,7 @@ async def test_a_command_of_the_next_version_is_shown_the_picture_and_its_reques
     refusal = await answer(node, b'{"type":"TakeUp","at":1.0,"of":"GPU-0"}', AgentInfo(version="1.0"))
 
     assert shown.state is not None
-    assert "gpuplane 1.0" in refusal.error
+    assert "gpuplane 1.0" in as_shown(refusal.error)
     golden(refusal.error)
 
 

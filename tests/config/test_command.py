@@ -16,6 +16,7 @@ from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.judge import xid
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from tests.golden import Golden
+from tests.texts import as_shown
 
 MACHINE = """
 driver: {version: 580.95.05}
@@ -205,8 +206,8 @@ def test_shares_are_explained(grain: int, ids: int, golden: Golden) -> None:
     gpus = (A, B.but(memory_mib=1000))
     slices, memory = explain_node(Machine(gpus=gpus), resolve_with_sources((SHARED % grain).encode(), "c")).units
 
-    assert slices.why.endswith("(c:6)")
-    assert memory.why.endswith("(c:11)")
+    assert as_shown(slices.why).endswith("(c:6)")
+    assert as_shown(memory.why).endswith("(c:11)")
     assert len(memory.ids) == ids
     golden([slices.why, memory.why])
 
@@ -217,7 +218,7 @@ def test_mps_is_explained_as_if_its_daemons_ran(golden: Golden) -> None:
     explained = explain_node(Machine(gpus=(A,)), resolve_with_sources(text, "c"))
 
     assert explained.resources["nvidia.com/gpu"].healthy == 3
-    assert [note[:5] for note in explained.notes] == ["c:1: ", "c:1: "]
+    assert [as_shown(note)[:5] for note in explained.notes] == ["c:1: ", "c:1: "]
     golden([*(each.why for each in explained.units), *explained.notes])
 
 
@@ -227,7 +228,9 @@ def test_how_mps_is_set_up_is_shown_where_it_is_said(golden: Golden) -> None:
     text = f"sharing: {{mps: {{{how}, resources: [{{name: gpu, replicas: 3}}]}}}}"
     (unit,) = explain_node(Machine(gpus=(A,)), resolve_with_sources(text.encode(), "c")).units
 
-    assert all(key in unit.why for key in ("computeMode leave", "multiUser", "activeThreadPercentage 20", "c:1"))
+    assert all(
+        key in as_shown(unit.why) for key in ("computeMode leave", "multiUser", "activeThreadPercentage 20", "c:1")
+    )
     golden(unit.why)
 
 
@@ -282,7 +285,7 @@ def test_what_is_advised_is_explained(policy: str, sharing: str, golden: Golden)
 
 def notes(text: str, *gpus: Gpu) -> list[str]:
     """What of a configuration does nothing on a machine."""
-    return list(explain_node(Machine(gpus=gpus), resolve_with_sources(text.encode(), "c")).notes)
+    return list(map(as_shown, explain_node(Machine(gpus=gpus), resolve_with_sources(text.encode(), "c")).notes))
 
 
 A, B = Gpu(index=0, uuid="GPU-a", model="A"), Gpu(index=1, uuid="GPU-b", model="B")

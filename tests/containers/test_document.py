@@ -40,6 +40,7 @@ from tests.containers.documents import (
     spec,
 )
 from tests.golden import Golden
+from tests.texts import as_shown
 
 
 def test_a_whole_gpu() -> None:
@@ -307,8 +308,8 @@ def test_control_nodes_that_do_not_exist_are_given_where_cuda_needs_them() -> No
 
     left = {"/dev/nvidia-uvm": "/dev is writable by others"}
     [note] = made(MACHINE.but(nodes=("/dev/nvidiactl",), left_out=left)).notes
-    assert "/dev/nvidia-uvm" in note
-    assert left["/dev/nvidia-uvm"] in note
+    assert "/dev/nvidia-uvm" in as_shown(note)
+    assert left["/dev/nvidia-uvm"] in as_shown(note)
 
     unknown = {path: each for path, each in MACHINE.numbers.items() if path != "/dev/nvidia-uvm"}
     got = made(MACHINE.but(nodes=("/dev/nvidiactl",), numbers=unknown))

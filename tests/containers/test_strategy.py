@@ -28,6 +28,7 @@ from gpuplane.model.facts import (
 from gpuplane.model.machine import Driver, DriverFiles, DriverLibrary, Gpu, Machine
 from gpuplane.model.snapshot import Condition, Ledger, Snapshot
 from tests.golden import Golden
+from tests.texts import as_shown
 
 LIBCUDA = DriverLibrary(path="/usr/lib/libcuda.so.580.95.05", soname="libcuda.so.1", links=("libcuda.so.1",))
 MACHINE = Machine(
@@ -174,7 +175,7 @@ def said(*facts: Fact, start: Snapshot | None = None) -> list[str]:
     snapshot, texts = start or Snapshot(), []
     for fact in facts:
         following = step(snapshot, fact, 0.0)
-        texts += [each.text for each in news(snapshot, following) if each.about == "device list strategy"]
+        texts += [as_shown(each.text) for each in news(snapshot, following) if each.about == "device list strategy"]
         snapshot = following
     return texts
 

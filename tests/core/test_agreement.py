@@ -53,6 +53,7 @@ from tests.golden import Golden
 from tests.health.histories import Maker
 from tests.health.lives import Life
 from tests.lengths import length
+from tests.texts import as_shown
 
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
 NOT_GIVEN_OUT = ("unhealthy", "probing", "drained", "withheld")
@@ -91,7 +92,7 @@ def troubles(snapshot: Snapshot) -> Iterator[str]:
     """Each reason why kubelet is told that a device is unhealthy."""
     for resource in offer(snapshot).resources:
         for device in resource.devices:
-            yield from (each.text for each in device.reasons)
+            yield from (as_shown(each.text) for each in device.reasons)
 
 
 def series(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], float]:
@@ -154,8 +155,8 @@ def the_condition_agrees(snapshot: Snapshot) -> None:
         return
     if now.status != "Unknown":
         out = sum(not each for each in there.values())
-        assert (f"{out} of {len(there)} " in now.message) == bool(out)
-        assert [each for each in against if each not in now.message] == [] or len(now.message) == LONGEST
+        assert (f"{out} of {len(there)} " in as_shown(now.message)) == bool(out)
+        assert [each for each in against if each not in as_shown(now.message)] == [] or len(now.message) == LONGEST
     ill = [each for each in standing(snapshot) if each.state in ("unhealthy", "probing", "degraded")]
     if any(not each.startswith(NO_PROBLEM) for each in against):
         assert now.status == "True"
@@ -169,7 +170,7 @@ def degraded_and_suspect(snapshot: Snapshot) -> bool:
     """Whether a degraded device is shown as suspect, which is worse: its reason says both."""
     own = {each.device: each for each in standing(snapshot) if each.state == "suspect"}
     slight = (each for device in own for each in ailments(snapshot, device) if each.kind == "degraded")
-    return any(each.text in own[each.device].reason for each in slight)
+    return any(as_shown(each.text) in as_shown(own[each.device].reason) for each in slight)
 
 
 def readiness_agrees(snapshot: Snapshot) -> None:
@@ -185,7 +186,7 @@ def readiness_agrees(snapshot: Snapshot) -> None:
         if stands is None or stands.standing != "ok":
             assert why
         texts = {reason.text for each in resource.devices for reason in each.reasons or (EMPTY,)}
-        if all(each.startswith("CDI: ") and each != WRITING for each in texts):
+        if all(as_shown(each).startswith("CDI: ") and each != WRITING for each in texts):
             now = condition(snapshot)
             assert why
             assert now is not None
@@ -366,7 +367,10 @@ def test_what_a_node_without_libcuda_says(golden: Golden) -> None:
     assert (stands.status, stands.reason) == ("True", "GPUUnavailable")
     assert {each.state for each in standing(now)} == {"withheld"}
     [why] = {each.reason for each in standing(now)}
-    assert all(why in text and "8 GPUs (0 to 7)" in text for text in (stands.message, unready(now)))
+    assert all(
+        as_shown(why) in as_shown(text) and "8 GPUs (0 to 7)" in as_shown(text)
+        for text in (stands.message, unready(now))
+    )
     golden([stands.message, unready(now), why])
     assert series(now, "gpuplane_devices") == {(GPU, "healthy"): 0, (GPU, "unhealthy"): 8}
 
@@ -383,7 +387,7 @@ def test_a_uuid_that_two_gpus_bear_is_that_of_the_first() -> None:
     assert [(each.state, len(each.ids), bool(each.not_offered)) for each in shown] == [
         ("healthy", 1, False), ("healthy", 1, False), ("withheld", 0, True)
     ]  # fmt: skip
-    assert "device 1" in shown[2].not_offered
+    assert "device 1" in as_shown(shown[2].not_offered)
     assert set(series(snapshot, "gpuplane_device_health")) == {
         ("GPU-0", "0", "healthy"), ("GPU-1", "1", "healthy"), ("GPU-1", "2", "withheld")
     }  # fmt: skip

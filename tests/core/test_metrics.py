@@ -18,6 +18,7 @@ from gpuplane.model.facts import (
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Condition, Snapshot
+from tests.texts import as_shown
 
 GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}") for i in range(3))
 LABELS = ("device", "index", "code", "severity", "state")
@@ -93,5 +94,5 @@ def test_every_metric_has_a_name_and_a_help_as_prometheus_wants_them() -> None:
         assert metric.name.startswith("gpuplane_")
         assert metric.name.endswith("_total") == (metric.kind == "counter")
         assert metric.help
-        assert not metric.help.endswith(".")
+        assert not as_shown(metric.help).endswith(".")
     assert len(metrics(after())) == len(METRICS)

@@ -27,6 +27,7 @@ from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import LET_GO, Condition, DriverRelease, Ledger, Snapshot
 from tests.containers.documents import MACHINE
 from tests.golden import Golden
+from tests.texts import as_shown
 
 PARTS = tuple(
     MigDevice(uuid=f"MIG-{slot}", profile="1g.10gb", gpu_instance=7 + slot, compute_instance=0, slot=slot)
@@ -61,7 +62,7 @@ def told(before: Snapshot, now: Snapshot) -> list[str]:
 
 def messages(before: Snapshot, now: Snapshot) -> list[str]:
     """What the Events between two snapshots say."""
-    return [event.message for event in events(standings(before), standings(now))]
+    return [as_shown(event.message) for event in events(standings(before), standings(now))]
 
 
 RELEASED = StatusChanged("driver", Condition("waiting", LET_GO))
@@ -131,7 +132,7 @@ def test_a_driver_that_never_came_is_a_problem() -> None:
 
     assert found is not None
     assert (found.status, found.reason) == ("True", "DriverFailing")
-    assert "processes 7, 9 are stuck" in found.message
+    assert "processes 7, 9 are stuck" in as_shown(found.message)
 
 
 def test_what_the_driver_says_is_one_line_of_a_safe_size() -> None:
@@ -141,7 +142,7 @@ def test_what_the_driver_says_is_one_line_of_a_safe_size() -> None:
     assert found is not None
     assert len(found.message) == LONGEST
     assert found.message.isprintable()
-    assert "\ufffd[31mred \ufffdxx" in found.message
+    assert "\ufffd[31mred \ufffdxx" in as_shown(found.message)
 
 
 def test_events_of_a_device(golden: Golden) -> None:
@@ -329,4 +330,4 @@ def test_what_is_over_in_a_moment_is_no_change() -> None:
     last = kept(standings(refused), standings(writing))
     [event] = events(last, standings(written))
     assert (event.reason, event.devices) == ("GPURecovered", ("GPU-a",))
-    assert "disk full" in event.message
+    assert "disk full" in as_shown(event.message)

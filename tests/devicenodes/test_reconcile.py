@@ -23,6 +23,7 @@ from gpuplane.model.machine import DeviceNumbers, Gpu, Machine
 from gpuplane.model.snapshot import Condition, DriverRelease, Snapshot
 from tests.devicenodes.world import DEVICES, host, node, parameters, standing
 from tests.lengths import length
+from tests.texts import as_shown
 
 pytestmark = pytest.mark.usefixtures("permitted")
 
@@ -218,7 +219,7 @@ async def test_the_part_makes_what_a_look_shows_to_be_missing_and_says_so(root: 
     async def stands(reason: str | None) -> Condition | None:
         def there(snapshot: Snapshot) -> bool:
             found = snapshot.conditions.get(PART)
-            return found is None if reason is None else found is not None and reason in found.reason
+            return found is None if reason is None else found is not None and reason in as_shown(found.reason)
 
         assert await told.until(there, 60), told.snapshot.conditions
         return told.snapshot.conditions.get(PART)

@@ -17,6 +17,7 @@ from gpuplane.hardware.driver.root import FOLDERS, SONAME
 from gpuplane.model.machine import Driver, Failure, MachineFile
 from tests.driver.standin import StandIn
 from tests.driver.watched import Watched, watched
+from tests.texts import as_shown
 
 OTHER = 0x3E if platform.machine() == "aarch64" else 0xB7  # the machine that this is not
 
@@ -36,7 +37,7 @@ def fault(watch: Watched) -> str:
 def message(watch: Watched) -> str:
     """What is said of it."""
     machine = watch.node.snapshot.machine
-    return ", ".join(fault.message for fault in machine.faults) if machine else ""
+    return ", ".join(as_shown(fault.message) for fault in machine.faults) if machine else ""
 
 
 async def test_a_library_that_comes_later_is_found(standin: StandIn, rich: MachineFile) -> None:
@@ -190,7 +191,7 @@ def refused(driver_root: Path) -> str:
     with pytest.raises(Unusable) as unusable:
         start(Nvml(Page(memory)), options, Files(str(driver_root)))
     os.close(memory)
-    return unusable.value.fault.message
+    return as_shown(unusable.value.fault.message)
 
 
 def test_a_library_that_somebody_else_could_change_is_not_loaded(standin: StandIn, tmp_path: Path) -> None:

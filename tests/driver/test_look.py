@@ -18,6 +18,7 @@ from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Failure, Fault, Gpu, Machine, MachineFile, Mig
 from tests.driver.inside import Inside
 from tests.driver.machines import CALLS, changed, failures, machines
+from tests.texts import as_shown
 from tests.trees import may_make_nodes
 
 
@@ -192,7 +193,7 @@ def test_a_mig_device_without_its_nodes_has_a_fault_of_its_own(inside: Inside, r
     assert gpu.mig is not None
     assert gpu.faults == ()
     assert [[fault.code for fault in device.faults] for device in gpu.mig.devices][:2] == [[], ["node-missing"]]
-    assert "gpu3/gi9/ci0/access" in gpu.mig.devices[1].faults[0].message
+    assert "gpu3/gi9/ci0/access" in as_shown(gpu.mig.devices[1].faults[0].message)
 
 
 def test_a_display_gpu_is_no_gpu(inside: Inside, rich: MachineFile) -> None:

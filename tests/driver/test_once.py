@@ -11,6 +11,7 @@ from gpuplane.hardware.once import Unseen, look
 from gpuplane.model.machine import Failure, MachineFile
 from tests.driver.processes import family
 from tests.driver.standin import StandIn
+from tests.texts import as_shown
 
 
 async def versions(*all_of_them: bytes | OSError) -> AsyncIterator[bytes | OSError]:
@@ -35,7 +36,7 @@ async def test_no_driver(standin: StandIn) -> None:
 
     assert machine.gpus is None
     assert [fault.code for fault in machine.faults] == ["driver-missing"]
-    assert str(nowhere) in machine.faults[0].message
+    assert str(nowhere) in as_shown(machine.faults[0].message)
 
 
 async def test_a_driver_that_hangs(standin: StandIn, rich: MachineFile) -> None:

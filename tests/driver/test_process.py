@@ -26,6 +26,7 @@ from tests.driver.standin import StandIn
 from tests.driver.watched import Watched, watched
 from tests.health.world import trouble
 from tests.lengths import length
+from tests.texts import as_shown
 
 
 class Starts:
@@ -104,7 +105,7 @@ async def test_a_gpu_that_hangs_or_crashes_the_library_is_charged_alone(
         await watch.until(lambda watch: bool(watch.gpus()) and (watch.gpus() or ())[4].numa == 7)
 
         assert watch.codes() == [[], [f"gpu-{failure.effect}"], [], [], []]
-        assert "nvmlDeviceGetMemoryInfo" in (watch.gpus() or ())[1].faults[0].message
+        assert "nvmlDeviceGetMemoryInfo" in as_shown((watch.gpus() or ())[1].faults[0].message)
         assert first is not None
         assert [gpu.but(faults=()) for gpu in first] == [*(rich.gpus or ())]
 

@@ -19,6 +19,7 @@ from tests.driver.standin import StandIn
 from tests.driver.test_process import Starts, driver_faults, starts, whole
 from tests.driver.watched import watched
 from tests.starved import starved, tethered
+from tests.texts import as_shown
 
 __all__ = ["starts"]
 
@@ -134,7 +135,7 @@ async def test_a_driver_process_that_gets_no_cpu_is_no_fault_of_anybody(
                 await asyncio.sleep(0.1)
                 assert (driver_faults(watch), watch.codes()) == ([], [[]] * 5)
                 assert watch.driver()[0] == "ok"
-        assert f"process {starts.children[0].pid} " in told
+        assert f"process {starts.children[0].pid} " in as_shown(told)
         await watch.until(lambda watch: SCHEDULED not in watch.node.snapshot.conditions)
         assert len(starts.children) == 1
 
@@ -168,7 +169,7 @@ async def test_a_process_that_was_stopped_is_replaced_and_charges_nobody(
             for each in [each for each in watch.facts if isinstance(each, MachineObserved)]
             for fault in each.machine.faults
         ]
-        assert any("was stopped in" in each for each in said)
+        assert any("was stopped in" in as_shown(each) for each in said)
         assert not any(
             gpu.faults
             for each in [each for each in watch.facts if isinstance(each, MachineObserved)]

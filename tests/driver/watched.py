@@ -11,6 +11,7 @@ from gpuplane.model.facts import Fact, FaultOccurred, ProbeFinished, ProbeGpu, S
 from gpuplane.model.machine import Gpu
 from gpuplane.model.snapshot import Snapshot
 from tests.driver.standin import StandIn
+from tests.texts import as_shown
 
 DEADLINE = 60.0
 
@@ -74,7 +75,7 @@ class Watched:
     def driver(self) -> tuple[str, str]:
         """How the driver stands: (standing, reason)."""
         condition = self.node.snapshot.conditions.get("driver")
-        return (condition.standing, condition.reason) if condition else ("", "")
+        return (condition.standing, as_shown(condition.reason)) if condition else ("", "")
 
     def starts(self) -> int:
         """How many processes were started, as far as they said how the driver stands."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.hardware.capture import look
+from tests.texts import as_shown
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,5 +16,5 @@ def needs_a_gpu() -> None:
         pytest.skip("needs an NVIDIA GPU: there is no /dev/nvidiactl")
     machine = asyncio.run(look())
     if not machine.gpus:
-        reasons = "; ".join(fault.message for fault in machine.faults)
+        reasons = "; ".join(as_shown(fault.message) for fault in machine.faults)
         pytest.skip(f"needs an NVIDIA GPU with its driver: {reasons or 'the driver counts none'}")

@@ -20,6 +20,7 @@ from gpuplane.model.health import DeviceRecord, Finding
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
+from tests.texts import as_shown
 
 GONE = "GPU has fallen off the bus."
 
@@ -125,7 +126,7 @@ def test_a_message_is_for_people() -> None:
     found = told(f"Xid (PCI:0000:01:00): 13, pid=1, name={name}, Graphics Exception")
 
     assert found is not None
-    assert found.message.startswith("pid=1, name= [31mpäth\\x NVRM: Xid \N{REPLACEMENT CHARACTER} y")
+    assert as_shown(found.message).startswith("pid=1, name= [31mpäth\\x NVRM: Xid \N{REPLACEMENT CHARACTER} y")
     assert found.message.isprintable()
     assert len(found.message) == MAX_CHARACTERS
 
@@ -196,7 +197,7 @@ async def until(node: Node, ready: Callable[[], bool]) -> None:
 
 def standing(node: Node) -> tuple[str, str]:
     found = node.snapshot.conditions.get("kernel log")
-    return (found.standing, found.reason) if found else ("", "")
+    return (found.standing, as_shown(found.reason)) if found else ("", "")
 
 
 def append(path: Path, text: str) -> None:

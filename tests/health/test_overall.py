@@ -21,6 +21,7 @@ from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import LET_GO, Allocation, Condition, DriverRelease, Snapshot
 from tests.golden import Golden
 from tests.health.world import trouble
+from tests.texts import as_shown
 
 PARTS = tuple(
     MigDevice(uuid=f"MIG-{slot}", profile="1g.10gb", gpu_instance=7 + slot, compute_instance=0, slot=slot)
@@ -64,7 +65,7 @@ def test_what_ails_the_node_ails_its_gpus(golden: Golden) -> None:
         "1:0": "unhealthy",
         "1:1": "unhealthy",
     }
-    assert all("driver-missing" in each.reason for each in overall(snapshot))
+    assert all("driver-missing" in as_shown(each.reason) for each in overall(snapshot))
     golden(words(snapshot))
     assert {each.state for each in diagnoses(snapshot) if each.device} == {"healthy"}
 
@@ -93,13 +94,13 @@ def test_while_the_driver_is_let_go_of_the_node_says_why_and_what_ends_it(golden
     node, gpu, *_ = overall(by_hand)
 
     assert (node.code, node.until) == ("not-looked", 602.0)
-    assert "firmware" in node.reason
-    assert "not-looked" in gpu.reason
+    assert "firmware" in as_shown(node.reason)
+    assert "not-looked" in as_shown(gpu.reason)
     assert [each.kind for each in reasons(by_hand, GPUS[0])] == ["released"]
 
     from_afar = after(NodeRequestsChanged(NodeRequests(driver_release="upgrade")), away)
     assert (overall(from_afar)[0].code, overall(from_afar)[0].until) == ("not-looked", None)
-    assert "upgrade" in overall(from_afar)[0].reason
+    assert "upgrade" in as_shown(overall(from_afar)[0].reason)
 
     due = step(by_hand, DriverReleaseRequested(None), 9.0)
     assert overall(due)[0].until is None
@@ -115,7 +116,7 @@ def test_what_ails_a_gpu_ails_its_mig_devices_and_no_other_gpu(golden: Golden) -
     assert states(snapshot) == {"0": "healthy", "1": "unhealthy", "1:0": "unhealthy", "1:1": "unhealthy"}
     [part] = [each for each in overall(snapshot) if each.index == "1:1"]
     assert (part.device, part.since, part.cleared_by, part.advice) == ("MIG-1", 2.0, "", "")
-    assert "xid-79" in part.reason
+    assert "xid-79" in as_shown(part.reason)
     golden(words(snapshot))
 
 

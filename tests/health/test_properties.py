@@ -24,6 +24,7 @@ from gpuplane.model.snapshot import Snapshot
 from tests.health.histories import WHOLE, Maker, Moment
 from tests.health.lives import Life
 from tests.lengths import length
+from tests.texts import as_shown
 
 HISTORIES = range(length(20, 200))
 CALM = 128 * 5.0 + 5.0
@@ -53,7 +54,7 @@ def without(index: int, moment: Moment) -> Moment | None:
 def troubles(life: Life, index: int) -> dict[str, str]:
     """Device id → why it is withheld, of all that do not belong to this GPU."""
     return {
-        device.id: device.unavailable
+        device.id: as_shown(device.unavailable)
         for resource in offer(life.snapshot).resources
         for device in resource.devices
         if device.unit.gpu != f"GPU-{index}"
@@ -154,7 +155,11 @@ def test_what_is_mended_comes_back(number: int, seed: int) -> None:
     life.apply(AllocationsListed((), life.now))
     life.apply(FaultOccurred(code="driver-loaded", gpu="", message="", at=life.now))
     for each in diagnoses(life.snapshot):
-        if each.state == "drained" or "drained" in each.reason or each.cleared_by in (ENDS["operator"], ENDS["reboot"]):
+        if (
+            each.state == "drained"
+            or "drained" in as_shown(each.reason)
+            or each.cleared_by in (ENDS["operator"], ENDS["reboot"])
+        ):
             life.apply(DrainRequested(each.device, None))
     life.wait(CALM + 2 * PAUSE, answer=True)
 

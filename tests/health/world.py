@@ -25,6 +25,7 @@ from gpuplane.model.machine import Fault, Gpu, Link, Machine, Mig, MigDevice
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
 from gpuplane.model.views import News
+from tests.texts import as_shown
 
 BOOT = "boot"
 SETTINGS = Settings(mig_strategy="mixed", device_list_strategy=("envvar",))
@@ -54,7 +55,7 @@ def _gpu(index: int, cut: bool, lanes: int) -> Gpu:
 
 def trouble(snapshot: Snapshot, gpu: Gpu) -> str:
     """What health or a person has against giving a GPU out, in words; "" for nothing."""
-    return "; ".join(each.text for each in reasons(snapshot, gpu))
+    return "; ".join(as_shown(each.text) for each in reasons(snapshot, gpu))
 
 
 class World:

@@ -11,6 +11,7 @@ from gpuplane.host.mps.files import FOLDER, WANTED
 from gpuplane.model.mps import MpsDaemon
 from tests.lengths import length
 from tests.mps.world import World
+from tests.texts import as_shown
 
 GPU = "nvidia.com/gpu"
 A, B = "GPU-a", "GPU-b"
@@ -327,7 +328,7 @@ async def test_a_wish_that_cannot_be_read_leaves_the_last_one_in_force(world: Wo
     world.want(SHARED)
     running = await world.until_ok(GPU)
     (world.root / FOLDER / WANTED).write_text('{"version": 2, "value": {}}')
-    await world.until(lambda: (s := world.status()) and "version 2 is not 1" in s.problem)
+    await world.until(lambda: (s := world.status()) and "version 2 is not 1" in as_shown(s.problem))
     assert world.daemon(GPU) == running
 
 

@@ -27,6 +27,7 @@ from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Condition, DriverRelease, Snapshot
 from gpuplane.model.views import Mount, Refused
 from tests.golden import Golden
+from tests.texts import as_shown
 
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"
 POD, OTHER = PodRef("n", "p"), PodRef("n", "q")
@@ -78,7 +79,9 @@ def troubles(snapshot: Snapshot) -> set[str]:
 
 def texts(snapshot: Snapshot) -> list[str]:
     """The same, for people."""
-    return sorted({device.unavailable for resource in offer(snapshot).resources for device in resource.devices})
+    return sorted(
+        {as_shown(device.unavailable) for resource in offer(snapshot).resources for device in resource.devices}
+    )
 
 
 def test_a_daemon_for_each_resource_with_fair_parts() -> None:
@@ -188,7 +191,7 @@ def test_a_device_that_a_container_holds_otherwise_is_left_out() -> None:
         now = step(was, ConfigLoaded(Settings(sharing=by_mps())), 20.0)
         assert [daemon.devices for daemon in daemons(now)] == [{"GPU-b": 5120}]
         troubled = {device.unavailable for device in offer(now).resources[0].devices if device.unit.id == "GPU-a"}
-        assert all(f"as {held.resource}" in why for why in troubled)
+        assert all(f"as {held.resource}" in as_shown(why) for why in troubled)
         assert [len(daemon.devices) for daemon in daemons(step(now, AllocationsListed((), 30.0), 30.0))] == [2]
 
 
@@ -225,8 +228,8 @@ def test_readiness_says_which_daemon_does_not_serve() -> None:
     """Of those that are wanted."""
     broken = StatusChanged(f"mps/{GPU}", Condition(standing="failing", reason="no such file"))
     snapshot = node(*served(GPU), broken, StatusChanged(f"plugin/{GPU}", Condition(standing="ok")), sharing=by_mps())
-    assert GPU in whole_unready(snapshot)
-    assert "no such file" in whole_unready(snapshot)
+    assert GPU in as_shown(whole_unready(snapshot))
+    assert "no such file" in as_shown(whole_unready(snapshot))
     assert unready(node(broken, sharing=Sharing())) == ""
 
 
@@ -238,7 +241,7 @@ def test_a_supervisor_that_is_silent_says_nothing_about_its_daemons() -> None:
     silent = conditions(wishes, status, "/run/mps", 10.1 + PATIENCE)
     assert silent.keys() == {"mps supervisor"}
     assert silent["mps supervisor"].standing == "failing"
-    assert "gpuplane mps" in silent["mps supervisor"].reason
+    assert "gpuplane mps" in as_shown(silent["mps supervisor"].reason)
     assert conditions(WantedDaemons(), None, "/run/mps", 0.0) == {}
 
 

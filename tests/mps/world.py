@@ -19,6 +19,7 @@ from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
 from gpuplane.host.mps.processes import MARK, PIPE, Process
 from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
 from tests.mps.standin import make
+from tests.texts import as_shown
 
 HEARD = 0.5
 """Seconds, of the supervisor's own: by its next word after them it has heard what was said before."""
@@ -130,7 +131,7 @@ class World:
 
     async def until_says(self, name: str, words: str) -> DaemonStatus:
         """How a daemon stands, once its reason has these words."""
-        return await self.until(lambda: s if (s := self.standing(name)) and words in s.reason else None)
+        return await self.until(lambda: s if (s := self.standing(name)) and words in as_shown(s.reason) else None)
 
     def pipe(self, name: str) -> Path:
         """A daemon's pipe directory."""

@@ -10,6 +10,7 @@ from gpuplane.model.config import MigStrategy, NamingRule, Settings
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.views import ReasonKind
 from tests.golden import Golden
+from tests.texts import as_shown
 
 SEVEN = ("1g.10gb",) * 7
 
@@ -248,4 +249,4 @@ def test_left_is_what_the_offer_shows() -> None:
     [left] = named(Machine(gpus=(cut(0),)), Settings())[1]
 
     assert (left.unit, left.device, left.index, left.kind) == ("GPU-0", "GPU-0", "0", "configured")
-    assert "migStrategy" in left.reason
+    assert "migStrategy" in as_shown(left.reason)

@@ -12,6 +12,7 @@ from gpuplane.model.machine import Fault, Gpu
 from gpuplane.model.snapshot import LET_GO, Condition, DriverRelease, Snapshot, TimeSliceState
 from tests.golden import Golden
 from tests.health.world import World, machine
+from tests.texts import as_shown
 
 
 def shared(*entries: tuple[TimeSlice | None, str], strategy: str = "time-slicing") -> Settings:
@@ -64,7 +65,7 @@ def known(world: World) -> dict[str, TimeSlice | None]:
 def said(world: World) -> tuple[str, str]:
     """The condition: standing and reason."""
     condition = timeslices.condition(world.snapshot)
-    return (condition.standing, condition.reason) if condition else ("", "")
+    return (condition.standing, as_shown(condition.reason)) if condition else ("", "")
 
 
 def test_entries_name_gpus() -> None:

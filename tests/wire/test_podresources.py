@@ -27,6 +27,7 @@ from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
 from tests import hostile
+from tests.texts import as_shown
 
 GPU = "nvidia.com/gpu"
 DEADLINE = 60.0
@@ -140,7 +141,9 @@ async def knows(node: Node, *holdings: Holding) -> None:
 async def stands(node: Node, standing: str, *reasons: str) -> None:
     def ready(snapshot: Snapshot) -> bool:
         now = snapshot.conditions.get("pod-resources")
-        return now is not None and now.standing == standing and all(reason in now.reason for reason in reasons)
+        return (
+            now is not None and now.standing == standing and all(reason in as_shown(now.reason) for reason in reasons)
+        )
 
     assert await node.until(ready, DEADLINE), node.snapshot.conditions
 
@@ -290,7 +293,7 @@ async def test_once_kubelet_has_listed_its_last_word_stays(node: Node, kubelet: 
     await stands(node, "failing", "pod-resources/kubelet.sock")
     await asyncio.sleep(2 * podresources.PATIENCE)
     assert node.snapshot.allocations == held(TRAIN)
-    assert "checkpoint" not in node.snapshot.conditions["pod-resources"].reason
+    assert "checkpoint" not in as_shown(node.snapshot.conditions["pod-resources"].reason)
 
 
 async def test_garbage_and_silence_are_failures_and_pass(node: Node, kubelet: Kubelet) -> None:

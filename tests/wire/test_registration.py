@@ -30,6 +30,7 @@ from gpuplane.model.config import NamingRule, Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Condition, Snapshot
+from tests.texts import as_shown
 
 GPU, T4 = "nvidia.com/gpu", "nvidia.com/t4"
 RESTS = (0.02, 0.1)
@@ -179,7 +180,7 @@ async def stands(node: Node, standing: str, reason: str = "", resource: str = GP
 
     def ready(_: Snapshot) -> bool:
         now = condition(node, resource)
-        return now.standing == standing and reason in now.reason
+        return now.standing == standing and reason in as_shown(now.reason)
 
     assert await node.until(ready, DEADLINE), condition(node, resource)
 

@@ -15,6 +15,7 @@ from gpuplane.core.serving import LOCK, registers, serves, standby
 from gpuplane.kubelet import turn as module
 from gpuplane.kubelet.turn import Turn
 from gpuplane.model.snapshot import Condition, Snapshot
+from tests.texts import as_shown
 
 DEADLINE = 60.0
 HOLD = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), 2); print('held', flush=True); sys.stdin.read()"
@@ -68,7 +69,7 @@ async def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:
     second = turn(tmp_path)
     waiting = asyncio.ensure_future(second.wait())
     async with doing(waiting):
-        await stands(second, lambda snapshot: f"process {other.pid} ({sys.executable}" in standby(snapshot))
+        await stands(second, lambda snapshot: f"process {other.pid} ({sys.executable}" in as_shown(standby(snapshot)))
         other.kill()
         await other.wait()
         async with asyncio.timeout(DEADLINE):
@@ -126,7 +127,7 @@ async def test_a_directory_that_is_not_there_is_nobodys(tmp_path: Path) -> None:
     for each in (first, second):
         assert each.take() and each.look() and not each.ours()
         assert not standby(each.node.snapshot)
-        assert str(path) in condition(each).reason
+        assert str(path) in as_shown(condition(each).reason)
     lost = [asyncio.ensure_future(each.lost()) for each in (first, second)]
     async with doing(lost[0]), doing(lost[1]):
         path.mkdir()
@@ -188,7 +189,7 @@ async def test_a_file_system_without_locks_is_said_and_served(
     monkeypatch.setattr(fcntl, "flock", flock)
     only = turn(tmp_path)
     assert only.take() and only.look() and only.ours()
-    assert condition(only).standing == "failing" and "No locks available" in condition(only).reason
+    assert condition(only).standing == "failing" and "No locks available" in as_shown(condition(only).reason)
     assert registers(only.node.snapshot)
     only.free()
 

@@ -49,11 +49,13 @@ async def configure(node: Node, source: Source) -> None:
 
 async def _say_what_does_not_fit(node: Node) -> None:
     """One file serves many nodes: a configuration that is good may ask of this machine what it cannot have."""
-    said: str | None = None
+    said: StatusChanged | None = None
     async for snapshot in node.changes():
-        if (reason := misfit(snapshot)) != said:
-            said = reason
-            node.apply(StatusChanged("sharing", Condition(standing="failing", reason=reason) if reason else None))
+        reason = misfit(snapshot)
+        now = StatusChanged("sharing", Condition(standing="failing", reason=reason) if reason else None)
+        if now != said:
+            said = now
+            node.apply(now)
 
 
 async def _follow(node: Node, source: Source, path: Path) -> None:

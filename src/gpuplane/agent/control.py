@@ -38,6 +38,7 @@ from gpuplane.model.facts import DrainRequested, DriverReleaseRequested, Fact
 from gpuplane.model.health import Drain
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import DriverRelease
+from gpuplane.model.text import Text
 
 MOST = 32
 """Connections at a time; where there are more the oldest gives way: a request is over at once."""
@@ -151,28 +152,28 @@ async def answer(node: Node, line: bytes, about: AgentInfo = NOBODY) -> ControlR
         case ReleaseDriver(at) | ResumeDriver(at) | DrainDevice(at) | RestoreDevice(at) if node.now() - at > DEADLINE:
             return ControlResponse(error="this wish is old: whoever made it has given up")
         case ReleaseDriver(_, seconds, why):
-            if problem := _unfit("a release", why, seconds, LONGEST_RELEASE, "seven days"):
+            reason = clip(why)
+            if problem := _unfit("a release", reason, seconds, LONGEST_RELEASE, "seven days"):
                 return ControlResponse(error=problem)
-            return await _wish(
-                node, DriverReleaseRequested(DriverRelease(until=node.now() + seconds, reason=clip(why)))
-            )
+            return await _wish(node, DriverReleaseRequested(DriverRelease(until=node.now() + seconds, reason=reason)))
         case ResumeDriver():
             answer = await _wish(node, DriverReleaseRequested(None))
             still = released(node.snapshot)
             return ControlResponse(error=f"it stays let go of: {still}") if still and not answer.error else answer
         case DrainDevice(_, name, seconds, why):
-            if problem := _unfit("a drain", why, seconds, LONGEST_DRAIN, "ten years"):
+            reason = clip(why)
+            if problem := _unfit("a drain", reason, seconds, LONGEST_DRAIN, "ten years"):
                 return ControlResponse(error=problem)
             now = node.now()
             until, wall = (None, None) if seconds is None else (now + seconds, time.time() + seconds)
-            return await _about(node, name, Drain(reason=clip(why), until=until, until_wall_clock=wall, since=now))
+            return await _about(node, name, Drain(reason=reason, until=until, until_wall_clock=wall, since=now))
         case RestoreDevice(_, name):
             return await _about(node, name, None)
 
 
-def _unfit(wish: str, why: str, seconds: float | None, longest: float, called: str) -> str:
+def _unfit(wish: str, reason: Text, seconds: float | None, longest: float, called: str) -> Text:
     """What a wish lacks; "" for nothing. `seconds` None: until it is taken back."""
-    if not why.strip():
+    if not reason:
         return f"{wish} needs a reason: --why"
     if seconds is not None and not 0 < seconds <= longest:
         return f"{wish} has to last more than 0 s and at most {called}: --for"

@@ -29,6 +29,7 @@ from gpuplane.core.reports.metrics import metrics
 from gpuplane.core.reports.readiness import unready
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.text import Text
 
 STUCK = 15.0
 """Seconds without a turn of the event loop after which the agent counts as dead."""
@@ -44,7 +45,8 @@ class Status:
     """The pages, and when the event loop last made them."""
 
     def __init__(self) -> None:
-        self.metrics, self.unready, self.made = b"", "the agent is starting", time.monotonic()
+        self.unready: Text = "the agent is starting"
+        self.metrics, self.made = b"", time.monotonic()
 
     def make(self, snapshot: Snapshot) -> None:
         """Render the pages of a snapshot."""

@@ -168,7 +168,7 @@ def _rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
     """Index, device, resource, ids, why and trouble of each unit."""
     for unit in explanation.units:
         what = f"{unit.model} {unit.profile}".strip()
-        yield unit.index, what, unit.resource or "-", _ids(unit), unit.why, unit.unavailable
+        yield unit.index, what, unit.resource or "-", _ids(unit), f"{unit.why}", f"{unit.unavailable}"
 
 
 def _ids(unit: UnitExplanation) -> str:
@@ -204,7 +204,7 @@ def _draw(explanation: Explanation) -> None:
 
     console = Console(highlight=False)
     if explanation.waiting:
-        console.print(f"[yellow]Nothing would be advertised:[/yellow] {escape(explanation.waiting)}")
+        console.print(f"[yellow]Nothing would be advertised:[/yellow] {escape(f'{explanation.waiting}')}")
     console.print(f"Containers would be given devices by {escape(str(explanation.strategy))}")
     for name, count in explanation.resources.items():
         sick = count.devices - count.healthy
@@ -220,4 +220,4 @@ def _draw(explanation: Explanation) -> None:
         where = escape(", ".join(each.sources))
         console.print(f"[bold]{', '.join(each.codes)}[/bold]: {escape(each.change)} ({where})")
     for note in explanation.notes:
-        console.print(f"[yellow]note[/yellow] {escape(note)}")
+        console.print(f"[yellow]note[/yellow] {escape(f'{note}')}")

@@ -51,7 +51,7 @@ def ask(directory: Path, request: ControlRequest) -> ControlResponse:
         raise NoAgent(f"the agent at {path} ended before it answered")
     answer = _understood(said, path)
     if answer.error:
-        raise click.ClickException(answer.error)
+        raise click.ClickException(f"{answer.error}")
     return answer
 
 

@@ -21,6 +21,7 @@ from gpuplane.core.text import clip, format_json
 from gpuplane.model.config import Settings
 from gpuplane.model.control import LONGEST_DRAIN, DrainDevice, NodeState, RestoreDevice
 from gpuplane.model.health import DeviceHealth, DeviceRecord, HealthRecords
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 LOOKS = 3.0
@@ -51,9 +52,9 @@ class Restored(Value):
     device: str
     index: str
     state: str  # "gone" where there is no such device
-    reason: str
+    reason: Text
     well: bool
-    said: str
+    said: Text
 
 
 named = click.argument("device", metavar="GPU")
@@ -118,7 +119,7 @@ def restore_device(device: str, as_json: bool, state_dir: Path) -> None:
     if as_json:
         _print(outcome)
     if not outcome.well:
-        raise click.ClickException(outcome.said)
+        raise click.ClickException(f"{outcome.said}")
     if not as_json:
         say(outcome.said)
 
@@ -234,8 +235,9 @@ def _print(value: Value) -> None:
     sys.stdout.buffer.write(format_json(value))
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _sentence(text: Text) -> Text:
+    sentence = f"{text}"
+    return sentence[:1].upper() + sentence[1:]
 
 
 @contextmanager

@@ -9,20 +9,21 @@ import sys
 import textwrap
 
 from gpuplane.core.text import escape_unprintable
+from gpuplane.model.text import Text
 
 
-def say(text: str, *, err: bool = False) -> None:
+def say(text: Text, *, err: bool = False) -> None:
     """Print lines of text, each fitted to the terminal. `err`: to standard error. Raises OSError.
 
     What cannot be printed, and could steer a terminal, is written as a program would write it.
     """
     stream = sys.stderr if err else sys.stdout
     width = columns(stream.fileno()) if stream.isatty() else None
-    stream.write("".join(f"{fitted(escape_unprintable(line), width)}\n" for line in text.split("\n")))
+    stream.write("".join(f"{fitted(escape_unprintable(line), width)}\n" for line in f"{text}".split("\n")))
     stream.flush()
 
 
-def fail(problem: str) -> None:
+def fail(problem: Text) -> None:
     """Print an error."""
     say(f"Error: {problem}", err=True)
 

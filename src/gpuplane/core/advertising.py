@@ -21,6 +21,7 @@ from gpuplane.core.withholding import withheld, without_allocations
 from gpuplane.model.machine import Machine
 from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.text import Text
 from gpuplane.model.views import Offer, OfferedDevice, Reason, ReasonKind, Resource
 
 UNWRITTEN = "how it is shared now is not in the state directory yet"
@@ -69,7 +70,7 @@ def _fit(snapshot: Snapshot) -> Offer:
 _unfit = view(unfit)
 
 
-def misfit(snapshot: Snapshot) -> str:
+def misfit(snapshot: Snapshot) -> Text:
     """What of the configuration this machine cannot have, though there is nothing wrong with either; "" for nothing."""
     machine, settings = snapshot.machine, snapshot.config.settings
     return _unfit(machine, settings) if machine is not None and settings is not None else ""
@@ -151,7 +152,7 @@ def _withhold(resource: Resource, found: Mapping[withholding.OfferedId, str]) ->
     return resource.but(devices=tuple(devices)) if reasons else resource
 
 
-def _waiting(snapshot: Snapshot) -> str:
+def _waiting(snapshot: Snapshot) -> Text:
     return standby(snapshot) or lacking(snapshot)
 
 
@@ -160,7 +161,7 @@ def ready_to_take_over(snapshot: Snapshot) -> bool:
     return bool(standby(snapshot)) and not lacking(snapshot)
 
 
-def lacking(snapshot: Snapshot) -> str:
+def lacking(snapshot: Snapshot) -> Text:
     """What is not known yet, so that nothing could be offered, whoever serves kubelet; "" for nothing."""
     lack = unknown(snapshot)
     return lack.text if lack is not None else ""

@@ -16,6 +16,7 @@ from gpuplane.model.config import Settings
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.text import join
 from gpuplane.model.views import Availability, NotOffered, Offer, OfferedDevice, Reason, ReasonKind, Resource, Unit
 
 PLUGIN = "plugin/"
@@ -124,13 +125,13 @@ def unread(snapshot: Snapshot, resource: str) -> Reason | None:
 
 def grouped(found: Iterable[tuple[DeviceName, Reason]]) -> Mapping[Reason, tuple[DeviceName, ...]]:
     """Each reason once, with the devices that have it; of one whose fault it is the first is named."""
-    reasons: dict[tuple[str, ...], Reason] = {}
-    devices: dict[tuple[str, ...], dict[DeviceName, None]] = {}
+    first: dict[Reason, Reason] = {}
+    devices: dict[Reason, dict[DeviceName, None]] = {}
     for named, reason in found:
-        key = reason.kind, reason.part, reason.code, reason.text
-        reasons.setdefault(key, reason)
+        key = reason.but(device="")
+        first.setdefault(key, reason)
         devices.setdefault(key, {})[named] = None
-    return {reason: tuple(devices[key]) for key, reason in reasons.items()}
+    return {reason: tuple(devices[key]) for key, reason in first.items()}
 
 
 def standing(snapshot: Snapshot, offered: Offer | None = None) -> tuple[DeviceHealth, ...]:
@@ -156,7 +157,7 @@ def _withheld(diagnosis: DeviceHealth, reasons: tuple[Reason, ...]) -> DeviceHea
         state="withheld",
         since=None,
         until=None,
-        reason="; ".join([*(each.text for each in reasons), *own]),
+        reason=join("; ", [*(each.text for each in reasons), *own]),
         cleared_by=next((ENDS[each.kind] for each in reasons if each.kind in ENDS), ""),
         advice=next((f"see the part {part} in gpuplane inspect" for part in _broken(reasons)), ""),
     )

@@ -24,6 +24,7 @@ from gpuplane.model.facts import MachineObserved
 from gpuplane.model.health import FaultOverride
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 from gpuplane.model.views import Resource
 
@@ -37,8 +38,8 @@ class UnitExplanation(Value, rename={"unavailable": "trouble"}):
     profile: str  # "" for a whole GPU
     resource: str
     ids: tuple[str, ...]
-    why: str
-    unavailable: str  # why kubelet would be told that it is unhealthy; "" where it would be healthy
+    why: Text
+    unavailable: Text  # why kubelet would be told that it is unhealthy; "" where it would be healthy
 
 
 class ResourceCount(Value, rename={"preference": "advised"}):
@@ -60,12 +61,12 @@ class FaultChange(Value, rename={"change": "how", "sources": "said"}):
 class Explanation(Value):
     """A whole node. `notes`: what in the configuration has no effect here, or not the effect that one may expect."""
 
-    waiting: str  # why nothing could be advertised yet
+    waiting: Text  # why nothing could be advertised yet
     strategy: Strategy  # how containers would be given devices
     resources: Mapping[str, ResourceCount]
     units: tuple[UnitExplanation, ...]
     faults: tuple[FaultChange, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Text, ...]
 
 
 def explain_node(machine: Machine, resolved: ResolvedConfig) -> Explanation:
@@ -110,7 +111,7 @@ def _preference(resource: Resource, resolved: ResolvedConfig) -> str:
     return f"the GPUs with the best links{f', on as few NUMA nodes as possible{at}' * (policy == 'numa')}"
 
 
-def _explain_unit(decision: Decision, resolved: ResolvedConfig, unavailable: Mapping[str, str]) -> UnitExplanation:
+def _explain_unit(decision: Decision, resolved: ResolvedConfig, unavailable: Mapping[str, Text]) -> UnitExplanation:
     unit, name = decision.unit, decision.name
     return UnitExplanation(
         index=unit.index,

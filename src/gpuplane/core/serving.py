@@ -7,6 +7,7 @@ The conditions `kubelet lock` and `state` say whose turn it is; their detail is 
 """
 
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.text import Text
 
 LOCK, STATE = "kubelet lock", "state"
 """The conditions: of the lock on kubelet's directory, and of the state directory."""
@@ -18,7 +19,7 @@ LEAVING, LEFT = "leaving", "left"
 """The detail of `kubelet lock` once this agent was told to end: it registers no more; it serves no more."""
 
 
-def standby(snapshot: Snapshot) -> str:
+def standby(snapshot: Snapshot) -> Text:
     """For whom this agent waits before it may serve; "" if it waits for nobody."""
     for part in (LOCK, STATE):
         condition = snapshot.conditions.get(part)

@@ -4,23 +4,25 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gpuplane.model.text import Text
+
 MAX_CHARACTERS = 300  # characters
 
 
-def clip(text: str, max_characters: int = MAX_CHARACTERS) -> str:
+def clip(text: Text, max_characters: int = MAX_CHARACTERS) -> str:
     """One line of at most so many printable characters. What was cut off, or cannot be shown, shows."""
-    on_one_line = "".join(each if each.isprintable() else "�" for each in " ".join(text.split()))
+    on_one_line = "".join(each if each.isprintable() else "�" for each in " ".join(f"{text}".split()))
     return on_one_line if len(on_one_line) <= max_characters else on_one_line[: max_characters - 1] + "…"
 
 
-def escape_unprintable(text: str) -> str:
+def escape_unprintable(text: Text) -> str:
     """The same on one line, what cannot be shown as a program would write it: a path then still names its file."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in f"{text}")
 
 
-def on_one_line(text: str) -> str:
+def on_one_line(text: Text) -> str:
     """A text on one line: its lines are joined by spaces, and what cannot be shown is `escaped`."""
-    return text if text.isprintable() else escape_unprintable(" ".join(text.split()))
+    return f"{text}" if text.isprintable() else escape_unprintable(" ".join(f"{text}".split()))
 
 
 def format_memory(mib: int, unit: str = "GiB") -> str:

@@ -41,6 +41,7 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import LET_GO, Condition
+from gpuplane.model.text import Text
 
 STUCK = 1
 """Processes that survive being killed which are left behind while another one is started."""
@@ -336,7 +337,7 @@ class Nvidia:
         told = TimeSliceFinished(gpu=action.gpu, length=action.length, requested_at=action.requested_at)
         self._tell(told.but(problem=problem, outcome_unknown=unsure))
 
-    async def _run_smi(self, action: SetTimeSlice) -> tuple[str, bool]:
+    async def _run_smi(self, action: SetTimeSlice) -> tuple[Text, bool]:
         """Why it did not do what it should, "" if it did; and whether it may have done it all the same."""
         before, gpu = [each for each in self._left() if isinstance(each, Smi)], self._seen(action.gpu)
         if before:

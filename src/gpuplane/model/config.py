@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gpuplane.model.health import FaultOverride
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 MigStrategy = Literal["none", "single", "mixed"]
@@ -118,8 +119,8 @@ class NodeRequests(Value, rename={"driver_release": "release"}):
     config: str = ""
     runtime: str = ""  # the container runtime, "containerd://2.1.4"; "" while that is unknown
     kubelet: str = ""  # its version, "v1.36.2"; "" while that is unknown
-    driver_release: str = ""  # why the driver has to be let go of; "" while it need not
-    drains: Mapping[str, str] = {}  # a device, as a person names it → why it shall not be given out
+    driver_release: Text = ""  # why the driver has to be let go of; "" while it need not
+    drains: Mapping[str, Text] = {}  # a device, as a person names it → why it shall not be given out
 
 
 class Config(Value, rename={"node_requests": "asked"}):
@@ -131,5 +132,5 @@ class Config(Value, rename={"node_requests": "asked"}):
 
     settings: Settings | None = None
     name: str = ""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Text, ...] = ()
     node_requests: NodeRequests | None = None

@@ -4,6 +4,7 @@ Tags and encoded names are those of the first version: a command and an agent of
 """
 
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 from gpuplane.model.views import Offer
 
@@ -21,7 +22,7 @@ class ReleaseDriver(Value, tag="LetGo", rename={"requested_at": "at", "reason": 
 
     requested_at: float
     seconds: float
-    reason: str
+    reason: Text
 
 
 class ResumeDriver(Value, tag="TakeUp", rename={"requested_at": "at"}):
@@ -39,7 +40,7 @@ class DrainDevice(Value, tag=True, rename={"requested_at": "at", "reason": "why"
     requested_at: float
     device: str
     seconds: float | None
-    reason: str
+    reason: Text
 
 
 class RestoreDevice(Value, tag=True, rename={"requested_at": "at"}):
@@ -72,5 +73,5 @@ class ControlResponse(Value, rename={"state": "picture"}):
     """The answer: `state` to `ShowNode`; nothing to another request, once it is on disk; or an error for a person."""
 
     state: NodeState | None = None
-    error: str = ""
+    error: Text = ""
     agent: AgentInfo = AgentInfo()

@@ -7,6 +7,7 @@ from gpuplane.model.config import NodeRequests, Settings, TimeSlice
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Allocation, Condition, DriverRelease, Ledger, StoredLedger
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 
@@ -29,7 +30,7 @@ class FaultOccurred(_Tagged):
 
     code: str
     gpu: str  # its UUID, or its PCI address where only that is known; "" for every GPU
-    message: str
+    message: Text
     at: float
     gpu_instance: int | None = None
     compute_instance: int | None = None
@@ -57,7 +58,7 @@ class TimeSliceFinished(_Tagged):
     gpu: str  # its UUID
     length: TimeSlice
     requested_at: float
-    problem: str = ""
+    problem: Text = ""
     outcome_unknown: bool = False
 
 
@@ -80,7 +81,7 @@ class ConfigLoaded(_Tagged):
 
     settings: Settings
     name: str | None = None
-    warnings: tuple[str, ...] = ()  # what is understood differently from how it is written, each with file and line
+    warnings: tuple[Text, ...] = ()  # what is understood differently from how it is written, each with file and line
 
 
 class NodeRequestsChanged(_Tagged):

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from gpuplane.model.pod import PodRef
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 Scope = Literal["process", "instance", "gpu", "link", "node"]
@@ -28,12 +29,12 @@ class CatalogueEntry(Value):
     again within that time. 0: at once. `clear_after`: seconds for which it must not be seen, where time clears it.
     """
 
-    title: str
+    title: Text
     detected_by: Literal["look", "event"]
     scope: Scope
     severity: Severity
     cleared_by: ClearedBy
-    advice: str
+    advice: Text
     grace_period: float = 0.0
     clear_after: float = 60.0
 
@@ -46,7 +47,7 @@ class FaultOverride(Value, rename={"cleared_by": "ends", "grace_period": "patien
     scope: Scope | None = None
     grace_period: float | None = None
     clear_after: float | None = None
-    advice: str | None = None
+    advice: Text | None = None
 
 
 class Finding(
@@ -70,7 +71,7 @@ class Finding(
     """
 
     code: str
-    message: str
+    message: Text
     since: float
     last_seen: float | None = None
     is_event: bool = False
@@ -95,7 +96,7 @@ class Drain(Value, rename={"reason": "why", "until_wall_clock": "wall"}):
     `until_wall_clock` is the same moment in seconds since 1970: a drain outlives the boot that `until` counts from.
     """
 
-    reason: str
+    reason: Text
     until: float | None = None
     until_wall_clock: float | None = None
     since: float | None = None  # None: since an earlier boot
@@ -110,7 +111,8 @@ class ProbeState(
     requested_at: float | None = None
     not_before: float = 0.0  # the time of the next probe
     failed_tries: int = 0
-    failure: str = ""  # why the last one did
+    failure: Text = ""  # why the last one did
+    failure_code: str = ""  # the fault that it found; "" for none
 
 
 class DeviceRecord(
@@ -162,7 +164,7 @@ class DeviceHealth(Value, rename={"cleared_by": "ends", "fault_counts": "counts"
     since: float | None = None  # None: healthy, or unknown
     until: float | None = None  # when time alone ends it; None: time does not
     code: str = ""  # of the fault that decides
-    reason: str = ""
-    cleared_by: str = ""
-    advice: str = ""
+    reason: Text = ""
+    cleared_by: Text = ""
+    advice: Text = ""
     fault_counts: Mapping[str, int] = {}

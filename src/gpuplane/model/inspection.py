@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Literal
 
 from gpuplane.model.health import State
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 from gpuplane.model.views import ReasonKind
 
@@ -27,7 +28,7 @@ class Agent(Shown):
 
     version: str
     mode: Literal["serving", "standby"]
-    waits_for: str
+    waits_for: Text
     started: datetime | None
     generation: int
 
@@ -38,11 +39,11 @@ class Node(Shown):
     name: str  # "" where the agent was given none
     state: Standing = "healthy"
     code: str = ""
-    reason: str = ""
+    reason: Text = ""
     since: datetime | None = None
     until: datetime | None = None
-    ends: str = ""
-    advice: str = ""
+    ends: Text = ""
+    advice: Text = ""
     counts: Mapping[str, int] = {}
 
 
@@ -56,7 +57,7 @@ class Driver(Shown):
 class Release(Shown):
     """The driver is let go of. `until` None: for as long as the Node's annotation asks for it."""
 
-    reason: str
+    reason: Text
     until: datetime | None
 
 
@@ -64,7 +65,7 @@ class Strategy(Shown):
     """How containers are told of their devices. `reason` is "" where the configuration says so."""
 
     strategies: tuple[str, ...]
-    reason: str
+    reason: Text
 
 
 class Resource(Shown):
@@ -88,7 +89,7 @@ class Id(Shown):
 
     id: str
     healthy: bool
-    reason: str
+    reason: Text
 
 
 class Holder(Shown):
@@ -112,7 +113,7 @@ class Reason(Shown):
     kind: ReasonKind
     code: str
     part: str
-    reason: str
+    reason: Text
 
 
 class Device(Shown):
@@ -132,17 +133,17 @@ class Device(Shown):
     numa: int | None
     memory_bytes: int | None
     resource: str  # "" where it is offered by no name
-    not_offered: str  # why it is not
+    not_offered: Text  # why it is not
     ids: tuple[Id, ...]
     reasons: tuple[Reason, ...]  # why it is not given out
     holders: tuple[Holder, ...] | None  # None while kubelet has not said
     state: Standing = "healthy"
     code: str = ""
-    reason: str = ""
+    reason: Text = ""
     since: datetime | None = None
     until: datetime | None = None
-    ends: str = ""
-    advice: str = ""
+    ends: Text = ""
+    advice: Text = ""
     counts: Mapping[str, int] = {}
 
 
@@ -152,7 +153,7 @@ class NotOffered(Shown):
     index: str
     uuid: str
     kind: ReasonKind
-    reason: str
+    reason: Text
 
 
 class Part(Shown):
@@ -160,7 +161,7 @@ class Part(Shown):
 
     name: str
     standing: Literal["ok", "waiting", "failing"]
-    reason: str
+    reason: Text
     since: datetime
 
 
@@ -170,7 +171,7 @@ class HealthInspection(Shown):
     version: int
     time: datetime
     node: Node
-    waiting: str
+    waiting: Text
     devices: tuple[Device, ...]
 
 
@@ -182,8 +183,8 @@ class Inspection(Shown):
     agent: Agent
     node: Node
     ready: bool
-    not_ready: str
-    waiting: str
+    not_ready: Text
+    waiting: Text
     release: Release | None
     driver: Driver | None
     device_list_strategy: Strategy | None

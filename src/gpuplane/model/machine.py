@@ -7,6 +7,7 @@ Units: memory in MiB, PCI addresses as sysfs writes them (`0000:1b:00.0`), NUMA 
 from collections.abc import Mapping
 from typing import Literal
 
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 
@@ -14,7 +15,7 @@ class Fault(Value):
     """Something wrong that a look shows. `code` is a name of the fault catalogue, `message` is for people."""
 
     code: str
-    message: str
+    message: Text
 
 
 class Link(Value):
@@ -119,7 +120,7 @@ class Driver(Value):
     version: str = ""
     cuda: str = ""
     files: DriverFiles | None = None
-    missing: str = ""
+    missing: Text = ""
 
 
 class DeviceNumbers(Value):
@@ -149,7 +150,7 @@ class Machine(Value):
     ] = ()  # nodes that exist and are no one GPU's: /dev/nvidiactl, /dev/nvidia-uvm, IMEX channels…
     numbers: Mapping[str, DeviceNumbers] = {}
     devices: tuple[Device, ...] = ()
-    left_out: Mapping[str, str] = {}
+    left_out: Mapping[str, Text] = {}
     faults: tuple[Fault, ...] = ()
 
     def gpu(self, uuid: str) -> Gpu | None:
@@ -181,7 +182,7 @@ class Incident(Value):
 
     gpu: int  # its index
     code: str  # "xid-79"
-    message: str = ""
+    message: Text = ""
     gpu_instance: int | None = None
     compute_instance: int | None = None
     pids: tuple[int, ...] = ()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 
@@ -28,7 +29,7 @@ class DaemonStatus(Value, rename={"state": "standing"}):
 
     name: str
     state: Literal["ok", "waiting", "failing"]
-    reason: str
+    reason: Text
     devices: tuple[str, ...] = ()
     pid: int | None = None
 
@@ -44,4 +45,4 @@ class SupervisorStatus(Value):
     pid: int
     daemons: tuple[DaemonStatus, ...] = ()
     exclusive: tuple[str, ...] = ()
-    problem: str = ""
+    problem: Text = ""

@@ -15,6 +15,7 @@ from gpuplane.model.health import HealthRecords
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import EncodedLayout
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 
@@ -63,7 +64,7 @@ class Condition(Value):
     """
 
     standing: Literal["ok", "waiting", "failing"]
-    reason: str = ""
+    reason: Text = ""
     detail: str = ""  # which one exactly, for machines; makes no news
     code: str = ""  # of the fault, where it is one
     since: float = 0.0
@@ -73,7 +74,7 @@ class DriverRelease(Value, rename={"reason": "why"}):
     """A request to use neither the driver nor its device nodes until a time."""
 
     until: float
-    reason: str
+    reason: Text
 
 
 class TimeSliceState(
@@ -97,7 +98,7 @@ class TimeSliceState(
     set_length: TimeSlice | None = None  # that we set last; None: none yet
     outcome_unknown: bool = False  # a try broke off: the length may be `tried`
     failed_tries: int = 0  # in a row
-    failure: str = ""  # why the last try failed
+    failure: Text = ""  # why the last try failed
 
 
 class Ledger(Value, rename={"node_requests": "asked", "mig_parents": "homes", "share_layouts": "cuts"}):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
+from gpuplane.model.text import Text, join
 from gpuplane.model.value import Value
 
 
@@ -34,7 +35,7 @@ class Reason(Value):
     """Why a device is not given out. Programs read all but `text`, people read `text`."""
 
     kind: ReasonKind
-    text: str
+    text: Text
     part: str = ""  # the part that is the reason, as in `gpuplane inspect`: "cdi"; "" for none
     code: str = ""  # of a fault
     device: str = ""  # whose fault: a UUID; "" for the node's, and where it is no fault
@@ -42,7 +43,11 @@ class Reason(Value):
     @property
     def cause(self) -> tuple[str, ...]:
         """The reason without its wording, which may change with each look: the same cause is nothing new."""
-        return (self.kind,) if self.kind == "released" else (self.kind, self.part, self.device, self.code or self.text)
+        return (
+            (self.kind,)
+            if self.kind == "released"
+            else (self.kind, self.part, self.device, self.code or f"{self.text}")
+        )
 
 
 class OfferedDevice(Value):
@@ -53,9 +58,9 @@ class OfferedDevice(Value):
     reasons: tuple[Reason, ...] = ()
 
     @property
-    def unavailable(self) -> str:
+    def unavailable(self) -> Text:
         """Why it is not given out, for people; "" if it is."""
-        return "; ".join(each.text for each in self.reasons)
+        return join("; ", (each.text for each in self.reasons))
 
 
 class Resource(Value, rename={"distinct_gpus": "distinct", "share_mib": "grain_mib"}):
@@ -74,7 +79,7 @@ class NotOffered(Value):
     """A unit that is not offered under any name, and why. `unit`: what a person may call it."""
 
     unit: str
-    reason: str
+    reason: Text
     device: str = ""  # its UUID; "" where the driver does not tell it
     index: str = ""
     kind: ReasonKind = "configured"
@@ -94,7 +99,7 @@ class Availability(Value):
 class Offer(Value, rename={"not_offered": "left"}):
     """What this node advertises. While `waiting` says why, nothing may be registered yet."""
 
-    waiting: str = ""
+    waiting: Text = ""
     resources: tuple[Resource, ...] = ()
     not_offered: tuple[NotOffered, ...] = ()
 
@@ -148,7 +153,7 @@ class News(Value):
 
     level: str  # info, warning or error
     about: str  # what it is about, for people: a GPU's UUID, "8 GPUs (0 to 7)", a resource, a part
-    text: str
+    text: Text
     subject: LogSubject = LogSubject()
 
 
@@ -157,7 +162,7 @@ class NodeCondition(Value):
 
     status: Literal["True", "False", "Unknown"]
     reason: str  # one word, for machines
-    message: str
+    message: Text
     causes: frozenset[tuple[str, ...]] = frozenset()  # what the message says, whatever the words
 
     def same_as(self, other: "NodeCondition") -> bool:
@@ -171,7 +176,7 @@ class NodeEvent(Value):
     devices: tuple[str, ...]
     type: Literal["Normal", "Warning"]
     reason: str
-    message: str
+    message: Text
 
 
 class Metric(Value):
@@ -179,7 +184,7 @@ class Metric(Value):
 
     name: str
     kind: Literal["gauge", "counter"]
-    help: str
+    help: Text
     series: tuple[tuple[Mapping[str, str], float], ...] = ()
 
 

@@ -20,6 +20,7 @@ from gpuplane.core.containers.cdi.version import EARLIEST
 from gpuplane.core.strict import closest_match
 from gpuplane.host.cdi.hook import INSTALLED, look
 from gpuplane.model.cdi import Spec
+from gpuplane.model.text import Text
 
 KINDS: dict[Mode, str] = {
     "gpu": "nvidia.com/gpu",
@@ -185,6 +186,6 @@ def _wrong(option: str, problem: str) -> click.BadParameter:
     return click.BadParameter(problem, click.get_current_context(silent=True), param_hint=option)
 
 
-def note(text: str) -> None:
+def note(text: Text) -> None:
     """A word to whoever runs this."""
     say(f"Note: {text}", err=True)

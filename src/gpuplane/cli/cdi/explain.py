@@ -18,6 +18,7 @@ from gpuplane.core.containers.cdi.registry import Registry
 from gpuplane.core.containers.cdi.steps import Step
 from gpuplane.core.text import clip, format_json, list_first
 from gpuplane.model.cdi import Mount
+from gpuplane.model.text import Text, group_alike
 
 TITLES: dict[Kind, str] = {
     "node": "device nodes",
@@ -32,7 +33,7 @@ FEW = 4
 """So many things of a step are shown to a person one by one."""
 
 
-Left = Mapping[str, str] | None
+Left = Mapping[str, Text] | None
 """Files and sockets that the agent gives to no container, and why; None where it cannot be asked."""
 
 
@@ -71,7 +72,7 @@ def _left_out(devices: Iterable[str], state_dir: Path) -> tuple[Left, str]:
         machine = connection.show(state_dir).snapshot.machine
     except click.ClickException as error:
         return None, f"What the agent leaves out is not known: {error.message}"
-    return ({}, "") if machine is None else (dict(sorted(machine.left_out.items())), "")
+    return ({}, "") if machine is None else ({path: machine.left_out[path] for path in sorted(machine.left_out)}, "")
 
 
 def document(explanation: Explanation, there: Registry, left: Left) -> dict[str, object]:
@@ -86,7 +87,7 @@ def document(explanation: Explanation, there: Registry, left: Left) -> dict[str,
     }
 
 
-def show(explanation: Explanation, left: Mapping[str, str]) -> None:
+def show(explanation: Explanation, left: Mapping[str, Text]) -> None:
     """Print the answer."""
     if sys.stdout.isatty():
         draw(explanation, left)
@@ -94,7 +95,7 @@ def show(explanation: Explanation, left: Mapping[str, str]) -> None:
     for line in lines(explanation):
         click.echo(line)
     for path, why in left.items():
-        click.echo(_line("left out", path, why))
+        click.echo(_line("left out", path, f"{why}"))
 
 
 def lines(explanation: Explanation) -> Iterator[str]:
@@ -128,7 +129,7 @@ def _defined(told: Told) -> str:
     return f"{told.file} ({_version(told)}){before}"
 
 
-def draw(explanation: Explanation, left: Mapping[str, str]) -> None:
+def draw(explanation: Explanation, left: Mapping[str, Text]) -> None:
     """Print the answer for a person."""
     from rich.console import Console
     from rich.markup import escape
@@ -151,9 +152,8 @@ def draw(explanation: Explanation, left: Mapping[str, str]) -> None:
                 console.print(escape(fitted(f"    {line}", width)), soft_wrap=True)
     if left:
         console.print("[bold]left out[/bold], because somebody else could change it")
-    for why in dict.fromkeys(left.values()):
-        paths = list_first([path for path in left if left[path] == why], FEW)
-        console.print(escape(fitted(f"    {_printable(f'{paths}: {why}')}", width)), soft_wrap=True)
+    for why, paths in group_alike((why, path) for path, why in left.items()):
+        console.print(escape(fitted(f"    {_printable(f'{list_first(paths, FEW)}: {why}')}", width)), soft_wrap=True)
 
 
 def _whose(origin: tuple[str, ...], explanation: Explanation) -> str:

@@ -1,6 +1,5 @@
 """`gpuplane cdi generate`: a specification of this machine's devices, once, as `nvidia-ctk cdi generate` writes it."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from gpuplane.hardware.profiles import Unknown
 from gpuplane.host.cdi.directory import replace
 from gpuplane.model.cdi import Spec
 from gpuplane.model.machine import Machine
+from gpuplane.model.text import group_alike, join
 
 
 @click.command()
@@ -88,12 +88,14 @@ def _seen(machine: str, driver_root: Path, dev_root: Path, timeout: float) -> Ma
 def _spec(machine: Machine, asked: Request) -> Spec:
     """The specification, after a word about whatever it lacks. Raises click.ClickException where there is none."""
     if machine.gpus is None and asked.mode == "gpu":
-        raise click.ClickException("; ".join(each.message for each in machine.faults) or "the driver shows no GPUs")
+        raise click.ClickException(
+            f"{join('; ', (each.message for each in machine.faults)) or 'the driver shows no GPUs'}"
+        )
     try:
         made = document(machine, asked)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
-    for why, ids in _by_reason(made.left).items():
+    for why, ids in group_alike((why, id) for id, why in made.left.items()):
         note(f"left out: {', '.join(ids)}: {why}")
     for each in made.notes:
         note(each)
@@ -105,11 +107,6 @@ def _spec(machine: Machine, asked: Request) -> Spec:
     if wrong := [problem for _, problem in check(spec)]:
         raise click.ClickException("\n".join(wrong))
     return spec
-
-
-def _by_reason(left: Mapping[str, str]) -> Mapping[str, list[str]]:
-    """What was left out, the devices of one reason together."""
-    return {why: [id for id in left if left[id] == why] for why in dict.fromkeys(left.values())}
 
 
 def _text(spec: Spec, form: str) -> str:

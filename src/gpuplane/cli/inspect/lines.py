@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from gpuplane.cli.inspect.rows import ending, gib, held_by, holders, lasting, model, state, until
 from gpuplane.core.text import on_one_line
 from gpuplane.model.inspection import Device, Inspection, Node
+from gpuplane.model.text import Text
 
 
 def lines(whole: Inspection) -> Iterator[str]:
@@ -53,10 +54,10 @@ def health_lines(whole: Inspection) -> Iterator[str]:
         yield _line(device.index or "-", device.uuid, *_stands(whole, device))
 
 
-def _stands(whole: Inspection, each: Device | Node) -> tuple[str, ...]:
+def _stands(whole: Inspection, each: Device | Node) -> tuple[Text, ...]:
     since, ends = lasting(whole, each.since), ending(whole, each.ends, each.until)
     return each.state, since, each.reason, ends, each.advice
 
 
-def _line(*cells: str) -> str:
+def _line(*cells: Text) -> str:
     return "\t".join(map(on_one_line, cells)).rstrip("\t")

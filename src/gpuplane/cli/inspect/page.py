@@ -144,7 +144,7 @@ def _resource(each: Resource) -> Cells:
 def _parts(whole: Inspection) -> Iterator[Cells]:
     """What fails comes first."""
     for part in sorted(whole.parts, key=lambda part: ORDER.index(part.standing)):
-        cells = (part.name, part.standing, lasting(whole, part.since), part.reason)
+        cells = (part.name, part.standing, lasting(whole, part.since), f"{part.reason}")
         yield dict(zip(PART, cells, strict=True))
 
 

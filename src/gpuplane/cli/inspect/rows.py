@@ -8,6 +8,7 @@ from gpuplane.cli.times import span
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.inventory.sharing import base
 from gpuplane.model.inspection import Device, Holder, Inspection, Release
+from gpuplane.model.text import Text, group_alike
 from gpuplane.model.value import Value
 
 ADMITTED = "a pod that is being admitted"
@@ -30,11 +31,11 @@ class Cause(Value):
 
     devices: tuple[Device, ...]
     state: str
-    reason: str
+    reason: Text
     since: datetime | None = None
     until: datetime | None = None
-    ends: str = ""
-    advice: str = ""
+    ends: Text = ""
+    advice: Text = ""
 
 
 def rows(whole: Inspection) -> Iterator[Row]:
@@ -101,11 +102,9 @@ def causes(whole: Inspection) -> Iterator[Cause]:
     node = whole.node
     if node.state != "healthy":
         yield Cause((), node.state, node.reason, node.since, node.until, node.ends, node.advice)
-    found: dict[tuple[str, ...], list[Device]] = {}
-    for device in whole.devices:
-        if device.state != "healthy":
-            found.setdefault((state(device), device.reason, device.ends, device.advice), []).append(device)
-    for (stands, reason, ends, advice), devices in found.items():
+    unwell = (each for each in whole.devices if each.state != "healthy")
+    alike = group_alike(((state(each), each.reason, each.ends, each.advice), each) for each in unwell)
+    for (stands, reason, ends, advice), devices in alike:
         since = min((each.since for each in devices if each.since), default=None)
         until = max((each.until for each in devices if each.until), default=None)
         yield Cause(tuple(devices), stands, reason, since, until, ends, advice)
@@ -129,6 +128,6 @@ def lasting(whole: Inspection, since: datetime | None) -> str:
     return "" if since is None else span((whole.time - since).total_seconds())
 
 
-def ending(whole: Inspection, ends: str, until: datetime | None) -> str:
+def ending(whole: Inspection, ends: Text, until: datetime | None) -> Text:
     """What ends it, and in how long where time does."""
-    return ends + (f", in {span((until - whole.time).total_seconds())}" if ends and until is not None else "")
+    return f"{ends}, in {span((until - whole.time).total_seconds())}" if ends and until is not None else ends

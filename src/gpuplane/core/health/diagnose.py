@@ -12,6 +12,7 @@ from gpuplane.model.config import Config, NodeRequests
 from gpuplane.model.health import ClearedBy, DeviceHealth, DeviceRecord, Finding, HealthRecords, State
 from gpuplane.model.machine import Fault, Gpu, MigDevice
 from gpuplane.model.snapshot import Ledger, Snapshot
+from gpuplane.model.text import Text, join
 from gpuplane.model.views import Reason, ReasonKind
 
 ENDS = {
@@ -58,7 +59,7 @@ def terms(snapshot: Snapshot, now: float) -> Terms:
     )
 
 
-def released(snapshot: Snapshot) -> str:
+def released(snapshot: Snapshot) -> Text:
     """Why the driver has to be let go of now: an operator's word here, or on our Node object; "" if it need not."""
     release = snapshot.ledger.release
     return release.reason if release is not None else asked(snapshot).driver_release
@@ -72,7 +73,7 @@ def asked(snapshot: Snapshot) -> NodeRequests:
     return snapshot.config.node_requests or snapshot.ledger.node_requests or NodeRequests()
 
 
-def told(faults: Iterable[Fault]) -> str:
+def told(faults: Iterable[Fault]) -> Text:
     """Faults in words; "" for none."""
     return "; ".join(f"{fault.code}: {fault.message}" for fault in faults)
 
@@ -114,26 +115,26 @@ def ailments(snapshot: Snapshot, key: str) -> tuple[Reason, ...]:
     )
 
 
-def _failed(record: DeviceRecord, grave: Iterable[Finding]) -> Iterator[str]:
+def _failed(record: DeviceRecord, grave: Iterable[Finding]) -> Iterator[Text]:
     """Why the recovery probe failed, if it did; not once more what is said already."""
-    why = record.probe.failure if record.probe is not None else ""
-    if why:
-        again = why.partition(":")[0] in {each.code for each in grave}
-        yield "the recovery probe found it again" if again else f"the recovery probe failed: {why}"
+    probe = record.probe
+    if probe is not None and probe.failure:
+        again = probe.failure_code in {each.code for each in grave}
+        yield "the recovery probe found it again" if again else f"the recovery probe failed: {probe.failure}"
 
 
 def _decides(finding: Finding, by: Terms) -> bool:
     return finding.confirmed and by.entry(finding.code).severity == "unhealthy"
 
 
-def drain(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> str:
+def drain(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> Text:
     """Why it is drained: by the command line, by our Node object, or because what was remembered of it was not
     understood; "" if it is not."""
     whole = _drain(snapshot, records.NODE, ()) or _drain(snapshot, gpu.uuid, (ALL, *names_of(gpu)))
     return whole or (_drain(snapshot, device.uuid, names_of(gpu, device)) if device else "")
 
 
-def _drain(snapshot: Snapshot, key: str, names: Collection[str]) -> str:
+def _drain(snapshot: Snapshot, key: str, names: Collection[str]) -> Text:
     record = _record(snapshot, key)
     if record.drain is not None:
         return record.drain.reason
@@ -216,7 +217,7 @@ def _diagnoses(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
     found = []
     node = health.devices.get(records.NODE)
     if node is not None:
-        found.append(_away(_diagnose(records.NODE, "", node, by, ""), snapshot))
+        found.append(_away(_diagnose(records.NODE, "", _reworded(node, snapshot), by, ""), snapshot))
     seen = {records.NODE}
     for gpu in snapshot.gpus:
         if not gpu.uuid:
@@ -235,13 +236,20 @@ def _diagnoses(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
     return tuple(found)
 
 
+def _reworded(node: DeviceRecord, snapshot: Snapshot) -> DeviceRecord:
+    """The node's record, which says why nobody looks while the driver is released."""
+    why = released(snapshot)
+    message = f"the driver is let go of: {why}"
+    findings = (each.but(message=message) if each.code == NOT_LOOKED.code else each for each in node.findings)
+    return node.but(findings=tuple(findings)) if why else node
+
+
 def _away(node: DeviceHealth, snapshot: Snapshot) -> DeviceHealth:
     """The node's diagnosis; while nobody looks because the driver is let go of, with who wants that and until when."""
     why, release = released(snapshot), snapshot.ledger.release
     if not why or node.code != NOT_LOOKED.code:
         return node
     return node.but(
-        reason=node.reason.replace(NOT_LOOKED.message, f"the driver is let go of: {why}"),
         cleared_by="the annotation of our Node object" if release is None else "gpuplane driver take, or its time",
         until=None if release is None else release.until,
         advice="",
@@ -263,11 +271,13 @@ def _within(part: DeviceHealth, wholes: Mapping[str, DeviceHealth]) -> DeviceHea
     over = sorted(ailing, key=_badness, reverse=True)
     if part.device == records.NODE or not over:
         return part
-    shared = [f"as {f'GPU {each.index}' if each.index else 'the node'}: {each.code or each.reason}" for each in over]
+    shared: list[Text] = [
+        f"as {f'GPU {each.index}' if each.index else 'the node'}: {each.code or each.reason}" for each in over
+    ]
     worst, own = over[0], [part.reason] if part.reason else []
     if _badness(worst) <= _badness(part):
-        return part.but(reason="; ".join([*own, *shared]))
-    reason = "; ".join([*shared, *own])
+        return part.but(reason=join("; ", [*own, *shared]))
+    reason = join("; ", [*shared, *own])
     return worst.but(
         device=part.device, index=part.index, reason=reason, cleared_by="", advice="", fault_counts=part.fault_counts
     )
@@ -277,7 +287,7 @@ def _badness(diagnosis: DeviceHealth) -> int:
     return BY_BADNESS.index(diagnosis.state)
 
 
-def _diagnose(key: str, index: str, record: DeviceRecord, by: Terms, drained: str) -> DeviceHealth:
+def _diagnose(key: str, index: str, record: DeviceRecord, by: Terms, drained: Text) -> DeviceHealth:
     grave = [each for each in record.findings if _decides(each, by)]
     minor = [each for each in record.findings if each not in grave and by.entry(each.code).severity != "note"]
     slight = [each for each in minor if each.confirmed]

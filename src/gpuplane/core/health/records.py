@@ -15,6 +15,7 @@ from gpuplane.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
 from gpuplane.model.pod import PodRef, joined
 from gpuplane.model.snapshot import Allocation
+from gpuplane.model.text import Text
 
 NODE = ""
 """The key of the node's own record: what befalls every GPU of it."""
@@ -69,7 +70,7 @@ def looked(
     return _kept(health, devices)
 
 
-def _node(node: DeviceRecord, faults: Mapping[str, str], terms: Terms, *, news: bool) -> DeviceRecord:
+def _node(node: DeviceRecord, faults: Mapping[str, Text], terms: Terms, *, news: bool) -> DeviceRecord:
     """The node's record after a look. However its faults follow each other, it is one time that they go on for."""
     since = min((each.since for each in node.findings if terms.entry(each.code).severity == "unhealthy"), default=None)
     shown = state_machine.show(node, faults, terms, news=news and not state_machine.ill(node, terms), blind=False)
@@ -105,7 +106,7 @@ def _look(record: DeviceRecord, gpu: Gpu, holders: tuple[PodRef, ...], terms: Te
     )
 
 
-def _grown(record: DeviceRecord, gpu: Gpu) -> str:
+def _grown(record: DeviceRecord, gpu: Gpu) -> Text:
     """What the count of memory errors says; in MIG mode nothing, for only an XID tells which instance it was."""
     if gpu.uncorrected is None or record.uncorrected_errors is None or gpu.uncorrected <= record.uncorrected_errors:
         return ""
@@ -120,9 +121,9 @@ def _blind(faults: Iterable[Fault]) -> bool:
     return any(fault.code in BLIND for fault in faults)
 
 
-def _told(faults: Iterable[Fault]) -> dict[str, str]:
+def _told(faults: Iterable[Fault]) -> dict[str, Text]:
     """code → message; several of one code in one message."""
-    told: dict[str, str] = {}
+    told: dict[str, Text] = {}
     for fault in faults:
         told[fault.code] = f"{told[fault.code]}; {fault.message}" if fault.code in told else fault.message
     return told
@@ -258,32 +259,32 @@ def probed(
         if asked is None or asked > fact.requested_at:
             continue
         faults = (*fact.gpu.faults, *found.get(key, ()))
-        problem = _problem(devices.get(fact.gpu.uuid, DeviceRecord()), fact, faults, terms)
+        code, problem = _problem(devices.get(fact.gpu.uuid, DeviceRecord()), fact, faults, terms)
         problem = problem or _running(record, fact.pids, terms)
         if not problem and key not in (fact.gpu.uuid, *found):
             problem = "it is not there"
         if problem:
             costly = any(fault.code in UNASKED for fault in faults)
-            devices[key] = state_machine.fail(record, problem, terms, costly=costly)
+            devices[key] = state_machine.fail(record, problem, terms, costly=costly, code=code)
         else:
             devices[key] = state_machine.heal(record, terms)
         well |= not problem
     return _kept(health, devices), well
 
 
-def _problem(record: DeviceRecord, fact: ProbeFinished, faults: Iterable[Fault], terms: Terms) -> str:
-    """Why a device is not well by what a probe saw; "" if it is."""
+def _problem(record: DeviceRecord, fact: ProbeFinished, faults: Iterable[Fault], terms: Terms) -> tuple[str, Text]:
+    """Why a device is not well by what a probe saw, with the code of the fault, "" for none; ("", "") if it is."""
     for fault in faults:
         severity = terms.entry(fault.code).severity
         if severity == "unhealthy" or (severity == "degraded" and fault.code in PENDING):
-            return f"{fault.code}: {fault.message}"
+            return fault.code, f"{fault.code}: {fault.message}"
     lanes = sum(link.lanes for link in fact.gpu.links)
     if not fact.gpu.mig_enabled and lanes < record.most_links and terms.entry("nvlink-down").severity != "note":
-        return f"nvlink-down: {_lanes(lanes, record.most_links)}"
-    return _grown(record, fact.gpu)
+        return "nvlink-down", f"nvlink-down: {_lanes(lanes, record.most_links)}"
+    return "", _grown(record, fact.gpu)
 
 
-def _running(record: DeviceRecord, pids: Iterable[int], terms: Terms) -> str:
+def _running(record: DeviceRecord, pids: Iterable[int], terms: Terms) -> Text:
     still = sorted(set(state_machine.befallen(record, terms)) & set(pids))
     return f"process {', '.join(map(str, still))}, which it befell, still runs on it" if still else ""
 

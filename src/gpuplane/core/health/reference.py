@@ -44,5 +44,5 @@ def _cells(codes: list[str], entry: CatalogueEntry) -> list[str]:
         entry.severity,
         entry.cleared_by + lasts,
         patience,
-        entry.advice.replace("|", "\\|"),
+        f"{entry.advice}".replace("|", "\\|"),
     ]

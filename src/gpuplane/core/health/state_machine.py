@@ -17,6 +17,7 @@ from gpuplane.core.health.judge import entry
 from gpuplane.model.config import Settings
 from gpuplane.model.health import CatalogueEntry, DeviceRecord, Finding, ProbeState
 from gpuplane.model.pod import PodRef, find, joined
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 SAME = 1.0
@@ -63,7 +64,7 @@ class Terms(Value):
         return (self.settings or Settings()).probe_period
 
 
-def show(record: DeviceRecord, faults: Mapping[str, str], terms: Terms, *, news: bool, blind: bool) -> DeviceRecord:
+def show(record: DeviceRecord, faults: Mapping[str, Text], terms: Terms, *, news: bool, blind: bool) -> DeviceRecord:
     """The record after a look that shows these faults (code → message).
 
     `news`: an earlier look was without what this one shows first; otherwise there is nothing to be patient for.
@@ -276,12 +277,17 @@ def _pending(record: DeviceRecord, terms: Terms) -> bool:
     return any(code in PENDING and terms.entry(code).severity != "note" for code in shown)
 
 
-def fail(record: DeviceRecord, why: str, terms: Terms, *, costly: bool) -> DeviceRecord:
-    """The record after a probe that did not find the device well. `costly`: it hung or crashed, and so may the next."""
+def fail(record: DeviceRecord, why: Text, terms: Terms, *, costly: bool, code: str = "") -> DeviceRecord:
+    """The record after a probe that did not find the device well. `costly`: it hung or crashed, and so may the next.
+
+    `code`: of the fault that it found; "" for none.
+    """
     tries = record.probe.failed_tries if record.probe else 0
     pause = terms.period * 2 ** min(tries, 16)
     longest = max(LONGEST_PAUSE, terms.period) if costly else 2 * terms.period
-    return record.but(probe=ProbeState(not_before=terms.now + min(pause, longest), failed_tries=tries + 1, failure=why))
+    not_before = terms.now + min(pause, longest)
+    probe = ProbeState(not_before=not_before, failed_tries=tries + 1, failure=why, failure_code=code)
+    return record.but(probe=probe)
 
 
 def heal(record: DeviceRecord, terms: Terms) -> DeviceRecord:

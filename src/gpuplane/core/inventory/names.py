@@ -7,6 +7,7 @@ from gpuplane.core.inventory.sharing import ids, share
 from gpuplane.core.view import view
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
+from gpuplane.model.text import Text, group_alike
 from gpuplane.model.views import NotOffered, OfferedDevice, Resource
 
 
@@ -54,13 +55,11 @@ def _resource(name: str, decisions: Sequence[Decision], one_share_only: bool) ->
     )
 
 
-def unfit(machine: Machine, settings: Settings) -> str:
+def unfit(machine: Machine, settings: Settings) -> Text:
     """What of the sharing that is configured this machine cannot have, and why; "" where it has all of it."""
-    found: dict[str, list[str]] = {}
-    for decision in decide(machine, settings):
-        if decision.reason and decision.shared_by:
-            found.setdefault(decision.reason, []).append(decision.unit.index)
-    return "; ".join(f"GPU {', '.join(indices)}: {reason}" for reason, indices in found.items())
+    unshared = (each for each in decide(machine, settings) if each.reason and each.shared_by)
+    alike = group_alike((each.reason, each.unit.index) for each in unshared)
+    return "; ".join(f"GPU {', '.join(indices)}: {reason}" for reason, indices in alike)
 
 
 def label(decision: Decision) -> str:

@@ -20,6 +20,7 @@ from functools import lru_cache
 from gpuplane.core.inventory.units import units
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 from gpuplane.model.views import Reason, ReasonKind, Unit
 
@@ -37,7 +38,7 @@ class Decision(Value):
 
     unit: Unit
     name: str = ""
-    reason: str = ""
+    reason: Text = ""
     kind: ReasonKind = "configured"  # of the reason
     by: str = ""  # a field of Settings, with the entry's number where it is a list: "mig_strategy", "gpus.0"
     replicas: int = 1

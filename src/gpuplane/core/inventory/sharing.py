@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpuplane.core.inventory.naming import Decision, matches
 from gpuplane.core.text import format_memory
 from gpuplane.model.config import MemoryResource, MemoryUnit, ReplicatedResource, Sharing
+from gpuplane.model.text import Text
 from gpuplane.model.views import Unit
 
 MOST_MEMORY_IDS = 4096
@@ -101,7 +102,7 @@ def _cut(decision: Decision, entry: MemoryResource, sharing: Sharing) -> Decisio
     return decision.but(replicas=count, grain_mib=entry.share_mib, mps=sharing.memory_by_mps)
 
 
-def left(decision: Decision, reason: str) -> Decision:
+def left(decision: Decision, reason: Text) -> Decision:
     """The decision not to offer a unit, for this reason."""
     return decision.but(name="", replicas=1, reason=reason)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
+from gpuplane.model.text import join
 from gpuplane.model.views import Reason, Unit
 
 
@@ -62,8 +63,8 @@ def _unknown(device: MigDevice) -> Reason | None:
 
 
 def _untold(what: str, faults: Iterable[Fault]) -> Reason:
-    why = "; ".join(fault.message for fault in faults)
-    return Reason(kind="problem", text=f"the driver does not tell its {what}{': ' * bool(why)}{why}", part="driver")
+    why = join("; ", (fault.message for fault in faults))
+    return Reason(kind="problem", text=f"the driver does not tell its {what}{': ' if why else ''}{why}", part="driver")
 
 
 def _configured(text: str) -> Reason:

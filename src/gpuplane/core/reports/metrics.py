@@ -48,18 +48,18 @@ def _gpus(snapshot: Snapshot) -> Samples:
 
 def _left(snapshot: Snapshot) -> Samples:
     for left in offer(snapshot).not_offered:
-        yield {"unit": left.unit, "reason": left.reason}, 1
+        yield {"unit": left.unit, "reason": f"{left.reason}"}, 1
 
 
 def _waiting(snapshot: Snapshot) -> Samples:
     if waiting := offer(snapshot).waiting:
-        yield {"reason": waiting}, 1
+        yield {"reason": f"{waiting}"}, 1
 
 
 def _strategies(snapshot: Snapshot) -> Samples:
     if (decided := counting(snapshot)) is not None:
         for strategy in decided.strategies:
-            yield {"strategy": strategy, "reason": decided.why}, 1
+            yield {"strategy": strategy, "reason": f"{decided.why}"}, 1
 
 
 def _conditions(snapshot: Snapshot) -> Samples:

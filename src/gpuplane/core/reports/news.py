@@ -15,6 +15,7 @@ from gpuplane.core.health.diagnose import released, terms
 from gpuplane.core.serving import LOCK, standby
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.text import Text, join
 from gpuplane.model.value import Value
 from gpuplane.model.views import LogSubject, News, Offer, OfferedDevice, Reason, Resource
 
@@ -40,7 +41,7 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         yield from _offers(old, new)
 
 
-def _part(level: str, part: str, text: str, code: str = "") -> News:
+def _part(level: str, part: str, text: Text, code: str = "") -> News:
     resources = (part.removeprefix(PLUGIN),) if part.startswith(PLUGIN) else ()
     return News(level=level, about=part, text=text, subject=LogSubject(part=part, code=code, resources=resources))
 
@@ -54,15 +55,15 @@ def _standings(before: Mapping[str, Condition], after: Mapping[str, Condition]) 
 
 
 def _cause(condition: Condition) -> tuple[str, str]:
-    return condition.standing, condition.code or condition.reason
+    return condition.standing, condition.code or f"{condition.reason}"
 
 
 class _Line(Value):
     """What is said of a device, or of several alike: `lead`, the resources that it is about, and `why`."""
 
     level: str
-    lead: str
-    why: str = ""
+    lead: Text
+    why: Text = ""
     part: str = ""
     code: str = ""
 
@@ -100,7 +101,7 @@ def _befallen(before: Snapshot, after: Snapshot) -> Iterator[tuple[_Line, Device
         if (last.state, last.code) != (each.state, each.code) and not (_listed(each) or _listed(last)):
             level = "info" if each.state == "healthy" else "warning"
             was = f", was {last.state}" if each.state == "healthy" else ""
-            text = f"{each.state}{was}{': ' * bool(each.reason)}{each.reason}"
+            text = f"{each.state}{was}{': ' if each.reason else ''}{each.reason}"
             yield _Line(level=level, lead=text, code=each.code or last.code), named
         for code, text in _counts(last, each, after) if known else ():
             yield _Line(level="info", lead=text, code=code), named
@@ -177,7 +178,7 @@ def _changed(
     for unit, device in after.items():
         now, last = _lasting(device), _lasting(before[unit]) if unit in before else ()
         if now and {each.cause for each in now} != {each.cause for each in last}:
-            why = "; ".join(each.text for each in now)
+            why = join("; ", (each.text for each in now))
             yield _Line("warning", "not available as ", f": {why}", now[0].part, now[0].code), (unit, device.unit.index)
         elif last and not now:
             yield _Line("info", "available again as "), (unit, device.unit.index)

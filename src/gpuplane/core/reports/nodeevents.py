@@ -16,6 +16,7 @@ from gpuplane.core.text import clip
 from gpuplane.model.config import Config
 from gpuplane.model.health import DeviceHealth, DeviceRecord, HealthRecords
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.text import Text, group_alike, join
 from gpuplane.model.value import Value
 from gpuplane.model.views import Availability, NodeEvent
 
@@ -29,8 +30,8 @@ class Standing(Value):
 
     index: str
     kind: Kind
-    why: str = ""
-    advice: str = ""
+    why: Text = ""
+    advice: Text = ""
     parts: frozenset[str] = frozenset()  # those that make it unavailable
 
 
@@ -100,22 +101,22 @@ def _beside(standing: Standing, unit: Availability) -> Standing:
     found = [each for each in unit.reasons if problem(each) and not each.code]
     if found:
         parts = frozenset(each.part for each in found)
-        return standing.but(kind="unavailable", why="; ".join(each.text for each in found), advice="", parts=parts)
+        return standing.but(kind="unavailable", why=join("; ", (each.text for each in found)), advice="", parts=parts)
     waits = standing.kind == "well" and any(each.kind == "waiting" for each in unit.reasons)
     return standing.but(kind="waiting") if waits else standing
 
 
 def events(before: Mapping[str, Standing], after: Mapping[str, Standing]) -> Iterator[NodeEvent]:
     """What is worth an Event between two standings."""
-    said: dict[tuple[Type, str, str], list[DeviceName]] = {}
+    said: list[tuple[tuple[Type, str, Text], DeviceName]] = []
     for device, now in after.items():
         was = before.get(device, WELL)
         if now.kind != "waiting" and (now.kind, now.parts) != (was.kind, was.parts):
-            said.setdefault(_said(was, now), []).append((device, now.index))
+            said.append((_said(was, now), (device, now.index)))
     for device, was in before.items():
         if device not in after and was.kind in REASONS:
-            said.setdefault(("Normal", "GPURemoved", f"{was.kind}: {was.why}"), []).append((device, was.index))
-    for (type, reason, why), devices in said.items():
+            said.append((("Normal", "GPURemoved", f"{was.kind}: {was.why}"), (device, was.index)))
+    for (type, reason, why), devices in group_alike(said):
         names = [("" if device == _unnamed(index) else device, index) for device, index in devices]
         lead = LEADS.get(reason, (": ", ": "))[len(devices) > 1]
         message = clip(f"{describe_devices(names)}{lead}{why}", LONGEST)
@@ -132,10 +133,10 @@ LEADS = {
 """The reason of an Event → what stands between the name of a device and the why, and the same of several devices."""
 
 
-def _said(was: Standing, now: Standing) -> tuple[Type, str, str]:
+def _said(was: Standing, now: Standing) -> tuple[Type, str, Text]:
     """(type, reason, why) of a change."""
     if now.kind in REASONS:
-        return "Warning", REASONS[now.kind], now.why + (f" ({now.advice})" if now.advice else "")
+        return "Warning", REASONS[now.kind], f"{now.why} ({now.advice})" if now.advice else now.why
     if now.kind == "drained":
         return "Normal", "GPUDrained", now.why
     if was.kind == "drained":

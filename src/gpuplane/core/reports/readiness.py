@@ -9,9 +9,10 @@ from gpuplane.core.health.diagnose import released
 from gpuplane.core.reports.nodecondition import problem
 from gpuplane.core.serving import standby
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.text import Text, distinct, join
 
 
-def unready(snapshot: Snapshot) -> str:
+def unready(snapshot: Snapshot) -> Text:
     """Why the agent is not ready; "" if it is.
 
     It is ready while kubelet has accepted every resource and reads its list, with the MPS daemons that it is shared by
@@ -41,14 +42,14 @@ def unready(snapshot: Snapshot) -> str:
     return mps.unready(snapshot) or cdi.unready(snapshot) or _idle(snapshot)
 
 
-def _idle(snapshot: Snapshot) -> str:
+def _idle(snapshot: Snapshot) -> Text:
     """Of which resource nothing is given out, though health and people have nothing against some of it, and why."""
     found = availability(snapshot)
     for resource in offer(snapshot).resources:
         devices = [each for each in found if each.resource == resource.name]
         barred = [each for each in devices if {problem(reason) for reason in each.reasons} == {"GPUUnavailable"}]
         if barred and all(each.reasons for each in devices):
-            why = "; ".join(dict.fromkeys(reason.text for each in barred for reason in each.reasons))
+            why = join("; ", distinct(reason.text for each in barred for reason in each.reasons))
             named = describe_devices([(each.device, each.index) for each in barred])
             return f"{resource.name}: no device is given out: {named}: {why}"
     return ""

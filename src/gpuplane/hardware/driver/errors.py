@@ -116,7 +116,7 @@ def breakdown(function: str) -> Fault:
 
 def gather(faults: Sequence[Fault]) -> tuple[Fault, ...]:
     """The faults that say something new: a GPU that is lost is lost for every call."""
-    said: dict[tuple[str, str], Fault] = {}
+    said: dict[Fault | str, Fault] = {}
     for fault in faults:
-        said.setdefault((fault.code, fault.message if fault.code == "query-failed" else ""), fault)
+        said.setdefault(fault if fault.code == "query-failed" else fault.code, fault)
     return tuple(said.values())

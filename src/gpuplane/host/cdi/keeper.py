@@ -25,6 +25,7 @@ from gpuplane.model.cdi import Spec
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.text import join
 
 IDLE = 5
 """Looks in whose place there is one while nothing is wanted: of what is there then, some is let go of at the most."""
@@ -90,7 +91,7 @@ class Keeper:
             self.files = {}  # runtimes see no more of them than we do
             problems.append(_told(error))
         specs = disk.ours(self.files).values()
-        reason = "; ".join(problems or [f"{self.directory}: {summary(specs)}", *notes(self.node.snapshot)])
+        reason = join("; ", problems or [f"{self.directory}: {summary(specs)}", *notes(self.node.snapshot)])
         standing: Literal["ok", "failing"] = "failing" if problems else "ok"
         self.node.apply(StatusChanged(SPECS, Condition(standing=standing, reason=reason, detail=marks(specs))))
         self.done = None if problems else given

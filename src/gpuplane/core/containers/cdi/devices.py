@@ -14,6 +14,7 @@ from gpuplane.core.containers.cdi.request import ALL, Naming
 from gpuplane.core.health.diagnose import find
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.text import Text, join
 from gpuplane.model.value import Value
 
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -31,7 +32,7 @@ class Part(Value):
     index: str  # "0", or "0:1" for MIG device 1 of GPU 0
     nodes: tuple[str, ...] = ()
     links: tuple[Link, ...] = ()  # to its DRM nodes
-    reason: str = ""
+    reason: Text = ""
 
 
 def parts(machine: Machine) -> Iterator[Part]:
@@ -53,7 +54,7 @@ def _sorted(gpu: Gpu) -> Sequence[MigDevice]:
     return sorted(devices, key=lambda each: (each.slot, each.gpu_instance, each.compute_instance, each.uuid))
 
 
-def _mig(gpu: Gpu, device: MigDevice, trouble: str) -> Part:
+def _mig(gpu: Gpu, device: MigDevice, trouble: Text) -> Part:
     graphics = "+gfx" in device.profile
     own = missing(device.faults)
     if not own and len(device.nodes) < CAPABILITIES:
@@ -68,7 +69,7 @@ def _mig(gpu: Gpu, device: MigDevice, trouble: str) -> Part:
     )
 
 
-def _trouble(gpu: Gpu) -> str:
+def _trouble(gpu: Gpu) -> Text:
     """Why neither a GPU nor a MIG device of it can be given to a container; "" where they can."""
     if not gpu.uuid:
         return _with("the driver does not tell its UUID", gpu.faults)
@@ -77,13 +78,14 @@ def _trouble(gpu: Gpu) -> str:
     return missing(gpu.faults)
 
 
-def missing(faults: Iterable[Fault]) -> str:
+def missing(faults: Iterable[Fault]) -> Text:
     """Which nodes of a device do not exist; "" where all do."""
-    return "; ".join(fault.message for fault in faults if fault.code == "node-missing")
+    return join("; ", (fault.message for fault in faults if fault.code == "node-missing"))
 
 
-def _with(reason: str, faults: Iterable[Fault]) -> str:
-    return ": ".join([reason, *filter(None, ["; ".join(fault.message for fault in faults)])])
+def _with(reason: Text, faults: Iterable[Fault]) -> Text:
+    why = join("; ", (fault.message for fault in faults))
+    return f"{reason}: {why}" if why else reason
 
 
 def chosen(machine: Machine, ids: Iterable[str]) -> Sequence[Part]:
@@ -107,10 +109,10 @@ def _names(part: Part) -> Set[str]:
     return {part.uuid, part.gpu, part.index} - {""}
 
 
-def named(found: Iterable[Part], names: Sequence[Naming]) -> tuple[Mapping[str, Part], Mapping[str, str]]:
+def named(found: Iterable[Part], names: Sequence[Naming]) -> tuple[Mapping[str, Part], Mapping[str, Text]]:
     """Name → part, and by their keys why others have no name. Of two that would have one name the first has it."""
     given: dict[str, Part] = {}
-    left: dict[str, str] = {}
+    left: dict[str, Text] = {}
     for part in found:
         own = [_name(part, each) for each in names]
         if reason := part.reason or next((why for name in own if (why := _unnameable(name, given))), ""):
@@ -132,7 +134,7 @@ def _name(part: Part, naming: Naming) -> str:
     return {"index": part.index, "type-index": f"{kind}{part.index}", "uuid": part.uuid}[naming]
 
 
-def _unnameable(name: str, given: Mapping[str, Part]) -> str:
+def _unnameable(name: str, given: Mapping[str, Part]) -> Text:
     if not NAME.fullmatch(name):
         return f"{name!r} cannot be a device's name in CDI"
     return f"device {given[name].index} has the same name, {name}" if name in given else ""

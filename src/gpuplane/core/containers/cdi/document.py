@@ -17,6 +17,7 @@ from gpuplane.core.containers.cdi.request import ALL, NONE, Mode, Naming, Progra
 from gpuplane.core.containers.cdi.version import lowest
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.model.machine import DriverFiles, Machine
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 __all__ = ("Document", "Mode", "Naming", "Program", "Request", "document")
@@ -44,8 +45,8 @@ class Document(Value):
     """A document, and the devices that are not in it, each with the reason. `spec` is None where it would have none."""
 
     spec: Spec | None
-    left: Mapping[str, str] = {}  # by UUID, or by a node's path
-    notes: tuple[str, ...] = ()  # what of the driver was not found, though a container may need it
+    left: Mapping[str, Text] = {}  # by UUID, or by a node's path
+    notes: tuple[Text, ...] = ()  # what of the driver was not found, though a container may need it
 
 
 class Contents(Value):
@@ -53,8 +54,8 @@ class Contents(Value):
 
     given: Mapping[str, ContainerEdits]
     common: ContainerEdits = ContainerEdits()
-    left: Mapping[str, str] = {}
-    notes: tuple[str, ...] = ()
+    left: Mapping[str, Text] = {}
+    notes: tuple[Text, ...] = ()
 
 
 def document(machine: Machine, request: Request) -> Document:
@@ -143,14 +144,14 @@ def _files(machine: Machine) -> DriverFiles | None:
     return machine.driver.files if machine.driver is not None else None
 
 
-def _unfound(machine: Machine, request: Request) -> str:
+def _unfound(machine: Machine, request: Request) -> Text:
     """Why there is no libcuda."""
     if machine.driver is None:
         return "the machine has no driver"
     return machine.driver.missing or f"the driver has no {driver.CUDA}* below {request.driver_root}"
 
 
-def _lacking(machine: Machine, request: Request) -> Iterator[str]:
+def _lacking(machine: Machine, request: Request) -> Iterator[Text]:
     """What a container with CUDA, or for management, may miss."""
     files = _files(machine)
     if files is None or driver.unusable(files):

@@ -16,6 +16,7 @@ from gpuplane.core.containers.cdi.nodes import on_host
 from gpuplane.core.text import list_first
 from gpuplane.model.cdi import ContainerEdits, Mount
 from gpuplane.model.machine import DriverFile, DriverFiles, DriverLibrary
+from gpuplane.model.text import Text
 
 READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 SOCKET = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
@@ -92,7 +93,7 @@ def unusable(files: DriverFiles | None) -> bool:
     return files is None or next(_cuda(files), None) is None
 
 
-def lacking(files: DriverFiles) -> Iterator[str]:
+def lacking(files: DriverFiles) -> Iterator[Text]:
     """What of the driver was not found, though a container may need it."""
     there = {file_name(each.path) for each in files.libraries}
     for begin in USED:
@@ -102,7 +103,7 @@ def lacking(files: DriverFiles) -> Iterator[str]:
         yield "the driver has no nvidia-smi"
 
 
-def left_out(left: Mapping[str, str]) -> Iterator[str]:
+def left_out(left: Mapping[str, Text]) -> Iterator[Text]:
     """What is there and no container gets, with the reason; what has the same reason together."""
     for why in dict.fromkeys(left.values()):
         paths = [path for path in left if left[path] == why]

@@ -27,6 +27,7 @@ from gpuplane.model.cdi import CdiDevice, Spec
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 from gpuplane.model.views import Reason, Unit
 
@@ -89,7 +90,7 @@ def absent(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(kind.partition("/")[2] for kind, each in wanted(snapshot).items() if each.spec is None)
 
 
-def notes(snapshot: Snapshot) -> Iterator[str]:
+def notes(snapshot: Snapshot) -> Iterator[Text]:
     """What is worth saying of what is wanted: what containers may miss."""
     for kind, each in wanted(snapshot).items():
         yield from each.notes
@@ -218,7 +219,7 @@ def _needed(documents: Mapping[str, Document]) -> _Needed:
     return _Needed(gpus=marks.get(GPU, {}), others=others, common=common)
 
 
-def _problem(why: str, part: str = condition.SPECS) -> Reason:
+def _problem(why: Text, part: str = condition.SPECS) -> Reason:
     return Reason(kind="problem", text=f"CDI: {why}", part=part)
 
 

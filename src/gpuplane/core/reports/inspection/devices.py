@@ -11,6 +11,7 @@ from gpuplane.model.health import DeviceHealth
 from gpuplane.model.inspection import Device, Holder, Id, Reason
 from gpuplane.model.machine import Gpu, MigDevice
 from gpuplane.model.snapshot import Allocation
+from gpuplane.model.text import Text, join
 from gpuplane.model.views import OfferedDevice
 
 MIB = 1 << 20
@@ -80,11 +81,11 @@ class _Devices:
             return device
         return device.but(state="absent", reason=f"a container holds it, and {GONE if self.counted else UNSEEN}")
 
-    def device(self, device: Device, not_offered: str) -> Device:
+    def device(self, device: Device, not_offered: Text) -> Device:
         against = self.against.get(device.index, ())
         resource, ids = self.offered.get(device.index, ("", []))
         well = DeviceHealth(device=device.uuid, index=device.index, state="healthy")
-        nameless = well.but(state="unhealthy", reason="; ".join(each.text for each in against))
+        nameless = well.but(state="unhealthy", reason=join("; ", (each.text for each in against)))
         found = self.diagnoses.get(device.index or device.uuid, well if device.uuid else nameless)
         return device.but(
             resource=resource,

@@ -1,7 +1,10 @@
 """Whose end a device waits for: those whom its illness befell."""
 
+import pytest
+
 from gpuplane.core.health.state_machine import MOST_BEFALLEN, MOST_FLAPS
 from gpuplane.model.facts import LedgerLoaded
+from gpuplane.model.pod import PodRef
 from tests.health.world import World, machine
 
 
@@ -27,6 +30,41 @@ def test_a_program_that_an_illness_befell_does() -> None:
     assert world.ill() == {"GPU-0"}
 
     world.processes[0] = ()
+    world.wait(60, answer=True)
+
+    assert world.ill() == set()
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        (PodRef(uid="1b2c", container="c"), PodRef("ns", "pod", container="c")),
+        (PodRef("ns", "pod", container="c"), PodRef(uid="1b2c", container="c")),
+    ],
+    ids=["by the checkpoint first", "by the checkpoint later"],
+)
+def test_a_container_that_kubelet_comes_to_name_otherwise_is_still_there(then: PodRef, now: PodRef) -> None:
+    """The checkpoint tells a UID, the list a name. An agent that starts before kubelet reads the checkpoint first."""
+    world = World(machine(2))
+    world.hold_by({then: "GPU-0", PodRef("ns", "other", container="c"): "GPU-1"})
+    world.happen(0, "xid-69")
+
+    world.hold_by({now: "GPU-0", PodRef("ns", "another", container="c"): "GPU-1"})
+    world.wait(60, answer=True)
+    assert world.ill() == {"GPU-0"}
+
+    world.hold_by({PodRef("ns", "another", container="c"): "GPU-1"})
+    world.wait(60, answer=True)
+    assert world.ill() == set()
+
+
+def test_a_container_of_another_name_is_another() -> None:
+    """It holds the device, and the container that the fault befell is known not to."""
+    world = World(machine(1))
+    world.hold_by({PodRef(uid="1b2c", container="c"): "GPU-0"})
+    world.happen(0, "xid-69")
+
+    world.hold_by({PodRef("ns", "pod", container="sidecar"): "GPU-0"})
     world.wait(60, answer=True)
 
     assert world.ill() == set()

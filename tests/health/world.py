@@ -3,7 +3,7 @@
 The clock is the test's. Between two facts it stops wherever `due` says that time alone changes something.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.health.diagnose import diagnoses, probes, reasons
@@ -128,11 +128,12 @@ class World:
 
     def hold(self, **pods: str) -> None:
         """All that containers hold: pod → id."""
-        held = (
-            Allocation(resource="nvidia.com/gpu", devices=(id,), holder=PodRef.parse(f"ns/{pod}/c"))
-            for pod, id in pods.items()
-        )
-        self.apply(AllocationsListed(tuple(held), self.now))
+        self.hold_by({PodRef("ns", pod, container="c"): id for pod, id in pods.items()})
+
+    def hold_by(self, holders: Mapping[PodRef, str]) -> None:
+        """All that containers hold: container → id."""
+        held = tuple(Allocation("nvidia.com/gpu", (id,), holder) for holder, id in holders.items())
+        self.apply(AllocationsListed(held, self.now))
 
     def wait(self, seconds: float, *, answer: bool = False) -> None:
         """Time passes, with a tick wherever one is due. `answer`: probes that are wished for are answered."""

@@ -51,21 +51,19 @@ class PodRef(Value):
                 return cls()
 
 
-def contradicts(one: PodRef, other: PodRef) -> bool:
-    """Whether a field that both know differs: then they are two containers."""
+def may_be_same(one: PodRef, other: PodRef) -> bool:
+    """Whether they could mean the same container: no field that both know differs.
+
+    True too where one knows only the UID and the other only the name.
+    """
     pairs = zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)
-    return any(mine and theirs and mine != theirs for mine, theirs in pairs)
+    return all(not mine or not theirs or mine == theirs for mine, theirs in pairs)
 
 
 def same_container(one: PodRef, other: PodRef) -> bool:
     """Whether they are known to mean the same container: both know the UID or both the name, and nothing differs."""
     by_name = one.namespace and one.name and other.namespace and other.name
-    return bool((one.uid and other.uid) or by_name) and one.container == other.container and not contradicts(one, other)
-
-
-def may_be_same(one: PodRef, other: PodRef) -> bool:
-    """Whether they could mean the same container: true too where one knows only the UID and the other only the name."""
-    return not contradicts(one, other)
+    return bool((one.uid and other.uid) or by_name) and one.container == other.container and may_be_same(one, other)
 
 
 def join(one: PodRef, other: PodRef) -> PodRef:

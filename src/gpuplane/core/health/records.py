@@ -5,6 +5,7 @@ shares because views say so, not because it is written down for each.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 from gpuplane.core.health import state_machine
 from gpuplane.core.health.catalogue import BLIND, PENDING, RENEWING, UNASKED
@@ -13,7 +14,7 @@ from gpuplane.core.inventory.sharing import base
 from gpuplane.model.facts import DrainRequested, FaultOccurred, ProbeFinished
 from gpuplane.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
-from gpuplane.model.pod import PodRef, joined
+from gpuplane.model.pod import PodRef, find, joined, may_be_same
 from gpuplane.model.snapshot import Allocation
 from gpuplane.model.text import Text
 
@@ -216,19 +217,35 @@ def _names(event: FaultOccurred, device: MigDevice) -> bool:
 
 
 def listed(health: HealthRecords, machine: Machine | None, allocations: Iterable[Allocation]) -> HealthRecords:
-    """The records after kubelet has said who holds what: those too whom a fault befell before it had are known."""
+    """The records after kubelet has said who holds what.
+
+    Findings then name those holders too that were not listed yet, and those that kubelet now names in another way: its
+    list tells a pod's name, its checkpoint the UID. A holder that is named in another way has not gone.
+    """
     gpus, devices = {gpu.uuid: gpu for gpu in (machine.gpus if machine else None) or ()}, dict(health.devices)
+    everywhere = holders(allocations)
     for key, record in devices.items():
-        if any(NOT_LISTED in each.holders for each in record.findings):
-            known = _holders(_units(gpus[key]) if key in gpus else {key}, allocations)
-            findings = (each.but(holders=_with_listed(each.holders, known)) for each in record.findings)
+        if any(not everywhere.issuperset(each.holders) for each in record.findings):
+            on_device = _holders(_units(gpus[key]) if key in gpus else {key}, allocations)
+            findings = (each.but(holders=_as_listed(each.holders, on_device, everywhere)) for each in record.findings)
             devices[key] = record.but(findings=tuple(findings))
     return _kept(health, devices)
 
 
-def _with_listed(holders: tuple[PodRef, ...], listed: tuple[PodRef, ...]) -> tuple[PodRef, ...]:
-    """The holders of a finding, with those that kubelet lists in the place of those that it had not listed."""
-    return joined((*(each for each in holders if each.is_known), *listed)) if NOT_LISTED in holders else holders
+def _as_listed(
+    holders: tuple[PodRef, ...], on_device: tuple[PodRef, ...], everywhere: frozenset[PodRef]
+) -> tuple[PodRef, ...]:
+    """The holders of a finding as kubelet lists them: `on_device` those of its device, `everywhere` all of the node."""
+    return joined(chain.from_iterable(_candidates(each, on_device, everywhere) for each in holders))
+
+
+def _candidates(holder: PodRef, on_device: tuple[PodRef, ...], everywhere: frozenset[PodRef]) -> tuple[PodRef, ...]:
+    """The listed containers that a holder may be. One that is not listed any more stays as it is."""
+    if holder == NOT_LISTED:
+        return on_device
+    if holder in everywhere or find(holder, everywhere) is not None:
+        return (holder,)
+    return tuple(each for each in on_device if may_be_same(holder, each)) or (holder,)
 
 
 def _holders(units: set[str], allocations: Iterable[Allocation] | None) -> tuple[PodRef, ...]:

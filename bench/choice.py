@@ -1,7 +1,7 @@
 """The choice: how long an answer takes, what its table costs, and what requests that come meanwhile wait for.
 
 On a snapshot, in one thread, by its CPU time: what is around it (the socket, kubelet) is measured in `node`. Random
-questions are seeded.
+requests are seeded.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from bench.row import Measure, Row
 from gpuplane.agent.node import Node
 from gpuplane.agent.tables import keep_tables
 from gpuplane.core.advertising import offer
-from gpuplane.core.choice.prefer import pairs_of, prefer
-from gpuplane.core.choice.question import Question
-from gpuplane.core.choice.search import bound, search
-from gpuplane.core.choice.sets import MOST, Sets
-from gpuplane.core.choice.tables import prepare, prepared
-from gpuplane.core.choice.topology import Policy, worth, worths
+from gpuplane.core.choice.affinity import Policy, affinity_matrix, total_affinity
+from gpuplane.core.choice.preference import machine_affinities, preferred_ids
+from gpuplane.core.choice.search import affinity_bound, find_good_set
+from gpuplane.core.choice.selection import SelectionRequest
+from gpuplane.core.choice.settable import MAX_GPUS, SetTable
+from gpuplane.core.choice.tablecache import build_table, cached_table
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
@@ -32,9 +32,9 @@ QUESTIONS, BUILDS, RACK = 5000, 9, 64
 
 
 def cube(lanes: int = 1) -> tuple[Gpu, ...]:
-    """16 GPUs joined as the corners of a hypercube: no two are twins, and the most sets are as good as others. The
+    """16 GPUs joined as the corners of a hypercube: no two are equivalent, and most sets are equally good. The
     hardest machine that we know of; none like it is sold."""
-    return wired(MOST, lambda i, j: lanes if (i ^ j).bit_count() == 1 else 0)
+    return wired(MAX_GPUS, lambda i, j: lanes if (i ^ j).bit_count() == 1 else 0)
 
 
 def wired(count: int, lanes: Pair) -> tuple[Gpu, ...]:
@@ -74,17 +74,17 @@ async def whole() -> list[Row]:
 async def table() -> list[Row]:
     """making the table"""
     chance = random.Random(1)
-    free = [[chance.randrange(0, 2000, 10) for _ in range(MOST)] for _ in range(MOST)]
+    free = [[chance.randrange(0, 2000, 10) for _ in range(MAX_GPUS)] for _ in range(MAX_GPUS)]
     rows = []
-    for name, pairs in (
-        ("big-16", worths(described("big-16").gpus or (), "topology")),
-        ("a hypercube", worths(cube(), "topology")),
+    for name, matrix in (
+        ("big-16", affinity_matrix(described("big-16").gpus or (), "topology")),
+        ("a hypercube", affinity_matrix(cube(), "topology")),
         (
             "no pair like another",
-            tuple(tuple(free[min(i, j)][max(i, j)] * (i != j) for j in range(MOST)) for i in range(MOST)),
+            tuple(tuple(free[min(i, j)][max(i, j)] * (i != j) for j in range(MAX_GPUS)) for i in range(MAX_GPUS)),
         ),
     ):
-        times = [_timed(lambda pairs=pairs: Sets(pairs)) for _ in range(BUILDS)]  # type: ignore[misc]
+        times = [_timed(lambda matrix=matrix: SetTable(matrix)) for _ in range(BUILDS)]  # type: ignore[misc]
         how = f"median of {BUILDS}, max {max(times):.1f} ms"
         rows.append(Row(f"the table of 16 GPUs, {name}", statistics.median(times), 50, "ms", how))
     return rows
@@ -93,16 +93,16 @@ async def table() -> list[Row]:
 async def meanwhile() -> list[Row]:
     """requests while the table is made"""
     times, builds = list[float](), list[float]()
-    watched, ids = Node(Snapshot()), [f"GPU-{i}" for i in range(MOST)]
+    watched, ids = Node(Snapshot()), [f"GPU-{i}" for i in range(MAX_GPUS)]
     for fact in (ConfigLoaded(Settings()), AllocationsListed((), watched.now())):
         watched.apply(fact)
     keeping = asyncio.create_task(keep_tables(watched))
     for lanes in range(1, BUILDS + 1):
         watched.apply(MachineObserved(Machine(gpus=cube(lanes))))
-        pairs, began = pairs_of(watched.snapshot), time.perf_counter()
-        while prepared(pairs) is None:
+        matrix, began = machine_affinities(watched.snapshot), time.perf_counter()
+        while cached_table(matrix) is None:
             asked = time.perf_counter()
-            prefer(watched.snapshot, GPU, ids, [], 4)
+            preferred_ids(watched.snapshot, GPU, ids, [], 4)
             await asyncio.sleep(0)
             times.append(time.perf_counter() - asked)
         builds.append(time.perf_counter() - began)
@@ -129,12 +129,14 @@ async def beyond() -> list[Row]:
     """more GPUs than a table takes"""
     chance = random.Random(RACK)
     gpus = wired(RACK, lambda i, j: 18 if i // 8 == j // 8 else 0)
-    pairs, times = worths(gpus, "topology"), _ask(node(gpus), chance, count=500)
+    matrix, times = affinity_matrix(gpus, "topology"), _ask(node(gpus), chance, count=500)
     gaps = []
     for _ in range(200):
         there = chance.sample(range(RACK), chance.randint(2, RACK))
-        question = Question(frozenset(there), frozenset(), chance.randint(2, min(16, len(there))))
-        gaps.append(100 * (1 - worth(pairs, search(pairs, question)) / bound(pairs, question)))
+        request = SelectionRequest(frozenset(there), frozenset(), chance.randint(2, min(16, len(there))))
+        gaps.append(
+            100 * (1 - total_affinity(matrix, find_good_set(matrix, request)) / affinity_bound(matrix, request))
+        )
     how = f"in the mean of {len(gaps)}, max {max(gaps):.0f} %; of the bound, that no set may reach"
     return [
         Row(f"{RACK} GPUs in islands of 8, by search, p99", _p99(times), 20, "ms", _how(times)),
@@ -146,11 +148,11 @@ def _ask(
     snapshot: Snapshot, chance: random.Random, count: int = QUESTIONS, sizes: int = RACK, policy: Policy | None = None
 ) -> list[float]:
     """Milliseconds of each answer, once the table is there: any of the ids are free, any number is wanted."""
-    prepare(pairs_of(snapshot, policy))
+    build_table(machine_affinities(snapshot, policy))
     ids = [device.id for device in offer(snapshot).resources[0].devices]
     times = []
     for free, size in _questions(ids, chance, count, sizes):
-        times.append(_timed(lambda free=free, size=size: prefer(snapshot, GPU, free, [], size, policy)))  # type: ignore[misc]
+        times.append(_timed(lambda free=free, size=size: preferred_ids(snapshot, GPU, free, [], size, policy)))  # type: ignore[misc]
     return times
 
 
@@ -172,7 +174,7 @@ def _p99(times: Sequence[float]) -> float:
 
 
 def _how(times: Sequence[float]) -> str:
-    return f"{len(times)} questions, median {statistics.median(times):.3f} ms, max {max(times):.2f} ms"
+    return f"{len(times)} requests, median {statistics.median(times):.3f} ms, max {max(times):.2f} ms"
 
 
 MEASURES: tuple[Measure, ...] = (whole, table, meanwhile, shares, beyond)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane.core.advertising import offer
-from gpuplane.core.allocate.answers import allocate
+from gpuplane.core.allocate.response import allocate
 from gpuplane.core.containers.cdi.condition import marks, on_disk
 from gpuplane.core.containers.cdi.names import KINDS
 from gpuplane.core.containers.cdi.registry import Registry, registry

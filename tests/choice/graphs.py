@@ -5,14 +5,14 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from gpuplane.core.choice.question import Question
-from gpuplane.core.choice.topology import Worths
+from gpuplane.core.choice.affinity import AffinityMatrix
+from gpuplane.core.choice.selection import SelectionRequest
 
 Pair = Callable[[int, int], int]
 
 
-def graph(count: int, pair: Pair) -> Worths:
-    """What the pairs of so many GPUs are worth; `pair` is asked once for each, with the lower one first."""
+def graph(count: int, pair: Pair) -> AffinityMatrix:
+    """The affinities of the pairs of so many GPUs; `pair` is asked once for each, with the lower one first."""
     asked = {(i, j): pair(i, j) for i, j in combinations(range(count), 2)}
     return tuple(tuple(asked.get((min(i, j), max(i, j)), 0) for j in range(count)) for i in range(count))
 
@@ -29,7 +29,7 @@ REGULAR: Mapping[str, Pair] = {
     "torus": lambda i, j: 110 if _beside(i // 4, j // 4, i % 4, j % 4) else 10,
     "star": lambda i, j: 100 if i == 0 else 0,
 }
-"""Graphs whose GPUs are all alike, or nearly: the most sets are of one worth."""
+"""Graphs whose GPUs are all alike, or nearly: most sets have the same affinity."""
 
 
 def _beside(i: int, j: int, a: int, b: int) -> bool:
@@ -37,8 +37,8 @@ def _beside(i: int, j: int, a: int, b: int) -> bool:
 
 
 @st.composite
-def graphs(draw: st.DrawFn, most: int) -> Worths:
-    """Any graph: regular, of few or of many worths; its GPUs in any order, so that twins lie anywhere."""
+def graphs(draw: st.DrawFn, most: int) -> AffinityMatrix:
+    """Any graph: regular, with few or many different affinities; its GPUs in any order."""
     count = draw(st.integers(1, most))
     values = draw(st.sampled_from([(0, 1), (10, 20, 110), (10, 20, 30, 50, 110, 210), tuple(range(0, 2000, 7))]))
     free = draw(st.lists(st.sampled_from(values), min_size=count * count, max_size=count * count))
@@ -48,40 +48,40 @@ def graphs(draw: st.DrawFn, most: int) -> Worths:
 
 
 @st.composite
-def questions(draw: st.DrawFn, count: int) -> Question:
-    """Any question about so many GPUs, those that have no answer among them."""
+def requests(draw: st.DrawFn, count: int) -> SelectionRequest:
+    """Any request for so many GPUs, also those that no set can meet."""
     some = st.frozensets(st.integers(0, count - 1))
-    return Question(
+    return SelectionRequest(
         available=draw(some | st.just(frozenset(range(count)))),
         required=draw(st.just(frozenset[int]()) | some),
         size=draw(st.integers(0, count + 1)),
         costs=draw(st.just(dict[int, int]()) | st.dictionaries(st.integers(0, count - 1), st.integers(0, 3))),
-        leaves=draw(st.booleans()),
+        considers_remainder=draw(st.booleans()),
     )
 
 
-def brute(worths: Worths, question: Question) -> tuple[int, ...]:
+def brute(matrix: AffinityMatrix, request: SelectionRequest) -> tuple[int, ...]:
     """All sets, sifted by one part of the objective after the other."""
-    there = sorted(question.available | question.required)
-    sets = [each for each in combinations(there, question.size) if question.required <= set(each)]
-    keys: list[Callable[[tuple[int, ...]], float]] = [lambda each: total(worths, each)]
-    if question.leaves:
+    candidates = sorted(request.available | request.required)
+    sets = [each for each in combinations(candidates, request.size) if request.required <= set(each)]
+    keys: list[Callable[[tuple[int, ...]], float]] = [lambda each: total(matrix, each)]
+    if request.considers_remainder:
         keys += [
-            lambda each, size=size: best_left(worths, [gpu for gpu in there if gpu not in each], size)  # type: ignore[misc]
+            lambda each, size=size: best_left(matrix, [gpu for gpu in candidates if gpu not in each], size)  # type: ignore[misc]
             for size in (8, 4, 2)
         ]
-    keys.append(lambda each: -sum(question.costs.get(gpu, 0) for gpu in each))
+    keys.append(lambda each: -sum(request.costs.get(gpu, 0) for gpu in each))
     for key in keys:
         most = max(map(key, sets), default=0)
         sets = [each for each in sets if key(each) == most]
     return min(sets, default=())
 
 
-def best_left(worths: Worths, gpus: Iterable[int], size: int) -> float:
-    """The worth of the best set of this size; less than any where there is none."""
-    return max((total(worths, each) for each in combinations(gpus, size)), default=float("-inf"))
+def best_left(matrix: AffinityMatrix, gpus: Iterable[int], size: int) -> float:
+    """The affinity of the best set of this size; lower than any other if there is none."""
+    return max((total(matrix, each) for each in combinations(gpus, size)), default=float("-inf"))
 
 
-def total(worths: Worths, gpus: Iterable[int]) -> int:
+def total(matrix: AffinityMatrix, gpus: Iterable[int]) -> int:
     """The sum of the pairs."""
-    return sum(worths[one][other] for one, other in combinations(gpus, 2))
+    return sum(matrix[one][other] for one, other in combinations(gpus, 2))

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from gpuplane.core.choice.question import Question
-from gpuplane.core.choice.sets import Sets
-from gpuplane.core.choice.topology import worth, worths
+from gpuplane.core.choice.affinity import affinity_matrix, total_affinity
+from gpuplane.core.choice.selection import SelectionRequest
+from gpuplane.core.choice.settable import SetTable
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.model.machine import Gpu, Link
@@ -156,9 +156,14 @@ Case = tuple[Iterable[int], Iterable[int], int, list[int]]
 )
 def test_the_sets_that_are_advised(gpus: Sequence[Gpu], cases: Sequence[Case]) -> None:
     """Each: what is available, what is required, how many; and which."""
-    table = Sets(worths(gpus, "topology"))
+    table = SetTable(affinity_matrix(gpus, "topology"))
     found = [
-        (available, required, size, [*table.best(Question(frozenset(available), frozenset(required), size))])
+        (
+            available,
+            required,
+            size,
+            [*table.best_set(SelectionRequest(frozenset(available), frozenset(required), size))],
+        )
         for available, required, size, _ in cases
     ]
 
@@ -180,21 +185,21 @@ def test_the_sets_that_are_advised(gpus: Sequence[Gpu], cases: Sequence[Case]) -
     ],
 )
 def test_what_a_pair_is_worth(gpus: Sequence[Gpu], pair: tuple[int, int], expected: int) -> None:
-    assert worth(worths(gpus, "topology"), pair) == expected
+    assert total_affinity(affinity_matrix(gpus, "topology"), pair) == expected
 
 
 def test_a_link_that_only_one_end_has_up_is_down() -> None:
     one, other = FOUR_RTX_8000[0], FOUR_RTX_8000[3]
     half = other.but(links=(Link(one.pci, 1),))
 
-    assert worths((one, half), "topology") == ((0, 130), (130, 0))
-    assert worths((one, other.but(links=())), "topology") == ((0, 30), (30, 0))
+    assert affinity_matrix((one, half), "topology") == ((0, 130), (130, 0))
+    assert affinity_matrix((one, other.but(links=())), "topology") == ((0, 30), (30, 0))
 
 
 def test_under_numa_one_node_comes_before_all_links() -> None:
-    """Of a DGX-1, the four of a socket are worth more than any others, and links decide among them."""
+    """Of a DGX-1, the four of a socket have a higher affinity than any others, and links decide among them."""
     gpus = profile("dgx1-v100")
-    table = Sets(worths(gpus, "numa"))
+    table = SetTable(affinity_matrix(gpus, "numa"))
 
-    assert table.best(Question(frozenset({0, 1, 4}), frozenset(), 2)) == (0, 1)  # 0-4 has two lanes
-    assert table.best(Question(frozenset({0, 1, 2, 4, 5, 6, 7}), frozenset(), 2)) == (6, 7)
+    assert table.best_set(SelectionRequest(frozenset({0, 1, 4}), frozenset(), 2)) == (0, 1)  # 0-4 has two lanes
+    assert table.best_set(SelectionRequest(frozenset({0, 1, 2, 4, 5, 6, 7}), frozenset(), 2)) == (6, 7)

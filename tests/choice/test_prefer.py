@@ -1,4 +1,4 @@
-"""Which free devices are advised, and what holds for every question."""
+"""Which free devices are advised, and what holds for every request."""
 
 from collections.abc import Iterable
 
@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.advertising import offer
-from gpuplane.core.choice.prefer import pairs_of, prefer
-from gpuplane.core.choice.tables import prepare
+from gpuplane.core.choice.preference import machine_affinities, preferred_ids
+from gpuplane.core.choice.tablecache import build_table
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, Settings
 from gpuplane.model.facts import MachineObserved
@@ -30,8 +30,8 @@ def node(numa: Iterable[int | None], lost: Iterable[int] = ()) -> Snapshot:
 
 
 def advice(snapshot: Snapshot, free: Iterable[int], size: int, required: Iterable[int] = ()) -> list[int]:
-    prepare(pairs_of(snapshot))
-    ids = prefer(snapshot, GPU, [f"GPU-{i}" for i in free], [f"GPU-{i}" for i in required], size)
+    build_table(machine_affinities(snapshot))
+    ids = preferred_ids(snapshot, GPU, [f"GPU-{i}" for i in free], [f"GPU-{i}" for i in required], size)
     return [int(id.removeprefix("GPU-")) for id in ids]
 
 
@@ -42,7 +42,7 @@ EIGHT = (0, 0, 0, 0, 1, 1, 1, 1)
     ("numa", "free", "size", "required", "expected"),
     [
         (EIGHT, range(8), 2, (), [0, 1]),  # lowest index
-        (EIGHT, reversed(range(8)), 4, (), [0, 1, 2, 3]),  # whatever the order of the question
+        (EIGHT, reversed(range(8)), 4, (), [0, 1, 2, 3]),  # whatever the order of the request
         (EIGHT, (1, 2, 3, 6, 7), 2, (), [1, 2]),  # either leaves a pair on one node
         (EIGHT, (0, 1, 2, 3, 6, 7), 2, (), [6, 7]),  # the only one that leaves four on one node
         (EIGHT, range(1, 8), 1, (), [1]),  # a single one breaks up no node that is whole
@@ -83,8 +83,8 @@ def test_a_degraded_device_comes_last_of_those_that_are_as_good() -> None:
 
 
 def test_a_resource_that_is_not_offered_gets_no_advice() -> None:
-    assert prefer(node(EIGHT), "nvidia.com/other", ["GPU-0"], [], 1) == ()
-    assert prefer(Snapshot(), GPU, ["GPU-0"], [], 1) == ()
+    assert preferred_ids(node(EIGHT), "nvidia.com/other", ["GPU-0"], [], 1) == ()
+    assert preferred_ids(Snapshot(), GPU, ["GPU-0"], [], 1) == ()
 
 
 @given(
@@ -98,7 +98,7 @@ def test_for_every_question(
     numa: list[int | None], free: set[int], required: set[int], size: int, lost: set[int]
 ) -> None:
     """The answer has no id twice, none that was not asked about, as many as there are up to the size, and it is the
-    same for the same question."""
+    same for the same request."""
     snapshot = node(numa, lost)
     got = advice(snapshot, free | required, size, required)
     there = set(range(len(numa)))

@@ -4,26 +4,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.choice.question import Question
-from gpuplane.core.choice.search import bound, search
-from gpuplane.core.choice.sets import Sets
-from tests.choice.graphs import Pair, graph, graphs, questions, total
+from gpuplane.core.choice.search import affinity_bound, find_good_set
+from gpuplane.core.choice.selection import SelectionRequest
+from gpuplane.core.choice.settable import SetTable
+from tests.choice.graphs import Pair, graph, graphs, requests, total
 
 
 @given(st.data())
-def test_a_set_that_meets_the_question_within_the_bound(data: st.DataObject) -> None:
-    """Its size, of what is available, with what is required; the best set's worth is between its own and the bound."""
-    worths = data.draw(graphs(12))
-    question = data.draw(questions(len(worths)))
-    found = search(worths, question)
+def test_a_set_that_meets_the_request_within_the_bound(data: st.DataObject) -> None:
+    """It has the size and the required GPUs, all are available, and the best set is between it and the bound."""
+    matrix = data.draw(graphs(12))
+    request = data.draw(requests(len(matrix)))
+    found = find_good_set(matrix, request)
 
-    assert bool(found) == (question.possible and question.size > 0)
+    assert bool(found) == (request.is_possible and request.size > 0)
     if found:
-        best = Sets(worths).best(question)
-        assert len(found) == question.size
-        assert question.required <= set(found) <= question.there
+        best = SetTable(matrix).best_set(request)
+        assert len(found) == request.size
+        assert request.required <= set(found) <= request.candidates
         assert found == tuple(sorted(found))
-        assert total(worths, found) <= total(worths, best) <= bound(worths, question)
+        assert total(matrix, found) <= total(matrix, best) <= affinity_bound(matrix, request)
 
 
 RACK: Pair = lambda i, j: 1820 if i // 8 == j // 8 else 10  # noqa: E731
@@ -42,12 +42,12 @@ RACK: Pair = lambda i, j: 1820 if i // 8 == j // 8 else 10  # noqa: E731
 )
 def test_a_rack_of_islands(there: list[int], size: int, expected: list[int]) -> None:
     """64 GPUs in NVLink islands of eight: more than a table takes."""
-    question = Question(frozenset(there), frozenset(), size)
+    request = SelectionRequest(frozenset(there), frozenset(), size)
 
-    assert search(graph(64, RACK), question) == tuple(expected)
+    assert find_good_set(graph(64, RACK), request) == tuple(expected)
 
 
 def test_degraded_gpus_come_last_of_those_that_are_as_good() -> None:
-    worths = graph(24, lambda i, j: 10)
+    matrix = graph(24, lambda i, j: 10)
 
-    assert search(worths, Question(frozenset(range(24)), frozenset(), 2, {0: 1, 2: 1})) == (1, 3)
+    assert find_good_set(matrix, SelectionRequest(frozenset(range(24)), frozenset(), 2, {0: 1, 2: 1})) == (1, 3)

@@ -1,4 +1,4 @@
-"""Which shares are advised: spread or packed, and of GPUs that lie well."""
+"""Which shares are advised: spread or packed, and of well-connected GPUs."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.advertising import offer
-from gpuplane.core.choice.prefer import pairs_of, prefer
-from gpuplane.core.choice.tables import prepare
-from gpuplane.core.choice.topology import Policy
+from gpuplane.core.choice.affinity import Policy
+from gpuplane.core.choice.preference import machine_affinities, preferred_ids
+from gpuplane.core.choice.tablecache import build_table
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import MachineObserved
@@ -24,7 +24,7 @@ def shared(replicas: int, *gpus: Gpu) -> Snapshot:
     sharing = Sharing(resources=(ReplicatedResource(name=GPU, replicas=replicas),))
     unseen = Snapshot(config=Config(settings=Settings(sharing=sharing)), allocations=())
     snapshot = step(unseen, MachineObserved(Machine(gpus=gpus)), 0.0)
-    prepare(pairs_of(snapshot))
+    build_table(machine_affinities(snapshot))
     return snapshot
 
 
@@ -48,7 +48,7 @@ def advice(
     ids = [device.id for device in offer(snapshot).resources[0].devices]
     free = [id for id in reversed(ids) if id.removeprefix("GPU-") not in set(taken)]
     must = [f"GPU-{each}" for each in required]
-    return [id.removeprefix("GPU-") for id in prefer(snapshot, GPU, free, must, size, policy)]
+    return [id.removeprefix("GPU-") for id in preferred_ids(snapshot, GPU, free, must, size, policy)]
 
 
 def of(held: Mapping[int, int]) -> list[str]:
@@ -186,4 +186,4 @@ def test_mig_devices_are_spread_over_their_gpus() -> None:
     settings = Settings(mig_strategy="mixed")
     snapshot = Snapshot(machine=machine, config=Config(settings=settings), allocations=())
     ids = ["MIG-1-2", "MIG-0-1", "MIG-0-2", "MIG-1-1", "MIG-1-0"]
-    assert prefer(snapshot, "nvidia.com/mig-1g.5gb", ids, [], 3) == ("MIG-1-0", "MIG-0-1", "MIG-1-1")
+    assert preferred_ids(snapshot, "nvidia.com/mig-1g.5gb", ids, [], 3) == ("MIG-1-0", "MIG-0-1", "MIG-1-1")

@@ -1,4 +1,4 @@
-"""Shares that have to lie together, or apart: memory of one device, distinct shares of different GPUs."""
+"""Shares that must be of one device (memory), and shares that must be of different GPUs."""
 
 from collections.abc import Collection
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.advertising import offer
-from gpuplane.core.choice.prefer import prefer
+from gpuplane.core.choice.preference import preferred_ids
 from gpuplane.core.step import step
 from gpuplane.model.config import AllocationPolicy, Config, MemoryResource, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import MachineObserved
@@ -41,7 +41,7 @@ def advice(
     """Unit of each id that is advised, where all are free but those taken."""
     ids = [device.id for each in offer(snapshot).resources for device in each.devices]
     free = [id for id in ids if id not in taken]
-    return [id.partition("::")[0] for id in prefer(snapshot, name, free, required, size)]
+    return [id.partition("::")[0] for id in preferred_ids(snapshot, name, free, required, size)]
 
 
 def some(gpu: int, count: int) -> list[str]:
@@ -94,7 +94,7 @@ def test_memory_of_mig_devices_is_of_one_of_them() -> None:
 def test_memory_that_fits_somewhere_is_advised_where_the_least_is_left(
     gib: list[int], size: int, data: st.DataObject
 ) -> None:
-    """For every question: all of one GPU, none of whose rivals would be left with less."""
+    """For every request: all of one GPU, and no other GPU that fits would have less left."""
     snapshot = memory(*gib)
     used = [data.draw(st.integers(0, each)) for each in gib]
     taken = [id for gpu, count in enumerate(used) for id in some(gpu, count)]

@@ -37,7 +37,7 @@ async def test_pods_get_gpus_that_are_joined_and_leave_those_that_are(tmp_path: 
 
 
 async def test_packed_shares_come_from_one_gpu_after_the_other(tmp_path: Path) -> None:
-    """And a request that one GPU can serve is not cut in two."""
+    """And a request that one GPU can serve is not split."""
     config = tmp_path / "config.yaml"
     config.write_text(SHARED)
     paths = ("--config", config, "--kubelet-root", tmp_path, "--state-dir", tmp_path / "state")

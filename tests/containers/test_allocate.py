@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.advertising import offer
-from gpuplane.core.allocate.answers import allocate, edits
+from gpuplane.core.allocate.response import allocate, container_edits
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, ListStrategy, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import MachineObserved
@@ -112,7 +112,7 @@ def mig(slot: int) -> Unit:
 
 
 def test_mig_devices_of_one_gpu_share_its_node_and_bring_their_own() -> None:
-    got = edits((mig(1), mig(0)), Machine(), Settings(pass_device_specs=True), GPU)
+    got = container_edits((mig(1), mig(0)), Machine(), Settings(pass_device_specs=True), GPU)
     assert [each.host for each in got.nodes] == [
         "/dev/nvidia0",
         "/dev/nvidia-caps/nvidia-cap11",
@@ -130,7 +130,7 @@ def test_the_index_strategy_names_indices_in_the_order_of_the_request() -> None:
 
 def test_the_index_of_a_mig_device_names_its_gpu_and_slot() -> None:
     settings = Settings(device_id_strategy="index", device_list_strategy=("volume-mounts",))
-    got = edits((mig(1), mig(0)), Machine(), settings, GPU)
+    got = container_edits((mig(1), mig(0)), Machine(), settings, GPU)
     assert [each.container for each in got.mounts] == [
         "/var/run/nvidia-container-devices/0:1",
         "/var/run/nvidia-container-devices/0:0",
@@ -182,15 +182,15 @@ def test_an_imex_channel_that_is_required_and_missing_refuses_the_request() -> N
 def test_an_annotation_has_the_prefix_and_a_key_that_kubernetes_takes() -> None:
     """The same devices give the same key, other devices or another resource another."""
     settings = Settings(device_list_strategy=("cdi-annotations",), cdi_annotation_prefix="example.com/")
-    (key,) = edits((mig(0),), Machine(), settings, GPU).annotations
+    (key,) = container_edits((mig(0),), Machine(), settings, GPU).annotations
     prefix, _, name = key.partition("/")
     assert prefix == "example.com"
     assert name.startswith("nvidia-device-plugin_")
     assert len(name) == len("nvidia-device-plugin_") + 36 <= 63
     keys = [
-        *edits((mig(0),), Machine(), settings, GPU).annotations,
-        *edits((mig(1),), Machine(), settings, GPU).annotations,
-        *edits((mig(0),), Machine(), settings, "nvidia.com/other").annotations,
+        *container_edits((mig(0),), Machine(), settings, GPU).annotations,
+        *container_edits((mig(1),), Machine(), settings, GPU).annotations,
+        *container_edits((mig(0),), Machine(), settings, "nvidia.com/other").annotations,
     ]
     assert keys[0] == key
     assert len(set(keys)) == 3

@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpuplane.core.allocate.answers import edits as allocated
+from gpuplane.core.allocate.response import container_edits as allocated
 from gpuplane.core.containers.cdi.check import check, refused
 from gpuplane.core.containers.cdi.document import Document, Mode, Naming, Program, Request, document
 from gpuplane.core.containers.cdi.names import qualified

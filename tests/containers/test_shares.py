@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuplane.core import mps
-from gpuplane.core.allocate.answers import allocate
+from gpuplane.core.allocate.response import allocate
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, MemoryResource, MemoryUnit, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, MachineObserved

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from gpuplane.core.allocate.answers import allocate
+from gpuplane.core.allocate.response import allocate
 from gpuplane.core.config.resolve import resolve_with_sources
 from gpuplane.core.containers.cdi import condition
 from gpuplane.core.containers.cdi.wanted import wanted

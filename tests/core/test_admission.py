@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from gpuplane.core.advertising import offer
-from gpuplane.core.allocate.answers import allocate
-from gpuplane.core.choice.prefer import prefer
+from gpuplane.core.allocate.response import allocate
+from gpuplane.core.choice.preference import preferred_ids
 from gpuplane.core.step import step
 from gpuplane.model.config import MemoryResource, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocateAnswered, AllocationsListed, ConfigLoaded, Fact, MachineObserved
@@ -140,7 +140,7 @@ class World:
 
     def choose(self, resource: str, free: list[str], size: int) -> list[str]:
         """As kubelet does: the advice, and what it lacks at random."""
-        advised = [id for id in prefer(self.snapshot, resource, free, (), size) if id in free]
+        advised = [id for id in preferred_ids(self.snapshot, resource, free, (), size) if id in free]
         rest = [id for id in free if id not in advised]
         self.chance.shuffle(rest)
         return [*advised, *rest][:size]

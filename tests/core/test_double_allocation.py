@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gpuplane.core.advertising import offer
-from gpuplane.core.allocate.answers import allocate
+from gpuplane.core.allocate.response import allocate
 from gpuplane.core.inventory.sharing import base
 from gpuplane.core.step import SETTLING, step
 from gpuplane.model.config import MemoryResource, NamingRule, ReplicatedResource, Settings, Sharing

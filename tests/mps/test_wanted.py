@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpuplane.core.advertising import offer
-from gpuplane.core.allocate.answers import allocate
+from gpuplane.core.allocate.response import allocate
 from gpuplane.core.mps import PATIENCE, UPKEEP, conditions, unready, wanted
 from gpuplane.core.reports.readiness import unready as whole_unready
 from gpuplane.core.step import step

@@ -8,7 +8,7 @@ import pytest
 
 from gpuplane.core import mps
 from gpuplane.core.advertising import offer
-from gpuplane.core.allocate.answers import allocate
+from gpuplane.core.allocate.response import allocate
 from gpuplane.core.config.resolve import resolve_settings
 from gpuplane.core.step import step
 from gpuplane.model.config import Config

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.runtimes import containerd, docker
-from gpuplane.core.runtimes.plan import Plan, Source, remember, undo
+from gpuplane.core.runtimes.plan import ConfigFile, Plan, record_change, revert_change
 from gpuplane.core.strict import InvalidInput
 
 NAME = "io.containerd.grpc.v1.cri"
@@ -61,7 +61,7 @@ def configuration(draw: st.DrawFn) -> bytes:
 
 def planned(data: bytes) -> Plan:
     """What containerd 1.7 needs of a file."""
-    return containerd.plan((Source("config.toml", data),), (1, 7, 24), "/var/run/cdi")
+    return containerd.plan_changes((ConfigFile("config.toml", data),), (1, 7, 24), "/var/run/cdi")
 
 
 @given(configuration())
@@ -78,8 +78,8 @@ def test_one_key_of_toml_and_back(data: bytes) -> None:
     old, new = (each.decode().replace("\r\n", "\n").split("\n") for each in (data, change.after))
     assert sum(line[0] == "-" for line in difflib.ndiff(old, new)) <= 1
 
-    memory = remember("containerd", "config.toml", "", change, None)
-    assert undo(memory, change.after).data == data
+    memory = record_change("containerd", "config.toml", "", change, None)
+    assert revert_change(memory, change.after).data == data
 
 
 @given(configuration(), st.sampled_from(["# theirs\n", "\n[theirs]\nx = 1\n"]))
@@ -87,7 +87,7 @@ def test_undo_in_an_edited_toml_file(data: bytes, theirs: str) -> None:
     """What somebody else put at the end stays, and says what it said; our key is gone, or as it was."""
     (change,) = planned(data).changes
     edited = change.after + (b"" if change.after.endswith(b"\n") else b"\n") + theirs.encode()
-    result = undo(remember("containerd", "config.toml", "", change, None), edited).data
+    result = revert_change(record_change("containerd", "config.toml", "", change, None), edited).data
 
     assert result is not None and result.endswith(theirs.encode())
     before, after = tomllib.loads(data.decode()), tomllib.loads(result.decode())
@@ -116,15 +116,15 @@ def test_one_more_in_a_list_and_back(written: str, told: str, windows: bool) -> 
     whole = f"version = 3\n[{table}]\n cdi_spec_dirs = {written} {told}\nx = 1\n# end\n"
     data = (whole.replace("\n", "\r\n") if windows else whole).encode()
     before = tomllib.loads(data.decode())["plugins"]["io.containerd.cri.v1.runtime"]["cdi_spec_dirs"]
-    plan = containerd.plan((Source("config.toml", data),), (2, 1), "/run/cdi")
+    plan = containerd.plan_changes((ConfigFile("config.toml", data),), (2, 1), "/run/cdi")
     (change,) = plan.changes
 
     after = tomllib.loads(change.after.decode())["plugins"]["io.containerd.cri.v1.runtime"]["cdi_spec_dirs"]
     assert after == [*before, "/run/cdi"]
     assert [line for line in _comments(data) if line not in _comments(change.after)] == []
-    memory = remember("containerd", "config.toml", "", change, None)
-    assert undo(memory, change.after).data == data
-    edited = undo(memory, change.after + b"# theirs\n").data
+    memory = record_change("containerd", "config.toml", "", change, None)
+    assert revert_change(memory, change.after).data == data
+    edited = revert_change(memory, change.after + b"# theirs\n").data
     assert edited is not None
     assert tomllib.loads(edited.decode()) == tomllib.loads(data.decode())
 
@@ -162,7 +162,7 @@ def test_one_key_of_json_and_back(
     whole = said | ({} if flags is None else {"features": flags})
     whole = whole if last else dict(reversed(whole.items()))
     data = json.dumps(whole, indent=indent, separators=signs).encode()
-    plan = docker.plan(Source("daemon.json", data), (27, 0), "/var/run/cdi")
+    plan = docker.plan_changes(ConfigFile("daemon.json", data), (27, 0), "/var/run/cdi")
     if flags and flags.get("cdi"):
         assert plan.changes == ()
         return
@@ -171,16 +171,16 @@ def test_one_key_of_json_and_back(
     after = json.loads(change.after)
     assert after == {**whole, "features": {**(flags or {}), "cdi": True}}
     assert list(after) == list(whole) if flags is not None else list(after)[:-1] == list(whole)
-    memory = remember("docker", "daemon.json", "", change, None)
-    assert undo(memory, change.after).data == data
-    edited = undo(memory, change.after + b"\n\n").data
+    memory = record_change("docker", "daemon.json", "", change, None)
+    assert revert_change(memory, change.after).data == data
+    edited = revert_change(memory, change.after + b"\n\n").data
     assert edited is not None and json.loads(edited) == whole
 
 
 @given(st.binary(max_size=60) | st.text(' \n[]{}"=.#,a1\\', max_size=40).map(str.encode))
 def test_any_bytes_are_judged_or_refused_with_the_file(data: bytes) -> None:
     """Nothing that lies in a file makes us fail otherwise than by an error that names it."""
-    for plan in (planned, lambda each: docker.plan(Source("daemon.json", each), (27, 0), "/var/run/cdi")):
+    for plan in (planned, lambda each: docker.plan_changes(ConfigFile("daemon.json", each), (27, 0), "/var/run/cdi")):
         try:
             plan(data)
         except InvalidInput as invalid:
@@ -194,4 +194,4 @@ def test_what_is_nested_without_end_is_refused() -> None:
             planned(data)
     for data in (b"[" * 100_000, b'{"a":' * 900 + b"1" + b"}" * 900):
         with suppress(InvalidInput):
-            docker.plan(Source("daemon.json", data), (27, 0), "/var/run/cdi")
+            docker.plan_changes(ConfigFile("daemon.json", data), (27, 0), "/var/run/cdi")

@@ -5,17 +5,17 @@ In a thread: it may take 50 ms, and no request waits for it. A request that come
 
 import asyncio
 
-from gpuplane.core.choice.prefer import pairs_of
-from gpuplane.core.choice.tables import prepare
-from gpuplane.core.choice.topology import Worths
+from gpuplane.core.choice.affinity import AffinityMatrix
+from gpuplane.core.choice.preference import machine_affinities
+from gpuplane.core.choice.tablecache import build_table
 from gpuplane.model.node import Node
 
 
 async def keep_tables(node: Node) -> None:
     """See that there is a table for what the GPUs of the newest snapshot are worth to each other."""
-    made: Worths = ()
+    made: AffinityMatrix = ()
     async for snapshot in node.changes():
-        pairs = pairs_of(snapshot)
+        pairs = machine_affinities(snapshot)
         if pairs != made:
-            await asyncio.to_thread(prepare, pairs)
+            await asyncio.to_thread(build_table, pairs)
             made = pairs

@@ -12,8 +12,8 @@ from gpuplane import files
 from gpuplane.cli.options import PATH, Machine, OneOf, misuse
 from gpuplane.cli.say import told
 from gpuplane.core.advertising import offer
-from gpuplane.core.choice.explain import Choice, explain
-from gpuplane.core.choice.topology import Policy
+from gpuplane.core.choice.affinity import Policy
+from gpuplane.core.choice.explanation import ChoiceExplanation, explain_choice
 from gpuplane.core.config.resolve import resolve_with_sources
 from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.step import step
@@ -63,11 +63,11 @@ def command(
         raise misuse(f"--required names what is not among --available: {', '.join(missing)}")
     if len(must) > size:
         raise misuse(f"--required names {format_count(len(must), 'device')}, more than --size {size}")
-    choice = explain(snapshot, offered.name, free, must, size, policy)
+    choice = explain_choice(snapshot, offered.name, free, must, size, policy)
     if as_json:
         sys.stdout.buffer.write(format_json(choice))
-    if choice.refused:
-        raise click.ClickException(choice.refused)
+    if choice.refusal:
+        raise click.ClickException(choice.refusal)
     if not as_json and sys.stdout.isatty():
         draw(choice)
     elif not as_json:
@@ -75,49 +75,65 @@ def command(
             click.echo(line)
 
 
-def lines(choice: Choice) -> Iterator[str]:
+def lines(choice: ChoiceExplanation) -> Iterator[str]:
     """The answer for programs that read lines."""
     yield f"gpus\t{_set(choice)}"
     yield from (f"id\t{id}" for id in choice.ids)
-    yield f"worth\t{choice.worth}" + (f"\tat most {choice.bound}" if choice.bound is not None else "")
-    if choice.leaves:
-        yield "\t".join(("leaves", *map(_points, choice.leaves)))
-    yield f"why\t{choice.why}"
-    for kind in choice.kinds:
-        yield "\t".join(("sets", str(kind.sets), str(kind.worth), *map(_points, kind.leaves), _comma(kind.gpus)))
+    yield f"worth\t{choice.affinity}" + (
+        f"\tat most {choice.affinity_bound}" if choice.affinity_bound is not None else ""
+    )
+    if choice.remainder_affinities:
+        yield "\t".join(("leaves", *map(_points, choice.remainder_affinities)))
+    yield f"why\t{choice.reason}"
+    for kind in choice.best_sets:
+        yield "\t".join(
+            (
+                "sets",
+                str(kind.count),
+                str(kind.affinity),
+                *map(_points, kind.remainder_affinities),
+                _comma(kind.lowest_gpus),
+            )
+        )
     if choice.note:
         yield f"note\t{choice.note}"
 
 
-def draw(choice: Choice) -> None:
+def draw(choice: ChoiceExplanation) -> None:
     """Print the answer for a person."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     console = Console(highlight=False)
-    console.print(f"[bold]{escape(choice.resource)}: GPU {_set(choice) or 'none'}[/bold]  {escape(choice.why)}")
+    console.print(f"[bold]{escape(choice.resource)}: GPU {_set(choice) or 'none'}[/bold]  {escape(choice.reason)}")
     for id in choice.ids:
         console.print(f"  {escape(id)}", soft_wrap=True)
-    if choice.bound:
-        gap = 100 * (1 - choice.worth / choice.bound)
+    if choice.affinity_bound:
+        gap = 100 * (1 - choice.affinity / choice.affinity_bound)
         console.print(
-            f"worth {choice.worth}; no set is worth more than {choice.bound}: at most {gap:.0f} % are missing"
+            f"worth {choice.affinity}; no set is worth more than {choice.affinity_bound}: "
+            f"at most {gap:.0f} % are missing"
         )
-    elif not choice.kinds:
-        console.print(f"worth {choice.worth}")
-    if choice.kinds:
+    elif not choice.best_sets:
+        console.print(f"worth {choice.affinity}")
+    if choice.best_sets:
         heads = ("worth", "leaves of 8", "of 4", "of 2", "sets", "the lowest")
         table = Table(*heads, box=None, header_style="bold", pad_edge=False)
-        for n, kind in enumerate(choice.kinds):
-            cells = (str(kind.worth), *map(_points, kind.leaves), str(kind.sets), _comma(kind.gpus))
+        for n, kind in enumerate(choice.best_sets):
+            cells = (
+                str(kind.affinity),
+                *map(_points, kind.remainder_affinities),
+                str(kind.count),
+                _comma(kind.lowest_gpus),
+            )
             table.add_row(*cells, style="" if n else "green")
         console.print(table)
     if choice.note:
         console.print(f"[yellow]note[/yellow] {escape(choice.note)}")
 
 
-def _set(choice: Choice) -> str:
+def _set(choice: ChoiceExplanation) -> str:
     return _comma(f"{gpu} ×{count}" if count > 1 else gpu for gpu, count in choice.gpus.items())
 
 

@@ -12,7 +12,7 @@ import msgspec
 from gpuplane.cli import ending
 from gpuplane.cli.options import PATH, OneOf, misuse
 from gpuplane.cli.say import fail, say
-from gpuplane.core.runtimes.plan import Change, Memory, difference, shown
+from gpuplane.core.runtimes.plan import ChangeRecord, FileChange, format_version, unified_diff
 from gpuplane.core.strict import InvalidInput
 from gpuplane.core.text import format_json
 from gpuplane.host.runtimes import memories
@@ -165,21 +165,21 @@ def _configure(wish: Wish, state: Path, only_look: bool) -> Report:
 
 
 def _report(wish: Wish, judged: Judged, status: str, changes: tuple[Shown, ...]) -> Report:
-    number = shown(judged.version) if judged.version else ""
+    number = format_version(judged.version) if judged.version else ""
     restart = judged.restart if changes else ""
-    return Report(wish.runtime, status, number, judged.plan.why, restart, judged.plan.notes, changes)
+    return Report(wish.runtime, status, number, judged.plan.reason, restart, judged.plan.notes, changes)
 
 
-def _said(change: Change) -> str:
+def _said(change: FileChange) -> str:
     """A change in words."""
     new = "a new file: " if change.before is None else ""
-    return new + ", ".join(f"{each.path[-1]} = {msgspec.json.encode(each.value).decode()}" for each in change.edits)
+    return new + ", ".join(f"{each.key_path[-1]} = {msgspec.json.encode(each.value).decode()}" for each in change.edits)
 
 
 def _undo(wish: Wish, state: Path, only_look: bool) -> Report:
     named = [os.path.realpath(each) for each in (wish.config, wish.drop_in) if each]
 
-    def remembered() -> list[Memory]:
+    def remembered() -> list[ChangeRecord]:
         return [each for each in memories.remembered(state, wish.runtime) if not named or each.path in named]
 
     if not remembered():
@@ -192,11 +192,11 @@ def _undo(wish: Wish, state: Path, only_look: bool) -> Report:
         found = remembered()
         for memory in found:
             current, result = memories.undone(memory)
-            done.append(Shown(memory.path, result.said, difference(memory.path, current, result.data)))
+            done.append(Shown(memory.path, result.description, unified_diff(memory.path, current, result.data)))
             if not only_look:
                 with ending.whole():
                     memories.take_back(state, memory, current, result)
-    restart = found[0].restart if any(each.diff for each in done) else ""
+    restart = found[0].restart_command if any(each.diff for each in done) else ""
     return Report(wish.runtime, "needed" if only_look else "undone", restart=restart, changes=tuple(done))
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from gpuplane.core import mps
 from gpuplane.core.advertising import offer
-from gpuplane.core.choice.explain import rule
+from gpuplane.core.choice.explanation import describe_policy
 from gpuplane.core.config.resolve import ResolvedConfig
 from gpuplane.core.containers.strategy import AUTO, Strategy
 from gpuplane.core.health import judge
@@ -107,7 +107,7 @@ def _resource_count(resource: Resource, resolved: ResolvedConfig) -> ResourceCou
 def _preference(resource: Resource, resolved: ResolvedConfig) -> str:
     policy, at = resolved.settings.sharing_policy, _source_note(resolved, "sharing_policy")
     if resource.share_mib or len({device.unit.gpu for device in resource.devices}) < len(resource.devices):
-        return rule(resource, policy, at)
+        return describe_policy(resource, policy, at)
     return f"the GPUs with the best links{f', on as few NUMA nodes as possible{at}' * (policy == 'numa')}"
 
 

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import grpc
 
 from gpuplane.core.advertising import known, offer
-from gpuplane.core.allocate.answers import allocate
-from gpuplane.core.choice.prefer import prefer
+from gpuplane.core.allocate.response import allocate
+from gpuplane.core.choice.preference import preferred_ids
 from gpuplane.core.inventory.sharing import MOST_IDS
 from gpuplane.core.serving import serves
 from gpuplane.core.text import clip
@@ -126,7 +126,7 @@ class Plugin(DevicePluginServicer):
         for each in request.container_requests:
             ids: tuple[str, ...] = ()
             try:
-                ids = prefer(
+                ids = preferred_ids(
                     snapshot,
                     self.resource,
                     each.available_deviceIDs,

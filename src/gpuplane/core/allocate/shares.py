@@ -1,7 +1,7 @@
-"""Which shares one container may hold together, and what it is told of a share of memory.
+"""Which shares one container may hold together, and the environment variables for a share of memory.
 
-Shares of memory are all of one GPU, or MIG device; distinct shares each of another GPU. Kubelet takes our preference
-for advice, and may pass over it, as where it aligns devices to NUMA nodes. So what it chose is judged here, once more.
+Shares of memory have to be of one GPU or MIG device; distinct shares of different GPUs. Kubelet need not follow our
+preference, for example if it aligns devices to NUMA nodes. So its choice is checked here again.
 """
 
 from collections import Counter
@@ -16,73 +16,78 @@ from gpuplane.model.config import MemoryUnit
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import OfferedDevice, Refused, Resource, Unit
 
-ANEW = "kubelet passed over the advice which to take; create the pod anew"
-WAIT = ", or wait until other pods end"
+RETRY_ADVICE = "kubelet did not follow the preferred allocation, so create the pod again"
+WAIT_ADVICE = ", or wait until other pods end"
 
 
-def check(snapshot: Snapshot, name: str, wanted: Sequence[OfferedDevice]) -> None:
-    """Raises Refused where these devices of a resource cannot be one container's: who has how much free, what to do."""
+def check_shares(snapshot: Snapshot, name: str, wanted: Sequence[OfferedDevice]) -> None:
+    """Raises Refused if one container must not hold these devices together: what is free on each GPU, what to do."""
     resource = offer(snapshot).resource(name)
     if resource is None or len(wanted) == 1:
         return
     if resource.share_mib and len({device.unit.id for device in wanted}) > 1:
-        counted = snapshot.config.settings.sharing.memory_unit if snapshot.config.settings else "GiB"
-        raise Refused(_parted(resource, wanted, _free(snapshot, resource, wanted), counted))
+        memory_unit = snapshot.config.settings.sharing.memory_unit if snapshot.config.settings else "GiB"
+        raise Refused(
+            _several_devices_message(resource, wanted, _free_devices(snapshot, resource, wanted), memory_unit)
+        )
     if resource.distinct_gpus and len({device.unit.gpu for device in wanted}) < len(wanted):
-        raise Refused(_doubled(resource, wanted, _free(snapshot, resource, wanted)))
+        raise Refused(_same_gpu_message(resource, wanted, _free_devices(snapshot, resource, wanted)))
 
 
-def _free(snapshot: Snapshot, resource: Resource, wanted: Collection[OfferedDevice]) -> list[OfferedDevice]:
-    """The devices that this request could have: those without trouble that no other container holds."""
+def _free_devices(snapshot: Snapshot, resource: Resource, wanted: Collection[OfferedDevice]) -> list[OfferedDevice]:
+    """The devices that this request could have: available ones that no other container holds."""
     held = {id for each in snapshot.allocations or () if each.resource == resource.name for id in each.devices}
     held -= {device.id for device in wanted}
     return [device for device in resource.devices if not device.reasons and device.id not in held]
 
 
-def _parted(
-    resource: Resource, wanted: Sequence[OfferedDevice], free: Sequence[OfferedDevice], counted: MemoryUnit
+def _several_devices_message(
+    resource: Resource, wanted: Sequence[OfferedDevice], free: Sequence[OfferedDevice], memory_unit: MemoryUnit
 ) -> str:
-    """The list comes last, and what has most room first: a long message is cut off."""
-    grain, size = resource.share_mib, len(wanted)
+    """The list of GPUs comes last, the one with the most free memory first: long messages are cut off."""
+    share_mib, size = resource.share_mib, len(wanted)
     units = {device.unit.id: device.unit for device in resource.devices}
     counts = Counter(device.unit.id for device in free)
     order = sorted(units.values(), key=lambda unit: -counts[unit.id])
-    free_of = {
-        unit: format_memory(counts[unit.id] * grain, counted) if counts[unit.id] else "nothing" for unit in order
-    }
-    rooms = ", ".join(f"{describe_devices([('', unit.index)])} has {room}" for unit, room in free_of.items())
+    free_amounts = (
+        format_memory(counts[unit.id] * share_mib, memory_unit) if counts[unit.id] else "nothing" for unit in order
+    )
+    listed = ", ".join(
+        f"{describe_devices([('', unit.index)])} has {each}" for unit, each in zip(order, free_amounts, strict=True)
+    )
     most = max(counts.values(), default=0)
     whole = Counter(device.unit.id for device in resource.devices if not device.reasons)
-    wait = WAIT if max(whole.values(), default=0) >= size else ""
-    less = f"request {format_memory(most * grain, counted)} at most{wait}"
+    wait = WAIT_ADVICE if max(whole.values(), default=0) >= size else ""
+    less = f"request at most {format_memory(most * share_mib, memory_unit)}{wait}"
+    requested = format_memory(size * share_mib, memory_unit)
     return (
-        f"{resource.name}: {format_memory(size * grain, counted)} of memory have to come from one GPU, and the shares "
-        f"chosen are of {len({device.unit.id for device in wanted})}: {ANEW if most >= size else less}; "
-        f"free, as kubelet last listed: {rooms}"
+        f"{resource.name}: {requested} of memory have to come from one GPU or MIG device, but the chosen shares "
+        f"are of {len({device.unit.id for device in wanted})}: "
+        f"{RETRY_ADVICE if most >= size else less}; free, as kubelet last listed: {listed}"
     )
 
 
-def _doubled(resource: Resource, wanted: Sequence[OfferedDevice], free: Sequence[OfferedDevice]) -> str:
+def _same_gpu_message(resource: Resource, wanted: Sequence[OfferedDevice], free: Sequence[OfferedDevice]) -> str:
     gpu, twice = Counter(device.unit.gpu for device in wanted).most_common(1)[0]
     most = len({device.unit.gpu for device in free})
     whole = {device.unit.gpu for device in resource.devices if not device.reasons}
-    less = f"request {most} at most{WAIT if len(whole) >= len(wanted) else ''}"
+    less = f"request at most {most}{WAIT_ADVICE if len(whole) >= len(wanted) else ''}"
     return (
-        f"{resource.name}: {len(wanted)} shares have to be of {len(wanted)} different GPUs, and {twice} of those "
-        f"chosen are of {gpu}; GPUs with a free share, as kubelet last listed: {most}; "
-        f"{ANEW if most >= len(wanted) else less}"
+        f"{resource.name}: {len(wanted)} shares have to be of {len(wanted)} different GPUs, but {twice} of the "
+        f"chosen ones are of {gpu}; GPUs with a free share, as kubelet last listed: {most}; "
+        f"{RETRY_ADVICE if most >= len(wanted) else less}"
     )
 
 
-def limits(unit: Unit, mib: int, counted: MemoryUnit) -> dict[str, str]:
-    """What the environment tells a container of its share of a device's memory.
+def memory_environment(unit: Unit, mib: int, memory_unit: MemoryUnit) -> dict[str, str]:
+    """The environment variables that describe a container's share of a device's memory.
 
-    Under gpushare's names in the unit that is counted in (gpushare-device-plugin 45fb8b8, pkg/gpu/nvidia/allocate.go),
-    and under ours in MiB. What its whole pod has, ALIYUN_COM_GPU_MEM_POD, kubelet does not tell.
+    gpushare's names have the configured unit (gpushare-device-plugin 45fb8b8, pkg/gpu/nvidia/allocate.go), ours has
+    MiB. The memory of the whole pod, ALIYUN_COM_GPU_MEM_POD, is missing: kubelet does not tell it.
     """
     return {
         "ALIYUN_COM_GPU_MEM_IDX": unit.index,
-        "ALIYUN_COM_GPU_MEM_DEV": str(unit.memory_mib // MIB[counted]),
-        "ALIYUN_COM_GPU_MEM_CONTAINER": str(mib // MIB[counted]),
+        "ALIYUN_COM_GPU_MEM_DEV": str(unit.memory_mib // MIB[memory_unit]),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(mib // MIB[memory_unit]),
         MEMORY_VARIABLE: str(mib),
     }

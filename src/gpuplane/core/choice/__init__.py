@@ -1,1 +1,1 @@
-"""Which of the free devices kubelet should take."""
+"""Which of the free devices kubelet should prefer."""

@@ -1,109 +1,124 @@
 """Which shares to take: ids that share GPUs, as time slices and MIG devices do.
 
 Shares are spread or packed, and where that leaves a choice of GPUs, the best set of them is taken (`tables`):
-- distributed: as many GPUs as possible, so that each next id of one GPU comes after a first of every other; then the
-  least used; then the GPUs that lie best.
-- packed: as few GPUs as possible; then the most used, each filled up before the next; then those that lie best.
-- topology, numa: as many GPUs as possible; then those that lie best, with what the request has already; then the
-  least used.
-Where that leaves a choice still, the lowest position.
+- distributed: as many GPUs as possible: no second id of a GPU before the first of every other; then the least used
+  GPUs; then those with the highest affinity.
+- packed: as few GPUs as possible; then the most used, each filled up before the next; then those with the highest
+  affinity.
+- topology, numa: as many GPUs as possible; then those with the highest affinity, also to what the request already has;
+  then the least used.
+If several are still equal, the lowest position.
 
-NVIDIA's plugin (internal/rm/allocate.go) knows the first two, and looks at how much is used before it looks at the
-request, at links not at all: with theirs a packed request that one GPU could serve may be cut in two.
+NVIDIA's plugin (internal/rm/allocate.go) has the first two. It looks at the use of a GPU before the size of the
+request, and never at links: with it a packed request that one GPU could serve may be split.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate, groupby
 
-from gpuplane.core.choice.question import Question
-from gpuplane.core.choice.topology import Policy
+from gpuplane.core.choice.affinity import Policy
+from gpuplane.core.choice.selection import SelectionRequest
 from gpuplane.model.value import Value
 
-Best = Callable[[Question], Sequence[int]]
-"""The best set of GPUs."""
+SetChooser = Callable[[SelectionRequest], Sequence[int]]
+"""Chooses the best set of GPUs."""
 
 
-class Stock(Value):
-    """What there is of one GPU for one request."""
+class GpuCapacity(Value):
+    """The ids of one GPU, or of another unit that is shared, as one request finds them."""
 
-    gpu: int  # its position in the machine's list
-    used: int  # ids that other containers hold
-    taken: int  # ids that the request has already
-    free: Sequence[str]
+    position: int  # in the machine's list; of another unit, in the resource's list
+    used_count: int  # ids that other containers hold
+    required_count: int  # ids that the request requires: it has them already
+    free_ids: Sequence[str]
 
 
-def choose(stocks: Sequence[Stock], size: int, policy: Policy, best: Best) -> list[str]:
+def choose_shares(gpus: Sequence[GpuCapacity], size: int, policy: Policy, best: SetChooser) -> list[str]:
     """At most `size` free ids, by the policy."""
-    there = [stock for stock in stocks if stock.free]
-    have = frozenset(stock.gpu for stock in stocks if stock.taken)
+    free = [gpu for gpu in gpus if gpu.free_ids]
+    required_gpus = frozenset(gpu.position for gpu in gpus if gpu.required_count)
     if policy == "packed":
-        return _pack(there, have, size, best)
-    return _spread(there, have, size, best, use_first=policy == "distributed")
+        return _choose_packed(free, required_gpus, size, best)
+    return _choose_spread(free, required_gpus, size, best, least_used_first=policy == "distributed")
 
 
-def fit(stocks: Sequence[Stock], size: int) -> list[str]:
-    """All of one stock: where the request has some already, else where the least is left over. None, if none has room.
+def choose_memory_shares(gpus: Sequence[GpuCapacity], size: int) -> list[str]:
+    """Free ids of one GPU: of the one that the request already uses, else of the one with the fewest that suffice.
 
-    So large requests find room for longest, and the first that fits as well is taken.
+    So large requests find room as long as possible. [] if no GPU has enough.
     """
-    have = [stock for stock in stocks if stock.taken] or stocks
-    room = [stock for stock in have if len(stock.free) >= size]
-    return list(min(room, key=lambda stock: len(stock.free)).free[:size]) if room else []
+    candidates = [gpu for gpu in gpus if gpu.required_count] or gpus
+    fitting = [gpu for gpu in candidates if len(gpu.free_ids) >= size]
+    return list(min(fitting, key=lambda gpu: len(gpu.free_ids)).free_ids[:size]) if fitting else []
 
 
-def _spread(stocks: Sequence[Stock], have: frozenset[int], size: int, best: Best, *, use_first: bool) -> list[str]:
-    """An id's rank is how many the request has of its GPU by then, and how used that is.
+def _choose_spread(
+    gpus: Sequence[GpuCapacity], required_gpus: frozenset[int], size: int, best: SetChooser, *, least_used_first: bool
+) -> list[str]:
+    """The rank of an id is how many ids of its GPU the request has before it, and how used the GPU is.
 
-    Rank by rank is taken whole. Only the last one may be too large, and leave a choice.
+    All ids of a rank are taken before the next. Only the last rank can be too large, so that there is a choice.
     """
-    ranks: dict[tuple[int, int], list[tuple[Stock, str]]] = {}
-    for stock in stocks:
-        for nth, id in enumerate(stock.free[:size], stock.taken):
-            ranks.setdefault((nth, stock.used if use_first else 0), []).append((stock, id))
-    found: list[tuple[Stock, str]] = []
+    ranks: dict[tuple[int, int], list[tuple[GpuCapacity, str]]] = {}
+    for gpu in gpus:
+        for nth, id in enumerate(gpu.free_ids[:size], gpu.required_count):
+            ranks.setdefault((nth, gpu.used_count if least_used_first else 0), []).append((gpu, id))
+    found: list[tuple[GpuCapacity, str]] = []
     for nth, used in sorted(ranks):
         rank, missing = ranks[nth, used], size - len(found)
         if missing < len(rank) and nth == 0:
-            sure = have | {stock.gpu for stock, _ in found}
-            chosen = _best(best, (stock for stock, _ in rank), sure, missing)
-            rank = [(stock, id) for stock, id in rank if stock.gpu in chosen]
-        found += sorted(rank, key=lambda each: each[0].used)[:missing]
+            so_far = required_gpus | {gpu.position for gpu, _ in found}
+            chosen = _add_best_gpus(best, (gpu for gpu, _ in rank), so_far, missing)
+            rank = [(gpu, id) for gpu, id in rank if gpu.position in chosen]
+        found += sorted(rank, key=lambda each: each[0].used_count)[:missing]
         if len(found) >= size:
             break
     return [id for _, id in found]
 
 
-def _pack(stocks: Sequence[Stock], have: frozenset[int], size: int, best: Best) -> list[str]:
-    """What is left of the GPUs that the request has already, then of as few others as possible."""
-    order = sorted(stocks, key=lambda stock: (stock.gpu not in have, -stock.used - stock.taken, len(stock.free)))
-    others = [stock for stock in order if stock.gpu not in have]
-    few = _fewest(others, size - sum(len(stock.free) for stock in order if stock.gpu in have))
-    chosen = have
-    for _, alike in groupby(others, key=lambda stock: (stock.used, len(stock.free))):
-        tied = list(alike)
-        chosen = _best(best, tied, chosen, sum(stock.gpu in few for stock in tied))
-    return [id for stock in order if stock.gpu in chosen for id in stock.free][:size]
+def _choose_packed(
+    gpus: Sequence[GpuCapacity], required_gpus: frozenset[int], size: int, best: SetChooser
+) -> list[str]:
+    """The free ids of the GPUs that the request already uses, then those of as few others as possible."""
+    order = sorted(
+        gpus,
+        key=lambda gpu: (gpu.position not in required_gpus, -gpu.used_count - gpu.required_count, len(gpu.free_ids)),
+    )
+    others = [gpu for gpu in order if gpu.position not in required_gpus]
+    few = _fewest_gpus(others, size - sum(len(gpu.free_ids) for gpu in order if gpu.position in required_gpus))
+    chosen = required_gpus
+    for _, equal in groupby(others, key=lambda gpu: (gpu.used_count, len(gpu.free_ids))):
+        tied = list(equal)
+        chosen = _add_best_gpus(best, tied, chosen, sum(gpu.position in few for gpu in tied))
+    return [id for gpu in order if gpu.position in chosen for id in gpu.free_ids][:size]
 
 
-def _fewest(stocks: Sequence[Stock], size: int) -> Collection[int]:
-    """As few GPUs of these as have so many ids, of such sets that with the foremost; all, where all have too few."""
-    frees = [len(stock.free) for stock in stocks]
-    if sum(frees) <= size:
-        return {stock.gpu for stock in stocks}
-    slots = bisect_left(list(accumulate(sorted(frees, reverse=True))), size) + 1 if size > 0 else 0
+def _fewest_gpus(gpus: Sequence[GpuCapacity], size: int) -> Collection[int]:
+    """The smallest set of these GPUs with `size` free ids, and of such sets the one with the first GPUs of the order.
+
+    All of them if they have too few ids together.
+    """
+    free_counts = [len(gpu.free_ids) for gpu in gpus]
+    if sum(free_counts) <= size:
+        return {gpu.position for gpu in gpus}
+    slots = bisect_left(list(accumulate(sorted(free_counts, reverse=True))), size) + 1 if size > 0 else 0
     found = set[int]()
-    for n, stock in enumerate(stocks):
-        if slots and frees[n] + sum(sorted(frees[n + 1 :], reverse=True)[: slots - 1]) >= size:
-            found.add(stock.gpu)
-            slots, size = slots - 1, size - frees[n]
+    for n, gpu in enumerate(gpus):
+        if slots and free_counts[n] + sum(sorted(free_counts[n + 1 :], reverse=True)[: slots - 1]) >= size:
+            found.add(gpu.position)
+            slots, size = slots - 1, size - free_counts[n]
     return found
 
 
-def _best(best: Best, stocks: Iterable[Stock], have: frozenset[int], count: int) -> frozenset[int]:
-    """The GPUs that the request has, and so many more of these, the best; used ones are left alone."""
-    costs = {stock.gpu: stock.used for stock in stocks}
+def _add_best_gpus(
+    best: SetChooser, gpus: Iterable[GpuCapacity], required_gpus: frozenset[int], count: int
+) -> frozenset[int]:
+    """The GPUs that the request already uses, and the `count` best of these; of equal sets the least used."""
+    costs = {gpu.position: gpu.used_count for gpu in gpus}
     if count in (0, len(costs)):
-        return have | costs.keys() if count else have
-    question = Question(frozenset(costs), have, len(have) + count, costs, leaves=False)
-    return frozenset(best(question))
+        return required_gpus | costs.keys() if count else required_gpus
+    request = SelectionRequest(
+        frozenset(costs), required_gpus, len(required_gpus) + count, costs, considers_remainder=False
+    )
+    return frozenset(best(request))

@@ -1,1 +1,1 @@
-"""What a container runtime's configuration needs so that it takes CDI devices: texts in, texts out."""
+"""The changes that a container runtime's configuration needs so that the runtime supports CDI devices."""

@@ -1,6 +1,6 @@
-"""Kubernetes distributions that bring a containerd of their own and write its configuration anew at each start.
+"""Kubernetes distributions that bring their own containerd and generate its configuration at each start.
 
-There a change of what containerd reads is lost; it belongs into the template that the file is made from.
+A change in the generated file is lost at the next start. It belongs in the template that the file is generated from.
 """
 
 import posixpath
@@ -11,83 +11,84 @@ from gpuplane.model.value import Value
 
 
 class Distribution(Value):
-    """`root` and `config`: where the file is that containerd reads; `templates`: beside it, newest version first."""
+    """`config_root` + `config_path`: the file that containerd reads. `templates`: names beside it, newest first."""
 
     name: str
-    root: str
-    config: str
-    binary: str
-    restart: str
+    config_root: str
+    config_path: str
+    containerd_binary: str
+    restart_command: str
     templates: tuple[str, ...] = ()
-    generated: str = ""  # the file is generated only where it says this
-    instead: str = ""  # what to do where there are no templates
+    generated_marker: str = ""  # text that only a generated file has; "": every file at that path is generated
+    advice_without_template: str = ""  # what a person can do if the distribution has no templates
 
 
 DISTRIBUTIONS = (
     # docs.k3s.io/advanced: config-v3.toml.tmpl is for containerd 2, config.toml.tmpl for containerd 1.7
     Distribution(
         name="k3s",
-        root="/var/lib/rancher",
-        config="/k3s/agent/etc/containerd/config.toml",
-        binary="/var/lib/rancher/k3s/data/current/bin/containerd",
-        restart="systemctl restart k3s (on agents: k3s-agent)",
+        config_root="/var/lib/rancher",
+        config_path="/k3s/agent/etc/containerd/config.toml",
+        containerd_binary="/var/lib/rancher/k3s/data/current/bin/containerd",
+        restart_command="systemctl restart k3s (on agents: k3s-agent)",
         templates=("config-v3.toml.tmpl", "config.toml.tmpl"),
     ),
     Distribution(
         name="RKE2",
-        root="/var/lib/rancher",
-        config="/rke2/agent/etc/containerd/config.toml",
-        binary="/var/lib/rancher/rke2/bin/containerd",
-        restart="systemctl restart rke2-agent (on servers: rke2-server)",
+        config_root="/var/lib/rancher",
+        config_path="/rke2/agent/etc/containerd/config.toml",
+        containerd_binary="/var/lib/rancher/rke2/bin/containerd",
+        restart_command="systemctl restart rke2-agent (on servers: rke2-server)",
         templates=("config-v3.toml.tmpl", "config.toml.tmpl"),
     ),
     # canonical.com/microk8s/docs/configuring-services
     Distribution(
         name="MicroK8s",
-        root="/var/snap",
-        config="/microk8s/current/args/containerd.toml",
-        binary="/snap/microk8s/current/bin/containerd",
-        restart="microk8s stop; microk8s start",
+        config_root="/var/snap",
+        config_path="/microk8s/current/args/containerd.toml",
+        containerd_binary="/snap/microk8s/current/bin/containerd",
+        restart_command="microk8s stop; microk8s start",
         templates=("containerd-template.toml",),
     ),
     # docs.k0sproject.io/stable/runtime: k0s merges the drop-ins itself, from 1.27.1 on
     Distribution(
         name="k0s",
-        root="/etc",
-        config="/k0s/containerd.toml",
-        binary="/var/lib/k0s/bin/containerd",
-        restart="systemctl restart k0sworker (on controllers: k0scontroller)",
-        generated="k0s_managed=true",
-        instead="write it into a file of its own in the folder containerd.d beside it, which k0s merges",
+        config_root="/etc",
+        config_path="/k0s/containerd.toml",
+        containerd_binary="/var/lib/k0s/bin/containerd",
+        restart_command="systemctl restart k0sworker (on controllers: k0scontroller)",
+        generated_marker="k0s_managed=true",
+        advice_without_template="write it into a file of its own in the directory containerd.d there, which k0s merges",
     ),
 )
 
 
-def of(path: str, text: str) -> Distribution | None:
-    """Which distribution writes a file, by its path and by what it says."""
+def find_distribution(path: str, text: str) -> Distribution | None:
+    """The distribution that generates a file, by the file's path and content; None if none does."""
     for each in DISTRIBUTIONS:
-        if path.endswith(each.config) and each.generated in text:
+        if path.endswith(each.config_path) and each.generated_marker in text:
             return each
     return None
 
 
-def template(distribution: Distribution, path: str, number: int, there: Collection[str]) -> str:
-    """The path of the template that a file is made from, of those that are there; "" where there is none.
+def find_template(distribution: Distribution, path: str, config_version: int, existing_files: Collection[str]) -> str:
+    """The path of the template that a file is generated from; "" if none exists.
 
-    `number`: the version of the configuration, 0 where it is not known. A template for another version is not used.
+    `config_version`: of the configuration, 0 if not known: a template for another version is not used.
+    `existing_files`: the paths that exist beside the file.
     """
     for name in distribution.templates:
-        fits = not number or len(distribution.templates) == 1 or ("-v3." in name) == (number >= 3)
-        if fits and (found := posixpath.join(posixpath.dirname(path), name)) in there:
+        fits = not config_version or len(distribution.templates) == 1 or ("-v3." in name) == (config_version >= 3)
+        if fits and (found := posixpath.join(posixpath.dirname(path), name)) in existing_files:
             return found
     return ""
 
 
-def has_base(text: str) -> bool:
-    """Whether a template takes over the distribution's own, which has the CRI plugin's table already."""
+def extends_base_template(text: str) -> bool:
+    """Whether a template extends the distribution's own, which already has the CRI plugin's table."""
     return re.search(r'\{\{-?\s*template\s+"base"', text) is not None
 
 
-def base_version(path: str) -> int:
-    """The version of the configuration that a distribution's own template has."""
+def base_template_version(path: str) -> int:
+    """The version of the configuration in the distribution's own template, which the template at a path extends."""
     return 3 if "-v3." in posixpath.basename(path) else 2

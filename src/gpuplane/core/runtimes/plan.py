@@ -1,7 +1,7 @@
-"""What is to change in a runtime's configuration files so that it takes CDI devices, and how it is taken back.
+"""The changes that a runtime's configuration files need so that it supports CDI devices, and how they are reverted.
 
-The smallest change: a key of a file, every other byte as it was. An edit is named by its key, so that it can be taken
-back from a file that somebody else has edited since; where nobody has, the bytes from before are put back.
+A change is as small as possible: it sets a key, and every other byte stays. An edit is recorded by its key, so that it
+can be reverted even if somebody else has edited the file since. If nobody has, the original bytes are restored.
 """
 
 import difflib
@@ -14,163 +14,172 @@ from gpuplane.core.runtimes import jsontext, tomltext
 from gpuplane.core.strict import InvalidInput
 from gpuplane.model.value import Value
 
-DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
-"""Where every runtime looks for CDI specifications if nothing else is said."""
+DEFAULT_SPEC_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
+"""Where every runtime looks for CDI specifications by default."""
 
 Version = tuple[int, ...]
-"""Major and minor number, and the patch where it is told."""
+"""Major, minor and, if known, patch number."""
 
-Setting = bool | tuple[str, ...]
+SettingValue = bool | tuple[str, ...]
 
 
-class Source(Value):
-    """A file as the runtime would read it; None: there is none."""
+class ConfigFile(Value):
+    """A file that the runtime reads. `data`: None if it does not exist."""
 
     path: str
     data: bytes | None
 
 
-class Edit(Value):
-    """A key of a file that gets a value."""
+class SettingEdit(Value, rename={"key_path": "path"}):
+    """A key to set in a file, and its new value."""
 
-    path: tuple[str, ...]
-    value: Setting
+    key_path: tuple[str, ...]
+    value: SettingValue
 
 
-class Change(Value):
-    """A file, what it is now (None: there is none) and what it becomes."""
+class FileChange(Value):
+    """A file with its bytes before (None: it does not exist) and after the edits."""
 
     path: str
     before: bytes | None
     after: bytes
-    edits: tuple[Edit, ...]
+    edits: tuple[SettingEdit, ...]
 
     def diff(self) -> str:
         """The change as a unified diff."""
-        return difference(self.path, self.before, self.after)
+        return unified_diff(self.path, self.before, self.after)
 
 
 class Plan(Value):
-    """No changes: nothing has to be done. `why` says either way; `notes` are what else a person should know."""
+    """The changes to make. `reason`: why they are needed, or why none is. `notes`: what else a person should know."""
 
-    why: str
-    changes: tuple[Change, ...] = ()
+    reason: str
+    changes: tuple[FileChange, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-class Memory(Value):
-    """What is remembered of a changed file, so that it can be taken back."""
+class ChangeRecord(Value, rename={"restart_command": "restart", "result_digest": "result"}):
+    """What is stored about a changed file, so that the change can be reverted."""
 
     runtime: str
     path: str
-    restart: str  # how the runtime is restarted
-    original: bytes | None
-    result: str  # the digest of what the file became
-    edits: tuple[Edit, ...]
+    restart_command: str  # restarts the runtime
+    original: bytes | None  # the content before our first change; None if the file did not exist
+    result_digest: str  # of the content after our last change
+    edits: tuple[SettingEdit, ...]
 
 
-class Undone(Value):
-    """What a file becomes (None: it goes away), and what is to be said about it."""
+class RevertedFile(Value):
+    """The content of a file after a revert (None: the file is removed), and what was done, for people."""
 
     data: bytes | None
-    said: str
+    description: str
 
 
-def version(text: str) -> Version | None:
-    """The version in what a program says of itself ("Docker version 28.2.2, build e6534b4"); None where none is."""
-    found = re.search(r"(?<![\w.])v?(\d+)\.(\d+)(?:\.(\d+))?", text)
+def parse_version(output: str) -> Version | None:
+    """The version in a program's output ("Docker version 28.2.2, build e6534b4"); None if it has none."""
+    found = re.search(r"(?<![\w.])v?(\d+)\.(\d+)(?:\.(\d+))?", output)
     return tuple(int(part) for part in found.groups() if part is not None) if found else None
 
 
-def shown(number: Version) -> str:
-    """A version as it is written."""
+def format_version(number: Version) -> str:
+    """A version as text: "1.7.24"."""
     return ".".join(map(str, number))
 
 
-def text(source: Source) -> str:
-    """What a file says; "" where there is none. Raises Invalid."""
-    return _decoded(source.data or b"", source.path)
+def decode_text(source: ConfigFile) -> str:
+    """The text of a file; "" if it does not exist. Raises InvalidInput if it is not UTF-8."""
+    return _decode_utf8(source.data or b"", source.path)
 
 
-def has(directories: Iterable[str], directory: str) -> bool:
-    """Whether a directory is among them; /var/run and /run are one."""
-    return _plain(directory) in {_plain(each) for each in directories}
+def contains_directory(directories: Iterable[str], directory: str) -> bool:
+    """Whether the directories contain this one; /var/run and /run are the same."""
+    return _normalize_path(directory) in {_normalize_path(each) for each in directories}
 
 
-def _plain(path: str) -> str:
+def _normalize_path(path: str) -> str:
     plain = re.sub(r"/+", "/", path).rstrip("/")
     return plain.removeprefix("/var") if plain.startswith("/var/run/") else plain
 
 
-def change(runtime: str, source: Source, edits: tuple[Edit, ...], new: str = "") -> Change:
-    """What the edits make of a file. `new`: the first line of a file that says nothing yet. Raises Invalid."""
-    syntax, result = _syntax(runtime), text(source)
-    if new and not syntax.read(result, source.path):
-        result += new if result.endswith("\n") or not result else f"\n{new}"
+def make_change(runtime: str, source: ConfigFile, edits: tuple[SettingEdit, ...], first_line: str = "") -> FileChange:
+    """The change that makes these edits. `first_line`: what an empty file begins with. Raises InvalidInput."""
+    syntax, result = _syntax_module(runtime), decode_text(source)
+    if first_line and not syntax.parse(result, source.path):
+        result += first_line if result.endswith("\n") or not result else f"\n{first_line}"
     for edit in edits:
-        result = syntax.put(result, edit.path, edit.value, source.path)
-    return Change(source.path, source.data, result.encode(), edits)
+        result = syntax.set_value(result, edit.key_path, edit.value, source.path)
+    return FileChange(source.path, source.data, result.encode(), edits)
 
 
-def remember(runtime: str, path: str, restart: str, change: Change, before: Memory | None) -> Memory:
-    """What is to be remembered of a change. `before`: what is remembered already of an earlier one. Raises Invalid."""
+def record_change(
+    runtime: str, path: str, restart: str, change: FileChange, earlier: ChangeRecord | None
+) -> ChangeRecord:
+    """The record of a change. `earlier`: the record of an earlier change of the same file. Raises InvalidInput."""
     original, edits = change.before, change.edits
-    if before is not None and change.before != before.original:
-        original = undo(before, change.before).data
-        edits = (*(each for each in before.edits if each.path not in {edit.path for edit in edits}), *edits)
-    return Memory(runtime, path, restart, original, digest(change.after), edits)
+    if earlier is not None and change.before != earlier.original:
+        original = revert_change(earlier, change.before).data
+        edits = (*(each for each in earlier.edits if each.key_path not in {edit.key_path for edit in edits}), *edits)
+    return ChangeRecord(runtime, path, restart, original, content_digest(change.after), edits)
 
 
-def digest(data: bytes) -> str:
-    """By what a file's contents are known again."""
+def content_digest(data: bytes) -> str:
+    """SHA-256 of a file's content."""
     return hashlib.sha256(data).hexdigest()
 
 
-def undo(memory: Memory, current: bytes | None) -> Undone:
-    """What a changed file becomes when the change is taken back. Raises Invalid."""
-    if current == memory.original:
-        return Undone(current, "is as it was before: nothing to take back")
-    if current is not None and digest(current) == memory.result:
-        gone = "is removed again, as there was none before" if memory.original is None else "is as it was before"
-        return Undone(memory.original, gone)
+def revert_change(record: ChangeRecord, current: bytes | None) -> RevertedFile:
+    """The changed file without our change. `current`: its content now. Raises InvalidInput."""
+    if current == record.original:
+        return RevertedFile(current, "already has its original content: nothing to undo")
+    if current is not None and content_digest(current) == record.result_digest:
+        created = record.original is None
+        return RevertedFile(
+            record.original,
+            "is removed: it did not exist before" if created else "has its original content again",
+        )
     if current is None:
-        return Undone(None, "is gone: nothing to take back")
-    was = Source(memory.path, memory.original)
-    result, told = text(Source(memory.path, current)), []
-    for edit in reversed(memory.edits):
-        result, said = _taken_back(_syntax(memory.runtime), result, edit, was)
-        told.append(said)
-    return Undone(result.encode(), f"was edited since, so only our part is taken back: {'; '.join(told)}")
+        return RevertedFile(None, "does not exist any more: nothing to undo")
+    original = ConfigFile(record.path, record.original)
+    result, descriptions = decode_text(ConfigFile(record.path, current)), []
+    for edit in reversed(record.edits):
+        result, description = _revert_edit(_syntax_module(record.runtime), result, edit, original)
+        descriptions.append(description)
+    return RevertedFile(
+        result.encode(), f"somebody edited it since, so only our change is undone: {'; '.join(descriptions)}"
+    )
 
 
-def _taken_back(syntax: ModuleType, now: str, edit: Edit, was: Source) -> tuple[str, str]:
-    """A text without an edit, and what was done."""
-    name, before = edit.path[-1], syntax.get(text(was), edit.path, was.path)
-    value = syntax.get(now, edit.path, was.path)
+def _revert_edit(syntax: ModuleType, current: str, edit: SettingEdit, original: ConfigFile) -> tuple[str, str]:
+    """The text without our edit, and what was done, for people."""
+    name, before = edit.key_path[-1], syntax.get_value(decode_text(original), edit.key_path, original.path)
+    value = syntax.get_value(current, edit.key_path, original.path)
     if isinstance(edit.value, tuple) and isinstance(value, list):
         ours = [each for each in edit.value if not (isinstance(before, list) and each in before)]
         rest = [each for each in value if each not in ours]
         if value == rest:
-            return now, f"{name} has nothing of ours any more"
+            return current, f"{name} no longer has what we added"
         if before is not None or value != list(edit.value):
-            return syntax.put(now, edit.path, tuple(rest), was.path), f"{name} is without {', '.join(ours)}"
+            text = syntax.set_value(current, edit.key_path, tuple(rest), original.path)
+            return text, f"{', '.join(ours)} is removed from {name}"
     elif value != edit.value:
-        return now, f"{name} is not as we left it, and stays"
+        return current, f"{name} has been changed since, and stays"
     if before is not None:
-        assert isinstance(before, bool), "a list is treated above"
-        return syntax.put(now, edit.path, before, was.path), f"{name} is {str(before).lower()} again"
-    return syntax.take(now, edit.path, was.path, text(was)), f"{name} is gone"
+        assert isinstance(before, bool), "a list is handled above"
+        text = syntax.set_value(current, edit.key_path, before, original.path)
+        return text, f"{name} is {str(before).lower()} again"
+    return syntax.remove_value(current, edit.key_path, original.path, decode_text(original)), f"{name} is removed"
 
 
-def difference(path: str, before: bytes | None, after: bytes | None) -> str:
-    """A unified diff of a file's contents; None: there is no file."""
-    old, new = ([] if data is None else _decoded(data, path).splitlines(keepends=True) for data in (before, after))
+def unified_diff(path: str, before: bytes | None, after: bytes | None) -> str:
+    """A unified diff of a file's contents; None: the file does not exist."""
+    old, new = ([] if data is None else _decode_utf8(data, path).splitlines(keepends=True) for data in (before, after))
     names = ("/dev/null" if before is None else path, "/dev/null" if after is None else path)
     lines = difflib.unified_diff(old, new, *names)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def _decoded(data: bytes, path: str) -> str:
+def _decode_utf8(data: bytes, path: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -178,6 +187,6 @@ def _decoded(data: bytes, path: str) -> str:
         raise InvalidInput([f"{path}:{line}: is not UTF-8 (byte 0x{data[error.start]:02x})"]) from None
 
 
-def _syntax(runtime: str) -> ModuleType:
-    """How a runtime's files are written."""
+def _syntax_module(runtime: str) -> ModuleType:
+    """The module that edits this runtime's files: JSON for Docker, TOML for the others."""
     return jsontext if runtime == "docker" else tomltext

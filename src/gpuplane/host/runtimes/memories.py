@@ -13,7 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane.core.runtimes.plan import Change, Memory, Undone, digest, remember, undo
+from gpuplane.core.runtimes.plan import (
+    ChangeRecord,
+    FileChange,
+    RevertedFile,
+    content_digest,
+    record_change,
+    revert_change,
+)
 from gpuplane.files import read, sync_directory, untrusted
 from gpuplane.host.runtimes.sources import Failed, told
 
@@ -23,7 +30,7 @@ FOLDER = "runtimes"
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     version: int
-    memory: Memory
+    memory: ChangeRecord
 
 
 @contextmanager
@@ -44,7 +51,7 @@ def locked(state: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def remembered(state: Path, runtime: str) -> list[Memory]:
+def remembered(state: Path, runtime: str) -> list[ChangeRecord]:
     """What is remembered of a runtime's files. Raises Failed."""
     folder = state / FOLDER
     with told(folder):
@@ -55,7 +62,7 @@ def remembered(state: Path, runtime: str) -> list[Memory]:
     return [_load(folder / name) for name in names if name.startswith(f"{runtime}-") and name.endswith(".json")]
 
 
-def apply(state: Path, runtime: str, change: Change, restart: str) -> str:
+def apply(state: Path, runtime: str, change: FileChange, restart: str) -> str:
     """Change a file and remember it; gives the path that was written, behind links. Raises Failed and Invalid."""
     target = os.path.realpath(change.path)
     kept = _kept(state, runtime, target)
@@ -63,21 +70,21 @@ def apply(state: Path, runtime: str, change: Change, restart: str) -> str:
         current = read(target) if Path(target).exists() else None
     if current != change.before:
         raise Failed(f"{change.path}: was changed by somebody else just now: run this again")
-    memory = remember(runtime, target, restart, change, _load(kept) if kept.exists() else None)
+    memory = record_change(runtime, target, restart, change, _load(kept) if kept.exists() else None)
     _write(kept, msgspec.json.encode(_File(VERSION, memory)))
     _write(Path(target), change.after)
     return target
 
 
-def undone(memory: Memory) -> tuple[bytes | None, Undone]:
+def undone(memory: ChangeRecord) -> tuple[bytes | None, RevertedFile]:
     """What a changed file is now, and what it becomes when the change is taken back. Raises Failed and Invalid."""
     path = Path(memory.path)
     with told(path):
         current = read(path) if path.exists() else None
-    return current, undo(memory, current)
+    return current, revert_change(memory, current)
 
 
-def take_back(state: Path, memory: Memory, current: bytes | None, result: Undone) -> None:
+def take_back(state: Path, memory: ChangeRecord, current: bytes | None, result: RevertedFile) -> None:
     """Put a file back and forget that it was changed. Raises Failed."""
     path = Path(memory.path)
     if result.data is None:
@@ -90,10 +97,10 @@ def take_back(state: Path, memory: Memory, current: bytes | None, result: Undone
 
 
 def _kept(state: Path, runtime: str, target: str) -> Path:
-    return state / FOLDER / f"{runtime}-{digest(target.encode())[:16]}.json"
+    return state / FOLDER / f"{runtime}-{content_digest(target.encode())[:16]}.json"
 
 
-def _load(path: Path) -> Memory:
+def _load(path: Path) -> ChangeRecord:
     try:
         with told(path):
             file = msgspec.json.decode(read(path), type=_File)

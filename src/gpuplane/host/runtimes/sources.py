@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 
 from gpuplane import programs
-from gpuplane.core.runtimes import containerd, containerdfiles, crio, distributions, docker, tomltext
+from gpuplane.core.runtimes import containerd, containerdconfig, crio, distributions, docker, tomltext
 from gpuplane.core.runtimes.distributions import DISTRIBUTIONS
-from gpuplane.core.runtimes.plan import Plan, Source, Version, text, version
+from gpuplane.core.runtimes.plan import ConfigFile, Plan, Version, decode_text, parse_version
 from gpuplane.files import read
 from gpuplane.model.value import Value
 
@@ -67,7 +67,7 @@ def judge(wish: Wish) -> Judged:
         if wish.drop_in:
             raise Failed("Docker reads one file and no drop-ins: leave --drop-in-config out")
         _there(main, number, "Docker")
-        plan = docker.plan(main, number, wish.directory)
+        plan = docker.plan_changes(main, number, wish.directory)
     else:
         plan = _crio(wish, main, number)
     return Judged(plan, number, RESTARTS[wish.runtime])
@@ -76,7 +76,7 @@ def judge(wish: Wish) -> Judged:
 def _version(wish: Wish, binary: str) -> Version | None:
     """The runtime's version as it is told, or as its program says; None where it cannot be had. Raises Failed."""
     if wish.version:
-        number = version(wish.version)
+        number = parse_version(wish.version)
         if number is None:
             raise Failed(f"--runtime-version {wish.version}: is no version (1.7.24)")
         return number
@@ -86,7 +86,7 @@ def _version(wish: Wish, binary: str) -> Version | None:
         if wish.binary:
             raise Failed(f"{wish.binary}: does not say its version: {_why(error)}") from None
         return None
-    return version(said.output.decode(errors="replace"))
+    return parse_version(said.output.decode(errors="replace"))
 
 
 def _why(error: OSError | programs.Wordy) -> str:
@@ -98,40 +98,40 @@ def _why(error: OSError | programs.Wordy) -> str:
 def _containerd(wish: Wish) -> Judged:
     path = wish.config or _main()
     main = _read(path)
-    by = distributions.of(path, text(main))
-    number = _version(wish, by.binary if by else "containerd")
+    by = distributions.find_distribution(path, decode_text(main))
+    number = _version(wish, by.containerd_binary if by else "containerd")
     if by is None:
         _there(main, number, "containerd")
     notes: tuple[str, ...] = ()
     if by is not None:
-        said = tomltext.get(text(main), ("version",), path)
+        said = tomltext.get_value(decode_text(main), ("version",), path)
         beside = {str(each) for each in Path(path).parent.glob("*")}
-        found = distributions.template(by, path, said if isinstance(said, int) else 0, beside)
+        found = distributions.find_template(by, path, said if isinstance(said, int) else 0, beside)
         if found:
             notes = (f"{path} is made from {found} by {by.name} at each start, so that is the file that counts",)
             main = _read(found)
     sources = _with_imports(main, number, wish.drop_in)
-    plan = containerd.plan(sources, number, wish.directory, wish.drop_in, None if notes else by)
-    return Judged(plan.but(notes=(*notes, *plan.notes)), number, by.restart if by else RESTARTS["containerd"])
+    plan = containerd.plan_changes(sources, number, wish.directory, wish.drop_in, None if notes else by)
+    return Judged(plan.but(notes=(*notes, *plan.notes)), number, by.restart_command if by else RESTARTS["containerd"])
 
 
 def _main() -> str:
     """The file that containerd reads: the usual one, else that of the one distribution that is here."""
-    usual = [f"{each.root}{each.config}" for each in DISTRIBUTIONS]
+    usual = [f"{each.config_root}{each.config_path}" for each in DISTRIBUTIONS]
     found = [each for each in usual if Path(each).exists()]
     return found[0] if len(found) == 1 and not Path(CONTAINERD).exists() else CONTAINERD
 
 
-def _with_imports(main: Source, number: Version | None, drop_in: str) -> tuple[Source, ...]:
+def _with_imports(main: ConfigFile, number: Version | None, drop_in: str) -> tuple[ConfigFile, ...]:
     """The files in containerd's order: the main file, what it imports, what that imports. Raises Failed and Invalid."""
-    sources: dict[str, Source] = {}
+    sources: dict[str, ConfigFile] = {}
     pending = [main]
     while pending:
         source = pending.pop(0)
         if source.path in sources:
             continue
         sources[source.path] = source
-        for pattern in containerdfiles.imports(source, number):
+        for pattern in containerdconfig.import_patterns(source, number):
             for path in _matches(pattern, drop_in):
                 found = _read(path)
                 if found.data is None and path != drop_in:
@@ -148,13 +148,13 @@ def _matches(pattern: str, drop_in: str) -> list[str]:
     return sorted({*found, drop_in} if drop_in and PurePath(drop_in).match(pattern) else found)
 
 
-def _there(main: Source, number: Version | None, name: str) -> None:
+def _there(main: ConfigFile, number: Version | None, name: str) -> None:
     """Raises Failed where nothing shows that the runtime is on this node."""
     if main.data is None and number is None:
         raise Failed(f"{main.path}: there is none, nor a {name} that says its version: --runtime-version says it")
 
 
-def _crio(wish: Wish, main: Source, number: Version | None) -> Plan:
+def _crio(wish: Wish, main: ConfigFile, number: Version | None) -> Plan:
     folder = Path(main.path).with_name("crio.conf.d")
     if wish.drop_in and Path(wish.drop_in).parent != folder:
         raise Failed(f"{wish.drop_in}: CRI-O reads drop-ins in {folder} only")
@@ -164,13 +164,13 @@ def _crio(wish: Wish, main: Source, number: Version | None) -> Plan:
     if not paths:
         _there(main, number, "CRI-O")
     added = sorted({*paths, new} - {main.path})
-    return crio.plan((main, *map(_read, added)), number, wish.directory, new, wish.drop_in)
+    return crio.plan_changes((main, *map(_read, added)), number, wish.directory, new, wish.drop_in)
 
 
-def _read(path: str) -> Source:
+def _read(path: str) -> ConfigFile:
     """A file; without data where there is none. Raises Failed."""
     with told(path):
         try:
-            return Source(path, read(path))
+            return ConfigFile(path, read(path))
         except FileNotFoundError:
-            return Source(path, None)
+            return ConfigFile(path, None)

@@ -1,19 +1,19 @@
 """The answer to Allocate: what a container that holds these devices gets.
 
-It is NVIDIA's answer to the byte (k8s-device-plugin 0.20, internal/plugin/server.go and internal/cdi), so that
-runtimes, hooks and policies that read it go on working. Four strategies tell the runtime of the devices; they add up
-(`strategy` says which of them `auto` stands for):
+It is byte for byte the answer of NVIDIA's plugin (k8s-device-plugin 0.20, internal/plugin/server.go and internal/cdi),
+so that runtimes, hooks and policies that read it keep working. Four strategies pass the devices to the runtime; they
+can be combined (`strategy` decides which of them `auto` means):
 
     envvar            NVIDIA_VISIBLE_DEVICES and NVIDIA_IMEX_CHANNELS name them
     volume-mounts     NVIDIA_VISIBLE_DEVICES names a directory, and a mount of /dev/null in it names each
     cdi-annotations   one annotation names them all as CDI devices
     cdi-cri           the CDI field of the answer names each
 
-Where only CDI strategies are chosen, device nodes are the CDI spec's business and the answer has none. Three things
-are done otherwise, on purpose: an index list follows the order of the request, where NVIDIA's order is that of a Go
-map; the annotation's key is derived from its devices, where theirs is random; no device node is listed twice.
+If only CDI strategies are configured, the CDI specification has the device nodes, and the answer has none. Three things
+differ from NVIDIA's answer on purpose: a list of indices has the order of the request, theirs that of a Go map; the
+annotation's key is derived from its devices, theirs is random; no device node is listed twice.
 
-Ids come from a request, so they are only ever looked up. What goes into a path or a name is the unit's own.
+Ids come from a request, so they are only ever looked up. Paths and names are made from the unit's own values.
 """
 
 import uuid
@@ -31,23 +31,25 @@ from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import AllocateResponse, DeviceSpec, Mount, OfferedDevice, Refused, Unit
 
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-LISTED_BY_MOUNT = "/var/run/nvidia-container-devices"
-CDI_ANNOTATION = "nvidia-device-plugin_"
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+MOUNT_LIST_ROOT = "/var/run/nvidia-container-devices"
+CDI_ANNOTATION_NAME = "nvidia-device-plugin_"
 
 
 def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> AllocateResponse:
     """What a container that holds these ids of a resource gets. Raises Refused, naming the device and the reason."""
-    devices = chosen(snapshot, resource, ids)
+    devices = requested_devices(snapshot, resource, ids)
     machine, settings = snapshot.machine, snapshot.config.settings
     assert machine is not None  # something is offered, so both are there
     assert settings is not None
     units = tuple({device.unit.id: device.unit for device in devices}.values())
-    told, kind = strategies(snapshot), offer(snapshot).resource(resource)
-    got = edits(units, machine, settings.but(device_list_strategy=told), resource, absent(snapshot))
+    strategies_in_force, kind = strategies(snapshot), offer(snapshot).resource(resource)
+    got = container_edits(
+        units, machine, settings.but(device_list_strategy=strategies_in_force), resource, absent(snapshot)
+    )
     assert kind is not None  # it has these devices
     if kind.share_mib:
-        limits = shares.limits(units[0], kind.share_mib * len(devices), settings.sharing.memory_unit)
+        limits = shares.memory_environment(units[0], kind.share_mib * len(devices), settings.sharing.memory_unit)
         got = got.but(env={**got.env, **limits})
     if kind.mps and any(device.id != device.unit.id for device in devices):
         more = mps.client(kind, devices, settings)
@@ -55,64 +57,64 @@ def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> AllocateR
     return got
 
 
-def chosen(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[OfferedDevice]:
-    """The devices of these ids, each fit to be given out. Raises Refused for the first that is not."""
+def requested_devices(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[OfferedDevice]:
+    """The devices with these ids. Raises Refused for the first that does not exist or is not available."""
     offered = offer(snapshot)
     devices = known(offered).get(resource)
     if devices is None:
         raise Refused(f"{resource} is not offered by this node: {offered.waiting or 'no device has that name'}")
     if not ids:
         raise Refused(f"{resource}: the request names no device")
-    wanted = [_one(resource, devices.get(id), id, len(devices)) for id in dict.fromkeys(ids)]
+    wanted = [_available_device(resource, devices.get(id), id, len(devices)) for id in dict.fromkeys(ids)]
     shared = any(device.id != device.unit.id for device in wanted)
-    if shared and len(wanted) > 1 and _one_share_only(snapshot, resource):
+    if shared and len(wanted) > 1 and _allows_one_share_only(snapshot, resource):
         raise Refused(
             f"{resource}: {len(wanted)} shares requested, but failRequestsGreaterThanOne allows 1: "
-            "more shares of a device give no more of it"
+            "more shares of a device do not give more of it"
         )
-    shares.check(snapshot, resource, wanted)
+    shares.check_shares(snapshot, resource, wanted)
     return wanted
 
 
-def _one(resource: str, device: OfferedDevice | None, id: str, count: int) -> OfferedDevice:
+def _available_device(resource: str, device: OfferedDevice | None, id: str, count: int) -> OfferedDevice:
     if device is None:
-        raise Refused(f"{resource}: unknown device {id[:64]!r}; this node has {count} devices of that name")
+        raise Refused(f"{resource}: unknown device {id[:64]!r}; this node has {count} devices of this resource")
     if device.reasons:
-        raise Refused(f"{resource}: device {device.id} cannot be given out: {device.unavailable}")
+        raise Refused(f"{resource}: device {device.id} is not available: {device.unavailable}")
     return device
 
 
-def _one_share_only(snapshot: Snapshot, name: str) -> bool:
+def _allows_one_share_only(snapshot: Snapshot, name: str) -> bool:
     resource = offer(snapshot).resource(name)
     return resource is not None and resource.one_share_only
 
 
-def edits(
+def container_edits(
     units: Sequence[Unit], machine: Machine, settings: Settings, resource: str, absent: Collection[str] = ()
 ) -> AllocateResponse:
     """What a container gets that holds these units of a resource, by the strategies of `settings`, without `auto`.
 
-    `absent`: the configured features that have no CDI device. Raises Refused where IMEX is required but missing.
+    `absent`: the configured features that have no CDI device. Raises Refused if IMEX is required but missing.
     """
     strategies = settings.device_list_strategy
     names = [unit.index if settings.device_id_strategy == "index" else unit.id for unit in units]
     channels = _imex_channels(machine, settings)
     features = [name for name in ("gdrcopy", "gds", "mofed") if getattr(settings, name)]
-    qualified = tuple(_qualified(names, channels, [name for name in features if name not in absent]))
+    qualified = tuple(_cdi_names(names, channels, [name for name in features if name not in absent]))
     env = {f"NVIDIA_{feature.upper()}": "enabled" for feature in features}
     mounts: tuple[Mount, ...] = ()
     if "envvar" in strategies:
-        env[VISIBLE] = ",".join(names)
+        env[VISIBLE_DEVICES] = ",".join(names)
         if channels:
             env["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, channels))
     if "volume-mounts" in strategies:
-        env[VISIBLE] = LISTED_BY_MOUNT
-        mounts = tuple(_mounts(names, channels))
+        env[VISIBLE_DEVICES] = MOUNT_LIST_ROOT
+        mounts = tuple(_listing_mounts(names, channels))
     return AllocateResponse(
         env=env,
         mounts=mounts,
-        nodes=tuple(_nodes(units, channels, machine, settings)) if _passes_nodes(settings) else (),
-        annotations=_annotation(qualified, settings, resource) if "cdi-annotations" in strategies else {},
+        nodes=tuple(_device_nodes(units, channels, machine, settings)) if _lists_device_nodes(settings) else (),
+        annotations=_cdi_annotation(qualified, settings, resource) if "cdi-annotations" in strategies else {},
         cdi=qualified if "cdi-cri" in strategies else (),
     )
 
@@ -129,7 +131,7 @@ def _imex_channels(machine: Machine, settings: Settings) -> list[int]:
     return [channel for channel in settings.imex_channels if channel not in missing]
 
 
-def _qualified(names: Iterable[str], channels: Iterable[int], features: Iterable[str]) -> Iterator[str]:
+def _cdi_names(names: Iterable[str], channels: Iterable[int], features: Iterable[str]) -> Iterator[str]:
     """The CDI names, in NVIDIA's order."""
     for name in names:
         yield f"{VENDOR}/gpu={name}"
@@ -139,28 +141,28 @@ def _qualified(names: Iterable[str], channels: Iterable[int], features: Iterable
         yield f"{VENDOR}/{feature}=all"
 
 
-def _annotation(qualified: Sequence[str], settings: Settings, resource: str) -> dict[str, str]:
-    """One annotation. Its key has to differ between the resources of a container, and says nothing more."""
+def _cdi_annotation(qualified: Sequence[str], settings: Settings, resource: str) -> dict[str, str]:
+    """The annotation. Its key has to differ between the resources of a container, and has no other meaning."""
     devices = ",".join(qualified)
     key = uuid.uuid5(uuid.NAMESPACE_OID, f"{resource}={devices}")
-    return {f"{settings.cdi_annotation_prefix}{CDI_ANNOTATION}{key}": devices}
+    return {f"{settings.cdi_annotation_prefix}{CDI_ANNOTATION_NAME}{key}": devices}
 
 
-def _mounts(names: Iterable[str], channels: Iterable[int]) -> Iterator[Mount]:
+def _listing_mounts(names: Iterable[str], channels: Iterable[int]) -> Iterator[Mount]:
     for name in names:
-        yield Mount(container=f"{LISTED_BY_MOUNT}/{name}", host="/dev/null")
+        yield Mount(container=f"{MOUNT_LIST_ROOT}/{name}", host="/dev/null")
     for channel in channels:
-        yield Mount(container=f"{LISTED_BY_MOUNT}/imex/{channel}", host="/dev/null")
+        yield Mount(container=f"{MOUNT_LIST_ROOT}/imex/{channel}", host="/dev/null")
 
 
-def _passes_nodes(settings: Settings) -> bool:
+def _lists_device_nodes(settings: Settings) -> bool:
     return settings.pass_device_specs and any(not each.startswith("cdi-") for each in settings.device_list_strategy)
 
 
-def _nodes(
+def _device_nodes(
     units: Sequence[Unit], channels: Iterable[int], machine: Machine, settings: Settings
 ) -> Iterator[DeviceSpec]:
-    """Control nodes that exist, the units' own, IMEX channels; each once. MIG devices of one GPU share its node."""
+    """The existing control nodes, the units' own nodes and the IMEX channels; MIG devices of one GPU share its node."""
     control = [path for path in CONTROL if path in machine.nodes]
     own = [path for unit in units for path in unit.nodes]
     root = settings.dev_root.rstrip("/")

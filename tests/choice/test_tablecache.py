@@ -1,4 +1,4 @@
-"""The table is made beside the requests, when what the GPUs are worth to each other changes."""
+"""The table is built beside the requests, when the affinities of the GPUs change."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager, suppress
 
 from gpuplane.agent.node import Node
 from gpuplane.agent.tables import keep_tables
-from gpuplane.core.choice.prefer import pairs_of, prefer
-from gpuplane.core.choice.question import Question
-from gpuplane.core.choice.search import search
-from gpuplane.core.choice.tables import KEPT, best, prepare, prepared
+from gpuplane.core.choice.preference import machine_affinities, preferred_ids
+from gpuplane.core.choice.search import find_good_set
+from gpuplane.core.choice.selection import SelectionRequest
+from gpuplane.core.choice.tablecache import MAX_TABLES, best_set, build_table, cached_table
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Gpu, Link, Machine
@@ -44,7 +44,7 @@ async def test_a_table_is_made_when_links_change() -> None:
     async with keeping(node):
         for lanes in (2, 4):
             node.apply(MachineObserved(bridged(lanes)))
-            while prepared(pairs_of(node.snapshot)) is None:
+            while cached_table(machine_affinities(node.snapshot)) is None:
                 await asyncio.sleep(0.001)
 
 
@@ -53,31 +53,31 @@ async def test_nothing_else_makes_one() -> None:
     node = Node(Snapshot(), now=lambda: 1.0)
     for fact in (ConfigLoaded(Settings()), AllocationsListed((), 1.0), MachineObserved(bridged(6))):
         node.apply(fact)
-    assert prefer(node.snapshot, "nvidia.com/gpu", [f"GPU-{i}" for i in range(4)], [], 2) == ("GPU-0", "GPU-3")
+    assert preferred_ids(node.snapshot, "nvidia.com/gpu", [f"GPU-{i}" for i in range(4)], [], 2) == ("GPU-0", "GPU-3")
 
-    pairs = pairs_of(node.snapshot)
-    assert prepared(pairs) is None
-    prepare(pairs)
-    table = prepared(pairs)
+    matrix = machine_affinities(node.snapshot)
+    assert cached_table(matrix) is None
+    build_table(matrix)
+    table = cached_table(matrix)
     assert table is not None
-    prepare(pairs)
-    assert prepared(pairs) is table
+    build_table(matrix)
+    assert cached_table(matrix) is table
 
 
 def test_tables_of_layouts_long_gone_are_forgotten() -> None:
-    layouts = [graph(3, lambda i, j, n=n: 10_000 + n) for n in range(KEPT + 1)]  # type: ignore[misc]
+    layouts = [graph(3, lambda i, j, n=n: 10_000 + n) for n in range(MAX_TABLES + 1)]  # type: ignore[misc]
     for each in layouts:
-        prepare(each)
+        build_table(each)
 
-    assert [prepared(each) is None for each in layouts] == [True, *[False] * KEPT]
+    assert [cached_table(each) is None for each in layouts] == [True, *[False] * MAX_TABLES]
 
 
 def test_a_machine_that_is_too_large_for_a_table_is_searched() -> None:
-    rack, question = (
+    rack, request = (
         graph(24, lambda i, j: 1820 if i // 8 == j // 8 else 10),
-        Question(frozenset(range(24)), frozenset(), 8),
+        SelectionRequest(frozenset(range(24)), frozenset(), 8),
     )
-    prepare(rack)
+    build_table(rack)
 
-    assert prepared(rack) is None
-    assert best(rack, question) == search(rack, question) == tuple(range(8))
+    assert cached_table(rack) is None
+    assert best_set(rack, request) == find_good_set(rack, request) == tuple(range(8))

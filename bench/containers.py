@@ -87,7 +87,7 @@ def _is_on_disk(snapshot: Snapshot) -> bool:
     """Whether all that is wanted is there, and given out."""
     spec = wanted(snapshot)[GPU].spec
     assert spec is not None
-    marks = set(condition.marks([spec]).split())
+    marks = set(condition.marks([spec]))
     offered = [device for resource in offer(snapshot).resources for device in resource.devices]
     return (
         condition.on_disk(snapshot) == marks

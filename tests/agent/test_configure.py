@@ -11,7 +11,8 @@ from gpuplane.agent.configure import Source, configure
 from gpuplane.agent.node import Node
 from gpuplane.model.config import NodeRequests
 from gpuplane.model.facts import LedgerLoaded, NodeRequestsChanged
-from gpuplane.model.snapshot import Condition, Ledger, Snapshot
+from gpuplane.model.snapshot import Ledger, Snapshot
+from gpuplane.model.status import CONFIG, Status
 from tests.golden import Golden
 from tests.texts import as_shown
 
@@ -29,7 +30,7 @@ def remembering(name: str | None = None) -> Node:
 async def configuring(node: Node, source: Source) -> AsyncIterator[None]:
     """Follow the files, once the first word about them is said."""
     task = asyncio.create_task(configure(node, source))
-    assert await node.until(lambda s: "config" in s.conditions, deadline=60)
+    assert await node.until(lambda s: CONFIG in s.status, deadline=60)
     yield
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -43,9 +44,9 @@ def write(directory: Path, **files: str) -> Path:
     return directory
 
 
-def stands(node: Node) -> Condition:
+def stands(node: Node) -> Status:
     """How the configuration stands."""
-    return node.snapshot.conditions["config"]
+    return node.snapshot.status[CONFIG]
 
 
 def in_force(node: Node) -> tuple[str, str] | None:
@@ -68,13 +69,13 @@ async def test_a_start_with_a_broken_choice_takes_the_last_in_force(tmp_path: Pa
         node.apply(NodeRequestsChanged(NodeRequests(config="b")))
     async with configuring(node, Source(path=tmp_path, asks=asks, default="b")):
         assert in_force(node) == ("a", "none")
-        assert stands(node).standing == "failing"
+        assert stands(node).state == "failing"
         assert "b:1: " in as_shown(
-            stands(node).reason
-        ) and "'a', the last good configuration, stays in force" in as_shown(stands(node).reason)
+            stands(node).text
+        ) and "'a', the last good configuration, stays in force" in as_shown(stands(node).text)
         write(tmp_path, b=OTHER)
         await until_in_force(node, "b", "mixed")
-        assert stands(node).standing == "ok"
+        assert stands(node).state == "ok"
 
 
 @pytest.mark.parametrize("last", [None, "b", "c", "gone"])
@@ -84,8 +85,8 @@ async def test_a_start_with_a_broken_choice_and_no_good_last_has_none(tmp_path: 
     node = remembering(last)
     async with configuring(node, Source(path=tmp_path, name="b")):
         assert in_force(node) is None
-        assert as_shown(stands(node).reason).startswith(f"{tmp_path}/b:1: ") and "in force" not in as_shown(
-            stands(node).reason
+        assert as_shown(stands(node).text).startswith(f"{tmp_path}/b:1: ") and "in force" not in as_shown(
+            stands(node).text
         )
 
 
@@ -96,10 +97,10 @@ async def test_one_unreadable_file_costs_nothing_until_it_is_chosen(tmp_path: Pa
     node = remembering()
     node.apply(NodeRequestsChanged(NodeRequests(config="a")))
     async with configuring(node, Source(path=tmp_path, asks=True)):
-        assert (stands(node).standing, in_force(node)) == ("ok", ("a", "none"))
+        assert (stands(node).state, in_force(node)) == ("ok", ("a", "none"))
         node.apply(NodeRequestsChanged(NodeRequests(config="loop")))
-        assert await node.until(lambda s: s.conditions["config"].standing == "failing", deadline=60)
-        assert f"{tmp_path}/loop: Too many levels of symbolic links" in as_shown(stands(node).reason)
+        assert await node.until(lambda s: s.status[CONFIG].state == "failing", deadline=60)
+        assert f"{tmp_path}/loop: Too many levels of symbolic links" in as_shown(stands(node).text)
         assert in_force(node) == ("a", "none")
 
 
@@ -108,7 +109,7 @@ async def test_a_directory_that_comes_late_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "config"
     node = remembering()
     async with configuring(node, Source(path=path, default="a", asks=True)):
-        assert stands(node).reason == f"{path}: No such file or directory"
+        assert stands(node).text == f"{path}: No such file or directory"
         path.write_text(OTHER)
         await until_in_force(node, "", "mixed")
         node.apply(NodeRequestsChanged(NodeRequests()))
@@ -151,7 +152,7 @@ async def test_a_name_given_by_hand_does_not_stick(tmp_path: Path) -> None:
         assert in_force(first) == ("a", "none")
     second = remembering(first.snapshot.ledger.config_name)
     async with configuring(second, Source(path=tmp_path)):
-        assert (in_force(second), stands(second).standing) == (("default", "mixed"), "ok")
+        assert (in_force(second), stands(second).state) == (("default", "mixed"), "ok")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ async def test_the_error_says_who_requests_an_unknown_configuration(
     node = remembering(last)
     async with configuring(node, source.but(path=tmp_path)):
         assert in_force(node) is None
-        golden(stands(node).reason)
+        golden(stands(node).text)
 
 
 async def test_what_is_taken_otherwise_than_written_is_said_once_with_its_line(
@@ -184,7 +185,7 @@ async def test_what_is_taken_otherwise_than_written_is_said_once_with_its_line(
     node = remembering()
     with caplog.at_level("INFO"):
         async with configuring(node, Source(path=path)):
-            assert (in_force(node), stands(node).standing) == (("", "mixed"), "ok")
+            assert (in_force(node), stands(node).state) == (("", "mixed"), "ok")
             path.write_text("flags:\n  migstrategy: single\n")
             await until_in_force(node, "", "single")
             (warning,) = node.snapshot.config.warnings
@@ -204,6 +205,6 @@ async def test_each_mistake_of_a_file_is_told_apart(tmp_path: Path) -> None:
     path.write_text("flagz: {}\nversion: v3\n")
     node = remembering()
     async with configuring(node, Source(path=path)):
-        assert stands(node).reason == (
+        assert stands(node).text == (
             f"{path}:1: unknown key 'flagz'; did you mean 'flags'?; {path}:2: version: 'v3' is not known; this is v1"
         )

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket as socketlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -16,8 +16,10 @@ from gpuplane.agent.node import Node
 from gpuplane.host.state import keep_stored
 from gpuplane.model.config import NodeRequests
 from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice, ReleaseDriver, ResumeDriver, ShowNode
+from gpuplane.model.encoding import decode
 from gpuplane.model.facts import NodeRequestsChanged, StatusChanged
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import STATE_DIRECTORY, Part, Status, Statuses
 from tests.texts import as_shown
 
 
@@ -26,7 +28,7 @@ async def listening(node: Node, directory: Path) -> AsyncIterator[Path]:
     """A node that answers on its control socket and keeps its ledger stored."""
     socket = directory / "control.sock"
     tasks = [asyncio.create_task(control(node, socket)), asyncio.create_task(keep_stored(node, directory))]
-    assert await node.until(lambda s: "state" in s.conditions, deadline=60)
+    assert await node.until(lambda s: STATE_DIRECTORY in s.status, deadline=60)
     while not socket.exists():
         await asyncio.sleep(0)
     yield socket
@@ -40,7 +42,7 @@ async def say(socket: Path, line: bytes) -> ControlResponse:
     reader, writer = await asyncio.open_unix_connection(socket)
     writer.write(line + b"\n")
     async with asyncio.timeout(60):
-        answer = msgspec.json.decode(await reader.read(), type=ControlResponse)
+        answer = decode(await reader.read(), ControlResponse)
     writer.close()
     return answer
 
@@ -65,12 +67,12 @@ async def test_a_release_is_on_disk_when_its_answer_comes(tmp_path: Path) -> Non
 async def test_show_gives_the_picture(tmp_path: Path) -> None:
     """The snapshot, the offer and the time that its times count against."""
     node = Node(Snapshot(), now=lambda: 42.0)
-    node.apply(StatusChanged("x", Condition("failing", "y")))
+    node.apply(StatusChanged(Part("other", "x"), Status("failing", "y")))
     async with listening(node, tmp_path) as socket:
         picture = (await ask(socket, ShowNode())).state
 
     assert picture is not None
-    assert (picture.snapshot.conditions["x"].reason, picture.now) == ("y", 42.0)
+    assert (picture.snapshot.status[Part("other", "x")].text, picture.now) == ("y", 42.0)
     assert "looked at" in as_shown(picture.offer.waiting)
 
 
@@ -134,7 +136,9 @@ async def test_clients_that_never_read_or_never_end_their_line_are_left(
     node = Node(Snapshot())
     for number in range(4000):
         node.apply(
-            StatusChanged(f"part {number}", Condition("ok", reason="a picture that no socket's buffer holds " * 3))
+            StatusChanged(
+                Part("other", f"part {number}"), Status("ok", text="a state that no socket's buffer holds " * 3)
+            )
         )
     before = _open()
     async with listening(node, tmp_path) as socket:
@@ -161,13 +165,13 @@ def _open() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def _shown(socket: Path) -> Mapping[str, Condition]:
-    """The conditions that a patient client is shown."""
+def _shown(socket: Path) -> Statuses:
+    """The statuses that a patient client is shown."""
     with socketlib.socket(socketlib.AF_UNIX) as client:
         client.settimeout(10)
         client.connect(str(socket))
         client.sendall(msgspec.json.encode(ShowNode()) + b"\n")
         with client.makefile("rb") as stream:
-            picture = msgspec.json.decode(stream.read(), type=ControlResponse).state
+            picture = decode(stream.read(), ControlResponse).state
     assert picture is not None
-    return picture.snapshot.conditions
+    return picture.snapshot.status

@@ -11,7 +11,8 @@ from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import ConfigLoaded, DriverReleaseRequested, StatusChanged
-from gpuplane.model.snapshot import Condition, DriverRelease, Snapshot
+from gpuplane.model.snapshot import DriverRelease, Snapshot
+from gpuplane.model.status import Part, Status
 from tests.texts import as_shown
 
 
@@ -30,12 +31,12 @@ async def test_changes_gives_the_picture_now_and_then_the_newest() -> None:
 async def test_until_sees_a_change_and_gives_up_at_its_deadline() -> None:
     """Waiting ends with the snapshot that is ready, or with the deadline."""
     node = Node(Snapshot())
-    waiting = asyncio.create_task(node.until(lambda s: "x" in s.conditions, deadline=60))
+    waiting = asyncio.create_task(node.until(lambda s: Part("other", "x") in s.status, deadline=60))
     await asyncio.sleep(0)
-    node.apply(StatusChanged("x", Condition("ok")))
+    node.apply(StatusChanged(Part("other", "x"), Status("ok")))
 
     assert await waiting is True
-    assert await node.until(lambda s: "y" in s.conditions, deadline=0.01) is False
+    assert await node.until(lambda s: Part("other", "y") in s.status, deadline=0.01) is False
 
 
 async def test_time_alone_changes_the_node_when_it_is_due() -> None:
@@ -64,12 +65,12 @@ async def test_a_part_that_raises_is_started_again_alone(caplog: pytest.LogCaptu
         running.set()
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(keep(node, "part", part, backoff=(0.01, 0.1), steady=0.01))
-    assert await node.until(lambda s: "part" in s.conditions, deadline=60)
-    assert "no luck" in as_shown(node.snapshot.conditions["part"].reason)
+    task = asyncio.create_task(keep(node, Part("other", "part"), part, backoff=(0.01, 0.1), steady=0.01))
+    assert await node.until(lambda s: Part("other", "part") in s.status, deadline=60)
+    assert "no luck" in as_shown(node.snapshot.status[Part("other", "part")].text)
     async with asyncio.timeout(60):
         await running.wait()
-    assert await node.until(lambda s: not s.conditions, deadline=60)
+    assert await node.until(lambda s: not s.status, deadline=60)
     task.cancel()
 
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == ["part failed"]
@@ -82,10 +83,10 @@ async def failing(error: Exception) -> str:
     async def part() -> None:
         raise error
 
-    task = asyncio.create_task(keep(node, "part", part))
-    assert await node.until(lambda s: "part" in s.conditions, deadline=60)
+    task = asyncio.create_task(keep(node, Part("other", "part"), part))
+    assert await node.until(lambda s: Part("other", "part") in s.status, deadline=60)
     task.cancel()
-    return as_shown(node.snapshot.conditions["part"].reason)
+    return as_shown(node.snapshot.status[Part("other", "part")].text)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +125,8 @@ async def test_a_socket_that_cannot_be_is_told_with_its_path(tmp_path: Path) -> 
     path = tmp_path / ("x" * 200) / "control.sock"
     path.parent.mkdir()
     node = Node(Snapshot())
-    task = asyncio.create_task(keep(node, "control", lambda: control(node, path)))
-    assert await node.until(lambda s: "control" in s.conditions, deadline=60)
+    task = asyncio.create_task(keep(node, Part("control"), lambda: control(node, path)))
+    assert await node.until(lambda s: Part("control") in s.status, deadline=60)
     task.cancel()
 
-    assert node.snapshot.conditions["control"].reason == f"{path}: AF_UNIX path too long"
+    assert node.snapshot.status[Part("control")].text == f"{path}: AF_UNIX path too long"

@@ -29,6 +29,7 @@ from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES, memory_shares
 from gpuplane.model.snapshot import DriverRelease, Ledger, Snapshot, TimeSliceState
+from gpuplane.model.status import STATE_DIRECTORY
 from tests.removal import remove
 from tests.texts import as_shown
 
@@ -260,9 +261,9 @@ async def test_a_directory_that_was_removed_and_is_another_agents_now_is_left_al
             remove(directory)
             async with locked(directory) as other:
                 assert [owner async for owner in other] == []
-                assert await node.until(lambda s: s.conditions["state"].standing == "failing", deadline=60)
+                assert await node.until(lambda s: s.status[STATE_DIRECTORY].state == "failing", deadline=60)
                 assert f"it was removed, and now belongs to process {os.getpid()}" in as_shown(
-                    node.snapshot.conditions["state"].reason
+                    node.snapshot.status[STATE_DIRECTORY].text
                 )
                 assert not is_stored(node.snapshot)
                 assert [each.name for each in directory.iterdir()] == ["lock"]
@@ -366,7 +367,7 @@ async def test_what_may_have_been_written_is_written_over(tmp_path: Path) -> Non
         assert await node.until(is_stored, deadline=60)
         spoil(tmp_path / "cuts.json.new")
         node.apply(LedgerLoaded(FULL.but(share_layouts={"GPU-a": memory_shares(1024, mps=False).encoded})))
-        assert await node.until(lambda s: s.conditions["state"].standing == "failing", deadline=60)
+        assert await node.until(lambda s: s.status[STATE_DIRECTORY].state == "failing", deadline=60)
         (tmp_path / "cuts.json").write_bytes(encode_part({"GPU-a": "1024 MiB"}, "boot"))
         node.apply(LedgerLoaded(FULL))
         shutil.rmtree(tmp_path / "cuts.json.new")
@@ -381,8 +382,8 @@ async def test_one_file_that_cannot_be_written_holds_up_no_other(tmp_path: Path)
     node = Node(Snapshot(), now=lambda: 100.0)
     node.apply(LedgerLoaded(FULL))
     async with storing(node, tmp_path):
-        assert await node.until(lambda s: "state" in s.conditions, deadline=60)
-        assert "release.json: Is a directory" in as_shown(node.snapshot.conditions["state"].reason)
+        assert await node.until(lambda s: STATE_DIRECTORY in s.status, deadline=60)
+        assert "release.json: Is a directory" in as_shown(node.snapshot.status[STATE_DIRECTORY].text)
         assert state.load(tmp_path, "boot")[0] == FULL.but(release=None)
         assert not is_stored(node.snapshot)
 
@@ -453,11 +454,11 @@ async def test_a_wish_is_not_stored_while_the_disk_refuses(denied: Path) -> None
     node = Node(Snapshot(), now=lambda: 100.0)
     node.apply(DriverReleaseRequested(DriverRelease(until=500.0, reason="x")))
     async with storing(node, denied):
-        assert await node.until(lambda s: "state" in s.conditions, deadline=60)
+        assert await node.until(lambda s: STATE_DIRECTORY in s.status, deadline=60)
 
     assert not is_stored(node.snapshot)
-    assert node.snapshot.conditions["state"].standing == "failing"
-    assert f"{denied}: Not a directory" in as_shown(node.snapshot.conditions["state"].reason)
+    assert node.snapshot.status[STATE_DIRECTORY].state == "failing"
+    assert f"{denied}: Not a directory" in as_shown(node.snapshot.status[STATE_DIRECTORY].text)
 
 
 async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk_says_so(

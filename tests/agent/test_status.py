@@ -14,11 +14,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep
-from gpuplane.agent.status import MOST_CONNECTIONS, STUCK, Status, status
+from gpuplane.agent.status import MOST_CONNECTIONS, STUCK, StatusPages, status
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import Part, Status, plugin_of
 from tests.texts import as_shown
 
 GPUS = (Gpu(index=0, uuid="GPU-a"), Gpu(index=1, uuid="GPU-b", faults=(Fault("gpu-lost", "gone"),)))
@@ -29,7 +30,7 @@ def ready() -> Node:
     node = Node(Snapshot())
     for fact in (MachineObserved(Machine(gpus=GPUS)), ConfigLoaded(Settings()), AllocationsListed((), 0.0)):
         node.apply(fact)
-    node.apply(StatusChanged("plugin/nvidia.com/gpu", Condition("ok")))
+    node.apply(StatusChanged(plugin_of("nvidia.com/gpu"), Status("ok")))
     return node
 
 
@@ -107,7 +108,7 @@ async def test_the_metrics_are_prometheus_text() -> None:
 
 def test_a_stuck_event_loop_is_not_alive() -> None:
     """Liveness is the event loop's own turn, and nothing else."""
-    pages = Status()
+    pages = StatusPages()
     assert pages.page("/healthz")[0] == 200
     pages.made -= STUCK + 1
 
@@ -152,11 +153,11 @@ async def test_an_address_that_cannot_be_had_is_named(host: str, caplog: pytest.
         other.listen()
         port = other.getsockname()[1]
         node = Node(Snapshot())
-        task = asyncio.create_task(keep(node, "status", lambda: status(node, host, port), (0.01, 0.1), 0.05))
-        assert await node.until(lambda s: "status" in s.conditions, deadline=60)
-        assert f"{host}:{port}: cannot be listened on: " in as_shown(node.snapshot.conditions["status"].reason)
+        task = asyncio.create_task(keep(node, Part("status"), lambda: status(node, host, port), (0.01, 0.1), 0.05))
+        assert await node.until(lambda s: Part("status") in s.status, deadline=60)
+        assert f"{host}:{port}: cannot be listened on: " in as_shown(node.snapshot.status[Part("status")].text)
     if host == "127.0.0.1":
-        assert await node.until(lambda s: "status" not in s.conditions, deadline=60)
+        assert await node.until(lambda s: Part("status") not in s.status, deadline=60)
         assert (await get(f"http://{host}:{port}/healthz"))[0] == 200
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -14,6 +14,7 @@ from gpuplane.hardware.described import Described
 from gpuplane.host.filewatch import contents
 from gpuplane.host.state import boot_id, load
 from gpuplane.model.control import ControlRequest, ControlResponse, ShowNode
+from gpuplane.model.encoding import decode
 
 MACHINE = "gpus: [{index: 0, uuid: GPU-0, pci: '0000:01:00.0'}]\n"
 
@@ -22,7 +23,7 @@ async def ask(socket: Path, request: ControlRequest) -> ControlResponse:
     """What the agent answers on its control socket."""
     reader, writer = await asyncio.open_unix_connection(socket)
     writer.write(msgspec.json.encode(request) + b"\n")
-    answer = msgspec.json.decode(await reader.readline(), type=ControlResponse)
+    answer = decode(await reader.readline(), ControlResponse)
     writer.close()
     return answer
 

@@ -15,6 +15,8 @@ import msgspec
 import pytest
 
 from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice, ReleaseDriver, ShowNode
+from gpuplane.model.encoding import decode
+from gpuplane.model.status import KUBELET_LOCK
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
 from gpuplane.sandbox.succession import amid, come_and_go, replace
@@ -144,11 +146,11 @@ async def test_inspect_shows_that_an_agent_stands_by(place: Place) -> None:
             await third.until_says("ready to take over")
             shown = (await (await connect(place.root / "second/control.sock"))(ShowNode())).state
             assert shown is not None
-            assert f"process {first.process.pid}" in as_shown(shown.snapshot.conditions["kubelet lock"].reason)
+            assert f"process {first.process.pid}" in as_shown(shown.snapshot.status[KUBELET_LOCK].text)
             assert f"process {first.process.pid}" in as_shown(shown.offer.waiting)
             shared = (await (await connect(place.root / "first/control.sock"))(ShowNode())).state
             assert shared is not None
-            assert shared.snapshot.conditions["kubelet lock"].standing == "ok"
+            assert shared.snapshot.status[KUBELET_LOCK].state == "ok"
             with pytest.raises(AssertionError, match="stands by"):
                 wish = DrainDevice(
                     requested_at=time.clock_gettime(time.CLOCK_BOOTTIME), device="GPU-6", seconds=None, reason="fan"
@@ -279,7 +281,7 @@ async def connect(path: Path) -> Callable[[ControlRequest], Awaitable[ControlRes
     async def ask(request: ControlRequest) -> ControlResponse:
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(msgspec.json.encode(request) + b"\n")
-        answer = msgspec.json.decode(await reader.readline(), type=ControlResponse)
+        answer = decode(await reader.readline(), ControlResponse)
         writer.close()
         assert not answer.error, answer.error
         return answer

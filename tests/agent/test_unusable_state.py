@@ -23,6 +23,7 @@ from gpuplane.model.facts import Action, ConfigLoaded, Fact, MachineObserved
 from gpuplane.model.health import DeviceRecord, Drain, HealthRecords
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Ledger, Snapshot
+from gpuplane.model.status import KUBELET_LOCK
 from gpuplane.sandbox.kubelet import Kubelet
 
 DEADLINE = 60.0
@@ -58,7 +59,7 @@ async def running(root: Path) -> AsyncIterator[Agent]:
 
 def ours(snapshot: Snapshot) -> bool:
     """Whether it serves."""
-    return "kubelet lock" in snapshot.conditions and not standby(snapshot)
+    return KUBELET_LOCK in snapshot.status and not standby(snapshot)
 
 
 async def test_who_holds_what_is_asked_again_at_a_take_over(tmp_path: Path) -> None:

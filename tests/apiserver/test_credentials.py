@@ -101,7 +101,7 @@ async def test_what_is_wrong_with_it_is_said(
     try:
         async with following(path) as node:
             await node.stands("failing", why)
-            assert "the credential plugin " in as_shown(node.apiserver.reason if node.apiserver else "")
+            assert "the credential plugin " in as_shown(node.apiserver.text if node.apiserver else "")
             if not more:
                 monkeypatch.undo()
                 (tmp_path / "plugin.py").write_text(GOOD)

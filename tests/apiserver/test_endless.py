@@ -63,7 +63,7 @@ async def test_an_answer_without_an_end_is_given_up(
 
 
 def _well(node: Told) -> bool:
-    return node.apiserver is not None and node.apiserver.standing == "ok" and asked(node.snapshot).config == "good"
+    return node.apiserver is not None and node.apiserver.state == "ok" and asked(node.snapshot).config == "good"
 
 
 async def test_an_answer_that_drips_is_given_up(

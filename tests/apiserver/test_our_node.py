@@ -27,7 +27,8 @@ from gpuplane.apiserver.node import (
 )
 from gpuplane.model.config import Config, NodeRequests
 from gpuplane.model.facts import Fact, LedgerLoaded, NodeRequestsChanged, StatusChanged
-from gpuplane.model.snapshot import Condition, Ledger, Snapshot
+from gpuplane.model.snapshot import Ledger, Snapshot
+from gpuplane.model.status import API_SERVER, Status
 from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
 from tests import hostile
 from tests.texts import as_shown
@@ -49,13 +50,13 @@ class Told(Node):
         super().apply(fact)
 
     @property
-    def apiserver(self) -> Condition | None:
-        return self.snapshot.conditions.get("apiserver")
+    def apiserver(self) -> Status | None:
+        return self.snapshot.status.of(API_SERVER)
 
     @property
     def standings(self) -> list[str]:
         """How the API server was said to stand, one after the other, without repetition."""
-        told = [f.condition.standing for f in self.facts if isinstance(f, StatusChanged) and f.condition is not None]
+        told = [f.status.state for f in self.facts if isinstance(f, StatusChanged) and f.status is not None]
         return [each for i, each in enumerate(told) if i == 0 or told[i - 1] != each]
 
     async def comes_to(self, ready: Callable[[Snapshot], Any]) -> None:
@@ -63,8 +64,8 @@ class Told(Node):
 
     async def stands(self, standing: str, reason: str = "") -> None:
         def there(snapshot: Snapshot) -> bool:
-            found = snapshot.conditions.get("apiserver")
-            return found is not None and found.standing == standing and reason in as_shown(found.reason)
+            found = snapshot.status.of(API_SERVER)
+            return found is not None and found.state == standing and reason in as_shown(found.text)
 
         await self.comes_to(there)
 
@@ -181,7 +182,7 @@ async def test_what_is_wrong_with_the_annotation_is_said(server: ApiServer, kube
         assert node.snapshot.config.node_requests == NodeRequests(drains={"3": "x"})
 
         server.put(PATH, node_object({}, {DRAIN: "3=x"}))
-        await node.comes_to(lambda _: node.apiserver and as_shown(node.apiserver.reason).endswith(server.url))
+        await node.comes_to(lambda _: node.apiserver and as_shown(node.apiserver.text).endswith(server.url))
     assert node.standings == ["ok"]
 
 
@@ -344,7 +345,7 @@ async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig
     server.troubles.append(Trouble(f"GET {PATH}", times=2, code=403, message="nodes is forbidden"))
     async with following(kubeconfig) as node:
         await node.stands("ok", "; its container runtime cannot be asked for")
-        assert node.apiserver and "403 nodes is forbidden; grant it" in as_shown(node.apiserver.reason)
+        assert node.apiserver and "403 nodes is forbidden; grant it" in as_shown(node.apiserver.text)
         assert node.snapshot.config.node_requests == NodeRequests(config="a")
 
         node.apply(LedgerLoaded(Ledger(node_requests=NodeRequests(runtime=OLD))))
@@ -354,7 +355,7 @@ async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig
 
         await listed_again(server)
         assert node.snapshot.config.node_requests == NodeRequests(config="a", runtime=NEW)
-        await node.comes_to(lambda _: node.apiserver and as_shown(node.apiserver.reason).endswith(server.url))
+        await node.comes_to(lambda _: node.apiserver and as_shown(node.apiserver.text).endswith(server.url))
 
 
 @pytest.mark.parametrize(
@@ -472,7 +473,7 @@ async def test_refusals_are_said_and_recovered_from(
     async with following(kubeconfig) as node:
         await node.stands("failing", reason)
 
-        assert server.url in as_shown(node.apiserver.reason if node.apiserver else "")
+        assert server.url in as_shown(node.apiserver.text if node.apiserver else "")
 
         await node.stands("ok")
     assert node.standings == ["failing", "ok"]
@@ -538,7 +539,7 @@ async def test_a_kubeconfig_that_cannot_be_used(server: ApiServer, tmp_path: Pat
             path.write_text(text)
             await node.stands("failing", reason)
 
-            assert str(path) in as_shown(node.apiserver.reason if node.apiserver else "")
+            assert str(path) in as_shown(node.apiserver.text if node.apiserver else "")
 
         path.write_text(good)
         await node.stands("ok")

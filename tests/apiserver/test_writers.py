@@ -16,13 +16,14 @@ from gpuplane.apiserver import node as watching
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, LedgerStored, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Condition, Snapshot, StoredLedger
+from gpuplane.model.snapshot import Snapshot, StoredLedger
+from gpuplane.model.status import API_SERVER, EVENTS, NODE_CONDITION, STATE_DIRECTORY, AnyPart, TurnStatus
 from gpuplane.sandbox.apiserver.objects import place
 from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
 from tests.texts import as_shown
 
 NODE = "/api/v1/nodes/n1"
-EVENTS = "/api/v1/namespaces/default/events"
+EVENTS_PATH = "/api/v1/namespaces/default/events"
 PATCHES = "PATCH /api/v1/nodes/n1/status"
 
 Json = dict[str, Any]
@@ -89,16 +90,16 @@ def problem(server: ApiServer) -> Json:
 
 def told(server: ApiServer) -> list[tuple[str, str, int]]:
     """(reason, GPU, count) of each Event."""
-    found = sorted(server.objects.list(place(EVENTS)), key=lambda each: str(each["metadata"]["name"]))
+    found = sorted(server.objects.list(place(EVENTS_PATH)), key=lambda each: str(each["metadata"]["name"]))
     return [(each["reason"], each["message"][:5], each["count"]) for each in found]
 
 
-async def stands(node: Node, part: str, standing: str, reason: str = "") -> None:
+async def stands(node: Node, part: AnyPart, standing: str, reason: str = "") -> None:
     def there(snapshot: Snapshot) -> bool:
-        found = snapshot.conditions.get(part)
-        return found is not None and found.standing == standing and reason in as_shown(found.reason)
+        found = snapshot.status.get(part)
+        return found is not None and found.state == standing and reason in as_shown(found.text)
 
-    assert await node.until(there, 60), node.snapshot.conditions
+    assert await node.until(there, 60), node.snapshot.status
 
 
 async def test_the_heart_beats(server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ async def test_every_field_is_kubernetes(server: ApiServer, kubeconfig: Path) ->
     async with writing(kubeconfig, report.report_problems, telling.tell_events) as node:
         look(node, 0)
         await server.until(lambda: problem(server).get("status") == "True" and len(told(server)) == 1)
-        [event] = server.objects.list(place(EVENTS))
+        [event] = server.objects.list(place(EVENTS_PATH))
 
         assert models.Event.from_dict(event).to_dict() == event
         assert models.NodeCondition.from_dict(problem(server)).to_dict() == problem(server)
@@ -141,11 +142,11 @@ async def test_a_transition_of_before_our_start_keeps_its_time(server: ApiServer
 async def test_a_node_object_that_is_made_anew_is_written_anew(server: ApiServer, kubeconfig: Path) -> None:
     """As kubelet makes it when somebody has deleted it, though we have nothing new to say."""
     async with writing(kubeconfig, watching.watch_node) as node:
-        await stands(node, "apiserver", "ok")
+        await stands(node, API_SERVER, "ok")
         task = asyncio.ensure_future(report.report_problems(node, "n1", kubeconfig))
         await server.until(lambda: problem(server) != {})
         server.put(NODE, None)
-        await stands(node, "apiserver", "waiting")
+        await stands(node, API_SERVER, "waiting")
         server.put(NODE, {"status": {}})
         await server.until(lambda: problem(server) != {})
         await _ended(task)
@@ -155,7 +156,7 @@ async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path
     """Its absence is said; when it comes, it is written."""
     server.put(NODE, None)
     async with writing(kubeconfig, report.report_problems) as node:
-        await stands(node, "node condition", "failing", '404 nodes "n1" not found')
+        await stands(node, NODE_CONDITION, "failing", '404 nodes "n1" not found')
         server.put(NODE, {})
         await server.until(lambda: problem(server).get("reason") == "NoProblem")
 
@@ -181,8 +182,8 @@ async def test_a_condition_that_cannot_be_written(
     monkeypatch.setattr(retry, "LONG", 0.05)
     server.troubles.append(trouble)
     async with writing(kubeconfig, report.report_problems) as node:
-        await stands(node, "node condition", "failing", reason)
-        await stands(node, "node condition", "ok")
+        await stands(node, NODE_CONDITION, "failing", reason)
+        await stands(node, NODE_CONDITION, "ok")
         assert problem(server)["status"] == "False"
 
 
@@ -190,7 +191,7 @@ async def test_a_refusal_is_asked_about_seldom(server: ApiServer, kubeconfig: Pa
     """Other failures soon again; this one waits for minutes, or until our Node is followed anew."""
     server.troubles += [Trouble("PATCH *", times=3, code=500), Trouble("PATCH *", times=9, code=403)]
     async with writing(kubeconfig, report.report_problems, telling.tell_events) as node:
-        await stands(node, "node condition", "failing", "403")
+        await stands(node, NODE_CONDITION, "failing", "403")
         look(node, 0)
         await server.until(lambda: told(server) == [("GPUDegraded", "GPU 0", 1)])
         look(node)
@@ -216,10 +217,10 @@ async def test_an_event_that_the_server_has_forgotten_is_made_anew(server: ApiSe
     async with writing(kubeconfig, telling.tell_events) as node:
         look(node, 0)
         await server.until(lambda: len(told(server)) == 1)
-        [event] = server.objects.list(place(EVENTS))
+        [event] = server.objects.list(place(EVENTS_PATH))
         look(node)
         await server.until(lambda: len(told(server)) == 2)
-        server.put(f"{EVENTS}/{event['metadata']['name']}", None)
+        server.put(f"{EVENTS_PATH}/{event['metadata']['name']}", None)
         look(node, 0)
         await server.until(lambda: told(server) == [("GPURecovered", "GPU 0", 1), ("GPUDegraded", "GPU 0", 1)])
 
@@ -238,11 +239,11 @@ async def test_after_a_while_it_is_another_event(
 
 async def test_an_answer_that_is_lost_makes_no_second_event(server: ApiServer, kubeconfig: Path) -> None:
     """Whether the server has heard it nobody knows: it is told again under the same name."""
-    server.troubles.append(Trouble(f"POST {EVENTS}", lose=True))
+    server.troubles.append(Trouble(f"POST {EVENTS_PATH}", lose=True))
     async with writing(kubeconfig, telling.tell_events) as node:
         look(node, 0)
-        await server.until(lambda: server.requests.count(f"POST {EVENTS}") == 2)
-        await stands(node, "events", "ok")
+        await server.until(lambda: server.requests.count(f"POST {EVENTS_PATH}") == 2)
+        await stands(node, EVENTS, "ok")
         assert told(server) == [("GPUDegraded", "GPU 0", 1)]
 
 
@@ -252,10 +253,10 @@ async def test_an_event_that_the_server_will_never_take_costs_itself_only(
     server.troubles.append(Trouble("POST *", code=422, message="message: too long"))
     async with writing(kubeconfig, telling.tell_events) as node:
         look(node, 0)
-        await server.until(lambda: f"POST {EVENTS}" in server.requests)
+        await server.until(lambda: f"POST {EVENTS_PATH}" in server.requests)
         look(node, 0, 1)
         await server.until(lambda: told(server) == [("GPUDegraded", "GPU 1", 1)])
-        await stands(node, "events", "ok")
+        await stands(node, EVENTS, "ok")
     assert "an Event is dropped: " in caplog.text
 
 
@@ -264,8 +265,8 @@ async def test_an_event_that_cannot_be_counted_again_is_made_anew(server: ApiSer
     async with writing(kubeconfig, telling.tell_events) as node:
         for ill in ((0,), ()):
             look(node, *ill)
-            await server.until(lambda: server.requests.count(f"POST {EVENTS}") == len(told(server)) > 0)
-            await stands(node, "events", "ok")
+            await server.until(lambda: server.requests.count(f"POST {EVENTS_PATH}") == len(told(server)) > 0)
+            await stands(node, EVENTS, "ok")
         await server.until(lambda: len(told(server)) == 2)
         server.troubles.append(Trouble("PATCH *", code=422, message="message: not so"))
         look(node, 0)
@@ -277,17 +278,17 @@ async def test_an_event_that_cannot_be_counted_again_is_made_anew(server: ApiSer
 async def test_nothing_is_told_that_a_crash_would_make_us_tell_again(server: ApiServer, kubeconfig: Path) -> None:
     """The ledger is on disk first, where the disk takes it."""
     async with writing(kubeconfig, telling.tell_events, report.report_problems) as node:
-        node.apply(StatusChanged("state", Condition(standing="ok", detail="an older ledger")))
+        node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus(state="ok", text="an older ledger")))
         look(node, 0)
         await server.until(lambda: problem(server).get("status") == "True")
         look(node, 0, 1)
         await server.until(lambda: "2 GPUs (0, 1)" in problem(server)["message"])
         assert told(server) == []
-        node.apply(StatusChanged("state", Condition(standing="ok")))
+        node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus(state="ok")))
         node.apply(LedgerStored(StoredLedger(ledger=node.snapshot.ledger)))
         await server.until(lambda: len(told(server)) == 1)
 
-        node.apply(StatusChanged("state", Condition(standing="failing", reason="the disk is full")))
+        node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus(state="failing", text="the disk is full")))
         look(node)
         await server.until(lambda: len(told(server)) == 2)
 
@@ -297,8 +298,8 @@ async def test_what_came_and_went_while_the_server_was_away_is_not_told(server: 
     async with writing(kubeconfig, telling.tell_events) as node:
         await server.down()
         look(node, 0, 1)
-        await stands(node, "events", "failing")
+        await stands(node, EVENTS, "failing")
         look(node, 1)
         await server.up()
-        await stands(node, "events", "ok")
+        await stands(node, EVENTS, "ok")
         assert told(server) == [("GPUDegraded", "GPU 1", 1)]

@@ -99,7 +99,7 @@ class Node(World):
         snapshot, known = self.node.snapshot, self.known()
         specs = [(kind, self.place.spec(kind)) for kind in KINDS]
         assert all(merged(snapshot, kind, spec) == spec for kind, spec in specs)
-        assert on_disk(snapshot) == frozenset(marks(spec for _, spec in specs if spec is not None).split())
+        assert on_disk(snapshot) == frozenset(marks(spec for _, spec in specs if spec is not None))
         for _, names in self.given():
             assert set(names) <= known.devices.keys(), "a device is given out that cannot be resolved"
         assert self.needed() <= known.devices.keys() | known.conflicts.keys(), "a name that is held is missing"

@@ -14,7 +14,6 @@ import pytest
 
 from gpuplane.agent.node import Node
 from gpuplane.core.advertising import offer, unknown
-from gpuplane.core.containers.cdi.condition import SPECS
 from gpuplane.core.containers.cdi.registry import registry
 from gpuplane.core.containers.cdi.wanted import WRITING, unready
 from gpuplane.host.cdi.directory import glance, replace
@@ -22,10 +21,12 @@ from gpuplane.host.cdi.keeper import Keeper
 from gpuplane.host.specfiles import found
 from gpuplane.model.cdi import Spec
 from gpuplane.model.config import NodeRequests, Settings
+from gpuplane.model.encoding import encode
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, NodeRequestsChanged, StatusChanged
 from gpuplane.model.machine import Machine
 from gpuplane.model.pod import PodRef
-from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.status import CDI_FILES, CdiFilesStatus, cdi_conflict
 from tests.cdi.world import GPU, Place, document, machine
 from tests.texts import as_shown
 
@@ -39,7 +40,7 @@ class World:
     def __init__(self, root: Path, machine: Machine = TWO, settings: Settings = BY_CDI) -> None:
         self.place, self.node = Place(root), Node(Snapshot())
         self.keeper = Keeper(self.node, self.place.cdi)
-        self.node.apply(StatusChanged(SPECS, Condition(standing="waiting")))
+        self.node.apply(StatusChanged(CDI_FILES, CdiFilesStatus(state="waiting")))
         for fact in (ConfigLoaded(settings), MachineObserved(machine), AllocationsListed((), 0.0)):
             self.node.apply(fact)
 
@@ -70,8 +71,8 @@ class World:
 
     def reason(self) -> str:
         """Why the files are not what is wanted."""
-        stands = self.node.snapshot.conditions[SPECS]
-        return as_shown(stands.reason) if stands.standing == "failing" else ""
+        stands = self.node.snapshot.status[CDI_FILES]
+        return as_shown(stands.text) if stands.state == "failing" else ""
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_nothing_is_offered_before_the_first_file(world: World) -> None:
     """It says what it waits for; then all is healthy at once."""
     lack = unknown(world.node.snapshot)
     assert lack is not None
-    assert (lack.kind, lack.part) == ("waiting", SPECS)
+    assert (lack.kind, lack.part) == ("waiting", CDI_FILES.name)
     assert offer(world.node.snapshot).waiting == lack.text
     assert world.round()
     assert world.well()
@@ -165,12 +166,12 @@ def test_a_device_that_another_file_defines_is_left_to_it(world: World, name: st
     troubles = world.troubles()
     assert troubles["GPU-0"] == ""
     assert str(other) in troubles["GPU-1"]
-    assert f"cdi {other}" in world.node.snapshot.conditions
+    assert cdi_conflict(str(other)) in world.node.snapshot.status
     other.unlink()
     assert world.round()
     assert world.place.names() == {"GPU-0", "GPU-1"}
     assert world.well()
-    assert not any(part.startswith("cdi /") for part in world.node.snapshot.conditions)
+    assert not list(world.node.snapshot.status.of_kind("cdi conflict"))
 
 
 def test_whatever_another_file_is_called(world: World) -> None:
@@ -180,9 +181,9 @@ def test_whatever_another_file_is_called(world: World) -> None:
         (world.place.cdi / os.fsdecode(name)).write_bytes(document(GPU, "GPU-1"))
     assert world.round()
     snapshot = world.node.snapshot
-    told = sorted(part.rpartition("/")[2] for part in snapshot.conditions if part.startswith("cdi /"))
+    told = sorted(part.subject.rpartition("/")[2] for part, _ in snapshot.status.of_kind("cdi conflict"))
     assert told == ["\\udcff.json", "a b.json", "a\\nb\\x1b[31m.json"]
-    assert msgspec.json.encode(snapshot)
+    assert encode(snapshot)
     known = registry(found([world.place.cdi]))
     assert msgspec.json.encode(known.conflicts)
     assert all(path.isprintable() for path in known.conflicts[f"{GPU}=GPU-1"])

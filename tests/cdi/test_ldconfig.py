@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.core.containers.cdi.condition import HOOK, hook
+from gpuplane.core.containers.cdi.condition import hook
 from gpuplane.host.cdi.hook import look, watch_hook
 from gpuplane.host.cdi.ldconfig import PATHS, SEGMENT, usable
 from gpuplane.model.config import CdiHook, Settings
 from gpuplane.model.facts import ConfigLoaded
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import CDI_HOOK
 from tests.hook.build import SOURCES
 from tests.texts import as_shown
 
@@ -104,15 +105,15 @@ def installed(tmp_path: Path) -> Path:
 def test_the_hook_is_not_called_where_it_would_fail(installed: Path, tmp_path: Path) -> None:
     """The reason names the places; that is no trouble, for containers start without."""
     stands = look(installed, tmp_path)
-    assert (stands.standing, stands.detail) == ("ok", "")
-    assert all(path in as_shown(stands.reason) for path in (str(installed), *PATHS))
+    assert (stands.state, stands.path) == ("ok", "")
+    assert all(path in as_shown(stands.text) for path in (str(installed), *PATHS))
     put(tmp_path, PATHS[1], STATIC)
-    assert look(installed, tmp_path).detail == str(installed)
+    assert look(installed, tmp_path).path == str(installed)
 
 
 def test_what_is_not_seen_is_not_judged(installed: Path) -> None:
     """The host's root may be mounted nowhere."""
-    assert look(installed, None).detail == str(installed)
+    assert look(installed, None).path == str(installed)
 
 
 @pytest.mark.parametrize(("driver_root", "called"), [("/", False), ("//", False), ("/run/nvidia/driver", True)])
@@ -123,7 +124,7 @@ async def test_the_driver_root_is_the_hosts_where_it_is_said_to_be(
     node = Node(Snapshot())
     watching = asyncio.create_task(watch_hook(node, installed, tmp_path / "root", every=60))
     async with asyncio.timeout(60):
-        await node.until(lambda snapshot: HOOK in snapshot.conditions, 60)
+        await node.until(lambda snapshot: CDI_HOOK in snapshot.status, 60)
         node.apply(ConfigLoaded(Settings(driver_root=driver_root)))
         assert await node.until(lambda snapshot: bool(hook(snapshot)) == called, 60)
     watching.cancel()
@@ -137,6 +138,6 @@ async def test_what_happens_instead_is_told(choice: CdiHook, instead: str, tmp_p
     told = f"not installed at {tmp_path}/none: {instead}"
     async with asyncio.timeout(60):
         node.apply(ConfigLoaded(Settings(cdi_hook=choice)))
-        await node.until(lambda snapshot: HOOK in snapshot.conditions, 60)
-        assert await node.until(lambda snapshot: snapshot.conditions[HOOK].reason == told, 60)
+        await node.until(lambda snapshot: CDI_HOOK in snapshot.status, 60)
+        assert await node.until(lambda snapshot: snapshot.status[CDI_HOOK].text == told, 60)
     watching.cancel()

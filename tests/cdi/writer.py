@@ -9,14 +9,15 @@ from gpuplane.host.cdi.keeper import Keeper
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.pod import PodRef
-from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.status import CDI_FILES, CdiFilesStatus
 from tests.cdi.world import machine
 
 
 async def main(directory: Path) -> None:
     """One container holds GPU-0 throughout, which is there every other time."""
     node = Node(Snapshot())
-    node.apply(StatusChanged("cdi", Condition(standing="waiting")))
+    node.apply(StatusChanged(CDI_FILES, CdiFilesStatus(state="waiting")))
     node.apply(ConfigLoaded(Settings(device_list_strategy=("cdi-cri",))))
     node.apply(
         AllocationsListed((Allocation("nvidia.com/gpu", ("GPU-0",), holder=PodRef.parse("default/train/main")),), 0.0)

@@ -25,6 +25,7 @@ from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.model.control import AgentInfo, ControlResponse, NodeState, ShowNode
+from gpuplane.model.encoding import encode
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
@@ -36,7 +37,8 @@ from gpuplane.model.facts import (
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Machine
 from gpuplane.model.pod import PodRef
-from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.status import Part, Status
 from tests.golden import Golden
 from tests.next_version import extended
 from tests.texts import as_shown
@@ -80,7 +82,7 @@ def full() -> ControlResponse:
         ConfigLoaded(settings),
         AllocationsListed((held,), 0.0),
         MachineObserved(machine),
-        StatusChanged("x", Condition("failing", "y")),
+        StatusChanged(Part("other", "x"), Status("failing", "y")),
         FaultOccurred(code="xid-79", gpu=gpu, message="lost", at=9.0),
         DrainRequested(gpu, Drain(reason="fan", since=10.0)),
     ):
@@ -90,7 +92,7 @@ def full() -> ControlResponse:
 
 def document(said: ControlResponse) -> dict[str, Any]:
     """An answer as plain data."""
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(said))
+    plain: dict[str, Any] = msgspec.json.decode(encode(said))
     return plain
 
 
@@ -103,7 +105,7 @@ def refused(directory: Path) -> str:
 
 def test_what_a_newer_agent_adds_costs_nothing(tmp_path: Path, answers: Answers) -> None:
     """Wherever in its answer."""
-    answers(msgspec.json.encode(extended(full())))
+    answers(encode(extended(full())))
 
     assert show(tmp_path) == full().state
 
@@ -126,7 +128,7 @@ def older(said: ControlResponse) -> dict[str, Any]:
 def test_what_an_older_agent_does_not_say_costs_nothing(tmp_path: Path, answers: Answers) -> None:
     """Neither who it is, nor what it did not know then. What it withholds is withheld."""
     now = inspection(pictured(full()), AgentInfo(), 0.0)
-    answers(msgspec.json.encode(older(full())))
+    answers(encode(older(full())))
     answer = ask(tmp_path, ShowNode())
 
     assert answer.agent == AgentInfo()
@@ -139,7 +141,7 @@ def test_a_ledger_that_an_agent_does_not_keep_is_an_empty_one(tmp_path: Path, an
     """As of one that has nothing to remember."""
     bare = document(full())
     del bare["picture"]["snapshot"]["ledger"]
-    answers(msgspec.json.encode(bare))
+    answers(encode(bare))
 
     assert show(tmp_path).snapshot.ledger == Snapshot().ledger
 
@@ -148,7 +150,7 @@ def test_what_a_newer_agent_says_otherwise_is_a_sentence(tmp_path: Path, answers
     """With both versions, what was not understood, and what to do."""
     other = document(full())
     other["picture"]["snapshot"]["conditions"]["x"]["standing"] = "resting"
-    answers(msgspec.json.encode(other))
+    answers(encode(other))
     said = refused(tmp_path)
 
     assert all(word in said for word in ("9.9", __version__, "snapshot.conditions.x"))
@@ -162,7 +164,7 @@ def test_an_answer_of_another_kind_is_a_sentence(
     tmp_path: Path, answers: Answers, other: object, golden: Golden
 ) -> None:
     """Whatever it is."""
-    answers(msgspec.json.encode(other))
+    answers(encode(other))
 
     golden(refused(tmp_path).replace(__version__, "VERSION"), json.dumps(other))
 
@@ -210,7 +212,7 @@ async def test_a_command_of_the_next_version_is_shown_the_picture_and_its_reques
 @pytest.mark.parametrize("closed", ["control.sock", ""])
 def test_whoever_may_not_ask_is_told_to_be_root(tmp_path: Path, answers: Answers, closed: str, golden: Golden) -> None:
     """Where the socket is closed to him, and where its directory is."""
-    answers(msgspec.json.encode(full()))
+    answers(encode(full()))
     (tmp_path / closed).chmod(0)
     try:
         if root := os.geteuid() == 0:

@@ -14,6 +14,7 @@ from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.status import Statuses
 from gpuplane.model.views import Refused
 from tests.golden import Golden
 
@@ -75,8 +76,8 @@ def test_by_mps_a_share_is_a_limit_of_each_process() -> None:
     snapshot = node(counted().but(memory_by_mps=True), A, B)
     assert "MPS" in refused(snapshot, MEMORY, "GPU-b::0")
     daemon = DaemonStatus(MEMORY, "ok", "", ("GPU-a", "GPU-b"))
-    stands = mps.conditions(WantedDaemons((MpsDaemon(MEMORY, {}),)), SupervisorStatus(0.0, 1, (daemon,)), "", 0.0)
-    got = allocate(snapshot.but(conditions=stands), MEMORY, ids("GPU-b", 0, 1, 2))
+    stands = mps.statuses(WantedDaemons((MpsDaemon(MEMORY, {}),)), SupervisorStatus(0.0, 1, (daemon,)), "", 0.0)
+    got = allocate(snapshot.but(status=Statuses(stands)), MEMORY, ids("GPU-b", 0, 1, 2))
 
     assert got.env["GPUPLANE_MEMORY_MIB"] == "3072"
     assert got.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3072M"

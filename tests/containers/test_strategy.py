@@ -26,7 +26,8 @@ from gpuplane.model.facts import (
     Tick,
 )
 from gpuplane.model.machine import Driver, DriverFiles, DriverLibrary, Gpu, Machine
-from gpuplane.model.snapshot import Condition, Ledger, Snapshot
+from gpuplane.model.snapshot import Ledger, Snapshot
+from gpuplane.model.status import CDI_FILES, CdiFilesStatus
 from tests.golden import Golden
 from tests.texts import as_shown
 
@@ -35,7 +36,7 @@ MACHINE = Machine(
     driver=Driver(version="580.95.05", cuda="13.0", files=DriverFiles(libraries=(LIBCUDA,))),
     gpus=(Gpu(index=0, uuid="GPU-a", model="T4", nodes=("/dev/nvidia0",)),),
 )
-KEPT = StatusChanged(condition.SPECS, Condition(standing="ok"))
+KEPT = StatusChanged(CDI_FILES, CdiFilesStatus(state="ok"))
 CONTAINERD = NodeRequests(runtime="containerd://2.1.4")
 READY: tuple[Fact, ...] = (ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(MACHINE))
 
@@ -114,7 +115,7 @@ def test_kubelets_that_pass_cdi_devices_on(kubelet: str, passes: bool) -> None:
         ((KEPT, NodeRequestsChanged(NodeRequests(runtime="containerd://1.7.27"))), "envvar"),
         (
             (
-                StatusChanged(condition.SPECS, Condition(standing="failing", reason="read-only")),
+                StatusChanged(CDI_FILES, CdiFilesStatus(state="failing", text="read-only")),
                 NodeRequestsChanged(CONTAINERD),
             ),
             "cdi-cri",
@@ -149,7 +150,7 @@ def test_allocate_answers_by_the_decision() -> None:
     assert allocate(before, "nvidia.com/gpu", ("GPU-a",)).env == {"NVIDIA_VISIBLE_DEVICES": "GPU-a"}
     known = after(NodeRequestsChanged(CONTAINERD), start=before)
     on_disk = condition.marks(each.spec for each in wanted(known).values() if each.spec is not None)
-    written = StatusChanged(condition.SPECS, Condition(standing="ok", detail=on_disk))
+    written = StatusChanged(CDI_FILES, CdiFilesStatus(state="ok", marks=on_disk))
     got = allocate(after(written, start=known), "nvidia.com/gpu", ("GPU-a",))
     assert (got.cdi, got.env) == (("k8s.device-plugin.nvidia.com/gpu=GPU-a",), {})
 
@@ -187,7 +188,7 @@ def test_the_decision_is_said_once_and_when_it_changes(golden: Golden) -> None:
     same: tuple[Fact, ...] = (
         Tick(),
         NodeRequestsChanged(CONTAINERD.but(drains={"0": "x"})),
-        StatusChanged(condition.SPECS, Condition(standing="failing", reason="full")),
+        StatusChanged(CDI_FILES, CdiFilesStatus(state="failing", text="full")),
         MachineObserved(MACHINE.but(gpus=None)),
         MachineObserved(MACHINE),
         AllocationsListed((), 1.0),
@@ -199,7 +200,7 @@ def test_the_decision_is_said_once_and_when_it_changes(golden: Golden) -> None:
         ConfigLoaded(Settings(device_list_strategy=("envvar", "cdi-cri"))),
         NodeRequestsChanged(CONTAINERD),
         ConfigLoaded(Settings()),
-        StatusChanged(condition.SPECS, None),
+        StatusChanged(CDI_FILES, None),
     )
     found = said(*changes, start=after(*start))
     assert [each.partition(":")[0] for each in found] == ["cdi-cri", "envvar", "envvar, cdi-cri", "cdi-cri", "envvar"]

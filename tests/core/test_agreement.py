@@ -12,20 +12,18 @@ from hypothesis import given
 from hypothesis import settings as of
 from hypothesis import strategies as st
 
-from gpuplane.agent.status import Status
+from gpuplane.agent.status import StatusPages
 from gpuplane.core.advertising import UNWRITTEN, offer
 from gpuplane.core.availability import standing
-from gpuplane.core.containers.cdi.condition import CONFLICT, SPECS, marks
+from gpuplane.core.containers.cdi.condition import marks
 from gpuplane.core.containers.cdi.wanted import WRITING, wanted
 from gpuplane.core.health.diagnose import ailments
 from gpuplane.core.inventory.sharing import base
 from gpuplane.core.inventory.units import units
-from gpuplane.core.mps import SUPERVISOR, UPKEEP
 from gpuplane.core.reports.inspection.whole import inspection
 from gpuplane.core.reports.metrics import metrics
 from gpuplane.core.reports.nodecondition import LONGEST, condition
 from gpuplane.core.reports.readiness import unready
-from gpuplane.core.serving import LOCK, STANDBY, STATE
 from gpuplane.core.step import step
 from gpuplane.kubelet.plugin import _message
 from gpuplane.model.config import MemoryResource, NodeRequests, ReplicatedResource, Settings, Sharing
@@ -46,9 +44,31 @@ from gpuplane.model.health import Drain
 from gpuplane.model.machine import DeviceNumbers, Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import memory_shares
-from gpuplane.model.snapshot import LET_GO, Allocation, Condition, DriverRelease, Ledger, Snapshot, StoredLedger
+from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, Snapshot, StoredLedger
+from gpuplane.model.status import (
+    CDI_FILES,
+    CONFIG,
+    DRIVER,
+    KUBELET_LOCK,
+    MPS_COMPUTE_MODES,
+    MPS_SUPERVISOR,
+    POD_RESOURCES,
+    STATE_DIRECTORY,
+    AnyPart,
+    CdiConflictStatus,
+    CdiFilesStatus,
+    ComputeModeStatus,
+    DriverStatus,
+    MpsDaemonStatus,
+    Status,
+    TurnStatus,
+    cdi_conflict,
+    mps_daemon,
+    plugin_of,
+)
 from gpuplane.model.views import Reason
-from tests.containers.documents import CONTROL, DRIVER
+from tests.containers.documents import CONTROL
+from tests.containers.documents import DRIVER as INSTALLED
 from tests.golden import Golden
 from tests.health.histories import Maker
 from tests.health.lives import Life
@@ -82,9 +102,9 @@ def given_out(snapshot: Snapshot) -> dict[str, bool]:
     there = units(machine, mig=settings.mig_strategy != "none", whole=settings.whole_mig_gpus)
     found = {unit.id or f"GPU {unit.index}": False for unit, _ in there}
     for resource, devices in told(snapshot).items():
-        plugin = snapshot.conditions.get(f"plugin/{resource}", Condition("ok"))
+        plugin = snapshot.status.get(plugin_of(resource), Status("ok"))
         ill = {base(id) for id, health in devices.items() if health == "Unhealthy"}
-        found |= {base(id): plugin.standing == "ok" and base(id) not in ill for id in devices}
+        found |= {base(id): plugin.state == "ok" and base(id) not in ill for id in devices}
     return found
 
 
@@ -175,15 +195,15 @@ def degraded_and_suspect(snapshot: Snapshot) -> bool:
 
 def readiness_agrees(snapshot: Snapshot) -> None:
     """/readyz and the metric are one; a resource of which nothing is given out for want of CDI devices is not ready."""
-    pages = Status()
+    pages = StatusPages()
     pages.make(snapshot)
     code, _, body = pages.page("/readyz")
     why = unready(snapshot)
     assert (code, body) == ((503, f"{why}\n".encode()) if why else (200, b"ok\n"))
     assert series(snapshot, "gpuplane_ready") == {(): float(not why)}
     for resource in offer(snapshot).resources:
-        stands = snapshot.conditions.get(f"plugin/{resource.name}")
-        if stands is None or stands.standing != "ok":
+        stands = snapshot.status.get(plugin_of(resource.name))
+        if stands is None or stands.state != "ok":
             assert why
         texts = {reason.text for each in resource.devices for reason in each.reasons or (EMPTY,)}
         if all(as_shown(each).startswith("CDI: ") and each != WRITING for each in texts):
@@ -224,7 +244,7 @@ def machines(draw: st.DrawFn) -> Machine:
     if gpus and draw(st.integers(0, 9)) == 9:
         gpus[0] = gpus[0].but(uuid="", mig=None, faults=FAULTS[5])
     known = {f"/dev/nvidia{index}": DeviceNumbers(195, index) for index in range(draw(st.sampled_from((4, 4, 3))))}
-    driver = DRIVER.but(files=draw(st.sampled_from((DRIVER.files, DRIVER.files, DRIVER.files, None))))
+    driver = INSTALLED.but(files=draw(st.sampled_from((INSTALLED.files, INSTALLED.files, INSTALLED.files, None))))
     return Machine(driver=driver, gpus=tuple(gpus), nodes=tuple(CONTROL), numbers={**CONTROL, **known})
 
 
@@ -245,30 +265,31 @@ HELD = tuple(
     for name in (GPU, SMALL, f"{GPU}.shared")
     for id in ("GPU-0", "GPU-1::0", "MIG-1-0", "MIG-2-7")
 )
-STANDINGS: tuple[tuple[str, Condition], ...] = (
-    *((f"plugin/{name}", Condition("ok")) for name in (GPU, GPU, SMALL, SMALL, f"{GPU}.shared")),
-    *((f"plugin/{GPU}", Condition("waiting", "kubelet has gone")),) * 4,
-    *((f"plugin/{GPU}", Condition("failing", "refused")),) * 4,
-    (SPECS, Condition("waiting", "it is not known yet what is wanted")),
-    (SPECS, Condition("ok", "some file")),
-    (SPECS, Condition("failing", "/var/run/cdi: No space left on device")),
-    (f"{CONFLICT}/etc/cdi/other.yaml", Condition("failing", "twice", "k8s.device-plugin.nvidia.com/gpu=GPU-0")),
-    (STATE, Condition("failing", "disk full")),
-    (STATE, Condition("ok")),
-    ("config", Condition("failing", "config.yaml:2: no such key")),
-    ("pod-resources", Condition("failing", "no socket")),
-    ("driver", Condition("ok")),
-    ("driver", Condition("waiting", LET_GO)),
-    ("driver", Condition("failing", "it hangs in nvmlInit", code="driver-hang")),
-    (LOCK, Condition("waiting", "process 1 serves", detail=STANDBY)),
-    (LOCK, Condition("ok")),
-    (SUPERVISOR, Condition("ok")),
-    (SUPERVISOR, Condition("failing", "no MPS supervisor is seen")),
-    (f"mps/{GPU}", Condition("ok", detail="GPU-0,GPU-1,GPU-2,GPU-3")),
-    (f"mps/{GPU}", Condition("waiting", "starting")),
-    (f"mps/{GPU}", Condition("failing", "no such file")),
-    (UPKEEP, Condition("ok", detail="GPU-1")),
-    (UPKEEP, Condition("failing", "denied", detail="GPU-1")),
+TWICE = "k8s.device-plugin.nvidia.com/gpu=GPU-0"
+STATUSES: tuple[tuple[AnyPart, Status], ...] = (
+    *((plugin_of(name), Status("ok")) for name in (GPU, GPU, SMALL, SMALL, f"{GPU}.shared")),
+    *((plugin_of(GPU), Status("waiting", "kubelet has gone")),) * 4,
+    *((plugin_of(GPU), Status("failing", "refused")),) * 4,
+    (CDI_FILES, CdiFilesStatus("waiting", "it is not known yet what is wanted")),
+    (CDI_FILES, CdiFilesStatus("ok", "some file")),
+    (CDI_FILES, CdiFilesStatus("failing", "/var/run/cdi: No space left on device")),
+    (cdi_conflict("/etc/cdi/other.yaml"), CdiConflictStatus("failing", "twice", devices=(TWICE,))),
+    (STATE_DIRECTORY, TurnStatus("failing", "disk full")),
+    (STATE_DIRECTORY, TurnStatus("ok")),
+    (CONFIG, Status("failing", "config.yaml:2: no such key")),
+    (POD_RESOURCES, Status("failing", "no socket")),
+    (DRIVER, DriverStatus("ok")),
+    (DRIVER, DriverStatus("waiting", "released", released=True)),
+    (DRIVER, DriverStatus("failing", "it hangs in nvmlInit", code="driver-hang")),
+    (KUBELET_LOCK, TurnStatus("waiting", "process 1 serves", turn="standby")),
+    (KUBELET_LOCK, TurnStatus("ok")),
+    (MPS_SUPERVISOR, Status("ok")),
+    (MPS_SUPERVISOR, Status("failing", "no MPS supervisor is seen")),
+    (mps_daemon(GPU), MpsDaemonStatus("ok", devices=("GPU-0", "GPU-1", "GPU-2", "GPU-3"))),
+    (mps_daemon(GPU), MpsDaemonStatus("waiting", "starting")),
+    (mps_daemon(GPU), MpsDaemonStatus("failing", "no such file")),
+    (MPS_COMPUTE_MODES, ComputeModeStatus("ok", exclusive=("GPU-1",))),
+    (MPS_COMPUTE_MODES, ComputeModeStatus("failing", "denied", exclusive=("GPU-1",))),
 )
 DEVICES = st.sampled_from(("", "GPU-0", "GPU-1", "MIG-1-0", "MIG-2-1"))
 WRITTEN = "the files are written that are wanted"
@@ -277,9 +298,9 @@ FACTS: st.SearchStrategy[Step] = st.one_of(
     machines().map(MachineObserved),
     machines().map(MachineObserved),
     CONFIGURED,
-    st.sampled_from(STANDINGS).map(lambda each: StatusChanged(*each)),
-    st.sampled_from(STANDINGS).map(lambda each: StatusChanged(*each)),
-    st.sampled_from(STANDINGS).map(lambda each: StatusChanged(each[0], None)),
+    st.sampled_from(STATUSES).map(lambda each: StatusChanged(*each)),
+    st.sampled_from(STATUSES).map(lambda each: StatusChanged(*each)),
+    st.sampled_from(STATUSES).map(lambda each: StatusChanged(each[0], None)),
     st.just(WRITTEN),
     st.lists(st.sampled_from(HELD), max_size=2).map(lambda held: AllocationsListed(tuple(held), 0.0)),
     st.builds(DrainRequested, DEVICES, st.sampled_from((None, Drain("a fan is loud")))),
@@ -309,16 +330,16 @@ def play(steps: Sequence[Step]) -> Iterator[Snapshot]:
     for at, each in enumerate(steps):
         if isinstance(each, str):
             specs = (document.spec for document in wanted(snapshot).values() if document.spec is not None)
-            each = StatusChanged(SPECS, Condition("ok", "some file", detail=marks(specs)))
+            each = StatusChanged(CDI_FILES, CdiFilesStatus("ok", "some file", marks=marks(specs)))
         snapshot = step(snapshot, each, float(at))
         yield snapshot
 
 
 READY: tuple[Step, ...] = (
-    StatusChanged(SPECS, Condition("waiting")),
+    StatusChanged(CDI_FILES, CdiFilesStatus("waiting")),
     AllocationsListed((), 0.0),
-    StatusChanged(f"plugin/{GPU}", Condition("ok")),
-    StatusChanged(f"plugin/{SMALL}", Condition("ok")),
+    StatusChanged(plugin_of(GPU), Status("ok")),
+    StatusChanged(plugin_of(SMALL), Status("ok")),
 )
 
 
@@ -353,7 +374,7 @@ def test_all_agree_in_random_histories_of_faults(number: int, seed: int) -> None
 
 
 EIGHT = tuple(Gpu(index=n, uuid=f"GPU-{n}", minor=n, nodes=(f"/dev/nvidia{n}",)) for n in range(8))
-NO_LIBCUDA = Machine(driver=DRIVER.but(files=None, missing="no libcuda.so.1 below /"), gpus=EIGHT)
+NO_LIBCUDA = Machine(driver=INSTALLED.but(files=None, missing="no libcuda.so.1 below /"), gpus=EIGHT)
 
 
 def test_what_a_node_without_libcuda_says(golden: Golden) -> None:

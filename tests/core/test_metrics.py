@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuplane.agent.status import Status
+from gpuplane.agent.status import StatusPages
 from gpuplane.core.reports.metrics import METRICS, metrics
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
@@ -17,12 +17,13 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import Status, plugin_of
 from tests.texts import as_shown
 
 GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}") for i in range(3))
 LABELS = ("device", "index", "code", "severity", "state")
-READ = StatusChanged("plugin/nvidia.com/gpu", Condition("ok"))
+READ = StatusChanged(plugin_of("nvidia.com/gpu"), Status("ok"))
 SEEN = (ConfigLoaded(Settings()), MachineObserved(Machine(gpus=GPUS)), AllocationsListed((), 0.0), READ)
 
 
@@ -36,7 +37,7 @@ def after(*facts: Fact) -> Snapshot:
 
 def series(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], float]:
     """The labels in the order of LABELS, and the value, of each series of a metric on the page."""
-    status = Status()
+    status = StatusPages()
     status.make(snapshot)
     families = {family.name: family for family in text_string_to_metric_families(status.metrics.decode())}
     family = families[name.removesuffix("_total")]

@@ -8,7 +8,8 @@ from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DrainRequested, Fact, MachineObserved, StatusChanged
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import DRIVER, DriverStatus, Status, plugin_of
 from gpuplane.model.views import LogSubject, News
 from tests.golden import Golden
 
@@ -93,7 +94,7 @@ def test_a_driver_that_fails_in_one_call_after_another_is_one_line(golden: Golde
         for call in CALLS
         for fact in (
             MachineObserved(Machine(faults=(Fault("driver-missing", f"{call} is not there"),))),
-            StatusChanged("driver", Condition("failing", f"{call} is not there", code="driver-missing")),
+            StatusChanged(DRIVER, DriverStatus("failing", f"{call} is not there", code="driver-missing")),
         )
     ]
     found = list(said(*failing))
@@ -102,7 +103,7 @@ def test_a_driver_that_fails_in_one_call_after_another_is_one_line(golden: Golde
         ("warning", LogSubject(part="driver", code="driver-missing")),
     ]
     golden(lines(found))
-    other = StatusChanged("driver", Condition("failing", "it may not be used", code="driver-denied"))
+    other = StatusChanged(DRIVER, DriverStatus("failing", "it may not be used", code="driver-denied"))
     *_, last = said(*failing, other)
     assert (last.about, last.subject) == ("driver", LogSubject(part="driver", code="driver-denied"))
 
@@ -110,9 +111,9 @@ def test_a_driver_that_fails_in_one_call_after_another_is_one_line(golden: Golde
 def test_a_part_without_a_code_is_said_when_its_words_change() -> None:
     """A plugin is also about its resource."""
     [one, two] = said(
-        StatusChanged(f"plugin/{NAME}", Condition("failing", "refused")),
-        StatusChanged(f"plugin/{NAME}", Condition("failing", "refused", detail="more of it")),
-        StatusChanged(f"plugin/{NAME}", Condition("ok")),
+        StatusChanged(plugin_of(NAME), Status("failing", "refused")),
+        StatusChanged(plugin_of(NAME), Status("failing", "refused", since=1.0)),
+        StatusChanged(plugin_of(NAME), Status("ok")),
     )
     assert one.subject == two.subject == LogSubject(part=f"plugin/{NAME}", resources=(NAME,))
 
@@ -129,10 +130,10 @@ def test_what_is_left_for_one_reason_is_one_line(golden: Golden) -> None:
 def test_a_driver_that_is_missing_is_said_once(golden: Golden) -> None:
     """By the driver's condition, with the part that the offer waits for; the look comes before it."""
     fault = Fault("driver-missing", "no libnvidia-ml.so.1 in /")
-    failing = Condition("failing", fault.message, code=fault.code)
+    failing = DriverStatus("failing", fault.message, code=fault.code)
     before = after(*READY[:2])
     looked = step(before, MachineObserved(Machine(gpus=None, faults=(fault,))), 1e6)
-    known = step(looked, StatusChanged("driver", failing), 1e6)
+    known = step(looked, StatusChanged(DRIVER, failing), 1e6)
 
     found = [*news(before, looked), *news(looked, known)]
     driver = LogSubject(part="driver", code=fault.code)

@@ -24,7 +24,8 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Drain, FaultOverride, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.snapshot import LET_GO, Condition, DriverRelease, Ledger, Snapshot
+from gpuplane.model.snapshot import DriverRelease, Ledger, Snapshot
+from gpuplane.model.status import CDI_FILES, CONFIG, DRIVER, CdiFilesStatus, DriverStatus, Status
 from tests.containers.documents import MACHINE
 from tests.golden import Golden
 from tests.texts import as_shown
@@ -65,7 +66,7 @@ def messages(before: Snapshot, now: Snapshot) -> list[str]:
     return [as_shown(event.message) for event in events(standings(before), standings(now))]
 
 
-RELEASED = StatusChanged("driver", Condition("waiting", LET_GO))
+RELEASED = StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
 NODES: dict[str, tuple[str, tuple[Fact, ...]]] = {
     "nothing": ("False NoProblem", ()),
     "a GPU is lost": ("True GPUUnhealthy", (LOST,)),
@@ -119,16 +120,16 @@ def test_nothing_is_said_before_anything_is_known() -> None:
     """What stood there before our start stays: before the first look, before the configuration, and while the driver
     that was let go of has not been looked at again."""
     looked = run(Snapshot(), MachineObserved(WELL))
-    let_go = StatusChanged("driver", Condition("waiting", LET_GO))
+    let_go = StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
 
     assert [condition(Snapshot()), condition(looked), condition(after(let_go))] == [None, None, None]
     assert [known(Snapshot()), known(looked), known(after())] == [False, False, True]
-    assert condition(run(looked, StatusChanged("config", Condition("failing", "config.yaml:2: no such key"))))
+    assert condition(run(looked, StatusChanged(CONFIG, Status("failing", "config.yaml:2: no such key"))))
 
 
 def test_a_driver_that_never_came_is_a_problem() -> None:
     """Also where there is no look to tell of it."""
-    found = condition(run(Snapshot(), StatusChanged("driver", Condition("failing", "processes 7, 9 are stuck"))))
+    found = condition(run(Snapshot(), StatusChanged(DRIVER, DriverStatus("failing", "processes 7, 9 are stuck"))))
 
     assert found is not None
     assert (found.status, found.reason) == ("True", "DriverFailing")
@@ -294,7 +295,7 @@ def test_one_cause_of_eight_devices_is_one_event(golden: Golden) -> None:
 def test_a_configuration_that_is_no_good_is_a_problem_of_all_devices(golden: Golden) -> None:
     """None is given out. The message says why, and how many; so does an Event."""
     start = run(Snapshot(), MachineObserved(Machine(gpus=MANY)), AllocationsListed((), 0.0), now=0.0)
-    broken = run(start, StatusChanged("config", Condition("failing", "config.yaml:2: no such key")))
+    broken = run(start, StatusChanged(CONFIG, Status("failing", "config.yaml:2: no such key")))
     found = condition(broken)
 
     assert found is not None
@@ -317,12 +318,14 @@ def test_a_gpu_without_a_uuid_is_a_problem(golden: Golden) -> None:
 def test_what_is_over_in_a_moment_is_no_change() -> None:
     """A device whose specification is being written stands, for those who are told, as it did before."""
     by_cdi = ConfigLoaded(SETTINGS.but(device_list_strategy=("cdi-cri",)))
-    full, empty = Condition("failing", "disk full"), Condition("ok", "no file")
-    refused = run(Snapshot(), StatusChanged("cdi", full), by_cdi, MachineObserved(MACHINE), AllocationsListed((), 0.0))
-    writing = run(refused, StatusChanged("cdi", empty))
+    full, empty = CdiFilesStatus("failing", "disk full"), CdiFilesStatus("ok", "no file")
+    refused = run(
+        Snapshot(), StatusChanged(CDI_FILES, full), by_cdi, MachineObserved(MACHINE), AllocationsListed((), 0.0)
+    )
+    writing = run(refused, StatusChanged(CDI_FILES, empty))
     written = run(
         writing,
-        StatusChanged("cdi", empty.but(detail=marks(each.spec for each in wanted(writing).values() if each.spec))),
+        StatusChanged(CDI_FILES, empty.but(marks=marks(each.spec for each in wanted(writing).values() if each.spec))),
     )
 
     assert [standings(each)["GPU-a"].kind for each in (refused, writing, written)] == ["unavailable", "waiting", "well"]

@@ -1,6 +1,5 @@
 """How a node changes: what each fact does, what time does, what is said."""
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ from gpuplane.core.reports.readiness import unready
 from gpuplane.core.step import SETTLING, due, step
 from gpuplane.core.text import MAX_CHARACTERS, clip
 from gpuplane.model.config import NodeRequests, Settings
+from gpuplane.model.encoding import decode, encode
 from gpuplane.model.facts import (
     AllocateAnswered,
     AllocationsListed,
@@ -26,7 +26,8 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.pod import PodRef
-from gpuplane.model.snapshot import LET_GO, Allocation, Condition, DriverRelease, Ledger, Snapshot
+from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, Snapshot
+from gpuplane.model.status import DRIVER, DriverStatus, Part, Status, Statuses
 from gpuplane.model.views import LogSubject
 from tests.golden import Golden
 from tests.texts import as_shown
@@ -138,18 +139,18 @@ def test_a_silent_driver_is_served_for_a_while_and_then_lost() -> None:
 
 def test_the_since_of_a_condition_is_when_its_standing_began() -> None:
     """A new reason for the same standing is told, but does not restart the clock."""
-    one = step(Snapshot(), StatusChanged("x", Condition("failing", "a")), 10.0)
-    two = step(one, StatusChanged("x", Condition("failing", "b")), 20.0)
-    three = step(two, StatusChanged("x", Condition("ok")), 30.0)
+    one = step(Snapshot(), StatusChanged(Part("other", "x"), Status("failing", "a")), 10.0)
+    two = step(one, StatusChanged(Part("other", "x"), Status("failing", "b")), 20.0)
+    three = step(two, StatusChanged(Part("other", "x"), Status("ok")), 30.0)
 
-    assert [s.conditions["x"].since for s in (one, two, three)] == [10.0, 10.0, 30.0]
-    assert step(three, StatusChanged("x", None), 40.0).conditions == {}
+    assert [s.status[Part("other", "x")].since for s in (one, two, three)] == [10.0, 10.0, 30.0]
+    assert step(three, StatusChanged(Part("other", "x"), None), 40.0).status == Statuses()
 
 
 def test_a_reason_is_one_line_that_can_be_printed() -> None:
     """It may quote a driver, a file or a peer; it goes to logs, Events and terminals."""
-    said = step(Snapshot(), StatusChanged("x", Condition("failing", "no\n memory\x1b[2J é")), 10.0)
-    assert said.conditions["x"].reason == r"no memory\x1b[2J é"
+    said = step(Snapshot(), StatusChanged(Part("other", "x"), Status("failing", "no\n memory\x1b[2J é")), 10.0)
+    assert said.status[Part("other", "x")].text == r"no memory\x1b[2J é"
 
 
 def test_a_release_withholds_everything_until_its_time() -> None:
@@ -174,10 +175,10 @@ def test_what_was_let_go_of_is_not_believed_before_it_has_been_looked_at() -> No
     """The GPUs may have been reset or repartitioned meanwhile: the last look counts again only after a new one."""
     away = after(
         DriverReleaseRequested(DriverRelease(until=160.0, reason="reset")),
-        StatusChanged("driver", Condition("waiting", LET_GO)),
+        StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True)),
         start=READY,
     )
-    over = step(step(away, Tick(), 160.0), StatusChanged("driver", Condition("ok")), 161.0)
+    over = step(step(away, Tick(), 160.0), StatusChanged(DRIVER, DriverStatus("ok")), 161.0)
 
     assert over.ledger.release is None
     assert set(troubles(over).values()) == {"not-looked"}
@@ -186,7 +187,7 @@ def test_what_was_let_go_of_is_not_believed_before_it_has_been_looked_at() -> No
 
 def test_a_driver_that_fails_after_it_was_let_go_of_gets_no_patience() -> None:
     """There is no look to be patient with: its GPUs are lost at once, and stay so until there is one."""
-    away = after(StatusChanged("driver", Condition("waiting", LET_GO)), start=READY)
+    away = after(StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True)), start=READY)
     failing = step(away, MachineObserved(Machine(faults=(Fault("driver-hang", "silent in nvmlInit"),))), 161.0)
 
     assert all({"driver-hang", "not-looked"} <= set(codes.split()) for codes in troubles(failing).values())
@@ -208,7 +209,7 @@ def test_what_our_node_asked_last_holds_until_its_next_word() -> None:
     [
         ((), False),
         ((DriverReleaseRequested(DriverRelease(until=900.0, reason="x")),), True),
-        ((StatusChanged("driver", Condition("failing", "silent in nvmlInit")),), True),
+        ((StatusChanged(DRIVER, DriverStatus("failing", "silent in nvmlInit")),), True),
         ((MachineObserved(Machine(faults=(LOST,))),), True),
         ((MachineObserved(Machine(gpus=())), ConfigLoaded(Settings()), AllocationsListed((), 0.0)), True),
         ((MachineObserved(Machine(gpus=(A,))), ConfigLoaded(Settings()), AllocationsListed((), 0.0)), False),
@@ -271,4 +272,4 @@ def test_a_snapshot_survives_its_encoding() -> None:
         start=READY,
     )
 
-    assert msgspec.json.decode(msgspec.json.encode(full), type=Snapshot) == full
+    assert decode(encode(full), Snapshot) == full

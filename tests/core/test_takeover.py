@@ -2,7 +2,6 @@
 
 from gpuplane.core.advertising import offer, unknown
 from gpuplane.core.health.diagnose import diagnoses
-from gpuplane.core.serving import LOCK, STANDBY
 from gpuplane.core.step import step
 from gpuplane.model.config import NodeRequests, Settings
 from gpuplane.model.facts import (
@@ -18,12 +17,13 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Drain, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Condition, Ledger, Snapshot
+from gpuplane.model.snapshot import Ledger, Snapshot
+from gpuplane.model.status import KUBELET_LOCK, TurnStatus
 
 GPUS = (Gpu(index=0, uuid="GPU-0", pci="0000:01:00.0"), Gpu(index=1, uuid="GPU-1", pci="0000:02:00.0"))
 SEEN = (MachineObserved(Machine(gpus=GPUS)), ConfigLoaded(Settings(), "b"), AllocationsListed((), 1.0))
-WAITING = StatusChanged(LOCK, Condition(standing="waiting", reason="process 1 serves", detail=STANDBY))
-SERVING = StatusChanged(LOCK, Condition(standing="ok"))
+WAITING = StatusChanged(KUBELET_LOCK, TurnStatus(state="waiting", text="process 1 serves", turn="standby"))
+SERVING = StatusChanged(KUBELET_LOCK, TurnStatus(state="ok"))
 XID = FaultOccurred(code="xid-79", gpu="GPU-1", message="fell off the bus", at=5.0)
 
 

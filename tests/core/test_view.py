@@ -7,7 +7,8 @@ from gpuplane.core.view import view
 from gpuplane.model.config import Config, Settings
 from gpuplane.model.facts import AllocateAnswered, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.status import Status, plugin_of
 
 GPU = "nvidia.com/gpu"
 
@@ -56,7 +57,7 @@ def test_a_grant_that_withholds_nothing_leaves_the_offer_as_it_is() -> None:
 def test_a_condition_leaves_the_offer_as_it_is() -> None:
     before = node(*GPUS)
     first = offer(before)
-    after = step(before, StatusChanged("plugin/x", Condition(standing="ok")), 1.0)
+    after = step(before, StatusChanged(plugin_of("x"), Status(state="ok")), 1.0)
     assert offer(after) is first
     assert [each.about for each in news(before, after)] == ["plugin/x"]
 

@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane.agent.node import Node
-from gpuplane.core.devicenodes import PART, Found, Wish
+from gpuplane.core.devicenodes import Found, Wish
 from gpuplane.hardware import devicenodes
 from gpuplane.hardware.devicenodes import keep_device_nodes, reconcile
 from gpuplane.model.facts import DriverReleaseRequested, MachineObserved
 from gpuplane.model.machine import DeviceNumbers, Gpu, Machine
-from gpuplane.model.snapshot import Condition, DriverRelease, Snapshot
+from gpuplane.model.snapshot import DriverRelease, Snapshot
+from gpuplane.model.status import DEVICE_NODES, Status
 from tests.devicenodes.world import DEVICES, host, node, parameters, standing
 from tests.lengths import length
 from tests.texts import as_shown
@@ -216,20 +217,20 @@ async def test_the_part_makes_what_a_look_shows_to_be_missing_and_says_so(root: 
     told = Node(Snapshot())
     task = asyncio.create_task(keep_device_nodes(told, root, every=0.02))
 
-    async def stands(reason: str | None) -> Condition | None:
+    async def stands(reason: str | None) -> Status | None:
         def there(snapshot: Snapshot) -> bool:
-            found = snapshot.conditions.get(PART)
-            return found is None if reason is None else found is not None and reason in as_shown(found.reason)
+            found = snapshot.status.of(DEVICE_NODES)
+            return found is None if reason is None else found is not None and reason in as_shown(found.text)
 
-        assert await told.until(there, 60), told.snapshot.conditions
-        return told.snapshot.conditions.get(PART)
+        assert await told.until(there, 60), told.snapshot.status
+        return told.snapshot.status.of(DEVICE_NODES)
 
     numbers = {CTL: DeviceNumbers(195, 255), UVM: DeviceNumbers(511, 0), "/dev/nvidia0": DeviceNumbers(195, 0)}
     machine = Machine(gpus=(Gpu(index=0, uuid="GPU-0", nodes=("/dev/nvidia0",)),), numbers=numbers)
     await stands(None)
     told.apply(MachineObserved(machine))
     condition = await stands("made here: /dev/nvidiactl, /dev/nvidia-uvm, /dev/char/195:255 and 2 more")
-    assert condition and condition.standing == "ok"
+    assert condition and condition.state == "ok"
 
     (root / "dev/nvidia-uvm").unlink()
     while not (root / "dev/nvidia-uvm").exists():  # pytest's timeout ends it

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.devicenodes import NAME, Found, Wish, condition, wish
+from gpuplane.core.devicenodes import NAME, Found, Wish, status, wish
 from gpuplane.core.step import step
 from gpuplane.model.facts import DriverReleaseRequested, MachineObserved
 from gpuplane.model.machine import DeviceNumbers, Gpu, Machine, Mig, MigDevice
@@ -130,6 +130,6 @@ def test_the_condition_says_what_is_wrong_what_it_costs_and_what_to_do(
     found: Found, standing: str, golden: Golden
 ) -> None:
     """What computing does not need is no failure, and neither is what costs something with some systemd or runc."""
-    told = condition(found)
-    assert told.standing == standing
-    golden(told.reason)
+    told = status(found)
+    assert told.state == standing
+    golden(told.text)

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.hardware.charges import Charges, charge, in_force
-from gpuplane.hardware.driver.channel import Frames, Options, Order, Skip, Skipped, Told, frame
+from gpuplane.hardware.driver.channel import DriverStatusChanged, Frames, Options, Order, Skip, Skipped, Told, frame
 from gpuplane.hardware.driver.errors import hang
-from gpuplane.model.facts import MachineObserved, ObserveMachine, StatusChanged
+from gpuplane.model.facts import MachineObserved, ObserveMachine
 from gpuplane.model.machine import Machine
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.status import DriverStatus
 from tests.driver.machines import machines
 
 FIRST, MOST = 60.0, 3600.0
@@ -63,7 +63,7 @@ def test_a_gpu_is_the_same_by_its_address(again: Skipped, count: int) -> None:
 
 @given(
     st.lists(
-        st.builds(MachineObserved, machines()) | st.just(StatusChanged("driver", Condition("ok", "driver 580"))),
+        st.builds(MachineObserved, machines()) | st.just(DriverStatusChanged(DriverStatus("ok", "driver 580"))),
         max_size=4,
     ),
     st.data(),

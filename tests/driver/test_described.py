@@ -13,7 +13,7 @@ from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
 from gpuplane.model.facts import Fact, FaultOccurred, MachineObserved, ObserveMachine, StatusChanged
 from gpuplane.model.machine import DeviceNumbers, DriverFile, DriverLibrary, Machine
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.status import DRIVER, MACHINE_FILE, DriverStatus, Status
 from tests.golden import Golden
 from tests.texts import as_shown
 
@@ -32,12 +32,12 @@ gpus:
         - {uuid: MIG-1, profile: 1g.10gb, gpu_instance: 7, slot: 0}
         - {uuid: MIG-2, profile: 1g.10gb, gpu_instance: 8, slot: 1}
 """
-OK = StatusChanged("driver", Condition("ok", "described by node.yaml"))
+OK = StatusChanged(DRIVER, DriverStatus("ok", "described by node.yaml"))
 
 
-LET_GO = StatusChanged("driver", Condition("waiting", "let go of"))
-NOTHING_REFUSED = StatusChanged("machine file", None)
-MENDED = StatusChanged("machine file", Condition("ok", "node.yaml can be read again"))
+RELEASED = StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
+NOTHING_REFUSED = StatusChanged(MACHINE_FILE, None)
+MENDED = StatusChanged(MACHINE_FILE, Status("ok", "node.yaml can be read again"))
 TURNS = 20
 """Turns of the event loop after which nothing more comes: nothing here waits for anything outside of it."""
 
@@ -85,7 +85,7 @@ def look(*failures: str) -> MachineObserved:
     return looked
 
 
-def facts(*failures: str) -> list[StatusChanged | MachineObserved]:
+def facts(*failures: str) -> list[StatusChanged[DriverStatus] | MachineObserved]:
     """What is told of the machine, failing in these ways."""
     return show(read(failing(*failures), "node.yaml"), "node.yaml")
 
@@ -111,15 +111,15 @@ async def test_a_bad_edit_is_refused_and_the_good_one_stays(edited: Edited, gold
     *rest, refused = await edited.told(GOOD.replace(b"minor: 1", b"minro: 1"))
     assert rest == [look(), OK]
     assert isinstance(refused, StatusChanged)
-    assert refused.part == "machine file"
-    assert refused.condition is not None
-    assert as_shown(refused.condition.reason).startswith("node.yaml:7: ")
-    golden(refused.condition.reason)
+    assert refused.part == MACHINE_FILE
+    assert refused.status is not None
+    assert as_shown(refused.status.text).startswith("node.yaml:7: ")
+    golden(refused.status.text)
 
     assert await edited.told(MISSING) == [
         look(),
         OK,
-        StatusChanged("machine file", Condition("failing", f"node.yaml: {MISSING.strerror}")),
+        StatusChanged(MACHINE_FILE, Status("failing", f"node.yaml: {MISSING.strerror}")),
     ]
     for _ in range(2):
         assert await edited.told(GOOD) == [look(), OK, MENDED]
@@ -128,7 +128,7 @@ async def test_a_bad_edit_is_refused_and_the_good_one_stays(edited: Edited, gold
 async def test_a_file_that_never_was_good_is_a_driver_that_fails(edited: Edited) -> None:
     """There is nothing else to show. A good one makes it well, and that is all there is to say."""
     assert await edited.told(MISSING) == [
-        StatusChanged("driver", Condition("failing", f"node.yaml: {MISSING.strerror}"))
+        StatusChanged(DRIVER, DriverStatus("failing", f"node.yaml: {MISSING.strerror}"))
     ]
     assert await edited.told(GOOD) == [look(), OK, NOTHING_REFUSED]
 
@@ -137,8 +137,8 @@ async def test_what_is_let_go_of_tells_nothing(edited: Edited) -> None:
     """Until it is taken up: then it is as it is by then."""
     await edited.told(GOOD)
     await edited.hardware.release()
-    assert await edited.told() == [LET_GO]
-    assert await edited.told(b"gpus: []") == [LET_GO]
+    assert await edited.told() == [RELEASED]
+    assert await edited.told(b"gpus: []") == [RELEASED]
 
     await edited.hardware.do(ObserveMachine())
     assert await edited.told() == [MachineObserved(Machine(gpus=())), OK, NOTHING_REFUSED]
@@ -154,7 +154,7 @@ async def test_a_silent_driver_gives_no_look(edited: Edited, golden: Golden) -> 
     assert "nvmlInit" in as_shown(silent.message)
     assert seen == MachineObserved(look().machine.but(gpus=None, faults=(silent,)))
     assert rest == [
-        StatusChanged("driver", Condition("failing", silent.message, code="driver-hang")),
+        StatusChanged(DRIVER, DriverStatus("failing", silent.message, code="driver-hang")),
         NOTHING_REFUSED,
     ]
     golden(silent.message)
@@ -185,7 +185,7 @@ def test_a_driver_that_fails_as_a_whole_shows_no_gpus(failure: str, code: str, c
     [fault] = looked.machine.faults
     assert fault.code == code
     assert call in as_shown(fault.message)
-    assert condition == StatusChanged("driver", Condition("failing", fault.message, code=code))
+    assert condition == StatusChanged(DRIVER, DriverStatus("failing", fault.message, code=code))
     assert looked == MachineObserved(look().machine.but(gpus=None, faults=(fault,)))
     golden(fault.message, code)
 
@@ -254,7 +254,7 @@ BOTH = b"driver: {version: 580.95.05, missing: gone, files: {}}"
 RELATIVE = (
     b"driver: {version: 1.2.3, files: {libraries: [{path: lib/x.so, links: [a/b]}], sockets: [{path: /s, target: s}]}}"
 )
-DRIVER = b'driver: {version: 580.95.05, cuda: "13.0"}'
+DRIVER_LINES = b'driver: {version: 580.95.05, cuda: "13.0"}'
 UNKNOWN_DRIVER = b"majors: {nvidia-uwm: 511, nvidia: 4096}\ngpus:"
 ODD_NUMBERS = (
     b"numbers: {/etc/x: {major: 1, minor: 1}, /dev/y: {major: 1, minor: -1}, "
@@ -307,11 +307,11 @@ UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
         (b"gpus:", NOWHERE, 3),
         (b"minor: 0,", NEAR, 4),
         (
-            DRIVER,
+            DRIVER_LINES,
             NO_VERSION,
             2,
         ),
-        (DRIVER, BOTH, 2),
+        (DRIVER_LINES, BOTH, 2),
         (b"gpus:", SAME_NUMBERS, 5),
         (b"minor: 0,", SAME_CARD, 4),
         (b"gpus:", UNKNOWN_GPU, 3),
@@ -334,7 +334,7 @@ def test_a_machine_that_contradicts_itself_is_refused(before: bytes, after: byte
     ("before", "after", "subjects"),
     [
         (
-            DRIVER,
+            DRIVER_LINES,
             RELATIVE,
             ["'lib/x.so'", "'a/b'", "'s'"],
         ),

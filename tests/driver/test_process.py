@@ -19,7 +19,7 @@ from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import Options
 from gpuplane.model.facts import MachineObserved, ObserveMachine, ProbeGpu, StatusChanged
 from gpuplane.model.machine import Failure, Machine, MachineFile
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.status import DRIVER, DriverStatus
 from tests.driver.machines import changed
 from tests.driver.processes import family, opened, state
 from tests.driver.standin import StandIn
@@ -208,8 +208,8 @@ async def test_a_driver_that_crashes_while_it_waits_keeps_its_last_look(
         await starts.reach(3)
 
         assert watch.gpus() == rich.gpus
-        ended = Condition("failing", "its process ended by SIGSEGV in nvmlEventSetWait", code="driver-crash")
-        assert StatusChanged("driver", ended) in watch.facts
+        ended = DriverStatus("failing", "its process ended by SIGSEGV in nvmlEventSetWait", code="driver-crash")
+        assert StatusChanged(DRIVER, ended) in watch.facts
 
         standin.describe(rich)
         await watch.until(whole)
@@ -235,7 +235,7 @@ async def test_processes_that_survive_being_killed_are_not_piled_up(
         await watch.until(lambda watch: watch.codes() == [[], ["gpu-hang"], [], ["gpu-hang"], []])
         assert not second.is_gone()
         await watch.hardware.release()
-        await watch.until(lambda watch: watch.driver() == ("waiting", "let go of"))
+        await watch.until(lambda watch: watch.driver() == ("waiting", "released"))
         assert second.is_gone()
 
 
@@ -255,7 +255,7 @@ async def test_letting_go_of_a_stuck_process_says_that_it_is_not(
             assert f"process {starts.children[0].pid}" in watch.driver()[1]
         for child in starts.children:
             child.kill()
-        await watch.until(lambda watch: watch.driver() == ("waiting", "let go of"))
+        await watch.until(lambda watch: watch.driver() == ("waiting", "released"))
 
 
 def openable(machine: MachineFile) -> MachineFile:
@@ -272,7 +272,7 @@ async def test_letting_go_leaves_no_device_node_open(standin: StandIn, starts: S
 
         await watch.hardware.release()
         assert not any(f"{standin.root}/dev" in path for pid in family() for path in opened(pid))
-        await watch.until(lambda watch: watch.driver() == ("waiting", "let go of"))
+        await watch.until(lambda watch: watch.driver() == ("waiting", "released"))
         assert watch.gpus() == rich.gpus
 
         standin.describe(openable(changed(rich, 0, memory_mib=4096)))
@@ -384,6 +384,7 @@ import asyncio
 from pathlib import Path
 from random import Random
 from gpuplane.hardware.nvidia import Nvidia
+from gpuplane.model.status import DRIVER, Status
 
 async def main():
     hardware = Nvidia(library=Path({library!r}), root=Path({root!r}))

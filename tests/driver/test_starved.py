@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuplane.hardware.nvidia import SCHEDULED
 from gpuplane.hardware.process import Process
 from gpuplane.hardware.scheduling import Work
 from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Failure, MachineFile
+from gpuplane.model.status import DRIVER_PROCESS
 from tests.driver.processes import state
 from tests.driver.standin import StandIn
 from tests.driver.test_process import Starts, driver_faults, starts, whole
@@ -127,16 +127,16 @@ async def test_a_driver_process_that_gets_no_cpu_is_no_fault_of_anybody(
         await watch.until(whole)
         with starved(starts.children[0].pid):
             async with asyncio.timeout(60):
-                while SCHEDULED not in watch.node.snapshot.conditions:
+                while DRIVER_PROCESS not in watch.node.snapshot.status:
                     await asyncio.sleep(0.05)
-            told = watch.node.snapshot.conditions[SCHEDULED].reason
+            told = watch.node.snapshot.status[DRIVER_PROCESS].text
             until = time.monotonic() + LONG
             while time.monotonic() < until:
                 await asyncio.sleep(0.1)
                 assert (driver_faults(watch), watch.codes()) == ([], [[]] * 5)
                 assert watch.driver()[0] == "ok"
         assert f"process {starts.children[0].pid} " in as_shown(told)
-        await watch.until(lambda watch: SCHEDULED not in watch.node.snapshot.conditions)
+        await watch.until(lambda watch: DRIVER_PROCESS not in watch.node.snapshot.status)
         assert len(starts.children) == 1
 
 

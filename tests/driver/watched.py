@@ -10,6 +10,7 @@ from gpuplane.hardware.nvidia import Nvidia
 from gpuplane.model.facts import Fact, FaultOccurred, ProbeFinished, ProbeGpu, StatusChanged
 from gpuplane.model.machine import Gpu
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import DRIVER
 from tests.driver.standin import StandIn
 from tests.texts import as_shown
 
@@ -74,8 +75,8 @@ class Watched:
 
     def driver(self) -> tuple[str, str]:
         """How the driver stands: (standing, reason)."""
-        condition = self.node.snapshot.conditions.get("driver")
-        return (condition.standing, as_shown(condition.reason)) if condition else ("", "")
+        condition = self.node.snapshot.status.of(DRIVER)
+        return (condition.state, as_shown(condition.text)) if condition else ("", "")
 
     def starts(self) -> int:
         """How many processes were started, as far as they said how the driver stands."""

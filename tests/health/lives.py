@@ -9,7 +9,8 @@ from gpuplane.model.facts import (
     FaultOccurred,
     StatusChanged,
 )
-from gpuplane.model.snapshot import LET_GO, Condition, Ledger
+from gpuplane.model.snapshot import Ledger
+from gpuplane.model.status import DRIVER, KERNEL_LOG, DriverStatus
 from tests.health.histories import RELEASE, WHOLE, Moment
 from tests.health.world import World
 
@@ -39,7 +40,7 @@ class Life(World):
         """The driver is let go of or taken up, and the kernel log is read once it can be judged."""
         was, now = bool(released(self.snapshot.but(ledger=before))), bool(released(self.snapshot))
         if now and not was:
-            self.apply(StatusChanged("driver", Condition(standing="waiting", reason=LET_GO)))
+            self.apply(StatusChanged(DRIVER, DriverStatus(state="waiting", text="released", released=True)))
         elif was and not now:
             self.look()
         if self.snapshot.machine is not None and self.snapshot.machine.gpus is not None:
@@ -80,7 +81,7 @@ class Life(World):
         event = event.but(at=self.now)
         if event.kernel_log_number is not None:
             self.kernel_log.append(event)
-            self.apply(StatusChanged("kernel log", None))  # that there is more of it to read
+            self.apply(StatusChanged(KERNEL_LOG, None))  # that there is more of it to read
         elif self.machine.gpus is not None and not released(self.snapshot):
             self.apply(event)
 

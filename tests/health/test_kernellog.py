@@ -20,6 +20,7 @@ from gpuplane.model.health import DeviceRecord, Finding
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.status import KERNEL_LOG
 from tests.texts import as_shown
 
 GONE = "GPU has fallen off the bus."
@@ -192,12 +193,12 @@ def findings(node: Node, device: str) -> list[Finding]:
 
 
 async def until(node: Node, ready: Callable[[], bool]) -> None:
-    assert await node.until(lambda _: ready(), 60), (node.snapshot.ledger.health, node.snapshot.conditions)
+    assert await node.until(lambda _: ready(), 60), (node.snapshot.ledger.health, node.snapshot.status)
 
 
 def standing(node: Node) -> tuple[str, str]:
-    found = node.snapshot.conditions.get("kernel log")
-    return (found.standing, as_shown(found.reason)) if found else ("", "")
+    found = node.snapshot.status.of(KERNEL_LOG)
+    return (found.state, as_shown(found.text)) if found else ("", "")
 
 
 def append(path: Path, text: str) -> None:

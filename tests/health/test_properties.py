@@ -2,13 +2,13 @@
 
 import random
 
-import msgspec
 import pytest
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.health import records
 from gpuplane.core.health.diagnose import ENDS, diagnoses, terms
 from gpuplane.core.step import due, step
+from gpuplane.model.encoding import decode, encode
 from gpuplane.model.facts import (
     AllocationsListed,
     DrainRequested,
@@ -200,4 +200,4 @@ def test_no_fact_is_too_strange(number: int, seed: int) -> None:
         for each in diagnoses(life.snapshot):
             assert (each.state == "healthy") == (not each.reason)
         life.ill()
-    assert msgspec.json.decode(msgspec.json.encode(life.snapshot), type=Snapshot) == life.snapshot
+    assert decode(encode(life.snapshot), Snapshot) == life.snapshot

@@ -18,6 +18,7 @@ import pytest
 
 from gpuplane.core.ledger import is_stored
 from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice, RestoreDevice, ShowNode
+from gpuplane.model.encoding import decode
 from gpuplane.model.machine import Fault, Gpu, GpuProcess, Incident, MachineFile
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
@@ -160,7 +161,7 @@ class Place:
                 connection.connect(str(self.root / "s/control.sock"))
                 connection.sendall(msgspec.json.encode(request) + b"\n")
                 with connection.makefile("rb") as stream:
-                    answer = msgspec.json.decode(stream.read(), type=ControlResponse)
+                    answer = decode(stream.read(), ControlResponse)
         except (OSError, msgspec.DecodeError):
             return None
         return None if answer.error else answer

@@ -29,7 +29,8 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Drain, FaultOverride
 from gpuplane.model.machine import Fault, Gpu, Link, Mig
-from gpuplane.model.snapshot import LET_GO, Condition, DriverRelease, Ledger
+from gpuplane.model.snapshot import DriverRelease, Ledger
+from gpuplane.model.status import DRIVER, DriverStatus
 from tests.health.world import BOOT, SETTINGS, World, machine
 
 FOLDER = Path(__file__).parent / "testdata"
@@ -210,7 +211,7 @@ class Transcript:
         self.world.apply(
             DriverReleaseRequested(DriverRelease(until=self.world.now + float(seconds), reason="maintenance"))
         )
-        self.world.apply(StatusChanged("driver", Condition(standing="waiting", reason=LET_GO)))
+        self.world.apply(StatusChanged(DRIVER, DriverStatus(state="waiting", text="released", released=True)))
 
     def take(self) -> None:
         """The driver is taken up again; the next `look` shows what it is."""

@@ -23,7 +23,8 @@ from gpuplane.model.facts import (
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import Fault, Gpu, Link, Machine, Mig, MigDevice
 from gpuplane.model.pod import PodRef
-from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
+from gpuplane.model.snapshot import Allocation, Ledger, Snapshot
+from gpuplane.model.status import DRIVER, DriverStatus
 from gpuplane.model.views import News
 from tests.texts import as_shown
 
@@ -87,9 +88,9 @@ class World:
             return
         self.apply(MachineObserved(self.machine))
         if self.machine.gpus is not None:
-            self.apply(StatusChanged("driver", Condition(standing="ok")))
+            self.apply(StatusChanged(DRIVER, DriverStatus(state="ok")))
         else:
-            self.apply(StatusChanged("driver", Condition(standing="failing", reason=self.machine.faults[0].message)))
+            self.apply(StatusChanged(DRIVER, DriverStatus(state="failing", text=self.machine.faults[0].message)))
 
     def gpu(self, index: int) -> Gpu:
         """A GPU as it is."""

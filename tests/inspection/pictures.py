@@ -24,7 +24,8 @@ from gpuplane.model.inspection import Inspection
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig
 from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES
-from gpuplane.model.snapshot import Allocation, Condition, Snapshot, StoredLedger
+from gpuplane.model.snapshot import Allocation, Snapshot, StoredLedger
+from gpuplane.model.status import Part, Status
 
 WALL = 1_800_000_000.0
 """When pictures are asked for: 2027-01-15T08:00:00Z."""
@@ -80,7 +81,7 @@ def shares(why: str = MARKED, *facts: Fact) -> NodeState:
         AllocationsListed((held,), 0.0),
         MachineObserved(machine),
         DrainRequested(f"{GPU}0", Drain(reason=why)),
-        StatusChanged("node object", Condition("failing", why)),
+        StatusChanged(Part("node object"), Status("failing", why)),
         *facts,
     )
 

@@ -12,7 +12,8 @@ from gpuplane.model.facts import (
     StatusChanged,
 )
 from gpuplane.model.pod import PodRef
-from gpuplane.model.snapshot import LET_GO, Allocation, Condition, DriverRelease
+from gpuplane.model.snapshot import Allocation, DriverRelease
+from gpuplane.model.status import DRIVER, DriverStatus
 from tests.golden import Golden
 from tests.inspection.pictures import GPU, MISSING, inspected, picture, profile, shares, ward
 
@@ -130,7 +131,7 @@ def test_the_node_comes_first_where_something_is_wrong_with_it(golden: Golden) -
 def test_only_the_node_says_what_ends_a_release(golden: Golden) -> None:
     """With the time that is left; its GPUs refer to it."""
     release = DriverReleaseRequested(DriverRelease(until=350.0, reason="firmware"))
-    shown = told(ward(release, StatusChanged("driver", Condition("waiting", LET_GO))))
+    shown = told(ward(release, StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))))
 
     assert [len(line) for line in shown[:2]] == [6, 5]
     golden("\t".join(line[4:]) for line in shown[:2])

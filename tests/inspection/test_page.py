@@ -9,7 +9,8 @@ from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DriverReleaseR
 from gpuplane.model.machine import Machine
 from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES
-from gpuplane.model.snapshot import Allocation, Condition, DriverRelease
+from gpuplane.model.snapshot import Allocation, DriverRelease
+from gpuplane.model.status import DRIVER, KUBELET_LOCK, DriverStatus, Part, Status, TurnStatus
 from tests.golden import Golden
 from tests.inspection.pictures import (
     ABOUT,
@@ -38,7 +39,7 @@ def settled(name: str, settings: Settings, *held: Allocation) -> NodeState:
         ConfigLoaded(settings),
         AllocationsListed(held, 0.0),
         MachineObserved(profile(name)),
-        StatusChanged("x", Condition("failing", LONG)),
+        StatusChanged(Part("other", "x"), Status("failing", LONG)),
     )
 
 
@@ -129,7 +130,7 @@ def test_a_cause_is_said_once_of_all_its_devices(width: int, golden: Golden) -> 
 def test_parts_that_fail_come_first() -> None:
     """Then those that wait; by their names."""
     stands = {"a": "ok", "b": "waiting", "c": "failing", "d": "failing"}
-    of = picture(*(StatusChanged(part, Condition(standing)) for part, standing in stands.items()))  # type: ignore[arg-type]
+    of = picture(*(StatusChanged(Part("other", part), Status(standing)) for part, standing in stands.items()))  # type: ignore[arg-type]
 
     assert [line.split()[0] for line in drawn(inspected(of), 80)[-4:]] == ["c", "d", "b", "a"]
 
@@ -148,7 +149,7 @@ def test_the_head_says_which_node_agent_and_driver(golden: Golden) -> None:
 
 def test_what_is_waited_for_and_a_release_are_said_first(golden: Golden) -> None:
     """On both pages."""
-    waiting = inspected(picture(StatusChanged("driver", Condition("waiting", MARKED))))
+    waiting = inspected(picture(StatusChanged(DRIVER, DriverStatus("waiting", MARKED))))
     [told] = drawn(waiting, 300, health_page)
     assert drawn(waiting, 300)[1] == told
     assert told.endswith(MARKED)
@@ -161,8 +162,8 @@ def test_what_is_waited_for_and_a_release_are_said_first(golden: Golden) -> None
 
 def test_a_standby_says_for_whom_it_waits(golden: Golden) -> None:
     """So nobody takes it for the agent that serves."""
-    lock = Condition("waiting", "process 7 serves the kubelet of /k", detail="standby")
-    shown = drawn(inspected(picture(StatusChanged("kubelet lock", lock))), 300)
+    lock = TurnStatus("waiting", "process 7 serves the kubelet of /k", turn="standby")
+    shown = drawn(inspected(picture(StatusChanged(KUBELET_LOCK, lock))), 300)
 
     golden(shown[:2])
 
@@ -183,7 +184,7 @@ def test_what_a_text_from_outside_has_in_it_cannot_steer_the_terminal() -> None:
         ConfigLoaded(Settings()),
         AllocationsListed((Allocation("nvidia.com/gpu", (evil[0].uuid,), PodRef("ml", "\x1b]0;x\x07")),), 0.0),
         MachineObserved(machine.but(gpus=evil)),
-        StatusChanged("\x1b[1m", Condition("failing", "\x1b[31m")),
+        StatusChanged(Part("other", "\x1b[1m"), Status("failing", "\x1b[31m")),
     )
     for width in WIDTHS:
         shown = "\n".join(drawn(inspected(of, ABOUT.but(version="\x1b[5m")), width))

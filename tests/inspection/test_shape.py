@@ -28,7 +28,8 @@ from gpuplane.model.inspection import Device, Inspection, Node
 from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES
-from gpuplane.model.snapshot import Allocation, Condition, DriverRelease
+from gpuplane.model.snapshot import Allocation, DriverRelease
+from gpuplane.model.status import CONFIG, Status
 from tests import golden
 from tests.inspection.pictures import ABOUT, WALL, inspected, picture, shares, ward
 from tests.inspection.test_page import NODES
@@ -70,7 +71,7 @@ def rich() -> NodeState:
         FaultOccurred(code="xid-79", gpu="GPU-1", message="GPU has fallen off the bus.", at=12.0),
         DrainRequested("MIG-0", Drain(reason="fan is loud", since=13.0, until=7300.0, until_wall_clock=1.0)),
         DriverReleaseRequested(DriverRelease(until=350.0, reason="firmware")),
-        StatusChanged("config", Condition("failing", "c.yaml:2: no such key")),
+        StatusChanged(CONFIG, Status("failing", "c.yaml:2: no such key")),
     )
 
 

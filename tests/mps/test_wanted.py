@@ -6,7 +6,7 @@ import pytest
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.response import allocate
-from gpuplane.core.mps import PATIENCE, UPKEEP, conditions, unready, wanted
+from gpuplane.core.mps import PATIENCE, statuses, unready, wanted
 from gpuplane.core.reports.readiness import unready as whole_unready
 from gpuplane.core.step import step
 from gpuplane.model.config import MemoryResource, Mps, ReplicatedResource, Settings, Sharing
@@ -24,7 +24,8 @@ from gpuplane.model.health import Drain
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
 from gpuplane.model.pod import PodRef
-from gpuplane.model.snapshot import Allocation, Condition, DriverRelease, Snapshot
+from gpuplane.model.snapshot import Allocation, DriverRelease, Snapshot
+from gpuplane.model.status import MPS_SUPERVISOR, MpsDaemonStatus, Status, mps_daemon, plugin_of
 from gpuplane.model.views import Mount, Refused
 from tests.golden import Golden
 from tests.texts import as_shown
@@ -60,8 +61,8 @@ def served(*names: str, devices: tuple[str, ...] = ("GPU-a", "GPU-b")) -> tuple[
     well = SupervisorStatus(
         at=10.0, pid=7, daemons=tuple(DaemonStatus(name, "ok", "control daemon 1", devices, 1) for name in names)
     )
-    heard = conditions(WantedDaemons(daemons=(MpsDaemon("x", {}),)), well, "/run/mps", 10.0)
-    return tuple(StatusChanged(part, condition) for part, condition in heard.items())
+    heard = statuses(WantedDaemons(daemons=(MpsDaemon("x", {}),)), well, "/run/mps", 10.0)
+    return tuple(StatusChanged(part, status) for part, status in heard.items())
 
 
 def daemons(snapshot: Snapshot) -> tuple[MpsDaemon, ...]:
@@ -158,11 +159,11 @@ def test_a_gpu_waits_until_its_compute_mode_is_restored(golden: Golden) -> None:
     """One whose mode nobody changed does not; that is so too where the supervisor has gone amid it."""
     status = SupervisorStatus(at=10.0, pid=7, exclusive=("GPU-a",), problem="nvidia-smi: no permission")
     for now in (10.0, 100.0):
-        heard = conditions(WantedDaemons(), status, "/run/mps", now)
-        snapshot = node(*(StatusChanged(part, condition) for part, condition in heard.items()), sharing=Sharing())
-        assert troubles(snapshot) == {f"problem {UPKEEP}", ""}
+        heard = statuses(WantedDaemons(), status, "/run/mps", now)
+        snapshot = node(*(StatusChanged(part, status) for part, status in heard.items()), sharing=Sharing())
+        assert troubles(snapshot) == {"problem mps upkeep", ""}
         golden(texts(snapshot))
-    assert conditions(WantedDaemons(), status, "/run/mps", 9.0) == {}, "the boot in which that was so is over"
+    assert statuses(WantedDaemons(), status, "/run/mps", 9.0) == {}, "the boot in which that was so is over"
 
 
 def test_a_device_in_trouble_is_left_out() -> None:
@@ -211,7 +212,7 @@ def test_a_mig_device_in_trouble_takes_no_sibling_with_it() -> None:
 
 def test_a_unit_is_given_out_only_while_its_daemon_serves_it(golden: Golden) -> None:
     """No supervisor, no daemon, a daemon that fails, or one without this device: unhealthy, with the reason."""
-    sharing, broken = by_mps(), StatusChanged(f"mps/{GPU}", Condition(standing="failing", reason="no such file"))
+    sharing, broken = by_mps(), StatusChanged(mps_daemon(GPU), MpsDaemonStatus(state="failing", text="no such file"))
     cases = {
         "no supervisor": (node(sharing=sharing), {"waiting mps supervisor"}),
         "no daemon": (node(*served(), sharing=sharing), {f"waiting mps/{GPU}"}),
@@ -226,8 +227,8 @@ def test_a_unit_is_given_out_only_while_its_daemon_serves_it(golden: Golden) -> 
 
 def test_readiness_says_which_daemon_does_not_serve() -> None:
     """Of those that are wanted."""
-    broken = StatusChanged(f"mps/{GPU}", Condition(standing="failing", reason="no such file"))
-    snapshot = node(*served(GPU), broken, StatusChanged(f"plugin/{GPU}", Condition(standing="ok")), sharing=by_mps())
+    broken = StatusChanged(mps_daemon(GPU), MpsDaemonStatus("failing", "no such file"))
+    snapshot = node(*served(GPU), broken, StatusChanged(plugin_of(GPU), Status("ok")), sharing=by_mps())
     assert GPU in as_shown(whole_unready(snapshot))
     assert "no such file" in as_shown(whole_unready(snapshot))
     assert unready(node(broken, sharing=Sharing())) == ""
@@ -237,12 +238,12 @@ def test_a_supervisor_that_is_silent_says_nothing_about_its_daemons() -> None:
     """After a while nobody knows how they stand."""
     wishes = WantedDaemons(daemons=(MpsDaemon(GPU, {"GPU-a": 0}),))
     status = SupervisorStatus(at=10.0, pid=7, daemons=(DaemonStatus(GPU, "ok", "control daemon 1", ("GPU-a",), 1),))
-    assert conditions(wishes, status, "/run/mps", 10.0 + PATIENCE).keys() == {"mps supervisor", f"mps/{GPU}"}
-    silent = conditions(wishes, status, "/run/mps", 10.1 + PATIENCE)
-    assert silent.keys() == {"mps supervisor"}
-    assert silent["mps supervisor"].standing == "failing"
-    assert "gpuplane mps" in as_shown(silent["mps supervisor"].reason)
-    assert conditions(WantedDaemons(), None, "/run/mps", 0.0) == {}
+    assert statuses(wishes, status, "/run/mps", 10.0 + PATIENCE).keys() == {MPS_SUPERVISOR, mps_daemon(GPU)}
+    silent = statuses(wishes, status, "/run/mps", 10.1 + PATIENCE)
+    assert silent.keys() == {MPS_SUPERVISOR}
+    assert silent[MPS_SUPERVISOR].state == "failing"
+    assert "gpuplane mps" in as_shown(silent[MPS_SUPERVISOR].text)
+    assert statuses(WantedDaemons(), None, "/run/mps", 0.0) == {}
 
 
 def test_a_container_gets_what_nvidias_plugin_gives_but_for_shared_memory() -> None:

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from gpuplane.cli.cdi import command
 from gpuplane.core.advertising import offer
 from gpuplane.model.control import ControlResponse, NodeState
+from gpuplane.model.encoding import encode
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
 from tests.golden import Golden
@@ -231,7 +231,7 @@ def agent(tmp_path: Path) -> Iterator[Path]:
     theirs = dict.fromkeys(("/usr/lib/a.so", "/usr/lib/b.so"), "/usr/lib is writable by its group")
     left = {"/tmp/nvidia-mps": "/tmp/nvidia-mps is owned by uid 65534", **theirs}
     snapshot = Snapshot(machine=Machine(gpus=(), left_out=left))
-    said = msgspec.json.encode(ControlResponse(state=NodeState(snapshot, offer(snapshot), 0.0))) + b"\n"
+    said = encode(ControlResponse(state=NodeState(snapshot, offer(snapshot), 0.0))) + b"\n"
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:

@@ -16,6 +16,7 @@ from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import DaemonStatus, SupervisorStatus, WantedDaemons
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import Statuses
 from gpuplane.model.views import Refused
 
 
@@ -51,7 +52,7 @@ def node(text: str, *gpus: Gpu) -> Snapshot:
     snapshot = step(start, MachineObserved(Machine(gpus=gpus)), 0.0)
     wishes = mps.wanted(snapshot) or WantedDaemons()
     run = tuple(DaemonStatus(each.name, "ok", "", tuple(each.devices)) for each in wishes.daemons)
-    return snapshot.but(conditions=mps.conditions(wishes, SupervisorStatus(0.0, 1, run), "", 0.0))
+    return snapshot.but(status=Statuses(mps.statuses(wishes, SupervisorStatus(0.0, 1, run), "", 0.0)))
 
 
 def counts(snapshot: Snapshot) -> dict[str, int]:

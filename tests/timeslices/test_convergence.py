@@ -17,7 +17,8 @@ from gpuplane.model.facts import (
     StatusChanged,
     TimeSliceFinished,
 )
-from gpuplane.model.snapshot import LET_GO, Condition, DriverRelease, Ledger
+from gpuplane.model.snapshot import DriverRelease, Ledger
+from gpuplane.model.status import DRIVER, DriverStatus
 from tests.health.world import World, machine
 from tests.lengths import length
 
@@ -114,7 +115,7 @@ class Life:
             if self.run is not None and self.does[self.run.gpu] in ("", "refuse"):
                 self.does[self.run.gpu] = "late"  # it is ended before it can say what it did
             self.end()
-            self.world.apply(StatusChanged("driver", Condition(standing="waiting", reason=LET_GO)))
+            self.world.apply(StatusChanged(DRIVER, DriverStatus(state="waiting", text="released", released=True)))
         self.wait(1.0)
         self._forget(*GPUS)
         if looks:
@@ -190,5 +191,5 @@ def test_lengths_come_to_be_as_wanted(steps: list[tuple[object, ...]]) -> None:
     assert {gpu: each.set_length for gpu, each in known.items()} == {
         gpu: wish for gpu, wish in zip(GPUS, life.wish, strict=True) if wish
     }
-    said = timeslices.condition(life.world.snapshot)
-    assert (said.standing if said else "") == ("ok" if any(life.wish) else "")
+    said = timeslices.status(life.world.snapshot)
+    assert (said.state if said else "") == ("ok" if any(life.wish) else "")

@@ -16,7 +16,8 @@ from gpuplane.model.facts import (
     StatusChanged,
     TimeSliceFinished,
 )
-from gpuplane.model.snapshot import Condition, Snapshot, StoredLedger
+from gpuplane.model.snapshot import Snapshot, StoredLedger
+from gpuplane.model.status import DRIVER, STATE_DIRECTORY, TIME_SLICES, DriverStatus, TurnStatus
 from tests.health.world import machine
 
 LONG = ReplicatedResource(name="nvidia.com/gpu", replicas=2, time_slice="long")
@@ -57,10 +58,10 @@ async def test_a_wish_is_done_once_the_disk_knows_of_it() -> None:
     task = asyncio.create_task(keep_time_slices(node, hardware))
     node.apply(ConfigLoaded(Settings(sharing=Sharing(resources=(LONG,)))))
     node.apply(MachineObserved(machine(2)))
-    node.apply(StatusChanged("driver", Condition(standing="ok")))
+    node.apply(StatusChanged(DRIVER, DriverStatus(state="ok")))
     await idle()
     assert hardware.asked == []
-    assert node.snapshot.conditions["time slices"].standing == "waiting"
+    assert node.snapshot.status[TIME_SLICES].state == "waiting"
 
     node.apply(stored(node))
     first = SetTimeSlice(gpu="GPU-0", length="long", requested_at=100.0)
@@ -73,12 +74,12 @@ async def test_a_wish_is_done_once_the_disk_knows_of_it() -> None:
     node.apply(TimeSliceFinished(gpu="GPU-0", length="long", requested_at=100.0))
     await idle()
     assert hardware.asked == [first]  # the disk does not know of the second yet
-    node.apply(StatusChanged("state", Condition(standing="failing", reason="disk full")))
+    node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus(state="failing", text="disk full")))
     await idle()
     assert hardware.asked == [first, SetTimeSlice(gpu="GPU-1", length="long", requested_at=100.0)]
 
     node.apply(TimeSliceFinished(gpu="GPU-1", length="long", requested_at=100.0))
     await idle()
-    assert node.snapshot.conditions["time slices"].reason == "long: GPU 0, 1"
+    assert node.snapshot.status[TIME_SLICES].text == "long: GPU 0, 1"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

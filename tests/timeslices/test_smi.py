@@ -16,7 +16,6 @@ from gpuplane.hardware.driver.root import FOLDERS, PROGRAMS, SONAME, program
 from gpuplane.model.config import TimeSlice
 from gpuplane.model.facts import ObserveMachine, SetTimeSlice, TimeSliceFinished
 from gpuplane.model.machine import Driver, Gpu, Machine
-from gpuplane.model.snapshot import LET_GO
 from tests.driver.standin import StandIn
 from tests.driver.watched import Watched, watched
 from tests.golden import Golden
@@ -143,7 +142,7 @@ async def test_it_is_ended_when_the_driver_is_let_go_of(watch: Watched, smi: Smi
         await asyncio.sleep(0.01)
     await watch.hardware.release()
     assert smi.running() == []
-    await watch.until(lambda watch: watch.driver() == ("waiting", LET_GO))
+    await watch.until(lambda watch: watch.driver() == ("waiting", "released"))
     fact = await told(watch, 1.0)
     assert fact.outcome_unknown
     golden(fact.problem)

@@ -9,7 +9,8 @@ from gpuplane.core.step import due, step
 from gpuplane.model.config import ReplicatedResource, Settings, Sharing, TimeSlice
 from gpuplane.model.facts import ConfigLoaded, DriverReleaseRequested, LedgerLoaded, StatusChanged, TimeSliceFinished
 from gpuplane.model.machine import Fault, Gpu
-from gpuplane.model.snapshot import LET_GO, Condition, DriverRelease, Snapshot, TimeSliceState
+from gpuplane.model.snapshot import DriverRelease, Snapshot, TimeSliceState
+from gpuplane.model.status import DRIVER, DriverStatus
 from tests.golden import Golden
 from tests.health.world import World, machine
 from tests.texts import as_shown
@@ -64,8 +65,8 @@ def known(world: World) -> dict[str, TimeSlice | None]:
 
 def said(world: World) -> tuple[str, str]:
     """The condition: standing and reason."""
-    condition = timeslices.condition(world.snapshot)
-    return (condition.standing, as_shown(condition.reason)) if condition else ("", "")
+    condition = timeslices.status(world.snapshot)
+    return (condition.state, as_shown(condition.text)) if condition else ("", "")
 
 
 def test_entries_name_gpus() -> None:
@@ -85,7 +86,7 @@ def test_nothing_is_known_before_the_first_look_and_configuration() -> None:
         after = step(snapshot, LedgerLoaded(ledger), 1000.0)
         assert timeslices.wanted(after) is None
         assert after.ledger.time_slices == {"GPU-0": slicing}
-        assert (timeslices.setting(after), timeslices.condition(after)) == (None, None)
+        assert (timeslices.setting(after), timeslices.status(after)) == (None, None)
 
 
 def test_one_gpu_after_the_other_in_the_drivers_order(golden: Golden) -> None:
@@ -94,9 +95,9 @@ def test_one_gpu_after_the_other_in_the_drivers_order(golden: Golden) -> None:
     assert said(node)[0] == "waiting"
     golden(said(node)[1], "before")
     answer(node)
-    condition = timeslices.condition(node.snapshot)
-    assert condition is not None
-    assert (condition.standing, condition.detail) == ("waiting", "GPU-1,GPU-2")
+    status = timeslices.status(node.snapshot)
+    assert status is not None
+    assert (status.state, status.pending) == ("waiting", ("GPU-1", "GPU-2"))
     assert serve(node) == [("1", "short"), ("2", "long")]
     assert known(node) == {"0": "long", "1": "short", "2": "long"}
     assert said(node)[0] == "ok"
@@ -247,7 +248,7 @@ def test_hands_off_a_driver_that_is_let_go_of() -> None:
     node.apply(DriverReleaseRequested(DriverRelease(until=node.now + 1000.0, reason="reset")))
     node.apply(ConfigLoaded(shared(("short", "0 1"))))
     assert tried(node) is None
-    node.apply(StatusChanged("driver", Condition(standing="waiting", reason=LET_GO)))
+    node.apply(StatusChanged(DRIVER, DriverStatus(state="waiting", text="released", released=True)))
     node.wait(60.0)
     assert (tried(node), said(node)[0]) == (None, "waiting")
     node.apply(DriverReleaseRequested(None))

@@ -16,9 +16,9 @@ from gpuplane.kubelet.plugin import MOST_CONTAINERS, Plugin
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub, add_DevicePluginServicer_to_server
 from gpuplane.model.config import ListStrategy, NamingRule, Settings
-from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import OfferedDevice
 
 if TYPE_CHECKING:
@@ -112,10 +112,10 @@ async def test_a_list_is_sent_again_where_kubelet_is_to_write_its_checkpoint(tmp
     async with served(world, tmp_path) as (_, kubelet):
         stream = kubelet.ListAndWatch(pb.Empty())
         assert await following(stream) == [("GPU-0", "Healthy")]
-        for detail in ("1", "2"):
-            world.apply(StatusChanged("pod-resources", Condition("ok", detail=detail)))
+        for number in (1, 2):
+            world.apply(AllocationsListed((), 0.0, checkpoint_rewrite=number))
             assert await following(stream) == [("GPU-0", "Healthy")]
-        world.apply(StatusChanged("pod-resources", Condition("ok")))
+        world.apply(AllocationsListed((), 0.0))
         await kubelet.GetDevicePluginOptions(pb.Empty())  # the stream has had its turn
         world.apply(look((LOST,)))
         assert await following(stream) == [("GPU-0", "Unhealthy")]

@@ -16,7 +16,6 @@ import grpc
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.core.serving import LOCK, STANDBY
 from gpuplane.kubelet import podresources
 from gpuplane.kubelet.podresources import allocations, urgent
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
@@ -25,7 +24,8 @@ from gpuplane.model.facts import AllocateAnswered, ConfigLoaded, LedgerLoaded, M
 from gpuplane.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.pod import PodRef
-from gpuplane.model.snapshot import Allocation, Condition, Ledger, Snapshot
+from gpuplane.model.snapshot import Allocation, Ledger, Snapshot
+from gpuplane.model.status import KUBELET_LOCK, POD_RESOURCES, Status, Statuses, TurnStatus, plugin_of
 from tests import hostile
 from tests.texts import as_shown
 
@@ -140,12 +140,10 @@ async def knows(node: Node, *holdings: Holding) -> None:
 
 async def stands(node: Node, standing: str, *reasons: str) -> None:
     def ready(snapshot: Snapshot) -> bool:
-        now = snapshot.conditions.get("pod-resources")
-        return (
-            now is not None and now.standing == standing and all(reason in as_shown(now.reason) for reason in reasons)
-        )
+        now = snapshot.status.of(POD_RESOURCES)
+        return now is not None and now.state == standing and all(reason in as_shown(now.text) for reason in reasons)
 
-    assert await node.until(ready, DEADLINE), node.snapshot.conditions
+    assert await node.until(ready, DEADLINE), node.snapshot.status
 
 
 def checkpointed(root: Path, *holdings: Holding) -> Path:
@@ -201,9 +199,9 @@ async def test_it_asks_only_while_somebody_waits_for_the_answer(node: Node, kube
 
 
 def test_a_name_that_another_may_be_giving_out_is_urgent() -> None:
-    waiting = Snapshot(allocations=(), conditions={f"plugin/{GPU}": Condition(standing="waiting")})
+    waiting = Snapshot(allocations=(), status=Statuses({plugin_of(GPU): Status("waiting")}))
     assert urgent(waiting)
-    assert not urgent(waiting.but(conditions={f"plugin/{GPU}": Condition(standing="ok")}))
+    assert not urgent(waiting.but(status=Statuses({plugin_of(GPU): Status("ok")})))
 
 
 def test_a_device_that_waits_for_its_pod_to_end_is_urgent() -> None:
@@ -293,7 +291,7 @@ async def test_once_kubelet_has_listed_its_last_word_stays(node: Node, kubelet: 
     await stands(node, "failing", "pod-resources/kubelet.sock")
     await asyncio.sleep(2 * podresources.PATIENCE)
     assert node.snapshot.allocations == held(TRAIN)
-    assert "checkpoint" not in as_shown(node.snapshot.conditions["pod-resources"].reason)
+    assert "checkpoint" not in as_shown(node.snapshot.status[POD_RESOURCES].text)
 
 
 async def test_garbage_and_silence_are_failures_and_pass(node: Node, kubelet: Kubelet) -> None:
@@ -376,9 +374,9 @@ async def test_a_young_kubelet_grows_up(kubelet: Kubelet, root: Path, node: Node
         await stands(node, "ok", "just started")
         await stands(node, "ok", "does not list, but has in", "kubelet_internal_checkpoint")
         assert node.snapshot.allocations == held(("1b2c", *TRAIN[1:]), other)
-        wanted = node.snapshot.conditions["pod-resources"].detail
+        wanted = node.snapshot.checkpoint_rewrite
         assert wanted
-        assert await node.until(lambda s: s.conditions["pod-resources"].detail != wanted, DEADLINE)
+        assert await node.until(lambda s: s.checkpoint_rewrite != wanted, DEADLINE)
         checkpointed(root, other)
         await knows(node, other)
         checkpointed(root)
@@ -449,7 +447,7 @@ async def test_a_path_that_no_socket_can_have_is_named_and_never_asked(tmp_path:
     assert "path" not in capfd.readouterr().err
 
 
-STANDBY_TOLD = StatusChanged(LOCK, Condition(standing="waiting", reason="process 1 serves", detail=STANDBY))
+STANDBY_TOLD = StatusChanged(KUBELET_LOCK, TurnStatus(state="waiting", text="process 1 serves", turn="standby"))
 LATE = ("uid-late", "main", GPU, ("GPU-3",))
 
 

@@ -168,7 +168,7 @@ class World:
                     changed.cancel()
                     await asyncio.gather(changed, return_exceptions=True)
         except TimeoutError:
-            told = f"offered {self.offered()}\nshown {self.kubelet.view()}\nconditions {self.node.snapshot.conditions}"
+            told = f"offered {self.offered()}\nshown {self.kubelet.view()}\nconditions {self.node.snapshot.status}"
             raise AssertionError(f"{told}\nafter {self.done[-20:]}") from None
         finally:
             left = [each for each in (following, changed) if each is not None]

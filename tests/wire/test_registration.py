@@ -17,7 +17,6 @@ import grpc
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.core.serving import LEAVING, LEFT, LOCK
 from gpuplane.kubelet import registration
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import (
@@ -29,7 +28,8 @@ from gpuplane.kubelet.registration import Life, plugins
 from gpuplane.model.config import NamingRule, Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import KUBELET_LOCK, Status, Turn, TurnStatus, plugin_of
 from tests.texts import as_shown
 
 GPU, T4 = "nvidia.com/gpu", "nvidia.com/t4"
@@ -165,8 +165,8 @@ async def running(directory: Path) -> AsyncIterator[Kubelet]:
         await kubelet.stop()
 
 
-def condition(node: Node, resource: str = GPU) -> Condition:
-    return node.snapshot.conditions.get(f"plugin/{resource}", Condition(standing="waiting", reason="-"))
+def condition(node: Node, resource: str = GPU) -> Status:
+    return node.snapshot.status.get(plugin_of(resource), Status(state="waiting", text="-"))
 
 
 def ours(directory: Path) -> Path:
@@ -180,7 +180,7 @@ async def stands(node: Node, standing: str, reason: str = "", resource: str = GP
 
     def ready(_: Snapshot) -> bool:
         now = condition(node, resource)
-        return now.standing == standing and reason in as_shown(now.reason)
+        return now.state == standing and reason in as_shown(now.text)
 
     assert await node.until(ready, DEADLINE), condition(node, resource)
 
@@ -276,7 +276,7 @@ async def test_a_kubelet_that_does_not_read_is_asked_ever_more_rarely(
         kubelet.reads = False
         await stands(node, "waiting", "did not read the list")
         await kubelet.until(lambda: len(kubelet.asked) >= 5)
-        assert condition(node).standing != "ok"
+        assert condition(node).state != "ok"
         at = [when for when, _ in kubelet.asked]
         assert all(
             later - earlier >= rest for earlier, later, rest in zip(at, at[1:], (0.02, 0.04, 0.08, 0.1), strict=False)
@@ -303,7 +303,7 @@ async def test_a_stream_without_an_acceptance_does_not_count(node: Node, directo
         kubelet.second_thoughts = "not after all"
         await stands(node, "failing", "not after all")
         await kubelet.until(lambda: len(kubelet.asked) >= 2)
-        assert condition(node).standing != "ok"
+        assert condition(node).state != "ok"
 
 
 async def test_a_register_that_hangs_is_left_when_kubelet_restarts(node: Node, directory: Path) -> None:
@@ -400,7 +400,7 @@ async def test_a_chmod_of_a_socket_is_no_loss(node: Node, directory: Path) -> No
     async with running(directory) as kubelet, serving(node, directory):
         await stands(node, "ok")
         ours(directory).chmod(0o666)
-        await node.until(lambda s: condition(node).standing != "ok", 3 * registration.LOOK)
+        await node.until(lambda s: condition(node).state != "ok", 3 * registration.LOOK)
         assert len(kubelet.asked) == 1
 
 
@@ -408,7 +408,7 @@ async def test_kubelets_socket_that_is_removed_while_it_reads_is_no_loss(node: N
     async with running(directory) as kubelet, serving(node, directory):
         await stands(node, "ok")
         (directory / "kubelet.sock").unlink()
-        assert not await node.until(lambda s: condition(node).standing != "ok", 3 * registration.LOOK)
+        assert not await node.until(lambda s: condition(node).state != "ok", 3 * registration.LOOK)
         node.apply(MachineObserved(Machine(gpus=(Gpu(index=0, uuid="GPU-a", model="T4"),))))
         await kubelet.until(lambda: kubelet.lists[GPU] == [("GPU-a", "Healthy")])
 
@@ -438,7 +438,7 @@ async def test_who_takes_our_resource_keeps_kubelet_until_it_goes(node: Node, di
         other = await Other.start(path, "untidy")
         await stands(node, "waiting", f"taken by process {other.process.pid}")
         node.apply(MachineObserved(Machine(gpus=(Gpu(index=0, uuid="GPU-a", model="T4"),))))
-        assert not await node.until(lambda s: condition(node).standing != "waiting", 3 * registration.LOOK)
+        assert not await node.until(lambda s: condition(node).state != "waiting", 3 * registration.LOOK)
         assert len(kubelet.streams) == 1
         assert len(kubelet.lists[GPU]) == 2  # and says nothing
         await other.end()
@@ -492,19 +492,19 @@ async def test_an_agent_that_was_told_to_end_keeps_its_stream_and_registers_no_m
 ) -> None:
     """Not with a kubelet that restarts meanwhile either. Its streams end when it says so, without an empty list."""
 
-    def tell(detail: str) -> None:
-        node.apply(StatusChanged(LOCK, Condition(standing="waiting", detail=detail)))
+    def tell(turn: Turn) -> None:
+        node.apply(StatusChanged(KUBELET_LOCK, TurnStatus("waiting", turn=turn)))
 
     async with serving(node, directory):
         async with running(directory) as first:
             await stands(node, "ok")
-            tell(LEAVING)
+            tell("leaving")
             node.apply(MachineObserved(Machine(gpus=(Gpu(index=0, uuid="GPU-a", model="T4"),))))
             await first.until(lambda: first.lists[GPU] == [("GPU-a", "Healthy")])
-            tell(LEFT)
+            tell("left")
             await first.until(lambda: not first.streams)
             assert first.lists[GPU] == [("GPU-a", "Healthy")]
-        tell(LEAVING)
+        tell("leaving")
         async with running(directory) as second:
             await asyncio.sleep(5 * RESTS[1])
             assert not second.asked
@@ -520,7 +520,7 @@ async def test_a_resource_that_goes_and_comes_back(node: Node, directory: Path) 
             assert len(kubelet.asked) == times
             node.apply(ConfigLoaded(NONE))
             await kubelet.until(lambda: kubelet.lists[GPU] == [] and GPU not in kubelet.streams.values())
-            assert await node.until(lambda s: f"plugin/{GPU}" not in s.conditions, DEADLINE)
+            assert await node.until(lambda s: plugin_of(GPU) not in s.status, DEADLINE)
             await stands(node, "ok", resource="nvidia.com/none")
             assert ours(directory)
             node.apply(ConfigLoaded(ONE))
@@ -556,7 +556,7 @@ async def test_a_kubelet_that_half_died_does_not_count(node: Node, directory: Pa
         new.reads = False
         await new.start(wipe=False)
         await new.until(lambda: bool(new.asked))
-        assert condition(node).standing == "waiting"
+        assert condition(node).state == "waiting"
         new.reads = True
         await new.stop()
         new = await Kubelet(directory).start()

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.core.serving import LOCK, registers, serves, standby
+from gpuplane.core.serving import registers, serves, standby
 from gpuplane.kubelet import turn as module
 from gpuplane.kubelet.turn import Turn
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import KUBELET_LOCK, Status
 from tests.texts import as_shown
 
 DEADLINE = 60.0
@@ -25,12 +26,12 @@ def turn(directory: Path) -> Turn:
     return Turn(Node(Snapshot()), directory, every=0.02)
 
 
-def condition(turn: Turn) -> Condition:
-    return turn.node.snapshot.conditions[LOCK]
+def condition(turn: Turn) -> Status:
+    return turn.node.snapshot.status[KUBELET_LOCK]
 
 
 async def stands(turn: Turn, ready: Callable[[Snapshot], bool]) -> None:
-    assert await turn.node.until(ready, DEADLINE), turn.node.snapshot.conditions
+    assert await turn.node.until(ready, DEADLINE), turn.node.snapshot.status
 
 
 @asynccontextmanager
@@ -127,7 +128,7 @@ async def test_a_directory_that_is_not_there_is_nobodys(tmp_path: Path) -> None:
     for each in (first, second):
         assert each.take() and each.look() and not each.ours()
         assert not standby(each.node.snapshot)
-        assert str(path) in as_shown(condition(each).reason)
+        assert str(path) in as_shown(condition(each).text)
     lost = [asyncio.ensure_future(each.lost()) for each in (first, second)]
     async with doing(lost[0]), doing(lost[1]):
         path.mkdir()
@@ -189,7 +190,7 @@ async def test_a_file_system_without_locks_is_said_and_served(
     monkeypatch.setattr(fcntl, "flock", flock)
     only = turn(tmp_path)
     assert only.take() and only.look() and only.ours()
-    assert condition(only).standing == "failing" and "No locks available" in as_shown(condition(only).reason)
+    assert condition(only).state == "failing" and "No locks available" in as_shown(condition(only).text)
     assert registers(only.node.snapshot)
     only.free()
 

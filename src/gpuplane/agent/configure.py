@@ -21,7 +21,7 @@ from gpuplane.host.filewatch import Folder, contents_or_folder
 from gpuplane.model.config import NodeRequests
 from gpuplane.model.facts import ConfigLoaded, StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.status import CONFIG, SHARING, Status
 from gpuplane.model.value import Value
 
 
@@ -49,10 +49,10 @@ async def configure(node: Node, source: Source) -> None:
 
 async def _say_what_does_not_fit(node: Node) -> None:
     """One file serves many nodes: a configuration that is good may ask of this machine what it cannot have."""
-    said: StatusChanged | None = None
+    said: StatusChanged[Status] | None = None
     async for snapshot in node.changes():
         reason = misfit(snapshot)
-        now = StatusChanged("sharing", Condition(standing="failing", reason=reason) if reason else None)
+        now = StatusChanged(SHARING, Status("failing", reason) if reason else None)
         if now != said:
             said = now
             node.apply(now)
@@ -91,7 +91,7 @@ def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Fold
     if source.name is None and source.asks and asked is None and last is None:
         reason = "the API server has not said yet which configuration the node's label picks"
         way_out = "start with --config-name NAME, or without --node-name, to go on without it"
-        node.apply(StatusChanged("config", Condition(standing="waiting", reason=f"{reason}: {way_out}")))
+        node.apply(StatusChanged(CONFIG, Status("waiting", f"{reason}: {way_out}")))
         return
     label, who = _label(source, asked, last)
     try:
@@ -111,11 +111,9 @@ def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Fold
     else:
         file = _called(directory, choice.name)
         if choice.problem:
-            node.apply(
-                StatusChanged("config", Condition(standing="failing", reason=f"{choice.problem}; in force is {file}"))
-            )
+            node.apply(StatusChanged(CONFIG, Status("failing", f"{choice.problem}; in force is {file}")))
         else:
-            node.apply(StatusChanged("config", Condition(standing="ok", reason=file)))
+            node.apply(StatusChanged(CONFIG, Status("ok", file)))
 
 
 def _label(source: Source, asked: NodeRequests | None, last: str | None) -> tuple[str, str]:
@@ -148,11 +146,11 @@ def _apply(node: Node, source: Source, content: bytes | None, file: str) -> None
         _fail(node, "; ".join(error.errors))
     else:
         node.apply(ConfigLoaded(resolved.settings, warnings=resolved.warnings))
-        node.apply(StatusChanged("config", Condition(standing="ok", reason=file)))
+        node.apply(StatusChanged(CONFIG, Status("ok", file)))
 
 
 def _fail(node: Node, reason: str) -> None:
     config = node.snapshot.config
     which = f"{config.name!r}, the last good configuration," if config.name else "the last good configuration"
     kept = f"; {which} stays in force" if config.settings else ""
-    node.apply(StatusChanged("config", Condition(standing="failing", reason=reason + kept)))
+    node.apply(StatusChanged(CONFIG, Status("failing", reason + kept)))

@@ -21,6 +21,7 @@ from gpuplane.core.health.diagnose import released
 from gpuplane.core.ledger import is_stored
 from gpuplane.core.serving import standby
 from gpuplane.core.text import clip
+from gpuplane.model import encoding
 from gpuplane.model.control import (
     LONGEST_DRAIN,
     LONGEST_RELEASE,
@@ -132,7 +133,7 @@ async def _serve(node: Node, bound: socket.socket, about: AgentInfo) -> None:
 
 def encode(answer: ControlResponse) -> bytes:
     """An answer as it is sent."""
-    return msgspec.json.encode(answer)
+    return encoding.encode(answer)
 
 
 async def answer(node: Node, line: bytes, about: AgentInfo = NOBODY) -> ControlResponse:

@@ -21,7 +21,6 @@ from gpuplane.agent.node import Node
 from gpuplane.agent.parts import ASKED_AGAIN, PLUGINS, STORE, Options, Running, serving, status_page, watching
 from gpuplane.core.health.diagnose import released
 from gpuplane.core.ledger import is_stored
-from gpuplane.core.serving import STANDBY, STATE
 from gpuplane.hardware import Hardware
 from gpuplane.host.lock import locked
 from gpuplane.host.peek import peek, remembered
@@ -29,7 +28,8 @@ from gpuplane.host.state import boot_id, load
 from gpuplane.kubelet.turn import Turn
 from gpuplane.model.control import AgentInfo
 from gpuplane.model.facts import LedgerLoaded, LedgerStored, ObserveMachine, StatusChanged
-from gpuplane.model.snapshot import Condition, Ledger, Snapshot, StoredLedger
+from gpuplane.model.snapshot import Ledger, Snapshot, StoredLedger
+from gpuplane.model.status import STATE_DIRECTORY, Part, Status, TurnStatus
 
 __all__ = ["Options", "run"]
 
@@ -44,7 +44,8 @@ STATE_FREE = 0.05
 AGAIN = 1.0
 """Seconds until what should not happen is tried again."""
 
-PEEK, CONTROL = "what another agent remembers", "control while standing by"
+PEEK: Part[Status] = Part("what another agent remembers")
+CONTROL: Part[Status] = Part("control while standing by")
 
 
 async def run(options: Options, hardware: Hardware) -> None:
@@ -108,14 +109,14 @@ class Agent:
                 if self._stop.is_set():
                     return None
                 reason = f"{directory} belongs to another agent, {owner}: waiting until it ends"
-                self.node.apply(StatusChanged(STATE, Condition(standing="waiting", reason=reason, detail=STANDBY)))
+                self.node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("waiting", reason, turn="standby")))
                 await self._stand_by()
             ledger, problems = load(directory, self.node.snapshot.ledger.boot_id)
         except OSError as error:
             reason = (
                 f"{error.filename or directory}: {error.strerror}: what this agent promises is forgotten when it ends"
             )
-            self.node.apply(StatusChanged(STATE, Condition(standing="failing", reason=reason)))
+            self.node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("failing", reason)))
             return None
         for problem in problems:
             log.error("%s", problem)
@@ -149,7 +150,7 @@ class Agent:
         await self.running.end(PEEK, CONTROL)
         if ledger is not None:
             self.node.apply(LedgerLoaded(ledger))
-            self.node.apply(StatusChanged(STATE, None))  # nobody is waited for; how it stands is said when it is stored
+            self.node.apply(StatusChanged(STATE_DIRECTORY, None))  # no agent is waited for; `keep_stored` reports more
         else:
             self._remember_nothing()
         self.turn.look()

@@ -30,16 +30,20 @@ from gpuplane.kubelet.podresources import allocations
 from gpuplane.kubelet.registration import plugins, unregistered
 from gpuplane.model.control import AgentInfo
 from gpuplane.model.facts import ObserveMachine, ProbeGpu
+from gpuplane.model.status import Part, Status
 from gpuplane.model.value import Value
 
 FIRST_WORD, FIRST_EVER = 2.0, 10.0
 """Seconds that the first look waits for the API server's first word about our Node; and where nothing is remembered of
 it: then a container could be told of its devices in a way that the runtime, which is not known, does not read."""
 
-Parts = Mapping[str, Callable[[], Awaitable[None]]]
+Parts = Mapping[Part[Status], Callable[[], Awaitable[None]]]
 
-PLUGINS, STORE = "plugins", "store"
-ASKED_AGAIN = "configuration", "node object"
+CONFIGURATION: Part[Status] = Part("configuration")
+NODE_OBJECT: Part[Status] = Part("node object")
+PLUGINS: Part[Status] = Part("plugins")
+STORE: Part[Status] = Part("store")
+ASKED_AGAIN = CONFIGURATION, NODE_OBJECT
 """What reads or asks everything anew when it is started again."""
 
 
@@ -68,32 +72,32 @@ class Options(Value):
 
 
 class Running:
-    """The parts that run, by name."""
+    """The parts that run."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self._parts: dict[str, Callable[[], Awaitable[None]]] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._parts: dict[Part[Status], Callable[[], Awaitable[None]]] = {}
+        self._tasks: dict[Part[Status], asyncio.Task[None]] = {}
 
     def start(self, parts: Parts) -> None:
         """Start those of the parts that do not run."""
         for part, run in parts.items():
             if part not in self._tasks:
                 self._parts[part] = run
-                self._tasks[part] = asyncio.create_task(keep(self.node, part, run), name=part)
+                self._tasks[part] = asyncio.create_task(keep(self.node, part, run), name=part.name)
 
-    def has(self, part: str) -> bool:
+    def has(self, part: Part[Status]) -> bool:
         """Whether a part runs."""
         return part in self._tasks
 
-    async def end(self, *parts: str) -> None:
+    async def end(self, *parts: Part[Status]) -> None:
         """End parts that run; all, where none is named."""
         tasks = [task for part in parts or tuple(self._tasks) if (task := self._tasks.pop(part, None))]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def again(self, *parts: str) -> None:
+    async def again(self, *parts: Part[Status]) -> None:
         """End those of the parts that run, and start them anew."""
         there = {part: self._parts[part] for part in parts if part in self._tasks}
         await self.end(*there) if there else None
@@ -111,24 +115,24 @@ def status_page(node: Node, options: Options) -> Parts:
 
         await status(node, host, port)
 
-    return {"status": serve_status}
+    return {Part("status"): serve_status}
 
 
 def watching(node: Node, options: Options, hardware: Hardware) -> Parts:
     """What an agent does also while it stands by: it watches, and changes nothing in the world."""
-    parts: dict[str, Callable[[], Awaitable[None]]] = {
-        "clock": node.tick,
-        "hardware": lambda: _watch(node, hardware, bool(options.node_name)),
-        "release": lambda: _let_go(node, hardware),  # of the driver: by those who stand by, too
-        "configuration": lambda: configure(node, options.config),
-        "allocations": lambda: allocations(node, options.kubelet_root),
-        "mps": lambda: hear(node),
-        "choice": lambda: keep_tables(node),
+    parts: dict[Part[Status], Callable[[], Awaitable[None]]] = {
+        Part("clock"): node.tick,
+        Part("hardware"): lambda: _watch(node, hardware, bool(options.node_name)),
+        Part("release"): lambda: _let_go(node, hardware),  # of the driver: by those who stand by, too
+        CONFIGURATION: lambda: configure(node, options.config),
+        Part("allocations"): lambda: allocations(node, options.kubelet_root),
+        Part("mps"): lambda: hear(node),
+        Part("choice"): lambda: keep_tables(node),
     }
     if (cdi_dir := options.cdi_dir) is not None:  # it writes only while this agent serves
-        parts["cdi files"] = lambda: keep_specifications(node, cdi_dir, options.hook, options.driver_root)
+        parts[Part("cdi files")] = lambda: keep_specifications(node, cdi_dir, options.hook, options.driver_root)
     if options.node_name:
-        parts["node object"] = lambda: watch_node(node, options.node_name, options.kubeconfig, options.node_label)
+        parts[NODE_OBJECT] = lambda: watch_node(node, options.node_name, options.kubeconfig, options.node_label)
     return parts
 
 
@@ -136,22 +140,22 @@ def serving(
     node: Node, options: Options, hardware: Hardware, about: AgentInfo, ours: Callable[[], bool], remembers: bool
 ) -> Parts:
     """What the one agent does that serves kubelet. `ours`: whether the lock is; `remembers`: the state directory is."""
-    parts: dict[str, Callable[[], Awaitable[None]]] = {
+    parts: dict[Part[Status], Callable[[], Awaitable[None]]] = {
         PLUGINS: lambda: plugins(node, options.plugins, ours=ours) if options.registers else unregistered(node),
-        "control": lambda: control(node, options.state_dir / "control.sock", about),
-        "mps daemons": lambda: ask(node),
-        "probes": lambda: _probe(node, hardware),
-        "time slice lengths": lambda: keep_time_slices(node, hardware),
+        Part("control"): lambda: control(node, options.state_dir / "control.sock", about),
+        Part("mps daemons"): lambda: ask(node),
+        Part("probes"): lambda: _probe(node, hardware),
+        Part("time slice lengths"): lambda: keep_time_slices(node, hardware),
     }
     if (kernel_log := options.kernel_log) is not None:  # from its beginning: what befell between two agents is in it
-        parts["xids"] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
+        parts[Part("xids")] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
     if (root := options.device_nodes) is not None:
-        parts["nodes in /dev"] = lambda: keep_device_nodes(node, root)
+        parts[Part("nodes in /dev")] = lambda: keep_device_nodes(node, root)
     if remembers:
         parts[STORE] = lambda: keep_stored(node, options.state_dir)
     if options.node_name:
-        parts["condition writer"] = lambda: report_problems(node, options.node_name, options.kubeconfig)
-        parts["event writer"] = lambda: tell_events(node, options.node_name, options.kubeconfig)
+        parts[Part("condition writer")] = lambda: report_problems(node, options.node_name, options.kubeconfig)
+        parts[Part("event writer")] = lambda: tell_events(node, options.node_name, options.kubeconfig)
     return parts
 
 

@@ -1,7 +1,7 @@
 """A part that raises is restarted alone.
 
-What the machine refuses (an OSError: a file, a port, a socket) is the world's fault and is one line, its condition's;
-whatever else is raised is ours, and comes with its traceback.
+What the machine refuses (an OSError: a file, a port, a socket) makes one line in the log, that of the part's status.
+Whatever else is raised is a defect of ours, and is logged with its traceback.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from gpuplane.agent.node import Node
 from gpuplane.model.facts import StatusChanged
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.status import Part, Status
 from gpuplane.model.views import LogSubject
 
 BACKOFF = (0.5, 30.0)  # seconds: the first wait, and the longest
@@ -20,7 +20,7 @@ log = logging.getLogger("gpuplane")
 
 async def keep(
     node: Node,
-    part: str,
+    part: Part[Status],
     run: Callable[[], Awaitable[None]],
     backoff: tuple[float, float] = BACKOFF,
     steady: float = STEADY,
@@ -37,13 +37,13 @@ async def keep(
             causes = list(_causes(error))
             reason = "; ".join(dict.fromkeys(map(_told, causes)))
             if reason != last and not all(isinstance(cause, OSError) for cause in causes):
-                log.exception("%s failed", part, extra=LogSubject(part=part).extra)
+                log.exception("%s failed", part.name, extra=LogSubject(part=part.name).extra)
         finally:
             well.cancel()
         if node.now() - began > steady:
             wait = backoff[0]
         last = reason
-        node.apply(StatusChanged(part, Condition(standing="failing", reason=reason)))
+        node.apply(StatusChanged(part, Status("failing", reason)))
         await asyncio.sleep(wait)
         wait = min(wait * 2, backoff[1])
 

@@ -41,7 +41,7 @@ LONGEST_CONNECTION = 10.0
 log = logging.getLogger(__name__)
 
 
-class Status:
+class StatusPages:
     """The pages, and when the event loop last made them."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Status:
 
 async def status(node: Node, host: str, port: int) -> None:
     """Serve the pages for ever, made anew at most once a second. Raises OSError with the address."""
-    pages = Status()
+    pages = StatusPages()
     server = await _listen(pages, host, port)
     threading.Thread(target=server.serve_forever, name="status", daemon=True).start()
     try:
@@ -90,7 +90,7 @@ def _end(server: "_Server") -> None:
     server.server_close()
 
 
-async def _listen(pages: Status, host: str, port: int) -> "_Server":
+async def _listen(pages: StatusPages, host: str, port: int) -> "_Server":
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -106,7 +106,7 @@ class _Server(ThreadingHTTPServer):
 
     request_queue_size = 128
 
-    def __init__(self, pages: Status, family: socket.AddressFamily, address: Any) -> None:
+    def __init__(self, pages: StatusPages, family: socket.AddressFamily, address: Any) -> None:
         self.pages, self.address_family = pages, family
         self._began: dict[socket.socket, float] = {}
         self._lock = threading.Lock()

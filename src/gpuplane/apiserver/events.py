@@ -26,15 +26,15 @@ from gpuplane.core.reports.nodecondition import known
 from gpuplane.core.reports.nodeevents import Standing, events, kept, remembered, standings
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import EVENTS, STATE_DIRECTORY, Status
 from gpuplane.model.value import Value
 from gpuplane.model.views import LogSubject, NodeEvent
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
-EVENTS = "/api/v1/namespaces/default/events"
-PART = "events"
+EVENTS_PATH = "/api/v1/namespaces/default/events"
 COMPONENT = "gpuplane"
 AGAIN = 600.0  # seconds
 PACE = 2.0  # seconds
@@ -80,18 +80,18 @@ async def tell_events(node: Node, name: str, kubeconfig: Path | None) -> None:
                         await _tell(client, name, event, told, node.now())
                         _settle(last, now, event.devices)
             except Away as away:
-                node.apply(StatusChanged(PART, Condition(standing="failing", reason=str(away))))
+                node.apply(StatusChanged(EVENTS, Status("failing", str(away))))
                 await rests.after(node, away)
             else:
                 rests.well()
-                node.apply(StatusChanged(PART, Condition(standing="ok", reason=f"told of Node {name}")))
+                node.apply(StatusChanged(EVENTS, Status("ok", f"told of Node {name}")))
                 await asyncio.sleep(PACE)
 
 
 def _kept(snapshot: Snapshot) -> bool:
     """Whether the disk has the ledger, or cannot have it. What it has not is told again after a crash."""
-    state = snapshot.conditions.get("state")
-    return state is None or state.standing == "failing" or is_stored(snapshot)
+    state = snapshot.status.of(STATE_DIRECTORY)
+    return state is None or state.state == "failing" or is_stored(snapshot)
 
 
 def _settle(last: dict[str, Standing], now: Mapping[str, Standing], devices: Iterable[str]) -> None:
@@ -114,7 +114,7 @@ async def _tell(client: "AsyncClient", name: str, event: NodeEvent, told: dict[K
     if before is not None and before.count:
         again = {"count": before.count + 1, "lastTimestamp": stamp(), "message": event.message}
         try:
-            await sent(client, "PATCH", f"{EVENTS}/{before.name}", again)
+            await sent(client, "PATCH", f"{EVENTS_PATH}/{before.name}", again)
         except Away as away:
             if away.code not in (404, *REJECTED):
                 raise
@@ -124,10 +124,10 @@ async def _tell(client: "AsyncClient", name: str, event: NodeEvent, told: dict[K
     first = before if before is not None and not before.count else Told(name=_name(name), at=now)
     told[key] = first
     try:
-        await sent(client, "POST", EVENTS, _body(name, first.name, event))
+        await sent(client, "POST", EVENTS_PATH, _body(name, first.name, event))
     except Away as away:
         if away.code in REJECTED:
-            about = LogSubject(devices=tuple(filter(None, event.devices)), part=PART)
+            about = LogSubject(devices=tuple(filter(None, event.devices)), part=EVENTS.name)
             log.warning("an Event is dropped: %s", away, extra=about.extra)
         elif away.code != 409:  # 409: an earlier try, of which nobody knew, was heard
             raise

@@ -34,7 +34,7 @@ from gpuplane.core.text import clip
 from gpuplane.model.config import NodeRequests
 from gpuplane.model.facts import NodeRequestsChanged, StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.status import API_SERVER, State, Status
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -193,5 +193,5 @@ def _wrong(metadata: "Metadata") -> str:
     return clip(f"; annotation {DRAIN} is in part ignored: {', '.join(wrong)}") if wrong else ""
 
 
-def _stand(node: Node, standing: str, reason: str) -> None:
-    node.apply(StatusChanged("apiserver", Condition(standing=standing, reason=reason)))  # type: ignore[arg-type]
+def _stand(node: Node, state: State, reason: str) -> None:
+    node.apply(StatusChanged(API_SERVER, Status(state, reason)))

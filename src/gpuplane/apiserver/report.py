@@ -20,7 +20,8 @@ from gpuplane.apiserver.retry import Rests, followed, stamp
 from gpuplane.core.reports.nodecondition import condition
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import NODE_CONDITION, Status
 from gpuplane.model.value import Value
 from gpuplane.model.views import NodeCondition
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
 TYPE = "GPUProblem"
-PART = "node condition"
 HEARTBEAT = 240.0  # seconds
 PACE = 2.0  # seconds between two writes at the least
 
@@ -74,11 +74,11 @@ async def report_problems(node: Node, name: str, kubeconfig: Path | None) -> Non
                 written = Written(condition=now, since=await _write(client, name, now, held), link=link)
         except Away as away:
             written = None
-            node.apply(StatusChanged(PART, Condition(standing="failing", reason=str(away))))
+            node.apply(StatusChanged(NODE_CONDITION, Status("failing", str(away))))
             await rests.after(node, away)
         else:
             rests.well()
-            node.apply(StatusChanged(PART, Condition(standing="ok", reason=f"{TYPE} of Node {name} is kept")))
+            node.apply(StatusChanged(NODE_CONDITION, Status("ok", f"{TYPE} of Node {name} is kept")))
             await asyncio.sleep(PACE)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gpuplane.apiserver.node import rest
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import API_SERVER
 
 if TYPE_CHECKING:
     from gpuplane.apiserver.connection import Away
@@ -17,8 +18,8 @@ LONG = 300.0  # seconds to rest after a refusal that only a person can end
 
 def followed(snapshot: Snapshot) -> float | None:
     """Since when our Node object is followed; None while it is not. Another time means that there was a gap."""
-    standing = snapshot.conditions.get("apiserver")
-    return standing.since if standing is not None and standing.standing == "ok" else None
+    status = snapshot.status.of(API_SERVER)
+    return status.since if status is not None and status.state == "ok" else None
 
 
 def stamp() -> str:

@@ -18,6 +18,7 @@ from gpuplane.core.advertising import offer
 from gpuplane.core.lenient import NotReadable, read_leniently
 from gpuplane.core.text import clip, list_first
 from gpuplane.model.control import ControlRequest, ControlResponse, NodeState, ShowNode
+from gpuplane.model.encoding import decode
 
 STATE_DIR = Path("/var/lib/gpuplane")
 PATIENCE = 10.0  # seconds that an answer may take
@@ -85,7 +86,7 @@ def _exchange(path: Path, request: bytes) -> bytes:
 def _understood(said: bytes, path: Path) -> ControlResponse:
     """An answer, perhaps of another version. Raises ClickException."""
     try:
-        return msgspec.json.decode(said, type=ControlResponse)
+        return decode(said, ControlResponse)
     except msgspec.ValidationError:
         return _read(msgspec.json.decode(said))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -13,7 +13,7 @@ from gpuplane.cli.times import Duration, boottime, span, wall
 from gpuplane.core.health.diagnose import released
 from gpuplane.core.text import clip, format_json
 from gpuplane.model.control import LONGEST_RELEASE, ReleaseDriver, ResumeDriver, ShowNode
-from gpuplane.model.snapshot import LET_GO, Condition
+from gpuplane.model.status import DRIVER, DriverStatus
 from gpuplane.model.value import Value
 
 PATIENCE, LOOK = 10.0, 0.1  # seconds: for the driver's process to end, and between two looks
@@ -53,8 +53,8 @@ def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
     before = picture.snapshot.ledger.release
     ask(state_dir, ReleaseDriver(requested_at=boottime(), seconds=seconds, reason=why))
     driver = _settled(state_dir)
-    if driver.reason != LET_GO:
-        raise click.ClickException(f"every device is withheld, but the driver is not let go of: {driver.reason}")
+    if not driver.released:
+        raise click.ClickException(f"every device is withheld, but the driver is not let go of: {driver.text}")
     told = f"The driver is let go of for {span(seconds)}: {clip(why)}. No device node is open."
     was = f" It was to be for another {span(before.until - picture.now)}: {before.reason}." if before else ""
     _print(Told(True, clip(why), wall(seconds), before is not None), told + was, as_json)
@@ -78,13 +78,13 @@ def _print(told: Told, said: str, as_json: bool) -> None:
         say(said)
 
 
-def _settled(directory: Path) -> Condition:
-    """How the driver stands once it is let go of, or after all patience."""
-    condition = Condition("failing", "the agent has not looked yet")
+def _settled(directory: Path) -> DriverStatus:
+    """The status of the driver once it is released, or after all patience."""
+    driver = DriverStatus("failing", "the agent has not looked yet")
     for _ in range(int(PATIENCE / LOOK)):
         picture = ask(directory, ShowNode()).state
-        condition = picture.snapshot.conditions.get("driver", condition) if picture else condition
-        if condition.reason == LET_GO:
+        driver = (picture.snapshot.status.of(DRIVER) if picture else None) or driver
+        if driver.released:
             break
         time.sleep(LOOK)
-    return condition
+    return driver

@@ -21,6 +21,7 @@ from gpuplane.core.text import clip, format_json
 from gpuplane.model.config import Settings
 from gpuplane.model.control import LONGEST_DRAIN, DrainDevice, NodeState, RestoreDevice
 from gpuplane.model.health import DeviceHealth, DeviceRecord, HealthRecords
+from gpuplane.model.status import plugin_of
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
@@ -156,10 +157,10 @@ def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
 def _unheard(picture: NodeState, uuid: str) -> Iterator[str]:
     """A sentence for each resource of a device of which kubelet is told only later."""
     for resource in picture.offer.resources:
-        condition = picture.snapshot.conditions.get(f"plugin/{resource.name}")
+        status = picture.snapshot.status.of(plugin_of(resource.name))
         mine = any(uuid in (NODE, each.unit.id, each.unit.gpu) for each in resource.devices)
-        if mine and (condition is None or condition.standing != "ok"):
-            reason = condition.reason if condition else "not registered yet"
+        if mine and (status is None or status.state != "ok"):
+            reason = status.text if status else "not registered yet"
             yield f"Kubelet is told when it reads {resource.name} again: {reason}."
 
 

@@ -12,15 +12,24 @@ from itertools import chain
 
 from gpuplane.core import mps, withholding
 from gpuplane.core.containers.cdi import wanted as cdi
-from gpuplane.core.containers.cdi.condition import SPECS
 from gpuplane.core.health import diagnose
 from gpuplane.core.inventory.names import named, unfit
-from gpuplane.core.serving import STATE, standby
+from gpuplane.core.serving import standby
 from gpuplane.core.view import view
 from gpuplane.core.withholding import withheld, without_allocations
 from gpuplane.model.machine import Machine
 from gpuplane.model.sharelayout import EncodedLayout
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import (
+    CDI_FILES,
+    CONFIG,
+    DRIVER,
+    MPS_COMPUTE_MODES,
+    POD_RESOURCES,
+    STATE_DIRECTORY,
+    AnyPart,
+    part_named,
+)
 from gpuplane.model.text import Text
 from gpuplane.model.views import Offer, OfferedDevice, Reason, ReasonKind, Resource
 
@@ -115,8 +124,8 @@ def _found(
 
 
 def _unwritten(snapshot: Snapshot) -> Reason:
-    refused = snapshot.conditions.get(STATE, Condition("ok")).standing == "failing"
-    return Reason(kind="problem" if refused else "waiting", text=UNWRITTEN, part=STATE)
+    refused = (status := snapshot.status.of(STATE_DIRECTORY)) is not None and status.state == "failing"
+    return Reason(kind="problem" if refused else "waiting", text=UNWRITTEN, part=STATE_DIRECTORY.name)
 
 
 def _undescribed(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, Reason]:
@@ -129,7 +138,7 @@ def _undescribed(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -
 
 def _unserved(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, Reason]:
     """Unit id → why MPS does not serve it, or has not left it yet."""
-    if not resource.mps and mps.UPKEEP not in snapshot.conditions:
+    if not resource.mps and MPS_COMPUTE_MODES not in snapshot.status:
         return {}
     found: dict[str, Reason] = {}
     for device in {device.unit.id: device for device in resource.devices if device.unit.id not in ill}.values():
@@ -170,32 +179,35 @@ def lacking(snapshot: Snapshot) -> Text:
 def unknown(snapshot: Snapshot) -> Reason | None:
     """The same, with the part that has to tell it; None for nothing."""
     if snapshot.machine is None and (why := diagnose.released(snapshot)):
-        return Reason(kind="released", text=f"the driver is let go of: {why}", part="driver")
+        return Reason(kind="released", text=f"the driver is let go of: {why}", part=DRIVER.name)
     if snapshot.machine is None:
-        return _untold(snapshot, "driver", "the machine has not been looked at yet")
+        return _untold(snapshot, DRIVER, "the machine has not been looked at yet")
     if snapshot.machine.gpus is None:
         faults = snapshot.machine.faults
         code = faults[0].code if faults else ""
-        return Reason(kind="problem", text=diagnose.told(faults), part="driver", code=code)
+        return Reason(kind="problem", text=diagnose.told(faults), part=DRIVER.name, code=code)
     if snapshot.config.settings is None:
-        return _untold(snapshot, "config", "there is no good configuration yet")
+        return _untold(snapshot, CONFIG, "there is no good configuration yet")
     if snapshot.allocations is None:
-        return _untold(snapshot, "pod-resources", "kubelet has not said yet what containers hold")
+        return _untold(snapshot, POD_RESOURCES, "kubelet has not said yet what containers hold")
     if cdi.waiting(snapshot):
-        return Reason(kind="waiting", text="the CDI specifications are being written", part=SPECS)
+        return Reason(kind="waiting", text="the CDI specifications are being written", part=CDI_FILES.name)
     return None
 
 
-def untold(snapshot: Snapshot) -> str:
-    """The part that has not told yet what an offer needs; "" for none. Why it has not, its condition says."""
+def untold(snapshot: Snapshot) -> AnyPart | None:
+    """The part that has not told yet what an offer needs; None for none. Why it has not, its status says."""
     lack = unknown(snapshot)
-    return "" if lack is None or lack.part == SPECS or diagnose.released(snapshot) else lack.part
+    if lack is None or lack.part == CDI_FILES.name or diagnose.released(snapshot):
+        return None
+    return part_named(lack.part)
 
 
-def _untold(snapshot: Snapshot, part: str, what: str) -> Reason:
+def _untold(snapshot: Snapshot, part: AnyPart, what: str) -> Reason:
     """What a part has not told yet: in a moment, or never where that part fails."""
-    stands = snapshot.conditions.get(part)
-    if stands is None or stands.standing == "ok":
-        return Reason(kind="waiting", text=what, part=part)
-    kind: ReasonKind = "problem" if stands.standing == "failing" else "waiting"
-    return Reason(kind=kind, text=f"{what}: {stands.reason}".removesuffix(": "), part=part, code=stands.code)
+    status = snapshot.status.get(part)
+    if status is None or status.state == "ok":
+        return Reason(kind="waiting", text=what, part=part.name)
+    kind: ReasonKind = "problem" if status.state == "failing" else "waiting"
+    text = f"{what}: {status.text}" if status.text else what
+    return Reason(kind=kind, text=text, part=part.name, code=status.code)

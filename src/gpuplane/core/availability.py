@@ -10,17 +10,15 @@ from gpuplane.core.advertising import ill, offer, unknown
 from gpuplane.core.devicenames import DeviceName, index_order
 from gpuplane.core.health import diagnose
 from gpuplane.core.inventory.units import units
-from gpuplane.core.serving import LOCK, standby
+from gpuplane.core.serving import standby
 from gpuplane.core.view import view
 from gpuplane.model.config import Settings
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import CONFIG, DRIVER, KUBELET_LOCK, plugin_of
 from gpuplane.model.text import join
 from gpuplane.model.views import Availability, NotOffered, Offer, OfferedDevice, Reason, ReasonKind, Resource, Unit
-
-PLUGIN = "plugin/"
-"""Before a resource: the condition by which its plugin says how it stands."""
 
 ENDS: Mapping[ReasonKind, str] = {
     "problem": "it is over once that is mended",
@@ -44,9 +42,13 @@ def _availability(snapshot: Snapshot, offered: Offer) -> tuple[Availability, ...
     if machine is None or machine.gpus is None:
         return ()
     if offered.waiting:
-        lack = Reason(kind="waiting", text=why, part=LOCK) if (why := standby(snapshot)) else unknown(snapshot)
+        lack = (
+            Reason(kind="waiting", text=why, part=KUBELET_LOCK.name)
+            if (why := standby(snapshot))
+            else unknown(snapshot)
+        )
         return _unlisted(machine, snapshot.config.settings, ill(snapshot), lack)
-    silent = tuple(each.name for each in offered.resources if f"{PLUGIN}{each.name}" in snapshot.conditions)
+    silent = tuple(each.name for each in offered.resources if plugin_of(each.name) in snapshot.status)
     return _offered(offered, ill(snapshot), tuple(unread(snapshot, name) for name in silent))
 
 
@@ -82,7 +84,7 @@ def _unlisted(
 
 def _listed(offered: Offer, silent: Mapping[str, Reason]) -> Iterator[Availability]:
     for resource in offered.resources:
-        why = silent.get(f"{PLUGIN}{resource.name}")
+        why = silent.get(plugin_of(resource.name).name)
         for unit, devices in _by_unit(resource):
             against = [reason for each in devices for reason in each.reasons]
             yield Availability(
@@ -103,7 +105,7 @@ def _by_unit(resource: Resource) -> Iterable[tuple[Unit, list[OfferedDevice]]]:
 
 
 def _left(left: NotOffered, faults: Mapping[str, tuple[Reason, ...]]) -> Availability:
-    reason = Reason(kind=left.kind, text=left.reason, part="driver" if left.kind == "problem" else "config")
+    reason = Reason(kind=left.kind, text=left.reason, part=(DRIVER if left.kind == "problem" else CONFIG).name)
     own = faults.get(left.device, ())
     return Availability(device=left.device, index=left.index, reasons=_distinct((*own, reason)))
 
@@ -115,12 +117,12 @@ def _distinct(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
 def unread(snapshot: Snapshot, resource: str) -> Reason | None:
     """Why kubelet does not read the list of a resource; None while it does. What is not registered yet is so for a
     moment, and no device is said to be withheld for that."""
-    part = f"{PLUGIN}{resource}"
-    stands = snapshot.conditions.get(part)
-    if stands is not None and stands.standing == "ok":
+    part = plugin_of(resource)
+    status = snapshot.status.of(part)
+    if status is not None and status.state == "ok":
         return None
-    kind: ReasonKind = "problem" if stands is not None and stands.standing == "failing" else "waiting"
-    return Reason(kind=kind, text=f"{resource}: {stands.reason if stands else 'not registered yet'}", part=part)
+    kind: ReasonKind = "problem" if status is not None and status.state == "failing" else "waiting"
+    return Reason(kind=kind, text=f"{resource}: {status.text if status else 'not registered yet'}", part=part.name)
 
 
 def grouped(found: Iterable[tuple[DeviceName, Reason]]) -> Mapping[Reason, tuple[DeviceName, ...]]:
@@ -146,7 +148,7 @@ def standing(snapshot: Snapshot, offered: Offer | None = None) -> tuple[DeviceHe
 
 def _broken(reasons: Iterable[Reason]) -> Iterator[str]:
     """The parts that have to be mended, beside the driver, whose faults have an advice of their own."""
-    return (each.part for each in reasons if each.kind == "problem" and each.part not in ("", "driver"))
+    return (each.part for each in reasons if each.kind == "problem" and each.part not in ("", DRIVER.name))
 
 
 def _withheld(diagnosis: DeviceHealth, reasons: tuple[Reason, ...]) -> DeviceHealth:

@@ -16,13 +16,13 @@ A GPU's own node is not made here: one that is missing may have been kept from u
 
 import re
 from collections.abc import Mapping
-from typing import Literal
 
 from gpuplane.core.health.diagnose import released
 from gpuplane.core.text import list_first
 from gpuplane.core.view import view
 from gpuplane.model.machine import DeviceNumbers, Machine
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import State, Status
 from gpuplane.model.value import Value
 
 PART = "device nodes"
@@ -97,10 +97,10 @@ def _wish(machine: Machine) -> Wish | None:
     return Wish(nodes=nodes, linked=tuple(numbers | nodes))
 
 
-def condition(found: Found) -> Condition:
+def status(found: Found) -> Status:
     """How the nodes stand. What computing does not need is no failure."""
     if found.hidden:
-        return Condition(standing="ok", reason="the host's /dev is not seen from here: nothing is known of it")
+        return Status("ok", "the host's /dev is not seen from here: nothing is known of it")
     costs = list(dict.fromkeys(filter(None, map(_cost, found.missing))))
     said = [
         *([f"missing: {list_first(found.missing, SHOWN)}"] if found.missing else []),
@@ -112,8 +112,8 @@ def condition(found: Found) -> Condition:
     ]
     if found.missing or found.unlinked or found.stale:
         said.append(ADVICE)
-    standing: Literal["failing", "ok"] = "failing" if costs or found.stale else "ok"
-    return Condition(standing=standing, reason="; ".join(said) or "all are there, and linked")
+    state: State = "failing" if costs or found.stale else "ok"
+    return Status(state, "; ".join(said) or "all are there, and linked")
 
 
 def _cost(node: str) -> str:

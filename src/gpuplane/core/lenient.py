@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.inspect import (
     BoolType,
+    CustomType,
     DictType,
     FloatType,
     IntType,
@@ -22,6 +23,9 @@ from msgspec.inspect import (
     VarTupleType,
     type_info,
 )
+
+from gpuplane.model.encoding import known_fields
+from gpuplane.model.status import AnyPart, Status, Statuses, part_named
 
 FieldPath = tuple[str, ...]
 """Where something is in a document: the names of fields, the keys of mappings and the numbers of entries."""
@@ -57,11 +61,13 @@ class _LenientReader:
                 return self._read_struct(data, kind, place)
             case DictType(value_type=inner) if isinstance(data, Mapping):
                 return self._read_entries(data, inner, place)
+            case CustomType(cls=cls) if cls is Statuses and isinstance(data, Mapping):
+                return self._read_statuses(data, place)
             case VarTupleType(item_type=inner) if isinstance(data, list):
                 return tuple(self._read_entries({str(n): each for n, each in enumerate(data)}, inner, place).values())
             case UnionType(types=kinds):
                 return self._read_union(data, kinds, place)
-            case StructType() | DictType() | VarTupleType():
+            case StructType() | DictType() | CustomType() | VarTupleType():
                 raise NotReadable
         return _read_scalar(data, kind)
 
@@ -89,6 +95,16 @@ class _LenientReader:
             except NotReadable:
                 self.unreadable_fields.append((*place, key))
         return values
+
+    def _read_statuses(self, data: Mapping[str, Any], place: FieldPath) -> Statuses:
+        found: dict[AnyPart, Status] = {}
+        for name, each in data.items():
+            part = part_named(name)
+            try:
+                found[part] = self.read_value(known_fields(part, each), type_info(part.status_type), (*place, name))
+            except NotReadable:
+                self.unreadable_fields.append((*place, name))
+        return Statuses(found)
 
     def _read_union(self, data: Any, kinds: tuple[Type, ...], place: FieldPath) -> Any:
         if data is None and any(isinstance(kind, NoneType) for kind in kinds):

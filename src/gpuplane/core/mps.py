@@ -24,12 +24,21 @@ from gpuplane.model.config import Mps, Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
 from gpuplane.model.sharelayout import EncodedLayout
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import (
+    MPS_COMPUTE_MODES,
+    MPS_REQUESTS,
+    MPS_SUPERVISOR,
+    AnyPart,
+    ComputeModeStatus,
+    MpsDaemonStatus,
+    Part,
+    State,
+    Status,
+    Statuses,
+    mps_daemon,
+)
 from gpuplane.model.views import Reason, ReasonKind, Resource, Unit
-
-SUPERVISOR, WISHES, UPKEEP = "mps supervisor", "mps wishes", "mps upkeep"
-"""Conditions: whether the supervisor is there, whether it can be told what is wanted, and what keeps it from that. The
-detail of the last is the GPUs whose compute mode is changed."""
 
 PATIENCE = 5.0
 """Seconds without a word of the supervisor after which nobody knows how its daemons stand."""
@@ -90,20 +99,22 @@ def reason(snapshot: Snapshot, resource: str, unit: Unit) -> Reason | None:
     name = daemon(resource, unit)
     if down := _down(snapshot, name):
         return down.but(text=f"MPS: {down.text}")
-    if unit.id in snapshot.conditions[part_of(name)].detail.split(","):
+    part = daemon_part(name)
+    status = snapshot.status.of(part)
+    if status is not None and unit.id in status.devices:
         return None
-    return Reason(kind="held", text="MPS: the control daemon runs without this device", part=part_of(name))
+    return Reason(kind="held", text="MPS: the control daemon runs without this device", part=part.name)
 
 
 def leaving(snapshot: Snapshot, unit: Unit) -> Reason | None:
     """Why a unit that is not shared by MPS must wait for the end of MPS on its GPU; None if it need not."""
-    upkeep = snapshot.conditions.get(UPKEEP)
-    if upkeep is None or unit.gpu not in upkeep.detail.split(","):
+    modes = snapshot.status.of(MPS_COMPUTE_MODES)
+    if modes is None or unit.gpu not in modes.exclusive:
         return None
     text = "MPS: the compute mode of its GPU is not restored yet"
-    if upkeep.standing == "ok":
-        return Reason(kind="held", text=text, part=UPKEEP)
-    return Reason(kind="problem", text=f"{text}: {upkeep.reason}", part=UPKEEP)
+    if modes.state == "ok":
+        return Reason(kind="held", text=text, part=MPS_COMPUTE_MODES.name)
+    return Reason(kind="problem", text=f"{text}: {modes.text}", part=MPS_COMPUTE_MODES.name)
 
 
 def unready(snapshot: Snapshot) -> str:
@@ -115,29 +126,35 @@ def unready(snapshot: Snapshot) -> str:
 
 def _down(snapshot: Snapshot, name: str) -> Reason | None:
     """Why nobody can become a client of a daemon now; None if it serves."""
-    for part, who in ((WISHES, ""), (SUPERVISOR, "supervisor"), (part_of(name), "control daemon")):
-        stands = snapshot.conditions.get(part)
-        if stands is None and who:
-            return Reason(kind="waiting", text=f"its {who} has not been seen yet", part=part)
-        if stands is not None and stands.standing != "ok":
-            kind: ReasonKind = "problem" if stands.standing == "failing" else "waiting"
-            return Reason(kind=kind, text=stands.reason, part=part)
+    parts: tuple[tuple[AnyPart, str], ...] = (
+        (MPS_REQUESTS, ""),
+        (MPS_SUPERVISOR, "supervisor"),
+        (daemon_part(name), "control daemon"),
+    )
+    for part, who in parts:
+        status = snapshot.status.get(part)
+        if status is None and who:
+            return Reason(kind="waiting", text=f"its {who} has not been seen yet", part=part.name)
+        if status is not None and status.state != "ok":
+            kind: ReasonKind = "problem" if status.state == "failing" else "waiting"
+            return Reason(kind=kind, text=status.text, part=part.name)
     return None
 
 
-def conditions(
+def statuses(
     wishes: WantedDaemons, status: SupervisorStatus | None, where: str, now: float
-) -> Mapping[str, Condition]:
-    """Part → how it stands, as the supervisor told at last; nothing where there is nothing to supervise."""
+) -> Mapping[AnyPart, Status]:
+    """Part → its status, as the supervisor reported last; nothing where there is nothing to supervise."""
     if status is not None and status.at > now:  # of an earlier boot
         status = None
-    told = {UPKEEP: _upkeep(status)} if status is not None and (status.exclusive or status.problem) else {}
-    if not (wishes.daemons or told or (status is not None and status.daemons)):
+    has_changed_modes = status is not None and (status.exclusive or status.problem)
+    modes: dict[AnyPart, Status] = {MPS_COMPUTE_MODES: _modes(status)} if status and has_changed_modes else {}
+    if not (wishes.daemons or modes or (status is not None and status.daemons)):
         return {}
     if status is None or now - status.at > PATIENCE:
-        return {SUPERVISOR: Condition(standing="failing", reason=SILENT.format(where)), **told}
-    well = Condition(standing="ok", reason=f"process {status.pid}")
-    return {SUPERVISOR: well, **told, **{part_of(each.name): _condition(each) for each in status.daemons}}
+        return {MPS_SUPERVISOR: Status("failing", SILENT.format(where)), **modes}
+    daemons = {daemon_part(each.name): _daemon_status(each) for each in status.daemons}
+    return {MPS_SUPERVISOR: Status("ok", f"process {status.pid}"), **modes, **daemons}
 
 
 def served(snapshot: Snapshot) -> Snapshot:
@@ -146,25 +163,22 @@ def served(snapshot: Snapshot) -> Snapshot:
     run = tuple(
         DaemonStatus(name=each.name, state="ok", reason="", devices=tuple(each.devices)) for each in wishes.daemons
     )
-    told = conditions(wishes, SupervisorStatus(at=0.0, pid=0, daemons=run), "", 0.0)
-    return snapshot.but(conditions={**snapshot.conditions, **told})
+    reported = statuses(wishes, SupervisorStatus(at=0.0, pid=0, daemons=run), "", 0.0)
+    return snapshot.but(status=Statuses({**snapshot.status, **reported}))
 
 
-def _upkeep(status: SupervisorStatus) -> Condition:
-    return Condition(
-        standing="failing" if status.problem else "ok",
-        reason=status.problem or "compute modes are changed",
-        detail=",".join(status.exclusive),
-    )
+def _modes(status: SupervisorStatus) -> ComputeModeStatus:
+    state: State = "failing" if status.problem else "ok"
+    return ComputeModeStatus(state, status.problem or "compute modes are changed", exclusive=status.exclusive)
 
 
-def _condition(standing: DaemonStatus) -> Condition:
-    return Condition(standing=standing.state, reason=standing.reason, detail=",".join(standing.devices))
+def _daemon_status(daemon: DaemonStatus) -> MpsDaemonStatus:
+    return MpsDaemonStatus(daemon.state, daemon.reason, devices=daemon.devices)
 
 
-def part_of(name: str) -> str:
-    """The condition of a daemon."""
-    return f"mps/{directory(name)}"
+def daemon_part(name: str) -> Part[MpsDaemonStatus]:
+    """The part that a daemon is."""
+    return mps_daemon(directory(name))
 
 
 @view

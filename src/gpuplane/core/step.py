@@ -36,7 +36,8 @@ from gpuplane.model.facts import (
     TimeSliceFinished,
 )
 from gpuplane.model.health import HealthRecords
-from gpuplane.model.snapshot import LET_GO, Allocation, Condition, Snapshot
+from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.status import AnyPart, DriverStatus, Status, Statuses
 
 SETTLING = 10.0
 """Seconds that kubelet may take between our answer to Allocate and showing it in pod-resources."""
@@ -66,20 +67,19 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             return timeslices.done(snapshot, fact)
         case DrainRequested():
             return _with(snapshot, records.drained(_health(snapshot), fact, snapshot.machine, terms(snapshot, now)))
-        case StatusChanged(part, condition):
-            snapshot = snapshot.but(conditions=_stand(snapshot, part, condition, now))
-            away = part == "driver" and condition is not None and condition.reason == LET_GO
-            return _disbelieve(snapshot, now) if away else snapshot
+        case StatusChanged(part, status):
+            snapshot = snapshot.but(status=_with_status(snapshot.status, part, status, now))
+            return _disbelieve(snapshot, now) if isinstance(status, DriverStatus) and status.released else snapshot
         case ConfigLoaded(settings, name, warnings):
             config = snapshot.config.but(settings=settings, name=name or "", warnings=warnings)
             return snapshot.but(config=config, ledger=snapshot.ledger.but(config_name=name))
         case NodeRequestsChanged(asked):
             ledger = snapshot.ledger.but(node_requests=None if asked == NodeRequests() else asked)
             return snapshot.but(config=snapshot.config.but(node_requests=asked), ledger=ledger)
-        case AllocationsListed(allocations, asked):
+        case AllocationsListed(allocations, asked, checkpoint_rewrite):
             held = (*allocations, *_unsettled(snapshot.allocations or (), allocations, asked))
             health = records.listed(_health(snapshot), snapshot.machine, held)
-            return _with(snapshot.but(allocations=held), health)
+            return _with(snapshot.but(allocations=held, checkpoint_rewrite=checkpoint_rewrite), health)
         case AllocateAnswered(resource, devices):
             grant = Allocation(resource=resource, devices=devices, granted_at=now)
             return snapshot.but(allocations=(*_others(snapshot.allocations or (), grant), grant))
@@ -124,15 +124,12 @@ def _places(snapshot: Snapshot) -> tuple[object, ...]:
     return snapshot.allocations, snapshot.machine, snapshot.config.settings, ledger.mig_parents, ledger.share_layouts
 
 
-def _stand(snapshot: Snapshot, part: str, condition: Condition | None, now: float) -> dict[str, Condition]:
-    others = {name: each for name, each in snapshot.conditions.items() if name != part}
-    if condition is None:
-        return others
-    condition = condition.but(reason=on_one_line(condition.reason))
-    before = snapshot.conditions.get(part)
-    if before is not None and before.standing == condition.standing:
-        return {**others, part: condition.but(since=before.since)}
-    return {**others, part: condition.but(since=now)}
+def _with_status(known: Statuses, part: AnyPart, status: Status | None, now: float) -> Statuses:
+    before = known.get(part)
+    if status is None:
+        return known if before is None else known.but(part, None)
+    since = before.since if before is not None and before.state == status.state else now
+    return known.but(part, status.but(text=on_one_line(status.text), since=since))
 
 
 def _others(allocations: tuple[Allocation, ...], grant: Allocation) -> Iterator[Allocation]:

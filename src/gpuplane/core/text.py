@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gpuplane.model.encoding import encode
 from gpuplane.model.text import Text
 
 MAX_CHARACTERS = 300  # characters
@@ -59,4 +60,4 @@ def _is_next_index(index: str, next_index: str) -> bool:
 
 def format_json(value: object) -> bytes:
     """A value as a JSON document for people too, with a line's end behind it."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    return msgspec.json.format(encode(value), indent=2) + b"\n"

@@ -14,7 +14,6 @@ GPU in MIG mode has none. Nothing tells who has set a length, so the ledger reme
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
 
 from gpuplane.core.health.catalogue import BLIND
 from gpuplane.core.health.diagnose import released
@@ -25,10 +24,8 @@ from gpuplane.model.config import ReplicatedResource, Settings, TimeSlice
 from gpuplane.model.facts import SetTimeSlice, TimeSliceFinished
 from gpuplane.model.health import DeviceRecord, HealthRecords
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.snapshot import Condition, Snapshot, TimeSliceState
-
-PART = "time slices"
-"""The condition that says how they stand."""
+from gpuplane.model.snapshot import Snapshot, TimeSliceState
+from gpuplane.model.status import DRIVER, State, TimeSliceStatus
 
 REST, LONGEST_REST = 10.0, 600.0
 """Seconds from a try that failed to the next: doubled with each, up to the second."""
@@ -133,8 +130,8 @@ def _begun(snapshot: Snapshot, gpu: str) -> float | None:
 
     None while the driver is not. (It is away for us, too, while we are: its condition begins anew with us.)
     """
-    driver = snapshot.conditions.get("driver")
-    if driver is None or driver.standing != "ok":
+    driver = snapshot.status.of(DRIVER)
+    if driver is None or driver.state != "ok":
         return None
     record = (snapshot.ledger.health or HealthRecords()).devices.get(gpu, DeviceRecord())
     return max(driver.since, record.reset_at)
@@ -175,11 +172,8 @@ def due(snapshot: Snapshot) -> float | None:
     return min((at for _, at in _waiting(snapshot, wishes, known)), default=None)
 
 
-def condition(snapshot: Snapshot) -> Condition | None:
-    """How the time slices stand; None where nobody wants any length and none is ours.
-
-    Its detail is the UUIDs of those that are still to be set: each of them is no news.
-    """
+def status(snapshot: Snapshot) -> TimeSliceStatus | None:
+    """The status of the time slices; None where nobody wants any length and none is ours."""
     wishes, known = wanted(snapshot), snapshot.ledger.time_slices or {}
     if wishes is None or not (wishes or known):
         return None
@@ -198,8 +192,8 @@ def condition(snapshot: Snapshot) -> Condition | None:
             waiting += [] if begun is not None and _done(slicing, length, begun) else [gpu.uuid]
     said = "; ".join(f"{length}: GPU {', '.join(each)}" for length, each in lengths.items())
     reason = "; ".join(filter(None, (*failing, f"to be set: {said}" if waiting else said)))
-    standing: Literal["failing", "waiting", "ok"] = "failing" if failing else "waiting" if waiting else "ok"
-    return Condition(standing=standing, reason=reason, detail=",".join(waiting)) if reason else None
+    state: State = "failing" if failing else "waiting" if waiting else "ok"
+    return TimeSliceStatus(state, reason, pending=tuple(waiting)) if reason else None
 
 
 def _name(gpu: Gpu) -> str:

@@ -29,9 +29,7 @@ from gpuplane.model.facts import (
     TimeSliceFinished,
 )
 from gpuplane.model.machine import Fault, Gpu, Machine, MachineFile
-from gpuplane.model.snapshot import LET_GO, Condition
-
-FILE = "machine file"
+from gpuplane.model.status import DRIVER, MACHINE_FILE, DriverStatus, Status
 
 
 class Described:
@@ -40,11 +38,11 @@ class Described:
     def __init__(self, versions: AsyncIterator[bytes | OSError], name: str) -> None:
         self._versions, self._name = versions, name
         self._file_now = MachineFile()
-        self._good: list[StatusChanged | MachineObserved] = []
+        self._good: list[StatusChanged[DriverStatus] | MachineObserved] = []
         self._told = 0  # the number of the next incident
         self._pending: list[FaultOccurred | ProbeFinished | TimeSliceFinished] = []
         self._counted = False  # once a look has: only then can be told whom an incident befell
-        self._file: Condition | None = None  # None: nothing was ever wrong with it
+        self._file: Status | None = None  # None: nothing was ever wrong with it
         self._wanted, self._changed = True, asyncio.Event()
 
     async def facts(self) -> AsyncGenerator[Fact, None]:
@@ -79,12 +77,12 @@ class Described:
 
     def _now(self) -> Iterator[Fact]:
         if not self._wanted:
-            yield StatusChanged("driver", Condition(standing="waiting", reason=LET_GO))
+            yield StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
         elif self._good:
             yield from self._good
-            yield StatusChanged(FILE, self._file)
+            yield StatusChanged(MACHINE_FILE, self._file)
         elif self._file is not None:
-            yield StatusChanged("driver", self._file)
+            yield StatusChanged(DRIVER, DriverStatus("failing", self._file.text))
         self._counted |= self._wanted and any(
             isinstance(fact, MachineObserved) and fact.machine.gpus is not None for fact in self._good
         )
@@ -146,11 +144,11 @@ class Described:
                 file = read(version, self._name)
                 shown = show(file, self._name)
             except strict.InvalidInput as error:
-                self._file = Condition(standing="failing", reason=str(error))
+                self._file = Status("failing", str(error))
             else:
                 self._pending += self._happen(file, first=not self._good)
                 self._file_now = file
                 mended = self._good and self._file
                 self._good = shown
-                self._file = Condition(standing="ok", reason=f"{self._name} can be read again") if mended else None
+                self._file = Status("ok", f"{self._name} can be read again") if mended else None
             self._changed.set()

@@ -17,12 +17,13 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from gpuplane import files
-from gpuplane.core.devicenodes import PART, Found, Wish, condition, wish
+from gpuplane.core.devicenodes import Found, Wish, status, wish
 from gpuplane.hardware.driver.nodes import majors
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.machine import DeviceNumbers
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import DEVICE_NODES
 
 LONGEST = 60.0
 """Seconds between two tries where they fail."""
@@ -40,12 +41,12 @@ async def keep_device_nodes(node: Node, root: Path, every: float = 5.0) -> None:
     wait, made = every, tuple[str, ...]()
     while True:
         if (wanted := wish(node.snapshot)) is None:
-            node.apply(StatusChanged(PART, None))
+            node.apply(StatusChanged(DEVICE_NODES, None))
             wait = every
         else:
             found = await asyncio.to_thread(reconcile, root, wanted)
             made = tuple(dict.fromkeys((*made, *found.made)))
-            node.apply(StatusChanged(PART, condition(found.but(made=made))))
+            node.apply(StatusChanged(DEVICE_NODES, status(found.but(made=made))))
             wait = min(wait * 2, LONGEST) if found.problem else every
         await node.until(partial(_another, wanted), wait)
 

@@ -21,7 +21,7 @@ from gpuplane.hardware.driver.errors import (
 )
 from gpuplane.model.facts import MachineObserved, StatusChanged
 from gpuplane.model.machine import Failure, Fault, Gpu, Machine, MachineFile, MigDevice
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.status import DRIVER, DriverStatus
 
 STARTING = ("nvmlInit", "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount")
 """The calls without which there is no look, in their order."""
@@ -55,7 +55,7 @@ class _Subject:
         return False
 
 
-def show(file: MachineFile, name: str) -> list[StatusChanged | MachineObserved]:
+def show(file: MachineFile, name: str) -> list[StatusChanged[DriverStatus] | MachineObserved]:
     """What a look at this machine tells."""
     machine = Machine(**{field: getattr(file, field) for field in Machine.__struct_fields__})
     general = [failure for failure in file.failures if failure.gpu is None]
@@ -71,15 +71,14 @@ def show(file: MachineFile, name: str) -> list[StatusChanged | MachineObserved]:
     gpus = machine.gpus and tuple(_shown(gpu, file, seen) for gpu in machine.gpus)
     return [
         MachineObserved(machine.but(gpus=gpus)),
-        StatusChanged("driver", Condition(standing="ok", reason=f"described by {name}")),
+        StatusChanged(DRIVER, DriverStatus("ok", f"described by {name}")),
     ]
 
 
-def _failing(machine: Machine, fault: Fault) -> list[StatusChanged | MachineObserved]:
-    condition = Condition(standing="failing", reason=fault.message, code=fault.code)
+def _failing(machine: Machine, fault: Fault) -> list[StatusChanged[DriverStatus] | MachineObserved]:
     return [
         MachineObserved(machine.but(gpus=None, faults=(*machine.faults, fault))),
-        StatusChanged("driver", condition),
+        StatusChanged(DRIVER, DriverStatus("failing", fault.message, fault.code)),
     ]
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from gpuplane.core.observation import replaced
 from gpuplane.hardware.charges import Charges, charge, in_force, lift
 from gpuplane.hardware.child import Child
-from gpuplane.hardware.driver.channel import Options, Skip, Skipped, Told
+from gpuplane.hardware.driver.channel import DriverStatusChanged, Options, Skip, Skipped, Told
 from gpuplane.hardware.driver.errors import breakdown, crash, halted, hang, silence
 from gpuplane.hardware.scheduling import Work
 from gpuplane.hardware.smi import Smi
@@ -40,7 +40,7 @@ from gpuplane.model.facts import (
     TimeSliceFinished,
 )
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import LET_GO, Condition
+from gpuplane.model.status import DRIVER, DRIVER_PROCESS, DriverStatus, Status
 from gpuplane.model.text import Text
 
 STUCK = 1
@@ -50,7 +50,6 @@ KILLING = 1.0
 LONGEST = 60.0
 """Seconds that a call may take at the most, however often it was too slow."""
 
-SCHEDULED = "driver process"
 """The condition that there is while the process that looks gets too little CPU."""
 
 CHARGED = ("gpu-hang", "gpu-crash")
@@ -169,38 +168,38 @@ class Nvidia:
                 self._back_off(began)
 
     async def _may_start(self) -> None:
-        let_go = False
+        was_released = False
         while True:
             if not self._wanted:
                 for child in (each for each in self._left() if not each.stuck):
                     child.stuck = not await child.gone(KILLING)  # it was killed a moment ago, perhaps
             now = time.monotonic()
-            if (standing := self._held_back()) is not None:
-                let_go = standing.standing == "waiting"
+            if (held_back := self._held_back()) is not None:
+                was_released = held_back.released
                 if self._wanted:
-                    self._fail(Fault(code="driver-hang", message=standing.reason))
-                self._tell(StatusChanged("driver", standing))
+                    self._fail(Fault(code="driver-hang", message=held_back.text))
+                self._tell(StatusChanged(DRIVER, held_back))
             elif now >= self._resting:
-                if let_go:
-                    self._tell(StatusChanged("driver", Condition(standing="waiting", reason="being taken up again")))
+                if was_released:
+                    self._tell(StatusChanged(DRIVER, DriverStatus("waiting", "it is being loaded again")))
                 return
             self._changed.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._resting - now if standing is None else KILLING):
+                async with asyncio.timeout(self._resting - now if held_back is None else KILLING):
                     await self._changed.wait()
 
-    def _held_back(self) -> Condition | None:
-        """How the driver stands while no process may be started; None while one may."""
+    def _held_back(self) -> DriverStatus | None:
+        """The status of the driver while no process may be started; None while one may."""
         left = self._left()
         if not self._wanted and left:
-            reason = f"it shall be let go of, but process {_pids(left)} is stuck in the kernel and may hold it open"
-            return Condition(standing="failing", reason=reason, code="driver-hang")
+            reason = f"it has to be released, but process {_pids(left)} is stuck in the kernel and may hold it open"
+            return DriverStatus("failing", reason, "driver-hang")
         if not self._wanted:
-            return Condition(standing="waiting", reason=LET_GO)
+            return DriverStatus("waiting", "released", released=True)
         stuck = [child for child in left if child.stuck]
         if len(stuck) > STUCK:
             reason = f"the driver's processes {_pids(stuck)} are stuck in the kernel; when one ends, another is started"
-            return Condition(standing="failing", reason=reason, code="driver-hang")
+            return DriverStatus("failing", reason, "driver-hang")
         return None
 
     def _left(self) -> list[Child | Smi]:
@@ -251,7 +250,7 @@ class Nvidia:
         if child is self._looking and starved != self._starved:
             self._starved = starved
             reason = f"process {child.pid} gets too little CPU: looks come late, and the last one stays in force"
-            self._tell(StatusChanged(SCHEDULED, Condition(standing="waiting", reason=reason) if starved else None))
+            self._tell(StatusChanged(DRIVER_PROCESS, Status("waiting", reason) if starved else None))
 
     async def _follow(self, child: Child) -> bool:
         """Pass on what the process tells, until it ends or is silent; whether it told anything."""
@@ -272,7 +271,7 @@ class Nvidia:
             if self._stale(fact.machine.gpus):
                 return
             self._look = fact.machine
-        self._tell(fact)
+        self._tell(StatusChanged(DRIVER, fact.status) if isinstance(fact, DriverStatusChanged) else fact)
 
     def _stale(self, gpus: Iterable[Gpu]) -> bool:
         """Whether a look still shows a charge that holds no more. The next one is another, and will be told."""
@@ -300,8 +299,8 @@ class Nvidia:
             if child.stuck and gpu is not None and announced.gpu == gpu.index:
                 reason = f"process {child.pid} is stuck in the kernel in {announced.function}"
                 return hang(announced.function).but(message=reason)
-        standing = self._held_back()
-        return None if standing is None else Fault(code="driver-hang", message=standing.reason)
+        held_back = self._held_back()
+        return None if held_back is None else Fault(code="driver-hang", message=held_back.text)
 
     async def _ask(self, probe: ProbeGpu) -> ProbeFinished | Fault:
         """What a fresh process sees of a GPU; the fault where that process fails."""
@@ -380,7 +379,7 @@ class Nvidia:
     def _fail(self, fault: Fault) -> None:
         """The driver as a whole fails: the last look stays, for as long as the catalogue has patience."""
         self._tell(MachineObserved(self._look.but(gpus=None, faults=(fault,))))
-        self._tell(StatusChanged("driver", Condition(standing="failing", reason=fault.message, code=fault.code)))
+        self._tell(StatusChanged(DRIVER, DriverStatus("failing", fault.message, fault.code)))
 
     def _charge(self, index: int, fault: Fault) -> None:
         """Skip a GPU for a while, and say so at once: its next process may take its time."""

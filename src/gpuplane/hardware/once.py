@@ -23,12 +23,8 @@ async def look(hardware: Hardware, seconds: float) -> Machine:
             async for fact in facts:
                 if isinstance(fact, MachineObserved):
                     return fact.machine
-                if (
-                    isinstance(fact, StatusChanged)
-                    and fact.condition is not None
-                    and fact.condition.standing == "failing"
-                ):
-                    raise Unseen(fact.condition.reason)
+                if isinstance(fact, StatusChanged) and fact.status is not None and fact.status.state == "failing":
+                    raise Unseen(fact.status.text)
     except TimeoutError:
         raise Unseen(f"the driver did not answer within {seconds:g} s") from None
     finally:

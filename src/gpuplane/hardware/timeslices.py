@@ -5,17 +5,18 @@ from gpuplane.core.ledger import is_stored
 from gpuplane.hardware import Hardware
 from gpuplane.model.facts import SetTimeSlice, StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import STATE_DIRECTORY, TIME_SLICES, TimeSliceStatus
 
 
 async def keep_time_slices(node: Node, hardware: Hardware) -> None:
     """Have the tries made that are wished for, each once; what comes of them comes back as facts."""
     begun: SetTimeSlice | None = None
-    told: Condition | None = None
+    told: TimeSliceStatus | None = None
     async for snapshot in node.changes():
-        if (stands := timeslices.condition(snapshot)) != told:
-            told = stands
-            node.apply(StatusChanged(timeslices.PART, told))
+        if (status := timeslices.status(snapshot)) != told:
+            told = status
+            node.apply(StatusChanged(TIME_SLICES, told))
         wish = timeslices.setting(snapshot)
         if wish is not None and wish != begun and _remembered(snapshot):
             begun = wish
@@ -24,5 +25,5 @@ async def keep_time_slices(node: Node, hardware: Hardware) -> None:
 
 def _remembered(snapshot: Snapshot) -> bool:
     """Whether the next agent would know of the wish, or never can."""
-    state = snapshot.conditions.get("state")
-    return is_stored(snapshot) or (state is not None and state.standing == "failing")
+    state = snapshot.status.of(STATE_DIRECTORY)
+    return is_stored(snapshot) or (state is not None and state.state == "failing")

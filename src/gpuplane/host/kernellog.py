@@ -22,9 +22,9 @@ from gpuplane import files
 from gpuplane.core.health.kernellog import happened
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import KERNEL_LOG, Status
 
-PART = "kernel log"
 LOST = "what befalls GPUs while no agent runs is not known, nor which processes it befalls"
 LARGEST = 1 << 16
 """Bytes of a record; the kernel's have 8 KiB at the most, and one that does not fit is refused."""
@@ -56,7 +56,7 @@ async def watch_kernel_log(
         try:
             await _follow(node, path, every, pids)
         except OSError as error:
-            node.apply(StatusChanged(PART, Condition(standing="waiting", reason=f"{path}: {error.strerror}: {LOST}")))
+            node.apply(StatusChanged(KERNEL_LOG, Status("waiting", f"{path}: {error.strerror}: {LOST}")))
         await asyncio.sleep(again)
 
 
@@ -70,7 +70,7 @@ async def _follow(node: Node, path: Path, every: float, pids: bool) -> None:
         async for piece in pieces:
             if not begun:
                 begun = True
-                node.apply(StatusChanged(PART, Condition(standing="ok", reason=str(path))))
+                node.apply(StatusChanged(KERNEL_LOG, Status("ok", str(path))))
             *records, rest = (rest + piece).split(b"\n")
             rest = rest if len(rest) < LARGEST else b""
             for record in records:

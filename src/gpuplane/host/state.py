@@ -26,7 +26,8 @@ from gpuplane.core.ledger import FIELD_BY_FILE, carry_over_boot, decode_part, en
 from gpuplane.host.lock import lock_file, open_lock, take
 from gpuplane.model.facts import LedgerStored, StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition, Ledger, StoredLedger
+from gpuplane.model.snapshot import Ledger, StoredLedger
+from gpuplane.model.status import STATE_DIRECTORY, TurnStatus
 from gpuplane.model.views import LogSubject
 
 MOST = 16 * 1024 * 1024
@@ -110,11 +111,11 @@ async def keep_stored(node: Node, directory: Path, every: float = 1.0, glance: f
                 problem = await asyncio.to_thread(writer.write, ledger)
                 if problem is None:
                     node.apply(LedgerStored(StoredLedger(ledger=ledger, share_layouts=writer.share_layouts)))
-                    node.apply(StatusChanged("state", Condition(standing="ok", reason=str(directory))))
+                    node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("ok", str(directory))))
                 else:
                     node.apply(LedgerStored(StoredLedger(share_layouts=writer.share_layouts)))
                     reason = f"{problem.filename2 or problem.filename or directory}: {problem.strerror}: {FORGOTTEN}"
-                    node.apply(StatusChanged("state", Condition(standing="failing", reason=reason)))
+                    node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("failing", reason)))
                     await asyncio.sleep(every)
 
 
@@ -123,7 +124,7 @@ async def _watch(node: Node, writer: "Writer", glance: float) -> None:
     while True:
         await asyncio.sleep(glance)
         if node.snapshot.stored.ledger is not None and not writer.intact():
-            about = LogSubject(part="state")
+            about = LogSubject(part=STATE_DIRECTORY.name)
             log.error("%s was removed, or some of its files: it is made again", writer.directory, extra=about.extra)
             node.apply(LedgerStored(StoredLedger()))
 

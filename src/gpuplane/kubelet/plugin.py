@@ -60,7 +60,7 @@ class Plugin(DevicePluginServicer):
         return self.options()
 
     async def ListAndWatch(self, request: pb.Empty, context: Context) -> AsyncIterator[pb.ListAndWatchResponse]:
-        sent, written = None, ""
+        sent, written = None, 0
         with self._stream():
             async for snapshot in self.node.changes():
                 if not serves(snapshot):
@@ -68,7 +68,7 @@ class Plugin(DevicePluginServicer):
                 devices = self.devices(snapshot)
                 if devices is None or self.silent:
                     continue
-                message, wanted = self._message(devices), _rewriting(snapshot)
+                message, wanted = self._message(devices), snapshot.checkpoint_rewrite
                 if message is not sent or (wanted and wanted != written):
                     sent, written = message, wanted
                     yield message
@@ -153,12 +153,6 @@ def _check_size(resource: str, counts: Sequence[int]) -> None:
         raise Refused(f"{resource}: the request has {len(counts)} containers, and at most {MOST_CONTAINERS} are taken")
     if sum(counts) > MOST_IDS:
         raise Refused(f"{resource}: the request names {sum(counts)} devices, and at most {MOST_IDS} are ever offered")
-
-
-def _rewriting(snapshot: Snapshot) -> str:
-    """Which writing of kubelet's checkpoint is wanted; "" for none."""
-    asked = snapshot.conditions.get("pod-resources")
-    return asked.detail if asked else ""
 
 
 def _message(devices: tuple[OfferedDevice, ...]) -> pb.ListAndWatchResponse:

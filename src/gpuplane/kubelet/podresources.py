@@ -12,8 +12,8 @@ Three ways in which a silence must not be taken for "nothing is held":
   its answers only add to what was held before, until one shows all of that. Once it has had the time to hear, what it
   does not show counts no longer, unless its checkpoint still has it: a kubelet that cannot reach its API server hears
   of no pod, and forgets none. A kubelet that has heard forgets pods that have gone when it lists, but writes that down
-  only with the next device list or allocation (pkg/kubelet/cm/devicemanager/manager.go); so its plugins are asked, by
-  the condition's `detail`, to send their lists again now and then.
+  only with the next device list or allocation (pkg/kubelet/cm/devicemanager/manager.go); so its plugins are asked
+  (`Snapshot.checkpoint_rewrite`) to send their lists again now and then.
 - Another agent served kubelet until a moment ago. What it granted last kubelet may not list yet, so its checkpoint,
   which it writes when an allocation is done, counts beside each answer for a while.
 
@@ -26,7 +26,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import grpc
 import msgspec
@@ -43,7 +43,8 @@ from gpuplane.model.facts import AllocationsListed, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import EncodedLayout
-from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.status import POD_RESOURCES, State, Status
 
 if TYPE_CHECKING:
     from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerAsyncStub
@@ -93,7 +94,7 @@ def urgent(snapshot: Snapshot) -> bool:
         or bool(withheld(snapshot))
         or awaited(snapshot)
         or any(each.granted_at for each in snapshot.allocations or ())
-        or any(name.startswith("plugin/") and each.standing != "ok" for name, each in snapshot.conditions.items())
+        or any(status.state != "ok" for _, status in snapshot.status.of_kind("plugin"))
     )
 
 
@@ -127,7 +128,7 @@ def _channel(socket: Path) -> grpc.aio.Channel:
 
 
 class Inquiry:
-    """What was asked of kubelet. It tells the condition `pod-resources`, with the source that is in use."""
+    """What was asked of kubelet. It reports the status of pod-resources, with the source that is in use."""
 
     def __init__(self, node: Node, root: Path) -> None:
         self.node = node
@@ -173,14 +174,16 @@ class Inquiry:
         young = asked - self.started <= HEARING
         if self.unheard and not young:
             self.unheard = self._remembered(self.unheard)
+        rewrite = 0
         if not self.unheard:
             self._stand("ok", "kubelet lists what containers hold")
         elif young:
             self._stand("ok", "kubelet has just started: what containers held before counts until it lists it")
         else:
             reason = f"what kubelet does not list, but has in {self.checkpoint}, counts as held"
-            self._stand("ok", reason, detail=str(int((asked - self.started) / HEARING)))
-        self.node.apply(AllocationsListed(self._described((*held, *self.unheard)), asked))
+            rewrite = int((asked - self.started) / HEARING)
+            self._stand("ok", reason)
+        self.node.apply(AllocationsListed(self._described((*held, *self.unheard)), asked, rewrite))
         return True
 
     def silent(self, reason: str) -> None:
@@ -224,8 +227,8 @@ class Inquiry:
             return None, f"nor can {self.checkpoint} be understood: {error}"
         return held, f"until then {self.checkpoint} says what containers hold"
 
-    def _stand(self, standing: Literal["ok", "failing"], reason: str, detail: str = "") -> None:
-        self.node.apply(StatusChanged("pod-resources", Condition(standing=standing, reason=reason, detail=detail)))
+    def _stand(self, state: State, reason: str) -> None:
+        self.node.apply(StatusChanged(POD_RESOURCES, Status(state, reason)))
 
 
 def _age(socket: Identity) -> float:

@@ -28,7 +28,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import grpc
 
@@ -55,7 +54,7 @@ from gpuplane.kubelet.sockets import (
 )
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.status import State, Status, plugin_of
 from gpuplane.model.views import LogSubject
 
 LOOK = 0.2  # seconds between two looks at the sockets
@@ -89,11 +88,11 @@ async def plugins(
 async def unregistered(node: Node) -> None:
     """Say of each resource that nobody registers it, for ever. So it is wanted, and no reason to be unready."""
     told = set[str]()
-    ok = Condition(standing="ok", reason="not registered with kubelet, since --kubelet-socket is empty")
+    ok = Status("ok", "not registered with kubelet, since --kubelet-socket is empty")
     async for snapshot in node.changes():
         offered = {resource.name for resource in offer(snapshot).resources}
         for name in sorted(offered ^ told):
-            node.apply(StatusChanged(f"plugin/{name}", ok if name in offered else None))
+            node.apply(StatusChanged(plugin_of(name), ok if name in offered else None))
         told = offered
 
 
@@ -102,12 +101,13 @@ class Lost(Exception):
 
 
 class Life:
-    """One resource, as long as it is offered. It tells the condition `plugin/<resource>`."""
+    """One resource, as long as it is offered. It reports the status of its plugin."""
 
     def __init__(
         self, node: Node, directory: Path, resource: str, rests: tuple[float, float], ours: Callable[[], bool]
     ) -> None:
         self.node, self.directory, self.resource, self.rests, self.ours = node, directory, resource, rests, ours
+        self.part = plugin_of(resource)
         self.logged = ""  # the last error that should not happen
         self.kubelet = directory / "kubelet.sock"
         self.rival = directory / f"nvidia-{resource.rpartition('/')[2]}.sock"  # that of NVIDIA's plugin
@@ -123,7 +123,7 @@ class Life:
                 something_new = await self._rest(self.rests[0] if steady else rest)
                 rest = self.rests[0] if steady or something_new else min(rest * 2, self.rests[1])
         finally:
-            self.node.apply(StatusChanged(f"plugin/{self.resource}", None))
+            self.node.apply(StatusChanged(self.part, None))
 
     async def _try(self) -> None:
         try:
@@ -141,7 +141,7 @@ class Life:
         """What should not happen is logged once while it stays the same, with where it did."""
         why = f"{type(error).__name__}: {error}"
         if why != self.logged:
-            about = LogSubject(part=f"plugin/{self.resource}", resources=(self.resource,))
+            about = LogSubject(part=self.part.name, resources=(self.resource,))
             log.exception("%s: the registration failed", self.resource, extra=about.extra)
         self.logged = why
         self._stand("failing", clip(why))
@@ -243,8 +243,8 @@ class Life:
         offered = offer(self.node.snapshot)
         return bool(offered.waiting) or offered.resource(self.resource) is not None
 
-    def _stand(self, standing: Literal["ok", "waiting", "failing"], reason: str) -> None:
-        self.node.apply(StatusChanged(f"plugin/{self.resource}", Condition(standing=standing, reason=reason)))
+    def _stand(self, state: State, reason: str) -> None:
+        self.node.apply(StatusChanged(self.part, Status(state, reason)))
 
 
 def _seen(path: Path) -> object:

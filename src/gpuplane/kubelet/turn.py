@@ -19,14 +19,14 @@ import os
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 from gpuplane import files
-from gpuplane.core.serving import LEAVING, LEFT, LOCK, STANDBY, standby
+from gpuplane.core.serving import standby
 from gpuplane.kubelet.sockets import process
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.status import KUBELET_LOCK, State, TurnStatus
+from gpuplane.model.status import Turn as TurnCode
 
 LOOK = 2.0  # seconds between two looks whether the directory is still the same; each Register looks, too
 WHO = 10.0  # seconds between two looks who holds its lock
@@ -35,7 +35,7 @@ LOCKS = Path("/proc/locks")
 
 
 class Turn:
-    """The lock of one directory, as one agent has it or waits for it. It tells the condition `kubelet lock`."""
+    """The lock of one directory, as one agent has it or waits for it. It reports the status of the kubelet lock."""
 
     def __init__(self, node: Node, directory: Path, every: float = LOOK) -> None:
         self.node, self.directory, self.every = node, directory, every
@@ -122,15 +122,15 @@ class Turn:
         holder = await asyncio.to_thread(_holder, self.directory)
         who = process(holder) if holder is not None else "another process"
         reason = f"{who} serves the kubelet of {self.directory}: this agent takes over when that ends"
-        self._tell("waiting", reason, STANDBY)
+        self._tell("waiting", reason, "standby")
 
     def leave(self) -> None:
         """Say that this agent was told to end: it registers no more."""
-        self._tell("waiting", TOLD_TO_END, LEAVING)
+        self._tell("waiting", TOLD_TO_END, "leaving")
 
     def left(self) -> None:
         """Say that kubelet is served no more: its streams end."""
-        self._tell("waiting", TOLD_TO_END, LEFT)
+        self._tell("waiting", TOLD_TO_END, "left")
 
     def free(self) -> None:
         """Give the lock back."""
@@ -144,8 +144,8 @@ class Turn:
         self.free()
         self._held = found
 
-    def _tell(self, standing: Literal["ok", "waiting", "failing"], reason: str, detail: str = "") -> None:
-        self.node.apply(StatusChanged(LOCK, Condition(standing=standing, reason=reason, detail=detail)))
+    def _tell(self, state: State, reason: str, turn: TurnCode = "") -> None:
+        self.node.apply(StatusChanged(KUBELET_LOCK, TurnStatus(state, reason, turn=turn)))
 
 
 class _Waiting:

@@ -3,10 +3,13 @@
 Times are seconds of CLOCK_BOOTTIME.
 """
 
+from typing import Any, Generic
+
 from gpuplane.model.config import NodeRequests, Settings, TimeSlice
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.snapshot import Allocation, Condition, DriverRelease, Ledger, StoredLedger
+from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, StoredLedger
+from gpuplane.model.status import Part, S
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
@@ -69,11 +72,18 @@ class DrainRequested(_Tagged):
     drain: Drain | None
 
 
-class StatusChanged(_Tagged):
-    """Any room: the status of one of its parts has changed. None: the part no longer exists."""
+class StatusChanged(_Tagged, Generic[S]):
+    """Any room: the status of one of its parts has changed. None: the part no longer exists.
 
-    part: str
-    condition: Condition | None
+    Raises TypeError where the status is not of the type that this kind of part has.
+    """
+
+    part: Part[S]
+    status: S | None
+
+    def __post_init__(self) -> None:
+        if self.status is not None and type(self.status) is not self.part.status_type:
+            raise TypeError(f"{self.part.name} has a {self.part.status_type.__name__}, not {self.status!r}")
 
 
 class ConfigLoaded(_Tagged):
@@ -91,10 +101,15 @@ class NodeRequestsChanged(_Tagged):
 
 
 class AllocationsListed(_Tagged):
-    """kubelet: which devices containers hold, as kubelet answered a question that was sent at `asked_at`."""
+    """kubelet: which devices containers hold, as kubelet answered a question that was sent at `asked_at`.
+
+    `checkpoint_rewrite`: the number of the rewrite of kubelet's checkpoint that plugins have to cause; 0: none. The
+    answer lacks what the checkpoint has, and kubelet forgets that in the checkpoint only when it writes it again.
+    """
 
     allocations: tuple[Allocation, ...]
     asked_at: float
+    checkpoint_rewrite: int = 0
 
 
 class AllocateAnswered(_Tagged):
@@ -136,7 +151,7 @@ Fact = (
     | ProbeFinished
     | TimeSliceFinished
     | DrainRequested
-    | StatusChanged
+    | StatusChanged[Any]
     | ConfigLoaded
     | NodeRequestsChanged
     | AllocationsListed

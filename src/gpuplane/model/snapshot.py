@@ -6,7 +6,7 @@ Times are seconds of CLOCK_BOOTTIME, which runs on while the agent is dead; `boo
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import msgspec
 
@@ -15,6 +15,7 @@ from gpuplane.model.health import HealthRecords
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import EncodedLayout
+from gpuplane.model.status import Statuses
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
@@ -51,23 +52,6 @@ class Allocation(
 
     def but(self, **changes: Any) -> Self:
         return super().but(**{"encoded_pod": "", "encoded_container": "", **changes})
-
-
-LET_GO = "let go of"
-"""The reason of the condition `driver` while it waits with no device node open."""
-
-
-class Condition(Value):
-    """How one outside thing stands, since when and why, as the room that deals with it says.
-
-    `since` is the step's: when the standing began. While `code` stays the same, another reason is another wording.
-    """
-
-    standing: Literal["ok", "waiting", "failing"]
-    reason: Text = ""
-    detail: str = ""  # which one exactly, for machines; makes no news
-    code: str = ""  # of the fault, where it is one
-    since: float = 0.0
 
 
 class DriverRelease(Value, rename={"reason": "why"}):
@@ -130,14 +114,15 @@ class StoredLedger(Value, rename={"share_layouts": "cuts"}):
     share_layouts: tuple[Mapping[str, EncodedLayout], ...] = ()
 
 
-class Snapshot(Value, rename={"stored": "disk"}):
+class Snapshot(Value, rename={"status": "conditions", "stored": "disk"}):
     """Everything that is known of the node. `generation` counts the changes."""
 
     generation: int = 0
     machine: Machine | None = None  # None: not observed yet
     config: Config = Config()
     allocations: tuple[Allocation, ...] | None = None  # None: not asked yet
-    conditions: Mapping[str, Condition] = {}
+    checkpoint_rewrite: int = 0  # the number of the rewrite of kubelet's checkpoint that plugins have to cause; 0: none
+    status: Statuses = Statuses()
     ledger: Ledger = Ledger()
     stored: StoredLedger = StoredLedger()
 

@@ -158,10 +158,10 @@ def _program(hook: str, ours: str, theirs: str, host: Path | None) -> Program | 
         if (found := shutil.which(name)) is None:
             note(f"{name} is not found here: on the host it has to be /usr/bin/{name}, or say --nvidia-cdi-hook-path")
         return Program(found or f"/usr/bin/{name}", nvidia=True)
-    standing = look(Path(ours), host)
-    if hook == "gpuplane" or (hook == "auto" and standing.detail):
-        if not standing.detail:
-            note(f"as long as the hook cannot be called no container starts with these devices: {standing.reason}")
+    status = look(Path(ours), host)
+    if hook == "gpuplane" or (hook == "auto" and status.path):
+        if not status.path:
+            note(f"as long as the hook cannot be called no container starts with these devices: {status.text}")
         return Program(ours)
     return None
 

@@ -12,6 +12,7 @@ from gpuplane.model.config import Config, NodeRequests
 from gpuplane.model.health import ClearedBy, DeviceHealth, DeviceRecord, Finding, HealthRecords, State
 from gpuplane.model.machine import Fault, Gpu, MigDevice
 from gpuplane.model.snapshot import Ledger, Snapshot
+from gpuplane.model.status import DRIVER, Statuses
 from gpuplane.model.text import Text, join
 from gpuplane.model.views import Reason, ReasonKind
 
@@ -48,8 +49,8 @@ BY_BADNESS: tuple[State, ...] = ("healthy", "degraded", "suspect", "withheld", "
 
 def terms(snapshot: Snapshot, now: float) -> Terms:
     """What records are judged by now."""
-    driver, allocations = snapshot.conditions.get("driver"), snapshot.allocations
-    answers = driver is None or driver.standing == "ok"
+    driver, allocations = snapshot.status.of(DRIVER), snapshot.allocations
+    answers = driver is None or driver.state == "ok"
     return Terms(
         settings=snapshot.config.settings,
         holders=None if allocations is None else records.holders(allocations),
@@ -82,7 +83,7 @@ def reasons(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> tu
     """Why a GPU, or a MIG device of it, must not be given out now; () if it may."""
     found = []
     if away := released(snapshot):
-        found.append(Reason(kind="released", text=f"the driver is let go of: {away}", part="driver"))
+        found.append(Reason(kind="released", text=f"the driver is let go of: {away}", part=DRIVER.name))
     by, health = terms(snapshot, 0.0), snapshot.ledger.health or HealthRecords()
     for key in (records.NODE, gpu.uuid, *([device.uuid] if device else [])):
         record = health.devices.get(key)
@@ -95,7 +96,7 @@ def reasons(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> tu
 
 def _reasons(key: str, record: DeviceRecord, by: Terms) -> Iterator[Reason]:
     grave = [each for each in record.findings if _decides(each, by)]
-    part = "" if key else "driver"
+    part = "" if key else DRIVER.name
     for each in grave:
         kind: ReasonKind = "released" if each.code == NOT_LOOKED.code else "problem"
         yield Reason(kind=kind, text=f"{each.code}: {each.message}", part=part, code=each.code, device=key)
@@ -108,7 +109,7 @@ def ailments(snapshot: Snapshot, key: str) -> tuple[Reason, ...]:
     is given out with."""
     record, by = _record(snapshot, key), terms(snapshot, 0.0)
     slight = (each for each in record.findings if each.confirmed and by.entry(each.code).severity == "degraded")
-    part = "" if key else "driver"
+    part = "" if key else DRIVER.name
     return tuple(_reasons(key, record, by)) or tuple(
         Reason(kind="degraded", text=f"{each.code}: {each.message}", part=part, code=each.code, device=key)
         for each in slight
@@ -200,12 +201,13 @@ def diagnoses(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
 
     Each by what is its own: what ails the node is not said again of each GPU, see `overall`.
     """
+    driver = snapshot.status.of(DRIVER)
     return _diagnoses(
         Snapshot(
             machine=snapshot.machine,
             config=Config(settings=snapshot.config.settings, node_requests=asked(snapshot)),
             allocations=snapshot.allocations,
-            conditions={part: each for part, each in snapshot.conditions.items() if part == "driver"},
+            status=Statuses({} if driver is None else {DRIVER: driver}),
             ledger=Ledger(release=snapshot.ledger.release, health=snapshot.ledger.health),
         )
     )

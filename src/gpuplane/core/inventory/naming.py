@@ -20,6 +20,7 @@ from functools import lru_cache
 from gpuplane.core.inventory.units import units
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
+from gpuplane.model.status import DRIVER
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 from gpuplane.model.views import Reason, ReasonKind, Unit
@@ -91,7 +92,7 @@ def _distinct(found: Iterable[tuple[Unit, Reason | None]]) -> Iterator[Decision]
     seen: dict[str, Unit] = {}
     for unit, reason in found:
         if reason is None and unit.id in seen:
-            reason = Reason(kind="problem", text=f"device {seen[unit.id].index} has the same UUID", part="driver")
+            reason = Reason(kind="problem", text=f"device {seen[unit.id].index} has the same UUID", part=DRIVER.name)
         seen.setdefault(unit.id, unit)
         yield Decision(unit=unit) if reason is None else Decision(unit=unit, reason=reason.text, kind=reason.kind)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
+from gpuplane.model.status import DRIVER
 from gpuplane.model.text import join
 from gpuplane.model.views import Reason, Unit
 
@@ -64,7 +65,8 @@ def _unknown(device: MigDevice) -> Reason | None:
 
 def _untold(what: str, faults: Iterable[Fault]) -> Reason:
     why = join("; ", (fault.message for fault in faults))
-    return Reason(kind="problem", text=f"the driver does not tell its {what}{': ' if why else ''}{why}", part="driver")
+    text = f"the driver does not tell its {what}{': ' if why else ''}{why}"
+    return Reason(kind="problem", text=text, part=DRIVER.name)
 
 
 def _configured(text: str) -> Reason:

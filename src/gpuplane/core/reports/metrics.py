@@ -62,9 +62,9 @@ def _strategies(snapshot: Snapshot) -> Samples:
             yield {"strategy": strategy, "reason": f"{decided.why}"}, 1
 
 
-def _conditions(snapshot: Snapshot) -> Samples:
-    for part, condition in sorted(snapshot.conditions.items()):
-        yield {"part": part, "standing": condition.standing}, 1
+def _statuses(snapshot: Snapshot) -> Samples:
+    for name, status in sorted((part.name, status) for part, status in snapshot.status.items()):
+        yield {"part": name, "standing": status.state}, 1
 
 
 def _held(snapshot: Snapshot) -> Samples:
@@ -124,7 +124,7 @@ METRICS = {
     "gpuplane_unit_left": ("1 for each GPU or MIG device that is offered under no name", _left),
     "gpuplane_waiting": ("1 while nothing may be advertised, with the reason", _waiting),
     "gpuplane_device_list_strategy": ("1 for each way in which containers are given devices", _strategies),
-    "gpuplane_condition": ("1 for the standing of each part", _conditions),
+    "gpuplane_condition": ("1 for the standing of each part", _statuses),
     "gpuplane_device_health": ("1 for the state that each device is in", _health),
     "gpuplane_device_withheld": ("1 for each reason why a device is not given out", _reasons),
     "gpuplane_node_problem": ("1 for what the condition GPUProblem of the Node says", _problem),

@@ -7,14 +7,14 @@ leave it. Another wording is nothing new: a driver that fails may fail in anothe
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.core.advertising import offer, ready_to_take_over, unknown, untold
-from gpuplane.core.availability import PLUGIN
 from gpuplane.core.containers import strategy
 from gpuplane.core.devicenames import DeviceName, describe_devices, device_labels
 from gpuplane.core.health import diagnose
 from gpuplane.core.health.diagnose import released, terms
-from gpuplane.core.serving import LOCK, standby
+from gpuplane.core.serving import standby
 from gpuplane.model.health import DeviceHealth
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import CONFIG, DRIVER, KUBELET_LOCK, AnyPart, Statuses
 from gpuplane.model.text import Text, join
 from gpuplane.model.value import Value
 from gpuplane.model.views import LogSubject, News, Offer, OfferedDevice, Reason, Resource
@@ -24,13 +24,13 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """What is worth saying, once, about two snapshots that follow each other."""
     if released(before) != released(after):
         why = released(after)
-        yield _part("info", "driver", f"let go of: {why}" if why else "taken up again")
+        yield _part("info", DRIVER, f"let go of: {why}" if why else "taken up again")
     if ready_to_take_over(after) and not ready_to_take_over(before):
-        yield _part("info", LOCK, "ready to take over")
-    if before.conditions is not after.conditions:
-        yield from _standings(before.conditions, after.conditions)
+        yield _part("info", KUBELET_LOCK, "ready to take over")
+    if before.status is not after.status:
+        yield from _statuses(before.status, after.status)
     if before.config.warnings != after.config.warnings:
-        yield from (_part("warning", "config", each) for each in after.config.warnings)
+        yield from (_part("warning", CONFIG, each) for each in after.config.warnings)
     if before.ledger.health is not after.ledger.health:
         yield from _health(before, after)
     yield from strategy.news(before, after)
@@ -41,21 +41,19 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         yield from _offers(old, new)
 
 
-def _part(level: str, part: str, text: Text, code: str = "") -> News:
-    resources = (part.removeprefix(PLUGIN),) if part.startswith(PLUGIN) else ()
-    return News(level=level, about=part, text=text, subject=LogSubject(part=part, code=code, resources=resources))
+def _part(level: str, part: AnyPart, text: Text, code: str = "") -> News:
+    resources = (part.subject,) if part.kind == "plugin" else ()
+    subject = LogSubject(part=part.name, code=code, resources=resources)
+    return News(level=level, about=part.name, text=text, subject=subject)
 
 
-def _standings(before: Mapping[str, Condition], after: Mapping[str, Condition]) -> Iterator[News]:
-    for part, condition in after.items():
+def _statuses(before: Statuses, after: Statuses) -> Iterator[News]:
+    for part, status in after.items():
         last = before.get(part)
-        if last is None or _cause(last) != _cause(condition):
-            level = "warning" if condition.standing == "failing" else "info"
-            yield _part(level, part, f"{condition.standing}: {condition.reason}".rstrip(": "), condition.code)
-
-
-def _cause(condition: Condition) -> tuple[str, str]:
-    return condition.standing, condition.code or f"{condition.reason}"
+        if last is None or not status.same_news(last):
+            level = "warning" if status.state == "failing" else "info"
+            text = f"{status.state}: {status.text}" if status.text else status.state
+            yield _part(level, part, text, status.code)
 
 
 class _Line(Value):
@@ -136,10 +134,10 @@ def _waiting(before: Snapshot, after: Snapshot) -> Iterator[News]:
 
 def _awaited(snapshot: Snapshot) -> str:
     part, machine = untold(snapshot), snapshot.machine
-    stands = snapshot.conditions.get(part)
-    uncounted = part == "driver" and machine is not None  # a look that fails comes before the condition that says why
-    if uncounted or (stands is not None and stands.standing != "ok"):
-        return f"waiting for the part {part}, which says why"
+    status = snapshot.status.get(part) if part is not None else None
+    uncounted = part == DRIVER and machine is not None  # a look that fails comes before the status that says why
+    if part is not None and (uncounted or (status is not None and status.state != "ok")):
+        return f"waiting for the part {part.name}, which says why"
     waiting = offer(snapshot).waiting
     return f"waiting: {waiting}" if waiting else "ready to offer"
 

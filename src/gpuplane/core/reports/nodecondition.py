@@ -19,6 +19,7 @@ from gpuplane.core.view import view
 from gpuplane.core.withholding import without_allocations
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import CONFIG, DRIVER
 from gpuplane.model.views import Availability, NodeCondition, Reason
 
 LONGEST = 1000
@@ -28,13 +29,13 @@ speaks events.k8s.io; for core/v1 there is no limit.)"""
 WORST = ("DriverFailing", "GPUUnhealthy", "GPUUnavailable", "GPUDegraded")
 """The reasons of a problem, the worst first."""
 
-DRIVER: DeviceName = ("", "")
+NODE: DeviceName = ("", "")
 
 
 def known(snapshot: Snapshot) -> bool:
     """Whether enough is known to judge by: the machine was looked at, and the configuration says what counts."""
-    config = snapshot.conditions.get("config")
-    settled = snapshot.config.settings is not None or (config is not None and config.standing == "failing")
+    config = snapshot.status.of(CONFIG)
+    settled = snapshot.config.settings is not None or (config is not None and config.state == "failing")
     return snapshot.machine is not None and settled
 
 
@@ -68,14 +69,14 @@ def _message(sentences: Iterable[str]) -> str:
 
 def problem(reason: Reason) -> str:
     """The condition's reason for a reason that is a problem; "" for one that is none."""
-    of_node = bool(reason.part == "driver" and reason.code and not reason.device)
+    of_node = bool(reason.part == DRIVER.name and reason.code and not reason.device)
     if reason.kind == "degraded":
         return "DriverFailing" if of_node else "GPUDegraded"
     if reason.kind != "problem":
         return ""
     if of_node:
         return "DriverFailing"
-    return "GPUUnhealthy" if reason.device or reason.part == "driver" else "GPUUnavailable"
+    return "GPUUnhealthy" if reason.device or reason.part == DRIVER.name else "GPUUnavailable"
 
 
 def _causes(
@@ -92,9 +93,9 @@ def _found(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iterator[tupl
     """(device, reason) of all that is worth saying: what keeps devices from being given out, each by the device whose
     fault it is; and what else health has found."""
     if not known(snapshot):
-        driver = snapshot.conditions.get("driver")
-        if snapshot.machine is None and driver is not None and driver.standing == "failing":
-            yield DRIVER, Reason(kind="problem", text=driver.reason, part="driver", code=driver.code or "driver-failed")
+        driver = snapshot.status.of(DRIVER)
+        if snapshot.machine is None and driver is not None and driver.state == "failing":
+            yield NODE, Reason(kind="problem", text=driver.text, part=DRIVER.name, code=driver.code or "driver-failed")
         return
     names, said = _names(snapshot.machine), set[tuple[str, ...]]()
     for each in units:

@@ -9,6 +9,7 @@ from gpuplane.core.health.diagnose import released
 from gpuplane.core.reports.nodecondition import problem
 from gpuplane.core.serving import standby
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import DRIVER
 from gpuplane.model.text import Text, distinct, join
 
 
@@ -26,8 +27,8 @@ def unready(snapshot: Snapshot) -> Text:
     One that stands by is ready when it has all that it needs to take over: a rollout that puts it beside the old agent
     ends that one then, and no sooner.
     """
-    driver = snapshot.conditions.get("driver")
-    if snapshot.machine is None and (released(snapshot) or (driver is not None and driver.standing == "failing")):
+    driver = snapshot.status.of(DRIVER)
+    if snapshot.machine is None and (released(snapshot) or (driver is not None and driver.state == "failing")):
         return ""
     if snapshot.machine is not None and snapshot.machine.gpus is None:
         return ""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gpuplane.hardware.driver import library
-from gpuplane.hardware.driver.channel import Frames, Options, Order, Skip, Skipped, Told, frame
+from gpuplane.hardware.driver.channel import DriverStatusChanged, Frames, Options, Order, Skip, Skipped, Told, frame
 from gpuplane.hardware.driver.errors import Failed, driver_fault
 from gpuplane.hardware.driver.events import AT_ONCE, Bindings
 from gpuplane.hardware.driver.files import Files
@@ -19,9 +19,9 @@ from gpuplane.hardware.driver.installed import Installed
 from gpuplane.hardware.driver.look import Looker
 from gpuplane.hardware.driver.nvml import Nvml
 from gpuplane.hardware.driver.page import Page
-from gpuplane.model.facts import FaultOccurred, MachineObserved, ProbeFinished, ProbeGpu, StatusChanged
+from gpuplane.model.facts import FaultOccurred, MachineObserved, ProbeFinished, ProbeGpu
 from gpuplane.model.machine import Driver, Gpu, Machine
-from gpuplane.model.snapshot import Condition
+from gpuplane.model.status import DriverStatus
 
 SLICE = 0.25
 """Seconds that one wait for events lasts: the longest that an order has to wait."""
@@ -90,7 +90,7 @@ def main() -> None:
     nodes = files.nodes.shared()
     numbers = files.nodes.numbers(nodes, files.majors())
     agent.tell(MachineObserved(Machine(switches=files.switches(), nodes=nodes, numbers=numbers, faults=(fault,))))
-    agent.tell(StatusChanged("driver", Condition(standing="failing", reason=fault.message, code=fault.code)))
+    agent.tell(DriverStatusChanged(DriverStatus("failing", fault.message, fault.code)))
     _rest(agent, page, lambda: library.state(options, files) != before, options)
 
 
@@ -110,7 +110,7 @@ class Watch:
         reason = f"driver {driver.version}, CUDA {driver.cuda}"
         while True:
             self._agent.tell(MachineObserved(self._looker.look(self._agent.skipped)))
-            self._agent.tell(StatusChanged("driver", Condition(standing="ok", reason=reason)))
+            self._agent.tell(DriverStatusChanged(DriverStatus("ok", reason)))
             for binding in self._bindings.take():
                 self._agent.tell(binding)
             self._wait(poll)

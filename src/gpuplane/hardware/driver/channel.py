@@ -8,8 +8,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from gpuplane.model.facts import FaultOccurred, MachineObserved, ObserveMachine, ProbeFinished, ProbeGpu, StatusChanged
+from gpuplane.model.facts import FaultOccurred, MachineObserved, ObserveMachine, ProbeFinished, ProbeGpu
 from gpuplane.model.machine import Fault
+from gpuplane.model.status import DriverStatus
 from gpuplane.model.value import Value
 
 T = TypeVar("T")
@@ -34,7 +35,15 @@ class Skip(Value, tag=True):
 
 
 Order = ObserveMachine | Skip
-Told = MachineObserved | StatusChanged | FaultOccurred | ProbeFinished
+
+
+class DriverStatusChanged(Value, tag=True):
+    """The status of the driver has changed: the one part of which the driver's process tells."""
+
+    status: DriverStatus
+
+
+Told = MachineObserved | DriverStatusChanged | FaultOccurred | ProbeFinished
 
 
 class Options(Value):

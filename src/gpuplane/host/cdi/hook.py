@@ -5,13 +5,13 @@ from functools import partial
 from pathlib import Path
 from posixpath import normpath
 
-from gpuplane.core.containers.cdi.condition import HOOK
 from gpuplane.files import untrusted
 from gpuplane.host.cdi import ldconfig
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import CDI_HOOK, CdiHookStatus
 
 INSTALLED = Path("/opt/gpuplane/bin/gpuplane-hook")
 
@@ -24,16 +24,16 @@ async def watch_hook(node: Node, path: Path, driver_root: Path | None, every: fl
     """
     while True:
         settings = node.snapshot.config.settings
-        node.apply(StatusChanged(HOOK, _told(look(path, _host(settings, driver_root)), settings)))
+        node.apply(StatusChanged(CDI_HOOK, _told(look(path, _host(settings, driver_root)), settings)))
         await node.until(partial(_another, settings), every)
 
 
-def _told(hook: Condition, settings: Settings | None) -> Condition:
+def _told(hook: CdiHookStatus, settings: Settings | None) -> CdiHookStatus:
     """With what happens where it is not called: NVIDIA's is, or libraries are mounted under each of their names."""
-    if hook.detail:
+    if hook.path:
         return hook
     instead = "links become mounts" if settings is None or settings.cdi_hook != "nvidia" else "NVIDIA's is called"
-    return hook.but(reason=f"{hook.reason}: {instead}")
+    return hook.but(text=f"{hook.text}: {instead}")
 
 
 def _another(settings: Settings | None, snapshot: Snapshot) -> bool:
@@ -45,24 +45,22 @@ def _host(settings: Settings | None, driver_root: Path | None) -> Path | None:
     return driver_root if settings is None or normpath(f"/{settings.driver_root}") in ("/", "//") else None
 
 
-def look(path: Path, host: Path | None = None) -> Condition:
-    """The condition of our hook: its detail is the path where it can be called. Without it containers start as well.
+def look(path: Path, host: Path | None = None) -> CdiHookStatus:
+    """The status of our hook: with its path where it can be called. Without it containers start as well.
 
     `host`: where the host's root is seen; None: it is not, and what the hook needs of it is there for all we know.
     """
     try:
         mode, weak = path.stat().st_mode, untrusted(path, follow=True)
     except FileNotFoundError:
-        return Condition(standing="ok", reason=f"not installed at {path}")
+        return CdiHookStatus("ok", f"not installed at {path}")
     except OSError as error:
-        return Condition(standing="failing", reason=f"{path}: {error.strerror}")
+        return CdiHookStatus("failing", f"{path}: {error.strerror}")
     if not stat.S_ISREG(mode) or not mode & stat.S_IXUSR:
-        return Condition(standing="failing", reason=f"{path} is no program: install the hook there anew")
+        return CdiHookStatus("failing", f"{path} is no program: install the hook there anew")
     if weak:
-        return Condition(standing="failing", reason=f"{path} is not called: {weak}, and it would run as root")
+        return CdiHookStatus("failing", f"{path} is not called: {weak}, and it would run as root")
     if host is not None and not ldconfig.usable(host):
         needs = " or ".join(ldconfig.PATHS)
-        return Condition(
-            standing="ok", reason=f"{path} is not called: the host has no static {needs} that root alone can change"
-        )
-    return Condition(standing="ok", reason=str(path), detail=str(path))
+        return CdiHookStatus("ok", f"{path} is not called: the host has no static {needs} that root alone can change")
+    return CdiHookStatus("ok", str(path), path=str(path))

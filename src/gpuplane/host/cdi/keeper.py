@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-from gpuplane.core.containers.cdi.condition import SPECS, contested, marks
+from gpuplane.core.containers.cdi.condition import marks
 from gpuplane.core.containers.cdi.document import Document
 from gpuplane.core.containers.cdi.names import KINDS
 from gpuplane.core.containers.cdi.wanted import conflicts, known, merged, notes, summary, wanted
@@ -24,7 +24,8 @@ from gpuplane.host.cdi.hook import watch_hook
 from gpuplane.model.cdi import Spec
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import CDI_FILES, CdiFilesStatus, State
 from gpuplane.model.text import join
 
 IDLE = 5
@@ -43,8 +44,8 @@ async def keep_specifications(
 
     `driver_root`: where this process sees the driver's root; None where it does not.
     """
-    if SPECS not in node.snapshot.conditions:  # else this part begins anew, and they stand as they stood
-        node.apply(StatusChanged(SPECS, Condition(standing="waiting", reason="it is not known yet what is wanted")))
+    if CDI_FILES not in node.snapshot.status:  # else this part has been restarted, and its last status still holds
+        node.apply(StatusChanged(CDI_FILES, CdiFilesStatus("waiting", "it is not known yet what is wanted")))
     async with asyncio.TaskGroup() as group:
         group.create_task(watch_hook(node, hook, driver_root))
         group.create_task(Keeper(node, directory).keep(every))
@@ -91,9 +92,9 @@ class Keeper:
             self.files = {}  # runtimes see no more of them than we do
             problems.append(_told(error))
         specs = disk.ours(self.files).values()
-        reason = join("; ", problems or [f"{self.directory}: {summary(specs)}", *notes(self.node.snapshot)])
-        standing: Literal["ok", "failing"] = "failing" if problems else "ok"
-        self.node.apply(StatusChanged(SPECS, Condition(standing=standing, reason=reason, detail=marks(specs))))
+        text = join("; ", problems or [f"{self.directory}: {summary(specs)}", *notes(self.node.snapshot)])
+        state: State = "failing" if problems else "ok"
+        self.node.apply(StatusChanged(CDI_FILES, CdiFilesStatus(state, text, marks=marks(specs))))
         self.done = None if problems else given
         return not problems
 
@@ -110,12 +111,12 @@ class Keeper:
         return [f"{path}: it is not as it was written: does another program write it too?" for path in paths]
 
     def _tell_of_others(self) -> None:
-        before = dict(contested(self.node.snapshot))
+        before = dict(self.node.snapshot.status.of_kind("cdi conflict"))
         told = conflicts(self.node.snapshot, disk.ours(self.files), disk.foreign(self.directory, self.files))
         for part in before.keys() - told.keys():
             self.node.apply(StatusChanged(part, None))
-        for part, condition in told.items():
-            self.node.apply(StatusChanged(part, condition))
+        for part, status in told.items():
+            self.node.apply(StatusChanged(part, status))
 
 
 def _wanted(snapshot: Snapshot) -> Wanted:

@@ -8,12 +8,13 @@ from pathlib import Path
 import msgspec
 
 from gpuplane import files
-from gpuplane.core.mps import UPKEEP, WISHES, conditions, wanted
+from gpuplane.core.mps import statuses, wanted
 from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.mps import SupervisorStatus, WantedDaemons
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Condition, Snapshot
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import MPS_COMPUTE_MODES, MPS_REQUESTS, AnyPart, Status
 
 IDLE = 2.0
 """Seconds between two looks for a supervisor's word while no daemon is wanted and none is known."""
@@ -56,10 +57,10 @@ def _try(node: Node, path: Path, wishes: WantedDaemons) -> Mapping[Path, WantedD
         write(path, wishes)
     except OSError as error:
         reason = f"{error.filename or path}: {error.strerror}: the supervisor cannot be told what is wanted"
-        node.apply(StatusChanged(WISHES, Condition(standing="failing", reason=reason)))
+        node.apply(StatusChanged(MPS_REQUESTS, Status("failing", reason)))
         return {}
-    if WISHES in node.snapshot.conditions:
-        node.apply(StatusChanged(WISHES, None))
+    if MPS_REQUESTS in node.snapshot.status:
+        node.apply(StatusChanged(MPS_REQUESTS, None))
     return {path: wishes}
 
 
@@ -69,7 +70,7 @@ async def hear(node: Node, every: float = 0.2) -> None:
     Tells from the moment on from which something may be offered: what is served must not look ill for a while."""
     while not await node.until(lambda snapshot: wanted(snapshot) is not None, 3600.0):
         pass
-    told: Mapping[str, Condition] = {}
+    told: Mapping[AnyPart, Status] = {}
     while True:
         wishes = wanted(node.snapshot)
         if wishes is not None:
@@ -77,9 +78,9 @@ async def hear(node: Node, every: float = 0.2) -> None:
             heard = _heard(wishes, path, told, node.now())
             for part in told.keys() - heard.keys():
                 node.apply(StatusChanged(part, None))
-            for part, condition in heard.items():
-                if told.get(part) != condition:
-                    node.apply(StatusChanged(part, condition))
+            for part, status in heard.items():
+                if told.get(part) != status:
+                    node.apply(StatusChanged(part, status))
             told = heard
         if told or _asks(node.snapshot):
             await asyncio.sleep(every)
@@ -87,14 +88,14 @@ async def hear(node: Node, every: float = 0.2) -> None:
             await node.until(_asks, IDLE)
 
 
-def _heard(wishes: WantedDaemons, path: Path, told: Mapping[str, Condition], now: float) -> Mapping[str, Condition]:
+def _heard(wishes: WantedDaemons, path: Path, told: Mapping[AnyPart, Status], now: float) -> Mapping[AnyPart, Status]:
     """How everything stands. Where anybody could write it nothing is believed, and modes are as they were told last."""
     where = str(path.parent.parent)
     if not (reason := _risk(path.parent)):
-        return conditions(wishes, _status(path), where, now)
-    heard = {UPKEEP: told[UPKEEP]} if UPKEEP in told else {}
-    silent = conditions(wishes, None, where, now)
-    return {**heard, **dict.fromkeys(silent, Condition(standing="failing", reason=f"not believed: {reason}"))}
+        return statuses(wishes, _status(path), where, now)
+    heard = {MPS_COMPUTE_MODES: told[MPS_COMPUTE_MODES]} if MPS_COMPUTE_MODES in told else {}
+    silent = statuses(wishes, None, where, now)
+    return {**heard, **dict.fromkeys(silent, Status("failing", f"not believed: {reason}"))}
 
 
 def _risk(folder: Path) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuplane import files
-from gpuplane.core.mps import directory, part_of
+from gpuplane.core.mps import daemon_part, directory
 from gpuplane.core.text import clip
 from gpuplane.host.filewatch import contents
 from gpuplane.host.lock import locked
@@ -238,7 +238,7 @@ def _folders(path: Path) -> list[str]:
 
 def _about(name: str, devices: tuple[str, ...] = ()) -> dict[str, object]:
     """What a line is about: the part by which an agent knows this daemon, and its resource where it serves one."""
-    return LogSubject(devices=devices, part=part_of(name), resources=(name,) if "/" in name else ()).extra
+    return LogSubject(devices=devices, part=daemon_part(name).name, resources=(name,) if "/" in name else ()).extra
 
 
 def _told(error: Exception) -> str:

@@ -16,9 +16,9 @@ from fractions import Fraction
 import msgspec
 
 from gpuplane.core.inventory.sharing import base
-from gpuplane.core.serving import LOCK
 from gpuplane.model.control import NodeState, ShowNode
 from gpuplane.model.machine import Device, MachineFile
+from gpuplane.model.status import KUBELET_LOCK
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.chaos import setups
 from gpuplane.sandbox.chaos.damage import damage, remove, repair
@@ -329,8 +329,8 @@ class Holdings:
 
     def _sees(self, picture: NodeState) -> bool:
         snapshot = picture.snapshot
-        lock, settings, machine = snapshot.conditions.get(LOCK), snapshot.config.settings, snapshot.machine
-        if lock is None or lock.standing != "ok" or settings is None or machine is None:
+        lock, settings, machine = snapshot.status.of(KUBELET_LOCK), snapshot.config.settings, snapshot.machine
+        if lock is None or lock.state != "ok" or settings is None or machine is None:
             return False
         marks = {each.id for each in machine.devices}, {each.pattern for each in settings.gpus}
         return str(self.mark) in marks[0] and f"mark-{self.mark}" in marks[1] and not picture.offer.waiting

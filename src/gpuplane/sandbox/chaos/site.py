@@ -13,7 +13,9 @@ import msgspec
 
 from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.model.control import ControlRequest, ControlResponse, NodeState, ShowNode
+from gpuplane.model.encoding import decode
 from gpuplane.model.machine import Device, MachineFile
+from gpuplane.model.status import DRIVER, MACHINE_FILE
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 
@@ -95,12 +97,12 @@ class Site:
         await self.shows(self._knows, "the agent to hear which pods run")
 
     def _sees(self, picture: NodeState) -> bool:
-        machine, conditions = picture.snapshot.machine, picture.snapshot.conditions
+        machine, statuses = picture.snapshot.machine, picture.snapshot.status
         marked = machine is not None and any(each.id == str(self.mark) for each in machine.devices)
         if not self.spoiled:
             return marked
-        stands = (conditions.get(part) for part in ("machine file", "driver"))
-        return (marked or machine is None) and any(each is not None and each.standing == "failing" for each in stands)
+        found = (statuses.of(MACHINE_FILE), statuses.of(DRIVER))
+        return (marked or machine is None) and any(each is not None and each.state == "failing" for each in found)
 
     def _knows(self, picture: NodeState) -> bool:
         held = {each.holder.pod for each in picture.snapshot.allocations or () if each.holder.is_known}
@@ -122,7 +124,7 @@ async def ask(directory: Path, wish: ControlRequest) -> ControlResponse:
     reader, writer = await asyncio.open_unix_connection(directory / "control.sock", limit=1 << 24)
     try:
         writer.write(msgspec.json.encode(wish) + b"\n")
-        return msgspec.json.decode(await reader.readline(), type=ControlResponse)
+        return decode(await reader.readline(), ControlResponse)
     finally:
         writer.close()
 

@@ -1,9 +1,6 @@
-"""The conditions by which the rooms that do I/O say how CDI stands here, and what can be read off them.
+"""What the statuses of the parts of CDI say: what is on disk, where our hook is, and which files conflict with ours.
 
-`cdi`: told by whoever keeps the specification files, from the moment it starts; a node without that part has no such
-condition. Its detail is what the disk holds, see `marks`. `cdi hook`: whether our hook is installed; its detail is the
-hook's path on the host, "" while it is not there. `cdi PATH`: a file of others in the same directory that defines
-devices which are ours to define; its detail is their qualified names.
+The part that keeps the specification files reports their status from its start; a node without that part has none.
 """
 
 import hashlib
@@ -13,28 +10,24 @@ import msgspec
 
 from gpuplane.core.containers.cdi.names import qualified
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
-from gpuplane.model.snapshot import Condition, Snapshot
-
-SPECS = "cdi"
-HOOK = "cdi hook"
-CONFLICT = "cdi "
-"""Before the path of a file, which is absolute."""
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import CDI_FILES, CDI_HOOK, CdiConflictStatus
 
 
 def kept(snapshot: Snapshot) -> bool:
     """Whether this agent keeps specification files."""
-    return SPECS in snapshot.conditions
+    return CDI_FILES in snapshot.status
 
 
 def hook(snapshot: Snapshot) -> str:
     """Our hook's path on the host; "" where it is not installed."""
-    condition = snapshot.conditions.get(HOOK)
-    return condition.detail if condition is not None else ""
+    status = snapshot.status.of(CDI_HOOK)
+    return status.path if status is not None else ""
 
 
-def marks(specs: Iterable[Spec]) -> str:
-    """What a condition's detail says of the files on disk: their marks, sorted, with a space between."""
-    return " ".join(sorted(_marks(specs)))
+def marks(specs: Iterable[Spec]) -> tuple[str, ...]:
+    """The marks of files and of the devices that they define, sorted."""
+    return tuple(sorted(_marks(specs)))
 
 
 def _marks(specs: Iterable[Spec]) -> Iterator[str]:
@@ -63,15 +56,11 @@ def _digest(edits: ContainerEdits) -> str:
 
 def on_disk(snapshot: Snapshot) -> frozenset[str]:
     """The marks of the files on disk, and of the devices that they define."""
-    condition = snapshot.conditions.get(SPECS)
-    return frozenset(condition.detail.split()) if condition is not None else frozenset()
+    status = snapshot.status.of(CDI_FILES)
+    return frozenset(status.marks) if status is not None else frozenset()
 
 
 def conflicts(snapshot: Snapshot) -> Mapping[str, str]:
     """The qualified names that files of others define too → the file."""
-    return {name: part.removeprefix(CONFLICT) for part, each in contested(snapshot) for name in each.detail.split()}
-
-
-def contested(snapshot: Snapshot) -> Iterator[tuple[str, Condition]]:
-    """(part, condition) of each file of others that defines what is ours to define."""
-    return ((part, each) for part, each in snapshot.conditions.items() if part.startswith(f"{CONFLICT}/"))
+    found = ((part.subject, status) for part, status in snapshot.status.of_kind("cdi conflict"))
+    return {name: path for path, status in found if isinstance(status, CdiConflictStatus) for name in status.devices}

@@ -26,7 +26,8 @@ from gpuplane.core.view import view
 from gpuplane.model.cdi import CdiDevice, Spec
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
-from gpuplane.model.snapshot import Allocation, Condition, Snapshot
+from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.status import CDI_FILES, AnyPart, CdiConflictStatus, Part, cdi_conflict
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 from gpuplane.model.views import Reason, Unit
@@ -164,8 +165,10 @@ def _units(allocations: tuple[Allocation, ...]) -> frozenset[str]:
     return frozenset(base(id) for each in allocations for id in each.devices)
 
 
-def conflicts(snapshot: Snapshot, ours: Mapping[str, Spec], foreign: Mapping[str, Spec]) -> Mapping[str, Condition]:
-    """Part → condition, of each file of others that defines a device which is ours to define.
+def conflicts(
+    snapshot: Snapshot, ours: Mapping[str, Spec], foreign: Mapping[str, Spec]
+) -> Mapping[Part[CdiConflictStatus], CdiConflictStatus]:
+    """Part → status, of each file of others that defines a device which is ours to define.
 
     `ours`: kind → what our file of it holds now. `foreign`: path → document, of the other files of the directory.
     """
@@ -176,14 +179,14 @@ def conflicts(snapshot: Snapshot, ours: Mapping[str, Spec], foreign: Mapping[str
         for kind, spec in specs.items()
         for device in spec.devices
     }
-    told: dict[str, Condition] = {}
+    found_conflicts: dict[Part[CdiConflictStatus], CdiConflictStatus] = {}
     for path, spec in sorted(foreign.items()):
         twice = sorted(name for device in spec.devices if (name := qualified(spec.kind, device.name)) in names)
         if twice:
             what = twice[0] + f" and {len(twice) - 1} more" * (len(twice) > 1)
             reason = f"it defines {what}, as this agent's own file would: {WAY_OUT}"
-            told[condition.CONFLICT + path] = Condition(standing="failing", reason=reason, detail=" ".join(twice))
-    return told
+            found_conflicts[cdi_conflict(path)] = CdiConflictStatus("failing", reason, devices=tuple(twice))
+    return found_conflicts
 
 
 def reason(snapshot: Snapshot, unit: Unit) -> Reason | None:
@@ -219,8 +222,8 @@ def _needed(documents: Mapping[str, Document]) -> _Needed:
     return _Needed(gpus=marks.get(GPU, {}), others=others, common=common)
 
 
-def _problem(why: Text, part: str = condition.SPECS) -> Reason:
-    return Reason(kind="problem", text=f"CDI: {why}", part=part)
+def _problem(why: Text, part: AnyPart = CDI_FILES) -> Reason:
+    return Reason(kind="problem", text=f"CDI: {why}", part=part.name)
 
 
 def _unwritten(snapshot: Snapshot, marks: Mapping[str, str], common: frozenset[str]) -> Reason | None:
@@ -232,20 +235,20 @@ def _unwritten(snapshot: Snapshot, marks: Mapping[str, str], common: frozenset[s
     foreign = condition.conflicts(snapshot)
     for name in marks:
         if name in foreign:
-            return _problem(f"{foreign[name]} defines {name} too: {WAY_OUT}", condition.CONFLICT + foreign[name])
-    stands, there = snapshot.conditions[condition.SPECS], condition.on_disk(snapshot)
-    refused = stands.standing == "failing"
+            return _problem(f"{foreign[name]} defines {name} too: {WAY_OUT}", cdi_conflict(foreign[name]))
+    status, there = snapshot.status[CDI_FILES], condition.on_disk(snapshot)
+    refused = status.state == "failing"
     if there.issuperset(marks.values()) and (not refused or there >= common):
         return None
-    return _problem(stands.reason) if refused else Reason(kind="waiting", text=WRITING, part=condition.SPECS)
+    return _problem(status.text) if refused else Reason(kind="waiting", text=WRITING, part=CDI_FILES.name)
 
 
 def waiting(snapshot: Snapshot) -> bool:
     """Whether the files have to be written for the first time: until then nothing can be given out by CDI."""
-    return bool(wanted(snapshot)) and snapshot.conditions[condition.SPECS].standing == "waiting"
+    return bool(wanted(snapshot)) and snapshot.status[CDI_FILES].state == "waiting"
 
 
 def unready(snapshot: Snapshot) -> str:
     """Why the files are not what is wanted; "" where they are, or no CDI is in force."""
-    stands = snapshot.conditions.get(condition.SPECS)
-    return f"CDI: {stands.reason}" if stands and stands.standing == "failing" and wanted(snapshot) else ""
+    status = snapshot.status.of(CDI_FILES)
+    return f"CDI: {status.text}" if status and status.state == "failing" and wanted(snapshot) else ""

@@ -120,5 +120,5 @@ def _not_offered(picture: NodeState) -> Iterator[NotOffered]:
 
 
 def _parts(snapshot: Snapshot, clock: Clock) -> Iterator[Part]:
-    for name, condition in sorted(snapshot.conditions.items()):
-        yield Part(name=name, standing=condition.standing, reason=condition.reason, since=clock.time(condition.since))
+    for name, status in sorted((part.name, status) for part, status in snapshot.status.items()):
+        yield Part(name=name, standing=status.state, reason=status.text, since=clock.time(status.since))

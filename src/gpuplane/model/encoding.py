@@ -1,0 +1,112 @@
+"""JSON of values that have the statuses of parts in them: what msgspec cannot encode or decode by itself.
+
+Statuses are an object: name of the part → its status, with the fields that this kind of part has. Programs of the
+version before have a text `detail` in place of these fields. It is still written for them, and read where they wrote
+it, in `_former_fields` and `known_fields` alone.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from gpuplane.model.status import (
+    AnyPart,
+    CdiConflictStatus,
+    CdiFilesStatus,
+    CdiHookStatus,
+    ComputeModeStatus,
+    DriverStatus,
+    MpsDaemonStatus,
+    Status,
+    Statuses,
+    TimeSliceStatus,
+    TurnStatus,
+    part_named,
+)
+
+T = TypeVar("T")
+
+RELEASED = "let go of"
+"""The `reason` of a released driver in the version before. Its `gpuplane driver release` waits for that."""
+
+
+def encode(value: object) -> bytes:
+    """A value as JSON."""
+    return msgspec.json.encode(value, enc_hook=encode_statuses)
+
+
+def decode(content: bytes, kind: type[T]) -> T:
+    """A value from JSON. Raises msgspec.DecodeError."""
+    return msgspec.json.decode(content, type=kind, dec_hook=_decode_hook)
+
+
+def encode_statuses(value: object) -> object:
+    """What msgspec calls with what it does not know: statuses as plain data."""
+    if isinstance(value, Statuses):
+        return {part.name: {**msgspec.to_builtins(status), **_former_fields(status)} for part, status in value.items()}
+    raise NotImplementedError(f"{type(value).__name__} cannot be encoded")
+
+
+def _decode_hook(kind: type, data: Any) -> Any:
+    if kind is Statuses:
+        return Statuses({part: _status(part, each) for part, each in _parts(msgspec.convert(data, dict[str, Any]))})
+    raise NotImplementedError(f"{kind.__name__} cannot be decoded")
+
+
+def _parts(data: Mapping[str, Any]) -> list[tuple[AnyPart, Any]]:
+    return [(part_named(name), each) for name, each in data.items()]
+
+
+def _status(part: AnyPart, data: Any) -> Status:
+    return msgspec.convert(known_fields(part, data), part.status_type)
+
+
+def known_fields(part: AnyPart, data: Any) -> Any:
+    """The plain data of a status, where the version before wrote it with the fields of this version instead of
+    `detail`."""
+    if not isinstance(data, Mapping) or "detail" not in data:
+        return _with_release(part, data)
+    detail, others = data["detail"], {name: each for name, each in data.items() if name != "detail"}
+    if not isinstance(detail, str):
+        return data
+    kind, found = part.status_type, dict[str, object]()
+    if kind is CdiFilesStatus:
+        found = {"marks": detail.split()}
+    elif kind is CdiConflictStatus:
+        found = {"devices": detail.split()}
+    elif kind is CdiHookStatus:
+        found = {"path": detail}
+    elif kind is MpsDaemonStatus:
+        found = {"devices": _list(detail)}
+    elif kind is ComputeModeStatus:
+        found = {"exclusive": _list(detail)}
+    elif kind is TimeSliceStatus:
+        found = {"pending": _list(detail)}
+    elif kind is TurnStatus:
+        found = {"turn": detail}
+    return {**found, **others}
+
+
+def _list(detail: str) -> list[str]:
+    return detail.split(",") if detail else []
+
+
+def _with_release(part: AnyPart, data: Any) -> Any:
+    if part.status_type is DriverStatus and isinstance(data, Mapping) and data.get("reason") == RELEASED:
+        return {**data, "released": True, "reason": "released"}
+    return data
+
+
+def _former_fields(status: Status) -> Mapping[str, str]:
+    """The fields of a status that are different in the version before."""
+    match status:
+        case DriverStatus(released=True):
+            return {"reason": RELEASED}
+        case CdiFilesStatus(marks=names) | CdiConflictStatus(devices=names):
+            return {"detail": " ".join(names)}
+        case MpsDaemonStatus(devices=names) | ComputeModeStatus(exclusive=names) | TimeSliceStatus(pending=names):
+            return {"detail": ",".join(names)}
+        case CdiHookStatus(path=detail) | TurnStatus(turn=detail):
+            return {"detail": detail}
+    return {}

@@ -1,0 +1,272 @@
+"""How each part of the agent and of its surroundings is: a part, its status, and all statuses of a node.
+
+A part is what one room watches, serves or keeps: the driver, the plugin of a resource, the files of CDI. The room that
+deals with it reports its status. Each kind of part has one type of status: `Status`, or one with fields of its own.
+Programs read `state`, `code` and those fields; people read `text`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, Literal, TypeVar, get_args
+
+from gpuplane.model.text import Text
+from gpuplane.model.value import Value
+
+State = Literal["ok", "waiting", "failing"]
+
+
+Turn = Literal["", "standby", "leaving", "left"]
+"""What keeps an agent from serving kubelet.
+
+standby: another agent has the lock. leaving: this agent was told to end, and registers no more. left: it serves
+no more.
+"""
+
+
+class Status(Value, rename={"state": "standing", "text": "reason"}):
+    """The status of a part. `since`: when the state began; `step` sets it."""
+
+    state: State
+    text: Text = ""  # why, for people
+    code: str = ""  # of the fault, where it is one
+    since: float = 0.0
+
+    def same_news(self, other: "Status") -> bool:
+        """Whether there is nothing new to say: the state is the same, and the code, or without a code what is said."""
+        if self.code or other.code:
+            return (self.state, self.code) == (other.state, other.code)
+        return Status(self.state, self.text) == Status(other.state, other.text)
+
+
+class DriverStatus(Status):
+    """`released`: no device node of the driver is open, because somebody requested that."""
+
+    released: bool = False
+
+
+class CdiFilesStatus(Status):
+    """`marks`: what the files on disk define, sorted: the mark of each file and of each device in it."""
+
+    marks: tuple[str, ...] = ()
+
+
+class CdiConflictStatus(Status):
+    """`devices`: the qualified names which a file of another program defines, and which are ours to define."""
+
+    devices: tuple[str, ...] = ()
+
+
+class CdiHookStatus(Status):
+    """`path`: of our hook on the host; "" where it cannot be called."""
+
+    path: str = ""
+
+
+class MpsDaemonStatus(Status):
+    """`devices`: UUIDs of the devices that new clients can use."""
+
+    devices: tuple[str, ...] = ()
+
+
+class ComputeModeStatus(Status):
+    """`exclusive`: UUIDs of the GPUs whose compute mode MPS has changed and not restored yet."""
+
+    exclusive: tuple[str, ...] = ()
+
+
+class TimeSliceStatus(Status):
+    """`pending`: UUIDs of the GPUs whose time slices do not have the wanted length yet."""
+
+    pending: tuple[str, ...] = ()
+
+
+class TurnStatus(Status):
+    """`turn`: what keeps this agent from serving kubelet; "" for nothing."""
+
+    turn: Turn = ""
+
+
+PartKind = Literal[
+    # what is watched or kept
+    "driver",
+    "driver process",
+    "machine file",
+    "device nodes",
+    "time slices",
+    "kernel log",
+    "state",
+    "config",
+    "sharing",
+    "kubelet lock",
+    "plugin",
+    "mps daemon",
+    "pod-resources",
+    "cdi",
+    "cdi hook",
+    "cdi conflict",
+    "mps supervisor",
+    "mps wishes",
+    "mps upkeep",
+    "apiserver",
+    "node condition",
+    "events",
+    # what the agent runs: such a part has a status only while it fails
+    "allocations",
+    "cdi files",
+    "choice",
+    "clock",
+    "condition writer",
+    "configuration",
+    "control",
+    "control while standing by",
+    "event writer",
+    "hardware",
+    "mps",
+    "mps daemons",
+    "node object",
+    "nodes in /dev",
+    "plugins",
+    "probes",
+    "release",
+    "status",
+    "store",
+    "time slice lengths",
+    "what another agent remembers",
+    "xids",
+    # a part of an agent of another version
+    "other",
+]
+
+STATUS_TYPES: Mapping[PartKind, type[Status]] = {
+    "driver": DriverStatus,
+    "cdi": CdiFilesStatus,
+    "cdi conflict": CdiConflictStatus,
+    "cdi hook": CdiHookStatus,
+    "mps daemon": MpsDaemonStatus,
+    "mps upkeep": ComputeModeStatus,
+    "time slices": TimeSliceStatus,
+    "kubelet lock": TurnStatus,
+    "state": TurnStatus,
+}
+"""The type of the status of each kind of part. Kinds that are not listed have `Status`."""
+
+S = TypeVar("S", bound=Status)
+
+
+class Part(Value, Generic[S]):
+    """One part. `subject`: which one of its kind: a resource, an MPS daemon, a file; "" where there is one only.
+
+    `S` is the type of its status.
+    """
+
+    kind: PartKind
+    subject: str = ""
+
+    @property
+    def name(self) -> str:
+        """As `gpuplane inspect`, the metrics and the log call it: "driver", "plugin/nvidia.com/gpu"."""
+        if self.kind == "other":
+            return self.subject
+        if self.kind == "cdi conflict":
+            return f"cdi {self.subject}"
+        if self.kind == "mps daemon":
+            return f"mps/{self.subject}"
+        return f"{self.kind}/{self.subject}" if self.subject else self.kind
+
+    @property
+    def status_type(self) -> type[Status]:
+        """The type of its status."""
+        return STATUS_TYPES.get(self.kind, Status)
+
+
+AnyPart = Part[Any]
+
+_ALONE: tuple[PartKind, ...] = tuple(
+    kind for kind in get_args(PartKind) if kind not in ("plugin", "mps daemon", "cdi conflict", "other")
+)
+"""The kinds of which there is one part only."""
+
+DRIVER: Part[DriverStatus] = Part("driver")
+DRIVER_PROCESS: Part[Status] = Part("driver process")
+MACHINE_FILE: Part[Status] = Part("machine file")
+DEVICE_NODES: Part[Status] = Part("device nodes")
+TIME_SLICES: Part[TimeSliceStatus] = Part("time slices")
+KERNEL_LOG: Part[Status] = Part("kernel log")
+STATE_DIRECTORY: Part[TurnStatus] = Part("state")
+CONFIG: Part[Status] = Part("config")
+SHARING: Part[Status] = Part("sharing")
+KUBELET_LOCK: Part[TurnStatus] = Part("kubelet lock")
+POD_RESOURCES: Part[Status] = Part("pod-resources")
+CDI_FILES: Part[CdiFilesStatus] = Part("cdi")
+CDI_HOOK: Part[CdiHookStatus] = Part("cdi hook")
+MPS_SUPERVISOR: Part[Status] = Part("mps supervisor")
+MPS_REQUESTS: Part[Status] = Part("mps wishes")
+MPS_COMPUTE_MODES: Part[ComputeModeStatus] = Part("mps upkeep")
+API_SERVER: Part[Status] = Part("apiserver")
+NODE_CONDITION: Part[Status] = Part("node condition")
+EVENTS: Part[Status] = Part("events")
+
+
+def plugin_of(resource: str) -> Part[Status]:
+    """The device plugin of a resource."""
+    return Part("plugin", resource)
+
+
+def mps_daemon(directory: str) -> Part[MpsDaemonStatus]:
+    """The MPS control daemon that has its files in a directory of this name."""
+    return Part("mps daemon", directory)
+
+
+def cdi_conflict(path: str) -> Part[CdiConflictStatus]:
+    """A CDI file of another program which defines devices that are ours to define."""
+    return Part("cdi conflict", path)
+
+
+def part_named(name: str) -> AnyPart:
+    """The part that has this name."""
+    kind, _, subject = name.partition("/")
+    if kind == "plugin" and subject:
+        return plugin_of(subject)
+    if kind == "mps" and subject:
+        return mps_daemon(subject)
+    if kind == "cdi " and subject:
+        return cdi_conflict(f"/{subject}")
+    return next((Part(kind) for kind in _ALONE if kind == name), Part("other", name))
+
+
+class Statuses(Mapping[AnyPart, Status]):
+    """The status of each part, as a frozen mapping. `of` knows the type of a part's status."""
+
+    __slots__ = ("_by_part",)
+
+    def __init__(self, by_part: Mapping[AnyPart, Status] = {}) -> None:
+        self._by_part = dict(by_part)
+
+    def of(self, part: Part[S]) -> S | None:
+        """The status of a part; None where it has none."""
+        return self._by_part.get(part)  # type: ignore[return-value]
+
+    def of_kind(self, kind: PartKind) -> Iterator[tuple[AnyPart, Status]]:
+        """(part, status) of each part of a kind."""
+        return ((part, status) for part, status in self._by_part.items() if part.kind == kind)
+
+    def but(self, part: Part[S], status: S | None) -> "Statuses":
+        """The same with another status of one part; None: without the part."""
+        others = {each: known for each, known in self._by_part.items() if each != part}
+        return Statuses(others if status is None else {**others, part: status})
+
+    def __getitem__(self, part: AnyPart) -> Status:
+        return self._by_part[part]
+
+    def __iter__(self) -> Iterator[AnyPart]:
+        return iter(self._by_part)
+
+    def __len__(self) -> int:
+        return len(self._by_part)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Statuses) and self._by_part == other._by_part
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Statuses({self._by_part})"

@@ -110,5 +110,5 @@ def test_options_survive_the_command_line() -> None:
 def test_a_message_without_an_end_is_none() -> None:
     """It is not waited for, however much of it comes."""
     frames: Frames[Told] = Frames(Told)
-    with pytest.raises(msgspec.DecodeError, match="are the most"):
+    with pytest.raises(msgspec.DecodeError):
         list(frames.feed(b"\xff\xff\xff\xff" + bytes(100)))

@@ -89,7 +89,8 @@ def test_a_link_is_no_directory_of_mps(root: Path, target: str) -> None:
     files, _, left = look(root)
 
     assert files is not None and files.sockets == ()
-    assert left == {"/tmp/nvidia-mps": "/tmp/nvidia-mps is a link"}
+    assert left.keys() == {"/tmp/nvidia-mps"}
+    assert "/tmp/nvidia-mps " in left["/tmp/nvidia-mps"]
 
 
 @pytest.mark.parametrize("kind", ["f", "s"])
@@ -107,7 +108,8 @@ def test_no_link_leads_to_a_socket(root: Path, link: str) -> None:
     files, _, left = look(root)
 
     assert files is not None and files.sockets == ()
-    assert left == {"/run/nvidia-fabricmanager/socket": f"{link} is a link"}
+    assert left.keys() == {"/run/nvidia-fabricmanager/socket"}
+    assert f"{link} " in left["/run/nvidia-fabricmanager/socket"]
 
 
 def test_a_socket_is_found_where_no_link_is_on_the_way(root: Path) -> None:
@@ -158,7 +160,8 @@ def test_a_libcuda_that_others_could_change_is_none(root: Path, at: str, change:
     files, why, _ = look(root)
 
     assert files is None
-    assert why == f"{DEBIAN}/libcuda.so.{VERSION} is left out: {at.rstrip('/')} {reason}"
+    assert why.startswith(f"{DEBIAN}/libcuda.so.{VERSION} ")
+    assert why.endswith(f" {at.rstrip('/')} {reason}")
 
 
 @pytest.mark.parametrize("change", [theirs, shared])
@@ -169,7 +172,7 @@ def test_the_way_to_the_root_counts(tmp_path: Path, change: Callable[[Path], str
     files, why, _ = look(root)
 
     assert files is None
-    assert why.endswith(f"libcuda.so.{VERSION} is left out: {tmp_path}/above {reason}")
+    assert why.endswith(f" {tmp_path}/above {reason}")
 
 
 def test_the_root_may_be_behind_a_link_of_roots(tmp_path: Path) -> None:
@@ -233,7 +236,7 @@ def test_a_loaders_cache_that_others_could_change_is_not_believed(
 
     assert files is None
     assert left == {"/etc/ld.so.cache": f"{at} {reason}"}
-    assert f"/etc/ld.so.cache is left out: {at} {reason}" in why
+    assert f": {at} {reason}" in why
 
 
 def test_what_is_mended_is_found_at_the_next_look(root: Path) -> None:

@@ -200,8 +200,8 @@ def test_what_somebody_else_could_have_put_there_is_no_node(tmp_path: Path, at: 
     assert files.dri("0000:1b:00.0") == ()
     assert files.nodes.exists("/dev/nvidia0") == ("/dev/nvidia0" not in spoils)
     assert ("/dev/nvidiactl" in files.nodes.shared()) == ("/dev/nvidiactl" not in spoils)
-    assert files.nodes.absence("/dev/dri/card1") == f"is left out: {reason}"
-    assert files.nodes.absence("/dev/dri/card2") == "does not exist"
+    assert reason in files.nodes.absence("/dev/dri/card1")
+    assert reason not in files.nodes.absence("/dev/dri/card2")
     assert numbers(files, "/dev/nvidia0")["/dev/nvidia0"] == DeviceNumbers(195, 0, linked=False)
 
 

@@ -214,7 +214,7 @@ async def test_probes_that_survive_being_killed_are_not_piled_up(
             stuck = [each for each in watch.hardware._children if each.stuck]
             again = await watch.probe(uuid(rich, 1), asked=2.0)
             assert said(again) == nothing(uuid(rich, 1), "gpu-hang")
-            assert f"process {stuck[0].pid} is stuck" in as_shown(again.gpu.faults[0].message)
+            assert str(stuck[0].pid) in as_shown(again.gpu.faults[0].message)
 
             assert said(await watch.probe(uuid(rich, 3), asked=3.0)) == nothing(uuid(rich, 3), "gpu-hang")
             held = await watch.probe(uuid(rich, 0), asked=4.0)

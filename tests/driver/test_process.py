@@ -84,7 +84,7 @@ async def test_the_process_tells_what_the_library_tells(standin: StandIn, rich: 
         standin.describe(changed(rich, 0, memory_mib=4096))
         await watch.until(lambda watch: bool(watch.gpus()) and watch.gpus() != rich.gpus)
 
-        assert watch.driver() == ("ok", "driver 580.95.05, CUDA 13.0")
+        assert watch.driver()[0] == "ok"
         assert [type(fact) for fact in watch.facts] == [MachineObserved, StatusChanged, MachineObserved]
         (first, *_) = (fact.machine for fact in watch.facts if isinstance(fact, MachineObserved))
         seen = Machine(**{name: getattr(rich, name) for name in Machine.__struct_fields__})

@@ -1,6 +1,7 @@
 """A hostile image reaches nothing but itself: nothing outside its root is touched, and nothing of it runs."""
 
 import ctypes
+import errno
 import os
 import subprocess
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden import Golden
 from tests.hook.test_params import prepared
 from tests.hook.world import COMPAT, EVERYTHING, HOSTILE, LIBRARIES, LOADER, Container, snapshot
 
@@ -201,7 +203,7 @@ def test_a_volume_is_not_written_to(container: Container, kernel: str) -> None:
         code, said = container.run(*EVERYTHING, prepare=volume)
 
         assert code == 1
-        assert "Read-only file system" in said
+        assert os.strerror(errno.EROFS) in said
         assert snapshot(container.outside) == before
 
 
@@ -217,7 +219,7 @@ def test_a_dev_of_its_own_is_written_to(container: Container, kernel: str) -> No
     container.well(*EVERYTHING, prepare=prepare)
     container.point("/etc", "/dev/shm/etc")
 
-    assert "Read-only file system" in container.run(*EVERYTHING, prepare=prepare).said
+    assert os.strerror(errno.EROFS) in container.run(*EVERYTHING, prepare=prepare).said
     assert snapshot(container.outside) == before
 
 
@@ -247,17 +249,17 @@ def test_a_process_without_capabilities_leads_nowhere(container: Container) -> N
             process.kill()
 
     assert ended.code == 1
-    assert "cannot make the folder /etc/ld.so.conf.d: No such file" in ended.said
+    assert f" /etc/ld.so.conf.d: {os.strerror(errno.ENOENT)}" in ended.said
     assert snapshot(container.outside) == before
 
 
-def test_an_image_without_end_is_given_up(container: Container) -> None:
+def test_an_image_without_end_is_given_up(container: Container, golden: Golden) -> None:
     """Files that include each other keep ldconfig busy for longer than anybody waits."""
     for each in range(40):
         container.put(f"/etc/ld.so.conf.d/{each}.conf", "include /etc/ld.so.conf.d/*.conf\n")
     container.put("/etc/ld.so.conf", "include ld.so.conf.d/*\n")
 
-    assert "the image's ld.so.conf has no end" in container.run(*EVERYTHING, "--deadline=1").said
+    golden(container.run(*EVERYTHING, "--deadline=1").said)
 
 
 def test_a_race_leads_nowhere(container: Container) -> None:

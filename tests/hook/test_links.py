@@ -1,11 +1,13 @@
 """Links stand in the container's root, and nothing else of it changes."""
 
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.golden import Golden
 from tests.hook.world import LIBRARIES, Container, snapshot
 
 CUDA = f"--link=libcuda.so.580.95.05::{LIBRARIES}/libcuda.so.1"
@@ -51,7 +53,7 @@ def test_a_folder_is_never_replaced(container: Container) -> None:
     code, said = container.run(CUDA)
 
     assert (code, said.count("\n")) == (1, 1)
-    assert f"cannot make the link {LIBRARIES}/libcuda.so.1: Is a directory" in said
+    assert f" {LIBRARIES}/libcuda.so.1: {os.strerror(errno.EISDIR)}" in said
     assert container.inside(f"{LIBRARIES}/libcuda.so.1/kept").read_text() == "kept"
 
 
@@ -97,21 +99,21 @@ def test_a_root_that_cannot_be_written_is_said(container: Container) -> None:
     code, said = container.run(CUDA, prepare=readonly)
 
     assert code == 1
-    assert f"cannot make the link {LIBRARIES}/libcuda.so.1: Read-only file system; " in said
+    assert f" {LIBRARIES}/libcuda.so.1: {os.strerror(errno.EROFS)}" in said
     assert "--cdi-hook=none" in said
 
     container.well(CUDA)
     container.well(CUDA, prepare=readonly)
 
 
-def test_what_is_mounted_where_a_link_goes_is_said(container: Container) -> None:
+def test_what_is_mounted_where_a_link_goes_is_said(container: Container, golden: Golden) -> None:
     """A pod that mounts something at a library's name is told so."""
     path = container.inside(f"{LIBRARIES}/libcuda.so.1")
     path.touch()
     code, said = container.run(CUDA, prepare=f"mount --bind {container.outside}/libcuda.so.1 {path}")
 
     assert code == 1
-    assert "something is mounted there" in said
+    golden(said)
 
 
 def test_containers_of_one_root_start_at_once(container: Container) -> None:
@@ -147,7 +149,7 @@ def test_a_root_that_is_read_only_stays_as_it_is(container: Container, over_itse
     code, said = container.run(CUDA, prepare=mounts + f"; mount --bind {root} {root}" * over_itself)
 
     assert code == 1
-    assert "Read-only file system" in said
+    assert os.strerror(errno.EROFS) in said
     assert snapshot(snapshotted) == before
 
 
@@ -163,5 +165,5 @@ def test_a_file_system_over_another_stays_as_it_is(container: Container) -> None
     code, said = container.run(CUDA, prepare=mounts)
 
     assert code == 3
-    assert "Read-only file system" in said.splitlines()[0]
+    assert os.strerror(errno.EROFS) in said.splitlines()[0]
     assert said.count("\n") == 1, "it is as empty as before"

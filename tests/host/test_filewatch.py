@@ -1,6 +1,7 @@
 """Files that people edit while we run: what is seen, and what costs only itself."""
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -93,7 +94,7 @@ async def test_what_is_no_file_that_ends_is_an_error_once(tmp_path: Path, hostil
     looks = contents(path, EVERY)
     problem = await seen(looks)
     assert isinstance(problem, OSError)
-    assert (problem.strerror or "").startswith("it has more than" if hostile == "sparse" else "it is a")
+    assert problem.errno == (errno.EFBIG if hostile == "sparse" else errno.EINVAL)
     again = asyncio.create_task(seen(looks))
     await asyncio.sleep(5 * EVERY)
     assert not again.done()
@@ -120,7 +121,7 @@ async def test_a_directory_without_an_end_is_an_error(tmp_path: Path) -> None:
         (tmp_path / f"{number}").touch()
     found = await seen(contents_or_folder(tmp_path, EVERY))
     assert isinstance(found, OSError)
-    assert f"more than {filewatch.MOST_FILES} files" in (found.strerror or "")
+    assert found.filename == str(tmp_path)
 
 
 async def test_what_is_too_much_of_a_directory_costs_the_last_files(tmp_path: Path) -> None:

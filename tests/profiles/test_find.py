@@ -9,6 +9,7 @@ import pytest
 
 from gpuplane.hardware import profiles
 from gpuplane.hardware.profiles import Unknown, find, names
+from tests.golden import Golden
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,20 +50,23 @@ def test_a_file_that_is_here_is_itself(tmp_path: Path, monkeypatch: pytest.Monke
         ("workstaton", "workstation"),
     ],
 )
-def test_an_unknown_name_says_what_was_perhaps_meant(name: str, meant: str) -> None:
+def test_an_unknown_name_says_what_was_perhaps_meant(name: str, meant: str, golden: Golden) -> None:
     """With the name itself and all that there are."""
     with pytest.raises(Unknown) as error:
         find(name)
 
-    assert meant in str(error.value).split("did you mean ")[1].split("?")[0]
-    assert repr(name) in str(error.value)
-    assert ", ".join(names()) in str(error.value)
+    said = str(error.value)
+    assert meant in said.replace(", ".join(names()), "")
+    assert repr(name) in said
+    assert ", ".join(names()) in said
+    golden(said.replace(", ".join(names()), "…"), name)
 
 
-def test_a_name_like_none_has_no_guess() -> None:
+def test_a_name_like_none_has_no_guess(golden: Golden) -> None:
     """Only the list, and how a file is named."""
-    with pytest.raises(LookupError, match=r"^no machine profile and no file here is named 'zzz'; profiles: .*slash$"):
+    with pytest.raises(LookupError) as error:
         find("zzz")
+    golden(str(error.value).replace(", ".join(names()), "…"))
 
 
 def test_the_wheel_has_every_profile(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ async def test_what_it_says_and_how_it_ends() -> None:
 async def test_as_much_as_is_wanted_is_taken() -> None:
     text = f"print('x' * {MOST}, end='')"
     assert len((await run(program(text), SOON)).output) == MOST
-    with pytest.raises(Wordy, match="it says more than 64 KiB"):
+    with pytest.raises(Wordy):
         await run(program(f"print('x' * {MOST})"), SOON)
 
 

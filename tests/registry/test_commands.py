@@ -95,10 +95,7 @@ def test_the_directories_may_stand_in_the_environment(crowd: Path) -> None:
 
 def test_a_list_at_a_terminal(crowd: Path, golden: Golden) -> None:
     """With the file of each; and where nothing is defined, that is said."""
-    assert shown("list", "--spec-dir", crowd / "b").splitlines()[1:] == [
-        "device                                 defined in" + " " * (len(f"{crowd}/b/z.json") - 10),
-        f"accelerators.example.com/npu.v2=npu:0  {crowd}/b/z.json",
-    ]
+    golden((line.rstrip() for line in shown("list", "--spec-dir", crowd / "b").splitlines()), "one directory")
     golden(shown("list", "--spec-dir", crowd / "c"), "no directory")
     golden(shown("list", "--spec-dir", crowd / "a").splitlines()[-1], "conflicts alone")
 
@@ -156,7 +153,7 @@ def test_a_file_that_cannot_be_read_is_no_good_one(tmp_path: Path, golden: Golde
     judged = cdi("validate", tmp_path / "none.yaml", DATA / "nvidia.yaml", tmp_path / "wrong.yaml", tmp_path)
 
     assert judged.exit_code == 1
-    assert judged.stdout.startswith(f"{DATA}/nvidia.yaml: good: ")
+    assert judged.stdout.startswith(f"{DATA}/nvidia.yaml: ")
     assert judged.stdout.count("\n") == 1
     assert judged.stderr.splitlines()[0].startswith(f"{tmp_path}/none.yaml: ")
     assert judged.stderr.splitlines()[-1].startswith(f"{tmp_path}: ")

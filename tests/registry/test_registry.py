@@ -63,7 +63,7 @@ def test_a_conflict_above_takes_away_what_is_below() -> None:
     assert (dict(known.devices), known.conflicts) == ({}, {f"{GPU}=0": ("/run/b", "/run/c")})
 
 
-def test_a_broken_file_counts_for_nothing_and_the_others_for_all() -> None:
+def test_a_broken_file_counts_for_nothing_and_the_others_for_all(golden: Golden) -> None:
     """Its problem is told with the line, and how many more there are; one that cannot be read with why."""
     denied = PermissionError(13, "Permission denied", "/etc/c")
     known = files(
@@ -76,9 +76,8 @@ def test_a_broken_file_counts_for_nothing_and_the_others_for_all() -> None:
     assert list(known.devices) == [f"{GPU}=0"]
     assert known.problems.keys() == {"/etc/b", "/etc/c", "/etc/d"}
     assert known.problems["/etc/b"].startswith("/etc/b:1: cdiVersion")
-    assert "1 more" in known.problems["/etc/b"]
-    assert known.problems["/etc/c"] == "/etc/c: Permission denied"
     assert known.problems["/etc/d"].startswith("/etc/d:1: ")
+    golden(known.problems.values())
 
 
 @pytest.mark.parametrize(
@@ -105,26 +104,23 @@ def test_why_a_device_cannot_be_resolved(name: str, golden: Golden) -> None:
     golden(unresolvable.value.reasons[name], name)
 
 
-def test_a_file_that_counts_for_nothing_may_have_been_meant_to_define_a_device() -> None:
+def test_a_file_that_counts_for_nothing_may_have_been_meant_to_define_a_device(golden: Golden) -> None:
     """So its problem is told too; and where nothing is defined, no list is."""
     known = files(("/etc/a", 0, b""), ("/etc/b", 0, b""))
 
     with pytest.raises(Unresolvable) as unresolvable:
         resolve(known, [f"{GPU}=0", f"{GPU}=1"])
 
-    said = (
-        "no file defines a device of nvidia.com/gpu; gpuplane cdi generate makes a file of these. "
-        "A file that counts for nothing may: /etc/a:1: cdiVersion is missing (and 1 more), and 1 more"
-    )
-    assert str(unresolvable.value) == f"{GPU}=0: {said}\n{GPU}=1: {said}"
+    golden(str(unresolvable.value))
 
 
-def test_many_names_are_not_all_listed() -> None:
+def test_many_names_are_not_all_listed(golden: Golden) -> None:
     """Eight of them, and how many more there are."""
     known = files(("/etc/a", 0, spec(*map(str, range(10, 30)))))
 
-    with pytest.raises(Unresolvable, match=r"there are: 10, 11, 12, 13, 14, 15, 16, 17 and 12 more$"):
+    with pytest.raises(Unresolvable) as unresolvable:
         resolve(known, [f"{GPU}=x"])
+    golden(str(unresolvable.value))
 
 
 def test_what_a_container_sees_of_two_gpus_of_nvidias() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -18,6 +19,7 @@ from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet import Kubelet, console
 from gpuplane.sandbox.kubelet.console import Console, Wrong, asked
 from gpuplane.sandbox.kubelet.said import Said
+from tests.golden import Golden
 
 from .plugin import DEADLINE, DEV, SIX, device, node, wants
 
@@ -66,9 +68,9 @@ class Terminal:
 
         return await self._changes.until(found, DEADLINE) or {}
 
-    async def prints(self, line: str) -> None:
-        """Until a line is printed."""
-        await self._changes.until(lambda: line in self.lines, DEADLINE)
+    async def prints(self, word: str) -> None:
+        """Until a line with that in it is printed."""
+        await self._changes.until(lambda: any(word in line for line in self.lines), DEADLINE)
 
     async def ended(self) -> tuple[int, str]:
         """(exit status, standard error), once it has ended."""
@@ -147,33 +149,15 @@ async def test_containers_are_made_by_the_specifications_of_an_agent(root: Path)
     assert len(before["mounts"]) > 10
 
 
-async def test_what_a_person_reads(root: Path) -> None:
+async def test_what_a_person_reads(root: Path, golden: Golden) -> None:
     """Plain lines; it ends when its input does, with status 0, and takes its sockets along."""
     async with terminal(root) as person:
-        await person.prints("type help for what can be done here")
+        await person.prints("kubelet.sock")
         person.type("help", "status", "pods", "run a", "rnu a", "")
         assert person.process.stdin is not None
         person.process.stdin.close()
         assert await person.ended() == (0, "")
-        assert person.lines == [
-            f"kubelet serves {root}/device-plugins/kubelet.sock",
-            "type help for what can be done here",
-            "  run NAME [RESOURCE=COUNT…]     admit a pod; without resources it asks for one nvidia.com/gpu",
-            "  crash NAME                     a pod's containers end, and are created anew",
-            "  end NAME                       a pod ends",
-            "  show NAME                      all that a pod's containers are made with",
-            "  pods                           which pods run or were rejected, and what they hold",
-            "  status                         what the node shows",
-            "  restart                        restart this kubelet",
-            "  help                           this list",
-            "  quit                           end this kubelet",
-            "no plugin has registered yet",
-            "no pods",
-            "pod default/a failed, OutOfnvidia.com/gpu: Pod was rejected: Node didn't have enough resource: "
-            "nvidia.com/gpu, requested: 1, used: 0, capacity: 0",
-            'error: "rnu" is not known here: did you mean run? Or type help for what is',
-            "kubelet has stopped",
-        ]
+        golden(line.replace(str(root), "ROOT") for line in person.lines)
     assert not (root / "device-plugins/kubelet.sock").exists()
     assert not (root / "pod-resources/kubelet.sock").exists()
 
@@ -183,7 +167,8 @@ async def test_what_it_says_steers_no_terminal(root: Path) -> None:
     async with terminal(root) as person:
         person.type("\x1b[31mrun", "quit")
         assert await person.ended() == (0, "")
-        assert 'error: "\\x1b[31mrun" is not known here: type help for what is' in person.lines
+        assert any("\\x1b[31mrun" in line for line in person.lines)
+        assert not any("\x1b" in line for line in person.lines)
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -210,28 +195,21 @@ async def test_a_root_where_a_kubelet_runs_is_refused(root: Path) -> None:
     async with Kubelet(root) as kubelet, terminal(root) as person:
         status, error = await person.ended()
         assert status == 1
-        assert error.startswith(
-            f"Error: {root}/device-plugins/kubelet.sock: a kubelet runs there, process {os.getpid()} ("
-        )
+        assert error.startswith(f"Error: {root}/device-plugins/kubelet.sock: ")
+        assert str(os.getpid()) in error
         assert kubelet.capacity(GPU) == (0, 0)
         with socket.socket(socket.AF_UNIX) as probe:
             probe.connect(str(root / "device-plugins/kubelet.sock"))
 
 
-@pytest.mark.parametrize(
-    ("below", "message"),
-    [
-        ("x" * 90, "kubelet.sock: too long for a unix socket, which has 107 bytes: use a shorter directory\n"),
-        ("file", "Not a directory\n"),
-    ],
-)
-async def test_a_root_that_cannot_be_used_is_refused(root: Path, below: str, message: str) -> None:
+@pytest.mark.parametrize("below", ["x" * 90, "file"], ids=["too long", "a file"])
+async def test_a_root_that_cannot_be_used_is_refused(root: Path, below: str, golden: Golden) -> None:
     (root / "file").write_text("")
     async with terminal(root / below) as person:
         status, error = await person.ended()
         assert (status, person.lines) == (1, [])
         assert error.startswith(f"Error: {root / below}")
-        assert error.endswith(message)
+        golden(error.replace(str(root), "ROOT"))
 
 
 # what is typed
@@ -253,26 +231,26 @@ def test_what_run_means(line: str, key: str, requests: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    "line",
     [
-        ("", "run what?"),
-        ("gpu=2", '"gpu=2" is no name of a pod'),
-        ("a/b/c", '"a/b/c" is no name of a pod'),
-        ("ns/", '"ns/" is no name of a pod'),
-        ("a gpu", '"gpu" is no request: write RESOURCE=COUNT'),
-        ("a gpu=", '"gpu=" is no request'),
-        ("a gpu=0", '"gpu=0" is no request'),
-        ("a gpu=-1", '"gpu=-1" is no request'),
-        ("a gpu=two", '"gpu=two" is no request'),
-        ("a gpu=²", '"gpu=²" is no request'),
-        ("a gpu=" + "9" * 5000, '"gpu=99999'),
-        ("a gpu=1 nvidia.com/gpu=1", "nvidia.com/gpu is asked for twice"),
+        "",
+        "gpu=2",
+        "a/b/c",
+        "ns/",
+        "a gpu",
+        "a gpu=",
+        "a gpu=0",
+        "a gpu=-1",
+        "a gpu=two",
+        "a gpu=²",
+        pytest.param("a gpu=" + "9" * 5000, id="5000 digits"),
+        "a gpu=1 nvidia.com/gpu=1",
     ],
 )
-def test_what_run_cannot_mean(line: str, message: str) -> None:
+def test_what_run_cannot_mean(line: str, golden: Golden) -> None:
     with pytest.raises(Wrong) as wrong:
         asked(line.split())
-    assert str(wrong.value).startswith(message)
+    golden(re.sub("9{9,}", "9…", str(wrong.value)))
 
 
 async def typed(kubelet: Kubelet, *lines: str) -> list[Said]:
@@ -284,21 +262,14 @@ async def typed(kubelet: Kubelet, *lines: str) -> list[Said]:
     return said
 
 
-async def test_bad_words_are_answered_and_change_nothing(root: Path) -> None:
+async def test_bad_words_are_answered_and_change_nothing(root: Path, golden: Golden) -> None:
     async with node(root, *SIX) as (kubelet, _):
         await kubelet.run(wants("a"))
         said = await typed(
             kubelet, "end", "end a b", "end b", "pods x", "restart now", "run a lab.io/dev=1", "nonsense"
         )
-        assert [each.data["message"] for each in said] == [
-            "end NAME: write one word after it, not 0",
-            "end NAME: write one word after it, not 2",
-            "no pod default/b runs here: default/a",
-            "pods stands alone: leave out x",
-            "restart stands alone: leave out now",
-            "pod default/a is there: end it first, or take another name",
-            '"nonsense" is not known here: type help for what is',
-        ]
+        assert len(said) == 7
+        golden(str(each.data["message"]) for each in said)
         assert list(kubelet.pods) == ["default/a"]
         assert kubelet.capacity(DEV) == (6, 6)
 

@@ -12,8 +12,8 @@ from gpuplane.cli.config import command
 from gpuplane.core.config.flags import FLAGS
 from gpuplane.core.config.resolve import resolve_with_sources
 from gpuplane.core.explanation import explain_node
-from gpuplane.core.health.catalogue import CATALOGUE
-from gpuplane.core.health.judge import xid
+from gpuplane.core.faults.catalogue import CATALOGUE
+from gpuplane.core.faults.overrides import xid_number
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from tests.golden import Golden
 from tests.texts import as_shown
@@ -362,7 +362,7 @@ health:
 """
 
 
-ALL_XIDS = (*(c for c, e in CATALOGUE.items() if xid(c) not in (None, 79) and e.severity != "note"), "xid-…")
+ALL_XIDS = (*(c for c, e in CATALOGUE.items() if xid_number(c) not in (None, 79) and e.severity != "note"), "xid-…")
 
 
 @pytest.mark.parametrize(

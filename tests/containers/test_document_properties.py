@@ -12,7 +12,7 @@ from gpuplane.core.containers.cdi.check import check, refused
 from gpuplane.core.containers.cdi.document import Document, Mode, Naming, Program, Request, document
 from gpuplane.core.containers.cdi.names import qualified
 from gpuplane.core.containers.cdi.version import VERSIONS
-from gpuplane.core.inventory.units import units
+from gpuplane.core.inventory.units import list_units
 from gpuplane.model.cdi import ContainerEdits, Spec
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import DeviceNumbers, DriverFile, DriverFiles, DriverLibrary, Fault, Gpu, Machine, Mig
@@ -213,7 +213,7 @@ def test_every_unit_has_a_device_or_a_reason(machine: Machine, request: Request)
     got = document(machine, request.but(names=("uuid", "index")))
     names = defined(got)
     for whole in (False, True):
-        for unit, reason in units(machine, mig=not whole, whole=whole):
+        for unit, reason in list_units(machine, with_mig_devices=not whole, whole_mig_gpus=whole):
             if reason:
                 continue
             assert unit.id in names or got.left.get(unit.id)

@@ -18,12 +18,12 @@ from gpuplane.core.availability import standing
 from gpuplane.core.containers.cdi.condition import marks
 from gpuplane.core.containers.cdi.wanted import WRITING, wanted
 from gpuplane.core.health.diagnose import ailments
-from gpuplane.core.inventory.sharing import base
-from gpuplane.core.inventory.units import units
+from gpuplane.core.inventory.units import list_units
 from gpuplane.core.reports.inspection.whole import inspection
 from gpuplane.core.reports.metrics import metrics
 from gpuplane.core.reports.nodecondition import LONGEST, condition
 from gpuplane.core.reports.readiness import unready
+from gpuplane.core.shares import unit_of
 from gpuplane.core.step import step
 from gpuplane.kubelet.plugin import _message
 from gpuplane.model.config import MemoryResource, NodeRequests, ReplicatedResource, Settings, Sharing
@@ -99,12 +99,14 @@ def given_out(snapshot: Snapshot) -> dict[str, bool]:
     machine, settings = snapshot.machine, snapshot.config.settings or Settings(mig_strategy="mixed")
     if machine is None or machine.gpus is None:
         return {}
-    there = units(machine, mig=settings.mig_strategy != "none", whole=settings.whole_mig_gpus)
+    there = list_units(
+        machine, with_mig_devices=settings.mig_strategy != "none", whole_mig_gpus=settings.whole_mig_gpus
+    )
     found = {unit.id or f"GPU {unit.index}": False for unit, _ in there}
     for resource, devices in told(snapshot).items():
         plugin = snapshot.status.get(plugin_of(resource), Status("ok"))
-        ill = {base(id) for id, health in devices.items() if health == "Unhealthy"}
-        found |= {base(id): plugin.state == "ok" and base(id) not in ill for id in devices}
+        ill = {unit_of(id) for id, health in devices.items() if health == "Unhealthy"}
+        found |= {unit_of(id): plugin.state == "ok" and unit_of(id) not in ill for id in devices}
     return found
 
 

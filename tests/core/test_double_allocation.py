@@ -18,7 +18,7 @@ import pytest
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.response import allocate
-from gpuplane.core.inventory.sharing import base
+from gpuplane.core.shares import unit_of
 from gpuplane.core.step import SETTLING, step
 from gpuplane.model.config import MemoryResource, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
@@ -216,8 +216,8 @@ class Node:
             mine = [each for each in self.containers if each.gpu == gpu]
             if len({(each.id.startswith("MIG-"), each.layout) for each in mine}) > 1:
                 raise Given(mine)
-            for unit in {base(each.id) for each in mine}:
-                parts = [each.part for each in mine if base(each.id) == unit]
+            for unit in {unit_of(each.id) for each in mine}:
+                parts = [each.part for each in mine if unit_of(each.id) == unit]
                 if sum(parts) > 1 or (not all(parts) and any(parts)):  # time slices have theirs to themselves
                     raise Given(mine)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.core.observation import merge, replaced
+from gpuplane.core.observation import merge_observation, replace_gpu
 from gpuplane.model.machine import DeviceNumbers, Driver, Fault, Gpu, Machine, Mig, MigDevice
 
 WHOLE = Gpu(index=1, uuid="GPU-b", minor=1, model="NVIDIA H100", pci="0000:02:00.0", memory_mib=81559, mig=Mig())
@@ -21,12 +21,12 @@ LOST = (Fault("gpu-lost", "it fell off the bus"),)
 )
 def test_a_gpu_that_is_not_described_whole_keeps_what_was_known_of_it(seen: Gpu) -> None:
     """Whether it is known by its index, its place, or its UUID; with its new faults."""
-    assert merge(BEFORE, Machine(gpus=(seen,))).gpus == (WHOLE.but(faults=LOST),)
+    assert merge_observation(BEFORE, Machine(gpus=(seen,))).gpus == (WHOLE.but(faults=LOST),)
 
 
 def test_a_gpu_is_known_by_its_place_when_its_index_has_moved() -> None:
     """A GPU that left changes the indices of those behind it."""
-    merged = merge(BEFORE, Machine(gpus=(Gpu(index=0, pci="0000:02:00.0", faults=LOST),)))
+    merged = merge_observation(BEFORE, Machine(gpus=(Gpu(index=0, pci="0000:02:00.0", faults=LOST),)))
 
     assert merged.gpus == (WHOLE.but(index=0, faults=LOST),)
 
@@ -35,12 +35,12 @@ def test_a_gpu_that_is_described_whole_is_as_described() -> None:
     """What it no longer has is gone: only a fault is a reason to doubt the look."""
     plain = Gpu(index=1, uuid="GPU-b", model="NVIDIA H100")
 
-    assert merge(BEFORE, Machine(gpus=(plain,))).gpus == (plain,)
+    assert merge_observation(BEFORE, Machine(gpus=(plain,))).gpus == (plain,)
 
 
 def test_gpus_that_cannot_be_counted_stay() -> None:
     """With the driver that was last seen, and the fault that says why."""
-    merged = merge(BEFORE, Machine(faults=(Fault("driver-missing", "no library"),)))
+    merged = merge_observation(BEFORE, Machine(faults=(Fault("driver-missing", "no library"),)))
 
     assert (merged.gpus, merged.driver) == (BEFORE.gpus, BEFORE.driver)
     assert merged.faults[0].code == "driver-missing"
@@ -53,17 +53,17 @@ def test_what_stays_keeps_the_numbers_of_its_nodes() -> None:
     gpus = tuple(gpu.but(nodes=(f"/dev/nvidia{gpu.index}",)) for gpu in BEFORE.gpus or ())
     before = BEFORE.but(gpus=gpus, numbers={**numbers, "/dev/nvidiactl": DeviceNumbers(234, 255)})
 
-    assert merge(before, Machine(numbers=control, faults=LOST)).numbers == {**numbers, **control}
+    assert merge_observation(before, Machine(numbers=control, faults=LOST)).numbers == {**numbers, **control}
     lost = Machine(gpus=(Gpu(index=1, uuid="GPU-b", faults=LOST),), numbers=control)
-    assert merge(before, lost).numbers == {"/dev/nvidia1": DeviceNumbers(195, 1), **control}
-    assert merge(before, Machine(gpus=(), numbers=control)).numbers == control
+    assert merge_observation(before, lost).numbers == {"/dev/nvidia1": DeviceNumbers(195, 1), **control}
+    assert merge_observation(before, Machine(gpus=(), numbers=control)).numbers == control
 
 
 def test_an_unknown_gpu_with_a_fault_is_what_little_it_is() -> None:
     """Nothing of another GPU is taken for it."""
     strange = Gpu(index=5, faults=LOST)
 
-    assert merge(BEFORE, Machine(gpus=(strange,))).gpus == (strange,)
+    assert merge_observation(BEFORE, Machine(gpus=(strange,))).gpus == (strange,)
 
 
 def test_a_gpu_whose_uuid_is_told_is_no_other() -> None:
@@ -71,8 +71,11 @@ def test_a_gpu_whose_uuid_is_told_is_no_other() -> None:
     first, second = BEFORE.gpus or ()
     strange = Gpu(index=0, faults=LOST)
 
-    assert merge(BEFORE, Machine(gpus=(strange, first.but(index=1)))).gpus == (strange, first.but(index=1))
-    assert merge(BEFORE, Machine(gpus=(first, Gpu(index=1, faults=LOST)))).gpus == (first, second.but(faults=LOST))
+    assert merge_observation(BEFORE, Machine(gpus=(strange, first.but(index=1)))).gpus == (strange, first.but(index=1))
+    assert merge_observation(BEFORE, Machine(gpus=(first, Gpu(index=1, faults=LOST)))).gpus == (
+        first,
+        second.but(faults=LOST),
+    )
 
 
 def test_a_partitioning_that_is_not_told_stays() -> None:
@@ -80,8 +83,10 @@ def test_a_partitioning_that_is_not_told_stays() -> None:
     mig = Mig(enabled=True, devices=(MigDevice("MIG-1", "1g.10gb", 7),))
     before = Machine(gpus=(WHOLE.but(mig=mig),))
 
-    assert merge(before, Machine(gpus=(WHOLE.but(mig=None, faults=LOST),))).gpus == (WHOLE.but(mig=mig, faults=LOST),)
-    assert merge(before, Machine(gpus=(WHOLE.but(mig=Mig()),))).gpus == (WHOLE.but(mig=Mig()),)
+    assert merge_observation(before, Machine(gpus=(WHOLE.but(mig=None, faults=LOST),))).gpus == (
+        WHOLE.but(mig=mig, faults=LOST),
+    )
+    assert merge_observation(before, Machine(gpus=(WHOLE.but(mig=Mig()),))).gpus == (WHOLE.but(mig=Mig()),)
 
 
 @pytest.mark.parametrize("faults", [(), LOST])
@@ -94,7 +99,9 @@ def test_a_mig_device_that_is_not_described_whole_keeps_what_was_known_of_it(fau
     def gpu(*devices: MigDevice) -> Gpu:
         return WHOLE.but(mig=Mig(enabled=True, devices=devices))
 
-    merged = merge(Machine(gpus=(gpu(first, second),)), Machine(gpus=(gpu(blank, strange).but(faults=faults),)))
+    merged = merge_observation(
+        Machine(gpus=(gpu(first, second),)), Machine(gpus=(gpu(blank, strange).but(faults=faults),))
+    )
 
     assert merged.gpus == (gpu(second.but(slot=0, faults=LOST), strange).but(faults=faults),)
 
@@ -104,7 +111,7 @@ def test_a_look_at_one_gpu_alone_keeps_its_place_among_the_others() -> None:
     far = WHOLE.but(distances={"0000:01:00.0": "SYS"})
     alone = WHOLE.but(index=0, uncorrected=3)
 
-    machine = replaced(Machine(gpus=(Gpu(index=0, uuid="GPU-a"), far)), alone)
+    machine = replace_gpu(Machine(gpus=(Gpu(index=0, uuid="GPU-a"), far)), alone)
 
     assert machine is not None
     assert machine.gpus == (Gpu(index=0, uuid="GPU-a"), far.but(uncorrected=3))

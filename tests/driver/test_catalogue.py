@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from gpuplane.core.health.catalogue import CATALOGUE, UNASKED
-from gpuplane.core.health.judge import xid
+from gpuplane.core.faults.catalogue import CATALOGUE, NEEDING_PROBE
+from gpuplane.core.faults.overrides import xid_number
 from gpuplane.hardware import child
 from gpuplane.hardware.driver.errors import crash, hang
 from gpuplane.model.machine import Driver, Failure, Fault, Gpu, Link, MachineFile
@@ -189,9 +189,11 @@ def test_nothing_of_the_catalogue_is_left_out() -> None:
 
     assert {*OF_GPUS, *of_driver, *EVENTS, *DERIVED} == set(CATALOGUE)
     assert not {*OF_GPUS} & of_driver
-    assert [code for code in EVENTS if xid(code) is not None] == [code for code in EVENTS if code.startswith("xid-")]
+    assert [code for code in EVENTS if xid_number(code) is not None] == [
+        code for code in EVENTS if code.startswith("xid-")
+    ]
 
 
 def test_charges_have_the_catalogues_codes() -> None:
     """A GPU that is not asked any more carries what only a probe can lift."""
-    assert {hang("f").code, crash("f").code} == set(UNASKED)
+    assert {hang("f").code, crash("f").code} == set(NEEDING_PROBE)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.observation import merge
+from gpuplane.core.observation import merge_observation
 from gpuplane.hardware import profiles
 from gpuplane.hardware.driver.channel import Skipped
 from gpuplane.hardware.driver.errors import crash, hang
@@ -90,9 +90,9 @@ def test_a_query_that_fails_is_a_fault_of_its_gpu_alone(
     failing = data.draw(st.lists(failures(len(machine.gpus or ())), min_size=1, max_size=2))
     file = machine.but(failures=tuple(failing))
     (look,) = (fact.machine for fact in show(file, "file") if isinstance(fact, MachineObserved))
-    shown = merge(described(machine), look).gpus or ()
+    shown = merge_observation(described(machine), look).gpus or ()
 
-    seen = merge(described(machine), inside.start(file).look(())).gpus or ()
+    seen = merge_observation(described(machine), inside.start(file).look(())).gpus or ()
 
     assert [but_distances(gpu) for gpu in seen] == [but_distances(gpu) for gpu in shown]
 
@@ -118,7 +118,7 @@ def test_a_query_that_fails_for_a_moment_leaves_the_description(inside: Inside, 
     inside.standin.describe(rich.but(failures=(Failure(effect="error", call=call, gpu=1, error="TIMEOUT"),)))
 
     for each in (looker, inside.restart()):
-        machine = merge(before, each.look(()))
+        machine = merge_observation(before, each.look(()))
         assert [but_distances(_sound(gpu)) for gpu in machine.gpus or ()] == [but_distances(g) for g in rich.gpus or ()]
 
 

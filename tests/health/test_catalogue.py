@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from gpuplane.core.health.catalogue import CATALOGUE, UNASKED
+from gpuplane.core.faults.catalogue import CATALOGUE, NEEDING_PROBE
 from gpuplane.core.ledger import carry_over_boot
 from gpuplane.hardware.described import Described
 from gpuplane.model.facts import (
@@ -188,4 +188,4 @@ async def test_what_happens_to_a_gpu(played: Played, code: str) -> None:
 def test_every_entry_is_tried() -> None:
     """And what only a probe can end is among what looks show."""
     assert {*OF_GPUS, *OF_THE_NODE, *EVENTS} - {"xid-999"} == CATALOGUE.keys()
-    assert set(UNASKED) <= set(OF_GPUS)
+    assert set(NEEDING_PROBE) <= set(OF_GPUS)

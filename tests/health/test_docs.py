@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from gpuplane.core.health.catalogue import CATALOGUE
+from gpuplane.core.faults.catalogue import CATALOGUE
+from gpuplane.core.faults.reference import catalogue_table
 from gpuplane.core.health.diagnose import ENDS
-from gpuplane.core.health.reference import reference
 from gpuplane.core.health.state_machine import Terms
 from gpuplane.model.health import ClearedBy, Scope, Severity, State
 
@@ -23,13 +23,13 @@ def rows(head: str) -> list[str]:
 
 def test_the_page_shows_the_catalogue() -> None:
     """It holds what `gpuplane health reference` prints; if this fails, print it there again."""
-    assert PAGE.endswith(reference())
+    assert PAGE.endswith(catalogue_table())
 
 
 def test_the_catalogue_is_whole() -> None:
     """A row for each fault, XIDs that are alike and follow each other in one."""
-    shown = set(re.findall(r"^\| `([\w-]+)`", reference(), re.M))
-    for first, last in re.findall(r"`xid-(\d+)` to `xid-(\d+)`", reference()):
+    shown = set(re.findall(r"^\| `([\w-]+)`", catalogue_table(), re.M))
+    for first, last in re.findall(r"`xid-(\d+)` to `xid-(\d+)`", catalogue_table()):
         shown |= {f"xid-{number}" for number in range(int(first), int(last) + 1)}
 
     assert shown - {"xid-N"} == set(CATALOGUE)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.config.resolve import resolve_settings
-from gpuplane.core.health.catalogue import CATALOGUE, UNLISTED
-from gpuplane.core.health.judge import entry, listed, xid
+from gpuplane.core.faults.catalogue import CATALOGUE, UNLISTED_XID
+from gpuplane.core.faults.overrides import entry_for, parse_health_check_list, xid_number
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import ConfigLoaded, FaultOccurred, MachineObserved
@@ -29,10 +29,10 @@ def settings(disabled: str = "", enabled: str = "", file: str = "") -> Settings:
 
 def counts(number: int, disabled: str = "", enabled: str = "") -> bool:
     """Whether an XID makes a GPU unhealthy."""
-    return entry(f"xid-{number}", settings(disabled, enabled)).severity == "unhealthy"
+    return entry_for(f"xid-{number}", settings(disabled, enabled)).severity == "unhealthy"
 
 
-EVERY = (*(number for code in CATALOGUE if (number := xid(code)) is not None), 1, 999, 99999)
+EVERY = (*(number for code in CATALOGUE if (number := xid_number(code)) is not None), 1, 999, 99999)
 
 
 @pytest.mark.parametrize(
@@ -93,25 +93,25 @@ def test_an_xid_counts_as_the_rule_says(number: int, disabled: str, enabled: str
 @given(st.text())
 def test_any_text_is_a_list(text: str) -> None:
     """Whatever a variable holds; each word means something or is named as one that does not."""
-    found = listed(text)
+    found = parse_health_check_list(text)
 
     assert all(1 <= number <= 99999 for number in found.xids)
-    assert all(word and word in text.lower() for word in found.odd)
+    assert all(word and word in text.lower() for word in found.invalid_words)
 
 
-@pytest.mark.parametrize("code", [code for code in CATALOGUE if xid(code) is None])
+@pytest.mark.parametrize("code", [code for code in CATALOGUE if xid_number(code) is None])
 def test_the_variables_are_about_xids_alone(code: str) -> None:
     """What a look shows, and events that are no XIDs, are judged as ever."""
     for disabled, enabled in (("all", ""), ("", "all"), ("all", "all")):
-        assert entry(code, settings(disabled, enabled)) == CATALOGUE[code]
+        assert entry_for(code, settings(disabled, enabled)) == CATALOGUE[code]
 
 
 def test_the_variables_change_nothing_but_the_severity() -> None:
     """What ends an XID, and in whom, is its nature."""
     for number in EVERY:
-        plain = CATALOGUE.get(f"xid-{number}", UNLISTED)
-        assert entry(f"xid-{number}", settings("all")) == plain.but(severity="note")
-        assert entry(f"xid-{number}", settings("", "all")) == plain.but(severity="unhealthy")
+        plain = CATALOGUE.get(f"xid-{number}", UNLISTED_XID)
+        assert entry_for(f"xid-{number}", settings("all")) == plain.but(severity="note")
+        assert entry_for(f"xid-{number}", settings("", "all")) == plain.but(severity="unhealthy")
 
 
 def test_a_rule_changes_what_it_says_and_nothing_else() -> None:
@@ -123,10 +123,10 @@ def test_a_rule_changes_what_it_says_and_nothing_else() -> None:
         }
     )
 
-    assert entry("xid-94", ruled) == CATALOGUE["xid-94"].but(cleared_by="time", clear_after=600.0)
-    assert entry("xid-999", ruled) == UNLISTED.but(severity="note")
-    assert entry("xid-95", ruled) == CATALOGUE["xid-95"]
-    assert entry("xid-94", None) == entry("xid-94", Settings()) == CATALOGUE["xid-94"]
+    assert entry_for("xid-94", ruled) == CATALOGUE["xid-94"].but(cleared_by="time", clear_after=600.0)
+    assert entry_for("xid-999", ruled) == UNLISTED_XID.but(severity="note")
+    assert entry_for("xid-95", ruled) == CATALOGUE["xid-95"]
+    assert entry_for("xid-94", None) == entry_for("xid-94", Settings()) == CATALOGUE["xid-94"]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_the_environment_comes_before_the_file(disabled: str, enabled: str, seve
     """In the severity alone: the rest of a rule holds."""
     file = "health: {faults: {xid-94: {severity: degraded, patience: 30s}}}"
 
-    assert entry("xid-94", settings(disabled, enabled, file)) == CATALOGUE["xid-94"].but(
+    assert entry_for("xid-94", settings(disabled, enabled, file)) == CATALOGUE["xid-94"].but(
         severity=severity, grace_period=30.0
     )
 

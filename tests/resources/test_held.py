@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.advertising import UNWRITTEN, offer
-from gpuplane.core.inventory.names import decide, named
-from gpuplane.core.inventory.sharing import base
+from gpuplane.core.inventory.resources import assign_units, list_resources
 from gpuplane.core.reports.news import news
+from gpuplane.core.shares import unit_of
 from gpuplane.core.step import step
 from gpuplane.core.withholding import device_locations, layout_from_environment, overlapping_ids, withheld
 from gpuplane.model.config import MemoryResource, MigStrategy, NamingRule, ReplicatedResource, Settings, Sharing
@@ -121,7 +121,7 @@ def test_what_overlaps_with_a_held_device_is_withheld(
     machine: Machine, settings: Settings, held: Allocation, ids: str, golden: Golden
 ) -> None:
     """Each way in which a live change can offer again what a container holds."""
-    found = overlapping_ids(named(machine, settings)[0], [held], device_locations(machine, None), {})
+    found = overlapping_ids(list_resources(machine, settings)[0], [held], device_locations(machine, None), {})
 
     assert sorted(id for _, id in found) == ids.split()
     for why in set(found.values()):
@@ -148,7 +148,7 @@ def test_the_same_id_that_means_something_else_is_withheld(
     before: Settings, after: Settings, stays: bool, golden: Golden
 ) -> None:
     """Over a restart too; and where the configuration is taken back, kubelet's count is right again."""
-    gpus, name = machine(gpu(0), gpu(1)), named(machine(gpu(0)), before)[0][0].name
+    gpus, name = machine(gpu(0), gpu(1)), list_resources(machine(gpu(0)), before)[0][0].name
     pod = hold(name, "GPU-0::0")
     offered = step_by_step(MachineObserved(gpus), ConfigLoaded(before), AllocationsListed((), 0.5))
     changed = step_by_step(AllocationsListed((pod,), 1.0), ConfigLoaded(after), start=offered)
@@ -234,7 +234,7 @@ def test_a_mig_device_that_is_gone_withholds_what_took_its_place(layout: Machine
     assert healthy(restarted) == free
     ended = step_by_step(AllocationsListed((), 1.0), start=restarted)
     assert before.ledger.mig_parents.items() <= (ended.ledger.mig_parents or {}).items()
-    assert healthy(ended) == {device.id for each in named(layout, MIXED)[0] for device in each.devices}
+    assert healthy(ended) == {device.id for each in list_resources(layout, MIXED)[0] for device in each.devices}
 
 
 def test_where_a_mig_device_was_is_remembered_for_good() -> None:
@@ -293,7 +293,7 @@ def test_a_held_share_of_which_nobody_remembers_what_it_is_withholds_all_of_its_
     settings: Settings, golden: Golden
 ) -> None:
     """Kubelet counts ids, and this one may be a gibibyte or two. It stays so until it ends, whatever changes."""
-    gpus, name = machine(gpu(0), gpu(1)), named(machine(gpu(0)), settings)[0][0].name
+    gpus, name = machine(gpu(0), gpu(1)), list_resources(machine(gpu(0)), settings)[0][0].name
     pod = hold(name, "GPU-0::1")
     start = step_by_step(MachineObserved(gpus), ConfigLoaded(settings), AllocationsListed((pod,), 1.0))
     again = step_by_step(
@@ -429,10 +429,10 @@ MACHINES = st.lists(LAYOUTS, min_size=1, max_size=3).map(
 @given(MACHINES, SETTINGS)
 def test_every_unit_is_offered_once_or_left_with_a_reason(machine: Machine, settings: Settings) -> None:
     """Whatever is configured: no id twice, no unit under two names, none lost, none both offered and left."""
-    resources, left = named(machine, settings)
+    resources, left = list_resources(machine, settings)
     ids = Counter(device.id for each in resources for device in each.devices)
     names = {(each.name, device.unit.id) for each in resources for device in each.devices}
-    units = {decision.unit.id for decision in decide(machine, settings)}
+    units = {decision.unit.id for decision in assign_units(machine, settings)}
 
     assert max(ids.values(), default=1) == 1
     assert len({each.name for each in resources}) == len(resources)
@@ -514,7 +514,7 @@ def _check(state: Snapshot, places: dict[str, str], meant: dict[tuple[str, str],
         for held in allocation.devices:
             if means.get((allocation.resource, held)) == meant[allocation.resource, held]:
                 continue
-            unit = base(held)
+            unit = unit_of(held)
             for device in offered.values():
                 overlap = device.unit.id == unit or device.unit.gpu == unit
                 overlap |= unit not in there and device.unit.gpu == places[unit]

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from gpuplane.core.inventory.names import named
-from gpuplane.core.inventory.naming import matches, qualified
+from gpuplane.core.inventory.naming import matches_pattern
+from gpuplane.core.inventory.resources import list_resources
+from gpuplane.core.resourcenames import qualified_resource_name
 from gpuplane.model.config import MigStrategy, NamingRule, Settings
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.views import ReasonKind
@@ -31,7 +32,7 @@ def cut(index: int, *profiles: str) -> Gpu:
 
 def names(strategy: MigStrategy, *gpus: Gpu, **settings: Any) -> tuple[dict[str, list[str]], list[str]]:
     """Resource → ids, and the units that are left."""
-    resources, left = named(Machine(gpus=gpus), Settings(mig_strategy=strategy, **settings))
+    resources, left = list_resources(Machine(gpus=gpus), Settings(mig_strategy=strategy, **settings))
     return {each.name: [device.id for device in each.devices] for each in resources}, [each.unit for each in left]
 
 
@@ -64,7 +65,7 @@ def names(strategy: MigStrategy, *gpus: Gpu, **settings: Any) -> tuple[dict[str,
 )
 def test_a_pattern_matches_the_whole_text(pattern: str, text: str, matched: bool) -> None:
     """`*` is any run of characters, all else stands for itself, at both ends too."""
-    assert matches(pattern, text) is matched
+    assert matches_pattern(pattern, text) is matched
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_a_pattern_matches_the_whole_text(pattern: str, text: str, matched: bool
 )
 def test_a_name_gets_its_prefix(name: str, full: str | None) -> None:
     """With or without it, a name is the same; 63 characters are the most."""
-    assert qualified(name) == (full or f"nvidia.com/{name}")
+    assert qualified_resource_name(name) == (full or f"nvidia.com/{name}")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_a_name_gets_its_prefix(name: str, full: str | None) -> None:
 def test_what_is_no_name_is_refused_with_a_better_one(name: str, golden: Golden) -> None:
     """Kubernetes' rule for names, in words."""
     with pytest.raises(ValueError) as caught:
-        qualified(name)
+        qualified_resource_name(name)
 
     assert repr(f"nvidia.com/{name}") in str(caught.value)
     golden(str(caught.value), name)
@@ -220,7 +221,7 @@ def test_under_single_nothing_joins_what_patterns_call_nvidias_gpu() -> None:
 )
 def test_what_is_left_has_a_reason(strategy: MigStrategy, gpu: Gpu, kind: ReasonKind, golden: Golden) -> None:
     """For each way to fit nowhere a sentence, and the GPU beside it is offered."""
-    _, left = named(
+    _, left = list_resources(
         Machine(gpus=(whole(9), gpu, cut(2, "1g.10gb"), cut(3, "1g.10gb"))), Settings(mig_strategy=strategy)
     )
 
@@ -236,7 +237,9 @@ def test_a_gpu_without_a_uuid_is_left_by_its_index() -> None:
 
 def test_a_mig_device_is_reached_through_its_gpus_node_too() -> None:
     """The unit carries what a container needs: parent's and own nodes, NUMA, the index pair."""
-    [resource], left = named(Machine(gpus=(cut(1, "1g.10gb").but(numa=1, pci="p"),)), Settings(mig_strategy="mixed"))
+    [resource], left = list_resources(
+        Machine(gpus=(cut(1, "1g.10gb").but(numa=1, pci="p"),)), Settings(mig_strategy="mixed")
+    )
     unit = resource.devices[0].unit
 
     assert left == ()
@@ -246,7 +249,7 @@ def test_a_mig_device_is_reached_through_its_gpus_node_too() -> None:
 
 def test_left_is_what_the_offer_shows() -> None:
     """The unit's UUID, its index and why."""
-    [left] = named(Machine(gpus=(cut(0),)), Settings())[1]
+    [left] = list_resources(Machine(gpus=(cut(0),)), Settings())[1]
 
     assert (left.unit, left.device, left.index, left.kind) == ("GPU-0", "GPU-0", "0", "configured")
     assert "migStrategy" in as_shown(left.reason)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuplane.core.inventory.names import named, unfit
+from gpuplane.core.inventory.resources import list_resources, unsupported_sharing
 from gpuplane.model.config import MemoryResource, MemoryUnit, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from tests.golden import Golden
@@ -28,7 +28,7 @@ MACHINE = Machine(
 def share(*entries: ReplicatedResource, **settings: Any) -> dict[str, str]:
     """Resource without its prefix → its ids in one line, on a machine with three whole GPUs and two MIG devices."""
     fields = {"mig_strategy": "mixed", "sharing": Sharing(resources=entries), **settings}
-    resources, left = named(MACHINE, Settings(**fields))
+    resources, left = list_resources(MACHINE, Settings(**fields))
     assert left == ()
     return {each.name.removeprefix("nvidia.com/"): " ".join(device.id for device in each.devices) for each in resources}
 
@@ -115,7 +115,7 @@ def test_requests_for_more_than_one_share_may_be_refused(
 ) -> None:
     """failRequestsGreaterThanOne is about resources that are shared; others are asked for by any number."""
     sharing = Sharing(resources=(entry("gpu", replicas),), fail_requests_greater_than_one=fail)
-    gpus, mig = named(MACHINE, Settings(mig_strategy="mixed", sharing=sharing))[0]
+    gpus, mig = list_resources(MACHINE, Settings(mig_strategy="mixed", sharing=sharing))[0]
 
     assert (gpus.shared, gpus.one_share_only) == (shared, one_share_only)
     assert (mig.shared, mig.one_share_only) == (False, False)
@@ -145,7 +145,7 @@ def by_memory(grain: int, unit: MemoryUnit = "GiB", **selected: Any) -> Settings
 )
 def test_each_grain_of_memory_is_an_id(memories: tuple[int, ...], grain: int, counts: dict[str, int]) -> None:
     """Numbered as replicas are."""
-    (resource,), left = named(sized(*memories), by_memory(grain))
+    (resource,), left = list_resources(sized(*memories), by_memory(grain))
 
     assert left == ()
     assert (resource.name, resource.shared, resource.share_mib, resource.mps) == (MEMORY, True, grain, False)
@@ -167,7 +167,7 @@ def test_memory_is_shared_of_what_is_left_by_other_entries() -> None:
             MemoryResource("nvidia.com/mig-1g.10gb", "nvidia.com/part", 1024),
         ),
     )
-    resources, _ = named(machine, Settings(mig_strategy="mixed", sharing=sharing))
+    resources, _ = list_resources(machine, Settings(mig_strategy="mixed", sharing=sharing))
 
     assert {each.name: " ".join(device.id for device in each.devices) for each in resources} == {
         "nvidia.com/slice": "GPU-0::0 GPU-0::1",
@@ -186,7 +186,7 @@ def test_memory_is_shared_of_what_is_left_by_other_entries() -> None:
 )
 def test_a_gpu_whose_memory_makes_no_share_is_left_alone(memory: int, golden: Golden) -> None:
     """The others are shared."""
-    (resource,), left = named(sized(memory, 1024), by_memory(1024))
+    (resource,), left = list_resources(sized(memory, 1024), by_memory(1024))
 
     assert [device.id for device in resource.devices] == ["GPU-1::0"]
     assert [each.unit for each in left] == ["GPU-0"]
@@ -208,7 +208,7 @@ def test_too_many_shares_of_memory_are_none(
 ) -> None:
     """All of them are left, with the smallest grain that fits; and it does, where one unit less does not."""
     machine = sized(*memories)
-    resources, left = named(machine, by_memory(grain, unit))
+    resources, left = list_resources(machine, by_memory(grain, unit))
 
     assert resources == ()
     assert [each.unit for each in left] == [f"GPU-{i}" for i in range(len(memories))]
@@ -218,19 +218,19 @@ def test_too_many_shares_of_memory_are_none(
     golden(why)
     size = {"MiB": 1, "GiB": 1024}[unit]
     least = int(fits.split()[0]) * size
-    assert len(named(machine, by_memory(least, unit))[0][0].devices) <= 4096
-    assert named(machine, by_memory(least - size, unit))[0] == ()
+    assert len(list_resources(machine, by_memory(least, unit))[0][0].devices) <= 4096
+    assert list_resources(machine, by_memory(least - size, unit))[0] == ()
 
 
 def test_too_many_shares_of_memory_cost_nothing_else() -> None:
     """Whole GPUs and time slices are offered; 4,096 ids are not too many."""
     machine, slices = sized(4096, 4097, 4096), entry("gpu", 2, "slice", ("2",))
     settings = by_memory(1, "MiB", devices=("1",))
-    resources, left = named(machine, settings.but(sharing=settings.sharing.but(resources=(slices,))))
+    resources, left = list_resources(machine, settings.but(sharing=settings.sharing.but(resources=(slices,))))
 
     assert {each.name: len(each.devices) for each in resources} == {GPU: 1, "nvidia.com/slice": 2}
     assert [each.unit for each in left] == ["GPU-1"]
-    assert len(named(sized(4096), by_memory(1, "MiB"))[0][0].devices) == 4096
+    assert len(list_resources(sized(4096), by_memory(1, "MiB"))[0][0].devices) == 4096
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_mps_has_as_many_clients_as_the_gpu_can(capability: str, replicas: int, 
     old, new = (Gpu(index=i, uuid=f"GPU-{i}", memory_mib=16384) for i in range(2))
     machine = Machine(gpus=(old.but(compute_capability=capability), new.but(compute_capability="9.0")))
     sharing = Sharing((ReplicatedResource(GPU, replicas),), True, "mps")
-    (resource,), left = named(machine, Settings(sharing=sharing))
+    (resource,), left = list_resources(machine, Settings(sharing=sharing))
 
     assert (resource.mps, resource.one_share_only) == (True, True)
     assert len(resource.devices) == replicas * (1 + offered)
@@ -263,10 +263,10 @@ def test_what_a_machine_cannot_have_is_told_once_for_all_its_gpus(golden: Golden
     machine = sized(512, 1024, 512)
     away = Gpu(index=3, uuid="GPU-3", memory_mib=4096, mig=Mig(enabled=True))
 
-    wrong = unfit(machine.but(gpus=(*(machine.gpus or ()), away)), by_memory(1024))
+    wrong = unsupported_sharing(machine.but(gpus=(*(machine.gpus or ()), away)), by_memory(1024))
     assert as_shown(wrong).startswith("GPU 0, 2: ")
     golden(wrong)
-    assert unfit(sized(1024, 2048), by_memory(1024)) == ""
+    assert unsupported_sharing(sized(1024, 2048), by_memory(1024)) == ""
 
 
 def test_memory_by_mps_is_of_any_number_of_shares() -> None:
@@ -274,7 +274,7 @@ def test_memory_by_mps_is_of_any_number_of_shares() -> None:
     settings = by_memory(64, "MiB")
     settings = settings.but(sharing=settings.sharing.but(memory_by_mps=True))
     machine = Machine(gpus=(Gpu(index=0, uuid="GPU-0", memory_mib=16384, compute_capability="6.1"),))
-    (resource,), left = named(machine, settings)
+    (resource,), left = list_resources(machine, settings)
 
     assert (len(resource.devices), resource.mps, left) == (256, True, ())
 
@@ -283,8 +283,10 @@ def test_memory_by_mps_is_of_any_number_of_shares() -> None:
 def test_kubelet_does_not_align_what_has_to_lie_apart(distinct: bool, numa: int | None) -> None:
     """It would take as many ids as it needs of one NUMA node, whichever GPUs they are of."""
     machine = Machine(gpus=(Gpu(index=0, uuid="GPU-0", numa=1, memory_mib=1024),))
-    (slices,), _ = named(machine, Settings(sharing=Sharing((ReplicatedResource(GPU, 2, distinct_gpus=distinct),))))
-    (memory,), _ = named(machine, by_memory(1024))
+    (slices,), _ = list_resources(
+        machine, Settings(sharing=Sharing((ReplicatedResource(GPU, 2, distinct_gpus=distinct),)))
+    )
+    (memory,), _ = list_resources(machine, by_memory(1024))
 
     assert (slices.distinct_gpus, {device.unit.numa for device in slices.devices}) == (distinct, {numa})
     assert {device.unit.numa for device in memory.devices} == {None}
@@ -295,7 +297,9 @@ def test_more_shares_than_a_list_to_kubelet_has_room_for_are_none(gpus: int, off
     """A list beyond gRPC's longest message would never arrive; what is not shared is offered all the same."""
     machine = Machine(gpus=(*sized(*[1024] * gpus).gpus, Gpu(index=99, uuid="GPU-z", model="T4")))  # type: ignore[misc]
     naming = NamingRule(pattern="T4", name="nvidia.com/t4")
-    resources, left = named(machine, Settings(gpus=(naming,), sharing=Sharing(resources=(entry("gpu", 1024),))))
+    resources, left = list_resources(
+        machine, Settings(gpus=(naming,), sharing=Sharing(resources=(entry("gpu", 1024),)))
+    )
 
     counts = {each.name: len(each.devices) for each in resources}
     assert counts.get("nvidia.com/gpu", 0) == offered

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.core.inventory.sharing import MOST_IDS
+from gpuplane.core.shares import MAX_SHARES
 from gpuplane.kubelet import plugin as module
 from gpuplane.kubelet.plugin import MOST_CONTAINERS, Plugin
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
@@ -294,7 +294,7 @@ async def test_what_kubelet_may_call(tmp_path: Path) -> None:
         ([["GPU-0"]] * 60_000, "60000 containers"),
         ([["GPU-0"]] * (MOST_CONTAINERS + 1), f"at most {MOST_CONTAINERS}"),
         ([["GPU-0"] * 100_000], "100000 devices"),
-        ([["GPU-0"], ["GPU-1"] * 40_000], f"at most {MOST_IDS} are ever offered"),
+        ([["GPU-0"], ["GPU-1"] * 40_000], f"at most {MAX_SHARES} are ever offered"),
     ],
 )
 async def test_a_request_that_is_larger_than_any_can_be_is_refused_at_once(

@@ -13,10 +13,10 @@ from gpuplane.cli.options import as_json
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
 from gpuplane.core.devicenames import describe_devices
+from gpuplane.core.faults.reference import catalogue_table
 from gpuplane.core.health.diagnose import find, overall, released
 from gpuplane.core.health.records import NODE, holders
-from gpuplane.core.health.reference import reference
-from gpuplane.core.inventory.sharing import base
+from gpuplane.core.shares import unit_of
 from gpuplane.core.text import clip, format_json
 from gpuplane.model.config import Settings
 from gpuplane.model.control import LONGEST_DRAIN, DrainDevice, NodeState, RestoreDevice
@@ -128,7 +128,7 @@ def restore_device(device: str, as_json: bool, state_dir: Path) -> None:
 @command.command(name="reference")
 def print_reference() -> None:
     """Print the fault catalogue as a table in Markdown."""
-    click.echo(reference(), nl=False)
+    click.echo(catalogue_table(), nl=False)
 
 
 def _held(holders: tuple[str, ...] | None) -> str:
@@ -147,7 +147,7 @@ def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
     parents = {**(machine.mig_parents if machine else {}), **remembered}
 
     def held(id: str) -> bool:
-        return uuid in (NODE, base(id), parents.get(base(id)))
+        return uuid in (NODE, unit_of(id), parents.get(unit_of(id)))
 
     mine = [each for each in allocations if any(map(held, each.devices))]
     admitted = any(not each.holder.is_known for each in mine)

@@ -13,7 +13,7 @@ from itertools import chain
 from gpuplane.core import mps, withholding
 from gpuplane.core.containers.cdi import wanted as cdi
 from gpuplane.core.health import diagnose
-from gpuplane.core.inventory.names import named, unfit
+from gpuplane.core.inventory.resources import list_resources, unsupported_sharing
 from gpuplane.core.serving import standby
 from gpuplane.core.view import view
 from gpuplane.core.withholding import withheld, without_allocations
@@ -51,7 +51,7 @@ def offer(snapshot: Snapshot) -> Offer:
 def share_layouts(snapshot: Snapshot) -> Mapping[str, EncodedLayout]:
     """The share layouts that the ledger has to remember: see `withholding`."""
     machine, settings = snapshot.machine, snapshot.config.settings
-    resources = named(machine, settings)[0] if machine is not None and settings is not None else ()
+    resources = list_resources(machine, settings)[0] if machine is not None and settings is not None else ()
     return withholding.share_layouts(resources, snapshot.allocations or (), snapshot.ledger.share_layouts or {})
 
 
@@ -67,7 +67,7 @@ def _fit(snapshot: Snapshot) -> Offer:
     machine, settings = snapshot.machine, snapshot.config.settings
     assert machine is not None
     assert settings is not None
-    resources, left = named(machine, settings)
+    resources, left = list_resources(machine, settings)
     ill = dict(_ill(snapshot, machine))
     unwritten = withholding.units_with_unsaved_layout(
         resources, snapshot.ledger.share_layouts or {}, snapshot.stored.share_layouts
@@ -76,7 +76,7 @@ def _fit(snapshot: Snapshot) -> Offer:
     return Offer(resources=tuple(spoilt), not_offered=left)
 
 
-_unfit = view(unfit)
+_unfit = view(unsupported_sharing)
 
 
 def misfit(snapshot: Snapshot) -> Text:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpuplane.core.advertising import ill, offer, unknown
 from gpuplane.core.devicenames import DeviceName, index_order
 from gpuplane.core.health import diagnose
-from gpuplane.core.inventory.units import units
+from gpuplane.core.inventory.units import list_units
 from gpuplane.core.serving import standby
 from gpuplane.core.view import view
 from gpuplane.model.config import Settings
@@ -71,7 +71,9 @@ def _unlisted(
 ) -> tuple[Availability, ...]:
     """Each unit while kubelet is told nothing."""
     settings = settings or Settings(mig_strategy="mixed")
-    there = units(machine, mig=settings.mig_strategy != "none", whole=settings.whole_mig_gpus)
+    there = list_units(
+        machine, with_mig_devices=settings.mig_strategy != "none", whole_mig_gpus=settings.whole_mig_gpus
+    )
     return _ordered(
         Availability(
             device=unit.id,

@@ -12,11 +12,11 @@ from gpuplane.core.advertising import offer
 from gpuplane.core.choice.explanation import describe_policy
 from gpuplane.core.config.resolve import ResolvedConfig
 from gpuplane.core.containers.strategy import AUTO, Strategy
-from gpuplane.core.health import judge
-from gpuplane.core.health.catalogue import CATALOGUE
-from gpuplane.core.inventory.names import decide
-from gpuplane.core.inventory.naming import Decision, matches
-from gpuplane.core.inventory.sharing import entries, ids
+from gpuplane.core.faults import overrides as judge
+from gpuplane.core.faults.catalogue import CATALOGUE
+from gpuplane.core.inventory.naming import UnitAssignment, matches_pattern
+from gpuplane.core.inventory.resources import assign_units
+from gpuplane.core.inventory.sharing import sharing_entries
 from gpuplane.core.step import step
 from gpuplane.core.text import format_memory
 from gpuplane.model.config import Config, MemoryResource, Mps, ReplicatedResource, Settings
@@ -73,7 +73,7 @@ def explain_node(machine: Machine, resolved: ResolvedConfig) -> Explanation:
     """What a node with this machine and these settings would advertise while no container holds anything."""
     unseen = Snapshot(config=Config(settings=resolved.settings), allocations=())
     offered = offer(mps.served(step(unseen, MachineObserved(machine), 0.0)))
-    decisions = decide(machine, resolved.settings)
+    decisions = assign_units(machine, resolved.settings)
     troubles = {device.unit.id: device.unavailable for each in offered.resources for device in each.devices}
     return Explanation(
         waiting=offered.waiting,
@@ -111,15 +111,17 @@ def _preference(resource: Resource, resolved: ResolvedConfig) -> str:
     return f"the GPUs with the best links{f', on as few NUMA nodes as possible{at}' * (policy == 'numa')}"
 
 
-def _explain_unit(decision: Decision, resolved: ResolvedConfig, unavailable: Mapping[str, Text]) -> UnitExplanation:
-    unit, name = decision.unit, decision.name
+def _explain_unit(
+    decision: UnitAssignment, resolved: ResolvedConfig, unavailable: Mapping[str, Text]
+) -> UnitExplanation:
+    unit, name = decision.unit, decision.resource
     return UnitExplanation(
         index=unit.index,
         uuid=unit.id,
         model=unit.model,
         profile=unit.profile,
         resource=name,
-        ids=tuple(ids(decision)) if name else (),
+        ids=tuple(decision.device_ids) if name else (),
         why=f"{_naming_reason(decision, resolved)}{_sharing_reason(decision, resolved)}"
         if name
         else _not_offered_reason(decision, resolved),
@@ -127,39 +129,39 @@ def _explain_unit(decision: Decision, resolved: ResolvedConfig, unavailable: Map
     )
 
 
-def _naming_reason(decision: Decision, resolved: ResolvedConfig) -> str:
+def _naming_reason(decision: UnitAssignment, resolved: ResolvedConfig) -> str:
     settings = resolved.settings
-    field, _, number = decision.by.partition(".")
+    field, _, number = decision.setting.partition(".")
     if number:
         pattern = (settings.gpus if field == "gpus" else settings.mig)[int(number)].pattern
-        return f"pattern {pattern!r}{_source_note(resolved, decision.by)}"
+        return f"pattern {pattern!r}{_source_note(resolved, decision.setting)}"
     if not decision.unit.profile:
         return f"a whole GPU{' that no pattern matches' * bool(settings.gpus)}"
-    return f"migStrategy {settings.mig_strategy}{_source_note(resolved, decision.by)}"
+    return f"migStrategy {settings.mig_strategy}{_source_note(resolved, decision.setting)}"
 
 
-def _not_offered_reason(decision: Decision, resolved: ResolvedConfig) -> str:
-    return f"{decision.reason}{_source_note(resolved, decision.shared_by)}"
+def _not_offered_reason(decision: UnitAssignment, resolved: ResolvedConfig) -> str:
+    return f"{decision.reason}{_source_note(resolved, decision.sharing_entry)}"
 
 
-def _sharing_reason(decision: Decision, resolved: ResolvedConfig) -> str:
-    if not decision.shared_by:
+def _sharing_reason(decision: UnitAssignment, resolved: ResolvedConfig) -> str:
+    if not decision.sharing_entry:
         return ""
-    how = "".join(_describe_sharing(decision, resolved.settings)) if decision.shared else "not shared"
-    return f", {how}{_source_note(resolved, decision.shared_by)}"
+    how = "".join(_describe_sharing(decision, resolved.settings)) if decision.is_shared else "not shared"
+    return f", {how}{_source_note(resolved, decision.sharing_entry)}"
 
 
-def _describe_sharing(decision: Decision, settings: Settings) -> Iterator[str]:
+def _describe_sharing(decision: UnitAssignment, settings: Settings) -> Iterator[str]:
     yield f"{decision.replicas} share{'s' if decision.replicas > 1 else ''}"
-    if grain := decision.grain_mib:
+    if grain := decision.share_mib:
         unit, over = settings.sharing.memory_unit, decision.unit.memory_mib % grain
         yield f" of {format_memory(grain, unit)}"
         yield f" ({format_memory(over, unit)} left over)" if over else ""
     if decision.mps:
         yield "".join((" by MPS", *_describe_mps_settings(settings.sharing.mps)))
-    if decision.distinct:
+    if decision.distinct_gpus:
         yield ", each of a container's of another GPU"
-    entry = entries(settings.sharing)[decision.shared_by]
+    entry = sharing_entries(settings.sharing)[decision.sharing_entry]
     if isinstance(entry, ReplicatedResource) and entry.time_slice:
         yield f", time slice {entry.time_slice}"
 
@@ -192,7 +194,11 @@ def _fault_changes(resolved: ResolvedConfig) -> Iterator[FaultChange]:
 
 
 def _fault_codes(settings: Settings) -> Iterable[str]:
-    listed = (number for field in judge.VARIABLES for number in sorted(judge.listed(getattr(settings, field)).xids))
+    listed = (
+        number
+        for field in judge.HEALTH_CHECK_VARIABLES
+        for number in sorted(judge.parse_health_check_list(getattr(settings, field)).xids)
+    )
     return dict.fromkeys((*CATALOGUE, *settings.faults, *(f"xid-{number}" for number in listed), EXAMPLE_OF_OTHER_XIDS))
 
 
@@ -201,7 +207,7 @@ def _changed_fields(code: str, resolved: ResolvedConfig) -> dict[str, str]:
 
     Time is nothing to what something else ends: it has none there that would be replaced.
     """
-    plain, judged = judge.entry(code, None), judge.entry(code, resolved.settings)
+    plain, judged = judge.entry_for(code, None), judge.entry_for(code, resolved.settings)
     fields = ((field, getattr(judged, field), getattr(plain, field)) for field in plain.__struct_fields__)
     keys = {field.name: field.encode_name for field in msgspec.structs.fields(FaultOverride)}
     timeless = {"clear_after"} if plain.cleared_by != "time" else set()
@@ -219,7 +225,7 @@ def _format_value(value: object) -> str:
 
 def _fault_sources(code: str, fields: Iterable[str], resolved: ResolvedConfig) -> Iterator[str]:
     for field in fields:
-        by = judge.decided(code, resolved.settings) if field == "severity" else ""
+        by = judge.deciding_variable(code, resolved.settings) if field == "severity" else ""
         yield resolved.sources[by or f"faults.{code}"]
 
 
@@ -227,8 +233,8 @@ def _source_note(resolved: ResolvedConfig, setting: str) -> str:
     return f" ({resolved.sources[setting]})" if setting in resolved.sources else ""
 
 
-def _unused_pattern_notes(decisions: list[Decision], resolved: ResolvedConfig) -> Iterator[str]:
-    used = {decision.by for decision in decisions}
+def _unused_pattern_notes(decisions: list[UnitAssignment], resolved: ResolvedConfig) -> Iterator[str]:
+    used = {decision.setting for decision in decisions}
     for field, namings in (("gpus", resolved.settings.gpus), ("mig", resolved.settings.mig)):
         texts = {each.unit.profile if field == "mig" else each.unit.model for each in decisions}
         for i, naming in enumerate(namings):
@@ -240,31 +246,33 @@ def _unused_pattern_notes(decisions: list[Decision], resolved: ResolvedConfig) -
 def _unused_pattern_reason(field: str, pattern: str, texts: set[str], strategy: str) -> str:
     if field == "mig" and strategy == "none":
         return "migStrategy is none, so patterns of resources.mig do nothing"
-    if any(matches(pattern, text) for text in texts):
+    if any(matches_pattern(pattern, text) for text in texts):
         return f"what {pattern!r} matches here is not offered, or goes by a pattern above it"
     return f"no {'profile' if field == 'mig' else 'model'} here matches {pattern!r}"
 
 
-def _unused_sharing_notes(decisions: list[Decision], resolved: ResolvedConfig) -> Iterator[str]:
-    named: dict[str, list[Decision]] = {}
-    every = entries(resolved.settings.sharing)
+def _unused_sharing_notes(decisions: list[UnitAssignment], resolved: ResolvedConfig) -> Iterator[str]:
+    named: dict[str, list[UnitAssignment]] = {}
+    every = sharing_entries(resolved.settings.sharing)
     for decision in decisions:
-        if decision.shared_by:
-            named.setdefault(every[decision.shared_by].name, []).append(decision)
+        if decision.sharing_entry:
+            named.setdefault(every[decision.sharing_entry].name, []).append(decision)
     for by, entry in every.items():
         fitting = [
-            each for each in named.get(entry.name, ()) if not entry.model or matches(entry.model, each.unit.model)
+            each
+            for each in named.get(entry.name, ())
+            if not entry.model or matches_pattern(entry.model, each.unit.model)
         ]
         if what := _missing_devices(by, entry, fitting, resolved):
             yield f"{resolved.sources[by]}: {what}"
 
 
 def _missing_devices(
-    by: str, entry: ReplicatedResource | MemoryResource, fitting: list[Decision], resolved: ResolvedConfig
+    by: str, entry: ReplicatedResource | MemoryResource, fitting: list[UnitAssignment], resolved: ResolvedConfig
 ) -> str:
     """What an entry does not get. `fitting`: the devices that it or another takes and that are as it wants them."""
-    taken = [decision for decision in fitting if decision.shared_by == by]
-    others = [decision for decision in fitting if decision.shared_by != by]
+    taken = [decision for decision in fitting if decision.sharing_entry == by]
+    others = [decision for decision in fitting if decision.sharing_entry != by]
     where = _sources_of_sharing(others, resolved)
     named = f"{entry.name} with a model that matches {entry.model!r}" if entry.model else entry.name
     match entry.devices:
@@ -289,23 +297,25 @@ def _missing_devices(
             return "; ".join(filter(None, (found, before)))
 
 
-def _sources_of_sharing(decisions: Iterable[Decision], resolved: ResolvedConfig) -> str:
-    return " and ".join(dict.fromkeys(resolved.sources[decision.shared_by] for decision in decisions))
+def _sources_of_sharing(decisions: Iterable[UnitAssignment], resolved: ResolvedConfig) -> str:
+    return " and ".join(dict.fromkeys(resolved.sources[decision.sharing_entry] for decision in decisions))
 
 
-def _has_device(reference: str, decisions: Iterable[Decision]) -> bool:
+def _has_device(reference: str, decisions: Iterable[UnitAssignment]) -> bool:
     return any(reference in (decision.unit.id, decision.unit.index) for decision in decisions)
 
 
-def _mixed_resource_notes(decisions: list[Decision]) -> Iterator[str]:
-    shared = {decision.name for decision in decisions if decision.shared}
-    for name in sorted({decision.name for decision in decisions if not decision.shared and decision.name in shared}):
+def _mixed_resource_notes(decisions: list[UnitAssignment]) -> Iterator[str]:
+    shared = {decision.resource for decision in decisions if decision.is_shared}
+    for name in sorted(
+        {decision.resource for decision in decisions if not decision.is_shared and decision.resource in shared}
+    ):
         yield f"{name} has whole devices and shares of others, and a pod cannot choose which it gets; rename the shares"
 
 
-def _memory_sharing_notes(decisions: list[Decision], resolved: ResolvedConfig) -> Iterator[str]:
+def _memory_sharing_notes(decisions: list[UnitAssignment], resolved: ResolvedConfig) -> Iterator[str]:
     """What shares of memory do not do."""
-    memory = [decision for decision in decisions if decision.grain_mib]
+    memory = [decision for decision in decisions if decision.share_mib]
     if not memory:
         return
     kept = (
@@ -317,7 +327,7 @@ def _memory_sharing_notes(decisions: list[Decision], resolved: ResolvedConfig) -
     yield f"{resolved.sources['memory']}: {kept}"
     if len({decision.unit.gpu for decision in memory}) > 1:
         most = format_memory(
-            max(each.replicas * each.grain_mib for each in memory), resolved.settings.sharing.memory_unit
+            max(each.replicas * each.share_mib for each in memory), resolved.settings.sharing.memory_unit
         )
         yield (
             f"{resolved.sources['memory']}: a container's memory comes from one GPU, {most} at most, and the scheduler "
@@ -325,9 +335,9 @@ def _memory_sharing_notes(decisions: list[Decision], resolved: ResolvedConfig) -
         )
 
 
-def _mps_notes(decisions: list[Decision], resolved: ResolvedConfig) -> Iterator[str]:
+def _mps_notes(decisions: list[UnitAssignment], resolved: ResolvedConfig) -> Iterator[str]:
     """What MPS needs, and what it does not do."""
-    by = next((decision.shared_by for decision in decisions if decision.mps and decision.name), "")
+    by = next((decision.sharing_entry for decision in decisions if decision.mps and decision.resource), "")
     if by:
         at = resolved.sources[by]
         yield f"{at}: {mps.AS_IF}"

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from gpuplane.core.health import diagnose
-from gpuplane.core.inventory.names import named
-from gpuplane.core.inventory.sharing import base
+from gpuplane.core.inventory.resources import list_resources
+from gpuplane.core.shares import unit_of
 from gpuplane.core.view import view
 from gpuplane.core.withholding import withheld, without_allocations
 from gpuplane.model import sharelayout
@@ -60,12 +60,12 @@ def wanted(snapshot: Snapshot) -> WantedDaemons | None:
         return None
     ill, share_layouts = _ill(without_allocations(snapshot)), snapshot.ledger.share_layouts or {}
     clients = {
-        (_of(each.resource, id), base(id))
+        (_of(each.resource, id), unit_of(id))
         for each in snapshot.allocations
         for id in each.devices
-        if id != base(id) and _may_be_client(share_layouts.get(base(id)))  # else it is a share of another kind
+        if id != unit_of(id) and _may_be_client(share_layouts.get(unit_of(id)))  # else it is a share of another kind
     }
-    others = {base(id) for name, id in withheld(snapshot) if (_of(name, id), base(id)) not in clients}
+    others = {unit_of(id) for name, id in withheld(snapshot) if (_of(name, id), unit_of(id)) not in clients}
     held = sorted({name for name, _ in clients})
     return WantedDaemons(daemons=_daemons(machine, settings, ill | others), in_use=tuple(held))
 
@@ -78,7 +78,7 @@ def _may_be_client(layout: EncodedLayout | None) -> bool:
 
 def _of(resource: str, id: str) -> str:
     """The daemon of which a container is a client that holds this id, if it is of one."""
-    return base(id) if id.startswith("MIG-") else resource
+    return unit_of(id) if id.startswith("MIG-") else resource
 
 
 def daemon(resource: str, unit: Unit) -> str:
@@ -201,7 +201,7 @@ def _daemons(machine: Machine, settings: Settings, without: frozenset[str]) -> t
     partitioned = {gpu.uuid for gpu in machine.gpus or () if gpu.mig_enabled}
     return tuple(
         _daemon(name, devices, resource.share_mib > 0, settings.sharing.mps, partitioned)
-        for resource in named(machine, settings)[0]
+        for resource in list_resources(machine, settings)[0]
         if resource.mps
         for name, devices in _by_daemon(resource, without).items()
     )

@@ -5,33 +5,35 @@ from typing import TypeVar
 
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
 
-Part = TypeVar("Part", Gpu, MigDevice)
+DeviceT = TypeVar("DeviceT", Gpu, MigDevice)
 
-GPU = Gpu(index=-1)
-MIG_DEVICE = MigDevice(uuid="", profile="", gpu_instance=0, slot=-1)
+EMPTY_GPU = Gpu(index=-1)
+EMPTY_MIG_DEVICE = MigDevice(uuid="", profile="", gpu_instance=0, slot=-1)
 """A GPU and a MIG device of which nothing is told."""
 
-NOT_LOOKED = Fault(code="not-looked", message="the driver was let go of, and the machine has not been looked at since")
+NOT_OBSERVED = Fault(
+    code="not-looked", message="the driver was let go of, and the machine has not been looked at since"
+)
 
 
-def disbelieved(machine: Machine) -> Machine:
+def mark_not_observed(machine: Machine) -> Machine:
     """A machine after its driver was let go of: until the next look that counts the GPUs, it may be another one."""
-    return machine.but(faults=(*(fault for fault in machine.faults if fault != NOT_LOOKED), NOT_LOOKED))
+    return machine.but(faults=(*(fault for fault in machine.faults if fault != NOT_OBSERVED), NOT_OBSERVED))
 
 
-def replaced(machine: Machine | None, gpu: Gpu) -> Machine | None:
+def replace_gpu(machine: Machine | None, gpu: Gpu) -> Machine | None:
     """A machine after a newer look at one GPU of it."""
     if machine is None or machine.gpus is None:
         return machine
-    return machine.but(gpus=tuple(_newer(old, gpu) if old.uuid == gpu.uuid else old for old in machine.gpus))
+    return machine.but(gpus=tuple(_with_distances(old, gpu) if old.uuid == gpu.uuid else old for old in machine.gpus))
 
 
-def _newer(old: Gpu, gpu: Gpu) -> Gpu:
+def _with_distances(old: Gpu, gpu: Gpu) -> Gpu:
     """A look at one GPU alone may not tell its distances to the others."""
     return gpu.but(index=old.index, distances=gpu.distances or old.distances)
 
 
-def merge(before: Machine | None, look: Machine) -> Machine:
+def merge_observation(before: Machine | None, observed: Machine) -> Machine:
     """The machine to believe in after a look.
 
     Where the GPUs could not be counted, those of the look before stay (their faults are now the machine's). A GPU that
@@ -39,59 +41,59 @@ def merge(before: Machine | None, look: Machine) -> Machine:
     device. What stays keeps the numbers of its nodes.
     """
     if before is None or before.gpus is None:
-        return look
-    seen = _merge(before, before.gpus, look)
-    names = {node for gpu in seen.gpus or () for node in _nodes(gpu) if node not in look.numbers}
+        return observed
+    seen = _merge_gpus(before, before.gpus, observed)
+    names = {node for gpu in seen.gpus or () for node in _device_nodes(gpu) if node not in observed.numbers}
     numbers = {node: before.numbers[node] for node in names if node in before.numbers}
-    return seen.but(numbers={**look.numbers, **numbers}) if numbers else seen
+    return seen.but(numbers={**observed.numbers, **numbers}) if numbers else seen
 
 
-def _nodes(gpu: Gpu) -> Iterator[str]:
+def _device_nodes(gpu: Gpu) -> Iterator[str]:
     yield from (*gpu.nodes, *gpu.dri)
     for device in gpu.mig_devices:
         yield from device.nodes
 
 
-def _merge(before: Machine, gpus: tuple[Gpu, ...], look: Machine) -> Machine:
+def _merge_gpus(before: Machine, gpus: tuple[Gpu, ...], observed: Machine) -> Machine:
     """The machine, apart from numbers."""
-    if look.gpus is None:
-        faults = (*look.faults, *(fault for fault in before.faults if fault == NOT_LOOKED))
-        return look.but(gpus=gpus, driver=look.driver or before.driver, faults=faults)
-    told = {gpu.uuid for gpu in look.gpus}
+    if observed.gpus is None:
+        faults = (*observed.faults, *(fault for fault in before.faults if fault == NOT_OBSERVED))
+        return observed.but(gpus=gpus, driver=observed.driver or before.driver, faults=faults)
+    told = {gpu.uuid for gpu in observed.gpus}
     unseen = tuple(old for old in gpus if old.uuid not in {"", *told})
-    return look.but(gpus=tuple(_known(gpu, gpus, unseen) for gpu in look.gpus))
+    return observed.but(gpus=tuple(_fill_gpu(gpu, gpus, unseen) for gpu in observed.gpus))
 
 
-def _known(gpu: Gpu, before: tuple[Gpu, ...], unseen: tuple[Gpu, ...]) -> Gpu:
+def _fill_gpu(gpu: Gpu, before: tuple[Gpu, ...], unseen: tuple[Gpu, ...]) -> Gpu:
     """A GPU with what the driver did not tell of it this time, but told before.
 
     One without a UUID can only be one of the `unseen`, whose UUIDs this look does not tell.
     """
-    old = next((old for old in (before if gpu.uuid else unseen) if _same(old, gpu)), None)
+    old = next((old for old in (before if gpu.uuid else unseen) if _is_same_gpu(old, gpu)), None)
     if old is None:
         return gpu
     if gpu.faults or not gpu.uuid:
-        gpu = _filled(gpu, old, GPU)
+        gpu = _fill_missing(gpu, old, EMPTY_GPU)
     if gpu.mig and old.mig:
         known = {device.uuid: device for device in old.mig.devices}
-        devices = (_part(device, known.get(device.uuid), gpu) for device in gpu.mig.devices)
+        devices = (_fill_mig_device(device, known.get(device.uuid), gpu) for device in gpu.mig.devices)
         gpu = gpu.but(mig=gpu.mig.but(devices=tuple(devices)))
     return gpu
 
 
-def _part(device: MigDevice, old: MigDevice | None, gpu: Gpu) -> MigDevice:
+def _fill_mig_device(device: MigDevice, old: MigDevice | None, gpu: Gpu) -> MigDevice:
     """A MIG device, in the same way. A fault of its GPU can be a reason why it is not described whole."""
-    return device if old is None or not (device.faults or gpu.faults) else _filled(device, old, MIG_DEVICE)
+    return device if old is None or not (device.faults or gpu.faults) else _fill_missing(device, old, EMPTY_MIG_DEVICE)
 
 
-def _same(old: Gpu, gpu: Gpu) -> bool:
+def _is_same_gpu(old: Gpu, gpu: Gpu) -> bool:
     """Whether this is the GPU that was seen before: by its UUID, else by its place, else by its index."""
     if gpu.uuid:
         return old.uuid == gpu.uuid
     return old.pci == gpu.pci if gpu.pci else old.index == gpu.index
 
 
-def _filled(part: Part, old: Part, blank: Part) -> Part:
+def _fill_missing(part: DeviceT, old: DeviceT, blank: DeviceT) -> DeviceT:
     """A GPU or a MIG device with what `old` has and it has not; its faults are its own."""
     fields = part.__struct_fields__
     told = {field: value for field in fields if (value := getattr(part, field)) != getattr(blank, field)}

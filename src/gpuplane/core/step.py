@@ -52,7 +52,7 @@ def step(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
 def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     match fact:
         case MachineObserved(look):
-            seen, counted = observation.merge(snapshot.machine, look), look.gpus is not None
+            seen, counted = observation.merge_observation(snapshot.machine, look), look.gpus is not None
             held, by = snapshot.allocations, terms(snapshot, now)
             health = records.looked(_health(snapshot), snapshot.machine, seen, counted, held, by)
             return _with(snapshot.but(machine=seen), health)
@@ -61,7 +61,7 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             return _with(snapshot, records.happened(_health(snapshot), fact, machine, held, terms(snapshot, now)))
         case ProbeFinished(gpu=gpu):
             health, well = records.probed(_health(snapshot), fact, snapshot.machine, terms(snapshot, now))
-            machine = observation.replaced(snapshot.machine, gpu) if well else snapshot.machine
+            machine = observation.replace_gpu(snapshot.machine, gpu) if well else snapshot.machine
             return _with(snapshot.but(machine=machine), health)
         case TimeSliceFinished():
             return timeslices.done(snapshot, fact)
@@ -106,7 +106,7 @@ def _disbelieve(snapshot: Snapshot, now: float) -> Snapshot:
     before = snapshot.machine
     if before is None:
         return snapshot
-    machine = observation.disbelieved(before)
+    machine = observation.mark_not_observed(before)
     health = records.looked(_health(snapshot), before, machine, False, (), terms(snapshot, now))
     return _with(snapshot.but(machine=machine), health)
 

@@ -15,10 +15,10 @@ GPU in MIG mode has none. Nothing tells who has set a length, so the ledger reme
 
 from collections.abc import Iterator, Mapping
 
-from gpuplane.core.health.catalogue import BLIND
+from gpuplane.core.faults.catalogue import HIDING_OTHERS
 from gpuplane.core.health.diagnose import released
-from gpuplane.core.inventory.names import decide
-from gpuplane.core.inventory.sharing import entries
+from gpuplane.core.inventory.resources import assign_units
+from gpuplane.core.inventory.sharing import sharing_entries
 from gpuplane.core.view import view
 from gpuplane.model.config import ReplicatedResource, Settings, TimeSlice
 from gpuplane.model.facts import SetTimeSlice, TimeSliceFinished
@@ -46,10 +46,10 @@ def wanted(snapshot: Snapshot) -> Mapping[str, TimeSlice] | None:
 
 @view
 def _wanted(machine: Machine, settings: Settings) -> Mapping[str, TimeSlice]:
-    named, found = entries(settings.sharing), dict[str, TimeSlice]()
-    for decision in decide(machine, settings):
-        entry = named.get(decision.shared_by)
-        if decision.name and isinstance(entry, ReplicatedResource) and entry.time_slice is not None:
+    named, found = sharing_entries(settings.sharing), dict[str, TimeSlice]()
+    for decision in assign_units(machine, settings):
+        entry = named.get(decision.sharing_entry)
+        if decision.resource and isinstance(entry, ReplicatedResource) and entry.time_slice is not None:
             found.setdefault(decision.unit.gpu, entry.time_slice)
     return found
 
@@ -120,7 +120,7 @@ def _answering(snapshot: Snapshot) -> Iterator[Gpu]:
     if released(snapshot):
         return
     for gpu in snapshot.gpus:
-        blind = any(fault.code in BLIND for fault in gpu.faults)
+        blind = any(fault.code in HIDING_OTHERS for fault in gpu.faults)
         if gpu.uuid and not blind and not gpu.mig_enabled:
             yield gpu
 

@@ -25,8 +25,8 @@ no unit's, but begins with a GPU's UUID, is another plugin's name for a part of 
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from gpuplane.core.inventory.names import named
-from gpuplane.core.inventory.sharing import base
+from gpuplane.core.inventory.resources import list_resources
+from gpuplane.core.shares import unit_of
 from gpuplane.core.view import view
 from gpuplane.model import sharelayout
 from gpuplane.model.machine import Machine
@@ -60,7 +60,7 @@ def withheld(snapshot: Snapshot) -> Mapping[OfferedId, str]:
     machine, settings, ledger = snapshot.machine, snapshot.config.settings, snapshot.ledger
     if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
         return {}
-    resources, _ = named(machine, settings)
+    resources, _ = list_resources(machine, settings)
     locations = device_locations(machine, ledger.mig_parents)
     return overlapping_ids(resources, snapshot.allocations, locations, ledger.share_layouts or {})
 
@@ -93,7 +93,7 @@ def overlapping_ids(
     reasons: dict[str, str] = {}
     for allocation in allocations:
         for id in allocation.devices:
-            unit, is_offered = base(id), (allocation.resource, id) in index.ids
+            unit, is_offered = unit_of(id), (allocation.resource, id) in index.ids
             offered_layout = index.share_layouts.get((allocation.resource, unit))
             held_layout = _decoded(share_layouts.get(unit)) or offered_layout
             if not is_offered or held_layout != offered_layout:  # else kubelet knows that this id is in use
@@ -202,7 +202,7 @@ def share_layouts(
     for allocation in allocations:
         for id in allocation.devices:
             if "::" in id:
-                by_environment.setdefault(base(id), set()).add(allocation.share_layout)
+                by_environment.setdefault(unit_of(id), set()).add(allocation.share_layout)
     offered = {unit: layout.encoded for (_, unit), layout in _offered_index(resources).share_layouts.items()}
     unknown = sharelayout.UNKNOWN.encoded
     held = {unit: _held_layout(known.get(unit, unknown), by_environment[unit]) for unit in sorted(by_environment)}
@@ -255,7 +255,7 @@ def mig_parents(
     longer exists.
     """
     existing = _existing_mig_parents(machine) if machine else {}
-    held = {base(id) for allocation in allocations for id in allocation.devices}
+    held = {unit_of(id) for allocation in allocations for id in allocation.devices}
     by_name = {id: gpu for id in held if (gpu := _parent_in_name(id))}
     return dict(sorted({**by_name, **(known or {}), **existing}.items()))
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from gpuplane.core import strict
-from gpuplane.core.health.catalogue import CATALOGUE
-from gpuplane.core.health.judge import xid
+from gpuplane.core.faults.catalogue import CATALOGUE
+from gpuplane.core.faults.overrides import xid_number
 from gpuplane.hardware.driver.errors import ERRORS
 from gpuplane.hardware.driver.installed import ordered
 from gpuplane.hardware.driver.nodes import CONTROL, DRIVERS, expected, own_nodes
@@ -107,15 +107,17 @@ def _unknown_fault(code: str) -> Iterator[str]:
     if code not in looks:
         close = strict.closest_match(code, looks)
         perhaps = f"did you mean {close!r}?" if close else f"one of {', '.join(looks)}"
-        if code in CATALOGUE or xid(code) is not None:
+        if code in CATALOGUE or xid_number(code) is not None:
             perhaps = "it is an event; write it among the incidents"
         yield f"{code!r} is nothing that a look shows: {perhaps}"
 
 
 def unknown_event(code: str) -> Iterator[str]:
     """What is wrong with an incident's code."""
-    if xid(code) is None and (code not in CATALOGUE or CATALOGUE[code].detected_by != "event"):
-        events = [name for name, entry in CATALOGUE.items() if entry.detected_by == "event" and xid(name) is None]
+    if xid_number(code) is None and (code not in CATALOGUE or CATALOGUE[code].detected_by != "event"):
+        events = [
+            name for name, entry in CATALOGUE.items() if entry.detected_by == "event" and xid_number(name) is None
+        ]
         close = strict.closest_match(code, events)
         perhaps = f"did you mean {close!r}?" if close else f"an XID as xid-79, or {', '.join(events)}"
         yield f"{code!r} is nothing that happens: {perhaps}"

@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
 from pathlib import Path
 
-from gpuplane.core.observation import replaced
+from gpuplane.core.observation import replace_gpu
 from gpuplane.hardware.charges import Charges, charge, in_force, lift
 from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import DriverStatusChanged, Options, Skip, Skipped, Told
@@ -324,7 +324,7 @@ class Nvidia:
         now = time.monotonic()
         if any(each.means(gpu.index, gpu.pci) for each in in_force(self._charges, now)):
             self._charges = lift(self._charges, gpu, now)
-            self._look = replaced(self._look, gpu) or self._look
+            self._look = replace_gpu(self._look, gpu) or self._look
             if self._looking is not None and not self._looking.ended:
                 self._looking.order(Skip(in_force(self._charges, now)))
 

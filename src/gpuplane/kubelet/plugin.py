@@ -20,8 +20,8 @@ import grpc
 from gpuplane.core.advertising import known, offer
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.choice.preference import preferred_ids
-from gpuplane.core.inventory.sharing import MOST_IDS
 from gpuplane.core.serving import serves
+from gpuplane.core.shares import MAX_SHARES
 from gpuplane.core.text import clip
 from gpuplane.core.view import view
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
@@ -151,8 +151,8 @@ def _check_size(resource: str, counts: Sequence[int]) -> None:
     """
     if len(counts) > MOST_CONTAINERS:
         raise Refused(f"{resource}: the request has {len(counts)} containers, and at most {MOST_CONTAINERS} are taken")
-    if sum(counts) > MOST_IDS:
-        raise Refused(f"{resource}: the request names {sum(counts)} devices, and at most {MOST_IDS} are ever offered")
+    if sum(counts) > MAX_SHARES:
+        raise Refused(f"{resource}: the request names {sum(counts)} devices, and at most {MAX_SHARES} are ever offered")
 
 
 def _message(devices: tuple[OfferedDevice, ...]) -> pb.ListAndWatchResponse:

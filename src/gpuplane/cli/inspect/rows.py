@@ -6,7 +6,7 @@ from itertools import groupby
 
 from gpuplane.cli.times import span
 from gpuplane.core.devicenames import describe_devices
-from gpuplane.core.inventory.sharing import base
+from gpuplane.core.shares import unit_of
 from gpuplane.model.inspection import Device, Holder, Inspection, Release
 from gpuplane.model.text import Text, group_alike
 from gpuplane.model.value import Value
@@ -59,7 +59,7 @@ def _shares(device: Device, first: Row) -> Iterator[Row]:
     names = holders(device)
     for n, (holder, run) in enumerate(groupby((each.id for each in device.ids), key=lambda id: names.get(id, ""))):
         ids = list(run)
-        more = f"…{ids[-1].removeprefix(f'{base(ids[0])}::')}" if len(ids) > 1 else ""
+        more = f"…{ids[-1].removeprefix(f'{unit_of(ids[0])}::')}" if len(ids) > 1 else ""
         row = first if n == 0 else first.but(model="", memory="")
         yield row.but(device=ids[0] + more, held_by=holder)
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.devicenames import describe_devices
-from gpuplane.core.inventory.sharing import MIB
+from gpuplane.core.shares import MIB_PER_UNIT
 from gpuplane.core.text import format_memory
 from gpuplane.core.withholding import MEMORY_VARIABLE
 from gpuplane.model.config import MemoryUnit
@@ -87,7 +87,7 @@ def memory_environment(unit: Unit, mib: int, memory_unit: MemoryUnit) -> dict[st
     """
     return {
         "ALIYUN_COM_GPU_MEM_IDX": unit.index,
-        "ALIYUN_COM_GPU_MEM_DEV": str(unit.memory_mib // MIB[memory_unit]),
-        "ALIYUN_COM_GPU_MEM_CONTAINER": str(mib // MIB[memory_unit]),
+        "ALIYUN_COM_GPU_MEM_DEV": str(unit.memory_mib // MIB_PER_UNIT[memory_unit]),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(mib // MIB_PER_UNIT[memory_unit]),
         MEMORY_VARIABLE: str(mib),
     }

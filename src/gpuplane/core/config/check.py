@@ -39,9 +39,9 @@ from gpuplane.core.config.schema import (
     TimeSlicingSection,
     value_at,
 )
-from gpuplane.core.health.catalogue import CATALOGUE, UNLISTED
-from gpuplane.core.inventory.naming import GPU, MIG, PREFIX, qualified
-from gpuplane.core.inventory.sharing import MOST_IDS, MPS_CLIENTS
+from gpuplane.core.faults.catalogue import CATALOGUE, UNLISTED_XID
+from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX, RESOURCE_PREFIX, qualified_resource_name
+from gpuplane.core.shares import MAX_MPS_CLIENTS, MAX_SHARES
 from gpuplane.core.strict import DocumentPath, closest_match, format_path
 
 MAX_PERCENT = 100
@@ -62,8 +62,8 @@ def _all_problems(file: ConfigFile) -> PathProblems:
     gpus, mig = resources.gpus or (), resources.mig or ()
     yield from _pattern_problems(("resources", "gpus"), gpus)
     yield from _pattern_problems(("resources", "mig"), mig)
-    names = {PREFIX + each.name.removeprefix(PREFIX) for each in (*gpus, *mig)}
-    yield from _sharing_problems(sharing, {GPU, *names})
+    names = {RESOURCE_PREFIX + each.name.removeprefix(RESOURCE_PREFIX) for each in (*gpus, *mig)}
+    yield from _sharing_problems(sharing, {GPU_RESOURCE, *names})
     yield from _health_problems(file.health or HealthSection())
 
 
@@ -99,7 +99,7 @@ def _pattern_problems(where: DocumentPath, patterns: Iterable[NamingPattern]) ->
 
 def _name_problems(path: DocumentPath, name: str, note: str = "") -> PathProblems:
     try:
-        qualified(name)
+        qualified_resource_name(name)
     except ValueError as error:
         yield path, f"{note}{error}"
 
@@ -109,14 +109,14 @@ def _sharing_problems(sharing: SharingSection, names: set[str]) -> PathProblems:
     if sharing.time_slicing:
         where: DocumentPath = ("sharing", "timeSlicing")
         one_share_only = bool(sharing.time_slicing.fail_requests_greater_than_one)
-        yield from _replication_problems(where, sharing.time_slicing, names, MOST_IDS, one_share_only, earlier)
+        yield from _replication_problems(where, sharing.time_slicing, names, MAX_SHARES, one_share_only, earlier)
     if sharing.mps and sharing.time_slicing:
         yield ("sharing", "mps"), "contradicts sharing.timeSlicing: devices are shared by one of them; leave one out"
     elif sharing.mps:
         where, by_memory = ("sharing", "mps"), bool(sharing.memory and sharing.memory.mps)
         one_share_only = sharing.mps.fail_requests_greater_than_one is not False
         if sharing.mps.resources or not by_memory:
-            yield from _replication_problems(where, sharing.mps, names, MPS_CLIENTS, one_share_only, earlier)
+            yield from _replication_problems(where, sharing.mps, names, MAX_MPS_CLIENTS, one_share_only, earlier)
         percentage = sharing.mps.active_thread_percentage
         if percentage is not None and not 1 <= percentage <= MAX_PERCENT:
             yield (*where, "activeThreadPercentage"), f"must be 1 to {MAX_PERCENT}, not {percentage}"
@@ -148,7 +148,7 @@ def _replication_problems(
         suffix = SHARED_SUFFIX if strategy.rename_by_default else ""
         yield from _entry_name_problems(path, entry, suffix, "renameByDefault: ", names)
         if not 1 <= entry.replicas <= max_replicas:
-            why = "as many clients as MPS has" if max_replicas == MPS_CLIENTS else "what kubelet takes in one list"
+            why = "as many clients as MPS has" if max_replicas == MAX_MPS_CLIENTS else "what kubelet takes in one list"
             yield (*path, "replicas"), f"must be 1 (not shared) to {max_replicas}, {why}, not {entry.replicas}"
         if entry.distinct_gpus and one_share_only:
             refuses = f"{where[-1]}.failRequestsGreaterThanOne refuses every request for more than one share"
@@ -156,7 +156,7 @@ def _replication_problems(
         if (
             isinstance(strategy, MpsSection)
             and _selects_some_devices(entry)
-            and _resource_name(entry, suffix) == PREFIX + entry.name.removeprefix(PREFIX)
+            and _resource_name(entry, suffix) == RESOURCE_PREFIX + entry.name.removeprefix(RESOURCE_PREFIX)
         ):
             kept = "the devices that it does not select would go by the same name and have no MPS daemon"
             yield path, f"{kept}; give the shares a rename"
@@ -178,7 +178,7 @@ def _memory_problems(memory: MemorySection, names: set[str], earlier: _EarlierEn
             yield (*path, "grain"), f"must be 1 {unit} or more, not {entry.share_size}"
         yield from _selection_problems(path, entry, earlier)
         name = _resource_name(entry, MEMORY_SUFFIX)
-        if name in names or (entry.rename is not None and name.startswith(MIG)):
+        if name in names or (entry.rename is not None and name.startswith(MIG_RESOURCE_PREFIX)):
             what = f"{name!r} is what devices are called that are not shared; memory needs a name of its own"
             yield (*path, "rename"), what
         size = entry.share_size or memory.share_size or 1
@@ -191,7 +191,7 @@ def _selects_some_devices(entry: ReplicatedEntry) -> bool:
 
 def _resource_name(entry: ReplicatedEntry | MemoryEntry, suffix: str) -> str:
     """The name that shares go by."""
-    return PREFIX + (entry.rename or f"{entry.name}{suffix}").removeprefix(PREFIX)
+    return RESOURCE_PREFIX + (entry.rename or f"{entry.name}{suffix}").removeprefix(RESOURCE_PREFIX)
 
 
 def _entry_name_problems(
@@ -199,9 +199,9 @@ def _entry_name_problems(
 ) -> PathProblems:
     wrong = list(_name_problems((*path, "name"), entry.name))
     yield from wrong
-    full = PREFIX + entry.name.removeprefix(PREFIX)
-    if not wrong and full not in names and not full.startswith(MIG):
-        close = closest_match(full, names) or GPU
+    full = RESOURCE_PREFIX + entry.name.removeprefix(RESOURCE_PREFIX)
+    if not wrong and full not in names and not full.startswith(MIG_RESOURCE_PREFIX):
+        close = closest_match(full, names) or GPU_RESOURCE
         yield (*path, "name"), f"no device is named {full!r} before it is shared; did you mean {close!r}?"
     if entry.rename is not None:
         yield from _name_problems((*path, "rename"), entry.rename)
@@ -251,7 +251,7 @@ def _unreachable_entry_problems(
     path: DocumentPath, entry: ReplicatedEntry | MemoryEntry, taken: dict[tuple[str, str], DocumentPath]
 ) -> PathProblems:
     """Entries for one resource share out its devices, the first one first: each must have some to take."""
-    name, model = entry.name.removeprefix(PREFIX), entry.model or "*"
+    name, model = entry.name.removeprefix(RESOURCE_PREFIX), entry.model or "*"
     takers = [taken[name, all] for all in ("all *", f"all {model}") if (name, all) in taken]
     if takers:
         which = "of that name" if (name, "all *") in taken else f"of that name and model {model!r}"
@@ -282,7 +282,7 @@ def _health_problems(health: HealthSection) -> PathProblems:
             perhaps = f"; did you mean {close!r}?" if close else ""
             yield path, f"there is no such fault: the fault catalogue's, or xid-1 to xid-{MAX_XID}{perhaps}"
         elif rule is not None:
-            yield from _fault_rule_problems(path, rule, rule.cleared_by or CATALOGUE.get(code, UNLISTED).cleared_by)
+            yield from _fault_rule_problems(path, rule, rule.cleared_by or CATALOGUE.get(code, UNLISTED_XID).cleared_by)
 
 
 def config_warnings(file: ConfigFile) -> PathProblems:

@@ -7,8 +7,8 @@ in 2024), and a driver may be newer than the catalogue. So a number that the cat
 
 from collections.abc import Iterator
 
-from gpuplane.core.health.catalogue import CATALOGUE
-from gpuplane.core.health.judge import xid
+from gpuplane.core.faults.catalogue import CATALOGUE
+from gpuplane.core.faults.overrides import xid_number
 from gpuplane.core.strict import closest_match
 
 MAX_XID = 255
@@ -16,7 +16,7 @@ MAX_XID = 255
 
 def is_possible_code(code: str) -> bool:
     """Whether there is such a fault, or may be one: of the catalogue, or an XID that it does not list yet."""
-    number = xid(code)
+    number = xid_number(code)
     return code in CATALOGUE or (number is not None and number <= MAX_XID)
 
 

@@ -30,9 +30,9 @@ from gpuplane.core.config.schema import (
     value_at,
 )
 from gpuplane.core.document import Problem
-from gpuplane.core.health import judge
-from gpuplane.core.inventory.naming import qualified
-from gpuplane.core.inventory.sharing import MIB
+from gpuplane.core.faults import overrides as judge
+from gpuplane.core.resourcenames import qualified_resource_name
+from gpuplane.core.shares import MIB_PER_UNIT
 from gpuplane.core.strict import DocumentPath, InvalidInput, load_with_lines
 from gpuplane.model import config
 from gpuplane.model.config import MemoryResource, NamingRule, ReplicatedResource, Settings, Sharing, TimeSlice
@@ -141,7 +141,7 @@ def _build_settings(content: ConfigFile, flag_values: Mapping[str, Any]) -> Sett
 
 
 def _naming_rules(patterns: Iterable[NamingPattern] | None) -> tuple[NamingRule, ...]:
-    return tuple(NamingRule(pattern=each.pattern, name=qualified(each.name)) for each in patterns or ())
+    return tuple(NamingRule(pattern=each.pattern, name=qualified_resource_name(each.name)) for each in patterns or ())
 
 
 def _build_sharing(content: ConfigFile) -> Sharing:
@@ -150,7 +150,7 @@ def _build_sharing(content: ConfigFile) -> Sharing:
     unit = memory.unit or "GiB"
     entries = ((entry, entry.share_size or memory.share_size or 1) for entry in memory.resources or ())
     return _replicated_sharing(said).but(
-        memory=tuple(_memory_resource(entry, grain * MIB[unit]) for entry, grain in entries),
+        memory=tuple(_memory_resource(entry, grain * MIB_PER_UNIT[unit]) for entry, grain in entries),
         memory_unit=unit,
         memory_by_mps=bool(memory.mps),
         mps=_mps_settings(said.mps or MpsSection()),
@@ -173,11 +173,11 @@ def _replicated_sharing(section: SharingSection) -> Sharing:
 def _replicated_resource(
     entry: ReplicatedEntry, section: TimeSlicingSection | MpsSection, time_slice: TimeSlice | None
 ) -> ReplicatedResource:
-    name = qualified(entry.name)
+    name = qualified_resource_name(entry.name)
     return ReplicatedResource(
         name=name,
         replicas=entry.replicas,
-        rename=qualified(entry.rename)
+        rename=qualified_resource_name(entry.rename)
         if entry.rename
         else f"{name}{SHARED_SUFFIX}"
         if section.rename_by_default
@@ -191,8 +191,8 @@ def _replicated_resource(
 
 def _memory_resource(entry: MemoryEntry, share_mib: int) -> MemoryResource:
     return MemoryResource(
-        name=qualified(entry.name),
-        rename=qualified(entry.rename or f"{entry.name}{MEMORY_SUFFIX}"),
+        name=qualified_resource_name(entry.name),
+        rename=qualified_resource_name(entry.rename or f"{entry.name}{MEMORY_SUFFIX}"),
         share_mib=share_mib,
         devices=_device_selection(entry.devices),
         model=entry.model or "",
@@ -239,12 +239,12 @@ def _fault_override(rule: FaultRule) -> FaultOverride:
 
 def _ignored_fault_settings(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Settings about faults that have no effect: where each was set, and why it has none."""
-    for field in judge.VARIABLES:
-        if odd := judge.listed(getattr(settings, field)).odd:
+    for field in judge.HEALTH_CHECK_VARIABLES:
+        if odd := judge.parse_health_check_list(getattr(settings, field)).invalid_words:
             words = ", ".join(map(repr, odd))
             yield sources[field], f"ignores {words}: it accepts XIDs (1 to 99999) and all"
     for code, ruling in settings.faults.items():
-        if ruling.severity is not None and (field := judge.decided(code, settings)):
+        if ruling.severity is not None and (field := judge.deciding_variable(code, settings)):
             yield sources[f"faults.{code}"], f"the severity of {code} has no effect: {sources[field]} has priority"
 
 

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from gpuplane.core.faults.catalogue import CATALOGUE
 from gpuplane.core.health import records, state_machine
-from gpuplane.core.health.catalogue import CATALOGUE
 from gpuplane.core.health.state_machine import Terms
-from gpuplane.core.observation import NOT_LOOKED
+from gpuplane.core.observation import NOT_OBSERVED
 from gpuplane.core.view import view
 from gpuplane.model.config import Config, NodeRequests
 from gpuplane.model.health import ClearedBy, DeviceHealth, DeviceRecord, Finding, HealthRecords, State
@@ -88,7 +88,7 @@ def reasons(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> tu
     for key in (records.NODE, gpu.uuid, *([device.uuid] if device else [])):
         record = health.devices.get(key)
         if record is not None:
-            found += (each for each in _reasons(key, record, by) if not (away and each.code == NOT_LOOKED.code))
+            found += (each for each in _reasons(key, record, by) if not (away and each.code == NOT_OBSERVED.code))
     if why := drain(snapshot, gpu, device):
         found.append(Reason(kind="drained", text=f"drained: {why}"))
     return tuple(found)
@@ -98,7 +98,7 @@ def _reasons(key: str, record: DeviceRecord, by: Terms) -> Iterator[Reason]:
     grave = [each for each in record.findings if _decides(each, by)]
     part = "" if key else DRIVER.name
     for each in grave:
-        kind: ReasonKind = "released" if each.code == NOT_LOOKED.code else "problem"
+        kind: ReasonKind = "released" if each.code == NOT_OBSERVED.code else "problem"
         yield Reason(kind=kind, text=f"{each.code}: {each.message}", part=part, code=each.code, device=key)
     for text in _failed(record, grave):
         yield Reason(kind="problem", text=text, part=part, code=PROBE_FAILED, device=key)
@@ -242,14 +242,14 @@ def _reworded(node: DeviceRecord, snapshot: Snapshot) -> DeviceRecord:
     """The node's record, which says why nobody looks while the driver is released."""
     why = released(snapshot)
     message = f"the driver is let go of: {why}"
-    findings = (each.but(message=message) if each.code == NOT_LOOKED.code else each for each in node.findings)
+    findings = (each.but(message=message) if each.code == NOT_OBSERVED.code else each for each in node.findings)
     return node.but(findings=tuple(findings)) if why else node
 
 
 def _away(node: DeviceHealth, snapshot: Snapshot) -> DeviceHealth:
     """The node's diagnosis; while nobody looks because the driver is let go of, with who wants that and until when."""
     why, release = released(snapshot), snapshot.ledger.release
-    if not why or node.code != NOT_LOOKED.code:
+    if not why or node.code != NOT_OBSERVED.code:
         return node
     return node.but(
         cleared_by="the annotation of our Node object" if release is None else "gpuplane driver take, or its time",

@@ -7,10 +7,10 @@ shares because views say so, not because it is written down for each.
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
+from gpuplane.core.faults.catalogue import BLOCKING_RECOVERY, CLEARED_ONLY_BY_RESET, HIDING_OTHERS, NEEDING_PROBE
 from gpuplane.core.health import state_machine
-from gpuplane.core.health.catalogue import BLIND, PENDING, RENEWING, UNASKED
 from gpuplane.core.health.state_machine import Terms
-from gpuplane.core.inventory.sharing import base
+from gpuplane.core.shares import unit_of
 from gpuplane.model.facts import DrainRequested, FaultOccurred, ProbeFinished
 from gpuplane.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
@@ -88,9 +88,11 @@ def _look(record: DeviceRecord, gpu: Gpu, holders: tuple[PodRef, ...], terms: Te
     if whole and lanes < record.most_links:
         faults.setdefault("nvlink-down", _lanes(lanes, record.most_links))
     absent = [
-        each for each in record.findings if each.code in RENEWING and not each.is_event and each.last_seen is None
+        each
+        for each in record.findings
+        if each.code in CLEARED_ONLY_BY_RESET and not each.is_event and each.last_seen is None
     ]
-    cleared = any(each.code not in faults for each in absent) and faults.keys().isdisjoint(RENEWING)
+    cleared = any(each.code not in faults for each in absent) and faults.keys().isdisjoint(CLEARED_ONLY_BY_RESET)
     if record.absent or (cleared and not blind):
         record = record.but(reset_at=now)
     record = state_machine.show(record, faults, terms, news=news, blind=blind)
@@ -119,7 +121,7 @@ def _lanes(lanes: int, most: int) -> str:
 
 
 def _blind(faults: Iterable[Fault]) -> bool:
-    return any(fault.code in BLIND for fault in faults)
+    return any(fault.code in HIDING_OTHERS for fault in faults)
 
 
 def _told(faults: Iterable[Fault]) -> dict[str, Text]:
@@ -251,7 +253,7 @@ def _candidates(holder: PodRef, on_device: tuple[PodRef, ...], everywhere: froze
 def _holders(units: set[str], allocations: Iterable[Allocation] | None) -> tuple[PodRef, ...]:
     if allocations is None:
         return (NOT_LISTED,)
-    found = holders(each for each in allocations if not units.isdisjoint(map(base, each.devices)))
+    found = holders(each for each in allocations if not units.isdisjoint(map(unit_of, each.devices)))
     return tuple(sorted(found, key=str))
 
 
@@ -281,7 +283,7 @@ def probed(
         if not problem and key not in (fact.gpu.uuid, *found):
             problem = "it is not there"
         if problem:
-            costly = any(fault.code in UNASKED for fault in faults)
+            costly = any(fault.code in NEEDING_PROBE for fault in faults)
             devices[key] = state_machine.fail(record, problem, terms, costly=costly, code=code)
         else:
             devices[key] = state_machine.heal(record, terms)
@@ -293,7 +295,7 @@ def _problem(record: DeviceRecord, fact: ProbeFinished, faults: Iterable[Fault],
     """Why a device is not well by what a probe saw, with the code of the fault, "" for none; ("", "") if it is."""
     for fault in faults:
         severity = terms.entry(fault.code).severity
-        if severity == "unhealthy" or (severity == "degraded" and fault.code in PENDING):
+        if severity == "unhealthy" or (severity == "degraded" and fault.code in BLOCKING_RECOVERY):
             return fault.code, f"{fault.code}: {fault.message}"
     lanes = sum(link.lanes for link in fact.gpu.links)
     if not fact.gpu.mig_enabled and lanes < record.most_links and terms.entry("nvlink-down").severity != "note":

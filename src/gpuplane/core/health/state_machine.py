@@ -12,8 +12,8 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
-from gpuplane.core.health.catalogue import PENDING, UNASKED
-from gpuplane.core.health.judge import entry
+from gpuplane.core.faults.catalogue import BLOCKING_RECOVERY, NEEDING_PROBE
+from gpuplane.core.faults.overrides import entry_for
 from gpuplane.model.config import Settings
 from gpuplane.model.health import CatalogueEntry, DeviceRecord, Finding, ProbeState
 from gpuplane.model.pod import PodRef, find, joined
@@ -51,7 +51,7 @@ class Terms(Value):
 
     def entry(self, code: str) -> CatalogueEntry:
         """How a fault is judged."""
-        return entry(code, self.settings)
+        return entry_for(code, self.settings)
 
     def is_listed(self, holder: PodRef) -> bool:
         """Whether a container is known to hold a device now."""
@@ -225,7 +225,7 @@ def over(finding: Finding, record: DeviceRecord, terms: Terms) -> float | None:
 
 def unasked(record: DeviceRecord) -> bool:
     """Whether looks leave the device out, so that only a probe can tell how it is."""
-    return any(each.last_seen is None and each.code in UNASKED for each in record.findings)
+    return any(each.last_seen is None and each.code in NEEDING_PROBE for each in record.findings)
 
 
 def _reset(finding: Finding, record: DeviceRecord) -> float | None:
@@ -274,7 +274,7 @@ def _pending(record: DeviceRecord, terms: Terms) -> bool:
     if record.probe is None or not record.probe.failure or unasked(record):
         return False
     shown = (each.code for each in record.findings if each.last_seen is None)
-    return any(code in PENDING and terms.entry(code).severity != "note" for code in shown)
+    return any(code in BLOCKING_RECOVERY and terms.entry(code).severity != "note" for code in shown)
 
 
 def fail(record: DeviceRecord, why: Text, terms: Terms, *, costly: bool, code: str = "") -> DeviceRecord:

@@ -1,4 +1,4 @@
-"""Units: the physical things of a machine that can be given out. A whole GPU is one, and so is each MIG device."""
+"""Units: what of a machine can be allocated. A whole GPU is one, and so is each MIG device."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,26 +8,28 @@ from gpuplane.model.text import join
 from gpuplane.model.views import Reason, Unit
 
 
-def units(machine: Machine, *, mig: bool, whole: bool = False) -> Iterator[tuple[Unit, Reason | None]]:
-    """Every unit in the order of the driver, and why it cannot be given out by any name, or None.
+def list_units(
+    machine: Machine, *, with_mig_devices: bool, whole_mig_gpus: bool = False
+) -> Iterator[tuple[Unit, Reason | None]]:
+    """Every unit in the order of the driver, and why it cannot be offered under any name, or None.
 
-    `mig`: whether MIG devices are looked at. Without it a GPU in MIG mode is one unit, which cannot be given out unless
-    `whole` says that it can.
+    Without `with_mig_devices` a GPU in MIG mode is one unit; it can be offered only with `whole_mig_gpus`.
     """
     for gpu in machine.gpus or ():
         if not gpu.uuid:
-            yield _whole(gpu), _untold("UUID", gpu.faults)
+            yield _gpu_unit(gpu), _not_described("UUID", gpu.faults)
         elif not gpu.mig_enabled:
-            yield _whole(gpu), None
-        elif not mig:
-            yield _whole(gpu), None if whole else _configured("it is in MIG mode, and migStrategy is none")
+            yield _gpu_unit(gpu), None
+        elif not with_mig_devices:
+            excluded = _excluded_by_config("it is in MIG mode, and migStrategy is none")
+            yield _gpu_unit(gpu), None if whole_mig_gpus else excluded
         elif not gpu.mig_devices:
-            yield _whole(gpu), _configured("it is in MIG mode and has no MIG devices")
+            yield _gpu_unit(gpu), _excluded_by_config("it is in MIG mode and has no MIG devices")
         else:
-            yield from ((_part(gpu, device), _unknown(device)) for device in gpu.mig_devices)
+            yield from ((_mig_unit(gpu, device), _missing_description(device)) for device in gpu.mig_devices)
 
 
-def _whole(gpu: Gpu) -> Unit:
+def _gpu_unit(gpu: Gpu) -> Unit:
     return Unit(
         id=gpu.uuid,
         gpu=gpu.uuid,
@@ -41,7 +43,7 @@ def _whole(gpu: Gpu) -> Unit:
     )
 
 
-def _part(gpu: Gpu, device: MigDevice) -> Unit:
+def _mig_unit(gpu: Gpu, device: MigDevice) -> Unit:
     """A MIG device: it is reached through its GPU's node and the two of its own (internal/rm/nvml_devices.go)."""
     return Unit(
         id=device.uuid,
@@ -57,17 +59,17 @@ def _part(gpu: Gpu, device: MigDevice) -> Unit:
     )
 
 
-def _unknown(device: MigDevice) -> Reason | None:
+def _missing_description(device: MigDevice) -> Reason | None:
     if device.uuid and device.profile:
         return None
-    return _untold("profile" if device.uuid else "UUID", device.faults)
+    return _not_described("profile" if device.uuid else "UUID", device.faults)
 
 
-def _untold(what: str, faults: Iterable[Fault]) -> Reason:
+def _not_described(what: str, faults: Iterable[Fault]) -> Reason:
     why = join("; ", (fault.message for fault in faults))
     text = f"the driver does not tell its {what}{': ' if why else ''}{why}"
     return Reason(kind="problem", text=text, part=DRIVER.name)
 
 
-def _configured(text: str) -> Reason:
+def _excluded_by_config(text: str) -> Reason:
     return Reason(kind="configured", text=text)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from gpuplane.core.advertising import offer
 from gpuplane.core.availability import availability, standing
 from gpuplane.core.containers.strategy import counting
+from gpuplane.core.faults.overrides import entry_for
 from gpuplane.core.health import diagnose
-from gpuplane.core.health.judge import entry
 from gpuplane.core.reports import nodecondition
 from gpuplane.core.reports.readiness import unready
 from gpuplane.model.health import DeviceHealth, DeviceRecord, HealthRecords
@@ -94,7 +94,7 @@ def _problem(snapshot: Snapshot) -> Samples:
 def _faults(snapshot: Snapshot) -> Samples:
     for each in diagnose.diagnoses(snapshot):
         for code in sorted({finding.code for finding in _record(snapshot, each).findings if finding.confirmed}):
-            severity = entry(code, snapshot.config.settings).severity
+            severity = entry_for(code, snapshot.config.settings).severity
             yield {"device": _device(each), "code": code, "severity": severity}, 1
 
 

@@ -12,7 +12,7 @@ from gpuplane.core.advertising import unknown
 from gpuplane.core.availability import availability, grouped
 from gpuplane.core.devicenames import DeviceName, describe_devices
 from gpuplane.core.health import diagnose
-from gpuplane.core.observation import NOT_LOOKED
+from gpuplane.core.observation import NOT_OBSERVED
 from gpuplane.core.serving import standby
 from gpuplane.core.text import clip, format_count
 from gpuplane.core.view import view
@@ -58,7 +58,7 @@ def _condition(snapshot: Snapshot, lack: Reason | None, units: tuple[Availabilit
     if away := diagnose.released(snapshot):
         return NodeCondition("Unknown", "DriverReleased", _message([f"the driver is let go of: {away}"]), causes)
     machine = snapshot.machine
-    if machine is None or machine.gpus is None or NOT_LOOKED in machine.faults:
+    if machine is None or machine.gpus is None or NOT_OBSERVED in machine.faults:
         return None
     return NodeCondition("False", "NoProblem", _message(_fine(snapshot, machine.gpus, units, found)), causes)
 

@@ -10,7 +10,7 @@ from typing import Literal
 from gpuplane.core.availability import availability
 from gpuplane.core.devicenames import DeviceName, describe_devices
 from gpuplane.core.health import diagnose, records
-from gpuplane.core.observation import NOT_LOOKED
+from gpuplane.core.observation import NOT_OBSERVED
 from gpuplane.core.reports.nodecondition import LONGEST, problem
 from gpuplane.core.text import clip
 from gpuplane.model.config import Config
@@ -76,7 +76,7 @@ def _driver(snapshot: Snapshot) -> Standing:
     """The driver by the node's own record. That it was let go of, and not looked at since, is nobody's failure."""
     by = diagnose.terms(snapshot, 0.0)
     record = (snapshot.ledger.health or HealthRecords()).devices.get(records.NODE, DeviceRecord())
-    ill = [each for each in record.findings if each.confirmed and each.code != NOT_LOOKED.code]
+    ill = [each for each in record.findings if each.confirmed and each.code != NOT_OBSERVED.code]
     ill = [each for each in ill if by.entry(each.code).severity != "note"]
     if not ill:
         return WELL

@@ -12,7 +12,7 @@ and a device is well where the node, its GPU and it itself are, and nobody has d
 from collections.abc import Mapping
 from typing import Literal
 
-from gpuplane.core.health.catalogue import CATALOGUE, UNKNOWN, UNLISTED
+from gpuplane.core.faults.catalogue import CATALOGUE, UNKNOWN_FAULT, UNLISTED_XID
 from gpuplane.model.health import CatalogueEntry
 from gpuplane.model.machine import Gpu, MachineFile
 from gpuplane.model.value import Value
@@ -32,7 +32,7 @@ CLOSE = 1.0
 
 def entry(code: str) -> CatalogueEntry:
     """The catalogue's word about a fault."""
-    return CATALOGUE.get(code, UNLISTED if code.startswith("xid-") else UNKNOWN)
+    return CATALOGUE.get(code, UNLISTED_XID if code.startswith("xid-") else UNKNOWN_FAULT)
 
 
 class Cause(Value):

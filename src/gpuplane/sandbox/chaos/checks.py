@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from gpuplane.core.inventory.sharing import base
+from gpuplane.core.shares import unit_of
 from gpuplane.sandbox.chaos.belief import Belief
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.endpoint import Endpoint
@@ -35,7 +35,7 @@ def holders(kubelet: Kubelet) -> dict[str, frozenset[str]]:
     """unit → the pods that hold it."""
     running, found = {each.pod.uid: key for key, each in kubelet.pods.items()}, dict[str, set[str]]()
     for uid, id in _given(kubelet):
-        found.setdefault(base(id), set()).add(running[uid])
+        found.setdefault(unit_of(id), set()).add(running[uid])
     return {unit: frozenset(pods) for unit, pods in found.items()}
 
 
@@ -57,5 +57,5 @@ def shown(kubelet: Kubelet, heard: Mapping[str, Endpoint]) -> dict[str, str]:
         plugin = kubelet.manager.endpoints.get(resource)
         said = kubelet.devices.resources[resource].stopped is None and heard.get(resource) is plugin
         for id, health in devices.items():
-            found.setdefault(base(id), set()).add(health if said else "unheard")
+            found.setdefault(unit_of(id), set()).add(health if said else "unheard")
     return {unit: healths.pop() if len(healths) == 1 else "mixed" for unit, healths in found.items()}

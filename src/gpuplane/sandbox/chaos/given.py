@@ -7,7 +7,7 @@ when the GPU has another name, another layout or other shares, and until the con
 from collections.abc import Iterable
 from fractions import Fraction
 
-from gpuplane.core.inventory.sharing import base
+from gpuplane.core.shares import unit_of
 from gpuplane.model.value import Value
 from gpuplane.sandbox.chaos.setups import OFF
 
@@ -48,8 +48,8 @@ def _problem(mine: list[Given]) -> str:
     """Why these cannot be held at once on one GPU."""
     if len({each.layout for each in mine}) > 1:
         return "in two layouts at once"
-    for unit in {base(each.id) for each in mine}:
-        parts = [each.part for each in mine if base(each.id) == unit]
+    for unit in {unit_of(each.id) for each in mine}:
+        parts = [each.part for each in mine if unit_of(each.id) == unit]
         if sum(parts) > 1:
             return "more than once"
         if any(parts) and not all(parts):

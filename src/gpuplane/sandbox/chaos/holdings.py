@@ -15,7 +15,7 @@ from fractions import Fraction
 
 import msgspec
 
-from gpuplane.core.inventory.sharing import base
+from gpuplane.core.shares import unit_of
 from gpuplane.model.control import NodeState, ShowNode
 from gpuplane.model.machine import Device, MachineFile
 from gpuplane.model.status import KUBELET_LOCK
@@ -241,7 +241,7 @@ class Holdings:
 
     def _what(self, pod: str, resource: str, id: str) -> Given:
         """What an id is now."""
-        unit = base(id)
+        unit = unit_of(id)
         gpu = next(uuid for uuid in self.layouts if unit == uuid or unit in self._devices(uuid))
         setup = self.rivals if _of_rival(resource) else self.setup
         part = setup.sizes.get(resource, Fraction(1))
@@ -360,8 +360,8 @@ class Holdings:
             mig = setups.laid_out(gpu, self.layouts[gpu.uuid]).mig
             units |= {device.uuid for device in mig.devices} if mig and mig.enabled else {gpu.uuid}
         live = [each for each in self.kubelet.devices.resources.values() if each.stopped is None]
-        ill = {base(id) for each in live for id in each.unhealthy}
-        return ill | (units - {base(id) for each in live for id in each.healthy})
+        ill = {unit_of(id) for each in live for id in each.unhealthy}
+        return ill | (units - {unit_of(id) for each in live for id in each.healthy})
 
     async def _until(self, ready: Callable[[], bool], what: str) -> None:
         """Wait for something that must come. Raises Broken."""

@@ -11,7 +11,7 @@ from itertools import chain, repeat
 
 import msgspec
 
-from gpuplane.core.health.catalogue import CATALOGUE
+from gpuplane.core.faults.catalogue import CATALOGUE
 from gpuplane.model.machine import Failure, Fault, Gpu, GpuProcess, Incident, MachineFile, MigDevice
 from gpuplane.sandbox.chaos.steps import (
     Aside,

@@ -11,9 +11,9 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from gpuplane.core.health.catalogue import CATALOGUE
-from gpuplane.core.inventory.sharing import base
+from gpuplane.core.faults.catalogue import CATALOGUE
 from gpuplane.core.ledger import is_stored
+from gpuplane.core.shares import unit_of
 from gpuplane.model.control import DrainDevice, NodeState, RestoreDevice
 from gpuplane.model.machine import MachineFile
 from gpuplane.sandbox.chaos import oracle
@@ -247,7 +247,7 @@ class Chaos:
             self.kubelet.workers.failed.pop(wanted.key, None)
             disturbed = isinstance(turn.step, Death) or len(turn.asides) > 1 or not self.before.counted
             ids = [id for call in self.kubelet.trace[calls:] if call.method == "Allocate" for id in call.ids]
-            touched = any(belief.touched(base(id)) for id in ids for belief in (self.before, self.after))
+            touched = any(belief.touched(unit_of(id)) for id in ids for belief in (self.before, self.after))
             for_want = any(each in str(rejected) for each in ("devices unavailable", "no healthy devices"))
             settled = time.monotonic() > self.disturbed + SETTLING
             if not (disturbed or touched or (for_want and not ids) or (not ids and not settled)):
@@ -331,7 +331,7 @@ class Chaos:
         said = self.kubelet.devices.resources[resource].said
         problems = []
         for id, health in said.items():
-            unit = self.ids[resource, id] = base(id)
+            unit = self.ids[resource, id] = unit_of(id)
             if health == "Healthy":
                 self.healthy.setdefault(unit, now)
             else:

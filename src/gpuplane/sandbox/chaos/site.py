@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gpuplane.core.health.catalogue import CATALOGUE
+from gpuplane.core.faults.catalogue import CATALOGUE
 from gpuplane.model.control import ControlRequest, ControlResponse, NodeState, ShowNode
 from gpuplane.model.encoding import decode
 from gpuplane.model.machine import Device, MachineFile

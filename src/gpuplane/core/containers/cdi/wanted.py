@@ -20,7 +20,7 @@ from gpuplane.core.containers.cdi.names import VENDOR, qualified
 from gpuplane.core.containers.cdi.version import lowest
 from gpuplane.core.containers.strategy import strategies
 from gpuplane.core.health.diagnose import asked
-from gpuplane.core.inventory.sharing import base
+from gpuplane.core.shares import unit_of
 from gpuplane.core.text import format_count
 from gpuplane.core.view import view
 from gpuplane.model.cdi import CdiDevice, Spec
@@ -162,7 +162,7 @@ def _held(snapshot: Snapshot, kind: str, device: CdiDevice) -> bool:
 
 @view
 def _units(allocations: tuple[Allocation, ...]) -> frozenset[str]:
-    return frozenset(base(id) for each in allocations for id in each.devices)
+    return frozenset(unit_of(id) for each in allocations for id in each.devices)
 
 
 def conflicts(

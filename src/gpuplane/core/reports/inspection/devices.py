@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpuplane.core.availability import availability
 from gpuplane.core.health.records import NODE
-from gpuplane.core.inventory.sharing import base
 from gpuplane.core.reports.inspection.clock import Clock
+from gpuplane.core.shares import unit_of
 from gpuplane.model.control import NodeState
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.inspection import Device, Holder, Id, Reason
@@ -117,7 +117,7 @@ def _held(allocations: tuple[Allocation, ...] | None) -> Mapping[str, list[Alloc
     for each in allocations:
         units: dict[str, list[str]] = {}
         for id in each.devices:
-            units.setdefault(base(id), []).append(id)
+            units.setdefault(unit_of(id), []).append(id)
         for unit, ids in units.items():
             held.setdefault(unit, []).append(each.but(devices=tuple(ids)))
     return held

@@ -11,59 +11,59 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from gpuplane.core.health.catalogue import CATALOGUE, UNKNOWN, UNLISTED
+from gpuplane.core.faults.catalogue import CATALOGUE, UNKNOWN_FAULT, UNLISTED_XID
 from gpuplane.model.config import Settings
 from gpuplane.model.health import CatalogueEntry, Severity
 
-VARIABLES: dict[str, Severity] = {"health_checks_enabled": "unhealthy", "health_checks_disabled": "note"}
+HEALTH_CHECK_VARIABLES: dict[str, Severity] = {"health_checks_enabled": "unhealthy", "health_checks_disabled": "note"}
 """The fields of Settings that hold the variables, and what an XID that they list is; the first that lists it counts."""
 
-ALL = ("all", "xids")
-NUMBER = re.compile(r"0*([1-9][0-9]{0,4})")
-CODE = re.compile(r"xid-([1-9][0-9]{0,4})")
+ALL_XIDS = ("all", "xids")
+XID_NUMBER = re.compile(r"0*([1-9][0-9]{0,4})")
+XID_CODE = re.compile(r"xid-([1-9][0-9]{0,4})")
 
 
-class Listed(NamedTuple):
+class HealthCheckList(NamedTuple):
     """What DP_*_HEALTHCHECKS lists: whether all, which XIDs, and the words that are neither."""
 
-    all: bool
+    all_xids: bool
     xids: frozenset[int]
-    odd: tuple[str, ...]
+    invalid_words: tuple[str, ...]
 
 
 @lru_cache(maxsize=8)
-def listed(text: str) -> Listed:
+def parse_health_check_list(text: str) -> HealthCheckList:
     """What a text lists. A word that means nothing costs itself alone, as it does there."""
     words = [word.strip() for word in text.lower().split(",") if word.strip()]
-    numbers = {word: int(found[1]) for word in words if (found := NUMBER.fullmatch(word))}
-    odd = tuple(word for word in words if word not in numbers and word not in ALL)
-    return Listed(any(word in ALL for word in words), frozenset(numbers.values()), odd)
+    numbers = {word: int(found[1]) for word in words if (found := XID_NUMBER.fullmatch(word))}
+    odd = tuple(word for word in words if word not in numbers and word not in ALL_XIDS)
+    return HealthCheckList(any(word in ALL_XIDS for word in words), frozenset(numbers.values()), odd)
 
 
-def xid(code: str) -> int | None:
+def xid_number(code: str) -> int | None:
     """The number of an XID's code; None for another fault's."""
-    found = CODE.fullmatch(code)
+    found = XID_CODE.fullmatch(code)
     return int(found[1]) if found else None
 
 
-def decided(code: str, settings: Settings) -> str:
+def deciding_variable(code: str, settings: Settings) -> str:
     """Which of the variables says whether a fault counts, by its field of Settings; "" where neither does."""
-    number = xid(code)
+    number = xid_number(code)
     if number is not None:
-        for field in VARIABLES:
-            said = listed(getattr(settings, field))
-            if said.all or number in said.xids:
+        for field in HEALTH_CHECK_VARIABLES:
+            said = parse_health_check_list(getattr(settings, field))
+            if said.all_xids or number in said.xids:
                 return field
     return ""
 
 
-def entry(code: str, settings: Settings | None) -> CatalogueEntry:
+def entry_for(code: str, settings: Settings | None) -> CatalogueEntry:
     """How a fault is judged; None: by the catalogue alone."""
-    plain = CATALOGUE.get(code) or (UNKNOWN if xid(code) is None else UNLISTED)
+    plain = CATALOGUE.get(code) or (UNKNOWN_FAULT if xid_number(code) is None else UNLISTED_XID)
     if settings is None:
         return plain
-    ruling, by = settings.faults.get(code), decided(code, settings)
+    ruling, by = settings.faults.get(code), deciding_variable(code, settings)
     if ruling is not None:
         fields = ruling.__struct_fields__
         plain = plain.but(**{field: said for field in fields if (said := getattr(ruling, field)) is not None})
-    return plain.but(severity=VARIABLES[by]) if by else plain
+    return plain.but(severity=HEALTH_CHECK_VARIABLES[by]) if by else plain

@@ -22,7 +22,7 @@ LINKS = "see nvidia-smi nvlink -s and -e; reset the GPU, then look at the board"
 NOTHING = "nothing to do"
 
 
-def _look(
+def _fault(
     title: str,
     scope: Scope,
     severity: Severity,
@@ -44,61 +44,61 @@ def _look(
 
 
 def _event(title: str, scope: Scope, severity: Severity, ends: ClearedBy, advice: str) -> CatalogueEntry:
-    return _look(title, scope, severity, ends, advice, seen="event")
+    return _fault(title, scope, severity, ends, advice, seen="event")
 
 
 # fmt: off
-_SHOWN = {
+_OBSERVED_FAULTS = {
     # the driver, and with it every GPU of the node
-    "not-looked": _look("not looked at since the driver was let go of", "node", "unhealthy", "nothing",
+    "not-looked": _fault("not looked at since the driver was let go of", "node", "unhealthy", "nothing",
         "it ends with the next look; where none comes, see the condition driver"),
-    "driver-hang": _look("the driver's library does not answer", "node", "unhealthy", "nothing", DRIVER, patience=30),
-    "driver-crash": _look("the driver's library crashes", "node", "degraded", "nothing", DRIVER),
-    "driver-failed": _look("the driver's library fails", "node", "unhealthy", "nothing", DRIVER, patience=30),
-    "driver-start": _look("the driver's process cannot be started", "node", "unhealthy", "nothing",
+    "driver-hang": _fault("the driver's library does not answer", "node", "unhealthy", "nothing", DRIVER, patience=30),
+    "driver-crash": _fault("the driver's library crashes", "node", "degraded", "nothing", DRIVER),
+    "driver-failed": _fault("the driver's library fails", "node", "unhealthy", "nothing", DRIVER, patience=30),
+    "driver-start": _fault("the driver's process cannot be started", "node", "unhealthy", "nothing",
         "see the node's memory and process limits", patience=30),
-    "driver-denied": _look("the driver may not be used", "node", "unhealthy", "nothing",
+    "driver-denied": _fault("the driver may not be used", "node", "unhealthy", "nothing",
         "see the rights to /dev/nvidiactl and the device cgroup of this process", patience=30),
-    "driver-missing": _look("there is no driver library", "node", "unhealthy", "nothing",
+    "driver-missing": _fault("there is no driver library", "node", "unhealthy", "nothing",
         "install NVIDIA's driver, or let the agent see it: --driver-root-ctr-path"),
-    "driver-unusable": _look("the driver's library cannot be loaded", "node", "unhealthy", "nothing",
+    "driver-unusable": _fault("the driver's library cannot be loaded", "node", "unhealthy", "nothing",
         "install the driver for this machine's architecture"),
-    "driver-not-loaded": _look("the kernel driver is not loaded", "node", "unhealthy", "nothing",
+    "driver-not-loaded": _fault("the kernel driver is not loaded", "node", "unhealthy", "nothing",
         "load it: modprobe nvidia"),
-    "driver-mismatch": _look("library and kernel driver are of different versions", "node", "unhealthy", "nothing",
+    "driver-mismatch": _fault("library and kernel driver are of different versions", "node", "unhealthy", "nothing",
         "load the installed kernel driver: reboot, or unload the old one once no process uses it"),
 
     # one GPU, or one MIG device
-    "gpu-lost": _look("the GPU has fallen off the bus", "gpu", "unhealthy", "reset",
+    "gpu-lost": _fault("the GPU has fallen off the bus", "gpu", "unhealthy", "reset",
         "reset it; where it stays away, reboot, then see its power, seating and riser"),
-    "gpu-missing": _look("the GPU is there, and the driver does not count it", "gpu", "unhealthy", "reset", DRIVER),
-    "gpu-hang": _look("the driver's library hangs in a call about this GPU", "gpu", "unhealthy", "nothing", RESET),
-    "gpu-crash": _look("the driver's library crashes in a call about this GPU", "gpu", "unhealthy", "nothing", RESET),
-    "query-failed": _look("the driver fails to describe it", "instance", "unhealthy", "nothing", DRIVER, patience=3),
-    "node-missing": _look("a device node is missing", "instance", "unhealthy", "nothing",
+    "gpu-missing": _fault("the GPU is there, and the driver does not count it", "gpu", "unhealthy", "reset", DRIVER),
+    "gpu-hang": _fault("the driver's library hangs in a call about this GPU", "gpu", "unhealthy", "nothing", RESET),
+    "gpu-crash": _fault("the driver's library crashes in a call about this GPU", "gpu", "unhealthy", "nothing", RESET),
+    "query-failed": _fault("the driver fails to describe it", "instance", "unhealthy", "nothing", DRIVER, patience=3),
+    "node-missing": _fault("a device node is missing", "instance", "unhealthy", "nothing",
         "make it: nvidia-modprobe -c MINOR, or nvidia-smi"),
-    "reset-required": _look("the driver asks for a reset", "gpu", "unhealthy", "reset", RESET),
-    "recovery-reset": _look("recovery action: reset", "gpu", "unhealthy", "reset", RESET),
-    "recovery-reboot": _look("recovery action: reboot", "gpu", "unhealthy", "reboot", REBOOT),
-    "recovery-drain": _look("recovery action: drain", "gpu", "unhealthy", "reset",
+    "reset-required": _fault("the driver asks for a reset", "gpu", "unhealthy", "reset", RESET),
+    "recovery-reset": _fault("recovery action: reset", "gpu", "unhealthy", "reset", RESET),
+    "recovery-reboot": _fault("recovery action: reboot", "gpu", "unhealthy", "reboot", REBOOT),
+    "recovery-drain": _fault("recovery action: drain", "gpu", "unhealthy", "reset",
         "have the pods end that use it or its NVLink peers, then reset it"),
-    "recovery-fabric": _look("recovery action: recover IMEX", "gpu", "unhealthy", "nothing", FABRIC),
-    "remap-pending": _look("rows wait for a reset to be remapped", "gpu", "degraded", "reset", RESET),
-    "remap-failed": _look("a row could not be remapped", "gpu", "unhealthy", "operator", REPLACE),
-    "pages-pending": _look("pages wait for a reset to be retired", "gpu", "degraded", "nothing", RESET),
-    "pages-exhausted": _look("no more pages can be retired", "gpu", "unhealthy", "operator", REPLACE),
-    "nvlink-down": _look("an NVLink is down", "link", "degraded", "nothing", LINKS, patience=10),
-    "nvlink-errors": _look("NVLinks recover and replay again and again", "link", "degraded", "nothing", LINKS),
-    "fabric-pending": _look("the NVLink fabric is not set up", "link", "unhealthy", "nothing", FABRIC, patience=10),
-    "fabric-failed": _look("setting up the NVLink fabric failed", "link", "unhealthy", "nothing", FABRIC),
-    "thermal-slowdown": _look("slowed down by heat", "gpu", "degraded", "nothing", COOLING, patience=10),
-    "power-slowdown": _look("slowed down for want of power", "gpu", "degraded", "nothing",
+    "recovery-fabric": _fault("recovery action: recover IMEX", "gpu", "unhealthy", "nothing", FABRIC),
+    "remap-pending": _fault("rows wait for a reset to be remapped", "gpu", "degraded", "reset", RESET),
+    "remap-failed": _fault("a row could not be remapped", "gpu", "unhealthy", "operator", REPLACE),
+    "pages-pending": _fault("pages wait for a reset to be retired", "gpu", "degraded", "nothing", RESET),
+    "pages-exhausted": _fault("no more pages can be retired", "gpu", "unhealthy", "operator", REPLACE),
+    "nvlink-down": _fault("an NVLink is down", "link", "degraded", "nothing", LINKS, patience=10),
+    "nvlink-errors": _fault("NVLinks recover and replay again and again", "link", "degraded", "nothing", LINKS),
+    "fabric-pending": _fault("the NVLink fabric is not set up", "link", "unhealthy", "nothing", FABRIC, patience=10),
+    "fabric-failed": _fault("setting up the NVLink fabric failed", "link", "unhealthy", "nothing", FABRIC),
+    "thermal-slowdown": _fault("slowed down by heat", "gpu", "degraded", "nothing", COOLING, patience=10),
+    "power-slowdown": _fault("slowed down for want of power", "gpu", "degraded", "nothing",
         "see power supplies and cables; nvidia-smi -q -d POWER,PERFORMANCE", patience=10),
-    "pcie-degraded": _look("the PCIe link is narrower than it can be", "gpu", "degraded", "nothing",
+    "pcie-degraded": _fault("the PCIe link is narrower than it can be", "gpu", "degraded", "nothing",
         "see its seating and riser; nvidia-smi -q (PCI: Link Width)", patience=30),
 }
 
-_EVENTS = {
+_EVENT_FAULTS = {
     "ecc-uncorrectable": _event("more uncorrectable memory errors", "gpu", "unhealthy", "process", RESTART),
     "ecc-single-bit": _event("a single-bit memory error, corrected", "gpu", "note", "nothing", NOTHING),
     "ecc-double-bit": _event("a double-bit memory error; XIDs and counters decide", "gpu", "note", "nothing", NOTHING),
@@ -157,24 +157,24 @@ _XIDS = {
 }
 # fmt: on
 
-CATALOGUE = {**_SHOWN, **_EVENTS, **{f"xid-{number}": entry for number, entry in _XIDS.items()}}
+CATALOGUE = {**_OBSERVED_FAULTS, **_EVENT_FAULTS, **{f"xid-{number}": entry for number, entry in _XIDS.items()}}
 
-UNLISTED = _event("an XID that the catalogue does not list", "instance", "unhealthy", "reset", DRIVER)
+UNLISTED_XID = _event("an XID that the catalogue does not list", "instance", "unhealthy", "reset", DRIVER)
 """An XID without a row."""
 
-UNKNOWN = _look("a fault that the catalogue does not list", "instance", "unhealthy", "nothing", DRIVER)
+UNKNOWN_FAULT = _fault("a fault that the catalogue does not list", "instance", "unhealthy", "nothing", DRIVER)
 """Any other code, as a record of another version of us may have it."""
 
-BLIND = ("gpu-lost", "gpu-missing", "gpu-hang", "gpu-crash", "reset-required", "query-failed")
+HIDING_OTHERS = ("gpu-lost", "gpu-missing", "gpu-hang", "gpu-crash", "reset-required", "query-failed")
 """While a look shows one of these, it cannot show that anything else is over."""
 
-PENDING = ("remap-pending", "pages-pending", "nvlink-down")
+BLOCKING_RECOVERY = ("remap-pending", "pages-pending", "nvlink-down")
 """What no device is well again with, though it may be served while nothing worse is wrong."""
 
-UNASKED = ("gpu-hang", "gpu-crash")
+NEEDING_PROBE = ("gpu-hang", "gpu-crash")
 """What a look goes on to show because it dares not ask: only a probe can tell that it is over."""
 
-RENEWING = (
+CLEARED_ONLY_BY_RESET = (
     "gpu-lost",
     "gpu-missing",
     "reset-required",

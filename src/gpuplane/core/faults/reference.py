@@ -1,36 +1,36 @@
 """The fault catalogue as a table for people."""
 
-from gpuplane.core.health.catalogue import CATALOGUE, UNKNOWN, UNLISTED
-from gpuplane.core.health.judge import xid
+from gpuplane.core.faults.catalogue import CATALOGUE, UNKNOWN_FAULT, UNLISTED_XID
+from gpuplane.core.faults.overrides import xid_number
 from gpuplane.model.health import CatalogueEntry
 
-HEAD = """\
+TABLE_HEAD = """\
 | fault | seen | scope | severity | ends with | patience | what to do |
 |---|---|---|---|---|---|---|
 """
 
-REST = (("xid-N", UNLISTED), ("any other", UNKNOWN))
+DEFAULT_ENTRIES = (("xid-N", UNLISTED_XID), ("any other", UNKNOWN_FAULT))
 
 
-def reference() -> str:
+def catalogue_table() -> str:
     """The table in Markdown: a row for each fault, in the catalogue's order; XIDs that are alike share one."""
-    return HEAD + "".join(f"| {' | '.join(_cells(codes, entry))} |\n" for codes, entry in _rows())
+    return TABLE_HEAD + "".join(f"| {' | '.join(_cells(codes, entry))} |\n" for codes, entry in _rows())
 
 
 def _rows() -> list[tuple[list[str], CatalogueEntry]]:
     """(codes, entry): XIDs that follow each other and are judged alike are together."""
     rows: list[tuple[list[str], CatalogueEntry]] = []
-    for code, entry in (*CATALOGUE.items(), *REST):
-        if rows and rows[-1][1] == entry and _follows(rows[-1][0][-1], code):
+    for code, entry in (*CATALOGUE.items(), *DEFAULT_ENTRIES):
+        if rows and rows[-1][1] == entry and _is_next_xid(rows[-1][0][-1], code):
             rows[-1][0].append(code)
         else:
             rows.append(([code], entry))
     return rows
 
 
-def _follows(code: str, other: str) -> bool:
-    number = xid(code)
-    return number is not None and xid(other) == number + 1
+def _is_next_xid(code: str, other: str) -> bool:
+    number = xid_number(code)
+    return number is not None and xid_number(other) == number + 1
 
 
 def _cells(codes: list[str], entry: CatalogueEntry) -> list[str]:

@@ -1,0 +1,69 @@
+"""From a machine and settings to resources: every unit is offered once, by one name, or not offered, with a reason."""
+
+from collections.abc import Sequence
+
+from gpuplane.core.inventory.naming import UnitAssignment, name_units
+from gpuplane.core.inventory.sharing import share_units
+from gpuplane.core.view import view
+from gpuplane.model.config import Settings
+from gpuplane.model.machine import Machine
+from gpuplane.model.text import Text, group_alike
+from gpuplane.model.views import NotOffered, OfferedDevice, Resource
+
+
+def assign_units(machine: Machine, settings: Settings) -> list[UnitAssignment]:
+    """One assignment for each unit of the machine, in its order."""
+    return share_units(name_units(machine, settings), settings.sharing)
+
+
+@view
+def list_resources(machine: Machine, settings: Settings) -> tuple[tuple[Resource, ...], tuple[NotOffered, ...]]:
+    """The resources of a machine, as if each device were healthy, and the units that are offered by no name."""
+    by_name: dict[str, list[UnitAssignment]] = {}
+    not_offered: list[NotOffered] = []
+    for assignment in assign_units(machine, settings):
+        if assignment.reason:
+            not_offered.append(_not_offered(assignment))
+        else:
+            by_name.setdefault(assignment.resource, []).append(assignment)
+    one_share_only = settings.sharing.fail_requests_greater_than_one
+    return tuple(_resource(name, each, one_share_only) for name, each in by_name.items()), tuple(not_offered)
+
+
+def _not_offered(assignment: UnitAssignment) -> NotOffered:
+    unit = assignment.unit
+    return NotOffered(
+        unit_label(assignment), assignment.reason, device=unit.id, index=unit.index, kind=assignment.reason_kind
+    )
+
+
+def _resource(name: str, assignments: Sequence[UnitAssignment], one_share_only: bool) -> Resource:
+    """The resource of this name. Only shares of memory may have its name, and a container may ask for several of them.
+
+    Where a container's shares have to be on the same GPU or on different ones, kubelet is told no NUMA nodes. It would
+    align the ids to them without regard to that, and without asking us if a node has exactly as many as it needs.
+    """
+    shared, grain = any(each.is_shared for each in assignments), assignments[0].share_mib
+    distinct = any(each.distinct_gpus for each in assignments)
+    units = ((each, each.unit.but(numa=None) if grain or distinct else each.unit) for each in assignments)
+    return Resource(
+        name=name,
+        devices=tuple(OfferedDevice(id=id, unit=unit) for each, unit in units for id in each.device_ids),
+        shared=shared,
+        one_share_only=shared and one_share_only and not grain,
+        distinct_gpus=distinct,
+        share_mib=grain,
+        mps=any(each.mps for each in assignments),
+    )
+
+
+def unsupported_sharing(machine: Machine, settings: Settings) -> Text:
+    """Which part of the configured sharing this machine cannot have, and why; "" if it can have all of it."""
+    unshared = (each for each in assign_units(machine, settings) if each.reason and each.sharing_entry)
+    alike = group_alike((each.reason, each.unit.index) for each in unshared)
+    return "; ".join(f"GPU {', '.join(indices)}: {reason}" for reason, indices in alike)
+
+
+def unit_label(assignment: UnitAssignment) -> str:
+    """What people call a unit: its UUID, or its index if the driver does not tell the UUID."""
+    return assignment.unit.id or f"GPU {assignment.unit.index}"

@@ -1,6 +1,8 @@
 """Which configuration comes into force, and which stays there."""
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -61,8 +63,8 @@ async def until_in_force(node: Node, name: str, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("asks", [False, True])
-async def test_a_start_with_a_broken_choice_takes_the_last_in_force(tmp_path: Path, asks: bool) -> None:
-    """The node keeps its GPUs, the problem is said, and the choice comes into force once it is mended."""
+async def test_a_start_with_a_broken_choice_takes_the_last_in_force(tmp_path: Path, asks: bool, golden: Golden) -> None:
+    """The node keeps its GPUs, the problem is said, and the choice comes into force once it is repaired."""
     write(tmp_path, a=GOOD, b=BAD)
     node = remembering("a")
     if asks:
@@ -70,24 +72,22 @@ async def test_a_start_with_a_broken_choice_takes_the_last_in_force(tmp_path: Pa
     async with configuring(node, Source(path=tmp_path, asks=asks, default="b")):
         assert in_force(node) == ("a", "none")
         assert stands(node).state == "failing"
-        assert "b:1: " in as_shown(
-            stands(node).text
-        ) and "'a', the last good configuration, stays in force" in as_shown(stands(node).text)
+        golden(stands(node).text, "")
         write(tmp_path, b=OTHER)
         await until_in_force(node, "b", "mixed")
         assert stands(node).state == "ok"
 
 
 @pytest.mark.parametrize("last", [None, "b", "c", "gone"])
-async def test_a_start_with_a_broken_choice_and_no_good_last_has_none(tmp_path: Path, last: str | None) -> None:
+async def test_a_start_with_a_broken_choice_and_no_good_last_has_none(
+    tmp_path: Path, last: str | None, golden: Golden
+) -> None:
     """Nothing is made up: the problem is said alone."""
     write(tmp_path, a=GOOD, b=BAD, c=BAD)
     node = remembering(last)
     async with configuring(node, Source(path=tmp_path, name="b")):
         assert in_force(node) is None
-        assert as_shown(stands(node).text).startswith(f"{tmp_path}/b:1: ") and "in force" not in as_shown(
-            stands(node).text
-        )
+        golden(stands(node).text, "")
 
 
 async def test_one_unreadable_file_costs_nothing_until_it_is_chosen(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_one_unreadable_file_costs_nothing_until_it_is_chosen(tmp_path: Pa
         assert (stands(node).state, in_force(node)) == ("ok", ("a", "none"))
         node.apply(NodeRequestsChanged(NodeRequests(config="loop")))
         assert await node.until(lambda s: s.status[CONFIG].state == "failing", deadline=60)
-        assert f"{tmp_path}/loop: Too many levels of symbolic links" in as_shown(stands(node).text)
+        assert f"{tmp_path}/loop: {os.strerror(errno.ELOOP)}" in as_shown(stands(node).text)
         assert in_force(node) == ("a", "none")
 
 
@@ -109,7 +109,7 @@ async def test_a_directory_that_comes_late_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "config"
     node = remembering()
     async with configuring(node, Source(path=path, default="a", asks=True)):
-        assert stands(node).text == f"{path}: No such file or directory"
+        assert as_shown(stands(node).text) == f"{path}: {os.strerror(errno.ENOENT)}"
         path.write_text(OTHER)
         await until_in_force(node, "", "mixed")
         node.apply(NodeRequestsChanged(NodeRequests()))
@@ -177,7 +177,7 @@ async def test_the_error_says_who_requests_an_unknown_configuration(
 
 
 async def test_what_is_taken_otherwise_than_written_is_said_once_with_its_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, golden: Golden
 ) -> None:
     """The file serves, and again when it changes; the warning is not repeated while it stays the same."""
     path = tmp_path / "config"
@@ -189,7 +189,7 @@ async def test_what_is_taken_otherwise_than_written_is_said_once_with_its_line(
             path.write_text("flags:\n  migstrategy: single\n")
             await until_in_force(node, "", "single")
             (warning,) = node.snapshot.config.warnings
-            assert as_shown(warning).startswith(f"{path}:2: flags.migstrategy ")
+            golden(warning)
             path.write_text("flags: {migStrategy: none}\n")
             await until_in_force(node, "", "none")
 
@@ -199,12 +199,10 @@ async def test_what_is_taken_otherwise_than_written_is_said_once_with_its_line(
     ]
 
 
-async def test_each_mistake_of_a_file_is_told_apart(tmp_path: Path) -> None:
+async def test_each_mistake_of_a_file_is_told_apart(tmp_path: Path, golden: Golden) -> None:
     """In one sentence of the condition, each with file and line, once."""
     path = tmp_path / "config"
     path.write_text("flagz: {}\nversion: v3\n")
     node = remembering()
     async with configuring(node, Source(path=path)):
-        assert stands(node).text == (
-            f"{path}:1: unknown key 'flagz'; did you mean 'flags'?; {path}:2: version: 'v3' is not known; this is v1"
-        )
+        golden(stands(node).text)

@@ -73,7 +73,8 @@ async def test_a_part_that_raises_is_started_again_alone(caplog: pytest.LogCaptu
     assert await node.until(lambda s: not s.status, deadline=60)
     task.cancel()
 
-    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == ["part failed"]
+    [record] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert record.exc_info is not None
 
 
 async def failing(error: Exception) -> str:
@@ -114,9 +115,9 @@ async def test_what_the_machine_refuses_is_one_line(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.INFO):
         await failing(ExceptionGroup("unhandled errors in a TaskGroup", [error]) if inside else error)
 
-    assert [(record.levelname, record.message) for record in caplog.records] == [
-        ("WARNING", "part: failing: /file: Permission denied")
-    ]
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.message.startswith("part: failing: /file: ")
     assert all(record.exc_info is None for record in caplog.records)
 
 
@@ -129,4 +130,4 @@ async def test_a_socket_that_cannot_be_is_told_with_its_path(tmp_path: Path) -> 
     assert await node.until(lambda s: Part("control") in s.status, deadline=60)
     task.cancel()
 
-    assert node.snapshot.status[Part("control")].text == f"{path}: AF_UNIX path too long"
+    assert as_shown(node.snapshot.status[Part("control")].text).startswith(f"{path}: ")

@@ -13,9 +13,13 @@ import pytest
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected, pod
+from gpuplane.sandbox.kubelet.devices import Refusal
+from gpuplane.sandbox.succession import READY
 from tests.removal import remove
 
 GPU = "nvidia.com/gpu"
+WAITS = "kubelet lock: waiting"
+"""What the log of an agent that stands by begins with: a part and how it stands."""
 CONFIG = "nvidia.com/device-plugin.config"
 MACHINE = "gpus:\n" + "".join(f"- {{index: {i}, uuid: GPU-{i}, model: NVIDIA A100}}\n" for i in range(4))
 
@@ -112,7 +116,7 @@ async def test_a_change_of_name_waits_for_the_pod(place: Place) -> None:
         await kubelet.run(pod("old", gpu=3))
         place.edit(place.config, 'resources: {gpus: [{pattern: "*", name: a100}]}\n')
         await kubelet.until_capacity("nvidia.com/a100", 4, 1)
-        await agent.until_says("held by pod default/old")
+        await agent.until_says(" default/old")
         with pytest.raises(Rejected):
             await kubelet.run(Pod("new", (Container("main", {"nvidia.com/a100": 2}),)))
         await kubelet.end("default/old")
@@ -124,9 +128,10 @@ async def test_requests_that_cannot_be_are_refused_with_the_reason(place: Place)
     async with Kubelet(place.kubelet) as kubelet, place.agent():
         await kubelet.until_capacity(GPU, 4, 4)
         endpoint = kubelet.manager.endpoints[GPU]
-        for ids, said in ((["GPU-9"], "unknown device 'GPU-9'"), ([], "names no device"), (["../x"], "'../x'")):
-            with pytest.raises(Exception, match=said):
+        for ids in (["GPU-9"], [], ["../x"]):
+            with pytest.raises(Refusal) as refused:
                 await endpoint.allocate(ids)
+            assert all(id in str(refused.value) for id in ids)
         assert (await endpoint.allocate(["GPU-1"])).envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
 
 
@@ -134,13 +139,12 @@ async def test_the_log_is_for_machines_where_it_is_asked_for(place: Place) -> No
     """Every line is a JSON document with time, level, logger and message, and with what it is about."""
     async with Kubelet(place.kubelet) as kubelet, place.agent("--log-format", "json") as agent:
         await kubelet.until_capacity(GPU, 4, 4)
-        await agent.until_says("4 devices offered")
+        await agent.until_says(f"{GPU}: 4 ")
         lines = [json.loads(line) for line in agent.log]
 
     assert all(line.keys() >= {"time", "level", "logger", "message"} for line in lines)
-    about = {line["message"]: (line.get("part"), line.get("resource")) for line in lines}
-    assert about["nvidia.com/gpu: 4 devices offered"] == (None, GPU)
-    assert [named for said, named in about.items() if said.startswith("driver: ok")] == [("driver", None)]
+    about = {(line.get("part"), line.get("resource")) for line in lines}
+    assert about >= {(None, GPU), ("driver", None)}
     assert lines[0]["time"].endswith("Z")
 
 
@@ -149,12 +153,12 @@ async def test_a_second_agent_waits_and_takes_over(place: Place) -> None:
     async with Kubelet(place.kubelet) as kubelet, place.agent() as first:
         await kubelet.until_capacity(GPU, 4, 4)
         async with place.agent() as second:
-            assert f"process {first.process.pid}" in await second.until_says("serves the kubelet of")
-            await second.until_says("ready to take over")
+            assert f" {first.process.pid} " in await second.until_says(WAITS)
+            await second.until_says(READY)
             assert await first.stop() == 0
             await kubelet.until(lambda: len(kubelet.manager.gaps) == 1)
             await kubelet.until_capacity(GPU, 4, 4)
-            assert sum("serves the kubelet of" in line for line in second.log) == 1
+            assert sum(WAITS in line for line in second.log) == 1
 
 
 async def test_a_second_agent_on_the_same_state_directory_waits_too(place: Place) -> None:
@@ -163,7 +167,7 @@ async def test_a_second_agent_on_the_same_state_directory_waits_too(place: Place
     async with Kubelet(place.kubelet) as kubelet, other, place.agent() as first:
         await kubelet.until_capacity(GPU, 4, 4)
         async with place.agent("--kubelet-root", other.root) as second:
-            assert f"process {first.process.pid}" in await second.until_says("belongs to another agent")
+            await second.until_says("state: waiting", str(first.process.pid))
             assert other.node() == {}
             assert await first.stop() == 0
             await other.until_capacity(GPU, 4, 4)
@@ -177,8 +181,8 @@ async def test_a_state_directory_that_is_removed_is_there_again_and_its_agent_st
         assert (await gpuplane(*drain))[0] == 0
         remove(place.state)
         async with place.agent() as second:
-            await second.until_says("serves the kubelet")
-            await first.until_says("was removed, or some of its files: it is made again")
+            await second.until_says(WAITS)
+            await first.until_says(" ERROR ", f"{place.state} ")
             async with asyncio.timeout(60):
                 while "fan" not in (await gpuplane("inspect", "--state-dir", place.state))[1]:
                     await asyncio.sleep(0.1)
@@ -202,7 +206,7 @@ async def test_a_killed_agent_remembers_what_it_promised(place: Place) -> None:
             await kubelet.until_capacity(GPU, 4, 0)
             await first.kill()
         async with place.agent() as second:
-            await second.until_says("waiting: the driver is let go of: firmware")
+            await second.until_says("firmware")
             await answers(place.state)
             assert kubelet.capacity(GPU) == (4, 0)
             assert (await gpuplane("driver", "take", "--state-dir", place.state))[0] == 0
@@ -213,7 +217,7 @@ async def test_a_state_directory_that_cannot_be_used_costs_only_the_memory(place
     """A file stands there: said, with what it means, and the GPUs are served."""
     place.state.write_text("not a directory")
     async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
-        await agent.until_says("is forgotten when it ends")
+        await agent.until_says("state: failing", str(place.state))
         await kubelet.until_capacity(GPU, 4, 4)
 
 
@@ -222,7 +226,7 @@ async def test_a_kubelet_socket_that_is_a_file_is_said_and_waited_for(place: Pla
     (place.kubelet / "device-plugins").mkdir(parents=True)
     (place.kubelet / "device-plugins/kubelet.sock").write_text("")
     async with place.agent() as agent:
-        await agent.until_says("is not a socket")
+        await agent.until_says(f"plugin/{GPU}: waiting", f"{place.kubelet}/device-plugins/kubelet.sock")
         async with Kubelet(place.kubelet) as kubelet:
             await kubelet.until_capacity(GPU, 4, 4)
 
@@ -241,7 +245,7 @@ async def test_inspect_shows_who_holds_what(place: Place) -> None:
         assert stat.S_IMODE((place.state / "control.sock").stat().st_mode) == 0o600
         await agent.stop()
     status, text = await gpuplane("inspect", "--state-dir", place.state)
-    assert (status, "no agent answers" in text) == (1, True)
+    assert (status, str(place.state / "control.sock") in text) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +254,7 @@ async def test_inspect_shows_who_holds_what(place: Place) -> None:
         (("--machine", "dgx-a1000"), "dgx-a100"),
         (("--metrics-address", "9410"), "HOST:PORT"),
         (("-mig-stratgy", "single"), "mig-strategy"),
-        (("--mig-strategy", "singel"), "did you mean 'single'"),
+        (("--mig-strategy", "singel"), "'single'"),
     ],
 )
 async def test_a_command_line_that_cannot_be_is_refused_at_once(
@@ -266,14 +270,14 @@ async def test_a_command_line_that_cannot_be_is_refused_at_once(
 async def test_with_an_empty_kubelet_socket_nothing_is_registered(place: Place) -> None:
     """As with NVIDIA's plugin; here it is said, and the agent is ready all the same."""
     async with Kubelet(place.kubelet) as kubelet, place.agent(KUBELET_SOCKET="") as agent:
-        await agent.until_says("not registered with kubelet, since --kubelet-socket is empty")
+        await agent.until_says(f"plugin/{GPU}: ok: ", "--kubelet-socket")
         async with asyncio.timeout(60):
-            while GPU not in (answer := await gpuplane("inspect", "--state-dir", place.state))[1]:
+            while GPU not in (answer := await gpuplane("inspect", "--json", "--state-dir", place.state))[1]:
                 await asyncio.sleep(0.1)
-        status, said = answer
+        status, document = answer
 
         assert (status, kubelet.trace) == (0, [])
-        assert "not registered with kubelet" in said
+        assert json.loads(document)["ready"]
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """The state directory: what is promised survives, what cannot be read costs itself, a second agent waits."""
 
 import asyncio
+import errno
 import itertools
 import os
 import shutil
@@ -30,6 +31,7 @@ from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES, memory_shares
 from gpuplane.model.snapshot import DriverRelease, Ledger, Snapshot, TimeSliceState
 from gpuplane.model.status import STATE_DIRECTORY
+from tests.golden import Golden
 from tests.removal import remove
 from tests.texts import as_shown
 
@@ -178,11 +180,7 @@ def test_files_of_a_newer_version_are_read_for_what_is_known_here(tmp_path: Path
     assert found["GPU-b"].findings == known["GPU-b"].findings
     for uuid in ("GPU-b", "GPU-c"):
         drain = found[uuid].drain
-        assert (
-            drain is not None
-            and "written by version 2 of the state files" in as_shown(drain.reason)
-            and drain.until is None
-        )
+        assert drain is not None and " 2 " in as_shown(drain.reason) and drain.until is None
     told = {Path(each.partition(":")[0]).name for each in problems}
     assert told == {"asked.json", "cuts.json", "health.json", "release.json", "time-slices.json"}
     assert "devices.GPU-b.probing.next" in next(each for each in problems if "health.json" in each)
@@ -192,11 +190,13 @@ def test_files_of_a_newer_version_are_read_for_what_is_known_here(tmp_path: Path
 
 
 @pytest.mark.parametrize("value", [b"[]", b'{"devices": []}', b"1", b'{"log": 1e999}'])
-async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(tmp_path: Path, value: bytes) -> None:
+async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(
+    tmp_path: Path, value: bytes, golden: Golden
+) -> None:
     """Until a person gives them back: gpuplane health restore all. A reboot does not."""
     (tmp_path / "health.json").write_bytes(b'{"version":2,"boot_id":"boot","value":' + value + b"}")
     ledger, [problem] = state.load(tmp_path, "boot")
-    assert "health.json: it was written by version 2" in problem
+    golden(problem.partition(": devices")[0], "the problem")
 
     gpus = (Gpu(index=0, uuid="GPU-a"), Gpu(index=1, uuid="GPU-b"))
     node = Node(Snapshot(ledger=Ledger(boot_id="boot")), now=lambda: 100.0)
@@ -210,9 +210,7 @@ async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(tmp_pat
     node.apply(MachineObserved(Machine(gpus=gpus[:1])))
     node.apply(MachineObserved(Machine(gpus=gpus)))
     devices = offer(node.snapshot).resources[0].devices
-    assert all(
-        "drained: what is remembered of it was written by version 2" in as_shown(each.unavailable) for each in devices
-    )
+    golden((each.unavailable for each in devices), "the devices")
     assert {each.cleared_by for each in diagnoses(node.snapshot) if each.device} == {"gpuplane health restore all"}
     assert carry_over_boot(node.snapshot.ledger, "next", 0.0, 0.0).health == node.snapshot.ledger.health
 
@@ -262,9 +260,7 @@ async def test_a_directory_that_was_removed_and_is_another_agents_now_is_left_al
             async with locked(directory) as other:
                 assert [owner async for owner in other] == []
                 assert await node.until(lambda s: s.status[STATE_DIRECTORY].state == "failing", deadline=60)
-                assert f"it was removed, and now belongs to process {os.getpid()}" in as_shown(
-                    node.snapshot.status[STATE_DIRECTORY].text
-                )
+                assert f" {os.getpid()}" in as_shown(node.snapshot.status[STATE_DIRECTORY].text)
                 assert not is_stored(node.snapshot)
                 assert [each.name for each in directory.iterdir()] == ["lock"]
 
@@ -276,10 +272,11 @@ async def test_a_link_in_the_place_of_the_lock_or_of_a_file_is_not_followed(tmp_
     directory.mkdir(mode=0o700)
     for name in ("lock", "health.json", "health.json.new"):
         (directory / name).symlink_to(tmp_path / "foreign")
-    with pytest.raises(OSError, match="symbolic link"):
+    with pytest.raises(OSError) as raised:
         async with locked(directory):
             pass
-    assert any("health.json: it is a link" in each for each in state.load(directory, "boot")[1])
+    assert raised.value.errno == errno.ELOOP
+    assert any("health.json: " in each for each in state.load(directory, "boot")[1])
     await store(FULL, directory)
     assert state.load(directory, "boot") == (FULL, [])
     assert (tmp_path / "foreign").read_text() == "foreign"
@@ -291,7 +288,7 @@ async def test_a_directory_that_others_can_change_is_not_believed(tmp_path: Path
     parent = tmp_path / "open"
     parent.mkdir()
     parent.chmod(mode)
-    with pytest.raises(PermissionError, match="open is writable by") as raised:
+    with pytest.raises(PermissionError, match=f"{parent} ") as raised:
         async with locked(parent / "s"):
             pass
     assert raised.value.filename == str(parent / "s")
@@ -301,7 +298,7 @@ async def test_a_directory_that_others_can_change_is_not_believed(tmp_path: Path
 async def test_a_directory_of_somebody_else_is_not_believed(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir(mode=0o700)
     os.chown(tmp_path / "s", 65534, 65534)
-    with pytest.raises(PermissionError, match="s is owned by uid 65534"):
+    with pytest.raises(PermissionError, match="65534"):
         async with locked(tmp_path / "s"):
             pass
     assert list((tmp_path / "s").iterdir()) == []
@@ -309,7 +306,7 @@ async def test_a_directory_of_somebody_else_is_not_believed(tmp_path: Path) -> N
 
 async def test_a_file_in_the_place_of_the_directory_is_said(tmp_path: Path) -> None:
     (tmp_path / "s").write_text("x")
-    with pytest.raises(NotADirectoryError, match="it is no directory"):
+    with pytest.raises(NotADirectoryError):
         async with locked(tmp_path / "s"):
             pass
 
@@ -331,7 +328,7 @@ async def test_a_file_that_the_disk_does_not_give_costs_only_itself(tmp_path: Pa
     await store(ledger, tmp_path)
 
     assert ledger == rest
-    assert len(problems) == 1 and f"{spoiled}.json: it is a directory" in problems[0]
+    assert len(problems) == 1 and f"{spoiled}.json: " in problems[0]
     assert state.load(tmp_path, "boot")[0] == rest
     assert (tmp_path / f"{spoiled}.json/x").is_dir()
 
@@ -355,7 +352,7 @@ async def test_what_cannot_be_set_aside_stays(tmp_path: Path) -> None:
     ledger, problems = state.load(tmp_path, "boot")
 
     assert ledger == FULL.but(release=None)
-    assert "could not be set aside as release.unreadable: Is a directory" in problems[0]
+    assert f"release.unreadable: {os.strerror(errno.EISDIR)}" in problems[0]
     assert (tmp_path / "release.json").read_text() == "{"
 
 
@@ -383,7 +380,7 @@ async def test_one_file_that_cannot_be_written_holds_up_no_other(tmp_path: Path)
     node.apply(LedgerLoaded(FULL))
     async with storing(node, tmp_path):
         assert await node.until(lambda s: STATE_DIRECTORY in s.status, deadline=60)
-        assert "release.json: Is a directory" in as_shown(node.snapshot.status[STATE_DIRECTORY].text)
+        assert f"release.json: {os.strerror(errno.EISDIR)}" in as_shown(node.snapshot.status[STATE_DIRECTORY].text)
         assert state.load(tmp_path, "boot")[0] == FULL.but(release=None)
         assert not is_stored(node.snapshot)
 
@@ -458,7 +455,7 @@ async def test_a_wish_is_not_stored_while_the_disk_refuses(denied: Path) -> None
 
     assert not is_stored(node.snapshot)
     assert node.snapshot.status[STATE_DIRECTORY].state == "failing"
-    assert f"{denied}: Not a directory" in as_shown(node.snapshot.status[STATE_DIRECTORY].text)
+    assert f"{denied}: {os.strerror(errno.ENOTDIR)}" in as_shown(node.snapshot.status[STATE_DIRECTORY].text)
 
 
 async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk_says_so(

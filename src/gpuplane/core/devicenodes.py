@@ -25,9 +25,6 @@ from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import State, Status
 from gpuplane.model.value import Value
 
-PART = "device nodes"
-"""The condition that says how they stand."""
-
 COSTS = {
     "/dev/nvidiactl": "nothing can use the driver",
     "/dev/nvidia-uvm": "no CUDA program starts",

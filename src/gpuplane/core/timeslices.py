@@ -128,7 +128,7 @@ def _answering(snapshot: Snapshot) -> Iterator[Gpu]:
 def _begun(snapshot: Snapshot, gpu: str) -> float | None:
     """Since when a GPU remembers what it is told: since its last reset, or since the driver is there for us.
 
-    None while the driver is not. (It is away for us, too, while we are: its condition begins anew with us.)
+    None while the driver is not. (It is away for us, too, while we are: its status begins anew with us.)
     """
     driver = snapshot.status.of(DRIVER)
     if driver is None or driver.state != "ok":

@@ -50,8 +50,6 @@ KILLING = 1.0
 LONGEST = 60.0
 """Seconds that a call may take at the most, however often it was too slow."""
 
-"""The condition that there is while the process that looks gets too little CPU."""
-
 CHARGED = ("gpu-hang", "gpu-crash")
 """Codes of the faults that GPUs are charged with."""
 NOT_LOOKED = Fault(code="not-looked", message="the driver is let go of")

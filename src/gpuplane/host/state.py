@@ -97,7 +97,7 @@ def _keep_copy(path: Path, content: bytes) -> str:
 
 
 async def keep_stored(node: Node, directory: Path, every: float = 1.0, glance: float = GLANCE) -> None:
-    """Reconcile the directory with the ledger, for ever; tell what it holds, and how it stands: the condition `state`.
+    """Reconcile the directory with the ledger, for ever; report what it holds, and the status of the state directory.
 
     A disk that refuses is asked again `every` seconds; what one file is refused costs the others nothing. Each `glance`
     seconds it is looked whether the directory is still there.

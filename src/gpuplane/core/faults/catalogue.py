@@ -51,7 +51,7 @@ def _event(title: str, scope: Scope, severity: Severity, ends: ClearedBy, advice
 _OBSERVED_FAULTS = {
     # the driver, and with it every GPU of the node
     "not-looked": _fault("not looked at since the driver was let go of", "node", "unhealthy", "nothing",
-        "it ends with the next look; where none comes, see the condition driver"),
+        "it ends with the next look; where none comes, see the part driver"),
     "driver-hang": _fault("the driver's library does not answer", "node", "unhealthy", "nothing", DRIVER, patience=30),
     "driver-crash": _fault("the driver's library crashes", "node", "degraded", "nothing", DRIVER),
     "driver-failed": _fault("the driver's library fails", "node", "unhealthy", "nothing", DRIVER, patience=30),

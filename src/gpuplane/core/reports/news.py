@@ -35,7 +35,7 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         yield from _health(before, after)
     yield from strategy.news(before, after)
     old, new = offer(before), offer(after)
-    if old is not new and not standby(after):  # of that the lock's condition has told
+    if old is not new and not standby(after):  # the status of the lock has said that
         yield from _said(_changes({each.name: each for each in old.resources}, new.resources))
         yield from _waiting(before, after)
         yield from _offers(old, new)
@@ -124,7 +124,7 @@ def _listed(diagnosis: DeviceHealth) -> bool:
 
 
 def _waiting(before: Snapshot, after: Snapshot) -> Iterator[News]:
-    """What keeps everything from being offered. Where a part's condition says why, that is said by the condition."""
+    """What keeps everything from being offered. Where the status of a part says why, the log has it already."""
     text = _awaited(after)
     if text != _awaited(before):
         lack = unknown(after)

@@ -1,6 +1,6 @@
 """The specification files, kept as they are wanted.
 
-What is wanted is on disk before anybody is given a device by it: the condition says what the files hold, as they were
+What is wanted is on disk before anybody is given a device by it: the status says what the files hold, as they were
 read after they were written. The files stay when the agent ends, for containers restart without it.
 
 An agent that stands by for another writes nothing: it looks what is there, so that it can begin with that.

@@ -49,7 +49,7 @@ async def ask(node: Node, again: float = 2.0) -> None:
 
 
 def _try(node: Node, path: Path, wishes: WantedDaemons) -> Mapping[Path, WantedDaemons]:
-    """What is written then: nothing, and the condition says why, where the disk refuses."""
+    """What is written then: nothing, and the status says why, where the disk refuses."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if reason := _risk(path.parent):

@@ -1,0 +1,232 @@
+"""The statuses of parts: their names, their types, their JSON, and what programs of the version before make of it."""
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane.core.lenient import read_leniently
+from gpuplane.core.serving import registers, serves, standby
+from gpuplane.model.encoding import decode, encode
+from gpuplane.model.facts import StatusChanged
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import (
+    CDI_FILES,
+    CDI_HOOK,
+    CONFIG,
+    DRIVER,
+    KUBELET_LOCK,
+    MPS_COMPUTE_MODES,
+    STATE_DIRECTORY,
+    STATUS_TYPES,
+    TIME_SLICES,
+    AnyPart,
+    CdiConflictStatus,
+    CdiFilesStatus,
+    CdiHookStatus,
+    ComputeModeStatus,
+    DriverStatus,
+    MpsDaemonStatus,
+    Part,
+    PartKind,
+    State,
+    Status,
+    Statuses,
+    TimeSliceStatus,
+    TurnStatus,
+    cdi_conflict,
+    mps_daemon,
+    part_named,
+    plugin_of,
+)
+
+KINDS: tuple[PartKind, ...] = get_args(PartKind)
+SEVERAL = ("plugin", "mps daemon", "cdi conflict", "other")
+"""The kinds of which there may be several parts."""
+
+LISTS = {"marks", "devices", "exclusive", "pending"}
+"""The fields that are tuples of names."""
+
+FULL: dict[AnyPart, Status] = {
+    DRIVER: DriverStatus("waiting", "released", since=3.0, released=True),
+    CDI_FILES: CdiFilesStatus("ok", "/var/run/cdi", marks=("a@1", "a=0@2")),
+    cdi_conflict("/etc/cdi/a b.yaml"): CdiConflictStatus("failing", "twice", devices=("a=0", "a=1")),
+    CDI_HOOK: CdiHookStatus("ok", "called", path="/opt/hook"),
+    mps_daemon("nvidia.com/gpu"): MpsDaemonStatus("ok", "process 7", devices=("GPU-a", "GPU-b")),
+    MPS_COMPUTE_MODES: ComputeModeStatus("failing", "denied", exclusive=("GPU-a",)),
+    TIME_SLICES: TimeSliceStatus("waiting", "long: GPU 0, 1", pending=("GPU-a", "GPU-b")),
+    KUBELET_LOCK: TurnStatus("waiting", "process 1 serves", turn="standby"),
+    STATE_DIRECTORY: TurnStatus("ok", "/var/lib/gpuplane"),
+    CONFIG: Status("failing", "c.yaml:2: no such key"),
+    plugin_of("nvidia.com/gpu"): Status("ok", "registered"),
+}
+FORMER: dict[str, dict[str, Any]] = {
+    "driver": {"standing": "waiting", "reason": "let go of", "since": 3.0},
+    "cdi": {"standing": "ok", "reason": "/var/run/cdi", "detail": "a@1 a=0@2"},
+    "cdi /etc/cdi/a b.yaml": {"standing": "failing", "reason": "twice", "detail": "a=0 a=1"},
+    "cdi hook": {"standing": "ok", "reason": "called", "detail": "/opt/hook"},
+    "mps/nvidia.com/gpu": {"standing": "ok", "reason": "process 7", "detail": "GPU-a,GPU-b"},
+    "mps upkeep": {"standing": "failing", "reason": "denied", "detail": "GPU-a"},
+    "time slices": {"standing": "waiting", "reason": "long: GPU 0, 1", "detail": "GPU-a,GPU-b"},
+    "kubelet lock": {"standing": "waiting", "reason": "process 1 serves", "detail": "standby"},
+    "state": {"standing": "ok", "reason": "/var/lib/gpuplane"},
+    "config": {"standing": "failing", "reason": "c.yaml:2: no such key"},
+    "plugin/nvidia.com/gpu": {"standing": "ok", "reason": "registered"},
+}
+"""The same as the version before writes it."""
+
+
+def subjects(kind: PartKind) -> st.SearchStrategy[str]:
+    """What parts of a kind may be called."""
+    if kind not in SEVERAL:
+        return st.just("")
+    if kind == "cdi conflict":
+        return st.text(min_size=1).map("/{}".format)
+    return st.text(min_size=1).filter(lambda name: kind != "other" or part_named(name).kind == kind)
+
+
+PARTS: st.SearchStrategy[AnyPart] = st.sampled_from(KINDS).flatmap(
+    lambda kind: st.builds(Part, st.just(kind), subjects(kind))
+)
+
+
+@st.composite
+def statuses(draw: st.DrawFn) -> Statuses:
+    """Of some parts, each of the type of its kind."""
+    found: dict[AnyPart, Status] = {}
+    for part in draw(st.lists(PARTS)):
+        names = {field.name for field in msgspec.structs.fields(part.status_type)}
+        lists = {
+            name: tuple(draw(st.lists(st.text()))) for name in names & {"marks", "devices", "exclusive", "pending"}
+        }
+        others: dict[str, Any] = {"path": draw(st.text())} if "path" in names else {}
+        if "turn" in names:
+            others = {"turn": draw(st.sampled_from(("", "standby", "leaving", "left")))}
+        text = draw(st.text())
+        if "released" in names and draw(st.booleans()):
+            text, others = "released", {"released": True}
+        state: State = draw(st.sampled_from(get_args(State)))
+        found[part] = part.status_type(state, text, draw(st.text()), draw(st.floats(0, 1e9)), **lists, **others)
+    return Statuses(found)
+
+
+def test_each_kind_of_part_has_one_type_of_status() -> None:
+    """Kinds without fields of their own have the plain one."""
+    assert STATUS_TYPES.keys() <= set(KINDS)
+    assert {Part(kind).status_type for kind in KINDS} == {Status, *Status.__subclasses__()}
+
+
+def test_the_parts_that_are_a_promise_are_known() -> None:
+    """Those of one kind with several parts are listed without a subject."""
+    names = (Path(__file__).parents[1] / "conformance/golden/names.txt").read_text()
+    section = next(each for each in names.split("\n# ") if each.startswith("parts"))
+    for name in filter(None, section.splitlines()[1:]):
+        assert part_named(name).kind == name or part_named(f"{name}/x").kind != "other"
+
+
+@given(PARTS)
+def test_a_name_leads_back_to_its_part(part: AnyPart) -> None:
+    """Names are what JSON, metrics and logs have."""
+    assert part_named(part.name) == part
+    assert hash(part_named(part.name)) == hash(part)
+
+
+@given(st.text())
+def test_whatever_another_version_calls_a_part_is_kept(name: str) -> None:
+    assert part_named(name).name == name
+
+
+@given(statuses())
+def test_statuses_survive_json(found: Statuses) -> None:
+    """With the types of their kinds, and read field by field too."""
+    snapshot = Snapshot(status=found)
+
+    assert decode(encode(snapshot), Snapshot) == snapshot
+    read = read_leniently(json.loads(encode(snapshot)), Snapshot)
+    assert read.value == snapshot
+
+
+def test_a_program_of_the_version_before_reads_what_it_knows() -> None:
+    """All fields that it knows are as it would write them."""
+    written = json.loads(encode(Snapshot(status=Statuses(FULL))))["conditions"]
+
+    known = ("standing", "reason", "detail", "code", "since")
+    for name, status in FORMER.items():
+        assert {"detail": "", **status} == {"detail": "", **{k: v for k, v in written[name].items() if k in known}}
+
+
+def test_what_the_version_before_writes_is_read() -> None:
+    """As strictly, and field by field."""
+    document = {"conditions": FORMER}
+
+    assert decode(json.dumps(document).encode(), Snapshot).status == Statuses(FULL)
+    assert read_leniently(document, Snapshot).value.status == Statuses(FULL)
+
+
+@pytest.mark.parametrize("spoilt", [{"standing": "resting"}, {}, 7, None])
+def test_a_status_that_is_none_costs_itself_only(spoilt: object) -> None:
+    read = read_leniently({"conditions": {**FORMER, "driver": spoilt}}, Snapshot)
+
+    assert read.value.status == Statuses(FULL).but(DRIVER, None)
+    with pytest.raises(msgspec.ValidationError):
+        decode(json.dumps({"conditions": {"driver": spoilt}}).encode(), Snapshot)
+
+
+def test_a_part_is_given_a_status_of_its_type_alone() -> None:
+    with pytest.raises(TypeError, match="DriverStatus"):
+        StatusChanged[Any](DRIVER, Status("ok"))
+    with pytest.raises(TypeError, match="config"):
+        StatusChanged[Any](CONFIG, DriverStatus("ok"))
+
+
+def test_statuses_are_frozen() -> None:
+    """Another status makes another value."""
+    before = Statuses({CONFIG: Status("ok")})
+    after = before.but(CONFIG, Status("failing"))
+
+    assert (before.of(CONFIG), after.of(CONFIG)) == (Status("ok"), Status("failing"))
+    assert after.but(CONFIG, None) == Statuses()
+    assert not hasattr(before, "__setitem__")
+
+
+@pytest.mark.parametrize(
+    ("status", "other", "same"),
+    [
+        (Status("ok", "a"), Status("failing", "a"), False),
+        (Status("failing", "a"), Status("failing", "b"), False),
+        (Status("failing", "a", "driver-hang"), Status("failing", "b", "driver-hang"), True),
+        (Status("failing", "a", "driver-hang"), Status("failing", "a"), False),
+        (Status("ok", "a", since=1.0), Status("ok", "a", since=2.0), True),
+        (CdiFilesStatus("ok", "a", marks=("b",)), CdiFilesStatus("ok", "a"), True),
+    ],
+)
+def test_what_is_new_in_a_status(status: Status, other: Status, same: bool) -> None:
+    """A state, a code, or another text where there is no code; not its other fields."""
+    assert status.same_news(other) == other.same_news(status) == same
+
+
+@pytest.mark.parametrize(
+    ("lock", "state", "expected"),
+    [
+        ("", "", (False, True, True)),
+        ("standby", "", (True, False, False)),
+        ("", "standby", (True, False, False)),
+        ("leaving", "", (False, False, True)),
+        ("left", "", (False, False, False)),
+    ],
+)
+def test_whose_turn_it_is(lock: Any, state: Any, expected: tuple[bool, bool, bool]) -> None:
+    """Whether this agent stands by, may register, and may serve."""
+    snapshot = Snapshot(
+        status=Statuses(
+            {
+                KUBELET_LOCK: TurnStatus("waiting", "a", turn=lock),
+                STATE_DIRECTORY: TurnStatus("waiting", "b", turn=state),
+            }
+        )
+    )
+    assert (bool(standby(snapshot)), registers(snapshot), serves(snapshot)) == expected

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep
-from gpuplane.agent.status import MOST_CONNECTIONS, STUCK, StatusPages, status
+from gpuplane.agent.statuspages import EVENT_LOOP_STUCK_AFTER, MOST_CONNECTIONS, StatusPages, serve_status_pages
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
@@ -45,7 +45,7 @@ def free_port() -> int:
 async def serving(node: Node, host: str = "127.0.0.1") -> AsyncIterator[str]:
     """The status pages of a node, at the URL that this gives."""
     port = free_port()
-    task = asyncio.create_task(status(node, host, port))
+    task = asyncio.create_task(serve_status_pages(node, host, port))
     address = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     async with asyncio.timeout(60):
         while not task.done():
@@ -111,7 +111,7 @@ def test_a_stuck_event_loop_is_not_alive() -> None:
     """Liveness is the event loop's own turn, and nothing else."""
     pages = StatusPages()
     assert pages.page("/healthz")[0] == 200
-    pages.made -= STUCK + 1
+    pages.made -= EVENT_LOOP_STUCK_AFTER + 1
 
     assert pages.page("/healthz")[0] == 503
 
@@ -154,7 +154,9 @@ async def test_an_address_that_cannot_be_had_is_named(host: str, caplog: pytest.
         other.listen()
         port = other.getsockname()[1]
         node = Node(Snapshot())
-        task = asyncio.create_task(keep(node, Part("status"), lambda: status(node, host, port), (0.01, 0.1), 0.05))
+        task = asyncio.create_task(
+            keep(node, Part("status"), lambda: serve_status_pages(node, host, port), (0.01, 0.1), 0.05)
+        )
         assert await node.until(lambda s: Part("status") in s.status, deadline=60)
         assert f"{host}:{port}: " in as_shown(node.snapshot.status[Part("status")].text)
     if host == "127.0.0.1":
@@ -196,7 +198,7 @@ async def test_silent_and_broken_connections_cost_nobody_anything(
 
 async def test_a_connection_that_dawdles_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time is that of the whole connection: a byte now and then buys no more of it."""
-    monkeypatch.setattr("gpuplane.agent.status.LONGEST_CONNECTION", 0.1)
+    monkeypatch.setattr("gpuplane.agent.statuspages.LONGEST_CONNECTION", 0.1)
     async with serving(ready()) as url, asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         while not reader.at_eof():

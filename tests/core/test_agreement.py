@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as of
 from hypothesis import strategies as st
 
-from gpuplane.agent.status import StatusPages
+from gpuplane.agent.statuspages import StatusPages
 from gpuplane.core.advertising import UNWRITTEN, offer
 from gpuplane.core.availability import standing
 from gpuplane.core.containers.cdi.condition import marks

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuplane.agent.status import StatusPages
+from gpuplane.agent.statuspages import StatusPages
 from gpuplane.core.reports.metrics import METRICS, metrics
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings

@@ -111,9 +111,9 @@ def status_page(node: Node, options: Options) -> Parts:
     host, port = options.metrics
 
     async def serve_status() -> None:
-        from gpuplane.agent.status import status  # 50 ms of imports that registering need not wait for
+        from gpuplane.agent.statuspages import serve_status_pages  # 50 ms of imports that registering need not wait for
 
-        await status(node, host, port)
+        await serve_status_pages(node, host, port)
 
     return {Part("status"): serve_status}
 

@@ -156,11 +156,12 @@ class NotOffered(Shown):
     reason: Text
 
 
-class Part(Shown):
-    """How one part of the agent, or an outside thing that it deals with, stands."""
+class PartStatus(Shown):
+    """The status of one part of the agent, or of something outside that it deals with."""
 
     name: str
     standing: Literal["ok", "waiting", "failing"]
+    code: str
     reason: Text
     since: datetime
 
@@ -191,4 +192,4 @@ class Inspection(Shown):
     resources: tuple[Resource, ...]
     devices: tuple[Device, ...]
     not_offered: tuple[NotOffered, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[PartStatus, ...]

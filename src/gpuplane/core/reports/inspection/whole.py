@@ -20,7 +20,7 @@ from gpuplane.model.inspection import (
     Inspection,
     Node,
     NotOffered,
-    Part,
+    PartStatus,
     Release,
     Resource,
     Strategy,
@@ -119,6 +119,7 @@ def _not_offered(picture: NodeState) -> Iterator[NotOffered]:
         yield NotOffered(index=left.index, uuid=left.device, kind=left.kind, reason=left.reason)
 
 
-def _parts(snapshot: Snapshot, clock: Clock) -> Iterator[Part]:
+def _parts(snapshot: Snapshot, clock: Clock) -> Iterator[PartStatus]:
     for name, status in sorted((part.name, status) for part, status in snapshot.status.items()):
-        yield Part(name=name, standing=status.state, reason=status.text, since=clock.time(status.since))
+        since = clock.time(status.since)
+        yield PartStatus(name=name, standing=status.state, code=status.code, reason=status.text, since=since)

@@ -31,7 +31,7 @@ from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text
 
-STUCK = 15.0
+EVENT_LOOP_STUCK_AFTER = 15.0
 """Seconds without a turn of the event loop after which the agent counts as dead."""
 
 MOST_CONNECTIONS = 32
@@ -60,14 +60,14 @@ class StatusPages:
                 return 200, CONTENT_TYPE_LATEST, self.metrics
             case "/readyz" if self.unready:
                 return 503, plain, f"{self.unready}\n".encode()
-            case "/healthz" if time.monotonic() - self.made > STUCK:
+            case "/healthz" if time.monotonic() - self.made > EVENT_LOOP_STUCK_AFTER:
                 return 503, plain, b"the event loop is stuck\n"
             case "/readyz" | "/healthz":
                 return 200, plain, b"ok\n"
         return 404, plain, b"here are /metrics, /healthz and /readyz\n"
 
 
-async def status(node: Node, host: str, port: int) -> None:
+async def serve_status_pages(node: Node, host: str, port: int) -> None:
     """Serve the pages for ever, made anew at most once a second. Raises OSError with the address."""
     pages = StatusPages()
     server = await _listen(pages, host, port)

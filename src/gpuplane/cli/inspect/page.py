@@ -102,7 +102,8 @@ def _ready(whole: Inspection) -> str:
     stands = "standing by, " if whole.agent.mode == "standby" else ""
     if whole.ready:
         return f"{stands}ready"
-    return f"{stands}not ready" + f": {whole.not_ready}" * (whole.not_ready != whole.waiting)
+    said_below = whole.waiting and whole.agent.mode == "serving"  # nothing is advertised, for the same reason
+    return f"{stands}not ready" if said_below else f"{stands}not ready: {whole.not_ready}"
 
 
 def _notes(whole: Inspection, width: int) -> Lines:

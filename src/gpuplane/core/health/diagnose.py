@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Literal
 
 from gpuplane.core.faults.catalogue import CATALOGUE
 from gpuplane.core.health import records, state_machine
@@ -64,6 +65,13 @@ def released(snapshot: Snapshot) -> Text:
     """Why the driver has to be let go of now: an operator's word here, or on our Node object; "" if it need not."""
     release = snapshot.ledger.release
     return release.reason if release is not None else asked(snapshot).driver_release
+
+
+def release_requester(snapshot: Snapshot) -> Literal["", "operator", "node"]:
+    """Who requests now that the driver is released: an operator here, or our Node object; "" for nobody."""
+    if snapshot.ledger.release is not None:
+        return "operator"
+    return "node" if asked(snapshot).driver_release else ""
 
 
 def asked(snapshot: Snapshot) -> NodeRequests:

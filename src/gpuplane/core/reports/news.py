@@ -10,8 +10,9 @@ from gpuplane.core.advertising import offer, ready_to_take_over, unknown, untold
 from gpuplane.core.containers import strategy
 from gpuplane.core.devicenames import DeviceName, describe_devices, device_labels
 from gpuplane.core.health import diagnose
-from gpuplane.core.health.diagnose import released, terms
+from gpuplane.core.health.diagnose import release_requester, released, terms
 from gpuplane.core.serving import standby
+from gpuplane.model.config import Config
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CONFIG, DRIVER, KUBELET_LOCK, AnyPart, Statuses
@@ -22,14 +23,14 @@ from gpuplane.model.views import LogSubject, News, Offer, OfferedDevice, Reason,
 
 def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """What is worth saying, once, about two snapshots that follow each other."""
-    if released(before) != released(after):
+    if release_requester(before) != release_requester(after):
         why = released(after)
         yield _part("info", DRIVER, f"let go of: {why}" if why else "taken up again")
     if ready_to_take_over(after) and not ready_to_take_over(before):
         yield _part("info", KUBELET_LOCK, "ready to take over")
     if before.status is not after.status:
         yield from _statuses(before.status, after.status)
-    if before.config.warnings != after.config.warnings:
+    if _loaded(before) != _loaded(after):
         yield from (_part("warning", CONFIG, each) for each in after.config.warnings)
     if before.ledger.health is not after.ledger.health:
         yield from _health(before, after)
@@ -39,6 +40,11 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         yield from _said(_changes({each.name: each for each in old.resources}, new.resources))
         yield from _waiting(before, after)
         yield from _offers(old, new)
+
+
+def _loaded(snapshot: Snapshot) -> Config:
+    """The configuration as it was loaded."""
+    return snapshot.config.but(node_requests=None)
 
 
 def _part(level: str, part: AnyPart, text: Text, code: str = "") -> News:

@@ -86,7 +86,7 @@ def _causes(
     yield from ((*each.cause, *named) for named, each in found)
     yield from ((each.device, each.index, str(not each.reasons)) for each in units)
     yield from (("drained", name) for name in _unnamed(snapshot))
-    yield "released", f"{diagnose.released(snapshot)}"
+    yield "released", diagnose.release_requester(snapshot)
 
 
 def _found(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iterator[tuple[DeviceName, Reason]]:

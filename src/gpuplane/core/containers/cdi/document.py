@@ -67,7 +67,8 @@ def document(machine: Machine, request: Request) -> Document:
     given = {name: given[name] for name in sorted(given.keys() - empty.keys())}
     if request.everything and given and NONE not in given:
         given.setdefault(ALL, tidy.joined(given.values()))
-    left = dict(sorted({**found.left, **empty}.items()))
+    left = {**found.left, **empty}
+    left = {name: left[name] for name in sorted(left)}
     notes = (*found.notes, *_idle(request))
     if not given:
         return Document(spec=None, left=left, notes=notes)

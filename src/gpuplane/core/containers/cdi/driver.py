@@ -16,7 +16,7 @@ from gpuplane.core.containers.cdi.nodes import on_host
 from gpuplane.core.text import list_first
 from gpuplane.model.cdi import ContainerEdits, Mount
 from gpuplane.model.machine import DriverFile, DriverFiles, DriverLibrary
-from gpuplane.model.text import Text
+from gpuplane.model.text import Text, group_alike
 
 READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 SOCKET = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
@@ -105,8 +105,7 @@ def lacking(files: DriverFiles) -> Iterator[Text]:
 
 def left_out(left: Mapping[str, Text]) -> Iterator[Text]:
     """What is there and no container gets, with the reason; what has the same reason together."""
-    for why in dict.fromkeys(left.values()):
-        paths = [path for path in left if left[path] == why]
+    for why, paths in group_alike((why, path) for path, why in left.items()):
         yield f"{list_first(paths, FEW)} {'is' if len(paths) == 1 else 'are'} left out: {why}"
 
 

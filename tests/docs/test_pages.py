@@ -51,6 +51,15 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_modules_that_a_page_names_are_there(page: Path) -> None:
+    """By their path, or the end of it."""
+    for name in re.findall(r"`([\w/]+\.py)`", page.read_text()):
+        assert [each for root in ("src", "tests", "bench") for each in (ROOT / root).glob(f"**/{name}")] or (
+            ROOT / name
+        ).exists(), name
+
+
 def test_the_readme_is_an_entrance() -> None:
     """It stays short: more belongs into a page."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150

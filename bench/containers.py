@@ -15,7 +15,8 @@ from bench.row import Measure, Row
 from gpuplane.agent.node import Node
 from gpuplane.core.advertising import offer
 from gpuplane.core.containers.cdi import condition
-from gpuplane.core.containers.cdi.document import Request, document
+from gpuplane.core.containers.cdi.specbuilder import build_spec
+from gpuplane.core.containers.cdi.specrequest import SpecRequest
 from gpuplane.core.containers.cdi.wanted import GPU, wanted
 from gpuplane.host.cdi.directory import names
 from gpuplane.host.cdi.hook import INSTALLED
@@ -98,12 +99,12 @@ def _is_on_disk(snapshot: Snapshot) -> bool:
 
 def _document(machine: Machine) -> tuple[float, int]:
     """Seconds that the document takes, and the most bytes while it is made."""
-    request = Request(kind=GPU)
+    request = SpecRequest(kind=GPU)
     began = time.perf_counter()
-    document(machine, request)
+    build_spec(machine, request)
     taken = time.perf_counter() - began
     tracemalloc.start()
-    document(machine, request)
+    build_spec(machine, request)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return taken, peak

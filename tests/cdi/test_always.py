@@ -16,7 +16,7 @@ from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.containers.cdi.condition import marks, on_disk
 from gpuplane.core.containers.cdi.names import KINDS
-from gpuplane.core.containers.cdi.registry import Registry, registry
+from gpuplane.core.containers.cdi.registry import Registry, build_registry
 from gpuplane.core.containers.cdi.wanted import merged, wanted
 from gpuplane.host.specfiles import found
 from gpuplane.model.config import Settings
@@ -67,7 +67,7 @@ class Node(World):
 
     def known(self) -> Registry:
         """What a container runtime knows."""
-        return registry(found([self.place.cdi]))
+        return build_registry(found([self.place.cdi]))
 
     @property
     def other(self) -> Path:

@@ -14,7 +14,7 @@ import pytest
 
 from gpuplane.agent.node import Node
 from gpuplane.core.advertising import offer, unknown
-from gpuplane.core.containers.cdi.registry import registry
+from gpuplane.core.containers.cdi.registry import build_registry
 from gpuplane.core.containers.cdi.wanted import WRITING, unready
 from gpuplane.host.cdi.directory import glance, replace
 from gpuplane.host.cdi.keeper import Keeper
@@ -184,7 +184,7 @@ def test_whatever_another_file_is_called(world: World) -> None:
     told = sorted(part.subject.rpartition("/")[2] for part, _ in snapshot.status.of_kind("cdi conflict"))
     assert told == ["\\udcff.json", "a b.json", "a\\nb\\x1b[31m.json"]
     assert encode(snapshot)
-    known = registry(found([world.place.cdi]))
+    known = build_registry(found([world.place.cdi]))
     assert msgspec.json.encode(known.conflicts)
     assert all(path.isprintable() for path in known.conflicts[f"{GPU}=GPU-1"])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.containers.cdi.registry import load
+from gpuplane.core.containers.cdi.registry import parse_spec_file
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find, layouts
 from gpuplane.model.cdi import Spec
@@ -52,7 +52,7 @@ class Node:
     def spec(self) -> Spec | None:
         """What runtimes read now."""
         for path in self.cdi.glob("*.json"):
-            loaded = load(str(path), path.read_bytes())
+            loaded = parse_spec_file(str(path), path.read_bytes())
             if loaded.spec is not None and loaded.spec.kind == GPU:
                 return loaded.spec
         return None

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane.core.containers.cdi.names import KINDS, VENDOR, file_name
-from gpuplane.core.containers.cdi.registry import load
+from gpuplane.core.containers.cdi.names import KINDS, VENDOR, spec_file_name
+from gpuplane.core.containers.cdi.registry import parse_spec_file
 from gpuplane.model.cdi import Spec
 from gpuplane.model.machine import DeviceNumbers, Driver, DriverFiles, DriverLibrary, Gpu, MachineFile, Mig, MigDevice
 from gpuplane.sandbox.agent import Agent
@@ -100,12 +100,12 @@ class Place:
 
     def file(self, kind: str = GPU) -> Path:
         """The file of a kind."""
-        return self.cdi / file_name(kind)
+        return self.cdi / spec_file_name(kind)
 
     def spec(self, kind: str = GPU) -> Spec | None:
         """What the file of a kind says; None where there is none. It must be a good one."""
         try:
-            loaded = load(str(self.file(kind)), self.file(kind).read_bytes())
+            loaded = parse_spec_file(str(self.file(kind)), self.file(kind).read_bytes())
         except FileNotFoundError:
             return None
         assert loaded.spec is not None, loaded.problem
@@ -124,7 +124,7 @@ class Place:
 
     def left(self) -> list[str]:
         """What is in the CDI directory beside our files."""
-        ours = {file_name(kind) for kind in KINDS}
+        ours = {spec_file_name(kind) for kind in KINDS}
         return sorted(path.name for path in self.cdi.iterdir() if path.name not in ours) if self.cdi.exists() else []
 
 

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from gpuplane.core.containers.cdi.check import check
-from gpuplane.core.containers.cdi.document import Document, Program, Request, document
+from gpuplane.core.containers.cdi.specbuilder import BuiltSpec, build_spec
+from gpuplane.core.containers.cdi.specrequest import HookProgram, SpecRequest
+from gpuplane.core.containers.cdi.validation import spec_problems
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, Mount, Spec
@@ -21,8 +22,8 @@ from gpuplane.model.machine import (
 KIND = "nvidia.com/gpu"
 VOID = "NVIDIA_VISIBLE_DEVICES=void"
 LIB = "/usr/lib/x86_64-linux-gnu"
-OURS = Program("/opt/gpuplane/bin/gpuplane-hook")
-THEIRS = Program("/usr/bin/nvidia-cdi-hook", nvidia=True)
+OURS = HookProgram("/opt/gpuplane/bin/gpuplane-hook")
+THEIRS = HookProgram("/usr/bin/nvidia-cdi-hook", is_nvidia=True)
 READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 SOCKET = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 
@@ -65,11 +66,11 @@ DRAWN = MACHINE.but(
 )
 
 
-def made(machine: Machine = MACHINE, **asked: Any) -> Document:
+def made(machine: Machine = MACHINE, **asked: Any) -> BuiltSpec:
     """What is made of it, good by CDI's rules."""
-    got = document(machine, Request(**{"kind": KIND, **asked}))
+    got = build_spec(machine, SpecRequest(**{"kind": KIND, **asked}))
     if got.spec is not None:
-        assert list(check(got.spec)) == []
+        assert list(spec_problems(got.spec)) == []
     return got
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.core.containers.cdi.document import Document
+from gpuplane.core.containers.cdi.specbuilder import BuiltSpec
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Spec
 from gpuplane.model.machine import (
     DeviceNumbers,
@@ -45,7 +45,7 @@ from tests.texts import as_shown
 
 def test_a_whole_gpu() -> None:
     """Its node, by its minor number; for all: control nodes, the driver's files, and one entry that does the rest."""
-    assert made(hook=OURS) == Document(
+    assert made(hook_program=OURS) == BuiltSpec(
         spec=Spec(
             cdi_version="0.3.0",
             kind=KIND,
@@ -117,14 +117,14 @@ MIG = {  # index → minor of the GPU, and those of the GPU instance's and the c
 
 def test_mig_devices_stand_for_their_gpu(golden: Golden) -> None:
     """The GPU's node and two capabilities each. A GPU in MIG mode is no device, also where it has no MIG devices."""
-    got = given(a100_mig(), names=("index",))
+    got = given(a100_mig(), naming=("index",))
     assert paths(got.pop("0")) == ["/dev/nvidia2"]
     assert paths(got.pop("1")) == ["/dev/nvidia3"]
     assert {name: paths(edits) for name, edits in got.items()} == {
         name: [f"/dev/nvidia{minor}", *(f"/dev/nvidia-caps/nvidia-cap{each}" for each in caps)]
         for name, (minor, *caps) in MIG.items()
     }
-    left = made(a100_mig()).left
+    left = made(a100_mig()).omitted
     assert len(left) == 6
     golden(left["GPU-a1003160-0000-4000-8000-000000000005"], "no MIG devices")
     golden(left["GPU-a1003160-0000-4000-8000-000000000006"], "MIG devices")
@@ -136,7 +136,7 @@ def test_of_mig_devices_those_with_graphics_have_drm_nodes() -> None:
         for n, profile in enumerate(("1g.24gb+gfx", "1g.24gb", "1g.24gb-me"))
     )
     gpu = A100.but(mig=Mig(enabled=True, devices=devices), dri=("/dev/dri/card1",))
-    got = spec(MACHINE.but(gpus=(gpu,)), hook=OURS)
+    got = spec(MACHINE.but(gpus=(gpu,)), hook_program=OURS)
     assert [paths(device.container_edits) for device in got.devices] == [
         ["/dev/c0", "/dev/d", "/dev/nvidia2", "/dev/dri/card1"],
         ["/dev/c1", "/dev/d", "/dev/nvidia2"],
@@ -163,7 +163,7 @@ def test_of_mig_devices_those_with_graphics_have_drm_nodes() -> None:
 )
 def test_each_way_of_naming(names: tuple[str, ...], whole: list[str], part: list[str]) -> None:
     """By each name a device gives the same. A name that begins with a digit needs CDI 0.5.0."""
-    got = spec(a100_mig(), names=names, ids=("0", "6:2"))
+    got = spec(a100_mig(), naming=names, ids=("0", "6:2"))
     assert [device.name for device in got.devices] == [*sorted([*whole, *part])]
     edits = {device.name: device.container_edits for device in got.devices}
     assert all(edits[name] == edits[whole[0]] for name in whole)
@@ -173,13 +173,13 @@ def test_each_way_of_naming(names: tuple[str, ...], whole: list[str], part: list
 
 def test_a_device_that_is_all() -> None:
     """It gives what all the others give, each thing once; a document that has such a device gets no other."""
-    got = given(a100_mig(), names=("index", "uuid"), ids=("1", "6"), everything=True)
+    got = given(a100_mig(), naming=("index", "uuid"), ids=("1", "6"), with_all_device=True)
     assert paths(got["all"]) == [
         "/dev/nvidia3",
         "/dev/nvidia4",
         *(f"/dev/nvidia-caps/nvidia-cap{each}" for each in (552, 553, 561, 562, 563)),
     ]
-    assert list(given(MACHINE, mode="management", everything=True)) == ["all"]
+    assert list(given(MACHINE, mode="management", with_all_device=True)) == ["all"]
 
 
 @pytest.mark.parametrize(
@@ -199,14 +199,14 @@ def test_a_device_that_is_all() -> None:
 )
 def test_a_selection(ids: tuple[str, ...], names: list[str]) -> None:
     """By index, UUID, PCI address; a GPU in MIG mode means its MIG devices."""
-    assert list(given(a100_mig(), names=("index",), ids=ids)) == names
+    assert list(given(a100_mig(), naming=("index",), ids=ids)) == names
 
 
 def test_none_gives_a_container_the_driver_and_no_device() -> None:
     got = spec(ids=("none",))
     assert got.devices == (CdiDevice("none", {}, ContainerEdits(env=("NVCT_EMPTY_DEVICE=",))),)
     assert got.container_edits.mounts
-    assert spec(ids=("none",), everything=True) == got
+    assert spec(ids=("none",), with_all_device=True) == got
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_an_unknown_id_is_an_error(asked: dict[str, Any], golden: Golden) -> Non
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_a_driver_in_a_container(dev_root: str, host: str, version: str, slash: str) -> None:
     """Its files are below its root, and in a container where that root has them. Nodes are below the root of /dev."""
-    got = spec(driver_root=f"/run/nvidia/driver{slash}", dev_root=dev_root, hook=OURS)
+    got = spec(driver_root=f"/run/nvidia/driver{slash}", dev_root=dev_root, hook_program=OURS)
     assert got.cdi_version == version
     assert got.container_edits.mounts == mounted("/run/nvidia/driver")
     assert got.container_edits.hooks == (HOOK,)
@@ -253,7 +253,7 @@ def test_a_path_that_leads_out_of_a_root_is_taken_to_lie_in_it() -> None:
 
 def test_drm_nodes_come_with_their_groups() -> None:
     """A node that is not everybody's is a group's, and the container's processes are put into it (CDI 0.7.0)."""
-    got = spec(DRAWN, hook=OURS)
+    got = spec(DRAWN, hook_program=OURS)
     assert got.cdi_version == "0.7.0"
     assert got.devices[0].container_edits == ContainerEdits(
         device_nodes=(
@@ -270,7 +270,7 @@ def test_drm_nodes_come_with_their_groups() -> None:
 
 
 def test_without_groups_where_the_feature_flag_says_so() -> None:
-    got = spec(DRAWN, features=("no-additional-gids-for-device-nodes",))
+    got = spec(DRAWN, feature_flags=("no-additional-gids-for-device-nodes",))
     assert got.cdi_version == "0.3.0"
     assert got.devices[0].container_edits.additional_gids == ()
     assert got.devices[0].container_edits.device_nodes[1].gid == 44

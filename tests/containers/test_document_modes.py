@@ -4,8 +4,9 @@ from typing import Any, get_args
 
 import pytest
 
-from gpuplane.core.containers.cdi.document import Document, Mode, Program
-from gpuplane.core.containers.cdi.hooks import PARAMS, PROFILES
+from gpuplane.core.containers.cdi.hooks import DISABLE_NODE_MODIFICATION, UPDATE_APPLICATION_PROFILE
+from gpuplane.core.containers.cdi.specbuilder import BuiltSpec
+from gpuplane.core.containers.cdi.specrequest import HookProgram, Mode
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.model.machine import (
     Driver,
@@ -71,10 +72,12 @@ def test_every_other_mode_is_below() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_the_nodes_of_other_modes(mode: Mode) -> None:
     """Those that exist; nothing of the driver's files, but for management and for GPUDirect Storage."""
-    got = spec(NODE, mode=mode, kind="nvidia.com/other", hook=OURS)
+    got = spec(NODE, mode=mode, kind="nvidia.com/other", hook_program=OURS)
     assert {device.name: paths(device.container_edits) for device in got.devices} == MODES[mode]
     if mode == "management":
-        assert got.container_edits == spec(hook=OURS, disabled=(PARAMS,)).container_edits.but(device_nodes=())
+        assert got.container_edits == spec(
+            hook_program=OURS, disabled_hooks=(DISABLE_NODE_MODIFICATION,)
+        ).container_edits.but(device_nodes=())
     else:
         assert got.container_edits == ContainerEdits(env=(VOID,))
     storage = (mount("/etc/cufile.json"), mount("/run/udev")) if mode == "gds" else ()
@@ -95,8 +98,8 @@ def test_the_nodes_of_other_modes(mode: Mode) -> None:
 )
 def test_without_any_node_there_is_no_document(mode: Mode, what: str, golden: Golden) -> None:
     got = made(Machine(driver=DRIVER), mode=mode)
-    assert got == Document(spec=None, left={what: got.left[what]})
-    golden(got.left[what], "any")
+    assert got == BuiltSpec(spec=None, omitted={what: got.omitted[what]})
+    golden(got.omitted[what], "any")
 
 
 def test_management_has_no_nodes_that_do_not_exist() -> None:
@@ -113,7 +116,7 @@ def test_imex_channels_that_do_not_exist_are_left() -> None:
     got = made(NODE, mode="imex", ids=("channel7", "1", "-1", "x"))
     assert got.spec is not None
     assert [device.name for device in got.spec.devices] == ["7"]
-    assert got.left.keys() == {f"{CHANNEL}{id}" for id in ("1", "-1", "x")}
+    assert got.omitted.keys() == {f"{CHANNEL}{id}" for id in ("1", "-1", "x")}
     assert made(NODE, mode="imex", ids=("1",)).spec is None
 
 
@@ -123,7 +126,7 @@ def test_imex_channels_that_do_not_exist_are_left() -> None:
 @pytest.mark.parametrize("mode", ["management"])
 def test_management_does_without_cuda(mode: Mode) -> None:
     """It looks after GPUs that nobody computes on; what it misses is told."""
-    got = made(NODE.but(driver=Driver(missing="/driver: no such directory")), mode=mode, hook=OURS)
+    got = made(NODE.but(driver=Driver(missing="/driver: no such directory")), mode=mode, hook_program=OURS)
     assert got.spec is not None
     assert paths(got.spec.devices[0].container_edits) == MODES[mode]["all"]
     assert got.notes == ("/driver: no such directory",)
@@ -134,19 +137,19 @@ def test_a_management_container_may_make_device_nodes() -> None:
     """As with nvidia-container-toolkit 1.20 (pkg/nvcdi/options.go; the application profile is of common-nvml.go alone):
     what forbids it is left undone, unless it is asked for by name."""
 
-    def done(hook: Program, *enabled: str) -> str:
-        got = spec(NODE, mode="management", hook=hook, enabled=enabled)
+    def done(hook: HookProgram, *enabled: str) -> str:
+        got = spec(NODE, mode="management", hook_program=hook, enabled_hooks=enabled)
         return " ".join(argument for each in got.container_edits.hooks for argument in each.args)
 
     assert "--params" not in done(OURS)
-    assert "--params" in done(OURS, PARAMS)
+    assert "--params" in done(OURS, DISABLE_NODE_MODIFICATION)
     assert "--compat" in done(OURS)
-    theirs = Program("/usr/bin/nvidia-cdi-hook", nvidia=True)
-    assert PARAMS not in done(theirs)
-    assert PARAMS in done(theirs, PARAMS)
+    theirs = HookProgram("/usr/bin/nvidia-cdi-hook", is_nvidia=True)
+    assert DISABLE_NODE_MODIFICATION not in done(theirs)
+    assert DISABLE_NODE_MODIFICATION in done(theirs, DISABLE_NODE_MODIFICATION)
     assert "update-ldcache" in done(theirs)
     assert "enable-cuda-compat" in done(theirs)
-    assert PROFILES not in done(theirs, PROFILES)
+    assert UPDATE_APPLICATION_PROFILE not in done(theirs, UPDATE_APPLICATION_PROFILE)
 
 
 NVML_ONLY = FILES.but(libraries=FILES.libraries[1:3])
@@ -166,10 +169,10 @@ def test_without_libcuda_every_gpu_is_left(driver: Driver | None, golden: Golden
     """A container would start, and find no GPU: better that it is not given one, and that the node says why."""
     got = made(MACHINE.but(driver=driver), driver_root="/driver")
     assert got.spec is None
-    assert got.left.keys() == {"GPU-a"}
+    assert got.omitted.keys() == {"GPU-a"}
     assert len(got.notes) == 1
-    assert as_shown(got.left["GPU-a"]).endswith(f": {got.notes[0]}")
-    golden(got.left["GPU-a"])
+    assert as_shown(got.omitted["GPU-a"]).endswith(f": {got.notes[0]}")
+    golden(got.omitted["GPU-a"])
 
 
 @pytest.mark.parametrize(
@@ -197,10 +200,10 @@ def test_without_libcuda_every_gpu_is_left(driver: Driver | None, golden: Golden
 )  # fmt: skip
 def test_a_broken_gpu_is_left_and_the_other_is_as_it_was(broken: dict[str, Any], key: str, golden: Golden) -> None:
     gpu = Gpu(index=1, uuid="GPU-b", nodes=("/dev/nvidia9",)).but(**broken)
-    got = made(MACHINE.but(gpus=(gpu, A100)), hook=OURS)
-    assert got.left.keys() == {key}
-    golden(got.left[key])
-    assert got.spec == spec(hook=OURS)
+    got = made(MACHINE.but(gpus=(gpu, A100)), hook_program=OURS)
+    assert got.omitted.keys() == {key}
+    golden(got.omitted[key])
+    assert got.spec == spec(hook_program=OURS)
 
 
 def test_an_ill_gpu_that_has_its_node_is_a_device() -> None:
@@ -222,8 +225,8 @@ def test_a_broken_mig_device_is_left_and_its_neighbour_is_not(broken: dict[str, 
     well = MigDevice("MIG-a", "1g.10gb", 3, nodes=("/dev/a", "/dev/b"))
     ill = MigDevice("MIG-b", "1g.10gb", 4, slot=1, nodes=("/dev/c", "/dev/d")).but(**broken)
     got = made(MACHINE.but(gpus=(A100.but(mig=Mig(enabled=True, devices=(ill, well))),)))
-    assert ill.uuid in got.left
-    golden(got.left[ill.uuid])
+    assert ill.uuid in got.omitted
+    golden(got.omitted[ill.uuid])
     assert got.spec is not None
     assert [device.name for device in got.spec.devices] == ["MIG-a"]
 
@@ -240,13 +243,13 @@ def test_of_two_that_claim_one_name_the_first_has_it(turn: int) -> None:
     got = made(machine)
     assert got.spec is not None
     assert paths(got.spec.devices[0].container_edits) == ["/dev/0", "/dev/nvidia2", "/dev/x"]
-    assert "0:0" in as_shown(got.left["/dev/nvidia2"])
-    assert "MIG-a" in as_shown(got.left["/dev/nvidia2"])
+    assert "0:0" in as_shown(got.omitted["/dev/nvidia2"])
+    assert "MIG-a" in as_shown(got.omitted["/dev/nvidia2"])
     assert mount("/a/nvidia-smi", "/usr/bin/nvidia-smi") in got.spec.container_edits.mounts
 
 
 def test_gpus_that_were_not_counted_make_no_document() -> None:
-    assert made(MACHINE.but(gpus=None)) == Document(spec=None)
+    assert made(MACHINE.but(gpus=None)) == BuiltSpec(spec=None)
 
 
 def test_what_a_container_may_miss_is_told(golden: Golden) -> None:
@@ -260,6 +263,6 @@ def test_what_a_container_may_miss_is_told(golden: Golden) -> None:
 def test_a_device_that_would_give_nothing_is_left(golden: Golden) -> None:
     """A device without edits would make the whole document invalid."""
     got = made(MACHINE.but(gpus=(A100, A100.but(index=1, uuid="GPU-odd", nodes=("/dev/nvidiactl",)))))
-    assert got.left.keys() == {"GPU-odd"}
-    golden(got.left["GPU-odd"])
+    assert got.omitted.keys() == {"GPU-odd"}
+    golden(got.omitted["GPU-odd"])
     assert got.spec == spec()

@@ -8,9 +8,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpuplane.core.allocate.response import container_edits as allocated
-from gpuplane.core.containers.cdi.check import check, refused
-from gpuplane.core.containers.cdi.document import Document, Mode, Naming, Program, Request, document
-from gpuplane.core.containers.cdi.names import qualified
+from gpuplane.core.containers.cdi.names import qualified_name
+from gpuplane.core.containers.cdi.specbuilder import BuiltSpec, build_spec
+from gpuplane.core.containers.cdi.specrequest import HookProgram, Mode, NamingStrategy, SpecRequest
+from gpuplane.core.containers.cdi.validation import refusal_problems, spec_problems
 from gpuplane.core.containers.cdi.version import VERSIONS
 from gpuplane.core.inventory.units import list_units
 from gpuplane.model.cdi import ContainerEdits, Spec
@@ -41,7 +42,7 @@ FAULTS = (
     Fault(code="xid-79", message="it has fallen off the bus"),
 )
 ROOTS = ("/", "/run/nvidia/driver", "/run/nvidia/driver/", "/home/kubernetes/bin/nvidia")
-HOOKS = (None, Program("/opt/gpuplane/bin/gpuplane-hook"), Program("/usr/bin/nvidia-ctk", nvidia=True))
+HOOKS = (None, HookProgram("/opt/gpuplane/bin/gpuplane-hook"), HookProgram("/usr/bin/nvidia-ctk", is_nvidia=True))
 DISABLED = ("create-symlinks", "enable-cuda-compat", "update-ldcache", "disable-device-node-modification", "all")
 FLAGS = ("no-additional-gids-for-device-nodes", "disable-ipc-discoverer", "enable-coherent-annotations")
 
@@ -116,47 +117,47 @@ def found(draw: st.DrawFn) -> Machine:
     )
 
 
-def namings() -> st.SearchStrategy[tuple[Naming, ...]]:
-    return st.lists(st.sampled_from(get_args(Naming)), min_size=1, unique=True).map(tuple)
+def namings() -> st.SearchStrategy[tuple[NamingStrategy, ...]]:
+    return st.lists(st.sampled_from(get_args(NamingStrategy)), min_size=1, unique=True).map(tuple)
 
 
-def requests(**fixed: Any) -> st.SearchStrategy[Request]:
+def requests(**fixed: Any) -> st.SearchStrategy[SpecRequest]:
     asked: dict[str, st.SearchStrategy[Any]] = {
         "kind": st.just(KIND),
         "mode": st.just("gpu") | st.sampled_from(get_args(Mode)),
-        "names": namings(),
-        "everything": st.booleans(),
+        "naming": namings(),
+        "with_all_device": st.booleans(),
         "ids": st.sampled_from(((), ("all",))),
         "driver_root": st.sampled_from(ROOTS),
         "dev_root": st.sampled_from(ROOTS),
-        "hook": st.sampled_from(HOOKS),
-        "disabled": some(DISABLED),
-        "features": some(FLAGS),
+        "hook_program": st.sampled_from(HOOKS),
+        "disabled_hooks": some(DISABLED),
+        "feature_flags": some(FLAGS),
     }
-    return st.builds(Request, **{**asked, **{key: st.just(value) for key, value in fixed.items()}})
+    return st.builds(SpecRequest, **{**asked, **{key: st.just(value) for key, value in fixed.items()}})
 
 
 def all_edits(spec: Spec) -> list[ContainerEdits]:
     return [spec.container_edits, *(device.container_edits for device in spec.devices)]
 
 
-def defined(got: Document) -> dict[str, ContainerEdits]:
+def defined(got: BuiltSpec) -> dict[str, ContainerEdits]:
     return {device.name: device.container_edits for device in got.spec.devices} if got.spec is not None else {}
 
 
 @given(found(), requests())
-def test_every_document_is_good(machine: Machine, request: Request) -> None:
+def test_every_document_is_good(machine: Machine, request: SpecRequest) -> None:
     """Nothing refuses it or stumbles over it, and an older version would be refused: it has the lowest."""
-    got = document(machine, request)
+    got = build_spec(machine, request)
     if got.spec is None:
         return
-    assert list(check(got.spec)) == []
+    assert list(spec_problems(got.spec)) == []
     for version in VERSIONS[VERSIONS.index("0.3.0") : VERSIONS.index(got.spec.cdi_version)]:
-        assert list(refused(got.spec.but(cdi_version=version)))
+        assert list(refusal_problems(got.spec.but(cdi_version=version)))
 
 
 @given(found(), requests(), st.randoms(use_true_random=False))
-def test_the_order_of_a_look_is_of_no_account(machine: Machine, request: Request, random: Any) -> None:
+def test_the_order_of_a_look_is_of_no_account(machine: Machine, request: SpecRequest, random: Any) -> None:
     """To the byte; so a document that is written again is the same where nothing has changed."""
 
     def other(things: Iterable[T]) -> tuple[T, ...]:
@@ -183,12 +184,12 @@ def test_the_order_of_a_look_is_of_no_account(machine: Machine, request: Request
         nodes=other(machine.nodes),
         numbers=dict(other(machine.numbers.items())),
     )
-    assert msgspec.json.encode(document(again, request)) == msgspec.json.encode(document(machine, request))
+    assert msgspec.json.encode(build_spec(again, request)) == msgspec.json.encode(build_spec(machine, request))
 
 
 @given(found(), requests(mode="gpu"))
-def test_what_every_container_gets_is_not_said_again(machine: Machine, request: Request) -> None:
-    got = document(machine, request)
+def test_what_every_container_gets_is_not_said_again(machine: Machine, request: SpecRequest) -> None:
+    got = build_spec(machine, request)
     for edits in defined(got).values():
         assert got.spec is not None
         common = got.spec.container_edits
@@ -197,8 +198,8 @@ def test_what_every_container_gets_is_not_said_again(machine: Machine, request: 
 
 
 @given(found(), requests())
-def test_no_path_leads_out_of_the_roots(machine: Machine, request: Request) -> None:
-    got = document(machine, request)
+def test_no_path_leads_out_of_the_roots(machine: Machine, request: SpecRequest) -> None:
+    got = build_spec(machine, request)
     for edits in all_edits(got.spec) if got.spec is not None else ():
         for mount in edits.mounts:
             assert mount.host_path.startswith(f"{request.driver_root.rstrip('/')}/")
@@ -208,35 +209,35 @@ def test_no_path_leads_out_of_the_roots(machine: Machine, request: Request) -> N
 
 
 @given(found(), requests(mode="gpu", ids=()))
-def test_every_unit_has_a_device_or_a_reason(machine: Machine, request: Request) -> None:
+def test_every_unit_has_a_device_or_a_reason(machine: Machine, request: SpecRequest) -> None:
     """By its name, and by the very names that an answer to Allocate has for it."""
-    got = document(machine, request.but(names=("uuid", "index")))
+    got = build_spec(machine, request.but(naming=("uuid", "index")))
     names = defined(got)
     for whole in (False, True):
         for unit, reason in list_units(machine, with_mig_devices=not whole, whole_mig_gpus=whole):
             if reason:
                 continue
-            assert unit.id in names or got.left.get(unit.id)
+            assert unit.id in names or got.omitted.get(unit.id)
             if unit.id in names:
-                assert unit.index in names or got.left
+                assert unit.index in names or got.omitted
                 for strategy in ("uuid", "index"):
                     settings = Settings(device_list_strategy=("cdi-cri",), device_id_strategy=strategy)
                     told = allocated((unit,), machine, settings, "nvidia.com/gpu").cdi
-                    assert told == (qualified(KIND, unit.id if strategy == "uuid" else unit.index),)
+                    assert told == (qualified_name(KIND, unit.id if strategy == "uuid" else unit.index),)
 
 
 @given(found(), requests(mode="gpu"), st.data())
-def test_a_gpu_that_breaks_changes_no_other(machine: Machine, request: Request, data: st.DataObject) -> None:
+def test_a_gpu_that_breaks_changes_no_other(machine: Machine, request: SpecRequest, data: st.DataObject) -> None:
     """Each other device gives what it gave, and so do the edits of every container but for links to what is gone."""
     gpus = machine.gpus or ()
     assume(gpus and len({gpu.uuid for gpu in gpus}) == len(gpus))
     index = data.draw(st.integers(0, len(gpus) - 1))
     change = data.draw(st.sampled_from(({"uuid": ""}, {"nodes": ()}, {"faults": FAULTS[:1]})))
     broken = gpus[index].but(**change)
-    plain = request.but(everything=False)
+    plain = request.but(with_all_device=False)
     before, after = (
-        document(machine, plain),
-        document(machine.but(gpus=(*gpus[:index], broken, *gpus[index + 1 :])), plain),
+        build_spec(machine, plain),
+        build_spec(machine.but(gpus=(*gpus[:index], broken, *gpus[index + 1 :])), plain),
     )
     kept = {name: edits for name, edits in defined(before).items() if name in defined(after)}
     assert kept == defined(after)
@@ -246,9 +247,9 @@ def test_a_gpu_that_breaks_changes_no_other(machine: Machine, request: Request, 
     assert all(name in own or name.partition(":")[0].lstrip("gpumi") in numbers for name in gone)
 
 
-@given(found(), requests(everything=True))
-def test_all_is_all_others_together(machine: Machine, request: Request) -> None:
-    names = defined(document(machine, request))
+@given(found(), requests(with_all_device=True))
+def test_all_is_all_others_together(machine: Machine, request: SpecRequest) -> None:
+    names = defined(build_spec(machine, request))
     if not names:
         return
     whole, others = names["all"], [edits for name, edits in names.items() if name != "all"] or [names["all"]]
@@ -258,10 +259,10 @@ def test_all_is_all_others_together(machine: Machine, request: Request) -> None:
         assert len(getattr(whole, field)) == len(set(parts))
 
 
-@given(found(), requests(mode="gpu", hook=HOOKS[1]))
-def test_ours_is_called_once_or_not_at_all(machine: Machine, request: Request) -> None:
+@given(found(), requests(mode="gpu", hook_program=HOOKS[1]))
+def test_ours_is_called_once_or_not_at_all(machine: Machine, request: SpecRequest) -> None:
     """However many devices a container gets; and never where there is nothing for it to do."""
-    got = document(machine, request)
+    got = build_spec(machine, request)
     if got.spec is None:
         return
     assert all(not device.container_edits.hooks for device in got.spec.devices)

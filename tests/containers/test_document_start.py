@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.core.containers.cdi.document import Program
+from gpuplane.core.containers.cdi.specrequest import HookProgram
 from gpuplane.model.machine import (
     DriverFile,
     DriverFiles,
@@ -29,7 +29,7 @@ from tests.texts import as_shown
 
 def test_nvidias_program() -> None:
     """Five entries, in NVIDIA's order; and each device has its own for its DRM nodes."""
-    got = spec(DRAWN, hook=THEIRS)
+    got = spec(DRAWN, hook_program=THEIRS)
     assert [(hook.hook_name, hook.path, hook.args[0], hook.env) for hook in got.container_edits.hooks] == [
         ("createContainer", "/usr/bin/nvidia-cdi-hook", "nvidia-cdi-hook", ("NVIDIA_CTK_DEBUG=false",))
     ] * 5
@@ -58,7 +58,7 @@ def test_nvidias_program() -> None:
 
 
 def test_nvidias_other_program_has_them_below_a_command() -> None:
-    got = spec(hook=Program("/usr/local/nvidia/toolkit/nvidia-ctk", nvidia=True))
+    got = spec(hook_program=HookProgram("/usr/local/nvidia/toolkit/nvidia-ctk", is_nvidia=True))
     assert {hook.path for hook in got.container_edits.hooks} == {"/usr/local/nvidia/toolkit/nvidia-ctk"}
     assert [hook.args[:2] for hook in got.container_edits.hooks] == [("nvidia-ctk", "hook")] * 5
 
@@ -124,7 +124,7 @@ def test_folders_below_that_of_libcuda_are_kept_where_nothing_is_called() -> Non
 
 
 @pytest.mark.parametrize("hook", [OURS, THEIRS])
-def test_links_that_nvidia_makes_whatever_the_host_has(hook: Program) -> None:
+def test_links_that_nvidia_makes_whatever_the_host_has(hook: HookProgram) -> None:
     """And no other: a link that is on the host beside a library without a SONAME leads to the library."""
     files = DriverFiles(
         libraries=tuple(
@@ -140,7 +140,7 @@ def test_links_that_nvidia_makes_whatever_the_host_has(hook: Program) -> None:
         ),
         files=(DriverFile("/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.1.2"),),
     )
-    got = spec(MACHINE.but(driver=DRIVER.but(files=files)), hook=hook)
+    got = spec(MACHINE.but(driver=DRIVER.but(files=files)), hook_program=hook)
     words = [word.removeprefix("--link=") for word in arguments(got)[0] if "::" in word]
     assert words == [
         "../libnvidia-allocator.so.1::/usr/lib64/gbm/nvidia-drm_gbm.so",
@@ -169,43 +169,47 @@ DONE = {
 @pytest.mark.parametrize("name", DONE)
 def test_what_is_disabled_by_nvidias_name_is_not_done(name: str) -> None:
     """By whichever program; of ours it is arguments."""
-    words = {word.partition("=")[0] for word in arguments(spec(DRAWN, hook=OURS, disabled=(name,)))[0][1:]}
+    words = {
+        word.partition("=")[0] for word in arguments(spec(DRAWN, hook_program=OURS, disabled_hooks=(name,)))[0][1:]
+    }
     assert words == {word for other in DONE if other != name for word in DONE[other]}
-    theirs = spec(DRAWN, hook=THEIRS, disabled=(name,))
+    theirs = spec(DRAWN, hook_program=THEIRS, disabled_hooks=(name,))
     assert [each[0] for each in arguments(theirs)] == [other for other in DONE if other != name]
     assert bool(theirs.devices[0].container_edits.hooks) == (name != "create-symlinks")
 
 
 @pytest.mark.parametrize("hook", [OURS, THEIRS])
 @pytest.mark.parametrize("disabled", [("all",), tuple(DONE)])
-def test_where_nothing_is_to_be_done_nothing_is_called(hook: Program, disabled: tuple[str, ...]) -> None:
-    got = spec(DRAWN, hook=hook, disabled=disabled)
+def test_where_nothing_is_to_be_done_nothing_is_called(hook: HookProgram, disabled: tuple[str, ...]) -> None:
+    got = spec(DRAWN, hook_program=hook, disabled_hooks=disabled)
     assert [each for edits in (got.container_edits, got.devices[0].container_edits) for each in edits.hooks] == []
 
 
 def test_a_driver_of_unknown_version_has_no_forward_compatibility() -> None:
     """What is newer than it cannot be known."""
     machine = MACHINE.but(driver=DRIVER.but(version="", cuda=""))
-    assert not [word for word in arguments(spec(machine, hook=OURS))[0] if word.startswith(("--compat", "--driver"))]
-    assert "enable-cuda-compat" not in [each[0] for each in arguments(spec(machine, hook=THEIRS))]
+    assert not [
+        word for word in arguments(spec(machine, hook_program=OURS))[0] if word.startswith(("--compat", "--driver"))
+    ]
+    assert "enable-cuda-compat" not in [each[0] for each in arguments(spec(machine, hook_program=THEIRS))]
 
 
 # feature flags
 
 
 def test_without_sockets_where_the_feature_flag_says_so() -> None:
-    assert spec(features=("disable-ipc-discoverer",), hook=OURS).container_edits.mounts == mounted()[1:]
+    assert spec(feature_flags=("disable-ipc-discoverer",), hook_program=OURS).container_edits.mounts == mounted()[1:]
 
 
 @pytest.mark.parametrize(
     "flag", ["enable-explicit-driver-libraries", "enable-coherent-annotations", "disable-multiple-csv-devices"]
 )
 def test_a_feature_flag_that_changes_nothing_here_says_so(flag: str) -> None:
-    got = made(features=(flag,))
+    got = made(feature_flags=(flag,))
     assert got.spec == made().spec
     assert len(got.notes) == 1
     assert flag in as_shown(got.notes[0])
 
 
 def test_a_feature_flag_that_asks_for_what_is_so_anyway_says_nothing() -> None:
-    assert made(features=("disable-nvsandboxutils",)) == made()
+    assert made(feature_flags=("disable-nvsandboxutils",)) == made()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.containers.cdi.document import document
-from gpuplane.core.containers.cdi.request import Program, Request
+from gpuplane.core.containers.cdi.specbuilder import build_spec
+from gpuplane.core.containers.cdi.specrequest import HookProgram, SpecRequest
 from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.installed import Installed
 from gpuplane.hardware.driver.nodes import own_nodes
@@ -23,8 +23,8 @@ from tests.trees import grow, may_make_nodes
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSION = "570.172.08"
-NVIDIA = Program(path="/usr/bin/nvidia-cdi-hook", nvidia=True)
-OURS = Program(path="/opt/gpuplane/bin/gpuplane-hook")
+NVIDIA = HookProgram(path="/usr/bin/nvidia-cdi-hook", is_nvidia=True)
+OURS = HookProgram(path="/opt/gpuplane/bin/gpuplane-hook")
 MOUNTS: dict[tuple[str, ...], str] = {
     ("ro", "nosuid", "nodev", "rbind", "rprivate"): "ro",
     ("nosuid", "nodev", "rbind", "rprivate", "noexec"): "ipc",
@@ -89,12 +89,12 @@ def _mount(mount: Mount) -> str:
     return f"mount {MOUNTS[mount.options]} {mount.host_path}{moved}"
 
 
-def made(machine: Machine, hook: Program) -> Spec:
+def made(machine: Machine, hook: HookProgram) -> Spec:
     """The document with NVIDIA's names."""
-    request = Request(kind="nvidia.com/gpu", names=("index", "uuid"), everything=True, hook=hook)
-    found = document(machine, request)
+    request = SpecRequest(kind="nvidia.com/gpu", naming=("index", "uuid"), with_all_device=True, hook_program=hook)
+    found = build_spec(machine, request)
     assert found.spec is not None
-    assert not found.left
+    assert not found.omitted
     return found.spec
 
 
@@ -150,8 +150,8 @@ def test_the_other_gpus_are_likewise(machine: Machine) -> None:
 )  # fmt: skip
 def test_what_is_not_of_one_gpu(machine: Machine, mode: str, nodes: set[str]) -> None:
     """GPUDirect Storage, Mellanox, switches and management have the nodes that the rules name."""
-    request = Request(kind=f"nvidia.com/{mode}", mode=mode, hook=NVIDIA)  # type: ignore[arg-type]
-    spec = document(machine, request).spec
+    request = SpecRequest(kind=f"nvidia.com/{mode}", mode=mode, hook_program=NVIDIA)  # type: ignore[arg-type]
+    spec = build_spec(machine, request).spec
     assert spec is not None
     (device,) = spec.devices
 

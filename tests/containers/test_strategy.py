@@ -8,7 +8,14 @@ from gpuplane.core.allocate.response import allocate
 from gpuplane.core.config.resolve import resolve_with_sources
 from gpuplane.core.containers.cdi import condition
 from gpuplane.core.containers.cdi.wanted import wanted
-from gpuplane.core.containers.strategy import Strategy, counting, decided, passes_cdi, strategies, takes_cdi
+from gpuplane.core.containers.strategy import (
+    StrategyDecision,
+    current_decision,
+    decide_strategy,
+    effective_strategies,
+    kubelet_passes_cdi,
+    runtime_supports_cdi,
+)
 from gpuplane.core.explanation import explain_node
 from gpuplane.core.ledger import carry_over_boot
 from gpuplane.core.reports.metrics import metrics
@@ -48,8 +55,8 @@ def after(*facts: Fact, start: Snapshot | None = None) -> Snapshot:
     return snapshot
 
 
-CDI = decided(after(KEPT, NodeRequestsChanged(CONTAINERD), *READY))
-UNTOLD = decided(after(KEPT, *READY))
+CDI = decide_strategy(after(KEPT, NodeRequestsChanged(CONTAINERD), *READY))
+UNTOLD = decide_strategy(after(KEPT, *READY))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +87,7 @@ UNTOLD = decided(after(KEPT, *READY))
 )
 def test_runtimes_that_take_cdi_devices_as_they_are(runtime: str, takes: bool) -> None:
     """By name and version as kubelet writes them; what cannot be read is not known to."""
-    assert takes_cdi(runtime) == takes
+    assert runtime_supports_cdi(runtime) == takes
 
 
 @pytest.mark.parametrize(
@@ -99,9 +106,9 @@ def test_runtimes_that_take_cdi_devices_as_they_are(runtime: str, takes: bool) -
 )
 def test_kubelets_that_pass_cdi_devices_on(kubelet: str, passes: bool) -> None:
     """From 1.29 on; an older one drops them in silence, and the container would start without its GPU."""
-    assert passes_cdi(kubelet) == passes
+    assert kubelet_passes_cdi(kubelet) == passes
     expected = CDI.strategies if passes else ("envvar",)
-    assert strategies(after(KEPT, NodeRequestsChanged(CONTAINERD.but(kubelet=kubelet)), *READY)) == expected
+    assert effective_strategies(after(KEPT, NodeRequestsChanged(CONTAINERD.but(kubelet=kubelet)), *READY)) == expected
 
 
 @pytest.mark.parametrize(
@@ -131,9 +138,9 @@ def test_what_auto_stands_for(facts: tuple[Fact, ...], expected: str, golden: Go
     not on disk are unhealthy, with that reason, and no container starts without its GPU."""
     for order in itertools.permutations(facts):
         for ready in (after(*READY, *order), after(*order, *READY)):
-            assert decided(ready) == counting(ready)
-            assert strategies(ready) == (expected,)
-            golden(str(decided(ready)))
+            assert decide_strategy(ready) == current_decision(ready)
+            assert effective_strategies(ready) == (expected,)
+            golden(str(decide_strategy(ready)))
 
 
 @pytest.mark.parametrize("said", [("envvar",), ("cdi-annotations", "cdi-cri")])
@@ -141,7 +148,7 @@ def test_what_the_configuration_says_is_so(said: tuple[ListStrategy, ...]) -> No
     """Whatever the runtime is, and whoever keeps specifications."""
     settings = Settings(device_list_strategy=said)
     for facts in ((), (KEPT,), (KEPT, NodeRequestsChanged(CONTAINERD))):
-        assert decided(after(*facts, ConfigLoaded(settings))) == Strategy(said)
+        assert decide_strategy(after(*facts, ConfigLoaded(settings))) == StrategyDecision(said)
 
 
 def test_allocate_answers_by_the_decision() -> None:
@@ -159,16 +166,16 @@ def test_a_remembered_runtime_is_in_force_from_the_first_moment() -> None:
     """After a restart, and a reboot, while the API server is silent; its next word is believed, whatever it is."""
     old = after(NodeRequestsChanged(CONTAINERD.but(kubelet="v1.28.15"))).ledger
     for ledger in (old, carry_over_boot(old, "another boot", 0.0, 0.0)):
-        assert strategies(after(LedgerLoaded(ledger), KEPT, *READY)) == ("envvar",)
+        assert effective_strategies(after(LedgerLoaded(ledger), KEPT, *READY)) == ("envvar",)
     known = after(NodeRequestsChanged(CONTAINERD)).ledger
     for ledger in (known, carry_over_boot(known, "another boot", 0.0, 0.0)):
         started = after(LedgerLoaded(ledger), KEPT, *READY)
-        assert decided(started) == CDI
+        assert decide_strategy(started) == CDI
         assert started.config.node_requests is None
 
         told = after(NodeRequestsChanged(NodeRequests(runtime="containerd://1.7.27")), start=started)
-        assert strategies(told) == ("envvar",)
-        assert strategies(after(LedgerLoaded(told.ledger), KEPT, *READY)) == ("envvar",)
+        assert effective_strategies(told) == ("envvar",)
+        assert effective_strategies(after(LedgerLoaded(told.ledger), KEPT, *READY)) == ("envvar",)
 
 
 def said(*facts: Fact, start: Snapshot | None = None) -> list[str]:
@@ -231,7 +238,7 @@ def test_the_metric_says_each_strategy_and_why() -> None:
         return [(labels["strategy"], labels["reason"]) for labels, value in found.series if value == 1]
 
     assert series(after(NodeRequestsChanged(CONTAINERD), KEPT)) == []
-    assert series(after(NodeRequestsChanged(CONTAINERD), KEPT, *READY)) == [("cdi-cri", CDI.why)]
+    assert series(after(NodeRequestsChanged(CONTAINERD), KEPT, *READY)) == [("cdi-cri", CDI.reason)]
     two = ConfigLoaded(Settings(device_list_strategy=("envvar", "cdi-cri")))
     assert series(after(*READY, two)) == [("envvar", ""), ("cdi-cri", "")]
 
@@ -253,4 +260,4 @@ def test_config_explain_names_the_strategy(file: str, expected: str, golden: Gol
 
 def test_an_old_ledger_knows_no_runtime() -> None:
     """What an agent wrote before there was one to remember."""
-    assert decided(after(LedgerLoaded(Ledger(node_requests=NodeRequests(config="x"))), KEPT, *READY)) == UNTOLD
+    assert decide_strategy(after(LedgerLoaded(Ledger(node_requests=NodeRequests(config="x"))), KEPT, *READY)) == UNTOLD

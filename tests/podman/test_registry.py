@@ -5,8 +5,8 @@ from textwrap import dedent
 
 import pytest
 
-from gpuplane.core.containers.cdi.check import check
-from gpuplane.core.containers.cdi.registry import Registry, Unresolvable, registry, resolve
+from gpuplane.core.containers.cdi.registry import Registry, UnresolvableDevices, build_registry, resolve_devices
+from gpuplane.core.containers.cdi.validation import spec_problems
 from gpuplane.host.specfiles import found
 from tests.podman.box import Failed, Podman, Seen
 
@@ -18,7 +18,7 @@ def written(directory: Path, **files: str) -> Registry:
     for name, text in files.items():
         head = "cdiVersion: 0.5.0\n" + ("" if "kind:" in text else f"kind: lab.example/{name}\n")
         (directory / f"{name}.yaml").write_text(head + dedent(text))
-    return registry(found([directory]))
+    return build_registry(found([directory]))
 
 
 def test_what_a_container_has_of_several_devices(podman: Podman, bare: Seen, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_what_a_container_has_of_several_devices(podman: Podman, bare: Seen, tmp
     )
     (tmp_path / "both/n").mkdir()
     names = ["lab.example/dev=one", "lab.example/dev=0", "lab.example/dev=one"]
-    ours, seen = resolve(known, names), podman.look(tmp_path, *names)
+    ours, seen = resolve_devices(known, names), podman.look(tmp_path, *names)
 
     assert seen.env - bare.env == {*ours.env}
     assert {*ours.env} == {"A=one", "B=zero", "C=one", "ALL=1"}
@@ -102,8 +102,8 @@ def test_a_conflict_takes_away_a_device_and_no_other(podman: Podman, tmp_path: P
     """
     known = written(tmp_path, one=text.format("one"), two=text.format("two"))
 
-    with pytest.raises(Unresolvable):
-        resolve(known, ["lab.example/dev=a"])
+    with pytest.raises(UnresolvableDevices):
+        resolve_devices(known, ["lab.example/dev=a"])
     with pytest.raises(Failed, match=r"unresolvable CDI devices lab.example/dev=a"):
         podman.run(tmp_path, "lab.example/dev=a", script="true")
     assert "B=two" in podman.run(tmp_path, "lab.example/dev=two", script="env")
@@ -128,6 +128,6 @@ def test_what_the_library_lets_pass_fails_when_a_container_starts(podman: Podman
     spec = known.devices[f"lab.example/{name}=a"].file.spec
 
     assert spec is not None
-    assert len(list(check(spec))) == 1
+    assert len(list(spec_problems(spec))) == 1
     with pytest.raises(Failed, match=said):
         podman.run(tmp_path, f"lab.example/{name}=a", script="true")

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.containers.cdi.applied import appended, applied
-from gpuplane.core.containers.cdi.registry import Loaded, Registry, Unresolvable, load, registry, resolve
+from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, effective_edits
+from gpuplane.core.containers.cdi.registry import (
+    Registry,
+    SpecFile,
+    UnresolvableDevices,
+    build_registry,
+    parse_spec_file,
+    resolve_devices,
+)
 from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, Mount
 from tests.golden import Golden
 
@@ -24,7 +31,7 @@ def spec(*names: str, value: str = "1", kind: str = GPU) -> bytes:
 
 
 def files(*given: tuple[str, int, bytes | OSError]) -> Registry:
-    return registry(load(path, data, priority) for path, priority, data in given)
+    return build_registry(parse_spec_file(path, data, priority) for path, priority, data in given)
 
 
 def test_devices_of_several_files_are_known_by_their_qualified_names() -> None:
@@ -43,9 +50,9 @@ def test_a_later_directory_has_priority() -> None:
     """For the device that both define, and for that alone; with it comes what its file gives with any."""
     known = files(("/run/b", 1, spec("0", value="new")), ("/etc/a", 0, spec("0", "1", value="old")))
 
-    assert known.devices[f"{GPU}=0"].over == ("/etc/a",)
-    assert resolve(known, [f"{GPU}=0"]).env == ("COMMON=new", "DEVICE=new")
-    assert resolve(known, [f"{GPU}=1"]).env == ("COMMON=old", "DEVICE=old")
+    assert known.devices[f"{GPU}=0"].overridden_files == ("/etc/a",)
+    assert resolve_devices(known, [f"{GPU}=0"]).env == ("COMMON=new", "DEVICE=new")
+    assert resolve_devices(known, [f"{GPU}=1"]).env == ("COMMON=old", "DEVICE=old")
 
 
 def test_files_of_equal_priority_that_define_a_device_take_it_away() -> None:
@@ -97,8 +104,8 @@ def test_why_a_device_cannot_be_resolved(name: str, golden: Golden) -> None:
     """And what there is, or what was meant."""
     known = files(("/etc/a", 0, spec("0", "10", "11", "a")), ("/etc/b", 0, spec("a")))
 
-    with pytest.raises(Unresolvable) as unresolvable:
-        resolve(known, [f"{GPU}=0", name])
+    with pytest.raises(UnresolvableDevices) as unresolvable:
+        resolve_devices(known, [f"{GPU}=0", name])
 
     assert unresolvable.value.reasons.keys() == {name}
     golden(unresolvable.value.reasons[name], name)
@@ -108,8 +115,8 @@ def test_a_file_that_counts_for_nothing_may_have_been_meant_to_define_a_device(g
     """So its problem is told too; and where nothing is defined, no list is."""
     known = files(("/etc/a", 0, b""), ("/etc/b", 0, b""))
 
-    with pytest.raises(Unresolvable) as unresolvable:
-        resolve(known, [f"{GPU}=0", f"{GPU}=1"])
+    with pytest.raises(UnresolvableDevices) as unresolvable:
+        resolve_devices(known, [f"{GPU}=0", f"{GPU}=1"])
 
     golden(str(unresolvable.value))
 
@@ -118,15 +125,15 @@ def test_many_names_are_not_all_listed(golden: Golden) -> None:
     """Eight of them, and how many more there are."""
     known = files(("/etc/a", 0, spec(*map(str, range(10, 30)))))
 
-    with pytest.raises(Unresolvable) as unresolvable:
-        resolve(known, [f"{GPU}=x"])
+    with pytest.raises(UnresolvableDevices) as unresolvable:
+        resolve_devices(known, [f"{GPU}=x"])
     golden(str(unresolvable.value))
 
 
 def test_what_a_container_sees_of_two_gpus_of_nvidias() -> None:
     """What the file gives with any device comes once and first; then each device's, in the order of the names."""
     known = files(("nvidia.yaml", 0, (DATA / "nvidia.yaml").read_bytes()))
-    edits = resolve(known, [f"{GPU}=1", f"{GPU}=0"])
+    edits = resolve_devices(known, [f"{GPU}=1", f"{GPU}=0"])
 
     assert [node.path for node in edits.device_nodes] == [
         "/dev/nvidia-modeset",
@@ -161,7 +168,7 @@ def test_what_holds_where_edits_meet() -> None:
         additional_gids=(44, 7),
     )
 
-    assert applied(appended((one, two))) == ContainerEdits(
+    assert effective_edits(concatenate_edits((one, two))) == ContainerEdits(
         env=("A=2", "B=1", "C=2"),
         device_nodes=(DeviceNode("/dev/b"), DeviceNode("/dev/a", major=2)),
         hooks=(hook, hook),
@@ -173,7 +180,7 @@ def test_what_holds_where_edits_meet() -> None:
 names = st.sampled_from(("0", "1", "2"))
 some = st.lists(
     st.builds(
-        lambda path, priority, held: load(f"/{priority}/{path}", spec(*held), priority),
+        lambda path, priority, held: parse_spec_file(f"/{priority}/{path}", spec(*held), priority),
         st.sampled_from("abc"),
         st.integers(0, 2),
         st.lists(names, min_size=1, unique=True),
@@ -183,13 +190,13 @@ some = st.lists(
 
 
 @given(some)
-def test_the_order_in_which_files_are_read_means_nothing(given: list[Loaded]) -> None:
+def test_the_order_in_which_files_are_read_means_nothing(given: list[SpecFile]) -> None:
     """Nor can a device be both known and in conflict; what is known can be resolved, alone and with all others."""
-    known = registry(given)
+    known = build_registry(given)
 
-    assert registry(reversed(given)) == known
+    assert build_registry(reversed(given)) == known
     assert not known.devices.keys() & known.conflicts.keys()
-    assert resolve(known, list(known.devices)) is not None
+    assert resolve_devices(known, list(known.devices)) is not None
     for name, defined in known.devices.items():
         priorities = [
             file.priority

@@ -181,7 +181,7 @@ def _list(explanation: Explanation) -> None:
     """For programs that read lines: no colours, no boxes, one line a thing, columns apart by tabs."""
     if explanation.waiting:
         click.echo(f"waiting\t{explanation.waiting}")
-    click.echo(f"strategy\t{','.join(explanation.strategy.strategies)}\t{explanation.strategy.why}")
+    click.echo(f"strategy\t{','.join(explanation.strategy.strategies)}\t{explanation.strategy.reason}")
     for name, count in explanation.resources.items():
         click.echo(f"resource\t{name}\t{count.devices}\t{count.healthy} healthy\tadvised: {count.preference}")
     for row in _rows(explanation):

@@ -11,7 +11,7 @@ from gpuplane.core import mps
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.explanation import describe_policy
 from gpuplane.core.config.resolve import ResolvedConfig
-from gpuplane.core.containers.strategy import AUTO, Strategy
+from gpuplane.core.containers.strategy import AUTO_TEXT, StrategyDecision
 from gpuplane.core.faults import overrides as judge
 from gpuplane.core.faults.catalogue import CATALOGUE
 from gpuplane.core.inventory.naming import UnitAssignment, matches_pattern
@@ -62,7 +62,7 @@ class Explanation(Value):
     """A whole node. `notes`: what in the configuration has no effect here, or not the effect that one may expect."""
 
     waiting: Text  # why nothing could be advertised yet
-    strategy: Strategy  # how containers would be given devices
+    strategy: StrategyDecision  # how containers would be given devices
     resources: Mapping[str, ResourceCount]
     units: tuple[UnitExplanation, ...]
     faults: tuple[FaultChange, ...]
@@ -94,9 +94,9 @@ def explain_node(machine: Machine, resolved: ResolvedConfig) -> Explanation:
     )
 
 
-def _device_list_strategy(resolved: ResolvedConfig) -> Strategy:
+def _device_list_strategy(resolved: ResolvedConfig) -> StrategyDecision:
     said = resolved.settings.device_list_strategy
-    return Strategy(said, AUTO if said == ("auto",) else resolved.sources["device_list_strategy"])
+    return StrategyDecision(said, AUTO_TEXT if said == ("auto",) else resolved.sources["device_list_strategy"])
 
 
 def _resource_count(resource: Resource, resolved: ResolvedConfig) -> ResourceCount:

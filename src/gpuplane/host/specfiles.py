@@ -11,21 +11,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpuplane import files
-from gpuplane.core.containers.cdi.registry import SUFFIXES, Loaded, load
+from gpuplane.core.containers.cdi.registry import SPEC_FILE_SUFFIXES, SpecFile, parse_spec_file
 from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.text import escape_unprintable
 
 
-def found(directories: Sequence[Path]) -> Iterator[Loaded]:
+def found(directories: Sequence[Path]) -> Iterator[SpecFile]:
     """Each file as it is read, the directory's number being its priority; a directory that cannot be read is a problem
     of its own."""
     for priority, directory in enumerate(directories):
         try:
             there = paths(directory)
         except OSError as error:
-            yield load(os.fspath(directory), error, priority)
+            yield parse_spec_file(os.fspath(directory), error, priority)
         else:
-            yield from (load(escape_unprintable(os.fspath(path)), content(path), priority) for path in there)
+            yield from (parse_spec_file(escape_unprintable(os.fspath(path)), content(path), priority) for path in there)
 
 
 def content(path: Path) -> bytes | OSError:
@@ -41,7 +41,9 @@ def paths(directory: Path) -> list[Path]:
     if directory.is_symlink():
         raise OSError(errno.ELOOP, "a symbolic link, which container runtimes do not follow", os.fspath(directory))
     try:
-        return sorted(path for path in directory.iterdir() if path.name.endswith(SUFFIXES) and not _directory(path))
+        return sorted(
+            path for path in directory.iterdir() if path.name.endswith(SPEC_FILE_SUFFIXES) and not _directory(path)
+        )
     except FileNotFoundError:
         return []
 

@@ -14,9 +14,9 @@ import click
 from gpuplane.cli.options import OneOf
 from gpuplane.cli.say import say
 from gpuplane.core.config.flags import FEATURE_FLAGS, HOOK_NAMES
-from gpuplane.core.containers.cdi.check import check
-from gpuplane.core.containers.cdi.request import ALL, NONE, Mode, Naming, Program, Request
-from gpuplane.core.containers.cdi.version import EARLIEST
+from gpuplane.core.containers.cdi.specrequest import ALL, NONE, HookProgram, Mode, NamingStrategy, SpecRequest
+from gpuplane.core.containers.cdi.validation import spec_problems
+from gpuplane.core.containers.cdi.version import EARLIEST_VERSION
 from gpuplane.core.strict import closest_match
 from gpuplane.host.cdi.hook import INSTALLED, look
 from gpuplane.model.cdi import Spec
@@ -56,7 +56,7 @@ OPTIONS = (
     ("--mode --discovery-mode", PREFIX + "MODE", {**_one_of((*MODES, *ELSEWHERE), "auto"), "metavar": "MODE"},
      f"Of what: {', '.join((*MODES, *ELSEWHERE))}. Default: auto, the GPUs."),
     ("--device-name-strategy", PREFIX + "DEVICE_NAME_STRATEGIES", MANY,
-     f"{', '.join(get_args(Naming))}: each gives every device a name. Default: index and uuid."),
+     f"{', '.join(get_args(NamingStrategy))}: each gives every device a name. Default: index and uuid."),
     ("--device-id --device-ids --device --devices", PREFIX + "DEVICE_IDS", MANY,
      "These devices alone, by index or UUID; none: one that gives nothing. Default: all."),
     ("--no-all-device", PREFIX + "NO_ALL_DEVICE", SWITCH, "No device `all`."),
@@ -100,7 +100,7 @@ def parameter(names: str) -> str:
     return names.split()[0].strip("-").replace("-", "_").replace(".", "_")
 
 
-def request(said: Mapping[str, Any], host: Path | None) -> Request:
+def request(said: Mapping[str, Any], host: Path | None) -> SpecRequest:
     """What the options ask for. Raises click.BadParameter.
 
     `host`: where the host's root is seen; None where it is not.
@@ -112,25 +112,26 @@ def request(said: Mapping[str, Any], host: Path | None) -> Request:
         raise _wrong("--config-search-path", "the driver's files are looked for where the driver puts them, only there")
     vendor, name = KINDS[MODES[mode]].split("/")
     kind = f"{said['vendor'] or vendor}/{said['class'] or name}"
-    for where, problem in check(Spec(EARLIEST, kind)):
+    for where, problem in spec_problems(Spec(EARLIEST_VERSION, kind)):
         if where == ("kind",):
             raise _wrong("--vendor, --class", problem.removeprefix("kind: "))
     for option in ("--driver-root", "--dev-root", "--hook-path"):
         if (path := said[parameter(option)]) and not path.startswith("/"):
             raise _wrong(option, f"{path!r} is no absolute path: it is a place on the host")
     ids = _listed(said["device_id"])
-    return Request(
+    return SpecRequest(
         kind=kind,
         mode=MODES[mode],
-        names=_chosen("--device-name-strategy", said["device_name_strategy"], get_args(Naming)) or ("index", "uuid"),
-        everything=not said["no_all_device"] and NONE not in ids,
+        naming=_chosen("--device-name-strategy", said["device_name_strategy"], get_args(NamingStrategy))
+        or ("index", "uuid"),
+        with_all_device=not said["no_all_device"] and NONE not in ids,
         ids=ids,
         driver_root=said["driver_root"] or "/",
         dev_root=said["dev_root"] or said["driver_root"] or "/",
-        hook=_program(said["hook"], said["hook_path"], said["nvidia_cdi_hook_path"], host),
-        disabled=_chosen("--disable-hook", said["disable_hook"], HOOK_NAMES),
-        enabled=_chosen("--enable-hook", said["enable_hook"], [each for each in HOOK_NAMES if each != ALL]),
-        features=_chosen("--feature-flag", said["feature_flag"], FEATURE_FLAGS),
+        hook_program=_program(said["hook"], said["hook_path"], said["nvidia_cdi_hook_path"], host),
+        disabled_hooks=_chosen("--disable-hook", said["disable_hook"], HOOK_NAMES),
+        enabled_hooks=_chosen("--enable-hook", said["enable_hook"], [each for each in HOOK_NAMES if each != ALL]),
+        feature_flags=_chosen("--feature-flag", said["feature_flag"], FEATURE_FLAGS),
     )
 
 
@@ -149,20 +150,20 @@ def _chosen(option: str, values: Iterable[str], choices: Iterable[str]) -> tuple
     return chosen
 
 
-def _program(hook: str, ours: str, theirs: str, host: Path | None) -> Program | None:
+def _program(hook: str, ours: str, theirs: str, host: Path | None) -> HookProgram | None:
     """The program that a container's start calls, and a word where it was named and is not there."""
     if hook == "nvidia" or (hook == "auto" and theirs):
         if "/" in theirs:
-            return Program(theirs, nvidia=True)
+            return HookProgram(theirs, is_nvidia=True)
         name = theirs or "nvidia-cdi-hook"
         if (found := shutil.which(name)) is None:
             note(f"{name} is not found here: on the host it has to be /usr/bin/{name}, or say --nvidia-cdi-hook-path")
-        return Program(found or f"/usr/bin/{name}", nvidia=True)
+        return HookProgram(found or f"/usr/bin/{name}", is_nvidia=True)
     status = look(Path(ours), host)
     if hook == "gpuplane" or (hook == "auto" and status.path):
         if not status.path:
             note(f"as long as the hook cannot be called no container starts with these devices: {status.text}")
-        return Program(ours)
+        return HookProgram(ours)
     return None
 
 

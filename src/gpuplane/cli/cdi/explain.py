@@ -6,21 +6,28 @@ from itertools import groupby
 from pathlib import Path
 
 import click
-from msgspec.structs import asdict
+import msgspec
 
 from gpuplane.cli import connection
 from gpuplane.cli.cdi.specdirs import known, spec_dir
 from gpuplane.cli.connection import state_dir
 from gpuplane.cli.say import columns, fitted, say
-from gpuplane.core.containers.cdi.explain import Explanation, Kind, Piece, Told, explain
+from gpuplane.core.containers.cdi.explanation import (
+    DeviceExplanation,
+    EditExplanation,
+    EditKind,
+    Explanation,
+    explain_devices,
+)
+from gpuplane.core.containers.cdi.hookactions import HookAction
 from gpuplane.core.containers.cdi.names import KINDS
 from gpuplane.core.containers.cdi.registry import Registry
-from gpuplane.core.containers.cdi.steps import Step
 from gpuplane.core.text import clip, format_json, list_first
 from gpuplane.model.cdi import Mount
 from gpuplane.model.text import Text, group_alike
+from gpuplane.model.value import Value
 
-TITLES: dict[Kind, str] = {
+TITLES: dict[EditKind, str] = {
     "node": "device nodes",
     "env": "environment",
     "mount": "mounts",
@@ -51,7 +58,7 @@ def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bo
     one cannot: no container that asks for it is created. Away from a terminal: one line a thing, columns apart by tabs.
     """
     there = known(directories)
-    explanation = explain(there, devices)
+    explanation = explain_devices(there, devices)
     unresolvable = any(told.problem for told in explanation.devices)  # which tells of wrong files where they matter
     left, unknown = _left_out([name for name in devices if name in there.devices], state_dir)
     if as_json:
@@ -77,14 +84,21 @@ def _left_out(devices: Iterable[str], state_dir: Path) -> tuple[Left, str]:
 
 def document(explanation: Explanation, there: Registry, left: Left) -> dict[str, object]:
     """For machines: every key is always there. `edits` is as CDI has it."""
-    pieces = [{**asdict(piece), "steps": [asdict(step) for step in piece.steps]} for piece in explanation.pieces]
+    pieces = [
+        _all_keys(piece) | {"steps": [_all_keys(action) for action in piece.hook_actions]}
+        for piece in explanation.edit_explanations
+    ]
     return {
-        "devices": [asdict(told) for told in explanation.devices],
+        "devices": [_all_keys(told) for told in explanation.devices],
         "pieces": pieces,
         "edits": explanation.edits,
         "left_out": left,
         "problems": there.problems,
     }
+
+
+def _all_keys(value: Value) -> dict[str, object]:
+    return {field.encode_name: getattr(value, field.name) for field in msgspec.structs.fields(value)}
 
 
 def show(explanation: Explanation, left: Mapping[str, Text]) -> None:
@@ -104,11 +118,11 @@ def lines(explanation: Explanation) -> Iterator[str]:
         if told.problem:
             yield _line("unresolvable", told.name, told.problem)
         else:
-            yield _line("device", told.name, told.file, _version(told), *told.over)
-    for piece in explanation.pieces:
+            yield _line("device", told.name, told.file, _version(told), *told.overridden_files)
+    for piece in explanation.edit_explanations:
         yield _line(piece.kind, piece.what, piece.detail, ", ".join(piece.origin), "; ".join(piece.notes))
-        for step in piece.steps:
-            yield _line("step", step.what, *step.to)
+        for step in piece.hook_actions:
+            yield _line("step", step.what, *step.targets)
 
 
 def _line(*cells: str) -> str:
@@ -120,12 +134,12 @@ def _printable(text: str) -> str:
     return clip(text, len(text))
 
 
-def _version(told: Told) -> str:
-    return f"CDI {told.version}" + (f" for {', '.join(told.needs)}" if told.needs else "")
+def _version(told: DeviceExplanation) -> str:
+    return f"CDI {told.version}" + (f" for {', '.join(told.version_features)}" if told.version_features else "")
 
 
-def _defined(told: Told) -> str:
-    before = f", which has priority over {' and '.join(told.over)}" if told.over else ""
+def _defined(told: DeviceExplanation) -> str:
+    before = f", which has priority over {' and '.join(told.overridden_files)}" if told.overridden_files else ""
     return f"{told.file} ({_version(told)}){before}"
 
 
@@ -143,7 +157,7 @@ def draw(explanation: Explanation, left: Mapping[str, Text]) -> None:
     if any(told.problem for told in explanation.devices):
         console.print("[red]A container that asks for all of this is not created.[/red]")
     mounts = {mount.container_path: mount for mount in explanation.edits.mounts}
-    for kind, pieces in groupby(explanation.pieces, key=lambda piece: piece.kind):
+    for kind, pieces in groupby(explanation.edit_explanations, key=lambda piece: piece.kind):
         console.print(f"[bold]{TITLES[kind]}[/bold]")
         for whose, alike in groupby(pieces, key=lambda piece: piece.origin):
             head = fitted(f"  with {_whose(whose, explanation)}", width)
@@ -161,15 +175,15 @@ def _whose(origin: tuple[str, ...], explanation: Explanation) -> str:
     return ", ".join(each if each in names else f"any device of {each}" for each in origin)
 
 
-def _all(pieces: Iterable[Piece]) -> Iterator[str]:
+def _all(pieces: Iterable[EditExplanation]) -> Iterator[str]:
     """Each with what it does, step by step."""
     for piece in pieces:
         yield "  ".join(filter(None, map(_printable, (piece.what, piece.detail, "; ".join(piece.notes)))))
-        yield from (f"  {_step(step)}" for step in piece.steps)
+        yield from (f"  {_step(step)}" for step in piece.hook_actions)
 
 
-def _step(step: Step) -> str:
-    return step.what + (f": {_printable(list_first(step.to, FEW))}" if step.to else "")
+def _step(step: HookAction) -> str:
+    return step.what + (f": {_printable(list_first(step.targets, FEW))}" if step.targets else "")
 
 
 def _mounts(mounts: Iterable[Mount]) -> Iterator[str]:

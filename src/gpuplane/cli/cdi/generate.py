@@ -13,9 +13,9 @@ from gpuplane.cli.cdi.idle import idle
 from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Amount
-from gpuplane.core.containers.cdi.check import check
-from gpuplane.core.containers.cdi.document import document
-from gpuplane.core.containers.cdi.request import Request
+from gpuplane.core.containers.cdi.specbuilder import build_spec
+from gpuplane.core.containers.cdi.specrequest import SpecRequest
+from gpuplane.core.containers.cdi.validation import spec_problems
 from gpuplane.core.text import format_count, format_json
 from gpuplane.files import untrusted
 from gpuplane.hardware.once import Unseen, look
@@ -85,26 +85,26 @@ def _seen(machine: str, driver_root: Path, dev_root: Path, timeout: float) -> Ma
         raise click.ClickException(str(error)) from None
 
 
-def _spec(machine: Machine, asked: Request) -> Spec:
+def _spec(machine: Machine, asked: SpecRequest) -> Spec:
     """The specification, after a word about whatever it lacks. Raises click.ClickException where there is none."""
     if machine.gpus is None and asked.mode == "gpu":
         raise click.ClickException(
             f"{join('; ', (each.message for each in machine.faults)) or 'the driver shows no GPUs'}"
         )
     try:
-        made = document(machine, asked)
+        made = build_spec(machine, asked)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
-    for why, ids in group_alike((why, id) for id, why in made.left.items()):
+    for why, ids in group_alike((why, id) for id, why in made.omitted.items()):
         note(f"left out: {', '.join(ids)}: {why}")
     for each in made.notes:
         note(each)
     spec = made.spec
     if spec is None:
         raise click.ClickException(f"nothing to write: there is no device of {asked.kind}")
-    if asked.hook is None and spec.container_edits.mounts:
+    if asked.hook_program is None and spec.container_edits.mounts:
         note("containers call no program at their start, mounts stand in for it: see --hook")
-    if wrong := [problem for _, problem in check(spec)]:
+    if wrong := [problem for _, problem in spec_problems(spec)]:
         raise click.ClickException("\n".join(wrong))
     return spec
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuplane.cli.cdi.asked import OPTIONS, parameter
-from gpuplane.core.containers.cdi.hooks import EVERY, PROFILES
-from gpuplane.core.containers.cdi.request import Mode, Request
+from gpuplane.core.containers.cdi.hooks import ALL_HOOKS, UPDATE_APPLICATION_PROFILE
+from gpuplane.core.containers.cdi.specrequest import Mode, SpecRequest
 from gpuplane.host.cdi.hook import INSTALLED
 
 NEVER = "No effect: "
@@ -26,12 +26,12 @@ NO_PROGRAM = "no program is called at a container's start"
 UNDONE = {
     "chmod": "no release of crun since 1.7 needs it",
     "create-soname-symlinks": "create-symlinks makes those links too",
-    PROFILES: "NVIDIA's program does it, see --hook",
+    UPDATE_APPLICATION_PROFILE: "NVIDIA's program does it, see --hook",
 }
 """NVIDIA's hooks of which something is not done here, and why."""
 
 
-def idle(said: Mapping[str, Any], asked: Request) -> Iterator[str]:
+def idle(said: Mapping[str, Any], asked: SpecRequest) -> Iterator[str]:
     """A sentence for each option that was given and has no effect."""
     for names, _, _, help in OPTIONS:
         name = names.split()[0]
@@ -50,10 +50,10 @@ def _given(name: str, said: Mapping[str, Any]) -> bool:
     return bool(value) and value != DEFAULTS.get(name)
 
 
-def _hooks(name: str, said: Mapping[str, Any], asked: Request) -> Iterator[str]:
+def _hooks(name: str, said: Mapping[str, Any], asked: SpecRequest) -> Iterator[str]:
     """Of the options for hooks, in a mode that has some."""
-    ours = asked.hook is not None and not asked.hook.nvidia
-    theirs = asked.hook is not None and asked.hook.nvidia
+    ours = asked.hook_program is not None and not asked.hook_program.is_nvidia
+    theirs = asked.hook_program is not None and asked.hook_program.is_nvidia
     match name:
         case "--hook-path" if not ours and said["hook"] != "auto":
             yield f"{name} has no effect with --hook {said['hook']}"
@@ -61,16 +61,20 @@ def _hooks(name: str, said: Mapping[str, Any], asked: Request) -> Iterator[str]:
             yield f"{name} has no effect: --nvidia-cdi-hook-path comes before"
         case "--nvidia-cdi-hook-path" if not theirs:
             yield f"{name} has no effect with --hook {said['hook']}"
-        case "--disable-hook" if asked.hook is None:
+        case "--disable-hook" if asked.hook_program is None:
             yield f"{name} has no effect: {NO_PROGRAM}"
         case "--enable-hook":
-            yield from (f"{name} {each} has no effect{why}" for each in asked.enabled if (why := _undone(each, asked)))
+            yield from (
+                f"{name} {each} has no effect{why}" for each in asked.enabled_hooks if (why := _undone(each, asked))
+            )
 
 
-def _undone(hook: str, asked: Request) -> str:
+def _undone(hook: str, asked: SpecRequest) -> str:
     """Why a hook is not called though it was asked for; "" where it is."""
-    if hook == PROFILES and asked.mode == "management":
+    if hook == UPDATE_APPLICATION_PROFILE and asked.mode == "management":
         return " with --mode management"
-    if hook not in EVERY or (hook == PROFILES and asked.hook is not None and not asked.hook.nvidia):
+    if hook not in ALL_HOOKS or (
+        hook == UPDATE_APPLICATION_PROFILE and asked.hook_program is not None and not asked.hook_program.is_nvidia
+    ):
         return f": {UNDONE[hook]}"
-    return f": {NO_PROGRAM}" if asked.hook is None else ""
+    return f": {NO_PROGRAM}" if asked.hook_program is None else ""

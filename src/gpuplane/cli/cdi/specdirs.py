@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gpuplane.cli.options import PATH
-from gpuplane.core.containers.cdi.registry import DIRECTORIES, Registry, registry
+from gpuplane.core.containers.cdi.registry import DEFAULT_SPEC_DIRECTORIES, Registry, build_registry
 from gpuplane.core.text import format_count, list_first
 from gpuplane.host.specfiles import found, paths
 
@@ -21,7 +21,7 @@ def _named(context: click.Context, parameter: click.Parameter, given: tuple[Path
     if given:
         return given
     named = [each.strip() for each in os.environ.get(ENVIRONMENT, "").split(",")]
-    return tuple(map(Path, filter(None, named))) or tuple(map(Path, DIRECTORIES))
+    return tuple(map(Path, filter(None, named))) or tuple(map(Path, DEFAULT_SPEC_DIRECTORIES))
 
 
 spec_dir = click.option(
@@ -32,13 +32,13 @@ spec_dir = click.option(
     metavar="DIR",
     callback=_named,
     help=f"Where specifications lie; of several the last has priority. Default: ${ENVIRONMENT} (with commas), else "
-    f"{' and '.join(DIRECTORIES)}.",
+    f"{' and '.join(DEFAULT_SPEC_DIRECTORIES)}.",
 )
 
 
 def known(directories: tuple[Path, ...]) -> Registry:
     """What the files there define now."""
-    return registry(found(directories))
+    return build_registry(found(directories))
 
 
 def looked_into(directory: Path) -> str:

@@ -10,8 +10,8 @@ import msgspec
 
 from gpuplane.cli.options import PATH
 from gpuplane.cli.say import say
-from gpuplane.core.containers.cdi.check import check, read, refused
-from gpuplane.core.containers.cdi.version import lowest
+from gpuplane.core.containers.cdi.validation import parse_spec, refusal_problems, spec_problems
+from gpuplane.core.containers.cdi.version import lowest_version
 from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.strict import InvalidInput
 from gpuplane.core.text import format_count, format_json
@@ -59,17 +59,17 @@ def _judged(file: Path) -> Judged:
     if isinstance(data, OSError):
         return Judged(name, "unreadable", (f"{name}: {data.strerror or data}",))
     try:
-        spec = read(data, name, check)
+        spec = parse_spec(data, name, spec_problems)
     except InvalidInput as invalid:
         return Judged(name, "wrong", tuple(invalid.errors), _refused(data, name))
     return Judged(
-        name, "good", kind=spec.kind, devices=len(spec.devices), version=spec.cdi_version, lowest=lowest(spec)
+        name, "good", kind=spec.kind, devices=len(spec.devices), version=spec.cdi_version, lowest=lowest_version(spec)
     )
 
 
 def _refused(data: bytes, name: str) -> bool:
     try:
-        read(data, name, refused)
+        parse_spec(data, name, refusal_problems)
     except InvalidInput:
         return True
     return False

@@ -22,10 +22,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from gpuplane.core.advertising import known, offer
 from gpuplane.core.allocate import shares
 from gpuplane.core.containers import mps
+from gpuplane.core.containers.cdi.devicenodes import CONTROL_NODES, IMEX_CHANNEL_PREFIX
 from gpuplane.core.containers.cdi.names import VENDOR
-from gpuplane.core.containers.cdi.nodes import CHANNELS, CONTROL
 from gpuplane.core.containers.cdi.wanted import absent
-from gpuplane.core.containers.strategy import strategies
+from gpuplane.core.containers.strategy import effective_strategies
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
@@ -43,7 +43,7 @@ def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> AllocateR
     assert machine is not None  # something is offered, so both are there
     assert settings is not None
     units = tuple({device.unit.id: device.unit for device in devices}.values())
-    strategies_in_force, kind = strategies(snapshot), offer(snapshot).resource(resource)
+    strategies_in_force, kind = effective_strategies(snapshot), offer(snapshot).resource(resource)
     got = container_edits(
         units, machine, settings.but(device_list_strategy=strategies_in_force), resource, absent(snapshot)
     )
@@ -52,7 +52,7 @@ def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> AllocateR
         limits = shares.memory_environment(units[0], kind.share_mib * len(devices), settings.sharing.memory_unit)
         got = got.but(env={**got.env, **limits})
     if kind.mps and any(device.id != device.unit.id for device in devices):
-        more = mps.client(kind, devices, settings)
+        more = mps.mps_client_edits(kind, devices, settings)
         got = got.but(env={**got.env, **more.env}, mounts=(*got.mounts, *more.mounts))
     return got
 
@@ -96,34 +96,34 @@ def container_edits(
 
     `absent`: the configured features that have no CDI device. Raises Refused if IMEX is required but missing.
     """
-    strategies = settings.device_list_strategy
+    effective_strategies = settings.device_list_strategy
     names = [unit.index if settings.device_id_strategy == "index" else unit.id for unit in units]
     channels = _imex_channels(machine, settings)
     features = [name for name in ("gdrcopy", "gds", "mofed") if getattr(settings, name)]
     qualified = tuple(_cdi_names(names, channels, [name for name in features if name not in absent]))
     env = {f"NVIDIA_{feature.upper()}": "enabled" for feature in features}
     mounts: tuple[Mount, ...] = ()
-    if "envvar" in strategies:
+    if "envvar" in effective_strategies:
         env[VISIBLE_DEVICES] = ",".join(names)
         if channels:
             env["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, channels))
-    if "volume-mounts" in strategies:
+    if "volume-mounts" in effective_strategies:
         env[VISIBLE_DEVICES] = MOUNT_LIST_ROOT
         mounts = tuple(_listing_mounts(names, channels))
     return AllocateResponse(
         env=env,
         mounts=mounts,
         nodes=tuple(_device_nodes(units, channels, machine, settings)) if _lists_device_nodes(settings) else (),
-        annotations=_cdi_annotation(qualified, settings, resource) if "cdi-annotations" in strategies else {},
-        cdi=qualified if "cdi-cri" in strategies else (),
+        annotations=_cdi_annotation(qualified, settings, resource) if "cdi-annotations" in effective_strategies else {},
+        cdi=qualified if "cdi-cri" in effective_strategies else (),
     )
 
 
 def _imex_channels(machine: Machine, settings: Settings) -> list[int]:
     """The configured IMEX channels that this node has."""
-    missing = [channel for channel in settings.imex_channels if f"{CHANNELS}{channel}" not in machine.nodes]
+    missing = [channel for channel in settings.imex_channels if f"{IMEX_CHANNEL_PREFIX}{channel}" not in machine.nodes]
     if missing and settings.imex_required:
-        nodes = ", ".join(f"{CHANNELS}{channel}" for channel in missing)
+        nodes = ", ".join(f"{IMEX_CHANNEL_PREFIX}{channel}" for channel in missing)
         raise Refused(
             f"IMEX channels are required, but this node has no {nodes}: "
             "start nvidia-imex and create the channels, or set imex.required to false"
@@ -163,8 +163,8 @@ def _device_nodes(
     units: Sequence[Unit], channels: Iterable[int], machine: Machine, settings: Settings
 ) -> Iterator[DeviceSpec]:
     """The existing control nodes, the units' own nodes and the IMEX channels; MIG devices of one GPU share its node."""
-    control = [path for path in CONTROL if path in machine.nodes]
+    control = [path for path in CONTROL_NODES if path in machine.nodes]
     own = [path for unit in units for path in unit.nodes]
     root = settings.dev_root.rstrip("/")
-    for path in dict.fromkeys([*control, *own, *(f"{CHANNELS}{channel}" for channel in channels)]):
+    for path in dict.fromkeys([*control, *own, *(f"{IMEX_CHANNEL_PREFIX}{channel}" for channel in channels)]):
         yield DeviceSpec(container=path, host=root + path)

@@ -15,7 +15,7 @@ from gpuplane.model.views import AllocateResponse, Mount, OfferedDevice, Refused
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (a path in the container)
 
 
-def client(resource: Resource, devices: Sequence[OfferedDevice], settings: Settings) -> AllocateResponse:
+def mps_client_edits(resource: Resource, devices: Sequence[OfferedDevice], settings: Settings) -> AllocateResponse:
     """Environment and mounts of a client that holds these devices of a resource shared by MPS.
 
     Raises Refused where they have more than one daemon: a CUDA program speaks to one.

@@ -19,7 +19,7 @@ from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import News
 
-TAKE_CDI = {"containerd": (2, 0), "cri-o": (1, 30)}
+FIRST_WITH_CDI = {"containerd": (2, 0), "cri-o": (1, 30)}
 """Runtime → its first version that takes the CDI devices of a CRI request as it is installed, and reads our files.
 
 containerd reads them since 1.7.2, where `enable_cdi` is false; it is true since 2.0 (containerd#8252, #9621). CRI-O
@@ -28,81 +28,83 @@ to a group, since 1.30 (container-device-interface#199). Docker comes by cri-doc
 (cri-dockerd#522) and is not told.
 """
 
-PASSES_CDI = (1, 29)
+FIRST_KUBELET_WITH_CDI = (1, 29)
 """Kubelet's first version that passes a device plugin's CDI devices on as it is (DevicePluginCDIDevices, beta)."""
 
-VERSION = re.compile(r"(?P<name>[a-z-]+)://v?(?P<major>\d+)\.(?P<minor>\d+)", re.ASCII)
+RUNTIME_VERSION = re.compile(r"(?P<name>[a-z-]+)://v?(?P<major>\d+)\.(?P<minor>\d+)", re.ASCII)
 """As kubelet writes it: "containerd://2.1.4-k3s1"."""
 
-KUBELET = re.compile(r"v?(?P<major>\d+)\.(?P<minor>\d+)", re.ASCII)
+KUBELET_VERSION = re.compile(r"v?(?P<major>\d+)\.(?P<minor>\d+)", re.ASCII)
 """Its own: "v1.36.2", "v1.30.4+k3s1"."""
 
-AUTO = (
+AUTO_TEXT = (
     "cdi-cri where the node's runtime takes CDI devices as it is ("
-    + ", ".join(f"{name} from {major}.{minor} on" for name, (major, minor) in TAKE_CDI.items())
+    + ", ".join(f"{name} from {major}.{minor} on" for name, (major, minor) in FIRST_WITH_CDI.items())
     + ") and the agent keeps the specifications, else envvar"
 )
 """What `auto` is, for people."""
 
 
-class Strategy(Value):
+class StrategyDecision(Value, rename={"reason": "why"}):
     """Which strategies are in force, and why those; `why` is "" where the configuration says so."""
 
     strategies: tuple[ListStrategy, ...]
-    why: str = ""
+    reason: str = ""
 
     def __str__(self) -> str:
-        return f"{', '.join(self.strategies)}: {self.why or 'as configured'}"
+        return f"{', '.join(self.strategies)}: {self.reason or 'as configured'}"
 
 
-def strategies(snapshot: Snapshot) -> tuple[ListStrategy, ...]:
+def effective_strategies(snapshot: Snapshot) -> tuple[ListStrategy, ...]:
     """The strategies in force, none of them `auto`."""
-    return decided(snapshot).strategies
+    return decide_strategy(snapshot).strategies
 
 
-def decided(snapshot: Snapshot) -> Strategy:
+def decide_strategy(snapshot: Snapshot) -> StrategyDecision:
     """The strategies in force, and why."""
     settings = snapshot.config.settings
     if settings is None:
-        return Strategy(("envvar",), "there is no good configuration yet")
+        return StrategyDecision(("envvar",), "there is no good configuration yet")
     if settings.device_list_strategy != ("auto",):
-        return Strategy(settings.device_list_strategy)
+        return StrategyDecision(settings.device_list_strategy)
     if not condition.kept(snapshot):
-        return Strategy(("envvar",), "this agent keeps no CDI specifications")
+        return StrategyDecision(("envvar",), "this agent keeps no CDI specifications")
     runtime = asked(snapshot).runtime
     if not runtime:
-        return Strategy(("envvar",), "our Node has not told which container runtime it has")
-    if takes_cdi(runtime) and not passes_cdi(kubelet := asked(snapshot).kubelet):
-        return Strategy(("envvar",), f"kubelet {kubelet} does not pass CDI devices on; it does from 1.29 on")
-    if takes_cdi(runtime):
-        return Strategy(("cdi-cri",), f"{runtime} takes CDI devices")
-    return Strategy(("envvar",), f"{runtime} is not known to take CDI devices as it is; say cdi-cri where it does")
+        return StrategyDecision(("envvar",), "our Node has not told which container runtime it has")
+    if runtime_supports_cdi(runtime) and not kubelet_passes_cdi(kubelet := asked(snapshot).kubelet):
+        return StrategyDecision(("envvar",), f"kubelet {kubelet} does not pass CDI devices on; it does from 1.29 on")
+    if runtime_supports_cdi(runtime):
+        return StrategyDecision(("cdi-cri",), f"{runtime} takes CDI devices")
+    return StrategyDecision(
+        ("envvar",), f"{runtime} is not known to take CDI devices as it is; say cdi-cri where it does"
+    )
 
 
-def takes_cdi(runtime: str) -> bool:
+def runtime_supports_cdi(runtime: str) -> bool:
     """Whether a runtime, as kubelet names it ("containerd://2.1.4"), takes CDI devices over CRI as it is installed."""
-    found = VERSION.match(runtime)
-    if found is None or found["name"] not in TAKE_CDI:
+    found = RUNTIME_VERSION.match(runtime)
+    if found is None or found["name"] not in FIRST_WITH_CDI:
         return False
-    return (int(found["major"]), int(found["minor"])) >= TAKE_CDI[found["name"]]
+    return (int(found["major"]), int(found["minor"])) >= FIRST_WITH_CDI[found["name"]]
 
 
-def passes_cdi(kubelet: str) -> bool:
+def kubelet_passes_cdi(kubelet: str) -> bool:
     """Whether a kubelet of this version passes a device plugin's CDI devices on. One whose version is not told does:
     those that do not are older than the Kubernetes that is asked for (deploy/README.md)."""
-    found = KUBELET.match(kubelet)
-    return found is None or (int(found["major"]), int(found["minor"])) >= PASSES_CDI
+    found = KUBELET_VERSION.match(kubelet)
+    return found is None or (int(found["major"]), int(found["minor"])) >= FIRST_KUBELET_WITH_CDI
 
 
-def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
+def strategy_news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """The decision: once it counts, where it was ours, and whatever it changes to."""
-    now, last = counting(after), counting(before)
-    if now is not None and now != last and (now.why or last is not None):
+    now, last = current_decision(after), current_decision(before)
+    if now is not None and now != last and (now.reason or last is not None):
         yield News(level="info", about="device list strategy", text=str(now))
 
 
-def counting(snapshot: Snapshot) -> Strategy | None:
+def current_decision(snapshot: Snapshot) -> StrategyDecision | None:
     """What is decided, once there may be something to allocate; before that, what it rests on may not be told yet."""
     if snapshot.machine is None or snapshot.config.settings is None:
         return None
-    return decided(snapshot)
+    return decide_strategy(snapshot)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.availability import availability, standing
-from gpuplane.core.containers.strategy import counting
+from gpuplane.core.containers.strategy import current_decision
 from gpuplane.core.faults.overrides import entry_for
 from gpuplane.core.health import diagnose
 from gpuplane.core.reports import nodecondition
@@ -57,9 +57,9 @@ def _waiting(snapshot: Snapshot) -> Samples:
 
 
 def _strategies(snapshot: Snapshot) -> Samples:
-    if (decided := counting(snapshot)) is not None:
+    if (decided := current_decision(snapshot)) is not None:
         for strategy in decided.strategies:
-            yield {"strategy": strategy, "reason": f"{decided.why}"}, 1
+            yield {"strategy": strategy, "reason": f"{decided.reason}"}, 1
 
 
 def _statuses(snapshot: Snapshot) -> Samples:

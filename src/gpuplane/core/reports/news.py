@@ -34,7 +34,7 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         yield from (_part("warning", CONFIG, each) for each in after.config.warnings)
     if before.ledger.health is not after.ledger.health:
         yield from _health(before, after)
-    yield from strategy.news(before, after)
+    yield from strategy.strategy_news(before, after)
     old, new = offer(before), offer(after)
     if old is not new and not standby(after):  # the status of the lock has said that
         yield from _said(_changes({each.name: each for each in old.resources}, new.resources))

@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from gpuplane import files
-from gpuplane.core.containers.cdi.check import refused
-from gpuplane.core.containers.cdi.names import KINDS, VENDOR, file_name
-from gpuplane.core.containers.cdi.registry import SUFFIXES, load
+from gpuplane.core.containers.cdi.names import KINDS, VENDOR, spec_file_name
+from gpuplane.core.containers.cdi.registry import SPEC_FILE_SUFFIXES, parse_spec_file
+from gpuplane.core.containers.cdi.validation import refusal_problems
 from gpuplane.core.text import escape_unprintable, format_json
 from gpuplane.files import untrusted
 from gpuplane.host.specfiles import content, paths
@@ -43,7 +43,7 @@ Files = Mapping[str, Seen]
 
 def names(kind: str) -> tuple[str, str]:
     """The two names of a kind's file: ours, and the other that a runtime reads."""
-    ours = file_name(kind)
+    ours = spec_file_name(kind)
     return ours, f"{ours.removesuffix('.json')}.yaml"
 
 
@@ -78,7 +78,7 @@ def glance(directory: Path) -> object:
     """What is another whenever `look` may find something else. Reads no file, and raises nothing."""
     try:
         here, risk = directory.lstat(), _risk(directory)
-        names = sorted(name for name in os.listdir(directory) if name.endswith(SUFFIXES))  # noqa: PTH208 (half the time)
+        names = sorted(name for name in os.listdir(directory) if name.endswith(SPEC_FILE_SUFFIXES))  # noqa: PTH208 (half the time)
     except OSError as error:
         return error.errno
     return here.st_mode, here.st_ino, risk, tuple((name, _state(directory / name)) for name in names)
@@ -104,7 +104,7 @@ def _spec(path: Path) -> Spec | None:
     data = content(path)
     if isinstance(data, OSError) or VENDOR.encode() not in data:  # most are large, and of nobody's concern here
         return None
-    spec = _as_we_write(data) or load(os.fspath(path), data).spec
+    spec = _as_we_write(data) or parse_spec_file(os.fspath(path), data).spec
     return spec if spec is not None and spec.kind in KINDS else None
 
 
@@ -114,7 +114,7 @@ def _as_we_write(data: bytes) -> Spec | None:
         spec = msgspec.json.decode(data, type=Spec)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return None if any(refused(spec)) else spec
+    return None if any(refusal_problems(spec)) else spec
 
 
 def ours(files: Files) -> Mapping[str, Spec]:

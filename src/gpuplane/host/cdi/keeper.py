@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gpuplane.core.containers.cdi.condition import marks
-from gpuplane.core.containers.cdi.document import Document
 from gpuplane.core.containers.cdi.names import KINDS
+from gpuplane.core.containers.cdi.specbuilder import BuiltSpec
 from gpuplane.core.containers.cdi.wanted import conflicts, known, merged, notes, summary, wanted
 from gpuplane.core.serving import standby
 from gpuplane.host.cdi import directory as disk
@@ -31,7 +31,7 @@ from gpuplane.model.text import join
 IDLE = 5
 """Looks in whose place there is one while nothing is wanted: of what is there then, some is let go of at the most."""
 
-Wanted: TypeAlias = tuple[Mapping[str, Document], bool]
+Wanted: TypeAlias = tuple[Mapping[str, BuiltSpec], bool]
 
 LONGEST = 16.0
 """Seconds between two tries where the disk refuses."""

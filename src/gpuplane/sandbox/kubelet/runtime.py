@@ -14,9 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpuplane import files
-from gpuplane.core.containers.cdi.applied import appended, applied
-from gpuplane.core.containers.cdi.registry import SUFFIXES, Registry, Unresolvable, load, registry, resolve
-from gpuplane.core.containers.cdi.rules import qualifies
+from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, effective_edits
+from gpuplane.core.containers.cdi.registry import (
+    SPEC_FILE_SUFFIXES,
+    Registry,
+    UnresolvableDevices,
+    build_registry,
+    parse_spec_file,
+    resolve_devices,
+)
+from gpuplane.core.containers.cdi.rules import is_qualified_name
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.model.cdi import ContainerEdits, DeviceNode, Mount
 
@@ -44,11 +51,11 @@ def create(got: pb.ContainerAllocateResponse, directories: Sequence[Path] | None
     )
     try:
         names = [] if directories is None else list(_names(got))
-        edits = resolve(look(directories or ()), names)
+        edits = resolve_devices(look(directories or ()), names)
         numbered = edits.but(device_nodes=tuple(map(_numbered, edits.device_nodes)))
-    except Unresolvable as error:
+    except UnresolvableDevices as error:
         raise Uncreated(f"{INJECTION}unresolvable CDI devices {', '.join(error.reasons)}") from None
-    return applied(appended((given, numbered)))
+    return effective_edits(concatenate_edits((given, numbered)))
 
 
 def _options(mount: pb.Mount) -> tuple[str, ...]:
@@ -63,7 +70,7 @@ def _names(got: pb.ContainerAllocateResponse) -> Iterator[str]:
 def _annotated(annotations: Mapping[str, str]) -> Iterator[str]:
     for key, value in sorted(annotations.items()):
         for name in value.split(",") if key.startswith(PREFIX) else ():
-            if not qualifies(name):
+            if not is_qualified_name(name):
                 problem = f'failed to parse CDI device annotations: invalid CDI device name "{name}"'
                 raise Uncreated(f"{FAILED}{problem}")
             yield name
@@ -71,11 +78,11 @@ def _annotated(annotations: Mapping[str, str]) -> Iterator[str]:
 
 def look(directories: Sequence[Path]) -> Registry:
     """What the files of these directories define now."""
-    return registry(
-        load(os.fspath(path), _content(path), priority)
+    return build_registry(
+        parse_spec_file(os.fspath(path), _content(path), priority)
         for priority, directory in enumerate(directories)
         for path in directory.glob("*")
-        if path.name.endswith(SUFFIXES) and not path.is_dir()
+        if path.name.endswith(SPEC_FILE_SUFFIXES) and not path.is_dir()
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from gpuplane.core.containers.cdi.names import qualified
+from gpuplane.core.containers.cdi.names import qualified_name
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CDI_FILES, CDI_HOOK, CdiConflictStatus
@@ -38,7 +38,7 @@ def _marks(specs: Iterable[Spec]) -> Iterator[str]:
 
 def mark(kind: str, device: CdiDevice) -> str:
     """A device's qualified name with a digest of what it gives: the same name may come to mean something else."""
-    return f"{qualified(kind, device.name)}@{_digest(device.container_edits)}"
+    return f"{qualified_name(kind, device.name)}@{_digest(device.container_edits)}"
 
 
 def common_mark(spec: Spec) -> str:

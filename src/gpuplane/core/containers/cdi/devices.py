@@ -1,8 +1,8 @@
-"""The GPUs and MIG devices of a machine, as a document has them: their names and nodes, or why it cannot have them.
+"""The GPUs and MIG devices of a machine in a CDI specification: their names and nodes, or why they are omitted.
 
-A MIG device is reached through the nodes of its GPU, its GPU instance and its compute instance; it has DRM nodes where
-its profile has graphics. A GPU in MIG mode is no device (nvidia-container-toolkit 1.20, internal/platform-support/dgpu,
-pkg/nvcdi/{full-gpu,mig-device}-nvml.go). What is broken is left with the reason, and nothing else is changed by it.
+A MIG device needs the nodes of its GPU, its GPU instance and its compute instance; also DRM nodes if its profile has
+graphics. A GPU in MIG mode is not a device (nvidia-container-toolkit 1.20, internal/platform-support/dgpu,
+pkg/nvcdi/{full-gpu,mig-device}-nvml.go). A broken device is omitted, with the reason, and changes no other.
 """
 
 import re
@@ -10,21 +10,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from gpuplane.core.containers.cdi import links
 from gpuplane.core.containers.cdi.links import Link
-from gpuplane.core.containers.cdi.request import ALL, Naming
+from gpuplane.core.containers.cdi.specrequest import ALL, NamingStrategy
 from gpuplane.core.health.diagnose import find
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text, join
 from gpuplane.model.value import Value
 
-NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+DEVICE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 """What a device can be called (CNCF container-device-interface 1.1.0, pkg/parser)."""
 
-CAPABILITIES = 2
+MIG_CAPABILITY_NODES = 2
 """Nodes of a MIG device's own: of its GPU instance and of its compute instance."""
 
 
-class Part(Value):
+class SpecDevice(Value):
     """A GPU or MIG device. It cannot be in a document where there is a `reason`."""
 
     uuid: str
@@ -32,109 +32,111 @@ class Part(Value):
     index: str  # "0", or "0:1" for MIG device 1 of GPU 0
     nodes: tuple[str, ...] = ()
     links: tuple[Link, ...] = ()  # to its DRM nodes
-    reason: Text = ""
+    omission_reason: Text = ""
 
 
-def parts(machine: Machine) -> Iterator[Part]:
+def list_spec_devices(machine: Machine) -> Iterator[SpecDevice]:
     """Every GPU and MIG device, in an order that does not depend on that of the look."""
     for gpu in sorted(machine.gpus or (), key=lambda gpu: (gpu.index, gpu.pci, gpu.uuid)):
-        whole = Part(uuid=gpu.uuid, gpu=gpu.uuid, index=str(gpu.index), nodes=gpu.nodes)
-        if trouble := _trouble(gpu):
-            yield whole.but(reason=trouble)
+        whole = SpecDevice(uuid=gpu.uuid, gpu=gpu.uuid, index=str(gpu.index), nodes=gpu.nodes)
+        if gpu_problem := _gpu_problem(gpu):
+            yield whole.but(omission_reason=gpu_problem)
         elif not gpu.mig_enabled:
-            yield whole.but(nodes=(*gpu.nodes, *gpu.dri), links=tuple(links.by_path(gpu)))
+            yield whole.but(nodes=(*gpu.nodes, *gpu.dri), links=tuple(links.drm_links(gpu)))
         else:
             here = "its MIG devices are here instead" if gpu.mig_devices else "it has no MIG devices"
-            yield whole.but(reason=f"it is in MIG mode, and {here}")
-        yield from (_mig(gpu, each, trouble) for each in _sorted(gpu))
+            yield whole.but(omission_reason=f"it is in MIG mode, and {here}")
+        yield from (_mig_spec_device(gpu, each, gpu_problem) for each in _sorted_mig_devices(gpu))
 
 
-def _sorted(gpu: Gpu) -> Sequence[MigDevice]:
+def _sorted_mig_devices(gpu: Gpu) -> Sequence[MigDevice]:
     devices = gpu.mig_devices if gpu.mig_enabled else ()
     return sorted(devices, key=lambda each: (each.slot, each.gpu_instance, each.compute_instance, each.uuid))
 
 
-def _mig(gpu: Gpu, device: MigDevice, trouble: Text) -> Part:
-    graphics = "+gfx" in device.profile
-    own = missing(device.faults)
-    if not own and len(device.nodes) < CAPABILITIES:
+def _mig_spec_device(gpu: Gpu, device: MigDevice, gpu_problem: Text) -> SpecDevice:
+    has_graphics = "+gfx" in device.profile
+    own = describe_missing_nodes(device.faults)
+    if not own and len(device.nodes) < MIG_CAPABILITY_NODES:
         own = "the nodes of its GPU instance and compute instance are not known"
-    return Part(
+    return SpecDevice(
         uuid=device.uuid,
         gpu=gpu.uuid,
         index=f"{gpu.index}:{device.slot}",
-        nodes=(*gpu.nodes, *device.nodes, *(gpu.dri if graphics else ())),
-        links=tuple(links.by_path(gpu)) if graphics else (),
-        reason=trouble or ("" if device.uuid else "the driver does not tell its UUID") or own,
+        nodes=(*gpu.nodes, *device.nodes, *(gpu.dri if has_graphics else ())),
+        links=tuple(links.drm_links(gpu)) if has_graphics else (),
+        omission_reason=gpu_problem or ("" if device.uuid else "the driver does not tell its UUID") or own,
     )
 
 
-def _trouble(gpu: Gpu) -> Text:
+def _gpu_problem(gpu: Gpu) -> Text:
     """Why neither a GPU nor a MIG device of it can be given to a container; "" where they can."""
     if not gpu.uuid:
-        return _with("the driver does not tell its UUID", gpu.faults)
+        return _with_fault_messages("the driver does not tell its UUID", gpu.faults)
     if not gpu.nodes:
-        return _with("its device node is not known", gpu.faults)
-    return missing(gpu.faults)
+        return _with_fault_messages("its device node is not known", gpu.faults)
+    return describe_missing_nodes(gpu.faults)
 
 
-def missing(faults: Iterable[Fault]) -> Text:
+def describe_missing_nodes(faults: Iterable[Fault]) -> Text:
     """Which nodes of a device do not exist; "" where all do."""
     return join("; ", (fault.message for fault in faults if fault.code == "node-missing"))
 
 
-def _with(reason: Text, faults: Iterable[Fault]) -> Text:
+def _with_fault_messages(reason: Text, faults: Iterable[Fault]) -> Text:
     why = join("; ", (fault.message for fault in faults))
     return f"{reason}: {why}" if why else reason
 
 
-def chosen(machine: Machine, ids: Iterable[str]) -> Sequence[Part]:
+def select_devices(machine: Machine, ids: Iterable[str]) -> Sequence[SpecDevice]:
     """The parts that these ids name; () for all. A GPU's id names its MIG devices too.
 
     Raises ValueError for an id that nothing of this machine has.
     """
-    every, wanted = list(parts(machine)), list(ids)
+    every, wanted = list(list_spec_devices(machine)), list(ids)
     if not wanted or ALL in wanted:
         return every
     known = Snapshot(machine=machine)
     meant = {id: find(known, id) or id for id in wanted}
-    there = {name for part in every for name in _names(part)}
+    there = {name for part in every for name in _identifiers(part)}
     if unknown := [id for id, name in meant.items() if name not in there]:
         indices = ", ".join(part.index for part in every) or "none"
         raise ValueError(f"no such device: {', '.join(map(repr, unknown))}; there are {indices}, and their UUIDs")
-    return [part for part in every if not _names(part).isdisjoint(meant.values())]
+    return [part for part in every if not _identifiers(part).isdisjoint(meant.values())]
 
 
-def _names(part: Part) -> Set[str]:
+def _identifiers(part: SpecDevice) -> Set[str]:
     return {part.uuid, part.gpu, part.index} - {""}
 
 
-def named(found: Iterable[Part], names: Sequence[Naming]) -> tuple[Mapping[str, Part], Mapping[str, Text]]:
+def name_devices(
+    found: Iterable[SpecDevice], names: Sequence[NamingStrategy]
+) -> tuple[Mapping[str, SpecDevice], Mapping[str, Text]]:
     """Name → part, and by their keys why others have no name. Of two that would have one name the first has it."""
-    given: dict[str, Part] = {}
+    given: dict[str, SpecDevice] = {}
     left: dict[str, Text] = {}
     for part in found:
-        own = [_name(part, each) for each in names]
-        if reason := part.reason or next((why for name in own if (why := _unnameable(name, given))), ""):
-            left[_key(part, {*left, *(each.uuid for each in given.values())})] = reason
+        own = [_device_name(part, each) for each in names]
+        if reason := part.omission_reason or next((why for name in own if (why := _name_problem(name, given))), ""):
+            left[_omitted_key(part, {*left, *(each.uuid for each in given.values())})] = reason
         else:
             given |= dict.fromkeys(own, part)
     return given, left
 
 
-def _key(part: Part, taken: Set[str]) -> str:
+def _omitted_key(part: SpecDevice, taken: Set[str]) -> str:
     """By what a part is known that is left: its UUID, or else its node."""
     keys = (part.uuid, *part.nodes[:1], f"device {part.index}")
     return next(key for key in keys if key and key not in taken)
 
 
-def _name(part: Part, naming: Naming) -> str:
+def _device_name(part: SpecDevice, naming: NamingStrategy) -> str:
     """Source: pkg/nvcdi/namer.go."""
     kind = "mig" if ":" in part.index else "gpu"
     return {"index": part.index, "type-index": f"{kind}{part.index}", "uuid": part.uuid}[naming]
 
 
-def _unnameable(name: str, given: Mapping[str, Part]) -> Text:
-    if not NAME.fullmatch(name):
+def _name_problem(name: str, given: Mapping[str, SpecDevice]) -> Text:
+    if not DEVICE_NAME.fullmatch(name):
         return f"{name!r} cannot be a device's name in CDI"
     return f"device {given[name].index} has the same name, {name}" if name in given else ""

@@ -7,12 +7,12 @@ Each is a document of its own, of nodes that exist; they need nothing of the dri
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpuplane.core.containers.cdi.devices import missing
-from gpuplane.core.containers.cdi.nodes import CHANNELS
-from gpuplane.core.containers.cdi.request import ALL, Mode
+from gpuplane.core.containers.cdi.devicenodes import IMEX_CHANNEL_PREFIX
+from gpuplane.core.containers.cdi.devices import describe_missing_nodes
+from gpuplane.core.containers.cdi.specrequest import ALL, Mode
 from gpuplane.model.machine import Machine
 
-NODES: Mapping[Mode, tuple[re.Pattern[str], str]] = {
+NODES_BY_MODE: Mapping[Mode, tuple[re.Pattern[str], str]] = {
     "gds": (re.compile(r"/dev/nvidia-fs\d+"), "/dev/nvidia-fs*"),
     "gdrcopy": (re.compile(r"/dev/gdrdrv"), "/dev/gdrdrv"),
     "mofed": (re.compile(r"/dev/infiniband/(uverbs\d+|rdma_cm)"), "/dev/infiniband/uverbs*"),
@@ -22,28 +22,30 @@ NODES: Mapping[Mode, tuple[re.Pattern[str], str]] = {
 """Mode → its nodes, and what they are called for people."""
 
 
-def nodes(machine: Machine, mode: Mode) -> list[str]:
+def feature_nodes(machine: Machine, mode: Mode) -> list[str]:
     """The nodes that exist of a mode's one device, `all`."""
-    pattern, _ = NODES[mode]
-    there = [*machine.nodes, *(_own(machine) if mode == "management" else ())]
+    pattern, _ = NODES_BY_MODE[mode]
+    there = [*machine.nodes, *(_gpu_nodes(machine) if mode == "management" else ())]
     return [path for path in dict.fromkeys(there) if pattern.fullmatch(path)]
 
 
-def _own(machine: Machine) -> Iterator[str]:
+def _gpu_nodes(machine: Machine) -> Iterator[str]:
     """The nodes of GPUs and of MIG devices."""
     for gpu in machine.gpus or ():
-        yield from () if missing(gpu.faults) else gpu.nodes
+        yield from () if describe_missing_nodes(gpu.faults) else gpu.nodes
         for device in gpu.mig_devices:
-            yield from () if missing(device.faults) else device.nodes
+            yield from () if describe_missing_nodes(device.faults) else device.nodes
 
 
-def channels(machine: Machine, ids: Iterable[str]) -> tuple[Mapping[str, str], Sequence[str]]:
+def imex_channels(machine: Machine, ids: Iterable[str]) -> tuple[Mapping[str, str], Sequence[str]]:
     """The IMEX channels of these ids, "0" or "channel0", () for all: name → node. And the nodes that are not there."""
-    there = {path.removeprefix(CHANNELS): path for path in machine.nodes if path.startswith(CHANNELS)}
+    there = {
+        path.removeprefix(IMEX_CHANNEL_PREFIX): path for path in machine.nodes if path.startswith(IMEX_CHANNEL_PREFIX)
+    }
     names = [id.removeprefix("channel") for id in ids]
     if not names or ALL in names:
-        return there, () if there else (f"{CHANNELS}*",)
+        return there, () if there else (f"{IMEX_CHANNEL_PREFIX}*",)
     return (
         {name: there[name] for name in names if name in there},
-        [f"{CHANNELS}{name}" for name in names if name not in there],
+        [f"{IMEX_CHANNEL_PREFIX}{name}" for name in names if name not in there],
     )

@@ -13,114 +13,124 @@ entry whose name they do not know they pass over.
 from collections.abc import Collection, Iterable, Iterator, Set
 
 from gpuplane.core.containers.cdi import links
-from gpuplane.core.containers.cdi.devices import Part
-from gpuplane.core.containers.cdi.links import Link, file_name, folder
-from gpuplane.core.containers.cdi.request import ALL, Program, Request
+from gpuplane.core.containers.cdi.devices import SpecDevice
+from gpuplane.core.containers.cdi.links import Link, base_name, directory_of
+from gpuplane.core.containers.cdi.specrequest import ALL, HookProgram, SpecRequest
 from gpuplane.model.cdi import Hook
 from gpuplane.model.machine import Driver, DriverFiles
 from gpuplane.model.value import Value
 
-LINKS, COMPAT, CACHE = "create-symlinks", "enable-cuda-compat", "update-ldcache"
-PARAMS, PROFILES = "disable-device-node-modification", "update-application-profile"
-COMPAT_FOLDER = "/usr/local/cuda/compat"
-EVERY = (LINKS, COMPAT, CACHE, PARAMS, PROFILES)
-LONGEST = 30  # seconds that ours may take
+CREATE_SYMLINKS, ENABLE_CUDA_COMPAT, UPDATE_LDCACHE = "create-symlinks", "enable-cuda-compat", "update-ldcache"
+DISABLE_NODE_MODIFICATION, UPDATE_APPLICATION_PROFILE = "disable-device-node-modification", "update-application-profile"
+CUDA_COMPAT_DIRECTORY = "/usr/local/cuda/compat"
+ALL_HOOKS = (CREATE_SYMLINKS, ENABLE_CUDA_COMPAT, UPDATE_LDCACHE, DISABLE_NODE_MODIFICATION, UPDATE_APPLICATION_PROFILE)
+HOOK_TIMEOUT_S = 30  # seconds that ours may take
 
 
-class Work(Value):
+class StartTasks(Value):
     """What has to be done. Paths are those of the container."""
 
     links: tuple[Link, ...] = ()
-    links_if: tuple[Link, ...] = ()  # only where the container has the target
-    folders: tuple[str, ...] = ()  # of libraries, for the loader's cache
-    driver: str = ""  # its version
-    cuda: str = ""  # the newest that the driver speaks
+    drm_links: tuple[Link, ...] = ()  # only where the container has the target
+    library_directories: tuple[str, ...] = ()  # of libraries, for the loader's cache
+    driver_version: str = ""  # its version
+    cuda_version: str = ""  # the newest that the driver speaks
 
 
-def work(driver: Driver | None, given: Iterable[Part]) -> Work:
+def start_tasks(driver: Driver | None, given: Iterable[SpecDevice]) -> StartTasks:
     """What the start of any container needs that may be given these devices."""
-    by_path = links.distinct(link for part in given for link in part.links)
+    by_path = links.unique_links(link for part in given for link in part.links)
     if driver is None or driver.files is None:
-        return Work(links_if=by_path)
-    return Work(
-        links=links.distinct(_driver_links(driver.files)),
-        links_if=by_path,
-        folders=tuple(sorted({folder(each.path) for each in driver.files.libraries})),
-        driver=driver.version,
-        cuda=driver.cuda,
+        return StartTasks(drm_links=by_path)
+    return StartTasks(
+        links=links.unique_links(_driver_links(driver.files)),
+        drm_links=by_path,
+        library_directories=tuple(sorted({directory_of(each.path) for each in driver.files.libraries})),
+        driver_version=driver.version,
+        cuda_version=driver.cuda,
     )
 
 
 def _driver_links(files: DriverFiles) -> Iterator[Link]:
     """The links to a driver's libraries, and to its modules of Xorg."""
     for library in files.libraries:
-        yield from links.of(library)
+        yield from links.library_links(library)
     for file in files.files:
-        yield from links.of(file)
+        yield from links.library_links(file)
 
 
-def left_undone(request: Request) -> Set[str]:
+def disabled_hooks(request: SpecRequest) -> Set[str]:
     """NVIDIA's names of what is not done for any container of a document.
 
     A management container may make device nodes, unless the request says otherwise (nvidia-container-toolkit 1.20,
     pkg/nvcdi/options.go), and has no use for an application profile (common-nvml.go alone has it).
     """
-    disabled = EVERY if ALL in request.disabled else request.disabled
+    disabled = ALL_HOOKS if ALL in request.disabled_hooks else request.disabled_hooks
     if request.mode != "management":
-        return {*disabled} - {*request.enabled}
-    return ({*disabled, PARAMS} - {*request.enabled}) | {PROFILES}
+        return {*disabled} - {*request.enabled_hooks}
+    return ({*disabled, DISABLE_NODE_MODIFICATION} - {*request.enabled_hooks}) | {UPDATE_APPLICATION_PROFILE}
 
 
-def ours(program: Program, work: Work, disabled: Collection[str]) -> tuple[Hook, ...]:
+def our_hooks(program: HookProgram, tasks: StartTasks, disabled: Collection[str]) -> tuple[Hook, ...]:
     """One entry, or none where there is nothing to do."""
-    arguments = [argument for name, made in _arguments(work) if _wanted(name, disabled) for argument in made]
+    arguments = [
+        argument for name, made in _arguments_by_hook(tasks) if _is_enabled(name, disabled) for argument in made
+    ]
     if not arguments:
         return ()
     return (
         Hook(
             hook_name="createContainer",
             path=program.path,
-            args=(file_name(program.path), "create-container", *arguments),
+            args=(base_name(program.path), "create-container", *arguments),
             env=("GPUPLANE_HOOK=1",),
-            timeout=LONGEST,
+            timeout=HOOK_TIMEOUT_S,
         ),
     )
 
 
-def _arguments(work: Work) -> Iterator[tuple[str, list[str]]]:
+def _arguments_by_hook(tasks: StartTasks) -> Iterator[tuple[str, list[str]]]:
     """(NVIDIA's name of what is done, our arguments for it)."""
-    yield LINKS, [f"--link={link.target}::{link.path}" for link in work.links]
-    yield LINKS, [f"--link-if={link.target}::{link.path}" for link in work.links_if]
-    yield CACHE, [f"--folder={each}" for each in work.folders]
-    if work.driver:
+    yield CREATE_SYMLINKS, [f"--link={link.target}::{link.path}" for link in tasks.links]
+    yield CREATE_SYMLINKS, [f"--link-if={link.target}::{link.path}" for link in tasks.drm_links]
+    yield UPDATE_LDCACHE, [f"--folder={each}" for each in tasks.library_directories]
+    if tasks.driver_version:
         yield (
-            COMPAT,
-            [f"--compat={COMPAT_FOLDER}", f"--driver={work.driver}", *([f"--cuda={work.cuda}"] if work.cuda else [])],
+            ENABLE_CUDA_COMPAT,
+            [
+                f"--compat={CUDA_COMPAT_DIRECTORY}",
+                f"--driver={tasks.driver_version}",
+                *([f"--cuda={tasks.cuda_version}"] if tasks.cuda_version else []),
+            ],
         )
-    yield PARAMS, ["--params"]
+    yield DISABLE_NODE_MODIFICATION, ["--params"]
 
 
-def nvidia(program: Program, work: Work, disabled: Collection[str]) -> tuple[Hook, ...]:
+def nvidia_hooks(program: HookProgram, tasks: StartTasks, disabled: Collection[str]) -> tuple[Hook, ...]:
     """NVIDIA's entries for every container."""
-    folders = [argument for each in work.folders for argument in ("--folder", each)]
+    folders = [argument for each in tasks.library_directories for argument in ("--folder", each)]
     entries: list[tuple[str, list[str]]] = []
-    if work.driver:
-        entries.append((COMPAT, [f"--host-driver-version={work.driver}"]))
+    if tasks.driver_version:
+        entries.append((ENABLE_CUDA_COMPAT, [f"--host-driver-version={tasks.driver_version}"]))
     if folders:
-        entries.append((CACHE, folders))
-    entries += ((PARAMS, []), (PROFILES, []))
-    made = (_entry(program, name, arguments) for name, arguments in entries if _wanted(name, disabled))
-    return (*nvidia_links(program, work.links, disabled), *made)
+        entries.append((UPDATE_LDCACHE, folders))
+    entries += ((DISABLE_NODE_MODIFICATION, []), (UPDATE_APPLICATION_PROFILE, []))
+    made = (_nvidia_hook(program, name, arguments) for name, arguments in entries if _is_enabled(name, disabled))
+    return (*nvidia_link_hooks(program, tasks.links, disabled), *made)
 
 
-def nvidia_links(program: Program, made: Iterable[Link], disabled: Collection[str]) -> tuple[Hook, ...]:
+def nvidia_link_hooks(program: HookProgram, made: Iterable[Link], disabled: Collection[str]) -> tuple[Hook, ...]:
     """NVIDIA's entry that makes links, or none where there are none to make."""
     arguments = [argument for link in made for argument in ("--link", f"{link.target}::{link.path}")]
-    return (_entry(program, LINKS, arguments),) if arguments and _wanted(LINKS, disabled) else ()
+    return (
+        (_nvidia_hook(program, CREATE_SYMLINKS, arguments),)
+        if arguments and _is_enabled(CREATE_SYMLINKS, disabled)
+        else ()
+    )
 
 
-def _entry(program: Program, name: str, arguments: Iterable[str]) -> Hook:
-    own = file_name(program.path)
+def _nvidia_hook(program: HookProgram, name: str, arguments: Iterable[str]) -> Hook:
+    own = base_name(program.path)
     command = (own, "hook") if own == "nvidia-ctk" else (own,)
     return Hook(
         hook_name="createContainer",
@@ -130,6 +140,6 @@ def _entry(program: Program, name: str, arguments: Iterable[str]) -> Hook:
     )
 
 
-def _wanted(name: str, disabled: Collection[str]) -> bool:
+def _is_enabled(name: str, disabled: Collection[str]) -> bool:
     """Whether something, by NVIDIA's name of it, shall be done."""
     return name not in disabled

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from gpuplane.model.machine import DriverFile, DriverLibrary, Gpu
 from gpuplane.model.value import Value
 
-ALWAYS = (
+FIXED_LINKS = (
     ("libcuda.so.", "libcuda.so", "libcuda.so.1"),  # many programs load it by this name
     ("libGLX_nvidia.so.", "libGLX_indirect.so.0", ""),  # GLVND, for indirect rendering
     ("libnvidia-opticalflow.so.", "libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
@@ -28,40 +28,40 @@ class Link(Value):
     path: str
 
 
-def folder(path: str) -> str:
+def directory_of(path: str) -> str:
     """The folder that a file is in."""
     return path.rpartition("/")[0]
 
 
-def file_name(path: str) -> str:
+def base_name(path: str) -> str:
     """A file's name in its folder."""
     return path.rpartition("/")[2]
 
 
-def of(found: DriverLibrary | DriverFile) -> Iterator[Link]:
+def library_links(found: DriverLibrary | DriverFile) -> Iterator[Link]:
     """The links to a library, or to a module of Xorg, in the folder where it is."""
-    home, own = folder(_inside(found)), file_name(found.path)
+    home, own = directory_of(_container_path(found)), base_name(found.path)
     names = dict[str, str]()
     if isinstance(found, DriverLibrary):
         soname = found.soname or own
         names = {soname: own} | {name: own if name == soname else soname for name in found.links}
-    names |= {name: target or own for begin, name, target in ALWAYS if own.startswith(begin)}
+    names |= {name: target or own for begin, name, target in FIXED_LINKS if own.startswith(begin)}
     names.pop(own, None)
     yield from (Link(target=target, path=f"{home}/{name}") for name, target in names.items())
 
 
-def distinct(found: Iterable[Link]) -> tuple[Link, ...]:
+def unique_links(found: Iterable[Link]) -> tuple[Link, ...]:
     """Each link once, by its path; of two at one path that to the name which comes first."""
     ordered = sorted(found, key=lambda link: (link.path, link.target), reverse=True)
     return tuple(reversed({link.path: link for link in ordered}.values()))
 
 
-def _inside(found: DriverLibrary | DriverFile) -> str:
+def _container_path(found: DriverLibrary | DriverFile) -> str:
     return found.path if isinstance(found, DriverLibrary) else found.target or found.path
 
 
-def by_path(gpu: Gpu) -> Iterator[Link]:
+def drm_links(gpu: Gpu) -> Iterator[Link]:
     """The names of a GPU's DRM nodes by its PCI address, as udev makes them on the host."""
     for node in sorted(gpu.dri) if gpu.pci else ():
-        what = "card" if file_name(node).startswith("card") else "render"
-        yield Link(target=f"../{file_name(node)}", path=f"{folder(node)}/by-path/pci-{gpu.pci}-{what}")
+        what = "card" if base_name(node).startswith("card") else "render"
+        yield Link(target=f"../{base_name(node)}", path=f"{directory_of(node)}/by-path/pci-{gpu.pci}-{what}")

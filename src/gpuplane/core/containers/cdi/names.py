@@ -11,11 +11,11 @@ CLASSES = ("gpu", "imex-channel", "gdrcopy", "gds", "mofed")
 KINDS = tuple(f"{VENDOR}/{each}" for each in CLASSES)
 
 
-def file_name(kind: str) -> str:
+def spec_file_name(kind: str) -> str:
     """The file of a kind: "k8s.device-plugin.nvidia.com/gpu" → "k8s.device-plugin.nvidia.com-gpu.json"."""
     return f"{kind.replace('/', '-')}.json"
 
 
-def qualified(kind: str, name: str) -> str:
+def qualified_name(kind: str, name: str) -> str:
     """A device's qualified name, as runtimes take it."""
     return f"{kind}={name}"

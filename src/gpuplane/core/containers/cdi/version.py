@@ -12,39 +12,39 @@ from gpuplane.model.cdi import ContainerEdits, Spec
 VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
 """The released versions, in their order. 0.8.0 and 1.0.0 changed the library, not the documents."""
 
-EARLIEST = "0.3.0"
+EARLIEST_VERSION = "0.3.0"
 
 
-def lowest(spec: Spec) -> str:
+def lowest_version(spec: Spec) -> str:
     """The lowest version that has all that a document uses, whichever it declares."""
-    return next((version for version, _ in needs(spec)), EARLIEST)
+    return next((version for version, _ in version_features(spec)), EARLIEST_VERSION)
 
 
-def needs(spec: Spec) -> Iterator[tuple[str, str]]:
+def version_features(spec: Spec) -> Iterator[tuple[str, str]]:
     """(version, what of it the document uses), the newest first; nothing where 0.3.0 is enough."""
-    return ((version, feature) for version, feature, used in FEATURES if used(spec))
+    return ((version, feature) for version, feature, used in FEATURE_VERSIONS if used(spec))
 
 
-def older(version: str, other: str) -> bool:
+def is_older(version: str, other: str) -> bool:
     """Whether a released version came before another. Raises ValueError for what is none."""
     return VERSIONS.index(version) < VERSIONS.index(other)
 
 
-def _edited(used: Callable[[ContainerEdits], bool]) -> Callable[[Spec], bool]:
+def _any_edits_use(used: Callable[[ContainerEdits], bool]) -> Callable[[Spec], bool]:
     """Whether any edits of a document use something."""
     return lambda spec: any(used(edits) for edits in (spec.container_edits, *(d.container_edits for d in spec.devices)))
 
 
-def _schemata(edits: ContainerEdits) -> bool:
+def _uses_schemata(edits: ContainerEdits) -> bool:
     rdt = edits.intel_rdt
     return rdt is not None and (bool(rdt.schemata) or rdt.enable_monitoring)
 
 
-FEATURES: tuple[tuple[str, str, Callable[[Spec], bool]], ...] = (
-    ("1.1.0", "netDevices", _edited(lambda edits: bool(edits.net_devices))),
-    ("1.1.0", "schemata or enableMonitoring of intelRdt", _edited(_schemata)),
-    ("0.7.0", "additionalGids", _edited(lambda edits: bool(edits.additional_gids))),
-    ("0.7.0", "intelRdt", _edited(lambda edits: edits.intel_rdt is not None)),
+FEATURE_VERSIONS: tuple[tuple[str, str, Callable[[Spec], bool]], ...] = (
+    ("1.1.0", "netDevices", _any_edits_use(lambda edits: bool(edits.net_devices))),
+    ("1.1.0", "schemata or enableMonitoring of intelRdt", _any_edits_use(_uses_schemata)),
+    ("0.7.0", "additionalGids", _any_edits_use(lambda edits: bool(edits.additional_gids))),
+    ("0.7.0", "intelRdt", _any_edits_use(lambda edits: edits.intel_rdt is not None)),
     ("0.6.0", "annotations", lambda spec: bool(spec.annotations) or any(d.annotations for d in spec.devices)),
     ("0.6.0", "a dot in the class", lambda spec: "." in spec.kind.partition("/")[2]),
     (
@@ -52,7 +52,11 @@ FEATURES: tuple[tuple[str, str, Callable[[Spec], bool]], ...] = (
         "a name that begins with a digit",
         lambda spec: any(d.name[:1] in set("0123456789") for d in spec.devices),
     ),
-    ("0.5.0", "hostPath of a device node", _edited(lambda edits: any(node.host_path for node in edits.device_nodes))),
-    ("0.4.0", "type of a mount", _edited(lambda edits: any(mount.type for mount in edits.mounts))),
+    (
+        "0.5.0",
+        "hostPath of a device node",
+        _any_edits_use(lambda edits: any(node.host_path for node in edits.device_nodes)),
+    ),
+    ("0.4.0", "type of a mount", _any_edits_use(lambda edits: any(mount.type for mount in edits.mounts))),
 )
 """What came with a version. Each row was compared with the source."""

@@ -14,11 +14,12 @@ Rules that must stay put:
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.core.containers.cdi import condition
-from gpuplane.core.containers.cdi.document import Document, Mode, Program, Request, document
-from gpuplane.core.containers.cdi.driver import CUDA
-from gpuplane.core.containers.cdi.names import VENDOR, qualified
-from gpuplane.core.containers.cdi.version import lowest
-from gpuplane.core.containers.strategy import strategies
+from gpuplane.core.containers.cdi.driverfiles import LIBCUDA_PREFIX
+from gpuplane.core.containers.cdi.names import VENDOR, qualified_name
+from gpuplane.core.containers.cdi.specbuilder import BuiltSpec, build_spec
+from gpuplane.core.containers.cdi.specrequest import HookProgram, Mode, SpecRequest
+from gpuplane.core.containers.cdi.version import lowest_version
+from gpuplane.core.containers.strategy import effective_strategies
 from gpuplane.core.health.diagnose import asked
 from gpuplane.core.shares import unit_of
 from gpuplane.core.text import format_count
@@ -42,13 +43,13 @@ UUIDS = ("GPU-", "MIG-")
 
 
 @view
-def wanted(snapshot: Snapshot) -> Mapping[str, Document]:
+def wanted(snapshot: Snapshot) -> Mapping[str, BuiltSpec]:
     """Kind → document, for each kind that the strategies in force name. {} where they name none."""
-    by_cdi = condition.kept(snapshot) and any(each.startswith("cdi-") for each in strategies(snapshot))
+    by_cdi = condition.kept(snapshot) and any(each.startswith("cdi-") for each in effective_strategies(snapshot))
     return _described(snapshot) if by_cdi else {}
 
 
-def _described(snapshot: Snapshot) -> Mapping[str, Document]:
+def _described(snapshot: Snapshot) -> Mapping[str, BuiltSpec]:
     """Kind → document, of all that the configuration names; {} before enough is known."""
     machine, settings = snapshot.machine, snapshot.config.settings
     if machine is None or machine.gpus is None or settings is None:
@@ -57,20 +58,20 @@ def _described(snapshot: Snapshot) -> Mapping[str, Document]:
 
 
 @view
-def _documents(machine: Machine, requests: tuple[Request, ...]) -> Mapping[str, Document]:
-    return {request.kind: document(machine, request) for request in requests}
+def _documents(machine: Machine, requests: tuple[SpecRequest, ...]) -> Mapping[str, BuiltSpec]:
+    return {request.kind: build_spec(machine, request) for request in requests}
 
 
-def _requests(settings: Settings, ours: str) -> Iterator[Request]:
+def _requests(settings: Settings, ours: str) -> Iterator[SpecRequest]:
     """`ours`: our hook's path, "" where it is not installed."""
-    request = Request(
+    request = SpecRequest(
         kind=GPU,
-        names=(settings.device_id_strategy,),
+        naming=(settings.device_id_strategy,),
         driver_root=settings.driver_root,
         dev_root=settings.dev_root,
-        hook=_program(settings, ours),
-        disabled=settings.cdi_disabled_hooks,
-        features=settings.cdi_features,
+        hook_program=_program(settings, ours),
+        disabled_hooks=settings.cdi_disabled_hooks,
+        feature_flags=settings.cdi_features,
     )
     yield request
     if channels := tuple(map(str, settings.imex_channels)):
@@ -80,10 +81,10 @@ def _requests(settings: Settings, ours: str) -> Iterator[Request]:
             yield request.but(kind=f"{VENDOR}/{feature}", mode=feature)
 
 
-def _program(settings: Settings, ours: str) -> Program | None:
+def _program(settings: Settings, ours: str) -> HookProgram | None:
     if settings.cdi_hook == "nvidia":
-        return Program(path=settings.cdi_hook_path, nvidia=True)
-    return Program(path=ours) if ours and settings.cdi_hook == "auto" else None
+        return HookProgram(path=settings.cdi_hook_path, is_nvidia=True)
+    return HookProgram(path=ours) if ours and settings.cdi_hook == "auto" else None
 
 
 def absent(snapshot: Snapshot) -> frozenset[str]:
@@ -96,14 +97,14 @@ def notes(snapshot: Snapshot) -> Iterator[Text]:
     for kind, each in wanted(snapshot).items():
         yield from each.notes
         if kind != GPU:
-            yield from (f"{kind.partition('/')[2]}: {what}: {why}" for what, why in each.left.items())
+            yield from (f"{kind.partition('/')[2]}: {what}: {why}" for what, why in each.omitted.items())
 
 
 def summary(specs: Iterable[Spec]) -> str:
     """What files hold, in few words: "8 devices, driver 580.95.05"."""
     gpus = [spec for spec in specs if spec.kind == GPU]
     count = sum(len(spec.devices) for spec in gpus)
-    libraries = (mount.host_path.rpartition(CUDA) for spec in gpus for mount in spec.container_edits.mounts)
+    libraries = (mount.host_path.rpartition(LIBCUDA_PREFIX) for spec in gpus for mount in spec.container_edits.mounts)
     version = next((f", driver {version}" for _, found, version in libraries if found), "")
     return f"{format_count(count, 'device')}{version}"
 
@@ -129,7 +130,7 @@ def merged(snapshot: Snapshot, kind: str, there: Spec | None) -> Spec | None:
     left = (each for each in (there.devices if there else ()) if each.name not in names)
     others = condition.conflicts(snapshot)
     devices = (
-        *(each for each in (spec.devices if spec else ()) if qualified(kind, each.name) not in others),
+        *(each for each in (spec.devices if spec else ()) if qualified_name(kind, each.name) not in others),
         *(fresh.get(each.name, each) for each in left if _held(snapshot, kind, each)),
     )
     common = now or there
@@ -138,10 +139,10 @@ def merged(snapshot: Snapshot, kind: str, there: Spec | None) -> Spec | None:
     if common is there and devices == there.devices:
         return there
     whole = common.but(devices=devices)
-    return whole.but(cdi_version=lowest(whole))
+    return whole.but(cdi_version=lowest_version(whole))
 
 
-def _spec(documents: Mapping[str, Document], kind: str) -> Spec | None:
+def _spec(documents: Mapping[str, BuiltSpec], kind: str) -> Spec | None:
     return documents[kind].spec if kind in documents else None
 
 
@@ -174,14 +175,14 @@ def conflicts(
     """
     found = {kind: each.spec for kind, each in wanted(snapshot).items() if each.spec is not None}
     names = {
-        qualified(kind, device.name)
+        qualified_name(kind, device.name)
         for specs in (found, ours)
         for kind, spec in specs.items()
         for device in spec.devices
     }
     found_conflicts: dict[Part[CdiConflictStatus], CdiConflictStatus] = {}
     for path, spec in sorted(foreign.items()):
-        twice = sorted(name for device in spec.devices if (name := qualified(spec.kind, device.name)) in names)
+        twice = sorted(name for device in spec.devices if (name := qualified_name(spec.kind, device.name)) in names)
         if twice:
             what = twice[0] + f" and {len(twice) - 1} more" * (len(twice) > 1)
             reason = f"it defines {what}, as this agent's own file would: {WAY_OUT}"
@@ -195,9 +196,9 @@ def reason(snapshot: Snapshot, unit: Unit) -> Reason | None:
     if settings is None or GPU not in documents:
         return None
     needed, name = _needed(documents), unit.index if settings.device_id_strategy == "index" else unit.id
-    if (why := documents[GPU].left.get(unit.id)) or name not in needed.gpus:
+    if (why := documents[GPU].omitted.get(unit.id)) or name not in needed.gpus:
         return _problem(why or "the specification has no device for it")
-    marks = {qualified(GPU, name): needed.gpus[name], **needed.others}
+    marks = {qualified_name(GPU, name): needed.gpus[name], **needed.others}
     return _unwritten(snapshot, marks, needed.common)
 
 
@@ -211,13 +212,13 @@ class _Needed(Value):
 
 
 @view
-def _needed(documents: Mapping[str, Document]) -> _Needed:
+def _needed(documents: Mapping[str, BuiltSpec]) -> _Needed:
     marks = {
         kind: {device.name: condition.mark(kind, device) for device in found.spec.devices}
         for kind, found in documents.items()
         if found.spec is not None
     }
-    others = {qualified(kind, name): mark for kind in marks if kind != GPU for name, mark in marks[kind].items()}
+    others = {qualified_name(kind, name): mark for kind in marks if kind != GPU for name, mark in marks[kind].items()}
     common = frozenset(condition.common_mark(found.spec) for found in documents.values() if found.spec is not None)
     return _Needed(gpus=marks.get(GPU, {}), others=others, common=common)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from gpuplane.core.availability import standing
-from gpuplane.core.containers.strategy import counting
+from gpuplane.core.containers.strategy import current_decision
 from gpuplane.core.health.diagnose import released
 from gpuplane.core.reports.inspection.clock import Clock
 from gpuplane.core.reports.inspection.devices import MIB, ail, devices, node
@@ -86,8 +86,8 @@ def _driver(snapshot: Snapshot) -> Driver | None:
 
 
 def _strategy(snapshot: Snapshot) -> Strategy | None:
-    decided = counting(snapshot)
-    return None if decided is None else Strategy(strategies=decided.strategies, reason=decided.why)
+    decided = current_decision(snapshot)
+    return None if decided is None else Strategy(strategies=decided.strategies, reason=decided.reason)
 
 
 def _resources(picture: NodeState) -> Iterator[Resource]:

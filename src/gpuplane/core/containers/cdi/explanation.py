@@ -4,18 +4,18 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from gpuplane.core.containers.cdi.applied import appended, applied
-from gpuplane.core.containers.cdi.registry import Registry, parts, unresolvable
-from gpuplane.core.containers.cdi.steps import Step, steps
-from gpuplane.core.containers.cdi.version import lowest, needs
+from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, effective_edits
+from gpuplane.core.containers.cdi.hookactions import HookAction, hook_actions
+from gpuplane.core.containers.cdi.registry import Registry, describe_unresolvable, edits_with_origin
+from gpuplane.core.containers.cdi.version import lowest_version, version_features
 from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
 from gpuplane.model.value import Value
 
-Kind = Literal["node", "env", "mount", "hook", "interface", "group", "rdt"]
-Parts = Sequence[tuple[str, ContainerEdits]]
+EditKind = Literal["node", "env", "mount", "hook", "interface", "group", "rdt"]
+EditsWithOrigin = Sequence[tuple[str, ContainerEdits]]
 
 
-class Told(Value):
+class DeviceExplanation(Value, rename={"version_features": "needs", "overridden_files": "over"}):
     """A device: the file that defines it, and those that it takes precedence over; or why it cannot be resolved.
 
     `version`: of CDI, as the file declares it: older runtimes do not read the file. `needs`: what of the file needs the
@@ -25,122 +25,132 @@ class Told(Value):
     name: str
     file: str = ""
     version: str = ""
-    needs: tuple[str, ...] = ()
-    over: tuple[str, ...] = ()
+    version_features: tuple[str, ...] = ()
+    overridden_files: tuple[str, ...] = ()
     problem: str = ""
 
 
-class Piece(Value):
+class EditExplanation(Value, rename={"hook_actions": "steps"}):
     """One thing that a container gets.
 
     `origin`: the devices that give it, by name; a kind, where any device of that kind gives it. `notes`: what it is
     for, and what else was given under its name and does not hold.
     """
 
-    kind: Kind
+    kind: EditKind
     what: str  # "/dev/nvidia0"
     detail: str = ""  # "c 195:0"
     origin: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    steps: tuple[Step, ...] = ()  # of a hook
+    hook_actions: tuple[HookAction, ...] = ()  # of a hook
 
 
 class Explanation(Value):
     """Devices, and what a container gets with those that can be resolved. With one that cannot be, it is not made."""
 
-    devices: tuple[Told, ...]
-    pieces: tuple[Piece, ...]
+    devices: tuple[DeviceExplanation, ...]
+    edit_explanations: tuple[EditExplanation, ...]
     edits: ContainerEdits
 
 
-def explain(known: Registry, names: Sequence[str]) -> Explanation:
+def explain_devices(known: Registry, names: Sequence[str]) -> Explanation:
     """What these devices, by their qualified names, are and give together."""
     asked = list(dict.fromkeys(names))
-    given = list(parts(known, [name for name in asked if name in known.devices]))
-    edits = applied(appended(edits for _, edits in given))
-    return Explanation(tuple(_told(known, name) for name in asked), tuple(_pieces(edits, given)), edits)
-
-
-def _told(known: Registry, name: str) -> Told:
-    if name not in known.devices:
-        return Told(name, problem=unresolvable(known, name))
-    file, over = known.devices[name].file, known.devices[name].over
-    assert file.spec is not None  # it defines the device
-    least = lowest(file.spec)
-    why = tuple(feature for version, feature in needs(file.spec) if version == least)
-    return Told(name, file.path, file.spec.cdi_version, why, over)
-
-
-def _pieces(edits: ContainerEdits, given: Parts) -> Iterator[Piece]:
-    for sort in SORTS:
-        yield from (_piece(sort, thing, given) for thing in sort.of(edits))
-
-
-def _piece(sort: "Sort", thing: Any, given: Parts) -> Piece:
-    what, detail = sort.what(thing), sort.detail(thing)
-    meaning = [meant for pattern, meant in MEANINGS if re.fullmatch(pattern, what)]
-    beside = [
-        f"{whose} gives {' '.join(filter(None, (sort.what(other), sort.detail(other))))}, which does not hold"
-        for whose, edits in given
-        for other in sort.of(edits)
-        if sort.key(other) == sort.key(thing) and other != thing
-    ]
-    return Piece(
-        sort.kind,
-        what,
-        detail,
-        origin=tuple(dict.fromkeys(whose for whose, edits in given if thing in sort.of(edits))),
-        notes=(*meaning, *dict.fromkeys(beside)),
-        steps=steps(thing) if isinstance(thing, Hook) else (),
+    given = list(edits_with_origin(known, [name for name in asked if name in known.devices]))
+    edits = effective_edits(concatenate_edits(edits for _, edits in given))
+    return Explanation(
+        tuple(_explain_device(known, name) for name in asked), tuple(_explain_edits(edits, given)), edits
     )
 
 
-def _node(node: DeviceNode) -> str:
+def _explain_device(known: Registry, name: str) -> DeviceExplanation:
+    if name not in known.devices:
+        return DeviceExplanation(name, problem=describe_unresolvable(known, name))
+    file, over = known.devices[name].file, known.devices[name].overridden_files
+    assert file.spec is not None  # it defines the device
+    least = lowest_version(file.spec)
+    why = tuple(feature for version, feature in version_features(file.spec) if version == least)
+    return DeviceExplanation(name, file.path, file.spec.cdi_version, why, over)
+
+
+def _explain_edits(edits: ContainerEdits, given: EditsWithOrigin) -> Iterator[EditExplanation]:
+    for sort in EDIT_FIELDS:
+        yield from (_explain_edit(sort, thing, given) for thing in sort.items_of(edits))
+
+
+def _explain_edit(sort: "EditField", thing: Any, given: EditsWithOrigin) -> EditExplanation:
+    what, detail = sort.what(thing), sort.detail(thing)
+    meaning = [meant for pattern, meant in PURPOSES if re.fullmatch(pattern, what)]
+    beside = [
+        f"{whose} gives {' '.join(filter(None, (sort.what(other), sort.detail(other))))}, which does not hold"
+        for whose, edits in given
+        for other in sort.items_of(edits)
+        if sort.key(other) == sort.key(thing) and other != thing
+    ]
+    return EditExplanation(
+        sort.kind,
+        what,
+        detail,
+        origin=tuple(dict.fromkeys(whose for whose, edits in given if thing in sort.items_of(edits))),
+        notes=(*meaning, *dict.fromkeys(beside)),
+        hook_actions=hook_actions(thing) if isinstance(thing, Hook) else (),
+    )
+
+
+def _describe_node(node: DeviceNode) -> str:
     numbers = f"{node.type} {node.major}:{node.minor or 0}" if node.major is not None else "numbers of the host's node"
     there = f", on the host {node.host_path}" if node.host_path not in ("", node.path) else ""
     return f"{numbers}{there}, {node.permissions or 'rwm'}"
 
 
-def _mount(mount: Mount) -> str:
+def _describe_mount(mount: Mount) -> str:
     options = f" ({','.join(mount.options)})" if mount.options else ""
     return ("" if mount.host_path == mount.container_path else f"from {mount.host_path}") + options
 
 
-def _hook(hook: Hook) -> str:
+def _describe_hook(hook: Hook) -> str:
     return hook.hook_name + (f", for {hook.timeout} s at most" if hook.timeout else "")
 
 
-def _rdt(rdt: IntelRdt) -> str:
+def _describe_rdt(rdt: IntelRdt) -> str:
     return ", ".join(filter(None, (rdt.l3_cache_schema, rdt.mem_bw_schema, *rdt.schemata)))
 
 
-class Sort(NamedTuple):
+class EditField(NamedTuple):
     """Things of one sort: where edits have them, under what only one of them holds, and how they are shown."""
 
-    kind: Kind
-    of: Callable[[ContainerEdits], Sequence[Any]]
+    kind: EditKind
+    items_of: Callable[[ContainerEdits], Sequence[Any]]
     key: Callable[[Any], object]
     what: Callable[[Any], str]
     detail: Callable[[Any], str] = lambda thing: ""
 
 
-SORTS = (
-    Sort("node", lambda edits: edits.device_nodes, lambda node: node.path, lambda node: node.path, _node),
-    Sort("env", lambda edits: edits.env, lambda each: each.partition("=")[0], str),
-    Sort("mount", lambda edits: edits.mounts, lambda mount: mount.container_path, lambda m: m.container_path, _mount),
-    Sort("hook", lambda edits: edits.hooks, lambda hook: hook, lambda hook: hook.path, _hook),
-    Sort(
+EDIT_FIELDS = (
+    EditField("node", lambda edits: edits.device_nodes, lambda node: node.path, lambda node: node.path, _describe_node),
+    EditField("env", lambda edits: edits.env, lambda each: each.partition("=")[0], str),
+    EditField(
+        "mount",
+        lambda edits: edits.mounts,
+        lambda mount: mount.container_path,
+        lambda m: m.container_path,
+        _describe_mount,
+    ),
+    EditField("hook", lambda edits: edits.hooks, lambda hook: hook, lambda hook: hook.path, _describe_hook),
+    EditField(
         "interface",
         lambda edits: edits.net_devices,
         lambda device: device.host_interface_name,
         lambda device: device.host_interface_name,
         lambda device: f"as {device.name}",
     ),
-    Sort("group", lambda edits: edits.additional_gids, lambda gid: gid, str),
-    Sort("rdt", lambda edits: (edits.intel_rdt,) if edits.intel_rdt else (), type, lambda rdt: rdt.clos_id, _rdt),
+    EditField("group", lambda edits: edits.additional_gids, lambda gid: gid, str),
+    EditField(
+        "rdt", lambda edits: (edits.intel_rdt,) if edits.intel_rdt else (), type, lambda rdt: rdt.clos_id, _describe_rdt
+    ),
 )
 
-MEANINGS = (
+PURPOSES = (
     (r"/dev/nvidia\d+", "the GPU"),
     (r"/dev/nvidiactl", "the driver's control"),
     (r"/dev/nvidia-uvm", "unified memory, which CUDA needs"),

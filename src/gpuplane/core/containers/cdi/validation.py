@@ -7,34 +7,38 @@ adds what they stumble over later (`pitfalls`). Whoever writes a specification w
 from collections.abc import Callable, Iterable
 
 from gpuplane.core import strict
-from gpuplane.core.containers.cdi.asread import as_read
-from gpuplane.core.containers.cdi.pitfalls import pitfalls
-from gpuplane.core.containers.cdi.rules import Wrong, broken
+from gpuplane.core.containers.cdi.leniency import read_leniently
+from gpuplane.core.containers.cdi.portability import portability_problems
+from gpuplane.core.containers.cdi.rules import Problems, rule_problems
 from gpuplane.core.strict import DocumentPath, format_path
 from gpuplane.core.text import clip
 from gpuplane.model.cdi import Spec
 
 
-def read(data: bytes, file: str, rules: Callable[[Spec], Iterable[tuple[DocumentPath, str]]] | None = None) -> Spec:
+def parse_spec(
+    data: bytes, file: str, problems: Callable[[Spec], Iterable[tuple[DocumentPath, str]]] | None = None
+) -> Spec:
     """The specification in a file's bytes, YAML or JSON. Raises strict.Invalid: every mistake with file and line.
 
     `rules` are those of `refused` where nothing else is said. It is read as the library reads it, see `asread`, but for
     keys: they have to be written as they are.
     """
-    return strict.load_with_lines(data, Spec, file, rules or refused, lambda root: as_read(root, Spec))[0]
+    return strict.load_with_lines(
+        data, Spec, file, problems or refusal_problems, lambda root: read_leniently(root, Spec)
+    )[0]
 
 
-def refused(spec: Spec) -> Wrong:
+def refusal_problems(spec: Spec) -> Problems:
     """What container runtimes refuse."""
-    yield from _told(broken(spec))
+    yield from _with_location(rule_problems(spec))
 
 
-def check(spec: Spec) -> Wrong:
+def spec_problems(spec: Spec) -> Problems:
     """All that is wrong."""
-    yield from refused(spec)
-    yield from _told(pitfalls(spec))
+    yield from refusal_problems(spec)
+    yield from _with_location(portability_problems(spec))
 
 
-def _told(wrong: Wrong) -> Wrong:
+def _with_location(wrong: Problems) -> Problems:
     for path, text in wrong:
         yield path, f"{clip(format_path(path))}: {text}"

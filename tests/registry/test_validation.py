@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuplane.core.containers.cdi.check import check, read, refused
-from gpuplane.core.containers.cdi.rules import qualifies
-from gpuplane.core.containers.cdi.version import VERSIONS, lowest
+from gpuplane.core.containers.cdi.rules import is_qualified_name
+from gpuplane.core.containers.cdi.validation import parse_spec, refusal_problems, spec_problems
+from gpuplane.core.containers.cdi.version import VERSIONS, lowest_version
 from gpuplane.core.strict import InvalidInput
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec
 from tests.golden import Golden
@@ -22,7 +22,7 @@ HEAD = "cdiVersion: 0.7.0\nkind: nvidia.com/gpu\ndevices:\n- name: a\n  containe
 def wrong(text: str) -> list[str]:
     """What is wrong with a file, without the file's name."""
     try:
-        read(text.encode(), "f", check)
+        parse_spec(text.encode(), "f", spec_problems)
     except InvalidInput as invalid:
         return [each.removeprefix("f:") for each in invalid.errors]
     return []
@@ -33,14 +33,14 @@ def test_specifications_of_others_are_good(name: str) -> None:
     """As NVIDIA's toolkit writes them, and one that uses everything that CDI has."""
     data = (DATA / name).read_bytes()
 
-    assert list(check(read(data, name, check))) == []
+    assert list(spec_problems(parse_spec(data, name, spec_problems))) == []
 
 
 def test_nothing_is_lost_in_reading() -> None:
     """What was read, written again, is what was there; NVIDIA's numbers may be left out."""
     data = (DATA / "foreign.json").read_bytes()
 
-    assert msgspec.json.decode(msgspec.json.encode(read(data, "foreign.json"))) == msgspec.json.decode(data)
+    assert msgspec.json.decode(msgspec.json.encode(parse_spec(data, "foreign.json"))) == msgspec.json.decode(data)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_what_a_kind_may_be(kind: str, count: int, golden: Golden) -> None:
     """Vendor and class, by the library's grammar (pkg/parser)."""
     spec = good().but(kind=kind)
 
-    assert [text.partition(": ")[0] for _, text in refused(spec)] == ["kind"] * count
-    golden((text for _, text in refused(spec)), kind)
+    assert [text.partition(": ")[0] for _, text in refusal_problems(spec)] == ["kind"] * count
+    golden((text for _, text in refusal_problems(spec)), kind)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_what_a_kind_may_be(kind: str, count: int, golden: Golden) -> None:
 )
 def test_what_a_device_may_be_called(name: str, fits: bool) -> None:
     """By the library's grammar (pkg/parser)."""
-    assert (list(refused(good(name))) == []) is fits
-    assert qualifies(f"nvidia.com/gpu={name}") is fits
+    assert (list(refusal_problems(good(name))) == []) is fits
+    assert is_qualified_name(f"nvidia.com/gpu={name}") is fits
 
 
 def mistakes() -> list[tuple[str, str]]:
@@ -134,8 +134,8 @@ def test_what_edits_may_be(edits: str, said: str) -> None:
     common = good().but(cdi_version="1.1.0", container_edits=made)
     own = common.but(container_edits=ContainerEdits(), devices=(CdiDevice("a", container_edits=made),))
 
-    assert [text for _, text in check(common)] == [f"containerEdits.{said}"]
-    assert [text for _, text in check(own)] == [f"devices[0].containerEdits.{said}"]
+    assert [text for _, text in spec_problems(common)] == [f"containerEdits.{said}"]
+    assert [text for _, text in spec_problems(own)] == [f"devices[0].containerEdits.{said}"]
 
 
 def test_what_the_library_lets_pass_is_no_reason_to_refuse_a_file(golden: Golden) -> None:
@@ -148,8 +148,8 @@ def test_what_the_library_lets_pass_is_no_reason_to_refuse_a_file(golden: Golden
         ),
     )
 
-    assert list(refused(spec)) == []
-    assert [text.partition(": ")[0] for _, text in check(spec)] == [
+    assert list(refusal_problems(spec)) == []
+    assert [text.partition(": ")[0] for _, text in spec_problems(spec)] == [
         "cdiVersion",
         "kind",
         "kind",
@@ -160,7 +160,7 @@ def test_what_the_library_lets_pass_is_no_reason_to_refuse_a_file(golden: Golden
         "containerEdits.mounts[0].hostPath",
         "containerEdits.mounts[0].options",
     ]
-    golden(text for _, text in check(spec))
+    golden(text for _, text in spec_problems(spec))
 
 
 def test_annotations_have_kubernetes_limits(golden: Golden) -> None:
@@ -169,9 +169,9 @@ def test_annotations_have_kubernetes_limits(golden: Golden) -> None:
     domain = {"a" * 254 + "/b": "", "/b": "", "a/" + "b" * 64: ""}
     large = {"a": "b" * (256 << 10)}
 
-    assert list(check(good().but(annotations=fine))) == []
-    assert len(list(refused(good().but(annotations=domain)))) == 3
-    [(_, text)] = refused(good().but(annotations=large))
+    assert list(spec_problems(good().but(annotations=fine))) == []
+    assert len(list(refusal_problems(good().but(annotations=domain)))) == 3
+    [(_, text)] = refusal_problems(good().but(annotations=large))
     assert text.startswith("annotations: ")
     golden(text)
 
@@ -182,8 +182,8 @@ def test_it_is_read_as_runtimes_read_it() -> None:
     text = head + "devices: [{name: 0, containerEdits: {env: [A=1], mounts: ~}}]\n"
 
     assert wrong(text) == []
-    assert read(text.encode(), "f").devices[0].name == "0"
-    assert read(text.encode(), "f").annotations == {"b": "true"}
+    assert parse_spec(text.encode(), "f").devices[0].name == "0"
+    assert parse_spec(text.encode(), "f").annotations == {"b": "true"}
 
 
 def good(name: str = "a", **edits: Any) -> Spec:
@@ -212,10 +212,10 @@ NEEDS = [
 @pytest.mark.parametrize(("version", "spec"), NEEDS)
 def test_each_feature_needs_its_version(version: str, spec: Spec) -> None:
     """The lowest that has it is good, so is each one above it, and none below it but for 0.1.0 to 0.3.0."""
-    assert lowest(spec) == version
+    assert lowest_version(spec) == version
     for each in VERSIONS:
         too_old = version > "0.3.0" and VERSIONS.index(each) < VERSIONS.index(version)
-        said = [text for _, text in check(spec.but(cdi_version=each))]
+        said = [text for _, text in spec_problems(spec.but(cdi_version=each))]
         assert len(said) == too_old, (each, said)
         assert all(version in text and each in text for text in said)
 
@@ -255,9 +255,9 @@ specs = st.builds(
 @example(Spec("0.6.0", "nvidia.com/gpu", {"\n": ""}))
 def test_any_document_is_judged(spec: Spec) -> None:
     """Whatever stands in it: every mistake is told in one line, and what runtimes refuse is wrong."""
-    found = list(check(spec))
+    found = list(spec_problems(spec))
 
-    assert found[: len(list(refused(spec)))] == list(refused(spec))
+    assert found[: len(list(refusal_problems(spec)))] == list(refusal_problems(spec))
     assert all(text and "\n" not in text for _, text in found)
 
 
@@ -265,18 +265,18 @@ def test_any_document_is_judged(spec: Spec) -> None:
 def test_what_is_good_is_good_when_it_is_read(spec: Spec) -> None:
     """A document without mistakes is what comes of its bytes, and one with mistakes is refused as a file too."""
     data = msgspec.json.encode(spec)
-    if list(check(spec)):
+    if list(spec_problems(spec)):
         with pytest.raises(InvalidInput):
-            read(data, "f", check)
+            parse_spec(data, "f", spec_problems)
     else:
-        assert read(data, "f", check) == spec
+        assert parse_spec(data, "f", spec_problems) == spec
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_bytes_are_a_specification_or_invalid(data: bytes) -> None:
     """Nothing else is raised, and the file is named."""
     with pytest.raises(InvalidInput) as invalid:
-        read(data, "f.yaml", check)
+        parse_spec(data, "f.yaml", spec_problems)
 
     assert all(error.startswith("f.yaml:") for error in invalid.value.errors)
 
@@ -288,8 +288,8 @@ def test_a_file_with_a_broken_byte_is_read_or_invalid(data: st.DataObject, name:
     at = data.draw(st.integers(0, len(content) - 1))
     content[at : data.draw(st.sampled_from((at + 1, len(content))))] = data.draw(st.binary(max_size=2))
     try:
-        spec = read(bytes(content), name, check)
+        spec = parse_spec(bytes(content), name, spec_problems)
     except InvalidInput as invalid:
         assert all(error.startswith(f"{name}:") for error in invalid.errors)
     else:
-        assert list(check(spec)) == []
+        assert list(spec_problems(spec)) == []

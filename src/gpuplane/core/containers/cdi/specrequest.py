@@ -4,7 +4,7 @@ from typing import Literal
 
 from gpuplane.model.value import Value
 
-Naming = Literal["index", "uuid", "type-index"]
+NamingStrategy = Literal["index", "uuid", "type-index"]
 Mode = Literal["gpu", "management", "imex", "gds", "gdrcopy", "mofed", "nvswitch"]
 
 ALL = "all"
@@ -14,24 +14,24 @@ NONE = "none"
 """The id of no device: the document then has one of this name, which gives what every device's container gets."""
 
 
-class Program(Value):
+class HookProgram(Value):
     """The program that a container's start calls. Paths are on the host."""
 
     path: str
-    nvidia: bool = False  # NVIDIA's: a hook entry for each thing to do
+    is_nvidia: bool = False  # NVIDIA's: a hook entry for each thing to do
 
 
-class Request(Value):
+class SpecRequest(Value):
     """What a document shall hold. Paths are on the host."""
 
     kind: str
     mode: Mode = "gpu"
-    names: tuple[Naming, ...] = ("uuid",)  # each gives every device a name
-    everything: bool = False  # a device `all` beside the others
+    naming: tuple[NamingStrategy, ...] = ("uuid",)  # each gives every device a name
+    with_all_device: bool = False  # a device `all` beside the others
     ids: tuple[str, ...] = ()  # of the devices wanted: index, UUID, "0:1", PCI address, channel, `all`, `none`; (): all
     driver_root: str = "/"
     dev_root: str = "/"
-    hook: Program | None = None  # None: links are made by mounts, and no program is called
-    disabled: tuple[str, ...] = ()  # of NVIDIA's names of hooks; `all`
-    enabled: tuple[str, ...] = ()  # those that are called all the same
-    features: tuple[str, ...] = ()  # NVIDIA's feature flags
+    hook_program: HookProgram | None = None  # None: links are made by mounts, and no program is called
+    disabled_hooks: tuple[str, ...] = ()  # of NVIDIA's names of hooks; `all`
+    enabled_hooks: tuple[str, ...] = ()  # those that are called all the same
+    feature_flags: tuple[str, ...] = ()  # NVIDIA's feature flags

@@ -12,23 +12,23 @@ import msgspec
 from gpuplane.core.document import DocumentNode
 
 
-def as_read(node: DocumentNode, kind: Any) -> DocumentNode:
+def read_leniently(node: DocumentNode, kind: Any) -> DocumentNode:
     """The same tree with these two differences taken away."""
     origin, args = get_origin(kind), get_args(kind)
     if isinstance(node.value, dict):
         given = {key: each for key, each in node.value.items() if each.value is not None}
         if origin is Mapping:
-            return node.but(value={key: as_read(each, args[1]) for key, each in given.items()})
-        fields = _fields(kind)
-        return node.but(value={key: as_read(each, fields.get(key)) for key, each in given.items()})
+            return node.but(value={key: read_leniently(each, args[1]) for key, each in given.items()})
+        fields = _field_types(kind)
+        return node.but(value={key: read_leniently(each, fields.get(key)) for key, each in given.items()})
     if isinstance(node.value, list) and origin is tuple:
-        return node.but(value=[as_read(each, args[0]) for each in node.value])
+        return node.but(value=[read_leniently(each, args[0]) for each in node.value])
     if kind is str and isinstance(node.value, int):
         return node.but(value=str(node.value).lower() if isinstance(node.value, bool) else str(node.value))
     return node
 
 
-def _fields(kind: Any) -> dict[str, Any]:
+def _field_types(kind: Any) -> dict[str, Any]:
     """The types of a value's fields by their names on the wire; none for what is no value."""
     arms = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, msgspec.Struct)]
     return {field.encode_name: field.type for each in arms for field in msgspec.structs.fields(each)}

@@ -15,7 +15,7 @@ from gpuplane.model.cdi import ContainerEdits, Mount
 T = TypeVar("T")
 
 
-def appended(edits: Iterable[ContainerEdits]) -> ContainerEdits:
+def concatenate_edits(edits: Iterable[ContainerEdits]) -> ContainerEdits:
     """Edits, one behind the other."""
     several = tuple(edits)
     return ContainerEdits(
@@ -29,22 +29,22 @@ def appended(edits: Iterable[ContainerEdits]) -> ContainerEdits:
     )
 
 
-def applied(edits: ContainerEdits) -> ContainerEdits:
+def effective_edits(edits: ContainerEdits) -> ContainerEdits:
     """What holds of them."""
     return edits.but(
         env=tuple({each.partition("=")[0]: each for each in edits.env}.values()),
-        device_nodes=_last(edits.device_nodes, lambda node: node.path),
-        net_devices=_last(edits.net_devices, lambda device: device.host_interface_name),
-        mounts=tuple(sorted(_last(edits.mounts, lambda mount: mount.container_path), key=_depth)),
+        device_nodes=_last_of_each_key(edits.device_nodes, lambda node: node.path),
+        net_devices=_last_of_each_key(edits.net_devices, lambda device: device.host_interface_name),
+        mounts=tuple(sorted(_last_of_each_key(edits.mounts, lambda mount: mount.container_path), key=_path_depth)),
         additional_gids=tuple(dict.fromkeys(gid for gid in edits.additional_gids if gid)),
     )
 
 
-def _last(things: Sequence[T], key: Callable[[T], str]) -> tuple[T, ...]:
+def _last_of_each_key(things: Sequence[T], key: Callable[[T], str]) -> tuple[T, ...]:
     """The last thing of each key, where it stood."""
     held = {key(each): i for i, each in enumerate(things)}
     return tuple(each for i, each in enumerate(things) if held[key(each)] == i)
 
 
-def _depth(mount: Mount) -> int:
+def _path_depth(mount: Mount) -> int:
     return posixpath.normpath(mount.container_path).count("/")

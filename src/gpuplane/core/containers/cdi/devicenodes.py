@@ -10,16 +10,16 @@ from posixpath import normpath
 from gpuplane.model.cdi import ContainerEdits, DeviceNode
 from gpuplane.model.machine import DeviceNumbers
 
-CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 """Those that every container gets, so far as they exist (nvidia-container-toolkit 1.20, pkg/nvcdi/common-nvml.go);
 in the order in which NVIDIA's device plugin names them to kubelet."""
 
-CHANNELS = "/dev/nvidia-caps-imex-channels/channel"
-WORLD = 0o006
+IMEX_CHANNEL_PREFIX = "/dev/nvidia-caps-imex-channels/channel"
+WORLD_READ_WRITE = 0o006
 """The permission bits of everybody."""
 
 
-def edits(
+def node_edits(
     paths: Iterable[str], numbers: Mapping[str, DeviceNumbers], root: str, *, groups: bool = True
 ) -> ContainerEdits:
     """Nodes, and the groups that a container's processes need to open them (internal/edits/device.go).
@@ -29,13 +29,15 @@ def edits(
     there = tuple(dict.fromkeys(paths))
     known = [numbers[path] for path in there if path in numbers] if groups else []
     return ContainerEdits(
-        device_nodes=tuple(_node(path, numbers.get(path), root) for path in there),
-        additional_gids=tuple(each.gid for each in known if each.gid and each.mode & WORLD != WORLD),
+        device_nodes=tuple(_device_node(path, numbers.get(path), root) for path in there),
+        additional_gids=tuple(
+            each.gid for each in known if each.gid and each.mode & WORLD_READ_WRITE != WORLD_READ_WRITE
+        ),
     )
 
 
-def _node(path: str, numbers: DeviceNumbers | None, root: str) -> DeviceNode:
-    host = on_host(root, path)
+def _device_node(path: str, numbers: DeviceNumbers | None, root: str) -> DeviceNode:
+    host = host_path(root, path)
     node = DeviceNode(path=path, host_path="" if host == path else host, permissions="rwm")
     if numbers is None:
         return node
@@ -48,6 +50,6 @@ def _node(path: str, numbers: DeviceNumbers | None, root: str) -> DeviceNode:
     )
 
 
-def on_host(root: str, path: str) -> str:
+def host_path(root: str, path: str) -> str:
     """Where the host has a path that is inside a root. No `..` leads out of it."""
     return root.rstrip("/") + normpath(f"/{path.lstrip('/')}")

@@ -13,34 +13,34 @@ from gpuplane.model.cdi import ContainerEdits
 T = TypeVar("T")
 
 
-def joined(edits: Iterable[ContainerEdits]) -> ContainerEdits:
+def merge_edits(edits: Iterable[ContainerEdits]) -> ContainerEdits:
     """All these edits as one. Of two nodes or mounts at one path in the container the first counts."""
     every = tuple(edits)
     return ContainerEdits(
         env=tuple(sorted({each for one in every for each in one.env})),
-        device_nodes=_by_path((node for one in every for node in one.device_nodes), lambda node: node.path),
+        device_nodes=_first_by_path((node for one in every for node in one.device_nodes), lambda node: node.path),
         hooks=tuple(dict.fromkeys(hook for one in every for hook in one.hooks)),
-        mounts=_by_path((mount for one in every for mount in one.mounts), lambda mount: mount.container_path),
+        mounts=_first_by_path((mount for one in every for mount in one.mounts), lambda mount: mount.container_path),
         additional_gids=tuple(sorted({gid for one in every for gid in one.additional_gids})),
     )
 
 
-def without(edits: ContainerEdits, common: ContainerEdits) -> ContainerEdits:
+def subtract_edits(edits: ContainerEdits, common: ContainerEdits) -> ContainerEdits:
     """Edits without what every container gets anyway."""
     return ContainerEdits(
-        env=_but(edits.env, common.env),
-        device_nodes=_but(edits.device_nodes, common.device_nodes),
-        hooks=_but(edits.hooks, common.hooks),
-        mounts=_but(edits.mounts, common.mounts),
-        additional_gids=_but(edits.additional_gids, common.additional_gids),
+        env=_subtract(edits.env, common.env),
+        device_nodes=_subtract(edits.device_nodes, common.device_nodes),
+        hooks=_subtract(edits.hooks, common.hooks),
+        mounts=_subtract(edits.mounts, common.mounts),
+        additional_gids=_subtract(edits.additional_gids, common.additional_gids),
     )
 
 
-def _but(some: tuple[T, ...], others: tuple[T, ...]) -> tuple[T, ...]:
+def _subtract(some: tuple[T, ...], others: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(each for each in some if each not in others) if others else some
 
 
-def _by_path(things: Iterable[T], path: Callable[[T], str]) -> tuple[T, ...]:
+def _first_by_path(things: Iterable[T], path: Callable[[T], str]) -> tuple[T, ...]:
     found: dict[str, T] = {}
     for thing in things:
         found.setdefault(path(thing), thing)

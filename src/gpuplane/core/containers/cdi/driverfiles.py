@@ -1,0 +1,124 @@
+"""What of the driver every container gets: its libraries, programs, firmware, configuration and sockets, as mounts.
+
+A file is where the driver root has it, seen from that root; so a container finds it where a host would. Sockets are
+mounted writable, and so that nothing in them can be run (nvidia-container-toolkit 1.20, internal/discover/ipc.go).
+
+`everywhere` is for containers at whose start nothing is called. There is then no cache of the loader that knows the
+driver's libraries, and no link to them: so each is mounted by every name that it is looked for, in the folders where
+the loaders of Debian and of Red Hat look by themselves, for nobody knows which of the two an image has.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from gpuplane.core.containers.cdi import links
+from gpuplane.core.containers.cdi.devicenodes import host_path
+from gpuplane.core.containers.cdi.links import base_name, directory_of
+from gpuplane.core.text import list_first
+from gpuplane.model.cdi import ContainerEdits, Mount
+from gpuplane.model.machine import DriverFile, DriverFiles, DriverLibrary
+from gpuplane.model.text import Text, group_alike
+
+READ_ONLY_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
+RED_HAT_LIBRARY_DIRECTORY = "/usr/lib64"
+MULTIARCH_TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
+LIBCUDA_PREFIX = "libcuda.so."
+MAX_PATHS_LISTED = 3
+"""So many paths that are left out for one reason are named."""
+COMMON_LIBRARY_PREFIXES = ("libnvidia-ml.so.", "libnvidia-ptxjitcompiler.so.")
+"""How the names of libraries begin that nearly every program with CUDA comes to load."""
+
+
+def driver_edits(files: DriverFiles, root: str, *, sockets: bool = True) -> ContainerEdits:
+    """The driver's files, without links to them."""
+    shown = [*(DriverFile(path=each.path) for each in files.libraries), *files.files]
+    mounts = [_mount(file, root, READ_ONLY_OPTIONS) for file in _sorted_files(shown)]
+    if sockets:
+        mounts += (_mount(file, root, SOCKET_OPTIONS) for file in _sorted_files(files.sockets))
+    homes = sorted({directory_of(each.path) for each in _libcuda_libraries(files)})
+    return ContainerEdits(
+        env=(f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(homes)}",) if homes else (),
+        mounts=tuple(mounts),
+    )
+
+
+def storage_mounts(files: DriverFiles, root: str) -> Iterator[Mount]:
+    """What GPUDirect Storage needs."""
+    return (_mount(DriverFile(path=each), root, READ_ONLY_OPTIONS) for each in files.storage)
+
+
+def alias_mounts(files: DriverFiles, root: str) -> Iterator[Mount]:
+    """The driver's libraries by all their names."""
+    homes = {directory_of(each.path) for each in _libcuda_libraries(files)}
+    found = sorted(files.libraries, key=lambda each: each.path)
+    beside = [
+        RED_HAT_LIBRARY_DIRECTORY,
+        *(f"/usr/lib/{triplet}" for triplet in _multiarch_triplets(found, files.files)),
+    ]
+    for library in found:
+        home = directory_of(library.path)
+        above = max((each for each in homes if f"{home}/".startswith(f"{each}/")), key=len, default=home)
+        below = home.removeprefix(above)
+        yield from _library_mounts(library, root, home, (home, *(f"{each}{below}" for each in beside)))
+    for file in _sorted_files(files.files):
+        for link in links.library_links(file):
+            yield _mount(DriverFile(path=file.path, target=link.path), root, READ_ONLY_OPTIONS)
+
+
+def _library_mounts(library: DriverLibrary, root: str, home: str, folders: Iterable[str]) -> Iterator[Mount]:
+    """A library by all its names in each folder: links to it, and its own where that is the SONAME."""
+    names = [link.path.removeprefix(f"{home}/") for link in links.library_links(library)]
+    if library.soname in ("", base_name(library.path)):
+        names.append(base_name(library.path))
+    for each in dict.fromkeys(folders):
+        for name in names:
+            yield _mount(DriverFile(path=library.path, target=f"{each}/{name}"), root, READ_ONLY_OPTIONS)
+
+
+def _multiarch_triplets(libraries: Iterable[DriverLibrary], files: Iterable[DriverFile]) -> tuple[str, ...]:
+    """Debian's names for this machine's kind of processor; all of them where nothing tells."""
+    paths = [*(each.path for each in libraries), *(each.path for each in files)]
+    told = tuple(
+        each
+        for each in MULTIARCH_TRIPLETS
+        if any(each in path or _vulkan_suffix(each) in base_name(path) for path in paths)
+    )
+    return told or MULTIARCH_TRIPLETS
+
+
+def _vulkan_suffix(triplet: str) -> str:
+    """As Vulkan's configuration file has it, nvidia_icd.x86_64.json."""
+    return f".{triplet.partition('-')[0]}."
+
+
+def _libcuda_libraries(files: DriverFiles) -> Iterator[DriverLibrary]:
+    return (each for each in files.libraries if base_name(each.path).startswith(LIBCUDA_PREFIX))
+
+
+def lacks_libcuda(files: DriverFiles | None) -> bool:
+    """Whether no container could use a GPU with these files."""
+    return files is None or next(_libcuda_libraries(files), None) is None
+
+
+def missing_file_notes(files: DriverFiles) -> Iterator[Text]:
+    """What of the driver was not found, though a container may need it."""
+    there = {base_name(each.path) for each in files.libraries}
+    for begin in COMMON_LIBRARY_PREFIXES:
+        if not any(name.startswith(begin) for name in there):
+            yield f"the driver has no {begin}*"
+    if not any(base_name(each.path) == "nvidia-smi" for each in files.files):
+        yield "the driver has no nvidia-smi"
+
+
+def left_out_notes(left: Mapping[str, Text]) -> Iterator[Text]:
+    """What is there and no container gets, with the reason; what has the same reason together."""
+    for why, paths in group_alike((why, path) for path, why in left.items()):
+        yield f"{list_first(paths, MAX_PATHS_LISTED)} {'is' if len(paths) == 1 else 'are'} left out: {why}"
+
+
+def _sorted_files(files: Iterable[DriverFile]) -> Iterable[DriverFile]:
+    return sorted(files, key=lambda each: (each.path, each.target))
+
+
+def _mount(file: DriverFile, root: str, options: tuple[str, ...]) -> Mount:
+    return Mount(host_path=host_path(root, file.path), container_path=file.target or file.path, options=options)

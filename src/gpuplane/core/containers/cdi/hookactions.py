@@ -1,0 +1,90 @@
+"""What a hook does, in words: read off the arguments of ours and of NVIDIA's program.
+
+Ours takes `--option=value`, NVIDIA's both that and two arguments; both may repeat an option.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpuplane.model.cdi import Hook
+from gpuplane.model.value import Value
+
+OUR_PROGRAMS, NVIDIA_PROGRAMS = ("gpuplane-hook",), ("nvidia-cdi-hook", "nvidia-ctk")
+
+
+class HookAction(Value, rename={"targets": "to"}):
+    """One thing that a hook does, and to what."""
+
+    what: str
+    targets: tuple[str, ...] = ()
+
+
+CREATES_LINKS = "makes links"
+UPDATES_LOADER_CACHE = "has the loader's cache made anew, with the libraries in"
+PREVENTS_NODE_CREATION = (
+    "keeps the driver's programs from making device nodes, by its parameters as the container sees them"
+)
+PREFERS_COMPAT_LIBRARIES = (
+    "prefers the image's CUDA compatibility libraries where they are newer than the driver and made for it"
+)
+NVIDIA_ACTIONS: Mapping[str, str] = {
+    "create-symlinks": CREATES_LINKS,
+    "enable-cuda-compat": PREFERS_COMPAT_LIBRARIES,
+    "update-ldcache": UPDATES_LOADER_CACHE,
+    "disable-device-node-modification": PREVENTS_NODE_CREATION,
+    "update-application-profile": "tells EGL which GPUs it may use",
+    "chmod": "changes the modes of paths",
+}
+"""NVIDIA's names of hooks (nvidia-container-toolkit 1.20, internal/discover/hooks.go)."""
+
+
+def hook_actions(hook: Hook) -> tuple[HookAction, ...]:
+    """What a hook does; for a program that is not known here, that alone."""
+    program, *arguments = hook.args or (hook.path,)
+    program = program.rpartition("/")[2]
+    if program in OUR_PROGRAMS and arguments[:1] == ["create-container"]:
+        return tuple(_our_actions(_parse_options(arguments[1:])))
+    if program in NVIDIA_PROGRAMS:
+        words = arguments[1:] if arguments[:1] == ["hook"] else arguments
+        if words and words[0] in NVIDIA_ACTIONS:
+            return (_nvidia_action(words[0], _parse_options(words[1:])),)
+    return (HookAction("runs a program that is not known here", (" ".join((hook.path, *arguments)),)),)
+
+
+def _our_actions(options: Mapping[str, Sequence[str]]) -> Iterator[HookAction]:
+    if links := options.get("--link"):
+        yield HookAction(CREATES_LINKS, tuple(map(_format_link, links)))
+    if links := options.get("--link-if"):
+        yield HookAction("makes links where the container has what they lead to", tuple(map(_format_link, links)))
+    if folders := options.get("--folder"):
+        yield HookAction(UPDATES_LOADER_CACHE, tuple(folders))
+    if folders := options.get("--compat"):
+        named = (("driver", options.get("--driver")), ("CUDA", options.get("--cuda")))
+        against = tuple(f"{what} {values[0]}" for what, values in named if values)
+        yield HookAction(PREFERS_COMPAT_LIBRARIES, (*folders, *against))
+    if "--params" in options:
+        yield HookAction(PREVENTS_NODE_CREATION)
+
+
+def _nvidia_action(name: str, options: Mapping[str, Sequence[str]]) -> HookAction:
+    links = name == "create-symlinks"
+    values = [_format_link(value) if links else value for given in options.values() for value in given if value]
+    return HookAction(NVIDIA_ACTIONS[name], tuple(values))
+
+
+def _format_link(argument: str) -> str:
+    """TARGET::LINK as people write it."""
+    target, _, link = argument.partition("::")
+    return f"{link} → {target}"
+
+
+def _parse_options(arguments: Sequence[str]) -> Mapping[str, list[str]]:
+    """Options with their values, in their order."""
+    found: dict[str, list[str]] = {}
+    last = ""
+    for argument in arguments:
+        if argument.startswith("--"):
+            last, sign, value = argument.partition("=")
+            found.setdefault(last, []).extend([value] if sign else [])
+        else:
+            found.setdefault(last, []).append(argument)
+    return found

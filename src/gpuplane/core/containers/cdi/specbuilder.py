@@ -1,0 +1,200 @@
+"""From a machine to a CDI document: which devices it defines, what each gives, and what all of them give.
+
+A pure function, and a stable one: the same machine gives the same document, in whatever order it was looked at, and a
+change of one device leaves what the others give as it was. Neighbours have the parts: `devices` the GPUs, `features`
+what is not a GPU, `nodes` and `driver` what a container gets of each, `links` and `hooks` what is done at its start,
+`tidy` how all that is put together.
+
+A device that no container could use is left, with the reason. Without libcuda that is every GPU: a container would
+start, and find no GPU; nobody would learn why. It has to be somebody's who can do something about it, on the node.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from gpuplane.core.containers.cdi import canonicaledits, devicenodes, devices, driverfiles, features, hooks
+from gpuplane.core.containers.cdi.devices import SpecDevice
+from gpuplane.core.containers.cdi.specrequest import ALL, NONE, SpecRequest
+from gpuplane.core.containers.cdi.version import lowest_version
+from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
+from gpuplane.model.machine import DriverFiles, Machine
+from gpuplane.model.text import Text
+from gpuplane.model.value import Value
+
+VOID_EDITS = ContainerEdits(env=("NVIDIA_VISIBLE_DEVICES=void",))
+"""NVIDIA's runtime, where there is one, then gives nothing of its own."""
+
+EMPTY_DEVICE_EDITS = ContainerEdits(env=("NVCT_EMPTY_DEVICE=",))
+"""A device must give something: that of `none`."""
+
+REQUIRED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+"""Without these CUDA does not start."""
+
+MISSING_NODE = "no such node exists"
+
+FLAGS_WITHOUT_EFFECT = {
+    "enable-explicit-driver-libraries": "libraries of GLVND and OpenCL are the image's",
+    "enable-coherent-annotations": "GPUs with coherent memory have no kinds of their own",
+    "disable-multiple-csv-devices": "it is of Tegra systems",
+}
+"""NVIDIA's feature flags that change something there and nothing here, and why."""
+
+
+class BuiltSpec(Value):
+    """A document, and the devices that are not in it, each with the reason. `spec` is None where it would have none."""
+
+    spec: Spec | None
+    omitted: Mapping[str, Text] = {}  # by UUID, or by a node's path
+    notes: tuple[Text, ...] = ()  # what of the driver was not found, though a container may need it
+
+
+class SpecContents(Value):
+    """What a mode puts into a document: edits by device's name, and those of every container."""
+
+    device_edits: Mapping[str, ContainerEdits]
+    common_edits: ContainerEdits = ContainerEdits()
+    omitted: Mapping[str, Text] = {}
+    notes: tuple[Text, ...] = ()
+
+
+def build_spec(machine: Machine, request: SpecRequest) -> BuiltSpec:
+    """The document that a machine and a request make. Raises ValueError where the request asks for no such device."""
+    found = _spec_contents(machine, request)
+    common = canonicaledits.merge_edits((found.common_edits, VOID_EDITS))
+    given = {
+        name: canonicaledits.subtract_edits(canonicaledits.merge_edits((edits,)), common)
+        for name, edits in found.device_edits.items()
+    }
+    empty = {name: "it would give a container nothing" for name, edits in given.items() if edits == ContainerEdits()}
+    given = {name: given[name] for name in sorted(given.keys() - empty.keys())}
+    if request.with_all_device and given and NONE not in given:
+        given.setdefault(ALL, canonicaledits.merge_edits(given.values()))
+    left = {**found.omitted, **empty}
+    left = {name: left[name] for name in sorted(left)}
+    notes = (*found.notes, *_flag_notes(request))
+    if not given:
+        return BuiltSpec(spec=None, omitted=left, notes=notes)
+    made = tuple(CdiDevice(name=name, container_edits=edits) for name, edits in given.items())
+    spec = Spec(cdi_version="", kind=request.kind, devices=made, container_edits=common)
+    return BuiltSpec(spec=spec.but(cdi_version=lowest_version(spec)), omitted=left, notes=notes)
+
+
+def _flag_notes(request: SpecRequest) -> Iterator[str]:
+    for flag, why in FLAGS_WITHOUT_EFFECT.items():
+        if flag in request.feature_flags:
+            yield f"the feature flag {flag} changes nothing: {why}"
+
+
+def _spec_contents(machine: Machine, request: SpecRequest) -> SpecContents:
+    match request.mode:
+        case "gpu":
+            return _gpu_contents(machine, request)
+        case "imex":
+            return _imex_contents(machine, request)
+        case _:
+            return _feature_contents(machine, request)
+
+
+def _gpu_contents(machine: Machine, request: SpecRequest) -> SpecContents:
+    nobody = NONE in request.ids
+    if nobody and len(set(request.ids)) > 1:
+        raise ValueError(f"{NONE} is no device, and cannot be asked for beside others")
+    chosen = () if nobody else devices.select_devices(machine, request.ids)
+    given, left = devices.name_devices(chosen, request.naming)
+    notes = tuple(_missing_file_notes(machine, request))
+    if driverfiles.lacks_libcuda(_driver_files(machine)):
+        why = f"no container could use it: {_missing_libcuda_reason(machine, request)}"
+        left = {**{part.uuid: why for part in given.values()}, **left}
+        return SpecContents(device_edits={}, omitted=left, notes=notes)
+    edits = {name: _device_edits(part, machine, request) for name, part in given.items()} | (
+        {NONE: EMPTY_DEVICE_EDITS} if nobody else {}
+    )
+    common = _common_edits(machine, request, _control_nodes(machine), given.values())
+    return SpecContents(device_edits=edits, common_edits=common, omitted=left, notes=notes)
+
+
+def _control_nodes(machine: Machine) -> list[str]:
+    """The control nodes that exist; and those without which CUDA does not start where their numbers are known, for the
+    runtime makes a container's nodes by their numbers."""
+    made = {path for path in REQUIRED_NODES if path in machine.numbers}
+    return [path for path in devicenodes.CONTROL_NODES if path in machine.nodes or path in made]
+
+
+def _device_edits(part: SpecDevice, machine: Machine, request: SpecRequest) -> ContainerEdits:
+    """What a GPU or MIG device gives. NVIDIA's program makes a link wherever it is told to: so it is told here."""
+    edits = _node_edits(part.nodes, machine, request)
+    if request.hook_program is None or not request.hook_program.is_nvidia:
+        return edits
+    return edits.but(hooks=hooks.nvidia_link_hooks(request.hook_program, part.links, hooks.disabled_hooks(request)))
+
+
+def _common_edits(
+    machine: Machine, request: SpecRequest, control: Iterable[str], given: Iterable[SpecDevice]
+) -> ContainerEdits:
+    """What every container gets: control nodes, the driver's files, and what is done at its start."""
+    files, work = _driver_files(machine) or DriverFiles(), hooks.start_tasks(machine.driver, given)
+    sockets = "disable-ipc-discoverer" not in request.feature_flags
+    edits = canonicaledits.merge_edits(
+        (_node_edits(control, machine, request), driverfiles.driver_edits(files, request.driver_root, sockets=sockets))
+    )
+    if request.hook_program is None:
+        aliases = ContainerEdits(mounts=tuple(driverfiles.alias_mounts(files, request.driver_root)))
+        return canonicaledits.merge_edits((edits, aliases))
+    called = hooks.nvidia_hooks if request.hook_program.is_nvidia else hooks.our_hooks
+    return edits.but(hooks=called(request.hook_program, work, hooks.disabled_hooks(request)))
+
+
+def _node_edits(paths: Iterable[str], machine: Machine, request: SpecRequest) -> ContainerEdits:
+    groups = "no-additional-gids-for-device-nodes" not in request.feature_flags
+    return devicenodes.node_edits(paths, machine.numbers, request.dev_root, groups=groups)
+
+
+def _driver_files(machine: Machine) -> DriverFiles | None:
+    return machine.driver.files if machine.driver is not None else None
+
+
+def _missing_libcuda_reason(machine: Machine, request: SpecRequest) -> Text:
+    """Why there is no libcuda."""
+    if machine.driver is None:
+        return "the machine has no driver"
+    return machine.driver.missing or f"the driver has no {driverfiles.LIBCUDA_PREFIX}* below {request.driver_root}"
+
+
+def _missing_file_notes(machine: Machine, request: SpecRequest) -> Iterator[Text]:
+    """What a container with CUDA, or for management, may miss."""
+    files = _driver_files(machine)
+    if files is None or driverfiles.lacks_libcuda(files):
+        yield _missing_libcuda_reason(machine, request)
+    else:
+        if machine.driver is not None and machine.driver.missing:
+            yield machine.driver.missing
+        yield from driverfiles.left_out_notes(machine.left_out)
+    if files is not None:
+        yield from driverfiles.missing_file_notes(files)
+    for path in REQUIRED_NODES:
+        if path not in machine.nodes and path not in machine.left_out:
+            yield f"{path} does not exist"
+
+
+def _imex_contents(machine: Machine, request: SpecRequest) -> SpecContents:
+    there, away = features.imex_channels(machine, request.ids)
+    given = {name: _node_edits((path,), machine, request) for name, path in there.items()}
+    return SpecContents(device_edits=given, omitted=dict.fromkeys(away, MISSING_NODE))
+
+
+def _feature_contents(machine: Machine, request: SpecRequest) -> SpecContents:
+    """The one device of a mode that is not of GPUs."""
+    if unknown := [id for id in request.ids if id != ALL]:
+        raise ValueError(f"no such device: {', '.join(map(repr, unknown))}; of {request.mode} there is one, {ALL}")
+    paths = features.feature_nodes(machine, request.mode)
+    if not paths:
+        return SpecContents(device_edits={}, omitted={features.NODES_BY_MODE[request.mode][1]: MISSING_NODE})
+    edits = _node_edits(paths, machine, request)
+    if request.mode == "management":
+        notes = tuple(_missing_file_notes(machine, request))
+        return SpecContents(
+            device_edits={ALL: edits}, common_edits=_common_edits(machine, request, (), ()), notes=notes
+        )
+    files = _driver_files(machine)
+    if request.mode == "gds" and files is not None:
+        edits = edits.but(mounts=tuple(driverfiles.storage_mounts(files, request.driver_root)))
+    return SpecContents(device_edits={ALL: edits})

@@ -12,18 +12,7 @@ from gpuplane.model.sharelayout import TIME_SLICES
 from gpuplane.model.snapshot import Allocation, DriverRelease
 from gpuplane.model.status import DRIVER, KUBELET_LOCK, DriverStatus, Part, Status, TurnStatus
 from tests.golden import Golden
-from tests.inspection.pictures import (
-    ABOUT,
-    GPU,
-    MARKED,
-    MISSING,
-    drawn,
-    inspected,
-    picture,
-    profile,
-    shares,
-    ward,
-)
+from tests.inspection.pictures import ABOUT, GPU, MARKED, MISSING, drawn, inspected, picture, profile, shares, ward
 
 WIDTHS = [60, 80, 120, 300]
 SLICES = Settings(

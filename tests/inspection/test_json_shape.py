@@ -32,7 +32,7 @@ from gpuplane.model.snapshot import Allocation, DriverRelease
 from gpuplane.model.status import CONFIG, Status
 from tests import golden
 from tests.inspection.pictures import ABOUT, WALL, inspected, picture, shares, ward
-from tests.inspection.test_page import NODES
+from tests.inspection.test_terminal_page import NODES
 
 GOLDEN = Path(__file__).parent / "golden"
 PAGE = Path(__file__).parents[2] / "docs/inspect.md"

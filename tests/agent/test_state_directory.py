@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from gpuplane.agent import control
 from gpuplane.agent.node import Node
 from gpuplane.core.advertising import offer
-from gpuplane.core.health.diagnose import diagnoses
+from gpuplane.core.health.devicehealth import own_health
 from gpuplane.core.ledger import FIELD_BY_FILE, carry_over_boot, encode_part, is_stored
 from gpuplane.host import state
 from gpuplane.host.lock import locked
@@ -211,7 +211,7 @@ async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(
     node.apply(MachineObserved(Machine(gpus=gpus)))
     devices = offer(node.snapshot).resources[0].devices
     golden((each.unavailable for each in devices), "the devices")
-    assert {each.cleared_by for each in diagnoses(node.snapshot) if each.device} == {"gpuplane health restore all"}
+    assert {each.cleared_by for each in own_health(node.snapshot) if each.device} == {"gpuplane health restore all"}
     assert carry_over_boot(node.snapshot.ledger, "next", 0.0, 0.0).health == node.snapshot.ledger.health
 
     assert (

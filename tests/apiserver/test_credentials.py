@@ -14,7 +14,7 @@ import pytest
 from gpuplane.apiserver import credentials
 from gpuplane.apiserver import node as watching
 from gpuplane.apiserver.node import CONFIG
-from gpuplane.core.health.diagnose import asked
+from gpuplane.core.requests import node_requests
 from gpuplane.sandbox.apiserver.server import ApiServer
 from tests.apiserver.test_our_node import PATH, following, node_object
 from tests.texts import as_shown
@@ -59,12 +59,12 @@ async def test_its_token_is_ours(server: ApiServer, tmp_path: Path, version: str
     """Also the next one, once the first is refused."""
     path = kubeconfig(server, tmp_path, GOOD, apiVersion=f"client.authentication.k8s.io/{version}")
     async with following(path) as node:
-        await node.comes_to(lambda snapshot: asked(snapshot).config == "good")
+        await node.comes_to(lambda snapshot: node_requests(snapshot).config == "good")
         (tmp_path / "token").write_text("second")
         server.tokens = {"second"}
         await server.drop()
         server.put(PATH, node_object({CONFIG: "better"}))
-        await node.comes_to(lambda snapshot: asked(snapshot).config == "better")
+        await node.comes_to(lambda snapshot: node_requests(snapshot).config == "better")
 
 
 async def test_a_command_beside_the_file(server: ApiServer, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from gpuplane.apiserver import connection
 from gpuplane.apiserver import node as watching
 from gpuplane.apiserver.node import CONFIG
-from gpuplane.core.health.diagnose import asked
+from gpuplane.core.requests import node_requests
 from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
 from tests.apiserver.test_our_node import NAME, PATH, Told, following, node_object
 
@@ -63,7 +63,7 @@ async def test_an_answer_without_an_end_is_given_up(
 
 
 def _well(node: Told) -> bool:
-    return node.apiserver is not None and node.apiserver.state == "ok" and asked(node.snapshot).config == "good"
+    return node.apiserver is not None and node.apiserver.state == "ok" and node_requests(node.snapshot).config == "good"
 
 
 async def test_an_answer_that_drips_is_given_up(
@@ -83,5 +83,5 @@ async def test_a_stream_of_an_hour_at_the_usual_pace_is_no_flood(server: ApiServ
         await node.stands("ok")
         for number in range(3):
             server.put(PATH, node_object({CONFIG: f"c{number}"}, {"x": "x" * (1 << 20)}))
-            await node.comes_to(lambda snapshot, number=number: asked(snapshot).config == f"c{number}")  # type: ignore[misc]
+            await node.comes_to(lambda snapshot, number=number: node_requests(snapshot).config == f"c{number}")  # type: ignore[misc]
         assert "failing" not in node.standings

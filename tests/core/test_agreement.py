@@ -17,7 +17,7 @@ from gpuplane.core.advertising import UNWRITTEN, offer
 from gpuplane.core.availability import standing
 from gpuplane.core.containers.cdi.condition import marks
 from gpuplane.core.containers.cdi.wanted import WRITING, wanted
-from gpuplane.core.health.diagnose import ailments
+from gpuplane.core.health.reasons import own_reasons
 from gpuplane.core.inventory.units import list_units
 from gpuplane.core.reports.inspection.whole import inspection
 from gpuplane.core.reports.metrics import metrics
@@ -191,7 +191,7 @@ def the_condition_agrees(snapshot: Snapshot) -> None:
 def degraded_and_suspect(snapshot: Snapshot) -> bool:
     """Whether a degraded device is shown as suspect, which is worse: its reason says both."""
     own = {each.device: each for each in standing(snapshot) if each.state == "suspect"}
-    slight = (each for device in own for each in ailments(snapshot, device) if each.kind == "degraded")
+    slight = (each for device in own for each in own_reasons(snapshot, device) if each.kind == "degraded")
     return any(as_shown(each.text) in as_shown(own[each.device].reason) for each in slight)
 
 

@@ -1,7 +1,7 @@
 """Whatever is changed, lost or late: what a container holds is given to no other.
 
 The world of this test is a kubelet that counts use per resource name and id, shows a container some time after it was
-granted (but within SETTLING), has it in its checkpoint at once, and answers a list with what it shows at a moment
+granted (but within LISTING_DELAY), has it in its checkpoint at once, and answers a list with what it shows at a moment
 between question and answer; a driver that switches MIG on and off and changes layouts under running containers; and a
 state directory that is written late, not at all, or loses parts. Agents end at any moment, and the next one starts.
 
@@ -19,7 +19,7 @@ import pytest
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.shares import unit_of
-from gpuplane.core.step import SETTLING, step
+from gpuplane.core.step import LISTING_DELAY, step
 from gpuplane.model.config import MemoryResource, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
     AllocateAnswered,
@@ -132,7 +132,7 @@ class Node:
         )
 
     def time_passes(self, how_long: float) -> None:
-        self.now += _one((1.0, SETTLING / 2, 2 * SETTLING), how_long)
+        self.now += _one((1.0, LISTING_DELAY / 2, 2 * LISTING_DELAY), how_long)
 
     def the_configuration_changes(self, which: float) -> None:
         self.settings = _one(CONFIGURATIONS, which)
@@ -180,7 +180,7 @@ class Node:
         self.count += 1
         part = resource.share_mib / device.unit.memory_mib if resource.share_mib else float(device.id == device.unit.id)
         layout = self.layouts.get(int(device.unit.gpu[-1]), "")
-        shown = self.now + lag * (SETTLING - 0.1)
+        shown = self.now + lag * (LISTING_DELAY - 0.1)
         container = Container(self.count, resource.name, device.id, device.unit.gpu, shown, part, layout)
         self.containers.append(container)
 
@@ -224,7 +224,7 @@ class Node:
     def end(self) -> None:
         """Nothing stays withheld once its holder has ended and kubelet has shown that. Raises Given."""
         self.containers, self.asked = [], None
-        self.now += 2 * SETTLING
+        self.now += 2 * LISTING_DELAY
         self._tell(AllocationsListed((), self.now))
         self.the_directory_is_written()
         left = [d for resource in offer(self.snapshot).resources for d in resource.devices if d.unavailable]

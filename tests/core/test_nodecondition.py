@@ -4,7 +4,7 @@ import pytest
 
 from gpuplane.core.containers.cdi.condition import marks
 from gpuplane.core.containers.cdi.wanted import wanted
-from gpuplane.core.health.records import rebooted
+from gpuplane.core.health.records import apply_reboot
 from gpuplane.core.ledger import carry_over_boot
 from gpuplane.core.reports.nodecondition import LONGEST, condition, known
 from gpuplane.core.reports.nodeevents import events, kept, remembered, standings
@@ -248,7 +248,7 @@ def test_what_came_and_went_while_we_were_away_is_told() -> None:
 
     assert [e.reason for e in events(remembered(start, now), standings(now))] == ["GPUDegraded"]
 
-    health = rebooted(after(LOST).ledger.health or HealthRecords(), wall=0.0, now=0.0)
+    health = apply_reboot(after(LOST).ledger.health or HealthRecords(), wall_clock=0.0, now=0.0)
     start = Snapshot(ledger=Ledger(health=health))
     now = run(start, ConfigLoaded(Settings()), MachineObserved(WELL), AllocationsListed((), 1.0), now=1.0)
 

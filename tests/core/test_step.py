@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gpuplane.core.advertising import offer, unknown
 from gpuplane.core.reports.news import news
 from gpuplane.core.reports.readiness import unready
-from gpuplane.core.step import SETTLING, due, step
+from gpuplane.core.step import LISTING_DELAY, due, step
 from gpuplane.core.text import MAX_CHARACTERS, clip
 from gpuplane.model.config import NodeRequests, Settings
 from gpuplane.model.encoding import decode, encode
@@ -233,9 +233,9 @@ def test_a_grant_lasts_until_kubelet_has_had_time_to_list_it() -> None:
     """Between Allocate and pod-resources nothing is lost; a list asked long after, without it, ends it."""
     granted = step(READY, AllocateAnswered("nvidia.com/gpu", ("GPU-a",)), 100.0)
 
-    soon = step(granted, AllocationsListed((), asked_at=100.0 + SETTLING - 1), 200.0)
+    soon = step(granted, AllocationsListed((), asked_at=100.0 + LISTING_DELAY - 1), 200.0)
     assert soon.allocations == granted.allocations
-    assert step(granted, AllocationsListed((), asked_at=100.0 + SETTLING), 200.0).allocations == ()
+    assert step(granted, AllocationsListed((), asked_at=100.0 + LISTING_DELAY), 200.0).allocations == ()
     listed = Allocation("nvidia.com/gpu", ("GPU-a",), holder=PodRef.parse("ns/p/c"))
     assert step(granted, AllocationsListed((listed,), asked_at=101.0), 102.0).allocations == (listed,)
 

@@ -1,7 +1,7 @@
 """What an agent that stood by makes of the ledger of the agent before it: that wins, and nothing seen is lost."""
 
 from gpuplane.core.advertising import offer, unknown
-from gpuplane.core.health.diagnose import diagnoses
+from gpuplane.core.health.devicehealth import own_health
 from gpuplane.core.step import step
 from gpuplane.model.config import NodeRequests, Settings
 from gpuplane.model.facts import (
@@ -35,7 +35,7 @@ def after(*facts: Fact, of: Snapshot | None = None, now: float = 10.0) -> Snapsh
 
 
 def states(snapshot: Snapshot) -> dict[str, str]:
-    return {each.device: each.state for each in diagnoses(snapshot) if each.device}
+    return {each.device: each.state for each in own_health(snapshot) if each.device}
 
 
 def test_one_that_stands_by_offers_nothing_and_says_for_whom() -> None:

@@ -1,6 +1,6 @@
 """A world that lives through random histories: with a kernel log, a driver that is let go of, and people's words."""
 
-from gpuplane.core.health.diagnose import released
+from gpuplane.core.requests import driver_release_reason
 from gpuplane.model.facts import (
     AllocationsListed,
     DrainRequested,
@@ -38,7 +38,10 @@ class Life(World):
 
     def follow(self, before: Ledger) -> None:
         """The driver is let go of or taken up, and the kernel log is read once it can be judged."""
-        was, now = bool(released(self.snapshot.but(ledger=before))), bool(released(self.snapshot))
+        was, now = (
+            bool(driver_release_reason(self.snapshot.but(ledger=before))),
+            bool(driver_release_reason(self.snapshot)),
+        )
         if now and not was:
             self.apply(StatusChanged(DRIVER, DriverStatus(state="waiting", text="released", released=True)))
         elif was and not now:
@@ -50,7 +53,7 @@ class Life(World):
 
     def look(self) -> None:
         """A look, where the driver has not been let go of."""
-        if not released(self.snapshot):
+        if not driver_release_reason(self.snapshot):
             super().look()
             self.shown = self.machine
 
@@ -82,7 +85,7 @@ class Life(World):
         if event.kernel_log_number is not None:
             self.kernel_log.append(event)
             self.apply(StatusChanged(KERNEL_LOG, None))  # that there is more of it to read
-        elif self.machine.gpus is not None and not released(self.snapshot):
+        elif self.machine.gpus is not None and not driver_release_reason(self.snapshot):
             self.apply(event)
 
     def settle(self) -> None:

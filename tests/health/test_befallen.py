@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpuplane.core.health.state_machine import MOST_BEFALLEN, MOST_FLAPS
+from gpuplane.core.health.findings import MAX_AFFECTED
+from gpuplane.core.health.recovery import MAX_RELAPSES
 from gpuplane.model.facts import LedgerLoaded
 from gpuplane.model.pod import PodRef
 from tests.health.world import World, machine
@@ -119,7 +120,7 @@ def test_a_storm_within_a_second_is_remembered_of_so_many_processes_only() -> No
 
     assert world.snapshot.ledger.health is not None
     (finding,) = world.snapshot.ledger.health.devices["GPU-0"].findings
-    assert finding.pids == tuple(range(1000 - MOST_BEFALLEN + 1, 1001))
+    assert finding.pids == tuple(range(1000 - MAX_AFFECTED + 1, 1001))
 
 
 def test_relapses_that_nobody_can_have_had_cost_no_more_than_the_most() -> None:
@@ -131,7 +132,7 @@ def test_relapses_that_nobody_can_have_had_cost_no_more_than_the_most() -> None:
     records = {key: record.but(relapses=1 << 20) for key, record in health.devices.items()}
     world.apply(LedgerLoaded(world.snapshot.ledger.but(health=health.but(devices=records))))
 
-    world.wait(5 * (1 << MOST_FLAPS), answer=True)
+    world.wait(5 * (1 << MAX_RELAPSES), answer=True)
 
     assert world.ill() == set()
 

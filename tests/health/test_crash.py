@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from gpuplane.core.health.diagnose import released
+from gpuplane.core.requests import driver_release_reason
 from gpuplane.host import state
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -174,7 +174,11 @@ def succeed(life: Mortal, told: Moment | None, moments: list[Moment], patient: b
     if life.shown is not life.machine and (told is None or told.kind != "change"):  # the driver was let go of
         missed.append(Moment("change", 0.0, frozenset(gpu.index for gpu in WHOLE.gpus or ()), mends=True))
     while (
-        patient and moments and chance.random() < 0.6 and not released(life.snapshot) and _can_miss(moments[0], missed)
+        patient
+        and moments
+        and chance.random() < 0.6
+        and not driver_release_reason(life.snapshot)
+        and _can_miss(moments[0], missed)
     ):
         missed.append(moments.pop(0))
         life.absent(missed[-1])

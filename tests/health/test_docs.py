@@ -8,8 +8,8 @@ import pytest
 
 from gpuplane.core.faults.catalogue import CATALOGUE
 from gpuplane.core.faults.reference import catalogue_table
-from gpuplane.core.health.diagnose import ENDS
-from gpuplane.core.health.state_machine import Terms
+from gpuplane.core.health.context import HealthContext
+from gpuplane.core.health.devicehealth import CLEARED_BY_TEXTS
 from gpuplane.model.health import ClearedBy, Scope, Severity, State
 
 PAGE = (Path(__file__).parents[2] / "docs/faults.md").read_text()
@@ -51,8 +51,8 @@ def test_every_word_of_the_model_has_a_row(head: str, words: tuple[str, ...]) ->
 def test_every_state_has_a_row() -> None:
     """And every end has words for people."""
     assert sorted(rows("state")) == sorted(get_args(State))
-    assert set(ENDS) == set(get_args(ClearedBy))
+    assert set(CLEARED_BY_TEXTS) == set(get_args(ClearedBy))
 
 
 def test_the_default_period_is_as_written() -> None:
-    assert f"(`health.probePeriod`, {Terms(settings=None, holders=None, now=0.0).period:g} s)" in PAGE
+    assert f"(`health.probePeriod`, {HealthContext().probe_period:g} s)" in PAGE

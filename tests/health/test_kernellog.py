@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.agent.node import Node
-from gpuplane.core.health.kernellog import happened
+from gpuplane.core.health.kernellog import parse_record
 from gpuplane.core.text import MAX_CHARACTERS
 from gpuplane.host.kernellog import watch_kernel_log
 from gpuplane.model.facts import AllocationsListed, FaultOccurred, MachineObserved
@@ -28,7 +28,7 @@ GONE = "GPU has fallen off the bus."
 
 def told(text: str, prefix: str = "4,7,5000000,-;NVRM: ") -> FaultOccurred | None:
     """What a record tells whose clock is 2 s behind, read at 100 s."""
-    return happened(f"{prefix}{text}".encode(), 2.0, 100.0)
+    return parse_record(f"{prefix}{text}".encode(), 2.0, 100.0)
 
 
 def event(code: str, gpu: str = "0000:01:00.0", **more: object) -> FaultOccurred:
@@ -110,7 +110,7 @@ def test_a_record_is_its_first_line() -> None:
     """The lines after it are the record's properties."""
     record = b"4,7,5000000,-;NVRM: Xid (PCI:0000:01:00): 79, x\n SUBSYSTEM=pci\n DEVICE=+pci:0000:01:00.0\n"
 
-    assert happened(record, 2.0, 100.0) == event("xid-79", message="x")
+    assert parse_record(record, 2.0, 100.0) == event("xid-79", message="x")
 
 
 def test_nothing_happens_later_than_now() -> None:
@@ -140,7 +140,7 @@ PIECES = st.sampled_from(
 @given(st.binary() | st.lists(PIECES | st.text(max_size=3)).map(lambda parts: "".join(parts).encode(errors="replace")))
 def test_any_bytes_are_an_event_or_nothing(record: bytes) -> None:
     """Nothing is raised, and what is told is sound."""
-    found = happened(record, 2.0, 100.0)
+    found = parse_record(record, 2.0, 100.0)
 
     if found is not None:
         assert found.message.isprintable()

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from gpuplane.core.health.diagnose import probes
+from gpuplane.core.health.probes import requested_probes
 from gpuplane.core.step import due, step
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import (
@@ -47,7 +47,7 @@ def pauses(snapshot: Snapshot, probed: Gpu, pids: tuple[int, ...], count: int) -
         assert at is not None
         snapshot = after(snapshot, Tick(), now=at)
         times.append(at)
-        snapshot = after(snapshot, ProbeFinished(probes(snapshot)["GPU-a"], probed, pids), now=at)
+        snapshot = after(snapshot, ProbeFinished(requested_probes(snapshot)["GPU-a"], probed, pids), now=at)
     return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
@@ -67,11 +67,11 @@ def test_what_a_look_shows_to_be_pending_is_not_asked_about_again_and_again() ->
     pending = GPU.but(faults=(Fault("remap-pending", "rows wait"),))
     snapshot = after(fallen(), MachineObserved(Machine(gpus=(pending,))), now=2.0)
     snapshot = after(snapshot, Tick(), now=1.0 + PERIOD)
-    snapshot = after(snapshot, ProbeFinished(probes(snapshot)["GPU-a"], pending), now=1.0 + PERIOD)
+    snapshot = after(snapshot, ProbeFinished(requested_probes(snapshot)["GPU-a"], pending), now=1.0 + PERIOD)
 
     assert due(snapshot) is None
     probe = (snapshot.ledger.health or HealthRecords()).devices["GPU-a"].probe
     assert probe is not None
     assert probe.failure_code == "remap-pending"
     mended = after(snapshot, MachineObserved(Machine(gpus=(GPU,))), now=1000.0)
-    assert probes(mended) == {"GPU-a": 1000.0}
+    assert requested_probes(mended) == {"GPU-a": 1000.0}

@@ -6,7 +6,8 @@ import pytest
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.health import records
-from gpuplane.core.health.diagnose import ENDS, diagnoses, terms
+from gpuplane.core.health.context import health_context
+from gpuplane.core.health.devicehealth import CLEARED_BY_TEXTS, own_health
 from gpuplane.core.step import due, step
 from gpuplane.model.encoding import decode, encode
 from gpuplane.model.facts import (
@@ -120,13 +121,12 @@ class Counted(Life):
         """Nothing, at any time, whoever holds what and whether the driver answers."""
         super().follow(before)  # type: ignore[arg-type]
         health = self.snapshot.ledger.health
-        if health is not None and records.calm(health):
+        if health is not None and records.are_settled(health):
             self.calm += 1
-            for now in (self.now, self.now + 1e6):
-                by = terms(self.snapshot, now)
-                for each in (by, by.but(probes=not by.probes), by.but(holders=None)):
-                    assert records.settled(health, each) is health
-                    assert records.due(health, each) is None
+            context = health_context(self.snapshot)
+            for each in (context, context.but(can_probe=not context.can_probe), context.but(holders=None)):
+                assert all(records.apply_time(health, each, now) is health for now in (self.now, self.now + 1e6))
+                assert records.due(health, each) is None
 
 
 def test_time_changes_nothing_about_calm_records(seed: int) -> None:
@@ -154,11 +154,11 @@ def test_what_is_mended_comes_back(number: int, seed: int) -> None:
     life.look()
     life.apply(AllocationsListed((), life.now))
     life.apply(FaultOccurred(code="driver-loaded", gpu="", message="", at=life.now))
-    for each in diagnoses(life.snapshot):
+    for each in own_health(life.snapshot):
         if (
             each.state == "drained"
             or "drained" in as_shown(each.reason)
-            or each.cleared_by in (ENDS["operator"], ENDS["reboot"])
+            or each.cleared_by in (CLEARED_BY_TEXTS["operator"], CLEARED_BY_TEXTS["reboot"])
         ):
             life.apply(DrainRequested(each.device, None))
     life.wait(CALM + 2 * PAUSE, answer=True)
@@ -197,7 +197,7 @@ def test_no_fact_is_too_strange(number: int, seed: int) -> None:
         life.wait(moment.after, answer=chance.random() < 0.5)
         life.live(moment)
         life.apply(strange(chance))
-        for each in diagnoses(life.snapshot):
+        for each in own_health(life.snapshot):
             assert (each.state == "healthy") == (not each.reason)
         life.ill()
     assert decode(encode(life.snapshot), Snapshot) == life.snapshot

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuplane.core.health.diagnose import diagnoses
+from gpuplane.core.health.devicehealth import own_health
 from gpuplane.core.ledger import carry_over_boot
 from gpuplane.core.step import due
 from gpuplane.model.config import NodeRequests
@@ -79,7 +79,7 @@ class Transcript:
         """All that others see: what → how."""
         world = self.world
         seen = {}
-        for each in diagnoses(world.snapshot):
+        for each in own_health(world.snapshot):
             state = each.state if each.state == "healthy" else f"{each.state}, {each.reason}"
             seen[each.device or "node"] = state + f" (until: {each.cleared_by})" * bool(each.cleared_by)
         seen |= {f"probe {uuid}": "wished for" for uuid in world.wished()}

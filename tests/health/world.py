@@ -6,7 +6,10 @@ The clock is the test's. Between two facts it stops wherever `due` says that tim
 from collections.abc import Iterable, Mapping
 
 from gpuplane.core.advertising import offer
-from gpuplane.core.health.diagnose import diagnoses, probes, reasons
+from gpuplane.core.health.context import health_context
+from gpuplane.core.health.devicehealth import own_health
+from gpuplane.core.health.probes import requested_probes
+from gpuplane.core.health.reasons import unavailable_reasons
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import due, step
 from gpuplane.model.config import Settings
@@ -56,7 +59,7 @@ def _gpu(index: int, cut: bool, lanes: int) -> Gpu:
 
 def trouble(snapshot: Snapshot, gpu: Gpu) -> str:
     """What health or a person has against giving a GPU out, in words; "" for nothing."""
-    return "; ".join(as_shown(each.text) for each in reasons(snapshot, gpu))
+    return "; ".join(as_shown(each.text) for each in unavailable_reasons(snapshot, health_context(snapshot), gpu))
 
 
 class World:
@@ -153,7 +156,7 @@ class World:
 
     def wished(self) -> dict[str, float]:
         """The probes that are wished for."""
-        return dict(probes(self.snapshot))
+        return dict(requested_probes(self.snapshot))
 
     def answer(self) -> None:
         """Answer the probes that are wished for, by the machine as it is."""
@@ -169,7 +172,7 @@ class World:
 
     def diagnosis(self, device: str) -> DeviceHealth:
         """How a device stands, by its index, or "node"."""
-        found = (each for each in diagnoses(self.snapshot) if device in (each.index, each.device or "node"))
+        found = (each for each in own_health(self.snapshot) if device in (each.index, each.device or "node"))
         return next(found, DeviceHealth(device="", index="", state="healthy"))
 
     def state(self, device: str) -> str:
@@ -179,7 +182,7 @@ class World:
 
     def verdicts(self) -> dict[str, tuple[str, str]]:
         """Device → (state, code), of those that are not healthy."""
-        return {d.device: (d.state, d.code) for d in diagnoses(self.snapshot) if d.state != "healthy"}
+        return {d.device: (d.state, d.code) for d in own_health(self.snapshot) if d.state != "healthy"}
 
     def ill(self) -> set[str]:
         """The ids that kubelet is told are unhealthy."""

@@ -15,7 +15,7 @@ import pytest
 
 from gpuplane.agent.node import Node, boottime
 from gpuplane.core.advertising import offer
-from gpuplane.core.health.diagnose import probes
+from gpuplane.core.health.probes import requested_probes
 from gpuplane.kubelet import podresources, registration
 from gpuplane.kubelet.podresources import allocations
 from gpuplane.kubelet.registration import plugins
@@ -122,7 +122,7 @@ class World:
     async def probe(self) -> None:
         """What a driver does for as long as it is there: it answers the probes that are wished for."""
         async for snapshot in self.node.changes():
-            for uuid, asked in probes(snapshot).items():
+            for uuid, asked in requested_probes(snapshot).items():
                 gpu = next((gpu for gpu in self.gpus if gpu.uuid == uuid), Gpu(-1, uuid, faults=(LOST,)))
                 self.node.apply(ProbeFinished(asked, gpu))
 

@@ -15,10 +15,11 @@ from pathlib import Path
 import msgspec
 
 from gpuplane import files
+from gpuplane.core import lookup
 from gpuplane.core.advertising import offer
-from gpuplane.core.health import diagnose
-from gpuplane.core.health.diagnose import released
+from gpuplane.core.health import devicehealth
 from gpuplane.core.ledger import is_stored
+from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.serving import standby
 from gpuplane.core.text import clip
 from gpuplane.model import encoding
@@ -159,7 +160,7 @@ async def answer(node: Node, line: bytes, about: AgentInfo = NOBODY) -> ControlR
             return await _wish(node, DriverReleaseRequested(DriverRelease(until=node.now() + seconds, reason=reason)))
         case ResumeDriver():
             answer = await _wish(node, DriverReleaseRequested(None))
-            still = released(node.snapshot)
+            still = driver_release_reason(node.snapshot)
             return ControlResponse(error=f"it stays let go of: {still}") if still and not answer.error else answer
         case DrainDevice(_, name, seconds, why):
             reason = clip(why)
@@ -183,9 +184,9 @@ def _unfit(wish: str, reason: Text, seconds: float | None, longest: float, calle
 
 async def _about(node: Node, name: str, drain: Drain | None) -> ControlResponse:
     """Drain or restore the device that a person names."""
-    device = diagnose.find(node.snapshot, name)
+    device = lookup.find_device(node.snapshot, name)
     if device is None:
-        known = ", ".join(each.index or each.device for each in diagnose.diagnoses(node.snapshot) if each.device)
+        known = ", ".join(each.index or each.device for each in devicehealth.own_health(node.snapshot) if each.device)
         return ControlResponse(
             error=f"there is no device {name!r} here; known are {known or 'none yet'}, or their UUIDs"
         )

@@ -19,8 +19,8 @@ from gpuplane import __version__
 from gpuplane.agent.control import control_standby
 from gpuplane.agent.node import Node
 from gpuplane.agent.parts import ASKED_AGAIN, PLUGINS, STORE, Options, Running, serving, status_page, watching
-from gpuplane.core.health.diagnose import released
 from gpuplane.core.ledger import is_stored
+from gpuplane.core.requests import driver_release_reason
 from gpuplane.hardware import Hardware
 from gpuplane.host.lock import locked
 from gpuplane.host.peek import peek, remembered
@@ -140,7 +140,7 @@ class Agent:
 
     async def _watch(self) -> None:
         """Watch the world. A remembered wish holds from the first moment: no device node is opened."""
-        if released(self.node.snapshot):
+        if driver_release_reason(self.node.snapshot):
             await self.hardware.release()
         self.running.start(watching(self.node, self.options, self.hardware))
 
@@ -204,5 +204,5 @@ class Agent:
             self._hangup.clear()
             log.info("SIGHUP: configuration, Node object and machine are read again")
             await self.running.again(*ASKED_AGAIN)
-            if not released(self.node.snapshot):
+            if not driver_release_reason(self.node.snapshot):
                 await self.hardware.do(ObserveMachine())

@@ -17,7 +17,8 @@ from gpuplane.agent.tables import keep_tables
 from gpuplane.apiserver.events import tell_events
 from gpuplane.apiserver.node import CONFIG, watch_node
 from gpuplane.apiserver.report import report_problems
-from gpuplane.core.health.diagnose import probes, released
+from gpuplane.core.health.probes import requested_probes
+from gpuplane.core.requests import driver_release_reason
 from gpuplane.hardware import Hardware
 from gpuplane.hardware.devicenodes import keep_device_nodes
 from gpuplane.hardware.timeslices import keep_time_slices
@@ -172,7 +173,7 @@ async def _let_go(node: Node, hardware: Hardware) -> None:
     """Hands off the driver while somebody wishes so."""
     away = False
     async for snapshot in node.changes():
-        if bool(released(snapshot)) != away:
+        if bool(driver_release_reason(snapshot)) != away:
             away = not away
             await (hardware.release() if away else hardware.do(ObserveMachine()))
 
@@ -181,7 +182,7 @@ async def _probe(node: Node, hardware: Hardware) -> None:
     """The recovery probes that are wished for, each once; what they find comes back as facts."""
     done: Mapping[str, float] = {}
     async for snapshot in node.changes():
-        wanted = probes(snapshot)
+        wanted = requested_probes(snapshot)
         for gpu, asked in wanted.items():
             if done.get(gpu) != asked:
                 await hardware.do(ProbeGpu(gpu=gpu, requested_at=asked))

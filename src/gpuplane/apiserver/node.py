@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gpuplane.core.health import diagnose
+from gpuplane.core import requests
 from gpuplane.core.text import clip
 from gpuplane.model.config import NodeRequests
 from gpuplane.model.facts import NodeRequestsChanged, StatusChanged
@@ -179,7 +179,7 @@ async def _told(client: "AsyncClient", node: Node, name: str) -> tuple[Told, str
 
 def _known(node: Node) -> Told:
     """What was told last, to an agent before us if need be."""
-    before = diagnose.asked(node.snapshot)
+    before = requests.node_requests(node.snapshot)
     return Told(before.runtime, before.kubelet)
 
 

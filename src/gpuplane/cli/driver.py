@@ -10,7 +10,7 @@ from gpuplane.cli.connection import ask, show, state_dir
 from gpuplane.cli.options import as_json
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
-from gpuplane.core.health.diagnose import released
+from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.text import clip, format_json
 from gpuplane.model.control import LONGEST_RELEASE, ReleaseDriver, ResumeDriver, ShowNode
 from gpuplane.model.status import DRIVER, DriverStatus
@@ -65,7 +65,7 @@ def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
 @state_dir
 def take(as_json: bool, state_dir: Path) -> None:
     """Take the driver up again before the time."""
-    away = released(show(state_dir).snapshot)
+    away = driver_release_reason(show(state_dir).snapshot)
     ask(state_dir, ResumeDriver(requested_at=boottime()))
     said = "The driver is taken up again." if away else "The driver was not let go of."
     _print(Told(False, "", None, bool(away)), said, as_json)

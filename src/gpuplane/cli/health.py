@@ -14,13 +14,15 @@ from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.faults.reference import catalogue_table
-from gpuplane.core.health.diagnose import find, overall, released
-from gpuplane.core.health.records import NODE, holders
+from gpuplane.core.health.context import holders_of
+from gpuplane.core.health.devicehealth import overall_health
+from gpuplane.core.lookup import find_device
+from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.shares import unit_of
 from gpuplane.core.text import clip, format_json
 from gpuplane.model.config import Settings
 from gpuplane.model.control import LONGEST_DRAIN, DrainDevice, NodeState, RestoreDevice
-from gpuplane.model.health import DeviceHealth, DeviceRecord, HealthRecords
+from gpuplane.model.health import NODE, DeviceHealth, DeviceRecord, HealthRecords
 from gpuplane.model.status import plugin_of
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
@@ -95,8 +97,8 @@ def drain_device(device: str, seconds: float | None, why: str, as_json: bool, st
     told = f"{_called(picture, uuid)} is drained {until}: {clip(why)}."
     unheard = tuple(_unheard(picture, uuid))
     if as_json:
-        ends, holders = None if seconds is None else wall(seconds), _holders(picture, uuid)
-        _print(Drained(uuid, _index(picture, uuid), "drained", clip(why), ends, holders, unheard))
+        ends, holders_of = None if seconds is None else wall(seconds), _holders(picture, uuid)
+        _print(Drained(uuid, _index(picture, uuid), "drained", clip(why), ends, holders_of, unheard))
     else:
         say(" ".join([told, _held(_holders(picture, uuid)), *unheard]))
 
@@ -151,7 +153,7 @@ def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
 
     mine = [each for each in allocations if any(map(held, each.devices))]
     admitted = any(not each.holder.is_known for each in mine)
-    return (*sorted(map(str, holders(mine))), *(("a pod that is being admitted",) if admitted else ()))
+    return (*sorted(map(str, holders_of(mine))), *(("a pod that is being admitted",) if admitted else ()))
 
 
 def _unheard(picture: NodeState, uuid: str) -> Iterator[str]:
@@ -169,7 +171,7 @@ def _outcome(directory: Path, uuid: str, progress: Progress, ended: str) -> Rest
     began = time.monotonic()
     while True:
         picture = show(directory)
-        stands = next((each for each in overall(picture.snapshot) if each.device == uuid), None)
+        stands = next((each for each in overall_health(picture.snapshot) if each.device == uuid), None)
         name, waited = _called(picture, uuid), time.monotonic() - began
         if stands is None:
             said = f"{name} is not there. Nothing is held against it any more."
@@ -198,7 +200,7 @@ def _unmended(picture: NodeState, stands: DeviceHealth, waited: float) -> str:
         return f"has not been probed within {span(waited)}: {stands.reason}; see gpuplane inspect health"
     if waited < LOOKS:
         return ""
-    if away := released(picture.snapshot):
+    if away := driver_release_reason(picture.snapshot):
         return f"cannot be probed while the driver is let go of: {away}"
     shown = any(each.confirmed and not each.is_event and each.last_seen is None for each in record.findings)
     why = "a look still shows " if shown else ""
@@ -220,12 +222,12 @@ def _withheld(picture: NodeState, uuid: str) -> str:
 
 def _found(picture: NodeState, name: str) -> str:
     """The UUID of a device by its name, NODE for all of them; the name itself where it is nobody's."""
-    uuid = find(picture.snapshot, name)
+    uuid = find_device(picture.snapshot, name)
     return name if uuid is None else uuid
 
 
 def _index(picture: NodeState, uuid: str) -> str:
-    return next((each.index for each in overall(picture.snapshot) if each.device == uuid), "")
+    return next((each.index for each in overall_health(picture.snapshot) if each.device == uuid), "")
 
 
 def _called(picture: NodeState, uuid: str) -> str:

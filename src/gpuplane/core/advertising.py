@@ -10,9 +10,10 @@ withholds nothing, the offer after it is the very same object, and nobody who fo
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
-from gpuplane.core import mps, withholding
+from gpuplane.core import mps, requests, withholding
 from gpuplane.core.containers.cdi import wanted as cdi
-from gpuplane.core.health import diagnose
+from gpuplane.core.health import reasons
+from gpuplane.core.health.context import health_context
 from gpuplane.core.inventory.resources import list_resources, unsupported_sharing
 from gpuplane.core.serving import standby
 from gpuplane.core.view import view
@@ -100,11 +101,13 @@ def _ill(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, tuple[Reas
 
     What ails a GPU ails its MIG devices; what ails one of those ails whoever is given the GPU whole, in MIG mode.
     """
+    context = health_context(snapshot)
     for gpu in machine.gpus or ():
-        devices = gpu.mig_devices
-        parts = {each.uuid: why for each in devices if (why := diagnose.reasons(snapshot, gpu, each))}
+        found = ((each.uuid, reasons.unavailable_reasons(snapshot, context, gpu, each)) for each in gpu.mig_devices)
+        parts = {uuid: why for uuid, why in found if why}
         yield from parts.items()
-        if whole := diagnose.reasons(snapshot, gpu) or tuple(dict.fromkeys(chain.from_iterable(parts.values()))):
+        of_parts = tuple(dict.fromkeys(chain.from_iterable(parts.values())))
+        if whole := reasons.unavailable_reasons(snapshot, context, gpu) or of_parts:
             yield gpu.uuid, whole
 
 
@@ -178,14 +181,14 @@ def lacking(snapshot: Snapshot) -> Text:
 
 def unknown(snapshot: Snapshot) -> Reason | None:
     """The same, with the part that has to tell it; None for nothing."""
-    if snapshot.machine is None and (why := diagnose.released(snapshot)):
+    if snapshot.machine is None and (why := requests.driver_release_reason(snapshot)):
         return Reason(kind="released", text=f"the driver is let go of: {why}", part=DRIVER.name)
     if snapshot.machine is None:
         return _untold(snapshot, DRIVER, "the machine has not been looked at yet")
     if snapshot.machine.gpus is None:
         faults = snapshot.machine.faults
         code = faults[0].code if faults else ""
-        return Reason(kind="problem", text=diagnose.told(faults), part=DRIVER.name, code=code)
+        return Reason(kind="problem", text=reasons.describe_faults(faults), part=DRIVER.name, code=code)
     if snapshot.config.settings is None:
         return _untold(snapshot, CONFIG, "there is no good configuration yet")
     if snapshot.allocations is None:
@@ -198,7 +201,7 @@ def unknown(snapshot: Snapshot) -> Reason | None:
 def untold(snapshot: Snapshot) -> AnyPart | None:
     """The part that has not told yet what an offer needs; None for none. Why it has not, its status says."""
     lack = unknown(snapshot)
-    if lack is None or lack.part == CDI_FILES.name or diagnose.released(snapshot):
+    if lack is None or lack.part == CDI_FILES.name or requests.driver_release_reason(snapshot):
         return None
     return part_named(lack.part)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.core.advertising import ill, offer, unknown
 from gpuplane.core.devicenames import DeviceName, index_order
-from gpuplane.core.health import diagnose
+from gpuplane.core.health import devicehealth
 from gpuplane.core.inventory.units import list_units
 from gpuplane.core.serving import standby
 from gpuplane.core.view import view
@@ -145,7 +145,7 @@ def standing(snapshot: Snapshot, offered: Offer | None = None) -> tuple[DeviceHe
     `offered`: as of `availability`.
     """
     reasons = {each.index: each.reasons for each in availability(snapshot, offered)}  # two GPUs may bear one UUID
-    return tuple(_withheld(each, reasons.get(each.index, ())) for each in diagnose.overall(snapshot))
+    return tuple(_withheld(each, reasons.get(each.index, ())) for each in devicehealth.overall_health(snapshot))
 
 
 def _broken(reasons: Iterable[Reason]) -> Iterator[str]:

@@ -17,7 +17,7 @@ A GPU's own node is not made here: one that is missing may have been kept from u
 import re
 from collections.abc import Mapping
 
-from gpuplane.core.health.diagnose import released
+from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.text import list_first
 from gpuplane.core.view import view
 from gpuplane.model.machine import DeviceNumbers, Machine
@@ -75,7 +75,7 @@ class Found(Value):
 def wish(snapshot: Snapshot) -> Wish | None:
     """What has to be there; None while too little is known, or the driver is let go of: it may be being replaced."""
     machine = snapshot.machine
-    return None if machine is None or released(snapshot) else _wish(machine)
+    return None if machine is None or driver_release_reason(snapshot) else _wish(machine)
 
 
 @view

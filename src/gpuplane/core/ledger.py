@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.core.health.records import NODE, rebooted
+from gpuplane.core.health.records import apply_reboot
 from gpuplane.core.text import clip, list_first
 from gpuplane.model.config import NodeRequests
-from gpuplane.model.health import DeviceRecord, Drain, HealthRecords
+from gpuplane.model.health import NODE, DeviceRecord, Drain, HealthRecords
 from gpuplane.model.snapshot import Ledger, Snapshot
 
 FORMAT_VERSION = 1
@@ -108,7 +108,7 @@ def carry_over_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> Le
     """
     if ledger.boot_id == boot_id:
         return ledger
-    health = None if ledger.health is None else rebooted(ledger.health, wall, now)
+    health = None if ledger.health is None else apply_reboot(ledger.health, wall, now)
     before = ledger.node_requests or NodeRequests()
     asked = NodeRequests(runtime=before.runtime, kubelet=before.kubelet, drains=before.drains)
     return Ledger(

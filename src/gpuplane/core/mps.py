@@ -14,7 +14,8 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from gpuplane.core.health import diagnose
+from gpuplane.core.health.context import health_context
+from gpuplane.core.health.reasons import unavailable_reasons
 from gpuplane.core.inventory.resources import list_resources
 from gpuplane.core.shares import unit_of
 from gpuplane.core.view import view
@@ -188,11 +189,12 @@ def _ill(snapshot: Snapshot) -> frozenset[str]:
 
 
 def _troubled(snapshot: Snapshot) -> Iterator[str]:
+    context = health_context(snapshot)
     for gpu in snapshot.gpus:
-        if diagnose.reasons(snapshot, gpu):
+        if unavailable_reasons(snapshot, context, gpu):
             yield gpu.uuid
         for part in gpu.mig_devices:
-            if diagnose.reasons(snapshot, gpu, part):
+            if unavailable_reasons(snapshot, context, gpu, part):
                 yield part.uuid
 
 

@@ -1,20 +1,20 @@
 """How a node changes: the one page. `step` makes the next snapshot, `due` says when time alone changes it.
 
-What is worth saying about a change is in `news.py`.
+What is logged about a change is in `reports/news.py`.
 
-Rules that must stay put:
-- Not seen is not gone. A look that could not count the GPUs keeps those of the last one, with the fault; a GPU that the
-  driver no longer describes keeps its name, with the fault.
+Rules that must stay:
+- Not seen is not gone. An observation that could not count the GPUs keeps those of the last one, with the fault. A GPU
+  that the driver no longer describes keeps its name, with the fault.
 - Nothing is kept that can be derived. Whether a device is healthy, offered or withheld is a view.
-- A fact that changes nothing makes no generation: whoever follows the snapshots is not woken.
+- A fact that changes nothing makes no generation: who follows the snapshots is not woken.
 """
 
 from collections.abc import Iterator
 
 from gpuplane.core import observation, takeover, timeslices
 from gpuplane.core.advertising import share_layouts
-from gpuplane.core.health import records
-from gpuplane.core.health.diagnose import terms
+from gpuplane.core.health import drains, events, holders, observations, probes, records
+from gpuplane.core.health.context import health_context, health_records
 from gpuplane.core.text import on_one_line
 from gpuplane.core.withholding import mig_parents
 from gpuplane.model.config import NodeRequests
@@ -39,50 +39,55 @@ from gpuplane.model.health import HealthRecords
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import AnyPart, DriverStatus, Status, Statuses
 
-SETTLING = 10.0
-"""Seconds that kubelet may take between our answer to Allocate and showing it in pod-resources."""
+LISTING_DELAY = 10.0
+"""Seconds that kubelet may take between our answer to Allocate and listing it in pod-resources."""
 
 
 def step(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     """The snapshot after a fact, at `now` (CLOCK_BOOTTIME seconds); the same object where nothing changed."""
-    after = _place(snapshot, timeslices.settled(_settle(_take(snapshot, fact, now), now), now))
+    changed = _apply_time(_apply_fact(snapshot, fact, now), now)
+    after = _remember_layouts(snapshot, timeslices.settled(changed, now))
     return snapshot if after == snapshot else after.but(generation=snapshot.generation + 1)
 
 
-def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
+def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
+    health, machine, allocations = health_records(snapshot), snapshot.machine, snapshot.allocations
     match fact:
-        case MachineObserved(look):
-            seen, counted = observation.merge_observation(snapshot.machine, look), look.gpus is not None
-            held, by = snapshot.allocations, terms(snapshot, now)
-            health = records.looked(_health(snapshot), snapshot.machine, seen, counted, held, by)
-            return _with(snapshot.but(machine=seen), health)
+        case MachineObserved(observed):
+            merged, counted = observation.merge_observation(machine, observed), observed.gpus is not None
+            context = health_context(snapshot)
+            health = observations.apply_observation(health, machine, merged, counted, allocations, context, now)
+            return _with_health(snapshot.but(machine=merged), health)
         case FaultOccurred():
-            machine, held = snapshot.machine, snapshot.allocations
-            return _with(snapshot, records.happened(_health(snapshot), fact, machine, held, terms(snapshot, now)))
+            health = events.apply_fault_event(health, fact, machine, allocations, health_context(snapshot), now)
+            return _with_health(snapshot, health)
         case ProbeFinished(gpu=gpu):
-            health, well = records.probed(_health(snapshot), fact, snapshot.machine, terms(snapshot, now))
-            machine = observation.replace_gpu(snapshot.machine, gpu) if well else snapshot.machine
-            return _with(snapshot.but(machine=machine), health)
+            health, any_healthy = probes.apply_probe(health, fact, machine, health_context(snapshot), now)
+            machine = observation.replace_gpu(machine, gpu) if any_healthy else machine
+            return _with_health(snapshot.but(machine=machine), health)
         case TimeSliceFinished():
             return timeslices.done(snapshot, fact)
         case DrainRequested():
-            return _with(snapshot, records.drained(_health(snapshot), fact, snapshot.machine, terms(snapshot, now)))
+            health = drains.apply_drain_request(health, fact, machine, health_context(snapshot), now)
+            return _with_health(snapshot, health)
         case StatusChanged(part, status):
             snapshot = snapshot.but(status=_with_status(snapshot.status, part, status, now))
-            return _disbelieve(snapshot, now) if isinstance(status, DriverStatus) and status.released else snapshot
+            return (
+                _mark_not_observed(snapshot, now) if isinstance(status, DriverStatus) and status.released else snapshot
+            )
         case ConfigLoaded(settings, name, warnings):
             config = snapshot.config.but(settings=settings, name=name or "", warnings=warnings)
             return snapshot.but(config=config, ledger=snapshot.ledger.but(config_name=name))
         case NodeRequestsChanged(asked):
             ledger = snapshot.ledger.but(node_requests=None if asked == NodeRequests() else asked)
             return snapshot.but(config=snapshot.config.but(node_requests=asked), ledger=ledger)
-        case AllocationsListed(allocations, asked, checkpoint_rewrite):
-            held = (*allocations, *_unsettled(snapshot.allocations or (), allocations, asked))
-            health = records.listed(_health(snapshot), snapshot.machine, held)
-            return _with(snapshot.but(allocations=held, checkpoint_rewrite=checkpoint_rewrite), health)
+        case AllocationsListed(listed, asked_at, checkpoint_rewrite):
+            listed = (*listed, *_unlisted_grants(allocations or (), listed, asked_at))
+            health = holders.apply_listed_allocations(health, machine, listed)
+            return _with_health(snapshot.but(allocations=listed, checkpoint_rewrite=checkpoint_rewrite), health)
         case AllocateAnswered(resource, devices):
             grant = Allocation(resource=resource, devices=devices, granted_at=now)
-            return snapshot.but(allocations=(*_others(snapshot.allocations or (), grant), grant))
+            return snapshot.but(allocations=(*_without_earlier_grant(allocations or (), grant), grant))
         case LedgerLoaded():
             return takeover.apply_loaded_ledger(snapshot, fact, now)
         case LedgerStored(disk):
@@ -93,33 +98,30 @@ def _take(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             return snapshot
 
 
-def _health(snapshot: Snapshot) -> HealthRecords:
-    return snapshot.ledger.health or HealthRecords()
-
-
-def _with(snapshot: Snapshot, health: HealthRecords) -> Snapshot:
+def _with_health(snapshot: Snapshot, health: HealthRecords) -> Snapshot:
     return snapshot.but(ledger=snapshot.ledger.but(health=None if health == HealthRecords() else health))
 
 
-def _disbelieve(snapshot: Snapshot, now: float) -> Snapshot:
-    """What was seen before the driver was let go of may be another machine now."""
+def _mark_not_observed(snapshot: Snapshot, now: float) -> Snapshot:
+    """The snapshot after the driver was released: what was observed before may be another machine now."""
     before = snapshot.machine
     if before is None:
         return snapshot
-    machine = observation.mark_not_observed(before)
-    health = records.looked(_health(snapshot), before, machine, False, (), terms(snapshot, now))
-    return _with(snapshot.but(machine=machine), health)
+    machine, context = observation.mark_not_observed(before), health_context(snapshot)
+    health = observations.apply_observation(health_records(snapshot), before, machine, False, (), context, now)
+    return _with_health(snapshot.but(machine=machine), health)
 
 
-def _place(before: Snapshot, after: Snapshot) -> Snapshot:
-    """Remembers of the devices that containers hold where they are and how they are cut, while that can be seen."""
-    if after.allocations is None or _places(after) == _places(before):
+def _remember_layouts(before: Snapshot, after: Snapshot) -> Snapshot:
+    """The snapshot with the GPU of each MIG device, and the layout of each shared unit, in its ledger."""
+    if after.allocations is None or _layout_inputs(after) == _layout_inputs(before):
         return after
-    found = mig_parents(after.machine, after.allocations, after.ledger.mig_parents)
-    return after.but(ledger=after.ledger.but(mig_parents=found or None, share_layouts=share_layouts(after) or None))
+    parents = mig_parents(after.machine, after.allocations, after.ledger.mig_parents)
+    return after.but(ledger=after.ledger.but(mig_parents=parents or None, share_layouts=share_layouts(after) or None))
 
 
-def _places(snapshot: Snapshot) -> tuple[object, ...]:
+def _layout_inputs(snapshot: Snapshot) -> tuple[object, ...]:
+    """What layouts depend on."""
     ledger = snapshot.ledger
     return snapshot.allocations, snapshot.machine, snapshot.config.settings, ledger.mig_parents, ledger.share_layouts
 
@@ -132,47 +134,49 @@ def _with_status(known: Statuses, part: AnyPart, status: Status | None, now: flo
     return known.but(part, status.but(text=on_one_line(status.text), since=since))
 
 
-def _others(allocations: tuple[Allocation, ...], grant: Allocation) -> Iterator[Allocation]:
-    """The allocations but for an earlier grant of the same: kubelet asks again for the next container of a pod."""
+def _without_earlier_grant(allocations: tuple[Allocation, ...], grant: Allocation) -> Iterator[Allocation]:
+    """The allocations without an earlier grant of the same devices: kubelet asks again for the next container."""
     for each in allocations:
         if not (each.granted_at and each.devices == grant.devices and each.resource == grant.resource):
             yield each
 
 
-def _unsettled(known: tuple[Allocation, ...], listed: tuple[Allocation, ...], asked: float) -> Iterator[Allocation]:
-    """The grants that an answer to a question of `asked` does not settle.
+def _unlisted_grants(
+    known: tuple[Allocation, ...], listed: tuple[Allocation, ...], asked_at: float
+) -> Iterator[Allocation]:
+    """The grants that stay, beside what kubelet listed when it was asked at `asked_at`.
 
-    It says nothing of what was granted after the question: what it shows with the same ids is the container that had
-    them before. An older grant it settles by showing it, or by not showing it though kubelet has had the time to.
+    The list says nothing about later grants: if it has the same ids, it means the container that had them before. An
+    earlier grant is replaced by what the list shows of it, or is over if kubelet has had the time to list it.
     """
     for each in known:
         if each.granted_at and (
-            each.granted_at >= asked or (each.granted_at > asked - SETTLING and not _shown(each, listed))
+            each.granted_at >= asked_at or (each.granted_at > asked_at - LISTING_DELAY and not _is_listed(each, listed))
         ):
             yield each
 
 
-def _shown(grant: Allocation, listed: tuple[Allocation, ...]) -> bool:
+def _is_listed(grant: Allocation, listed: tuple[Allocation, ...]) -> bool:
     return any(a.resource == grant.resource and set(grant.devices) <= set(a.devices) for a in listed)
 
 
-def _settle(snapshot: Snapshot, now: float) -> Snapshot:
-    """What time has made of it."""
+def _apply_time(snapshot: Snapshot, now: float) -> Snapshot:
+    """The snapshot as time changes it."""
     release = snapshot.ledger.release
     if release is not None and release.until <= now:
         snapshot = snapshot.but(ledger=snapshot.ledger.but(release=None))
     health = snapshot.ledger.health
-    if health is None or records.calm(health):
+    if health is None or records.are_settled(health):
         return snapshot
-    return _with(snapshot, records.settled(health, terms(snapshot, now)))
+    return _with_health(snapshot, records.apply_time(health, health_context(snapshot), now))
 
 
 def due(snapshot: Snapshot) -> float | None:
-    """When time alone changes something next, or None."""
+    """When time alone changes the snapshot next; None: never."""
     release, health = snapshot.ledger.release, snapshot.ledger.health
     times = (
         None if release is None else release.until,
-        None if health is None or records.calm(health) else records.due(health, terms(snapshot, 0.0)),
+        None if health is None or records.are_settled(health) else records.due(health, health_context(snapshot)),
         timeslices.due(snapshot),
     )
     return min((at for at in times if at is not None), default=None)

@@ -8,9 +8,8 @@ log needs no help: it is read from its beginning by whoever serves, and each rec
 
 from collections.abc import Mapping
 
-from gpuplane.core.health import records, state_machine
-from gpuplane.core.health.diagnose import terms
-from gpuplane.core.health.state_machine import Terms
+from gpuplane.core.health import observations, state_machine
+from gpuplane.core.health.context import HealthContext, health_context
 from gpuplane.core.serving import standby
 from gpuplane.model.facts import LedgerLoaded
 from gpuplane.model.health import DeviceRecord, HealthRecords
@@ -27,11 +26,12 @@ def apply_loaded_ledger(snapshot: Snapshot, fact: LedgerLoaded, now: float) -> S
     if not standby(snapshot):
         return snapshot.but(ledger=fact.ledger, stored=disk)
     after = snapshot.but(ledger=_merge_ledgers(snapshot, fact.ledger), stored=disk)
-    by = terms(after, now)
+    context = health_context(after)
     health, machine = fact.ledger.health or HealthRecords(), snapshot.machine
     if machine is not None:
-        health = records.looked(health, machine, machine, machine.gpus is not None, snapshot.allocations, by)
-    health = _with_missing_events(health, snapshot.ledger.health or HealthRecords(), by)
+        counted = machine.gpus is not None
+        health = observations.apply_observation(health, machine, machine, counted, snapshot.allocations, context, now)
+    health = _with_missing_events(health, snapshot.ledger.health or HealthRecords(), context, now)
     after = after.but(ledger=after.ledger.but(health=None if health == HealthRecords() else health))
     return after.but(allocations=None) if fact.previous_agent_ended else after
 
@@ -46,12 +46,15 @@ def _merge_ledgers(snapshot: Snapshot, ledger: Ledger) -> Ledger:
     )
 
 
-def _with_missing_events(health: HealthRecords, ours: HealthRecords, by: Terms) -> HealthRecords:
+def _with_missing_events(
+    health: HealthRecords, ours: HealthRecords, context: HealthContext, now: float
+) -> HealthRecords:
     """The records with what befell a device that they do not count, and that ours do."""
     devices: dict[str, DeviceRecord] = dict(health.devices)
     for key, record in ours.devices.items():
         known: Mapping[str, int] = devices.get(key, DeviceRecord()).fault_counts
         for each in record.findings:
             if each.is_event and record.fault_counts.get(each.code, 0) > known.get(each.code, 0):
-                devices[key] = state_machine.happen(devices.get(key, DeviceRecord()), each.but(confirmed=False), by)
+                event, known_record = each.but(confirmed=False), devices.get(key, DeviceRecord())
+                devices[key] = state_machine.apply_event(known_record, event, context, now)
     return health if devices == health.devices else health.but(devices=dict(sorted(devices.items())))

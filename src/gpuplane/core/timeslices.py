@@ -16,9 +16,9 @@ GPU in MIG mode has none. Nothing tells who has set a length, so the ledger reme
 from collections.abc import Iterator, Mapping
 
 from gpuplane.core.faults.catalogue import HIDING_OTHERS
-from gpuplane.core.health.diagnose import released
 from gpuplane.core.inventory.resources import assign_units
 from gpuplane.core.inventory.sharing import sharing_entries
+from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.view import view
 from gpuplane.model.config import ReplicatedResource, Settings, TimeSlice
 from gpuplane.model.facts import SetTimeSlice, TimeSliceFinished
@@ -117,7 +117,7 @@ def _rest(tries: int) -> float:
 
 def _answering(snapshot: Snapshot) -> Iterator[Gpu]:
     """The GPUs that can be set now."""
-    if released(snapshot):
+    if driver_release_reason(snapshot):
         return
     for gpu in snapshot.gpus:
         blind = any(fault.code in HIDING_OTHERS for fault in gpu.faults)

@@ -19,7 +19,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from gpuplane import files
-from gpuplane.core.health.kernellog import happened
+from gpuplane.core.health.kernellog import parse_record
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
@@ -74,7 +74,7 @@ async def _follow(node: Node, path: Path, every: float, pids: bool) -> None:
             *records, rest = (rest + piece).split(b"\n")
             rest = rest if len(rest) < LARGEST else b""
             for record in records:
-                event = happened(record, ahead, node.now())
+                event = parse_record(record, ahead, node.now())
                 if event is not None:
                     event = event if pids else event.but(pids=())
                     # The log's clock is not kept right as the others are; what we waited for has happened just now.

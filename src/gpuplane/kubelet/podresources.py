@@ -33,7 +33,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from gpuplane import files
-from gpuplane.core.health.diagnose import awaited
+from gpuplane.core.health.reasons import awaits_end_of_container
 from gpuplane.core.withholding import layout_from_environment, withheld
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2 import ContainerAllocateResponse
@@ -92,7 +92,7 @@ def urgent(snapshot: Snapshot) -> bool:
     return (
         snapshot.allocations is None
         or bool(withheld(snapshot))
-        or awaited(snapshot)
+        or awaits_end_of_container(snapshot)
         or any(each.granted_at for each in snapshot.allocations or ())
         or any(status.state != "ok" for _, status in snapshot.status.of_kind("plugin"))
     )

@@ -145,8 +145,12 @@ class DeviceRecord(
     fault_counts: Mapping[str, int] = {}  # code → how often it has happened
 
 
+NODE = ""
+"""The key of the node's own record: of what affects every GPU of it."""
+
+
 class HealthRecords(Value, rename={"last_kernel_log_number": "log"}):
-    """UUID of a GPU or MIG device → its record; "" is the node.
+    """UUID of a GPU or MIG device → its record; `NODE` is the node.
 
     `last_kernel_log_number`: of the last kernel log record that was judged.
     """

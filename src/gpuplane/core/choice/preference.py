@@ -20,7 +20,7 @@ from gpuplane.core.choice.affinity import AffinityMatrix, Policy, affinity_matri
 from gpuplane.core.choice.selection import SelectionRequest
 from gpuplane.core.choice.shares import GpuCapacity, choose_memory_shares, choose_shares
 from gpuplane.core.choice.tablecache import best_set
-from gpuplane.core.health.diagnose import diagnoses
+from gpuplane.core.health.devicehealth import own_health
 from gpuplane.core.view import view
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import Gpu
@@ -93,7 +93,7 @@ def machine_affinities(snapshot: Snapshot, policy: Policy | None = None) -> Affi
 
 def degraded_costs(snapshot: Snapshot) -> Mapping[int, int]:
     """The costs of whole GPUs: 1 for each that is degraded or suspect and can still be allocated."""
-    found = _degraded_gpus(diagnoses(snapshot))
+    found = _degraded_gpus(own_health(snapshot))
     return {position: 1 for uuid, position in _gpu_positions(snapshot.gpus).items() if uuid in found} if found else {}
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 
 from gpuplane.core.containers.cdi import condition
-from gpuplane.core.health.diagnose import asked
+from gpuplane.core.requests import node_requests
 from gpuplane.model.config import ListStrategy
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
@@ -69,10 +69,10 @@ def decide_strategy(snapshot: Snapshot) -> StrategyDecision:
         return StrategyDecision(settings.device_list_strategy)
     if not condition.kept(snapshot):
         return StrategyDecision(("envvar",), "this agent keeps no CDI specifications")
-    runtime = asked(snapshot).runtime
+    runtime = node_requests(snapshot).runtime
     if not runtime:
         return StrategyDecision(("envvar",), "our Node has not told which container runtime it has")
-    if runtime_supports_cdi(runtime) and not kubelet_passes_cdi(kubelet := asked(snapshot).kubelet):
+    if runtime_supports_cdi(runtime) and not kubelet_passes_cdi(kubelet := node_requests(snapshot).kubelet):
         return StrategyDecision(("envvar",), f"kubelet {kubelet} does not pass CDI devices on; it does from 1.29 on")
     if runtime_supports_cdi(runtime):
         return StrategyDecision(("cdi-cri",), f"{runtime} takes CDI devices")

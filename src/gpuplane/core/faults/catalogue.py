@@ -1,4 +1,4 @@
-"""The fault catalogue: a table. What each fault is, whom it concerns, and what ends it.
+"""The fault catalogue: a table. What each fault is, what it affects, and what clears it.
 
 XIDs count as they do for NVIDIA's device plugin (k8s-device-plugin 0.20, internal/rm/health.go): all make a GPU
 unhealthy but 13, 31, 43, 45, 68 and 109, which speak of the program that ran. One differs: 154 announces any change of
@@ -6,9 +6,11 @@ the recovery action, also that none is left, and a look shows which it is. What 
 NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors). XIDs that are not in the table are judged as `UNLISTED`.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 from gpuplane.model.health import CatalogueEntry, ClearedBy, Scope, Severity
+from gpuplane.model.value import Value
 
 RESTART = "restart the program that ran; where it comes back on the same GPU with other programs, reset the GPU"
 PROGRAM = "see the log of the program that ran: most often it is the cause"
@@ -166,13 +168,13 @@ UNKNOWN_FAULT = _fault("a fault that the catalogue does not list", "instance", "
 """Any other code, as a record of another version of us may have it."""
 
 HIDING_OTHERS = ("gpu-lost", "gpu-missing", "gpu-hang", "gpu-crash", "reset-required", "query-failed")
-"""While a look shows one of these, it cannot show that anything else is over."""
+"""While an observation shows one of these, it cannot show that another fault is over."""
 
 BLOCKING_RECOVERY = ("remap-pending", "pages-pending", "nvlink-down")
-"""What no device is well again with, though it may be served while nothing worse is wrong."""
+"""With these a probe fails, although they alone do not make a device unhealthy."""
 
 NEEDING_PROBE = ("gpu-hang", "gpu-crash")
-"""What a look goes on to show because it dares not ask: only a probe can tell that it is over."""
+"""Observations show these until a probe finds the GPU healthy, for they no longer ask the driver about it."""
 
 CLEARED_ONLY_BY_RESET = (
     "gpu-lost",
@@ -183,8 +185,35 @@ CLEARED_ONLY_BY_RESET = (
     "recovery-drain",
     "remap-pending",
 )
-"""What only a reset (or a reboot) takes away: when a look ceases to show it, the GPU has had one.
+"""Only a reset (or a reboot) clears these: when observations no longer show one, the GPU was reset.
 
-Counts of memory errors that begin anew are none, nor are pages that wait no longer: without persistence mode both do so
-whenever the last client of the GPU ends, and that may have been we.
+Counts of memory errors that begin anew are no such sign, nor are pages that no longer wait: without persistence mode
+both happen whenever the last client of the GPU ends, and that may have been this agent.
 """
+
+
+class FaultCatalogue(Value):
+    """All that health has to know of faults, of one or several kinds of devices. See the tables above."""
+
+    entries: Mapping[str, CatalogueEntry]
+    unlisted_xid: CatalogueEntry
+    unknown_fault: CatalogueEntry
+    hiding_others: frozenset[str]
+    blocking_recovery: frozenset[str]
+    needing_probe: frozenset[str]
+    cleared_only_by_reset: frozenset[str]
+
+    def position(self, code: str) -> int:
+        """The position of a code in the catalogue; a code that is not in it comes last."""
+        return next((n for n, each in enumerate(self.entries) if each == code), len(self.entries))
+
+
+NVIDIA_FAULTS = FaultCatalogue(
+    entries=CATALOGUE,
+    unlisted_xid=UNLISTED_XID,
+    unknown_fault=UNKNOWN_FAULT,
+    hiding_others=frozenset(HIDING_OTHERS),
+    blocking_recovery=frozenset(BLOCKING_RECOVERY),
+    needing_probe=frozenset(NEEDING_PROBE),
+    cleared_only_by_reset=frozenset(CLEARED_ONLY_BY_RESET),
+)

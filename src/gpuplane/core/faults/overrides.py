@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from gpuplane.core.faults.catalogue import CATALOGUE, UNKNOWN_FAULT, UNLISTED_XID
+from gpuplane.core.faults.catalogue import NVIDIA_FAULTS, FaultCatalogue
 from gpuplane.model.config import Settings
 from gpuplane.model.health import CatalogueEntry, Severity
 
@@ -57,13 +57,14 @@ def deciding_variable(code: str, settings: Settings) -> str:
     return ""
 
 
-def entry_for(code: str, settings: Settings | None) -> CatalogueEntry:
-    """How a fault is judged; None: by the catalogue alone."""
-    plain = CATALOGUE.get(code) or (UNKNOWN_FAULT if xid_number(code) is None else UNLISTED_XID)
+def entry_for(code: str, settings: Settings | None, catalogue: FaultCatalogue = NVIDIA_FAULTS) -> CatalogueEntry:
+    """How a fault is judged: the catalogue's entry, with the overrides of the configuration; None: without any."""
+    default = catalogue.unknown_fault if xid_number(code) is None else catalogue.unlisted_xid
+    entry = catalogue.entries.get(code, default)
     if settings is None:
-        return plain
-    ruling, by = settings.faults.get(code), deciding_variable(code, settings)
-    if ruling is not None:
-        fields = ruling.__struct_fields__
-        plain = plain.but(**{field: said for field in fields if (said := getattr(ruling, field)) is not None})
-    return plain.but(severity=HEALTH_CHECK_VARIABLES[by]) if by else plain
+        return entry
+    override, variable = settings.faults.get(code), deciding_variable(code, settings)
+    if override is not None:
+        fields = override.__struct_fields__
+        entry = entry.but(**{field: value for field in fields if (value := getattr(override, field)) is not None})
+    return entry.but(severity=HEALTH_CHECK_VARIABLES[variable]) if variable else entry

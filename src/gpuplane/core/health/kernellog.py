@@ -14,41 +14,41 @@ Only the kernel's own records (facility 0) count: anybody may have a log daemon 
 
 import re
 
-from gpuplane.core.health.records import LOADED
+from gpuplane.core.health.events import DRIVER_LOADED
 from gpuplane.core.text import clip
 from gpuplane.model.facts import FaultOccurred
 
-RECORD = re.compile(rb"(\d{1,4}),(\d{1,19}),(\d{1,19}),[^;]*;NVRM: ([^\n]*)")
-XID = re.compile(
+KMSG_RECORD = re.compile(rb"(\d{1,4}),(\d{1,19}),(\d{1,19}),[^;]*;NVRM: ([^\n]*)")
+XID_LINE = re.compile(
     rb"Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?: GPU-I:(\d{1,5}))?(?: GPU-CI:(\d{1,5}))?\): "
     rb"([1-9]\d{0,4})(?:, *(.*))?"
 )
-PID = re.compile(rb"pid='?(\d{1,10})\b")
-LOADING = b"loading NVIDIA UNIX"
-ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
+PID_FIELD = re.compile(rb"pid='?(\d{1,10})\b")
+DRIVER_LOADING = b"loading NVIDIA UNIX"
+ESCAPED_BYTE = re.compile(rb"\\x([0-9a-f]{2})")
 
 
-def happened(record: bytes, ahead: float, now: float) -> FaultOccurred | None:
+def parse_record(record: bytes, ahead: float, now: float) -> FaultOccurred | None:
     """What a record tells; None where it tells of no GPU.
 
     `ahead`: by how many seconds CLOCK_BOOTTIME, in which `now` is, is ahead of the log's clock.
     """
-    found = RECORD.match(record)
+    found = KMSG_RECORD.match(record)
     if found is None or int(found[1]) >> 3:
         return None
     plain = FaultOccurred(
-        code=LOADED,
+        code=DRIVER_LOADED,
         gpu="",
         message=_readable(found[4]),
         at=min(now, int(found[3]) / 1e6 + ahead),
         kernel_log_number=int(found[2]),
     )
-    if found[4].startswith(LOADING):
+    if found[4].startswith(DRIVER_LOADING):
         return plain
-    xid = XID.fullmatch(found[4])
+    xid = XID_LINE.fullmatch(found[4])
     if xid is None:
         return None
-    pid = PID.match(xid[5] or b"")
+    pid = PID_FIELD.match(xid[5] or b"")
     return plain.but(
         code=f"xid-{int(xid[4])}",
         gpu=f"{xid[1].decode().lower()}.0",  # as sysfs writes it; a GPU is its device's first function
@@ -61,5 +61,5 @@ def happened(record: bytes, ahead: float, now: float) -> FaultOccurred | None:
 
 def _readable(text: bytes) -> str:
     r"""One line for people. The kernel writes as \x1b what it does not dare to print; nor do we."""
-    plain = ESCAPED.sub(lambda escaped: bytes([int(escaped[1], 16)]), text).decode(errors="replace")
+    plain = ESCAPED_BYTE.sub(lambda escaped: bytes([int(escaped[1], 16)]), text).decode(errors="replace")
     return clip("".join(each if each.isprintable() else " " for each in plain))

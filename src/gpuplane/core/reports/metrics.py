@@ -7,7 +7,7 @@ from gpuplane.core.advertising import offer
 from gpuplane.core.availability import availability, standing
 from gpuplane.core.containers.strategy import current_decision
 from gpuplane.core.faults.overrides import entry_for
-from gpuplane.core.health import diagnose
+from gpuplane.core.health import devicehealth
 from gpuplane.core.reports import nodecondition
 from gpuplane.core.reports.readiness import unready
 from gpuplane.model.health import DeviceHealth, DeviceRecord, HealthRecords
@@ -92,14 +92,14 @@ def _problem(snapshot: Snapshot) -> Samples:
 
 
 def _faults(snapshot: Snapshot) -> Samples:
-    for each in diagnose.diagnoses(snapshot):
+    for each in devicehealth.own_health(snapshot):
         for code in sorted({finding.code for finding in _record(snapshot, each).findings if finding.confirmed}):
             severity = entry_for(code, snapshot.config.settings).severity
             yield {"device": _device(each), "code": code, "severity": severity}, 1
 
 
 def _events(snapshot: Snapshot) -> Samples:
-    for each in diagnose.diagnoses(snapshot):
+    for each in devicehealth.own_health(snapshot):
         for code, count in each.fault_counts.items():
             yield {"device": _device(each), "code": code}, count
 

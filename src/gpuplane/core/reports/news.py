@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpuplane.core.advertising import offer, ready_to_take_over, unknown, untold
 from gpuplane.core.containers import strategy
 from gpuplane.core.devicenames import DeviceName, describe_devices, device_labels
-from gpuplane.core.health import diagnose
-from gpuplane.core.health.diagnose import release_requester, released, terms
+from gpuplane.core.health import devicehealth
+from gpuplane.core.health.context import health_context
+from gpuplane.core.requests import driver_release_reason, driver_release_requester
 from gpuplane.core.serving import standby
 from gpuplane.model.config import Config
 from gpuplane.model.health import DeviceHealth
@@ -23,8 +24,8 @@ from gpuplane.model.views import LogSubject, News, Offer, OfferedDevice, Reason,
 
 def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """What is worth saying, once, about two snapshots that follow each other."""
-    if release_requester(before) != release_requester(after):
-        why = released(after)
+    if driver_release_requester(before) != driver_release_requester(after):
+        why = driver_release_reason(after)
         yield _part("info", DRIVER, f"let go of: {why}" if why else "taken up again")
     if ready_to_take_over(after) and not ready_to_take_over(before):
         yield _part("info", KUBELET_LOCK, "ready to take over")
@@ -98,8 +99,8 @@ def _health(before: Snapshot, after: Snapshot) -> Iterator[News]:
 
 
 def _befallen(before: Snapshot, after: Snapshot) -> Iterator[tuple[_Line, DeviceName]]:
-    old = {each.device: each for each in diagnose.diagnoses(before)}
-    for each in diagnose.diagnoses(after):
+    old = {each.device: each for each in devicehealth.own_health(before)}
+    for each in devicehealth.own_health(after):
         known, named = each.device in old, (each.device, each.index)  # else it is remembered from before a restart
         last = old.pop(each.device, DeviceHealth(device=each.device, index="", state="healthy"))
         if (last.state, last.code) != (each.state, each.code) and not (_listed(each) or _listed(last)):
@@ -117,8 +118,9 @@ def _befallen(before: Snapshot, after: Snapshot) -> Iterator[tuple[_Line, Device
 
 def _counts(last: DeviceHealth, now: DeviceHealth, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """(code, text) of what has happened again, ever more seldom."""
+    context = health_context(snapshot)
     for code, count in now.fault_counts.items():
-        entry = terms(snapshot, 0.0).entry(code)
+        entry = context.entry(code)
         again = count > 1 or entry.severity == "note"
         if count != last.fault_counts.get(code, 0) and count & (count - 1) == 0 and again:
             yield code, f"{code}: {entry.title} ({'once' if count == 1 else f'{count} times so far'})"

@@ -8,10 +8,11 @@ device that is only suspect.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gpuplane.core import lookup, requests
 from gpuplane.core.advertising import unknown
 from gpuplane.core.availability import availability, grouped
 from gpuplane.core.devicenames import DeviceName, describe_devices
-from gpuplane.core.health import diagnose
+from gpuplane.core.health import devicehealth, reasons
 from gpuplane.core.observation import NOT_OBSERVED
 from gpuplane.core.serving import standby
 from gpuplane.core.text import clip, format_count
@@ -55,7 +56,7 @@ def _condition(snapshot: Snapshot, lack: Reason | None, units: tuple[Availabilit
     for reason in WORST:
         if reason in worst:
             return NodeCondition("True", reason, _message(_sentences(units, found)), causes)
-    if away := diagnose.released(snapshot):
+    if away := requests.driver_release_reason(snapshot):
         return NodeCondition("Unknown", "DriverReleased", _message([f"the driver is let go of: {away}"]), causes)
     machine = snapshot.machine
     if machine is None or machine.gpus is None or NOT_OBSERVED in machine.faults:
@@ -86,7 +87,7 @@ def _causes(
     yield from ((*each.cause, *named) for named, each in found)
     yield from ((each.device, each.index, str(not each.reasons)) for each in units)
     yield from (("drained", name) for name in _unnamed(snapshot))
-    yield "released", diagnose.release_requester(snapshot)
+    yield "released", requests.driver_release_requester(snapshot)
 
 
 def _found(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iterator[tuple[DeviceName, Reason]]:
@@ -103,9 +104,9 @@ def _found(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iterator[tupl
             said.add(reason.cause)
             named = (reason.device, names[reason.device]) if reason.device in names else (each.device, each.index)
             yield named, reason
-    for diagnosis in diagnose.diagnoses(snapshot):
+    for diagnosis in devicehealth.own_health(snapshot):
         if diagnosis.state in ("degraded", "unhealthy", "probing"):
-            ailments = diagnose.ailments(snapshot, diagnosis.device)
+            ailments = reasons.own_reasons(snapshot, diagnosis.device)
             new = (each for each in ailments if each.cause not in said and each.kind != "released")
             yield from (((diagnosis.device, diagnosis.index), each) for each in new)
 
@@ -155,6 +156,6 @@ def _fine(
 
 
 def _unnamed(snapshot: Snapshot) -> Iterator[str]:
-    for name in diagnose.asked(snapshot).drains:
-        if name != diagnose.ALL and diagnose.find(snapshot, name) is None:
+    for name in requests.node_requests(snapshot).drains:
+        if name != lookup.ALL_DEVICES and lookup.find_device(snapshot, name) is None:
             yield name

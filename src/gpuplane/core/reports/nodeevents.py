@@ -9,12 +9,13 @@ from typing import Literal
 
 from gpuplane.core.availability import availability
 from gpuplane.core.devicenames import DeviceName, describe_devices
-from gpuplane.core.health import diagnose, records
+from gpuplane.core.health.context import health_context
+from gpuplane.core.health.devicehealth import own_health
 from gpuplane.core.observation import NOT_OBSERVED
 from gpuplane.core.reports.nodecondition import LONGEST, problem
 from gpuplane.core.text import clip
 from gpuplane.model.config import Config
-from gpuplane.model.health import DeviceHealth, DeviceRecord, HealthRecords
+from gpuplane.model.health import NODE, DeviceHealth, DeviceRecord, HealthRecords
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text, group_alike, join
 from gpuplane.model.value import Value
@@ -48,9 +49,9 @@ WELL = Standing(index="", kind="well")
 
 def standings(snapshot: Snapshot) -> Mapping[str, Standing]:
     """UUID → how each device stands; "" is the node."""
-    found = {records.NODE: _driver(snapshot)}
-    for each in diagnose.diagnoses(snapshot):
-        if each.device != records.NODE:
+    found = {NODE: _driver(snapshot)}
+    for each in own_health(snapshot):
+        if each.device != NODE:
             found[each.device] = Standing(index=each.index, kind=_kind(each), why=each.reason, advice=each.advice)
     for unit in availability(snapshot):
         key = unit.device or _unnamed(unit.index)
@@ -74,8 +75,8 @@ def kept(last: Mapping[str, Standing], now: Mapping[str, Standing]) -> dict[str,
 
 def _driver(snapshot: Snapshot) -> Standing:
     """The driver by the node's own record. That it was let go of, and not looked at since, is nobody's failure."""
-    by = diagnose.terms(snapshot, 0.0)
-    record = (snapshot.ledger.health or HealthRecords()).devices.get(records.NODE, DeviceRecord())
+    by = health_context(snapshot)
+    record = (snapshot.ledger.health or HealthRecords()).devices.get(NODE, DeviceRecord())
     ill = [each for each in record.findings if each.confirmed and each.code != NOT_OBSERVED.code]
     ill = [each for each in ill if by.entry(each.code).severity != "note"]
     if not ill:

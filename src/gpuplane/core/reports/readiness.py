@@ -5,8 +5,8 @@ from gpuplane.core.advertising import lacking, offer
 from gpuplane.core.availability import availability, unread
 from gpuplane.core.containers.cdi import wanted as cdi
 from gpuplane.core.devicenames import describe_devices
-from gpuplane.core.health.diagnose import released
 from gpuplane.core.reports.nodecondition import problem
+from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.serving import standby
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import DRIVER
@@ -28,7 +28,9 @@ def unready(snapshot: Snapshot) -> Text:
     ends that one then, and no sooner.
     """
     driver = snapshot.status.of(DRIVER)
-    if snapshot.machine is None and (released(snapshot) or (driver is not None and driver.state == "failing")):
+    if snapshot.machine is None and (
+        driver_release_reason(snapshot) or (driver is not None and driver.state == "failing")
+    ):
         return ""
     if snapshot.machine is not None and snapshot.machine.gpus is None:
         return ""

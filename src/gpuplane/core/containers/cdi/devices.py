@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from gpuplane.core.containers.cdi import links
 from gpuplane.core.containers.cdi.links import Link
 from gpuplane.core.containers.cdi.specrequest import ALL, NamingStrategy
-from gpuplane.core.health.diagnose import find
+from gpuplane.core.lookup import find_device
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text, join
@@ -97,7 +97,7 @@ def select_devices(machine: Machine, ids: Iterable[str]) -> Sequence[SpecDevice]
     if not wanted or ALL in wanted:
         return every
     known = Snapshot(machine=machine)
-    meant = {id: find(known, id) or id for id in wanted}
+    meant = {id: find_device(known, id) or id for id in wanted}
     there = {name for part in every for name in _identifiers(part)}
     if unknown := [id for id, name in meant.items() if name not in there]:
         indices = ", ".join(part.index for part in every) or "none"

@@ -20,7 +20,7 @@ from gpuplane.core.containers.cdi.specbuilder import BuiltSpec, build_spec
 from gpuplane.core.containers.cdi.specrequest import HookProgram, Mode, SpecRequest
 from gpuplane.core.containers.cdi.version import lowest_version
 from gpuplane.core.containers.strategy import effective_strategies
-from gpuplane.core.health.diagnose import asked
+from gpuplane.core.requests import node_requests
 from gpuplane.core.shares import unit_of
 from gpuplane.core.text import format_count
 from gpuplane.core.view import view
@@ -149,7 +149,7 @@ def _spec(documents: Mapping[str, BuiltSpec], kind: str) -> Spec | None:
 def _undecided(snapshot: Snapshot) -> bool:
     """Whether nobody has said yet what the node's runtime is, though that decides."""
     settings = snapshot.config.settings
-    return settings is not None and settings.device_list_strategy == ("auto",) and not asked(snapshot).runtime
+    return settings is not None and settings.device_list_strategy == ("auto",) and not node_requests(snapshot).runtime
 
 
 def _held(snapshot: Snapshot, kind: str, device: CdiDevice) -> bool:

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpuplane.core.availability import availability
-from gpuplane.core.health.records import NODE
 from gpuplane.core.reports.inspection.clock import Clock
 from gpuplane.core.shares import unit_of
 from gpuplane.model.control import NodeState
-from gpuplane.model.health import DeviceHealth
+from gpuplane.model.health import NODE, DeviceHealth
 from gpuplane.model.inspection import Device, Holder, Id, Reason
 from gpuplane.model.machine import Gpu, MigDevice
 from gpuplane.model.snapshot import Allocation

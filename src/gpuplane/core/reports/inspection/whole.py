@@ -6,10 +6,10 @@ from typing import Literal
 
 from gpuplane.core.availability import standing
 from gpuplane.core.containers.strategy import current_decision
-from gpuplane.core.health.diagnose import released
 from gpuplane.core.reports.inspection.clock import Clock
 from gpuplane.core.reports.inspection.devices import MIB, ail, devices, node
 from gpuplane.core.reports.readiness import unready
+from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.serving import standby
 from gpuplane.model.control import AgentInfo, NodeState
 from gpuplane.model.inspection import (
@@ -76,7 +76,7 @@ def _agent(snapshot: Snapshot, about: AgentInfo, clock: Clock) -> Agent:
 
 
 def _release(snapshot: Snapshot, clock: Clock) -> Release | None:
-    why, release = released(snapshot), snapshot.ledger.release
+    why, release = driver_release_reason(snapshot), snapshot.ledger.release
     return Release(reason=why, until=clock.perhaps(release.until if release else None)) if why else None
 
 

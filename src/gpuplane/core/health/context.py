@@ -1,0 +1,69 @@
+"""What the health of a device is judged by, beside its own record."""
+
+from collections.abc import Iterable
+
+from gpuplane.core.faults.catalogue import NVIDIA_FAULTS, FaultCatalogue
+from gpuplane.core.faults.overrides import entry_for
+from gpuplane.core.requests import driver_release_reason
+from gpuplane.model.config import Settings
+from gpuplane.model.health import NODE, CatalogueEntry, DeviceRecord, HealthRecords
+from gpuplane.model.pod import PodRef, find
+from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.status import DRIVER
+from gpuplane.model.value import Value
+
+
+class HealthContext(Value):
+    """What a device record is judged by. It holds no time: a function that needs `now` takes it as an argument.
+
+    `settings`: their fault overrides change the catalogue. `holders`: the containers that hold a device now; None: not
+    known. `can_probe`: whether the driver can be asked. `all_drained`: whether all devices of the node are drained, by
+    the node's own record.
+    """
+
+    settings: Settings | None = None
+    holders: frozenset[PodRef] | None = None
+    can_probe: bool = True
+    all_drained: bool = False
+    catalogue: FaultCatalogue = NVIDIA_FAULTS
+
+    def entry(self, code: str) -> CatalogueEntry:
+        """How a fault is judged: the catalogue's entry, with the overrides of the configuration."""
+        return entry_for(code, self.settings, self.catalogue)
+
+    def holds_device(self, holder: PodRef) -> bool:
+        """Whether a container is known to hold a device now."""
+        holders = self.holders or frozenset()
+        return holder in holders or find(holder, holders) is not None
+
+    @property
+    def probe_period(self) -> float:
+        """Seconds between two probes."""
+        return (self.settings or Settings()).probe_period
+
+
+def health_context(snapshot: Snapshot) -> HealthContext:
+    """What the records of a snapshot are judged by."""
+    driver, allocations = snapshot.status.of(DRIVER), snapshot.allocations
+    driver_answers = driver is None or driver.state == "ok"
+    return HealthContext(
+        settings=snapshot.config.settings,
+        holders=None if allocations is None else holders_of(allocations),
+        can_probe=driver_answers and not driver_release_reason(snapshot),
+        all_drained=device_record(snapshot, NODE).drain is not None,
+    )
+
+
+def holders_of(allocations: Iterable[Allocation]) -> frozenset[PodRef]:
+    """The containers of these allocations, as far as they are known."""
+    return frozenset(each.holder for each in allocations if each.holder.is_known)
+
+
+def health_records(snapshot: Snapshot) -> HealthRecords:
+    """The records of all devices; none before the first observation."""
+    return snapshot.ledger.health or HealthRecords()
+
+
+def device_record(snapshot: Snapshot, key: str) -> DeviceRecord:
+    """The record of one device, by its UUID, or of the node; an empty one where there is none."""
+    return health_records(snapshot).devices.get(key, DeviceRecord())

@@ -1,0 +1,51 @@
+"""Drains: which devices are given to no container because a person requested it."""
+
+from collections.abc import Collection
+
+from gpuplane.core.health.context import HealthContext, device_record
+from gpuplane.core.health.observations import observe_gpu
+from gpuplane.core.health.records import without_empty_records
+from gpuplane.core.lookup import ALL_DEVICES, device_names, normalized_name
+from gpuplane.core.requests import node_requests
+from gpuplane.model.facts import DrainRequested
+from gpuplane.model.health import NODE, DeviceRecord, HealthRecords
+from gpuplane.model.machine import Gpu, Machine, MigDevice
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.text import Text
+
+
+def apply_drain_request(
+    health: HealthRecords, request: DrainRequested, machine: Machine | None, context: HealthContext, now: float
+) -> HealthRecords:
+    """The records after a person drains or restores a device.
+
+    Who restores a GPU accepts the NVLinks that are active now as all that it has; if the driver cannot be asked, those
+    of the next observation.
+    """
+    record = health.devices.get(request.device, DeviceRecord()).but(drain=request.drain)
+    if request.drain is None:
+        record = record.but(repaired_at=now, most_links=0, relapses=0, probe=None)
+        gpu = machine.gpu(request.device) if machine else None
+        if gpu is not None and context.can_probe:
+            record = observe_gpu(record, gpu, (), context, now, observed_before=True)
+    return without_empty_records(health, {**health.devices, request.device: record})
+
+
+def drain_reason(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> Text:
+    """Why a GPU, or a MIG device of it, is drained; "" if it is not.
+
+    The command line, our Node object, or a record that was not understood may have drained it, its GPU or the node.
+    """
+    whole = own_drain_reason(snapshot, NODE, ()) or own_drain_reason(
+        snapshot, gpu.uuid, (ALL_DEVICES, *device_names(gpu))
+    )
+    return whole or (own_drain_reason(snapshot, device.uuid, device_names(gpu, device)) if device else "")
+
+
+def own_drain_reason(snapshot: Snapshot, key: str, names: Collection[str]) -> Text:
+    """Why a device itself is drained: by its record, or by one of these names on our Node object; "" if it is not."""
+    drain = device_record(snapshot, key).drain
+    if drain is not None:
+        return drain.reason
+    drains = node_requests(snapshot).drains.items()
+    return next((reason for name, reason in drains if normalized_name(name) in names), "")

@@ -1,0 +1,180 @@
+"""What an observation of the machine does to the records of its devices."""
+
+from collections.abc import Iterable, Mapping
+
+from gpuplane.core.health import state_machine
+from gpuplane.core.health.context import HealthContext
+from gpuplane.core.health.findings import is_unhealthy
+from gpuplane.core.health.holders import holders_of_units, unit_ids
+from gpuplane.core.health.records import mark_reset, without_empty_records
+from gpuplane.core.observation import NOT_OBSERVED
+from gpuplane.model.health import NODE, DeviceRecord, Finding, HealthRecords
+from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.model.pod import PodRef
+from gpuplane.model.snapshot import Allocation
+from gpuplane.model.text import Text
+
+DRIVER_NOT_LOADED = "driver-not-loaded"
+"""The code of the fault that observations show while the driver is not loaded."""
+
+
+def apply_observation(
+    health: HealthRecords,
+    before: Machine | None,
+    machine: Machine,
+    gpus_counted: bool,
+    allocations: Iterable[Allocation] | None,
+    context: HealthContext,
+    now: float,
+) -> HealthRecords:
+    """The records after an observation.
+
+    `machine`: the machine after the observation is merged. `gpus_counted`: whether the observation counted the GPUs.
+    """
+    known = _device_uuids(before)
+    devices = dict(health.devices)
+    observed_before = before is not None and not any(fault.code == NOT_OBSERVED.code for fault in before.faults)
+    node, faults = devices.pop(NODE, DeviceRecord()), _messages_by_code(machine.faults)
+    if any(each.code == DRIVER_NOT_LOADED for each in node.findings) and DRIVER_NOT_LOADED not in faults:
+        devices = mark_reset(devices, now)
+    devices[NODE] = _observe_node(node, faults, context, now, observed_before=observed_before)
+    if not gpus_counted:
+        return without_empty_records(health, devices)
+    for gpu in machine.gpus or ():
+        _observe_gpu_and_mig_devices(devices, gpu, known, allocations, context, now)
+    _mark_absent_devices(devices, machine)
+    return without_empty_records(health, devices)
+
+
+def _observe_node(
+    node: DeviceRecord, faults: Mapping[str, Text], context: HealthContext, now: float, *, observed_before: bool
+) -> DeviceRecord:
+    """The node's record after an observation. Its faults count from the first of them, while one follows another."""
+    unhealthy = (each.since for each in node.findings if context.entry(each.code).severity == "unhealthy")
+    since = min(unhealthy, default=None)
+    with_grace_period = observed_before and not is_unhealthy(node, context)
+    shown = state_machine.apply_observed_faults(
+        node, faults, context, now, observed_before=with_grace_period, others_hidden=False
+    )
+    findings = (
+        each.but(since=each.since if since is None else since) for each in shown.findings if each.last_seen is None
+    )
+    return DeviceRecord(findings=tuple(findings), drain=node.drain)
+
+
+def _observe_gpu_and_mig_devices(
+    devices: dict[str, DeviceRecord],
+    gpu: Gpu,
+    known: set[str],
+    allocations: Iterable[Allocation] | None,
+    context: HealthContext,
+    now: float,
+) -> None:
+    """Puts the records of a GPU and of its MIG devices into `devices`. `known`: what was observed before."""
+    if gpu.uuid:
+        record, holders = devices.get(gpu.uuid, DeviceRecord()), holders_of_units(unit_ids(gpu), allocations)
+        devices[gpu.uuid] = observe_gpu(record, gpu, holders, context, now, observed_before=gpu.uuid in known)
+    reset_at = devices.get(gpu.uuid, DeviceRecord()).reset_at
+    for device in gpu.mig_devices:
+        record, faults = devices.get(device.uuid, DeviceRecord()), _messages_by_code(device.faults)
+        if faults or device.uuid in devices:
+            record = state_machine.apply_observed_faults(
+                record.but(reset_at=max(record.reset_at, reset_at)),
+                faults,
+                context,
+                now,
+                observed_before=device.uuid in known,
+                others_hidden=_hide_others((*gpu.faults, *device.faults), context),
+            )
+            devices[device.uuid] = record.but(absent=False, pci=gpu.pci)
+
+
+def _mark_absent_devices(devices: dict[str, DeviceRecord], machine: Machine) -> None:
+    """Marks the records of devices that the machine does not have, and removes those of GPUs that were replaced."""
+    present, addresses = _device_uuids(machine), {gpu.pci for gpu in machine.gpus or () if gpu.uuid}
+    for key in devices.keys() - present - {NODE}:
+        if key.startswith("MIG-"):  # created again it has the same UUID, and is new
+            devices[key] = DeviceRecord(drain=devices[key].drain, absent=True)
+        elif devices[key].pci and devices[key].pci in addresses:
+            del devices[key]  # another GPU is in its place
+        else:
+            devices[key] = devices[key].but(absent=True)
+
+
+def observe_gpu(
+    record: DeviceRecord,
+    gpu: Gpu,
+    holders: tuple[PodRef, ...],
+    context: HealthContext,
+    now: float,
+    *,
+    observed_before: bool,
+) -> DeviceRecord:
+    """The record of a GPU after an observation. `holders`: the containers that hold it."""
+    faults, others_hidden = _messages_by_code(gpu.faults), _hide_others(gpu.faults, context)
+    links, links_known = count_links(gpu), not others_hidden and not gpu.mig_enabled
+    if links_known and links < record.most_links:
+        faults.setdefault("nvlink-down", describe_links(links, record.most_links))
+    if record.absent or (_was_reset(record, faults, context) and not others_hidden):
+        record = record.but(reset_at=now)
+    record = state_machine.apply_observed_faults(
+        record, faults, context, now, observed_before=observed_before, others_hidden=others_hidden
+    )
+    if not others_hidden and (message := describe_new_memory_errors(record, gpu)):
+        event = Finding(
+            code="ecc-uncorrectable", message=message, since=now, last_seen=now, is_event=True, holders=holders
+        )
+        record = state_machine.apply_event(record, event, context, now)
+    keep_errors = gpu.uncorrected is None or others_hidden
+    return record.but(
+        absent=False,
+        pci=gpu.pci or record.pci,
+        uncorrected_errors=record.uncorrected_errors if keep_errors else gpu.uncorrected,
+        most_links=max(links, record.most_links) if links_known else record.most_links,
+    )
+
+
+def _was_reset(record: DeviceRecord, faults: Mapping[str, Text], context: HealthContext) -> bool:
+    """Whether faults are gone that only a reset clears, and none of that kind is left."""
+    codes = context.catalogue.cleared_only_by_reset
+    shown = (each.code for each in record.findings if not each.is_event and each.last_seen is None)
+    return any(code not in faults for code in shown if code in codes) and faults.keys().isdisjoint(codes)
+
+
+def describe_new_memory_errors(record: DeviceRecord, gpu: Gpu) -> Text:
+    """How many uncorrectable memory errors are new; "" for none. In MIG mode "": only an XID tells the instance."""
+    known = record.uncorrected_errors
+    if gpu.uncorrected is None or known is None or gpu.uncorrected <= known or gpu.mig_enabled:
+        return ""
+    return f"{gpu.uncorrected - known} more uncorrectable memory errors"
+
+
+def count_links(gpu: Gpu) -> int:
+    """How many of its NVLinks are active."""
+    return sum(link.lanes for link in gpu.links)
+
+
+def describe_links(active: int, most: int) -> Text:
+    """How many of the NVLinks are active."""
+    return f"{active} of {most} NVLinks are active"
+
+
+def _hide_others(faults: Iterable[Fault], context: HealthContext) -> bool:
+    """Whether one of these faults hides whether others are there."""
+    return any(fault.code in context.catalogue.hiding_others for fault in faults)
+
+
+def _messages_by_code(faults: Iterable[Fault]) -> dict[str, Text]:
+    """code → message; the messages of one code are joined."""
+    messages: dict[str, Text] = {}
+    for fault in faults:
+        known = messages.get(fault.code)
+        messages[fault.code] = fault.message if known is None else f"{known}; {fault.message}"
+    return messages
+
+
+def _device_uuids(machine: Machine | None) -> set[str]:
+    """UUIDs of the GPUs and MIG devices of a machine."""
+    gpus = (machine.gpus if machine else None) or ()
+    mig_devices = (device.uuid for gpu in gpus for device in gpu.mig_devices)
+    return {uuid for uuid in (*(gpu.uuid for gpu in gpus), *mig_devices) if uuid}

@@ -291,7 +291,10 @@ def test_a_directory_in_the_place_of_our_file(world: World) -> None:
     why = f"{world.place.file()}: {os.strerror(errno.EISDIR)}"
     assert world.reason() == why
     assert [why in each for each in world.troubles().values()] == [True, True]
-    assert why in unready(world.node.snapshot)
+    unready_reason = unready(world.node.snapshot)
+    assert unready_reason is not None
+    assert unready_reason.code == "cdi-write-failed"
+    assert why in as_shown(unready_reason.text)
     assert list(world.place.cdi.iterdir()) == [world.place.file()]
     world.place.file().rmdir()
     assert world.round()

@@ -18,6 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuplane.model.inspection import Inspection
+from gpuplane.model.reasons import REASON_CODES
 from tests import golden
 from tests.conformance.node import Story, play
 from tests.docs.commands import commands
@@ -142,6 +143,14 @@ def test_codes_of_faults() -> None:
     rows = [line.strip("| ").split(" | ") for line in gpuplane("health", "reference").stdout.splitlines()[2:]]
 
     hold("faults.txt", (" ".join((" ".join(re.findall(r"`([^`]+)`", row[0])), *row[1:5])) for row in rows))
+
+
+def test_codes_of_reasons() -> None:
+    """Those that are no codes of faults. The page of faults has a row for each, with what the program says of it."""
+    rows = {f"| `{code}` | {meaning} |" for code, meaning in REASON_CODES.items()}
+
+    hold("reasons.txt", sorted(REASON_CODES))
+    assert rows <= set((ROOT / "docs" / "faults.md").read_text().splitlines())
 
 
 def test_fields_of_the_log(story: Story) -> None:

@@ -201,7 +201,7 @@ def readiness_agrees(snapshot: Snapshot) -> None:
     pages.make(snapshot)
     code, _, body = pages.page("/readyz")
     why = unready(snapshot)
-    assert (code, body) == ((503, f"{why}\n".encode()) if why else (200, b"ok\n"))
+    assert (code, body) == ((503, f"{why.text}\n".encode()) if why else (200, b"ok\n"))
     assert series(snapshot, "gpuplane_ready") == {(): float(not why)}
     for resource in offer(snapshot).resources:
         stands = snapshot.status.get(plugin_of(resource.name))
@@ -390,11 +390,13 @@ def test_what_a_node_without_libcuda_says(golden: Golden) -> None:
     assert (stands.status, stands.reason) == ("True", "GPUUnavailable")
     assert {each.state for each in standing(now)} == {"withheld"}
     [why] = {each.reason for each in standing(now)}
-    assert all(
-        as_shown(why) in as_shown(text) and "8 GPUs (0 to 7)" in as_shown(text)
-        for text in (stands.message, unready(now))
-    )
-    golden([stands.message, unready(now), why])
+    unready_reason = unready(now)
+    assert unready_reason is not None
+    assert unready_reason.code == "no-device-available"
+    for text in (stands.message, unready_reason.text):
+        assert as_shown(why) in as_shown(text)
+        assert "8 GPUs (0 to 7)" in as_shown(text)
+    golden([stands.message, unready_reason.text, why])
     assert series(now, "gpuplane_devices") == {(GPU, "healthy"): 0, (GPU, "unhealthy"): 8}
 
 

@@ -70,9 +70,9 @@ def test_each_change_is_a_generation() -> None:
 @pytest.mark.parametrize(
     ("known", "missing"),
     [
-        ((ConfigLoaded(Settings()), AllocationsListed((), 0.0)), ("driver", "")),
-        ((MachineObserved(Machine(gpus=(A,))), AllocationsListed((), 0.0)), ("config", "")),
-        ((MachineObserved(Machine(gpus=(A,))), ConfigLoaded(Settings())), ("pod-resources", "")),
+        ((ConfigLoaded(Settings()), AllocationsListed((), 0.0)), ("driver", "machine-not-observed")),
+        ((MachineObserved(Machine(gpus=(A,))), AllocationsListed((), 0.0)), ("config", "config-missing")),
+        ((MachineObserved(Machine(gpus=(A,))), ConfigLoaded(Settings())), ("pod-resources", "allocations-unknown")),
         (
             (MachineObserved(Machine(faults=(Fault("no-driver", "not loaded"),))), ConfigLoaded(Settings())),
             ("driver", "no-driver"),
@@ -157,7 +157,7 @@ def test_a_release_withholds_everything_until_its_time() -> None:
     """An operator's wish is state: all devices are withheld with the reason, and time ends it."""
     away = after(DriverReleaseRequested(DriverRelease(until=160.0, reason="firmware")), start=READY)
 
-    assert set(troubles(away).values()) == {"released"}
+    assert set(troubles(away).values()) == {"driver-released"}
     assert due(away) == 160.0
     back = step(away, Tick(), 160.0)
     assert back.ledger.release is None
@@ -167,7 +167,7 @@ def test_a_release_withholds_everything_until_its_time() -> None:
 def test_the_nodes_label_releases_too() -> None:
     """What our Node object asks for withholds as an operator's command does."""
     assert set(troubles(after(NodeRequestsChanged(NodeRequests(driver_release="label x")), start=READY)).values()) == {
-        "released"
+        "driver-released"
     }
 
 
@@ -200,7 +200,7 @@ def test_what_our_node_asked_last_holds_until_its_next_word() -> None:
     asked = after(NodeRequestsChanged(NodeRequests(driver_release="label x")), start=READY)
     restarted = after(LedgerLoaded(asked.ledger), start=READY)
 
-    assert set(troubles(restarted).values()) == {"released"}
+    assert set(troubles(restarted).values()) == {"driver-released"}
     assert set(troubles(after(NodeRequestsChanged(NodeRequests()), start=restarted)).values()) == {""}
 
 
@@ -217,7 +217,7 @@ def test_what_our_node_asked_last_holds_until_its_next_word() -> None:
 )
 def test_ready_is_served_or_nothing_to_serve_and_the_reason_known(facts: tuple[Fact, ...], ready: bool) -> None:
     """A driver that is away, silent or let go of is nothing that a restart of the agent could cure."""
-    assert (unready(after(*facts)) == "") == ready
+    assert (unready(after(*facts)) is None) == ready
 
 
 @given(st.text())

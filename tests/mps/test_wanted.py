@@ -229,9 +229,12 @@ def test_readiness_says_which_daemon_does_not_serve() -> None:
     """Of those that are wanted."""
     broken = StatusChanged(mps_daemon(GPU), MpsDaemonStatus("failing", "no such file"))
     snapshot = node(*served(GPU), broken, StatusChanged(plugin_of(GPU), Status("ok")), sharing=by_mps())
-    assert GPU in as_shown(whole_unready(snapshot))
-    assert "no such file" in as_shown(whole_unready(snapshot))
-    assert unready(node(broken, sharing=Sharing())) == ""
+    why = whole_unready(snapshot)
+    assert why is not None
+    assert (why.kind, why.code, why.part) == ("problem", "mps-not-serving", mps_daemon(GPU).name)
+    assert GPU in as_shown(why.text)
+    assert "no such file" in as_shown(why.text)
+    assert unready(node(broken, sharing=Sharing())) is None
 
 
 def test_a_supervisor_that_is_silent_says_nothing_about_its_daemons() -> None:

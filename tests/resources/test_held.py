@@ -24,6 +24,7 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.pod import PodRef
+from gpuplane.model.reasons import Holder
 from gpuplane.model.sharelayout import TIME_SLICES, ShareLayout, memory_shares
 from gpuplane.model.snapshot import Allocation, Snapshot, StoredLedger
 from tests.golden import Golden
@@ -125,7 +126,8 @@ def test_what_overlaps_with_a_held_device_is_withheld(
 
     assert sorted(id for _, id in found) == ids.split()
     for why in set(found.values()):
-        golden(why, held.resource)
+        assert (why.kind, why.holder) == ("held", Holder(resource=held.resource, pod=held.holder))
+        golden(why.text, held.resource)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_the_same_id_that_means_something_else_is_withheld(
     assert {id for _, id in withheld(changed)} == expected
     assert stays or len(expected) > 1
     for why in set(withheld(changed).values()):
-        golden(why, name)
+        golden(why.text, name)
     assert not withheld(step_by_step(ConfigLoaded(before), start=changed))
     assert not withheld(step_by_step(AllocationsListed((), 1.0), start=changed))
     ended = step_by_step(AllocationsListed((), 1.0), start=changed)
@@ -275,7 +277,7 @@ def test_a_lost_mig_device_of_which_nobody_remembers_its_gpu_withholds_each_that
 
     assert healthy(start) == {T4.uuid}
     [why] = set(withheld(start).values())
-    golden(why, SMALL)
+    golden(why.text, SMALL)
     assert healthy(step_by_step(AllocationsListed((), 2.0), start=start)) > {T4.uuid, "GPU-1"}
 
 
@@ -304,7 +306,7 @@ def test_a_held_share_of_which_nobody_remembers_what_it_is_withholds_all_of_its_
     for snapshot in (start, again, changed):
         assert {id.partition("::")[0] for _, id in withheld(snapshot)} == {"GPU-0"}
         [why] = set(withheld(snapshot).values())
-        golden(why, name)
+        golden(why.text, name)
     assert not withheld(step_by_step(AllocationsListed((), 2.0), start=changed))
 
 
@@ -460,7 +462,7 @@ def meanings(state: Snapshot) -> dict[tuple[str, str], Meaning]:
 
 
 @given(st.data())
-def test_no_live_change_gives_out_what_a_container_withheld(data: st.DataObject) -> None:
+def test_no_live_change_gives_out_what_a_container_holds(data: st.DataObject) -> None:
     """Pods come and go, layouts and configurations change, the agent restarts; in any order.
 
     At every point, whoever asks kubelet for a healthy id gets nothing that overlaps with what a container holds by

@@ -50,7 +50,8 @@ class StatusPages:
 
     def make(self, snapshot: Snapshot) -> None:
         """Render the pages of a snapshot."""
-        self.metrics, self.unready = _render(snapshot), unready(snapshot)
+        why = unready(snapshot)
+        self.metrics, self.unready = _render(snapshot), why.text if why is not None else ""
 
     def page(self, path: str) -> tuple[int, str, bytes]:
         """(HTTP status, content type, body) of a path."""

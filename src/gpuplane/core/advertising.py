@@ -19,12 +19,14 @@ from gpuplane.core.serving import standby
 from gpuplane.core.view import view
 from gpuplane.core.withholding import withheld, without_allocations
 from gpuplane.model.machine import Machine
+from gpuplane.model.reasons import ReasonCode
 from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import (
     CDI_FILES,
     CONFIG,
     DRIVER,
+    KUBELET_LOCK,
     MPS_COMPUTE_MODES,
     POD_RESOURCES,
     STATE_DIRECTORY,
@@ -41,8 +43,8 @@ UNWRITTEN = "how it is shared now is not in the state directory yet"
 @view
 def offer(snapshot: Snapshot) -> Offer:
     """What to tell kubelet. `waiting` is set, and nothing else, while too little is known to say anything."""
-    if waiting := _waiting(snapshot):
-        return Offer(waiting=waiting)
+    if waiting := why_waiting(snapshot):
+        return Offer(waiting=waiting.text, waiting_code=waiting.code)
     fit = _fit(without_allocations(snapshot))
     if reasons := withheld(snapshot):
         return fit.but(resources=tuple(_withhold(resource, reasons) for resource in fit.resources))
@@ -128,7 +130,9 @@ def _found(
 
 def _unwritten(snapshot: Snapshot) -> Reason:
     refused = (status := snapshot.status.of(STATE_DIRECTORY)) is not None and status.state == "failing"
-    return Reason(kind="problem" if refused else "waiting", text=UNWRITTEN, part=STATE_DIRECTORY.name)
+    return Reason(
+        kind="problem" if refused else "waiting", text=UNWRITTEN, part=STATE_DIRECTORY.name, code="layout-not-stored"
+    )
 
 
 def _undescribed(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, Reason]:
@@ -158,43 +162,42 @@ def _spoil(resource: Resource, found: Mapping[str, tuple[Reason, ...]]) -> Resou
     return resource.but(devices=tuple(devices))
 
 
-def _withhold(resource: Resource, found: Mapping[withholding.OfferedId, str]) -> Resource:
-    reasons = {id: Reason(kind="held", text=why) for (name, id), why in found.items() if name == resource.name}
+def _withhold(resource: Resource, found: Mapping[withholding.OfferedId, Reason]) -> Resource:
+    reasons = {id: why for (name, id), why in found.items() if name == resource.name}
     devices = (d.but(reasons=(*d.reasons, reasons[d.id])) if d.id in reasons else d for d in resource.devices)
     return resource.but(devices=tuple(devices)) if reasons else resource
 
 
-def _waiting(snapshot: Snapshot) -> Text:
-    return standby(snapshot) or lacking(snapshot)
+def why_waiting(snapshot: Snapshot) -> Reason | None:
+    """Why nothing may be offered by this agent now; None if something may."""
+    if why := standby(snapshot):
+        return Reason(kind="waiting", text=why, part=KUBELET_LOCK.name, code="standby")
+    return unknown(snapshot)
 
 
 def ready_to_take_over(snapshot: Snapshot) -> bool:
     """Whether this agent stands by for another, and knows all that it needs to serve in its place."""
-    return bool(standby(snapshot)) and not lacking(snapshot)
-
-
-def lacking(snapshot: Snapshot) -> Text:
-    """What is not known yet, so that nothing could be offered, whoever serves kubelet; "" for nothing."""
-    lack = unknown(snapshot)
-    return lack.text if lack is not None else ""
+    return bool(standby(snapshot)) and unknown(snapshot) is None
 
 
 def unknown(snapshot: Snapshot) -> Reason | None:
-    """The same, with the part that has to tell it; None for nothing."""
+    """What is not known yet, so that nothing could be offered, whoever serves kubelet; None for nothing."""
     if snapshot.machine is None and (why := requests.driver_release_reason(snapshot)):
-        return Reason(kind="released", text=f"the driver is let go of: {why}", part=DRIVER.name)
+        text = f"the driver is let go of: {why}"
+        return Reason(kind="released", text=text, part=DRIVER.name, code="driver-released")
     if snapshot.machine is None:
-        return _untold(snapshot, DRIVER, "the machine has not been looked at yet")
+        return _untold(snapshot, DRIVER, "machine-not-observed", "the machine has not been looked at yet")
     if snapshot.machine.gpus is None:
         faults = snapshot.machine.faults
         code = faults[0].code if faults else ""
         return Reason(kind="problem", text=reasons.describe_faults(faults), part=DRIVER.name, code=code)
     if snapshot.config.settings is None:
-        return _untold(snapshot, CONFIG, "there is no good configuration yet")
+        return _untold(snapshot, CONFIG, "config-missing", "there is no good configuration yet")
     if snapshot.allocations is None:
-        return _untold(snapshot, POD_RESOURCES, "kubelet has not said yet what containers hold")
+        return _untold(snapshot, POD_RESOURCES, "allocations-unknown", "kubelet has not said yet what containers hold")
     if cdi.waiting(snapshot):
-        return Reason(kind="waiting", text="the CDI specifications are being written", part=CDI_FILES.name)
+        text = "the CDI specifications are being written"
+        return Reason(kind="waiting", text=text, part=CDI_FILES.name, code="cdi-not-written")
     return None
 
 
@@ -206,11 +209,11 @@ def untold(snapshot: Snapshot) -> AnyPart | None:
     return part_named(lack.part)
 
 
-def _untold(snapshot: Snapshot, part: AnyPart, what: str) -> Reason:
+def _untold(snapshot: Snapshot, part: AnyPart, code: ReasonCode, what: Text) -> Reason:
     """What a part has not told yet: in a moment, or never where that part fails."""
     status = snapshot.status.get(part)
     if status is None or status.state == "ok":
-        return Reason(kind="waiting", text=what, part=part.name)
+        return Reason(kind="waiting", text=what, part=part.name, code=code)
     kind: ReasonKind = "problem" if status.state == "failing" else "waiting"
     text = f"{what}: {status.text}" if status.text else what
-    return Reason(kind=kind, text=text, part=part.name, code=status.code)
+    return Reason(kind=kind, text=text, part=part.name, code=status.code or code)

@@ -6,17 +6,16 @@ finds out for itself whether a device is given out, so none can say otherwise th
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpuplane.core.advertising import ill, offer, unknown
+from gpuplane.core.advertising import ill, offer, why_waiting
 from gpuplane.core.devicenames import DeviceName, index_order
 from gpuplane.core.health import devicehealth
 from gpuplane.core.inventory.units import list_units
-from gpuplane.core.serving import standby
 from gpuplane.core.view import view
 from gpuplane.model.config import Settings
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import CONFIG, DRIVER, KUBELET_LOCK, plugin_of
+from gpuplane.model.status import CONFIG, DRIVER, plugin_of
 from gpuplane.model.text import join
 from gpuplane.model.views import Availability, NotOffered, Offer, OfferedDevice, Reason, ReasonKind, Resource, Unit
 
@@ -42,12 +41,7 @@ def _availability(snapshot: Snapshot, offered: Offer) -> tuple[Availability, ...
     if machine is None or machine.gpus is None:
         return ()
     if offered.waiting:
-        lack = (
-            Reason(kind="waiting", text=why, part=KUBELET_LOCK.name)
-            if (why := standby(snapshot))
-            else unknown(snapshot)
-        )
-        return _unlisted(machine, snapshot.config.settings, ill(snapshot), lack)
+        return _unlisted(machine, snapshot.config.settings, ill(snapshot), why_waiting(snapshot))
     silent = tuple(each.name for each in offered.resources if plugin_of(each.name) in snapshot.status)
     return _offered(offered, ill(snapshot), tuple(unread(snapshot, name) for name in silent))
 
@@ -107,7 +101,8 @@ def _by_unit(resource: Resource) -> Iterable[tuple[Unit, list[OfferedDevice]]]:
 
 
 def _left(left: NotOffered, faults: Mapping[str, tuple[Reason, ...]]) -> Availability:
-    reason = Reason(kind=left.kind, text=left.reason, part=(DRIVER if left.kind == "problem" else CONFIG).name)
+    part = DRIVER if left.kind == "problem" else CONFIG
+    reason = Reason(kind=left.kind, text=left.reason, part=part.name, code=left.code)
     own = faults.get(left.device, ())
     return Availability(device=left.device, index=left.index, reasons=_distinct((*own, reason)))
 
@@ -124,7 +119,8 @@ def unread(snapshot: Snapshot, resource: str) -> Reason | None:
     if status is not None and status.state == "ok":
         return None
     kind: ReasonKind = "problem" if status is not None and status.state == "failing" else "waiting"
-    return Reason(kind=kind, text=f"{resource}: {status.text if status else 'not registered yet'}", part=part.name)
+    text = f"{resource}: {status.text if status else 'not registered yet'}"
+    return Reason(kind=kind, text=text, part=part.name, code="plugin-not-registered")
 
 
 def grouped(found: Iterable[tuple[DeviceName, Reason]]) -> Mapping[Reason, tuple[DeviceName, ...]]:

@@ -104,7 +104,9 @@ def reason(snapshot: Snapshot, resource: str, unit: Unit) -> Reason | None:
     status = snapshot.status.of(part)
     if status is not None and unit.id in status.devices:
         return None
-    return Reason(kind="held", text="MPS: the control daemon runs without this device", part=part.name)
+    return Reason(
+        kind="held", text="MPS: the control daemon runs without this device", part=part.name, code="mps-without-device"
+    )
 
 
 def leaving(snapshot: Snapshot, unit: Unit) -> Reason | None:
@@ -114,15 +116,15 @@ def leaving(snapshot: Snapshot, unit: Unit) -> Reason | None:
         return None
     text = "MPS: the compute mode of its GPU is not restored yet"
     if modes.state == "ok":
-        return Reason(kind="held", text=text, part=MPS_COMPUTE_MODES.name)
-    return Reason(kind="problem", text=f"{text}: {modes.text}", part=MPS_COMPUTE_MODES.name)
+        return Reason(kind="held", text=text, part=MPS_COMPUTE_MODES.name, code="mps-compute-mode")
+    return Reason(kind="problem", text=f"{text}: {modes.text}", part=MPS_COMPUTE_MODES.name, code="mps-compute-mode")
 
 
-def unready(snapshot: Snapshot) -> str:
-    """Why some of what is shared by MPS is not served; "" if all is."""
+def unready(snapshot: Snapshot) -> Reason | None:
+    """Why some of what is shared by MPS is not served; None if all is."""
     wishes = wanted(snapshot)
     down = ((each.name, _down(snapshot, each.name)) for each in (wishes.daemons if wishes else ()))
-    return next((f"MPS of {name}: {why.text}" for name, why in down if why), "")
+    return next((why.but(text=f"MPS of {name}: {why.text}") for name, why in down if why), None)
 
 
 def _down(snapshot: Snapshot, name: str) -> Reason | None:
@@ -135,10 +137,10 @@ def _down(snapshot: Snapshot, name: str) -> Reason | None:
     for part, who in parts:
         status = snapshot.status.get(part)
         if status is None and who:
-            return Reason(kind="waiting", text=f"its {who} has not been seen yet", part=part.name)
+            return Reason(kind="waiting", text=f"its {who} has not been seen yet", part=part.name, code="mps-not-seen")
         if status is not None and status.state != "ok":
             kind: ReasonKind = "problem" if status.state == "failing" else "waiting"
-            return Reason(kind=kind, text=status.text, part=part.name)
+            return Reason(kind=kind, text=status.text, part=part.name, code="mps-not-serving")
     return None
 
 

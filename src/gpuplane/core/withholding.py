@@ -30,6 +30,7 @@ from gpuplane.core.shares import unit_of
 from gpuplane.core.view import view
 from gpuplane.model import sharelayout
 from gpuplane.model.machine import Machine
+from gpuplane.model.reasons import Holder, Reason, ReasonCode
 from gpuplane.model.sharelayout import EncodedLayout, ShareLayout
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.value import Value
@@ -52,7 +53,7 @@ def without_allocations(snapshot: Snapshot) -> Snapshot:
 
 
 @view
-def withheld(snapshot: Snapshot) -> Mapping[OfferedId, str]:
+def withheld(snapshot: Snapshot) -> Mapping[OfferedId, Reason]:
     """Each offered id that is withheld because a container holds its device in another way, and the reason.
 
     {} before enough is known.
@@ -84,22 +85,22 @@ def overlapping_ids(
     allocations: Iterable[Allocation],
     locations: DeviceLocations,
     share_layouts: Mapping[str, EncodedLayout],
-) -> Mapping[OfferedId, str]:
+) -> Mapping[OfferedId, Reason]:
     """Each offered id that overlaps with what a container holds in another way, and the reason why it must wait.
 
     `share_layouts`: those of the units of which containers hold shares.
     """
     index = _offered_index(resources)
-    reasons: dict[str, str] = {}
+    reasons: dict[str, Reason] = {}
     for allocation in allocations:
         for id in allocation.devices:
             unit, is_offered = unit_of(id), (allocation.resource, id) in index.ids
             offered_layout = index.share_layouts.get((allocation.resource, unit))
             held_layout = _decoded(share_layouts.get(unit)) or offered_layout
             if not is_offered or held_layout != offered_layout:  # else kubelet knows that this id is in use
-                difference = _difference(unit, is_offered, locations, held_layout)
-                reasons.setdefault(unit, _reason(allocation, difference))
-    found: dict[OfferedId, str] = {}
+                code = _difference(unit, is_offered, locations, held_layout)
+                reasons.setdefault(unit, _reason(allocation, code))
+    found: dict[OfferedId, Reason] = {}
     for unit, reason in reasons.items():
         for key in index.overlapping(unit, locations):
             found.setdefault(key, reason)
@@ -110,19 +111,30 @@ def _decoded(layout: EncodedLayout | None) -> ShareLayout | None:
     return None if layout is None else sharelayout.decode(layout)
 
 
-def _difference(unit: str, is_offered: bool, locations: DeviceLocations, held_layout: ShareLayout | None) -> str:
-    """How a unit is held in another way than it is offered, for people; "" where the resource's name says it."""
+def _difference(unit: str, is_offered: bool, locations: DeviceLocations, held_layout: ShareLayout | None) -> ReasonCode:
+    """How a unit is held in another way than it is offered."""
     if unit.startswith("MIG-") and unit not in locations.mig_parents:
-        return ", on a GPU that is not known,"
+        return "held-on-unknown-gpu"
     if held_layout == sharelayout.UNKNOWN:
-        return " in shares of an unknown kind"
-    return " in other shares" if is_offered else ""
+        return "held-in-unknown-layout"
+    return "held-in-other-layout" if is_offered else "held-as-other-resource"
 
 
-def _reason(allocation: Allocation, difference: str) -> str:
-    holder = allocation.holder
-    who = f"pod {holder.pod} ({holder.container})" if holder.is_known else "a pod that is being admitted"
-    return f"held by {who} as {allocation.resource}{difference} until that ends"
+DIFFERENCES: Mapping[str, str] = {
+    "held-on-unknown-gpu": ", on a GPU that is not known,",
+    "held-in-unknown-layout": " in shares of an unknown kind",
+    "held-in-other-layout": " in other shares",
+    "held-as-other-resource": "",  # the name of the resource says it
+}
+"""The words for each difference, in a sentence on who holds a device."""
+
+
+def _reason(allocation: Allocation, code: ReasonCode) -> Reason:
+    pod = allocation.holder
+    who = f"pod {pod.pod} ({pod.container})" if pod.is_known else "a pod that is being admitted"
+    text = f"held by {who} as {allocation.resource}{DIFFERENCES[code]} until that ends"
+    holder = Holder(resource=allocation.resource, pod=pod)
+    return Reason(kind="held", text=text, code=code, holder=holder)
 
 
 class _OfferedIndex(Value):

@@ -108,7 +108,10 @@ class Holder(Shown):
 
 
 class Reason(Shown):
-    """One thing that keeps a device from being given out; `code`: of a fault; `part`: which part of the agent knows."""
+    """One thing that keeps a device from being given out. `code`: of a fault, or of docs/inspect.md.
+
+    `part`: which part of the agent knows more.
+    """
 
     kind: ReasonKind
     code: str
@@ -153,6 +156,7 @@ class NotOffered(Shown):
     index: str
     uuid: str
     kind: ReasonKind
+    code: str
     reason: Text
 
 
@@ -185,7 +189,9 @@ class Inspection(Shown):
     node: Node
     ready: bool
     not_ready: Text
+    not_ready_code: str
     waiting: Text
+    waiting_code: str
     release: Release | None
     driver: Driver | None
     device_list_strategy: Strategy | None

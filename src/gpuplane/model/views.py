@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Literal
 
+from gpuplane.model.reasons import Reason as Reason
+from gpuplane.model.reasons import ReasonKind as ReasonKind
 from gpuplane.model.text import Text, join
 from gpuplane.model.value import Value
 
@@ -20,34 +22,6 @@ class Unit(Value):
     nodes: tuple[str, ...] = ()
     memory_mib: int = 0  # 0: the driver does not tell
     compute_capability: str = ""  # of the GPU, "9.0"
-
-
-ReasonKind = Literal["problem", "degraded", "drained", "released", "held", "configured", "waiting"]
-"""What a reason is. A `problem` is the only one with which something is wrong that keeps a device from being given out.
-
-degraded: something is wrong, and the device is given out all the same. drained: a person does not want it given out.
-released: a person wants the driver let go of, or the machine has not been looked at since. held: a container holds it
-by another name, or in another way. configured: the configuration gives it no name. waiting: it is over in a moment.
-"""
-
-
-class Reason(Value):
-    """Why a device is not given out. Programs read all but `text`, people read `text`."""
-
-    kind: ReasonKind
-    text: Text
-    part: str = ""  # the part that is the reason, as in `gpuplane inspect`: "cdi"; "" for none
-    code: str = ""  # of a fault
-    device: str = ""  # whose fault: a UUID; "" for the node's, and where it is no fault
-
-    @property
-    def cause(self) -> tuple[str, ...]:
-        """The reason without its wording, which may change with each look: the same cause is nothing new."""
-        return (
-            (self.kind,)
-            if self.kind == "released"
-            else (self.kind, self.part, self.device, self.code or f"{self.text}")
-        )
 
 
 class OfferedDevice(Value):
@@ -83,6 +57,7 @@ class NotOffered(Value):
     device: str = ""  # its UUID; "" where the driver does not tell it
     index: str = ""
     kind: ReasonKind = "configured"
+    code: str = ""
 
 
 class Availability(Value):
@@ -100,6 +75,7 @@ class Offer(Value, rename={"not_offered": "left"}):
     """What this node advertises. While `waiting` says why, nothing may be registered yet."""
 
     waiting: Text = ""
+    waiting_code: str = ""
     resources: tuple[Resource, ...] = ()
     not_offered: tuple[NotOffered, ...] = ()
 

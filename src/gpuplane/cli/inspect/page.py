@@ -109,7 +109,8 @@ def _ready(whole: Inspection) -> str:
 def _notes(whole: Inspection, width: int) -> Lines:
     """What is to be known before anything else."""
     if whole.waiting:
-        why = f": {whole.waiting}" if whole.waiting != whole.node.reason else ""
+        of_node = whole.node.code and whole.node.code == whole.waiting_code  # which is said of the node
+        why = "" if of_node else f": {whole.waiting}"
         yield from _styled(paragraph(f"Nothing is advertised yet{why}", width), "yellow")
     if whole.release is not None:
         note = f"The driver is let go of {until(whole, whole.release)}: {whole.release.reason}"

@@ -24,7 +24,8 @@ def unavailable_reasons(
     """Why a GPU, or a MIG device of it, must not be allocated now; () if it may."""
     found = []
     if release := driver_release_reason(snapshot):
-        found.append(Reason(kind="released", text=f"the driver is let go of: {release}", part=DRIVER.name))
+        text = f"the driver is let go of: {release}"
+        found.append(Reason(kind="released", text=text, part=DRIVER.name, code="driver-released"))
     health = health_records(snapshot)
     for key in (NODE, gpu.uuid, *([device.uuid] if device else [])):
         record = health.devices.get(key)
@@ -32,7 +33,7 @@ def unavailable_reasons(
             reasons = _unhealthy_reasons(key, record, context)
             found += (each for each in reasons if not (release and each.code == NOT_OBSERVED.code))
     if drained := drain_reason(snapshot, gpu, device):
-        found.append(Reason(kind="drained", text=f"drained: {drained}"))
+        found.append(Reason(kind="drained", text=f"drained: {drained}", code="drained"))
     return tuple(found)
 
 

@@ -37,6 +37,7 @@ class UnitAssignment(Value):
     resource: str = ""
     reason: Text = ""
     reason_kind: ReasonKind = "configured"
+    reason_code: str = ""
     setting: str = ""  # a field of Settings, with the entry's number where it is a list: "mig_strategy", "gpus.0"
     replicas: int = 1
     sharing_entry: str = ""  # likewise, "sharing.0" or "memory.0"
@@ -78,12 +79,13 @@ def _reject_duplicate_ids(units: Iterable[tuple[Unit, Reason | None]]) -> Iterat
     seen: dict[str, Unit] = {}
     for unit, reason in units:
         if reason is None and unit.id in seen:
-            reason = Reason(kind="problem", text=f"device {seen[unit.id].index} has the same UUID", part=DRIVER.name)
+            text = f"device {seen[unit.id].index} has the same UUID"
+            reason = Reason(kind="problem", text=text, part=DRIVER.name, code="duplicate-uuid")
         seen.setdefault(unit.id, unit)
         if reason is None:
             yield UnitAssignment(unit=unit)
         else:
-            yield UnitAssignment(unit=unit, reason=reason.text, reason_kind=reason.kind)
+            yield UnitAssignment(unit=unit, reason=reason.text, reason_kind=reason.kind, reason_code=reason.code)
 
 
 def _name_by_pattern(assignment: UnitAssignment, settings: Settings) -> UnitAssignment:
@@ -105,31 +107,36 @@ def _name_by_mig_strategy(assignments: Sequence[UnitAssignment], settings: Setti
         if assignment.resource or assignment.reason:
             yield assignment
         else:
-            name, reason = _default_name(assignment.unit, settings, profiles)
-            yield assignment.but(resource=name, reason=reason, setting="mig_strategy")
+            name, code, reason = _default_name(assignment.unit, settings, profiles)
+            yield assignment.but(resource=name, reason=reason, reason_code=code, setting="mig_strategy")
 
 
-def _default_name(unit: Unit, settings: Settings, profiles: Set[str]) -> tuple[str, str]:
-    """(name, "") or ("", reason) of a unit that no pattern names.
+def _default_name(unit: Unit, settings: Settings, profiles: Set[str]) -> tuple[str, str, Text]:
+    """(name, "", "") or ("", code, reason) of a unit that no pattern names.
 
     `profiles`: those that are nvidia.com/gpu under `single`; "" is a whole GPU.
     """
     match settings.mig_strategy:
         case "single" if unit.profile not in profiles:
             here, own = " and ".join(each or "a whole GPU" for each in sorted(profiles)), unit.profile or "a whole GPU"
-            return "", f"migStrategy single offers one kind of device, here {here}, and this is {own}"
+            return (
+                "",
+                "mig-profile-not-chosen",
+                f"migStrategy single offers one kind of device, here {here}, and this is {own}",
+            )
         case "mixed" if unit.profile:
             return _name_by_profile(unit.profile)
-    return GPU_RESOURCE, ""
+    return GPU_RESOURCE, "", ""
 
 
-def _name_by_profile(profile: str) -> tuple[str, str]:
+def _name_by_profile(profile: str) -> tuple[str, str, Text]:
     if PARTIAL_GPU_INSTANCE.match(profile):
-        return "", f"{profile} is a part of a GPU instance, which has no name; name it with a pattern in resources.mig"
+        text = f"{profile} is a part of a GPU instance, which has no name; name it with a pattern in resources.mig"
+        return "", "mig-profile-unnamed", text
     try:
-        return qualified_resource_name(MIG_RESOURCE_PREFIX + profile.replace("+", ".")), ""
+        return qualified_resource_name(MIG_RESOURCE_PREFIX + profile.replace("+", ".")), "", ""
     except ValueError as error:
-        return "", f"its profile gives no name: {error}"
+        return "", "mig-profile-unnamed", f"its profile gives no name: {error}"
 
 
 def _most_common_profile(units: Iterable[Unit]) -> str:

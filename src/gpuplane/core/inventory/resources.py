@@ -33,7 +33,12 @@ def list_resources(machine: Machine, settings: Settings) -> tuple[tuple[Resource
 def _not_offered(assignment: UnitAssignment) -> NotOffered:
     unit = assignment.unit
     return NotOffered(
-        unit_label(assignment), assignment.reason, device=unit.id, index=unit.index, kind=assignment.reason_kind
+        unit_label(assignment),
+        assignment.reason,
+        device=unit.id,
+        index=unit.index,
+        kind=assignment.reason_kind,
+        code=assignment.reason_code,
     )
 
 

@@ -21,6 +21,7 @@ from gpuplane.core.shares import (
 )
 from gpuplane.core.text import format_memory
 from gpuplane.model.config import MemoryResource, MemoryUnit, ReplicatedResource, Sharing
+from gpuplane.model.reasons import ReasonCode
 from gpuplane.model.text import Text
 from gpuplane.model.views import Unit
 
@@ -77,6 +78,7 @@ def _share_by_mps(assignment: UnitAssignment) -> UnitAssignment:
     if assignment.replicas > MAX_MPS_CLIENTS_BEFORE_VOLTA and _is_before_volta(assignment.unit):
         return reject(
             assignment,
+            "mps-too-many-clients",
             f"MPS has {MAX_MPS_CLIENTS_BEFORE_VOLTA} clients at most on a GPU of compute capability "
             f"{assignment.unit.compute_capability}, and {assignment.replicas} replicas are configured",
         )
@@ -91,19 +93,20 @@ def _is_before_volta(unit: Unit) -> bool:
 def _share_by_memory(assignment: UnitAssignment, entry: MemoryResource, sharing: Sharing) -> UnitAssignment:
     has, unit = assignment.unit.memory_mib, sharing.memory_unit
     if not has:
-        return reject(assignment, "the driver does not tell its memory, which is to be shared out")
+        return reject(
+            assignment, "memory-not-reported", "the driver does not tell its memory, which is to be shared out"
+        )
     if has < entry.share_mib:
         grain = format_memory(entry.share_mib, unit)
-        return reject(
-            assignment, f"it has {format_memory(has, unit)} of memory, and one share is {grain}; make the grain smaller"
-        )
+        text = f"it has {format_memory(has, unit)} of memory, and one share is {grain}; make the grain smaller"
+        return reject(assignment, "memory-smaller-than-share", text)
     count = has // entry.share_mib
     return assignment.but(replicas=count, share_mib=entry.share_mib, mps=sharing.memory_by_mps)
 
 
-def reject(assignment: UnitAssignment, reason: Text) -> UnitAssignment:
+def reject(assignment: UnitAssignment, code: ReasonCode, reason: Text) -> UnitAssignment:
     """The assignment of a unit that is not offered, for this reason."""
-    return assignment.but(resource="", replicas=1, reason=reason)
+    return assignment.but(resource="", replicas=1, reason=reason, reason_code=code)
 
 
 def _limit_memory_shares(assignments: list[UnitAssignment], unit: MemoryUnit) -> list[UnitAssignment]:
@@ -119,7 +122,9 @@ def _limit_memory_shares(assignments: list[UnitAssignment], unit: MemoryUnit) ->
         f"{count} devices on this node, and {MAX_MEMORY_SHARES} are the most: "
         f"no memory is shared here until the grain is {format_memory(fits, unit)} or more"
     )
-    return [reject(each, reason).but(share_mib=0) if each.share_mib else each for each in assignments]
+    return [
+        reject(each, "too-many-shares", reason).but(share_mib=0) if each.share_mib else each for each in assignments
+    ]
 
 
 def _limit_shares(assignments: list[UnitAssignment]) -> list[UnitAssignment]:
@@ -128,7 +133,9 @@ def _limit_shares(assignments: list[UnitAssignment]) -> list[UnitAssignment]:
     if count <= MAX_SHARES:
         return assignments
     reason = f"there would be {count} shares on this node, and {MAX_SHARES} are the most: configure fewer replicas"
-    return [reject(each, reason).but(share_mib=0) if each.is_shared else each for each in assignments]
+    return [
+        reject(each, "too-many-shares", reason).but(share_mib=0) if each.is_shared else each for each in assignments
+    ]
 
 
 def _smallest_share_mib(memories: Sequence[int], step: int) -> int:

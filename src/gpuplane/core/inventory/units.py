@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator
 
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
+from gpuplane.model.reasons import ReasonCode
 from gpuplane.model.status import DRIVER
-from gpuplane.model.text import join
+from gpuplane.model.text import Text, join
 from gpuplane.model.views import Reason, Unit
 
 
@@ -21,10 +22,10 @@ def list_units(
         elif not gpu.mig_enabled:
             yield _gpu_unit(gpu), None
         elif not with_mig_devices:
-            excluded = _excluded_by_config("it is in MIG mode, and migStrategy is none")
+            excluded = _excluded_by_config("mig-mode", "it is in MIG mode, and migStrategy is none")
             yield _gpu_unit(gpu), None if whole_mig_gpus else excluded
         elif not gpu.mig_devices:
-            yield _gpu_unit(gpu), _excluded_by_config("it is in MIG mode and has no MIG devices")
+            yield _gpu_unit(gpu), _excluded_by_config("mig-without-devices", "it is in MIG mode and has no MIG devices")
         else:
             yield from ((_mig_unit(gpu, device), _missing_description(device)) for device in gpu.mig_devices)
 
@@ -68,8 +69,8 @@ def _missing_description(device: MigDevice) -> Reason | None:
 def _not_described(what: str, faults: Iterable[Fault]) -> Reason:
     why = join("; ", (fault.message for fault in faults))
     text = f"the driver does not tell its {what}{': ' if why else ''}{why}"
-    return Reason(kind="problem", text=text, part=DRIVER.name)
+    return Reason(kind="problem", text=text, part=DRIVER.name, code="not-described")
 
 
-def _excluded_by_config(text: str) -> Reason:
-    return Reason(kind="configured", text=text)
+def _excluded_by_config(code: ReasonCode, text: Text) -> Reason:
+    return Reason(kind="configured", text=text, code=code)

@@ -70,7 +70,7 @@ def _message(sentences: Iterable[str]) -> str:
 
 def problem(reason: Reason) -> str:
     """The condition's reason for a reason that is a problem; "" for one that is none."""
-    of_node = bool(reason.part == DRIVER.name and reason.code and not reason.device)
+    of_node = bool(reason.part == DRIVER.name and reason.is_fault and not reason.device)
     if reason.kind == "degraded":
         return "DriverFailing" if of_node else "GPUDegraded"
     if reason.kind != "problem":

@@ -99,7 +99,7 @@ def _beside(standing: Standing, unit: Availability) -> Standing:
     """The standing with what is no fault of the device and no drain of it."""
     if standing.kind not in ("well", "degraded"):
         return standing
-    found = [each for each in unit.reasons if problem(each) and not each.code]
+    found = [each for each in unit.reasons if problem(each) and not each.is_fault]
     if found:
         parts = frozenset(each.part for each in found)
         return standing.but(kind="unavailable", why=join("; ", (each.text for each in found)), advice="", parts=parts)

@@ -1,20 +1,21 @@
 """Whether the agent does its job: what /readyz answers."""
 
 from gpuplane.core import mps
-from gpuplane.core.advertising import lacking, offer
+from gpuplane.core.advertising import offer, unknown, why_waiting
 from gpuplane.core.availability import availability, unread
 from gpuplane.core.containers.cdi import wanted as cdi
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.reports.nodecondition import problem
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.serving import standby
+from gpuplane.model.reasons import Reason
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import DRIVER
-from gpuplane.model.text import Text, distinct, join
+from gpuplane.model.text import distinct, join
 
 
-def unready(snapshot: Snapshot) -> Text:
-    """Why the agent is not ready; "" if it is.
+def unready(snapshot: Snapshot) -> Reason | None:
+    """Why the agent is not ready; None if it is.
 
     It is ready while kubelet has accepted every resource and reads its list, with the MPS daemons that it is shared by
     and the CDI specifications of it on disk, and also while there is nothing to advertise and the reason is known: a
@@ -31,21 +32,20 @@ def unready(snapshot: Snapshot) -> Text:
     if snapshot.machine is None and (
         driver_release_reason(snapshot) or (driver is not None and driver.state == "failing")
     ):
-        return ""
+        return None
     if snapshot.machine is not None and snapshot.machine.gpus is None:
-        return ""
+        return None
     if standby(snapshot):
-        return lacking(snapshot)
-    offered = offer(snapshot)
-    if offered.waiting:
-        return offered.waiting
-    for resource in offered.resources:
+        return unknown(snapshot)
+    if waiting := why_waiting(snapshot):
+        return waiting
+    for resource in offer(snapshot).resources:
         if why := unread(snapshot, resource.name):
-            return why.text
+            return why
     return mps.unready(snapshot) or cdi.unready(snapshot) or _idle(snapshot)
 
 
-def _idle(snapshot: Snapshot) -> Text:
+def _idle(snapshot: Snapshot) -> Reason | None:
     """Of which resource nothing is given out, though health and people have nothing against some of it, and why."""
     found = availability(snapshot)
     for resource in offer(snapshot).resources:
@@ -54,5 +54,6 @@ def _idle(snapshot: Snapshot) -> Text:
         if barred and all(each.reasons for each in devices):
             why = join("; ", distinct(reason.text for each in barred for reason in each.reasons))
             named = describe_devices([(each.device, each.index) for each in barred])
-            return f"{resource.name}: no device is given out: {named}: {why}"
-    return ""
+            text = f"{resource.name}: no device is given out: {named}: {why}"
+            return Reason(kind="problem", text=text, code="no-device-available")
+    return None

@@ -27,6 +27,7 @@ from gpuplane.core.view import view
 from gpuplane.model.cdi import CdiDevice, Spec
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
+from gpuplane.model.reasons import ReasonCode
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import CDI_FILES, AnyPart, CdiConflictStatus, Part, cdi_conflict
 from gpuplane.model.text import Text
@@ -197,7 +198,7 @@ def reason(snapshot: Snapshot, unit: Unit) -> Reason | None:
         return None
     needed, name = _needed(documents), unit.index if settings.device_id_strategy == "index" else unit.id
     if (why := documents[GPU].omitted.get(unit.id)) or name not in needed.gpus:
-        return _problem(why or "the specification has no device for it")
+        return _problem("cdi-no-device", why or "the specification has no device for it")
     marks = {qualified_name(GPU, name): needed.gpus[name], **needed.others}
     return _unwritten(snapshot, marks, needed.common)
 
@@ -223,8 +224,8 @@ def _needed(documents: Mapping[str, BuiltSpec]) -> _Needed:
     return _Needed(gpus=marks.get(GPU, {}), others=others, common=common)
 
 
-def _problem(why: Text, part: AnyPart = CDI_FILES) -> Reason:
-    return Reason(kind="problem", text=f"CDI: {why}", part=part.name)
+def _problem(code: ReasonCode, why: Text, part: AnyPart = CDI_FILES) -> Reason:
+    return Reason(kind="problem", text=f"CDI: {why}", part=part.name, code=code)
 
 
 def _unwritten(snapshot: Snapshot, marks: Mapping[str, str], common: frozenset[str]) -> Reason | None:
@@ -236,12 +237,15 @@ def _unwritten(snapshot: Snapshot, marks: Mapping[str, str], common: frozenset[s
     foreign = condition.conflicts(snapshot)
     for name in marks:
         if name in foreign:
-            return _problem(f"{foreign[name]} defines {name} too: {WAY_OUT}", cdi_conflict(foreign[name]))
+            why = f"{foreign[name]} defines {name} too: {WAY_OUT}"
+            return _problem("cdi-conflict", why, cdi_conflict(foreign[name]))
     status, there = snapshot.status[CDI_FILES], condition.on_disk(snapshot)
     refused = status.state == "failing"
     if there.issuperset(marks.values()) and (not refused or there >= common):
         return None
-    return _problem(status.text) if refused else Reason(kind="waiting", text=WRITING, part=CDI_FILES.name)
+    if refused:
+        return _problem("cdi-write-failed", status.text)
+    return Reason(kind="waiting", text=WRITING, part=CDI_FILES.name, code="cdi-not-written")
 
 
 def waiting(snapshot: Snapshot) -> bool:
@@ -249,7 +253,8 @@ def waiting(snapshot: Snapshot) -> bool:
     return bool(wanted(snapshot)) and snapshot.status[CDI_FILES].state == "waiting"
 
 
-def unready(snapshot: Snapshot) -> str:
-    """Why the files are not what is wanted; "" where they are, or no CDI is in force."""
+def unready(snapshot: Snapshot) -> Reason | None:
+    """Why the files are not what is wanted; None where they are, or no CDI is in force."""
     status = snapshot.status.of(CDI_FILES)
-    return f"CDI: {status.text}" if status and status.state == "failing" and wanted(snapshot) else ""
+    failing = status is not None and status.state == "failing" and bool(wanted(snapshot))
+    return _problem("cdi-write-failed", status.text) if status is not None and failing else None

@@ -38,9 +38,11 @@ def inspection(picture: NodeState, about: AgentInfo, wall: float) -> Inspection:
         time=clock.time(picture.now),
         agent=_agent(snapshot, about, clock),
         node=Node(name=about.node).but(**ail(node(stand), clock)),
-        ready=not why,
-        not_ready=why,
+        ready=why is None,
+        not_ready=why.text if why is not None else "",
+        not_ready_code=why.code if why is not None else "",
         waiting=picture.offer.waiting,
+        waiting_code=picture.offer.waiting_code,
         release=_release(snapshot, clock),
         driver=_driver(snapshot),
         device_list_strategy=_strategy(snapshot),
@@ -116,7 +118,7 @@ def _sharing(resource: Offered) -> Literal["none", "time-slicing", "mps", "memor
 
 def _not_offered(picture: NodeState) -> Iterator[NotOffered]:
     for left in picture.offer.not_offered:
-        yield NotOffered(index=left.index, uuid=left.device, kind=left.kind, reason=left.reason)
+        yield NotOffered(index=left.index, uuid=left.device, kind=left.kind, code=left.code, reason=left.reason)
 
 
 def _parts(snapshot: Snapshot, clock: Clock) -> Iterator[PartStatus]:

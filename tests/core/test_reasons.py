@@ -1,0 +1,43 @@
+"""A reason is a value: programs compare its code and its holder, and never its text."""
+
+import pytest
+
+from gpuplane.core.faults.catalogue import CATALOGUE
+from gpuplane.model.pod import PodRef
+from gpuplane.model.reasons import REASON_CODES, Holder, Reason
+
+HELD = Reason(kind="held", text="held by pod ml/train", code="held-as-other-resource")
+
+
+def by(name: str) -> Holder:
+    return Holder(resource="nvidia.com/gpu", pod=PodRef(namespace="ml", name=name, container="main"))
+
+
+@pytest.mark.parametrize("kind", ["problem", "released", "held"])
+def test_another_wording_is_the_same_cause(kind: str) -> None:
+    reason = Reason(kind=kind, text="it fails", part="cdi", code="cdi-write-failed")  # type: ignore[arg-type]
+    assert reason.cause == reason.but(text="it does not work").cause
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        HELD.but(code="held-in-other-layout"),
+        HELD.but(part="cdi"),
+        HELD.but(device="GPU-a"),
+        HELD.but(kind="problem"),
+        HELD.but(holder=by("train")),
+    ],
+)
+def test_another_code_part_device_or_holder_is_another_cause(other: Reason) -> None:
+    assert other.cause != HELD.cause
+
+
+def test_the_containers_of_two_pods_are_two_causes() -> None:
+    assert HELD.but(holder=by("a")).cause != HELD.but(holder=by("b")).cause
+
+
+def test_no_code_means_a_fault_and_another_reason() -> None:
+    assert not REASON_CODES.keys() & CATALOGUE.keys()
+    assert Reason(kind="problem", text="", code=next(iter(CATALOGUE))).is_fault
+    assert not HELD.is_fault

@@ -1,9 +1,17 @@
 """What is derived is derived once, and what has not changed is the same object."""
 
+import gc
+import weakref
+from collections import Counter
+
+import msgspec
+import pytest
+
 from gpuplane.core.advertising import known, offer
+from gpuplane.core.inventory.resources import list_resources
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
-from gpuplane.core.view import view
+from gpuplane.core.view import part_view, view
 from gpuplane.model.config import Config, Settings
 from gpuplane.model.facts import AllocateAnswered, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
@@ -23,25 +31,87 @@ GPUS = (Gpu(index=0, uuid="GPU-a", model="T4"), Gpu(index=1, uuid="GPU-b", model
 
 
 def test_a_view_asked_again_derives_nothing() -> None:
-    asked = []
+    asked, one = [], Snapshot()
 
-    @view
+    @part_view
     def double(number: int) -> int:
         asked.append(number)
         return number * 2
 
-    assert [double(1), double(1), double(2), double(1)] == [2, 2, 4, 2]
+    assert [double.of(one, number) for number in (1, 1, 2, 1)] == [2, 2, 4, 2]
     assert asked == [1, 2, 1]
 
 
 def test_an_equal_answer_to_another_question_is_the_same_object() -> None:
-    @view
+    @part_view
     def parity(number: int) -> list[int]:
         return [number % 2]
 
-    first = parity(1)
-    assert parity(3) is first
-    assert parity(2) is not first
+    one = Snapshot()
+    first = parity.of(one, 1)
+    assert parity.of(one.but(generation=1), 3) is first
+    assert parity.of(one, 2) is not first
+
+
+def test_each_of_ten_thousand_nodes_has_a_memory_of_its_own() -> None:
+    """A view that is asked about one node after the other, and again, derives each answer once."""
+    derived = Counter[int]()
+
+    @view
+    def machine_of(snapshot: Snapshot) -> tuple[Machine | None]:
+        derived[snapshot.generation] += 1
+        return (snapshot.machine,)
+
+    @part_view
+    def count_gpus(machine: Machine | None) -> list[int]:
+        return [len(machine.gpus or ()) if machine else 0]
+
+    nodes = [Snapshot(generation=n, machine=Machine(gpus=GPUS)) for n in range(10_000)]
+    first = [(machine_of(each), count_gpus.of(each, each.machine)) for each in nodes]
+    again = [(machine_of(each), count_gpus.of(each, each.machine)) for each in nodes]
+
+    assert set(derived.values()) == {1}
+    assert len(derived) == len(nodes)
+    assert all(a is b and c is d for (a, c), (b, d) in zip(first, again, strict=True))
+
+
+def test_the_views_of_the_agent_derive_each_node_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offer rests on views of parts: none of them is derived anew because another node was asked about."""
+    nodes, derived = [node(*GPUS) for _ in range(10)], list[str]()
+    answers = [offer(each) for each in nodes]
+    monkeypatch.setattr(list_resources, "derive", lambda *parts: derived.append("resources"))
+    assert all(offer(each) is answer for each, answer in zip(nodes, answers, strict=True))
+    for each in nodes:
+        offer(step(each, AllocateAnswered(GPU, ("GPU-a",)), 1.0))
+
+    assert derived == []
+
+
+def test_the_memory_of_a_node_goes_with_its_last_snapshot() -> None:
+    class Answer:
+        pass
+
+    @view
+    def answer(snapshot: Snapshot) -> tuple[Answer, Snapshot]:
+        return Answer(), snapshot.but(generation=7)
+
+    before = node(*GPUS)
+    after = step(before, AllocateAnswered(GPU, ("GPU-a",)), 1.0)
+    offer(after)
+    known_answer = weakref.ref(answer(after)[0])
+    del before
+    gc.collect()
+    assert known_answer() is not None
+    del after
+    gc.collect()
+    assert known_answer() is None
+
+
+def test_a_memory_is_no_part_of_its_snapshot() -> None:
+    before, other = node(*GPUS), node(*GPUS)
+    offer(before)
+    assert before == other
+    assert msgspec.json.encode(before) == msgspec.json.encode(other)
 
 
 def test_a_grant_that_withholds_nothing_leaves_the_offer_as_it_is() -> None:
@@ -50,7 +120,7 @@ def test_a_grant_that_withholds_nothing_leaves_the_offer_as_it_is() -> None:
     after = step(before, AllocateAnswered(GPU, ("GPU-a",)), 1.0)
     assert after is not before
     assert offer(after) is first
-    assert known(offer(after)) is known(first)
+    assert known.of(after, offer(after)) is known.of(before, first)
     assert list(news(before, after)) == []
 
 

@@ -11,7 +11,13 @@ from gpuplane.core.inventory.resources import assign_units, list_resources
 from gpuplane.core.reports.news import news
 from gpuplane.core.shares import unit_of
 from gpuplane.core.step import step
-from gpuplane.core.withholding import device_locations, layout_from_environment, overlapping_ids, withheld
+from gpuplane.core.withholding import (
+    device_locations,
+    layout_from_environment,
+    offered_index,
+    overlapping_ids,
+    withheld,
+)
 from gpuplane.model.config import MemoryResource, MigStrategy, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
     AllocateAnswered,
@@ -122,7 +128,9 @@ def test_what_overlaps_with_a_held_device_is_withheld(
     machine: Machine, settings: Settings, held: Allocation, ids: str, golden: Golden
 ) -> None:
     """Each way in which a live change can offer again what a container holds."""
-    found = overlapping_ids(list_resources(machine, settings)[0], [held], device_locations(machine, None), {})
+    found = overlapping_ids(
+        offered_index(list_resources(machine, settings)[0]), [held], device_locations(machine, None), {}
+    )
 
     assert sorted(id for _, id in found) == ids.split()
     for why in set(found.values()):

@@ -271,7 +271,7 @@ async def test_advice_is_given_container_by_container_and_never_fails(
         def defect(*_: object) -> tuple[str, ...]:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(module, "prefer", defect)
+        monkeypatch.setattr(module, "preferred_ids", defect)
         answer = await kubelet.GetPreferredAllocation(request)
         assert [list(each.deviceIDs) for each in answer.container_responses] == [[], [], []]
     assert "no preference" in caplog.text

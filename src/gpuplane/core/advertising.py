@@ -16,7 +16,7 @@ from gpuplane.core.health import reasons
 from gpuplane.core.health.context import health_context
 from gpuplane.core.inventory.resources import list_resources, unsupported_sharing
 from gpuplane.core.serving import standby
-from gpuplane.core.view import view
+from gpuplane.core.view import part_view, view
 from gpuplane.core.withholding import withheld, without_allocations
 from gpuplane.model.machine import Machine
 from gpuplane.model.reasons import ReasonCode
@@ -54,11 +54,14 @@ def offer(snapshot: Snapshot) -> Offer:
 def share_layouts(snapshot: Snapshot) -> Mapping[str, EncodedLayout]:
     """The share layouts that the ledger has to remember: see `withholding`."""
     machine, settings = snapshot.machine, snapshot.config.settings
-    resources = list_resources(machine, settings)[0] if machine is not None and settings is not None else ()
-    return withholding.share_layouts(resources, snapshot.allocations or (), snapshot.ledger.share_layouts or {})
+    resources: tuple[Resource, ...] = ()
+    if machine is not None and settings is not None:
+        resources, _ = list_resources.of(snapshot, machine, settings)
+    index = withholding.offered_index.of(snapshot, resources)
+    return withholding.share_layouts(index, snapshot.allocations or (), snapshot.ledger.share_layouts or {})
 
 
-@view
+@part_view
 def known(offered: Offer) -> Mapping[str, Mapping[str, OfferedDevice]]:
     """resource → id → device, for requests that name ids."""
     return {resource.name: {device.id: device for device in resource.devices} for resource in offered.resources}
@@ -70,22 +73,24 @@ def _fit(snapshot: Snapshot) -> Offer:
     machine, settings = snapshot.machine, snapshot.config.settings
     assert machine is not None
     assert settings is not None
-    resources, left = list_resources(machine, settings)
+    resources, left = list_resources.of(snapshot, machine, settings)
     ill = dict(_ill(snapshot, machine))
     unwritten = withholding.units_with_unsaved_layout(
-        resources, snapshot.ledger.share_layouts or {}, snapshot.stored.share_layouts
+        withholding.offered_index.of(snapshot, resources),
+        snapshot.ledger.share_layouts or {},
+        snapshot.stored.share_layouts,
     )
     spoilt = (_spoil(resource, _found(snapshot, resource, ill, unwritten)) for resource in resources)
     return Offer(resources=tuple(spoilt), not_offered=left)
 
 
-_unfit = view(unsupported_sharing)
+_unfit = part_view(unsupported_sharing)
 
 
 def misfit(snapshot: Snapshot) -> Text:
     """What of the configuration this machine cannot have, though there is nothing wrong with either; "" for nothing."""
     machine, settings = snapshot.machine, snapshot.config.settings
-    return _unfit(machine, settings) if machine is not None and settings is not None else ""
+    return _unfit.of(snapshot, machine, settings) if machine is not None and settings is not None else ""
 
 
 def ill(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:

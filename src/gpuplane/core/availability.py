@@ -10,7 +10,7 @@ from gpuplane.core.advertising import ill, offer, why_waiting
 from gpuplane.core.devicenames import DeviceName, index_order
 from gpuplane.core.health import devicehealth
 from gpuplane.core.inventory.units import list_units
-from gpuplane.core.view import view
+from gpuplane.core.view import part_view
 from gpuplane.model.config import Settings
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import Machine
@@ -41,12 +41,12 @@ def _availability(snapshot: Snapshot, offered: Offer) -> tuple[Availability, ...
     if machine is None or machine.gpus is None:
         return ()
     if offered.waiting:
-        return _unlisted(machine, snapshot.config.settings, ill(snapshot), why_waiting(snapshot))
+        return _unlisted.of(snapshot, machine, snapshot.config.settings, ill(snapshot), why_waiting(snapshot))
     silent = tuple(each.name for each in offered.resources if plugin_of(each.name) in snapshot.status)
-    return _offered(offered, ill(snapshot), tuple(unread(snapshot, name) for name in silent))
+    return _offered.of(snapshot, offered, ill(snapshot), tuple(unread(snapshot, name) for name in silent))
 
 
-@view
+@part_view
 def _offered(
     offered: Offer, faults: Mapping[str, tuple[Reason, ...]], unread: tuple[Reason | None, ...]
 ) -> tuple[Availability, ...]:
@@ -59,7 +59,7 @@ def _ordered(found: Iterable[Availability]) -> tuple[Availability, ...]:
     return tuple(sorted(found, key=lambda each: index_order(each.index)))
 
 
-@view
+@part_view
 def _unlisted(
     machine: Machine, settings: Settings | None, faults: Mapping[str, tuple[Reason, ...]], lack: Reason | None
 ) -> tuple[Availability, ...]:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.text import list_first
-from gpuplane.core.view import view
+from gpuplane.core.view import part_view
 from gpuplane.model.machine import DeviceNumbers, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import State, Status
@@ -75,10 +75,10 @@ class Found(Value):
 def wish(snapshot: Snapshot) -> Wish | None:
     """What has to be there; None while too little is known, or the driver is let go of: it may be being replaced."""
     machine = snapshot.machine
-    return None if machine is None or driver_release_reason(snapshot) else _wish(machine)
+    return None if machine is None or driver_release_reason(snapshot) else _wish.of(snapshot, machine)
 
 
-@view
+@part_view
 def _wish(machine: Machine) -> Wish | None:
     numbers = {node: each for node, each in machine.numbers.items() if NAME.fullmatch(node)}
     if machine.gpus == () or not numbers:

@@ -18,7 +18,7 @@ from gpuplane.core.health.context import health_context
 from gpuplane.core.health.reasons import unavailable_reasons
 from gpuplane.core.inventory.resources import list_resources
 from gpuplane.core.shares import unit_of
-from gpuplane.core.view import view
+from gpuplane.core.view import part_view, view
 from gpuplane.core.withholding import withheld, without_allocations
 from gpuplane.model import sharelayout
 from gpuplane.model.config import Mps, Settings
@@ -68,7 +68,8 @@ def wanted(snapshot: Snapshot) -> WantedDaemons | None:
     }
     others = {unit_of(id) for name, id in withheld(snapshot) if (_of(name, id), unit_of(id)) not in clients}
     held = sorted({name for name, _ in clients})
-    return WantedDaemons(daemons=_daemons(machine, settings, ill | others), in_use=tuple(held))
+    resources, _ = list_resources.of(snapshot, machine, settings)
+    return WantedDaemons(daemons=_daemons.of(snapshot, resources, machine, settings, ill | others), in_use=tuple(held))
 
 
 def _may_be_client(layout: EncodedLayout | None) -> bool:
@@ -200,12 +201,14 @@ def _troubled(snapshot: Snapshot) -> Iterator[str]:
                 yield part.uuid
 
 
-@view
-def _daemons(machine: Machine, settings: Settings, without: frozenset[str]) -> tuple[MpsDaemon, ...]:
+@part_view
+def _daemons(
+    resources: tuple[Resource, ...], machine: Machine, settings: Settings, without: frozenset[str]
+) -> tuple[MpsDaemon, ...]:
     partitioned = {gpu.uuid for gpu in machine.gpus or () if gpu.mig_enabled}
     return tuple(
         _daemon(name, devices, resource.share_mib > 0, settings.sharing.mps, partitioned)
-        for resource in list_resources(machine, settings)[0]
+        for resource in resources
         if resource.mps
         for name, devices in _by_daemon(resource, without).items()
     )

@@ -19,7 +19,7 @@ from gpuplane.core.faults.catalogue import HIDING_OTHERS
 from gpuplane.core.inventory.resources import assign_units
 from gpuplane.core.inventory.sharing import sharing_entries
 from gpuplane.core.requests import driver_release_reason
-from gpuplane.core.view import view
+from gpuplane.core.view import part_view
 from gpuplane.model.config import ReplicatedResource, Settings, TimeSlice
 from gpuplane.model.facts import SetTimeSlice, TimeSliceFinished
 from gpuplane.model.health import DeviceRecord, HealthRecords
@@ -41,10 +41,10 @@ def wanted(snapshot: Snapshot) -> Mapping[str, TimeSlice] | None:
     sharing = settings.sharing
     if sharing.strategy != "time-slicing" or not any(each.time_slice for each in sharing.resources):
         return {}
-    return _wanted(machine, settings)
+    return _wanted.of(snapshot, machine, settings)
 
 
-@view
+@part_view
 def _wanted(machine: Machine, settings: Settings) -> Mapping[str, TimeSlice]:
     named, found = sharing_entries(settings.sharing), dict[str, TimeSlice]()
     for decision in assign_units(machine, settings):

@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from gpuplane.core.inventory.resources import list_resources
 from gpuplane.core.shares import unit_of
-from gpuplane.core.view import view
+from gpuplane.core.view import part_view, view
 from gpuplane.model import sharelayout
 from gpuplane.model.machine import Machine
 from gpuplane.model.reasons import Holder, Reason, ReasonCode
@@ -61,9 +61,10 @@ def withheld(snapshot: Snapshot) -> Mapping[OfferedId, Reason]:
     machine, settings, ledger = snapshot.machine, snapshot.config.settings, snapshot.ledger
     if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
         return {}
-    resources, _ = list_resources(machine, settings)
-    locations = device_locations(machine, ledger.mig_parents)
-    return overlapping_ids(resources, snapshot.allocations, locations, ledger.share_layouts or {})
+    resources, _ = list_resources.of(snapshot, machine, settings)
+    index = offered_index.of(snapshot, resources)
+    locations = device_locations.of(snapshot, machine, ledger.mig_parents)
+    return overlapping_ids(index, snapshot.allocations, locations, ledger.share_layouts or {})
 
 
 class DeviceLocations(Value):
@@ -80,8 +81,24 @@ class DeviceLocations(Value):
     maybe_partitioned: tuple[str, ...] = ()
 
 
+class OfferedIndex(Value):
+    ids: frozenset[OfferedId]
+    by_unit: Mapping[str, Sequence[OfferedId]]
+    by_gpu: Mapping[str, Sequence[OfferedId]]
+    share_layouts: Mapping[tuple[str, str], ShareLayout]  # (resource, unit) → its layout, where it is shared
+
+    def overlapping(self, unit: str, locations: DeviceLocations) -> Iterator[OfferedId]:
+        """The offered ids that are this unit, lie in it, contain it, or have taken its place."""
+        yield from self.by_unit.get(unit, ())
+        if unit in locations.mig_parents and unit not in locations.removed:  # its GPU may be offered as a whole one
+            yield from self.by_unit.get(locations.mig_parents[unit], ())
+        else:
+            for gpu in _possible_gpus(unit, locations):
+                yield from self.by_gpu.get(gpu, ())
+
+
 def overlapping_ids(
-    resources: tuple[Resource, ...],
+    index: OfferedIndex,
     allocations: Iterable[Allocation],
     locations: DeviceLocations,
     share_layouts: Mapping[str, EncodedLayout],
@@ -90,7 +107,6 @@ def overlapping_ids(
 
     `share_layouts`: those of the units of which containers hold shares.
     """
-    index = _offered_index(resources)
     reasons: dict[str, Reason] = {}
     for allocation in allocations:
         for id in allocation.devices:
@@ -137,22 +153,6 @@ def _reason(allocation: Allocation, code: ReasonCode) -> Reason:
     return Reason(kind="held", text=text, code=code, holder=holder)
 
 
-class _OfferedIndex(Value):
-    ids: frozenset[OfferedId]
-    by_unit: Mapping[str, Sequence[OfferedId]]
-    by_gpu: Mapping[str, Sequence[OfferedId]]
-    share_layouts: Mapping[tuple[str, str], ShareLayout]  # (resource, unit) → its layout, where it is shared
-
-    def overlapping(self, unit: str, locations: DeviceLocations) -> Iterator[OfferedId]:
-        """The offered ids that are this unit, lie in it, contain it, or have taken its place."""
-        yield from self.by_unit.get(unit, ())
-        if unit in locations.mig_parents and unit not in locations.removed:  # its GPU may be offered as a whole one
-            yield from self.by_unit.get(locations.mig_parents[unit], ())
-        else:
-            for gpu in _possible_gpus(unit, locations):
-                yield from self.by_gpu.get(gpu, ())
-
-
 def _possible_gpus(unit: str, locations: DeviceLocations) -> Collection[str]:
     """The GPUs on which a held unit may be that is no existing MIG device."""
     if parent := locations.mig_parents.get(unit):
@@ -162,8 +162,8 @@ def _possible_gpus(unit: str, locations: DeviceLocations) -> Collection[str]:
     return (unit,) if unit in locations.gpus else tuple(gpu for gpu in locations.gpus if unit.startswith(gpu))
 
 
-@view
-def _offered_index(resources: tuple[Resource, ...]) -> _OfferedIndex:
+@part_view
+def offered_index(resources: tuple[Resource, ...]) -> OfferedIndex:
     by_unit: dict[str, list[OfferedId]] = {}
     by_gpu: dict[str, list[OfferedId]] = {}
     for resource in resources:
@@ -172,7 +172,7 @@ def _offered_index(resources: tuple[Resource, ...]) -> _OfferedIndex:
             by_unit.setdefault(device.unit.id, []).append(key)
             by_gpu.setdefault(device.unit.gpu, []).append(key)
     ids = frozenset(key for keys in by_unit.values() for key in keys)
-    return _OfferedIndex(ids=ids, by_unit=by_unit, by_gpu=by_gpu, share_layouts=dict(_offered_layouts(resources)))
+    return OfferedIndex(ids=ids, by_unit=by_unit, by_gpu=by_gpu, share_layouts=dict(_offered_layouts(resources)))
 
 
 def _offered_layouts(resources: Iterable[Resource]) -> Iterator[tuple[tuple[str, str], ShareLayout]]:
@@ -207,7 +207,7 @@ def layout_from_environment(environment: Mapping[str, str], share_count: int) ->
 
 
 def share_layouts(
-    resources: tuple[Resource, ...], allocations: Iterable[Allocation], known: Mapping[str, EncodedLayout]
+    index: OfferedIndex, allocations: Iterable[Allocation], known: Mapping[str, EncodedLayout]
 ) -> Mapping[str, EncodedLayout]:
     """The layout of each shared unit: where a container holds shares of it, as it was remembered; else as it is now."""
     by_environment: dict[str, set[EncodedLayout]] = {}
@@ -215,7 +215,7 @@ def share_layouts(
         for id in allocation.devices:
             if "::" in id:
                 by_environment.setdefault(unit_of(id), set()).add(allocation.share_layout)
-    offered = {unit: layout.encoded for (_, unit), layout in _offered_index(resources).share_layouts.items()}
+    offered = {unit: layout.encoded for (_, unit), layout in index.share_layouts.items()}
     unknown = sharelayout.UNKNOWN.encoded
     held = {unit: _held_layout(known.get(unit, unknown), by_environment[unit]) for unit in sorted(by_environment)}
     return offered | held
@@ -229,7 +229,7 @@ def _held_layout(known: EncodedLayout, by_environment: set[EncodedLayout]) -> En
 
 
 def units_with_unsaved_layout(
-    resources: tuple[Resource, ...],
+    index: OfferedIndex,
     share_layouts: Mapping[str, EncodedLayout],
     on_disk: tuple[Mapping[str, EncodedLayout], ...],
 ) -> frozenset[tuple[str, str]]:
@@ -239,12 +239,12 @@ def units_with_unsaved_layout(
     """
     return frozenset(
         (name, unit)
-        for name, unit in _offered_index(resources).share_layouts
+        for name, unit in index.share_layouts
         if any(unit in each and each[unit] != share_layouts.get(unit) for each in on_disk)
     )
 
 
-@view
+@part_view
 def device_locations(machine: Machine, mig_parents: Mapping[str, str] | None) -> DeviceLocations:
     """Where the MIG devices are that exist or are remembered."""
     existing = _existing_mig_parents(machine)

@@ -23,7 +23,6 @@ from gpuplane.core.choice.preference import preferred_ids
 from gpuplane.core.serving import serves
 from gpuplane.core.shares import MAX_SHARES
 from gpuplane.core.text import clip
-from gpuplane.core.view import view
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginServicer
 from gpuplane.model.facts import AllocateAnswered
@@ -50,7 +49,7 @@ class Plugin(DevicePluginServicer):
     def __init__(self, node: Node, resource: str) -> None:
         self.node, self.resource = node, resource
         self.streams, self.stir, self.silent = 0, asyncio.Event(), False
-        self._message = view(_message)  # built once for a list, shared by the streams
+        self._list: tuple[tuple[OfferedDevice, ...], pb.ListAndWatchResponse] = (), pb.ListAndWatchResponse()
 
     def options(self) -> pb.DevicePluginOptions:
         """What kubelet may call: told at Register and by GetDevicePluginOptions alike."""
@@ -74,6 +73,14 @@ class Plugin(DevicePluginServicer):
                     yield message
                 if not devices:
                     return
+
+    def _message(self, devices: tuple[OfferedDevice, ...]) -> pb.ListAndWatchResponse:
+        """The message of a list: built once for all streams, and the same object while it says the same."""
+        listed, message = self._list
+        if listed != devices:
+            built = _message(devices)
+            self._list = devices, message if built == message else built
+        return self._list[1]
 
     @contextmanager
     def _stream(self) -> Iterator[None]:
@@ -108,7 +115,7 @@ class Plugin(DevicePluginServicer):
 
     def _about(self, snapshot: Snapshot, requests: Iterable[pb.ContainerAllocateRequest]) -> dict[str, object]:
         """What a refusal is about: those of its devices that are ours."""
-        ours = known(offer(snapshot)).get(self.resource, {})
+        ours = known.of(snapshot, offer(snapshot)).get(self.resource, {})
         asked = (id for each in requests for id in each.devices_ids if id in ours)
         devices = tuple(dict.fromkeys(ours[id].unit.id for id in asked))
         return LogSubject(devices=devices, resources=(self.resource,)).extra

@@ -6,6 +6,7 @@ Times are seconds of CLOCK_BOOTTIME, which runs on while the agent is dead; `boo
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Self
 
 import msgspec
@@ -114,7 +115,7 @@ class StoredLedger(Value, rename={"share_layouts": "cuts"}):
     share_layouts: tuple[Mapping[str, EncodedLayout], ...] = ()
 
 
-class Snapshot(Value, rename={"status": "conditions", "stored": "disk"}):
+class Snapshot(Value, rename={"status": "conditions", "stored": "disk"}, dict=True):
     """Everything that is known of the node. `generation` counts the changes."""
 
     generation: int = 0
@@ -125,6 +126,17 @@ class Snapshot(Value, rename={"status": "conditions", "stored": "disk"}):
     status: Statuses = Statuses()
     ledger: Ledger = Ledger()
     stored: StoredLedger = StoredLedger()
+
+    @cached_property
+    def memory(self) -> dict[Any, Any]:
+        """What views of this node remember. Snapshots share it that are made of each other; it is no part of them."""
+        return {}
+
+    def but(self, **changes: Any) -> Self:
+        """The same snapshot with other fields, of the same node."""
+        after = msgspec.structs.replace(self, **changes)
+        after.__dict__["memory"] = self.memory
+        return after
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:

@@ -60,7 +60,7 @@ def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> AllocateR
 def requested_devices(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[OfferedDevice]:
     """The devices with these ids. Raises Refused for the first that does not exist or is not available."""
     offered = offer(snapshot)
-    devices = known(offered).get(resource)
+    devices = known.of(snapshot, offered).get(resource)
     if devices is None:
         raise Refused(f"{resource} is not offered by this node: {offered.waiting or 'no device has that name'}")
     if not ids:

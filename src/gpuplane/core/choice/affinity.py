@@ -17,7 +17,7 @@ Under the policy `numa` the first criterion is that two GPUs are on the same NUM
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from gpuplane.core.view import view
+from gpuplane.core.view import part_view
 from gpuplane.model.machine import Gpu
 
 Policy = Literal["distributed", "packed", "topology", "numa"]
@@ -32,7 +32,7 @@ SAME_NUMA_POINTS = 1_000_000
 """Under `numa`, for a pair on the same NUMA node: more than all links of any 16 GPUs together."""
 
 
-@view
+@part_view
 def affinity_matrix(gpus: Sequence[Gpu], policy: Policy) -> AffinityMatrix:
     """The affinity of each pair of GPUs."""
     lanes = [{link.peer: link.lanes for link in gpu.links} for gpu in gpus]

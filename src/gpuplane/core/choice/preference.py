@@ -21,7 +21,7 @@ from gpuplane.core.choice.selection import SelectionRequest
 from gpuplane.core.choice.shares import GpuCapacity, choose_memory_shares, choose_shares
 from gpuplane.core.choice.tablecache import best_set
 from gpuplane.core.health.devicehealth import own_health
-from gpuplane.core.view import view
+from gpuplane.core.view import part_view
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import Gpu
 from gpuplane.model.snapshot import Snapshot
@@ -49,7 +49,7 @@ def preferred_ids(
 
     `policy`: None for the configured one.
     """
-    gpus, required_set = _ids_by_resource(offer(snapshot)).get(resource, ()), frozenset(required)
+    gpus, required_set = _ids_by_resource.of(snapshot, offer(snapshot)).get(resource, ()), frozenset(required)
     chosen = [id for gpu in gpus for id in gpu.ids if id in required_set] if required_set else []
     missing, offered = size - len(chosen), offer(snapshot).resource(resource)
     if missing > 0 and offered is not None and offered.share_mib:
@@ -75,8 +75,12 @@ def gpu_capacities(
     snapshot: Snapshot, resource: str, available: Collection[str], required: Collection[str]
 ) -> list[GpuCapacity]:
     """The ids of each GPU of the resource, as a request with these available and required ids finds them."""
-    free, required_set, positions = frozenset(available), frozenset(required), _gpu_positions(snapshot.gpus)
-    gpus = _ids_by_resource(offer(snapshot)).get(resource, ())
+    free, required_set, positions = (
+        frozenset(available),
+        frozenset(required),
+        _gpu_positions.of(snapshot, snapshot.gpus),
+    )
+    gpus = _ids_by_resource.of(snapshot, offer(snapshot)).get(resource, ())
     return [_gpu_capacity(gpu, positions[gpu.gpu], free, required_set) for gpu in gpus]
 
 
@@ -88,13 +92,17 @@ def sharing_policy(snapshot: Snapshot) -> Policy:
 
 def machine_affinities(snapshot: Snapshot, policy: Policy | None = None) -> AffinityMatrix:
     """The affinity of each pair of the machine's GPUs. Empty before the machine is observed."""
-    return affinity_matrix(snapshot.gpus, policy or sharing_policy(snapshot))
+    return affinity_matrix.of(snapshot, snapshot.gpus, policy or sharing_policy(snapshot))
 
 
 def degraded_costs(snapshot: Snapshot) -> Mapping[int, int]:
     """The costs of whole GPUs: 1 for each that is degraded or suspect and can still be allocated."""
-    found = _degraded_gpus(own_health(snapshot))
-    return {position: 1 for uuid, position in _gpu_positions(snapshot.gpus).items() if uuid in found} if found else {}
+    found = _degraded_gpus.of(snapshot, own_health(snapshot))
+    return (
+        {position: 1 for uuid, position in _gpu_positions.of(snapshot, snapshot.gpus).items() if uuid in found}
+        if found
+        else {}
+    )
 
 
 def _choose_whole_gpus(
@@ -142,19 +150,19 @@ def _unit_capacity(
     )
 
 
-@view
+@part_view
 def _gpu_positions(gpus: tuple[Gpu, ...]) -> Mapping[str, int]:
     """UUID → position in the machine's list."""
     return {gpu.uuid: position for position, gpu in enumerate(gpus)}
 
 
-@view
+@part_view
 def _degraded_gpus(found: tuple[DeviceHealth, ...]) -> frozenset[str]:
     """UUIDs of the devices that are degraded or suspect."""
     return frozenset(each.device for each in found if each.state in ("degraded", "suspect"))
 
 
-@view
+@part_view
 def _ids_by_resource(offered: Offer) -> Mapping[str, tuple[GpuIds, ...]]:
     """Name of a resource → its GPUs with their ids, in the order of its devices."""
     return {resource.name: tuple(map(_gpu_ids, _group_by_gpu(resource.devices))) for resource in offered.resources}

@@ -13,7 +13,7 @@ from gpuplane.core.requests import driver_release_reason, node_requests
 from gpuplane.core.view import view
 from gpuplane.model.config import Config
 from gpuplane.model.health import NODE, ClearedBy, DeviceHealth, DeviceRecord, Finding, State
-from gpuplane.model.snapshot import Ledger, Snapshot
+from gpuplane.model.snapshot import Ledger, Snapshot, StoredLedger
 from gpuplane.model.status import DRIVER, Statuses
 from gpuplane.model.text import Text, join
 
@@ -44,12 +44,13 @@ def own_health(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
     """
     driver = snapshot.status.of(DRIVER)
     return _own_health(
-        Snapshot(
-            machine=snapshot.machine,
+        snapshot.but(
+            generation=0,
             config=Config(settings=snapshot.config.settings, node_requests=node_requests(snapshot)),
-            allocations=snapshot.allocations,
             status=Statuses({} if driver is None else {DRIVER: driver}),
             ledger=Ledger(release=snapshot.ledger.release, health=snapshot.ledger.health),
+            stored=StoredLedger(),
+            checkpoint_rewrite=0,
         )
     )
 

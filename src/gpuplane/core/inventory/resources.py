@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gpuplane.core.inventory.naming import UnitAssignment, name_units
 from gpuplane.core.inventory.sharing import share_units
-from gpuplane.core.view import view
+from gpuplane.core.view import part_view
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.text import Text, group_alike
@@ -16,7 +16,7 @@ def assign_units(machine: Machine, settings: Settings) -> list[UnitAssignment]:
     return share_units(name_units(machine, settings), settings.sharing)
 
 
-@view
+@part_view
 def list_resources(machine: Machine, settings: Settings) -> tuple[tuple[Resource, ...], tuple[NotOffered, ...]]:
     """The resources of a machine, as if each device were healthy, and the units that are offered by no name."""
     by_name: dict[str, list[UnitAssignment]] = {}

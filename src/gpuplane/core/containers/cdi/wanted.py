@@ -23,7 +23,7 @@ from gpuplane.core.containers.strategy import effective_strategies
 from gpuplane.core.requests import node_requests
 from gpuplane.core.shares import unit_of
 from gpuplane.core.text import format_count
-from gpuplane.core.view import view
+from gpuplane.core.view import part_view, view
 from gpuplane.model.cdi import CdiDevice, Spec
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
@@ -55,10 +55,10 @@ def _described(snapshot: Snapshot) -> Mapping[str, BuiltSpec]:
     machine, settings = snapshot.machine, snapshot.config.settings
     if machine is None or machine.gpus is None or settings is None:
         return {}
-    return _documents(machine, tuple(_requests(settings, condition.hook(snapshot))))
+    return _documents.of(snapshot, machine, tuple(_requests(settings, condition.hook(snapshot))))
 
 
-@view
+@part_view
 def _documents(machine: Machine, requests: tuple[SpecRequest, ...]) -> Mapping[str, BuiltSpec]:
     return {request.kind: build_spec(machine, request) for request in requests}
 
@@ -158,11 +158,11 @@ def _held(snapshot: Snapshot, kind: str, device: CdiDevice) -> bool:
     if snapshot.allocations is None:
         return True
     if kind == GPU and device.name.startswith(UUIDS):
-        return device.name in _units(snapshot.allocations)
+        return device.name in _units.of(snapshot, snapshot.allocations)
     return bool(snapshot.allocations)
 
 
-@view
+@part_view
 def _units(allocations: tuple[Allocation, ...]) -> frozenset[str]:
     return frozenset(unit_of(id) for each in allocations for id in each.devices)
 
@@ -196,7 +196,7 @@ def reason(snapshot: Snapshot, unit: Unit) -> Reason | None:
     documents, settings = wanted(snapshot), snapshot.config.settings
     if settings is None or GPU not in documents:
         return None
-    needed, name = _needed(documents), unit.index if settings.device_id_strategy == "index" else unit.id
+    needed, name = _needed.of(snapshot, documents), unit.index if settings.device_id_strategy == "index" else unit.id
     if (why := documents[GPU].omitted.get(unit.id)) or name not in needed.gpus:
         return _problem("cdi-no-device", why or "the specification has no device for it")
     marks = {qualified_name(GPU, name): needed.gpus[name], **needed.others}
@@ -212,7 +212,7 @@ class _Needed(Value):
     common: frozenset[str]  # of what each file gives with any device
 
 
-@view
+@part_view
 def _needed(documents: Mapping[str, BuiltSpec]) -> _Needed:
     marks = {
         kind: {device.name: condition.mark(kind, device) for device in found.spec.devices}

@@ -159,7 +159,7 @@ def _snapshot(machine: str, config: Path | None) -> Snapshot:
         raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(told(error)) from None
-    return step(Snapshot(config=Config(settings=settings), allocations=()), MachineObserved(looked), 0.0)
+    return step(Snapshot(config=Config(settings=settings), allocations=()), MachineObserved(looked), now=0.0)
 
 
 def _resource(snapshot: Snapshot, name: str | None) -> Resource:

@@ -72,7 +72,7 @@ class Explanation(Value):
 def explain_node(machine: Machine, resolved: ResolvedConfig) -> Explanation:
     """What a node with this machine and these settings would advertise while no container holds anything."""
     unseen = Snapshot(config=Config(settings=resolved.settings), allocations=())
-    offered = offer(mps.served(step(unseen, MachineObserved(machine), 0.0)))
+    offered = offer(mps.served(step(unseen, MachineObserved(machine), now=0.0)))  # its clock begins here
     decisions = assign_units(machine, resolved.settings)
     troubles = {device.unit.id: device.unavailable for each in offered.resources for device in each.devices}
     return Explanation(

@@ -164,11 +164,12 @@ def statuses(
 def served(snapshot: Snapshot) -> Snapshot:
     """The node when all daemons run that it wants: a configuration is not at fault for what does not run yet."""
     wishes = wanted(snapshot) or WantedDaemons()
-    run = tuple(
+    running = (
         DaemonStatus(name=each.name, state="ok", reason="", devices=tuple(each.devices)) for each in wishes.daemons
     )
-    reported = statuses(wishes, SupervisorStatus(at=0.0, pid=0, daemons=run), "", 0.0)
-    return snapshot.but(status=Statuses({**snapshot.status, **reported}))
+    daemons = {daemon_part(each.name): _daemon_status(each) for each in running}
+    supervisor = {MPS_SUPERVISOR: Status("ok")} if daemons else {}
+    return snapshot.but(status=Statuses({**snapshot.status, **supervisor, **daemons}))
 
 
 def _modes(status: SupervisorStatus) -> ComputeModeStatus:

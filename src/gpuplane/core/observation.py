@@ -1,4 +1,4 @@
-"""What a look means beside the one before it. Not seen is not gone: see `merge`."""
+"""What an observation of the machine changes. Not seen is not gone: see `merge_observation`."""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -9,7 +9,7 @@ DeviceT = TypeVar("DeviceT", Gpu, MigDevice)
 
 EMPTY_GPU = Gpu(index=-1)
 EMPTY_MIG_DEVICE = MigDevice(uuid="", profile="", gpu_instance=0, slot=-1)
-"""A GPU and a MIG device of which nothing is told."""
+"""A GPU and a MIG device of which nothing is known."""
 
 NOT_OBSERVED = Fault(
     code="not-looked", message="the driver was let go of, and the machine has not been looked at since"
@@ -17,28 +17,27 @@ NOT_OBSERVED = Fault(
 
 
 def mark_not_observed(machine: Machine) -> Machine:
-    """A machine after its driver was let go of: until the next look that counts the GPUs, it may be another one."""
+    """A machine whose driver was released: until the next observation that counts the GPUs, it may be another one."""
     return machine.but(faults=(*(fault for fault in machine.faults if fault != NOT_OBSERVED), NOT_OBSERVED))
 
 
 def replace_gpu(machine: Machine | None, gpu: Gpu) -> Machine | None:
-    """A machine after a newer look at one GPU of it."""
+    """A machine after a newer observation of one GPU of it."""
     if machine is None or machine.gpus is None:
         return machine
     return machine.but(gpus=tuple(_with_distances(old, gpu) if old.uuid == gpu.uuid else old for old in machine.gpus))
 
 
 def _with_distances(old: Gpu, gpu: Gpu) -> Gpu:
-    """A look at one GPU alone may not tell its distances to the others."""
+    """The newer GPU; an observation of one GPU alone may not tell its distances to the others."""
     return gpu.but(index=old.index, distances=gpu.distances or old.distances)
 
 
 def merge_observation(before: Machine | None, observed: Machine) -> Machine:
-    """The machine to believe in after a look.
+    """The machine after an observation.
 
-    Where the GPUs could not be counted, those of the look before stay (their faults are now the machine's). A GPU that
-    the driver could not describe, or not whole, keeps of its last description what it could not tell; so does a MIG
-    device. What stays keeps the numbers of its nodes.
+    If the GPUs could not be counted, those observed before stay, with the machine's faults. If the driver did not
+    describe all of a GPU or MIG device, the rest is filled in from before. The numbers of its device nodes stay too.
     """
     if before is None or before.gpus is None:
         return observed
@@ -49,27 +48,28 @@ def merge_observation(before: Machine | None, observed: Machine) -> Machine:
 
 
 def _device_nodes(gpu: Gpu) -> Iterator[str]:
+    """The device nodes of a GPU and of its MIG devices."""
     yield from (*gpu.nodes, *gpu.dri)
     for device in gpu.mig_devices:
         yield from device.nodes
 
 
 def _merge_gpus(before: Machine, gpus: tuple[Gpu, ...], observed: Machine) -> Machine:
-    """The machine, apart from numbers."""
+    """The machine, without the numbers of device nodes."""
     if observed.gpus is None:
         faults = (*observed.faults, *(fault for fault in before.faults if fault == NOT_OBSERVED))
         return observed.but(gpus=gpus, driver=observed.driver or before.driver, faults=faults)
-    told = {gpu.uuid for gpu in observed.gpus}
-    unseen = tuple(old for old in gpus if old.uuid not in {"", *told})
-    return observed.but(gpus=tuple(_fill_gpu(gpu, gpus, unseen) for gpu in observed.gpus))
+    uuids = {gpu.uuid for gpu in observed.gpus}
+    missing = tuple(old for old in gpus if old.uuid not in {"", *uuids})
+    return observed.but(gpus=tuple(_fill_gpu(gpu, gpus, missing) for gpu in observed.gpus))
 
 
-def _fill_gpu(gpu: Gpu, before: tuple[Gpu, ...], unseen: tuple[Gpu, ...]) -> Gpu:
-    """A GPU with what the driver did not tell of it this time, but told before.
+def _fill_gpu(gpu: Gpu, before: tuple[Gpu, ...], missing: tuple[Gpu, ...]) -> Gpu:
+    """A GPU, filled in with what the driver told about it before and not this time.
 
-    One without a UUID can only be one of the `unseen`, whose UUIDs this look does not tell.
+    One without a UUID can only be one of the `missing`: those whose UUIDs were not observed this time.
     """
-    old = next((old for old in (before if gpu.uuid else unseen) if _is_same_gpu(old, gpu)), None)
+    old = next((old for old in (before if gpu.uuid else missing) if _is_same_gpu(old, gpu)), None)
     if old is None:
         return gpu
     if gpu.faults or not gpu.uuid:
@@ -82,19 +82,19 @@ def _fill_gpu(gpu: Gpu, before: tuple[Gpu, ...], unseen: tuple[Gpu, ...]) -> Gpu
 
 
 def _fill_mig_device(device: MigDevice, old: MigDevice | None, gpu: Gpu) -> MigDevice:
-    """A MIG device, in the same way. A fault of its GPU can be a reason why it is not described whole."""
+    """A MIG device, in the same way; a fault of its GPU may be why the driver did not describe all of it."""
     return device if old is None or not (device.faults or gpu.faults) else _fill_missing(device, old, EMPTY_MIG_DEVICE)
 
 
 def _is_same_gpu(old: Gpu, gpu: Gpu) -> bool:
-    """Whether this is the GPU that was seen before: by its UUID, else by its place, else by its index."""
+    """Whether this GPU was observed before: by its UUID, else by its PCI address, else by its index."""
     if gpu.uuid:
         return old.uuid == gpu.uuid
     return old.pci == gpu.pci if gpu.pci else old.index == gpu.index
 
 
-def _fill_missing(part: DeviceT, old: DeviceT, blank: DeviceT) -> DeviceT:
-    """A GPU or a MIG device with what `old` has and it has not; its faults are its own."""
-    fields = part.__struct_fields__
-    told = {field: value for field in fields if (value := getattr(part, field)) != getattr(blank, field)}
-    return old.but(**{**told, "faults": part.faults})
+def _fill_missing(device: DeviceT, old: DeviceT, empty: DeviceT) -> DeviceT:
+    """A GPU or MIG device; fields that are as in `empty` are filled in from `old`, but not its faults."""
+    fields = device.__struct_fields__
+    known = {field: value for field in fields if (value := getattr(device, field)) != getattr(empty, field)}
+    return old.but(**{**known, "faults": device.faults})

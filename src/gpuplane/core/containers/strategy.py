@@ -12,10 +12,10 @@ the API server is away. A change is for containers that are made after it; those
 import re
 from collections.abc import Iterator
 
-from gpuplane.core.containers.cdi import condition
 from gpuplane.core.requests import node_requests
 from gpuplane.model.config import ListStrategy
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import CDI_FILES
 from gpuplane.model.value import Value
 from gpuplane.model.views import News
 
@@ -67,7 +67,7 @@ def decide_strategy(snapshot: Snapshot) -> StrategyDecision:
         return StrategyDecision(("envvar",), "there is no good configuration yet")
     if settings.device_list_strategy != ("auto",):
         return StrategyDecision(settings.device_list_strategy)
-    if not condition.kept(snapshot):
+    if CDI_FILES not in snapshot.status:
         return StrategyDecision(("envvar",), "this agent keeps no CDI specifications")
     runtime = node_requests(snapshot).runtime
     if not runtime:

@@ -1,10 +1,10 @@
-"""How one fault is judged here: the catalogue, under what the configuration says otherwise.
+"""How one fault is judged: the catalogue, and the overrides of the configuration.
 
-NVIDIA's environment variables, in their meaning (k8s-device-plugin 0.20, internal/rm/health.go): comma lists of XIDs,
-`all` or `xids` for every one. What DP_ENABLE_HEALTHCHECKS lists counts, the ones that are ignored by default too; else
-what DP_DISABLE_HEALTHCHECKS lists does not. Two things are as their documentation says and not as their code does:
-`all` disabled with one enabled leaves that one, and 0 is no word for all. Both variables are about XIDs alone: what a
-look shows counts whatever they say. They stand above the file, as the environment does in everything.
+NVIDIA's environment variables mean the same here (k8s-device-plugin 0.20, internal/rm/health.go): lists of XIDs with
+commas, `all` or `xids` for every one. XIDs in DP_ENABLE_HEALTHCHECKS count, also those that are ignored by default. Of
+the others, those in DP_DISABLE_HEALTHCHECKS do not. Two things follow their documentation and not their code: with
+`all` disabled an XID that is enabled counts, and 0 does not mean all. Both variables are about XIDs alone: faults that
+observations show always count. The variables win over the file, as the environment always does.
 """
 
 import re
@@ -16,7 +16,7 @@ from gpuplane.model.config import Settings
 from gpuplane.model.health import CatalogueEntry, Severity
 
 HEALTH_CHECK_VARIABLES: dict[str, Severity] = {"health_checks_enabled": "unhealthy", "health_checks_disabled": "note"}
-"""The fields of Settings that hold the variables, and what an XID that they list is; the first that lists it counts."""
+"""Field of Settings that holds a variable → the severity of the XIDs in it; the first variable with an XID counts."""
 
 ALL_XIDS = ("all", "xids")
 XID_NUMBER = re.compile(r"0*([1-9][0-9]{0,4})")
@@ -24,7 +24,7 @@ XID_CODE = re.compile(r"xid-([1-9][0-9]{0,4})")
 
 
 class HealthCheckList(NamedTuple):
-    """What DP_*_HEALTHCHECKS lists: whether all, which XIDs, and the words that are neither."""
+    """What DP_*_HEALTHCHECKS lists: whether all XIDs, which XIDs, and the words that are neither."""
 
     all_xids: bool
     xids: frozenset[int]
@@ -33,26 +33,26 @@ class HealthCheckList(NamedTuple):
 
 @lru_cache(maxsize=8)
 def parse_health_check_list(text: str) -> HealthCheckList:
-    """What a text lists. A word that means nothing costs itself alone, as it does there."""
+    """Parses a list. A word that means nothing is ignored, as NVIDIA's plugin does."""
     words = [word.strip() for word in text.lower().split(",") if word.strip()]
     numbers = {word: int(found[1]) for word in words if (found := XID_NUMBER.fullmatch(word))}
-    odd = tuple(word for word in words if word not in numbers and word not in ALL_XIDS)
-    return HealthCheckList(any(word in ALL_XIDS for word in words), frozenset(numbers.values()), odd)
+    invalid = tuple(word for word in words if word not in numbers and word not in ALL_XIDS)
+    return HealthCheckList(any(word in ALL_XIDS for word in words), frozenset(numbers.values()), invalid)
 
 
 def xid_number(code: str) -> int | None:
-    """The number of an XID's code; None for another fault's."""
+    """The number of an XID, by its code; None for the code of another fault."""
     found = XID_CODE.fullmatch(code)
     return int(found[1]) if found else None
 
 
 def deciding_variable(code: str, settings: Settings) -> str:
-    """Which of the variables says whether a fault counts, by its field of Settings; "" where neither does."""
+    """The variable that decides about a fault, by its field of Settings; "" where neither does."""
     number = xid_number(code)
     if number is not None:
         for field in HEALTH_CHECK_VARIABLES:
-            said = parse_health_check_list(getattr(settings, field))
-            if said.all_xids or number in said.xids:
+            listed = parse_health_check_list(getattr(settings, field))
+            if listed.all_xids or number in listed.xids:
                 return field
     return ""
 

@@ -1,1 +1,1 @@
-"""Health: what a fault means, how a device falls ill and recovers, and what follows for those who want it."""
+"""Health: how faults make a device unhealthy, how it recovers, and why it must not be allocated."""

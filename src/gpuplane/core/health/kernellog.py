@@ -1,15 +1,15 @@
-"""What the driver writes into the kernel log: XIDs, and that it was loaded.
+"""Reading what the driver writes into the kernel log: XIDs, and that it was loaded.
 
 The log is read as /dev/kmsg gives it (Documentation/ABI/testing/dev-kmsg), a record a line, with further lines that
 begin with a space:
 
     4,1234,98765432,-;NVRM: Xid (PCI:0000:3b:00 GPU-I:01 GPU-CI:00): 13, pid=4711, name=python3, Graphics Exception …
 
-priority and facility, number, microseconds, flags; then what was said. It tells more than NVML does: what happened
-while nobody listened, and which process an XID befell. The driver's wording: `krcReportXid` in kernel_rc.c of NVIDIA's
+priority and facility, number, microseconds, flags; then the message. It tells more than NVML does: what happened while
+no program listened, and which process an XID affected. The driver's wording: `krcReportXid` in kernel_rc.c of NVIDIA's
 open kernel modules; old drivers leave out the `PCI:`, the name or the process.
 
-Only the kernel's own records (facility 0) count: anybody may have a log daemon repeat a line there.
+Only the kernel's own records (facility 0) count: any user may have a log daemon repeat a line there.
 """
 
 import re
@@ -29,7 +29,7 @@ ESCAPED_BYTE = re.compile(rb"\\x([0-9a-f]{2})")
 
 
 def parse_record(record: bytes, ahead: float, now: float) -> FaultOccurred | None:
-    """What a record tells; None where it tells of no GPU.
+    """The fault that a record tells about; None where it is about no GPU.
 
     `ahead`: by how many seconds CLOCK_BOOTTIME, in which `now` is, is ahead of the log's clock.
     """

@@ -1,1 +1,1 @@
-"""What is there to give out: units, the resources that they are named as, and how they are shared."""
+"""Inventory: the units of a machine, the resource names under which they are offered, and how they are shared."""

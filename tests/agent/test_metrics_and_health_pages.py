@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuplane.agent.node import Node
-from gpuplane.agent.restart import keep
+from gpuplane.agent.restart import keep_running
 from gpuplane.agent.statuspages import EVENT_LOOP_STUCK_AFTER, MOST_CONNECTIONS, StatusPages, serve_status_pages
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
@@ -155,7 +155,7 @@ async def test_an_address_that_cannot_be_had_is_named(host: str, caplog: pytest.
         port = other.getsockname()[1]
         node = Node(Snapshot())
         task = asyncio.create_task(
-            keep(node, Part("status"), lambda: serve_status_pages(node, host, port), (0.01, 0.1), 0.05)
+            keep_running(node, Part("status"), lambda: serve_status_pages(node, host, port), (0.01, 0.1), 0.05)
         )
         assert await node.until(lambda s: Part("status") in s.status, deadline=60)
         assert f"{host}:{port}: " in as_shown(node.snapshot.status[Part("status")].text)

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from gpuplane import __version__
 from gpuplane.agent.control import control_standby
 from gpuplane.agent.node import Node
-from gpuplane.agent.parts import ASKED_AGAIN, PLUGINS, STORE, Options, Running, serving, status_page, watching
+from gpuplane.agent.parts import ASKED_AGAIN, PLUGINS, STORE, Options, RunningParts, serving, status_page, watching
 from gpuplane.core.ledger import is_stored
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.hardware import Hardware
@@ -59,7 +59,7 @@ class Agent:
     def __init__(self, options: Options, hardware: Hardware) -> None:
         self.options, self.hardware = options, hardware
         self.node = Node(Snapshot(ledger=Ledger(boot_id=boot_id())))
-        self.running = Running(self.node)
+        self.running = RunningParts(self.node)
         self.turn = Turn(self.node, options.plugins)
         self.about = AgentInfo(version=__version__, node=options.node_name, started_at=self.node.now())
         self._stop, self._hangup = asyncio.Event(), asyncio.Event()
@@ -124,7 +124,7 @@ class Agent:
 
     async def _stand_by(self) -> None:
         """Watch, and know what the agent that serves remembers, so far as it can be read without its lock."""
-        if self.running.has(PEEK):
+        if self.running.is_running(PEEK):
             return
         directory = self.options.state_dir
         self.node.apply(

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuplane.agent.configure import Source, configure
 from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
-from gpuplane.agent.restart import keep
+from gpuplane.agent.restart import keep_running
 from gpuplane.agent.tables import keep_tables
 from gpuplane.apiserver.events import tell_events
 from gpuplane.apiserver.node import CONFIG, watch_node
@@ -72,7 +72,7 @@ class Options(Value):
         return self.kubelet_root / "device-plugins"
 
 
-class Running:
+class RunningParts:
     """The parts that run."""
 
     def __init__(self, node: Node) -> None:
@@ -85,9 +85,9 @@ class Running:
         for part, run in parts.items():
             if part not in self._tasks:
                 self._parts[part] = run
-                self._tasks[part] = asyncio.create_task(keep(self.node, part, run), name=part.name)
+                self._tasks[part] = asyncio.create_task(keep_running(self.node, part, run), name=part.name)
 
-    def has(self, part: Part[Status]) -> bool:
+    def is_running(self, part: Part[Status]) -> bool:
         """Whether a part runs."""
         return part in self._tasks
 

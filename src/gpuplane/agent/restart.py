@@ -18,7 +18,7 @@ STEADY = 5.0  # seconds of work after which a part counts as well again
 log = logging.getLogger("gpuplane")
 
 
-async def keep(
+async def keep_running(
     node: Node,
     part: Part[Status],
     run: Callable[[], Awaitable[None]],
@@ -35,7 +35,7 @@ async def keep(
             reason = "it ended"
         except Exception as error:
             causes = list(_causes(error))
-            reason = "; ".join(dict.fromkeys(map(_told, causes)))
+            reason = "; ".join(dict.fromkeys(map(_describe_error, causes)))
             if reason != last and not all(isinstance(cause, OSError) for cause in causes):
                 log.exception("%s failed", part.name, extra=LogSubject(part=part.name).extra)
         finally:
@@ -57,7 +57,7 @@ def _causes(error: Exception) -> Iterator[Exception]:
         yield error
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = error.filename2 or error.filename
         return f"{place}: {error.strerror}" if place else error.strerror

@@ -126,7 +126,7 @@ async def watch_node(node: Node, name: str, kubeconfig: Path | None, label: str 
         try:
             await _follow(node, name, kubeconfig, label)
         except Away as away:
-            _stand(node, "failing", str(away))
+            _report_status(node, "failing", str(away))
         rested = rest(rested, node.now() - began)
         await asyncio.sleep(rested * random.uniform(0.5, 1))  # noqa: S311 (spreads load; no secret)
 
@@ -151,15 +151,15 @@ async def _follow(node: Node, name: str, kubeconfig: Path | None, label: str) ->
             well = f"follows Node {name} of {client.base_url}"
             wrong = next((_wrong(each.metadata) for each in listing.items), "")
             missing = f"{client.base_url} has no Node {name}: kubelet makes it when it registers; is --node-name right?"
-            _stand(node, *(("ok", well + unread + wrong) if listing.items else ("waiting", missing)))
+            _report_status(node, *(("ok", well + unread + wrong) if listing.items else ("waiting", missing)))
             async for event in events:
                 if event.type == "DELETED":
-                    _stand(node, "waiting", missing)
+                    _report_status(node, "waiting", missing)
                 elif event.type in ("ADDED", "MODIFIED"):
                     if event.type == "ADDED":
                         told, unread = await _told(client, node, name)
                     _tell(node, event.object.metadata, label, told)
-                    _stand(node, "ok", well + unread + _wrong(event.object.metadata))
+                    _report_status(node, "ok", well + unread + _wrong(event.object.metadata))
 
 
 async def _told(client: "AsyncClient", node: Node, name: str) -> tuple[Told, str]:
@@ -193,5 +193,5 @@ def _wrong(metadata: "Metadata") -> str:
     return clip(f"; annotation {DRAIN} is in part ignored: {', '.join(wrong)}") if wrong else ""
 
 
-def _stand(node: Node, state: State, reason: str) -> None:
+def _report_status(node: Node, state: State, reason: str) -> None:
     node.apply(StatusChanged(API_SERVER, Status(state, reason)))

@@ -176,13 +176,13 @@ class Inquiry:
             self.unheard = self._remembered(self.unheard)
         rewrite = 0
         if not self.unheard:
-            self._stand("ok", "kubelet lists what containers hold")
+            self._report_status("ok", "kubelet lists what containers hold")
         elif young:
-            self._stand("ok", "kubelet has just started: what containers held before counts until it lists it")
+            self._report_status("ok", "kubelet has just started: what containers held before counts until it lists it")
         else:
             reason = f"what kubelet does not list, but has in {self.checkpoint}, counts as held"
             rewrite = int((asked - self.started) / HEARING)
-            self._stand("ok", reason)
+            self._report_status("ok", reason)
         self.node.apply(AllocationsListed(self._described((*held, *self.unheard)), asked, rewrite))
         return True
 
@@ -195,7 +195,7 @@ class Inquiry:
             reason = f"{reason}; {told}"
             if held is not None:
                 self.node.apply(AllocationsListed(self._described(held), asked))
-        self._stand("failing", reason)
+        self._report_status("failing", reason)
 
     def _described(self, held: Held) -> Held:
         """What is held, with how it is shared, as far as the checkpoint has told: a list says only ids."""
@@ -227,7 +227,7 @@ class Inquiry:
             return None, f"nor can {self.checkpoint} be understood: {error}"
         return held, f"until then {self.checkpoint} says what containers hold"
 
-    def _stand(self, state: State, reason: str) -> None:
+    def _report_status(self, state: State, reason: str) -> None:
         self.node.apply(StatusChanged(POD_RESOURCES, Status(state, reason)))
 
 

@@ -129,11 +129,11 @@ class Life:
         try:
             await self._hold()
         except (Lost, Taken) as why:
-            self._stand("waiting", str(why))
+            self._report_status("waiting", str(why))
         except grpc.aio.AioRpcError as error:
-            self._stand("failing", f"kubelet did not accept the registration: {complaint(error)}")
+            self._report_status("failing", f"kubelet did not accept the registration: {complaint(error)}")
         except OSError as error:
-            self._stand("failing", f"{error.filename or self.directory}: {error.strerror or error}")
+            self._report_status("failing", f"{error.filename or self.directory}: {error.strerror or error}")
         except Exception as error:
             self._wonder(error)
 
@@ -144,7 +144,7 @@ class Life:
             about = LogSubject(part=self.part.name, resources=(self.resource,))
             log.exception("%s: the registration failed", self.resource, extra=about.extra)
         self.logged = why
-        self._stand("failing", clip(why))
+        self._report_status("failing", clip(why))
 
     async def _rest(self, seconds: float) -> bool:
         """Rest before the next try; whether it ended early because there is something new to try."""
@@ -208,10 +208,10 @@ class Life:
             when = accepted.result() if accepted.done() else None
             if when is None:
                 if self.node.now() - began > LOOK:
-                    self._stand("waiting", "kubelet was asked to register it and has not answered yet")
+                    self._report_status("waiting", "kubelet was asked to register it and has not answered yet")
             elif plugin.streams:
                 was_read = True
-                self._stand("ok", f"registered by {path.name}, and kubelet reads the list")
+                self._report_status("ok", f"registered by {path.name}, and kubelet reads the list")
             elif was_read:
                 raise Lost("kubelet no longer reads the list")
             elif self.node.now() - when > READ:
@@ -224,7 +224,7 @@ class Life:
         plugin.silent = True
         while self._offered() and plugin.streams and (other := self._other()):
             taken = f"{self.resource} was taken by {other}, which serves {self.rival.name}"
-            self._stand("waiting", f"{taken}: this agent takes over when that ends")
+            self._report_status("waiting", f"{taken}: this agent takes over when that ends")
             await _stirred(plugin, PROBE)
 
     async def _take_leave(self, plugin: Plugin) -> None:
@@ -243,7 +243,7 @@ class Life:
         offered = offer(self.node.snapshot)
         return bool(offered.waiting) or offered.resource(self.resource) is not None
 
-    def _stand(self, state: State, reason: str) -> None:
+    def _report_status(self, state: State, reason: str) -> None:
         self.node.apply(StatusChanged(self.part, Status(state, reason)))
 
 

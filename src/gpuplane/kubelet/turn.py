@@ -110,11 +110,11 @@ class Turn:
         if not self.ours() and not self.take():
             return False
         if self._lockless:
-            self._tell("failing", f"{self._lockless}: two agents on this kubelet would not know of each other")
+            self._report_status("failing", f"{self._lockless}: two agents on this kubelet would not know of each other")
         elif self.ours():
-            self._tell("ok", str(self.directory))
+            self._report_status("ok", str(self.directory))
         else:
-            self._tell("waiting", f"there is no {self.directory} yet")
+            self._report_status("waiting", f"there is no {self.directory} yet")
         return True
 
     async def stand_by(self) -> None:
@@ -122,15 +122,15 @@ class Turn:
         holder = await asyncio.to_thread(_holder, self.directory)
         who = process(holder) if holder is not None else "another process"
         reason = f"{who} serves the kubelet of {self.directory}: this agent takes over when that ends"
-        self._tell("waiting", reason, "standby")
+        self._report_status("waiting", reason, "standby")
 
     def leave(self) -> None:
         """Say that this agent was told to end: it registers no more."""
-        self._tell("waiting", TOLD_TO_END, "leaving")
+        self._report_status("waiting", TOLD_TO_END, "leaving")
 
     def left(self) -> None:
         """Say that kubelet is served no more: its streams end."""
-        self._tell("waiting", TOLD_TO_END, "left")
+        self._report_status("waiting", TOLD_TO_END, "left")
 
     def free(self) -> None:
         """Give the lock back."""
@@ -144,7 +144,7 @@ class Turn:
         self.free()
         self._held = found
 
-    def _tell(self, state: State, reason: str, turn: TurnCode = "") -> None:
+    def _report_status(self, state: State, reason: str, turn: TurnCode = "") -> None:
         self.node.apply(StatusChanged(KUBELET_LOCK, TurnStatus(state, reason, turn=turn)))
 
 

@@ -24,11 +24,11 @@ async def watch_hook(node: Node, path: Path, driver_root: Path | None, every: fl
     """
     while True:
         settings = node.snapshot.config.settings
-        node.apply(StatusChanged(CDI_HOOK, _told(look(path, _host(settings, driver_root)), settings)))
+        node.apply(StatusChanged(CDI_HOOK, _with_consequence(look(path, _host(settings, driver_root)), settings)))
         await node.until(partial(_another, settings), every)
 
 
-def _told(hook: CdiHookStatus, settings: Settings | None) -> CdiHookStatus:
+def _with_consequence(hook: CdiHookStatus, settings: Settings | None) -> CdiHookStatus:
     """With what happens where it is not called: NVIDIA's is, or libraries are mounted under each of their names."""
     if hook.path:
         return hook

@@ -90,7 +90,7 @@ class Keeper:
                 problems += [] if problems else self._spoilt(changes)
         except OSError as error:
             self.files = {}  # runtimes see no more of them than we do
-            problems.append(_told(error))
+            problems.append(_describe_error(error))
         specs = disk.ours(self.files).values()
         text = join("; ", problems or [f"{self.directory}: {summary(specs)}", *notes(self.node.snapshot)])
         state: State = "failing" if problems else "ok"
@@ -136,9 +136,9 @@ def _store(directory: Path, changes: Mapping[str, Spec | None]) -> list[str]:
         try:
             disk.store(directory, kind, spec)
         except OSError as error:
-            problems.append(_told(error))
+            problems.append(_describe_error(error))
     return problems
 
 
-def _told(error: OSError) -> str:
+def _describe_error(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}"

@@ -75,20 +75,22 @@ async def hear(node: Node, every: float = 0.2) -> None:
         wishes = wanted(node.snapshot)
         if wishes is not None:
             path = _folder(node) / STATUS
-            heard = _heard(wishes, path, told, node.now())
+            heard = _read_statuses(wishes, path, told, node.now())
             for part in told.keys() - heard.keys():
                 node.apply(StatusChanged(part, None))
             for part, status in heard.items():
                 if told.get(part) != status:
                     node.apply(StatusChanged(part, status))
             told = heard
-        if told or _asks(node.snapshot):
+        if told or _wants_daemons(node.snapshot):
             await asyncio.sleep(every)
         else:
-            await node.until(_asks, IDLE)
+            await node.until(_wants_daemons, IDLE)
 
 
-def _heard(wishes: WantedDaemons, path: Path, told: Mapping[AnyPart, Status], now: float) -> Mapping[AnyPart, Status]:
+def _read_statuses(
+    wishes: WantedDaemons, path: Path, told: Mapping[AnyPart, Status], now: float
+) -> Mapping[AnyPart, Status]:
     """How everything stands. Where anybody could write it nothing is believed, and modes are as they were told last."""
     where = str(path.parent.parent)
     if not (reason := _risk(path.parent)):
@@ -108,7 +110,7 @@ def _risk(folder: Path) -> str:
         return f"{error.filename}: {error.strerror}"
 
 
-def _asks(snapshot: Snapshot) -> bool:
+def _wants_daemons(snapshot: Snapshot) -> bool:
     """Whether any daemon is wanted."""
     wishes = wanted(snapshot)
     return wishes is not None and bool(wishes.daemons)

@@ -47,7 +47,7 @@ def read(path: Path, most: int = MOST, *, follow: bool = True) -> bytes:
             parts.append(part)
             left -= len(part)
     if left <= 0:
-        raise OSError(errno.EFBIG, f"it has more than {most} bytes, the most that is read of it", os.fspath(path))
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes, the limit", os.fspath(path))
     return b"".join(parts)
 
 
@@ -81,7 +81,7 @@ def opened(path: Path, *, follow: bool = True, unfit: Callable[[os.stat_result],
 def irregular(found: os.stat_result) -> str:
     """What keeps it from being read as a regular file: "it is a FIFO, and …"; "" for nothing."""
     kind = stat.S_IFMT(found.st_mode)
-    return "" if kind == stat.S_IFREG else f"it is {KINDS.get(kind, 'something else')}, and has to be a regular file"
+    return "" if kind == stat.S_IFREG else f"it is {KINDS.get(kind, 'something else')}, and must be a regular file"
 
 
 def replace(path: Path, content: bytes, *, mode: int = 0o600, sync: bool = True, aside: Path | None = None) -> None:

@@ -90,7 +90,7 @@ async def _read(stream: asyncio.StreamReader | None, most: int) -> bytes:
     while stream is not None and (more := await stream.read(1 << 16)):
         said += more
         if len(said) > most:
-            raise Wordy(f"it says more than {most >> 10} KiB")
+            raise Wordy(f"its output has more than {most >> 10} KiB")
     return bytes(said)
 
 

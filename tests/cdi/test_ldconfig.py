@@ -130,7 +130,7 @@ async def test_the_driver_root_is_the_hosts_where_it_is_said_to_be(
     watching.cancel()
 
 
-@pytest.mark.parametrize(("choice", "instead"), [("auto", "links become mounts"), ("nvidia", "NVIDIA's is called")])
+@pytest.mark.parametrize(("choice", "instead"), [("auto", "mounts replace links"), ("nvidia", "NVIDIA's hook is used")])
 async def test_what_happens_instead_is_told(choice: CdiHook, instead: str, tmp_path: Path) -> None:
     """As it is configured: mounts do what our program would, or NVIDIA's is called."""
     node = Node(Snapshot())

@@ -35,7 +35,7 @@ async def test_what_stays_when_the_agent_ends_is_removed(place: Place) -> None:
             await made(kubelet, "train")
             status, said = await remove(place)
             async with asyncio.timeout(60):
-                while "a pod that is being admitted" in said:
+                while "a pod that kubelet is admitting" in said:
                     status, said = await remove(place)
             assert (status, "default/train" in said) == (1, True)
             await kubelet.end("default/train")

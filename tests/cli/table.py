@@ -62,7 +62,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--machine dgx-a100 --output {machine}/made.yaml", 1, "machine.yaml"),
         Row("--driver-root {here}/none", 1, "driver root"),
         Row("--machine dgx-a100 --mode nvlm", 2, "Did you mean 'nvml'?"),
-        Row("--machine dgx-a100 --timeout nan", 2, "'nan' is no number of seconds"),
+        Row("--machine dgx-a100 --timeout nan", 2, "'nan' is not a number of seconds"),
         Row("--machine dgx-a100 --enable-hook chmod", verbatim=True, says="--enable-hook chmod has no effect"),
     ),
     "cdi list": (
@@ -140,7 +140,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--profile dgx-a10", 2, "did you mean dgx-a100"),
     ),
     "driver release": (
-        Row("--for 10m --why firmware --state-dir {state}", says="let go of for 10 min: firmware", after=TAKE),
+        Row("--for 10m --why firmware --state-dir {state}", says="released for 10 min: firmware", after=TAKE),
         Row("--for 10m --why firmware --state-dir {state} --json", after=TAKE),
         Row("--for 0s --why firmware --state-dir {state}", 2, "--for"),
         Row("--for 10m --why firmware --state-dir {here}/none", 1, "no agent answers"),
@@ -167,8 +167,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "health restore": (
         Row("3 --state-dir {state}", says="is healthy."),
         Row("3 --state-dir {state} --json"),
-        Row("7 --state-dir {state}", 1, "is not well: a look still shows", once=True),
-        Row("7 --state-dir {state} --json", 1, "is not well", answers=True, once=True),
+        Row("7 --state-dir {state}", 1, "is not healthy: the driver still reports", once=True),
+        Row("7 --state-dir {state} --json", 1, "is not healthy", answers=True, once=True),
         Row("77 --state-dir {state}", 1, "there is no device '77'"),
         Row("3 --state-dir {here}/none", 1, "no agent answers"),
         Row("", 2, "Missing argument"),
@@ -209,7 +209,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--minutes 0.001 --machine {two} --json", once=True),
         Row("--minutes 0.001 --machine {here}/none.yaml", 1, "No such file or directory"),
         Row("--minutes x", 2, "'x'"),
-        Row("--minutes nan", 2, "'nan' is no number of minutes"),
+        Row("--minutes nan", 2, "'nan' is not a number of minutes"),
         Row("--minutes 1e9", 2, "not in the range"),
         Row("--probe-period 0s", 2, "'0s' is too short: 50ms at least"),
     ),

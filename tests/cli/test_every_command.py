@@ -77,7 +77,7 @@ def test_a_command_says_what_it_should(name: str, terminals: Terminals, world: W
 @pytest.mark.parametrize("columns", [width for width in WIDTHS if width])
 def test_what_is_waited_for_goes_away_and_the_result_stays(columns: int, terminals: Terminals, world: World) -> None:
     """On a terminal that shows standard output and standard error, as all do: neither erases or touches the other."""
-    for device, line in (("3", "GPU 3 (GPU-3) is healthy."), ("7", "Error: GPU 7 (GPU-7) is not well: a look still")):
+    for device, line in (("3", "GPU 3 (GPU-3) is healthy."), ("7", "Error: GPU 7 (GPU-7) is not healthy: the driver")):
         words = world.words(f"health restore {device} --state-dir {{state}}", USERS[0])
         ended = terminals.run(*words, columns=columns, apart=False)
 

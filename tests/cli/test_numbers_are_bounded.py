@@ -72,7 +72,7 @@ def test_a_time_has_a_beginning_and_an_end(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--minutes", "nan"], "'nan' is no number of minutes"),
+        (["--minutes", "nan"], "'nan' is not a number of minutes"),
         (["--minutes", "inf"], "inf is not in the range"),
         (["--probe-period", "0s"], "'0s' is too short: 50ms at least"),
         (["--probe-period", "2h"], "'2h' is too long: 1m at most"),

@@ -132,7 +132,7 @@ def test_what_is_no_text_is_an_error_where_text_is_needed(words: str, tmp_path: 
     done = ended(*words.replace("NAME", f"{tmp_path}/\udcff").split())
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"Error: '{tmp_path}/\\udcff' is no UTF-8 text\n"
+    assert done.stderr == f"Error: '{tmp_path}/\\udcff' is not UTF-8 text\n"
 
 
 def test_an_error_cannot_steer_the_terminal(tmp_path: Path) -> None:

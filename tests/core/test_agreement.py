@@ -78,7 +78,7 @@ from tests.texts import as_shown
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
 NOT_GIVEN_OUT = ("unhealthy", "probing", "drained", "withheld")
 NO_PROBLEM = (
-    "drained: ", "held by ", "the driver is let go of: ", "not-looked: ", WRITING,
+    "drained: ", "held by ", "the driver is released: ", "not-looked: ", WRITING,
     "MPS: its ", "MPS: starting", "MPS: the control daemon runs without this device",
     UNWRITTEN, "MPS: the compute mode of its GPU is not restored yet",  # both may be one, if their part fails
 )  # fmt: skip

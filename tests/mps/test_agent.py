@@ -140,7 +140,7 @@ async def test_a_root_that_cannot_be_written_costs_only_what_is_shared_by_mps(pl
     )
     place.world.root.write_text("no directory")
     async with Kubelet(place.root / "k") as kubelet, place.agent() as agent:
-        await agent.until_says("the supervisor cannot be told what is wanted")
+        await agent.until_says("the supervisor does not learn which daemons are needed")
         await kubelet.until_capacity("nvidia.com/some", 4, 0)
         await kubelet.until_capacity(GPU, 1, 1)
         place.world.root.unlink()

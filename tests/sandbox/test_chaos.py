@@ -105,7 +105,7 @@ async def test_an_agent_that_ends_as_it_is_asked_breaks_the_play(root: Path, end
 async def test_a_machine_without_gpus_is_refused(root: Path) -> None:
     """There is nothing that anything could befall."""
     (root / "bare.yaml").touch()
-    said = "Error: bare.yaml has no GPU that anything could befall\n"
+    said = "Error: bare.yaml has no GPU that could fail\n"
     assert await output("--machine", str(root / "bare.yaml")) == (1, said)
 
 

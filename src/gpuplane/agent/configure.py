@@ -38,7 +38,7 @@ class Source(Value):
 
 
 async def configure(node: Node, source: Source) -> None:
-    """Tell what is configured, now and whenever files or label change, for ever; and what of it does not fit here."""
+    """Apply the configuration, now and whenever files or the label change, for ever; report what does not fit."""
     async with asyncio.TaskGroup() as group:
         group.create_task(_say_what_does_not_fit(node))
         if source.path is None:
@@ -48,7 +48,7 @@ async def configure(node: Node, source: Source) -> None:
 
 
 async def _say_what_does_not_fit(node: Node) -> None:
-    """One file serves many nodes: a configuration that is good may ask of this machine what it cannot have."""
+    """One file serves many nodes: a valid configuration may ask for something that this machine cannot have."""
     said: StatusChanged[Status] | None = None
     async for snapshot in node.changes():
         reason = misfit(snapshot)
@@ -59,7 +59,7 @@ async def _say_what_does_not_fit(node: Node) -> None:
 
 
 async def _follow(node: Node, source: Source, path: Path) -> None:
-    """Whether the path is a file or a directory may change at any time, as when a volume is mounted late."""
+    """Follow the path. It may change between a file and a directory at any time, as when a volume is mounted late."""
     found: bytes | Folder | OSError | None = None
 
     async def follow_files() -> None:
@@ -89,8 +89,8 @@ async def _follow(node: Node, source: Source, path: Path) -> None:
 def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Folder) -> None:
     asked, last = node.snapshot.config.node_requests, node.snapshot.ledger.config_name
     if source.name is None and source.asks and asked is None and last is None:
-        reason = "the API server has not said yet which configuration the node's label picks"
-        way_out = "start with --config-name NAME, or without --node-name, to go on without it"
+        reason = "the API server has not reported the node's label yet, which selects the configuration"
+        way_out = "to start without it, use --config-name NAME, or leave --node-name out"
         node.apply(StatusChanged(CONFIG, Status("waiting", f"{reason}: {way_out}")))
         return
     label, who = _label(source, asked, last)
@@ -111,22 +111,22 @@ def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Fold
     else:
         file = _called(directory, choice.name)
         if choice.problem:
-            node.apply(StatusChanged(CONFIG, Status("failing", f"{choice.problem}; in force is {file}")))
+            node.apply(StatusChanged(CONFIG, Status("failing", f"{choice.problem}; {file} stays in force")))
         else:
             node.apply(StatusChanged(CONFIG, Status("ok", file)))
 
 
 def _label(source: Source, asked: NodeRequests | None, last: str | None) -> tuple[str, str]:
-    """The name asked for, "" for none, and who asks."""
+    """The requested name, "" for none, and who requests it."""
     if source.name is not None:
         return source.name, "given by --config-name"
     if not source.asks:
         return "", ""
-    return (asked.config, REQUESTED_BY_LABEL) if asked is not None else (last or "", "the last in force here")
+    return (asked.config, REQUESTED_BY_LABEL) if asked is not None else (last or "", "the last one in force")
 
 
 def _take(node: Node, source: Source, directory: Path, configs: Folder, name: str) -> None:
-    """Take one of several, "" for the empty one. Raises Invalid."""
+    """Put one of several configurations in force, "" for the empty one. Raises InvalidInput."""
     content, file = configs.get(name), _called(directory, name)
     if isinstance(content, OSError):
         raise InvalidInput([f"{file}: {content.strerror}"])
@@ -139,7 +139,7 @@ def _called(directory: Path, name: str) -> str:
 
 
 def _apply(node: Node, source: Source, content: bytes | None, file: str) -> None:
-    """Take the only one there is."""
+    """Put the only configuration in force."""
     try:
         resolved = resolve_with_sources(content, file, source.flags, source.environment)
     except InvalidInput as error:

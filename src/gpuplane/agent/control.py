@@ -45,7 +45,7 @@ from gpuplane.model.text import Text
 MOST = 32
 """Connections at a time; where there are more the oldest gives way: a request is over at once."""
 LOOK = 2.0  # seconds between two looks whether the socket is still there
-DEADLINE = 10.0  # seconds for one request, after which whoever asked has given up
+DEADLINE = 10.0  # seconds for one request; after that its sender no longer waits
 NOBODY = AgentInfo()
 log = logging.getLogger(__name__)
 
@@ -64,16 +64,16 @@ async def control(node: Node, path: Path, about: AgentInfo = NOBODY) -> None:
 
 
 async def _lost(path: Path) -> None:
-    """Raises OSError once another socket, or none, is at the path: nobody could reach ours."""
+    """Raises OSError once another socket, or none, is at the path: no command could reach ours."""
     ours = path.lstat()
     while True:
         await asyncio.sleep(LOOK)
         if not os.path.samestat(path.lstat(), ours):
-            raise OSError(errno.ESTALE, "it was replaced, and is made anew", str(path))
+            raise OSError(errno.ESTALE, "it was replaced, and is created again", str(path))
 
 
 async def control_standby(node: Node, directory: Path, about: AgentInfo) -> None:
-    """Show the picture of an agent that stands by, for ever, where no other agent answers in its state directory."""
+    """Serve the state of an agent in standby, for ever, if no other agent answers in its state directory."""
     path = directory / "control.sock"
     try:
         _check(directory)
@@ -92,7 +92,7 @@ async def control_standby(node: Node, directory: Path, about: AgentInfo) -> None
 def _check(directory: Path) -> None:
     """Raises OSError where somebody else could put another thing in the place of a socket, or there is no directory."""
     if reason := files.untrusted(directory, follow=True):
-        raise PermissionError(errno.EPERM, f"{reason}, so no control socket is put into {directory}")
+        raise PermissionError(errno.EPERM, f"{reason}, so no control socket is created in {directory}")
 
 
 def _bound(path: Path) -> socket.socket:
@@ -138,21 +138,21 @@ def encode(answer: ControlResponse) -> bytes:
 
 
 async def answer(node: Node, line: bytes, about: AgentInfo = NOBODY) -> ControlResponse:
-    """The answer to one request line. A wish with a field that is unknown here is refused: it may mean another one."""
+    """The answer to one request line. A request with an unknown field is refused: it may mean something else."""
     try:
         ask: ControlRequest = msgspec.json.decode(line, type=ControlRequest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         ours = f"this agent, gpuplane {about.version}," if about.version else "this agent"
         return ControlResponse(
-            error=f"not a request that {ours} understands: {error}: is the command of another version?"
+            error=f"{ours} does not understand the request: {error}: does the command have another version?"
         )
     match ask:
         case ShowNode():
             return ControlResponse(state=NodeState(snapshot=node.snapshot, offer=offer(node.snapshot), now=node.now()))
         case _ if why := standby(node.snapshot):
-            return ControlResponse(error=f"this agent stands by and serves nothing: {why}")
+            return ControlResponse(error=f"this agent is in standby and changes nothing: {why}")
         case ReleaseDriver(at) | ResumeDriver(at) | DrainDevice(at) | RestoreDevice(at) if node.now() - at > DEADLINE:
-            return ControlResponse(error="this wish is old: whoever made it has given up")
+            return ControlResponse(error="this request is too old: its sender no longer waits for the answer")
         case ReleaseDriver(_, seconds, why):
             reason = clip(why)
             if problem := _unfit("a release", reason, seconds, LONGEST_RELEASE, "seven days"):
@@ -161,7 +161,9 @@ async def answer(node: Node, line: bytes, about: AgentInfo = NOBODY) -> ControlR
         case ResumeDriver():
             answer = await _wish(node, DriverReleaseRequested(None))
             still = driver_release_reason(node.snapshot)
-            return ControlResponse(error=f"it stays let go of: {still}") if still and not answer.error else answer
+            return (
+                ControlResponse(error=f"the driver stays released: {still}") if still and not answer.error else answer
+            )
         case DrainDevice(_, name, seconds, why):
             reason = clip(why)
             if problem := _unfit("a drain", reason, seconds, LONGEST_DRAIN, "ten years"):
@@ -174,11 +176,11 @@ async def answer(node: Node, line: bytes, about: AgentInfo = NOBODY) -> ControlR
 
 
 def _unfit(wish: str, reason: Text, seconds: float | None, longest: float, called: str) -> Text:
-    """What a wish lacks; "" for nothing. `seconds` None: until it is taken back."""
+    """What is wrong with a request; "" for nothing. `seconds` None: until it is ended."""
     if not reason:
         return f"{wish} needs a reason: --why"
     if seconds is not None and not 0 < seconds <= longest:
-        return f"{wish} has to last more than 0 s and at most {called}: --for"
+        return f"{wish} must last more than 0 s and at most {called}: --for"
     return ""
 
 
@@ -187,9 +189,7 @@ async def _about(node: Node, name: str, drain: Drain | None) -> ControlResponse:
     device = lookup.find_device(node.snapshot, name)
     if device is None:
         known = ", ".join(each.index or each.device for each in devicehealth.own_health(node.snapshot) if each.device)
-        return ControlResponse(
-            error=f"there is no device {name!r} here; known are {known or 'none yet'}, or their UUIDs"
-        )
+        return ControlResponse(error=f"there is no device {name!r}; known: {known or 'none yet'}, or their UUIDs")
     return await _wish(node, DrainRequested(device, drain))
 
 
@@ -198,5 +198,5 @@ async def _wish(node: Node, wish: Fact) -> ControlResponse:
     if await node.until(is_stored, deadline=5.0):
         return ControlResponse()
     return ControlResponse(
-        error="it holds for now, but could not be written to the state directory: see the agent's log"
+        error="it takes effect, but could not be stored, so a restart of the agent forgets it: see the agent's log"
     )

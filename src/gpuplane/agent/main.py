@@ -24,7 +24,7 @@ from gpuplane.core.requests import driver_release_reason
 from gpuplane.hardware import Hardware
 from gpuplane.host.lock import locked
 from gpuplane.host.peek import peek, remembered
-from gpuplane.host.state import boot_id, load
+from gpuplane.host.state import FORGOTTEN, boot_id, load
 from gpuplane.kubelet.turn import Turn
 from gpuplane.model.control import AgentInfo
 from gpuplane.model.facts import LedgerLoaded, LedgerStored, ObserveMachine, StatusChanged
@@ -76,7 +76,7 @@ class Agent:
             try:
                 await self._take_turn()
             except Exception:
-                log.exception("this agent's turn failed")
+                log.exception("serving failed")
                 await self._unless_stopped(asyncio.sleep(AGAIN))
         reloading.cancel()
         await asyncio.gather(reloading, return_exceptions=True)
@@ -108,14 +108,12 @@ class Agent:
             async for owner in await stack.enter_async_context(locked(directory, every=STATE_FREE)):
                 if self._stop.is_set():
                     return None
-                reason = f"{directory} belongs to another agent, {owner}: waiting until it ends"
+                reason = f"another agent, {owner}, uses {directory}: waiting until it ends"
                 self.node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("waiting", reason, turn="standby")))
                 await self._stand_by()
             ledger, problems = load(directory, self.node.snapshot.ledger.boot_id)
         except OSError as error:
-            reason = (
-                f"{error.filename or directory}: {error.strerror}: what this agent promises is forgotten when it ends"
-            )
+            reason = f"{error.filename or directory}: {error.strerror}: {FORGOTTEN}"
             self.node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("failing", reason)))
             return None
         for problem in problems:
@@ -202,7 +200,7 @@ class Agent:
         while True:
             await self._hangup.wait()
             self._hangup.clear()
-            log.info("SIGHUP: configuration, Node object and machine are read again")
+            log.info("SIGHUP: reading configuration, Node object and machine again")
             await self.running.again(*ASKED_AGAIN)
             if not driver_release_reason(self.node.snapshot):
                 await self.hardware.do(ObserveMachine())

@@ -99,7 +99,7 @@ async def _listen(pages: StatusPages, host: str, port: int) -> "_Server":
         return _Server(pages, family, address)
     except OSError as error:
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        raise OSError(error.errno, f"cannot be listened on: {error.strerror}", shown) from error
+        raise OSError(error.errno, f"cannot listen there: {error.strerror}", shown) from error
 
 
 class _Server(ThreadingHTTPServer):

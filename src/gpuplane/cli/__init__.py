@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 COMMANDS = {
     "demo": "the main job on screen, without a GPU, a cluster or root",
     "agent": "run the node agent",
-    "cdi": "what containers get by CDI: write, list, check and explain specifications",
-    "choose": "which devices would be advised, and why",
-    "completion": "have a shell complete commands, options and values",
-    "config": "is a configuration good, and what would a node advertise with it",
-    "driver": "let go of the driver for a while, and take it up again",
-    "health": "take a GPU out of service, and give it back",
-    "inspect": "what a running agent knows and advertises",
+    "cdi": "CDI specifications: write, list, check and explain them",
+    "choose": "which devices the agent would prefer, and why",
+    "completion": "make a shell complete commands, options and values",
+    "config": "check a configuration, and show what a node would advertise with it",
+    "driver": "release the driver for a time, and resume it",
+    "health": "drain a GPU, and restore it",
+    "inspect": "show what a running agent knows and advertises",
     "mps": "supervise the node's MPS daemons",
-    "runtime": "make the container runtime of this node take CDI devices",
-    "sandbox": "what a node needs beside the agent, on any machine",
+    "runtime": "make this node's container runtime accept CDI devices",
+    "sandbox": "an embedded kubelet, and chaos tests, on any machine",
 }
 
 

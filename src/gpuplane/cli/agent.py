@@ -77,10 +77,13 @@ def _parser() -> Parser:
     parser.add_argument("-V", "--version", action="version", version=f"gpuplane {__version__}")
     own = parser.add_argument_group("the agent")
     own.add_argument(
-        "--machine", default=NVML, metavar="nvml|PROFILE|FILE", help="the driver's, or a described one; default nvml"
+        "--machine",
+        default=NVML,
+        metavar="nvml|PROFILE|FILE",
+        help="nvml for the real machine, a machine file, or the name of a profile; default nvml",
     )
     own.add_argument(
-        "--kubelet-root", type=Path, metavar="DIR", help="kubelet's directory; default that of --kubelet-socket"
+        "--kubelet-root", type=Path, metavar="DIR", help="kubelet's directory; default: the one of --kubelet-socket"
     )
     own.add_argument(
         "--state-dir", type=Path, default=Path("/var/lib/gpuplane"), metavar="DIR", help="default /var/lib/gpuplane"
@@ -89,37 +92,40 @@ def _parser() -> Parser:
         "--metrics-address", default="", metavar="HOST:PORT", help="serve /metrics, /healthz and /readyz; default off"
     )
     own.add_argument(
-        "--host-root", type=Path, default=Path("/"), metavar="DIR", help="where /sys, /proc and /dev are; default /"
+        "--host-root", type=Path, default=Path("/"), metavar="DIR", help="the root of /sys, /proc and /dev; default /"
     )
     own.add_argument(
         "--kernel-log", metavar="FILE",
-        help="where the driver's XIDs are read; empty: nowhere; default dev/kmsg under --host-root, of a described "
-             "machine none",
+        help="the kernel log to read XIDs from; empty: none; default dev/kmsg under --host-root, with a machine file "
+             "none",
     )  # fmt: skip
     own.add_argument(
         "--device-nodes", metavar="DIR",
-        help="the root in whose /dev missing nodes and links are made; empty: nowhere; default --host-root, of a "
-             "described machine nowhere",
+        help="the root in whose /dev missing nodes and links are created; empty: none; default --host-root, with a "
+             "machine file none",
     )  # fmt: skip
     own.add_argument(
         "--cdi-dir", metavar="DIR",
-        help=f"where specifications are kept for the container runtime; empty: nowhere; default {CDI}, of a described "
-             "machine none",
+        help=f"the directory for CDI specifications; empty: none; default {CDI}, with a machine file none",
     )  # fmt: skip
     own.add_argument(
         "--hook-path", type=Path, default=INSTALLED, metavar="FILE",
-        help=f"what containers call as they start, on the host and here; default {INSTALLED}",
+        help=f"the program that CDI hooks run, on the host and here; default {INSTALLED}",
     )  # fmt: skip
     own.add_argument(
         "--log-format",
         type=Choice("text", "json"),
         metavar="text|json",
         default="text",
-        help="of standard error; default text",
+        help="the format of the log on standard error; default text",
     )
-    own.add_argument("--config-name", metavar="NAME", help="which named configuration, without asking the API server")
+    own.add_argument(
+        "--config-name",
+        metavar="NAME",
+        help="the named configuration to use, instead of the one that the Node's label names",
+    )
     theirs = parser.add_argument_group(
-        "as NVIDIA's device plugin", "What the command line says comes before the environment."
+        "as NVIDIA's device plugin", "The command line has priority over the environment."
     )
     add_arguments(theirs.add_argument)
     return parser
@@ -165,7 +171,9 @@ def _kubelet_root(root: Path | None, socket: str) -> Path:
     default = FLAG_BY_NAME["kubelet-socket"].default
     beside = Path(socket or default).parent.parent
     if root is not None and socket not in ("", default) and root.absolute() != beside.absolute():
-        raise ValueError(f"--kubelet-root {root} and --kubelet-socket {socket} are two directories: leave one out")
+        raise ValueError(
+            f"--kubelet-root {root} and --kubelet-socket {socket} are in different directories: leave one out"
+        )
     return root or beside
 
 
@@ -194,5 +202,5 @@ def _address(text: str) -> tuple[str, int] | None:
         return None
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"--metrics-address must be HOST:PORT, as 0.0.0.0:9410, not {text!r}")
+        raise ValueError(f"--metrics-address must be HOST:PORT, such as 0.0.0.0:9410, not {text!r}")
     return host.strip("[]"), int(port)

@@ -26,17 +26,24 @@ from gpuplane.model.facts import MachineObserved
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import OfferedDevice, Resource
 
-DEVICES = "Devices apart by commas: an index (0, 0:1 for MIG), one share of it (0::2), or an id."
+DEVICES = "Devices, separated by commas: an index (0, 0:1 for MIG), one share of it (0::2), or an id."
 
 
 @click.command()
 @click.option("--machine", required=True, type=Machine(), help="A machine file, or the name of a profile.")
 @click.option("--config", type=PATH, help="A configuration. Default: whole GPUs, no MIG.")
-@click.option("--resource", help="Of which resource. Default: the first that this node would advertise.")
-@click.option("--available", metavar="DEVICES", help=f"What is free. {DEVICES} Default: all that are healthy.")
-@click.option("--required", metavar="DEVICES", default="", help="What has to be in the answer, in the same way.")
-@click.option("--size", required=True, type=click.IntRange(1), help="How many devices are wanted.")
-@click.option("--policy", type=OneOf(get_args(Policy)), help="Default: the configuration's.")
+@click.option("--resource", help="The resource. Default: the first that this node would advertise.")
+@click.option("--available", metavar="DEVICES", help=f"The free devices. {DEVICES} Default: all healthy devices.")
+@click.option(
+    "--required",
+    metavar="DEVICES",
+    default="",
+    help="The devices that the answer must include, written in the same way.",
+)
+@click.option("--size", required=True, type=click.IntRange(1), help="How many devices to choose.")
+@click.option(
+    "--policy", type=OneOf(get_args(Policy)), help="The allocation policy. Default: the one of the configuration."
+)
 @click.option("--json", "as_json", is_flag=True, help="The whole answer as one JSON document.")
 def command(
     machine: str,
@@ -48,21 +55,20 @@ def command(
     policy: Policy | None,
     as_json: bool,
 ) -> None:
-    """Ask which devices kubelet would be advised to take, and why: what they are worth and what they leave.
+    """Show which devices kubelet would be advised to allocate, and why: how well they are connected, what stays free.
 
-    A pair of GPUs is worth 100 for each NVLink lane between the two, and 10 to 50 for where their ways over PCIe meet;
-    a set is worth what its pairs are. Away from a terminal: one line a thing, columns apart by tabs.
+    A pair of GPUs is worth 100 for each NVLink lane between them, plus 10 to 50 for how close they are on PCIe; a set
+    is worth the sum of its pairs. Without a terminal the output has one item on each line, and tabs between columns.
 
-    Exit status 1 where a container that asks for so many would not be started; --json then shows what is advised all
-    the same.
+    Exit status 1 if a container that requests so many devices would not start; --json shows the advice even then.
     """
     snapshot = _snapshot(machine, config)
     offered = _resource(snapshot, resource)
     free, must = None if available is None else _named(offered, available), _named(offered, required)
     if free is not None and (missing := [id for id in must if id not in free]):
-        raise misuse(f"--required names what is not among --available: {', '.join(missing)}")
+        raise misuse(f"--required has devices that are not in --available: {', '.join(missing)}")
     if len(must) > size:
-        raise misuse(f"--required names {format_count(len(must), 'device')}, more than --size {size}")
+        raise misuse(f"--required has {format_count(len(must), 'device')}, more than --size {size}")
     choice = explain_choice(snapshot, offered.name, free, must, size, policy)
     if as_json:
         sys.stdout.buffer.write(format_json(choice))
@@ -112,8 +118,8 @@ def draw(choice: ChoiceExplanation) -> None:
     if choice.affinity_bound:
         gap = 100 * (1 - choice.affinity / choice.affinity_bound)
         console.print(
-            f"worth {choice.affinity}; no set is worth more than {choice.affinity_bound}: "
-            f"at most {gap:.0f} % are missing"
+            f"worth {choice.affinity}; no set is worth more than {choice.affinity_bound}, "
+            f"so this one is at most {gap:.0f} % below the best"
         )
     elif not choice.best_sets:
         console.print(f"worth {choice.affinity}")
@@ -167,7 +173,7 @@ def _resource(snapshot: Snapshot, name: str | None) -> Resource:
     found = next(iter(offered.resources), None) if name is None else offered.resource(name)
     if found is None:
         names = ", ".join(each.name for each in offered.resources) or offered.waiting or "nothing"
-        raise click.ClickException(f"this node would not advertise {name or 'anything'}; it has: {names}")
+        raise click.ClickException(f"this node would not advertise {name or 'anything'}; it would advertise: {names}")
     return found
 
 
@@ -178,7 +184,7 @@ def _named(resource: Resource, names: str) -> list[str]:
         ids = [device.id for device in resource.devices if name in _names(device)]
         if not ids:
             there = ", ".join(dict.fromkeys(device.unit.index for device in resource.devices))
-            raise click.ClickException(f"{resource.name} has no device {name!r}; by index it has {there}")
+            raise click.ClickException(f"{resource.name} has no device {name!r}; it has the indices {there}")
         found += ids
     return [*dict.fromkeys(found)]
 

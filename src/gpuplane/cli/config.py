@@ -51,9 +51,9 @@ def _said(parameters: Mapping[str, Any]) -> dict[str, str]:
 
 @click.group()
 def command() -> None:
-    """Check and explain configurations: NVIDIA's v1 file, as their device plugin takes it.
+    """Check and explain configurations: files in the v1 format of NVIDIA's device plugin.
 
-    Exit status: 0 good; 1 wrong, or cannot be read; 2 the command line is wrong.
+    Exit status: 0 the configuration is good; 1 it is wrong or cannot be read; 2 the command line is wrong.
     """
 
 
@@ -62,10 +62,10 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: file → its errors, warnings and notes.")
 @flags
 def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
-    """Say what is wrong with each FILE, with its lines. A directory stands for the files in it.
+    """Show what is wrong with each FILE, with line numbers. A directory stands for the files in it.
 
-    All that is misspelt, missing or of a wrong type is told at once, and what contradicts itself as far as that leaves
-    it to be judged: where a part of a list is of a wrong type, the rest of the list is judged when that is mended.
+    Everything that is misspelt, missing or of a wrong type is reported at once. Contradictions are reported as far as
+    they can be checked: if an item of a list has a wrong type, the rest of the list is checked once that is corrected.
     """
     said = _said(parameters)
     found = {str(file): _checked(file, said) for path in files for file in _inside(path)}
@@ -108,7 +108,7 @@ def _tell(name: str, checked: Checked) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The whole explanation as one JSON document.")
 @flags
 def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) -> None:
-    """Show what a node would advertise with FILE, and why: its GPUs, their names and ids, the lines that decided."""
+    """Show what a node would advertise with FILE, and why: its GPUs, their names and ids, and the lines that decide."""
     try:
         described = find(machine)
         resolved = _resolve(file, _said(parameters))
@@ -125,7 +125,7 @@ def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) 
 
 @command.command(name="reference")
 def reference_command() -> None:
-    """The agent's settings as a table: flag, environment variable, key of the file, default. In Markdown."""
+    """Print the agent's settings as a table in Markdown: flag, environment variable, key of the file, default."""
     click.echo(flags_table(), nl=False)
 
 
@@ -153,7 +153,7 @@ def _inside(path: Path) -> list[Path]:
 
 def _read(path: Path) -> bytes:
     if path.is_dir():
-        raise _Unreadable(f"{path}: a directory without a configuration in it")
+        raise _Unreadable(f"{path}: the directory has no configuration")
     try:
         return sys.stdin.buffer.read(MAX_BYTES + 1) if str(path) == "-" else files.read(path, MAX_BYTES)
     except OSError as error:
@@ -205,7 +205,7 @@ def _draw(explanation: Explanation) -> None:
     console = Console(highlight=False)
     if explanation.waiting:
         console.print(f"[yellow]Nothing would be advertised:[/yellow] {escape(f'{explanation.waiting}')}")
-    console.print(f"Containers would be given devices by {escape(str(explanation.strategy))}")
+    console.print(f"deviceListStrategy: {escape(str(explanation.strategy))}")
     for name, count in explanation.resources.items():
         sick = count.devices - count.healthy
         unhealthy = f" [red]({sick} unhealthy)[/red]" if sick else ""

@@ -43,13 +43,13 @@ def ask(directory: Path, request: ControlRequest) -> ControlResponse:
     try:
         said = _exchange(path, msgspec.json.encode(request) + b"\n")
     except PermissionError:
-        raise click.ClickException(f"you may not ask the agent at {path}: run this as root") from None
+        raise click.ClickException(f"you may not connect to the agent at {path}: run this as root") from None
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
         raise NoAgent(f"no agent answers at {path} ({error.strerror}): is it running, with this --state-dir?") from None
     except OSError as error:
         raise NoAgent(f"the agent at {path} does not answer: {error.strerror or error}") from None
     if not said:
-        raise NoAgent(f"the agent at {path} ended before it answered")
+        raise NoAgent(f"the agent at {path} closed the connection before it answered")
     answer = _understood(said, path)
     if answer.error:
         raise click.ClickException(f"{answer.error}")
@@ -69,7 +69,7 @@ def pictured(answer: ControlResponse) -> NodeState:
     """
     picture = answer.state
     if picture is None:
-        _refuse(answer.agent.version, "it shows no picture")
+        _refuse(answer.agent.version, "it has no state")
     return picture if answer.agent.version else picture.but(offer=offer(picture.snapshot))
 
 
@@ -90,7 +90,7 @@ def _understood(said: bytes, path: Path) -> ControlResponse:
     except msgspec.ValidationError:
         return _read(msgspec.json.decode(said))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NoAgent(f"what listens at {path} gives no whole answer of an agent: {error}") from None
+        raise NoAgent(f"the answer from {path} is not complete: {error}") from None
 
 
 def _read(document: object) -> ControlResponse:
@@ -98,17 +98,17 @@ def _read(document: object) -> ControlResponse:
     try:
         read = read_leniently(document, ControlResponse)
     except NotReadable:
-        _refuse("", "nothing of its answer is understood here")
+        _refuse("", "this command understands no part of its answer")
     answer: ControlResponse = read.value
     if read.unreadable_fields:
         places = list_first([clip(".".join(place), 80) for place in read.unreadable_fields], 3)
-        _refuse(answer.agent.version, f"its answer is not understood here: {places}")
+        _refuse(answer.agent.version, f"this command does not understand parts of its answer: {places}")
     return answer
 
 
 def _refuse(version: str, why: str) -> NoReturn:
     theirs = f", gpuplane {clip(version, 80)}," if version else ""
     raise click.ClickException(
-        f"the agent is of another version{theirs} than this command, gpuplane {__version__}: {why}. "
-        "Use the command of the agent's version, in its pod or image"
+        f"the agent{theirs} has another version than this command, gpuplane {__version__}: {why}. "
+        "Use the command in the agent's pod or image"
     )

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 @click.option(
     "--profile", default="dgx-a100", show_default=True, type=Machine(), help="A profile's name, or a machine file."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document a scene.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document for each scene.")
 def command(profile: str, as_json: bool) -> None:
-    """Play the main job: a node comes up in Kubernetes' own protocol, and survives what happens to nodes.
+    """Show the main job: a node serves kubelet by its own protocol, and survives what happens to nodes.
 
-    The machine needs two whole GPUs at least, GPUs that are not in MIG mode, of 4 GiB or more.
+    The machine needs at least two GPUs that are not in MIG mode and have 4 GiB or more.
     """
     try:
         source = find(profile)
@@ -49,9 +49,9 @@ async def _play(demo: Demo, as_json: bool) -> None:
     except Broken as broken:
         if as_json:
             print(msgspec.json.encode({"scene": number + 1, "broken": str(broken)}).decode(), flush=True)
-        raise click.ClickException(f"scene {number + 1} does not hold: {broken}") from None
+        raise click.ClickException(f"scene {number + 1} failed: {broken}") from None
     if not as_json:
-        _console().print(f"\n[bold green]All {number} scenes held[/bold green], in {time.monotonic() - began:.1f} s.")
+        _console().print(f"\n[bold green]All {number} scenes passed[/bold green], in {time.monotonic() - began:.1f} s.")
 
 
 def _print_json(number: int, scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""`gpuplane driver`: have the agent let go of the GPU driver, and take it up again."""
+"""`gpuplane driver`: make the agent release the GPU driver, and resume it."""
 
 import sys
 import time
@@ -30,10 +30,10 @@ class Told(Value):
 
 @click.group()
 def command() -> None:
-    """Let go of the driver for a GPU reset, a MIG mode change or a driver upgrade.
+    """Release the driver for a GPU reset, a MIG mode change or a driver upgrade.
 
-    While it is let go of, the agent has no /dev/nvidia* open, and every device is withheld from new pods with your
-    reason. Pods that run are not touched. The wish survives a restart of the agent; it ends by itself.
+    While it is released, the agent has no /dev/nvidia* open, and withholds every device from new pods, with your
+    reason. Running pods are not affected. The release survives a restart of the agent, and ends after its time.
     """
 
 
@@ -41,11 +41,11 @@ def command() -> None:
 @click.option(
     "--for", "seconds", type=Duration(most=LONGEST_RELEASE), required=True, help="How long: 90s, 10m, 2h; 7d at most."
 )
-@click.option("--why", required=True, help="The reason that everybody is shown.")
+@click.option("--why", required=True, help="The reason, for everybody to see.")
 @as_json
 @state_dir
 def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
-    """Let go of the driver for a time, which takes the place of that of a release before.
+    """Release the driver for a time. This replaces an earlier release.
 
     Returns when no device node is open any more.
     """
@@ -54,9 +54,11 @@ def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
     ask(state_dir, ReleaseDriver(requested_at=boottime(), seconds=seconds, reason=why))
     driver = _settled(state_dir)
     if not driver.released:
-        raise click.ClickException(f"every device is withheld, but the driver is not let go of: {driver.text}")
-    told = f"The driver is let go of for {span(seconds)}: {clip(why)}. No device node is open."
-    was = f" It was to be for another {span(before.until - picture.now)}: {before.reason}." if before else ""
+        raise click.ClickException(f"every device is withheld, but the driver is not released: {driver.text}")
+    told = f"The driver is released for {span(seconds)}: {clip(why)}. No device node is open."
+    was = (
+        f" This replaces a release that had {span(before.until - picture.now)} left: {before.reason}." if before else ""
+    )
     _print(Told(True, clip(why), wall(seconds), before is not None), told + was, as_json)
 
 
@@ -64,10 +66,10 @@ def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
 @as_json
 @state_dir
 def take(as_json: bool, state_dir: Path) -> None:
-    """Take the driver up again before the time."""
+    """Resume the driver before the release ends."""
     away = driver_release_reason(show(state_dir).snapshot)
     ask(state_dir, ResumeDriver(requested_at=boottime()))
-    said = "The driver is taken up again." if away else "The driver was not let go of."
+    said = "The driver is resumed." if away else "The driver was not released."
     _print(Told(False, "", None, bool(away)), said, as_json)
 
 
@@ -80,7 +82,7 @@ def _print(told: Told, said: str, as_json: bool) -> None:
 
 def _settled(directory: Path) -> DriverStatus:
     """The status of the driver once it is released, or after all patience."""
-    driver = DriverStatus("failing", "the agent has not looked yet")
+    driver = DriverStatus("failing", "the agent has not observed the machine yet")
     for _ in range(int(PATIENCE / LOOK)):
         picture = ask(directory, ShowNode()).state
         driver = (picture.snapshot.status.of(DRIVER) if picture else None) or driver

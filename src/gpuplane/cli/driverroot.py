@@ -32,18 +32,20 @@ def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contai
     """
     said = find_value(FLAG_BY_NAME[HERE], flags, environment)
     if said and said[0]:
-        return Root(Path(said[0]), f"{said[1]} says that the driver is there")
+        return Root(Path(said[0]), f"it is set by {said[1]}")
     default = Path(FLAG_BY_NAME[HERE].default)
     if _is_there(default):
-        return Root(default, f"that is the default of --{HERE}, which says where else the driver is seen")
+        return Root(default, f"it is the default of --{HERE}")
     host = find_value(FLAG_BY_NAME[HOST], flags, environment)
     if host and os.path.normpath(host[0]).strip("/."):
         path = Path(host[0])
         if _is_there(path) or not contained:
-            return Root(path, f"{host[1]} says that the driver is there, and nothing does so of --{HERE}")
-        why = f"{host[1]} says {path}, a path of the host that this container does not see: mount it, and say where"
+            return Root(path, f"it is set by {host[1]}, because --{HERE} is not set")
+        why = (
+            f"this container does not see {path}, the path on the host in {host[1]}: mount it, and set the mount point"
+        )
         return Root(Path("/"), f"{why} by --{HERE}", False)
-    return Root(Path("/"), f"where the driver is elsewhere, --{HERE} says where", False)
+    return Root(Path("/"), f"if the driver is elsewhere, set --{HERE}", False)
 
 
 def seen(root: Root, machine: str) -> Path | None:

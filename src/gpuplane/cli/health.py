@@ -65,10 +65,10 @@ named = click.argument("device", metavar="GPU")
 
 @click.group()
 def command() -> None:
-    """Take a GPU out of service by hand, and give it back.
+    """Drain a GPU, and restore it.
 
     GPU is an index (0; 0:1 for MIG device 1 of GPU 0), a UUID or a PCI address (3b:00.0). gpuplane inspect health shows
-    how all of them stand.
+    the state of all GPUs.
     """
 
 
@@ -78,17 +78,17 @@ def command() -> None:
     "--for",
     "seconds",
     type=Duration(most=LONGEST_DRAIN),
-    help="How long, at most: 90m, 2h, 14d. Else until it is restored.",
+    help="For how long: 90m, 2h, 14d. Default: until it is restored.",
 )
-@click.option("--why", required=True, help="The reason that everybody is shown.")
+@click.option("--why", required=True, help="The reason, for everybody to see.")
 @as_json
 @state_dir
 def drain_device(device: str, seconds: float | None, why: str, as_json: bool, state_dir: Path) -> None:
-    """Give a GPU out to nobody. What runs on it runs on.
+    """Drain a GPU: no new container gets it. Running containers keep it.
 
-    It holds for the GPU of that UUID, wherever it is counted later, and survives restarts of the agent and of the
-    machine. Returns when that is certain, and the GPU is unhealthy for
-    kubelet, or it is said why kubelet cannot be told yet.
+    The drain is for the UUID of the GPU, even if its index changes, and survives restarts of the agent and of the
+    machine. Returns when the drain is stored and kubelet sees the GPU as unhealthy, or the output says why kubelet
+    does not see it yet.
     """
     ask(state_dir, DrainDevice(requested_at=boottime(), device=device, seconds=seconds, reason=why))
     picture = show(state_dir)
@@ -108,14 +108,14 @@ def drain_device(device: str, seconds: float | None, why: str, as_json: bool, st
 @as_json
 @state_dir
 def restore_device(device: str, as_json: bool, state_dir: Path) -> None:
-    """End a drain, and take the GPU for mended.
+    """End a drain, and regard the GPU as repaired.
 
-    It waits for no reset and for no operator any more. Where a fault stood, the GPU is probed before it is given out
-    again. Returns when it is well, or, with exit status 1, when it is known why not.
+    Its faults no longer wait for a reset or an operator. If it had a fault, the GPU is probed before it is given out
+    again. Returns when it is healthy, or with exit status 1 when it is known why it is not.
     """
     before = show(state_dir)
     uuid = _found(before, device)
-    ended = ". The drain by hand is ended" if _record(before, uuid).drain is not None else ""
+    ended = ". Its drain has ended" if _record(before, uuid).drain is not None else ""
     ask(state_dir, RestoreDevice(requested_at=boottime(), device=device))
     with _progress() as progress:
         outcome = _outcome(state_dir, uuid, progress, ended)
@@ -136,8 +136,8 @@ def print_reference() -> None:
 def _held(holders: tuple[str, ...] | None) -> str:
     """Who holds a device, in a sentence."""
     if holders is None:
-        return "Kubelet has not said yet who holds it."
-    return f"Still held by {', '.join(holders)}." if holders else "Nobody holds it."
+        return "It is not known yet which containers hold it."
+    return f"Still held by {', '.join(holders)}." if holders else "No container holds it."
 
 
 def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
@@ -153,7 +153,7 @@ def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
 
     mine = [each for each in allocations if any(map(held, each.devices))]
     admitted = any(not each.holder.is_known for each in mine)
-    return (*sorted(map(str, holders_of(mine))), *(("a pod that is being admitted",) if admitted else ()))
+    return (*sorted(map(str, holders_of(mine))), *(("a pod that kubelet is admitting",) if admitted else ()))
 
 
 def _unheard(picture: NodeState, uuid: str) -> Iterator[str]:
@@ -163,7 +163,7 @@ def _unheard(picture: NodeState, uuid: str) -> Iterator[str]:
         mine = any(uuid in (NODE, each.unit.id, each.unit.gpu) for each in resource.devices)
         if mine and (status is None or status.state != "ok"):
             reason = status.text if status else "not registered yet"
-            yield f"Kubelet is told when it reads {resource.name} again: {reason}."
+            yield f"Kubelet does not know yet, because it does not read {resource.name}: {reason}."
 
 
 def _outcome(directory: Path, uuid: str, progress: Progress, ended: str) -> Restored:
@@ -174,7 +174,7 @@ def _outcome(directory: Path, uuid: str, progress: Progress, ended: str) -> Rest
         stands = next((each for each in overall_health(picture.snapshot) if each.device == uuid), None)
         name, waited = _called(picture, uuid), time.monotonic() - began
         if stands is None:
-            said = f"{name} is not there. Nothing is held against it any more."
+            said = f"{name} is absent. Its faults and its drain are forgotten."
             return Restored(uuid, "", "gone", "", True, said)
         if stands.state in ("healthy", "suspect", "degraded"):
             said = f"{name} is {stands.state}{': ' * bool(stands.reason)}{stands.reason}.{_withheld(picture, uuid)}"
@@ -189,22 +189,20 @@ def _unmended(picture: NodeState, stands: DeviceHealth, waited: float) -> str:
     """Why a device is not given out again, and will not be soon; "" while that is open."""
     settings, record = picture.snapshot.config.settings or Settings(), _record(picture, stands.device)
     if stands.state == "drained":
-        return f"is still drained: {stands.reason}" + (
-            f". What ends it: {stands.cleared_by}" if stands.cleared_by else ""
-        )
+        return f"is still drained: {stands.reason}" + (f". To end it: {stands.cleared_by}" if stands.cleared_by else "")
     if record.probe is not None and record.probe.failure:
-        return f"is not well: the probe failed: {record.probe.failure}. It is probed again by itself"
+        return f"is not healthy: the probe failed: {record.probe.failure}. It will be probed again"
     if stands.state == "probing":
         if waited <= settings.probe_period + ANSWER:
             return ""
-        return f"has not been probed within {span(waited)}: {stands.reason}; see gpuplane inspect health"
+        return f"was not probed within {span(waited)}: {stands.reason}; see gpuplane inspect health"
     if waited < LOOKS:
         return ""
     if away := driver_release_reason(picture.snapshot):
-        return f"cannot be probed while the driver is let go of: {away}"
+        return f"cannot be probed while the driver is released: {away}"
     shown = any(each.confirmed and not each.is_event and each.last_seen is None for each in record.findings)
-    why = "a look still shows " if shown else ""
-    return f"is not well: {why}{stands.reason}. {_sentence(stands.advice)}".rstrip()
+    why = "the driver still reports " if shown else ""
+    return f"is not healthy: {why}{stands.reason}. {_sentence(stands.advice)}".rstrip()
 
 
 def _record(picture: NodeState, uuid: str) -> DeviceRecord:
@@ -217,7 +215,7 @@ def _withheld(picture: NodeState, uuid: str) -> str:
     mine = (each for each in offered if each.unavailable and uuid in (NODE, each.unit.id, each.unit.gpu))
     troubles = {each.unit: each.unavailable for each in mine}
     named = ((describe_devices([("", unit.index)]) if unit.id != uuid else "It", why) for unit, why in troubles.items())
-    return "".join(f" {name} is not given out for all that: {why}." for name, why in named)
+    return "".join(f" {name} is still withheld: {why}." for name, why in named)
 
 
 def _found(picture: NodeState, name: str) -> str:

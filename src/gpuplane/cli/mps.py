@@ -29,43 +29,43 @@ log = logging.getLogger("gpuplane.mps")
     default=Path(Settings().mps_root),
     show_default=True,
     envvar="MPS_ROOT",
-    help="Where daemons, their clients and the agent meet: the agent's --mps-root.",
+    help="The directory of the daemons' sockets and files: the agent's --mps-root.",
 )
 @click.option("--control", default=Tools().control, show_default=True, help="NVIDIA's control daemon.")
-@click.option("--smi", default=Tools().smi, show_default=True, help="Sets compute modes.")
+@click.option("--smi", default=Tools().smi, show_default=True, help="The program nvidia-smi, which sets compute modes.")
 @click.option(
     "--shm",
     type=OneOf(("own", "host")),
     default="own",
     show_default=True,
-    help="Whether each daemon has a tmpfs of its own as /dev/shm, which takes the right to mount.",
+    help="Whether each daemon gets its own tmpfs as /dev/shm, which needs the right to mount.",
 )
 @click.option("--log-format", type=OneOf(("text", "json")), default="text", show_default=True)
 def command(
     root: Path, control: str, smi: str, shm: Literal["own", "host"], log_format: Literal["text", "json"]
 ) -> None:
-    """Run the MPS daemons that the agent wants. They go on when this ends, and the next one finds them.
+    """Run the MPS daemons that the agent requests. They keep running when this ends, and the next one adopts them.
 
-    It runs as root, and until a signal; what it does is logged to standard error.
+    It must be root, runs until a signal, and logs to standard error.
     """
     logs.set_up(log_format)
     root, tools = root.absolute(), Tools(control=control, smi=smi, own_shm=shm == "own")
     try:
         asyncio.run(_run(Supervisor(root, tools), lambda: _announce(root, tools)))
     except PermissionError as error:
-        way_out = "" if os.geteuid() == 0 else ": MPS daemons are supervised by root"
+        way_out = "" if os.geteuid() == 0 else ": run gpuplane mps as root"
         raise click.ClickException(told(error) + way_out) from None
 
 
 def _announce(root: Path, tools: Tools) -> None:
     """What there is to do, and what it lacks: until the agent asks for a daemon there may be nothing else to say."""
-    log.info("supervising MPS daemons below %s%s", root, ": the agent has asked for none yet" * _unasked(root))
+    log.info("supervising MPS daemons below %s%s", root, ": the agent has not requested any yet" * _unasked(root))
     for program, option, lack in (
         (tools.control, "--control", "no daemon can be started"),
         (tools.smi, "--smi", "no compute mode can be set"),
     ):
         if shutil.which(program) is None:
-            log.warning("there is no program %s here: %s; %s names another one", program, lack, option)
+            log.warning("there is no program %s: %s; set another one by %s", program, lack, option)
 
 
 def _unasked(root: Path) -> bool:
@@ -104,4 +104,4 @@ def _at_a_terminal() -> bool:
 
 def _go_on() -> None:
     """A service is told by SIGHUP to read its configuration again. This one has none but what the agent writes."""
-    log.info("SIGHUP: nothing is to be read again, for what the agent wants is followed")
+    log.info("SIGHUP is ignored: requests of the agent are always read at once")

@@ -72,7 +72,7 @@ def run(program: click.Command) -> NoReturn:
     except Ended as ended:
         ended_by(ended.signal)
     except UnicodeEncodeError as error:
-        status = _show(click.ClickException(f"'{error.object}' is no UTF-8 text"))
+        status = _show(click.ClickException(f"'{error.object}' is not UTF-8 text"))
     except OSError as error:
         os._exit(_show(click.ClickException(told(error))))  # what standard output could not take is not tried again
     sys.exit(status)

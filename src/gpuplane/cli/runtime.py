@@ -24,16 +24,16 @@ STATE_DIR = Path("/var/lib/gpuplane-runtime")
 
 RUNTIMES = OneOf(("containerd", "docker", "crio"), also={"cri-o": "crio"})
 
-WRAPPED = "nothing is wrapped here: the runtime itself takes CDI devices, and its own OCI runtime stays what it is"
-DEFAULT = "no pod needs another default runtime: what gets a GPU is decided by the CDI device that kubelet passes"
+WRAPPED = "no OCI runtime is wrapped: the container runtime itself accepts CDI devices"
+DEFAULT = "no other default runtime is needed: a container gets the CDI devices that kubelet passes"
 REFUSED = {
     "--nvidia-runtime-name": WRAPPED,
     "--nvidia-runtime-path": WRAPPED,
     "--runtime-path": WRAPPED,
     "--set-as-default": DEFAULT,
     "--nvidia-set-as-default": DEFAULT,
-    "--config-mode": "no OCI hook is configured: hooks are in the CDI specifications, see gpuplane cdi generate",
-    "--oci-hook-path": "no OCI hook is configured: hooks are in the CDI specifications, see gpuplane cdi generate",
+    "--config-mode": "no OCI hook is configured: the CDI specifications contain the hooks, see gpuplane cdi generate",
+    "--oci-hook-path": "no OCI hook is configured: the CDI specifications contain the hooks, see gpuplane cdi generate",
 }
 """Flags of `nvidia-ctk runtime configure` that ask for what is not done, and what to know instead."""
 
@@ -61,7 +61,7 @@ class Shown(Value):
 
 @click.group()
 def command() -> None:
-    """Make the container runtime of this node take CDI devices."""
+    """Make this node's container runtime accept CDI devices."""
 
 
 def _refused(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,33 +80,40 @@ def _refused(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _cdi(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
     if value.lower() not in ("true", "1"):
-        problem = f"{parameter.opts[0]}={value}: CDI is all that is configured here; --undo takes it back"
+        problem = f"{parameter.opts[0]}={value}: this command only enables CDI; --undo reverts that"
         raise click.UsageError(problem, ctx)
 
 
 def _source(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
     if value != "file":
-        problem = f"--config-source {value}: what a runtime dumps does not say which file has it: files are read"
+        problem = (
+            f"--config-source {value}: not supported, because a runtime's dump does not show which file has a setting"
+        )
         raise click.UsageError(problem, ctx)
 
 
-@command.command(short_help="the smallest change that is needed, often none; and back")
+@command.command(short_help="make the smallest change that enables CDI devices, often none, or revert it")
 @click.option("--runtime", type=RUNTIMES, required=True, help="The runtime.")
-@click.option("--config", default="", metavar="FILE", help="Its configuration file, if not the usual one.")
-@click.option("--drop-in-config", default="", metavar="FILE", help="Write into this file, which the first one imports.")
+@click.option("--config", default="", metavar="FILE", help="Its configuration file, if it is not the default one.")
+@click.option(
+    "--drop-in-config",
+    default="",
+    metavar="FILE",
+    help="Write the change into this file, which the configuration file imports.",
+)
 @click.option("--cdi-dir", default="/var/run/cdi", show_default=True, metavar="DIR", help="The agent's CDI directory.")
-@click.option("--runtime-version", default="", metavar="V", help="Its version; else its program is asked.")
-@click.option("--executable-path", default="", metavar="FILE", help="Its program, which is asked for the version.")
-@click.option("--check", is_flag=True, help="Only say whether something is to change: exit status 0 no, 1 yes.")
+@click.option("--runtime-version", default="", metavar="V", help="Its version. Default: what its program prints.")
+@click.option("--executable-path", default="", metavar="FILE", help="Its program, which prints the version.")
+@click.option("--check", is_flag=True, help="Only check whether a change is needed: exit status 0 if not, 1 if it is.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change, as a unified diff.")
-@click.option("--undo", is_flag=True, help="Take back what this command has changed.")
+@click.option("--undo", is_flag=True, help="Revert what this command has changed.")
 @click.option(
     "--state-dir",
     type=PATH,
     default=STATE_DIR,
     show_default=True,
     envvar="GPUPLANE_RUNTIME_STATE_DIR",
-    help="Where changes are remembered.",
+    help="The directory where changes are recorded.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option(
@@ -118,23 +125,29 @@ def _source(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
     default="true",
     callback=_cdi,
     expose_value=False,
-    help="As in nvidia-ctk: what is done here anyway.",
+    help="For compatibility with nvidia-ctk: CDI is always enabled.",
 )
-@click.option("--config-source", default="file", callback=_source, expose_value=False, help="As in nvidia-ctk: file.")
+@click.option(
+    "--config-source",
+    default="file",
+    callback=_source,
+    expose_value=False,
+    help="For compatibility with nvidia-ctk: only file.",
+)
 @_refused
 def configure(
     runtime: str, check: bool, dry_run: bool, undo: bool, state_dir: Path, as_json: bool, **asked: str
 ) -> None:
-    """Make a container runtime take CDI devices: the smallest change, often none.
+    """Make a container runtime accept CDI devices by the smallest change, often none.
 
-    Every other byte of its files stays. What is changed is remembered, and --undo puts it back. The runtime is never
-    restarted: what to run is said.
+    Every other byte of its files stays the same. The change is recorded, and --undo reverts it. The runtime is never
+    restarted: the output says what to run.
 
-    Exit status: 0 done, or nothing to do; 1 it cannot be judged or done, or with --check: something is to change;
-    --json tells the two apart.
+    Exit status: 0 done, or nothing to do; 1 it failed, or with --check: a change is needed; --json distinguishes the
+    two.
     """
     if undo and check:
-        raise misuse("--undo and --check exclude one another")
+        raise misuse("--undo and --check cannot be combined")
     config, drop_in = (
         str(Path(each).absolute()) if each else "" for each in (asked["config"], asked["drop_in_config"])
     )
@@ -183,9 +196,9 @@ def _undo(wish: Wish, state: Path, only_look: bool) -> Report:
         return [each for each in memories.remembered(state, wish.runtime) if not named or each.path in named]
 
     if not remembered():
-        why = f"no change of {' or '.join(named) or wish.runtime} is remembered in {state}"
+        why = f"{state} has no record of a change of {' or '.join(named) or wish.runtime}"
         if others := [each.path for each in memories.remembered(state, wish.runtime)]:  # it was in an imported file
-            why += f", but of {', '.join(others)}: to take that back, leave --config out"
+            why += f", only of {', '.join(others)}: to revert that, leave --config out"
         return Report(wish.runtime, "nothing", why=why)
     done: list[Shown] = []
     with memories.locked(state):
@@ -217,4 +230,4 @@ def _print(report: Report, as_json: bool, with_diff: bool) -> None:
     if report.status == "needed":
         say("Nothing was written.")
     if report.status in ("changed", "undone") and report.restart:
-        say(f"Not in force until {report.runtime} is restarted: {report.restart}")
+        say(f"Takes effect when {report.runtime} is restarted: {report.restart}")

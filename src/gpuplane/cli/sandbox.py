@@ -43,22 +43,24 @@ def command() -> None:
 
 @command.command()
 @click.option("--root", required=True, type=PATH, metavar="DIR", help="Kubelet's directory.")
-@click.option("--numa", is_flag=True, help="Choose devices of one NUMA node: the Topology Manager's best-effort.")
+@click.option(
+    "--numa", is_flag=True, help="Choose devices of one NUMA node, as the Topology Manager's policy best-effort does."
+)
 @click.option(
     "--cdi-dir",
     "cdi",
     multiple=True,
     type=PATH,
     metavar="DIR",
-    help="Resolve CDI devices by the specifications there, as a container runtime does. Of several the last has "
-    "priority. Default: CDI devices mean nothing.",
+    help="A directory of CDI specifications by which CDI devices are resolved, as by a container runtime. If there are "
+    "several, the last has priority. Default: CDI devices are not resolved.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.option("--no-input", is_flag=True, help="Read no words: run until a signal.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on each line.")
+@click.option("--no-input", is_flag=True, help="Read no commands: run until a signal.")
 def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_input: bool) -> None:
-    """Run a kubelet, as far as devices go, and say what plugins do with it.
+    """Run the parts of a kubelet that deal with devices, and print what plugins do.
 
-    It reads words on its standard input and ends when that does; `help` lists them. In another terminal:
+    It reads commands from its standard input, and ends when that ends; `help` lists them. In another terminal:
 
     gpuplane agent --machine dgx-a100 --kubelet-root DIR --state-dir OTHER
     """
@@ -67,8 +69,10 @@ def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_inp
 
 
 @command.command()
-@click.option("--minutes", type=Amount("minutes", WEEK), default=5.0, show_default=True, help="How long.")
-@click.option("--seed", type=click.IntRange(min=0), help="What happens, in which order; default another each time.")
+@click.option(
+    "--minutes", type=Amount("minutes", WEEK), default=5.0, show_default=True, help="How many minutes it runs."
+)
+@click.option("--seed", type=click.IntRange(min=0), help="The seed of what happens; default: a new one each time.")
 @click.option(
     "--machine", default="hgx-h100", show_default=True, type=Machine(), help="A profile's name, or a machine file."
 )
@@ -78,23 +82,23 @@ def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_inp
     type=OneOf(("faults", "holdings")),
     default="faults",
     show_default=True,
-    help="What befalls devices; or what is changed, damaged and lost under pods that hold something.",
+    help="faults: what happens to devices; holdings: what is changed, damaged and lost while pods hold devices.",
 )
 @click.option(
     "--probe-period",
     type=Duration(0.05, 60),
     default=0.2,
     metavar="TIME",
-    help="Of recovery probes, from 50ms to 1m; default 200ms. For faults.",
+    help="The time between recovery probes, from 50ms to 1m; default 200ms. Only for faults.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document.")
 def chaos(minutes: float, seed: int | None, machine: str, which: str, probe_period: float, as_json: bool) -> None:
-    """Play random faults, restarts and recoveries on an agent and a kubelet, and check what must hold all the while.
+    """Run an agent and a kubelet with random faults, restarts and recoveries, and check the invariants all the time.
 
     With --play holdings: random changes of configuration and MIG layout, damaged state files, and second agents.
 
-    The seed decides what happens. Where something does not hold, the end of the story is told and the exit status is 1.
-    Ctrl-C ends it before its time: what was seen until then is told, and the exit status is 130.
+    The seed decides what happens. If an invariant is broken, the last steps are printed, and the exit status is 1.
+    Ctrl-C ends it early: a summary is printed, and the exit status is 130.
     """
     try:
         source = find(machine)
@@ -102,7 +106,7 @@ def chaos(minutes: float, seed: int | None, machine: str, which: str, probe_peri
     except InvalidInput as error:
         raise click.ClickException(str(error)) from None
     if not described.gpus:
-        raise click.ClickException(f"{source.name} has no GPU that anything could befall")
+        raise click.ClickException(f"{source.name} has no GPU that could fail")
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     play: Chaos | Holdings = Holdings(machine, described, seed, minutes)
     if which == "faults":
@@ -161,7 +165,7 @@ def _summary(summary: Summary | HoldingsSummary, probe_period: float) -> Iterato
         )
     else:
         length, again = format_count(summary.rounds, "round"), "--play holdings"
-        own = iter((f"slowest: all was offered {summary.slowest_release:.2f} s after the last pod had ended",))
+        own = iter((f"slowest: all devices were offered {summary.slowest_release:.2f} s after the last pod had ended",))
     ended = f", ended by {summary.ended_by}" if summary.ended_by else ""
     yield f"seed {summary.seed} on {summary.machine}: {summary.minutes:.1f} minutes, {length}{ended}"
     yield "done:    " + ", ".join(f"{count} × {kind}" for kind, count in summary.injections.items())
@@ -171,15 +175,15 @@ def _summary(summary: Summary | HoldingsSummary, probe_period: float) -> Iterato
         yield from ("", "the agent's log ends with:", *summary.log, "", "the last steps:", *summary.steps)
         yield from ("", f"BROKEN: {summary.broken}")
         how = f"--minutes {summary.minutes + 1:.0f} --seed {summary.seed} --machine {summary.machine} {again}"
-        yield f"once more: gpuplane sandbox chaos {how}"
+        yield f"repeat it: gpuplane sandbox chaos {how}"
 
 
 def _health(summary: Summary, probe_period: float) -> Iterator[str]:
     yield f"seen:    {format_count(summary.codes, 'code')} of the fault catalogue"
     yield f"restarts: {summary.agent_restarts} of the agent, {summary.kubelet_restarts} of kubelet"
     begin, end = summary.memory_begin / 1024, summary.memory_end / 1024
-    yield f"memory:  {begin:.1f} MiB, {end:.1f} MiB at the end; {summary.memory_per_minute:+.0f} KiB a minute of a life"
-    yield f"slowest recovery, relapses apart: {summary.slowest_recovery:.2f} s, with {probe_period:g} s between probes"
+    yield f"memory:  {begin:.1f} MiB, {end:.1f} MiB at the end; {summary.memory_per_minute:+.0f} KiB a minute"
+    yield f"slowest recovery without relapses: {summary.slowest_recovery:.2f} s, with {probe_period:g} s between probes"
 
 
 async def _serve(kubelet: Kubelet, say: Callable[[Said], None], words: bool) -> None:
@@ -188,7 +192,7 @@ async def _serve(kubelet: Kubelet, say: Callable[[Said], None], words: bool) -> 
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
     async with kubelet:
         where = str(kubelet.root / "device-plugins/kubelet.sock")
-        hint = ("type help for what can be done here",) if words else ()
+        hint = ("type help for a list of commands",) if words else ()
         say(Said("serving", {"socket": where}, (f"kubelet serves {where}", *hint)))
         console = Console(kubelet, say)
         tasks = [asyncio.create_task(console.follow()), asyncio.create_task(_until(stop))]

@@ -27,7 +27,7 @@ class Duration(click.ParamType[float]):
             return value
         parts = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|[smhd])", str(value), re.ASCII)
         if parts is None:
-            self.fail(f"{value!r} is not a time: write 90s, 10m, 2h or 1d", param, ctx)
+            self.fail(f"{value!r} is not a duration: write 90s, 10m, 2h or 1d", param, ctx)
         found = float(parts[1]) * UNITS[parts[2]]
         if found < self.least:
             self.fail(f"{value!r} is too short: {written(self.least)} at least", param, ctx)
@@ -46,7 +46,7 @@ class Amount(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found: float = super().convert(value, param, ctx)
         if math.isnan(found):  # which no bound keeps out
-            self.fail(f"{value!r} is no number of {self.unit}", param, ctx)
+            self.fail(f"{value!r} is not a number of {self.unit}", param, ctx)
         return found
 
 

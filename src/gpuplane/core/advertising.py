@@ -188,7 +188,7 @@ def ready_to_take_over(snapshot: Snapshot) -> bool:
 def unknown(snapshot: Snapshot) -> Reason | None:
     """What is not known yet, so that nothing could be offered, whoever serves kubelet; None for nothing."""
     if snapshot.machine is None and (why := requests.driver_release_reason(snapshot)):
-        text = f"the driver is let go of: {why}"
+        text = f"the driver is released: {why}"
         return Reason(kind="released", text=text, part=DRIVER.name, code="driver-released")
     if snapshot.machine is None:
         return _untold(snapshot, DRIVER, "machine-not-observed", "the machine has not been looked at yet")

@@ -1,15 +1,16 @@
-"""What devices are called where several are spoken of at once: "8 GPUs (0 to 7)"."""
+"""How texts name devices, several at once: "8 GPUs (0 to 7)"."""
 
 from collections.abc import Iterable, Sequence
 
 from gpuplane.core.text import format_count, format_index_ranges
 
 DeviceName = tuple[str, str]
-"""(UUID, index): "0", or "0:1" for a MIG device. Either may be "": the driver does not tell it, or the GPU is away."""
+"""(UUID, index). An index is "0", or "0:1" for a MIG device. A UUID that the driver does not report is ""; so is the
+index of a device that is absent."""
 
 
 def describe_devices(devices: Sequence[DeviceName]) -> str:
-    """Devices by their names for people: one with its UUID, several by their indices."""
+    """The name of one device with its UUID, or several devices by their indices, for people."""
     if len(devices) == 1:
         return _describe_device(*devices[0])
     parts = [each for each in devices if ":" in each[1] or each[0].startswith("MIG-")]
@@ -19,18 +20,18 @@ def describe_devices(devices: Sequence[DeviceName]) -> str:
 
 
 def _describe_indices(devices: Sequence[DeviceName]) -> str:
-    """In the driver's order; those that are away by their UUIDs."""
+    """Indices in the driver's order, then the UUIDs of absent devices."""
     there = sorted({index for _, index in devices if index}, key=index_order)
     return ", ".join(filter(None, (format_index_ranges(there), *(uuid for uuid, index in devices if not index))))
 
 
 def index_order(index: str) -> tuple[int, ...]:
-    """An index to sort by, in the driver's order: "0:10" comes after "0:9"."""
+    """The sort key of an index, for the driver's order: "0:10" comes after "0:9"."""
     return tuple(map(int, index.split(":")))
 
 
 def device_labels(devices: Iterable[DeviceName]) -> tuple[str, ...]:
-    """Devices by their names for programs: the UUID, else the index."""
+    """The names of devices for programs: the UUID, else the index."""
     return tuple(uuid or index for uuid, index in devices if uuid or index)
 
 

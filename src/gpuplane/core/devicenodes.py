@@ -73,7 +73,7 @@ class Found(Value):
 
 
 def wish(snapshot: Snapshot) -> Wish | None:
-    """What has to be there; None while too little is known, or the driver is let go of: it may be being replaced."""
+    """What has to be there; None while too little is known, or the driver is released: it may be being replaced."""
     machine = snapshot.machine
     return None if machine is None or driver_release_reason(snapshot) else _wish.of(snapshot, machine)
 

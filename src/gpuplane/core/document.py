@@ -1,11 +1,11 @@
 """YAML (or JSON) bytes → a tree whose nodes know their lines.
 
-Files come from people and from templates, and a broken one must cost nothing but itself. So whatever the bytes are, the
-answer is a tree or `Malformed`, soon: depth and size are bounded before anything is built from them (an alias counts as
-often as it is used), and nothing is ever constructed but text, numbers, truth values, lists and mappings.
+Files come from people and from templates, and a broken file must affect only itself. So any bytes give a tree or
+`MalformedDocument`, in bounded time: depth and size are limited before anything is built (an alias counts as often as
+it is used), and only text, numbers, booleans, lists and mappings are ever built.
 
-Scalars are read as Kubernetes' own tools read them (YAML 1.1 without its two traps): `0:1` is text and no sexagesimal
-number, a date is text. `yes` and `on` are true, as they are there.
+Scalars are read as Kubernetes' tools read them (YAML 1.1 with two exceptions): `0:1` is text and no sexagesimal number,
+and a date is text. `yes` and `on` are true.
 """
 
 import re
@@ -20,16 +20,16 @@ MAX_BYTES = 4 << 20
 """Bytes of a document. A ConfigMap holds at most 1 MiB."""
 
 MAX_NODES = 200_000
-"""Nodes of a document, aliases written out."""
+"""Nodes of a document with its aliases expanded."""
 
 MAX_DEPTH = 40
 
 Problem = tuple[int, str]
-"""A line, counted from 1, and what is wrong there."""
+"""A line number, from 1, and what is wrong in that line."""
 
 
 class MalformedDocument(Exception):
-    """Bytes that are no document, and why."""
+    """The bytes are not a document that we accept. `problem` says where and why."""
 
     def __init__(self, line: int, text: str) -> None:
         super().__init__(line, text)
@@ -37,13 +37,13 @@ class MalformedDocument(Exception):
 
 
 class DocumentNode(Value):
-    """One value: a scalar, a list of nodes, or a mapping of keys to nodes. `line` is that of its key, if it has one."""
+    """One value: a scalar, a list of nodes, or a mapping of keys to nodes. `line`: of its key if it has one."""
 
     line: int
     value: Any = None
 
     def find_nearest(self, path: tuple[str | int, ...]) -> "DocumentNode":
-        """The node of a path, or the nearest one around it that is written in the document."""
+        """The node at a path; if there is none, the nearest node around it."""
         node = self
         for step in path:
             try:
@@ -54,9 +54,9 @@ class DocumentNode(Value):
 
 
 def parse_document(data: bytes) -> tuple[DocumentNode, list[Problem]]:
-    """The tree of the one document in these bytes, and its repeated keys. An empty mapping where there is no document.
+    """The tree of the document in these bytes, and a problem for each repeated key. No document is an empty mapping.
 
-    Raises Malformed.
+    Raises MalformedDocument.
     """
     if len(data) > MAX_BYTES:
         raise MalformedDocument(1, f"larger than {MAX_BYTES >> 20} MiB")
@@ -85,7 +85,9 @@ class _Parser:
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if seen:
-                    raise MalformedDocument(_line_of_event(event), "a second document begins here; only one is read")
+                    raise MalformedDocument(
+                        _line_of_event(event), "a second document begins here; a file may have only one"
+                    )
                 seen = True
                 root = self.parse_node(next(self.events), 0)
         return root.but(value={}) if root.value is None else root, self.repeated_keys
@@ -100,7 +102,7 @@ class _Parser:
         if isinstance(event, yaml.ScalarEvent):
             node = DocumentNode(line, _scalar_value(event))
         elif event.tag not in (None, "!", f"{TAG_PREFIX}seq", f"{TAG_PREFIX}map"):
-            raise MalformedDocument(line, f"the tag {event.tag!r} is not known here")
+            raise MalformedDocument(line, f"the tag {event.tag!r} is unknown")
         elif isinstance(event, yaml.SequenceStartEvent):
             node = DocumentNode(line, list(self.parse_list_items(depth)))
         else:
@@ -112,11 +114,11 @@ class _Parser:
     def count_nodes(self, nodes: int, line: int) -> None:
         self.node_count += nodes
         if self.node_count > MAX_NODES:
-            raise MalformedDocument(line, f"more than {MAX_NODES} values, with all aliases written out")
+            raise MalformedDocument(line, f"more than {MAX_NODES} values with all aliases expanded")
 
     def resolve_alias(self, anchor: str | None, line: int) -> DocumentNode:
         if anchor is None or anchor not in self.anchors:
-            raise MalformedDocument(line, f"the alias *{anchor} stands for nothing that is complete above it")
+            raise MalformedDocument(line, f"the alias *{anchor} has no complete anchor above it")
         node, size = self.anchors[anchor]
         self.count_nodes(size, line)
         return node.but(line=line)
@@ -137,9 +139,7 @@ class _Parser:
                 merged += node.value if isinstance(node.value, list) else [node]
             elif event.value in own:
                 first = own[event.value].line
-                self.repeated_keys.append(
-                    (line, f"key {event.value!r} stands twice, first on line {first}; leave one out")
-                )
+                self.repeated_keys.append((line, f"key {event.value!r} is already on line {first}; leave one out"))
             else:
                 own[event.value] = node
         for each in merged:
@@ -158,7 +158,7 @@ INFINITY_OR_NAN = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 def parse_scalar(text: str) -> str | int | float | bool | None:
-    """What unquoted text means. Raises ValueError for a number beyond 64 bits."""
+    """The value of unquoted text. Raises ValueError for a number that does not fit into 64 bits."""
     if text in NULLS:
         return None
     if text.lower() in BOOLEANS and text in (text.lower(), text.upper(), text.title()):
@@ -182,7 +182,7 @@ def _scalar_value(event: Any) -> Any:
         raise MalformedDocument(_line_of_event(event), str(error)) from None
     if event.tag is None or type(value) is TYPE_BY_TAG.get(event.tag):
         return value
-    raise MalformedDocument(_line_of_event(event), f"{text[:40]!r} cannot be read as the tag {event.tag!r} says")
+    raise MalformedDocument(_line_of_event(event), f"{text[:40]!r} is not of the type of its tag {event.tag!r}")
 
 
 TYPE_BY_TAG = {

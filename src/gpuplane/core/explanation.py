@@ -1,6 +1,6 @@
-"""What a node would advertise, and why: the same decisions that the agent makes, with the lines that made them.
+"""What a node would advertise with a configuration, and why, with the lines of the configuration that decide.
 
-For `gpuplane config explain`: it asks the very functions that the agent asks, so what it shows is what would happen.
+For `gpuplane config explain`. It calls the same functions as the agent, so it shows what the agent would do.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -74,12 +74,12 @@ def explain_node(machine: Machine, resolved: ResolvedConfig) -> Explanation:
     unseen = Snapshot(config=Config(settings=resolved.settings), allocations=())
     offered = offer(mps.served(step(unseen, MachineObserved(machine), now=0.0)))  # its clock begins here
     decisions = assign_units(machine, resolved.settings)
-    troubles = {device.unit.id: device.unavailable for each in offered.resources for device in each.devices}
+    unavailable = {device.unit.id: device.unavailable for each in offered.resources for device in each.devices}
     return Explanation(
         waiting=offered.waiting,
         strategy=_device_list_strategy(resolved),
         resources={each.name: _resource_count(each, resolved) for each in offered.resources},
-        units=tuple(_explain_unit(decision, resolved, troubles) for decision in decisions),
+        units=tuple(_explain_unit(decision, resolved, unavailable) for decision in decisions),
         faults=tuple(_fault_changes(resolved)),
         notes=(
             *resolved.warnings,
@@ -95,8 +95,10 @@ def explain_node(machine: Machine, resolved: ResolvedConfig) -> Explanation:
 
 
 def _device_list_strategy(resolved: ResolvedConfig) -> StrategyDecision:
-    said = resolved.settings.device_list_strategy
-    return StrategyDecision(said, AUTO_TEXT if said == ("auto",) else resolved.sources["device_list_strategy"])
+    strategies = resolved.settings.device_list_strategy
+    return StrategyDecision(
+        strategies, AUTO_TEXT if strategies == ("auto",) else resolved.sources["device_list_strategy"]
+    )
 
 
 def _resource_count(resource: Resource, resolved: ResolvedConfig) -> ResourceCount:
@@ -108,7 +110,7 @@ def _preference(resource: Resource, resolved: ResolvedConfig) -> str:
     policy, at = resolved.settings.sharing_policy, _source_note(resolved, "sharing_policy")
     if resource.share_mib or len({device.unit.gpu for device in resource.devices}) < len(resource.devices):
         return describe_policy(resource, policy, at)
-    return f"the GPUs with the best links{f', on as few NUMA nodes as possible{at}' * (policy == 'numa')}"
+    return f"the best connected GPUs{f', on as few NUMA nodes as possible{at}' * (policy == 'numa')}"
 
 
 def _explain_unit(
@@ -160,14 +162,14 @@ def _describe_sharing(decision: UnitAssignment, settings: Settings) -> Iterator[
     if decision.mps:
         yield "".join((" by MPS", *_describe_mps_settings(settings.sharing.mps)))
     if decision.distinct_gpus:
-        yield ", each of a container's of another GPU"
+        yield ", the shares of a container are of different GPUs"
     entry = sharing_entries(settings.sharing)[decision.sharing_entry]
     if isinstance(entry, ReplicatedResource) and entry.time_slice:
         yield f", time slice {entry.time_slice}"
 
 
 def _describe_mps_settings(how: Mps) -> Iterator[str]:
-    """What is said of MPS daemons beside what holds without a word."""
+    """The settings of MPS daemons that are not the defaults."""
     if how.compute_mode != Mps().compute_mode:
         yield f", computeMode {how.compute_mode}"
     if how.multi_user:
@@ -177,20 +179,20 @@ def _describe_mps_settings(how: Mps) -> Iterator[str]:
 
 
 OTHER_XIDS, EXAMPLE_OF_OTHER_XIDS = "xid-…", "xid-99999"
-"""The XIDs that are named nowhere, and one of them."""
+"""How the XIDs are shown that neither the catalogue nor the configuration names, and one of them as their example."""
 
 
 def _fault_changes(resolved: ResolvedConfig) -> Iterator[FaultChange]:
-    """Together what the same was said of at the same places."""
+    """The changed faults. Those with the same changes from the same places are grouped."""
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for code in _fault_codes(resolved.settings):
         if changes := _changed_fields(code, resolved):
-            said = tuple(dict.fromkeys(_fault_sources(code, changes, resolved)))
-            alike.setdefault((", ".join(changes.values()), said), []).append(
+            sources = tuple(dict.fromkeys(_fault_sources(code, changes, resolved)))
+            alike.setdefault((", ".join(changes.values()), sources), []).append(
                 OTHER_XIDS if code == EXAMPLE_OF_OTHER_XIDS else code
             )
-    for (how, said), codes in alike.items():
-        yield FaultChange(codes=tuple(codes), change=how, sources=said)
+    for (change, sources), codes in alike.items():
+        yield FaultChange(codes=tuple(codes), change=change, sources=sources)
 
 
 def _fault_codes(settings: Settings) -> Iterable[str]:
@@ -203,9 +205,9 @@ def _fault_codes(settings: Settings) -> Iterable[str]:
 
 
 def _changed_fields(code: str, resolved: ResolvedConfig) -> dict[str, str]:
-    """Field of a fault's entry → how it differs from the catalogue's.
+    """Field of the catalogue's entry for a fault → how the configuration changes it, for people.
 
-    Time is nothing to what something else ends: it has none there that would be replaced.
+    A fault that time does not clear has no time in the catalogue, so nothing is replaced there.
     """
     plain, judged = judge.entry_for(code, None), judge.entry_for(code, resolved.settings)
     fields = ((field, getattr(judged, field), getattr(plain, field)) for field in plain.__struct_fields__)
@@ -245,9 +247,9 @@ def _unused_pattern_notes(decisions: list[UnitAssignment], resolved: ResolvedCon
 
 def _unused_pattern_reason(field: str, pattern: str, texts: set[str], strategy: str) -> str:
     if field == "mig" and strategy == "none":
-        return "migStrategy is none, so patterns of resources.mig do nothing"
+        return "migStrategy is none, so patterns of resources.mig have no effect"
     if any(matches_pattern(pattern, text) for text in texts):
-        return f"what {pattern!r} matches here is not offered, or goes by a pattern above it"
+        return f"the devices that {pattern!r} matches here are not offered, or a pattern above it matches them first"
     return f"no {'profile' if field == 'mig' else 'model'} here matches {pattern!r}"
 
 
@@ -270,7 +272,7 @@ def _unused_sharing_notes(decisions: list[UnitAssignment], resolved: ResolvedCon
 def _missing_devices(
     by: str, entry: ReplicatedResource | MemoryResource, fitting: list[UnitAssignment], resolved: ResolvedConfig
 ) -> str:
-    """What an entry does not get. `fitting`: the devices that it or another takes and that are as it wants them."""
+    """Which devices an entry does not get, and why; "" if it gets all. `fitting`: the shared devices that match it."""
     taken = [decision for decision in fitting if decision.sharing_entry == by]
     others = [decision for decision in fitting if decision.sharing_entry != by]
     where = _sources_of_sharing(others, resolved)
@@ -279,21 +281,23 @@ def _missing_devices(
         case None if taken:
             return ""
         case None if others:
-            return f"all that is named {named} here is taken before, by {where}"
+            return f"all devices of {named} here are already shared by {where}"
         case None:
-            return f"no device here is named {named}"
+            return f"this machine has no device of {named}"
         case int(count):
-            before = f"; taken before, by {where}: {len(others)}" if others else ""
-            return "" if len(taken) == count else f"{count} devices of {named} wanted, {len(taken)} here{before}"
+            before = f"; {len(others)} already shared by {where}" if others else ""
+            return (
+                "" if len(taken) == count else f"it asks for {count} devices of {named} and gets {len(taken)}{before}"
+            )
         case references:
             missing = [each for each in references if not _has_device(each, taken)]
             gone = [each for each in missing if _has_device(each, others)]
             nowhere = ", ".join(each for each in missing if each not in gone)
-            found = f"no device of {named} here is {nowhere}" if nowhere else ""
+            found = f"this machine has no device of {named} with the reference {nowhere}" if nowhere else ""
             where = _sources_of_sharing(
                 [each for each in others if any(_has_device(reference, [each]) for reference in gone)], resolved
             )
-            before = f"taken before, by {where}: {', '.join(gone)}" if gone else ""
+            before = f"already shared by {where}: {', '.join(gone)}" if gone else ""
             return "; ".join(filter(None, (found, before)))
 
 
@@ -310,19 +314,19 @@ def _mixed_resource_notes(decisions: list[UnitAssignment]) -> Iterator[str]:
     for name in sorted(
         {decision.resource for decision in decisions if not decision.is_shared and decision.resource in shared}
     ):
-        yield f"{name} has whole devices and shares of others, and a pod cannot choose which it gets; rename the shares"
+        yield f"{name} has whole devices and shares, and a pod cannot choose between them; rename the shares"
 
 
 def _memory_sharing_notes(decisions: list[UnitAssignment], resolved: ResolvedConfig) -> Iterator[str]:
-    """What shares of memory do not do."""
+    """The limits of sharing memory."""
     memory = [decision for decision in decisions if decision.share_mib]
     if not memory:
         return
     kept = (
-        "an MPS daemon keeps each process, not each container, within its container's share, and only a process that "
-        "is its client and leaves the limit in its environment as it is"
+        "an MPS daemon limits the memory of each process, not of a container as a whole, and only of processes that "
+        "are its clients and do not change the limit in their environment"
         if resolved.settings.sharing.memory_by_mps
-        else "nothing keeps a container within its share but the limit that its environment tells it"
+        else "nothing enforces the limit of a container's share; the container only finds it in its environment"
     )
     yield f"{resolved.sources['memory']}: {kept}"
     if len({decision.unit.gpu for decision in memory}) > 1:
@@ -330,18 +334,18 @@ def _memory_sharing_notes(decisions: list[UnitAssignment], resolved: ResolvedCon
             max(each.replicas * each.share_mib for each in memory), resolved.settings.sharing.memory_unit
         )
         yield (
-            f"{resolved.sources['memory']}: a container's memory comes from one GPU, {most} at most, and the scheduler "
-            "sees only the sum of the node's: a pod that no single GPU has room for is refused when it starts"
+            f"{resolved.sources['memory']}: a container gets the memory of one GPU, {most} at most. The scheduler sees "
+            "only the sum of all GPUs, so a pod for which no single GPU has enough memory is refused when it starts"
         )
 
 
 def _mps_notes(decisions: list[UnitAssignment], resolved: ResolvedConfig) -> Iterator[str]:
-    """What MPS needs, and what it does not do."""
+    """The requirements and limits of MPS."""
     by = next((decision.sharing_entry for decision in decisions if decision.mps and decision.resource), "")
     if by:
         at = resolved.sources[by]
         yield f"{at}: {mps.AS_IF}"
         yield (
-            f"{at}: MPS does not isolate: a fault of one client ends the work of all on its GPU, and its limits are "
-            "each process's, and only as long as that keeps to them"
+            f"{at}: MPS does not isolate clients: a fault of one client ends all clients on its GPU; its limits hold "
+            "for each process, and a process can lift them"
         )

@@ -1,9 +1,9 @@
-"""What a restart remembers: what a reboot makes untrue of it, and how the files of another version of us are read.
+"""The files of the ledger: how they are encoded, how files of another version are read, what a reboot changes.
 
-Each part of the ledger is a file with a version, the id of the boot that it was written in, and a value. It is read
-field by field: what is not known here, because a newer version wrote it, is left out and costs nothing else. Where a
-known field cannot be understood, the devices that it is about are drained, with that reason: a GPU that waits for its
-replacement must not be given out again because of a rollback.
+Each part of the ledger is a file with a version, the id of the boot in which it was written, and a value. A file of a
+newer version is read field by field: an unknown field is left out and affects nothing else. If a known field of a
+device cannot be read, the device is drained, with that reason: a GPU that waits for its replacement must not be given
+out again because of a rollback.
 """
 
 from collections.abc import Iterable
@@ -18,11 +18,11 @@ from gpuplane.model.health import NODE, DeviceRecord, Drain, HealthRecords
 from gpuplane.model.snapshot import Ledger, Snapshot
 
 FORMAT_VERSION = 1
-"""Of the files that are written here. To be raised only where an older version of us would misread a file."""
+"""Of the files that we write. Raise it only if an older version of gpuplane would misread a file."""
 
 _FIELDS = tuple(field for field in msgspec.structs.fields(Ledger) if field.name != "boot_id")
 FIELD_BY_FILE = {field.encode_name: field.name for field in _FIELDS}
-"""Name of a file without its ending → the field of the ledger that it holds."""
+"""Name of a file without its suffix → the field of the ledger in it."""
 
 _TYPE_BY_FILE = {field.encode_name: field.type for field in _FIELDS}
 
@@ -33,7 +33,7 @@ FieldPath = tuple[str, ...]
 
 
 class _LedgerFile(msgspec.Struct):
-    """A file of the ledger. Other fields than these are a newer version's."""
+    """A file of the ledger. Any other field is of a newer version."""
 
     version: int
     boot_id: str
@@ -41,7 +41,7 @@ class _LedgerFile(msgspec.Struct):
 
 
 class LedgerPart(msgspec.Struct, frozen=True):
-    """A part of the ledger as it was read. `problem`: what of it was not understood; "" where all was."""
+    """A part of the ledger as it was read. `problem`: what could not be read; "" if everything could."""
 
     boot_id: str
     value: Any
@@ -54,8 +54,8 @@ def encode_part(value: Any, boot_id: str) -> bytes:
 
 
 def decode_part(file_name: str, content: bytes) -> LedgerPart:
-    """A part by the content of its file. Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError where that is
-    no such file at all."""
+    """A part from the content of its file. Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError if this is
+    no file of the ledger."""
     file = msgspec.json.decode(content, type=_LedgerFile)
     try:
         return LedgerPart(file.boot_id, msgspec.json.decode(file.value, type=_TYPE_BY_FILE[file_name]))
@@ -64,16 +64,16 @@ def decode_part(file_name: str, content: bytes) -> LedgerPart:
 
 
 def _decode_leniently(file_name: str, file: _LedgerFile) -> LedgerPart:
-    from gpuplane.core.lenient import NotReadable, read_leniently  # needed once in the life of a node, if ever
+    from gpuplane.core.lenient import NotReadable, read_leniently  # rarely needed
 
-    written = f"it was written by version {file.version} of this format, and {FORMAT_VERSION} is known here"
+    written = f"its format has version {file.version}, and this agent writes version {FORMAT_VERSION}"
     try:
         read = read_leniently(msgspec.json.decode(file.value), _TYPE_BY_FILE[file_name])
     except (NotReadable, msgspec.DecodeError) as error:
         if file.version == FORMAT_VERSION and not isinstance(error, NotReadable):
-            raise  # we never wrote that
+            raise  # this is no file of ours
         value = _drain_unreadable_devices(HealthRecords(), [()], file.version) if file_name == "health" else None
-        return LedgerPart(file.boot_id, value, f"{written}: nothing of it is understood")
+        return LedgerPart(file.boot_id, value, f"{written}: no part of it can be read")
     value = (
         _drain_unreadable_devices(read.value, read.unreadable_fields, file.version)
         if file_name == "health" and read.unreadable_fields
@@ -88,9 +88,9 @@ def _decode_leniently(file_name: str, file: _LedgerFile) -> LedgerPart:
 def _drain_unreadable_devices(
     health: HealthRecords, unreadable_fields: Iterable[FieldPath], version: int
 ) -> HealthRecords:
-    """The records, with each device drained of which something was lost: all devices where it is not known of which."""
+    """The records, with a drain for each device that has an unreadable field; if it is unknown which, for the node."""
     devices = dict(health.devices)
-    why = f"what is remembered of it was written by version {version} of the state files and is not understood here"
+    why = f"its health record has version {version} of the state files' format, and this agent cannot read all of it"
     for place in unreadable_fields:
         key = place[1] if place[:1] == ("devices",) and len(place) > 1 else NODE
         record = devices.get(key, DeviceRecord())
@@ -99,12 +99,12 @@ def _drain_unreadable_devices(
 
 
 def carry_over_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> Ledger:
-    """The ledger as it holds in this boot, at `wall` seconds since 1970 and `now` of CLOCK_BOOTTIME.
+    """The ledger as it is valid in this boot, at `wall` seconds since 1970 and `now` of CLOCK_BOOTTIME.
 
-    Times count from the boot, and a reboot has made every client of the driver let go: a release ends with its boot,
-    and so do verdicts (`records.rebooted`) and the lengths of time slices. The name of the configuration last in force
-    outlives it, and so does where held MIG devices were and how held shares were cut: UUIDs stay. What a person wants
-    drained stays drained, whoever was told. The container runtime and kubelet are rather the same than unknown ones.
+    Times count from the boot, and a reboot ends every process that uses the driver. So a driver release ends with its
+    boot, and so do verdicts (`records.rebooted`) and the lengths of time slices. These stay: the name of the
+    configuration, and the GPUs of held MIG devices and the layouts of held shares, because UUIDs stay; and drains. The
+    container runtime and kubelet are assumed to be the same as before the reboot.
     """
     if ledger.boot_id == boot_id:
         return ledger
@@ -122,5 +122,5 @@ def carry_over_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> Le
 
 
 def is_stored(snapshot: Snapshot) -> bool:
-    """Whether the disk holds all that the ledger says: only then may a promise be answered."""
+    """Whether the whole ledger is on disk. Only then may an answer that depends on it be sent."""
     return snapshot.stored.ledger == snapshot.ledger

@@ -1,7 +1,7 @@
-"""Reading a value of another version of us, field by field: what is not understood is left out and told.
+"""Reads a value that another version of gpuplane wrote, field by field. What cannot be read is left out and listed.
 
-Documents of people are read strictly (`strict`). A file of ours that a newer version wrote is not wrong, and what it
-says beside what is new must not be lost. (Protocol Buffers and the Kubernetes API treat unknown fields so, too.)
+Files that people write are read strictly (`strict`). A file that a newer version wrote is not wrong, and the fields
+that we know must not be lost. (Protocol Buffers and the Kubernetes API treat unknown fields in the same way.)
 """
 
 from collections.abc import Mapping
@@ -28,15 +28,16 @@ from gpuplane.model.encoding import known_fields
 from gpuplane.model.status import AnyPart, Status, Statuses, part_named
 
 FieldPath = tuple[str, ...]
-"""Where something is in a document: the names of fields, the keys of mappings and the numbers of entries."""
+"""Where a value is in a document: names of fields, keys of mappings and numbers of list items."""
 
 
 class NotReadable(Exception):
-    """A value from which nothing can be taken."""
+    """No part of a value can be read."""
 
 
 class LenientResult(msgspec.Struct, frozen=True):
-    """What could be read. `unknown`: fields that are not known here; `lost`: what is known and was not understood."""
+    """What could be read. `unknown_fields`: this version does not have them. `unreadable_fields`: their values are not
+    understood."""
 
     value: Any
     unknown_fields: tuple[FieldPath, ...] = ()
@@ -44,7 +45,7 @@ class LenientResult(msgspec.Struct, frozen=True):
 
 
 def read_leniently(data: Any, kind: Any) -> LenientResult:
-    """Read plain data (as of JSON) as a type. Raises NotUnderstood where not even a part of it can be read."""
+    """Read plain data (decoded JSON) as a type. Raises NotReadable where no part of it can be read."""
     reading = _LenientReader()
     value = reading.read_value(data, type_info(kind), ())
     return LenientResult(value, tuple(reading.unknown_fields), tuple(reading.unreadable_fields))
@@ -121,7 +122,7 @@ SCALAR_TYPES: Mapping[type[Type], type] = {BoolType: bool, IntType: int, FloatTy
 
 
 def _read_scalar(data: Any, kind: Type) -> Any:
-    """A value without parts."""
+    """Read a value without parts."""
     if isinstance(kind, LiteralType) and data in kind.values:
         return data
     try:

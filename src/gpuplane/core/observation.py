@@ -11,9 +11,7 @@ EMPTY_GPU = Gpu(index=-1)
 EMPTY_MIG_DEVICE = MigDevice(uuid="", profile="", gpu_instance=0, slot=-1)
 """A GPU and a MIG device of which nothing is known."""
 
-NOT_OBSERVED = Fault(
-    code="not-looked", message="the driver was let go of, and the machine has not been looked at since"
-)
+NOT_OBSERVED = Fault(code="not-looked", message="the driver was released, and the machine has not been observed since")
 
 
 def mark_not_observed(machine: Machine) -> Machine:

@@ -1,9 +1,9 @@
-"""YAML bytes → values, strictly: every error has a file and a line, says what is allowed and what was perhaps meant.
+"""YAML bytes → values, strictly: every error has a file and a line, and says what is allowed or probably meant.
 
-One loader serves configuration and machine files. `document` reads bytes into a tree that knows its lines; here the
-tree is held against a type. All that is misspelt, missing or of a wrong type is found in one reading: who mends a file
-wants to mend it once. What contradicts itself is found in what such mistakes leave to be judged: a list with a broken
-part is left out whole. A mistake that aliases repeat is told once.
+One loader serves configuration and machine files. `document` parses bytes into a tree that knows its lines; this module
+converts the tree to a type. One pass finds everything that is misspelt, missing or of a wrong type, so that a file can
+be corrected in one go. Contradictions are then searched in the rest: a list with an invalid item is left out as a
+whole. A mistake that aliases repeat is reported once.
 """
 
 import difflib
@@ -21,11 +21,11 @@ DocumentPath = tuple[str | int, ...]
 Field = msgspec.structs.FieldInfo
 
 MAX_ERRORS = 20
-"""Errors told of one file."""
+"""Errors that are reported for one file."""
 
 
 class InvalidInput(Exception):
-    """A file that cannot be taken. `errors` are lines of the shape "file:line: what is wrong"."""
+    """The input has errors. `errors`: one line each, "file:line: what is wrong" if they are in a file."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__("\n".join(errors))
@@ -33,7 +33,7 @@ class InvalidInput(Exception):
 
 
 def without_custom_keys(root: DocumentNode) -> DocumentNode:
-    """The document without the top-level keys that start with "x-": its author's own, a place for anchors."""
+    """The document without its top-level keys that start with "x-": authors may use them freely, as for anchors."""
     if not isinstance(root.value, dict):
         return root
     return root.but(value={key: node for key, node in root.value.items() if not key.startswith("x-")})
@@ -42,9 +42,9 @@ def without_custom_keys(root: DocumentNode) -> DocumentNode:
 def load(
     data: bytes, kind: type[T], file: str, check: Callable[[T], Iterable[tuple[DocumentPath, str]]] = lambda value: ()
 ) -> T:
-    """The value of type `kind` that a YAML (or JSON) document holds. Raises Invalid.
+    """The value of type `kind` in a YAML (or JSON) document. Raises InvalidInput.
 
-    `check` looks at the whole value and names what contradicts itself, as (path, what is wrong).
+    `check` gets the whole value and returns its contradictions, as (path, text).
     """
     return load_with_lines(data, kind, file, check)[0]
 
@@ -56,7 +56,7 @@ def load_with_lines(
     check: Callable[[T], Iterable[tuple[DocumentPath, str]]] = lambda value: (),
     prepare: Callable[[DocumentNode], DocumentNode] = without_custom_keys,
 ) -> tuple[T, Callable[[DocumentPath], int]]:
-    """What `load` gives, and the line of each path in it. `prepare` says what of the tree is held against the type."""
+    """The value as of `load`, and a function from a path to its line. `prepare` changes the tree before that."""
     try:
         root, repeated = parse_document(data)
     except MalformedDocument as error:
@@ -66,7 +66,7 @@ def load_with_lines(
     for path, text in check(value) if value is not None else ():
         if not any(
             broken[: len(path)] == path for broken in reader.invalid_paths
-        ):  # else what is left out may be the cause
+        ):  # else the invalid part may be the cause
             reader.problems.append((root.find_nearest(path).line, text))
     if reader.problems or value is None:
         raise _invalid_input(file, reader.problems)
@@ -78,14 +78,14 @@ def _convert_to_type(reader: "_TypedReader", found: Any, kind: type[T]) -> T | N
         return None
     try:
         return msgspec.convert(found, kind)
-    except (msgspec.ValidationError, ValueError, OverflowError) as error:  # what only the whole shows
+    except (msgspec.ValidationError, ValueError, OverflowError) as error:  # an error that only the whole value shows
         reader.problems.append((1, str(error)))
         return None
 
 
 def _invalid_input(file: str, problems: list[Problem]) -> InvalidInput:
-    told = dict.fromkeys(sorted(problems, key=lambda problem: problem[0]))
-    lines = [f"{file}:{line}: {text}" for line, text in told]
+    in_order = dict.fromkeys(sorted(problems, key=lambda problem: problem[0]))
+    lines = [f"{file}:{line}: {text}" for line, text in in_order]
     more = len(lines) - MAX_ERRORS
     return InvalidInput([*lines[:MAX_ERRORS], f"{file}: and {more} more"] if more > 0 else lines)
 
@@ -94,15 +94,15 @@ INVALID: Any = object()
 
 
 def format_path(path: DocumentPath) -> str:
-    """A path as a person writes it: gpus[1].name"""
+    """A path as people write it: gpus[1].name"""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
 class _TypedReader:
-    """Holds a tree against a type.
+    """Converts a tree to plain data of a type, and collects the problems.
 
-    What is wrong is left out wherever a default can stand for it, and so are unknown keys: the rest can be judged.
-    `broken`: where something was left out.
+    An invalid value is left out where its field has a default, and so are unknown keys: the rest can still be checked.
+    `invalid_paths`: where something was left out.
     """
 
     def __init__(self, kind: Any, problems: list[Problem]) -> None:
@@ -112,7 +112,7 @@ class _TypedReader:
         self.reported = set[tuple[int, str]]()  # a node's identity and what is wrong with it: aliases share nodes
 
     def read_value(self, node: DocumentNode, kind: Any, path: DocumentPath) -> Any:
-        """Plain data for `kind`, or BROKEN; what is wrong with it is among the problems."""
+        """Plain data for `kind`; INVALID where it has a problem, which is then in `problems`."""
         kind = _matching_union_member(kind, node.value)
         origin, args = get_origin(kind), get_args(kind)
         if isinstance(node.value, dict):
@@ -164,12 +164,12 @@ class _TypedReader:
 
 
 def _unless_invalid(parts: dict[Any, Any]) -> Any:
-    """The parts, unless one of them is broken."""
+    """The parts, or INVALID if one of them is."""
     return INVALID if any(part is INVALID for part in parts.values()) else parts
 
 
 def _matching_union_member(kind: Any, value: Any) -> Any:
-    """The arm of a union that a value of this shape is meant for; the type itself where that is not plain."""
+    """The member of a union that a mapping or a list is meant for; the union itself if that is not clear."""
     if get_origin(kind) not in (Union, types.UnionType):
         return kind
     arms = [arm for arm in get_args(kind) if arm is not type(None)]
@@ -192,7 +192,7 @@ def _fields_by_key(kind: type[msgspec.Struct]) -> dict[str, Field]:
 
 
 def _without_lines(node: DocumentNode) -> Any:
-    """A node's value without lines."""
+    """The value of a node as plain data, without line numbers."""
     if isinstance(node.value, dict):
         return {key: _without_lines(each) for key, each in node.value.items()}
     if isinstance(node.value, list):
@@ -201,7 +201,7 @@ def _without_lines(node: DocumentNode) -> Any:
 
 
 def _as_integer(value: Any, kind: Any) -> Any:
-    """4.0 where a whole number is wanted is 4, as it is for Kubernetes' own tools (sigs.k8s.io/yaml)."""
+    """4.0 is 4 where the type is a whole number, as for Kubernetes' tools (sigs.k8s.io/yaml)."""
     arms = get_args(kind) or (kind,)
     if (
         isinstance(value, float)
@@ -215,7 +215,7 @@ def _as_integer(value: Any, kind: Any) -> Any:
 
 
 MAX_EXACT_INTEGER = 1 << 53
-"""Below it a float is exactly the whole number that was written."""
+"""Below it, every whole number is exact as a float."""
 
 TYPE_NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
@@ -244,7 +244,7 @@ def _describe_value(value: Any) -> str:
 
 
 def _suggest_value(value: Any, kind: Any) -> str:
-    """What may have been meant by a scalar of the wrong type."""
+    """What a scalar of the wrong type probably means, as the end of an error message."""
     arms = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     if isinstance(value, str):
         choices = [str(choice) for arm in arms if get_origin(arm) is Literal for choice in get_args(arm)]
@@ -271,7 +271,7 @@ def _suggest_key(key: str, known: list[str], document_type: Any) -> str:
 
 
 def _paths_of_key(kind: Any, key: str, above: str) -> Iterator[str]:
-    """Where else in a type a key of this name is known."""
+    """The paths in a type where a key of this name is known."""
     if get_origin(kind) in (Union, types.UnionType):
         for arm in get_args(kind):
             yield from _paths_of_key(arm, key, above)
@@ -286,7 +286,7 @@ def _paths_of_key(kind: Any, key: str, above: str) -> Iterator[str]:
 
 
 def closest_match(word: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, or ""."""
+    """The known word that is most similar, or "" if none is similar."""
     by_lower = {each.lower(): each for each in known}
     close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1)
     return by_lower[close[0]] if close else ""

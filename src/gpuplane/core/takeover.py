@@ -1,9 +1,9 @@
-"""What an agent that stood by makes of the ledger of the agent before it.
+"""How an agent in standby takes over the ledger of the agent that served before it.
 
-That one decided and promised until its end, so its ledger wins over what this agent decided for itself while it
-watched. But it knew nothing of the time after its last word. So what this agent has in sight, the machine above all, is
-judged again on top of it, and what befell a device that the other one does not know of is added. What is in the kernel
-log needs no help: it is read from its beginning by whoever serves, and each record counts once.
+The previous agent decided until its end, so its ledger has priority over what this agent decided while it watched. But
+the previous agent knows nothing of the time after its end. So the newest observation of the machine is judged again on
+top of its ledger, and faults that only this agent has seen are added. Records of the kernel log need no special care:
+the agent that serves reads the log from its beginning, and each record counts once.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ from gpuplane.model.snapshot import Ledger, Snapshot, StoredLedger
 
 
 def apply_loaded_ledger(snapshot: Snapshot, fact: LedgerLoaded, now: float) -> Snapshot:
-    """The snapshot after it was told what the state directory holds.
+    """The snapshot after the ledger was loaded from the state directory.
 
-    Once the agent before us has ended nothing is offered before kubelet was asked again who holds what: that agent
-    granted until its end.
+    If the previous agent has ended, nothing is offered until kubelet has listed the allocations again, because the
+    previous agent allocated devices until its end.
     """
     disk = StoredLedger(share_layouts=(fact.ledger.share_layouts or {},))
     if not standby(snapshot):
@@ -37,7 +37,7 @@ def apply_loaded_ledger(snapshot: Snapshot, fact: LedgerLoaded, now: float) -> S
 
 
 def _merge_ledgers(snapshot: Snapshot, ledger: Ledger) -> Ledger:
-    """The ledger with what this agent was told since it started, and nobody tells it again."""
+    """The loaded ledger, with those facts that this agent received since it started and that are not sent again."""
     ours, homes = snapshot.ledger, {**(snapshot.ledger.mig_parents or {}), **(ledger.mig_parents or {})}
     return ledger.but(
         config_name=ledger.config_name if snapshot.config.settings is None else ours.config_name,
@@ -49,7 +49,7 @@ def _merge_ledgers(snapshot: Snapshot, ledger: Ledger) -> Ledger:
 def _with_missing_events(
     health: HealthRecords, ours: HealthRecords, context: HealthContext, now: float
 ) -> HealthRecords:
-    """The records with what befell a device that they do not count, and that ours do."""
+    """The records of the previous agent, with the events that only our records count."""
     devices: dict[str, DeviceRecord] = dict(health.devices)
     for key, record in ours.devices.items():
         known: Mapping[str, int] = devices.get(key, DeviceRecord()).fault_counts

@@ -1,4 +1,4 @@
-"""Texts: those that come from outside and go into logs, statuses and metrics, and values as people read them."""
+"""Text for people: text from outside is made safe for logs, statuses and metrics; values are formatted."""
 
 from collections.abc import Sequence
 
@@ -11,23 +11,23 @@ MAX_CHARACTERS = 300  # characters
 
 
 def clip(text: Text, max_characters: int = MAX_CHARACTERS) -> str:
-    """One line of at most so many printable characters. What was cut off, or cannot be shown, shows."""
+    """One line of at most so many printable characters. "…" shows where it was cut, "�" what is unprintable."""
     on_one_line = "".join(each if each.isprintable() else "�" for each in " ".join(f"{text}".split()))
     return on_one_line if len(on_one_line) <= max_characters else on_one_line[: max_characters - 1] + "…"
 
 
 def escape_unprintable(text: Text) -> str:
-    """The same on one line, what cannot be shown as a program would write it: a path then still names its file."""
+    """The text with unprintable characters as escape sequences, so that a path still identifies its file."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in f"{text}")
 
 
 def on_one_line(text: Text) -> str:
-    """A text on one line: its lines are joined by spaces, and what cannot be shown is `escaped`."""
+    """The text on one line: its lines are joined by spaces, and unprintable characters are escaped."""
     return f"{text}" if text.isprintable() else escape_unprintable(" ".join(f"{text}".split()))
 
 
 def format_memory(mib: int, unit: str = "GiB") -> str:
-    """So much memory for people: in GiB where it is wanted so and comes out even, else in MiB."""
+    """An amount of memory: in GiB if `unit` is GiB and it is a whole number of GiB, else in MiB."""
     return f"{mib // 1024} GiB" if unit == "GiB" and mib % 1024 == 0 else f"{mib} MiB"
 
 
@@ -37,13 +37,13 @@ def format_count(number: int, noun: str) -> str:
 
 
 def list_first(names: Sequence[str], max_names: int) -> str:
-    """The first of these names, with commas between, and how many more there are: "a, b and 5 more"."""
+    """The first names, and how many more there are: "a, b and 5 more"."""
     more = len(names) - max_names
     return ", ".join(names[:max_names]) + (f" and {more} more" if more > 0 else "")
 
 
 def format_index_ranges(indices: Sequence[str]) -> str:
-    """Indices of devices, three or more that follow each other as a range: "0 to 3, 5, 6, 7:0 to 7:2"."""
+    """Indices of devices, with three or more successive ones as a range: "0 to 3, 5, 6, 7:0 to 7:2"."""
     runs: list[list[str]] = []
     for each in indices:
         if runs and _is_next_index(runs[-1][-1], each):
@@ -59,5 +59,5 @@ def _is_next_index(index: str, next_index: str) -> bool:
 
 
 def format_json(value: object) -> bytes:
-    """A value as a JSON document for people too, with a line's end behind it."""
+    """A value as indented JSON, with a newline at its end."""
     return msgspec.json.format(encode(value), indent=2) + b"\n"

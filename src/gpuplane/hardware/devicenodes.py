@@ -103,7 +103,7 @@ class _Round:
         except FileExistsError:
             return True  # somebody else was faster
         except OSError as error:
-            self.problem = self.problem or f"{path} cannot be made: {error.strerror}"
+            self.problem = self.problem or f"{path} cannot be created: {error.strerror}"
             return False
         self.made.append(path)
         return True

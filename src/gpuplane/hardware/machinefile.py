@@ -86,7 +86,7 @@ def check(machine: MachineFile) -> Problems:
         yield from ((("failures", i, "call"), problem) for problem in _unknown_call(failure.call))
         if failure.error not in ERRORS:
             close = strict.closest_match(failure.error, ERRORS)
-            perhaps = f"did you mean {close!r}?" if close else f"it has {', '.join(ERRORS)}"
+            perhaps = f"did you mean {close!r}?" if close else f"known: {', '.join(ERRORS)}"
             yield ("failures", i, "error"), f"NVML has no error {failure.error!r}; {perhaps}"
 
 
@@ -106,10 +106,10 @@ def _unknown_fault(code: str) -> Iterator[str]:
     looks = [name for name, entry in CATALOGUE.items() if entry.detected_by == "look"]
     if code not in looks:
         close = strict.closest_match(code, looks)
-        perhaps = f"did you mean {close!r}?" if close else f"one of {', '.join(looks)}"
+        perhaps = f"did you mean {close!r}?" if close else f"write one of {', '.join(looks)}"
         if code in CATALOGUE or xid_number(code) is not None:
-            perhaps = "it is an event; write it among the incidents"
-        yield f"{code!r} is nothing that a look shows: {perhaps}"
+            perhaps = "it is an event; write it under incidents"
+        yield f"{code!r} is not a fault that an observation shows; {perhaps}"
 
 
 def unknown_event(code: str) -> Iterator[str]:
@@ -119,15 +119,15 @@ def unknown_event(code: str) -> Iterator[str]:
             name for name, entry in CATALOGUE.items() if entry.detected_by == "event" and xid_number(name) is None
         ]
         close = strict.closest_match(code, events)
-        perhaps = f"did you mean {close!r}?" if close else f"an XID as xid-79, or {', '.join(events)}"
-        yield f"{code!r} is nothing that happens: {perhaps}"
+        perhaps = f"did you mean {close!r}?" if close else f"write an XID such as xid-79, or {', '.join(events)}"
+        yield f"{code!r} is not a fault that occurs as an event; {perhaps}"
 
 
 def _unknown_call(pattern: str) -> Iterator[str]:
     """What is wrong with a pattern that means no call."""
     if not any(matches(pattern, call) for call in _calls()):
         close = strict.closest_match(pattern, _calls())
-        perhaps = f"did you mean {close!r}?" if close else "'nvmlDeviceGetName' is one; `*` matches any run"
+        perhaps = f"did you mean {close!r}?" if close else "write one such as 'nvmlDeviceGetName'; `*` matches any text"
         yield f"NVML has no function {pattern!r}; {perhaps}"
 
 
@@ -164,23 +164,23 @@ def _repeated(identities: Iterable[tuple[strict.DocumentPath, str]]) -> Problems
     seen = set[str]()
     for path, thing in identities:
         if thing in seen and not thing.endswith(" "):  # a UUID or an address that is not told may be missing often
-            yield path, f"{thing} stands twice in this machine"
+            yield path, f"{thing} is there twice in this machine"
         seen.add(thing)
 
 
 def _numa(device: Gpu | Device) -> Problems:
     if device.numa is not None and device.numa < 0:
-        yield ("numa",), f"{device.numa} is no NUMA node: where the kernel knows none, leave numa out"
+        yield ("numa",), f"{device.numa} is not a NUMA node; leave numa out if the kernel reports none"
 
 
 def _gpu(gpu: Gpu) -> Problems:
     if gpu.uuid and not gpu.uuid.startswith("GPU-"):
-        yield ("uuid",), f"{gpu.uuid!r} is no GPU's UUID: the driver's begin with GPU-"
+        yield ("uuid",), f"{gpu.uuid!r} is not a UUID of a GPU: they begin with GPU-"
     for i, mig in enumerate(gpu.mig_devices):
         if not mig.uuid.startswith("MIG-"):
-            yield ("mig", "devices", i, "uuid"), f"{mig.uuid!r} is no MIG device's UUID: the driver's begin with MIG-"
+            yield ("mig", "devices", i, "uuid"), f"{mig.uuid!r} is not a UUID of a MIG device: they begin with MIG-"
     if gpu.pci and not PCI.fullmatch(gpu.pci):
-        yield ("pci",), f"{gpu.pci!r} is no PCI address as sysfs writes it, like '0000:1b:00.0'"
+        yield ("pci",), f"{gpu.pci!r} is not a PCI address as in sysfs, such as '0000:1b:00.0'"
     for i, link in enumerate(gpu.links):
         if link.peer != "nvswitch" and not _of_another(gpu, link.peer):
             yield ("links", i, "peer"), f"{link.peer!r} is neither 'nvswitch' nor another GPU's PCI address"
@@ -188,7 +188,7 @@ def _gpu(gpu: Gpu) -> Problems:
         if not _of_another(gpu, pci):
             yield ("distances", pci), f"{pci!r} is not another GPU's PCI address"
         if distance not in DISTANCES:
-            yield ("distances", pci), f"{distance!r} is no distance; known are {', '.join(DISTANCES)}"
+            yield ("distances", pci), f"{distance!r} is not a distance; known: {', '.join(DISTANCES)}"
     if gpu.mig is not None and gpu.mig.devices and not gpu.mig.enabled:
         yield ("mig",), "it has MIG devices, but is not in MIG mode: write enabled: true"
 
@@ -197,11 +197,11 @@ def _driver(machine: MachineFile) -> Problems:
     """What is wrong with what is said of the driver's files."""
     driver = machine.driver
     if machine.layout is not None and (driver is None or not driver.version):
-        yield ("layout",), "a driver's files have its version in their names: write driver: {version: …}"
+        yield ("layout",), "the names of the driver's files contain its version: write driver: {version: …}"
     if driver is None:
         return
     if driver.missing and (driver.files is not None or machine.layout is not None):
-        yield ("driver", "missing"), "its files are missing, and stand in this machine"
+        yield ("driver", "missing"), "missing says that its files are absent, but files lists them"
     found = driver.files or DriverFiles()
     kinds: dict[str, tuple[DriverLibrary | DriverFile, ...]] = {
         "libraries": found.libraries,
@@ -212,12 +212,15 @@ def _driver(machine: MachineFile) -> Problems:
         for i, entry in enumerate(entries):
             at: strict.DocumentPath = ("driver", "files", kind, i)
             if not entry.path.startswith("/"):
-                yield (*at, "path"), f"{entry.path!r} is no path from the driver's root: it begins with /"
+                yield (*at, "path"), f"{entry.path!r} is not a path in the driver root: write one that begins with /"
             if isinstance(entry, DriverFile) and entry.target and not entry.target.startswith("/"):
-                yield (*at, "target"), f"{entry.target!r} is no path in a container: it begins with /"
+                yield (*at, "target"), f"{entry.target!r} is not a path in a container: write one that begins with /"
             for j, link in enumerate(entry.links if isinstance(entry, DriverLibrary) else ()):
                 if "/" in link:
-                    yield (*at, "links", j), f"{link!r} is no name of a link beside the library: it has a / in it"
+                    yield (
+                        (*at, "links", j),
+                        f"{link!r} is not the name of a link beside the library: a name contains no /",
+                    )
 
 
 def _numbers(machine: MachineFile) -> Problems:
@@ -225,18 +228,18 @@ def _numbers(machine: MachineFile) -> Problems:
     for name, major in machine.majors.items():
         if name not in DRIVERS:
             close = strict.closest_match(name, DRIVERS)
-            perhaps = f"did you mean {close!r}?" if close else f"known are {', '.join(DRIVERS)}"
-            yield ("majors", name), f"no node here belongs to a driver {name!r} of /proc/devices; {perhaps}"
+            perhaps = f"did you mean {close!r}?" if close else f"known: {', '.join(DRIVERS)}"
+            yield ("majors", name), f"no device node belongs to a driver {name!r} of /proc/devices; {perhaps}"
         if not 0 <= major <= MAJOR:
-            yield ("majors", name), f"{major} is no major number: they go from 0 to {MAJOR}"
+            yield ("majors", name), f"{major} is not a major number: write 0 to {MAJOR}"
     seen: dict[tuple[int, int], str] = {}
     for node, numbers in machine.numbers.items():
         if not node.startswith("/dev/"):
-            yield ("numbers", node), f"{node!r} is no device node: their paths begin with /dev/"
+            yield ("numbers", node), f"{node!r} is not a device node: write a path that begins with /dev/"
         if not (0 <= numbers.major <= MAJOR and 0 <= numbers.minor <= MINOR):
-            yield ("numbers", node), f"{numbers.major}:{numbers.minor} are no numbers of a device"
+            yield ("numbers", node), f"{numbers.major}:{numbers.minor} are not valid device numbers"
         if not 0 <= numbers.mode <= 0o7777:
-            yield ("numbers", node), f"{numbers.mode} is no mode: write it as 0660"
+            yield ("numbers", node), f"{numbers.mode} is not a mode: write it like 0660"
         other = seen.setdefault((numbers.major, numbers.minor), node)
         if other != node:
             yield ("numbers", node), f"{numbers.major}:{numbers.minor} are the numbers of {other}"

@@ -52,7 +52,7 @@ LONGEST = 60.0
 
 CHARGED = ("gpu-hang", "gpu-crash")
 """Codes of the faults that GPUs are charged with."""
-NOT_LOOKED = Fault(code="not-looked", message="the driver is let go of")
+NOT_LOOKED = Fault(code="not-looked", message="the driver is released")
 
 
 class Nvidia:
@@ -247,7 +247,7 @@ class Nvidia:
         """Say that the process that looks gets too little CPU to answer in time, or that it does no more."""
         if child is self._looking and starved != self._starved:
             self._starved = starved
-            reason = f"process {child.pid} gets too little CPU: looks come late, and the last one stays in force"
+            reason = f"process {child.pid} gets too little CPU: observations come late, and the last one stays valid"
             self._tell(StatusChanged(DRIVER_PROCESS, Status("waiting", reason) if starved else None))
 
     async def _follow(self, child: Child) -> bool:
@@ -400,7 +400,7 @@ class Nvidia:
 def _fault(child: Child) -> Fault:
     """What a process that hung or ended shows of a GPU, or of the driver as a whole."""
     announced = child.announced()
-    function = announced.function or "its own work"
+    function = announced.function or "its own code"
     if child.stopped:
         return halted(function)
     if announced.gpu is not None:

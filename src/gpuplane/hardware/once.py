@@ -29,4 +29,4 @@ async def look(hardware: Hardware, seconds: float) -> Machine:
         raise Unseen(f"the driver did not answer within {seconds:g} s") from None
     finally:
         await hardware.release()
-    raise Unseen("nothing was told of this machine")
+    raise Unseen("the machine was not observed")

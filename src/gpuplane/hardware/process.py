@@ -57,7 +57,7 @@ class Process:
         """What it ended by."""
         status = self.status()
         if status is None:
-            return "an exit that it does not finish"
+            return "an exit that does not finish"
         if status >= 0:
             return f"exit status {status}"
         try:

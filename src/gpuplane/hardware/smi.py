@@ -63,7 +63,7 @@ class Smi(Process):
         os.close(self._output)
         said = clip(output.rstrip(b"\0").decode(errors="replace"))
         if output[-1]:
-            said += f" (it says more than {ROOM >> 10} KiB)"
+            said += f" (its output has more than {ROOM >> 10} KiB)"
         match self.status():
             case 0:
                 return "", False
@@ -76,7 +76,7 @@ class Smi(Process):
 def _find(driver_root: str) -> Path:
     found = program(driver_root, NAME) or shutil.which(NAME)
     if found is None:
-        raise FileNotFoundError(None, f"there is none under {driver_root} and none on PATH", NAME)
+        raise FileNotFoundError(None, f"not found under {driver_root} or on PATH", NAME)
     return Path(_roots(found))
 
 
@@ -95,5 +95,5 @@ def _preloaded(driver_root: str) -> dict[str, str]:
 def _roots(path: str) -> str:
     """What root may run, for nobody else can change it. Raises PermissionError."""
     if reason := untrusted(path, follow=True):
-        raise PermissionError(None, f"it is not run: {reason}", path)
+        raise PermissionError(None, f"not run, because {reason}", path)
     return path

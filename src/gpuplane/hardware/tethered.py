@@ -19,7 +19,7 @@ def main() -> None:
     parent, *command = sys.argv[1:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
-        sys.exit("whoever started this has ended")
+        sys.exit("the process that started this has ended")
     try:
         os.execv(command[0], command)  # noqa: S606 (no shell is wanted)
     except OSError as error:

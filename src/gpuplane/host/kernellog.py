@@ -25,7 +25,7 @@ from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import KERNEL_LOG, Status
 
-LOST = "what befalls GPUs while no agent runs is not known, nor which processes it befalls"
+LOST = "GPU faults that occur while no agent runs are unknown, and so are the affected processes"
 LARGEST = 1 << 16
 """Bytes of a record; the kernel's have 8 KiB at the most, and one that does not fit is refused."""
 TURN = 64

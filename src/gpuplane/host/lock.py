@@ -46,9 +46,11 @@ def open_lock(directory: Path) -> int:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError:
-        raise NotADirectoryError(errno.ENOTDIR, "it is no directory", str(directory)) from None
+        raise NotADirectoryError(errno.ENOTDIR, "it is not a directory", str(directory)) from None
     if reason := files.untrusted(directory, follow=True):
-        way_out = "what is remembered there could be changed: chown root and chmod go-w it, or use another --state-dir"
+        way_out = (
+            "others could change the agent's state: run chown root and chmod go-w on it, or use another --state-dir"
+        )
         raise OSError(errno.EPERM, f"{reason}: {way_out}", str(directory))
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -64,7 +66,7 @@ def open_lock(directory: Path) -> int:
     os.close(folder)
     if not stat.S_ISREG(os.fstat(lock).st_mode):
         os.close(lock)
-        raise OSError(errno.EINVAL, "it is no regular file: remove it", str(lock_file(directory)))
+        raise OSError(errno.EINVAL, "it is not a regular file: remove it", str(lock_file(directory)))
     return lock
 
 

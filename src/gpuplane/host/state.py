@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 DOUBT = object()
 """In the place of a value that the disk may hold or not."""
 
-FORGOTTEN = "what this agent promises is forgotten when it ends"
+FORGOTTEN = "nothing is stored, so a restart forgets drains and faults"
 
 
 def boot_id(root: Path = Path("/")) -> str:
@@ -63,13 +63,13 @@ def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list
         except FileNotFoundError:
             continue
         except OSError as error:
-            problems.append(f"{path}: {error.strerror}; left as it is, and {part} starts empty")
+            problems.append(f"{path}: {error.strerror}; it is left as it is, and {part} starts empty")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            left = _set_aside(path) if ours else "left as it is"
+            left = _set_aside(path) if ours else "it is left as it is"
             problems.append(f"{path}: {error}; {left}, and {part} starts empty")
         else:
             if read.problem:
-                kept = _keep_copy(path, content) if ours else "left as it is"
+                kept = _keep_copy(path, content) if ours else "it is left as it is"
                 problems.append(f"{path}: {read.problem}; {kept}")
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
             carried = carry_over_boot(Ledger(boot_id=read.boot_id, **{field: read.value}), boot, time.time(), now)
@@ -82,8 +82,8 @@ def _set_aside(path: Path) -> str:
     try:
         path.replace(aside)
     except OSError as error:
-        return f"it could not be set aside as {aside.name}: {error.strerror}"
-    return f"set aside as {aside.name}"
+        return f"it could not be renamed to {aside.name}: {error.strerror}"
+    return f"it is renamed to {aside.name}"
 
 
 def _keep_copy(path: Path, content: bytes) -> str:
@@ -125,7 +125,9 @@ async def _watch(node: Node, writer: "Writer", glance: float) -> None:
         await asyncio.sleep(glance)
         if node.snapshot.stored.ledger is not None and not writer.intact():
             about = LogSubject(part=STATE_DIRECTORY.name)
-            log.error("%s was removed, or some of its files: it is made again", writer.directory, extra=about.extra)
+            log.error(
+                "%s or some of its files were removed: they are created again", writer.directory, extra=about.extra
+            )
             node.apply(LedgerStored(StoredLedger()))
 
 
@@ -189,7 +191,7 @@ class Writer:
         self._known = self._identity()
         if owner := take(self._lock):
             self._known = None
-            raise OSError(errno.EBUSY, f"it was removed, and now belongs to {owner}", str(self.directory))
+            raise OSError(errno.EBUSY, f"it was removed, and {owner} uses it now", str(self.directory))
         self._locked = True
 
     def _identity(self) -> tuple[int, int] | None:

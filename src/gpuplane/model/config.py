@@ -119,7 +119,7 @@ class NodeRequests(Value, rename={"driver_release": "release"}):
     config: str = ""
     runtime: str = ""  # the container runtime, "containerd://2.1.4"; "" while that is unknown
     kubelet: str = ""  # its version, "v1.36.2"; "" while that is unknown
-    driver_release: Text = ""  # why the driver has to be let go of; "" while it need not
+    driver_release: Text = ""  # why the driver has to be released; "" while it need not
     drains: Mapping[str, Text] = {}  # a device, as a person names it → why it shall not be given out
 
 

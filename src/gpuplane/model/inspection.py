@@ -23,8 +23,8 @@ class Shown(Value, omit_defaults=False, forbid_unknown_fields=False):
 
 
 class Agent(Shown):
-    """Which agent this is from. `waits_for`: for whom, while it stands by. `generation`: how often its picture changed
-    since it started."""
+    """Which agent this is from. `waits_for`: the agent that it waits for, in standby. `generation`: how
+    often its snapshot has changed since it started."""
 
     version: str
     mode: Literal["serving", "standby"]
@@ -55,7 +55,7 @@ class Driver(Shown):
 
 
 class Release(Shown):
-    """The driver is let go of. `until` None: for as long as the Node's annotation asks for it."""
+    """The driver is released. `until` None: as long as the Node's annotation requests it."""
 
     reason: Text
     until: datetime | None

@@ -6,13 +6,13 @@ from gpuplane.cli.program import Modules
 
 COMMANDS = {
     "generate": "write a specification of this machine's devices",
-    "list": "the devices that a container runtime would know here",
-    "validate": "is a specification good",
-    "explain": "what a container gets with a device, and why",
-    "remove": "take away the specifications that the agent left for kubelet",
+    "list": "list the devices that a container runtime finds here",
+    "validate": "check specifications",
+    "explain": "show what a container gets with a device, and why",
+    "remove": "remove the specifications that the agent has written",
 }
 
 
 @click.group(cls=Modules, package=__name__, table=COMMANDS)
 def command() -> None:
-    """What containers get by CDI: write, list, check and explain specifications."""
+    """CDI specifications, from which containers get devices: write, list, check and explain them."""

@@ -34,8 +34,8 @@ KINDS: dict[Mode, str] = {
 """The kind of a mode's devices where nobody says another. NVIDIA's command says nvidia.com/gpu for all of them."""
 
 ELSEWHERE = {
-    "csv": "reads the lists of files of Tegra systems, which gpuplane does not serve: use nvidia-ctk",
-    "wsl": "is for Windows, where no /dev/nvidia* is, only /dev/dxg: use nvidia-ctk",
+    "csv": "is for Tegra systems, which gpuplane does not support: use nvidia-ctk",
+    "wsl": "is for WSL on Windows, which gpuplane does not support: use nvidia-ctk",
 }
 MODES: dict[str, Mode] = {"auto": "gpu", "nvml": "gpu", **{each: each for each in KINDS if each != "gpu"}}
 PREFIX = "NVIDIA_CTK_CDI_GENERATE_"
@@ -52,37 +52,39 @@ def _one_of(choices: Iterable[str], default: str = "") -> dict[str, Any]:
 # fmt: off
 OPTIONS = (
     ("--output", "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", TEXT, "The file. Default: standard output."),
-    ("--format", PREFIX + "OUTPUT_FORMAT", _one_of(("json", "yaml")), "Default: as the file's name ends, else yaml."),
+    ("--format", PREFIX + "OUTPUT_FORMAT", _one_of(("json", "yaml")), "Default: the file's suffix, else yaml."),
     ("--mode --discovery-mode", PREFIX + "MODE", {**_one_of((*MODES, *ELSEWHERE), "auto"), "metavar": "MODE"},
-     f"Of what: {', '.join((*MODES, *ELSEWHERE))}. Default: auto, the GPUs."),
+     f"The kind of devices: {', '.join((*MODES, *ELSEWHERE))}. Default: auto, the GPUs."),
     ("--device-name-strategy", PREFIX + "DEVICE_NAME_STRATEGIES", MANY,
-     f"{', '.join(get_args(NamingStrategy))}: each gives every device a name. Default: index and uuid."),
+     f"{', '.join(get_args(NamingStrategy))}: each one gives every device a name. Default: index and uuid."),
     ("--device-id --device-ids --device --devices", PREFIX + "DEVICE_IDS", MANY,
-     "These devices alone, by index or UUID; none: one that gives nothing. Default: all."),
-    ("--no-all-device", PREFIX + "NO_ALL_DEVICE", SWITCH, "No device `all`."),
-    ("--vendor --cdi-vendor", PREFIX + "VENDOR", TEXT, "Default: nvidia.com, or the mode's."),
-    ("--class --cdi-class", PREFIX + "CLASS", TEXT, "Default: gpu, or the mode's."),
-    ("--driver-root", "NVIDIA_CTK_DRIVER_ROOT", {"default": "/"}, "Where the driver is on the host. Default: /."),
-    ("--dev-root", "NVIDIA_CTK_DEV_ROOT", TEXT, "Where /dev is on the host. Default: the driver root."),
+     "Only these devices, by index or UUID; none: a device that gives nothing. Default: all."),
+    ("--no-all-device", PREFIX + "NO_ALL_DEVICE", SWITCH, "Leave out the device `all`."),
+    ("--vendor --cdi-vendor", PREFIX + "VENDOR", TEXT, "Default: nvidia.com, or the one of the mode."),
+    ("--class --cdi-class", PREFIX + "CLASS", TEXT, "Default: gpu, or the one of the mode."),
+    ("--driver-root", "NVIDIA_CTK_DRIVER_ROOT", {"default": "/"}, "The driver root on the host. Default: /."),
+    ("--dev-root", "NVIDIA_CTK_DEV_ROOT", TEXT, "The root of /dev on the host. Default: the driver root."),
     ("--nvidia-cdi-hook-path --nvidia-ctk-path", "NVIDIA_CTK_CDI_HOOK_PATH", TEXT,
-     "NVIDIA's program for hooks, on the host. Default: searched for, where --hook=nvidia."),
+     "NVIDIA's program for hooks, on the host. Default with --hook=nvidia: the one that is found."),
     ("--disable-hook --disable-hooks", PREFIX + "DISABLED_HOOKS", MANY,
-     "What a container's start shall not do, by NVIDIA's names of it; all: nothing."),
+     "A hook to leave out, by NVIDIA's names; all: every hook."),
     ("--enable-hook --enable-hooks", PREFIX + "ENABLED_HOOKS", MANY,
-     "One that is done all the same: though disabled, or left out by --mode management. chmod has no effect."),
+     "A hook to include even if it is disabled, or left out by --mode management. chmod has no effect."),
     ("--feature-flag --feature-flags", PREFIX + "FEATURE_FLAGS", MANY, "NVIDIA's feature flags."),
-    ("--config-search-path", PREFIX + "CONFIG_SEARCH_PATHS", MANY, "Refused: files are where the driver puts them."),
+    ("--config-search-path", PREFIX + "CONFIG_SEARCH_PATHS", MANY,
+     "Refused: files are only searched where the driver installs them."),
     ("--ldconfig-path", PREFIX + "LDCONFIG_PATH", TEXT, "No effect: the hook finds ldconfig by itself."),
-    ("--library-search-path", PREFIX + "LIBRARY_SEARCH_PATHS", MANY, "No effect: it is of --mode csv alone."),
-    ("--csv.file", PREFIX + "CSV_FILES", MANY, "No effect: it is of --mode csv alone."),
-    ("--csv.ignore-pattern", PREFIX + "CSV_IGNORE_PATTERNS", MANY, "No effect: it is of --mode csv alone."),
+    ("--library-search-path", PREFIX + "LIBRARY_SEARCH_PATHS", MANY, "No effect: it is only for --mode csv."),
+    ("--csv.file", PREFIX + "CSV_FILES", MANY, "No effect: it is only for --mode csv."),
+    ("--csv.ignore-pattern", PREFIX + "CSV_IGNORE_PATTERNS", MANY, "No effect: it is only for --mode csv."),
     ("--csv.compat-container-root", PREFIX + "CSV_CONTAINER_COMPAT_ROOT", TEXT,
-     "No effect: it is of --mode csv alone."),
+     "No effect: it is only for --mode csv."),
 
     ("--hook", "", _one_of(("auto", "gpuplane", "nvidia", "none"), "auto"),
-     "The program that a container's start calls. Default: NVIDIA's where its path is given; else ours where it is "
-     "installed; else none, and mounts do what it would."),
-    ("--hook-path", "", {"default": str(INSTALLED)}, f"Our program, on the host. Default: {INSTALLED}."),
+     "The program that hooks run. Default: NVIDIA's if its path is given; else gpuplane's if it is installed; else "
+     "none, and mounts replace the hooks."),
+    ("--hook-path", "", {"default": str(INSTALLED)},
+     f"gpuplane's program for hooks, on the host. Default: {INSTALLED}."),
 )
 """Names, environment variable, kind, help: NVIDIA's, and two of ours."""
 # fmt: on
@@ -109,7 +111,7 @@ def request(said: Mapping[str, Any], host: Path | None) -> SpecRequest:
     if mode in ELSEWHERE:
         raise _wrong("--mode", f"{mode} {ELSEWHERE[mode]}")
     if said["config_search_path"]:
-        raise _wrong("--config-search-path", "the driver's files are looked for where the driver puts them, only there")
+        raise _wrong("--config-search-path", "files are only searched where the driver installs them")
     vendor, name = KINDS[MODES[mode]].split("/")
     kind = f"{said['vendor'] or vendor}/{said['class'] or name}"
     for where, problem in spec_problems(Spec(EARLIEST_VERSION, kind)):
@@ -117,7 +119,7 @@ def request(said: Mapping[str, Any], host: Path | None) -> SpecRequest:
             raise _wrong("--vendor, --class", problem.removeprefix("kind: "))
     for option in ("--driver-root", "--dev-root", "--hook-path"):
         if (path := said[parameter(option)]) and not path.startswith("/"):
-            raise _wrong(option, f"{path!r} is no absolute path: it is a place on the host")
+            raise _wrong(option, f"{path!r} is not an absolute path on the host")
     ids = _listed(said["device_id"])
     return SpecRequest(
         kind=kind,
@@ -145,8 +147,8 @@ def _chosen(option: str, values: Iterable[str], choices: Iterable[str]) -> tuple
     for value in (chosen := _listed(values)):
         if value not in choices:
             close = closest_match(value, choices)
-            perhaps = f"did you mean {close!r}?" if close else f"there are {', '.join(choices)}"
-            raise _wrong(option, f"{value!r} is none of them; {perhaps}")
+            perhaps = f"did you mean {close!r}?" if close else f"known: {', '.join(choices)}"
+            raise _wrong(option, f"{value!r} is unknown; {perhaps}")
     return chosen
 
 
@@ -157,12 +159,12 @@ def _program(hook: str, ours: str, theirs: str, host: Path | None) -> HookProgra
             return HookProgram(theirs, is_nvidia=True)
         name = theirs or "nvidia-cdi-hook"
         if (found := shutil.which(name)) is None:
-            note(f"{name} is not found here: on the host it has to be /usr/bin/{name}, or say --nvidia-cdi-hook-path")
+            note(f"{name} is not found here: it must be /usr/bin/{name} on the host; or use --nvidia-cdi-hook-path")
         return HookProgram(found or f"/usr/bin/{name}", is_nvidia=True)
     status = look(Path(ours), host)
     if hook == "gpuplane" or (hook == "auto" and status.path):
         if not status.path:
-            note(f"as long as the hook cannot be called no container starts with these devices: {status.text}")
+            note(f"no container with these devices can start until the hook works: {status.text}")
         return HookProgram(ours)
     return None
 
@@ -175,11 +177,11 @@ def place(said: Mapping[str, Any]) -> tuple[Path | None, str]:
         return None, form
     path = Path(said["output"])
     if path.is_dir():
-        raise _wrong("--output", f"{path} is a directory: name a file")
+        raise _wrong("--output", f"{path} is a directory: write the name of a file")
     if path.suffix not in (".json", ".yaml"):
         return path.with_name(f"{path.name}.{form}"), form
     if form != named:
-        note(f"{path} is written as {form}, as --format says and not its name")
+        note(f"{path} is written as {form} because of --format, although its name says otherwise")
     return path, form
 
 

@@ -50,12 +50,13 @@ Left = Mapping[str, Text] | None
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @state_dir
 def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bool, state_dir: Path) -> None:
-    """Say what a container gets that asks for these devices, by their qualified names: nvidia.com/gpu=0.
+    """Show what a container gets with these devices, which have qualified names such as nvidia.com/gpu=0.
 
-    Which file defines each, or why it cannot be resolved and what to do; device nodes, environment, mounts and hooks;
-    what of it comes with a device, and what with any of its kind. With devices of the agent: what it leaves out of its
-    files, because somebody else than root could change it. Exit status: 0 where all devices can be resolved, 1 where
-    one cannot: no container that asks for it is created. Away from a terminal: one line a thing, columns apart by tabs.
+    It shows the file that defines each device, or why a device cannot be used and what to do; device nodes,
+    environment, mounts and hooks; what belongs to one device, and what to all devices of its kind; for devices of the
+    agent also what it leaves out because others than root could change it. Exit status: 0 if all devices can be used,
+    1 if one cannot, so that no container with it can be created. Without a terminal the output has one item on each
+    line, and tabs between columns.
     """
     there = known(directories)
     explanation = explain_devices(there, devices)
@@ -78,7 +79,7 @@ def _left_out(devices: Iterable[str], state_dir: Path) -> tuple[Left, str]:
     try:
         machine = connection.show(state_dir).snapshot.machine
     except click.ClickException as error:
-        return None, f"What the agent leaves out is not known: {error.message}"
+        return None, f"It is not known what the agent leaves out: {error.message}"
     return ({}, "") if machine is None else ({path: machine.left_out[path] for path in sorted(machine.left_out)}, "")
 
 
@@ -150,12 +151,12 @@ def draw(explanation: Explanation, left: Mapping[str, Text]) -> None:
 
     console, width = Console(highlight=False), columns(sys.stdout.fileno())
     for told in explanation.devices:
-        how, style = (f"cannot be resolved: {told.problem}", "red") if told.problem else (_defined(told), "")
+        how, style = (f"cannot be used: {told.problem}", "red") if told.problem else (_defined(told), "")
         whole = escape(fitted(f"{told.name}  {how}", width).removeprefix(told.name))
         painted = f"[{style}]{whole}[/]" if style else whole
         console.print(f"[bold]{escape(told.name)}[/bold]{painted}", soft_wrap=True)
     if any(told.problem for told in explanation.devices):
-        console.print("[red]A container that asks for all of this is not created.[/red]")
+        console.print("[red]A container that requests all of this cannot be created.[/red]")
     mounts = {mount.container_path: mount for mount in explanation.edits.mounts}
     for kind, pieces in groupby(explanation.edit_explanations, key=lambda piece: piece.kind):
         console.print(f"[bold]{TITLES[kind]}[/bold]")
@@ -165,7 +166,7 @@ def draw(explanation: Explanation, left: Mapping[str, Text]) -> None:
             for line in _mounts(mounts[each.what] for each in alike) if kind == "mount" else _all(alike):
                 console.print(escape(fitted(f"    {line}", width)), soft_wrap=True)
     if left:
-        console.print("[bold]left out[/bold], because somebody else could change it")
+        console.print("[bold]left out[/bold], because others than root could change it")
     for why, paths in group_alike((why, path) for path, why in left.items()):
         console.print(escape(fitted(f"    {_printable(f'{list_first(paths, FEW)}: {why}')}", width)), soft_wrap=True)
 

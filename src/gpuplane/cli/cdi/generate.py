@@ -28,17 +28,26 @@ from gpuplane.model.text import group_alike, join
 
 @click.command()
 @options
-@click.option("--machine", default=NVML, metavar="nvml|PROFILE|FILE", help="The driver's, or a described one.")
 @click.option(
-    "--driver-root-ctr-path", default="", envvar="DRIVER_ROOT_CTR_PATH", help="Where this process sees the driver root."
+    "--machine",
+    default=NVML,
+    metavar="nvml|PROFILE|FILE",
+    help="nvml for the real machine, a machine file, or the name of a profile.",
 )
 @click.option(
-    "--timeout", type=Amount("seconds", 3600), default=60.0, show_default=True, help="Seconds for the driver."
+    "--driver-root-ctr-path", default="", envvar="DRIVER_ROOT_CTR_PATH", help="The driver root as this process sees it."
+)
+@click.option(
+    "--timeout",
+    type=Amount("seconds", 3600),
+    default=60.0,
+    show_default=True,
+    help="How many seconds to wait for the driver.",
 )
 def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any) -> None:
-    """Write a CDI specification of this machine's devices, once. The agent keeps those of its own up to date.
+    """Write a CDI specification of this machine's devices, once. The agent updates its own specifications by itself.
 
-    What is left out, and why, is told on standard error. Exit status: 0 written, 1 nothing to write, 2 a wrong option.
+    Standard error says what is left out, and why. Exit status: 0 written, 1 nothing to write, 2 a wrong option.
     """
     here = driver_root_ctr_path
     host = Path(here or "/") if machine == NVML and said["driver_root"] in ("", "/") else None
@@ -46,7 +55,7 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
     for each in idle(said, asked):
         note(each)
     if here and machine != NVML:
-        note("--driver-root-ctr-path has no effect with --machine: a described driver is nowhere")
+        note("--driver-root-ctr-path has no effect with a machine file: its driver is not installed anywhere")
     seen = _seen(machine, Path(here or asked.driver_root), Path(here or asked.dev_root), timeout)
     spec = _spec(seen, asked)
     try:
@@ -67,14 +76,14 @@ def _write(text: str, path: Path | None) -> None:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         replace(path.parent, path.name, text.encode())
         if reason := untrusted(path, follow=True):
-            note(f"{path}: {reason}, who could write what containers get from it")
+            note(f"{path}: {reason}: somebody else could change what containers get")
 
 
 def _seen(machine: str, driver_root: Path, dev_root: Path, timeout: float) -> Machine:
     """One look. A call of the driver may take a third of the time: a GPU that hangs then leaves it to the others."""
 
     if machine == NVML and not driver_root.is_dir():
-        raise click.ClickException(f"the driver root {driver_root} is no directory that can be seen from here")
+        raise click.ClickException(f"the driver root {driver_root} is not a directory that this process can see")
 
     async def seen() -> Machine:
         return await look(hardware(machine, driver_root=driver_root, dev_root=dev_root, deadline=timeout / 3), timeout)
@@ -103,7 +112,7 @@ def _spec(machine: Machine, asked: SpecRequest) -> Spec:
     if spec is None:
         raise click.ClickException(f"nothing to write: there is no device of {asked.kind}")
     if asked.hook_program is None and spec.container_edits.mounts:
-        note("containers call no program at their start, mounts stand in for it: see --hook")
+        note("no hooks are written, mounts replace them: see --hook")
     if wrong := [problem for _, problem in spec_problems(spec)]:
         raise click.ClickException("\n".join(wrong))
     return spec

@@ -21,12 +21,12 @@ MODES: Mapping[str, tuple[Mode, ...]] = {
 
 DEFAULTS = {"--hook": "auto", "--hook-path": str(INSTALLED)}
 
-NO_PROGRAM = "no program is called at a container's start"
+NO_PROGRAM = "no hooks are written"
 
 UNDONE = {
-    "chmod": "no release of crun since 1.7 needs it",
-    "create-soname-symlinks": "create-symlinks makes those links too",
-    UPDATE_APPLICATION_PROFILE: "NVIDIA's program does it, see --hook",
+    "chmod": "crun has not needed it since 1.7",
+    "create-soname-symlinks": "create-symlinks creates those links too",
+    UPDATE_APPLICATION_PROFILE: "only NVIDIA's program does it, see --hook",
 }
 """NVIDIA's hooks of which something is not done here, and why."""
 
@@ -58,7 +58,7 @@ def _hooks(name: str, said: Mapping[str, Any], asked: SpecRequest) -> Iterator[s
         case "--hook-path" if not ours and said["hook"] != "auto":
             yield f"{name} has no effect with --hook {said['hook']}"
         case "--hook-path" if theirs:
-            yield f"{name} has no effect: --nvidia-cdi-hook-path comes before"
+            yield f"{name} has no effect: --nvidia-cdi-hook-path has priority"
         case "--nvidia-cdi-hook-path" if not theirs:
             yield f"{name} has no effect with --hook {said['hook']}"
         case "--disable-hook" if asked.hook_program is None:

@@ -15,11 +15,11 @@ from gpuplane.core.text import format_json
 @spec_dir
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, with the file of each device.")
 def command(directories: tuple[Path, ...], as_json: bool) -> None:
-    """List the devices that a container runtime would know here, by their qualified names.
+    """List the devices that a container runtime finds here, by their qualified names.
 
-    What is wrong with the files is said first, on standard error. A runtime passes over it too, so the exit status is 0
-    all the same. Where there is no device, what was looked into is said there too. Away from a terminal: one name a
-    line.
+    Errors in the files come first, on standard error. A runtime ignores such files, so the exit status is 0 even then.
+    If there is no device, standard error lists the searched directories. Without a terminal the output has one name on
+    each line.
     """
     there = known(directories)
     if as_json:
@@ -28,7 +28,7 @@ def command(directories: tuple[Path, ...], as_json: bool) -> None:
     for line in troubles(there):
         say(line, err=True)
     if not there.devices:
-        none = f"No device {'can be resolved' if there.conflicts else 'is defined'}."
+        none = f"No device {'can be used' if there.conflicts else 'is defined'}."
         say(f"{none} {'; '.join(map(looked_into, directories))}.", err=True)
     elif sys.stdout.isatty():
         draw(there)

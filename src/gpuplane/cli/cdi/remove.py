@@ -26,28 +26,32 @@ from gpuplane.model.snapshot import Allocation
     default=CDI,
     show_default=True,
     envvar="CDI_DIR",
-    help="Where they are: the agent's --cdi-dir.",
+    help="Their directory: the agent's --cdi-dir.",
 )
 @click.option(
     "--kubelet-root",
     type=PATH,
     default=Path("/var/lib/kubelet"),
     show_default=True,
-    help="Kubelet's directory: it is asked what containers hold where no agent runs.",
+    help="Kubelet's directory. If no agent runs, kubelet is asked which devices containers hold.",
 )
-@click.option("--force", is_flag=True, help="Whoever needs them: a container that holds a device cannot start again.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Remove them even if containers need them: a container that holds a device then cannot start again.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: what was removed.")
 @state_dir
 def command(cdi_dir: Path, kubelet_root: Path, force: bool, as_json: bool, state_dir: Path) -> None:
-    """Remove the specifications of this agent, and those that NVIDIA's device plugin left.
+    """Remove the specifications of this agent, and those that NVIDIA's device plugin has left.
 
-    Containers need them whenever they start, a restart by kubelet included. So this is for a node on which no container
-    holds a device any more, as its agent or kubelet says, once the agent has been stopped; where neither says anything
-    nothing is removed. Files of others are left alone.
+    Containers need them at every start, also when kubelet restarts them. So stop the agent first, and run this when no
+    container holds a device any more. The agent or kubelet is asked about that; if neither answers, nothing is
+    removed. Files of other programs stay.
     """
     there = any(os.path.lexists(cdi_dir / name) for name in OURS)
     if there and not force and (problem := _needed(state_dir, kubelet_root)):
-        raise click.ClickException(f"{problem}; or say --force")
+        raise click.ClickException(f"{problem}; or use --force")
     removed: list[str] = []
     try:
         for path in remove(cdi_dir):
@@ -59,7 +63,7 @@ def command(cdi_dir: Path, kubelet_root: Path, force: bool, as_json: bool, state
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode({"removed": removed}) + b"\n")
     elif not removed:
-        say(f"There is nothing of ours in {cdi_dir}.")
+        say(f"{cdi_dir} has no specifications of gpuplane.")
 
 
 def _needed(state_dir: Path, kubelet_root: Path) -> str:
@@ -69,16 +73,16 @@ def _needed(state_dir: Path, kubelet_root: Path) -> str:
     except NoAgent:
         held = ending.run(listed(kubelet_root))
         if held is None:
-            unknown = f"no agent runs here, and nothing below {kubelet_root} can be read that says what containers hold"
-            return f"{unknown}: name kubelet's directory by --kubelet-root"
+            unknown = f"no agent runs here, and no file below {kubelet_root} shows which devices containers hold"
+            return f"{unknown}: set kubelet's directory by --kubelet-root"
         return _held(held)
     if snapshot.allocations is None:
-        return "the agent that runs here does not know yet what containers hold: wait until it does"
+        return "the agent that runs here does not know yet which devices containers hold: try again later"
     if wanted(snapshot) and not snapshot.allocations:
-        return "the agent that runs here would write them again: stop it first, or configure another strategy"
+        return "the agent that runs here would write them again: stop it first, or configure another deviceListStrategy"
     return _held(snapshot.allocations)
 
 
 def _held(allocations: Iterable[Allocation]) -> str:
-    pods = sorted({each.holder.pod or "a pod that is being admitted" for each in allocations})
+    pods = sorted({each.holder.pod or "a pod that kubelet is admitting" for each in allocations})
     return f"containers hold devices, and could not start again: end {', '.join(pods)} first" if pods else ""

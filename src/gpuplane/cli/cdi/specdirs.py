@@ -31,8 +31,8 @@ spec_dir = click.option(
     type=PATH,
     metavar="DIR",
     callback=_named,
-    help=f"Where specifications lie; of several the last has priority. Default: ${ENVIRONMENT} (with commas), else "
-    f"{' and '.join(DEFAULT_SPEC_DIRECTORIES)}.",
+    help="A directory of specifications; if there are several, the last has priority. Default: "
+    f"${ENVIRONMENT} (with commas), else {' and '.join(DEFAULT_SPEC_DIRECTORIES)}.",
 )
 
 
@@ -48,7 +48,7 @@ def looked_into(directory: Path) -> str:
     except OSError as error:
         return f"{directory} cannot be read: {error.strerror}"
     if not count:
-        return f"{directory} {'has no specification' if directory.exists() else 'is not there'}"
+        return f"{directory} {'has no specification' if directory.exists() else 'does not exist'}"
     return f"{directory} has {format_count(count, 'specification')}"
 
 

@@ -36,11 +36,11 @@ class Judged(Value):
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, with the mistakes of each file.")
 def command(files: tuple[Path, ...], as_json: bool) -> None:
-    """Hold CDI specifications, YAML or JSON, against the rules of CDI; - is standard input.
+    """Check CDI specifications, YAML or JSON, against the rules of CDI; - is standard input.
 
-    Every mistake is told with file and line, on standard error: what makes container runtimes refuse a whole file, and
-    what they let pass but stumble over when a container starts. Exit status: 0 where all files are good, 1 where one is
-    wrong or cannot be read.
+    Every error is printed with file and line, on standard error: those for which container runtimes refuse a whole
+    file, and those that they accept until a container fails to start. Exit status: 0 if all files are good, 1 if one
+    is wrong or cannot be read.
     """
     judged = [_judged(file) for file in files]
     if as_json:
@@ -84,7 +84,7 @@ def _lines(judged: Judged) -> Iterator[str]:
         yield f"{judged.file}: good: {devices}, version {judged.version}{enough}"
     elif judged.standing == "wrong":
         yield (
-            f"{judged.file}: container runtimes refuse it: none of its devices can be used"
+            f"{judged.file}: container runtimes refuse it, so none of its devices can be used"
             if judged.refused
-            else f"{judged.file}: container runtimes read it all the same, and may fail at that when a container starts"
+            else f"{judged.file}: container runtimes accept it nevertheless, but starting a container may fail"
         )

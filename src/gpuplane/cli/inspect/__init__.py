@@ -23,18 +23,22 @@ from gpuplane.model.inspection import HealthInspection, Inspection
 @click.command()
 @click.argument("what", required=False, type=OneOf(["health"]))
 @state_dir
-@click.option("--watch", is_flag=True, help="Go on: show it again whenever it has changed, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Show it again after each change, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document; docs/inspect.md describes its keys.")
-@click.option("--snapshot", is_flag=True, help="All that the agent knows, for a bug report; its shape may change.")
+@click.option(
+    "--snapshot", is_flag=True, help="Everything that the agent knows, for a bug report; its keys may change."
+)
 def command(what: str | None, state_dir: Path, watch: bool, as_json: bool, snapshot: bool) -> None:
-    """Show the node as its agent sees it: devices, who holds them, and how every part stands.
+    """Show the node as its agent sees it: devices, the containers that hold them, and the status of every part.
 
-    With the word health: how each device stands, since when and why, what ends it and what to do.
+    With the argument health: the health of each device, since when and why, what ends it and what to do.
 
-    Away from a terminal: one line a thing, columns apart by tabs.
+    Without a terminal the output has one item on each line, and tabs between columns.
     """
     if snapshot and (what or watch or as_json):
-        raise click.UsageError("--snapshot stands alone: it is one JSON document of everything")
+        raise click.UsageError(
+            "--snapshot cannot be combined with other options: it prints everything as one JSON document"
+        )
     if snapshot:
         sys.stdout.buffer.write(format_json(show(state_dir)))
     elif watch:

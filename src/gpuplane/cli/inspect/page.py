@@ -43,7 +43,7 @@ def page(whole: Inspection, width: int) -> Lines:
         for cause in found:
             yield from _cause(cause, width)
     if any(cause.ends or cause.advice for cause in found):
-        yield from _styled(paragraph("What ends this, and what to do: gpuplane inspect health", width), "dim")
+        yield from _styled(paragraph("How to repair it: gpuplane inspect health", width), "dim")
     if whole.resources:
         yield Text()
         yield from table(RESOURCE, [_resource(each) for each in whole.resources], width, ("OF", "SHARED"))
@@ -61,7 +61,7 @@ def health_page(whole: Inspection, width: int) -> Lines:
         yield Text()
         yield from _cause(cause, width, lasting(whole, cause.since))
         if ends := ending(whole, cause.ends, cause.until):
-            yield from paragraph(f"What ends it: {ends}", width, 2, 4)
+            yield from paragraph(f"It ends: {ends}", width, 2, 4)
         if cause.advice:
             yield from paragraph(f"What to do: {cause.advice}", width, 2, 4)
 
@@ -84,7 +84,7 @@ def _head(whole: Inspection, width: int) -> Lines:
     yield from paragraph(", ".join(_machine(whole)), width)
     if (strategy := whole.device_list_strategy) is not None:
         why = f": {strategy.reason}" if strategy.reason else ", as configured"
-        yield from paragraph(f"Containers are given devices by {', '.join(strategy.strategies)}{why}", width)
+        yield from paragraph(f"deviceListStrategy: {', '.join(strategy.strategies)}{why}", width)
     yield from _notes(whole, width)
 
 
@@ -99,7 +99,7 @@ def _machine(whole: Inspection) -> Iterator[str]:
 
 
 def _ready(whole: Inspection) -> str:
-    stands = "standing by, " if whole.agent.mode == "standby" else ""
+    stands = "in standby, " if whole.agent.mode == "standby" else ""
     if whole.ready:
         return f"{stands}ready"
     said_below = whole.waiting and whole.agent.mode == "serving"  # nothing is advertised, for the same reason
@@ -113,7 +113,7 @@ def _notes(whole: Inspection, width: int) -> Lines:
         why = "" if of_node else f": {whole.waiting}"
         yield from _styled(paragraph(f"Nothing is advertised yet{why}", width), "yellow")
     if whole.release is not None:
-        note = f"The driver is let go of {until(whole, whole.release)}: {whole.release.reason}"
+        note = f"The driver is released {until(whole, whole.release)}: {whole.release.reason}"
         yield from _styled(paragraph(note, width), "yellow")
 
 

@@ -11,7 +11,7 @@ from gpuplane.model.inspection import Device, Holder, Inspection, Release
 from gpuplane.model.text import Text, group_alike
 from gpuplane.model.value import Value
 
-ADMITTED = "a pod that is being admitted"
+ADMITTED = "a pod that kubelet is admitting"
 
 
 class Row(Value):
@@ -119,7 +119,7 @@ def names(cause: Cause) -> str:
 def until(whole: Inspection, release: Release) -> str:
     """For how long the driver is still let go of."""
     if release.until is None:
-        return "as long as the Node object asks for it"
+        return "as long as the Node object requests it"
     return f"for another {span((release.until - whole.time).total_seconds())}"
 
 

@@ -66,7 +66,7 @@ def changes(looks: Iterator[Look], told: Callable[[Inspection], object], write: 
     for look in looks:
         if bool(look.away) != away:
             away = not away
-            click.echo(f"{look.away}. Asking on." if away else "The agent answers again.", err=True)
+            click.echo(f"{look.away}. Trying again." if away else "The agent answers again.", err=True)
         if not away and (now := told(look.timeless())) != seen:
             seen = now
             with whole():
@@ -81,6 +81,6 @@ def redraw(looks: Iterator[Look], write: Write) -> None:
 
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
         for look in looks:
-            note = f"{look.away}. This is what it said {span(time.time() - look.at)} ago." if look.away else ""
+            note = f"{look.away}. This is its answer of {span(time.time() - look.at)} ago." if look.away else ""
             with whole():  # else the cursor may be anywhere when a signal ends it
                 live.update(Page(write, look.inspection(), note, redrawn=True), refresh=True)

@@ -1,18 +1,18 @@
-"""What contradicts itself in a configuration file.
+"""The contradictions in a configuration file.
 
-A file means here what it means to NVIDIA's plugin, but for these differences, each an error with line and remedy:
+A file means the same here as for NVIDIA's plugin. These differences are errors here, each with its line and a remedy:
 
-- What they drop silently: MPS beside time-slicing, a sharing entry for a resource that no device can ever be named,
-  a pattern or an entry that is never reached because another one above it takes everything.
-- `resources`, `rename` and `devices` work, where they parse them and then discard them; so they have to be right.
-- `replicas: 1` is legal, and means a device that is not shared. Beyond 32,768 a list does not fit into a message.
-- What would take all devices away from containers, an empty strategy list, and what leaves open which is meant: a key
-  that stands twice, two entries that share all of one resource.
+- What NVIDIA's plugin ignores silently: MPS beside time-slicing, a sharing entry for a resource name that no device can
+  have, a pattern or an entry without effect because one above it already matches everything.
+- `resources`, `rename` and `devices` take effect (NVIDIA's plugin parses and then ignores them), so they must be right.
+- `replicas: 1` is allowed, and means a device that is not shared. More than 32,768 devices do not fit into a message.
+- An empty strategy list, which would leave every container without devices.
+- What is ambiguous: a key that is there twice, two entries that share all devices of one resource.
 
-Shares of memory are ours: they need a name that nothing else has, for a number of them means an amount. So is `health`.
-What it says of a fault has to be about a fault that there is or may be, and to have an effect.
+`sharing.memory` and `health` are keys of gpuplane. Shares of memory need a resource name of their own, because their
+number means an amount. `health` must name faults that may exist, and must have an effect.
 
-What only a machine shows is not judged here but where devices are named, and costs those that it is about.
+What depends on the machine is checked where devices get their names (`core.inventory`), and affects only those devices.
 """
 
 import re
@@ -49,14 +49,14 @@ PathProblems = Iterator[tuple[DocumentPath, str]]
 
 
 def config_problems(file: ConfigFile) -> PathProblems:
-    """What contradicts itself, as (path, what is wrong)."""
+    """The contradictions in a file, as (path, text)."""
     for path, text in _all_problems(file):
         yield path, f"{format_path(path)}: {text}"
 
 
 def _all_problems(file: ConfigFile) -> PathProblems:
     if file.version not in (None, "", "v1"):
-        yield ("version",), f"{file.version!r} is not known; this is v1"
+        yield ("version",), f"{file.version!r} is unknown; write v1"
     yield from _flag_problems(file)
     resources, sharing = file.resources or ResourcesSection(), file.sharing or SharingSection()
     gpus, mig = resources.gpus or (), resources.mig or ()
@@ -73,13 +73,13 @@ def _flag_problems(file: ConfigFile) -> PathProblems:
         if isinstance(value, str | tuple):
             try:
                 if not parse_value(flag, value) and flag.value_kind == "choices":
-                    one = f"say one of {', '.join(flag.choices)}, or leave it out"
-                    yield path, f"is empty, so that containers would be told of no device; {one}"
+                    remedy = f"write one of {', '.join(flag.choices)}, or leave it out"
+                    yield path, f"is empty, so containers would get no device; {remedy}"
             except ValueError as error:
                 yield path, str(error)
     interval = value_at(file, "flags.gfd.sleepInterval")
     if isinstance(interval, str) and not GO_DURATION.fullmatch(interval):
-        yield ("flags", "gfd", "sleepInterval"), f"{interval!r} is no time; write 60s, 5m or infinite"
+        yield ("flags", "gfd", "sleepInterval"), f"{interval!r} is not a duration; write 60s, 5m or infinite"
 
 
 GO_DURATION = re.compile(r"infinite|[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)  # Go's
@@ -91,9 +91,10 @@ def _pattern_problems(where: DocumentPath, patterns: Iterable[NamingPattern]) ->
         yield from _name_problems((*where, i, "name"), each.name)
         if not each.pattern:
             yield (*where, i, "pattern"), "is empty and matches nothing; * matches everything"
-        takers = [above[pattern] for pattern in (each.pattern, "*") if pattern in above]
-        if takers:
-            yield (*where, i), f"is never reached: {format_path((*where, takers[0]))} takes all that it could match"
+        matching = [above[pattern] for pattern in (each.pattern, "*") if pattern in above]
+        if matching:
+            first = format_path((*where, matching[0]))
+            yield (*where, i), f"has no effect: {first} already matches everything that it could match"
         above.setdefault(each.pattern, i)
 
 
@@ -111,7 +112,7 @@ def _sharing_problems(sharing: SharingSection, names: set[str]) -> PathProblems:
         one_share_only = bool(sharing.time_slicing.fail_requests_greater_than_one)
         yield from _replication_problems(where, sharing.time_slicing, names, MAX_SHARES, one_share_only, earlier)
     if sharing.mps and sharing.time_slicing:
-        yield ("sharing", "mps"), "contradicts sharing.timeSlicing: devices are shared by one of them; leave one out"
+        yield ("sharing", "mps"), "cannot be combined with sharing.timeSlicing; leave one of them out"
     elif sharing.mps:
         where, by_memory = ("sharing", "mps"), bool(sharing.memory and sharing.memory.mps)
         one_share_only = sharing.mps.fail_requests_greater_than_one is not False
@@ -125,7 +126,7 @@ def _sharing_problems(sharing: SharingSection, names: set[str]) -> PathProblems:
 
 
 class _EarlierEntries:
-    """What the entries above already use: the devices that they share, and the resource names of their shares."""
+    """What earlier entries already use: the devices that they share, and the resource names of their shares."""
 
     def __init__(self) -> None:
         self.path_by_device: dict[tuple[str, str], DocumentPath] = {}
@@ -142,45 +143,45 @@ def _replication_problems(
 ) -> PathProblems:
     """`max_replicas`: of one device. `one_share_only`: a request for more than one share is refused."""
     if not strategy.resources:
-        yield where, "names no resources; leave it out where nothing is shared"
+        yield where, "has no resources; add one, or leave the section out"
     for i, entry in enumerate(strategy.resources or ()):
         path: DocumentPath = (*where, "resources", i)
         suffix = SHARED_SUFFIX if strategy.rename_by_default else ""
         yield from _entry_name_problems(path, entry, suffix, "renameByDefault: ", names)
         if not 1 <= entry.replicas <= max_replicas:
-            why = "as many clients as MPS has" if max_replicas == MAX_MPS_CLIENTS else "what kubelet takes in one list"
+            why = "the limit of MPS clients" if max_replicas == MAX_MPS_CLIENTS else "kubelet's limit for one list"
             yield (*path, "replicas"), f"must be 1 (not shared) to {max_replicas}, {why}, not {entry.replicas}"
         if entry.distinct_gpus and one_share_only:
-            refuses = f"{where[-1]}.failRequestsGreaterThanOne refuses every request for more than one share"
-            yield (*path, "distinct"), f"has no effect while {refuses}; say failRequestsGreaterThanOne: false"
+            refused = f"{where[-1]}.failRequestsGreaterThanOne is on and refuses every request for more than one share"
+            yield (*path, "distinct"), f"has no effect: {refused}; set it to false"
         if (
             isinstance(strategy, MpsSection)
             and _selects_some_devices(entry)
             and _resource_name(entry, suffix) == RESOURCE_PREFIX + entry.name.removeprefix(RESOURCE_PREFIX)
         ):
-            kept = "the devices that it does not select would go by the same name and have no MPS daemon"
-            yield path, f"{kept}; give the shares a rename"
+            rest = "the devices that it does not select would have the same resource name, but no MPS daemon"
+            yield path, f"{rest}; set rename"
         yield from _selection_problems(path, entry, earlier)
-        kind = f"shares of which a container's are {'' if entry.distinct_gpus else 'not '}always of different GPUs"
+        kind = "shares of different GPUs" if entry.distinct_gpus else "shares that may be of the same GPU"
         yield from _name_conflict_problems(path, entry, _resource_name(entry, suffix), kind, earlier)
 
 
 def _memory_problems(memory: MemorySection, names: set[str], earlier: _EarlierEntries) -> PathProblems:
     where, unit = ("sharing", "memory"), memory.unit or "GiB"
     if not memory.resources:
-        yield where, "names no resources; leave it out where no memory is shared"
+        yield where, "has no resources; add one, or leave the section out"
     if memory.share_size is not None and memory.share_size < 1:
         yield (*where, "grain"), f"must be 1 {unit} or more, not {memory.share_size}"
     for i, entry in enumerate(memory.resources or ()):
         path: DocumentPath = (*where, "resources", i)
-        yield from _entry_name_problems(path, entry, MEMORY_SUFFIX, "its shares are called so: ", names)
+        yield from _entry_name_problems(path, entry, MEMORY_SUFFIX, "the name of its shares: ", names)
         if entry.share_size is not None and entry.share_size < 1:
             yield (*path, "grain"), f"must be 1 {unit} or more, not {entry.share_size}"
         yield from _selection_problems(path, entry, earlier)
         name = _resource_name(entry, MEMORY_SUFFIX)
         if name in names or (entry.rename is not None and name.startswith(MIG_RESOURCE_PREFIX)):
-            what = f"{name!r} is what devices are called that are not shared; memory needs a name of its own"
-            yield (*path, "rename"), what
+            text = f"{name!r} is the name of devices that are not shared; give the shares of memory another name"
+            yield (*path, "rename"), text
         size = entry.share_size or memory.share_size or 1
         yield from _name_conflict_problems(path, entry, name, f"memory in shares of {size} {unit}", earlier)
 
@@ -190,7 +191,7 @@ def _selects_some_devices(entry: ReplicatedEntry) -> bool:
 
 
 def _resource_name(entry: ReplicatedEntry | MemoryEntry, suffix: str) -> str:
-    """The name that shares go by."""
+    """The resource name of an entry's shares."""
     return RESOURCE_PREFIX + (entry.rename or f"{entry.name}{suffix}").removeprefix(RESOURCE_PREFIX)
 
 
@@ -202,7 +203,7 @@ def _entry_name_problems(
     full = RESOURCE_PREFIX + entry.name.removeprefix(RESOURCE_PREFIX)
     if not wrong and full not in names and not full.startswith(MIG_RESOURCE_PREFIX):
         close = closest_match(full, names) or GPU_RESOURCE
-        yield (*path, "name"), f"no device is named {full!r} before it is shared; did you mean {close!r}?"
+        yield (*path, "name"), f"no resource is named {full!r} before sharing; did you mean {close!r}?"
     if entry.rename is not None:
         yield from _name_problems((*path, "rename"), entry.rename)
     elif suffix and not wrong:
@@ -212,11 +213,11 @@ def _entry_name_problems(
 def _name_conflict_problems(
     path: DocumentPath, entry: ReplicatedEntry | MemoryEntry, name: str, kind: str, earlier: _EarlierEntries
 ) -> PathProblems:
-    """What goes by one name has to be one kind of thing."""
+    """All devices of one resource name must be shared in the same way."""
     first, other = earlier.use_by_name.setdefault(name, (path, kind))
     if other != kind:
         key = "rename" if entry.rename is not None else "name"
-        text = f"{name} is {kind} here, and {other} in {format_path(first)}; give one of them another name"
+        text = f"{name} means {kind} here, and {other} in {format_path(first)}; give one of them another name"
         yield (*path, key), text
 
 
@@ -250,18 +251,18 @@ def _device_list_problems(path: DocumentPath, devices: DeviceSelection) -> PathP
 def _unreachable_entry_problems(
     path: DocumentPath, entry: ReplicatedEntry | MemoryEntry, taken: dict[tuple[str, str], DocumentPath]
 ) -> PathProblems:
-    """Entries for one resource share out its devices, the first one first: each must have some to take."""
+    """A device belongs to the first entry that selects it, so a later entry must select other devices."""
     name, model = entry.name.removeprefix(RESOURCE_PREFIX), entry.model or "*"
-    takers = [taken[name, all] for all in ("all *", f"all {model}") if (name, all) in taken]
-    if takers:
+    first = [taken[name, all] for all in ("all *", f"all {model}") if (name, all) in taken]
+    if first:
         which = "of that name" if (name, "all *") in taken else f"of that name and model {model!r}"
-        remedy = "leave one out, or say in the first which devices or model it shares"
-        yield path, f"is never reached: {format_path(takers[0])} shares all devices {which}; {remedy}"
+        remedy = "leave one out, or set devices or model in the first"
+        yield path, f"has no effect: {format_path(first[0])} already shares all devices {which}; {remedy}"
     elif isinstance(entry.devices, tuple):
         for i, device in enumerate(entry.devices):
             earlier = taken.get((name, str(device)), path)
             if earlier != path:
-                yield (*path, "devices", i), f"{device} is shared by {format_path(earlier)} already"
+                yield (*path, "devices", i), f"{format_path(earlier)} already shares {device}"
             elif model == "*":
                 taken[name, str(device)] = path
     elif not isinstance(entry.devices, int):
@@ -279,28 +280,28 @@ def _health_problems(health: HealthSection) -> PathProblems:
         path = ("health", "faults", code)
         if not is_possible_code(code):
             close = closest_code(code)
-            perhaps = f"; did you mean {close!r}?" if close else ""
-            yield path, f"there is no such fault: the fault catalogue's, or xid-1 to xid-{MAX_XID}{perhaps}"
+            suggestion = f"; did you mean {close!r}?" if close else ""
+            yield path, f"is no fault; write a code of the fault catalogue, or xid-1 to xid-{MAX_XID}{suggestion}"
         elif rule is not None:
             yield from _fault_rule_problems(path, rule, rule.cleared_by or CATALOGUE.get(code, UNLISTED_XID).cleared_by)
 
 
 def config_warnings(file: ConfigFile) -> PathProblems:
-    """What is taken, and perhaps not what was meant, as `check` gives it."""
+    """What is accepted and is probably a mistake, as (path, text)."""
     for code in (file.health or HealthSection()).faults or ():
         if code not in CATALOGUE:
             close = closest_code(code)
-            perhaps = f"; did you mean {close!r}?" if close else ""
-            rule = "the rule counts if a driver tells that XID"
+            suggestion = f"; did you mean {close!r}?" if close else ""
+            effect = "the rule takes effect if the driver reports this XID"
             path: DocumentPath = ("health", "faults", code)
-            yield path, f"{format_path(path)}: {code} is not in the fault catalogue: {rule}{perhaps}"
+            yield path, f"{format_path(path)}: {code} is not in the fault catalogue; {effect}{suggestion}"
 
 
 def _fault_rule_problems(path: DocumentPath, rule: FaultRule, cleared_by: str) -> PathProblems:
     yield from _duration_problems((*path, "patience"), rule.grace_period)
     yield from _duration_problems((*path, "lasts"), rule.clear_after)
     if rule.clear_after is not None and cleared_by != "time":
-        yield path, f"lasts has no effect on what ends with {cleared_by}; say ends: time, or leave it out"
+        yield path, f"lasts has no effect, because ends is {cleared_by}; set ends: time, or leave lasts out"
 
 
 def _duration_problems(

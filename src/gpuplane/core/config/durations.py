@@ -7,25 +7,25 @@ SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ms|[smhd])", re.ASCII)
 
 Duration = str | float
-"""As it is written."""
+"""A duration as the file has it."""
 
 
 def format_duration(duration: Duration) -> str:
-    """It, in an error."""
+    """A duration as an error shows it."""
     return repr(duration) if isinstance(duration, str) else f"{duration:g}"
 
 
 def to_seconds(duration: Duration) -> float:
-    """The seconds that it stands for. Raises ValueError: what it must be."""
+    """The number of seconds. Raises ValueError with the reason."""
     if isinstance(duration, str):
         parts = DURATION_PART.findall(duration)
         if not parts or "".join(map("".join, parts)) != duration:
-            raise ValueError(f"{duration!r} is no time; write 500ms, 5s, 2m, 1h or a number of seconds")
+            raise ValueError(f"{duration!r} is not a duration; write 500ms, 5s, 2m, 1h or a number of seconds")
         found = sum(float(number) * SECONDS_PER_UNIT[unit] for number, unit in parts)
     else:
         found = duration
     if not math.isfinite(found):
-        raise ValueError(f"{format_duration(duration)} is no time that ends")
+        raise ValueError(f"{format_duration(duration)} is not finite")
     if found < 0:
-        raise ValueError(f"{format_duration(duration)} is less than nothing")
+        raise ValueError(f"{format_duration(duration)} is negative")
     return found

@@ -1,8 +1,8 @@
-"""Which codes of faults a configuration may name, and what a mistyped one was meant to be.
+"""Which fault codes a configuration may name, and which code a mistyped one probably means.
 
-NVIDIA numbers XIDs one after the other, some ten to twenty a year (the last in the driver's nverror.h: 121 in 2021, 153
-in 2024), and a driver may be newer than the catalogue. So a number that the catalogue does not list may be one, up to
-255; what is above that is mistyped. (DP_DISABLE_HEALTHCHECKS takes any number.)
+NVIDIA adds ten to twenty XIDs a year (the last one in the driver's nverror.h: 121 in 2021, 153 in 2024), and a driver
+may be newer than the catalogue. So a number up to 255 that the catalogue does not list may be an XID; a higher number
+is a typing mistake. (DP_DISABLE_HEALTHCHECKS accepts any number.)
 """
 
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ MAX_XID = 255
 
 
 def is_possible_code(code: str) -> bool:
-    """Whether there is such a fault, or may be one: of the catalogue, or an XID that it does not list yet."""
+    """Whether the code is in the catalogue, or may be an XID that the catalogue does not list yet."""
     number = xid_number(code)
     return code in CATALOGUE or (number is not None and number <= MAX_XID)
 
 
 def closest_code(code: str) -> str:
-    """The fault that was probably meant, or ""."""
+    """The fault code that a wrong one probably means, or ""."""
     bare = code.lower().removeprefix("xid").lstrip("-_ 0")
     if not bare.isdecimal():
         return closest_match(code, CATALOGUE)
@@ -32,7 +32,7 @@ def closest_code(code: str) -> str:
 
 
 def _typing_corrections(digits: str) -> Iterator[str]:
-    """What was typed, if two neighbours were exchanged or one digit was typed too much."""
+    """The numbers that differ by a common typing mistake: two neighbouring digits exchanged, or one digit too many."""
     for i in range(len(digits) - 1):
         yield digits[:i] + digits[i + 1] + digits[i] + digits[i + 2 :]
     for i in range(len(digits)):

@@ -1,9 +1,9 @@
 """Flags and environment variables, as one table: the agent's parser, the precedence and the documentation read it.
 
-They are those of NVIDIA's device plugin (k8s-device-plugin 0.20, cmd/nvidia-device-plugin/main.go) and, where we do its
-job, of its config-manager; names, order of the environment variables and defaults are theirs. A row with a `setting`
-is laid over the configuration file. A row without one either belongs to the process, and whoever starts the agent asks
-for it by `option`; or it is accepted and does nothing. Of whatever does nothing, or not yet, its help says so.
+They are those of NVIDIA's device plugin (k8s-device-plugin 0.20, cmd/nvidia-device-plugin/main.go) and of its
+config-manager, where we do its job; names, order of the environment variables and defaults are NVIDIA's. A flag with a
+`settings_field` has priority over the configuration file. A flag without one belongs to the process, and is read by
+`flagvalues.option_value`; or it is accepted and has no effect, and its help says so.
 """
 
 from typing import Literal, get_args
@@ -15,12 +15,12 @@ ValueKind = Literal["text", "path", "socket", "label", "prefix", "switch", "choi
 
 
 class Flag(Value):
-    """One row: how it is written on the command line, in the environment and in the file, and what it does."""
+    """One flag: its names on the command line, in the environment and in the file, and what it does."""
 
-    names: tuple[str, ...]  # without dashes; none for what only environment or file can say
-    environment_variables: tuple[str, ...]  # the first that is set counts
-    file_key: str  # in the file, "" for none
-    settings_field: str  # the field of Settings, "" for none
+    names: tuple[str, ...]  # without dashes; () where only the environment or the file can set it
+    environment_variables: tuple[str, ...]  # the first one that is set counts
+    file_key: str  # "flags.migStrategy"; "" for none
+    settings_field: str  # of Settings; "" for none
     value_kind: ValueKind
     choices: tuple[str, ...]  # empty: any
     default: str  # as one would write it
@@ -28,12 +28,12 @@ class Flag(Value):
 
     @property
     def name(self) -> str:
-        """What the row is called."""
+        """The name of the flag in the program: of the option, else of the variable, else of the key."""
         return (*self.names, *self.environment_variables, self.file_key)[0]
 
     @property
     def has_no_effect(self) -> bool:
-        """Whether it is accepted and does nothing; its help then says why."""
+        """Whether the flag is accepted and has no effect; its help then says why."""
         return self.help.startswith("no effect")
 
 
@@ -54,7 +54,7 @@ HOOK_NAMES = (
     "update-application-profile",
     "chmod",
 )
-"""What hooks do (nvidia-container-toolkit 1.20, internal/discover/hooks.go), with names of its older releases."""
+"""Names of CDI hooks (nvidia-container-toolkit 1.20, internal/discover/hooks.go), with those of older releases."""
 
 FEATURE_FLAGS = (
     "enable-explicit-driver-libraries",
@@ -77,14 +77,14 @@ FLAGS = (
          "under migStrategy none offer GPUs in MIG mode as whole ones, as NVIDIA's plugin does"),
     _flag("device-list-strategy", "DEVICE_LIST_STRATEGY",
          "flags.plugin.deviceListStrategy", "device_list_strategy", "choices", "auto",
-         "how the container runtime learns of a container's devices; several add up; auto: cdi-cri where it knows CDI, "
-         "else envvar", ListStrategy),
+         "how the container runtime is told which devices a container gets; several may be combined; auto: cdi-cri if "
+         "the runtime supports CDI, otherwise envvar", ListStrategy),
     _flag("device-id-strategy", "DEVICE_ID_STRATEGY",
          "flags.plugin.deviceIDStrategy", "device_id_strategy", "choice", "uuid",
-         "how a device is named to it", IdStrategy),
+         "what identifies a device to the container runtime: its UUID or its index", IdStrategy),
     _flag("pass-device-specs", "PASS_DEVICE_SPECS",
          "flags.plugin.passDeviceSpecs", "pass_device_specs", "switch", "false",
-         "name the device nodes to kubelet too, as its static CPU manager needs it"),
+         "send the device nodes to kubelet too; its static CPU manager needs them"),
     _flag("driver-root nvidia-driver-root", "NVIDIA_DRIVER_ROOT",
          "flags.nvidiaDriverRoot", "driver_root", "path", "/",
          "where the driver is installed on the host"),
@@ -93,10 +93,10 @@ FLAGS = (
          "the prefix of device nodes on the host; empty: the driver root"),
     _flag("gdrcopy-enabled", "GDRCOPY_ENABLED",
          "flags.gdrcopyEnabled", "gdrcopy", "switch", "false",
-         "give containers GDRCopy"),
+         "give containers what GDRCopy needs"),
     _flag("gds-enabled", "GDS_ENABLED",
          "flags.gdsEnabled", "gds", "switch", "false",
-         "give containers GPUDirect Storage"),
+         "give containers what GPUDirect Storage needs"),
     _flag("mofed-enabled", "MOFED_ENABLED",
          "flags.mofedEnabled", "mofed", "switch", "false",
          "give containers Mellanox OFED devices"),
@@ -108,71 +108,72 @@ FLAGS = (
          "refuse containers while these channels are missing"),
     _flag("cdi-annotation-prefix", "CDI_ANNOTATION_PREFIX",
          "flags.plugin.cdiAnnotationPrefix", "cdi_annotation_prefix", "prefix", "cdi.k8s.io/",
-         "what the keys of CDI annotations begin with"),
+         "the beginning of the keys of CDI annotations"),
     _flag("cdi-hook", "CDI_HOOK",
          "flags.plugin.cdiHook", "cdi_hook", "choice", "auto",
-         "which program a container's start calls: ours where it is installed, NVIDIA's, or none", CdiHook),
+         "which program CDI hooks run: gpuplane's if it is installed (auto), NVIDIA's, or none", CdiHook),
     _flag("nvidia-cdi-hook-path nvidia-ctk-path", "NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH",
          "flags.plugin.nvidiaCTKPath", "cdi_hook_path", "path", "/usr/bin/nvidia-ctk",
          "NVIDIA's program for CDI hooks, on the host"),
     _flag("cdi-disable-hooks", "CDI_DISABLE_HOOKS",
          "", "cdi_disabled_hooks", "choices", "",
-         "what a container's start shall not do, by NVIDIA's names of it", HOOK_NAMES),
+         "CDI hooks to leave out, by NVIDIA's names", HOOK_NAMES),
     _flag("cdi-feature-flags", "CDI_FEATURE_FLAGS",
          "", "cdi_features", "choices", "",
-         "NVIDIA's feature flags of CDI specifications", FEATURE_FLAGS),
+         "NVIDIA's feature flags for CDI specifications", FEATURE_FLAGS),
     _flag("shared-devices-allocation-policy", "SHARED_DEVICES_ALLOCATION_POLICY",
          "flags.plugin.sharedDevicesAllocationPolicy", "sharing_policy", "choice", "distributed",
-         "shares of which GPUs are advised: the least used, the most used, those that lie best, those of one NUMA node",
+         "which GPUs' shares are preferred: the least used, the most used, the best connected, those of one NUMA node",
          AllocationPolicy),
     _flag("mps-root", "MPS_ROOT",
          "flags.mpsRoot", "mps_root", "path", "/run/nvidia/mps",
-         "where on the host MPS daemons meet their clients"),
+         "the directory on the host for the sockets and files of MPS daemons"),
     _flag("", "DP_DISABLE_HEALTHCHECKS",
          "", "health_checks_disabled", "text", "",
-         "XIDs that leave a GPU healthy: a list of numbers, or all; before health.faults"),
+         "XIDs that leave a GPU healthy: a list of numbers, or all; has priority over health.faults"),
     _flag("", "DP_ENABLE_HEALTHCHECKS",
          "", "health_checks_enabled", "text", "",
-         "XIDs that make a GPU unhealthy, in spite of that and of the defaults: a list of numbers, or all"),
+         "XIDs that make a GPU unhealthy: a list of numbers, or all; has priority over DP_DISABLE_HEALTHCHECKS"),
 
     # the process itself
     _flag("config-file config", "CONFIG_FILE",
          "", "", "text", "",
-         "a configuration file, or a directory of named ones"),
+         "a configuration file, or a directory of named configurations"),
     _flag("config-file-srcdir", "CONFIG_FILE_SRCDIR",
          "", "", "text", "",
-         "a directory of named configurations, as config-manager calls it"),
+         "a directory of named configurations; config-manager's name of --config-file"),
     _flag("default-config", "DEFAULT_CONFIG",
          "", "", "text", "",
          "the named configuration of a node whose label names none"),
     _flag("fallback-strategies", "FALLBACK_STRATEGIES",
          "", "", "choices", "",
-         "without a default, in this order: the one called default, the only one, none",
+         "what to use without a default, tried in this order: the configuration called default, the only one, an empty "
+         "one",
          ("named", "single", "empty")),
     _flag("node-label", "NODE_LABEL",
          "", "", "label", "nvidia.com/device-plugin.config",
-         "the label of our Node that names a configuration"),
+         "the label of the Node object that names its configuration"),
     _flag("node-name", "NODE_NAME",
          "", "", "text", "",
-         "our Node's name; without it no API server is asked"),
+         "the name of this Node; without it the agent does not use the API server"),
     _flag("kubeconfig", "KUBECONFIG",
          "", "", "text", "",
-         "how to reach the API server; empty: as a pod does"),
+         "the kubeconfig file for the API server; empty: the pod's service account"),
     _flag("kubelet-socket", "KUBELET_SOCKET",
          "", "", "socket", "/var/lib/kubelet/device-plugins/kubelet.sock",
          "kubelet's registration socket; empty: the agent does not register"),
     _flag("driver-root-ctr-path container-driver-root", "DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT",
          "", "", "text", "/driver-root",
-         "where this process sees the driver root; where neither this says it nor the default is there: --driver-root "
-         "itself, if that is seen from here or this is no container, else our own root"),
+         "the driver root as the agent sees it; if this is not set and the default does not exist: --driver-root, if "
+         "that exists or the agent runs in no container, otherwise /"),
 
     # accepted, so that a manifest or file written for NVIDIA's plugin serves
     _flag("fail-on-init-error", "FAIL_ON_INIT_ERROR",
          "flags.failOnInitError", "", "switch", "true",
-         "no effect: the agent never ends for want of a driver, it waits for it and says so"),
+         "no effect: without a driver the agent does not exit; it waits and reports that"),
     _flag("device-discovery-strategy", "DEVICE_DISCOVERY_STRATEGY",
          "flags.deviceDiscoveryStrategy", "", "choice", "auto",
-         "no effect: --machine says where devices are looked for", ("auto", "nvml", "tegra", "vfio")),
+         "no effect: --machine says where devices are found", ("auto", "nvml", "tegra", "vfio")),
     _flag("", "",
          "flags.plugin.containerDriverRoot", "", "text", "",
          "no effect: the driver is looked for before the file is read; use --driver-root-ctr-path"),

@@ -1,7 +1,7 @@
-"""What the command line and the environment say of the table's rows, as texts, and what the texts stand for.
+"""The values of the flags: found on the command line and in the environment as texts, and parsed.
 
-An environment variable that is set to nothing means nothing for text and paths, and false for a switch, as it does for
-NVIDIA's plugin (urfave/cli); for all else it counts as not set.
+An empty environment variable means an empty text or path, and false for a switch, as for NVIDIA's plugin (urfave/cli);
+for all other kinds it counts as not set.
 """
 
 import re
@@ -11,19 +11,17 @@ from typing import Any
 from gpuplane.core.config.flags import FLAG_BY_NAME, FLAGS, Flag, ValueKind
 from gpuplane.core.strict import closest_match
 
-AUTO = "auto"  # of several choices
-KINDS_THAT_MAY_BE_EMPTY = ("text", "path", "socket", "prefix", "switch")  # what may be set to nothing
+AUTO = "auto"  # cannot be combined with other choices
+KINDS_THAT_MAY_BE_EMPTY = ("text", "path", "socket", "prefix", "switch")
 KUBELET_SOCKET = "/device-plugins/kubelet.sock"
-KEY_PREFIX = (
-    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?"  # of the keys of labels and annotations, as Kubernetes takes it
-)
+KEY_PREFIX = r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?"  # of keys of labels and annotations, as Kubernetes accepts it
 LABEL_KEY = re.compile(KEY_PREFIX + r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 ANNOTATION_PREFIX = re.compile(KEY_PREFIX + r"([A-Za-z0-9][-A-Za-z0-9_.]{0,9})?", re.ASCII)
 TRUE, FALSE = ("1", "t", "T", "true", "TRUE", "True"), ("0", "f", "F", "false", "FALSE", "False")
 
 
 def parse_value(flag: Flag, value: str | Iterable[object]) -> Any:
-    """The value that a text, or a list from the file, stands for. Raises ValueError: what it must be."""
+    """The value of a flag, from a text or from a list of the file. Raises ValueError that says what it must be."""
     match flag.value_kind:
         case "switch":
             if value not in (*TRUE, *FALSE, ""):
@@ -34,25 +32,25 @@ def parse_value(flag: Flag, value: str | Iterable[object]) -> Any:
             chosen = tuple(dict.fromkeys(_parse_choice(flag, str(part).strip()) for part in parts if part != ""))
             if AUTO in chosen and len(chosen) > 1:
                 others = ", ".join(repr(each) for each in chosen if each != AUTO)
-                raise ValueError(f"{AUTO!r} stands alone, and chooses itself: leave it or {others} out")
+                raise ValueError(f"{AUTO!r} cannot be combined with other choices; leave out {AUTO!r} or {others}")
             return tuple(map(int, chosen)) if flag.value_kind == "numbers" else chosen
         case "path":
             if value and not str(value).startswith("/"):
-                raise ValueError(
-                    f"must be an absolute path, not {value!r}: the host has nothing that it is relative to"
-                )
+                raise ValueError(f"must be an absolute path on the host, not {value!r}")
             return value
         case "socket":
             if value and not str(value).endswith(KUBELET_SOCKET):
-                raise ValueError(f"must end with {KUBELET_SOCKET}, not {value!r}: plugins lie beside kubelet's socket")
+                raise ValueError(
+                    f"must end with {KUBELET_SOCKET}, not {value!r}: plugins put their sockets beside kubelet's"
+                )
             return value
         case "label":
             if not LABEL_KEY.fullmatch(str(value)):
-                raise ValueError(f"must be the name of a label, as {flag.default}, not {value!r}")
+                raise ValueError(f"must be the key of a label, such as {flag.default}, not {value!r}")
             return value
         case "prefix":
             if not ANNOTATION_PREFIX.fullmatch(str(value)):
-                raise ValueError(f"must be what an annotation's key can begin with, as 'cdi.k8s.io/', not {value!r}")
+                raise ValueError(f"must be the beginning of an annotation key, such as 'cdi.k8s.io/', not {value!r}")
             return value
         case _:
             return _parse_choice(flag, str(value)) if flag.choices else value
@@ -61,15 +59,18 @@ def parse_value(flag: Flag, value: str | Iterable[object]) -> Any:
 def _parse_choice(flag: Flag, value: str) -> str:
     if flag.choices and value not in flag.choices:
         close = closest_match(value, flag.choices)
-        perhaps = f"; did you mean {close!r}?" if close else ""
+        suggestion = f"; did you mean {close!r}?" if close else ""
         raise ValueError(
-            f"must be {'one of ' * (len(flag.choices) > 1)}{', '.join(flag.choices)}, not {value!r}{perhaps}"
+            f"must be {'one of ' * (len(flag.choices) > 1)}{', '.join(flag.choices)}, not {value!r}{suggestion}"
         )
     return value
 
 
 def find_value(flag: Flag, flags: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """What the command line or else the environment says, and where: ("single", "--mig-strategy"); None for nothing."""
+    """The text of a flag on the command line or in the environment, and where it is: ("single", "--mig-strategy").
+
+    None where neither has it. The command line has priority.
+    """
     for name in flag.names:
         if name in flags:
             return flags[name], f"--{name}"
@@ -81,14 +82,14 @@ def find_value(flag: Flag, flags: Mapping[str, str], environment: Mapping[str, s
 
 
 def option_value(name: str, flags: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """What is said of a row that belongs to the process, or its default."""
+    """The text of a flag that is no setting but belongs to the process; its default where it is not given."""
     flag = FLAG_BY_NAME[name]
-    said = find_value(flag, flags, environment)
-    return said[0] if said else flag.default
+    found = find_value(flag, flags, environment)
+    return found[0] if found else flag.default
 
 
 def add_arguments(add_argument: Callable[..., object]) -> None:
-    """Add every row to a parser by its `add_argument`."""
+    """Add every flag to an argument parser by its method `add_argument`."""
     for flag in FLAGS:
         if flag.names:
             add_argument(
@@ -122,12 +123,12 @@ LONG_OPTION_WITH_ONE_DASH = re.compile(r"-[a-z][a-z0-9-]+(=.*)?", re.DOTALL)
 
 
 def with_two_dashes(arguments: Iterable[str]) -> list[str]:
-    """A command line with two dashes before each long name: Go's flag package takes `-mig-strategy=single` too."""
+    """A command line with two dashes before each long option: Go's flag package accepts `-mig-strategy=single` too."""
     return [f"-{each}" if LONG_OPTION_WITH_ONE_DASH.fullmatch(each) else each for each in arguments]
 
 
 def flag_texts(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The rows among a parser's findings (`vars(namespace)`), as texts by name; what was not said is left out."""
+    """Name of a flag → its text, of parsed arguments (`vars(namespace)`). Flags that were not given are left out."""
     found = {flag.name: arguments.get(flag.name) for flag in FLAGS if flag.names}
     return {
         name: value if isinstance(value, str) else ",".join(value) for name, value in found.items() if value is not None

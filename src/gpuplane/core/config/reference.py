@@ -1,4 +1,4 @@
-"""The flags' table as a page for people."""
+"""The table of flags for the documentation."""
 
 from collections.abc import Iterable
 

@@ -1,8 +1,8 @@
-"""NVIDIA's v1 configuration file, key for key (k8s-device-plugin 0.20, api/config/v1/*.go), and keys of ours.
+"""NVIDIA's v1 configuration file, key for key (k8s-device-plugin 0.20, api/config/v1/*.go), and our own keys.
 
-Every key of theirs is known here, those of GPU Feature Discovery too, because one file serves both. Ours, which they
-pass over: `health`, `sharing.memory`, `flags.wholeMigGpus`, `flags.plugin.cdiHook`; of sharing entries `model`,
-`distinct` and `timeSlice`; and how MPS daemons are set up. A section or key that is empty counts as left out.
+Every key of NVIDIA's is known here, and those of GPU Feature Discovery, because one file serves both. Our own keys,
+which NVIDIA's plugin ignores: `health`, `sharing.memory`, `flags.wholeMigGpus`, `flags.plugin.cdiHook`; of sharing
+entries `model`, `distinct` and `timeSlice`; and the settings of MPS daemons. An empty section or key counts as absent.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ DeviceSelection = str | int | tuple[int | str, ...] | None
 
 
 SHARED_SUFFIX, MEMORY_SUFFIX = ".shared", ".mem"
-"""What the names of shares without a `rename` end with: where renameByDefault says so, and those of memory always."""
+"""Added to the resource names of shares without a `rename`: ".shared" under renameByDefault, ".mem" always."""
 
 
 class PluginSection(Value, rename="camel"):
@@ -100,12 +100,12 @@ class TimeSlicingSection(Value, rename="camel"):
 
     rename_by_default: bool | None = None
     fail_requests_greater_than_one: bool | None = None
-    time_slice: TimeSlice | None = None  # of the entries that say nothing of it
+    time_slice: TimeSlice | None = None  # for entries without it
     resources: tuple[TimeSlicedEntry, ...] | None = None
 
 
 class MpsSection(Value, rename="camel"):
-    """sharing.mps. Without a word failRequestsGreaterThanOne is true here, and false for time slices."""
+    """sharing.mps. The default of failRequestsGreaterThanOne is true here, and false for time slices."""
 
     rename_by_default: bool | None = None
     fail_requests_greater_than_one: bool | None = None
@@ -129,7 +129,7 @@ class MemorySection(Value, rename={"share_size": "grain"}):
     """sharing.memory"""
 
     unit: MemoryUnit | None = None
-    share_size: int | None = None  # in units; of the entries that say nothing of it
+    share_size: int | None = None  # in units; for entries without it
     mps: bool | None = None
     resources: tuple[MemoryEntry, ...] | None = None
 
@@ -179,7 +179,7 @@ class ConfigFile(Value):
 
 
 def value_at(file: ConfigFile, key: str) -> Any:
-    """What stands under a key of the flags' table, "flags.plugin.passDeviceSpecs"; None for nothing."""
+    """The value of a key such as "flags.plugin.passDeviceSpecs" in a file; None where the file does not set it."""
     found: Any = file if key else None
     for part in key.split("."):
         if found is None:

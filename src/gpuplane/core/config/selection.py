@@ -1,8 +1,8 @@
 """Which of several named configurations is in force (k8s-device-plugin 0.20, cmd/config-manager/main.go).
 
-The node's label names one; without a label the default is taken, and without a default the fallbacks are tried in their
-order. So does NVIDIA's config-manager, and where it gives up and takes the node's GPUs with it, the name that was in
-force last stays, with the problem said: whoever mistypes a label does not lose a node.
+The node's label names it; without a label it is the default; without a default the fallback strategies are tried in
+their order. This is what NVIDIA's config-manager does. One difference: where config-manager gives up, and the node's
+GPUs go away, here the current configuration stays in force and the problem is reported: a mistyped label costs no node.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -18,13 +18,13 @@ FALLBACK_STRATEGIES: dict[str, Callable[[Collection[str]], str | None]] = {
 
 
 class SelectedConfig(Value):
-    """A name, "" for the empty configuration; and what of the wish could not be followed, "" for nothing."""
+    """`name`: of a configuration; "" for the empty one. `problem`: why it is not the requested one; "" if it is."""
 
     name: str
     problem: str = ""
 
 
-REQUESTED_BY_LABEL = "which the node's label asks for"
+REQUESTED_BY_LABEL = "requested by the node's label"
 
 
 def select_config(
@@ -35,10 +35,10 @@ def select_config(
     current: str | None,
     requester: str = REQUESTED_BY_LABEL,
 ) -> SelectedConfig:
-    """The name to have in force. `label` and `default` are "" where they name none; `last` None where none was yet.
-    `asked` says, for an error, who asks for `label`.
+    """The configuration to put in force. `label`, `default`: names, or ""; `current`: the name in force, None for none.
+    `requester`: who requests `label`, for an error.
 
-    Raises Invalid where none can be: the wish cannot be followed, and none was in force before or it is gone too.
+    Raises InvalidInput where there is a problem, and the current configuration does not exist either.
     """
     try:
         return SelectedConfig(_requested_name(names, label, default, fallbacks, requester))
@@ -54,7 +54,7 @@ def _requested_name(names: Collection[str], label: str, default: str, fallbacks:
         return _require_existing(names, label, requester) if label else _require_existing(names, default, "the default")
     for fallback in fallbacks:
         if fallback not in FALLBACK_STRATEGIES:
-            raise LookupError(f"fallback strategy {fallback!r} is not known; known: {', '.join(FALLBACK_STRATEGIES)}")
+            raise LookupError(f"fallback strategy {fallback!r} is unknown; known: {', '.join(FALLBACK_STRATEGIES)}")
         found = FALLBACK_STRATEGIES[fallback](names)
         if found is not None:
             return found

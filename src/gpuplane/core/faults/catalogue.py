@@ -14,7 +14,7 @@ from gpuplane.model.value import Value
 
 RESTART = "restart the program that ran; where it comes back on the same GPU with other programs, reset the GPU"
 PROGRAM = "see the log of the program that ran: most often it is the cause"
-RESET = "have its pods end, let go of the driver (gpuplane driver release) and reset it (nvidia-smi -r -i GPU)"
+RESET = "end its pods, release the driver (gpuplane driver release) and reset it (nvidia-smi -r -i GPU)"
 REBOOT = "drain the node and reboot it"
 REPLACE = "have NVIDIA's field diagnostic run, and replace the GPU"
 DRIVER = "see the driver's lines in the kernel log (dmesg | grep NVRM)"
@@ -52,7 +52,7 @@ def _event(title: str, scope: Scope, severity: Severity, ends: ClearedBy, advice
 # fmt: off
 _OBSERVED_FAULTS = {
     # the driver, and with it every GPU of the node
-    "not-looked": _fault("not looked at since the driver was let go of", "node", "unhealthy", "nothing",
+    "not-looked": _fault("not observed since the driver was released", "node", "unhealthy", "nothing",
         "it ends with the next look; where none comes, see the part driver"),
     "driver-hang": _fault("the driver's library does not answer", "node", "unhealthy", "nothing", DRIVER, patience=30),
     "driver-crash": _fault("the driver's library crashes", "node", "degraded", "nothing", DRIVER),

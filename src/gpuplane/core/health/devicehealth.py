@@ -84,7 +84,7 @@ def _own_health(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
 def _with_release_reason(node: DeviceRecord, snapshot: Snapshot) -> DeviceRecord:
     """The node's record; while the driver is released, it says who requested that."""
     reason = driver_release_reason(snapshot)
-    message = f"the driver is let go of: {reason}"
+    message = f"the driver is released: {reason}"
     findings = (each.but(message=message) if each.code == NOT_OBSERVED.code else each for each in node.findings)
     return node.but(findings=tuple(findings)) if reason else node
 

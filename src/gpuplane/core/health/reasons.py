@@ -24,7 +24,7 @@ def unavailable_reasons(
     """Why a GPU, or a MIG device of it, must not be allocated now; () if it may."""
     found = []
     if release := driver_release_reason(snapshot):
-        text = f"the driver is let go of: {release}"
+        text = f"the driver is released: {release}"
         found.append(Reason(kind="released", text=text, part=DRIVER.name, code="driver-released"))
     health = health_records(snapshot)
     for key in (NODE, gpu.uuid, *([device.uuid] if device else [])):

@@ -26,7 +26,7 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """What is worth saying, once, about two snapshots that follow each other."""
     if driver_release_requester(before) != driver_release_requester(after):
         why = driver_release_reason(after)
-        yield _part("info", DRIVER, f"let go of: {why}" if why else "taken up again")
+        yield _part("info", DRIVER, f"released: {why}" if why else "resumed")
     if ready_to_take_over(after) and not ready_to_take_over(before):
         yield _part("info", KUBELET_LOCK, "ready to take over")
     if before.status is not after.status:

@@ -57,7 +57,7 @@ def _condition(snapshot: Snapshot, lack: Reason | None, units: tuple[Availabilit
         if reason in worst:
             return NodeCondition("True", reason, _message(_sentences(units, found)), causes)
     if away := requests.driver_release_reason(snapshot):
-        return NodeCondition("Unknown", "DriverReleased", _message([f"the driver is let go of: {away}"]), causes)
+        return NodeCondition("Unknown", "DriverReleased", _message([f"the driver is released: {away}"]), causes)
     machine = snapshot.machine
     if machine is None or machine.gpus is None or NOT_OBSERVED in machine.faults:
         return None

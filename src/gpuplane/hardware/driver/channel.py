@@ -85,7 +85,7 @@ class Frames(Generic[T]):
         while len(self._data) >= 4:
             end = 4 + int.from_bytes(self._data[:4], "little")
             if end > LARGEST:
-                raise msgspec.DecodeError(f"a message of {end} bytes: {LARGEST} are the most")
+                raise msgspec.DecodeError(f"a message of {end} bytes; the limit is {LARGEST}")
             if len(self._data) < end:
                 return
             message = bytes(self._data[4:end])

@@ -62,7 +62,7 @@ OF_DRIVER = {
     "OPERATING_SYSTEM": "driver-denied",
 }
 
-UNKNOWN_PROFILE = Fault(code="query-failed", message="the driver does not tell the profile of this MIG device")
+UNKNOWN_PROFILE = Fault(code="query-failed", message="the driver does not report the profile of this MIG device")
 
 
 class Failed(Exception):
@@ -100,12 +100,12 @@ def crash(function: str) -> Fault:
 
 def silence(function: str) -> Fault:
     """A call about no GPU that does not return."""
-    return Fault(code="driver-hang", message=f"silent: its process hangs in {function}")
+    return Fault(code="driver-hang", message=f"it does not answer: its process hangs in {function}")
 
 
 def halted(function: str) -> Fault:
     """A process that was stopped from outside, and did nothing any more. It says nothing about a GPU."""
-    message = f"its process was stopped in {function}, by a signal or a debugger, and replaced"
+    message = f"its process was stopped in {function} by a signal or a debugger, and is replaced"
     return Fault(code="driver-crash", message=message)
 
 

@@ -79,7 +79,7 @@ class _Search:
             return None, self._absence()
         libraries = self._libraries(folders)
         if not libraries:
-            return None, self._refused() or f"{self._tree.outside(folders[0])} changed while it was looked at"
+            return None, self._refused() or f"{self._tree.outside(folders[0])} changed while it was read"
         files = (*self._firmware(), *self._xorg(folders), *self._configuration(), *self._programs())
         there = (path for path in STORAGE if self._tree.stat(path) and self._tree.same_outside(path))
         storage = tuple(path for path in there if self._trusted(path))
@@ -206,9 +206,9 @@ class _Search:
         """Why there are no files: what was looked for, where, and what is there instead."""
         root, wanted = self._tree.root, f"libcuda.so.{self._version}"
         if self._tree.stat("/") is None:
-            return f"{root}: there is no such folder"
+            return f"{root}: there is no such directory"
         if refused := self._refused():
-            return f"whether {root} has {wanted} cannot be seen: {refused}"
+            return f"cannot look for {wanted} in {root}: {refused}"
         left = [f"{path} is left out: {why}" for path, why in sorted(self.left.values())]
         found = [each for each in left if f"/{wanted} is left out" in each]
         return "; ".join(found or (self._nowhere(wanted), *left))
@@ -219,12 +219,12 @@ class _Search:
         others = [f"{folder}/{name}" for folder, names in there.items() for name in names if CUDA.fullmatch(name)]
         broken = [path for path in others if path.endswith(f"/{wanted}")]
         if broken:
-            return f"{self._tree.outside(broken[0])} is no file, nor a link to one within {root}"
+            return f"{self._tree.outside(broken[0])} is neither a file nor a link to a file within {root}"
         if others:
-            return f"{root} has {', '.join(sorted(others))}, and no {wanted} as the driver that the kernel has loaded"
+            return f"{root} has {', '.join(sorted(others))}, but not {wanted}, the version of the loaded kernel driver"
         if there:
             return f"{root} has no {wanted} in {', '.join(there)}"
-        return f"{root} has no {wanted}, nor any folder of libraries: is the driver installed there?"
+        return f"{root} has neither {wanted} nor a directory of libraries: is the driver installed there?"
 
     def _refused(self) -> str:
         return "; ".join(f"{path}: {why}" for path, why in sorted(self._tree.refused.items()))

@@ -15,7 +15,7 @@ from gpuplane.model.machine import Driver, Fault
 
 MACHINES = {0x03: "x86", 0x28: "arm", 0x3E: "x86-64", 0xB7: "aarch64", 0xF3: "RISC-V"}  # ELF's e_machine
 
-INSTALLED = "is NVIDIA's driver installed, and seen from here?"
+INSTALLED = "is NVIDIA's driver installed, and mounted into this container?"
 
 State: TypeAlias = tuple[object, ...]
 
@@ -90,7 +90,7 @@ def _check_file(path: str, chosen: str) -> None:
     if header[:4] != b"\x7fELF":
         raise Unusable(Fault(code="driver-unusable", message=f"{path} is not a shared library"))
     if (header[4], header[18:20]) != (own[4], own[18:20]):
-        message = f"{path} is a library for {_machine(header)}, and this agent runs on {_machine(own)}"
+        message = f"{path} is a library for {_machine(header)}, but this agent runs on {_machine(own)}"
         raise Unusable(Fault(code="driver-unusable", message=message))
 
 

@@ -23,7 +23,7 @@ from gpuplane.model.machine import DeviceNumbers, Driver, Fault, Gpu, Machine
 
 DISPLAYS = ("DGX Display", "NVIDIA DGX Display")  # a DGX Station's own; it can run nothing
 THOROUGH = 5  # looks, of which one is thorough
-MISSING = Fault(code="gpu-missing", message="the kernel's driver has it, and NVML does not count it")
+MISSING = Fault(code="gpu-missing", message="the kernel's driver lists it, but NVML does not")
 
 
 class Looker:
@@ -86,7 +86,7 @@ class Looker:
             if subject.gpu.uuid == uuid:
                 break
         else:
-            fault = Fault(code="gpu-missing", message="the driver counts no such GPU")
+            fault = Fault(code="gpu-missing", message="the driver lists no such GPU")
             return Gpu(index=-1, uuid=uuid, faults=(fault,)), ()
         pids: tuple[int, ...] = ()
         if subject.handle:

@@ -32,8 +32,8 @@ SIGNS: Mapping[Field, Mapping[int, Fault]] = {
     (230, 0): {  # GET_GPU_RECOVERY_ACTION
         1: Fault(code="recovery-reset", message="the driver asks for a reset of the GPU"),
         2: Fault(code="recovery-reboot", message="the driver asks for a reboot of the node"),
-        3: Fault(code="recovery-drain", message="the driver asks for an end of all peer-to-peer traffic"),
-        4: Fault(code="recovery-drain", message="the driver asks for a drain, and a reset of the GPU"),
+        3: Fault(code="recovery-drain", message="the driver asks to stop all peer-to-peer traffic"),
+        4: Fault(code="recovery-drain", message="the driver asks for a drain and a reset of the GPU"),
         5: Fault(code="recovery-fabric", message="the driver asks to recover the IMEX domain"),
         6: Fault(code="recovery-reset", message="the driver asks for a reset of the GPU's bus"),
         7: Fault(code="recovery-reboot", message="the driver asks for a reboot of the system"),
@@ -44,18 +44,18 @@ SIGNS: Mapping[Field, Mapping[int, Fault]] = {
     (307, 0): {1: Fault(code="remap-pending", message="a bank waits for a reset to be remapped")},
     (31, 0): {1: Fault(code="pages-pending", message="a page waits for a reset to be retired")},
 }
-EXHAUSTED = Fault(code="pages-exhausted", message=f"all {RETIRABLE} pages that can be retired are")
+EXHAUSTED = Fault(code="pages-exhausted", message=f"all {RETIRABLE} retirable pages are retired")
 SELDOM = ((307, 0), *RETIRED)
 OFTEN = (UNCORRECTED, *(field for field in SIGNS if field not in SELDOM))
 
 REASONS = (  # nvmlClocksEventReason*
-    (0x20 | 0x40, Fault(code="thermal-slowdown", message="its clocks are slowed down by its temperature")),
-    (0x80, Fault(code="power-slowdown", message="its clocks are slowed down by the power brake")),
+    (0x20 | 0x40, Fault(code="thermal-slowdown", message="its clocks are reduced because of its temperature")),
+    (0x80, Fault(code="power-slowdown", message="its clocks are reduced by the power brake")),
 )
 NOT_STARTED, IN_PROGRESS, COMPLETED = 1, 2, 3  # NVML_GPU_FABRIC_STATE_*
 REPLAYS = ((52, 0), (59, 0))  # NVLINK_REPLAY_ERROR_COUNT_TOTAL, NVLINK_RECOVERY_ERROR_COUNT_TOTAL
 LINK_REPLAYS = (161, 162, 215)  # of one NVLink: ERROR_DL_REPLAY, ERROR_DL_RECOVERY, COUNT_LINK_RECOVERY_EVENTS
-ERRORING = Fault(code="nvlink-errors", message="its NVLinks have errors again and again")
+ERRORING = Fault(code="nvlink-errors", message="its NVLinks have repeated errors")
 
 VALUE = struct.Struct("<IIqqIIQ")  # nvmlFieldValue_t: field, scope, time, latency, type, error, value
 BITS = {1: 32, 2: 64, 3: 64, 4: 63, 5: 31, 6: 16}

@@ -26,8 +26,8 @@ def find(name: str | Path) -> Path:
     if text in names():
         return HERE / f"{text}.yaml"
     raise Unknown(
-        f"no machine profile and no file here is named {text!r}{_perhaps(text)}; "
-        f"profiles: {', '.join(names())}; a file elsewhere needs a path with a slash"
+        f"there is no machine profile and no file named {text!r}{_perhaps(text)}; "
+        f"profiles: {', '.join(names())}; for a file elsewhere write a path with a slash"
     )
 
 

@@ -63,7 +63,7 @@ def look(directory: Path, before: Files) -> Files:
 def _trusted(directory: Path) -> None:
     """Raises PermissionError where somebody else could write what every container gets."""
     if reason := _risk(directory):
-        raise PermissionError(errno.EPERM, f"{reason}, who could write what containers get", str(directory))
+        raise PermissionError(errno.EPERM, f"{reason}: somebody else could change what containers get", str(directory))
 
 
 def _risk(directory: Path) -> str:

@@ -32,7 +32,7 @@ def _with_consequence(hook: CdiHookStatus, settings: Settings | None) -> CdiHook
     """With what happens where it is not called: NVIDIA's is, or libraries are mounted under each of their names."""
     if hook.path:
         return hook
-    instead = "links become mounts" if settings is None or settings.cdi_hook != "nvidia" else "NVIDIA's is called"
+    instead = "mounts replace links" if settings is None or settings.cdi_hook != "nvidia" else "NVIDIA's hook is used"
     return hook.but(text=f"{hook.text}: {instead}")
 
 
@@ -57,10 +57,10 @@ def look(path: Path, host: Path | None = None) -> CdiHookStatus:
     except OSError as error:
         return CdiHookStatus("failing", f"{path}: {error.strerror}")
     if not stat.S_ISREG(mode) or not mode & stat.S_IXUSR:
-        return CdiHookStatus("failing", f"{path} is no program: install the hook there anew")
+        return CdiHookStatus("failing", f"{path} is not executable: install the hook there again")
     if weak:
-        return CdiHookStatus("failing", f"{path} is not called: {weak}, and it would run as root")
+        return CdiHookStatus("failing", f"{path} is not used: {weak}, and it would run as root")
     if host is not None and not ldconfig.usable(host):
         needs = " or ".join(ldconfig.PATHS)
-        return CdiHookStatus("ok", f"{path} is not called: the host has no static {needs} that root alone can change")
+        return CdiHookStatus("ok", f"{path} is not used: the host has no static {needs} that only root can change")
     return CdiHookStatus("ok", str(path), path=str(path))

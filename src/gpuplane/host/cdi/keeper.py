@@ -45,7 +45,7 @@ async def keep_specifications(
     `driver_root`: where this process sees the driver's root; None where it does not.
     """
     if CDI_FILES not in node.snapshot.status:  # else this part has been restarted, and its last status still holds
-        node.apply(StatusChanged(CDI_FILES, CdiFilesStatus("waiting", "it is not known yet what is wanted")))
+        node.apply(StatusChanged(CDI_FILES, CdiFilesStatus("waiting", "it is not known yet which files are needed")))
     async with asyncio.TaskGroup() as group:
         group.create_task(watch_hook(node, hook, driver_root))
         group.create_task(Keeper(node, directory).keep(every))
@@ -108,7 +108,7 @@ class Keeper:
         """What does not hold what was just written there."""
         spoilt = [kind for kind, spec in changes.items() if not disk.holds(self.files, kind, spec)]
         paths = (self.directory / disk.names(kind)[0] for kind in spoilt)
-        return [f"{path}: it is not as it was written: does another program write it too?" for path in paths]
+        return [f"{path}: it has changed since it was written: does another program write it too?" for path in paths]
 
     def _tell_of_others(self) -> None:
         before = dict(self.node.snapshot.status.of_kind("cdi conflict"))

@@ -91,12 +91,12 @@ class Keeper:
             return await self._dismiss(running, held)
         if running is not None and not _fits(running, wish):
             if users := await self._users(held):
-                return self._stands(running, wish, held, f"; it is restarted for what is wanted now when {users}")
+                return self._stands(running, wish, held, f"; it is restarted with the new settings when {users}")
             await self._stop(running)
             running = self._seen = None
         if running is None and self._seen is not None:
             gone, self._seen = self._seen, None
-            reason = f"control daemon {gone.pid} has ended, and is started again"
+            reason = f"control daemon {gone.pid} has ended and is started again"
             return DaemonStatus(name=self._name, state="waiting", reason=reason)
         if running is None:
             running = await self._start(wish)
@@ -118,7 +118,7 @@ class Keeper:
         self.in_use = frozenset(_visible(running) if used else ())
         if self._orphans:
             pids = ", ".join(str(each.pid) for each in self._orphans)
-            reason = f"server {pids} of a control daemon that is no more has clients: new ones wait until they end"
+            reason = f"server {pids} of an ended control daemon still has clients: new clients wait until these end"
             return DaemonStatus(name=self._name, state="waiting", reason=reason, pid=running.pid)
         devices = tuple(each for each in _visible(running) if each in wish.devices)
         reason = f"control daemon {running.pid}{more}{self._meddled()}"
@@ -140,7 +140,7 @@ class Keeper:
         return None
 
     def _leaves(self, what: str, when: str, running: Process | None = None) -> DaemonStatus:
-        reason = f"not wanted any more: {what} goes when {when}"
+        reason = f"no longer needed: {what} ends when {when}"
         return DaemonStatus(name=self._name, state="waiting", reason=reason, pid=running.pid if running else None)
 
     async def _start(self, wish: MpsDaemon) -> Process:
@@ -160,12 +160,12 @@ class Keeper:
             raise Failed(f"{self._tools.control} -d: {_tail(self._place.said) or failed}") from failed
         running = await self._record.daemon()
         if running is None:
-            raise Failed(f"{self._tools.control} -d: {_tail(self._place.said) or 'it was started and is not there'}")
+            raise Failed(f"{self._tools.control} -d: {_tail(self._place.said) or 'it was started and has ended'}")
         deadline = time.monotonic() + LISTENS
         while cut_off := self._cut_off(running):
             if time.monotonic() > deadline:
                 await self._kill(running)
-                raise Failed(f"{cut_off} while it was started: it is started again")
+                raise Failed(f"{cut_off} while it was starting: it is started again")
             await asyncio.sleep(GLANCE)
         return running
 
@@ -189,16 +189,16 @@ class Keeper:
         at, what = self._mended
         if time.monotonic() - at > TOLD:
             return ""
-        return f"; clients took away or replaced what is in {self._place.pipe}: {what}"
+        return f"; clients removed or replaced files in {self._place.pipe}: {what}"
 
     def _mend(self) -> None:
         """Put back what clients took away. Where that fails it is said, and those that compute go on."""
         self._tended = time.monotonic()
         try:
             if mended := self._sockets.mend():
-                self._mended = self._tended, f"{', '.join(mended)} put back"
+                self._mended = self._tended, f"{', '.join(mended)} restored"
         except OSError as error:
-            self._mended = self._tended, f"it cannot be put back: {error.filename}: {error.strerror}"
+            self._mended = self._tended, f"they cannot be restored: {error.filename}: {error.strerror}"
 
     async def _users(self, held: Held) -> str:
         """What has to be over before nobody computes through it, in words; "" where nobody does."""
@@ -221,7 +221,7 @@ class Keeper:
             processes.end(running, signal.SIGTERM)
         if not await _gone(running, END):
             if await self._record.servers():
-                raise Failed(f"control daemon {running.pid} was told to quit and has servers still")
+                raise Failed(f"control daemon {running.pid} was told to quit and still has servers")
             processes.end(running, signal.SIGKILL)
             await _gone(running, END)
 

@@ -56,7 +56,7 @@ def _try(node: Node, path: Path, wishes: WantedDaemons) -> Mapping[Path, WantedD
             raise OSError(errno.EPERM, reason, str(path.parent))
         write(path, wishes)
     except OSError as error:
-        reason = f"{error.filename or path}: {error.strerror}: the supervisor cannot be told what is wanted"
+        reason = f"{error.filename or path}: {error.strerror}: the supervisor does not learn which daemons are needed"
         node.apply(StatusChanged(MPS_REQUESTS, Status("failing", reason)))
         return {}
     if MPS_REQUESTS in node.snapshot.status:
@@ -97,7 +97,7 @@ def _read_statuses(
         return statuses(wishes, _status(path), where, now)
     heard = {MPS_COMPUTE_MODES: told[MPS_COMPUTE_MODES]} if MPS_COMPUTE_MODES in told else {}
     silent = statuses(wishes, None, where, now)
-    return {**heard, **dict.fromkeys(silent, Status("failing", f"not believed: {reason}"))}
+    return {**heard, **dict.fromkeys(silent, Status("failing", f"not trusted: {reason}"))}
 
 
 def _risk(folder: Path) -> str:

@@ -82,7 +82,7 @@ class Modes:
         mode = said.strip().upper()
         if mode not in SETTABLE:
             raise Failed(
-                f"{gpu} has no compute mode that could be restored, but {clip(said)!r}; say computeMode: leave"
+                f"{gpu} has the compute mode {clip(said)!r}, which could not be restored; set computeMode: leave"
             )
         return mode
 
@@ -97,5 +97,5 @@ def _remembered(path: Path) -> dict[str, str]:
         return {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         aside = path.replace(path.with_suffix(".unreadable"))
-        log.error("%s: %s; set aside as %s: compute modes of before are to be set by hand", path, error, aside.name)
+        log.error("%s: %s; renamed to %s; restore the earlier compute modes by hand", path, error, aside.name)
         return {}

@@ -39,11 +39,11 @@ class Place:
         """Make what is missing, and take back what is there. Raises OSError, Failed."""
         for path in (self.pipe, self.closed):
             if len(os.fsencode(path / LONGEST_NAME)) > LONGEST:
-                reason = "is too long for the path of a socket: give the resource or the root a shorter name"
+                reason = "is too long for a socket's path: use a shorter name for the resource or the root"
                 raise OSError(errno.ENAMETOOLONG, reason, str(path))
         self.home.mkdir(mode=0o711, parents=True, exist_ok=True)
         if reason := files.untrusted(self.home.parent):
-            raise OSError(errno.EPERM, f"{reason}: whoever can do that could end its daemon", str(self.home))
+            raise OSError(errno.EPERM, f"{reason}: somebody else could end the daemon", str(self.home))
         _take(self.home, 0o711)
         for path, mode in ((self.pipe, MODE), (self.log, 0o711), (self.shm, 0o1777)):
             with suppress(FileExistsError):

@@ -121,7 +121,7 @@ class Record:
         except FileNotFoundError:
             return None
         except UNREADABLE as error:
-            log.error("%s: %s; what runs is looked for", self._path, error)
+            log.error("%s: %s; looking for running daemons instead", self._path, error)
             return None
         return entry if entry.boot == boot_id() else None
 
@@ -132,7 +132,7 @@ class Record:
             if not processes.beside(each):
                 raise Failed(
                     f"process {each.pid} looks like the control daemon of {self._pipe} and is of another control group "
-                    "than this supervisor, so it cannot be told whether it is: end it"
+                    "than this supervisor, so it may be a daemon of somebody else: end it"
                 )
         servers = [each for each in processes.alike(SERVER, self._pipe) if processes.beside(each)]
         if not (daemons or servers):

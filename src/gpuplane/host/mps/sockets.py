@@ -79,7 +79,7 @@ class Sockets:
                 else:
                     os.unlink(aside, dir_fd=closed)
         if not (self.closed / CONTROL).exists():
-            raise Replaced(f"{self._pipe / CONTROL} is not the control daemon's own: a client has replaced it")
+            raise Replaced(f"{self._pipe / CONTROL} is not the control daemon's socket: a client has replaced it")
 
     def mend(self) -> list[str]:
         """Put back what a client has taken away or replaced; its names. Raises OSError."""

@@ -56,7 +56,7 @@ class Supervisor:
         await self._trusted()
         async with locked(self._folder) as waiting:
             async for owner in waiting:
-                log.info("%s belongs to another supervisor, %s: waiting until it ends", self._root, owner)
+                log.info("%s is used by another supervisor, %s: waiting until it ends", self._root, owner)
             self._modes = Modes(self._folder, self._tools.smi, self._tools.patience)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._tell())
@@ -84,9 +84,7 @@ class Supervisor:
                 with suppress(FileExistsError):
                     path.mkdir(modes.get(path, 0o755))
                 if reason := files.weakness(path.lstat(), on_the_way=path not in modes):
-                    return (
-                        f"{path} {reason}: it must be a directory of root's that nobody else can write to, and no link"
-                    )
+                    return f"{path} {reason}: it must be a directory, no link, that only root can write to"
         except OSError as error:
             if isinstance(error, PermissionError) and os.geteuid():
                 raise
@@ -102,7 +100,7 @@ class Supervisor:
                     raise found
                 self._wanted, self._unread = read(found, WantedDaemons), ""
             except UNREADABLE as error:
-                self._unread = f"{self._folder / WANTED}: {error}; the last wish stands"
+                self._unread = f"{self._folder / WANTED}: {error}; the last request stays in force"
                 log.error("%s", self._unread)
                 continue
             names = {directory(each.name) for each in self._wanted.daemons}
@@ -154,7 +152,7 @@ class Supervisor:
         if wish is not None:
             devices = {id: mib for id, mib in wish.devices.items() if id not in self._taken(name)}
             if not devices:
-                reason = "its GPUs are those of another daemon until that ends"
+                reason = "another daemon uses its GPUs: waiting until that one ends"
                 return DaemonStatus(name=name, state="waiting", reason=reason)
             wish = wish.but(devices=devices)
         return await self._keepers[name].turn(wish, lambda: self._held(name), every)
@@ -225,7 +223,7 @@ class Supervisor:
                     unwritten = ""
                 except OSError as error:
                     if unwritten != (unwritten := self._risk() or _told(error)):
-                        log.error("how the daemons stand cannot be told: %s", unwritten)
+                        log.error("cannot write the status of the daemons: %s", unwritten)
                     await asyncio.sleep(BEAT)
             await asyncio.sleep(TURN / 4)
 

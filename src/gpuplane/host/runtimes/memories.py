@@ -40,13 +40,13 @@ def locked(state: Path) -> Iterator[None]:
     with told(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if reason := untrusted(folder, follow=True):
-            raise Failed(f"{folder}: {reason}: only root may be able to change it, for it says what root puts back")
+            raise Failed(f"{folder}: {reason}: only root may be able to change it, because root restores files from it")
         fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise Failed(f"{folder}: another gpuplane runtime configure is at work") from None
+        raise Failed(f"{folder}: another gpuplane runtime configure is running") from None
     finally:
         os.close(fd)
 
@@ -69,7 +69,7 @@ def apply(state: Path, runtime: str, change: FileChange, restart: str) -> str:
     with told(target):
         current = read(target) if Path(target).exists() else None
     if current != change.before:
-        raise Failed(f"{change.path}: was changed by somebody else just now: run this again")
+        raise Failed(f"{change.path}: another program has just changed it: run this again")
     memory = record_change(runtime, target, restart, change, _load(kept) if kept.exists() else None)
     _write(kept, msgspec.json.encode(_File(VERSION, memory)))
     _write(Path(target), change.after)
@@ -106,12 +106,10 @@ def _load(path: Path) -> ChangeRecord:
             file = msgspec.json.decode(read(path), type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Failed(
-            f"{path}: what was changed cannot be read: {error}; put the file back by hand, and remove this"
+            f"{path}: this record of a change cannot be read: {error}; revert the change by hand, and remove this file"
         ) from None
     if file.version != VERSION:
-        raise Failed(
-            f"{path}: version {file.version} is not {VERSION}, the one known here: use the gpuplane that wrote it"
-        )
+        raise Failed(f"{path}: version {file.version} is unknown, {VERSION} is known: use the gpuplane that wrote it")
     return file.memory
 
 

@@ -78,13 +78,13 @@ def _version(wish: Wish, binary: str) -> Version | None:
     if wish.version:
         number = parse_version(wish.version)
         if number is None:
-            raise Failed(f"--runtime-version {wish.version}: is no version (1.7.24)")
+            raise Failed(f"--runtime-version {wish.version}: is not a version such as 1.7.24")
         return number
     try:
         said = asyncio.run(programs.run((wish.binary or binary, "--version"), PATIENCE))
     except (OSError, programs.Wordy) as error:
         if wish.binary:
-            raise Failed(f"{wish.binary}: does not say its version: {_why(error)}") from None
+            raise Failed(f"{wish.binary}: does not print its version: {_why(error)}") from None
         return None
     return parse_version(said.output.decode(errors="replace"))
 
@@ -108,7 +108,7 @@ def _containerd(wish: Wish) -> Judged:
         beside = {str(each) for each in Path(path).parent.glob("*")}
         found = distributions.find_template(by, path, said if isinstance(said, int) else 0, beside)
         if found:
-            notes = (f"{path} is made from {found} by {by.name} at each start, so that is the file that counts",)
+            notes = (f"{path} is generated from {found} by {by.name} at each start, so {found} is the file to change",)
             main = _read(found)
     sources = _with_imports(main, number, wish.drop_in)
     plan = containerd.plan_changes(sources, number, wish.directory, wish.drop_in, None if notes else by)
@@ -135,7 +135,7 @@ def _with_imports(main: ConfigFile, number: Version | None, drop_in: str) -> tup
             for path in _matches(pattern, drop_in):
                 found = _read(path)
                 if found.data is None and path != drop_in:
-                    raise Failed(f"{path}: is imported by {source.path}, but there is none")
+                    raise Failed(f"{path}: is imported by {source.path}, but does not exist")
                 pending.append(found)
     return tuple(sources.values())
 
@@ -151,7 +151,7 @@ def _matches(pattern: str, drop_in: str) -> list[str]:
 def _there(main: ConfigFile, number: Version | None, name: str) -> None:
     """Raises Failed where nothing shows that the runtime is on this node."""
     if main.data is None and number is None:
-        raise Failed(f"{main.path}: there is none, nor a {name} that says its version: --runtime-version says it")
+        raise Failed(f"{main.path}: does not exist, and there is no {name} to print its version: use --runtime-version")
 
 
 def _crio(wish: Wish, main: ConfigFile, number: Version | None) -> Plan:

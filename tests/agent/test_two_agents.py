@@ -14,12 +14,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpuplane.core.reports.news import READY_TO_TAKE_OVER
 from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice, ReleaseDriver, ShowNode
 from gpuplane.model.encoding import decode
 from gpuplane.model.status import KUBELET_LOCK
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
-from gpuplane.sandbox.succession import READY, amid, come_and_go, replace
+from gpuplane.sandbox.succession import amid, come_and_go, replace
 from tests.agent.test_process import WAITS
 
 GPUS = 8
@@ -112,7 +113,7 @@ async def test_one_that_stands_by_is_ready_and_changes_nothing(place: Place) -> 
         await kubelet.until_capacity(NAMES["first"], GPUS, GPUS)
         before = sorted(place.kubelet.rglob("*"))
         async with place.agent("second", *more) as second:
-            await second.until_says(READY)
+            await second.until_says(READY_TO_TAKE_OVER)
             await ready(second, port)
             assert not cdi.exists() and not (place.root / "second").exists()
             assert sorted(place.kubelet.rglob("*")) == before
@@ -129,7 +130,7 @@ async def test_an_agent_that_is_stopped_keeps_its_turn_and_is_named(place: Place
         async with place.agent("second") as second, place.agent("second") as third:
             for each in (second, third):
                 assert f" {first.process.pid} " in await each.until_says(WAITS)
-                await each.until_says(READY)
+                await each.until_says(READY_TO_TAKE_OVER)
             assert await third.stop() == 0
             assert NAMES["second"] not in kubelet.node()
             await first.kill()
@@ -142,8 +143,8 @@ async def test_inspect_shows_that_an_agent_stands_by(place: Place) -> None:
     async with Kubelet(place.kubelet) as kubelet, place.agent("first") as first:
         await kubelet.until_capacity(NAMES["first"], GPUS, GPUS)
         async with place.agent("second") as second, place.agent("first") as third:
-            await second.until_says(READY)
-            await third.until_says(READY)
+            await second.until_says(READY_TO_TAKE_OVER)
+            await third.until_says(READY_TO_TAKE_OVER)
             shown = (await (await connect(place.root / "second/control.sock"))(ShowNode())).state
             assert shown is not None
             assert shown.snapshot.status[KUBELET_LOCK].state == "waiting"
@@ -198,7 +199,7 @@ async def test_a_hangup_reloads_and_ends_nothing(place: Place) -> None:
         await kubelet.until_capacity("nvidia.com/xxx", GPUS, GPUS)
         assert agent.process.returncode is None
         async with place.agent("second") as second:
-            await second.until_says(READY)
+            await second.until_says(READY_TO_TAKE_OVER)
             second.process.send_signal(signal.SIGHUP)
             await second.until_says("SIGHUP")
             assert await agent.stop() == 0
@@ -210,7 +211,7 @@ async def test_one_that_stands_by_leaves_the_driver_alone_where_the_other_was_to
     async with Kubelet(place.kubelet) as kubelet, place.agent("first") as first:
         await kubelet.until_capacity(NAMES["first"], GPUS, GPUS)
         async with place.agent("first") as second:
-            await second.until_says(READY)
+            await second.until_says(READY_TO_TAKE_OVER)
             control = await connect(place.root / "first/control.sock")
             await control(
                 ReleaseDriver(requested_at=time.clock_gettime(time.CLOCK_BOOTTIME), seconds=60.0, reason="new driver")
@@ -228,7 +229,7 @@ async def test_a_directory_that_is_made_anew_is_served_by_one(place: Place) -> N
         async with Kubelet(place.kubelet) as kubelet:
             await kubelet.until_capacity(NAMES["first"], GPUS, GPUS)
             second = await stack.enter_async_context(place.agent("second"))
-            await second.until_says(READY)
+            await second.until_says(READY_TO_TAKE_OVER)
         (place.kubelet / "device-plugins").rename(place.root / "old")
         async with Kubelet(place.kubelet) as kubelet:
             await kubelet.until(lambda: bool(kubelet.view()))

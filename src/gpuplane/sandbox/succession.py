@@ -8,12 +8,10 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from gpuplane.core.reports.news import READY_TO_TAKE_OVER
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
 from gpuplane.sandbox.kubelet.manager import Gap
-
-READY = "ready to take over"
-"""What an agent that stands by says when a rollout may end the old one."""
 
 EDGE = 0.1
 """Seconds before a gap in which a call to an agent that was killed may fail: the end of its stream is seen later."""
@@ -25,7 +23,7 @@ async def replace(kubelet: Kubelet, old: Agent, new: Agent, *, kill: bool = Fals
     """
     before, served = len(kubelet.manager.gaps), set(kubelet.view())
     await new.start()
-    await new.until_says(READY, deadline=deadline)
+    await new.until_says(READY_TO_TAKE_OVER, deadline=deadline)
     await (old.kill() if kill else old.stop())
 
     def served_again() -> bool:

@@ -21,6 +21,9 @@ from gpuplane.model.text import Text, join
 from gpuplane.model.value import Value
 from gpuplane.model.views import LogSubject, News, Offer, OfferedDevice, Reason, Resource
 
+READY_TO_TAKE_OVER = "ready to take over"
+"""What a standby agent says when a rollout may stop the old one. The sandbox waits for this line of the log."""
+
 
 def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """What is worth saying, once, about two snapshots that follow each other."""
@@ -28,7 +31,7 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         why = driver_release_reason(after)
         yield _part("info", DRIVER, f"released: {why}" if why else "resumed")
     if ready_to_take_over(after) and not ready_to_take_over(before):
-        yield _part("info", KUBELET_LOCK, "ready to take over")
+        yield _part("info", KUBELET_LOCK, READY_TO_TAKE_OVER)
     if before.status is not after.status:
         yield from _statuses(before.status, after.status)
     if _loaded(before) != _loaded(after):

@@ -15,6 +15,7 @@ from fractions import Fraction
 
 import msgspec
 
+from gpuplane.core.reports.news import READY_TO_TAKE_OVER
 from gpuplane.core.shares import unit_of
 from gpuplane.model.control import NodeState, ShowNode
 from gpuplane.model.machine import Device, MachineFile
@@ -28,7 +29,6 @@ from gpuplane.sandbox.chaos.summary import HoldingsSummary, Moment
 from gpuplane.sandbox.chaos.turns import Edits, Round, rounds
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
 from gpuplane.sandbox.scratch import Scratch
-from gpuplane.sandbox.succession import READY
 
 TOLD = 60
 """Steps, and lines of the logs, that a story ends with."""
@@ -177,7 +177,9 @@ class Holdings:
         self.others += 1
         self._say("a rival comes")
         rival = await self._start("rival", f"r{self.others}")
-        await self._until(lambda: any(READY in line for line in rival.log) or self._both(), "the rival to stand by")
+        await self._until(
+            lambda: any(READY_TO_TAKE_OVER in line for line in rival.log) or self._both(), "the rival to stand by"
+        )
         with suppress(TimeoutError):
             await self.kubelet.until(self._both, BOTH if self._both() else 0.05)
 
@@ -189,7 +191,7 @@ class Holdings:
         """A new agent comes beside the old one, with the same directory, and the old one is asked to end."""
         self._say("the agent is replaced")
         new = await self._start("successor", "s")
-        await self._until(lambda: any(READY in line for line in new.log), "the new agent to stand by")
+        await self._until(lambda: any(READY_TO_TAKE_OVER in line for line in new.log), "the new agent to stand by")
         old = self.agents.pop("agent")
         await within(old.stop(), "the old agent to end")
         self._over(old)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gpuplane.core.advertising import misfit
+from gpuplane.core.advertising import unsupported_settings
 from gpuplane.core.config.resolve import resolve_with_sources
 from gpuplane.core.config.selection import REQUESTED_BY_LABEL, select_config
 from gpuplane.core.strict import InvalidInput
@@ -51,7 +51,7 @@ async def _say_what_does_not_fit(node: Node) -> None:
     """One file serves many nodes: a valid configuration may ask for something that this machine cannot have."""
     said: StatusChanged[Status] | None = None
     async for snapshot in node.changes():
-        reason = misfit(snapshot)
+        reason = unsupported_settings(snapshot)
         now = StatusChanged(SHARING, Status("failing", reason) if reason else None)
         if now != said:
             said = now

@@ -45,9 +45,9 @@ def offer(snapshot: Snapshot) -> Offer:
     """What to tell kubelet. `waiting` is set, and nothing else, while too little is known to say anything."""
     if waiting := why_waiting(snapshot):
         return Offer(waiting=waiting.text, waiting_code=waiting.code)
-    fit = _fit(without_allocations(snapshot))
+    fit = _offer_without_allocations(without_allocations(snapshot))
     if reasons := withheld(snapshot):
-        return fit.but(resources=tuple(_withhold(resource, reasons) for resource in fit.resources))
+        return fit.but(resources=tuple(_with_withheld(resource, reasons) for resource in fit.resources))
     return fit
 
 
@@ -68,106 +68,116 @@ def known(offered: Offer) -> Mapping[str, Mapping[str, OfferedDevice]]:
 
 
 @view
-def _fit(snapshot: Snapshot) -> Offer:
+def _offer_without_allocations(snapshot: Snapshot) -> Offer:
     """The offer, as if no container held anything."""
     machine, settings = snapshot.machine, snapshot.config.settings
     assert machine is not None
     assert settings is not None
-    resources, left = list_resources.of(snapshot, machine, settings)
-    ill = dict(_ill(snapshot, machine))
-    unwritten = withholding.units_with_unsaved_layout(
+    resources, not_offered = list_resources.of(snapshot, machine, settings)
+    unavailable_units = dict(_unavailable(snapshot, machine))
+    unsaved = withholding.units_with_unsaved_layout(
         withholding.offered_index.of(snapshot, resources),
         snapshot.ledger.share_layouts or {},
         snapshot.stored.share_layouts,
     )
-    spoilt = (_spoil(resource, _found(snapshot, resource, ill, unwritten)) for resource in resources)
-    return Offer(resources=tuple(spoilt), not_offered=left)
+    with_reasons = (
+        _with_reasons(resource, _reasons_by_unit(snapshot, resource, unavailable_units, unsaved))
+        for resource in resources
+    )
+    return Offer(resources=tuple(with_reasons), not_offered=not_offered)
 
 
-_unfit = part_view(unsupported_sharing)
+_unsupported_sharing = part_view(unsupported_sharing)
 
 
-def misfit(snapshot: Snapshot) -> Text:
+def unsupported_settings(snapshot: Snapshot) -> Text:
     """What of the configuration this machine cannot have, though there is nothing wrong with either; "" for nothing."""
     machine, settings = snapshot.machine, snapshot.config.settings
-    return _unfit.of(snapshot, machine, settings) if machine is not None and settings is not None else ""
+    return _unsupported_sharing.of(snapshot, machine, settings) if machine is not None and settings is not None else ""
 
 
-def ill(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
+def unavailable_units(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
     """Unit id → what health or a person has against giving it out; {} where the GPUs have not been counted."""
-    return _ill_of(without_allocations(snapshot))
+    return _unavailable_units(without_allocations(snapshot))
 
 
 @view
-def _ill_of(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
-    return dict(_ill(snapshot, snapshot.machine)) if snapshot.machine is not None else {}
+def _unavailable_units(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
+    return dict(_unavailable(snapshot, snapshot.machine)) if snapshot.machine is not None else {}
 
 
-def _ill(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, tuple[Reason, ...]]]:
-    """(unit id, why it must not be given out) of each unit in trouble.
+def _unavailable(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, tuple[Reason, ...]]]:
+    """(unit id, why it must not be given out) of each unavailable unit.
 
-    What ails a GPU ails its MIG devices; what ails one of those ails whoever is given the GPU whole, in MIG mode.
+    The reasons of a GPU are those of its MIG devices too. Those of a MIG device are those of its GPU, where that
+    is offered whole.
     """
     context = health_context(snapshot)
     for gpu in machine.gpus or ():
         found = ((each.uuid, reasons.unavailable_reasons(snapshot, context, gpu, each)) for each in gpu.mig_devices)
-        parts = {uuid: why for uuid, why in found if why}
-        yield from parts.items()
-        of_parts = tuple(dict.fromkeys(chain.from_iterable(parts.values())))
-        if whole := reasons.unavailable_reasons(snapshot, context, gpu) or of_parts:
-            yield gpu.uuid, whole
+        mig_reasons = {uuid: why for uuid, why in found if why}
+        yield from mig_reasons.items()
+        of_parts = tuple(dict.fromkeys(chain.from_iterable(mig_reasons.values())))
+        if gpu_reasons := reasons.unavailable_reasons(snapshot, context, gpu) or of_parts:
+            yield gpu.uuid, gpu_reasons
 
 
-def _found(
+def _reasons_by_unit(
     snapshot: Snapshot,
     resource: Resource,
-    ill: Mapping[str, tuple[Reason, ...]],
-    unwritten: Collection[withholding.OfferedId],
+    unavailable_units: Mapping[str, tuple[Reason, ...]],
+    unsaved: Collection[withholding.OfferedId],
 ) -> Mapping[str, tuple[Reason, ...]]:
     """Unit id → why it must not be given out as this resource: what ails it, and else what its containers lack.
 
-    Shares of an `unwritten` unit wait, for after a restart they would be taken for other ones.
+    Shares of an `unsaved` unit wait, for after a restart they would be taken for other ones.
     """
-    waiting = {unit: _unwritten(snapshot) for name, unit in unwritten if name == resource.name}
-    lacks = {**waiting, **_undescribed(snapshot, resource, ill), **_unserved(snapshot, resource, ill)}
-    return {**{unit: (why,) for unit, why in lacks.items()}, **ill}
+    waiting = {unit: _layout_not_stored(snapshot) for name, unit in unsaved if name == resource.name}
+    lacks = {
+        **waiting,
+        **_cdi_reasons(snapshot, resource, unavailable_units),
+        **_mps_reasons(snapshot, resource, unavailable_units),
+    }
+    return {**{unit: (why,) for unit, why in lacks.items()}, **unavailable_units}
 
 
-def _unwritten(snapshot: Snapshot) -> Reason:
+def _layout_not_stored(snapshot: Snapshot) -> Reason:
     refused = (status := snapshot.status.of(STATE_DIRECTORY)) is not None and status.state == "failing"
     return Reason(
         kind="problem" if refused else "waiting", text=UNWRITTEN, part=STATE_DIRECTORY.name, code="layout-not-stored"
     )
 
 
-def _undescribed(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, Reason]:
+def _cdi_reasons(snapshot: Snapshot, resource: Resource, unavailable_units: Collection[str]) -> dict[str, Reason]:
     """Unit id → why a container that is given it by CDI could not start."""
     if not cdi.wanted(snapshot):
         return {}
-    units = {device.unit.id: device.unit for device in resource.devices if device.unit.id not in ill}
+    units = {device.unit.id: device.unit for device in resource.devices if device.unit.id not in unavailable_units}
     return {id: why for id, unit in units.items() if (why := cdi.reason(snapshot, unit))}
 
 
-def _unserved(snapshot: Snapshot, resource: Resource, ill: Collection[str]) -> dict[str, Reason]:
+def _mps_reasons(snapshot: Snapshot, resource: Resource, unavailable_units: Collection[str]) -> dict[str, Reason]:
     """Unit id → why MPS does not serve it, or has not left it yet."""
     if not resource.mps and MPS_COMPUTE_MODES not in snapshot.status:
         return {}
     found: dict[str, Reason] = {}
-    for device in {device.unit.id: device for device in resource.devices if device.unit.id not in ill}.values():
+    for device in {
+        device.unit.id: device for device in resource.devices if device.unit.id not in unavailable_units
+    }.values():
         client = resource.mps and device.id != device.unit.id
         why = mps.reason(snapshot, resource.name, device.unit) if client else mps.leaving(snapshot, device.unit)
         found |= {device.unit.id: why} if why else {}
     return found
 
 
-def _spoil(resource: Resource, found: Mapping[str, tuple[Reason, ...]]) -> Resource:
+def _with_reasons(resource: Resource, found: Mapping[str, tuple[Reason, ...]]) -> Resource:
     if not found:
         return resource
     devices = (d.but(reasons=found[d.unit.id]) if d.unit.id in found else d for d in resource.devices)
     return resource.but(devices=tuple(devices))
 
 
-def _withhold(resource: Resource, found: Mapping[withholding.OfferedId, Reason]) -> Resource:
+def _with_withheld(resource: Resource, found: Mapping[withholding.OfferedId, Reason]) -> Resource:
     reasons = {id: why for (name, id), why in found.items() if name == resource.name}
     devices = (d.but(reasons=(*d.reasons, reasons[d.id])) if d.id in reasons else d for d in resource.devices)
     return resource.but(devices=tuple(devices)) if reasons else resource
@@ -191,22 +201,24 @@ def unknown(snapshot: Snapshot) -> Reason | None:
         text = f"the driver is released: {why}"
         return Reason(kind="released", text=text, part=DRIVER.name, code="driver-released")
     if snapshot.machine is None:
-        return _untold(snapshot, DRIVER, "machine-not-observed", "the machine has not been looked at yet")
+        return _not_reported(snapshot, DRIVER, "machine-not-observed", "the machine has not been looked at yet")
     if snapshot.machine.gpus is None:
         faults = snapshot.machine.faults
         code = faults[0].code if faults else ""
         return Reason(kind="problem", text=reasons.describe_faults(faults), part=DRIVER.name, code=code)
     if snapshot.config.settings is None:
-        return _untold(snapshot, CONFIG, "config-missing", "there is no good configuration yet")
+        return _not_reported(snapshot, CONFIG, "config-missing", "there is no good configuration yet")
     if snapshot.allocations is None:
-        return _untold(snapshot, POD_RESOURCES, "allocations-unknown", "kubelet has not said yet what containers hold")
+        return _not_reported(
+            snapshot, POD_RESOURCES, "allocations-unknown", "kubelet has not said yet what containers hold"
+        )
     if cdi.waiting(snapshot):
         text = "the CDI specifications are being written"
         return Reason(kind="waiting", text=text, part=CDI_FILES.name, code="cdi-not-written")
     return None
 
 
-def untold(snapshot: Snapshot) -> AnyPart | None:
+def unreported_part(snapshot: Snapshot) -> AnyPart | None:
     """The part that has not told yet what an offer needs; None for none. Why it has not, its status says."""
     lack = unknown(snapshot)
     if lack is None or lack.part == CDI_FILES.name or requests.driver_release_reason(snapshot):
@@ -214,7 +226,7 @@ def untold(snapshot: Snapshot) -> AnyPart | None:
     return part_named(lack.part)
 
 
-def _untold(snapshot: Snapshot, part: AnyPart, code: ReasonCode, what: Text) -> Reason:
+def _not_reported(snapshot: Snapshot, part: AnyPart, code: ReasonCode, what: Text) -> Reason:
     """What a part has not told yet: in a moment, or never where that part fails."""
     status = snapshot.status.get(part)
     if status is None or status.state == "ok":

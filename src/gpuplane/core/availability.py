@@ -6,7 +6,7 @@ finds out for itself whether a device is given out, so none can say otherwise th
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpuplane.core.advertising import ill, offer, why_waiting
+from gpuplane.core.advertising import offer, unavailable_units, why_waiting
 from gpuplane.core.devicenames import DeviceName, index_order
 from gpuplane.core.health import devicehealth
 from gpuplane.core.inventory.units import list_units
@@ -41,9 +41,11 @@ def _availability(snapshot: Snapshot, offered: Offer) -> tuple[Availability, ...
     if machine is None or machine.gpus is None:
         return ()
     if offered.waiting:
-        return _unlisted.of(snapshot, machine, snapshot.config.settings, ill(snapshot), why_waiting(snapshot))
+        return _before_offer.of(
+            snapshot, machine, snapshot.config.settings, unavailable_units(snapshot), why_waiting(snapshot)
+        )
     silent = tuple(each.name for each in offered.resources if plugin_of(each.name) in snapshot.status)
-    return _offered.of(snapshot, offered, ill(snapshot), tuple(unread(snapshot, name) for name in silent))
+    return _offered.of(snapshot, offered, unavailable_units(snapshot), tuple(unread(snapshot, name) for name in silent))
 
 
 @part_view
@@ -52,7 +54,7 @@ def _offered(
 ) -> tuple[Availability, ...]:
     """Each unit by what kubelet is told. After a grant it is asked the same again."""
     silent = {each.part: each for each in unread if each is not None}
-    return _ordered([*_listed(offered, silent), *(_left(each, faults) for each in offered.not_offered)])
+    return _ordered([*_of_resources(offered, silent), *(_not_offered(each, faults) for each in offered.not_offered)])
 
 
 def _ordered(found: Iterable[Availability]) -> tuple[Availability, ...]:
@@ -60,7 +62,7 @@ def _ordered(found: Iterable[Availability]) -> tuple[Availability, ...]:
 
 
 @part_view
-def _unlisted(
+def _before_offer(
     machine: Machine, settings: Settings | None, faults: Mapping[str, tuple[Reason, ...]], lack: Reason | None
 ) -> tuple[Availability, ...]:
     """Each unit while kubelet is told nothing."""
@@ -78,7 +80,7 @@ def _unlisted(
     )
 
 
-def _listed(offered: Offer, silent: Mapping[str, Reason]) -> Iterator[Availability]:
+def _of_resources(offered: Offer, silent: Mapping[str, Reason]) -> Iterator[Availability]:
     for resource in offered.resources:
         why = silent.get(plugin_of(resource.name).name)
         for unit, devices in _by_unit(resource):
@@ -100,11 +102,11 @@ def _by_unit(resource: Resource) -> Iterable[tuple[Unit, list[OfferedDevice]]]:
     return found.values()
 
 
-def _left(left: NotOffered, faults: Mapping[str, tuple[Reason, ...]]) -> Availability:
-    part = DRIVER if left.kind == "problem" else CONFIG
-    reason = Reason(kind=left.kind, text=left.reason, part=part.name, code=left.code)
-    own = faults.get(left.device, ())
-    return Availability(device=left.device, index=left.index, reasons=_distinct((*own, reason)))
+def _not_offered(unit: NotOffered, faults: Mapping[str, tuple[Reason, ...]]) -> Availability:
+    part = DRIVER if unit.kind == "problem" else CONFIG
+    reason = Reason(kind=unit.kind, text=unit.reason, part=part.name, code=unit.code)
+    own = faults.get(unit.device, ())
+    return Availability(device=unit.device, index=unit.index, reasons=_distinct((*own, reason)))
 
 
 def _distinct(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
@@ -141,15 +143,15 @@ def standing(snapshot: Snapshot, offered: Offer | None = None) -> tuple[DeviceHe
     `offered`: as of `availability`.
     """
     reasons = {each.index: each.reasons for each in availability(snapshot, offered)}  # two GPUs may bear one UUID
-    return tuple(_withheld(each, reasons.get(each.index, ())) for each in devicehealth.overall_health(snapshot))
+    return tuple(_as_withheld(each, reasons.get(each.index, ())) for each in devicehealth.overall_health(snapshot))
 
 
-def _broken(reasons: Iterable[Reason]) -> Iterator[str]:
+def _problem_parts(reasons: Iterable[Reason]) -> Iterator[str]:
     """The parts that have to be mended, beside the driver, whose faults have an advice of their own."""
     return (each.part for each in reasons if each.kind == "problem" and each.part not in ("", DRIVER.name))
 
 
-def _withheld(diagnosis: DeviceHealth, reasons: tuple[Reason, ...]) -> DeviceHealth:
+def _as_withheld(diagnosis: DeviceHealth, reasons: tuple[Reason, ...]) -> DeviceHealth:
     if not reasons or diagnosis.state not in ("healthy", "suspect", "degraded"):
         return diagnosis
     own = [diagnosis.reason] if diagnosis.reason else []
@@ -159,5 +161,5 @@ def _withheld(diagnosis: DeviceHealth, reasons: tuple[Reason, ...]) -> DeviceHea
         until=None,
         reason=join("; ", [*(each.text for each in reasons), *own]),
         cleared_by=next((ENDS[each.kind] for each in reasons if each.kind in ENDS), ""),
-        advice=next((f"see the part {part} in gpuplane inspect" for part in _broken(reasons)), ""),
+        advice=next((f"see the part {part} in gpuplane inspect" for part in _problem_parts(reasons)), ""),
     )

@@ -6,7 +6,7 @@ leave it. Another wording is nothing new: a driver that fails may fail in anothe
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpuplane.core.advertising import offer, ready_to_take_over, unknown, untold
+from gpuplane.core.advertising import offer, ready_to_take_over, unknown, unreported_part
 from gpuplane.core.containers import strategy
 from gpuplane.core.devicenames import DeviceName, describe_devices, device_labels
 from gpuplane.core.health import devicehealth
@@ -144,7 +144,7 @@ def _waiting(before: Snapshot, after: Snapshot) -> Iterator[News]:
 
 
 def _awaited(snapshot: Snapshot) -> str:
-    part, machine = untold(snapshot), snapshot.machine
+    part, machine = unreported_part(snapshot), snapshot.machine
     status = snapshot.status.get(part) if part is not None else None
     uncounted = part == DRIVER and machine is not None  # a look that fails comes before the status that says why
     if part is not None and (uncounted or (status is not None and status.state != "ok")):

@@ -16,7 +16,7 @@ from bench.rig import GPU, Driven, driven, running
 from bench.row import Measure, Row
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Failure
-from gpuplane.sandbox.kubelet import Kubelet, Rejected, pod
+from gpuplane.sandbox.kubelet import Kubelet, PodRejected, pod
 
 ROUNDS, LOSSES, IDLE = 13, 5, 30.0
 PERIOD = Settings().probe_period
@@ -32,7 +32,7 @@ class Bystanders:
         """Seconds from `act`, which makes the last of `ill` so, until kubelet has it as unhealthy."""
 
         def seen() -> bool:
-            view = kubelet.view()[GPU]
+            view = kubelet.device_health()[GPU]
             self.harmed += any(health != "Healthy" for id, health in view.items() if id not in ill)
             return view[ill[-1]] == "Unhealthy"
 
@@ -51,7 +51,7 @@ class Bystanders:
             if ill < 8:
                 await kubelet.run(served)
                 await kubelet.end(served.key)
-        except Rejected:
+        except PodRejected:
             self.harmed += 1
 
     def row(self, what: str) -> Row:
@@ -106,7 +106,7 @@ async def _mended(kubelet: Kubelet, rig: Driven) -> list[float]:
     began = time.perf_counter()
 
     def seen() -> bool:
-        for id, health in kubelet.view()[GPU].items():
+        for id, health in kubelet.device_health()[GPU].items():
             if health == "Healthy":
                 back.setdefault(id, time.perf_counter() - began)
         return len(back) == 8

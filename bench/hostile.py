@@ -15,7 +15,7 @@ from bench.rig import EIGHT, GPU
 from bench.row import Measure, Row
 from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.agent import Agent
-from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
+from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from gpuplane.sandbox.kubelet import Kubelet
 from tests import hostile
 
@@ -30,7 +30,7 @@ class Place:
     def __init__(self, root: Path, server: ApiServer, kubelet: Kubelet, agent: Agent) -> None:
         self.root, self.server, self.kubelet, self.agent = root, server, kubelet, agent
         self.read = [root / name for name in ("machine.yaml", "config.yaml", "kubeconfig", "cdi/other.json")]
-        self.ids = sorted(kubelet.view()[GPU])
+        self.ids = sorted(kubelet.device_health()[GPU])
 
     async def allocate(self) -> float:
         """p50 seconds of an Allocate of two GPUs."""
@@ -78,7 +78,7 @@ async def files() -> list[Row]:
             before, had = await place.allocate(), place.begin()
             for path in place.read:
                 hostile.put(path, kind)
-            await place.server.drop()
+            await place.server.drop_connections()
             await asyncio.sleep(SETTLE)
             ratio = max(ratio, await place.allocate() / before)
             memory = max(memory, place.most() - had)
@@ -102,8 +102,8 @@ async def answers() -> list[Row]:
     for piece in pieces.values():
         async with serving() as place:
             before, had = await place.allocate(), place.begin()
-            place.server.troubles.append(Trouble("*", times=1 << 30, endless=piece))
-            await place.server.drop()
+            place.server.failures.append(InjectedFailure("*", times=1 << 30, endless=piece))
+            await place.server.drop_connections()
             await asyncio.sleep(SETTLE)
             ratio = max(ratio, await place.allocate() / before)
             memory = max(memory, place.most() - had)

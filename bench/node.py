@@ -15,7 +15,7 @@ from bench.row import Measure, Row
 from gpuplane.agent.node import Node
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub
-from gpuplane.kubelet.registration import plugins
+from gpuplane.kubelet.registration import register_plugins
 from gpuplane.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Failure, Machine, MachineFile
@@ -47,14 +47,14 @@ async def answers() -> list[Row]:
     """calls over the unix socket"""
     rows = []
     async with running(EIGHT, 8) as (kubelet, _, _):
-        two = sorted(kubelet.view()[GPU])[:2]
-        empty, allocate, admit = await asyncio.to_thread(latencies, kubelet, sorted(kubelet.view()[GPU]), two)
+        two = sorted(kubelet.device_health()[GPU])[:2]
+        empty, allocate, admit = await asyncio.to_thread(latencies, kubelet, sorted(kubelet.device_health()[GPU]), two)
         how = f"p50 of {CALLS}, {allocate * 1e6:.0f} µs over {empty * 1e6:.0f} µs"
         rows.append(Row("Allocate of 2 GPUs / an empty call", allocate / empty, 1.25, "×", how))
         how = f"p50 of {CALLS}, {admit * 1e6:.0f} µs"
         rows.append(Row("GetPreferredAllocation + Allocate, 8 ids / an empty call", admit / empty, 2.6, "×", how))
     async with running(SIXTEEN, 16 * SHARES, config=SHARED) as (kubelet, _, _):
-        ids = sorted(kubelet.view()[GPU])
+        ids = sorted(kubelet.device_health()[GPU])
         empty, _, admit = await asyncio.to_thread(latencies, kubelet, ids, ids[:2])
         how = f"p50 of {CALLS}, {admit * 1e6:.0f} µs over {empty * 1e6:.0f} µs"
         rows.append(Row("GetPreferredAllocation + Allocate, 1,024 ids / an empty call", admit / empty, 4.0, "×", how))
@@ -124,7 +124,7 @@ async def on_a_driver() -> list[Row]:
 
 async def _while_hung(kubelet: Kubelet, agent: Agent, rig: Driven) -> Row:
     """Allocate while the driver's library hangs, over the same before; the streams stay open and healthy."""
-    ids = sorted(kubelet.view()[GPU])
+    ids = sorted(kubelet.device_health()[GPU])
     _, before, _ = await asyncio.to_thread(latencies, kubelet, ids, ids[:2])
     rig.driver.describe(rig.described.but(failures=(Failure(effect="hang"),)))
     await agent.until_says("driver: failing", deadline=30)
@@ -176,7 +176,7 @@ async def _changes(machine: MachineFile, settings: Settings, count: int) -> list
     times = []
     with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
         async with Kubelet(Path(directory)) as kubelet:
-            serving = asyncio.create_task(plugins(node, Path(directory) / "device-plugins"))
+            serving = asyncio.create_task(register_plugins(node, Path(directory) / "device-plugins"))
             await kubelet.until_capacity(GPU, count, count)
             for turn in range(CHANGES):
                 look = whole if turn % 2 else whole.but(gpus=gpus[1:])

@@ -46,7 +46,7 @@ async def replaced() -> list[Row]:
             async with come_and_go(kubelet, GPU) as refusals:
                 for _, program in zip(range(TIMES), itertools.cycle((next_version.PROGRAM, PROGRAM)), strict=False):
                     new = node.agent(program)
-                    gaps += [gap.ended - gap.began for gap in await replace(kubelet, old, new)]
+                    gaps += [gap.ended_at - gap.started_at for gap in await replace(kubelet, old, new)]
                     old = new
             began = time.perf_counter()
             await old.stop()

@@ -56,7 +56,7 @@ ALLOWED = {
     "host/runtimes/memories.py": "the new file that it makes, with the owner and labels of the old; and its lock",
     "host/lock.py": "opens the directory with O_DIRECTORY, and in it the lock: without waiting, and no link",
     "host/mps": "of its own directory",
-    "kubelet/turn.py": "opens directories alone, with O_DIRECTORY, to lock them",
+    "kubelet/lock.py": "opens directories alone, with O_DIRECTORY, to lock them",
     "sandbox": "what it has made itself, in a directory of its own",
 }
 """Where such calls are all the same, below src/gpuplane, and why that is safe."""

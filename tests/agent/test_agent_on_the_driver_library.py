@@ -45,13 +45,13 @@ async def test_from_nvml_to_kubelet_and_back(tmp_path: Path, driver: StandIn) ->
     """GPUs are offered, a pod gets two; a GPU whose calls crash the library is the only one that is lost, and heals."""
     async with Kubelet(tmp_path / "k") as kubelet, agent(tmp_path, driver) as running:
         await kubelet.until_capacity(GPU, COUNT, COUNT)
-        got = (await kubelet.run(pod("train", gpu=2))).got().envs["NVIDIA_VISIBLE_DEVICES"]
+        got = (await kubelet.run(pod("train", gpu=2))).response().envs["NVIDIA_VISIBLE_DEVICES"]
         assert set(got.split(",")) <= {gpu.uuid for gpu in MACHINE.gpus or ()}
         assert drivers(running) == 1
 
         driver.describe(MACHINE.but(failures=(Failure(effect="crash", gpu=5, call="nvmlDeviceGetMemoryInfo*"),)))
         await kubelet.until_capacity(GPU, COUNT, COUNT - 1)
-        assert [id for id, health in kubelet.view()[GPU].items() if health == "Unhealthy"] == [
+        assert [id for id, health in kubelet.device_health()[GPU].items() if health == "Unhealthy"] == [
             (MACHINE.gpus or ())[5].uuid
         ]
 

@@ -184,7 +184,7 @@ async def test_a_kubeconfig(world: World) -> None:
         for kind in ("a FIFO", "a file without an end"):  # the rests become longer
             said = len(agent.log)
             hostile.put(world.kubeconfig, kind)
-            await world.server.drop()
+            await world.server.drop_connections()
             await says(agent, said, "apiserver: failing", str(world.kubeconfig), "cannot be used")
             await serves(kubelet)
             said = len(agent.log)

@@ -13,8 +13,8 @@ import pytest
 from gpuplane.core.reports.news import READY_TO_TAKE_OVER
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer
-from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected, pod
-from gpuplane.sandbox.kubelet.devices import Refusal
+from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected, pod
+from gpuplane.sandbox.kubelet.devices import KubeletError
 from tests.removal import remove
 
 GPU = "nvidia.com/gpu"
@@ -117,7 +117,7 @@ async def test_a_change_of_name_waits_for_the_pod(place: Place) -> None:
         place.edit(place.config, 'resources: {gpus: [{pattern: "*", name: a100}]}\n')
         await kubelet.until_capacity("nvidia.com/a100", 4, 1)
         await agent.until_says(" default/old")
-        with pytest.raises(Rejected):
+        with pytest.raises(PodRejected):
             await kubelet.run(Pod("new", (Container("main", {"nvidia.com/a100": 2}),)))
         await kubelet.end("default/old")
         await kubelet.until_capacity("nvidia.com/a100", 4, 4)
@@ -129,7 +129,7 @@ async def test_requests_that_cannot_be_are_refused_with_the_reason(place: Place)
         await kubelet.until_capacity(GPU, 4, 4)
         endpoint = kubelet.manager.endpoints[GPU]
         for ids in (["GPU-9"], [], ["../x"]):
-            with pytest.raises(Refusal) as refused:
+            with pytest.raises(KubeletError) as refused:
                 await endpoint.allocate(ids)
             assert all(id in str(refused.value) for id in ids)
         assert (await endpoint.allocate(["GPU-1"])).envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
@@ -168,7 +168,7 @@ async def test_a_second_agent_on_the_same_state_directory_waits_too(place: Place
         await kubelet.until_capacity(GPU, 4, 4)
         async with place.agent("--kubelet-root", other.root) as second:
             await second.until_says("state: waiting", str(first.process.pid))
-            assert other.node() == {}
+            assert other.node_capacities() == {}
             assert await first.stop() == 0
             await other.until_capacity(GPU, 4, 4)
 
@@ -310,7 +310,7 @@ async def test_the_label_picks_the_configuration(place: Place) -> None:
             label(server, "wole")
             await agent.until_says("'wole'")
             assert kubelet.capacity(GPU) == (4, 4)
-        await server.down()
+        await server.stop()
         async with place.agent(*more):
             await kubelet.until_capacity(GPU, 4, 4)
     assert json.loads((place.state / "config-name.json").read_bytes())["value"] == "whole"
@@ -322,11 +322,11 @@ async def test_a_first_start_without_the_api_server_waits_and_says_the_way_out(p
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         async with cluster(place) as server, Kubelet(place.kubelet) as kubelet:
-            await server.down()
+            await server.stop()
             more = ("--node-name", "n1", "--kubeconfig", place.root / "kubeconfig")
             async with place.agent(*more) as agent:
                 await agent.until_says("--config-name")
-                assert kubelet.view() == {}
+                assert kubelet.device_health() == {}
             async with place.agent(*more, "--config-name", "whole"):
                 await kubelet.until_capacity(GPU, 4, 4)
 

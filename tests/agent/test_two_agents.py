@@ -19,7 +19,7 @@ from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice,
 from gpuplane.model.encoding import decode
 from gpuplane.model.status import KUBELET_LOCK
 from gpuplane.sandbox.agent import Agent
-from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
+from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
 from gpuplane.sandbox.succession import amid, come_and_go, replace
 from tests.agent.test_process import WAITS
 
@@ -57,7 +57,7 @@ def given(kubelet: Kubelet) -> Counter[str]:
     return Counter(
         id
         for running in kubelet.pods.values()
-        for ids in kubelet.devices.held(running.pod.uid, "main").values()
+        for ids in kubelet.devices.held_by(running.pod.uid, "main").values()
         for id in ids
     )
 
@@ -69,9 +69,9 @@ async def test_two_agents_with_two_names_give_no_gpu_twice(place: Place) -> None
         async with place.agent("second") as second:
             assert f" {first.process.pid} " in await second.until_says(WAITS)
             await kubelet.run(Pod("a", (Container("main", {NAMES["first"]: 5}),)))
-            with pytest.raises(Rejected):
+            with pytest.raises(PodRejected):
                 await kubelet.run(Pod("b", (Container("main", {NAMES["second"]: 1}),)))
-            assert NAMES["second"] not in kubelet.node()
+            assert NAMES["second"] not in kubelet.node_capacities()
 
             assert await first.stop() == 0
             await kubelet.until_capacity(NAMES["second"], GPUS, 3)
@@ -132,7 +132,7 @@ async def test_an_agent_that_is_stopped_keeps_its_turn_and_is_named(place: Place
                 assert f" {first.process.pid} " in await each.until_says(WAITS)
                 await each.until_says(READY_TO_TAKE_OVER)
             assert await third.stop() == 0
-            assert NAMES["second"] not in kubelet.node()
+            assert NAMES["second"] not in kubelet.node_capacities()
             await first.kill()
             await kubelet.until_capacity(NAMES["second"], GPUS, GPUS)
 
@@ -232,9 +232,9 @@ async def test_a_directory_that_is_made_anew_is_served_by_one(place: Place) -> N
             await second.until_says(READY_TO_TAKE_OVER)
         (place.kubelet / "device-plugins").rename(place.root / "old")
         async with Kubelet(place.kubelet) as kubelet:
-            await kubelet.until(lambda: bool(kubelet.view()))
+            await kubelet.until(lambda: bool(kubelet.device_health()))
             await asyncio.sleep(2)
-            names = [name for name, (_, healthy) in kubelet.node().items() if healthy]
+            names = [name for name, (_, healthy) in kubelet.node_capacities().items() if healthy]
             assert len(names) == 1
             serving, waiting = (first, second) if names == [NAMES["first"]] else (second, first)
             assert await serving.stop() == 0
@@ -266,12 +266,15 @@ async def test_no_drain_and_no_verdict_is_lost_and_no_pod_is_rejected_but_in_the
                     new = place.agent("first")
                     gaps = await replace(kubelet, old, new, kill=turn % 3 == 2)
                     old = new
-                    times += [gap.ended - gap.began for gap in gaps]
+                    times += [gap.ended_at - gap.started_at for gap in gaps]
                     await kubelet.until_capacity(name, GPUS, GPUS - 2)
             assert [each for each in rejected if not amid(each, kubelet.manager.gaps)] == []
             assert len(times) >= 6
             assert sorted(times)[len(times) // 2] < 1.0  # 20 ms where nobody else is busy
-            assert {id for id, health in kubelet.view()[name].items() if health == "Unhealthy"} == {"GPU-6", "GPU-7"}
+            assert {id for id, health in kubelet.device_health()[name].items() if health == "Unhealthy"} == {
+                "GPU-6",
+                "GPU-7",
+            }
         finally:
             await old.stop()
 
@@ -324,8 +327,8 @@ async def act(chance: random.Random, place: Place, kubelet: Kubelet, agents: dic
         await kubelet.end(chance.choice(sorted(kubelet.pods)))
     if number % 8 == 0:
         with suppress(TimeoutError):
-            await kubelet.until(lambda: any(healthy for _, healthy in kubelet.node().values()), 5)
-    with suppress(Rejected):
-        wanted = chance.choice(sorted(kubelet.view()) or [NAMES["first"]])
+            await kubelet.until(lambda: any(healthy for _, healthy in kubelet.node_capacities().values()), 5)
+    with suppress(PodRejected):
+        wanted = chance.choice(sorted(kubelet.device_health()) or [NAMES["first"]])
         await kubelet.run(Pod(f"p{number}", (Container("main", {wanted: chance.randint(1, 3)}),)))
     await asyncio.sleep(chance.choice((0.0, 0.05, 0.3)))

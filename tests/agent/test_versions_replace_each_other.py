@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpuplane.sandbox.agent import PROGRAM, Agent
 from gpuplane.sandbox.kubelet import Kubelet
-from gpuplane.sandbox.kubelet.manager import Gap
+from gpuplane.sandbox.kubelet.manager import PluginGap
 from gpuplane.sandbox.succession import Refusal, amid, come_and_go, replace
 from tests import next_version
 from tests.agent.test_process import GPU, gpuplane
@@ -89,7 +89,7 @@ class History:
 
 
 def unhealthy(kubelet: Kubelet) -> set[str]:
-    return {id for id, health in kubelet.view().get(GPU, {}).items() if health == "Unhealthy"}
+    return {id for id, health in kubelet.device_health().get(GPU, {}).items() if health == "Unhealthy"}
 
 
 def note(kubelet: Kubelet, shown: list[set[str]], resource: str) -> None:
@@ -97,7 +97,7 @@ def note(kubelet: Kubelet, shown: list[set[str]], resource: str) -> None:
     shown.append(unhealthy(kubelet))
 
 
-def just_ill(refusal: Refusal, acts: list[Gap]) -> bool:
+def just_ill(refusal: Refusal, acts: list[PluginGap]) -> bool:
     """Whether a pod was refused a device in the very moment in which that was drained or failed."""
     return "cannot be given out" in refusal.why and amid(refusal, acts)
 
@@ -128,7 +128,7 @@ async def test_no_drain_and_no_verdict_is_lost_between_versions_and_no_pod_but_i
 ) -> None:
     """Forward and back, asked or killed, while pods come and go; the older one says what it left out."""
     history = History(tmp_path, seed)
-    turns, gaps, acts = length(6, 50), list[Gap](), list[Gap]()
+    turns, gaps, acts = length(6, 50), list[PluginGap](), list[PluginGap]()
     async with Kubelet(tmp_path / "k", seed=seed) as kubelet:
         old = history.agent(0)
         await old.start()
@@ -140,7 +140,7 @@ async def test_no_drain_and_no_verdict_is_lost_between_versions_and_no_pod_but_i
                 for turn in range(turns):
                     version = (turn + 1) % 2
                     new, shown = history.agent(version), list[set[str]]()
-                    kubelet.manager.heard = partial(note, kubelet, shown)
+                    kubelet.manager.on_list = partial(note, kubelet, shown)
                     gaps += await replace(kubelet, old, new, kill=turn % 4 >= 2, deadline=60)
                     old = new
                     await history.until_shown(kubelet)
@@ -148,14 +148,14 @@ async def test_no_drain_and_no_verdict_is_lost_between_versions_and_no_pod_but_i
                     assert await remembered(history) == (history.drained, history.failed)
                     said = [line for line in new.log if "was written by version" in line]
                     assert said == [] if version == 1 else left_out(said)
-                    began = kubelet.manager.policy.now()
+                    began = kubelet.manager.options.now()
                     await history.act(kubelet, turn)
-                    acts.append(Gap(GPU, began, kubelet.manager.policy.now()))
+                    acts.append(PluginGap(GPU, began, kubelet.manager.options.now()))
             assert [
                 each for each in refusals if not amid(each, kubelet.manager.gaps) and not just_ill(each, acts)
             ] == []
             assert len(gaps) >= turns
-            print("gaps in ms:", sorted(round((gap.ended - gap.began) * 1e3) for gap in gaps))
+            print("gaps in ms:", sorted(round((gap.ended_at - gap.started_at) * 1e3) for gap in gaps))
         finally:
             if old.process.returncode is None:
                 await old.stop()

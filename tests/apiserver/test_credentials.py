@@ -13,7 +13,7 @@ import pytest
 
 from gpuplane.apiserver import credentials
 from gpuplane.apiserver import node as watching
-from gpuplane.apiserver.node import CONFIG
+from gpuplane.apiserver.node import CONFIG_LABEL
 from gpuplane.core.requests import node_requests
 from gpuplane.sandbox.apiserver.server import ApiServer
 from tests.apiserver.test_our_node import PATH, following, node_object
@@ -33,7 +33,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
     """One that lets in whoever has the token."""
     monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
     async with ApiServer(tokens={"first"}) as server:
-        server.put(PATH, node_object({CONFIG: "good"}))
+        server.put(PATH, node_object({CONFIG_LABEL: "good"}))
         yield server
 
 
@@ -62,8 +62,8 @@ async def test_its_token_is_ours(server: ApiServer, tmp_path: Path, version: str
         await node.comes_to(lambda snapshot: node_requests(snapshot).config == "good")
         (tmp_path / "token").write_text("second")
         server.tokens = {"second"}
-        await server.drop()
-        server.put(PATH, node_object({CONFIG: "better"}))
+        await server.drop_connections()
+        server.put(PATH, node_object({CONFIG_LABEL: "better"}))
         await node.comes_to(lambda snapshot: node_requests(snapshot).config == "better")
 
 
@@ -95,7 +95,7 @@ async def test_what_is_wrong_with_it_is_said(
 ) -> None:
     """For little memory; nothing of it stays; and once it is well, all is."""
     if "sleep" in program:
-        monkeypatch.setattr(credentials, "PATIENCE", 0.5)
+        monkeypatch.setattr(credentials, "PLUGIN_TIMEOUT", 0.5)
     path = kubeconfig(server, tmp_path, program, **more)
     tracemalloc.start()
     try:

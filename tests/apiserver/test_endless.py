@@ -10,9 +10,9 @@ import pytest
 
 from gpuplane.apiserver import connection
 from gpuplane.apiserver import node as watching
-from gpuplane.apiserver.node import CONFIG
+from gpuplane.apiserver.node import CONFIG_LABEL
 from gpuplane.core.requests import node_requests
-from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
+from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.apiserver.test_our_node import NAME, PATH, Told, following, node_object
 
 LIST, ONE, WATCH = "GET /api/v1/nodes", f"GET {PATH}", "WATCH *"
@@ -27,7 +27,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
     """One with our Node."""
     monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
     async with ApiServer() as server:
-        server.put(PATH, node_object({CONFIG: "good"}))
+        server.put(PATH, node_object({CONFIG_LABEL: "good"}))
         yield server
 
 
@@ -48,12 +48,12 @@ async def test_an_answer_without_an_end_is_given_up(
     server: ApiServer, kubeconfig: Path, request_: str, piece: bytes, where: str
 ) -> None:
     """Soon and said, for little memory; and what comes after is believed."""
-    server.troubles.append(Trouble(request_, times=2, endless=piece, where=where))
+    server.failures.append(InjectedFailure(request_, times=2, endless=piece, where=where))
     async with following(kubeconfig) as node:
         tracemalloc.start()
         try:
             async with asyncio.timeout(60):
-                while server.troubles[0].times or not _well(node):
+                while server.failures[0].times or not _well(node):
                     await asyncio.sleep(0.05)
             _, most = tracemalloc.get_traced_memory()
         finally:
@@ -70,8 +70,8 @@ async def test_an_answer_that_drips_is_given_up(
     server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A byte now and then makes no answer longer than the deadline."""
-    monkeypatch.setattr(connection, "DEADLINE", 0.5)
-    server.troubles.append(Trouble(LIST, times=2, endless=b" ", pause=0.1))
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT", 0.5)
+    server.failures.append(InjectedFailure(LIST, times=2, endless=b" ", pause=0.1))
     async with following(kubeconfig) as node:
         await node.stands("failing", "does not answer within 0.5 s")
         await node.stands("ok")
@@ -82,6 +82,6 @@ async def test_a_stream_of_an_hour_at_the_usual_pace_is_no_flood(server: ApiServ
     async with following(kubeconfig) as node:
         await node.stands("ok")
         for number in range(3):
-            server.put(PATH, node_object({CONFIG: f"c{number}"}, {"x": "x" * (1 << 20)}))
+            server.put(PATH, node_object({CONFIG_LABEL: f"c{number}"}, {"x": "x" * (1 << 20)}))
             await node.comes_to(lambda snapshot, number=number: node_requests(snapshot).config == f"c{number}")  # type: ignore[misc]
         assert "failing" not in node.standings

@@ -15,21 +15,21 @@ from gpuplane.apiserver import connection
 from gpuplane.apiserver import node as watching
 from gpuplane.apiserver.node import (
     BACKOFF,
-    CONFIG,
-    DEPLOY,
-    DRAIN,
+    CONFIG_LABEL,
+    DEPLOY_LABEL,
+    DRAIN_ANNOTATION,
     MOST_DRAINS,
-    RELEASE,
-    STEADY,
-    asked,
-    drains,
-    rest,
+    RELEASE_ANNOTATION,
+    STEADY_AFTER,
+    next_pause,
+    parse_drains,
+    parse_requests,
 )
 from gpuplane.model.config import Config, NodeRequests
 from gpuplane.model.facts import Fact, LedgerLoaded, NodeRequestsChanged, StatusChanged
 from gpuplane.model.snapshot import Ledger, Snapshot
 from gpuplane.model.status import API_SERVER, Status
-from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
+from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests import hostile
 from tests.texts import as_shown
 
@@ -117,20 +117,20 @@ def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
     ("labels", "annotations", "config", "release"),
     [
         ({}, {}, "", ""),
-        ({CONFIG: "shared"}, {}, "shared", ""),
-        ({CONFIG: ""}, {}, "", ""),
-        ({}, {RELEASE: "driver upgrade"}, "", f"annotation {RELEASE}: driver upgrade"),
-        ({}, {RELEASE: ""}, "", f"annotation {RELEASE}: no reason given"),
-        ({DEPLOY: "true"}, {}, "", ""),
-        ({DEPLOY: "false"}, {}, "", f"label {DEPLOY}=false"),
-        ({DEPLOY: "paused-for-driver-upgrade"}, {}, "", f"label {DEPLOY}=paused-for-driver-upgrade"),
-        ({DEPLOY: "mine_paused-for-mig-change"}, {}, "", f"label {DEPLOY}=mine_paused-for-mig-change"),
+        ({CONFIG_LABEL: "shared"}, {}, "shared", ""),
+        ({CONFIG_LABEL: ""}, {}, "", ""),
+        ({}, {RELEASE_ANNOTATION: "driver upgrade"}, "", f"annotation {RELEASE_ANNOTATION}: driver upgrade"),
+        ({}, {RELEASE_ANNOTATION: ""}, "", f"annotation {RELEASE_ANNOTATION}: no reason given"),
+        ({DEPLOY_LABEL: "true"}, {}, "", ""),
+        ({DEPLOY_LABEL: "false"}, {}, "", f"label {DEPLOY_LABEL}=false"),
+        ({DEPLOY_LABEL: "paused-for-driver-upgrade"}, {}, "", f"label {DEPLOY_LABEL}=paused-for-driver-upgrade"),
+        ({DEPLOY_LABEL: "mine_paused-for-mig-change"}, {}, "", f"label {DEPLOY_LABEL}=mine_paused-for-mig-change"),
         ({"nvidia.com/gpu.deploy.operands": "false"}, {}, "", ""),
         (
-            {CONFIG: "a", DEPLOY: "false"},
-            {RELEASE: "why"},
+            {CONFIG_LABEL: "a", DEPLOY_LABEL: "false"},
+            {RELEASE_ANNOTATION: "why"},
             "a",
-            f"annotation {RELEASE}: why; label {DEPLOY}=false",
+            f"annotation {RELEASE_ANNOTATION}: why; label {DEPLOY_LABEL}=false",
         ),
     ],
 )
@@ -138,7 +138,7 @@ def test_labels_and_annotations_ask(
     labels: dict[str, str], annotations: dict[str, str], config: str, release: str
 ) -> None:
     """The label names a configuration; the annotation and the operator's label let go of the driver, and say so."""
-    assert asked(labels, annotations) == NodeRequests(config=config, driver_release=release)
+    assert parse_requests(labels, annotations) == NodeRequests(config=config, driver_release=release)
 
 
 @pytest.mark.parametrize(
@@ -160,28 +160,30 @@ def test_labels_and_annotations_ask(
 )
 def test_the_annotation_that_drains(text: str, wanted: dict[str, str], wrong: tuple[str, ...]) -> None:
     """Devices and reasons; what names none is told, shortened and printable, and the others count."""
-    assert drains(text) == (wanted, wrong)
-    assert asked({}, {DRAIN: text}).drains == wanted
+    assert parse_drains(text) == (wanted, wrong)
+    assert parse_requests({}, {DRAIN_ANNOTATION: text}).drains == wanted
 
 
 def test_an_annotation_as_long_as_it_can_be() -> None:
     """256 KiB of entries: the first ones count, and that is said. A reason is clipped."""
-    wanted, wrong = drains(";".join(f"{i}=x" for i in range(40_000)))
+    wanted, wrong = parse_drains(";".join(f"{i}=x" for i in range(40_000)))
 
     assert list(wanted) == [str(i) for i in range(MOST_DRAINS)]
     assert wrong == (f"only the first {MOST_DRAINS} devices count",)
-    assert len(drains(f"1={'x' * 250_000}")[0]["1"]) == 300
+    assert len(parse_drains(f"1={'x' * 250_000}")[0]["1"]) == 300
 
 
 async def test_what_is_wrong_with_the_annotation_is_said(server: ApiServer, kubeconfig: Path) -> None:
     """With how the API server stands, once, until it is mended."""
-    server.put(PATH, node_object({}, {DRAIN: "3=x;?=y"}))
+    server.put(PATH, node_object({}, {DRAIN_ANNOTATION: "3=x;?=y"}))
     async with following(kubeconfig) as node:
-        await node.stands("ok", f"of {server.url}; annotation {DRAIN} is in part ignored: '?=y' names no device")
+        await node.stands(
+            "ok", f"of {server.url}; annotation {DRAIN_ANNOTATION} is in part ignored: '?=y' names no device"
+        )
 
         assert node.snapshot.config.node_requests == NodeRequests(drains={"3": "x"})
 
-        server.put(PATH, node_object({}, {DRAIN: "3=x"}))
+        server.put(PATH, node_object({}, {DRAIN_ANNOTATION: "3=x"}))
         await node.comes_to(lambda _: node.apiserver and as_shown(node.apiserver.text).endswith(server.url))
     assert node.standings == ["ok"]
 
@@ -190,17 +192,17 @@ def test_rests_grow_and_are_short_after_a_good_stream() -> None:
     """A server that ends every stream at once is asked about twice a minute, not in a storm."""
     rested, hour, rounds = 0.0, 0.0, 0
     while hour < 3600:
-        rested = rest(rested, 0.0)
+        rested = next_pause(rested, 0.0)
         hour += rested / 2  # the shortest that chance makes of it
         rounds += 1
 
     assert rounds < 300
-    assert rest(rested, STEADY + 1) == rest(0.0, 0.0) == BACKOFF[0]
+    assert next_pause(rested, STEADY_AFTER + 1) == next_pause(0.0, 0.0) == BACKOFF[0]
 
 
 async def test_the_first_word_and_each_change(server: ApiServer, kubeconfig: Path) -> None:
     """Nothing is assumed before the first word; each change of label or annotation is heard."""
-    server.put(PATH, node_object({CONFIG: "shared"}))
+    server.put(PATH, node_object({CONFIG_LABEL: "shared"}))
     async with following(kubeconfig) as node:
         assert node.snapshot.config.node_requests is None
 
@@ -208,8 +210,12 @@ async def test_the_first_word_and_each_change(server: ApiServer, kubeconfig: Pat
 
         assert node.snapshot.config.node_requests == NodeRequests(config="shared")
 
-        server.put(PATH, node_object({CONFIG: "whole"}, {RELEASE: "new driver"}))
-        await node.comes_to(lambda s: s.config.node_requests == asked({CONFIG: "whole"}, {RELEASE: "new driver"}))
+        server.put(PATH, node_object({CONFIG_LABEL: "whole"}, {RELEASE_ANNOTATION: "new driver"}))
+        await node.comes_to(
+            lambda s: (
+                s.config.node_requests == parse_requests({CONFIG_LABEL: "whole"}, {RELEASE_ANNOTATION: "new driver"})
+            )
+        )
         server.put(PATH, node_object())
         await node.comes_to(lambda s: s.config.node_requests == NodeRequests())
     assert node.standings == ["ok"]
@@ -220,7 +226,7 @@ async def test_requests_are_no_news(server: ApiServer, kubeconfig: Path, caplog:
     caplog.set_level(logging.INFO)
     async with following(kubeconfig) as node:
         await node.stands("ok")
-        server.finish()
+        server.end_streams()
         await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") >= 2)
     assert [each.getMessage() for each in caplog.records if each.name != "asyncio"] == [
         f"apiserver: ok: follows Node {NAME} of {server.url}"
@@ -229,11 +235,11 @@ async def test_requests_are_no_news(server: ApiServer, kubeconfig: Path, caplog:
 
 async def test_only_our_node_is_listened_to(server: ApiServer, kubeconfig: Path) -> None:
     """Other nodes' labels are theirs."""
-    server.put("/api/v1/nodes/gpu-2", node_object({CONFIG: "theirs"}))
+    server.put("/api/v1/nodes/gpu-2", node_object({CONFIG_LABEL: "theirs"}))
     async with following(kubeconfig) as node:
         await node.stands("ok")
-        server.put("/api/v1/nodes/gpu-2", node_object({DEPLOY: "false"}))
-        server.put(PATH, node_object({CONFIG: "ours"}))
+        server.put("/api/v1/nodes/gpu-2", node_object({DEPLOY_LABEL: "false"}))
+        server.put(PATH, node_object({CONFIG_LABEL: "ours"}))
         await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="ours"))
     heard = [fact.requests for fact in node.facts if isinstance(fact, NodeRequestsChanged)]
     assert all(each in (NodeRequests(), NodeRequests(config="ours")) for each in heard)
@@ -247,7 +253,7 @@ async def test_heartbeats_and_bookmarks_change_nothing(server: ApiServer, kubeco
         generation = node.snapshot.generation
         server.put(PATH, {**node_object(), "status": {"beat": 1}})
         server.bookmark()
-        server.put(PATH, node_object({CONFIG: "x"}))
+        server.put(PATH, node_object({CONFIG_LABEL: "x"}))
         await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="x"))
 
         assert node.snapshot.generation == generation + 1
@@ -260,13 +266,13 @@ async def listed_again(server: ApiServer) -> None:
     """The stream has ended, and there is another."""
     await server.until(lambda: bool(server.watchers))
     streams = server.requests.count("WATCH /api/v1/nodes")
-    server.finish()
+    server.end_streams()
     await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") > streams and bool(server.watchers))
 
 
 async def test_the_container_runtime_is_read_at_each_list(server: ApiServer, kubeconfig: Path) -> None:
     """It comes with the first word; heartbeats are not read for it, and the next list has what it is then."""
-    server.put(PATH, node_object({CONFIG: "a"}, runtime=OLD))
+    server.put(PATH, node_object({CONFIG_LABEL: "a"}, runtime=OLD))
     async with following(kubeconfig) as node:
         await node.stands("ok")
         assert (
@@ -275,7 +281,7 @@ async def test_the_container_runtime_is_read_at_each_list(server: ApiServer, kub
             == NodeRequests(config="a", runtime=OLD)
         )
 
-        server.put(PATH, node_object({CONFIG: "b"}, runtime=NEW))
+        server.put(PATH, node_object({CONFIG_LABEL: "b"}, runtime=NEW))
         await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="b", runtime=OLD))
         assert server.requests.count(f"GET {PATH}") == 1
 
@@ -314,7 +320,7 @@ async def test_a_runtime_that_is_not_told_is_unknown_or_the_last(
         await listed_again(server)
         assert node.snapshot.config.node_requests == NodeRequests(runtime=NEW)
 
-        server.put(PATH, node_object({CONFIG: "x"}, runtime=told))
+        server.put(PATH, node_object({CONFIG_LABEL: "x"}, runtime=told))
         await listed_again(server)
         assert node.snapshot.config.node_requests == NodeRequests(config="x", runtime=NEW)
 
@@ -341,8 +347,8 @@ async def test_kubelets_version_is_read_with_the_runtime(server: ApiServer, kube
 
 async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig: Path) -> None:
     """Labels and annotations count all the same, the reason is said, and what an agent before us was told stands."""
-    server.put(PATH, node_object({CONFIG: "a"}, runtime=NEW))
-    server.troubles.append(Trouble(f"GET {PATH}", times=2, code=403, message="nodes is forbidden"))
+    server.put(PATH, node_object({CONFIG_LABEL: "a"}, runtime=NEW))
+    server.failures.append(InjectedFailure(f"GET {PATH}", times=2, code=403, message="nodes is forbidden"))
     async with following(kubeconfig) as node:
         await node.stands("ok", "; its container runtime cannot be asked for")
         assert node.apiserver and "403 nodes is forbidden; grant it" in as_shown(node.apiserver.text)
@@ -367,8 +373,8 @@ async def test_a_runtime_that_is_not_answered_is_asked_for_again(
     server: ApiServer, kubeconfig: Path, trouble: dict[str, Any]
 ) -> None:
     """Before its first answer nothing is told: half a word would be acted upon."""
-    server.put(PATH, node_object({CONFIG: "a"}, runtime=NEW))
-    server.troubles.append(Trouble(f"GET {PATH}", **trouble))
+    server.put(PATH, node_object({CONFIG_LABEL: "a"}, runtime=NEW))
+    server.failures.append(InjectedFailure(f"GET {PATH}", **trouble))
     async with following(kubeconfig) as node:
         await node.stands("failing")
         assert node.snapshot.config.node_requests is None
@@ -391,12 +397,12 @@ async def test_the_end_of_a_stream_loses_nothing(server: ApiServer, kubeconfig: 
         await node.stands("ok")
         match end:
             case "drop":
-                await server.drop()
+                await server.drop_connections()
             case "finish":
-                server.finish()
+                server.end_streams()
             case "expire":
-                server.expire()
-        server.put(PATH, node_object({CONFIG: "after"}))
+                server.expire_history()
+        server.put(PATH, node_object({CONFIG_LABEL: "after"}))
         await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="after"))
     assert node.standings == ["ok"]
 
@@ -408,26 +414,26 @@ async def test_a_version_that_is_too_old_is_listed_anew(server: ApiServer, kubec
         await node.stands("ok")
         server.objects.compact()
         server.objects.version += 7
-        await server.drop()
+        await server.drop_connections()
         await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") >= 2)
-        server.put(PATH, node_object({CONFIG: "after"}))
+        server.put(PATH, node_object({CONFIG_LABEL: "after"}))
         await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="after"))
 
 
 async def test_away_and_back(server: ApiServer, kubeconfig: Path) -> None:
     """While the server is away the last word stays in force, and the reason and its beginning are said."""
-    server.put(PATH, node_object({CONFIG: "shared"}))
+    server.put(PATH, node_object({CONFIG_LABEL: "shared"}))
     async with following(kubeconfig) as node:
         await node.stands("ok")
-        await server.down()
+        await server.stop()
         await node.stands("failing", "Connect call failed")
         since = node.apiserver and node.apiserver.since
 
         assert node.snapshot.config.node_requests == NodeRequests(config="shared")
         assert since
 
-        server.put(PATH, node_object({CONFIG: "whole"}))
-        await server.up()
+        server.put(PATH, node_object({CONFIG_LABEL: "whole"}))
+        await server.start()
         await node.stands("ok")
 
         assert node.snapshot.config.node_requests == NodeRequests(config="whole")
@@ -441,7 +447,7 @@ async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path
 
         assert node.snapshot.config.node_requests is None
 
-        server.put(PATH, node_object({CONFIG: "shared"}))
+        server.put(PATH, node_object({CONFIG_LABEL: "shared"}))
         await node.stands("ok")
         server.put(PATH, None)
         await node.stands("waiting", "--node-name")
@@ -452,24 +458,24 @@ async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path
 @pytest.mark.parametrize(
     ("trouble", "reason"),
     [
-        (Trouble("GET *", code=403, message="nodes is forbidden"), "refuses: 403 nodes is forbidden; grant it"),
-        (Trouble("GET *", code=401, message="Unauthorized", times=2), "401 Unauthorized; its token"),
-        (Trouble("GET *", code=429, message="too many"), "429 too many"),
-        (Trouble("GET *", code=500, message="etcd"), "500 etcd"),
-        (Trouble("GET *", garbage=b"<html>a login page</html>"), "does not answer as an API server does"),
-        (Trouble("GET *", garbage=b'{"kind": "NodeList"}'), "does not answer as an API server does"),
-        (Trouble("GET *", drop=True), "disconnected"),
-        (Trouble("WATCH *", code=403, message="watch is forbidden"), "403 watch is forbidden"),
-        (Trouble("WATCH *", code=500, message="etcd"), "500 etcd"),
-        (Trouble("WATCH *", drop=True), "disconnected"),
+        (InjectedFailure("GET *", code=403, message="nodes is forbidden"), "refuses: 403 nodes is forbidden; grant it"),
+        (InjectedFailure("GET *", code=401, message="Unauthorized", times=2), "401 Unauthorized; its token"),
+        (InjectedFailure("GET *", code=429, message="too many"), "429 too many"),
+        (InjectedFailure("GET *", code=500, message="etcd"), "500 etcd"),
+        (InjectedFailure("GET *", garbage=b"<html>a login page</html>"), "does not answer as an API server does"),
+        (InjectedFailure("GET *", garbage=b'{"kind": "NodeList"}'), "does not answer as an API server does"),
+        (InjectedFailure("GET *", drop_connection=True), "disconnected"),
+        (InjectedFailure("WATCH *", code=403, message="watch is forbidden"), "403 watch is forbidden"),
+        (InjectedFailure("WATCH *", code=500, message="etcd"), "500 etcd"),
+        (InjectedFailure("WATCH *", drop_connection=True), "disconnected"),
     ],
     ids=lambda value: str(value) if isinstance(value, str) else "",
 )
 async def test_refusals_are_said_and_recovered_from(
-    server: ApiServer, kubeconfig: Path, trouble: Trouble, reason: str
+    server: ApiServer, kubeconfig: Path, trouble: InjectedFailure, reason: str
 ) -> None:
     """Each trouble names the server and what went wrong; when it ends, all is well again."""
-    server.troubles.append(trouble)
+    server.failures.append(trouble)
     async with following(kubeconfig) as node:
         await node.stands("failing", reason)
 
@@ -481,8 +487,8 @@ async def test_refusals_are_said_and_recovered_from(
 
 async def test_a_watch_that_is_never_allowed(server: ApiServer, kubeconfig: Path) -> None:
     """Where only the list is granted its word counts, and the standing does not swing to and fro."""
-    server.put(PATH, node_object({CONFIG: "a"}))
-    server.troubles.append(Trouble("WATCH *", times=5, code=403, message="watch is forbidden"))
+    server.put(PATH, node_object({CONFIG_LABEL: "a"}))
+    server.failures.append(InjectedFailure("WATCH *", times=5, code=403, message="watch is forbidden"))
     async with following(kubeconfig) as node:
         await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") == 4)
 
@@ -495,14 +501,16 @@ async def test_an_answer_that_does_not_come(
     server: ApiServer, kubeconfig: Path, slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing waits for ever: a slow answer is given up, said, and asked for again."""
-    monkeypatch.setattr(connection, "DEADLINE", 0.3)
-    server.troubles.append(Trouble(slow, delay=60))
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT", 0.3)
+    server.failures.append(InjectedFailure(slow, delay=60))
     async with following(kubeconfig) as node:
         await node.stands("failing", "does not answer within 0.3 s")
         await node.stands("ok")
 
 
-@pytest.mark.parametrize("limits", [{"SILENCE": 0.3}, {"LIFE": (0.1, 0.1), "OVERTIME": 0.2}], ids=str)
+@pytest.mark.parametrize(
+    "limits", [{"STREAM_TIMEOUT": 0.3}, {"STREAM_LIFETIME": (0.1, 0.1), "STREAM_OVERTIME": 0.2}], ids=str
+)
 async def test_a_stream_that_died_silently(
     server: ApiServer, kubeconfig: Path, limits: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -562,7 +570,7 @@ async def cluster(impatient: None, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "token").write_text("first")
     async with ApiServer(tls, tokens={"first"}) as server:
         server.put(PATH, node_object())
-        monkeypatch.setattr(connection, "ACCOUNT", tmp_path)
+        monkeypatch.setattr(connection, "SERVICE_ACCOUNT", tmp_path)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
         yield server
@@ -572,7 +580,7 @@ async def test_in_a_cluster(cluster: ApiServer) -> None:
     """The service account's token and certificate are used, over TLS."""
     async with following(None) as node:
         await node.stands("ok", "https://127.0.0.1")
-        cluster.put(PATH, node_object({CONFIG: "x"}))
+        cluster.put(PATH, node_object({CONFIG_LABEL: "x"}))
         await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="x"))
 
 
@@ -582,15 +590,15 @@ async def test_a_token_that_is_renewed(cluster: ApiServer, tmp_path: Path) -> No
         await node.stands("ok")
         (tmp_path / "token").write_text("second")
         cluster.tokens = {"second"}
-        await cluster.drop()
-        cluster.put(PATH, node_object({CONFIG: "x"}))
+        await cluster.drop_connections()
+        cluster.put(PATH, node_object({CONFIG_LABEL: "x"}))
         await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="x"))
     assert node.standings == ["ok"]
 
 
 async def test_a_token_that_is_renewed_between_list_and_watch(cluster: ApiServer, tmp_path: Path) -> None:
     """A token that is refused is read again at once."""
-    cluster.troubles.append(Trouble("WATCH *", code=401, message="Unauthorized"))
+    cluster.failures.append(InjectedFailure("WATCH *", code=401, message="Unauthorized"))
     async with following(None) as node:
         await node.stands("ok")
     assert node.standings == ["ok"]

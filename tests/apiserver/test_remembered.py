@@ -37,12 +37,12 @@ async def test_an_agent_that_starts_while_the_api_server_is_away_decides_as_the_
             await kubelet.until_capacity("nvidia.com/gpu", 8, 8)
             assert told(agent) == [cdi]
             await agent.until_says("apiserver: ok")
-        await server.down()
+        await server.stop()
         async with Agent(*words) as agent:
             await agent.until_says("apiserver: failing")
             await kubelet.until_capacity("nvidia.com/gpu", 8, 8)
             assert told(agent) == [cdi]
-        await server.up()
+        await server.start()
         server.put(NODE, {"metadata": {}, "status": {"nodeInfo": {"containerRuntimeVersion": "containerd://1.7.27"}}})
         async with Agent(*words, program=("-c", PATIENT)) as agent:
             await agent.until_says(f"{SAID}envvar: containerd://1.7.27")

@@ -13,8 +13,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.types import PatchType
 
-from gpuplane.sandbox.apiserver.objects import matches, merged
-from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
+from gpuplane.sandbox.apiserver.objects import matches, merge_patch
+from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ async def test_a_version_that_is_forgotten(server: ApiServer, client: AsyncClien
     """410 comes as an event of a stream that was opened well."""
     server.put("/api/v1/nodes/a", {})
     server.put("/api/v1/nodes/a", {})
-    server.expire()
+    server.expire_history()
     with pytest.raises(ApiError, match="too old resource version: 1") as refused:
         await anext(aiter(client.watch(Node, resource_version="1")))
     assert refused.value.status.code == 410
@@ -172,7 +172,7 @@ async def test_bytes_that_are_no_http(server: ApiServer) -> None:
 
 async def test_troubles_end(server: ApiServer) -> None:
     """A trouble concerns the requests that it names, as often as it says."""
-    server.troubles = [Trouble("GET */nodes", times=2, code=500, message="etcd")]
+    server.failures = [InjectedFailure("GET */nodes", times=2, code=500, message="etcd")]
     async with httpx2.AsyncClient(base_url=server.url) as http:
         codes = [(await http.get(f"/api/v1/{what}")).status_code for what in ("pods", "nodes", "nodes", "nodes")]
     assert codes == [200, 500, 500, 200]
@@ -195,7 +195,7 @@ async def test_troubles_end(server: ApiServer) -> None:
 )
 def test_merge_patches(old: Any, patch: Any, new: Any) -> None:
     """The examples of RFC 7386, appendix A."""
-    assert merged(old, patch) == new
+    assert merge_patch(old, patch) == new
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from gpuplane.model.facts import AllocationsListed, ConfigLoaded, LedgerStored, 
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot, StoredLedger
 from gpuplane.model.status import API_SERVER, EVENTS, NODE_CONDITION, STATE_DIRECTORY, AnyPart, TurnStatus
-from gpuplane.sandbox.apiserver.objects import place
-from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
+from gpuplane.sandbox.apiserver.objects import parse_path
+from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.texts import as_shown
 
 NODE = "/api/v1/nodes/n1"
@@ -33,8 +33,8 @@ Writer = Callable[[Any, str, Path | None], Awaitable[None]]
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
-    monkeypatch.setattr(report, "PACE", 0.01)
-    monkeypatch.setattr(telling, "PACE", 0.01)
+    monkeypatch.setattr(report, "WRITE_INTERVAL", 0.01)
+    monkeypatch.setattr(telling, "WRITE_INTERVAL", 0.01)
 
 
 @pytest.fixture
@@ -83,14 +83,14 @@ def look(node: Node, *ill: int) -> None:
 
 def problem(server: ApiServer) -> Json:
     """Our condition as the server has it."""
-    found = server.objects.get(place(NODE)).get("status") if server.objects.has(place(NODE)) else None
+    found = server.objects.get(parse_path(NODE)).get("status") if server.objects.has(parse_path(NODE)) else None
     conditions = (found or {}).get("conditions", [])
     return next((each for each in conditions if each["type"] == "GPUProblem"), {})
 
 
 def told(server: ApiServer) -> list[tuple[str, str, int]]:
     """(reason, GPU, count) of each Event."""
-    found = sorted(server.objects.list(place(EVENTS_PATH)), key=lambda each: str(each["metadata"]["name"]))
+    found = sorted(server.objects.list(parse_path(EVENTS_PATH)), key=lambda each: str(each["metadata"]["name"]))
     return [(each["reason"], each["message"][:5], each["count"]) for each in found]
 
 
@@ -106,7 +106,7 @@ async def test_the_heart_beats(server: ApiServer, kubeconfig: Path, monkeypatch:
     """Where nothing changes the condition is written again; the time of its transition stays."""
     monkeypatch.setattr(report, "HEARTBEAT", 0.05)
     times = iter(f"2026-01-01T00:00:{second:02}Z" for second in range(60))
-    monkeypatch.setattr(report, "stamp", lambda: next(times))
+    monkeypatch.setattr(report, "timestamp", lambda: next(times))
     async with writing(kubeconfig, report.report_problems):
         await server.until(lambda: server.requests.count(PATCHES) >= 4)
 
@@ -117,10 +117,10 @@ async def test_the_heart_beats(server: ApiServer, kubeconfig: Path, monkeypatch:
 
 async def test_every_field_is_kubernetes(server: ApiServer, kubeconfig: Path) -> None:
     """What is written, decoded into Kubernetes' types and encoded again, is the same: nothing is misspelt."""
-    async with writing(kubeconfig, report.report_problems, telling.tell_events) as node:
+    async with writing(kubeconfig, report.report_problems, telling.send_events) as node:
         look(node, 0)
         await server.until(lambda: problem(server).get("status") == "True" and len(told(server)) == 1)
-        [event] = server.objects.list(place(EVENTS_PATH))
+        [event] = server.objects.list(parse_path(EVENTS_PATH))
 
         assert models.Event.from_dict(event).to_dict() == event
         assert models.NodeCondition.from_dict(problem(server)).to_dict() == problem(server)
@@ -164,23 +164,23 @@ async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path
 @pytest.mark.parametrize(
     ("trouble", "reason"),
     [
-        (Trouble("GET *", code=403, message="cannot get nodes"), "403 cannot get nodes; grant it"),
-        (Trouble("GET *", garbage=b"<html>a login page</html>"), "does not answer as an API server does"),
-        (Trouble("GET *", garbage=b'{"status": {"conditions": 7}}'), "does not answer as an API server does"),
-        (Trouble("PATCH *", code=403, message="cannot patch"), "403 cannot patch; grant it"),
-        (Trouble("PATCH *", code=500, message="etcd"), "500 etcd"),
-        (Trouble("PATCH *", drop=True), "disconnected"),
-        (Trouble("PATCH *", delay=60), "does not answer within 0.3 s"),
+        (InjectedFailure("GET *", code=403, message="cannot get nodes"), "403 cannot get nodes; grant it"),
+        (InjectedFailure("GET *", garbage=b"<html>a login page</html>"), "does not answer as an API server does"),
+        (InjectedFailure("GET *", garbage=b'{"status": {"conditions": 7}}'), "does not answer as an API server does"),
+        (InjectedFailure("PATCH *", code=403, message="cannot patch"), "403 cannot patch; grant it"),
+        (InjectedFailure("PATCH *", code=500, message="etcd"), "500 etcd"),
+        (InjectedFailure("PATCH *", drop_connection=True), "disconnected"),
+        (InjectedFailure("PATCH *", delay=60), "does not answer within 0.3 s"),
     ],
     ids=["get refused", "no API server", "no Node", "patch refused", "server error", "dropped", "silent"],
 )
 async def test_a_condition_that_cannot_be_written(
-    server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, trouble: Trouble, reason: str
+    server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, trouble: InjectedFailure, reason: str
 ) -> None:
     """Why is said; nothing waits for ever, and it is written when the trouble ends."""
-    monkeypatch.setattr(connection, "DEADLINE", 0.3)
-    monkeypatch.setattr(retry, "LONG", 0.05)
-    server.troubles.append(trouble)
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT", 0.3)
+    monkeypatch.setattr(retry, "LONG_PAUSE", 0.05)
+    server.failures.append(trouble)
     async with writing(kubeconfig, report.report_problems) as node:
         await stands(node, NODE_CONDITION, "failing", reason)
         await stands(node, NODE_CONDITION, "ok")
@@ -189,8 +189,8 @@ async def test_a_condition_that_cannot_be_written(
 
 async def test_a_refusal_is_asked_about_seldom(server: ApiServer, kubeconfig: Path) -> None:
     """Other failures soon again; this one waits for minutes, or until our Node is followed anew."""
-    server.troubles += [Trouble("PATCH *", times=3, code=500), Trouble("PATCH *", times=9, code=403)]
-    async with writing(kubeconfig, report.report_problems, telling.tell_events) as node:
+    server.failures += [InjectedFailure("PATCH *", times=3, code=500), InjectedFailure("PATCH *", times=9, code=403)]
+    async with writing(kubeconfig, report.report_problems, telling.send_events) as node:
         await stands(node, NODE_CONDITION, "failing", "403")
         look(node, 0)
         await server.until(lambda: told(server) == [("GPUDegraded", "GPU 0", 1)])
@@ -201,7 +201,7 @@ async def test_a_refusal_is_asked_about_seldom(server: ApiServer, kubeconfig: Pa
 
 async def test_a_device_that_comes_and_goes_is_counted(server: ApiServer, kubeconfig: Path) -> None:
     """The same thing of the same device is one Event, told again by its count; another device has its own."""
-    async with writing(kubeconfig, telling.tell_events) as node:
+    async with writing(kubeconfig, telling.send_events) as node:
         for times in range(1, 5):
             look(node, 0)
             await server.until(lambda times=times: ("GPUDegraded", "GPU 0", times) in told(server))  # type: ignore[misc]
@@ -214,10 +214,10 @@ async def test_a_device_that_comes_and_goes_is_counted(server: ApiServer, kubeco
 
 async def test_an_event_that_the_server_has_forgotten_is_made_anew(server: ApiServer, kubeconfig: Path) -> None:
     """They live for an hour; and after AGAIN what happens is news."""
-    async with writing(kubeconfig, telling.tell_events) as node:
+    async with writing(kubeconfig, telling.send_events) as node:
         look(node, 0)
         await server.until(lambda: len(told(server)) == 1)
-        [event] = server.objects.list(place(EVENTS_PATH))
+        [event] = server.objects.list(parse_path(EVENTS_PATH))
         look(node)
         await server.until(lambda: len(told(server)) == 2)
         server.put(f"{EVENTS_PATH}/{event['metadata']['name']}", None)
@@ -228,8 +228,8 @@ async def test_an_event_that_the_server_has_forgotten_is_made_anew(server: ApiSe
 async def test_after_a_while_it_is_another_event(
     server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "AGAIN", 0.0)
-    async with writing(kubeconfig, telling.tell_events) as node:
+    monkeypatch.setattr(telling, "REPEAT_PERIOD", 0.0)
+    async with writing(kubeconfig, telling.send_events) as node:
         for ill in ((0,), (), (0,)):
             count = len(told(server))
             look(node, *ill)
@@ -239,8 +239,8 @@ async def test_after_a_while_it_is_another_event(
 
 async def test_an_answer_that_is_lost_makes_no_second_event(server: ApiServer, kubeconfig: Path) -> None:
     """Whether the server has heard it nobody knows: it is told again under the same name."""
-    server.troubles.append(Trouble(f"POST {EVENTS_PATH}", lose=True))
-    async with writing(kubeconfig, telling.tell_events) as node:
+    server.failures.append(InjectedFailure(f"POST {EVENTS_PATH}", lose_response=True))
+    async with writing(kubeconfig, telling.send_events) as node:
         look(node, 0)
         await server.until(lambda: server.requests.count(f"POST {EVENTS_PATH}") == 2)
         await stands(node, EVENTS, "ok")
@@ -250,8 +250,8 @@ async def test_an_answer_that_is_lost_makes_no_second_event(server: ApiServer, k
 async def test_an_event_that_the_server_will_never_take_costs_itself_only(
     server: ApiServer, kubeconfig: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.troubles.append(Trouble("POST *", code=422, message="message: too long"))
-    async with writing(kubeconfig, telling.tell_events) as node:
+    server.failures.append(InjectedFailure("POST *", code=422, message="message: too long"))
+    async with writing(kubeconfig, telling.send_events) as node:
         look(node, 0)
         await server.until(lambda: f"POST {EVENTS_PATH}" in server.requests)
         look(node, 0, 1)
@@ -262,13 +262,13 @@ async def test_an_event_that_the_server_will_never_take_costs_itself_only(
 
 async def test_an_event_that_cannot_be_counted_again_is_made_anew(server: ApiServer, kubeconfig: Path) -> None:
     """A refusal that no repetition makes better holds up nothing that comes after."""
-    async with writing(kubeconfig, telling.tell_events) as node:
+    async with writing(kubeconfig, telling.send_events) as node:
         for ill in ((0,), ()):
             look(node, *ill)
             await server.until(lambda: server.requests.count(f"POST {EVENTS_PATH}") == len(told(server)) > 0)
             await stands(node, EVENTS, "ok")
         await server.until(lambda: len(told(server)) == 2)
-        server.troubles.append(Trouble("PATCH *", code=422, message="message: not so"))
+        server.failures.append(InjectedFailure("PATCH *", code=422, message="message: not so"))
         look(node, 0)
         await server.until(lambda: [reason for reason, *_ in told(server)].count("GPUDegraded") == 2)
         look(node, 0, 1)
@@ -277,7 +277,7 @@ async def test_an_event_that_cannot_be_counted_again_is_made_anew(server: ApiSer
 
 async def test_nothing_is_told_that_a_crash_would_make_us_tell_again(server: ApiServer, kubeconfig: Path) -> None:
     """The ledger is on disk first, where the disk takes it."""
-    async with writing(kubeconfig, telling.tell_events, report.report_problems) as node:
+    async with writing(kubeconfig, telling.send_events, report.report_problems) as node:
         node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus(state="ok", text="an older ledger")))
         look(node, 0)
         await server.until(lambda: problem(server).get("status") == "True")
@@ -295,11 +295,11 @@ async def test_nothing_is_told_that_a_crash_would_make_us_tell_again(server: Api
 
 async def test_what_came_and_went_while_the_server_was_away_is_not_told(server: ApiServer, kubeconfig: Path) -> None:
     """The newest difference is."""
-    async with writing(kubeconfig, telling.tell_events) as node:
-        await server.down()
+    async with writing(kubeconfig, telling.send_events) as node:
+        await server.stop()
         look(node, 0, 1)
         await stands(node, EVENTS, "failing")
         look(node, 1)
-        await server.up()
+        await server.start()
         await stands(node, EVENTS, "ok")
         assert told(server) == [("GPUDegraded", "GPU 1", 1)]

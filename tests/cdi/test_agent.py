@@ -31,7 +31,7 @@ async def made(kubelet: Kubelet, name: str) -> set[str]:
     """The device nodes in the container of a pod, once it runs."""
     running = kubelet.pods[f"default/{name}"]
     await kubelet.until(lambda: "main" in running.started)
-    return {node.path for node in running.made["main"].device_nodes}
+    return {node.path for node in running.created["main"].device_nodes}
 
 
 async def test_what_kubelet_is_told_is_on_disk(place: Place) -> None:
@@ -40,12 +40,12 @@ async def test_what_kubelet_is_told_is_on_disk(place: Place) -> None:
     told: list[dict[str, str]] = []
 
     def heard(resource: str) -> None:
-        told.append(dict(kubelet.view()[resource]))
+        told.append(dict(kubelet.device_health()[resource]))
         healthy = {id for id, health in told[-1].items() if health == "Healthy"}
         assert healthy <= place.names(), "a device was given out before it was described"
 
     async with place.kubelet() as kubelet:
-        kubelet.manager.heard = heard
+        kubelet.manager.on_list = heard
         async with place.agent():
             await kubelet.until_capacity(GPUS, 2, 2)
             assert told[0] == {"GPU-0": "Healthy", "GPU-1": "Healthy"}
@@ -62,9 +62,9 @@ async def test_a_container_gets_its_devices_and_no_others(place: Place) -> None:
         await kubelet.until_capacity(GPUS, 2, 2)
         running = await kubelet.run(pod("train", gpu=1))
         assert await made(kubelet, "train") == {"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"}
-        [node] = (each for each in running.made["main"].device_nodes if each.path == "/dev/nvidia0")
+        [node] = (each for each in running.created["main"].device_nodes if each.path == "/dev/nvidia0")
         assert (node.type, node.major, node.minor) == ("c", 195, 0)
-        assert any(mount.host_path.endswith(f"libcuda.so.{VERSION}") for mount in running.made["main"].mounts)
+        assert any(mount.host_path.endswith(f"libcuda.so.{VERSION}") for mount in running.created["main"].mounts)
 
 
 async def test_every_change_is_taken_up_live(place: Place) -> None:
@@ -103,7 +103,7 @@ async def test_no_list_changes_where_only_what_all_devices_share_does(place: Pla
     async with place.kubelet() as kubelet, place.agent():
         await kubelet.until_capacity(GPUS, 2, 2)
         lists: list[str] = []
-        kubelet.manager.heard = lists.append
+        kubelet.manager.on_list = lists.append
         place.describe(machine(version="590.10"))
         await until(lambda: place.libraries() == {"590.10"})
         await asyncio.sleep(0.3)

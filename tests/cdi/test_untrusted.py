@@ -87,7 +87,7 @@ async def test_what_another_user_makes_of_the_directory_of_mps_is_never_mounted(
     """Before the agent starts, and while it runs; every GPU is offered all the same, and the log says it once."""
     make(node.mps)
     said = ("cdi: ok", str(node.mps), why)
-    async with Kubelet(node.root / "k", cdi=node.cdi) as kubelet, node.agent() as agent:
+    async with Kubelet(node.root / "k", cdi_dirs=node.cdi) as kubelet, node.agent() as agent:
         await kubelet.until_capacity(GPUS, COUNT, COUNT)
         assert node.mounts()
         assert not any("nvidia-mps" in path for path in (*node.mounts(), *node.mounts().values()))
@@ -112,7 +112,7 @@ async def test_a_libcuda_that_another_user_can_change_is_given_to_nobody(node: N
     """No device is offered, and the reason names the path and who; when it is mended all is well again."""
     [cuda] = (node.installed / "usr/lib").rglob("libcuda.so.5*")
     os.chown(cuda, NOBODY, NOBODY)
-    async with Kubelet(node.root / "k", cdi=node.cdi) as kubelet, node.agent() as agent:
+    async with Kubelet(node.root / "k", cdi_dirs=node.cdi) as kubelet, node.agent() as agent:
         await agent.until_says("cdi: ", f"{cuda} ", str(NOBODY))
         await kubelet.until_capacity(GPUS, COUNT, 0)
         assert node.spec() is None

@@ -96,7 +96,7 @@ class Place:
 
     def kubelet(self) -> Kubelet:
         """A kubelet here, whose runtime resolves what is in the CDI directory."""
-        return Kubelet(self.root / "k", cdi=self.cdi)
+        return Kubelet(self.root / "k", cdi_dirs=self.cdi)
 
     def file(self, kind: str = GPU) -> Path:
         """The file of a kind."""

@@ -16,7 +16,7 @@ sharing: {{timeSlicing: {{resources: [{{name: {GPU}, replicas: 4}}]}}}}
 async def gpus(kubelet: Kubelet, name: str, count: int) -> set[int]:
     """The GPUs that a pod gets which asks for so many devices."""
     running = await kubelet.run(pod(name, gpu=count))
-    return {int(id.split("::")[0][-1]) for id in running.got().envs["NVIDIA_VISIBLE_DEVICES"].split(",")}
+    return {int(id.split("::")[0][-1]) for id in running.response().envs["NVIDIA_VISIBLE_DEVICES"].split(",")}
 
 
 async def test_pods_get_gpus_that_are_joined_and_leave_those_that_are(tmp_path: Path) -> None:

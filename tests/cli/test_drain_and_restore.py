@@ -44,7 +44,7 @@ async def inspected(place: Place) -> dict[str, dict[str, object]]:
 
 def unhealthy(kubelet: Kubelet, resource: str = GPU) -> list[str]:
     """The ids that kubelet has as unhealthy."""
-    return [id for id, health in sorted(kubelet.view()[resource].items()) if health == "Unhealthy"]
+    return [id for id, health in sorted(kubelet.device_health()[resource].items()) if health == "Unhealthy"]
 
 
 def befall(place: Place, *incidents: str) -> None:
@@ -57,7 +57,7 @@ async def test_a_drain_survives_the_agent_and_ends_with_restore(place: Place, go
     async with Kubelet(place.kubelet) as kubelet:
         async with place.agent() as agent:
             await kubelet.until_capacity(GPU, 4, 4)
-            [held] = (await kubelet.run(pod("train", gpu=1))).got().envs["NVIDIA_VISIBLE_DEVICES"].split(",")
+            [held] = (await kubelet.run(pod("train", gpu=1))).response().envs["NVIDIA_VISIBLE_DEVICES"].split(",")
             free = next(id for id in WELL if id != held)
             async with asyncio.timeout(60):
                 while "default/train" not in (await gpuplane("inspect", "--state-dir", place.state))[1]:

@@ -47,7 +47,7 @@ async def test_restore_has_the_gpu_probed(tmp_path: Path, driver: StandIn) -> No
         await kubelet.until_capacity(GPU, 8, 8)
         driver.happen(3, 79)
         await kubelet.until_capacity(GPU, 8, 7)
-        assert [id for id, health in kubelet.view()[GPU].items() if health == "Unhealthy"] == [GPUS[3].uuid]
+        assert [id for id, health in kubelet.device_health()[GPU].items() if health == "Unhealthy"] == [GPUS[3].uuid]
         assert (await restored(tmp_path))[0] == 0
         await kubelet.until_capacity(GPU, 8, 8)
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from gpuplane.sandbox.agent import Agent
-from gpuplane.sandbox.apiserver.objects import place
+from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod
 
@@ -89,7 +89,7 @@ class _Stage:
             server.put(NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
             async with self._agent() as agent:
                 await self._page("gpuplane_waiting{")
-                async with Kubelet(self.root / "k", cdi=self.cdi) as kubelet:
+                async with Kubelet(self.root / "k", cdi_dirs=self.cdi) as kubelet:
                     await kubelet.until_capacity(SHARED, 4, 4)
                     await self._inspect(kubelet)
                     await self._change(server)
@@ -120,7 +120,7 @@ class _Stage:
         await server.until(lambda: any(each["reason"] == "GPUDrained" for each in _events(server)))
         await self._json("health restore", "3:0", "--state-dir", self.state)
         await server.until(lambda: any(each["reason"] == "GPURestored" for each in _events(server)))
-        self.story.node, self.story.events = server.objects.get(place(NODE)), _events(server)
+        self.story.node, self.story.events = server.objects.get(parse_path(NODE)), _events(server)
         await self._json("driver release", "--for", "10m", "--why", "firmware", "--state-dir", self.state)
         await self._page('kind="released"')
 
@@ -184,4 +184,4 @@ def _get(url: str) -> str:
 
 
 def _events(server: ApiServer) -> list[dict[str, Any]]:
-    return list(server.objects.list(place("/api/v1/namespaces/default/events")))
+    return list(server.objects.list(parse_path("/api/v1/namespaces/default/events")))

@@ -25,7 +25,7 @@ from gpuplane.core.reports.nodecondition import LONGEST, condition
 from gpuplane.core.reports.readiness import unready
 from gpuplane.core.shares import unit_of
 from gpuplane.core.step import step
-from gpuplane.kubelet.plugin import _message
+from gpuplane.kubelet.plugin import _list_response
 from gpuplane.model.config import MemoryResource, NodeRequests, ReplicatedResource, Settings, Sharing
 from gpuplane.model.control import AgentInfo, NodeState
 from gpuplane.model.facts import (
@@ -91,7 +91,9 @@ EMPTY = Reason(kind="waiting", text="")
 
 def told(snapshot: Snapshot) -> Mapping[str, Mapping[str, str]]:
     """Resource → id → health, by the very messages that go to kubelet."""
-    return {each.name: {d.ID: d.health for d in _message(each.devices).devices} for each in offer(snapshot).resources}
+    return {
+        each.name: {d.ID: d.health for d in _list_response(each.devices).devices} for each in offer(snapshot).resources
+    }
 
 
 def given_out(snapshot: Snapshot) -> dict[str, bool]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.sandbox.kubelet.console import WORDS
+from gpuplane.sandbox.kubelet.console import COMMANDS
 from tests.docs.commands import Shown, Wrong, check, commands, leaves, options, shown
 
 ROOT = Path(__file__).parents[2]
@@ -122,4 +122,4 @@ def test_the_words_of_the_embedded_kubelet() -> None:
     page = (ROOT / "docs/sandbox.md").read_text()
     table = [line for line in page.splitlines() if re.match(r"\| `[a-z]+", line)]
 
-    assert table == [f"| `{f'{word} {rest}'.strip()}` | {meaning} |" for word, (rest, meaning) in WORDS.items()]
+    assert table == [f"| `{f'{word} {rest}'.strip()}` | {meaning} |" for word, (rest, meaning) in COMMANDS.items()]

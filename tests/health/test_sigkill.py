@@ -76,7 +76,7 @@ class Place:
             "--machine", root / "machine.yaml", "--config", root / "config.yaml", "--mig-strategy", "mixed",
             "--kubelet-root", kubelet.root, "--state-dir", root / "s",
         )  # fmt: skip
-        kubelet.manager.heard = self.heard
+        kubelet.manager.on_list = self.heard
 
     def write(self) -> None:
         """The machine file, as an editor replaces it."""
@@ -101,7 +101,7 @@ class Place:
     def heard(self, resource: str) -> None:
         """What kubelet is shown may be as it was before the round or as it will be after it."""
         before, after = self.before.ill(), self.truth.ill()
-        for id, health in self.kubelet.devices.resources[resource].said.items():
+        for id, health in self.kubelet.devices.resources[resource].last_list.items():
             if id in before & after and health == "Healthy":
                 self.wrong.append(f"{id} is ill, and was shown as healthy")
             if id not in before | after and health != "Healthy":
@@ -198,7 +198,7 @@ class Place:
 
     def shown(self) -> bool:
         """Whether kubelet has what is so."""
-        view = {id: health for devices in self.kubelet.view().values() for id, health in devices.items()}
+        view = {id: health for devices in self.kubelet.device_health().values() for id, health in devices.items()}
         ill = self.truth.ill()
         return view == {id: "Unhealthy" if id in ill else "Healthy" for id in ids()}
 
@@ -213,7 +213,7 @@ class Place:
             await self.kubelet.until(self.shown)
             await self.until(self.remembered)
         except TimeoutError:
-            told = f"ill {sorted(self.truth.ill())}\nshown {self.kubelet.view()}\nafter {self.done[-12:]}"
+            told = f"ill {sorted(self.truth.ill())}\nshown {self.kubelet.device_health()}\nafter {self.done[-12:]}"
             raise AssertionError("\n".join([told, *self.agent.log[-30:]])) from None
         assert self.wrong == []
 

@@ -57,7 +57,7 @@ async def test_shares_are_given_out_once_their_daemon_serves_them(place: Place) 
         await kubelet.until_capacity(GPU, 8, 0)
         await world.supervise()
         await kubelet.until_capacity(GPU, 8, 8)
-        container = (await kubelet.run(pod("train", gpu=1))).got()
+        container = (await kubelet.run(pod("train", gpu=1))).response()
         assert container.envs["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/gpu/pipe"
         assert {mount.container_path: mount.host_path for mount in container.mounts} == {
             "/mps/nvidia.com/gpu/pipe": str(world.pipe(GPU)),
@@ -81,7 +81,7 @@ async def test_the_agents_life_is_not_the_daemons(place: Place) -> None:
             await kubelet.until_capacity(GPU, 8, 8)
             place.configure(SHARED + "flags: {plugin: {deviceIDStrategy: index}}\n")
             async with asyncio.timeout(60):
-                while (await kubelet.run(pod("probe", gpu=1))).got().envs["NVIDIA_VISIBLE_DEVICES"] not in "01":
+                while (await kubelet.run(pod("probe", gpu=1))).response().envs["NVIDIA_VISIBLE_DEVICES"] not in "01":
                     await kubelet.end("default/probe")
             place.configure("sharing: {mps: {nonsense: 1}}\n")
             await agent.until_says("nonsense")

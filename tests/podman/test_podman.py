@@ -125,7 +125,7 @@ async def test_a_pod_gets_what_kubelet_was_given(podman: Podman, bare: Seen, hoo
         async with node.agent("--machine", node.machine, "--hook-path", hook):
             await kubelet.until_capacity(GPU, 2, 2)
             await kubelet.until_capacity("nvidia.com/mig-3g.40gb", 2, 2)
-            whole = (await kubelet.run(pod("two", gpu=2))).got()
+            whole = (await kubelet.run(pod("two", gpu=2))).response()
         names = [each.name for each in whole.cdi_devices]
         seen = podman.look(node.cdi, *names)
 
@@ -146,7 +146,7 @@ async def test_from_the_drivers_library_to_the_container(
     async with Kubelet(node.root / "k") as kubelet:
         async with node.agent("--machine", "nvml", "--host-root", standin.root, "--hook-path", hook):
             await kubelet.until_capacity("nvidia.com/mig-3g.40gb", 2, 2)
-            whole = (await kubelet.run(Pod("part", (Container("main", {"nvidia.com/mig-3g.40gb": 1}),)))).got()
+            whole = (await kubelet.run(Pod("part", (Container("main", {"nvidia.com/mig-3g.40gb": 1}),)))).response()
         [name] = [each.name for each in whole.cdi_devices]
         seen = podman.look(node.cdi, name)
 

@@ -154,4 +154,4 @@ def calls(kubelet: Kubelet, *but: str) -> list[str]:
 
 
 def given(kubelet: Kubelet, pod: Pod, container: str = "main") -> set[str]:
-    return set(kubelet.devices.held(pod.uid, container)[DEV])
+    return set(kubelet.devices.held_by(pod.uid, container)[DEV])

@@ -111,9 +111,11 @@ async def test_a_machine_without_gpus_is_refused(root: Path) -> None:
 
 def lists(play: Chaos, unit: str, health: str) -> None:
     """Kubelet gets a list in which one GPU is said to be so; "" to be nowhere."""
-    said = {id: health if id.startswith(unit) else was for id, was in play.kubelet.devices.resources[GPU].said.items()}
+    said = {
+        id: health if id.startswith(unit) else was for id, was in play.kubelet.devices.resources[GPU].last_list.items()
+    }
     devices = [pb.Device(ID=id, health=told) for id, told in said.items() if told]
-    play.kubelet.manager.listed(GPU, pb.ListAndWatchResponse(devices=devices))
+    play.kubelet.manager.list_received(GPU, pb.ListAndWatchResponse(devices=devices))
 
 
 def falsely_ill(play: Chaos) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
-from gpuplane.sandbox.kubelet.endpoint import PRE_START
+from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
+from gpuplane.sandbox.kubelet.endpoint import PRE_START_TIMEOUT
 
 from .plugin import DEV, SIX, calls, device, given, node, wants
 
@@ -106,27 +106,27 @@ async def test_an_error_rejects_the_pod(root: Path, method: str, before: str) ->
     """For ever, and with these words. The ids are free again."""
     async with node(root, *SIX) as (kubelet, plugin):
         plugin.errors[method] = "no such luck"
-        with pytest.raises(Rejected) as rejected:
+        with pytest.raises(PodRejected) as rejected:
             await kubelet.run(wants("a", 6))
         problem = f"Allocate failed due to {before}rpc error: code = Internal desc = no such luck, which is unexpected"
 
         assert rejected.value.reason == "UnexpectedAdmissionError"
         assert rejected.value.message == f"Pod was rejected: {problem}"
-        assert kubelet.failed["default/a"] is rejected.value
+        assert kubelet.rejected_pods["default/a"] is rejected.value
         assert not kubelet.pods
 
         del plugin.errors[method]
         await kubelet.run(wants("b", 6))
-        assert list(kubelet.failed) == ["default/a"]
+        assert list(kubelet.rejected_pods) == ["default/a"]
 
         await kubelet.restart()
-        assert kubelet.failed["default/a"].reason == "ContainerStatusUnknown"
+        assert kubelet.rejected_pods["default/a"].reason == "ContainerStatusUnknown"
 
 
 async def test_more_than_there_is_free_is_rejected(root: Path) -> None:
     async with node(root, *SIX) as (kubelet, _):
         await kubelet.run(wants("a", 4))
-        with pytest.raises(Rejected) as rejected:
+        with pytest.raises(PodRejected) as rejected:
             await kubelet.run(wants("b", 3))
         numbers = "Requested: 3, Available: 2"
         problem = f"requested number of devices unavailable for {DEV}. {numbers}"
@@ -136,8 +136,8 @@ async def test_more_than_there_is_free_is_rejected(root: Path) -> None:
 async def test_a_resource_that_the_node_never_had_is_refused(root: Path) -> None:
     """As the scheduler would: it is no matter of the device manager."""
     async with Kubelet(root) as kubelet:
-        assert kubelet.insufficient(wants("a")) == [f"Insufficient {DEV}"]
-        with pytest.raises(Rejected) as rejected:
+        assert kubelet.insufficient_resources(wants("a")) == [f"Insufficient {DEV}"]
+        with pytest.raises(PodRejected) as rejected:
             await kubelet.run(wants("a"))
         assert rejected.value.reason == f"OutOf{DEV}"
 
@@ -153,12 +153,12 @@ async def test_a_pod_that_is_there_is_not_run_again(root: Path) -> None:
         await kubelet.run(wants("a"))
         with pytest.raises(ValueError, match="pod default/a is there"):
             await kubelet.run(wants("a"))
-        assert len(kubelet.devices.used(DEV)) == 1
+        assert len(kubelet.devices.held_ids(DEV)) == 1
 
 
 async def test_only_pre_start_container_has_a_deadline(root: Path) -> None:
     """30 s; Allocate and GetPreferredAllocation may take as long as they like."""
-    assert PRE_START == 30.0
+    assert PRE_START_TIMEOUT == 30.0
     async with node(root, *SIX, starts=True) as (kubelet, plugin):
         await kubelet.run(wants("a"))
         await plugin.until_asked("PreStartContainer")
@@ -170,29 +170,29 @@ async def test_only_pre_start_container_has_a_deadline(root: Path) -> None:
 
 
 async def test_pre_start_container_that_takes_too_long(root: Path) -> None:
-    async with node(root, *SIX, starts=True, pre_start=0.1) as (kubelet, plugin):
+    async with node(root, *SIX, starts=True, pre_start_timeout=0.1) as (kubelet, plugin):
         plugin.gates["PreStartContainer"] = asyncio.Event()
         running = await kubelet.run(wants("a"))
-        await kubelet.until(lambda: "main" in running.waiting)
+        await kubelet.until(lambda: "main" in running.waiting_reasons)
         problem = "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
         said = f"CreateContainerConfigError: device plugin PreStartContainer rpc failed with err: {problem}"
-        assert running.waiting == {"main": said}
+        assert running.waiting_reasons == {"main": said}
 
 
 async def test_an_error_of_pre_start_container_is_tried_again(root: Path) -> None:
     """At once, and then with pauses. The pod keeps its devices, and runs when it succeeds."""
-    async with node(root, *SIX, starts=True, retry=0.05) as (kubelet, plugin):
+    async with node(root, *SIX, starts=True, retry_interval=0.05) as (kubelet, plugin):
         plugin.errors["PreStartContainer"] = "not yet"
         pod = wants("a", 2)
         running = await kubelet.run(pod)
         await plugin.until_asked("PreStartContainer", times=3)
         problem = "device plugin PreStartContainer rpc failed with err: rpc error: code = Internal desc = not yet"
-        assert running.waiting == {"main": f"CreateContainerConfigError: {problem}"}
+        assert running.waiting_reasons == {"main": f"CreateContainerConfigError: {problem}"}
         assert len(given(kubelet, pod)) == 2
 
         del plugin.errors["PreStartContainer"]
         await kubelet.until(lambda: running.started == {"main"})
-        assert running.waiting == {}
+        assert running.waiting_reasons == {}
         assert len(plugin.asked("Allocate")) == 1
 
 
@@ -227,7 +227,7 @@ async def test_containers_reuse_what_init_containers_had(root: Path) -> None:
             (set(), 2),
             (first - x, 3),
         ]
-        assert len(kubelet.devices.used(DEV)) == 4
+        assert len(kubelet.devices.held_ids(DEV)) == 4
 
 
 async def test_what_a_side_car_has_is_not_reused(root: Path) -> None:
@@ -243,9 +243,9 @@ async def test_what_a_side_car_has_is_not_reused(root: Path) -> None:
 
 async def test_devices_of_one_numa_node_come_first_where_the_topology_manager_says_so(root: Path) -> None:
     """Policy best-effort (policy none asks about all that is available, see above)."""
-    async with node(root, *SIX, numa=True) as (kubelet, plugin):
+    async with node(root, *SIX, align_numa=True) as (kubelet, plugin):
         plugin.send(*(device(id, "Healthy", int(id in ("d3", "d4", "d5"))) for id in SIX))
-        await kubelet.until(lambda: kubelet.devices.resources[DEV].nodes["d3"] == (1,))
+        await kubelet.until(lambda: kubelet.devices.resources[DEV].numa_nodes["d3"] == (1,))
         await kubelet.run(wants("a", 2))
         assert set(plugin.asked("GetPreferredAllocation")[0].container_requests[0].available_deviceIDs) == {
             "d1",
@@ -267,7 +267,7 @@ async def test_a_pod_shows_the_health_of_its_devices_and_runs_on(root: Path) -> 
         plugin.send(*(device(id, "Unhealthy" if id == "d6" else "Healthy") for id in SIX))
         await kubelet.until_capacity(DEV, 6, 5)
         expected = sorted((id, "Unhealthy" if id == "d6" else "Healthy") for id in SIX)
-        assert sorted(kubelet.health("default/a")["main"][DEV]) == expected
+        assert sorted(kubelet.pod_health("default/a")["main"][DEV]) == expected
         assert list(kubelet.pods) == ["default/a"]
 
 
@@ -277,9 +277,9 @@ async def test_a_lost_stream_and_a_device_that_is_gone_change_nothing_in_a_pod(r
         await kubelet.run(wants("a"))
         plugin.send()
         await kubelet.until_capacity(DEV, 0, 0)
-        assert kubelet.health("default/a") == {"main": {DEV: [("d1", "Healthy")]}}
+        assert kubelet.pod_health("default/a") == {"main": {DEV: [("d1", "Healthy")]}}
         plugin.send(device("d1"))
         await kubelet.until_capacity(DEV, 1, 1)
         await plugin.stop()
         await kubelet.until_capacity(DEV, 1, 0)
-        assert kubelet.health("default/a") == {"main": {DEV: [("d1", "Healthy")]}}
+        assert kubelet.pod_health("default/a") == {"main": {DEV: [("d1", "Healthy")]}}

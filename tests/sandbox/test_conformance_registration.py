@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
-from gpuplane.sandbox.kubelet import Kubelet, Rejected
-from gpuplane.sandbox.kubelet.registration import DIAL
+from gpuplane.sandbox.kubelet import Kubelet, PodRejected
+from gpuplane.sandbox.kubelet.registration import DIAL_TIMEOUT
 
 from .plugin import CHECKPOINT, DEV, SIX, Plugin, calls, device, node, wants
 
@@ -84,8 +84,8 @@ async def refused(root: Path, message: str, **request: Any) -> None:
 
 async def test_an_endpoint_that_does_not_exist_blocks_register_until_kubelet_gives_up(root: Path) -> None:
     """After 10 s on a node. A client that waits no longer than that sees its own deadline."""
-    assert DIAL == 10.0
-    async with Kubelet(root, dial=0.5):
+    assert DIAL_TIMEOUT == 10.0
+    async with Kubelet(root, dial_timeout=0.5):
         plugin = Plugin(root / "device-plugins")
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await plugin.register()
@@ -107,7 +107,7 @@ async def test_options_that_are_answered_by_an_error_fail_the_registration(root:
             await plugin.register()
         problem = "rpc error: code = Internal desc = not today"
         assert error.value.details() == f"failed to get device plugin options: {problem}"
-        assert kubelet.node() == {}
+        assert kubelet.node_capacities() == {}
         await plugin.stop()
 
 
@@ -115,7 +115,7 @@ async def register_again(kubelet: Kubelet, plugin: Plugin) -> None:
     """A second Register, and kubelet has read the first list of the second stream."""
     plugin.devices = [device("new")]
     await plugin.register()
-    await kubelet.until(lambda: kubelet.view() == {DEV: {"new": "Healthy"}})
+    await kubelet.until(lambda: kubelet.device_health() == {DEV: {"new": "Healthy"}})
 
 
 async def test_a_second_register_opens_a_second_stream_and_both_are_read(root: Path) -> None:
@@ -125,9 +125,9 @@ async def test_a_second_register_opens_a_second_stream_and_both_are_read(root: P
         first, second = plugin.streams
 
         first.put_nowait(pb.ListAndWatchResponse(devices=[device("by-the-first")]))
-        await kubelet.until(lambda: kubelet.view() == {DEV: {"by-the-first": "Healthy"}})
+        await kubelet.until(lambda: kubelet.device_health() == {DEV: {"by-the-first": "Healthy"}})
         second.put_nowait(pb.ListAndWatchResponse(devices=[device("by-the-second")]))
-        await kubelet.until(lambda: kubelet.view() == {DEV: {"by-the-second": "Healthy"}})
+        await kubelet.until(lambda: kubelet.device_health() == {DEV: {"by-the-second": "Healthy"}})
 
         assert "ListAndWatch ended" not in calls(kubelet)
 
@@ -168,7 +168,7 @@ async def test_capacity_counts_all_devices_and_allocatable_the_healthy_ones(root
     async with node(root, *SIX) as (kubelet, plugin):
         plugin.send(device("d1"), device("d2", "Unhealthy"), device("d3", "Unknown"))
         await kubelet.until_capacity(DEV, 3, 1)
-        assert kubelet.view() == {DEV: {"d1": "Healthy", "d2": "Unhealthy", "d3": "Unhealthy"}}
+        assert kubelet.device_health() == {DEV: {"d1": "Healthy", "d2": "Unhealthy", "d3": "Unhealthy"}}
 
 
 async def test_a_device_that_is_listed_no_longer_is_counted_no_longer(root: Path) -> None:
@@ -178,23 +178,25 @@ async def test_a_device_that_is_listed_no_longer_is_counted_no_longer(root: Path
         await kubelet.until_capacity(DEV, 2, 2)
         plugin.send()
         await kubelet.until_capacity(DEV, 0, 0)
-        assert kubelet.node() == {DEV: (0, 0)}
+        assert kubelet.node_capacities() == {DEV: (0, 0)}
 
 
 async def test_the_node_object_may_lag_behind_the_device_manager(root: Path) -> None:
     """On a node by up to 10 s. The scheduler sends pods by the Node object; kubelet itself refuses at once."""
-    async with node(root, *SIX, sync=0.3) as (kubelet, plugin):
-        await kubelet.until(lambda: kubelet.node() == {DEV: (6, 6)})
+    async with node(root, *SIX, node_sync_period=0.3) as (kubelet, plugin):
+        await kubelet.until(lambda: kubelet.node_capacities() == {DEV: (6, 6)})
         plugin.send(device("d1", "Unhealthy"))
         await kubelet.until_capacity(DEV, 1, 0)
 
-        if kubelet.node() == {DEV: (6, 6)}:  # it has most of its time left, but a slow machine may have used it up
-            assert kubelet.insufficient(wants("a")) == []
-        with pytest.raises(Rejected, match="no healthy devices present"):
+        if kubelet.node_capacities() == {
+            DEV: (6, 6)
+        }:  # it has most of its time left, but a slow machine may have used it up
+            assert kubelet.insufficient_resources(wants("a")) == []
+        with pytest.raises(PodRejected, match="no healthy devices present"):
             await kubelet.run(wants("a"))
 
-        await kubelet.until(lambda: kubelet.node() == {DEV: (1, 0)})
-        assert kubelet.insufficient(wants("b")) == [f"Insufficient {DEV}"]
+        await kubelet.until(lambda: kubelet.node_capacities() == {DEV: (1, 0)})
+        assert kubelet.insufficient_resources(wants("b")) == [f"Insufficient {DEV}"]
 
 
 async def test_a_lost_stream_makes_all_devices_unhealthy_at_once(root: Path) -> None:
@@ -205,12 +207,12 @@ async def test_a_lost_stream_makes_all_devices_unhealthy_at_once(root: Path) -> 
         await kubelet.until_capacity(DEV, 6, 0)
 
         assert list(kubelet.pods) == ["default/old"]
-        assert kubelet.insufficient(wants("new")) == [f"Insufficient {DEV}"]
+        assert kubelet.insufficient_resources(wants("new")) == [f"Insufficient {DEV}"]
 
         await plugin.serve()
         await plugin.register()
         await kubelet.until_capacity(DEV, 6, 6)
-        assert kubelet.insufficient(wants("new")) == []
+        assert kubelet.insufficient_resources(wants("new")) == []
 
 
 async def test_a_plugin_that_is_gone_for_five_minutes_takes_its_resource_along(root: Path) -> None:
@@ -223,7 +225,7 @@ async def test_a_plugin_that_is_gone_for_five_minutes_takes_its_resource_along(r
         assert kubelet.capacity(DEV) == (6, 0)
         time[0] = 300.1
         assert kubelet.capacity(DEV) == (0, 0)
-        assert kubelet.node() == {DEV: (0, 0)}
+        assert kubelet.node_capacities() == {DEV: (0, 0)}
         assert json.loads((root / "device-plugins" / CHECKPOINT).read_bytes())["Data"]["RegisteredDevices"] == {}
 
 

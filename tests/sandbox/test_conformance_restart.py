@@ -18,7 +18,7 @@ import pytest
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols import podresources_pb2
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
-from gpuplane.sandbox.kubelet import Call, Container, Kubelet, Pod, Rejected
+from gpuplane.sandbox.kubelet import Call, Container, Kubelet, Pod, PodRejected
 
 from .plugin import CHECKPOINT, DEV, SIX, Plugin, calls, device, entries, given, node, wants
 
@@ -70,9 +70,9 @@ async def test_pods_keep_their_devices_through_a_restart(root: Path) -> None:
         await kubelet.restart()
 
         assert kubelet.capacity(DEV) == (0, 0)
-        assert kubelet.node() == {DEV: (0, 0)}
+        assert kubelet.node_capacities() == {DEV: (0, 0)}
         assert given(kubelet, pod) == held
-        with pytest.raises(Rejected, match="no healthy devices present; cannot allocate unhealthy devices lab"):
+        with pytest.raises(PodRejected, match="no healthy devices present; cannot allocate unhealthy devices lab"):
             await kubelet.run(wants("early"))
 
         await plugin.stop()
@@ -80,7 +80,7 @@ async def test_pods_keep_their_devices_through_a_restart(root: Path) -> None:
         await plugin.register()
         await kubelet.until_capacity(DEV, 6, 6)
         assert len(plugin.asked("Allocate")) == 1
-        with pytest.raises(Rejected, match="Requested: 3, Available: 2"):
+        with pytest.raises(PodRejected, match="Requested: 3, Available: 2"):
             await kubelet.run(wants("b", 3))
         assert list(kubelet.pods) == ["default/a"]
 
@@ -104,11 +104,11 @@ async def test_a_container_that_waits_is_rejected_by_a_restart(root: Path) -> No
         await kubelet.until(lambda: kubelet.pods["default/runs"].started == {"main"})
         plugin.errors["PreStartContainer"] = "not yet"
         running = await kubelet.run(wants("waits"))
-        await kubelet.until(lambda: bool(running.waiting))
+        await kubelet.until(lambda: bool(running.waiting_reasons))
         await kubelet.restart()
         assert list(kubelet.pods) == ["default/runs"]
-        assert kubelet.failed["default/waits"].reason == "UnexpectedAdmissionError"
-        assert "no healthy devices present" in kubelet.failed["default/waits"].message
+        assert kubelet.rejected_pods["default/waits"].reason == "UnexpectedAdmissionError"
+        assert "no healthy devices present" in kubelet.rejected_pods["default/waits"].message
 
 
 async def test_a_kubelet_that_is_killed_leaves_sockets_that_refuse(root: Path) -> None:
@@ -180,7 +180,7 @@ async def test_the_shape_of_the_checkpoint(root: Path) -> None:
             "ResourceName": DEV,
             "DeviceIDs": {"-1": ["d1"], "0": ["d2"], "1": ["d2"]},
         }
-        assert answer == kubelet.pods[pod.key].got()
+        assert answer == kubelet.pods[pod.key].response()
 
 
 async def test_an_entry_is_written_between_allocate_and_pre_start_container(root: Path) -> None:
@@ -201,7 +201,7 @@ async def test_the_entry_of_a_pod_that_is_gone_stays_until_the_next_allocation(r
         plugin.send(*map(device, SIX))
         await kubelet.restart()
         assert [entry["PodUID"] for entry in entries(root / "device-plugins")] == [old.uid]
-        assert kubelet.devices.used(DEV) == set(SIX)
+        assert kubelet.devices.held_ids(DEV) == set(SIX)
 
         await plugin.stop()
         await plugin.serve()
@@ -268,11 +268,11 @@ async def test_a_kubelet_that_has_just_started_lists_what_it_has_heard_of(root: 
     async with node(root, *SIX) as (kubelet, _), lister(root) as stub:
         pod = wants("a", 2)
         await kubelet.run(pod)
-        kubelet.feel(knows=False)
+        kubelet.inject(knows_pods=False)
         await kubelet.restart()
         assert await held(stub) == {}
         assert len(given(kubelet, pod)) == 2
-        kubelet.feel(knows=True)
+        kubelet.inject(knows_pods=True)
         assert await held(stub) == {"main": 2}
 
 
@@ -297,7 +297,7 @@ async def test_it_can_be_slow(root: Path) -> None:
     async with Kubelet(root) as kubelet, lister(root) as stub:
         plugin = Plugin(root / "device-plugins", *SIX)
         await plugin.serve()
-        kubelet.feel(delay=0.3)
+        kubelet.inject(response_delay=0.3)
         for impatient in (
             plugin.register(timeout=0.05),
             stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=0.05),
@@ -314,17 +314,17 @@ async def test_it_can_misbehave(root: Path) -> None:
     async with Kubelet(root) as kubelet:
         plugin = Plugin(root / "device-plugins", *SIX)
         await plugin.serve()
-        kubelet.feel(refuses="not today")
+        kubelet.inject(register_error="not today")
         with pytest.raises(grpc.aio.AioRpcError, match="not today"):
             await plugin.register()
-        kubelet.feel(refuses="", opens=False)
+        kubelet.inject(register_error="", opens_streams=False)
         await plugin.register()
         assert not plugin.asked("ListAndWatch")
-        kubelet.feel(opens=True, reads=False)
+        kubelet.inject(opens_streams=True, reads_lists=False)
         await plugin.register()
         await plugin.until_asked("ListAndWatch")
-        assert kubelet.view() == {}
-        kubelet.feel(reads=True, lists=False)
+        assert kubelet.device_health() == {}
+        kubelet.inject(reads_lists=True, serves_pod_resources=False)
         await kubelet.until_capacity(DEV, 6, 6)
         async with grpc.aio.insecure_channel(f"unix:{root}/pod-resources/kubelet.sock") as channel:
             with pytest.raises(grpc.aio.AioRpcError, match="does not list"):

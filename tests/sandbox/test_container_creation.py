@@ -11,10 +11,10 @@ import pytest
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, Mount
 from gpuplane.sandbox.changes import Changes
-from gpuplane.sandbox.kubelet import Kubelet, Running
+from gpuplane.sandbox.kubelet import Kubelet, RunningPod
 from gpuplane.sandbox.kubelet.console import Console
-from gpuplane.sandbox.kubelet.runtime import Uncreated, create
-from gpuplane.sandbox.kubelet.said import Said
+from gpuplane.sandbox.kubelet.messages import Message
+from gpuplane.sandbox.kubelet.runtime import CreateContainerFailed, create_container
 from tests.golden import Golden
 
 from .plugin import DEADLINE, DEV, SIX, Plugin, node, wants
@@ -54,7 +54,7 @@ def test_names_come_from_the_field_and_then_from_annotations(tmp_path: Path) -> 
     asked = got("b", "a", "b", z=f"{KIND}=c,{KIND}=a", y=f"{KIND}=d")
     asked.annotations["example.com/x"] = "not a name"
 
-    assert create(asked, [tmp_path]).env == ("B=b", "A=a", "D=d", "C=c")
+    assert create_container(asked, [tmp_path]).env == ("B=b", "A=a", "D=d", "C=c")
 
 
 def test_it_is_applied_over_what_kubelet_passes(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_it_is_applied_over_what_kubelet_passes(tmp_path: Path) -> None:
     )
     asked.MergeFrom(got("a"))
 
-    assert create(asked, [tmp_path]) == ContainerEdits(
+    assert create_container(asked, [tmp_path]) == ContainerEdits(
         env=("OWN=1", "SAME=cdi"),
         device_nodes=(
             DeviceNode("/dev/y", "/root/dev/y", permissions="rw"),
@@ -91,7 +91,7 @@ def test_a_runtime_without_cdi_resolves_nothing(tmp_path: Path) -> None:
     asked = got("a", z="rubbish")
     asked.envs["OWN"] = "1"
 
-    assert create(asked, None) == ContainerEdits(env=("OWN=1",))
+    assert create_container(asked, None) == ContainerEdits(env=("OWN=1",))
 
 
 def test_a_later_directory_has_priority_and_a_broken_file_costs_itself(tmp_path: Path) -> None:
@@ -102,7 +102,10 @@ def test_a_later_directory_has_priority_and_a_broken_file_costs_itself(tmp_path:
     (tmp_path / "two/deep.json").mkdir()
     (tmp_path / "two/gone.json").symlink_to("nowhere")
 
-    assert create(got("a", "b"), [tmp_path / "one", tmp_path / "two", tmp_path / "none"]).env == ("NEW=new", "B=b")
+    assert create_container(got("a", "b"), [tmp_path / "one", tmp_path / "two", tmp_path / "none"]).env == (
+        "NEW=new",
+        "B=b",
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,8 +121,8 @@ def test_the_words_in_which_a_container_is_not_created(tmp_path: Path, asked: An
     write(tmp_path, "one.json", a=env("A"), b=env("B"))
     write(tmp_path, "two.yaml", b=env("B"))
 
-    with pytest.raises(Uncreated) as uncreated:
-        create(asked, [tmp_path])
+    with pytest.raises(CreateContainerFailed) as uncreated:
+        create_container(asked, [tmp_path])
 
     assert str(uncreated.value) == words
 
@@ -139,7 +142,7 @@ def test_a_node_without_numbers_has_those_of_the_hosts(tmp_path: Path) -> None:
     ]
     write(tmp_path, a={"deviceNodes": nodes})
 
-    made = create(got("a"), [tmp_path]).device_nodes
+    made = create_container(got("a"), [tmp_path]).device_nodes
 
     assert [(node.path, node.type, node.major, node.minor) for node in made] == [
         ("/dev/null", *null.values()),
@@ -163,8 +166,8 @@ def test_a_node_without_numbers_that_the_host_does_not_have(tmp_path: Path, node
     """No container is created with it; the words are the library's."""
     write(tmp_path, a={"deviceNodes": [node]})
 
-    with pytest.raises(Uncreated) as uncreated:
-        create(got("a"), [tmp_path])
+    with pytest.raises(CreateContainerFailed) as uncreated:
+        create_container(got("a"), [tmp_path])
 
     assert str(uncreated.value) == f"{INJECTION}failed to inject devices: {words}"
 
@@ -172,10 +175,10 @@ def test_a_node_without_numbers_that_the_host_does_not_have(tmp_path: Path, node
 # the life of a container
 
 
-async def made(kubelet: Kubelet, running: Running) -> ContainerEdits:
+async def made(kubelet: Kubelet, running: RunningPod) -> ContainerEdits:
     """What the pod's container is made with, once it is."""
     await kubelet.until(lambda: "main" in running.started)
-    return running.made["main"]
+    return running.created["main"]
 
 
 def names(plugin: Plugin, *devices: str) -> None:
@@ -185,41 +188,43 @@ def names(plugin: Plugin, *devices: str) -> None:
 
 async def test_a_container_waits_until_its_devices_can_be_resolved(root: Path) -> None:
     """CreateContainerError, and tried again and again; the plugin is asked once."""
-    async with node(root, *SIX, cdi=root / "cdi", retry=0.02) as (kubelet, plugin):
+    async with node(root, *SIX, cdi_dirs=root / "cdi", retry_interval=0.02) as (kubelet, plugin):
         names(plugin, "a")
         running = await kubelet.run(wants("pod"))
-        assert running.waiting == {"main": f"CreateContainerError: {INJECTION}unresolvable CDI devices {KIND}=a"}
-        assert (running.started, running.made) == (set(), {})
+        assert running.waiting_reasons == {
+            "main": f"CreateContainerError: {INJECTION}unresolvable CDI devices {KIND}=a"
+        }
+        assert (running.started, running.created) == (set(), {})
 
         write(root / "cdi", a=env("A"))
-        assert (await made(kubelet, running)).env == ("A=a", f"DEVICES={running.got().envs['DEVICES']}")[::-1]
-        assert running.waiting == {}
+        assert (await made(kubelet, running)).env == ("A=a", f"DEVICES={running.response().envs['DEVICES']}")[::-1]
+        assert running.waiting_reasons == {}
         assert len(plugin.asked("Allocate")) == 1
 
 
 async def test_each_creation_resolves_anew(root: Path) -> None:
     """A container that crashes is made with what the files say then, or not at all; one that runs keeps what it has."""
-    async with node(root, *SIX, cdi=root / "cdi", retry=0.02) as (kubelet, plugin):
+    async with node(root, *SIX, cdi_dirs=root / "cdi", retry_interval=0.02) as (kubelet, plugin):
         write(root / "cdi", a=env("OLD"))
         names(plugin, "a")
         running = await kubelet.run(wants("pod"))
         assert "OLD=old" in (await made(kubelet, running)).env
 
         write(root / "cdi", a=env("NEW"))
-        assert "OLD=old" in running.made["main"].env
+        assert "OLD=old" in running.created["main"].env
         kubelet.crash(running.pod.key)
         assert "NEW=new" in (await made(kubelet, running)).env
 
         (root / "cdi/lab.json").unlink()
         kubelet.crash(running.pod.key)
-        await kubelet.until(lambda: "main" in running.waiting)
-        assert running.waiting["main"].startswith(f"CreateContainerError: {INJECTION}unresolvable")
-        assert running.made == {}
+        await kubelet.until(lambda: "main" in running.waiting_reasons)
+        assert running.waiting_reasons["main"].startswith(f"CreateContainerError: {INJECTION}unresolvable")
+        assert running.created == {}
 
 
 async def test_without_its_plugin_a_container_restarts_by_the_checkpoint(root: Path) -> None:
     """Also after kubelet's restart: the names are those of the checkpoint, and nobody is asked."""
-    async with node(root, *SIX, cdi=root / "cdi") as (kubelet, plugin):
+    async with node(root, *SIX, cdi_dirs=root / "cdi") as (kubelet, plugin):
         write(root / "cdi", a=env("A"))
         names(plugin, "a")
         running = await kubelet.run(wants("pod"))
@@ -227,7 +232,7 @@ async def test_without_its_plugin_a_container_restarts_by_the_checkpoint(root: P
         await plugin.stop()
         await kubelet.restart()
 
-        running.answers.clear()
+        running.responses.clear()
         write(root / "cdi", a=env("B"))
         kubelet.crash(running.pod.key)
 
@@ -243,25 +248,25 @@ async def test_what_a_container_is_made_with_is_said(root: Path, golden: Golden)
         "hooks": [{"hookName": "createContainer", "path": "/bin/hook", "args": arguments}],
         "mounts": [{"hostPath": each, "containerPath": each, "options": ["ro", "rbind"]} for each in ("/a", "/b")],
     }
-    async with node(root, "d1", cdi=root / "cdi") as (kubelet, plugin):
+    async with node(root, "d1", cdi_dirs=root / "cdi") as (kubelet, plugin):
         write(root / "cdi", common=common, a={"deviceNodes": nodes})
         names(plugin, "a")
-        said: list[Said] = []
+        said: list[Message] = []
         changes = Changes()
 
-        def say(each: Said) -> None:
+        def say(each: Message) -> None:
             said.append(each)
             changes.notify()
 
         console = Console(kubelet, say)
         following = asyncio.create_task(console.follow())
-        await console.obey(f"run pod {DEV}=1")
+        await console.execute(f"run pod {DEV}=1")
         first = await changes.until(lambda: [each for each in said if each.event == "created"], DEADLINE)
-        await console.obey("crash pod")
+        await console.execute("crash pod")
         await changes.until(lambda: len([each for each in said if each.event == "created"]) == 2, DEADLINE)
-        await console.obey("show pod")
+        await console.execute("show pod")
         shown = said[-1]
-        await console.obey("crash other")
+        await console.execute("crash other")
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
 
@@ -276,13 +281,13 @@ async def test_what_a_container_is_made_with_is_said(root: Path, golden: Golden)
 
 async def test_a_container_that_is_not_made_yet_has_nothing_to_show(root: Path) -> None:
     """It says why it waits."""
-    async with node(root, "d1", cdi=root / "cdi") as (kubelet, plugin):
+    async with node(root, "d1", cdi_dirs=root / "cdi") as (kubelet, plugin):
         names(plugin, "a")
-        said: list[Said] = []
+        said: list[Message] = []
         console = Console(kubelet, said.append)
-        await console.obey(f"run pod {DEV}=1")
-        await kubelet.until(lambda: "main" in kubelet.pods["default/pod"].waiting)
-        await console.obey("show pod")
+        await console.execute(f"run pod {DEV}=1")
+        await kubelet.until(lambda: "main" in kubelet.pods["default/pod"].waiting_reasons)
+        await console.execute("show pod")
 
     (line,) = said[-1].lines
     assert "default/pod" in line and " CreateContainerError: " in line

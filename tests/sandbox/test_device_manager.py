@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
-from gpuplane.sandbox.kubelet.checkpoint import Corrupt, decode, encode
-from gpuplane.sandbox.kubelet.devices import STOPPED_FOR, Choice, Devices, Place, Refusal
-from gpuplane.sandbox.kubelet.pods import Container, Pod, Running, demand
-from gpuplane.sandbox.kubelet.topology import by_id, by_node, hint, parted
+from gpuplane.sandbox.kubelet.checkpoint import CorruptCheckpoint, decode, encode
+from gpuplane.sandbox.kubelet.devices import STOP_GRACE_PERIOD, AllocationKey, Choice, Devices, KubeletError
+from gpuplane.sandbox.kubelet.pods import Container, Pod, RunningPod, requested_resources
+from gpuplane.sandbox.kubelet.topology import ids_by_numa_node, numa_nodes_by_id, split_by_affinity, topology_hint
 
 DEV = "lab.io/dev"
 IDS = [f"d{n}" for n in range(8)]
@@ -27,7 +27,7 @@ def listed(*healthy: str, unhealthy: tuple[str, ...] = ()) -> Devices:
     """Books with one list, no NUMA nodes."""
     devices = Devices()
     said = [(id, "Healthy", ()) for id in healthy] + [(id, "Unhealthy", ()) for id in unhealthy]
-    devices.listed(DEV, said)
+    devices.update_list(DEV, said)
     return devices
 
 
@@ -60,26 +60,26 @@ def test_nothing_is_given_twice(history: list[Step], seed: int, numa: bool) -> N
     for step in history:
         before = dict(devices.allocated)
         if step.devices is not None:
-            devices.listed(DEV, step.devices)
+            devices.update_list(DEV, step.devices)
         elif step.lost:
-            devices.disconnected(DEV, 0.0)
+            devices.mark_disconnected(DEV, 0.0)
         elif step.end is not None:
-            devices.keep({place.uid for place in devices.allocated} - {str(step.end)})
-            before.pop(Place(str(step.end), "c", DEV), None)
+            devices.free_others({place.uid for place in devices.allocated} - {str(step.end)})
+            before.pop(AllocationKey(str(step.end), "c", DEV), None)
         else:
             pods += 1
-            used = devices.used(DEV)
+            used = devices.held_ids(DEV)
             try:
                 choice = devices.choose(DEV, step.wanted, (), randomness, numa)
-            except Refusal:
+            except KubeletError:
                 free = devices.resources[DEV].healthy - used if DEV in devices.resources else set()
                 assert len(free) < step.wanted
                 continue
-            chosen = choice.settle(step.advice, randomness)
+            chosen = choice.complete(step.advice, randomness)
             assert len(chosen) == len(set(chosen)) == step.wanted
             assert set(chosen) <= devices.resources[DEV].healthy - used
-            devices.take(Place(str(pods), "c", DEV), chosen, ANSWER)
-            before[Place(str(pods), "c", DEV)] = devices.allocated[Place(str(pods), "c", DEV)]
+            devices.record(AllocationKey(str(pods), "c", DEV), chosen, ANSWER)
+            before[AllocationKey(str(pods), "c", DEV)] = devices.allocated[AllocationKey(str(pods), "c", DEV)]
         assert devices.allocated == before
         held = Counter(id for each in devices.allocated.values() for id in each.ids)
         assert set(held.values()) <= {1}
@@ -91,17 +91,17 @@ def test_what_may_be_reused_comes_first(
 ) -> None:
     """An init container's devices: all of them before any other, and no preference where they suffice."""
     devices, randomness = listed(*healthy), random.Random(seed)
-    devices.take(Place("pod", "init", DEV), had, ANSWER)
+    devices.record(AllocationKey("pod", "init", DEV), had, ANSWER)
     try:
         choice = devices.choose(DEV, wanted, had, randomness)
-    except Refusal as refusal:
+    except KubeletError as refusal:
         free = len(healthy - had)
         assert str(refusal).endswith(f"Requested: {wanted - len(had)}, Available: {free}")
         return
-    chosen = set(choice.settle(tuple(advice), randomness))
+    chosen = set(choice.complete(tuple(advice), randomness))
     assert len(chosen) == wanted
     assert len(chosen & had) == min(wanted, len(had))
-    assert choice.settled == (wanted <= len(had))
+    assert choice.is_complete == (wanted <= len(had))
     assert set(choice.taken) <= had
 
 
@@ -110,10 +110,10 @@ def test_a_preference_is_followed_as_far_as_it_can_be(advice: list[str], taken: 
     """As many of the advised ids as there is room for; the rest in its order."""
     open = tuple(IDS[taken:])
     choice = Choice(max(wanted, taken), tuple(IDS[:taken]), open, open)
-    chosen = set(choice.settle(advice, random.Random(seed)))
-    room, advised = choice.wanted - taken, set(advice) & set(open)
+    chosen = set(choice.complete(advice, random.Random(seed)))
+    room, advised = choice.size - taken, set(advice) & set(open)
     assert chosen >= set(choice.taken)
-    assert len(chosen) == choice.wanted
+    assert len(chosen) == choice.size
     assert len(chosen & advised) >= min(room, len(advised))
 
 
@@ -128,7 +128,7 @@ def test_a_preference_is_followed_as_far_as_it_can_be(advice: list[str], taken: 
 )
 def test_the_words_of_a_refusal(devices: Devices, wanted: int, message: str) -> None:
     """Kubelet's (manager.go, devicesToAllocate)."""
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(KubeletError) as refusal:
         devices.choose(DEV, wanted, (), random.Random(0))
     assert str(refusal.value) == message
 
@@ -140,34 +140,34 @@ def test_the_words_of_a_refusal(devices: Devices, wanted: int, message: str) -> 
 def test_capacity_is_the_list_and_allocatable_what_is_healthy(devices: list[tuple[str, str, tuple[int, ...]]]) -> None:
     """And once the stream has ended nothing is allocatable, until the next list."""
     books = Devices()
-    books.listed(DEV, devices)
+    books.update_list(DEV, devices)
     healthy = sum(health == "Healthy" for _, health, _ in devices)
-    assert books.figures() == {DEV: (len(devices), healthy)}
-    books.disconnected(DEV, 5.0)
-    assert books.figures() == {DEV: (len(devices), 0)}
+    assert books.capacities() == {DEV: (len(devices), healthy)}
+    books.mark_disconnected(DEV, 5.0)
+    assert books.capacities() == {DEV: (len(devices), 0)}
     assert {id: books.health(DEV, id) == "Healthy" for id, _, _ in devices} == {
         id: h == "Healthy" for id, h, _ in devices
     }
-    books.connected(DEV)
-    books.listed(DEV, devices)
-    assert books.figures() == {DEV: (len(devices), healthy)}
+    books.mark_connected(DEV)
+    books.update_list(DEV, devices)
+    assert books.capacities() == {DEV: (len(devices), healthy)}
     assert books.expire(1e9) == []
 
 
 def test_a_resource_goes_when_its_plugin_was_gone_for_longer_than_the_grace() -> None:
     devices = listed("a")
-    devices.disconnected(DEV, 10.0)
-    assert devices.expire(10.0 + STOPPED_FOR) == []
-    assert devices.expire(10.1 + STOPPED_FOR) == [DEV]
-    assert devices.figures() == {}
+    devices.mark_disconnected(DEV, 10.0)
+    assert devices.expire(10.0 + STOP_GRACE_PERIOD) == []
+    assert devices.expire(10.1 + STOP_GRACE_PERIOD) == [DEV]
+    assert devices.capacities() == {}
 
 
 def test_a_resource_that_is_held_is_a_device_plugins_even_when_it_is_gone() -> None:
     """So a pod that asks for it is refused by the device manager (isDevicePluginResource)."""
     devices = Devices()
-    assert not devices.serves(DEV)
-    devices.take(Place("pod", "c", DEV), ["a"], ANSWER)
-    assert devices.serves(DEV)
+    assert not devices.is_plugin_resource(DEV)
+    devices.record(AllocationKey("pod", "c", DEV), ["a"], ANSWER)
+    assert devices.is_plugin_resource(DEV)
 
 
 # NUMA
@@ -193,13 +193,13 @@ def test_a_hint_is_the_fewest_nodes_and_the_lowest(
 ) -> None:
     """a, b on node 0; c, d on node 1; m on both; x, y on none. All that is reused has to be near."""
     where = {"a": (0,), "b": (0,), "c": (1,), "d": (1,), "m": (0, 1), "x": (), "y": ()}
-    assert hint(where, available, reusable, wanted) == expected
+    assert topology_hint(where, available, reusable, wanted) == expected
 
 
 @given(st.dictionaries(ids, nodes), st.sets(st.integers(0, 3)))
 def test_devices_are_parted_by_a_hint(where: dict[str, tuple[int, ...]], mask: set[int]) -> None:
     """Each is near, far or without NUMA; without a hint none is near or far."""
-    near, far, nowhere = parted(where, where, frozenset(mask))
+    near, far, nowhere = split_by_affinity(where, where, frozenset(mask))
     assert sorted([*near, *far, *nowhere]) == sorted(where)
     assert set(near) == {id for id, each in where.items() if set(each) & mask}
     assert not mask or set(nowhere) == {id for id, each in where.items() if not each}
@@ -207,12 +207,12 @@ def test_devices_are_parted_by_a_hint(where: dict[str, tuple[int, ...]], mask: s
 
 @given(st.dictionaries(ids, nodes.map(lambda each: tuple(sorted(each)))))
 def test_ids_by_node_and_nodes_by_id_say_the_same(where: dict[str, tuple[int, ...]]) -> None:
-    assert {id: tuple(sorted(each)) for id, each in by_id(by_node(where)).items()} == where
+    assert {id: tuple(sorted(each)) for id, each in numa_nodes_by_id(ids_by_numa_node(where)).items()} == where
 
 
 # the checkpoint
 
-places = st.builds(Place, st.text(max_size=3), st.text(max_size=3), st.sampled_from([DEV, "lab.io/other"]))
+places = st.builds(AllocationKey, st.text(max_size=3), st.text(max_size=3), st.sampled_from([DEV, "lab.io/other"]))
 answers = st.builds(
     pb.ContainerAllocateResponse,
     envs=st.dictionaries(st.text(max_size=3), st.text(max_size=3)),
@@ -222,26 +222,27 @@ answers = st.builds(
 
 @given(st.dictionaries(places, st.tuples(st.sets(ids), answers), max_size=4), lists)
 def test_what_is_allocated_survives_the_checkpoint(
-    held: dict[Place, tuple[set[str], pb.ContainerAllocateResponse]], devices: list[tuple[str, str, tuple[int, ...]]]
+    held: dict[AllocationKey, tuple[set[str], pb.ContainerAllocateResponse]],
+    devices: list[tuple[str, str, tuple[int, ...]]],
 ) -> None:
     """Who holds what, with NUMA nodes and answers; registered resources come back without devices. Written again it is
     the same but for these."""
     books = Devices()
-    books.listed(DEV, devices)
+    books.update_list(DEV, devices)
     for place, (taken, answer) in held.items():
-        books.take(place, taken, answer)
+        books.record(place, taken, answer)
     found = decode(encode(books))
-    assert {p: ({i: set(n) for i, n in h.ids.items()}, h.answer) for p, h in found.allocated.items()} == {
-        p: ({i: set(n) for i, n in h.ids.items()}, h.answer) for p, h in books.allocated.items()
+    assert {p: ({i: set(n) for i, n in h.ids.items()}, h.response) for p, h in found.allocated.items()} == {
+        p: ({i: set(n) for i, n in h.ids.items()}, h.response) for p, h in books.allocated.items()
     }
-    assert found.figures() == {DEV: (0, 0)}
+    assert found.capacities() == {DEV: (0, 0)}
     assert decode(encode(found)) == found
 
 
 @given(st.binary())
 def test_any_bytes_are_refused_or_read(content: bytes) -> None:
     """No bytes can do more than be refused."""
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptCheckpoint):
         decode(content)
 
 
@@ -260,7 +261,7 @@ json = st.recursive(
 @given(json)
 def test_any_json_is_refused_or_read(content: object) -> None:
     """Also where its shape is almost right."""
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptCheckpoint):
         decode(msgspec.json.encode(content))
 
 
@@ -268,11 +269,11 @@ def test_any_json_is_refused_or_read(content: object) -> None:
 def test_a_changed_checkpoint_is_refused_or_says_the_same(data: st.DataObject) -> None:
     """One byte is changed: only what makes no difference to what it says is read."""
     books = listed("a", "b")
-    books.take(Place("pod", "c", DEV), ["a"], ANSWER)
+    books.record(AllocationKey("pod", "c", DEV), ["a"], ANSWER)
     content = bytearray(encode(books))
     at = data.draw(st.integers(0, len(content) - 1))
     content[at] = data.draw(st.integers(0, 255))
-    with suppress(Corrupt):
+    with suppress(CorruptCheckpoint):
         assert decode(bytes(content)) == decode(encode(books))
 
 
@@ -296,7 +297,7 @@ def test_what_the_scheduler_counts(
     first = tuple(Container(f"i{n}", {DEV: count}) for n, count in enumerate(init))
     rest = tuple(Container(f"c{n}", {DEV: count}) for n, count in enumerate(containers))
     pod = Pod("a", rest, init=first, sidecars=frozenset(f"i{n}" for n in sidecars))
-    assert demand(pod).get(DEV, 0) == expected
+    assert requested_resources(pod).get(DEV, 0) == expected
 
 
 def test_of_two_answers_that_collide_the_first_holds() -> None:
@@ -315,7 +316,7 @@ def test_of_two_answers_that_collide_the_first_holds() -> None:
         devices=[pb.DeviceSpec(container_path="/d", host_path="/2")],
         cdi_devices=[pb.CDIDevice(name="x/y=1"), pb.CDIDevice(name="x/y=2")],
     )
-    got = Running(Pod("a"), {"main": {"x/one": one, "x/two": two}}).got()
+    got = RunningPod(Pod("a"), {"main": {"x/one": one, "x/two": two}}).response()
     assert (dict(got.envs), dict(got.annotations)) == ({"A": "1", "B": "2"}, {"a": "1", "b": "2"})
     assert [(each.container_path, each.host_path) for each in got.mounts] == [("/m", "/1"), ("/n", "/2")]
     assert [each.host_path for each in got.devices] == ["/1"]

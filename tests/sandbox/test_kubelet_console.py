@@ -17,8 +17,8 @@ import pytest
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet import Kubelet, console
-from gpuplane.sandbox.kubelet.console import Console, Wrong, asked
-from gpuplane.sandbox.kubelet.said import Said
+from gpuplane.sandbox.kubelet.console import CommandError, Console, parse_pod
+from gpuplane.sandbox.kubelet.messages import Message
 from tests.golden import Golden
 
 from .plugin import DEADLINE, DEV, SIX, device, node, wants
@@ -226,7 +226,7 @@ async def test_a_root_that_cannot_be_used_is_refused(root: Path, below: str, gol
 )
 def test_what_run_means(line: str, key: str, requests: dict[str, int]) -> None:
     """A resource without a domain is NVIDIA's."""
-    pod = asked(line.split())
+    pod = parse_pod(line.split())
     assert (pod.key, pod.containers[0].requests) == (key, requests)
 
 
@@ -248,17 +248,17 @@ def test_what_run_means(line: str, key: str, requests: dict[str, int]) -> None:
     ],
 )
 def test_what_run_cannot_mean(line: str, golden: Golden) -> None:
-    with pytest.raises(Wrong) as wrong:
-        asked(line.split())
+    with pytest.raises(CommandError) as wrong:
+        parse_pod(line.split())
     golden(re.sub("9{9,}", "9…", str(wrong.value)))
 
 
-async def typed(kubelet: Kubelet, *lines: str) -> list[Said]:
+async def typed(kubelet: Kubelet, *lines: str) -> list[Message]:
     """What is said to these lines."""
-    said: list[Said] = []
+    said: list[Message] = []
     here = Console(kubelet, said.append)
     for line in lines:
-        assert await here.obey(line)
+        assert await here.execute(line)
     return said
 
 
@@ -279,26 +279,26 @@ async def test_a_plugin_that_does_not_answer_does_not_silence_the_console(
 ) -> None:
     """Kubelet waits for an Allocate for ever; the next words are read meanwhile, and the outcome is said when it is
     there."""
-    monkeypatch.setattr(console, "PATIENCE", 0.05)
+    monkeypatch.setattr(console, "RUN_TIMEOUT", 0.05)
     async with node(root, *SIX) as (kubelet, plugin):
         plugin.gates["Allocate"] = asyncio.Event()
         said: list[str] = []
         changes = Changes()
 
-        def say(each: Said) -> None:
+        def say(each: Message) -> None:
             said.append(each.event)
             changes.notify()
 
         here = Console(kubelet, say)
-        await here.obey("run a lab.io/dev=1")
-        await here.obey("status")
+        await here.execute("run a lab.io/dev=1")
+        await here.execute("status")
         assert said == ["waiting", "node"]
         plugin.gates["Allocate"].set()
         await changes.until(lambda: said == ["waiting", "node", "running"], DEADLINE)
 
         plugin.gates["Allocate"].clear()
-        await here.obey("run b lab.io/dev=1")
-        await here.leave()
+        await here.execute("run b lab.io/dev=1")
+        await here.cancel_admissions()
         assert list(kubelet.pods) == ["default/a"]
 
 
@@ -308,7 +308,7 @@ async def test_what_happens_is_said_as_it_happens(root: Path) -> None:
         said: list[str] = []
         changes = Changes()
 
-        def say(each: Said) -> None:
+        def say(each: Message) -> None:
             said.extend(each.lines)
             changes.notify()
 

@@ -10,8 +10,8 @@ import pytest
 
 from gpuplane.agent.node import Node
 from gpuplane.kubelet import podresources
-from gpuplane.kubelet.podresources import allocations
-from gpuplane.kubelet.registration import plugins
+from gpuplane.kubelet.podresources import follow_allocations
+from gpuplane.kubelet.registration import register_plugins
 from gpuplane.model.config import NamingRule, Settings
 from gpuplane.model.facts import ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Gpu, Machine
@@ -31,12 +31,12 @@ def root() -> Iterator[Path]:
 @pytest.fixture
 async def node(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
     """A node with two GPUs, on which a kubelet soon has had the time to hear of its pods."""
-    monkeypatch.setattr(podresources, "HEARING", 0.3)
-    monkeypatch.setattr(podresources, "SOON", 0.05)
+    monkeypatch.setattr(podresources, "KUBELET_START_PERIOD", 0.3)
+    monkeypatch.setattr(podresources, "SHORT_INTERVAL", 0.05)
     node = Node(Snapshot())
     node.apply(MachineObserved(Machine(gpus=tuple(Gpu(index=i, uuid=f"GPU-{i}", model="T4") for i in range(2)))))
     node.apply(ConfigLoaded(Settings()))
-    parts = (allocations(node, root), plugins(node, root / "device-plugins"))
+    parts = (follow_allocations(node, root), register_plugins(node, root / "device-plugins"))
     tasks = [asyncio.create_task(part) for part in parts]
     yield node
     for task in tasks:
@@ -52,10 +52,10 @@ async def test_what_kubelet_cannot_have_heard_of_is_withheld_and_what_has_gone_i
         node.apply(ConfigLoaded(Settings(gpus=(NamingRule(pattern="*", name=FAST),))))
         await kubelet.until_capacity(FAST, 2, 1)
         await kubelet.stop()
-        kubelet.registration.mood.knows = False
+        kubelet.registration.failures.knows_pods = False
         await kubelet.start()
         assert await node.until(lambda s: s.checkpoint_rewrite >= 2, 60)
         await kubelet.until_capacity(FAST, 2, 1)
         await kubelet.end("default/train")
-        kubelet.registration.mood.knows = True
+        kubelet.registration.failures.knows_pods = True
         await kubelet.until_capacity(FAST, 2, 2)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpuplane.sandbox.agent import Agent
-from gpuplane.sandbox.apiserver.objects import place as where
-from gpuplane.sandbox.apiserver.server import ApiServer, Trouble
+from gpuplane.sandbox.apiserver.objects import parse_path as where
+from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from gpuplane.sandbox.kubelet import Kubelet
 
 GPU = "nvidia.com/gpu"
@@ -140,13 +140,13 @@ async def test_while_the_api_server_is_away(place: Place) -> None:
     """The node goes on; once the server is back the newest is written, and told once."""
     async with Kubelet(place.root) as kubelet, place.agent() as agent:
         await place.stands("False", "NoProblem")
-        await place.server.down()
+        await place.server.stop()
         await agent.until_says("apiserver: failing")
         place.fail(LOST)
         await kubelet.until_capacity(GPU, 3, 2)
         await agent.until_says("node condition: failing")
         await agent.until_says("events: failing")
-        await place.server.up()
+        await place.server.start()
         await place.stands("True", "GPUUnhealthy")
         await place.server.until(lambda: place.reasons == ["GPUUnhealthy"])
         await agent.until_says("node condition: ok")
@@ -154,9 +154,9 @@ async def test_while_the_api_server_is_away(place: Place) -> None:
 
 async def test_without_the_rights(place: Place) -> None:
     """Each refusal is said once, with what to grant, and asked again seldom; all else works; it is taken up again."""
-    place.server.troubles += [
-        Trouble("PATCH *", times=1, code=403, message='cannot patch resource "nodes/status"'),
-        Trouble("POST *", times=1, code=403, message='cannot create resource "events"'),
+    place.server.failures += [
+        InjectedFailure("PATCH *", times=1, code=403, message='cannot patch resource "nodes/status"'),
+        InjectedFailure("POST *", times=1, code=403, message='cannot create resource "events"'),
     ]
     async with Kubelet(place.root) as kubelet, place.agent() as agent:
         said = await agent.until_says("node condition: failing")
@@ -173,9 +173,9 @@ async def test_without_the_rights(place: Place) -> None:
         assert place.server.requests.count("PATCH /api/v1/nodes/n1/status") == 1
         assert sum("node condition: failing" in line for line in agent.log) == 1
 
-        await place.server.down()  # whoever grants rights may wait, or restart what follows the Node
+        await place.server.stop()  # whoever grants rights may wait, or restart what follows the Node
         await agent.until_says("apiserver: failing")
-        await place.server.up()
+        await place.server.start()
         await place.stands("True", "GPUUnhealthy")
         await place.server.until(lambda: sorted(place.reasons) == ["GPUDrained", "GPUUnhealthy"])
 
@@ -215,12 +215,12 @@ async def test_a_drain_by_annotation_survives_what_it_must(place: Place) -> None
             await kubelet.until_capacity(GPU, 3, 2)
             await place.server.until(lambda: place.reasons == ["GPUDrained"])
             await first.kill()
-        await place.server.down()
+        await place.server.stop()
         await kubelet.until_capacity(GPU, 3, 0)
         async with place.agent() as second:
             await second.until_says("GPU-1: not available as nvidia.com/gpu: drained: RMA")
             await kubelet.until_capacity(GPU, 3, 2)
             place.ask()
-            await place.server.up()
+            await place.server.start()
             await kubelet.until_capacity(GPU, 3, 3)
             await place.server.until(lambda: place.reasons == ["GPUDrained", "GPURestored"])

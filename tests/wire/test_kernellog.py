@@ -34,7 +34,7 @@ async def test_what_befell_a_gpu_while_no_agent_ran(tmp_path: Path) -> None:
         )  # fmt: skip
 
     def unhealthy() -> set[str]:
-        return {id for id, health in kubelet.view().get(GPU, {}).items() if health == "Unhealthy"}
+        return {id for id, health in kubelet.device_health().get(GPU, {}).items() if health == "Unhealthy"}
 
     async with Kubelet(tmp_path / "k") as kubelet:
         async with agent() as first:
@@ -74,7 +74,7 @@ async def test_beside_a_real_driver_the_log_is_where_the_host_has_it(tmp_path: P
         await kubelet.until_capacity(GPU, len(gpus), len(gpus))
         append(log, f"3,1,1,-;NVRM: Xid (PCI:{gpus[5].pci.removesuffix('.0').upper()}): 79, gone\n")
         await kubelet.until_capacity(GPU, len(gpus), len(gpus) - 1)
-        assert kubelet.view()[GPU][gpus[5].uuid] == "Unhealthy"
+        assert kubelet.device_health()[GPU][gpus[5].uuid] == "Unhealthy"
 
 
 def append(log: Path, text: str) -> None:

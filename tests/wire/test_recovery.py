@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.sandbox.agent import Agent
-from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected, pod
+from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected, pod
 
 GPU, FAST = "nvidia.com/gpu", "nvidia.com/fast"
 MACHINE = "gpus: [{index: 0, uuid: GPU-a, minor: 0, model: T4}, {index: 1, uuid: GPU-b, minor: 1, model: T4}]\n"
@@ -43,7 +43,7 @@ def site() -> Iterator[Site]:
 
 
 def health(kubelet: Kubelet, resource: str = GPU) -> dict[str, str]:
-    return kubelet.view().get(resource, {})
+    return kubelet.device_health().get(resource, {})
 
 
 async def test_an_agent_that_is_killed_comes_back(site: Site) -> None:
@@ -61,8 +61,8 @@ async def test_an_agent_that_is_killed_comes_back(site: Site) -> None:
             await kubelet.until_capacity(GPU, 2, 2)
             assert len([each for each in kubelet.trace if each.method == "Register"]) == before + 1
             running = await kubelet.run(pod("other", gpu=1))
-            assert kubelet.pods["default/train"].got().envs != running.got().envs
-            with pytest.raises(Rejected):
+            assert kubelet.pods["default/train"].response().envs != running.response().envs
+            with pytest.raises(PodRejected):
                 await kubelet.run(pod("third", gpu=1))
             assert await second.stop() == 0
         assert not list((site.root / "k/device-plugins").glob("gpuplane-*"))
@@ -73,7 +73,7 @@ async def test_a_held_gpu_is_withheld_under_its_new_name_across_restarts(site: S
     async with Kubelet(site.root / "k") as kubelet:
         async with site.agent() as agent:
             await kubelet.until_capacity(GPU, 2, 2)
-            held = (await kubelet.run(pod("train", gpu=1))).got().envs["NVIDIA_VISIBLE_DEVICES"]
+            held = (await kubelet.run(pod("train", gpu=1))).response().envs["NVIDIA_VISIBLE_DEVICES"]
             site.configure(RENAMED)
             await kubelet.until_capacity(FAST, 2, 1)
             assert health(kubelet, FAST)[held] == "Unhealthy"
@@ -87,7 +87,7 @@ async def test_a_held_gpu_is_withheld_under_its_new_name_across_restarts(site: S
         async with site.agent() as agent:
             await kubelet.until_capacity(FAST, 2, 1)
             assert health(kubelet, FAST)[held] == "Unhealthy"
-            got = (await kubelet.run(pod("next", fast=1))).got().envs["NVIDIA_VISIBLE_DEVICES"]
+            got = (await kubelet.run(pod("next", fast=1))).response().envs["NVIDIA_VISIBLE_DEVICES"]
             assert got != held
             await kubelet.end("default/train")
             await kubelet.until_capacity(FAST, 2, 2)
@@ -100,7 +100,7 @@ async def test_an_init_container_and_its_pod_share_a_gpu(site: Site) -> None:
         await kubelet.until_capacity(GPU, 2, 2)
         one = {GPU: 1}
         running = await kubelet.run(Pod("job", (Container("main", one),), init=(Container("load", one),)))
-        assert running.got("load").envs == running.got("main").envs
+        assert running.response("load").envs == running.response("main").envs
         await kubelet.run(pod("other", gpu=1))
 
 

@@ -17,14 +17,14 @@ import grpc
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.kubelet import registration
+from gpuplane.kubelet import registration, sockets
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import (
     DevicePluginStub,
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )
-from gpuplane.kubelet.registration import Life, plugins
+from gpuplane.kubelet.registration import Registration, register_plugins
 from gpuplane.model.config import NamingRule, Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Gpu, Machine
@@ -119,9 +119,9 @@ class Kubelet(RegistrationServicer):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sockets are looked at more often than on a node."""
-    monkeypatch.setattr(registration, "LOOK", 0.05)
-    monkeypatch.setattr(registration, "GLANCE", 0.05)
-    monkeypatch.setattr(registration, "PROBE", 0.1)
+    monkeypatch.setattr(registration, "SOCKET_INTERVAL", 0.05)
+    monkeypatch.setattr(registration, "STREAM_INTERVAL", 0.05)
+    monkeypatch.setattr(registration, "RIVAL_INTERVAL", 0.1)
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def node() -> Node:
 @asynccontextmanager
 async def serving(node: Node, directory: Path, rests: tuple[float, float] = RESTS) -> AsyncIterator[None]:
     """The plugins, until the block ends."""
-    task = asyncio.create_task(plugins(node, directory, rests))
+    task = asyncio.create_task(register_plugins(node, directory, rests))
     try:
         yield
         assert not task.done(), task
@@ -271,7 +271,7 @@ async def test_a_stream_that_is_lost_is_seen_at_once_and_registered_again(node: 
 async def test_a_kubelet_that_does_not_read_is_asked_ever_more_rarely(
     node: Node, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registration, "READ", 0.01)
+    monkeypatch.setattr(registration, "READ_TIMEOUT", 0.01)
     async with running(directory) as kubelet, serving(node, directory):
         kubelet.reads = False
         await stands(node, "waiting", "did not read the list")
@@ -320,7 +320,7 @@ async def test_a_register_that_hangs_is_left_when_kubelet_restarts(node: Node, d
 async def test_a_register_that_hangs_has_a_deadline(
     node: Node, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registration, "REGISTER", 0.1)
+    monkeypatch.setattr(registration, "REGISTER_TIMEOUT", 0.1)
     async with running(directory) as kubelet, serving(node, directory):
         kubelet.hangs = True
         await stands(node, "failing", "Deadline")
@@ -400,7 +400,7 @@ async def test_a_chmod_of_a_socket_is_no_loss(node: Node, directory: Path) -> No
     async with running(directory) as kubelet, serving(node, directory):
         await stands(node, "ok")
         ours(directory).chmod(0o666)
-        await node.until(lambda s: condition(node).state != "ok", 3 * registration.LOOK)
+        await node.until(lambda s: condition(node).state != "ok", 3 * registration.SOCKET_INTERVAL)
         assert len(kubelet.asked) == 1
 
 
@@ -408,7 +408,7 @@ async def test_kubelets_socket_that_is_removed_while_it_reads_is_no_loss(node: N
     async with running(directory) as kubelet, serving(node, directory):
         await stands(node, "ok")
         (directory / "kubelet.sock").unlink()
-        assert not await node.until(lambda s: condition(node).state != "ok", 3 * registration.LOOK)
+        assert not await node.until(lambda s: condition(node).state != "ok", 3 * registration.SOCKET_INTERVAL)
         node.apply(MachineObserved(Machine(gpus=(Gpu(index=0, uuid="GPU-a", model="T4"),))))
         await kubelet.until(lambda: kubelet.lists[GPU] == [("GPU-a", "Healthy")])
 
@@ -438,7 +438,7 @@ async def test_who_takes_our_resource_keeps_kubelet_until_it_goes(node: Node, di
         other = await Other.start(path, "untidy")
         await stands(node, "waiting", f"taken by process {other.process.pid}")
         node.apply(MachineObserved(Machine(gpus=(Gpu(index=0, uuid="GPU-a", model="T4"),))))
-        assert not await node.until(lambda s: condition(node).state != "waiting", 3 * registration.LOOK)
+        assert not await node.until(lambda s: condition(node).state != "waiting", 3 * registration.SOCKET_INTERVAL)
         assert len(kubelet.streams) == 1
         assert len(kubelet.lists[GPU]) == 2  # and says nothing
         await other.end()
@@ -484,7 +484,8 @@ async def test_what_has_the_name_of_a_socket_and_is_none_stops_nothing(
                 await kubelet.drop()
                 await stands(node, "waiting", "no longer reads")
         assert path.lstat()
-    assert caplog.text.count("is none: left as it is") == (name != "nvidia-gpu.sock")
+    logged = [each for each in caplog.records if each.name == sockets.__name__]
+    assert [each.args for each in logged] == ([(path,)] if name != "nvidia-gpu.sock" else [])
 
 
 async def test_an_agent_that_was_told_to_end_keeps_its_stream_and_registers_no_more(
@@ -570,14 +571,14 @@ async def test_a_life_that_raises_is_contained(
     node: Node, directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One resource's defect is said and tried again; the other resource is served."""
-    hold = Life._hold
+    hold = Registration._hold_registration
 
-    async def defect(self: Life) -> None:
+    async def defect(self: Registration) -> None:
         if self.resource == T4:
             raise ZeroDivisionError("a defect")
         await hold(self)
 
-    monkeypatch.setattr(Life, "_hold", defect)
+    monkeypatch.setattr(Registration, "_hold_registration", defect)
     node.apply(ConfigLoaded(BOTH))
     async with running(directory), serving(node, directory):
         await stands(node, "failing", "ZeroDivisionError: a defect", resource=T4)
@@ -593,14 +594,14 @@ async def test_the_same_defect_is_logged_once(
     """With its traceback; another one is logged again."""
     tries, enough = 0, asyncio.Event()
 
-    async def defect(self: Life) -> None:
+    async def defect(self: Registration) -> None:
         nonlocal tries
         tries += 1
         if tries > 5:
             enough.set()
         raise ZeroDivisionError("early" if tries < 4 else "late")
 
-    monkeypatch.setattr(Life, "_hold", defect)
+    monkeypatch.setattr(Registration, "_hold_registration", defect)
     async with serving(node, directory), asyncio.timeout(DEADLINE):
         await enough.wait()
     assert [str(each.exc_info[1]) for each in caplog.records if each.exc_info] == ["early", "late"]

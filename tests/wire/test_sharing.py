@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.sandbox.agent import Agent
-from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
+from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
 
 GPU, MEMORY, SLICE = "nvidia.com/gpu", "nvidia.com/gpu.mem", "nvidia.com/slice"
 TWO = """\
@@ -49,20 +49,20 @@ def site() -> Iterator[Site]:
 
 async def runs(kubelet: Kubelet, name: str, resource: str, count: int) -> dict[str, str]:
     """The environment that a new pod gets."""
-    return dict((await kubelet.run(Pod(name, (Container("main", {resource: count}),)))).got().envs)
+    return dict((await kubelet.run(Pod(name, (Container("main", {resource: count}),)))).response().envs)
 
 
 async def refused(kubelet: Kubelet, name: str, resource: str, count: int) -> str:
     """Why a new pod is."""
-    with pytest.raises(Rejected) as rejected:
+    with pytest.raises(PodRejected) as rejected:
         await kubelet.run(Pod(name, (Container("main", {resource: count}),)))
     return str(rejected.value)
 
 
 async def ends(kubelet: Kubelet, name: str) -> None:
     """A pod ends after kubelet has listed it: else its grant would be believed in for a while."""
-    asked = kubelet.manager.lists
-    await kubelet.until(lambda: kubelet.manager.lists > asked)
+    asked = kubelet.manager.list_count
+    await kubelet.until(lambda: kubelet.manager.list_count > asked)
     await kubelet.end(f"default/{name}")
 
 
@@ -74,7 +74,7 @@ def on(env: dict[str, str]) -> str:
 async def test_memory_is_given_until_it_is_used_up(site: Site, numa: bool) -> None:
     """Packed, each pod's of one GPU, whichever orders kubelet takes and whether it aligns to NUMA nodes or not. What no
     GPU has room for is refused though the sum would do, with what each has; and the last gibibyte can be had."""
-    async with Kubelet(site.root / "k", numa=numa) as kubelet, site.agent(TWO, IN_GIB):
+    async with Kubelet(site.root / "k", align_numa=numa) as kubelet, site.agent(TWO, IN_GIB):
         await kubelet.until_capacity(MEMORY, 16, 16)
         first = await runs(kubelet, "a", MEMORY, 5)
         assert first == {
@@ -107,7 +107,7 @@ async def test_a_kubelet_that_takes_no_advice_gets_no_mix(site: Site) -> None:
         for n in range(40):
             try:
                 env = await runs(kubelet, f"p{n}", MEMORY, 2)
-            except Rejected as rejected:
+            except PodRejected as rejected:
                 assert "2 GiB of memory have to come from one GPU, and the shares chosen are of 2" in str(rejected)
             else:
                 given += 1
@@ -166,7 +166,7 @@ async def test_too_fine_a_grain_shares_no_memory_and_nothing_else_is_lost(site: 
 @pytest.mark.parametrize("numa", [False, True])
 async def test_distinct_shares_are_of_different_gpus(site: Site, numa: bool) -> None:
     """A pod gets as many GPUs as it has shares, for as long as so many have one free; then the reason."""
-    async with Kubelet(site.root / "k", numa=numa) as kubelet, site.agent(TWO, DISTINCT):
+    async with Kubelet(site.root / "k", align_numa=numa) as kubelet, site.agent(TWO, DISTINCT):
         await kubelet.until_capacity(SLICE, 6, 6)
         assert sorted(on(await runs(kubelet, "a", SLICE, 2)).split(",")) == ["GPU-a", "GPU-b"]
         one = on(await runs(kubelet, "b", SLICE, 1))
@@ -244,7 +244,7 @@ async def test_the_strategy_changes_under_pods(site: Site) -> None:
         assert on(await runs(kubelet, "b", GPU, 1)) == other
         await ends(kubelet, "b")
         site.write("config.yaml", "flags: {migStrategy: none, wholeMigGpus: true}\n")
-        await kubelet.until(lambda: kubelet.view().get(GPU) == {"GPU-a": "Unhealthy", "GPU-b": "Healthy"})
+        await kubelet.until(lambda: kubelet.device_health().get(GPU) == {"GPU-a": "Unhealthy", "GPU-b": "Healthy"})
         await kubelet.end("default/a")
         await kubelet.until_capacity(GPU, 2, 2)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.sandbox.agent import Agent
-from gpuplane.sandbox.kubelet import Kubelet, Rejected, pod
+from gpuplane.sandbox.kubelet import Kubelet, PodRejected, pod
 
 MACHINE = """
 driver: {version: 550.90.07, cuda: "12.4"}
@@ -28,14 +28,14 @@ async def test_register_allocate_fault_and_restart(tmp_path: Path) -> None:
         await kubelet.until_capacity(GPU, 2, 2)
         running = await kubelet.run(pod("train", gpu=1))
 
-        assert running.got().envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-a"}
+        assert running.response().envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-a"}
 
         machine.write_text(MACHINE % FAULT)
         await kubelet.until_capacity(GPU, 2, 1)
-        with pytest.raises(Rejected, match="Requested: 1, Available: 0"):
+        with pytest.raises(PodRejected, match="Requested: 1, Available: 0"):
             await kubelet.run(pod("late", gpu=1))
 
         await kubelet.restart()
         await kubelet.until_capacity(GPU, 2, 1)
-        assert kubelet.health("default/train") == {"main": {GPU: [("GPU-a", "Healthy")]}}
+        assert kubelet.pod_health("default/train") == {"main": {GPU: [("GPU-a", "Healthy")]}}
         assert await agent.stop() == 0

@@ -1,7 +1,7 @@
 """The agent: how it takes its turn on a node, stands by for another, and ends.
 
 One agent serves a kubelet; whoever else is started there stands by: it watches, so that it has all that it needs, and
-takes over within milliseconds of the other's end (`kubelet/turn.py`). So an upgrade is: start the new one, tell the old
+takes over within milliseconds of the other's end (`kubelet/lock.py`). So an upgrade is: start the new one, tell the old
 one to end.
 
 The order stays put. Kubelet's lock comes first, then the state directory's, then what that directory remembers: the
@@ -25,7 +25,7 @@ from gpuplane.hardware import Hardware
 from gpuplane.host.lock import locked
 from gpuplane.host.peek import peek, remembered
 from gpuplane.host.state import FORGOTTEN, boot_id, load
-from gpuplane.kubelet.turn import Turn
+from gpuplane.kubelet.lock import KubeletLock
 from gpuplane.model.control import AgentInfo
 from gpuplane.model.facts import LedgerLoaded, LedgerStored, ObserveMachine, StatusChanged
 from gpuplane.model.snapshot import Ledger, Snapshot, StoredLedger
@@ -60,7 +60,7 @@ class Agent:
         self.options, self.hardware = options, hardware
         self.node = Node(Snapshot(ledger=Ledger(boot_id=boot_id())))
         self.running = RunningParts(self.node)
-        self.turn = Turn(self.node, options.plugins)
+        self.kubelet_lock = KubeletLock(self.node, options.plugins)
         self.about = AgentInfo(version=__version__, node=options.node_name, started_at=self.node.now())
         self._stop, self._hangup = asyncio.Event(), asyncio.Event()
 
@@ -86,17 +86,17 @@ class Agent:
     async def _take_turn(self) -> None:
         """Stand by until it is our turn, and serve until another has it, or we are asked to stop."""
         try:
-            if not self.turn.take():
-                await self.turn.stand_by()
+            if not self.kubelet_lock.try_acquire():
+                await self.kubelet_lock.report_standby()
                 await self._stand_by()
-                if not await self._unless_stopped(self.turn.wait()):
+                if not await self._unless_stopped(self.kubelet_lock.acquire()):
                     return
             async with AsyncExitStack() as stack:
                 ledger = await self._remember(stack)
                 if not self._stop.is_set():
                     await self._serve(ledger)
         finally:
-            self.turn.free()
+            self.kubelet_lock.release()
 
     async def _remember(self, stack: AsyncExitStack) -> Ledger | None:
         """Take the state directory, waiting for whoever has it, and what it holds; None where it cannot be used.
@@ -151,21 +151,26 @@ class Agent:
             self.node.apply(StatusChanged(STATE_DIRECTORY, None))  # no agent is waited for; `keep_stored` reports more
         else:
             self._remember_nothing()
-        self.turn.look()
+        self.kubelet_lock.check()
         await self._watch()
         parts = serving(
-            self.node, self.options, self.hardware, self.about, self.turn.ours, remembers=ledger is not None
+            self.node,
+            self.options,
+            self.hardware,
+            self.about,
+            self.kubelet_lock.may_serve,
+            remembers=ledger is not None,
         )
         self.running.start(parts)
-        await self._unless_stopped(self.turn.lost())
+        await self._unless_stopped(self.kubelet_lock.wait_until_lost())
         if self._stop.is_set():
             log.info("stopping")
-            self.turn.leave()
+            self.kubelet_lock.report_leaving()
         await self.running.end(*(part for part in parts if part not in (PLUGINS, STORE)))
         until = self.node.now() + LAST_WORD
         await self._stored(ledger, until)
         if self._stop.is_set():
-            self.turn.left()
+            self.kubelet_lock.report_stopped()
         await self.running.end(PLUGINS)
         await self._stored(ledger, until)  # what has happened meanwhile, too
         await self.running.end(STORE)

@@ -14,8 +14,8 @@ from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep_running
 from gpuplane.agent.tables import keep_tables
-from gpuplane.apiserver.events import tell_events
-from gpuplane.apiserver.node import CONFIG, watch_node
+from gpuplane.apiserver.events import send_events
+from gpuplane.apiserver.node import CONFIG_LABEL, watch_node
 from gpuplane.apiserver.report import report_problems
 from gpuplane.core.health.probes import requested_probes
 from gpuplane.core.requests import driver_release_reason
@@ -27,8 +27,8 @@ from gpuplane.host.cdi.keeper import keep_specifications
 from gpuplane.host.kernellog import watch_kernel_log
 from gpuplane.host.mps.meeting import ask, hear
 from gpuplane.host.state import keep_stored
-from gpuplane.kubelet.podresources import allocations
-from gpuplane.kubelet.registration import plugins, unregistered
+from gpuplane.kubelet.podresources import follow_allocations
+from gpuplane.kubelet.registration import register_plugins, report_unregistered
 from gpuplane.model.control import AgentInfo
 from gpuplane.model.facts import ObserveMachine, ProbeGpu
 from gpuplane.model.status import Part, Status
@@ -56,7 +56,7 @@ class Options(Value):
     registers: bool = True  # with kubelet; False: a part says that it does not
     config: Source = Source()
     node_name: str = ""  # "" for no API server
-    node_label: str = CONFIG  # which names a configuration
+    node_label: str = CONFIG_LABEL  # which names a configuration
     kubeconfig: Path | None = None
     metrics: tuple[str, int] | None = None  # host and port; None: no listening
     kernel_log: Path | None = None  # as /dev/kmsg; None: not read
@@ -126,7 +126,7 @@ def watching(node: Node, options: Options, hardware: Hardware) -> Parts:
         Part("hardware"): lambda: _watch(node, hardware, bool(options.node_name)),
         Part("release"): lambda: _let_go(node, hardware),  # of the driver: by those who stand by, too
         CONFIGURATION: lambda: configure(node, options.config),
-        Part("allocations"): lambda: allocations(node, options.kubelet_root),
+        Part("allocations"): lambda: follow_allocations(node, options.kubelet_root),
         Part("mps"): lambda: hear(node),
         Part("choice"): lambda: keep_tables(node),
     }
@@ -142,7 +142,9 @@ def serving(
 ) -> Parts:
     """What the one agent does that serves kubelet. `ours`: whether the lock is; `remembers`: the state directory is."""
     parts: dict[Part[Status], Callable[[], Awaitable[None]]] = {
-        PLUGINS: lambda: plugins(node, options.plugins, ours=ours) if options.registers else unregistered(node),
+        PLUGINS: lambda: (
+            register_plugins(node, options.plugins, may_serve=ours) if options.registers else report_unregistered(node)
+        ),
         Part("control"): lambda: control(node, options.state_dir / "control.sock", about),
         Part("mps daemons"): lambda: ask(node),
         Part("probes"): lambda: _probe(node, hardware),
@@ -156,7 +158,7 @@ def serving(
         parts[STORE] = lambda: keep_stored(node, options.state_dir)
     if options.node_name:
         parts[Part("condition writer")] = lambda: report_problems(node, options.node_name, options.kubeconfig)
-        parts[Part("event writer")] = lambda: tell_events(node, options.node_name, options.kubeconfig)
+        parts[Part("event writer")] = lambda: send_events(node, options.node_name, options.kubeconfig)
     return parts
 
 

@@ -16,9 +16,9 @@ from lightkube.config.models import UserExec
 from gpuplane import programs
 from gpuplane.core.text import clip
 
-GROUP = "client.authentication.k8s.io/"
-VERSIONS = tuple(f"{GROUP}{each}" for each in ("v1", "v1beta1", "v1alpha1"))
-PATIENCE = 10.0
+API_GROUP = "client.authentication.k8s.io/"
+VERSIONS = tuple(f"{API_GROUP}{each}" for each in ("v1", "v1beta1", "v1alpha1"))
+PLUGIN_TIMEOUT = 10.0
 """Seconds that a plugin may take: less than a request."""
 
 
@@ -49,22 +49,22 @@ class ExecPlugin(httpx2.Auth):
 
     async def _token(self) -> str:
         if self._plugin.apiVersion not in VERSIONS:
-            raise self._wrong(f"its version {self._plugin.apiVersion} is not known here: {', '.join(VERSIONS)}")
+            raise self._error(f"its version {self._plugin.apiVersion} is not known here: {', '.join(VERSIONS)}")
         said = await self._run()
         try:
             token = msgspec.json.decode(said, type=_Credential).status.token
         except msgspec.DecodeError:
             token = ""
         if not token or not token.isascii() or not token.isprintable():
-            raise self._wrong("it gives no ExecCredential with a token")
+            raise self._error("it gives no ExecCredential with a token")
         return token
 
     async def _run(self) -> bytes:
         command = (self._command, *(self._plugin.args or ()))
         try:
-            ended = await programs.run(command, PATIENCE, environment=self._environment())
+            ended = await programs.run(command, PLUGIN_TIMEOUT, environment=self._environment())
         except TimeoutError:
-            problem = f"it did not end within {PATIENCE:g} s"
+            problem = f"it did not end within {PLUGIN_TIMEOUT:g} s"
         except programs.Wordy as wordy:
             problem = str(wordy)
         except OSError as error:
@@ -74,7 +74,7 @@ class ExecPlugin(httpx2.Auth):
             if not ended.status:
                 return ended.output
             problem = f"it failed with status {ended.status}: {clip(ended.errors.decode(errors='replace'))}"
-        raise self._wrong(problem)
+        raise self._error(problem)
 
     def _environment(self) -> dict[str, str]:
         """Ours, what the kubeconfig adds, and what client-go tells a plugin."""
@@ -82,5 +82,5 @@ class ExecPlugin(httpx2.Auth):
         added = {each.name: each.value for each in self._plugin.env or ()}
         return {**os.environ, **added, "KUBERNETES_EXEC_INFO": msgspec.json.encode(told).decode()}
 
-    def _wrong(self, problem: str) -> ConfigError:
+    def _error(self, problem: str) -> ConfigError:
         return ConfigError(f"the credential plugin {self._command}: {problem}")

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuplane.apiserver.node import CLIENT
-from gpuplane.apiserver.retry import Rests, stamp
+from gpuplane.apiserver.node import CLIENT_MODULE
+from gpuplane.apiserver.retry import Backoff, timestamp
 from gpuplane.core.ledger import is_stored
 from gpuplane.core.reports.nodecondition import known
 from gpuplane.core.reports.nodeevents import Standing, events, kept, remembered, standings
@@ -36,35 +36,35 @@ if TYPE_CHECKING:
 
 EVENTS_PATH = "/api/v1/namespaces/default/events"
 COMPONENT = "gpuplane"
-AGAIN = 600.0  # seconds
-PACE = 2.0  # seconds
-KEEPING = 2.0  # seconds that the disk is given
+REPEAT_PERIOD = 600.0  # seconds
+WRITE_INTERVAL = 2.0  # seconds
+STORE_TIMEOUT = 2.0  # seconds that the disk is given
 LONGEST_NAME = 220  # characters of the node's in an Event's, of 253
-REJECTED = (400, 413, 422)  # what no repetition makes better
+REJECTED_CODES = (400, 413, 422)  # what no repetition makes better
 log = logging.getLogger("gpuplane")
 
 
-Key = tuple[tuple[str, ...], str]
+EventKey = tuple[tuple[str, ...], str]
 """The devices and the reason of an Event: what happens to them again is the same Event."""
 
 
-class Told(Value):
+class SentEvent(Value):
     """An Event of ours: its name, how often it was told, and when last. `count` 0: it may have been."""
 
     name: str
-    at: float
+    sent_at: float
     count: int = 0
 
 
-async def tell_events(node: Node, name: str, kubeconfig: Path | None) -> None:
+async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
     """Tell what befalls the devices of the Node of this name, for ever."""
     start = node.snapshot  # before anything was looked at
-    await asyncio.to_thread(importlib.import_module, CLIENT)
-    from gpuplane.apiserver.connection import Away, connect
+    await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
+    from gpuplane.apiserver.connection import ApiServerError, connect
 
     last: dict[str, Standing] | None = None
-    told: dict[Key, Told] = {}
-    rests = Rests()
+    told: dict[EventKey, SentEvent] = {}
+    rests = Backoff()
     async for _ in node.changes():
         while known(node.snapshot):
             now = standings(node.snapshot)
@@ -73,74 +73,76 @@ async def tell_events(node: Node, name: str, kubeconfig: Path | None) -> None:
             if not (fresh := list(events(last, now))):
                 last = kept(last, now)
                 break
-            await node.until(_kept, KEEPING)
+            await node.until(_is_ledger_stored, STORE_TIMEOUT)
             try:
                 async with connect(kubeconfig) as client:
                     for event in fresh:
-                        await _tell(client, name, event, told, node.now())
-                        _settle(last, now, event.devices)
-            except Away as away:
+                        await _send_event(client, name, event, told, node.now())
+                        _mark_sent(last, now, event.devices)
+            except ApiServerError as away:
                 node.apply(StatusChanged(EVENTS, Status("failing", str(away))))
-                await rests.after(node, away)
+                await rests.wait(node, away)
             else:
-                rests.well()
+                rests.reset()
                 node.apply(StatusChanged(EVENTS, Status("ok", f"told of Node {name}")))
-                await asyncio.sleep(PACE)
+                await asyncio.sleep(WRITE_INTERVAL)
 
 
-def _kept(snapshot: Snapshot) -> bool:
+def _is_ledger_stored(snapshot: Snapshot) -> bool:
     """Whether the disk has the ledger, or cannot have it. What it has not is told again after a crash."""
     state = snapshot.status.of(STATE_DIRECTORY)
     return state is None or state.state == "failing" or is_stored(snapshot)
 
 
-def _settle(last: dict[str, Standing], now: Mapping[str, Standing], devices: Iterable[str]) -> None:
+def _mark_sent(sent: dict[str, Standing], current: Mapping[str, Standing], devices: Iterable[str]) -> None:
     """These devices stand, for those who were told, as they do now."""
     for device in devices:
-        if device in now:
-            last[device] = now[device]
+        if device in current:
+            sent[device] = current[device]
         else:
-            last.pop(device, None)
+            sent.pop(device, None)
 
 
-async def _tell(client: "AsyncClient", name: str, event: NodeEvent, told: dict[Key, Told], now: float) -> None:
+async def _send_event(
+    client: "AsyncClient", name: str, event: NodeEvent, sent: dict[EventKey, SentEvent], now: float
+) -> None:
     """Make an Event, or count one of ours again. Raises Away; what was told before that is in `told`."""
-    from gpuplane.apiserver.connection import Away, sent
+    from gpuplane.apiserver.connection import ApiServerError, send_object
 
-    for old in [key for key, each in told.items() if now - each.at > AGAIN]:
-        del told[old]
+    for old in [key for key, each in sent.items() if now - each.sent_at > REPEAT_PERIOD]:
+        del sent[old]
     key = event.devices, event.reason
-    before = told.get(key)
+    before = sent.get(key)
     if before is not None and before.count:
-        again = {"count": before.count + 1, "lastTimestamp": stamp(), "message": event.message}
+        again = {"count": before.count + 1, "lastTimestamp": timestamp(), "message": event.message}
         try:
-            await sent(client, "PATCH", f"{EVENTS_PATH}/{before.name}", again)
-        except Away as away:
-            if away.code not in (404, *REJECTED):
+            await send_object(client, "PATCH", f"{EVENTS_PATH}/{before.name}", again)
+        except ApiServerError as away:
+            if away.code not in (404, *REJECTED_CODES):
                 raise
         else:
-            told[key] = before.but(count=before.count + 1, at=now)
+            sent[key] = before.but(count=before.count + 1, sent_at=now)
             return
-    first = before if before is not None and not before.count else Told(name=_name(name), at=now)
-    told[key] = first
+    first = before if before is not None and not before.count else SentEvent(name=_new_name(name), sent_at=now)
+    sent[key] = first
     try:
-        await sent(client, "POST", EVENTS_PATH, _body(name, first.name, event))
-    except Away as away:
-        if away.code in REJECTED:
+        await send_object(client, "POST", EVENTS_PATH, _event_body(name, first.name, event))
+    except ApiServerError as away:
+        if away.code in REJECTED_CODES:
             about = LogSubject(devices=tuple(filter(None, event.devices)), part=EVENTS.name)
             log.warning("an Event is dropped: %s", away, extra=about.extra)
         elif away.code != 409:  # 409: an earlier try, of which nobody knew, was heard
             raise
-    told[key] = first.but(count=1, at=now)
+    sent[key] = first.but(count=1, sent_at=now)
 
 
-def _name(node: str) -> str:
+def _new_name(node: str) -> str:
     """A name that no other Event has, made as client-go makes it (tools/record/event.go, makeEvent)."""
     return f"{node[:LONGEST_NAME].rstrip('.-')}.{time.time_ns():x}"
 
 
-def _body(node: str, name: str, event: NodeEvent) -> dict[str, Any]:
-    at = stamp()
+def _event_body(node: str, name: str, event: NodeEvent) -> dict[str, Any]:
+    at = timestamp()
     return {
         "apiVersion": "v1",
         "kind": "Event",

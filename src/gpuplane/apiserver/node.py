@@ -41,18 +41,20 @@ if TYPE_CHECKING:
 
     from gpuplane.apiserver.connection import Metadata
 
-CONFIG = "nvidia.com/device-plugin.config"
-RELEASE = "gpuplane.io/driver-release"
-DRAIN = "gpuplane.io/drain"
-DEVICE = re.compile(r"[0-9A-Za-z][0-9A-Za-z:./_-]{0,99}")  # an index, a UUID, a PCI address; MIG-GPU-…/1/0 of old
+CONFIG_LABEL = "nvidia.com/device-plugin.config"
+RELEASE_ANNOTATION = "gpuplane.io/driver-release"
+DRAIN_ANNOTATION = "gpuplane.io/drain"
+DEVICE_PATTERN = re.compile(
+    r"[0-9A-Za-z][0-9A-Za-z:./_-]{0,99}"
+)  # an index, a UUID, a PCI address; MIG-GPU-…/1/0 of old
 MOST_DRAINS = 128  # a node of 16 GPUs, each with 7 MIG devices
-DEPLOY = "nvidia.com/gpu.deploy.device-plugin"
-NODES = "/api/v1/nodes"
+DEPLOY_LABEL = "nvidia.com/gpu.deploy.device-plugin"
+NODES_PATH = "/api/v1/nodes"
 NO_REASON = "no reason given"
 BACKOFF = (0.5, 30.0)  # seconds: the first wait after a stream's end or a failure, and the longest
-STEADY = 60.0  # seconds after which a stream counts as a good one
-CLIENT = "gpuplane.apiserver.connection"
-CLOSED = (403, 404)  # refusals of one object that leave the rest as it is
+STEADY_AFTER = 60.0  # seconds after which a stream counts as a good one
+CLIENT_MODULE = "gpuplane.apiserver.connection"
+UNREADABLE_CODES = (403, 404)  # refusals of one object that leave the rest as it is
 LONGEST_VERSION = 60  # characters of a container runtime's name and version, and of kubelet's
 
 
@@ -69,40 +71,43 @@ class _Node(msgspec.Struct):
     status: _Status | None = None
 
 
-class Told(NamedTuple):
+class NodeVersions(NamedTuple):
     """What kubelet tells of its node: the container runtime, and its own version."""
 
     runtime: str = ""
     kubelet: str = ""
 
 
-def asked(
-    labels: Mapping[str, str], annotations: Mapping[str, str], config: str = CONFIG, told: Told | None = None
+def parse_requests(
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    config_label: str = CONFIG_LABEL,
+    versions: NodeVersions | None = None,
 ) -> NodeRequests:
     """What the labels and annotations of a Node ask for, and what else it says.
 
     `config` is the label that names a configuration.
     """
     reasons = []
-    if RELEASE in annotations:
-        reasons.append(f"annotation {RELEASE}: {annotations[RELEASE] or NO_REASON}")
-    deploy = labels.get(DEPLOY, "")
+    if RELEASE_ANNOTATION in annotations:
+        reasons.append(f"annotation {RELEASE_ANNOTATION}: {annotations[RELEASE_ANNOTATION] or NO_REASON}")
+    deploy = labels.get(DEPLOY_LABEL, "")
     if deploy == "false" or "paused-" in deploy:
-        reasons.append(f"label {DEPLOY}={deploy}")
-    wanted, _ = drains(annotations.get(DRAIN, ""))
-    release, (runtime, kubelet) = clip("; ".join(reasons)), told or Told()
+        reasons.append(f"label {DEPLOY_LABEL}={deploy}")
+    wanted, _ = parse_drains(annotations.get(DRAIN_ANNOTATION, ""))
+    release, (runtime, kubelet) = clip("; ".join(reasons)), versions or NodeVersions()
     return NodeRequests(
-        config=labels.get(config, ""), runtime=runtime, kubelet=kubelet, driver_release=release, drains=wanted
+        config=labels.get(config_label, ""), runtime=runtime, kubelet=kubelet, driver_release=release, drains=wanted
     )
 
 
-def drains(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
+def parse_drains(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """(device → why it shall not be given out, what is wrong) of the annotation."""
     wanted: dict[str, str] = {}
     wrong = []
     for entry in filter(None, map(str.strip, text.split(";"))):
         device, _, why = (part.strip() for part in entry.partition("="))
-        if not DEVICE.fullmatch(device):
+        if not DEVICE_PATTERN.fullmatch(device):
             wrong.append(f"{clip(entry, 60)!r} names no device")
         elif device not in wanted and len(wanted) == MOST_DRAINS:
             wrong.append(f"only the first {MOST_DRAINS} devices count")
@@ -112,44 +117,44 @@ def drains(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
     return wanted, tuple(wrong)
 
 
-async def watch_node(node: Node, name: str, kubeconfig: Path | None, label: str = CONFIG) -> None:
+async def watch_node(node: Node, name: str, kubeconfig: Path | None, config_label: str = CONFIG_LABEL) -> None:
     """Tell what the Node object of this name asks for, now and on every change, for ever.
 
     `kubeconfig` None: the cluster that this pod runs in.
     """
-    await asyncio.to_thread(importlib.import_module, CLIENT)  # 100 ms that the event loop has better use for
-    from gpuplane.apiserver.connection import Away
+    await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)  # 100 ms that the event loop has better use for
+    from gpuplane.apiserver.connection import ApiServerError
 
     rested = 0.0
     while True:
         began = node.now()
         try:
-            await _follow(node, name, kubeconfig, label)
-        except Away as away:
+            await _follow_once(node, name, kubeconfig, config_label)
+        except ApiServerError as away:
             _report_status(node, "failing", str(away))
-        rested = rest(rested, node.now() - began)
+        rested = next_pause(rested, node.now() - began)
         await asyncio.sleep(rested * random.uniform(0.5, 1))  # noqa: S311 (spreads load; no secret)
 
 
-def rest(rested: float, lasted: float) -> float:
+def next_pause(last_pause: float, lasted: float) -> float:
     """Seconds to rest after a list and a stream that lasted so long: twice the rest before, or little after much."""
     first, longest = BACKOFF
-    return first if lasted > STEADY else min(max(2 * rested, first), longest)
+    return first if lasted > STEADY_AFTER else min(max(2 * last_pause, first), longest)
 
 
-async def _follow(node: Node, name: str, kubeconfig: Path | None, label: str) -> None:
+async def _follow_once(node: Node, name: str, kubeconfig: Path | None, config_label: str) -> None:
     """One list and one stream. Each begins with the configuration read anew: files are renewed while we run."""
-    from gpuplane.apiserver.connection import connect, listed, watched
+    from gpuplane.apiserver.connection import connect, list_objects, watch_objects
 
     ours = f"metadata.name={name}"
     async with connect(kubeconfig) as client:
-        listing = await listed(client, NODES, ours)
-        told, unread = await _told(client, node, name) if listing.items else (_known(node), "")
+        listing = await list_objects(client, NODES_PATH, ours)
+        told, unread = await _read_versions(client, node, name) if listing.items else (_known_versions(node), "")
         for each in listing.items:
-            _tell(node, each.metadata, label, told)
-        async with watched(client, NODES, ours, listing.metadata.resourceVersion) as events:
+            _apply_requests(node, each.metadata, config_label, told)
+        async with watch_objects(client, NODES_PATH, ours, listing.metadata.resourceVersion) as events:
             well = f"follows Node {name} of {client.base_url}"
-            wrong = next((_wrong(each.metadata) for each in listing.items), "")
+            wrong = next((_describe_ignored(each.metadata) for each in listing.items), "")
             missing = f"{client.base_url} has no Node {name}: kubelet makes it when it registers; is --node-name right?"
             _report_status(node, *(("ok", well + unread + wrong) if listing.items else ("waiting", missing)))
             async for event in events:
@@ -157,40 +162,42 @@ async def _follow(node: Node, name: str, kubeconfig: Path | None, label: str) ->
                     _report_status(node, "waiting", missing)
                 elif event.type in ("ADDED", "MODIFIED"):
                     if event.type == "ADDED":
-                        told, unread = await _told(client, node, name)
-                    _tell(node, event.object.metadata, label, told)
-                    _report_status(node, "ok", well + unread + _wrong(event.object.metadata))
+                        told, unread = await _read_versions(client, node, name)
+                    _apply_requests(node, event.object.metadata, config_label, told)
+                    _report_status(node, "ok", well + unread + _describe_ignored(event.object.metadata))
 
 
-async def _told(client: "AsyncClient", node: Node, name: str) -> tuple[Told, str]:
+async def _read_versions(client: "AsyncClient", node: Node, name: str) -> tuple[NodeVersions, str]:
     """(what kubelet tells, why it could not be asked for). Raises Away."""
-    from gpuplane.apiserver.connection import Away, found
+    from gpuplane.apiserver.connection import ApiServerError, get_object
 
     try:
-        status = (await found(client, f"{NODES}/{name}", _Node)).status or _Status()
-    except Away as away:
-        if away.code not in CLOSED:
+        status = (await get_object(client, f"{NODES_PATH}/{name}", _Node)).status or _Status()
+    except ApiServerError as away:
+        if away.code not in UNREADABLE_CODES:
             raise
-        return _known(node), f"; its container runtime cannot be asked for: {away}"
-    info, known = status.nodeInfo or _Info(), _known(node)
+        return _known_versions(node), f"; its container runtime cannot be asked for: {away}"
+    info, known = status.nodeInfo or _Info(), _known_versions(node)
     runtime = clip(info.containerRuntimeVersion, LONGEST_VERSION) or known.runtime
-    return Told(runtime, clip(info.kubeletVersion, LONGEST_VERSION) or known.kubelet), ""
+    return NodeVersions(runtime, clip(info.kubeletVersion, LONGEST_VERSION) or known.kubelet), ""
 
 
-def _known(node: Node) -> Told:
+def _known_versions(node: Node) -> NodeVersions:
     """What was told last, to an agent before us if need be."""
     before = requests.node_requests(node.snapshot)
-    return Told(before.runtime, before.kubelet)
+    return NodeVersions(before.runtime, before.kubelet)
 
 
-def _tell(node: Node, metadata: "Metadata", label: str, told: Told) -> None:
-    node.apply(NodeRequestsChanged(asked(metadata.labels or {}, metadata.annotations or {}, label, told)))
+def _apply_requests(node: Node, metadata: "Metadata", config_label: str, versions: NodeVersions) -> None:
+    node.apply(
+        NodeRequestsChanged(parse_requests(metadata.labels or {}, metadata.annotations or {}, config_label, versions))
+    )
 
 
-def _wrong(metadata: "Metadata") -> str:
+def _describe_ignored(metadata: "Metadata") -> str:
     """What of the annotations is ignored, to be said after how the API server stands."""
-    _, wrong = drains((metadata.annotations or {}).get(DRAIN, ""))
-    return clip(f"; annotation {DRAIN} is in part ignored: {', '.join(wrong)}") if wrong else ""
+    _, wrong = parse_drains((metadata.annotations or {}).get(DRAIN_ANNOTATION, ""))
+    return clip(f"; annotation {DRAIN_ANNOTATION} is in part ignored: {', '.join(wrong)}") if wrong else ""
 
 
 def _report_status(node: Node, state: State, reason: str) -> None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuplane.apiserver.node import CLIENT, NODES
-from gpuplane.apiserver.retry import Rests, followed, stamp
+from gpuplane.apiserver.node import CLIENT_MODULE, NODES_PATH
+from gpuplane.apiserver.retry import Backoff, followed_since, timestamp
 from gpuplane.core.reports.nodecondition import condition
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
@@ -28,17 +28,17 @@ from gpuplane.model.views import NodeCondition
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
-TYPE = "GPUProblem"
+CONDITION_TYPE = "GPUProblem"
 HEARTBEAT = 240.0  # seconds
-PACE = 2.0  # seconds between two writes at the least
+WRITE_INTERVAL = 2.0  # seconds between two writes at the least
 
 
-class Written(Value):
+class WrittenCondition(Value):
     """What the API server has: the condition, since when its status stands, and the link it was written over."""
 
     condition: NodeCondition
     since: str
-    link: float | None
+    followed_since: float | None
 
 
 class _Condition(msgspec.Struct):
@@ -57,68 +57,74 @@ class _Node(msgspec.Struct):
 
 async def report_problems(node: Node, name: str, kubeconfig: Path | None) -> None:
     """Keep the condition of the Node object of this name, for ever."""
-    await asyncio.to_thread(importlib.import_module, CLIENT)
-    from gpuplane.apiserver.connection import Away, connect
+    await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
+    from gpuplane.apiserver.connection import ApiServerError, connect
 
-    written: Written | None = None
-    rests = Rests()
+    written: WrittenCondition | None = None
+    rests = Backoff()
     while True:
-        await node.until(partial(_due, written), HEARTBEAT)
+        await node.until(partial(_is_due, written), HEARTBEAT)
         now = condition(node.snapshot)
         if now is None:
             continue
-        link = followed(node.snapshot)
-        held = None if written is None or _gap(written, node.snapshot) else written
+        link = followed_since(node.snapshot)
+        held = None if written is None or _was_interrupted(written, node.snapshot) else written
         try:
             async with connect(kubeconfig) as client:
-                written = Written(condition=now, since=await _write(client, name, now, held), link=link)
-        except Away as away:
+                written = WrittenCondition(
+                    condition=now, since=await _write_condition(client, name, now, held), followed_since=link
+                )
+        except ApiServerError as away:
             written = None
             node.apply(StatusChanged(NODE_CONDITION, Status("failing", str(away))))
-            await rests.after(node, away)
+            await rests.wait(node, away)
         else:
-            rests.well()
-            node.apply(StatusChanged(NODE_CONDITION, Status("ok", f"{TYPE} of Node {name} is kept")))
-            await asyncio.sleep(PACE)
+            rests.reset()
+            node.apply(StatusChanged(NODE_CONDITION, Status("ok", f"{CONDITION_TYPE} of Node {name} is kept")))
+            await asyncio.sleep(WRITE_INTERVAL)
 
 
-def _due(written: Written | None, snapshot: Snapshot) -> bool:
+def _is_due(written: WrittenCondition | None, snapshot: Snapshot) -> bool:
     now = condition(snapshot)
     if now is None:
         return False
-    return written is None or not now.same_as(written.condition) or _gap(written, snapshot)
+    return written is None or not now.same_as(written.condition) or _was_interrupted(written, snapshot)
 
 
-def _gap(written: Written, snapshot: Snapshot) -> bool:
+def _was_interrupted(written: WrittenCondition, snapshot: Snapshot) -> bool:
     """Whether the API server was away since, or our Node object was made anew."""
-    link = followed(snapshot)
-    return None not in (link, written.link) and link != written.link
+    link = followed_since(snapshot)
+    return None not in (link, written.followed_since) and link != written.followed_since
 
 
-async def _write(client: "AsyncClient", name: str, now: NodeCondition, held: Written | None) -> str:
+async def _write_condition(
+    client: "AsyncClient", name: str, current: NodeCondition, written: WrittenCondition | None
+) -> str:
     """Write the condition; since when its status stands. Raises Away."""
-    from gpuplane.apiserver.connection import sent
+    from gpuplane.apiserver.connection import send_object
 
-    status, since = (held.condition.status, held.since) if held is not None else await _standing(client, name)
-    at = stamp()
-    if status != now.status or not since:
+    status, since = (
+        (written.condition.status, written.since) if written is not None else await _read_condition(client, name)
+    )
+    at = timestamp()
+    if status != current.status or not since:
         since = at
     body = {
-        "type": TYPE,
-        "status": now.status,
-        "reason": now.reason,
-        "message": now.message,
+        "type": CONDITION_TYPE,
+        "status": current.status,
+        "reason": current.reason,
+        "message": current.message,
         "lastHeartbeatTime": at,
         "lastTransitionTime": since,
     }
-    await sent(client, "PATCH", f"{NODES}/{name}/status", {"status": {"conditions": [body]}})
+    await send_object(client, "PATCH", f"{NODES_PATH}/{name}/status", {"status": {"conditions": [body]}})
     return since
 
 
-async def _standing(client: "AsyncClient", name: str) -> tuple[str, str]:
+async def _read_condition(client: "AsyncClient", name: str) -> tuple[str, str]:
     """(status, since when) of the condition as the API server has it; empty where there is none. Raises Away."""
-    from gpuplane.apiserver.connection import found
+    from gpuplane.apiserver.connection import get_object
 
-    status = (await found(client, f"{NODES}/{name}", _Node)).status or _Status()
-    ours = next((each for each in status.conditions or () if each.type == TYPE), _Condition(TYPE))
+    status = (await get_object(client, f"{NODES_PATH}/{name}", _Node)).status or _Status()
+    ours = next((each for each in status.conditions or () if each.type == CONDITION_TYPE), _Condition(CONDITION_TYPE))
     return ours.status, ours.lastTransitionTime or ""

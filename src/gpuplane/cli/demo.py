@@ -14,7 +14,7 @@ from gpuplane.core.strict import InvalidInput
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.demo import Broken, Demo, Scene
-from gpuplane.sandbox.kubelet import Rejected
+from gpuplane.sandbox.kubelet import PodRejected
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +35,7 @@ def command(profile: str, as_json: bool) -> None:
         content = files.read(source)
         demo = Demo(source.name, content, read(content, source.name))
         ending.run(_play(demo, as_json), demo.scratch.abandon)
-    except (Broken, Rejected, InvalidInput) as error:
+    except (Broken, PodRejected, InvalidInput) as error:
         raise click.ClickException(str(error)) from None
 
 

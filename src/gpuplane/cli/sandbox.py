@@ -28,7 +28,7 @@ from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.chaos import Broken, Chaos, Holdings, HoldingsSummary, Moment, Summary
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.console import Console
-from gpuplane.sandbox.kubelet.said import Said
+from gpuplane.sandbox.kubelet.messages import Message
 
 EVERY = 5.0
 """Seconds between two lines that say how it goes."""
@@ -64,7 +64,7 @@ def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_inp
 
     gpuplane agent --machine dgx-a100 --kubelet-root DIR --state-dir OTHER
     """
-    kubelet = Kubelet(root, numa=numa, cdi=cdi or None)
+    kubelet = Kubelet(root, align_numa=numa, cdi_dirs=cdi or None)
     asyncio.run(_serve(kubelet, _json if as_json else _text, words=not no_input))
 
 
@@ -186,14 +186,14 @@ def _health(summary: Summary, probe_period: float) -> Iterator[str]:
     yield f"slowest recovery without relapses: {summary.slowest_recovery:.2f} s, with {probe_period:g} s between probes"
 
 
-async def _serve(kubelet: Kubelet, say: Callable[[Said], None], words: bool) -> None:
+async def _serve(kubelet: Kubelet, say: Callable[[Message], None], words: bool) -> None:
     stop = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # the last where its terminal is closed
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
     async with kubelet:
         where = str(kubelet.root / "device-plugins/kubelet.sock")
         hint = ("type help for a list of commands",) if words else ()
-        say(Said("serving", {"socket": where}, (f"kubelet serves {where}", *hint)))
+        say(Message("serving", {"socket": where}, (f"kubelet serves {where}", *hint)))
         console = Console(kubelet, say)
         tasks = [asyncio.create_task(console.follow()), asyncio.create_task(_until(stop))]
         if words:
@@ -201,11 +201,11 @@ async def _serve(kubelet: Kubelet, say: Callable[[Said], None], words: bool) -> 
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, console.leave(), return_exceptions=True)
+        await asyncio.gather(*tasks, console.cancel_admissions(), return_exceptions=True)
     with suppress(OSError) if stop.is_set() else nullcontext():  # its terminal may have been closed
         for task in done:
             task.result()
-        say(Said("stopped", {}, ("kubelet has stopped",)))
+        say(Message("stopped", {}, ("kubelet has stopped",)))
 
 
 async def _until(stop: asyncio.Event) -> None:
@@ -214,7 +214,7 @@ async def _until(stop: asyncio.Event) -> None:
 
 async def _obey(console: Console) -> None:
     async for line in _lines():
-        if not await console.obey(line):
+        if not await console.execute(line):
             break
 
 
@@ -242,9 +242,9 @@ async def _lines() -> AsyncIterator[str]:
         yield line
 
 
-def _text(said: Said) -> None:
+def _text(said: Message) -> None:
     say("\n".join(map(escape_unprintable, said.lines)))
 
 
-def _json(said: Said) -> None:
+def _json(said: Message) -> None:
     click.echo(msgspec.json.encode({"event": said.event, **said.data}).decode())

@@ -1,12 +1,12 @@
 """The device-plugin server of one resource: kubelet's requests, answered from the snapshot.
 
-No answer waits for the driver, and none depends on another: each open ListAndWatch stream follows the snapshots by
-itself, so one that nobody reads holds up nothing, and what came and went meanwhile is skipped. Every stream is told
-every change: after a second Register kubelet reads the old stream and the new one (observed on kubelet 1.36.2). When
-the resource goes away each stream gets an empty list and ends.
+No answer waits for the driver, and none depends on another. Each open ListAndWatch stream follows the snapshots by
+itself: a stream that nobody reads delays nothing, and skips what has changed twice meanwhile. Every stream gets every
+change: after a second Register kubelet reads the old stream and the new one (observed on kubelet 1.36.2). When the
+resource is no longer offered each stream gets an empty list and ends.
 
-A list is sent twice only where kubelet's checkpoint is to be written anew, which each list makes it do: `podresources`
-asks for that where the checkpoint may name pods that have gone.
+The same list is sent again only to make kubelet write its checkpoint, as it does after each list: `podresources` asks
+for that while the checkpoint may name pods that have ended.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import AllocateResponse, LogSubject, OfferedDevice, Refused
 
-LONGEST = 1000  # characters of a refusal: gRPC loses the whole status where its headers get too large
+LONGEST_REFUSAL = 1000  # characters of a refusal: gRPC loses the whole status where its headers get too large
 MOST_CONTAINERS = 16
 """Containers of one request; each grant takes some 2 ms of the event loop at 1,024 ids, and 60 ms at `MOST_IDS`.
 Kubelet asks for one at a time (pkg/kubelet/cm/devicemanager/endpoint.go)."""
@@ -42,17 +42,17 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class Plugin(DevicePluginServicer):
     """Serves one resource name.
 
-    `streams` counts the open ListAndWatch streams; `stir` is set when one opens or ends. While `silent`, the streams
-    stay open and say nothing.
+    `open_streams` counts the ListAndWatch streams; `changed` is set when one opens or ends. While `is_paused` streams
+    stay open and send nothing.
     """
 
     def __init__(self, node: Node, resource: str) -> None:
         self.node, self.resource = node, resource
-        self.streams, self.stir, self.silent = 0, asyncio.Event(), False
-        self._list: tuple[tuple[OfferedDevice, ...], pb.ListAndWatchResponse] = (), pb.ListAndWatchResponse()
+        self.open_streams, self.changed, self.is_paused = 0, asyncio.Event(), False
+        self._last_list: tuple[tuple[OfferedDevice, ...], pb.ListAndWatchResponse] = (), pb.ListAndWatchResponse()
 
     def options(self) -> pb.DevicePluginOptions:
-        """What kubelet may call: told at Register and by GetDevicePluginOptions alike."""
+        """What kubelet may call: the same in Register and in the answer to GetDevicePluginOptions."""
         return pb.DevicePluginOptions(pre_start_required=False, get_preferred_allocation_available=True)
 
     async def GetDevicePluginOptions(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
@@ -60,40 +60,40 @@ class Plugin(DevicePluginServicer):
 
     async def ListAndWatch(self, request: pb.Empty, context: Context) -> AsyncIterator[pb.ListAndWatchResponse]:
         sent, written = None, 0
-        with self._stream():
+        with self._count_stream():
             async for snapshot in self.node.changes():
                 if not serves(snapshot):
-                    return  # without an empty list: kubelet keeps the capacity for whoever comes after us
+                    return  # without an empty list: kubelet keeps the capacity for our successor
                 devices = self.devices(snapshot)
-                if devices is None or self.silent:
+                if devices is None or self.is_paused:
                     continue
-                message, wanted = self._message(devices), snapshot.checkpoint_rewrite
+                message, wanted = self._list_response(devices), snapshot.checkpoint_rewrite
                 if message is not sent or (wanted and wanted != written):
                     sent, written = message, wanted
                     yield message
                 if not devices:
                     return
 
-    def _message(self, devices: tuple[OfferedDevice, ...]) -> pb.ListAndWatchResponse:
+    def _list_response(self, devices: tuple[OfferedDevice, ...]) -> pb.ListAndWatchResponse:
         """The message of a list: built once for all streams, and the same object while it says the same."""
-        listed, message = self._list
+        listed, message = self._last_list
         if listed != devices:
-            built = _message(devices)
-            self._list = devices, message if built == message else built
-        return self._list[1]
+            built = _list_response(devices)
+            self._last_list = devices, message if built == message else built
+        return self._last_list[1]
 
     @contextmanager
-    def _stream(self) -> Iterator[None]:
-        self.streams += 1
-        self.stir.set()
+    def _count_stream(self) -> Iterator[None]:
+        self.open_streams += 1
+        self.changed.set()
         try:
             yield
         finally:
-            self.streams -= 1
-            self.stir.set()
+            self.open_streams -= 1
+            self.changed.set()
 
     def devices(self, snapshot: Snapshot) -> tuple[OfferedDevice, ...] | None:
-        """The list that kubelet should have; empty where the resource is gone, None where nothing may be said yet."""
+        """The list for kubelet; empty if the resource is no longer offered, None if it is not known yet what is."""
         offered = offer(snapshot)
         if offered.waiting:
             return None
@@ -106,15 +106,15 @@ class Plugin(DevicePluginServicer):
             _check_size(self.resource, [len(each.devices_ids) for each in request.container_requests])
             gets = [allocate(snapshot, self.resource, each.devices_ids) for each in request.container_requests]
         except Refused as refusal:
-            reason = clip(str(refusal), LONGEST)
-            log.warning("Allocate refused: %s", reason, extra=self._about(snapshot, request.container_requests))
+            reason = clip(str(refusal), LONGEST_REFUSAL)
+            log.warning("Allocate refused: %s", reason, extra=self._log_subject(snapshot, request.container_requests))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
         for each in request.container_requests:
             self.node.apply(AllocateAnswered(self.resource, tuple(each.devices_ids)))
-        return pb.AllocateResponse(container_responses=map(_container, gets))
+        return pb.AllocateResponse(container_responses=map(_container_response, gets))
 
-    def _about(self, snapshot: Snapshot, requests: Iterable[pb.ContainerAllocateRequest]) -> dict[str, object]:
-        """What a refusal is about: those of its devices that are ours."""
+    def _log_subject(self, snapshot: Snapshot, requests: Iterable[pb.ContainerAllocateRequest]) -> dict[str, object]:
+        """The subject of a log line: the requested devices that this resource has."""
         ours = known.of(snapshot, offer(snapshot)).get(self.resource, {})
         asked = (id for each in requests for id in each.devices_ids if id in ours)
         devices = tuple(dict.fromkeys(ours[id].unit.id for id in asked))
@@ -128,7 +128,7 @@ class Plugin(DevicePluginServicer):
             _check_size(self.resource, [len(each.available_deviceIDs) for each in request.container_requests])
             _check_size(self.resource, [len(each.must_include_deviceIDs) for each in request.container_requests])
         except Refused as refusal:
-            log.warning("no preference for %s", refusal, extra=LogSubject(resources=(self.resource,)).extra)
+            log.warning("no preferred allocation: %s", refusal, extra=LogSubject(resources=(self.resource,)).extra)
             return answer
         for each in request.container_requests:
             ids: tuple[str, ...] = ()
@@ -140,8 +140,10 @@ class Plugin(DevicePluginServicer):
                     each.must_include_deviceIDs,
                     each.allocation_size,
                 )
-            except Exception:  # an error here rejects the pod, an empty answer costs it nothing
-                log.exception("%s: no preference", self.resource, extra=LogSubject(resources=(self.resource,)).extra)
+            except Exception:  # an error would make kubelet reject the pod, an empty answer does not
+                log.exception(
+                    "%s: no preferred allocation", self.resource, extra=LogSubject(resources=(self.resource,)).extra
+                )
             answer.container_responses.add(deviceIDs=ids)
         return answer
 
@@ -152,17 +154,17 @@ class Plugin(DevicePluginServicer):
 
 
 def _check_size(resource: str, counts: Sequence[int]) -> None:
-    """Raises Refused for a request of so many devices for each container, if that is more than any can have.
+    """Raises Refused for a request with more containers or ids than any node has. `counts`: ids of each container.
 
-    It is asked before anything is done with the request: what passes is answered soon.
+    It is called before anything else is done with a request, so that every request is answered soon.
     """
     if len(counts) > MOST_CONTAINERS:
-        raise Refused(f"{resource}: the request has {len(counts)} containers, and at most {MOST_CONTAINERS} are taken")
+        raise Refused(f"{resource}: the request has {len(counts)} containers; {MOST_CONTAINERS} are allowed")
     if sum(counts) > MAX_SHARES:
-        raise Refused(f"{resource}: the request names {sum(counts)} devices, and at most {MAX_SHARES} are ever offered")
+        raise Refused(f"{resource}: the request names {sum(counts)} devices; {MAX_SHARES} are allowed")
 
 
-def _message(devices: tuple[OfferedDevice, ...]) -> pb.ListAndWatchResponse:
+def _list_response(devices: tuple[OfferedDevice, ...]) -> pb.ListAndWatchResponse:
     message = pb.ListAndWatchResponse()
     for device in devices:
         numa = device.unit.numa
@@ -174,7 +176,7 @@ def _message(devices: tuple[OfferedDevice, ...]) -> pb.ListAndWatchResponse:
     return message
 
 
-def _container(edits: AllocateResponse) -> pb.ContainerAllocateResponse:
+def _container_response(edits: AllocateResponse) -> pb.ContainerAllocateResponse:
     return pb.ContainerAllocateResponse(
         envs=edits.env,
         mounts=[pb.Mount(container_path=m.container, host_path=m.host, read_only=m.read_only) for m in edits.mounts],

@@ -1,25 +1,25 @@
-"""What containers hold: kubelet's pod-resources API, and until that has answered for the first time, its checkpoint.
+"""What containers hold: by kubelet's pod-resources API, and until that has answered once, by kubelet's checkpoint.
 
-Nothing is offered before this is known, and a device that is released is offered under its new name no sooner than an
-answer shows that its pod has gone. So the questions come quickly while something waits for an answer, and slowly
-otherwise: what we grant we know at once, and what others release matters only where something is withheld for it.
+Nothing is offered before this is known. A device that a pod held is offered under a new name only after an answer shows
+that the pod has ended. So kubelet is polled often while something waits for an answer, and rarely otherwise: what we
+allocate is known at once, and what ends matters only if something is withheld for it.
 
-Three ways in which a silence must not be taken for "nothing is held":
-- Kubelet does not list (it has not started yet, it is too old, its socket is not mounted). Then its checkpoint is read.
-  That names pods by their UID, and it may still name pods that have gone: a safe superset. Once kubelet has listed, its
-  last word stays in force while it is silent.
-- Kubelet has just started: it lists the pods that it has heard of, and hears of them from the API server. So at first
-  its answers only add to what was held before, until one shows all of that. Once it has had the time to hear, what it
-  does not show counts no longer, unless its checkpoint still has it: a kubelet that cannot reach its API server hears
-  of no pod, and forgets none. A kubelet that has heard forgets pods that have gone when it lists, but writes that down
-  only with the next device list or allocation (pkg/kubelet/cm/devicemanager/manager.go); so its plugins are asked
+Three cases in which "kubelet lists nothing" does not mean "nothing is held":
+- Kubelet does not answer (it has not started yet, it is too old, its socket is not mounted). Then its checkpoint is
+  read. That names pods by their UID, and may still name pods that have ended: it lists too much, never too little. Once
+  kubelet has listed, its last answer counts for as long as it is silent.
+- Kubelet has just started: it lists only the pods that the API server has told it of. So its first answers only add to
+  what was held before, until one shows all of that. After `KUBELET_START_PERIOD` what it does not list counts no more,
+  unless its checkpoint still has it: a kubelet that cannot reach its API server lists no pod, and frees nothing. A
+  kubelet that knows its pods frees the devices of those that have ended when it lists, but writes its checkpoint only
+  at the next device list or allocation (pkg/kubelet/cm/devicemanager/manager.go); so its plugins are asked
   (`Snapshot.checkpoint_rewrite`) to send their lists again now and then.
-- Another agent served kubelet until a moment ago. What it granted last kubelet may not list yet, so its checkpoint,
-  which it writes when an allocation is done, counts beside each answer for a while.
+- Another agent served kubelet until a moment ago. Kubelet may not list yet what that agent allocated last. So for a
+  while kubelet's checkpoint, which it writes when an allocation is done, counts beside each answer.
 
-An answer counts only for the kubelet that was asked: that the same socket stands at the path before the connection and
-after the answer. Its age counts from when we saw its socket change; only that of the first one is told by the wall
-clock, which may be set meanwhile.
+An answer counts only for the kubelet that was asked: the same socket has to be at the path before the connection and
+after the answer. Kubelet's age counts from when we saw its socket change. Only the age of the first kubelet comes from
+the wall clock, which may be set meanwhile.
 """
 
 import asyncio
@@ -38,7 +38,14 @@ from gpuplane.core.withholding import layout_from_environment, withheld
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2 import ContainerAllocateResponse
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
-from gpuplane.kubelet.sockets import Identity, Taken, address, check_length, complaint, identity
+from gpuplane.kubelet.sockets import (
+    SocketIdentity,
+    SocketUnavailable,
+    check_length,
+    error_details,
+    grpc_target,
+    socket_identity,
+)
 from gpuplane.model.facts import AllocationsListed, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.pod import PodRef
@@ -49,46 +56,46 @@ from gpuplane.model.status import POD_RESOURCES, State, Status
 if TYPE_CHECKING:
     from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerAsyncStub
 
-DEADLINE = 5.0  # seconds that an answer may take
-PATIENCE = 2.0  # seconds without a first answer after which the checkpoint is read
-START = 0.1  # seconds between two tries before the first answer
-SOON, IDLE = 1.0, 10.0  # seconds between two questions
-SETTLING = 10.0  # seconds in which kubelet may still come to tell what an agent before us granted last
-HEARING = 30.0  # seconds in which a kubelet that has started hears of its pods
-LARGEST = 64 * 1024 * 1024  # bytes of an answer; gRPC's own limit is 4 MiB
+ANSWER_TIMEOUT = 5.0  # seconds that an answer may take
+CHECKPOINT_AFTER = 2.0  # seconds without a first answer, after which the checkpoint is read
+FIRST_INTERVAL = 0.1  # seconds between two requests before the first answer
+SHORT_INTERVAL, LONG_INTERVAL = 1.0, 10.0  # seconds between two requests
+TAKEOVER_PERIOD = 10.0  # seconds in which kubelet may not list yet what the agent before us allocated
+KUBELET_START_PERIOD = 30.0  # seconds in which the API server tells a kubelet that has started of its pods
+LARGEST_ANSWER = 64 * 1024 * 1024  # bytes of an answer; gRPC's own limit is 4 MiB
 
 SOCKET, CHECKPOINT = "pod-resources/kubelet.sock", "device-plugins/kubelet_internal_checkpoint"
-OURS = ("GPU-", "MIG-")
-"""How ids begin that can overlap with a unit of ours. Other plugins' are dropped: a node may have a thousand of them
-(kvm, network functions), and none could ever withhold a GPU. The resource's name says nothing: it may be an old one."""
+ID_PREFIXES = ("GPU-", "MIG-")
+"""How ids begin that can overlap with a unit of ours. Ids of other plugins (kvm, network functions) are dropped: a node
+may have a thousand, and none can withhold a GPU. The resource's name does not tell: it may be an earlier one."""
 
-Held = tuple[Allocation, ...]
-Shares = tuple[str, str, tuple[str, ...]]
+Allocations = tuple[Allocation, ...]
+HeldIds = tuple[str, str, tuple[str, ...]]
 """A container's name, a resource and ids."""
 
 
-async def allocations(node: Node, root: Path) -> None:
-    """Ask for ever; each answer is a fact, and so is each silence. `root` is kubelet's directory."""
-    inquiry = Inquiry(node, root)
+async def follow_allocations(node: Node, root: Path) -> None:
+    """Poll kubelet for ever; each answer is a fact, and each failure is one. `root`: kubelet's directory."""
+    client = PodResourcesClient(node, root)
     while True:
         try:
-            await inquiry.ask()
+            await client.poll()
         except grpc.aio.AioRpcError as error:
-            inquiry.silent(f"{inquiry.socket}: {complaint(error)}")
+            client.report_silence(f"{client.socket}: {error_details(error)}")
         except OSError as error:
-            inquiry.silent(f"{inquiry.socket}: {error.strerror or error}")
-        except Taken as error:
-            inquiry.silent(str(error))
+            client.report_silence(f"{client.socket}: {error.strerror or error}")
+        except SocketUnavailable as error:
+            client.report_silence(str(error))
         if node.snapshot.allocations is None:
-            await asyncio.sleep(START)
+            await asyncio.sleep(FIRST_INTERVAL)
         else:
-            await node.until(_forgotten, SOON)
+            await node.until(_is_unknown, SHORT_INTERVAL)
 
 
-def urgent(snapshot: Snapshot) -> bool:
-    """Whether somebody waits for the next answer: a device that is withheld for what a container holds under another
-    name, a grant that kubelet has not listed yet, a fault that the end of a pod ends, or a resource that another plugin
-    may be giving out."""
+def is_urgent(snapshot: Snapshot) -> bool:
+    """Whether something waits for the next answer: a device that is withheld because a container holds it in another
+    way, an allocation that kubelet has not listed yet, a fault that ends with a container, or a resource that another
+    plugin may be allocating."""
     return (
         snapshot.allocations is None
         or bool(withheld(snapshot))
@@ -98,158 +105,162 @@ def urgent(snapshot: Snapshot) -> bool:
     )
 
 
-def _forgotten(snapshot: Snapshot) -> bool:
-    """Whether nothing is known, or no longer: another agent gave out devices until a moment ago."""
+def _is_unknown(snapshot: Snapshot) -> bool:
+    """Whether it is not known, or no longer, what is held: another agent allocated devices until a moment ago."""
     return snapshot.allocations is None
 
 
-async def listed(root: Path) -> Held | None:
-    """What containers hold, asked once; of a kubelet that is silent its checkpoint is asked. `root`: its directory.
+async def read_allocations(root: Path) -> Allocations | None:
+    """What containers hold, read once: from kubelet, or from its checkpoint if kubelet does not answer.
 
-    None where neither can be asked: both are elsewhere, perhaps, and nothing is known.
+    `root`: kubelet's directory. None if neither can be read: they may be elsewhere, and nothing is known.
     """
     try:
         check_length(socket := root / SOCKET)
         async with _channel(socket) as channel:
-            answer = await PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=DEADLINE)
+            answer = await PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=ANSWER_TIMEOUT)
             if answer is not None:
-                return _listed(answer)
+                return _decode_list(answer)
     except (grpc.aio.AioRpcError, OSError):
         pass
     try:
-        return _checkpointed(files.read(root / CHECKPOINT))
+        return _decode_checkpoint(files.read(root / CHECKPOINT))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
 def _channel(socket: Path) -> grpc.aio.Channel:
-    options = [("grpc.max_receive_message_length", LARGEST), ("grpc.use_local_subchannel_pool", 1)]
-    return grpc.aio.insecure_channel(address(socket), options)
+    options = [("grpc.max_receive_message_length", LARGEST_ANSWER), ("grpc.use_local_subchannel_pool", 1)]
+    return grpc.aio.insecure_channel(grpc_target(socket), options)
 
 
-class Inquiry:
-    """What was asked of kubelet. It reports the status of pod-resources, with the source that is in use."""
+class PodResourcesClient:
+    """A client of kubelet's pod-resources API. It reports the status of pod-resources, with the source in use."""
 
     def __init__(self, node: Node, root: Path) -> None:
         self.node = node
         self.socket = root / SOCKET
         self.checkpoint = root / CHECKPOINT
-        self.began = node.now()
-        self.kubelet: Identity | None = None  # the one that answered last
-        self.started = 0.0  # when it did, as far as we know
-        self.unheard: Held = ()  # what was held before it started and it has not shown
-        self.share_layouts: dict[Shares, EncodedLayout] = {}  # by the environment of their containers
-        self.anew = -SETTLING  # when another agent had given out devices until a moment ago
+        self.started_at = node.now()
+        self.kubelet_identity: SocketIdentity | None = None  # of the kubelet that answered last
+        self.kubelet_started_at = 0.0  # when that kubelet started, as far as we know
+        self.not_listed: Allocations = ()  # what was held before that, and it has not listed
+        self.share_layouts: dict[HeldIds, EncodedLayout] = {}  # by the environment of their containers
+        self.taken_over_at = -TAKEOVER_PERIOD  # when this agent took over from another
 
-    async def ask(self) -> None:
-        """Ask the kubelet that is there until it goes: raises what came instead of an answer."""
+    async def poll(self) -> None:
+        """Poll the kubelet that is there until another is. Raises the error that came instead of an answer."""
         check_length(self.socket)
-        there = identity(self.socket)
-        if there is None:
+        current = socket_identity(self.socket)
+        if current is None:
             raise OSError("kubelet is not there")
         async with _channel(self.socket) as channel:
-            while await self._ask(PodResourcesListerStub(channel), there):
-                if not await self.node.until(_forgotten, SOON) and self.node.now() - self.anew > SETTLING:
-                    await self.node.until(urgent, IDLE - SOON)
+            while await self._list_once(PodResourcesListerStub(channel), current):
+                if (
+                    not await self.node.until(_is_unknown, SHORT_INTERVAL)
+                    and self.node.now() - self.taken_over_at > TAKEOVER_PERIOD
+                ):
+                    await self.node.until(is_urgent, LONG_INTERVAL - SHORT_INTERVAL)
 
-    async def _ask(self, lister: "PodResourcesListerAsyncStub", there: Identity) -> bool:
-        """Ask once; whether it still was this kubelet that answered."""
-        asked, anew = self.node.now(), _forgotten(self.node.snapshot)
-        answer = await lister.List(pb.ListPodResourcesRequest(), timeout=DEADLINE)
-        if answer is None:  # gRPC's way to say that it cannot be decoded
-            raise OSError("an answer that is no list of pod resources")
-        if identity(self.socket) != there:
+    async def _list_once(self, lister: "PodResourcesListerAsyncStub", current: SocketIdentity) -> bool:
+        """Request one list. False if another kubelet is there now."""
+        asked_at, was_unknown = self.node.now(), _is_unknown(self.node.snapshot)
+        answer = await lister.List(pb.ListPodResourcesRequest(), timeout=ANSWER_TIMEOUT)
+        if answer is None:  # gRPC could not decode it
+            raise OSError("the answer is no list of pod resources")
+        if socket_identity(self.socket) != current:
             return False
-        if _forgotten(self.node.snapshot) and not anew:
-            return True  # asked while another agent could still give out devices
-        if anew and self.kubelet is not None:
-            self.anew = asked
-        held = _listed(answer)
-        if there != self.kubelet:
-            self.started = asked - (_age(there) if self.kubelet is None else 0)
-            self.kubelet, self.unheard = there, self._before()
-        elif asked - self.anew < SETTLING:
-            self.unheard = self._before()
-        self.unheard = _missing(self.unheard, held)
-        young = asked - self.started <= HEARING
-        if self.unheard and not young:
-            self.unheard = self._remembered(self.unheard)
+        if _is_unknown(self.node.snapshot) and not was_unknown:
+            return True  # requested while another agent could still allocate devices
+        if was_unknown and self.kubelet_identity is not None:
+            self.taken_over_at = asked_at
+        held = _decode_list(answer)
+        if current != self.kubelet_identity:
+            self.kubelet_started_at = asked_at - (_socket_age(current) if self.kubelet_identity is None else 0)
+            self.kubelet_identity, self.not_listed = current, self._held_before()
+        elif asked_at - self.taken_over_at < TAKEOVER_PERIOD:
+            self.not_listed = self._held_before()
+        self.not_listed = _not_among(self.not_listed, held)
+        has_just_started = asked_at - self.kubelet_started_at <= KUBELET_START_PERIOD
+        if self.not_listed and not has_just_started:
+            self.not_listed = self._still_in_checkpoint(self.not_listed)
         rewrite = 0
-        if not self.unheard:
+        if not self.not_listed:
             self._report_status("ok", "kubelet lists what containers hold")
-        elif young:
-            self._report_status("ok", "kubelet has just started: what containers held before counts until it lists it")
+        elif has_just_started:
+            self._report_status("ok", "kubelet has just started: what was held before counts until kubelet lists it")
         else:
-            reason = f"what kubelet does not list, but has in {self.checkpoint}, counts as held"
-            rewrite = int((asked - self.started) / HEARING)
+            reason = f"kubelet does not list all that {self.checkpoint} has: what is in either counts as held"
+            rewrite = int((asked_at - self.kubelet_started_at) / KUBELET_START_PERIOD)
             self._report_status("ok", reason)
-        self.node.apply(AllocationsListed(self._described((*held, *self.unheard)), asked, rewrite))
+        held_now = self._with_share_layouts((*held, *self.not_listed))
+        self.node.apply(AllocationsListed(held_now, asked_at, rewrite))
         return True
 
-    def silent(self, reason: str) -> None:
-        """Kubelet does not answer. Its last word stays; before its first, the checkpoint speaks."""
-        anew = self.kubelet is not None and _forgotten(self.node.snapshot)
-        if anew or (self.kubelet is None and self.node.now() - self.began >= PATIENCE):
-            asked = self.node.now()
-            held, told = self._checkpointed()
-            reason = f"{reason}; {told}"
+    def report_silence(self, reason: str) -> None:
+        """Report that kubelet does not answer. Its last answer counts; before its first, the checkpoint does."""
+        has_taken_over = self.kubelet_identity is not None and _is_unknown(self.node.snapshot)
+        if has_taken_over or (self.kubelet_identity is None and self.node.now() - self.started_at >= CHECKPOINT_AFTER):
+            asked_at = self.node.now()
+            held, outcome = self._read_checkpoint()
+            reason = f"{reason}; {outcome}"
             if held is not None:
-                self.node.apply(AllocationsListed(self._described(held), asked))
+                self.node.apply(AllocationsListed(self._with_share_layouts(held), asked_at))
         self._report_status("failing", reason)
 
-    def _described(self, held: Held) -> Held:
-        """What is held, with how it is shared, as far as the checkpoint has told: a list says only ids."""
+    def _with_share_layouts(self, allocations: Allocations) -> Allocations:
+        """These allocations with their share layouts, as far as the checkpoint has them: a list has only ids."""
         known = self.share_layouts
-        self.share_layouts = {shares: known[shares] for each in held if (shares := _shares(each)) in known}
-        return tuple(each.but(share_layout=known.get(_shares(each), EncodedLayout(""))) for each in held)
+        self.share_layouts = {shares: known[shares] for each in allocations if (shares := _held_ids(each)) in known}
+        return tuple(each.but(share_layout=known.get(_held_ids(each), EncodedLayout(""))) for each in allocations)
 
-    def _before(self) -> Held:
-        """What containers held before this kubelet answered: by the last list, and by the checkpoint, which has what
-        was granted since."""
-        listed = tuple(each for each in self.node.snapshot.allocations or () if not each.granted_at)
-        return (*listed, *_missing(self._checkpointed()[0] or (), listed))
+    def _held_before(self) -> Allocations:
+        """What containers held before this kubelet answered: by the last list, and by the checkpoint, which also has
+        what was allocated since."""
+        read_allocations = tuple(each for each in self.node.snapshot.allocations or () if not each.granted_at)
+        return (*read_allocations, *_not_among(self._read_checkpoint()[0] or (), read_allocations))
 
-    def _remembered(self, unheard: Held) -> Held:
-        """What of it kubelet's checkpoint has, too; all of it where that cannot be known."""
-        held = self._checkpointed()[0]
-        return unheard if held is None else _missing(unheard, _missing(unheard, held))
+    def _still_in_checkpoint(self, not_listed: Allocations) -> Allocations:
+        """Those that kubelet's checkpoint has too; all of them if it cannot be read."""
+        held = self._read_checkpoint()[0]
+        return not_listed if held is None else _not_among(not_listed, _not_among(not_listed, held))
 
-    def _checkpointed(self) -> tuple[Held | None, str]:
-        """What kubelet's checkpoint says, or None where it cannot be known; in words, what came of it."""
+    def _read_checkpoint(self) -> tuple[Allocations | None, str]:
+        """(what kubelet's checkpoint has, or None if it cannot be read; the outcome for people)."""
         try:
-            held = _checkpointed(files.read(self.checkpoint))
-            self.share_layouts |= {_shares(each): each.share_layout for each in held if each.share_layout}
+            held = _decode_checkpoint(files.read(self.checkpoint))
+            self.share_layouts |= {_held_ids(each): each.share_layout for each in held if each.share_layout}
         except FileNotFoundError:
-            return (), f"there is no {self.checkpoint} either, so nothing is held"
+            return (), f"there is no {self.checkpoint} either, so no container holds a device"
         except OSError as error:
-            return None, f"nor can {self.checkpoint} be read: {error.strerror}"
+            return None, f"{self.checkpoint} cannot be read either: {error.strerror}"
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return None, f"nor can {self.checkpoint} be understood: {error}"
-        return held, f"until then {self.checkpoint} says what containers hold"
+            return None, f"{self.checkpoint} cannot be decoded either: {error}"
+        return held, f"until it does, {self.checkpoint} says what containers hold"
 
     def _report_status(self, state: State, reason: str) -> None:
         self.node.apply(StatusChanged(POD_RESOURCES, Status(state, reason)))
 
 
-def _age(socket: Identity) -> float:
-    """Seconds since it was made, by the wall clock. That may have been set back meanwhile: then it counts as new."""
+def _socket_age(socket: SocketIdentity) -> float:
+    """Seconds since a socket was made, by the wall clock. If that was set back meanwhile the socket counts as new."""
     return max(0.0, time.time() - socket[2] / 1e9)
 
 
-def _missing(before: Held, held: Held) -> Held:
-    """What of the one the other does not show."""
-    shown = set(map(_shares, held))
-    return tuple(each for each in before if _shares(each) not in shown)
+def _not_among(allocations: Allocations, others: Allocations) -> Allocations:
+    """The allocations whose ids no other one has."""
+    known = set(map(_held_ids, others))
+    return tuple(each for each in allocations if _held_ids(each) not in known)
 
 
-def _shares(held: Allocation) -> Shares:
-    """What a list and the checkpoint have in common: they name pods otherwise."""
-    return held.holder.container, held.resource, held.devices
+def _held_ids(allocation: Allocation) -> HeldIds:
+    """What a list and the checkpoint both tell: they name pods in different ways."""
+    return allocation.holder.container, allocation.resource, allocation.devices
 
 
-def _listed(answer: pb.ListPodResourcesResponse) -> Held:
+def _decode_list(answer: pb.ListPodResourcesResponse) -> Allocations:
     """Kubelet lists each device by itself."""
-    return _merged(
+    return _merge(
         (
             PodRef(namespace=pod.namespace, name=pod.name, container=container.name),
             devices.resource_name,
@@ -261,16 +272,16 @@ def _listed(answer: pb.ListPodResourcesResponse) -> Held:
     )
 
 
-def _checkpointed(content: bytes) -> Held:
+def _decode_checkpoint(content: bytes) -> Allocations:
     entries = msgspec.json.decode(content, type=_Checkpoint).data.entries or ()
     layouts = {(entry.holder, entry.resource): _share_layout(entry) for entry in entries}
-    held = _merged((entry.holder, entry.resource, ids) for entry in entries for ids in entry.devices.values())
+    held = _merge((entry.holder, entry.resource, ids) for entry in entries for ids in entry.devices.values())
     return tuple(each.but(share_layout=layouts[each.holder, each.resource]) for each in held)
 
 
-def _share_layout(entry: "_Entry") -> EncodedLayout:
+def _share_layout(entry: "_CheckpointEntry") -> EncodedLayout:
     """The layout of the unit that an entry has shares of, by its container's environment; "" where it has none."""
-    ids = [id for ids in entry.devices.values() for id in ids if id.startswith(OURS)]
+    ids = [id for ids in entry.devices.values() for id in ids if id.startswith(ID_PREFIXES)]
     if not ids or not all("::" in id for id in ids) or not entry.response:
         return EncodedLayout("")
     try:
@@ -281,11 +292,11 @@ def _share_layout(entry: "_Entry") -> EncodedLayout:
     return layout.encoded if layout is not None else EncodedLayout("")
 
 
-def _merged(entries: Iterable[tuple[PodRef, str, Iterable[str]]]) -> Held:
+def _merge(entries: Iterable[tuple[PodRef, str, Iterable[str]]]) -> Allocations:
     """One allocation for each (container, resource), and always in the same order. One source names them all alike."""
     held: dict[tuple[PodRef, str], set[str]] = {}
     for holder, resource, ids in entries:
-        held.setdefault((holder, resource), set()).update(id for id in ids if id.startswith(OURS))
+        held.setdefault((holder, resource), set()).update(id for id in ids if id.startswith(ID_PREFIXES))
     return tuple(
         Allocation(resource=resource, devices=tuple(sorted(ids)), holder=holder)
         for (holder, resource), ids in sorted(held.items(), key=lambda each: (str(each[0][0]), each[0][1]))
@@ -293,7 +304,7 @@ def _merged(entries: Iterable[tuple[PodRef, str, Iterable[str]]]) -> Held:
     )
 
 
-class _Entry(msgspec.Struct):
+class _CheckpointEntry(msgspec.Struct):
     """What one container holds (kubelet: pkg/kubelet/cm/devicemanager/checkpoint)."""
 
     pod_uid: str = msgspec.field(name="PodUID")
@@ -307,9 +318,9 @@ class _Entry(msgspec.Struct):
         return PodRef(uid=self.pod_uid, container=self.container)
 
 
-class _Data(msgspec.Struct):
-    entries: list[_Entry] | None = msgspec.field(name="PodDeviceEntries", default=None)
+class _CheckpointData(msgspec.Struct):
+    entries: list[_CheckpointEntry] | None = msgspec.field(name="PodDeviceEntries", default=None)
 
 
 class _Checkpoint(msgspec.Struct):
-    data: _Data = msgspec.field(name="Data")
+    data: _CheckpointData = msgspec.field(name="Data")

@@ -1,8 +1,8 @@
-"""Unix sockets in a directory that others use too: a socket that answers is never unlinked.
+"""Unix sockets in a directory that other programs use too: a socket that answers is never removed.
 
-Each registration has a socket of a name of its own. So what an agent removes on its way out can never be the socket of
-its successor, and kubelet, which tells plugins apart by their sockets (from 1.37 on), takes the two for two. What dead
-agents left is known by its name, and by nobody answering there.
+Each registration has a socket with a name of its own. So an agent that ends can never remove the socket of its
+successor, and kubelet, which tells plugins apart by their sockets (from 1.37 on), sees two plugins. A socket that a
+dead agent left has one of our names, and no process answers there.
 """
 
 import asyncio
@@ -23,63 +23,62 @@ import grpc
 
 from gpuplane import files
 
-LONGEST = 107  # bytes of a unix socket's path (sun_path)
-NAME = "gpuplane-{}.sock"
-"""The name of a socket: as long as this, whatever the resource is called, since a path of a socket has little room."""
-LEFT_BEHIND = re.compile(r"gpuplane-[0-9a-f]{8}\.sock|\.gpuplane\..+")
-"""The names of our sockets; the second are those of earlier versions, while they started."""
+LONGEST_PATH = 107  # bytes of a unix socket's path (sun_path)
+SOCKET_NAME = "gpuplane-{}.sock"
+"""The name of a socket. Its length does not depend on the resource's name, because the path of a socket is limited."""
+OUR_SOCKETS = re.compile(r"gpuplane-[0-9a-f]{8}\.sock|\.gpuplane\..+")
+"""The names of our sockets; the second pattern is that of earlier versions, while they started."""
 
-GRACE = 0.1  # seconds that requests under way get to be answered when a server ends; streams are cut after it
+GRACE = 0.1  # seconds in which open requests are answered when a server stops; streams are closed after that
 
-Identity: TypeAlias = tuple[int, int, int]
+SocketIdentity: TypeAlias = tuple[int, int, int]
 
 log = logging.getLogger(__name__)
-_strange = set[Path]()  # what was said to be no socket
+_reported_files = set[Path]()  # what was logged because it is no socket
 
 
-class Taken(Exception):
-    """The public name cannot be had: who or what stands there, and what to do."""
+class SocketUnavailable(Exception):
+    """A socket cannot be used or made. The message says what is at its path, and what to do."""
 
 
-def address(path: Path) -> str:
+def grpc_target(path: Path) -> str:
     """The gRPC target of a unix socket."""
     return f"unix:{quote(os.fspath(path))}"
 
 
-def complaint(error: grpc.aio.AioRpcError) -> str:
-    """What a failed call says, without gRPC's account of how it tried to connect."""
+def error_details(error: grpc.aio.AioRpcError) -> str:
+    """The error of a failed call, without gRPC's report of how it tried to connect."""
     return (error.details() or error.code().name).rpartition(" error: ")[2]
 
 
 def check_length(path: Path) -> None:
-    """Raises Taken for a path that no unix socket can have. gRPC would try it for ever, and stat says only that nothing
-    is there."""
+    """Raises SocketUnavailable for a path that is too long. gRPC would try it for ever, and stat finds nothing."""
     length = len(os.fsencode(path))
-    if length > LONGEST:
-        raise Taken(
-            f"{path} is too long for a unix socket ({length} bytes, {LONGEST} at most): use a shorter directory"
+    if length > LONGEST_PATH:
+        raise SocketUnavailable(
+            f"{path} is too long for a unix socket ({length} bytes, {LONGEST_PATH} at most): use a shorter directory"
         )
 
 
-def identity(path: Path) -> Identity | None:
-    """Which socket stands at a path: (device, inode, time of change), or None. Raises Taken for any other file."""
+def socket_identity(path: Path) -> SocketIdentity | None:
+    """The socket at a path as (device, inode, time of change), or None. Raises SocketUnavailable for another file."""
     try:
         found = path.stat()
     except FileNotFoundError:
         return None
     if not stat.S_ISSOCK(found.st_mode):
-        raise Taken(f"{path} is not a socket: move it away")
+        raise SocketUnavailable(f"{path} is not a socket: move it away")
     return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
-def stands(path: Path, ours: Identity) -> bool:
-    """Whether our socket still stands at a path. No other can have its inode while we listen, so a chmod is no loss."""
-    found = identity(path)
+def is_same_socket(path: Path, ours: SocketIdentity) -> bool:
+    """Whether our socket is still at a path. No other file has its inode while we listen; a chmod changes nothing."""
+    found = socket_identity(path)
     return found is not None and found[:2] == ours[:2]
 
 
-def owner(path: Path) -> str | None:
-    """Who answers at a socket, as "process 12 (nvidia-device-plugin)"; None where nobody does. Never waits."""
+def describe_server(path: Path) -> str | None:
+    """The process that answers at a socket, "process 12 (nvidia-device-plugin)"; None if none does. Never waits."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         try:
@@ -89,15 +88,15 @@ def owner(path: Path) -> str | None:
         except OSError as error:
             return f"a process that does not accept connections ({error.strerror or error})"
         pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return process(pid) if pid else "a process of another container"
+    return describe_process(pid) if pid else "a process of another container"
 
 
-def process(pid: int) -> str:
+def describe_process(pid: int) -> str:
     """A process for people: "process 12 (nvidia-device-plugin)"."""
-    return f"process {pid} ({_command(pid)})"
+    return f"process {pid} ({_command_line(pid)})"
 
 
-def _command(pid: int) -> str:
+def _command_line(pid: int) -> str:
     """The first words of a process's command line."""
     with suppress(OSError):
         words = files.read(f"/proc/{pid}/cmdline").decode(errors="replace").split("\0")
@@ -106,24 +105,26 @@ def _command(pid: int) -> str:
 
 
 @asynccontextmanager
-async def serving(directory: Path, add: Callable[[grpc.aio.Server], object]) -> AsyncIterator[tuple[Path, Identity]]:
+async def serve_at_new_socket(
+    directory: Path, add: Callable[[grpc.aio.Server], object]
+) -> AsyncIterator[tuple[Path, SocketIdentity]]:
     """Serve at a new socket, mode 0600, what `add` adds to a server, until the block ends. Gives its path and identity.
 
-    Raises Taken where it cannot be made or is gone at once, and OSError where the directory takes no socket.
+    Raises SocketUnavailable if the path is too long or the socket is gone at once, and OSError if it cannot be made.
     """
-    path = directory / NAME.format(secrets.token_hex(4))
-    check_length(path.with_name(NAME.format("0" * 8)))  # a reason that is the same at every try
-    clear(directory)
-    _try_to_bind(path)
+    path = directory / SOCKET_NAME.format(secrets.token_hex(4))
+    check_length(path.with_name(SOCKET_NAME.format("0" * 8)))  # the same message at every try
+    remove_dead_sockets(directory)
+    _check_bind(path)
     server = grpc.aio.server()
     try:
         add(server)
-        server.add_insecure_port(address(path))
+        server.add_insecure_port(grpc_target(path))
         path.chmod(0o600)
         await server.start()
-        ours = identity(path)
+        ours = socket_identity(path)
         if ours is None:
-            raise Taken(f"{path.name} was removed while we started")
+            raise SocketUnavailable(f"{path.name} was removed while we started")
         yield path, ours
     finally:
         path.unlink(missing_ok=True)
@@ -131,24 +132,24 @@ async def serving(directory: Path, add: Callable[[grpc.aio.Server], object]) -> 
         await asyncio.shield(stopping)  # awaited by itself it may swallow a cancellation (asyncio.wait_for before 3.12)
 
 
-def _try_to_bind(path: Path) -> None:
+def _check_bind(path: Path) -> None:
     """Raises the OSError that gRPC would only log."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.bind(os.fspath(path))
     path.unlink()
 
 
-def clear(directory: Path) -> None:
-    """Remove the sockets of agents that are no more. What is no socket, answers, or is not ours by name stays."""
+def remove_dead_sockets(directory: Path) -> None:
+    """Remove the sockets of agents that have ended. What is no socket, answers, or has not one of our names stays."""
     for left in directory.iterdir():
-        if not LEFT_BEHIND.fullmatch(left.name):
+        if not OUR_SOCKETS.fullmatch(left.name):
             continue
         try:
             if not stat.S_ISSOCK(left.lstat().st_mode):
-                if left not in _strange:
-                    _strange.add(left)
-                    log.warning("%s is named as a socket of an agent, and is none: left as it is", left)
-            elif owner(left) is None:
+                if left not in _reported_files:
+                    _reported_files.add(left)
+                    log.warning("%s has the name of an agent's socket, but is not a socket: it is left as it is", left)
+            elif describe_server(left) is None:
                 left.unlink(missing_ok=True)
         except OSError as error:
             log.debug("%s: %s", left, error)

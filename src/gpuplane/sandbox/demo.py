@@ -14,8 +14,8 @@ from gpuplane.core.text import list_first
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.model.machine import MachineFile
 from gpuplane.sandbox.agent import Agent
-from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected, pod
-from gpuplane.sandbox.kubelet.runtime import look
+from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected, pod
+from gpuplane.sandbox.kubelet.runtime import read_registry
 from gpuplane.sandbox.scratch import Scratch
 
 GPU, MEMORY = "nvidia.com/gpu", "nvidia.com/gpu.mem"
@@ -61,7 +61,7 @@ class Demo:
             self.config.write_text("version: v1\n")
             yield self.the_machine()
             self.cdi = self.root / "cdi"
-            async with Kubelet(self.root / "kubelet", cdi=self.cdi) as self.kubelet:
+            async with Kubelet(self.root / "kubelet", cdi_dirs=self.cdi) as self.kubelet:
                 self.agent = Agent(
                     "--machine", self.machine, "--config", self.config, "--kubelet-root", self.root / "kubelet",
                     "--state-dir", self.root / "state", "--cdi-dir", self.cdi,
@@ -102,8 +102,8 @@ class Demo:
     async def a_pod(self) -> Scene:
         self.train = pod("train", gpu=self.wanted)
         running = await self.kubelet.run(self.train)
-        self.held = list(self.kubelet.devices.held(self.train.uid, "main")[GPU])
-        env = dict(running.got().envs)
+        self.held = list(self.kubelet.devices.held_by(self.train.uid, "main")[GPU])
+        env = dict(running.response().envs)
         check(env == {"NVIDIA_VISIBLE_DEVICES": ",".join(self.held)}, f"the container got {env}")
         lines = {"admitted": self.train.key} | {f"its container gets {name}": value for name, value in env.items()}
         number = "one" if self.wanted == 1 else "two"
@@ -113,7 +113,7 @@ class Demo:
         self.rest = pod("rest", gpu=self.count - self.wanted)
         await self.kubelet.run(self.rest)
         late = pod("late", gpu=1)
-        said = self.kubelet.insufficient(late)
+        said = self.kubelet.insufficient_resources(late)
         check(said == [f"Insufficient {GPU}"], f"the scheduler would say {said}")
         reason = await self._rejected(late)
         lines = {"the scheduler would say": ", ".join(said), "and kubelet, if it came so far": reason}
@@ -146,7 +146,7 @@ class Demo:
         took = time.monotonic() - began
         again = len([call for call in self.kubelet.trace if call.method == "Allocate"]) - before
         check(again == 0, f"Allocate was called {again} times for pods that ran")
-        health = self.kubelet.health(self.train.key)["main"][GPU]
+        health = self.kubelet.pod_health(self.train.key)["main"][GPU]
         check(health == [(id, "Healthy") for id in self.held], f"the pod's devices are {health}")
         lines = {
             "registered again": f"{took:.2f} s later, by the same process",
@@ -158,12 +158,12 @@ class Demo:
         """The pods end only after kubelet has listed them since its restart: else they would be held on for half a
         minute, because a kubelet that has just started may not have heard of them.
         """
-        name, asked = "nvidia.com/trainer", self.kubelet.manager.lists
+        name, asked = "nvidia.com/trainer", self.kubelet.manager.list_count
         _replace(self.config, f'version: v1\nresources: {{gpus: [{{pattern: "*", name: {name}}}]}}\n'.encode())
         await self._shows(name, self.count, 0)
         await self._shows(GPU, 0, 0)
         withheld = await self.agent.until_says(f"held by pod {self.train.key}")
-        await self.kubelet.until(lambda: self.kubelet.manager.lists > asked)
+        await self.kubelet.until(lambda: self.kubelet.manager.list_count > asked)
         free = self.count - self.wanted
         await self.kubelet.end(self.rest.key)
         await self._shows(name, self.count, free)
@@ -183,7 +183,7 @@ class Demo:
         total, much = sum(room.values()), 6 * min(room.values()) // 10
         await self._shows(MEMORY, total, total)
         self.sharers = [_asks(name, MEMORY, n) for name, n in (("first", much), ("second", much), ("little", 1))]
-        said = [(await self.kubelet.run(each)).got().envs for each in self.sharers]
+        said = [(await self.kubelet.run(each)).response().envs for each in self.sharers]
         placed = [env["NVIDIA_VISIBLE_DEVICES"] for env in said]
         limits = [env["GPUPLANE_MEMORY_MIB"] for env in said]
         check(limits == [str(1024 * much)] * 2 + ["1024"], f"the containers are told {limits}")
@@ -192,7 +192,10 @@ class Demo:
         check(len(set(placed)) > 1 and min(room.values()) >= 0, f"{placed} have {room} left")
         self.busy = set(placed)
         large = _asks("large", MEMORY, max(room.values()) + 1)
-        check(not self.kubelet.insufficient(large), "the scheduler would not send a pod that no GPU has room for")
+        check(
+            not self.kubelet.insufficient_resources(large),
+            "the scheduler would not send a pod that no GPU has room for",
+        )
         reason = await self._rejected(large)
         lines = {
             "the node shows": f"{MEMORY}: {total}, one for each GiB",
@@ -207,16 +210,16 @@ class Demo:
     async def time_is_shared(self) -> Scene:
         """The next edit, while pods hold memory: their GPUs wait for them, the others are there at once."""
         sharing = f"sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: {REPLICAS}, distinct: true}}]}}}}"
-        asked = self.kubelet.manager.lists
+        asked = self.kubelet.manager.list_count
         _replace(self.config, f"version: v1\n{sharing}\n".encode())
         free = self.count - len(self.busy)
         await self._shows(GPU, REPLICAS * self.count, REPLICAS * free)
-        await self.kubelet.until(lambda: self.kubelet.manager.lists > asked)
+        await self.kubelet.until(lambda: self.kubelet.manager.list_count > asked)
         for each in self.sharers:
             await self.kubelet.end(each.key)
         await self._shows(GPU, REPLICAS * self.count, REPLICAS * self.count)
         self.last = await self.kubelet.run(pod("both", gpu=2))
-        both = self.last.got().envs["NVIDIA_VISIBLE_DEVICES"]
+        both = self.last.response().envs["NVIDIA_VISIBLE_DEVICES"]
         check(len(set(both.split(","))) == 2, f"a pod asked for two distinct shares and got {both}")
         lines = {
             "at once": f"{GPU}: {REPLICAS * self.count}, allocatable {REPLICAS * free}: pods hold memory of the rest",
@@ -228,27 +231,27 @@ class Demo:
     async def _rejected(self, wanted: Pod) -> str:
         try:
             await self.kubelet.run(wanted)
-        except Rejected as rejected:
+        except PodRejected as rejected:
             return str(rejected)
         raise Broken(f"{wanted.name} was admitted")
 
     async def cdi_devices(self) -> Scene:
         """The specification is on disk when kubelet learns of the devices, and the runtime resolves them by it."""
-        asked = self.kubelet.manager.lists
+        asked = self.kubelet.manager.list_count
         _replace(self.config, b"version: v1\nflags: {plugin: {deviceListStrategy: [cdi-cri]}}\n")
-        await self.kubelet.until(lambda: self.kubelet.manager.lists > asked)
+        await self.kubelet.until(lambda: self.kubelet.manager.list_count > asked)
         await self.kubelet.end(self.last.pod.key)
         await self._shows(GPU, self.count, self.count)
         self.last = await self.kubelet.run(pod("train", gpu=self.wanted))
         made = await self._made()
-        held = self.kubelet.devices.held(self.last.pod.uid, "main")[GPU]
+        held = self.kubelet.devices.held_by(self.last.pod.uid, "main")[GPU]
         own = {f"/dev/nvidia{gpu.minor}" for gpu in self.offered if gpu.uuid in held}
         others = {f"/dev/nvidia{gpu.minor}" for gpu in self.described.gpus or ()} - own
         nodes = {node.path: f"{node.major}:{node.minor}" for node in made.device_nodes}
         check(own <= nodes.keys() and not others & nodes.keys(), f"the container of {held} has the nodes {nodes}")
-        (file,) = {defined.file.path: defined.file for defined in look([self.cdi]).devices.values()}.values()
+        (file,) = {defined.file.path: defined.file for defined in read_registry([self.cdi]).devices.values()}.values()
         assert file.spec is not None  # it defines devices
-        named = [_short(each.name.partition("=")[2]) for each in self.last.got().cdi_devices]
+        named = [_short(each.name.partition("=")[2]) for each in self.last.response().cdi_devices]
         lines = {
             "on disk": f"{Path(file.path).name}: {len(file.spec.devices)} devices of {file.spec.kind}",
             "a pod's container is told": ", ".join(named),
@@ -265,7 +268,7 @@ class Demo:
         check(status == 0, f"the agent ended with status {status}")
         left = sorted(path.name for path in (self.root / "kubelet/device-plugins").glob("*nvidia*"))
         check(not left, f"{left} were left behind")
-        before = self.last.made["main"]
+        before = self.last.created["main"]
         self.kubelet.crash(self.last.pod.key)
         made = await self._made()
         check(made == before, f"the container got {before}, and then {made}")
@@ -280,8 +283,8 @@ class Demo:
         try:
             await self.kubelet.until(lambda: "main" in self.last.started)
         except TimeoutError:
-            raise Broken(f"pod {self.last.pod.key} waits: {self.last.waiting}") from None
-        return self.last.made["main"]
+            raise Broken(f"pod {self.last.pod.key} waits: {self.last.waiting_reasons}") from None
+        return self.last.created["main"]
 
     async def _shows(self, resource: str, capacity: int, allocatable: int) -> None:
         try:

@@ -10,18 +10,20 @@ import msgspec
 
 from gpuplane.core.reports.news import READY_TO_TAKE_OVER
 from gpuplane.sandbox.agent import Agent
-from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
-from gpuplane.sandbox.kubelet.manager import Gap
+from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
+from gpuplane.sandbox.kubelet.manager import PluginGap
 
 EDGE = 0.1
 """Seconds before a gap in which a call to an agent that was killed may fail: the end of its stream is seen later."""
 
 
-async def replace(kubelet: Kubelet, old: Agent, new: Agent, *, kill: bool = False, deadline: float = 30.0) -> list[Gap]:
+async def replace(
+    kubelet: Kubelet, old: Agent, new: Agent, *, kill: bool = False, deadline: float = 30.0
+) -> list[PluginGap]:
     """Start an agent beside one that serves, and end that: ask it to end, or kill it. Gives the times in which kubelet
     had no plugin for a resource. Raises TimeoutError where the new one does not come to serve each that the old did.
     """
-    before, served = len(kubelet.manager.gaps), set(kubelet.view())
+    before, served = len(kubelet.manager.gaps), set(kubelet.device_health())
     await new.start()
     await new.until_says(READY_TO_TAKE_OVER, deadline=deadline)
     await (old.kill() if kill else old.stop())
@@ -51,9 +53,9 @@ async def come_and_go(kubelet: Kubelet, resource: str, count: int = 2) -> AsyncI
             began, pod = time.monotonic(), Pod(f"come-{number}", (Container("main", {resource: count}),))
             try:
                 await kubelet.run(pod)
-            except Rejected as rejected:
+            except PodRejected as rejected:
                 refusals.append(Refusal(began, time.monotonic(), str(rejected)))
-                kubelet.workers.failed.pop(pod.key, None)
+                kubelet.workers.rejected_pods.pop(pod.key, None)
             else:
                 await kubelet.end(pod.key)
             await asyncio.sleep(0.005)
@@ -66,6 +68,6 @@ async def come_and_go(kubelet: Kubelet, resource: str, count: int = 2) -> AsyncI
         await asyncio.gather(playing, return_exceptions=True)
 
 
-def amid(refusal: Refusal, gaps: Iterable[Gap]) -> bool:
+def amid(refusal: Refusal, gaps: Iterable[PluginGap]) -> bool:
     """Whether a pod came while there was no plugin."""
-    return any(refusal.began <= gap.ended and refusal.ended >= gap.began - EDGE for gap in gaps)
+    return any(refusal.began <= gap.ended_at and refusal.ended >= gap.started_at - EDGE for gap in gaps)

@@ -15,7 +15,7 @@ from gpuplane.cli.options import PATH
 from gpuplane.cli.say import say, told
 from gpuplane.core.containers.cdi.wanted import wanted
 from gpuplane.host.cdi.directory import OURS, remove
-from gpuplane.kubelet.podresources import listed
+from gpuplane.kubelet.podresources import read_allocations
 from gpuplane.model.snapshot import Allocation
 
 
@@ -71,7 +71,7 @@ def _needed(state_dir: Path, kubelet_root: Path) -> str:
     try:
         snapshot = show(state_dir).snapshot
     except NoAgent:
-        held = ending.run(listed(kubelet_root))
+        held = ending.run(read_allocations(kubelet_root))
         if held is None:
             unknown = f"no agent runs here, and no file below {kubelet_root} shows which devices containers hold"
             return f"{unknown}: set kubelet's directory by --kubelet-root"

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-LONGEST = 1 << 20  # bytes of a request's head or body
+LARGEST_REQUEST = 1 << 20  # bytes of a request's head or body
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ class Request(msgspec.Struct, frozen=True):
     body: bytes = b""
 
 
-async def read(reader: asyncio.StreamReader) -> Request | None:
+async def read_request(reader: asyncio.StreamReader) -> Request | None:
     """The next request of a connection; None at its end. Raises ValueError for what is no HTTP."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -31,21 +31,21 @@ async def read(reader: asyncio.StreamReader) -> Request | None:
     method, target, _ = first.split(" ")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     length = int(headers.get("content-length", 0))
-    if length > LONGEST:
+    if length > LARGEST_REQUEST:
         raise ValueError(f"a body of {length} bytes is too long")
     url = urlsplit(target)
     body = await reader.readexactly(length)
     return Request(method, url.path, dict(parse_qsl(url.query, keep_blank_values=True)), headers, body)
 
 
-async def answer(writer: asyncio.StreamWriter, code: int, body: Any) -> None:
+async def send_response(writer: asyncio.StreamWriter, code: int, body: Any) -> None:
     """Send a whole answer: JSON, or bytes as they are."""
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
     writer.write(_head(code, f"Content-Length: {len(data)}") + data)
     await writer.drain()
 
 
-async def stream(writer: asyncio.StreamWriter, lines: AsyncIterable[Any]) -> None:
+async def send_stream(writer: asyncio.StreamWriter, lines: AsyncIterable[Any]) -> None:
     """Send an answer line by line, as JSON in chunks; the head goes at once."""
     writer.write(_head(200, "Transfer-Encoding: chunked"))
     await writer.drain()
@@ -57,7 +57,7 @@ async def stream(writer: asyncio.StreamWriter, lines: AsyncIterable[Any]) -> Non
     await writer.drain()
 
 
-async def endless(writer: asyncio.StreamWriter, piece: bytes, pause: float, where: str) -> None:
+async def send_endlessly(writer: asyncio.StreamWriter, piece: bytes, pause: float, where: str) -> None:
     """Send the same piece again and again, `pause` seconds apart, until the client goes.
 
     `where`: "body", "length" (a body that says how long it is) or "head" (a header without an end).

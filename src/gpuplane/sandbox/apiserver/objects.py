@@ -14,7 +14,7 @@ import msgspec
 Json = dict[str, Any]
 PATH = re.compile(
     r"(?P<prefix>/api/v1|/apis/[^/]+/[^/]+)(?:/namespaces/(?P<namespace>[^/]+)(?=/[^/]+))?"
-    r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<part>[^/]+))?"
+    r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<subresource>[^/]+))?"
 )
 MERGE_KEYS = {"conditions": "type", "addresses": "type", "taints": "key", "containers": "name"}
 """Lists that a strategic merge patch merges item by item, and the field that says which item is which
@@ -22,7 +22,7 @@ MERGE_KEYS = {"conditions": "type", "addresses": "type", "taints": "key", "conta
 KINDS = {"nodes": "Node", "pods": "Pod", "events": "Event", "namespaces": "Namespace"}
 
 
-class Refusal(Exception):
+class StatusError(Exception):
     """A Status that is no success."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
@@ -35,14 +35,14 @@ class Refusal(Exception):
         return {**head, "message": str(self), "reason": self.reason, "code": self.code}
 
 
-class Place(msgspec.Struct, frozen=True):
+class ResourcePath(msgspec.Struct, frozen=True):
     """A path, taken apart; empty where a piece is absent."""
 
     prefix: str
     plural: str
     namespace: str = ""
     name: str = ""
-    part: str = ""
+    subresource: str = ""
 
     @property
     def kind(self) -> str:
@@ -54,7 +54,7 @@ class Place(msgspec.Struct, frozen=True):
         """apiVersion."""
         return self.prefix.removeprefix("/apis/").removeprefix("/api/")
 
-    def holds(self, other: "Place") -> bool:
+    def contains(self, other: "ResourcePath") -> bool:
         """Whether an object's place is in this collection."""
         return (self.prefix, self.plural) == (other.prefix, other.plural) and self.namespace in ("", other.namespace)
 
@@ -63,17 +63,17 @@ class Change(msgspec.Struct, frozen=True):
     """One step of the history. `old` is None for what was added, `new` for what was deleted."""
 
     version: int
-    place: Place
+    path: ResourcePath
     old: Json | None
     new: Json | None
 
 
-def place(path: str) -> Place:
+def parse_path(path: str) -> ResourcePath:
     """Where a path points. Raises Refusal."""
     found = PATH.fullmatch(path)
     if found is None:
-        raise Refusal(404, "NotFound", "the server could not find the requested resource")
-    return Place(**{key: value or "" for key, value in found.groupdict().items()})
+        raise StatusError(404, "NotFound", "the server could not find the requested resource")
+    return ResourcePath(**{key: value or "" for key, value in found.groupdict().items()})
 
 
 class Objects:
@@ -82,62 +82,62 @@ class Objects:
     def __init__(self) -> None:
         self.version = 0
         self.history: list[Change] = []
-        self._forgotten = 0
-        self._objects: dict[Place, Json] = {}
+        self._compacted_version = 0
+        self._objects: dict[ResourcePath, Json] = {}
 
-    def has(self, where: Place) -> bool:
+    def has(self, path: ResourcePath) -> bool:
         """Whether an object is there."""
-        return where in self._objects
+        return path in self._objects
 
-    def get(self, where: Place) -> Json:
+    def get(self, path: ResourcePath) -> Json:
         """One object. Raises Refusal."""
-        found = self._objects.get(msgspec.structs.replace(where, part=""))
+        found = self._objects.get(msgspec.structs.replace(path, subresource=""))
         if found is None:
-            raise Refusal(404, "NotFound", f'{where.plural} "{where.name}" not found')
+            raise StatusError(404, "NotFound", f'{path.plural} "{path.name}" not found')
         return found
 
-    def list(self, where: Place) -> Iterator[Json]:
+    def list(self, path: ResourcePath) -> Iterator[Json]:
         """The objects of a collection, by name."""
-        held = [(each, found) for each, found in self._objects.items() if where.holds(each)]
+        held = [(each, found) for each, found in self._objects.items() if path.contains(each)]
         return (found for _, found in sorted(held, key=lambda pair: (pair[0].namespace, pair[0].name)))
 
-    def put(self, where: Place, new: Json | None) -> Json | None:
+    def put(self, path: ResourcePath, new: Json | None) -> Json | None:
         """Make, change or (None) delete an object; the object as it is kept."""
-        where = msgspec.structs.replace(where, part="")
-        old = self._objects.get(where)
+        path = msgspec.structs.replace(path, subresource="")
+        old = self._objects.get(path)
         self.version += 1
         if new is not None:
             new = copy.deepcopy(new)
-            new.update(kind=where.kind, apiVersion=where.version)
+            new.update(kind=path.kind, apiVersion=path.version)
             metadata = new.setdefault("metadata", {})
-            metadata.update(name=where.name, resourceVersion=str(self.version), uid=f"uid-of-{where.name}")
-            if where.namespace:
-                metadata["namespace"] = where.namespace
-            self._objects[where] = new
+            metadata.update(name=path.name, resourceVersion=str(self.version), uid=f"uid-of-{path.name}")
+            if path.namespace:
+                metadata["namespace"] = path.namespace
+            self._objects[path] = new
         elif old is not None:
-            del self._objects[where]
+            del self._objects[path]
             old = {**old, "metadata": {**old["metadata"], "resourceVersion": str(self.version)}}
-        self.history.append(Change(version=self.version, place=where, old=old, new=new))
+        self.history.append(Change(version=self.version, path=path, old=old, new=new))
         return new
 
     def compact(self) -> None:
         """Forget the history: whoever wants to watch from before now is told 410."""
-        self._forgotten = self.version
+        self._compacted_version = self.version
         self.history.clear()
 
-    def since(self, where: Place, version: int) -> Iterator[Change]:
+    def changes_since(self, path: ResourcePath, version: int) -> Iterator[Change]:
         """What became of a collection after a version. Raises Refusal, as the watch cache says it."""
-        if version < self._forgotten:
-            raise Refusal(410, "Expired", f"too old resource version: {version} ({self._forgotten})")
-        return (each for each in self.history if each.version > version and where.holds(each.place))
+        if version < self._compacted_version:
+            raise StatusError(410, "Expired", f"too old resource version: {version} ({self._compacted_version})")
+        return (each for each in self.history if each.version > version and path.contains(each.path))
 
 
-def merged(old: Any, patch: Any, keys: Mapping[str, str] = {}, field: str = "") -> Any:
+def merge_patch(old: Any, patch: Any, keys: Mapping[str, str] = {}, field: str = "") -> Any:
     """A JSON merge patch (RFC 7386); with `keys`, a strategic one. Of its directives it knows `$patch: delete`."""
     if field in keys and isinstance(old, list) and isinstance(patch, list):
         name = keys[field]
         changes = {each[name]: each for each in patch}
-        kept = [merged(each, changes.pop(each[name], {}), keys) for each in old]
+        kept = [merge_patch(each, changes.pop(each[name], {}), keys) for each in old]
         return [each for each in (*kept, *changes.values()) if each.get("$patch") != "delete"]
     if not isinstance(patch, dict):
         return patch
@@ -146,7 +146,7 @@ def merged(old: Any, patch: Any, keys: Mapping[str, str] = {}, field: str = "") 
         if value is None:
             result.pop(key, None)
         else:
-            result[key] = merged(result.get(key), value, keys, key)
+            result[key] = merge_patch(result.get(key), value, keys, key)
     return result
 
 
@@ -155,10 +155,12 @@ def matches(found: Json | None, fields: str, labels: str) -> bool:
     if found is None:
         return False
     own = found["metadata"].get("labels") or {}
-    return _fits(fields, lambda path: _at(found, path)) and _fits(labels, lambda key: own.get(key))
+    return _matches_selector(fields, lambda path: _field_at(found, path)) and _matches_selector(
+        labels, lambda key: own.get(key)
+    )
 
 
-def _fits(selector: str, value: Any) -> bool:
+def _matches_selector(selector: str, value: Any) -> bool:
     for term in filter(None, selector.split(",")):
         key, sign, wanted = re.split(r"(!=|==?)", term, maxsplit=1)
         if (str(value(key) or "") == wanted) == (sign == "!="):
@@ -166,7 +168,7 @@ def _fits(selector: str, value: Any) -> bool:
     return True
 
 
-def _at(found: Mapping[str, Any], path: str) -> Any:
+def _field_at(found: Mapping[str, Any], path: str) -> Any:
     value: Any = found
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None

@@ -18,20 +18,36 @@ from typing import Self
 
 import msgspec
 
-from gpuplane.sandbox.apiserver.http import LONGEST, Request, answer, endless, read, stream
-from gpuplane.sandbox.apiserver.objects import MERGE_KEYS, Json, Objects, Place, Refusal, matches, merged, place
-from gpuplane.sandbox.apiserver.watch import Watcher, shaped
+from gpuplane.sandbox.apiserver.http import (
+    LARGEST_REQUEST,
+    Request,
+    read_request,
+    send_endlessly,
+    send_response,
+    send_stream,
+)
+from gpuplane.sandbox.apiserver.objects import (
+    MERGE_KEYS,
+    Json,
+    Objects,
+    ResourcePath,
+    StatusError,
+    matches,
+    merge_patch,
+    parse_path,
+)
+from gpuplane.sandbox.apiserver.watch import Watcher, requested_form
 from gpuplane.sandbox.changes import PATIENCE
 
 REASONS = {401: "Unauthorized", 403: "Forbidden", 429: "TooManyRequests", 500: "InternalError"}
-PATCHES: dict[str, Mapping[str, str]] = {
+PATCH_MERGE_KEYS: dict[str, Mapping[str, str]] = {
     "application/merge-patch+json": {},
     "application/strategic-merge-patch+json": MERGE_KEYS,
 }
 """Content type → by which fields lists are merged."""
 
 
-class Trouble(msgspec.Struct):
+class InjectedFailure(msgspec.Struct):
     """What becomes of the next `times` requests that look like "GET /api/v1/nodes" (`*` matches any run; a watch's
     method is WATCH): a pause of `delay` seconds, then a refusal, other bytes as the answer, a lost connection, one that
     is lost when all is done but the answer, or an answer without an end: the bytes of `endless` again and again,
@@ -43,8 +59,8 @@ class Trouble(msgspec.Struct):
     code: int = 0
     message: str = ""
     garbage: bytes = b""
-    drop: bool = False
-    lose: bool = False
+    drop_connection: bool = False
+    lose_response: bool = False
     endless: bytes = b""
     pause: float = 0.0
     where: str = "body"
@@ -56,7 +72,7 @@ class ApiServer:
     def __init__(self, tls: ssl.SSLContext | None = None, tokens: set[str] | None = None, port: int = 0) -> None:
         self.objects = Objects()
         self.requests: list[str] = []
-        self.troubles: list[Trouble] = []
+        self.failures: list[InjectedFailure] = []
         self.tokens = tokens  # None: everybody is let in
         self.watchers: set[Watcher] = set()
         self.changed = asyncio.Condition()  # notified at every request, every answer and every change of `watchers`
@@ -65,11 +81,11 @@ class ApiServer:
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def __aenter__(self) -> Self:
-        await self.up()
+        await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.down()
+        await self.stop()
 
     @property
     def url(self) -> str:
@@ -84,21 +100,21 @@ class ApiServer:
         config = {"apiVersion": "v1", "kind": "Config", "current-context": "sandbox"}
         return msgspec.json.encode({**config, "clusters": [cluster], "users": [user], "contexts": [context]}).decode()
 
-    async def up(self) -> None:
+    async def start(self) -> None:
         """Listen, on the same port as before."""
         self._server = await asyncio.start_server(
-            self._connected, "127.0.0.1", self._port, ssl=self._tls, limit=LONGEST
+            self._serve_connection, "127.0.0.1", self._port, ssl=self._tls, limit=LARGEST_REQUEST
         )
         self._port = self._server.sockets[0].getsockname()[1]
 
-    async def down(self) -> None:
+    async def stop(self) -> None:
         """Stop listening and drop every connection."""
         assert self._server is not None
         self._server.close()
-        await self.drop()
+        await self.drop_connections()
         await self._server.wait_closed()
 
-    async def drop(self) -> None:
+    async def drop_connections(self) -> None:
         """Lose every connection, without a word."""
         tasks = list(self._connections)
         for task, writer in self._connections.items():
@@ -108,45 +124,47 @@ class ApiServer:
 
     def put(self, path: str, new: Json | None) -> Json | None:
         """Make, change or (None) delete an object, as somebody else would."""
-        return self._put(place(path), new)
+        return self._put(parse_path(path), new)
 
     def bookmark(self) -> None:
         """Tell every watcher that wants bookmarks the newest version."""
         for watcher in self.watchers:
-            watcher.bookmark(self.objects.version)
+            watcher.queue_bookmark(self.objects.version)
 
-    def finish(self) -> None:
+    def end_streams(self) -> None:
         """End every stream in good order, as a server does when its time is over."""
         for watcher in self.watchers:
-            watcher.end()
+            watcher.queue_end()
 
-    def expire(self) -> None:
+    def expire_history(self) -> None:
         """Forget the history, and tell the open streams so."""
         self.objects.compact()
         for watcher in self.watchers:
-            watcher.end(Refusal(410, "Expired", "too old resource version"))
+            watcher.queue_end(StatusError(410, "Expired", "too old resource version"))
 
     async def until(self, ready: Callable[[], bool], deadline: float = PATIENCE) -> None:
         """Wait until `ready()` holds, looked at again at every request and answer. Raises TimeoutError."""
         async with asyncio.timeout(deadline), self.changed:
             await self.changed.wait_for(ready)
 
-    def _put(self, where: Place, new: Json | None) -> Json | None:
-        kept = self.objects.put(where, new)
+    def _put(self, path: ResourcePath, new: Json | None) -> Json | None:
+        kept = self.objects.put(path, new)
         for watcher in self.watchers:
-            watcher.take(self.objects.history[-1:])
+            watcher.queue_changes(self.objects.history[-1:])
         return kept
 
     async def _notify(self) -> None:
         async with self.changed:
             self.changed.notify_all()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._connections[task] = writer
         try:
-            while (request := await read(reader)) is not None and await self._serve(request, reader, writer):
+            while (request := await read_request(reader)) is not None and await self._serve_request(
+                request, reader, writer
+            ):
                 pass
         except (ValueError, ConnectionError, asyncio.CancelledError):
             pass  # what is no HTTP, and what has gone, gets no answer
@@ -156,47 +174,49 @@ class ApiServer:
             with suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
 
-    async def _serve(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _serve_request(
+        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
         """Answer one request; whether the connection goes on."""
         watch = request.query.get("watch") in ("true", "1")
         name = f"{'WATCH' if watch else request.method} {request.path}"
         self.requests.append(name)
         await self._notify()
         try:
-            trouble = next((each for each in self.troubles if each.times and fnmatchcase(name, each.request)), None)
+            trouble = next((each for each in self.failures if each.times and fnmatchcase(name, each.request)), None)
             if trouble is not None:
                 trouble.times -= 1
                 await asyncio.sleep(trouble.delay)
-                if trouble.drop:
+                if trouble.drop_connection:
                     return False
                 if trouble.code:
-                    raise Refusal(trouble.code, REASONS.get(trouble.code, "Unknown"), trouble.message)
+                    raise StatusError(trouble.code, REASONS.get(trouble.code, "Unknown"), trouble.message)
                 if trouble.garbage:
-                    await answer(writer, 200, trouble.garbage)
+                    await send_response(writer, 200, trouble.garbage)
                     return True
                 if trouble.endless:
-                    await endless(writer, trouble.endless, trouble.pause, trouble.where)
-                if trouble.lose:
-                    self._answer(request)
+                    await send_endlessly(writer, trouble.endless, trouble.pause, trouble.where)
+                if trouble.lose_response:
+                    self._respond(request)
                     return False
             if self.tokens is not None and request.headers.get("authorization", "")[7:] not in self.tokens:
-                raise Refusal(401, "Unauthorized", "Unauthorized")
+                raise StatusError(401, "Unauthorized", "Unauthorized")
             if watch:
                 await self._watch(request, reader, writer)
             else:
-                await answer(writer, 201 if request.method == "POST" else 200, self._answer(request))
-        except Refusal as refusal:
-            await answer(writer, refusal.code, refusal.status())
+                await send_response(writer, 201 if request.method == "POST" else 200, self._respond(request))
+        except StatusError as refusal:
+            await send_response(writer, refusal.code, refusal.status())
         await self._notify()
         return True
 
-    def _answer(self, request: Request) -> Json:
-        where = place(request.path)
+    def _respond(self, request: Request) -> Json:
+        where = parse_path(request.path)
         match request.method:
             case "GET" if not where.name:
                 return self._list(request, where)
             case "GET":
-                return shaped(request, self.objects.get(where))
+                return requested_form(request, self.objects.get(where))
             case "POST":
                 return self._create(where, request)
             case "PUT" | "PATCH":
@@ -205,40 +225,40 @@ class ApiServer:
                 gone = self.objects.get(where)
                 self._put(where, None)
                 return gone
-        raise Refusal(405, "MethodNotAllowed", f"{request.method} is not known here")
+        raise StatusError(405, "MethodNotAllowed", f"{request.method} is not known here")
 
-    def _list(self, request: Request, where: Place) -> Json:
+    def _list(self, request: Request, path: ResourcePath) -> Json:
         fields, labels = request.query.get("fieldSelector", ""), request.query.get("labelSelector", "")
-        found = [shaped(request, each) for each in self.objects.list(where) if matches(each, fields, labels)]
-        head = {"kind": f"{where.kind}List", "apiVersion": where.version}
+        found = [requested_form(request, each) for each in self.objects.list(path) if matches(each, fields, labels)]
+        head = {"kind": f"{path.kind}List", "apiVersion": path.version}
         return {**head, "metadata": {"resourceVersion": str(self.objects.version)}, "items": found}
 
-    def _create(self, where: Place, request: Request) -> Json:
+    def _create(self, path: ResourcePath, request: Request) -> Json:
         new = msgspec.json.decode(request.body)
-        where = msgspec.structs.replace(where, name=new["metadata"]["name"])
-        if self.objects.has(where):
-            raise _conflict("AlreadyExists", f'{where.plural} "{where.name}" already exists')
-        return self._put(where, new) or {}
+        path = msgspec.structs.replace(path, name=new["metadata"]["name"])
+        if self.objects.has(path):
+            raise _conflict("AlreadyExists", f'{path.plural} "{path.name}" already exists')
+        return self._put(path, new) or {}
 
-    def _change(self, where: Place, request: Request) -> Json:
-        old, body = self.objects.get(where), msgspec.json.decode(request.body)
+    def _change(self, path: ResourcePath, request: Request) -> Json:
+        old, body = self.objects.get(path), msgspec.json.decode(request.body)
         if request.method == "PATCH":
-            keys = PATCHES.get(request.headers.get("content-type", ""))
+            keys = PATCH_MERGE_KEYS.get(request.headers.get("content-type", ""))
             if keys is None:
-                raise Refusal(415, "UnsupportedMediaType", f"known here: {', '.join(PATCHES)}")
-            body = merged(old, body, keys)
+                raise StatusError(415, "UnsupportedMediaType", f"known here: {', '.join(PATCH_MERGE_KEYS)}")
+            body = merge_patch(old, body, keys)
         if body["metadata"].get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
-            raise _conflict("Conflict", f'{where.plural} "{where.name}": the object has been modified')
-        return self._put(where, {**old, "status": body.get("status")} if where.part == "status" else body) or {}
+            raise _conflict("Conflict", f'{path.plural} "{path.name}": the object has been modified')
+        return self._put(path, {**old, "status": body.get("status")} if path.subresource == "status" else body) or {}
 
     async def _watch(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        watcher = Watcher(place(request.path), request)
-        watcher.begin(self.objects)
+        watcher = Watcher(parse_path(request.path), request)
+        watcher.start(self.objects)
         gone = asyncio.create_task(_until_gone(reader, watcher))
         self.watchers.add(watcher)
         await self._notify()
         try:
-            await stream(writer, watcher.lines(float(request.query.get("timeoutSeconds", 1800))))
+            await send_stream(writer, watcher.events(float(request.query.get("timeoutSeconds", 1800))))
         finally:
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)
@@ -249,8 +269,8 @@ class ApiServer:
 async def _until_gone(reader: asyncio.StreamReader, watcher: Watcher) -> None:
     with suppress(ConnectionError):
         await reader.read(1)  # a client that watches is silent until it goes
-    watcher.end()
+    watcher.queue_end()
 
 
-def _conflict(reason: str, message: str) -> Refusal:
-    return Refusal(409, reason, message)
+def _conflict(reason: str, message: str) -> StatusError:
+    return StatusError(409, reason, message)

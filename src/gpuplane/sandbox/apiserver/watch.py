@@ -4,56 +4,56 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 
 from gpuplane.sandbox.apiserver.http import Request
-from gpuplane.sandbox.apiserver.objects import Change, Json, Objects, Place, Refusal, matches
+from gpuplane.sandbox.apiserver.objects import Change, Json, Objects, ResourcePath, StatusError, matches
 
 
 class Watcher:
     """One open stream: what it wants, and what it has still to be sent (None ends it)."""
 
-    def __init__(self, where: Place, request: Request) -> None:
-        self.where, self._request = where, request
+    def __init__(self, path: ResourcePath, request: Request) -> None:
+        self.path, self._request = path, request
         self.queue: asyncio.Queue[Json | None] = asyncio.Queue()
 
-    def begin(self, objects: Objects) -> None:
+    def start(self, objects: Objects) -> None:
         """Queue what has to be heard first. An expired version is told in the stream, after a 200, as the real server
         tells it (apiserver/pkg/storage/cacher/cacher.go, newErrWatcher)."""
         version = self._query("resourceVersion")
         if version in ("", "0"):
-            for each in objects.list(self.where):
-                self.change(None, each)
+            for each in objects.list(self.path):
+                self.queue_change(None, each)
             return
         try:
-            self.take(objects.since(self.where, int(version)))
-        except Refusal as refusal:
-            self.end(refusal)
+            self.queue_changes(objects.changes_since(self.path, int(version)))
+        except StatusError as refusal:
+            self.queue_end(refusal)
 
-    def take(self, changes: Iterable[Change]) -> None:
+    def queue_changes(self, changes: Iterable[Change]) -> None:
         """Queue those of the changes that concern it."""
         for each in changes:
-            if self.where.holds(each.place):
-                self.change(each.old, each.new)
+            if self.path.contains(each.path):
+                self.queue_change(each.old, each.new)
 
-    def change(self, old: Json | None, new: Json | None) -> None:
+    def queue_change(self, old: Json | None, new: Json | None) -> None:
         """Queue one change. An object that begins to match was added, one that ceases to was deleted."""
         was, now = (matches(each, self._query("fieldSelector"), self._query("labelSelector")) for each in (old, new))
         kind = {(False, True): "ADDED", (True, True): "MODIFIED", (True, False): "DELETED"}.get((was, now))
         if kind is not None:
-            self.queue.put_nowait({"type": kind, "object": shaped(self._request, new if now else old)})
+            self.queue.put_nowait({"type": kind, "object": requested_form(self._request, new if now else old)})
 
-    def bookmark(self, version: int) -> None:
+    def queue_bookmark(self, version: int) -> None:
         """Queue a bookmark where it is wanted."""
         if self._query("allowWatchBookmarks") == "true":
-            head = {"kind": self.where.kind, "apiVersion": self.where.version}
+            head = {"kind": self.path.kind, "apiVersion": self.path.version}
             metadata = {"resourceVersion": str(version), "creationTimestamp": None}
             self.queue.put_nowait({"type": "BOOKMARK", "object": {**head, "metadata": metadata}})
 
-    def end(self, refusal: Refusal | None = None) -> None:
+    def queue_end(self, refusal: StatusError | None = None) -> None:
         """Queue the end, after an ERROR where one is given."""
         if refusal is not None:
             self.queue.put_nowait({"type": "ERROR", "object": refusal.status()})
         self.queue.put_nowait(None)
 
-    async def lines(self, seconds: float) -> AsyncIterator[Json]:
+    async def events(self, seconds: float) -> AsyncIterator[Json]:
         """What to send, until the end or the time that the client gave."""
         end = asyncio.get_running_loop().time() + seconds
         while True:
@@ -70,7 +70,7 @@ class Watcher:
         return self._request.query.get(key, "")
 
 
-def shaped(request: Request, found: Json | None) -> Json:
+def requested_form(request: Request, found: Json | None) -> Json:
     """An object, or its metadata alone where the client asks for no more."""
     assert found is not None
     if "as=PartialObjectMetadata" in request.headers.get("accept", ""):

@@ -53,9 +53,9 @@ def shown(kubelet: Kubelet, heard: Mapping[str, Endpoint]) -> dict[str, str]:
     `heard`: which plugin it was that sent the last list of a resource.
     """
     found: dict[str, set[str]] = {}
-    for resource, devices in kubelet.view().items():
+    for resource, devices in kubelet.device_health().items():
         plugin = kubelet.manager.endpoints.get(resource)
-        said = kubelet.devices.resources[resource].stopped is None and heard.get(resource) is plugin
+        said = kubelet.devices.resources[resource].stopped_at is None and heard.get(resource) is plugin
         for id, health in devices.items():
             found.setdefault(unit_of(id), set()).add(health if said else "unheard")
     return {unit: healths.pop() if len(healths) == 1 else "mixed" for unit, healths in found.items()}

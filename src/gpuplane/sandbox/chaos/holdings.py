@@ -27,7 +27,7 @@ from gpuplane.sandbox.chaos.given import Given, given_twice
 from gpuplane.sandbox.chaos.site import FOREVER, Broken, ask, within
 from gpuplane.sandbox.chaos.summary import HoldingsSummary, Moment
 from gpuplane.sandbox.chaos.turns import Edits, Round, rounds
-from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, Rejected
+from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
 from gpuplane.sandbox.scratch import Scratch
 
 TOLD = 60
@@ -185,7 +185,9 @@ class Holdings:
 
     def _both(self) -> bool:
         """Whether kubelet has a list of the rival's."""
-        return any(_of_rival(name) and known.stopped is None for name, known in self.kubelet.devices.resources.items())
+        return any(
+            _of_rival(name) and known.stopped_at is None for name, known in self.kubelet.devices.resources.items()
+        )
 
     async def _succeed(self) -> None:
         """A new agent comes beside the old one, with the same directory, and the old one is asked to end."""
@@ -231,12 +233,12 @@ class Holdings:
         pod = Pod(f"chaos-{self.pods}", (Container("main", {resource: 1}),))
         try:
             await within(self.kubelet.run(pod), "a pod to be admitted")
-        except Rejected:
-            self.kubelet.workers.failed.pop(pod.key, None)
+        except PodRejected:
+            self.kubelet.workers.rejected_pods.pop(pod.key, None)
             self.checks["pods refused"] += 1
             return False
         self.checks["pods admitted"] += 1
-        for id in self.kubelet.devices.held(pod.uid, "main").get(resource, ()):
+        for id in self.kubelet.devices.held_by(pod.uid, "main").get(resource, ()):
             self.given[pod.key] = self._what(pod.name, resource, id)
         self._check()
         return True
@@ -338,7 +340,7 @@ class Holdings:
         return str(self.mark) in marks[0] and f"mark-{self.mark}" in marks[1] and not picture.offer.waiting
 
     def _listed(self) -> bool:
-        return any(known.stopped is None and known.said for known in self.kubelet.devices.resources.values())
+        return any(known.stopped_at is None and known.last_list for known in self.kubelet.devices.resources.values())
 
     async def _quiet(self) -> None:
         """All pods end, nothing is wrong with the directory any longer: all that there is has to be offered."""
@@ -361,7 +363,7 @@ class Holdings:
         for gpu in self.file.gpus or ():
             mig = setups.laid_out(gpu, self.layouts[gpu.uuid]).mig
             units |= {device.uuid for device in mig.devices} if mig and mig.enabled else {gpu.uuid}
-        live = [each for each in self.kubelet.devices.resources.values() if each.stopped is None]
+        live = [each for each in self.kubelet.devices.resources.values() if each.stopped_at is None]
         ill = {unit_of(id) for each in live for id in each.unhealthy}
         return ill | (units - {unit_of(id) for each in live for id in each.healthy})
 

@@ -39,7 +39,7 @@ from gpuplane.sandbox.chaos.steps import (
     told,
 )
 from gpuplane.sandbox.chaos.summary import Moment, Summary
-from gpuplane.sandbox.kubelet import Container, Pod, Rejected
+from gpuplane.sandbox.kubelet import Container, Pod, PodRejected
 from gpuplane.sandbox.kubelet.endpoint import Endpoint
 from gpuplane.sandbox.scratch import Scratch
 
@@ -79,7 +79,7 @@ class Chaos:
         with self.scratch as directory:
             self.site = Site(directory, self.seed, self.period, self._check)
             self.kubelet, self.agent = self.site.kubelet, self.site.agent
-            self.kubelet.manager.heard = self._listed
+            self.kubelet.manager.on_list = self._listed
             self._write(self.file)
             self.began = self.disturbed = time.monotonic()
             async with self.kubelet, self.agent:
@@ -232,7 +232,7 @@ class Chaos:
                 self.disturbed = time.monotonic()
 
     async def _run(self, run: Run, turn: Turn) -> None:
-        resources = sorted(self.kubelet.view())
+        resources = sorted(self.kubelet.device_health())
         if not resources:
             return
         self.injections["pod"] += 1
@@ -243,8 +243,8 @@ class Chaos:
         try:
             await self.kubelet.run(wanted)
             self.checks["pods admitted"] += 1
-        except Rejected as rejected:
-            self.kubelet.workers.failed.pop(wanted.key, None)
+        except PodRejected as rejected:
+            self.kubelet.workers.rejected_pods.pop(wanted.key, None)
             disturbed = isinstance(turn.step, Death) or len(turn.asides) > 1 or not self.before.counted
             ids = [id for call in self.kubelet.trace[calls:] if call.method == "Allocate" for id in call.ids]
             touched = any(belief.touched(unit_of(id)) for id in ids for belief in (self.before, self.after))
@@ -328,7 +328,7 @@ class Chaos:
         now, beliefs = time.monotonic(), (self.settled, self.before, self.after)
         if endpoint := self.kubelet.manager.endpoints.get(resource):
             self.heard[resource] = endpoint
-        said = self.kubelet.devices.resources[resource].said
+        said = self.kubelet.devices.resources[resource].last_list
         problems = []
         for id, health in said.items():
             unit = self.ids[resource, id] = unit_of(id)

@@ -12,13 +12,13 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
-from gpuplane.sandbox.kubelet.devices import Devices, Held, Known, Place
-from gpuplane.sandbox.kubelet.topology import by_id, by_node
+from gpuplane.sandbox.kubelet.devices import AllocationKey, Devices, HeldDevices, ResourceState
+from gpuplane.sandbox.kubelet.topology import ids_by_numa_node, numa_nodes_by_id
 
 NAME = "kubelet_internal_checkpoint"
 
 
-class Corrupt(Exception):
+class CorruptCheckpoint(Exception):
     """The checkpoint does not fit its checksum, or is no checkpoint."""
 
 
@@ -27,7 +27,7 @@ class _Entry(msgspec.Struct):
     container: str = msgspec.field(name="ContainerName")
     resource: str = msgspec.field(name="ResourceName")
     ids: dict[int, list[str]] = msgspec.field(name="DeviceIDs")
-    answer: bytes = msgspec.field(name="AllocResp")
+    response: bytes = msgspec.field(name="AllocResp")
 
 
 class _Data(msgspec.Struct):
@@ -43,7 +43,8 @@ class _File(msgspec.Struct):
 def encode(devices: Devices) -> bytes:
     """The file's bytes."""
     entries = [
-        _Entry(*place, by_node(held.ids), held.answer.SerializeToString()) for place, held in devices.allocated.items()
+        _Entry(*place, ids_by_numa_node(held.ids), held.response.SerializeToString())
+        for place, held in devices.allocated.items()
     ]
     data = _Data(entries or None, {name: sorted(known.healthy) for name, known in devices.resources.items()})
     return msgspec.json.encode(_File(data, _checksum(data)))
@@ -54,17 +55,17 @@ def decode(content: bytes) -> Devices:
     try:
         file = msgspec.json.decode(content, type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Corrupt(f"not a checkpoint: {error}") from None
+        raise CorruptCheckpoint(f"not a checkpoint: {error}") from None
     if file.checksum != _checksum(file.data):
-        raise Corrupt("checkpoint is corrupted")
-    devices = Devices({name: Known() for name in file.data.registered})
+        raise CorruptCheckpoint("checkpoint is corrupted")
+    devices = Devices({name: ResourceState() for name in file.data.registered})
     for entry in file.data.entries or ():
-        place = Place(entry.uid, entry.container, entry.resource)
+        place = AllocationKey(entry.uid, entry.container, entry.resource)
         try:
-            answer = pb.ContainerAllocateResponse.FromString(entry.answer)
+            answer = pb.ContainerAllocateResponse.FromString(entry.response)
         except DecodeError:
             continue  # kubelet passes over such an entry
-        devices.allocated[place] = Held(by_id(entry.ids), answer)
+        devices.allocated[place] = HeldDevices(numa_nodes_by_id(entry.ids), answer)
     return devices
 
 

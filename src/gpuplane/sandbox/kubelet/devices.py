@@ -20,27 +20,27 @@ from typing import NamedTuple
 import msgspec
 
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
-from gpuplane.sandbox.kubelet.topology import hint, parted
+from gpuplane.sandbox.kubelet.topology import split_by_affinity, topology_hint
 
-STOPPED_FOR = 300.0
+STOP_GRACE_PERIOD = 300.0
 """Seconds after its stream's end when a resource disappears (endpointStopGracePeriod)."""
 
 
-class Refusal(Exception):
+class KubeletError(Exception):
     """Devices cannot be given; kubelet's message."""
 
 
-class Known(msgspec.Struct):
+class ResourceState(msgspec.Struct):
     """One resource: its last list (id → health, id → NUMA nodes), what of it counts, since when its plugin is gone."""
 
-    said: dict[str, str] = {}
-    nodes: dict[str, tuple[int, ...]] = {}
+    last_list: dict[str, str] = {}
+    numa_nodes: dict[str, tuple[int, ...]] = {}
     healthy: set[str] = set()
     unhealthy: set[str] = set()
-    stopped: float | None = None
+    stopped_at: float | None = None
 
 
-class Place(NamedTuple):
+class AllocationKey(NamedTuple):
     """Where devices are."""
 
     uid: str
@@ -48,58 +48,58 @@ class Place(NamedTuple):
     resource: str
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldDevices(msgspec.Struct, frozen=True):
     """What a container holds of one resource: id → NUMA nodes, and what Allocate answered."""
 
     ids: Mapping[str, tuple[int, ...]]
-    answer: pb.ContainerAllocateResponse
+    response: pb.ContainerAllocateResponse
 
 
 class Choice(msgspec.Struct, frozen=True):
     """Ids half chosen: some are taken, the plugin may advise on others, and the rest fills up in this order."""
 
-    wanted: int
+    size: int
     taken: tuple[str, ...]
-    open: tuple[str, ...] = ()
-    rest: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()
+    remaining: tuple[str, ...] = ()
 
     @property
-    def settled(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether nothing is left to be advised."""
-        return len(self.taken) >= self.wanted
+        return len(self.taken) >= self.size
 
-    def settle(self, advice: Collection[str], seed: random.Random) -> list[str]:
+    def complete(self, advice: Collection[str], rng: random.Random) -> list[str]:
         """As many ids as are wanted, in no order."""
-        advised = shuffled(set(advice) & set(self.open), seed)
-        return shuffled(list(dict.fromkeys((*self.taken, *advised, *self.rest)))[: self.wanted], seed)
+        advised = shuffled(set(advice) & set(self.candidates), rng)
+        return shuffled(list(dict.fromkeys((*self.taken, *advised, *self.remaining)))[: self.size], rng)
 
 
 class Devices(msgspec.Struct):
     """The device manager's books."""
 
-    resources: dict[str, Known] = {}
-    allocated: dict[Place, Held] = {}
+    resources: dict[str, ResourceState] = {}
+    allocated: dict[AllocationKey, HeldDevices] = {}
 
-    def listed(self, resource: str, devices: Iterable[tuple[str, str, tuple[int, ...]]]) -> None:
+    def update_list(self, resource: str, devices: Iterable[tuple[str, str, tuple[int, ...]]]) -> None:
         """A plugin sent its list of (id, health, NUMA nodes)."""
-        known = self.resources.setdefault(resource, Known())
+        known = self.resources.setdefault(resource, ResourceState())
         devices = tuple(devices)
-        known.said = {id: health for id, health, _ in devices}
-        known.nodes = {id: nodes for id, _, nodes in devices}
-        known.healthy = {id for id, health in known.said.items() if health == "Healthy"}
-        known.unhealthy = known.said.keys() - known.healthy
+        known.last_list = {id: health for id, health, _ in devices}
+        known.numa_nodes = {id: nodes for id, _, nodes in devices}
+        known.healthy = {id for id, health in known.last_list.items() if health == "Healthy"}
+        known.unhealthy = known.last_list.keys() - known.healthy
 
-    def connected(self, resource: str) -> None:
+    def mark_connected(self, resource: str) -> None:
         """A plugin has registered; its first list is still to come."""
         if resource in self.resources:
-            self.resources[resource].stopped = None
+            self.resources[resource].stopped_at = None
 
-    def disconnected(self, resource: str, now: float) -> None:
+    def mark_disconnected(self, resource: str, now: float) -> None:
         """A stream of this resource has ended."""
-        known = self.resources.setdefault(resource, Known())
+        known = self.resources.setdefault(resource, ResourceState())
         known.unhealthy |= known.healthy
         known.healthy = set()
-        known.stopped = now
+        known.stopped_at = now
 
     def expire(self, now: float) -> list[str]:
         """Forget the resources whose plugins have been gone for too long; their names."""
@@ -108,19 +108,19 @@ class Devices(msgspec.Struct):
             del self.resources[name]
         return gone
 
-    def figures(self) -> dict[str, tuple[int, int]]:
+    def capacities(self) -> dict[str, tuple[int, int]]:
         """resource → (capacity, allocatable)."""
         return {n: (len(k.healthy) + len(k.unhealthy), len(k.healthy)) for n, k in self.resources.items()}
 
-    def serves(self, resource: str) -> bool:
+    def is_plugin_resource(self, resource: str) -> bool:
         """Whether a resource is a device plugin's (isDevicePluginResource)."""
         return resource in self.resources or any(place.resource == resource for place in self.allocated)
 
-    def used(self, resource: str) -> set[str]:
+    def held_ids(self, resource: str) -> set[str]:
         """The ids of a resource that containers hold."""
         return {id for place, held in self.allocated.items() if place.resource == resource for id in held.ids}
 
-    def held(self, uid: str, container: str) -> dict[str, tuple[str, ...]]:
+    def held_by(self, uid: str, container: str) -> dict[str, tuple[str, ...]]:
         """resource → ids that a container holds."""
         return {
             place.resource: tuple(held.ids)
@@ -128,50 +128,52 @@ class Devices(msgspec.Struct):
             if (place.uid, place.container) == (uid, container)
         }
 
-    def take(self, place: Place, ids: Iterable[str], answer: pb.ContainerAllocateResponse) -> None:
+    def record(self, key: AllocationKey, ids: Iterable[str], response: pb.ContainerAllocateResponse) -> None:
         """Enter that a container holds these ids."""
-        known = self.resources.get(place.resource, Known())
-        self.allocated[place] = Held({id: known.nodes.get(id, ()) for id in ids}, answer)
+        known = self.resources.get(key.resource, ResourceState())
+        self.allocated[key] = HeldDevices({id: known.numa_nodes.get(id, ()) for id in ids}, response)
 
-    def keep(self, active: Collection[str]) -> None:
+    def free_others(self, active: Collection[str]) -> None:
         """Free what all pods but these hold."""
         self.allocated = {place: held for place, held in self.allocated.items() if place.uid in active}
 
     def health(self, resource: str, id: str) -> str:
         """What a pod's allocatedResourcesStatus says of a device: Healthy or Unhealthy."""
-        known = self.resources.get(resource, Known())
-        return "Healthy" if known.said.get(id, "Healthy") == "Healthy" else "Unhealthy"
+        known = self.resources.get(resource, ResourceState())
+        return "Healthy" if known.last_list.get(id, "Healthy") == "Healthy" else "Unhealthy"
 
     def choose(
-        self, resource: str, wanted: int, reusable: Collection[str], seed: random.Random, numa: bool = False
+        self, resource: str, wanted: int, reusable: Collection[str], rng: random.Random, prefer_numa: bool = False
     ) -> Choice:
         """Which ids a container may get; near the NUMA nodes that fit where `numa` says so. Raises Refusal."""
         known = self.resources.get(resource)
         if known is None:
-            raise Refusal(f"cannot allocate unregistered device {resource}")
+            raise KubeletError(f"cannot allocate unregistered device {resource}")
         if not known.healthy:
-            raise Refusal(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
-        reused = shuffled(reusable, seed)[:wanted]
+            raise KubeletError(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
+        reused = shuffled(reusable, rng)[:wanted]
         if len(reused) == wanted:
             return Choice(wanted, tuple(reused))
-        free = shuffled(known.healthy - self.used(resource), seed)
+        free = shuffled(known.healthy - self.held_ids(resource), rng)
         missing = wanted - len(reused)
         if len(free) < missing:
             numbers = f"Requested: {missing}, Available: {len(free)}"
-            raise Refusal(f"requested number of devices unavailable for {resource}. {numbers}")
-        nodes = {id: known.nodes.get(id, ()) for id in {*known.nodes, *reusable}}
-        near, far, nowhere = parted(nodes, free, hint(nodes, free, reusable, wanted) if numa else frozenset())
+            raise KubeletError(f"requested number of devices unavailable for {resource}. {numbers}")
+        nodes = {id: known.numa_nodes.get(id, ()) for id in {*known.numa_nodes, *reusable}}
+        near, far, nowhere = split_by_affinity(
+            nodes, free, topology_hint(nodes, free, reusable, wanted) if prefer_numa else frozenset()
+        )
         if missing < len(near):
             return Choice(wanted, tuple(reused), tuple(near), tuple(near))
         return Choice(wanted, (*reused, *near), (*far, *nowhere), (*far, *nowhere))
 
 
-def shuffled(ids: Collection[str], seed: random.Random) -> list[str]:
+def shuffled(ids: Collection[str], rng: random.Random) -> list[str]:
     """In the order of a Go map: none."""
     order = sorted(ids)
-    seed.shuffle(order)
+    rng.shuffle(order)
     return order
 
 
-def _expired(known: Known, now: float) -> bool:
-    return known.stopped is not None and now - known.stopped > STOPPED_FOR
+def _expired(known: ResourceState, now: float) -> bool:
+    return known.stopped_at is not None and now - known.stopped_at > STOP_GRACE_PERIOD

@@ -15,160 +15,160 @@ from gpuplane import files
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet import checkpoint
-from gpuplane.sandbox.kubelet.devices import Devices, Place, Refusal, shuffled
-from gpuplane.sandbox.kubelet.endpoint import PRE_START, Call, Endpoint
-from gpuplane.sandbox.kubelet.pods import Container, Pod, together
+from gpuplane.sandbox.kubelet.devices import AllocationKey, Devices, KubeletError, shuffled
+from gpuplane.sandbox.kubelet.endpoint import PRE_START_TIMEOUT, Call, Endpoint
+from gpuplane.sandbox.kubelet.pods import Container, Pod, merge_responses
 
-Answers = dict[str, pb.ContainerAllocateResponse]
+Responses = dict[str, pb.ContainerAllocateResponse]
 """resource → what Allocate answered."""
 
 
-class Policy(msgspec.Struct, frozen=True):
+class ManagerOptions(msgspec.Struct, frozen=True):
     """What of a device manager can be set."""
 
     seed: int = 0  # of every order that kubelet leaves open
-    numa: bool = False  # the Topology Manager's policy: best-effort, or none
-    pre_start: float = PRE_START
+    align_numa: bool = False  # the Topology Manager's policy: best-effort, or none
+    pre_start_timeout: float = PRE_START_TIMEOUT
     now: Callable[[], float] = time.monotonic
 
 
-class Gap(msgspec.Struct, frozen=True):
+class PluginGap(msgspec.Struct, frozen=True):
     """A time in which a resource had no plugin: from the end of a stream to the next list, in seconds of `now`."""
 
     resource: str
-    began: float
-    ended: float
+    started_at: float
+    ended_at: float
 
 
 class DeviceManager:
     """`active` tells the pods that run or are being admitted."""
 
     def __init__(
-        self, directory: Path, active: Callable[[], Collection[Pod]], changes: Changes, policy: Policy
+        self, directory: Path, active: Callable[[], Collection[Pod]], changes: Changes, options: ManagerOptions
     ) -> None:
-        self.directory, self.changes, self.policy, self._active = directory, changes, policy, active
+        self.directory, self.changes, self.options, self._active = directory, changes, options, active
         self.devices, self.endpoints, self.trace = Devices(), dict[str, Endpoint](), list[Call]()
-        self.lists = 0  # answers of pod-resources so far
-        self.heard: Callable[[str], None] = lambda resource: None  # called with the resource of each list that comes
-        self.gaps: list[Gap] = []  # those that are over
-        self._gone: dict[str, float] = {}  # since when the plugins are gone
-        self._random = random.Random(policy.seed)  # noqa: S311
+        self.list_count = 0  # answers of pod-resources so far
+        self.on_list: Callable[[str], None] = lambda resource: None  # called with the resource of each list that comes
+        self.gaps: list[PluginGap] = []  # those that are over
+        self._gone_since: dict[str, float] = {}  # since when the plugins are gone
+        self._random = random.Random(options.seed)  # noqa: S311
 
-    def recall(self) -> None:
+    def load_checkpoint(self) -> None:
         """After a start the registered resources are known, with no device until they register again."""
         self.endpoints.clear()
         try:
             self.devices = checkpoint.decode(files.read(self.directory / checkpoint.NAME))
-        except (FileNotFoundError, checkpoint.Corrupt):
+        except (FileNotFoundError, checkpoint.CorruptCheckpoint):
             self.devices = Devices()
         for resource in self.devices.resources:
-            self.devices.disconnected(resource, self.policy.now())
+            self.devices.mark_disconnected(resource, self.options.now())
         self.changes.notify()
 
-    def enter(self, call: Call) -> None:
+    def record_call(self, call: Call) -> None:
         """Enter a call in the trace."""
         self.trace.append(call)
         self.changes.notify()
 
     # what plugins say
 
-    def connected(self, endpoint: Endpoint) -> None:
+    def plugin_connected(self, endpoint: Endpoint) -> None:
         """A plugin is registered; the newest has its resource."""
         self.endpoints[endpoint.resource] = endpoint
-        self.devices.connected(endpoint.resource)
+        self.devices.mark_connected(endpoint.resource)
         self.changes.notify()
 
-    def listed(self, resource: str, response: pb.ListAndWatchResponse) -> None:
+    def list_received(self, resource: str, response: pb.ListAndWatchResponse) -> None:
         """A list came, by any stream of the resource."""
-        self.devices.listed(
+        self.devices.update_list(
             resource, ((d.ID, d.health, tuple(n.ID for n in d.topology.nodes)) for d in response.devices)
         )
-        if (began := self._gone.pop(resource, None)) is not None:
-            self.gaps.append(Gap(resource, began, self.policy.now()))
-        self.heard(resource)
-        self._remember()
+        if (began := self._gone_since.pop(resource, None)) is not None:
+            self.gaps.append(PluginGap(resource, began, self.options.now()))
+        self.on_list(resource)
+        self._write_checkpoint()
         self.changes.notify()
 
-    def disconnected(self, resource: str) -> None:
+    def plugin_disconnected(self, resource: str) -> None:
         """The plugin that registered last counts as gone."""
-        self.devices.disconnected(resource, self.policy.now())
-        self._gone.setdefault(resource, self.policy.now())
+        self.devices.mark_disconnected(resource, self.options.now())
+        self._gone_since.setdefault(resource, self.options.now())
         self.changes.notify()
 
     # what kubelet asks
 
-    def figures(self) -> dict[str, tuple[int, int]]:
+    def capacities(self) -> dict[str, tuple[int, int]]:
         """resource → (capacity, allocatable), now. Resources gone for too long go here (GetCapacity)."""
-        if gone := self.devices.expire(self.policy.now()):
+        if gone := self.devices.expire(self.options.now()):
             for resource in gone:
                 self.endpoints.pop(resource, None)
-            self._remember()
-        return self.devices.figures()
+            self._write_checkpoint()
+        return self.devices.capacities()
 
-    def free_the_gone(self) -> None:
+    def free_ended_pods(self) -> None:
         """Free what pods held that are no longer active. Kubelet does so when an allocation, or a list, needs it."""
-        self.devices.keep({pod.uid for pod in self._active()})
+        self.devices.free_others({pod.uid for pod in self._active()})
 
-    async def allocate(self, uid: str, container: Container, reusable: dict[str, set[str]]) -> Answers:
+    async def allocate(self, uid: str, container: Container, reusable: dict[str, set[str]]) -> Responses:
         """One Allocate for each of a container's resources that plugins have. Raises Refusal.
 
         What was given before a refusal stays in the books until the next allocation finds that the pod is not active.
         """
-        answers: Answers = {}
+        answers: Responses = {}
         for resource, wanted in container.requests.items():
-            if not self.devices.serves(resource):
+            if not self.devices.is_plugin_resource(resource):
                 continue
             if not answers:
-                self.free_the_gone()
+                self.free_ended_pods()
             ids = await self._choose(resource, wanted, reusable.get(resource, set()))
             if ids:
-                answers[resource] = await self._live(resource).allocate(ids)
-                self.devices.take(Place(uid, container.name, resource), ids, answers[resource])
+                answers[resource] = await self._live_endpoint(resource).allocate(ids)
+                self.devices.record(AllocationKey(uid, container.name, resource), ids, answers[resource])
         if answers:
-            self._remember()
+            self._write_checkpoint()
             self.changes.notify()
         return answers
 
-    async def prepare(self, uid: str, container: Container) -> None:
+    async def pre_start(self, uid: str, container: Container) -> None:
         """PreStartContainer for each resource, where its plugin asked for it. Raises Refusal.
 
         After kubelet's start nobody knows what a plugin asked for until it registers: then it is not called.
         """
-        for resource, ids in self.devices.held(uid, container.name).items():
+        for resource, ids in self.devices.held_by(uid, container.name).items():
             if resource not in self.devices.resources:
-                raise Refusal(f"endpoint not found in cache for a registered resource: {resource}")
+                raise KubeletError(f"endpoint not found in cache for a registered resource: {resource}")
             if (endpoint := self.endpoints.get(resource)) and endpoint.options.pre_start_required:
-                await self._live(resource).pre_start(self._in_no_order(ids))
+                await self._live_endpoint(resource).pre_start(self._shuffled(ids))
 
-    def answer(self, uid: str, container: str) -> pb.ContainerAllocateResponse:
+    def response_for(self, uid: str, container: str) -> pb.ContainerAllocateResponse:
         """What the plugins answered for a container when it was admitted, from the books: nobody is asked again."""
-        return together(
-            held.answer
+        return merge_responses(
+            held.response
             for place, held in self.devices.allocated.items()
             if (place.uid, place.container) == (uid, container)
         )
 
     async def _choose(self, resource: str, wanted: int, reusable: Collection[str]) -> list[str]:
-        choice = self.devices.choose(resource, wanted, reusable, self._random, self.policy.numa)
+        choice = self.devices.choose(resource, wanted, reusable, self._random, self.options.align_numa)
         advice: Sequence[str] = ()
-        if not choice.settled:
-            asked = self._in_no_order((*choice.taken, *choice.open))
-            advice = await self._live(resource).prefer(asked, self._in_no_order(choice.taken), wanted)
-        return choice.settle(advice, self._random)
+        if not choice.is_complete:
+            asked = self._shuffled((*choice.taken, *choice.candidates))
+            advice = await self._live_endpoint(resource).prefer(asked, self._shuffled(choice.taken), wanted)
+        return choice.complete(advice, self._random)
 
-    def _live(self, resource: str) -> Endpoint:
+    def _live_endpoint(self, resource: str) -> Endpoint:
         known = self.devices.resources.get(resource)
-        if known is not None and known.stopped is not None:
-            raise Refusal(f"endpoint {resource} has been stopped")
+        if known is not None and known.stopped_at is not None:
+            raise KubeletError(f"endpoint {resource} has been stopped")
         endpoint = self.endpoints.get(resource)
         if endpoint is None:
-            raise Refusal(f"unknown Device Plugin {resource}")
+            raise KubeletError(f"unknown Device Plugin {resource}")
         return endpoint
 
-    def _in_no_order(self, ids: Collection[str]) -> list[str]:
+    def _shuffled(self, ids: Collection[str]) -> list[str]:
         return shuffled(ids, self._random)
 
-    def _remember(self) -> None:
+    def _write_checkpoint(self) -> None:
         aside = self.directory / f".{checkpoint.NAME}"
         aside.write_bytes(checkpoint.encode(self.devices))
         aside.replace(self.directory / checkpoint.NAME)

@@ -30,32 +30,32 @@ class PodResources(PodResourcesListerServicer):
         self, manager: DeviceManager, registration: Registration, active: Callable[[], Collection[Pod]]
     ) -> None:
         self.manager, self.registration, self._active = manager, registration, active
-        self._left, self._seen = BURST, manager.policy.now()
+        self._tokens, self._refilled_at = BURST, manager.options.now()
 
     async def List(self, request: pb.ListPodResourcesRequest, context: Context) -> pb.ListPodResourcesResponse:
-        await self._mind(context)
-        if self.registration.mood.knows:
-            self.manager.free_the_gone()
+        await self._admit_request(context)
+        if self.registration.failures.knows_pods:
+            self.manager.free_ended_pods()
         answer = pb.ListPodResourcesResponse(pod_resources=map(self._pod, self._pods()))
-        self.manager.lists += 1
+        self.manager.list_count += 1
         self.manager.changes.notify()
         return answer
 
     async def GetAllocatableResources(
         self, request: pb.AllocatableResourcesRequest, context: Context
     ) -> pb.AllocatableResourcesResponse:
-        await self._mind(context)
+        await self._admit_request(context)
         return pb.AllocatableResourcesResponse(
             devices=[
-                _device(name, id, known.nodes[id])
+                _device(name, id, known.numa_nodes[id])
                 for name, known in self.manager.devices.resources.items()
-                for id in known.said
+                for id in known.last_list
                 if id in known.healthy
             ]
         )
 
     async def Get(self, request: pb.GetPodResourcesRequest, context: Context) -> pb.GetPodResourcesResponse:
-        await self._mind(context)
+        await self._admit_request(context)
         key = f"{request.pod_namespace}/{request.pod_name}"
         pod = next((pod for pod in self._pods() if pod.key == key), None)
         if pod is None:
@@ -63,18 +63,18 @@ class PodResources(PodResourcesListerServicer):
             await context.abort(grpc.StatusCode.UNKNOWN, missing)
         return pb.GetPodResourcesResponse(pod_resources=self._pod(pod))
 
-    async def _mind(self, context: Context) -> None:
-        await asyncio.sleep(self.registration.mood.delay)
-        if not self.registration.mood.lists:
+    async def _admit_request(self, context: Context) -> None:
+        await asyncio.sleep(self.registration.failures.response_delay)
+        if not self.registration.failures.serves_pod_resources:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this kubelet does not list")
-        now = self.manager.policy.now()
-        self._left, self._seen = min(BURST, self._left + (now - self._seen) * RATE), now
-        if self._left < 1:
+        now = self.manager.options.now()
+        self._tokens, self._refilled_at = min(BURST, self._tokens + (now - self._refilled_at) * RATE), now
+        if self._tokens < 1:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
-        self._left -= 1
+        self._tokens -= 1
 
     def _pods(self) -> Collection[Pod]:
-        return self._active() if self.registration.mood.knows else ()
+        return self._active() if self.registration.failures.knows_pods else ()
 
     def _pod(self, pod: Pod) -> pb.PodResources:
         return pb.PodResources(
@@ -82,7 +82,7 @@ class PodResources(PodResourcesListerServicer):
             namespace=pod.namespace,
             containers=[
                 pb.ContainerResources(name=each.name, devices=self._devices(pod.uid, each.name))
-                for each in pod.lasting()
+                for each in pod.long_running()
             ],
         )
 

@@ -36,12 +36,12 @@ class Pod(msgspec.Struct, frozen=True):
         yield from self.init
         yield from self.containers
 
-    def lasting(self) -> Iterator[Container]:
+    def long_running(self) -> Iterator[Container]:
         """The containers that run for as long as the pod does."""
         yield from (each for each in self.init if each.name in self.sidecars)
         yield from self.containers
 
-    def passing(self) -> Iterator[Container]:
+    def short_lived(self) -> Iterator[Container]:
         """The init containers that end before the others start."""
         yield from (each for each in self.init if each.name not in self.sidecars)
 
@@ -52,19 +52,19 @@ def pod(name: str, *, namespace: str = "default", **requests: int) -> Pod:
     return Pod(name, (Container("main", wanted),), namespace=namespace)
 
 
-def demand(pod: Pod) -> Mapping[str, int]:
+def requested_resources(pod: Pod) -> Mapping[str, int]:
     """What the scheduler counts for a pod: the sum of what lasts, or more where an init container needs more."""
     lasting: dict[str, int] = {}
-    for container in pod.lasting():
+    for container in pod.long_running():
         for resource, count in container.requests.items():
             lasting[resource] = lasting.get(resource, 0) + count
-    for container in pod.passing():
+    for container in pod.short_lived():
         for resource, count in container.requests.items():
             lasting[resource] = max(lasting.get(resource, 0), count)
     return {resource: count for resource, count in lasting.items() if count}
 
 
-class Rejected(Exception):
+class PodRejected(Exception):
     """Kubelet refused the pod: phase Failed, with this reason and message. It stays so for ever."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -72,26 +72,26 @@ class Rejected(Exception):
         self.reason, self.message = reason, message
 
 
-class Running(msgspec.Struct):
+class RunningPod(msgspec.Struct):
     """An admitted pod. `answers` has what each container got of each resource; `waiting` why one cannot start yet;
     `made` what each that was started was made with."""
 
     pod: Pod
-    answers: dict[str, dict[str, pb.ContainerAllocateResponse]] = {}
-    waiting: dict[str, str] = {}  # container → "CreateContainerConfigError: …"
+    responses: dict[str, dict[str, pb.ContainerAllocateResponse]] = {}
+    waiting_reasons: dict[str, str] = {}  # container → "CreateContainerConfigError: …"
     started: set[str] = set()
-    made: dict[str, ContainerEdits] = {}
+    created: dict[str, ContainerEdits] = {}
 
-    def got(self, container: str = "main") -> pb.ContainerAllocateResponse:
+    def response(self, container: str = "main") -> pb.ContainerAllocateResponse:
         """What kubelet passes to the runtime for a container."""
-        return together(self.answers.get(container, {}).values())
+        return merge_responses(self.responses.get(container, {}).values())
 
 
-def together(answers: Iterable[pb.ContainerAllocateResponse]) -> pb.ContainerAllocateResponse:
+def merge_responses(responses: Iterable[pb.ContainerAllocateResponse]) -> pb.ContainerAllocateResponse:
     """The answers of a container's resources in one. Of two that collide the first holds
     (devicemanager/pod_devices.go, deviceRunContainerOptions)."""
     whole = pb.ContainerAllocateResponse()
-    for answer in answers:
+    for answer in responses:
         for name, value in {**answer.envs, **whole.envs}.items():
             whole.envs[name] = value
         for name, value in {**answer.annotations, **whole.annotations}.items():

@@ -19,88 +19,90 @@ import msgspec
 
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import RegistrationServicer
-from gpuplane.sandbox.kubelet.devices import Refusal
+from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.kubelet.endpoint import Call, Endpoint
 from gpuplane.sandbox.kubelet.manager import DeviceManager
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 VERSION = "v1beta1"
-DIAL = 10.0
+DIAL_TIMEOUT = 10.0
 """Seconds that kubelet tries to reach a plugin that registers."""
 
 
-class Mood(msgspec.Struct):
-    """How this kubelet misbehaves."""
+class Failures(msgspec.Struct):
+    """How this kubelet misbehaves: all that can be injected."""
 
-    refuses: str = ""  # Register is answered by this error
-    delay: float = 0.0  # seconds before Register and pod-resources are answered
-    opens: bool = True  # opens ListAndWatch after Register
-    reads: bool = True  # reads the lists that are sent
-    lists: bool = True  # answers pod-resources
-    knows: bool = True  # has heard from the API server which pods it has; not so right after its start
+    register_error: str = ""  # the error that Register is answered with; "" for none
+    response_delay: float = 0.0  # seconds before Register and pod-resources are answered
+    opens_streams: bool = True  # opens ListAndWatch after Register
+    reads_lists: bool = True  # reads the lists that are sent
+    serves_pod_resources: bool = True  # answers pod-resources
+    knows_pods: bool = True  # knows its pods from the API server; not so right after its start
 
 
 class Registration(RegistrationServicer):
     """Registers plugins with a device manager, and follows their lists."""
 
-    def __init__(self, manager: DeviceManager, dial: float) -> None:
-        self.manager, self.dial, self.mood = manager, dial, Mood()
+    def __init__(self, manager: DeviceManager, dial_timeout: float) -> None:
+        self.manager, self.dial_timeout, self.failures = manager, dial_timeout, Failures()
         self._clients: dict[str, Endpoint] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.Empty:
         registering = self._spawn(self._register(request))
-        registering.add_done_callback(_heard)
+        registering.add_done_callback(_retrieve_exception)
         try:
             await asyncio.shield(registering)
-        except Refusal as refusal:
+        except KubeletError as refusal:
             await context.abort(grpc.StatusCode.UNKNOWN, str(refusal))
         return pb.Empty()
 
     async def _register(self, request: pb.RegisterRequest) -> None:
-        self.manager.enter(Call("Register", request.resource_name))
-        await asyncio.sleep(self.mood.delay)
+        self.manager.record_call(Call("Register", request.resource_name))
+        await asyncio.sleep(self.failures.response_delay)
         try:
-            if problem := self.mood.refuses or unacceptable(request):
-                raise Refusal(problem)
+            if problem := self.failures.register_error or registration_problem(request):
+                raise KubeletError(problem)
             endpoint = await self._connect(request)
-        except Refusal as refusal:
-            self.manager.enter(Call("Register failed", request.resource_name, error=str(refusal)))
+        except KubeletError as refusal:
+            self.manager.record_call(Call("Register failed", request.resource_name, error=str(refusal)))
             raise
-        if self.mood.opens:
+        if self.failures.opens_streams:
             self._spawn(self._follow(endpoint))
 
     async def _connect(self, request: pb.RegisterRequest) -> Endpoint:
         socket = Path(os.path.normpath(f"{self.manager.directory}/{request.endpoint}"))
-        endpoint = Endpoint(request.resource_name, socket, self.manager.enter, self.manager.policy.pre_start)
+        endpoint = Endpoint(
+            request.resource_name, socket, self.manager.record_call, self.manager.options.pre_start_timeout
+        )
         self._clients[endpoint.resource] = endpoint
         try:
-            await endpoint.connect(self.dial)
+            await endpoint.connect(self.dial_timeout)
         except BaseException:
             self._clients.pop(endpoint.resource, None)
             await endpoint.close()
             raise
-        self.manager.connected(endpoint)
+        self.manager.plugin_connected(endpoint)
         return endpoint
 
     async def _follow(self, endpoint: Endpoint) -> None:
         try:
-            async with aclosing(endpoint.lists()) as lists:
+            async with aclosing(endpoint.list_and_watch()) as lists:
                 async for response in lists:
-                    while not self.mood.reads:
+                    while not self.failures.reads_lists:
                         await self.manager.changes.next()
-                    self.manager.listed(endpoint.resource, response)
+                    self.manager.list_received(endpoint.resource, response)
         finally:
             await endpoint.close()
             await self._disconnect(endpoint.resource)
 
     async def _disconnect(self, resource: str) -> None:
         if client := self._clients.pop(resource, None):
-            self.manager.disconnected(resource)
+            self.manager.plugin_disconnected(resource)
             await client.close()
 
-    async def drop(self) -> None:
+    async def drop_streams(self) -> None:
         """Lose every stream, as by a fault of kubelet's."""
         for client in list(self._clients.values()):
             await client.close()
@@ -120,17 +122,17 @@ class Registration(RegistrationServicer):
         return task
 
 
-def unacceptable(request: pb.RegisterRequest) -> str:
+def registration_problem(request: pb.RegisterRequest) -> str:
     """Why kubelet refuses a registration at once; "" where it does not (plugin/v1beta1/server.go)."""
     if request.version != VERSION:
         supported = f'Supported version is ["{VERSION}"]'
         return f'requested API version "{request.version}" is not supported by kubelet. {supported}'
-    if not _extended(request.resource_name):
+    if not _is_extended_resource(request.resource_name):
         return f'the ResourceName "{request.resource_name}" is invalid'
     return ""
 
 
-def _extended(resource: str) -> bool:
+def _is_extended_resource(resource: str) -> bool:
     """Whether a name is an extended resource's (apis/core/v1/helper, IsExtendedResourceName): a qualified name even
     with the quota's prefix "requests." before it, and not Kubernetes' own."""
     domain, slash, name = resource.partition("/")
@@ -141,7 +143,7 @@ def _extended(resource: str) -> bool:
     return bool(slash and qualified and named and not own)
 
 
-def _heard(registering: asyncio.Task[None]) -> None:
+def _retrieve_exception(registering: asyncio.Task[None]) -> None:
     """A plugin that has hung up is told of no refusal; the trace has it."""
     if not registering.cancelled():
         registering.exception()

@@ -27,34 +27,34 @@ from gpuplane.core.containers.cdi.rules import is_qualified_name
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.model.cdi import ContainerEdits, DeviceNode, Mount
 
-PREFIX = "cdi.k8s.io/"
-KINDS = {stat.S_IFBLK: "b", stat.S_IFCHR: "c", stat.S_IFIFO: "p"}
+ANNOTATION_PREFIX = "cdi.k8s.io/"
+NODE_TYPES = {stat.S_IFBLK: "b", stat.S_IFCHR: "c", stat.S_IFIFO: "p"}
 FAILED = "failed to create containerd container: "
 INJECTION = f"{FAILED}CDI device injection failed: "
 
 
-class Uncreated(Exception):
+class CreateContainerFailed(Exception):
     """A container was not created; the runtime's words."""
 
 
-def create(got: pb.ContainerAllocateResponse, directories: Sequence[Path] | None) -> ContainerEdits:
+def create_container(response: pb.ContainerAllocateResponse, cdi_dirs: Sequence[Path] | None) -> ContainerEdits:
     """What a container is made with: nodes with their numbers, mounts, environment, hooks. Raises Uncreated.
 
     `directories`: of CDI, the one with priority last; None for a runtime that does nothing with CDI.
     """
     given = ContainerEdits(
-        env=tuple(f"{name}={value}" for name, value in sorted(got.envs.items())),
+        env=tuple(f"{name}={value}" for name, value in sorted(response.envs.items())),
         device_nodes=tuple(
-            DeviceNode(each.container_path, each.host_path, permissions=each.permissions) for each in got.devices
+            DeviceNode(each.container_path, each.host_path, permissions=each.permissions) for each in response.devices
         ),
-        mounts=tuple(Mount(each.host_path, each.container_path, _options(each)) for each in got.mounts),
+        mounts=tuple(Mount(each.host_path, each.container_path, _options(each)) for each in response.mounts),
     )
     try:
-        names = [] if directories is None else list(_names(got))
-        edits = resolve_devices(look(directories or ()), names)
-        numbered = edits.but(device_nodes=tuple(map(_numbered, edits.device_nodes)))
+        names = [] if cdi_dirs is None else list(_names(response))
+        edits = resolve_devices(read_registry(cdi_dirs or ()), names)
+        numbered = edits.but(device_nodes=tuple(map(_with_device_numbers, edits.device_nodes)))
     except UnresolvableDevices as error:
-        raise Uncreated(f"{INJECTION}unresolvable CDI devices {', '.join(error.reasons)}") from None
+        raise CreateContainerFailed(f"{INJECTION}unresolvable CDI devices {', '.join(error.reasons)}") from None
     return effective_edits(concatenate_edits((given, numbered)))
 
 
@@ -62,21 +62,21 @@ def _options(mount: pb.Mount) -> tuple[str, ...]:
     return ("rbind", "rprivate", "ro" if mount.read_only else "rw")
 
 
-def _names(got: pb.ContainerAllocateResponse) -> Iterator[str]:
+def _names(response: pb.ContainerAllocateResponse) -> Iterator[str]:
     """The names of a container's CDI devices, each once. Raises Uncreated."""
-    yield from dict.fromkeys([*(each.name for each in got.cdi_devices), *_annotated(got.annotations)])
+    yield from dict.fromkeys([*(each.name for each in response.cdi_devices), *_annotated_names(response.annotations)])
 
 
-def _annotated(annotations: Mapping[str, str]) -> Iterator[str]:
+def _annotated_names(annotations: Mapping[str, str]) -> Iterator[str]:
     for key, value in sorted(annotations.items()):
-        for name in value.split(",") if key.startswith(PREFIX) else ():
+        for name in value.split(",") if key.startswith(ANNOTATION_PREFIX) else ():
             if not is_qualified_name(name):
                 problem = f'failed to parse CDI device annotations: invalid CDI device name "{name}"'
-                raise Uncreated(f"{FAILED}{problem}")
+                raise CreateContainerFailed(f"{FAILED}{problem}")
             yield name
 
 
-def look(directories: Sequence[Path]) -> Registry:
+def read_registry(directories: Sequence[Path]) -> Registry:
     """What the files of these directories define now."""
     return build_registry(
         parse_spec_file(os.fspath(path), _content(path), priority)
@@ -93,7 +93,7 @@ def _content(path: Path) -> bytes | OSError:
         return error
 
 
-def _numbered(node: DeviceNode) -> DeviceNode:
+def _with_device_numbers(node: DeviceNode) -> DeviceNode:
     """Type and major number are the host's where they are left out (container-edits_unix.go). Raises Uncreated."""
     if node.type and (node.major or node.type == "p"):
         return node
@@ -101,16 +101,16 @@ def _numbered(node: DeviceNode) -> DeviceNode:
     try:
         found = Path(path).lstat()
     except OSError as error:
-        raise _not_injected(f'failed to stat CDI host device "{path}": {(error.strerror or "").lower()}') from None
-    kind = KINDS.get(stat.S_IFMT(found.st_mode))
+        raise _injection_error(f'failed to stat CDI host device "{path}": {(error.strerror or "").lower()}') from None
+    kind = NODE_TYPES.get(stat.S_IFMT(found.st_mode))
     if kind is None:
-        raise _not_injected(f'failed to stat CDI host device "{path}": not a device node')
+        raise _injection_error(f'failed to stat CDI host device "{path}": not a device node')
     if node.type and node.type != kind:
-        raise _not_injected(f'CDI device ("{node.path}", "{path}"), host type mismatch ({node.type}, {kind})')
+        raise _injection_error(f'CDI device ("{node.path}", "{path}"), host type mismatch ({node.type}, {kind})')
     if node.major or kind == "p":
         return node.but(type=kind)
     return node.but(type=kind, major=os.major(found.st_rdev), minor=os.minor(found.st_rdev))
 
 
-def _not_injected(problem: str) -> Uncreated:
-    return Uncreated(f"{INJECTION}failed to inject devices: {problem}")
+def _injection_error(problem: str) -> CreateContainerFailed:
+    return CreateContainerFailed(f"{INJECTION}failed to inject devices: {problem}")

@@ -2,7 +2,7 @@
 
 What passes here should pass on a node, so nothing is friendlier than kubelet: the calls, their order, the messages and
 the files are those observed on 1.36.2, and where nothing was observed those of its source. It can also be slow, die and
-misbehave, see `Mood`. It stands for the scheduler too, so far that a pod which asks for a resource that this node never
+misbehave (`Failures`). It does one thing that is the scheduler's: a pod that requests a resource that this node never
 had is refused; kubelet alone would admit it without devices.
 """
 
@@ -20,26 +20,26 @@ import msgspec
 
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import add_RegistrationServicer_to_server
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import add_PodResourcesListerServicer_to_server
-from gpuplane.kubelet.sockets import LONGEST, address, owner
+from gpuplane.kubelet.sockets import LONGEST_PATH, describe_server, grpc_target
 from gpuplane.sandbox.changes import PATIENCE, Changes, to_the_end
 from gpuplane.sandbox.kubelet import checkpoint
 from gpuplane.sandbox.kubelet.devices import Devices
-from gpuplane.sandbox.kubelet.endpoint import PRE_START, Call
-from gpuplane.sandbox.kubelet.manager import DeviceManager, Policy
+from gpuplane.sandbox.kubelet.endpoint import PRE_START_TIMEOUT, Call
+from gpuplane.sandbox.kubelet.manager import DeviceManager, ManagerOptions
 from gpuplane.sandbox.kubelet.podresources import PodResources
-from gpuplane.sandbox.kubelet.pods import Pod, Rejected, Running, demand
-from gpuplane.sandbox.kubelet.registration import DIAL, Mood, Registration
+from gpuplane.sandbox.kubelet.pods import Pod, PodRejected, RunningPod, requested_resources
+from gpuplane.sandbox.kubelet.registration import DIAL_TIMEOUT, Failures, Registration
 from gpuplane.sandbox.kubelet.workers import PodWorkers
 
 
 class Kubelet:
     """`async with Kubelet(root) as kubelet`. `root` is kubelet's directory (/var/lib/kubelet on a node).
 
-    `seed` decides every order that kubelet leaves open; `numa` turns the Topology Manager's policy from none to
-    best-effort; `sync` is how many seconds the Node object's figures may lag (10 on a node; 0: not at all). Seconds:
-    `dial` for a plugin that registers, `pre_start` for PreStartContainer, `retry` between two tries to create a
-    container (13 to 15 on a node). `cdi`: the directory of CDI's specifications, or several with the one that has
-    priority last; without one the container runtime does nothing with CDI devices.
+    `seed` decides every order that kubelet leaves open. `align_numa` sets the Topology Manager's policy to best-effort
+    instead of none. `node_sync_period`: seconds by which the Node object may be late (10 on a node; 0: none). Seconds
+    also: `dial_timeout` for a plugin that registers, `pre_start_timeout` for PreStartContainer, `retry_interval`
+    between two tries to create a container (13 to 15 on a node). `cdi_dirs`: the directory of CDI specifications, or
+    several, with the one that has priority last; without one the container runtime ignores CDI devices.
     """
 
     def __init__(
@@ -47,23 +47,23 @@ class Kubelet:
         root: Path,
         *,
         seed: int = 0,
-        numa: bool = False,
-        dial: float = DIAL,
-        retry: float = 0.2,
-        pre_start: float = PRE_START,
-        sync: float = 0.0,
-        cdi: Path | Sequence[Path] | None = None,
+        align_numa: bool = False,
+        dial_timeout: float = DIAL_TIMEOUT,
+        retry_interval: float = 0.2,
+        pre_start_timeout: float = PRE_START_TIMEOUT,
+        node_sync_period: float = 0.0,
+        cdi_dirs: Path | Sequence[Path] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.root, self.sync = root, sync
+        self.root, self.node_sync_period = root, node_sync_period
         self.changes = Changes()
-        self.workers = PodWorkers(self.changes, retry, (cdi,) if isinstance(cdi, Path) else cdi)
-        policy = Policy(seed, numa, pre_start, now)
-        self.manager = DeviceManager(root / "device-plugins", self.workers.active, self.changes, policy)
+        self.workers = PodWorkers(self.changes, retry_interval, (cdi_dirs,) if isinstance(cdi_dirs, Path) else cdi_dirs)
+        policy = ManagerOptions(seed, align_numa, pre_start_timeout, now)
+        self.manager = DeviceManager(root / "device-plugins", self.workers.active_pods, self.changes, policy)
         self.workers.manager = self.manager
-        self.registration = Registration(self.manager, dial)
-        self._node: dict[str, tuple[int, int]] = {}
-        self._syncing: asyncio.Task[None] | None = None
+        self.registration = Registration(self.manager, dial_timeout)
+        self._node_capacities: dict[str, tuple[int, int]] = {}
+        self._sync_task: asyncio.Task[None] | None = None
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -77,23 +77,23 @@ class Kubelet:
         return self.manager.trace
 
     @property
-    def pods(self) -> Mapping[str, Running]:
+    def pods(self) -> Mapping[str, RunningPod]:
         """The pods that run, by "namespace/name"."""
         return self.workers.pods
 
     @property
-    def failed(self) -> Mapping[str, Rejected]:
+    def rejected_pods(self) -> Mapping[str, PodRejected]:
         """The pods that were rejected."""
-        return self.workers.failed
+        return self.workers.rejected_pods
 
     @property
-    def mood(self) -> Mood:
-        """How it misbehaves."""
-        return self.registration.mood
+    def failures(self) -> Failures:
+        """The failures that are injected now."""
+        return self.registration.failures
 
-    def feel(self, **mood: Any) -> None:
-        """Change the mood."""
-        self.registration.mood = msgspec.structs.replace(self.mood, **mood)
+    def inject(self, **failures: Any) -> None:
+        """Inject these failures, by the names of `Failures`."""
+        self.registration.failures = msgspec.structs.replace(self.failures, **failures)
         self.changes.notify()
 
     # its life
@@ -114,22 +114,22 @@ class Kubelet:
         await to_the_end(self._start())
 
     async def _start(self) -> None:
-        plugins, resources = self._sockets()
+        plugins, resources = self._socket_paths()
         for path in (plugins, resources):
-            _make_room(path)
+            _prepare_socket_path(path)
         for left in plugins.parent.iterdir():
             if left.name != checkpoint.NAME and not left.is_dir():
                 left.unlink(missing_ok=True)  # a plugin may take its own away meanwhile
-        self.manager.recall()
+        self.manager.load_checkpoint()
         self._server = await self._serve(plugins, resources)
-        self.workers.take_up()
-        self._syncing = asyncio.create_task(self._keep_in_sync())
+        self.workers.readmit_all()
+        self._sync_task = asyncio.create_task(self._sync_node())
         self.changes.notify()
 
     async def stop(self) -> None:
         """End in an orderly way: the sockets are removed."""
         await self.kill()
-        for path in self._sockets():
+        for path in self._socket_paths():
             path.unlink(missing_ok=True)
 
     async def kill(self) -> None:
@@ -138,11 +138,11 @@ class Kubelet:
 
     async def _kill(self) -> None:
         server, self._server = self._server, None
-        if self._syncing is not None:
-            self._syncing.cancel()
+        if self._sync_task is not None:
+            self._sync_task.cancel()
         if server is not None:
             await server.stop(None)
-        await self.workers.leave()
+        await self.workers.cancel_tasks()
         await self.registration.close()
 
     async def restart(self) -> None:
@@ -152,19 +152,19 @@ class Kubelet:
 
     async def drop_streams(self) -> None:
         """Lose every stream, as by a fault of kubelet's."""
-        await self.registration.drop()
+        await self.registration.drop_streams()
 
     async def _serve(self, *paths: Path) -> grpc.aio.Server:
         """A server at these sockets, which appear when it serves."""
         server = grpc.aio.server()
         add_RegistrationServicer_to_server(self.registration, server)
         add_PodResourcesListerServicer_to_server(
-            PodResources(self.manager, self.registration, self.workers.active), server
+            PodResources(self.manager, self.registration, self.workers.active_pods), server
         )
         private = {path.with_name(f".{secrets.token_hex(3)}"): path for path in paths}
         for path in private:
             try:
-                server.add_insecure_port(address(path))
+                server.add_insecure_port(grpc_target(path))
             except RuntimeError:
                 raise OSError(errno.EACCES, "no socket can be made here", os.fspath(path.parent)) from None
         await server.start()
@@ -172,12 +172,12 @@ class Kubelet:
             path.rename(public)
         return server
 
-    def _sockets(self) -> tuple[Path, Path]:
+    def _socket_paths(self) -> tuple[Path, Path]:
         return self.root / "device-plugins/kubelet.sock", self.root / "pod-resources/kubelet.sock"
 
     # pods
 
-    async def run(self, pod: Pod) -> Running:
+    async def run(self, pod: Pod) -> RunningPod:
         """Admit a pod and start its containers. Raises Rejected, as kubelet would say it, and ValueError for a pod that
         is there."""
         return await self.workers.run(pod)
@@ -194,15 +194,15 @@ class Kubelet:
 
     def capacity(self, resource: str) -> tuple[int, int]:
         """(capacity, allocatable) of a resource, as the device manager knows it now."""
-        return self.manager.figures().get(resource, (0, 0))
+        return self.manager.capacities().get(resource, (0, 0))
 
-    def node(self) -> dict[str, tuple[int, int]]:
+    def node_capacities(self) -> dict[str, tuple[int, int]]:
         """resource → (capacity, allocatable) in the Node object. A resource that was there once stays, with zeros."""
-        if not self.sync:
+        if not self.node_sync_period:
             self._publish()
-        return dict(self._node)
+        return dict(self._node_capacities)
 
-    def view(self) -> dict[str, dict[str, str]]:
+    def device_health(self) -> dict[str, dict[str, str]]:
         """resource → id → health, of every resource that has devices."""
         return {
             name: dict.fromkeys(known.healthy, "Healthy") | dict.fromkeys(known.unhealthy, "Unhealthy")
@@ -210,41 +210,41 @@ class Kubelet:
             if known.healthy or known.unhealthy
         }
 
-    def insufficient(self, pod: Pod) -> list[str]:
+    def insufficient_resources(self, pod: Pod) -> list[str]:
         """What the scheduler would say of a pod: "Insufficient nvidia.com/gpu" for each resource that lacks."""
         taken: dict[str, int] = {}
         for running in self.pods.values():
-            for resource, count in demand(running.pod).items():
+            for resource, count in requested_resources(running.pod).items():
                 taken[resource] = taken.get(resource, 0) + count
-        node = self.node()
+        node = self.node_capacities()
         return [
             f"Insufficient {resource}"
-            for resource, count in demand(pod).items()
+            for resource, count in requested_resources(pod).items()
             if count > node.get(resource, (0, 0))[1] - taken.get(resource, 0)
         ]
 
-    def health(self, key: str) -> dict[str, dict[str, list[tuple[str, str]]]]:
+    def pod_health(self, key: str) -> dict[str, dict[str, list[tuple[str, str]]]]:
         """allocatedResourcesStatus of a pod: container → resource → (id, Healthy or Unhealthy). Init containers have
         none."""
         running = self.pods[key]
         return {
             container.name: {
                 resource: [(id, self.devices.health(resource, id)) for id in ids]
-                for resource, ids in self.devices.held(running.pod.uid, container.name).items()
+                for resource, ids in self.devices.held_by(running.pod.uid, container.name).items()
             }
             for container in running.pod.containers
         }
 
     def _publish(self) -> None:
         if self._server is not None:
-            self._node = dict.fromkeys(self._node, (0, 0)) | self.manager.figures()
+            self._node_capacities = dict.fromkeys(self._node_capacities, (0, 0)) | self.manager.capacities()
 
-    async def _keep_in_sync(self) -> None:
+    async def _sync_node(self) -> None:
         while True:
             self._publish()
-            if self.sync:
+            if self.node_sync_period:
                 self.changes.notify()
-                await asyncio.sleep(self.sync)
+                await asyncio.sleep(self.node_sync_period)
             else:
                 await self.changes.next()
 
@@ -260,14 +260,14 @@ class Kubelet:
             await self.until(lambda: self.capacity(resource) == (capacity, allocatable), deadline)
         except TimeoutError:
             shown = f"shows {self.capacity(resource)} of {resource}, not {(capacity, allocatable)}"
-            raise TimeoutError(f"after {deadline:g} s the node {shown}: {self.view()}") from None
+            raise TimeoutError(f"after {deadline:g} s the node {shown}: {self.device_health()}") from None
 
 
-def _make_room(path: Path) -> None:
+def _prepare_socket_path(path: Path) -> None:
     """The directory of a socket that can be made. Raises OSError."""
-    if len(os.fsencode(path)) > LONGEST:
-        problem = f"too long for a unix socket, which has {LONGEST} bytes: use a shorter directory"
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        problem = f"too long for a unix socket, which has {LONGEST_PATH} bytes: use a shorter directory"
         raise OSError(errno.ENAMETOOLONG, problem, os.fspath(path))
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    if other := owner(path):
+    if other := describe_server(path):
         raise FileExistsError(errno.EADDRINUSE, f"a kubelet runs there, {other}", os.fspath(path))

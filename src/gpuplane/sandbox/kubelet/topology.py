@@ -7,30 +7,34 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import TypeAlias
 
-Nodes: TypeAlias = Mapping[str, tuple[int, ...]]
+NumaNodes: TypeAlias = Mapping[str, tuple[int, ...]]
 """Device id → its NUMA nodes, none where it has none."""
 
 
-def hint(nodes: Nodes, available: Collection[str], reusable: Collection[str], wanted: int) -> frozenset[int]:
+def topology_hint(
+    numa_nodes: NumaNodes, available: Collection[str], reusable: Collection[str], wanted: int
+) -> frozenset[int]:
     """The fewest NUMA nodes, lowest first, that have so many of these ids and all that are reused; or none."""
-    every = sorted({node for each in nodes.values() for node in each})
+    every = sorted({node for each in numa_nodes.values() for node in each})
     for size in range(1, len(every) + 1):
         for mask in sorted(combinations(every, size), key=lambda mask: mask[::-1]):
-            near = [id for id in (*available, *reusable) if not set(mask).isdisjoint(nodes[id])]
-            if len(near) >= wanted and all(id in near for id in reusable if nodes[id]):
+            near = [id for id in (*available, *reusable) if not set(mask).isdisjoint(numa_nodes[id])]
+            if len(near) >= wanted and all(id in near for id in reusable if numa_nodes[id]):
                 return frozenset(mask)
     return frozenset()
 
 
-def parted(nodes: Nodes, ids: Iterable[str], mask: frozenset[int]) -> tuple[list[str], list[str], list[str]]:
+def split_by_affinity(
+    numa_nodes: NumaNodes, ids: Iterable[str], mask: frozenset[int]
+) -> tuple[list[str], list[str], list[str]]:
     """(near the wanted nodes, elsewhere, without NUMA). Without a hint nothing is near or far (filterByAffinity)."""
     parts: tuple[list[str], list[str], list[str]] = [], [], []
     for id in ids:
-        parts[2 if not mask or not nodes[id] else int(mask.isdisjoint(nodes[id]))].append(id)
+        parts[2 if not mask or not numa_nodes[id] else int(mask.isdisjoint(numa_nodes[id]))].append(id)
     return parts
 
 
-def by_node(nodes: Nodes) -> dict[int, list[str]]:
+def ids_by_numa_node(nodes: NumaNodes) -> dict[int, list[str]]:
     """NUMA node → ids; -1 for those without. A device of several nodes stands under each."""
     found: dict[int, list[str]] = {}
     for id, each in nodes.items():
@@ -39,7 +43,7 @@ def by_node(nodes: Nodes) -> dict[int, list[str]]:
     return found
 
 
-def by_id(ids: Mapping[int, Sequence[str]]) -> dict[str, tuple[int, ...]]:
+def numa_nodes_by_id(ids: Mapping[int, Sequence[str]]) -> dict[str, tuple[int, ...]]:
     """The reverse of `by_node`; nodes in their order."""
     found: dict[str, tuple[int, ...]] = {}
     for node, each in sorted(ids.items()):

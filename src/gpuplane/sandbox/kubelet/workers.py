@@ -7,10 +7,10 @@ from typing import Any
 
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.sandbox.changes import Changes
-from gpuplane.sandbox.kubelet.devices import Refusal
+from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.kubelet.manager import DeviceManager
-from gpuplane.sandbox.kubelet.pods import Container, Pod, Rejected, Running, demand
-from gpuplane.sandbox.kubelet.runtime import Uncreated, create
+from gpuplane.sandbox.kubelet.pods import Container, Pod, PodRejected, RunningPod, requested_resources
+from gpuplane.sandbox.kubelet.runtime import CreateContainerFailed, create_container
 
 
 class PodWorkers:
@@ -22,17 +22,17 @@ class PodWorkers:
 
     manager: DeviceManager
 
-    def __init__(self, changes: Changes, retry: float, cdi: Sequence[Path] | None = None) -> None:
-        self.pods, self.failed = dict[str, Running](), dict[str, Rejected]()
-        self.changes, self.retry, self.cdi = changes, retry, cdi
+    def __init__(self, changes: Changes, retry_interval: float, cdi_dirs: Sequence[Path] | None = None) -> None:
+        self.pods, self.rejected_pods = dict[str, RunningPod](), dict[str, PodRejected]()
+        self.changes, self.retry_interval, self.cdi_dirs = changes, retry_interval, cdi_dirs
         self._admitting, self._pending = asyncio.Lock(), list[Pod]()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def active(self) -> list[Pod]:
+    def active_pods(self) -> list[Pod]:
         """The pods that may hold devices: those that run, and the one that is being admitted."""
         return [*(running.pod for running in self.pods.values()), *self._pending]
 
-    async def run(self, pod: Pod) -> Running:
+    async def run(self, pod: Pod) -> RunningPod:
         """Admit a pod and start its containers. Raises Rejected, as kubelet would say it, and ValueError for a pod that
         is there."""
         async with self._admitting:
@@ -41,34 +41,34 @@ class PodWorkers:
             self._pending = [pod]
             try:
                 running = await self._admit(pod)
-            except Rejected as rejected:
-                self.failed[pod.key] = rejected
+            except PodRejected as rejected:
+                self.rejected_pods[pod.key] = rejected
                 raise
             finally:
                 self._pending = []
                 self.changes.notify()
-            self.failed.pop(pod.key, None)
+            self.rejected_pods.pop(pod.key, None)
             self.pods[pod.key] = running
         self._spawn(self._create_all(running))
         await asyncio.sleep(0)  # what needs nobody's answer is created now
         return running
 
-    async def _admit(self, pod: Pod) -> Running:
+    async def _admit(self, pod: Pod) -> RunningPod:
         """Devices for each container in turn, then a look whether the rest is there (lifecycle/predicate.go)."""
-        running, reusable = Running(pod), dict[str, set[str]]()
+        running, reusable = RunningPod(pod), dict[str, set[str]]()
         try:
             for container in pod.all():
-                running.answers[container.name] = await self.manager.allocate(pod.uid, container, reusable)
-                for resource, ids in self.manager.devices.held(pod.uid, container.name).items():
+                running.responses[container.name] = await self.manager.allocate(pod.uid, container, reusable)
+                for resource, ids in self.manager.devices.held_by(pod.uid, container.name).items():
                     left = reusable.setdefault(resource, set())
-                    left.update(ids) if container in pod.passing() else left.difference_update(ids)
-        except Refusal as refusal:
-            raise _unexpected(str(refusal)) from None
-        for resource, count in demand(pod).items():
-            if not self.manager.devices.serves(resource):
+                    left.update(ids) if container in pod.short_lived() else left.difference_update(ids)
+        except KubeletError as refusal:
+            raise _unexpected_admission_error(str(refusal)) from None
+        for resource, count in requested_resources(pod).items():
+            if not self.manager.devices.is_plugin_resource(resource):
                 numbers = f"requested: {count}, used: 0, capacity: 0"
                 message = f"Pod was rejected: Node didn't have enough resource: {resource}, {numbers}"
-                raise Rejected(f"OutOf{resource}", message)
+                raise PodRejected(f"OutOf{resource}", message)
         return running
 
     async def end(self, key: str) -> None:
@@ -81,64 +81,66 @@ class PodWorkers:
         running = self.pods[key]
         (found,) = (each for each in running.pod.all() if each.name == container)
         running.started.discard(container)
-        running.made.pop(container, None)
+        running.created.pop(container, None)
         self._spawn(self._create(running, found))
 
     # kubelet ends, and starts
 
-    async def leave(self) -> None:
+    async def cancel_tasks(self) -> None:
         """Kubelet ends; the pods run on."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def take_up(self) -> None:
+    def readmit_all(self) -> None:
         """Kubelet has started and admits every pod again. A container that runs passes; one that is still to be created
         does not, since no device is healthy before its plugin registers (manager.go, devicesToAllocate)."""
-        for key, rejected in self.failed.items():
-            self.failed[key] = Rejected("ContainerStatusUnknown", rejected.message)
+        for key, rejected in self.rejected_pods.items():
+            self.rejected_pods[key] = PodRejected("ContainerStatusUnknown", rejected.message)
         for key, running in list(self.pods.items()):
-            if resource := next(self._still_wanted(running), None):
+            if resource := next(self._pending_resources(running), None):
                 del self.pods[key]
                 problem = f"no healthy devices present; cannot allocate unhealthy devices {resource}"
-                self.failed[key] = _unexpected(problem)
+                self.rejected_pods[key] = _unexpected_admission_error(problem)
             else:
                 self._spawn(self._create_all(running))
 
-    def _still_wanted(self, running: Running) -> Iterator[str]:
+    def _pending_resources(self, running: RunningPod) -> Iterator[str]:
         for container in running.pod.all():
             if container.name not in running.started:
                 yield from (
-                    name for name, count in container.requests.items() if count and self.manager.devices.serves(name)
+                    name
+                    for name, count in container.requests.items()
+                    if count and self.manager.devices.is_plugin_resource(name)
                 )
 
     # containers
 
-    async def _create_all(self, running: Running) -> None:
+    async def _create_all(self, running: RunningPod) -> None:
         for container in running.pod.all():
             await self._create(running, container)
 
-    async def _create(self, running: Running, container: Container) -> None:
+    async def _create(self, running: RunningPod, container: Container) -> None:
         """Create a container. One that cannot be waits; it is tried again at once, and then with pauses."""
         pause = 0.0
         while self.pods.get(running.pod.key) is running and container.name not in running.started:
             try:
-                running.made[container.name] = await self._made(running.pod.uid, container)
-            except (Refusal, Uncreated) as error:
-                reason = "CreateContainerConfigError" if isinstance(error, Refusal) else "CreateContainerError"
-                running.waiting[container.name] = f"{reason}: {error}"
+                running.created[container.name] = await self._create_container(running.pod.uid, container)
+            except (KubeletError, CreateContainerFailed) as error:
+                reason = "CreateContainerConfigError" if isinstance(error, KubeletError) else "CreateContainerError"
+                running.waiting_reasons[container.name] = f"{reason}: {error}"
                 self.changes.notify()
                 await asyncio.sleep(pause)
-                pause = self.retry
+                pause = self.retry_interval
             else:
-                running.waiting.pop(container.name, None)
+                running.waiting_reasons.pop(container.name, None)
                 running.started.add(container.name)
                 self.changes.notify()
 
-    async def _made(self, uid: str, container: Container) -> ContainerEdits:
+    async def _create_container(self, uid: str, container: Container) -> ContainerEdits:
         """What a container is made with now, by what the books have for it. Raises Refusal and Uncreated."""
-        await self.manager.prepare(uid, container)
-        return create(self.manager.answer(uid, container.name), self.cdi)
+        await self.manager.pre_start(uid, container)
+        return create_container(self.manager.response_for(uid, container.name), self.cdi_dirs)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -146,6 +148,6 @@ class PodWorkers:
         task.add_done_callback(self._tasks.discard)
 
 
-def _unexpected(problem: str) -> Rejected:
+def _unexpected_admission_error(problem: str) -> PodRejected:
     message = f"Pod was rejected: Allocate failed due to {problem}, which is unexpected"
-    return Rejected("UnexpectedAdmissionError", message)
+    return PodRejected("UnexpectedAdmissionError", message)

@@ -12,8 +12,8 @@ import pytest
 
 from gpuplane.agent.node import Node
 from gpuplane.core.serving import registers, serves, standby
-from gpuplane.kubelet import turn as module
-from gpuplane.kubelet.turn import Turn
+from gpuplane.kubelet import lock as module
+from gpuplane.kubelet.lock import KubeletLock
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import KUBELET_LOCK, Status
 from tests.texts import as_shown
@@ -22,15 +22,15 @@ DEADLINE = 60.0
 HOLD = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), 2); print('held', flush=True); sys.stdin.read()"
 
 
-def turn(directory: Path) -> Turn:
-    return Turn(Node(Snapshot()), directory, every=0.02)
+def turn(directory: Path) -> KubeletLock:
+    return KubeletLock(Node(Snapshot()), directory, interval=0.02)
 
 
-def condition(turn: Turn) -> Status:
+def condition(turn: KubeletLock) -> Status:
     return turn.node.snapshot.status[KUBELET_LOCK]
 
 
-async def stands(turn: Turn, ready: Callable[[Snapshot], bool]) -> None:
+async def stands(turn: KubeletLock, ready: Callable[[Snapshot], bool]) -> None:
     assert await turn.node.until(ready, DEADLINE), turn.node.snapshot.status
 
 
@@ -46,19 +46,19 @@ async def doing(work: asyncio.Future[None]) -> AsyncIterator[None]:
 async def test_one_at_a_time(tmp_path: Path) -> None:
     """Whoever waits serves nothing, and takes over when the other gives the lock back."""
     first, second = turn(tmp_path), turn(tmp_path)
-    assert first.take() and first.look() and first.ours()
-    assert not second.take()
-    waiting = asyncio.ensure_future(second.wait())
+    assert first.try_acquire() and first.check() and first.may_serve()
+    assert not second.try_acquire()
+    waiting = asyncio.ensure_future(second.acquire())
     async with doing(waiting):
         await stands(second, lambda snapshot: bool(standby(snapshot)))
-        assert not second.ours()
+        assert not second.may_serve()
         assert not serves(second.node.snapshot)
-        first.free()
+        first.release()
         async with asyncio.timeout(DEADLINE):
             await waiting
-    assert second.ours() and second.look()
+    assert second.may_serve() and second.check()
     assert registers(second.node.snapshot)
-    second.free()
+    second.release()
 
 
 async def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:
@@ -68,57 +68,57 @@ async def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:
     assert other.stdout is not None
     await other.stdout.readline()
     second = turn(tmp_path)
-    waiting = asyncio.ensure_future(second.wait())
+    waiting = asyncio.ensure_future(second.acquire())
     async with doing(waiting):
         await stands(second, lambda snapshot: f"process {other.pid} ({sys.executable}" in as_shown(standby(snapshot)))
         other.kill()
         await other.wait()
         async with asyncio.timeout(DEADLINE):
             await waiting
-    assert second.ours()
-    second.free()
+    assert second.may_serve()
+    second.release()
 
 
 async def test_who_has_said_for_whom_it_waits_does_not_look_again_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the kernel lists its locks nobody on the node can free one: the agent that ends now would wait for that."""
-    looks, holder = list[Path](), module._holder
+    looks, holder = list[Path](), module._lock_holder
 
     def look(directory: Path) -> int | None:
         looks.append(directory)
         return holder(directory)
 
-    monkeypatch.setattr(module, "_holder", look)
+    monkeypatch.setattr(module, "_lock_holder", look)
     first, second = turn(tmp_path), turn(tmp_path)
-    assert first.take() and not second.take()
-    await second.stand_by()
-    waiting = asyncio.ensure_future(second.wait())
+    assert first.try_acquire() and not second.try_acquire()
+    await second.report_standby()
+    waiting = asyncio.ensure_future(second.acquire())
     async with doing(waiting):
         await asyncio.sleep(0.2)
         assert len(looks) == 1
-        first.free()
+        first.release()
         async with asyncio.timeout(DEADLINE):
             await waiting
-    second.free()
+    second.release()
 
 
 async def test_one_who_waits_no_longer_is_passed_over(tmp_path: Path) -> None:
     """The thread that it left behind frees the lock at once."""
     first, second, third = turn(tmp_path), turn(tmp_path), turn(tmp_path)
-    assert first.take()
-    waiting = asyncio.ensure_future(second.wait())
+    assert first.try_acquire()
+    waiting = asyncio.ensure_future(second.acquire())
     await stands(second, lambda snapshot: bool(standby(snapshot)))
     async with doing(waiting):
         await asyncio.sleep(0.05)
-    waiting = asyncio.ensure_future(third.wait())
+    waiting = asyncio.ensure_future(third.acquire())
     async with doing(waiting):
         await asyncio.sleep(0.05)
-        first.free()
+        first.release()
         async with asyncio.timeout(DEADLINE):
             await waiting
-    assert third.ours() and not second.ours()
-    third.free()
+    assert third.may_serve() and not second.may_serve()
+    third.release()
 
 
 async def test_a_directory_that_is_not_there_is_nobodys(tmp_path: Path) -> None:
@@ -126,17 +126,17 @@ async def test_a_directory_that_is_not_there_is_nobodys(tmp_path: Path) -> None:
     path = tmp_path / "device-plugins"
     first, second = turn(path), turn(path)
     for each in (first, second):
-        assert each.take() and each.look() and not each.ours()
+        assert each.try_acquire() and each.check() and not each.may_serve()
         assert not standby(each.node.snapshot)
         assert str(path) in as_shown(condition(each).text)
-    lost = [asyncio.ensure_future(each.lost()) for each in (first, second)]
+    lost = [asyncio.ensure_future(each.wait_until_lost()) for each in (first, second)]
     async with doing(lost[0]), doing(lost[1]):
         path.mkdir()
         await asyncio.wait(lost, return_when=asyncio.FIRST_COMPLETED, timeout=DEADLINE)
-        assert first.ours() != second.ours()
+        assert first.may_serve() != second.may_serve()
         assert bool(standby(first.node.snapshot)) != bool(standby(second.node.snapshot))
-    first.free()
-    second.free()
+    first.release()
+    second.release()
 
 
 async def test_the_lock_of_a_directory_that_was_replaced_means_nothing(tmp_path: Path) -> None:
@@ -144,40 +144,40 @@ async def test_the_lock_of_a_directory_that_was_replaced_means_nothing(tmp_path:
     path = tmp_path / "device-plugins"
     path.mkdir()
     first, second = turn(path), turn(path)
-    assert first.take() and first.look()
-    lost = asyncio.ensure_future(first.lost())
+    assert first.try_acquire() and first.check()
+    lost = asyncio.ensure_future(first.wait_until_lost())
     async with doing(lost):
         path.rename(tmp_path / "old")
-        assert not first.ours()
+        assert not first.may_serve()
         path.mkdir()
         await asyncio.sleep(0.2)
-        assert first.ours() and not second.take()
+        assert first.may_serve() and not second.try_acquire()
 
         path.rename(tmp_path / "older")
         path.mkdir()
-        assert second.take() and second.ours()
+        assert second.try_acquire() and second.may_serve()
         async with asyncio.timeout(DEADLINE):
             await lost
-        assert standby(first.node.snapshot) and not first.ours()
-    first.free()
-    second.free()
+        assert standby(first.node.snapshot) and not first.may_serve()
+    first.release()
+    second.release()
 
 
 async def test_who_waits_for_a_directory_that_was_replaced_waits_for_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "device-plugins"
     path.mkdir()
     first, second = turn(path), turn(path)
-    assert first.take()
-    waiting = asyncio.ensure_future(second.wait())
+    assert first.try_acquire()
+    waiting = asyncio.ensure_future(second.acquire())
     async with doing(waiting):
         await stands(second, lambda snapshot: bool(standby(snapshot)))
         path.rename(tmp_path / "old")
         path.mkdir()
         async with asyncio.timeout(DEADLINE):
             await waiting
-        assert second.ours() and not first.ours() and not first.look()
-    first.free()
-    second.free()
+        assert second.may_serve() and not first.may_serve() and not first.check()
+    first.release()
+    second.release()
 
 
 @pytest.mark.parametrize("problem", [errno.ENOLCK, errno.EOPNOTSUPP])
@@ -189,17 +189,17 @@ async def test_a_file_system_without_locks_is_said_and_served(
 
     monkeypatch.setattr(fcntl, "flock", flock)
     only = turn(tmp_path)
-    assert only.take() and only.look() and only.ours()
+    assert only.try_acquire() and only.check() and only.may_serve()
     assert condition(only).state == "failing" and "No locks available" in as_shown(condition(only).text)
     assert registers(only.node.snapshot)
-    only.free()
+    only.release()
 
 
 async def test_who_was_told_to_end_registers_no_more(tmp_path: Path) -> None:
     only = turn(tmp_path)
-    assert only.take() and only.look()
-    only.leave()
+    assert only.try_acquire() and only.check()
+    only.report_leaving()
     assert serves(only.node.snapshot) and not registers(only.node.snapshot)
-    only.left()
+    only.report_stopped()
     assert not serves(only.node.snapshot)
-    only.free()
+    only.release()

@@ -14,10 +14,10 @@ from bench.rig import described
 from bench.row import Measure, Row
 from gpuplane.agent.node import Node
 from gpuplane.core.advertising import offer
-from gpuplane.core.containers.cdi import condition
+from gpuplane.core.containers.cdi import specstatus as condition
+from gpuplane.core.containers.cdi.desiredspecs import GPU_KIND, desired_specs
 from gpuplane.core.containers.cdi.specbuilder import build_spec
 from gpuplane.core.containers.cdi.specrequest import SpecRequest
-from gpuplane.core.containers.cdi.wanted import GPU, wanted
 from gpuplane.host.cdi.directory import names
 from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.cdi.keeper import keep_specifications
@@ -39,14 +39,14 @@ async def refresh() -> list[Row]:
         for fact in (ConfigLoaded(settings), AllocationsListed((), 0.0), MachineObserved(machine)):
             node.apply(fact)
         keeping = asyncio.create_task(keep_specifications(node, Path(directory), INSTALLED, None))
-        assert await node.until(lambda snapshot: bool(condition.on_disk(snapshot)), 10)
+        assert await node.until(lambda snapshot: bool(condition.fingerprints_on_disk(snapshot)), 10)
         times = []
         for partitioned in _layouts(machine):
             began = time.perf_counter()
             node.apply(MachineObserved(partitioned))
             assert await node.until(_is_on_disk, 10)
             times.append(time.perf_counter() - began)
-        size = (Path(directory) / names(GPU)[0]).stat().st_size
+        size = (Path(directory) / names(GPU_KIND)[0]).stat().st_size
         keeping.cancel()
         with suppress(asyncio.CancelledError):
             await keeping
@@ -86,12 +86,12 @@ def _layouts(machine: Machine) -> Iterator[Machine]:
 
 def _is_on_disk(snapshot: Snapshot) -> bool:
     """Whether all that is wanted is there, and given out."""
-    spec = wanted(snapshot)[GPU].spec
+    spec = desired_specs(snapshot)[GPU_KIND].spec
     assert spec is not None
-    marks = set(condition.marks([spec]))
+    marks = set(condition.spec_fingerprints([spec]))
     offered = [device for resource in offer(snapshot).resources for device in resource.devices]
     return (
-        condition.on_disk(snapshot) == marks
+        condition.fingerprints_on_disk(snapshot) == marks
         and len(offered) == 8 * PARTS
         and not any(device.unavailable for device in offered)
     )
@@ -99,7 +99,7 @@ def _is_on_disk(snapshot: Snapshot) -> bool:
 
 def _document(machine: Machine) -> tuple[float, int]:
     """Seconds that the document takes, and the most bytes while it is made."""
-    request = SpecRequest(kind=GPU)
+    request = SpecRequest(kind=GPU_KIND)
     began = time.perf_counter()
     build_spec(machine, request)
     taken = time.perf_counter() - began

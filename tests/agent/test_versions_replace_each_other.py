@@ -99,7 +99,7 @@ def note(kubelet: Kubelet, shown: list[set[str]], resource: str) -> None:
 
 def just_ill(refusal: Refusal, acts: list[PluginGap]) -> bool:
     """Whether a pod was refused a device in the very moment in which that was drained or failed."""
-    return "cannot be given out" in refusal.why and amid(refusal, acts)
+    return "is not available" in refusal.why and amid(refusal, acts)
 
 
 def left_out(said: list[str]) -> bool:

@@ -24,7 +24,7 @@ def told(agent: Agent) -> list[str]:
 
 async def test_an_agent_that_starts_while_the_api_server_is_away_decides_as_the_one_before(tmp_path: Path) -> None:
     """It says so once, and never anything else: a container that is made by the other strategy has no GPU."""
-    cdi = "cdi-cri: containerd://2.1.4 takes CDI devices"
+    cdi = "cdi-cri: containerd://2.1.4 supports CDI devices"
     async with ApiServer() as server, Kubelet(tmp_path / "k") as kubelet:
         info = {"containerRuntimeVersion": "containerd://2.1.4"}
         server.put(NODE, {"metadata": {}, "status": {"nodeInfo": info}})

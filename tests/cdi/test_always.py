@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.response import allocate
-from gpuplane.core.containers.cdi.condition import marks, on_disk
+from gpuplane.core.containers.cdi.desiredspecs import desired_file, desired_specs
 from gpuplane.core.containers.cdi.names import KINDS
 from gpuplane.core.containers.cdi.registry import Registry, build_registry
-from gpuplane.core.containers.cdi.wanted import merged, wanted
+from gpuplane.core.containers.cdi.specstatus import fingerprints_on_disk, spec_fingerprints
 from gpuplane.host.specfiles import found
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded
@@ -87,7 +87,7 @@ class Node(World):
 
     def harm(self, data: bytes | None) -> None:
         """Our file goes, or is spoilt, while no container needs what nobody could make again."""
-        if not self.pods and wanted(self.node.snapshot) and self.place.file().exists():
+        if not self.pods and desired_specs(self.node.snapshot) and self.place.file().exists():
             self.place.file().unlink() if data is None else self.place.file().write_bytes(data)
 
     def needed(self) -> set[str]:
@@ -98,8 +98,10 @@ class Node(World):
         """What is so after every round."""
         snapshot, known = self.node.snapshot, self.known()
         specs = [(kind, self.place.spec(kind)) for kind in KINDS]
-        assert all(merged(snapshot, kind, spec) == spec for kind, spec in specs)
-        assert on_disk(snapshot) == frozenset(marks(spec for _, spec in specs if spec is not None))
+        assert all(desired_file(snapshot, kind, spec) == spec for kind, spec in specs)
+        assert fingerprints_on_disk(snapshot) == frozenset(
+            spec_fingerprints(spec for _, spec in specs if spec is not None)
+        )
         for _, names in self.given():
             assert set(names) <= known.devices.keys(), "a device is given out that cannot be resolved"
         assert self.needed() <= known.devices.keys() | known.conflicts.keys(), "a name that is held is missing"

@@ -14,8 +14,8 @@ import pytest
 
 from gpuplane.agent.node import Node
 from gpuplane.core.advertising import offer, unknown
+from gpuplane.core.containers.cdi.desiredspecs import BEING_WRITTEN, not_ready_reason
 from gpuplane.core.containers.cdi.registry import build_registry
-from gpuplane.core.containers.cdi.wanted import WRITING, unready
 from gpuplane.host.cdi.directory import glance, replace
 from gpuplane.host.cdi.keeper import Keeper
 from gpuplane.host.specfiles import found
@@ -291,7 +291,7 @@ def test_a_directory_in_the_place_of_our_file(world: World) -> None:
     why = f"{world.place.file()}: {os.strerror(errno.EISDIR)}"
     assert world.reason() == why
     assert [why in each for each in world.troubles().values()] == [True, True]
-    unready_reason = unready(world.node.snapshot)
+    unready_reason = not_ready_reason(world.node.snapshot)
     assert unready_reason is not None
     assert unready_reason.code == "cdi-write-failed"
     assert why in as_shown(unready_reason.text)
@@ -473,7 +473,7 @@ def test_auto_is_cdi_once_the_runtime_is_known_to_take_it(tmp_path: Path) -> Non
     assert world.well()
     assert not world.place.cdi.exists()
     world.node.apply(NodeRequestsChanged(NodeRequests(runtime="containerd://2.1.4")))
-    assert set(world.troubles().values()) == {WRITING}
+    assert set(world.troubles().values()) == {BEING_WRITTEN}
     assert world.round()
     assert world.well()
     assert world.place.names() == {"GPU-0", "GPU-1"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.core.containers.cdi.condition import hook
+from gpuplane.core.containers.cdi.specstatus import hook_path
 from gpuplane.host.cdi.hook import look, watch_hook
 from gpuplane.host.cdi.ldconfig import PATHS, SEGMENT, usable
 from gpuplane.model.config import CdiHook, Settings
@@ -126,7 +126,7 @@ async def test_the_driver_root_is_the_hosts_where_it_is_said_to_be(
     async with asyncio.timeout(60):
         await node.until(lambda snapshot: CDI_HOOK in snapshot.status, 60)
         node.apply(ConfigLoaded(Settings(driver_root=driver_root)))
-        assert await node.until(lambda snapshot: bool(hook(snapshot)) == called, 60)
+        assert await node.until(lambda snapshot: bool(hook_path(snapshot)) == called, 60)
     watching.cancel()
 
 

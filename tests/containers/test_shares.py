@@ -76,7 +76,7 @@ def test_by_mps_a_share_is_a_limit_of_each_process() -> None:
     snapshot = node(counted().but(memory_by_mps=True), A, B)
     assert "MPS" in refused(snapshot, MEMORY, "GPU-b::0")
     daemon = DaemonStatus(MEMORY, "ok", "", ("GPU-a", "GPU-b"))
-    stands = mps.statuses(WantedDaemons((MpsDaemon(MEMORY, {}),)), SupervisorStatus(0.0, 1, (daemon,)), "", 0.0)
+    stands = mps.part_statuses(WantedDaemons((MpsDaemon(MEMORY, {}),)), SupervisorStatus(0.0, 1, (daemon,)), "", 0.0)
     got = allocate(snapshot.but(status=Statuses(stands)), MEMORY, ids("GPU-b", 0, 1, 2))
 
     assert got.env["GPUPLANE_MEMORY_MIB"] == "3072"

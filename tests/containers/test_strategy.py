@@ -6,8 +6,8 @@ import pytest
 
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.config.resolve import resolve_with_sources
-from gpuplane.core.containers.cdi import condition
-from gpuplane.core.containers.cdi.wanted import wanted
+from gpuplane.core.containers.cdi import specstatus as condition
+from gpuplane.core.containers.cdi.desiredspecs import desired_specs
 from gpuplane.core.containers.strategy import (
     StrategyDecision,
     current_decision,
@@ -156,8 +156,8 @@ def test_allocate_answers_by_the_decision() -> None:
     before = after(KEPT, *READY)
     assert allocate(before, "nvidia.com/gpu", ("GPU-a",)).env == {"NVIDIA_VISIBLE_DEVICES": "GPU-a"}
     known = after(NodeRequestsChanged(CONTAINERD), start=before)
-    on_disk = condition.marks(each.spec for each in wanted(known).values() if each.spec is not None)
-    written = StatusChanged(CDI_FILES, CdiFilesStatus(state="ok", marks=on_disk))
+    on_disk = condition.spec_fingerprints(each.spec for each in desired_specs(known).values() if each.spec is not None)
+    written = StatusChanged(CDI_FILES, CdiFilesStatus(state="ok", fingerprints=on_disk))
     got = allocate(after(written, start=known), "nvidia.com/gpu", ("GPU-a",))
     assert (got.cdi, got.env) == (("k8s.device-plugin.nvidia.com/gpu=GPU-a",), {})
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from gpuplane.agent.statuspages import StatusPages
 from gpuplane.core.advertising import UNWRITTEN, offer
 from gpuplane.core.availability import standing
-from gpuplane.core.containers.cdi.condition import marks
-from gpuplane.core.containers.cdi.wanted import WRITING, wanted
+from gpuplane.core.containers.cdi.desiredspecs import BEING_WRITTEN, desired_specs
+from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
 from gpuplane.core.health.reasons import own_reasons
 from gpuplane.core.inventory.units import list_units
 from gpuplane.core.reports.inspection.whole import inspection
@@ -78,7 +78,7 @@ from tests.texts import as_shown
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
 NOT_GIVEN_OUT = ("unhealthy", "probing", "drained", "withheld")
 NO_PROBLEM = (
-    "drained: ", "held by ", "the driver is released: ", "not-looked: ", WRITING,
+    "drained: ", "held by ", "the driver is released: ", "not-looked: ", BEING_WRITTEN,
     "MPS: its ", "MPS: starting", "MPS: the control daemon runs without this device",
     UNWRITTEN, "MPS: the compute mode of its GPU is not restored yet",  # both may be one, if their part fails
 )  # fmt: skip
@@ -210,7 +210,7 @@ def readiness_agrees(snapshot: Snapshot) -> None:
         if stands is None or stands.state != "ok":
             assert why
         texts = {reason.text for each in resource.devices for reason in each.reasons or (EMPTY,)}
-        if all(as_shown(each).startswith("CDI: ") and each != WRITING for each in texts):
+        if all(as_shown(each).startswith("CDI: ") and each != BEING_WRITTEN for each in texts):
             now = condition(snapshot)
             assert why
             assert now is not None
@@ -333,8 +333,8 @@ def play(steps: Sequence[Step]) -> Iterator[Snapshot]:
     snapshot = Snapshot()
     for at, each in enumerate(steps):
         if isinstance(each, str):
-            specs = (document.spec for document in wanted(snapshot).values() if document.spec is not None)
-            each = StatusChanged(CDI_FILES, CdiFilesStatus("ok", "some file", marks=marks(specs)))
+            specs = (document.spec for document in desired_specs(snapshot).values() if document.spec is not None)
+            each = StatusChanged(CDI_FILES, CdiFilesStatus("ok", "some file", fingerprints=spec_fingerprints(specs)))
         snapshot = step(snapshot, each, float(at))
         yield snapshot
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuplane.core.containers.cdi.condition import marks
-from gpuplane.core.containers.cdi.wanted import wanted
+from gpuplane.core.containers.cdi.desiredspecs import desired_specs
+from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
 from gpuplane.core.health.records import apply_reboot
 from gpuplane.core.ledger import carry_over_boot
 from gpuplane.core.reports.nodecondition import LONGEST, condition, known
@@ -325,7 +325,12 @@ def test_what_is_over_in_a_moment_is_no_change() -> None:
     writing = run(refused, StatusChanged(CDI_FILES, empty))
     written = run(
         writing,
-        StatusChanged(CDI_FILES, empty.but(marks=marks(each.spec for each in wanted(writing).values() if each.spec))),
+        StatusChanged(
+            CDI_FILES,
+            empty.but(
+                fingerprints=spec_fingerprints(each.spec for each in desired_specs(writing).values() if each.spec)
+            ),
+        ),
     )
 
     assert [standings(each)["GPU-a"].kind for each in (refused, writing, written)] == ["unavailable", "waiting", "well"]

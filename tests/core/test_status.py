@@ -48,12 +48,12 @@ KINDS: tuple[PartKind, ...] = get_args(PartKind)
 SEVERAL = ("plugin", "mps daemon", "cdi conflict", "other")
 """The kinds of which there may be several parts."""
 
-LISTS = {"marks", "devices", "exclusive", "pending"}
+LISTS = {"fingerprints", "devices", "exclusive", "pending"}
 """The fields that are tuples of names."""
 
 FULL: dict[AnyPart, Status] = {
     DRIVER: DriverStatus("waiting", "released", since=3.0, released=True),
-    CDI_FILES: CdiFilesStatus("ok", "/var/run/cdi", marks=("a@1", "a=0@2")),
+    CDI_FILES: CdiFilesStatus("ok", "/var/run/cdi", fingerprints=("a@1", "a=0@2")),
     cdi_conflict("/etc/cdi/a b.yaml"): CdiConflictStatus("failing", "twice", devices=("a=0", "a=1")),
     CDI_HOOK: CdiHookStatus("ok", "called", path="/opt/hook"),
     mps_daemon("nvidia.com/gpu"): MpsDaemonStatus("ok", "process 7", devices=("GPU-a", "GPU-b")),
@@ -101,7 +101,8 @@ def statuses(draw: st.DrawFn) -> Statuses:
     for part in draw(st.lists(PARTS)):
         names = {field.name for field in msgspec.structs.fields(part.status_type)}
         lists = {
-            name: tuple(draw(st.lists(st.text()))) for name in names & {"marks", "devices", "exclusive", "pending"}
+            name: tuple(draw(st.lists(st.text())))
+            for name in names & {"fingerprints", "devices", "exclusive", "pending"}
         }
         others: dict[str, Any] = {"path": draw(st.text())} if "path" in names else {}
         if "turn" in names:
@@ -201,7 +202,7 @@ def test_statuses_are_frozen() -> None:
         (Status("failing", "a", "driver-hang"), Status("failing", "b", "driver-hang"), True),
         (Status("failing", "a", "driver-hang"), Status("failing", "a"), False),
         (Status("ok", "a", since=1.0), Status("ok", "a", since=2.0), True),
-        (CdiFilesStatus("ok", "a", marks=("b",)), CdiFilesStatus("ok", "a"), True),
+        (CdiFilesStatus("ok", "a", fingerprints=("b",)), CdiFilesStatus("ok", "a"), True),
     ],
 )
 def test_what_is_new_in_a_status(status: Status, other: Status, same: bool) -> None:

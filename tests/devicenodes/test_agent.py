@@ -24,7 +24,9 @@ async def test_an_agent_makes_what_a_machine_misses(tmp_path: Path) -> None:
     (root / "proc/devices").write_text(DEVICES)
     arguments = ("--machine", "a100-mig", "--kubelet-root", tmp_path / "k", "--state-dir", tmp_path / "s")
     async with Agent(*arguments, "--device-nodes", root) as running:
-        line = await running.until_says("device nodes: ok: made here: /dev/nvidiactl, /dev/nvidia-uvm, /dev/nvidia-uvm")
+        line = await running.until_says(
+            "device nodes: ok: created by the agent: /dev/nvidiactl, /dev/nvidia-uvm, /dev/nvidia-uvm"
+        )
         made = standing(root)
         assert await running.stop() == 0
     assert "more" in line

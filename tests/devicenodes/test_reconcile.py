@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane.agent.node import Node
-from gpuplane.core.devicenodes import Found, Wish
+from gpuplane.core.devicenodes import DesiredNodes, NodesResult
 from gpuplane.hardware import devicenodes
 from gpuplane.hardware.devicenodes import keep_device_nodes, reconcile
 from gpuplane.model.facts import DriverReleaseRequested, MachineObserved
@@ -29,15 +29,15 @@ from tests.texts import as_shown
 pytestmark = pytest.mark.usefixtures("permitted")
 
 CTL, UVM, CAP = "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-caps/nvidia-cap30"
-WISH = Wish(
+WISH = DesiredNodes(
     nodes={CTL: DeviceNumbers(195, 255), UVM: DeviceNumbers(511, 0), CAP: DeviceNumbers(508, 30, 0o444)},
-    linked=("/dev/nvidia0", CTL, UVM, CAP),
+    linked_nodes=("/dev/nvidia0", CTL, UVM, CAP),
 )
 
 
 def test_what_is_missing_is_made_and_linked_as_udev_would(root: Path) -> None:
     """A second round finds all of it there."""
-    assert reconcile(root, WISH).but(made=()) == Found()
+    assert reconcile(root, WISH).but(created=()) == NodesResult()
     assert standing(root) == {
         "/dev/nvidia0": "195:0 600 0:0",
         CTL: "195:255 666 0:0",
@@ -52,7 +52,7 @@ def test_what_is_missing_is_made_and_linked_as_udev_would(root: Path) -> None:
         numbers = link.stat().st_rdev
         assert link.name == f"{os.major(numbers)}:{os.minor(numbers)}"
     assert stat.S_IMODE((root / "dev/nvidia-caps").stat().st_mode) == 0o755
-    assert reconcile(root, WISH) == Found()
+    assert reconcile(root, WISH) == NodesResult()
 
 
 def test_owner_and_mode_are_those_of_the_drivers_parameters(root: Path) -> None:
@@ -68,7 +68,7 @@ def test_where_device_files_are_to_be_left_alone_they_are(root: Path) -> None:
     parameters(root, "ModifyDeviceFiles: 0\n")
     found = reconcile(root, WISH)
     assert found.missing == (CTL, UVM, CAP)
-    assert found.made == ("/dev/char/195:0",)
+    assert found.created == ("/dev/char/195:0",)
     assert CTL in found.problem
     assert "ModifyDeviceFiles: 0" in found.problem
 
@@ -90,7 +90,7 @@ def test_what_is_there_is_never_touched(root: Path) -> None:
     (root / "dev/nvidia-caps/nvidia-cap30").mkdir(parents=True)
     (root / "dev/char/195:0").symlink_to("/elsewhere")
     before = standing(root)
-    assert reconcile(root, WISH) == Found()
+    assert reconcile(root, WISH) == NodesResult()
     assert standing(root) == before
 
 
@@ -103,7 +103,7 @@ def test_no_link_leads_out_of_dev(root: Path, tmp_path: Path) -> None:
     assert found.missing == (CAP,)
     assert CAP in found.problem
     assert list(outside.iterdir()) == []
-    assert UVM in found.made
+    assert UVM in found.created
 
 
 def test_what_an_agent_that_was_killed_left_is_cleared_away(root: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_node_with_numbers_of_another_load_is_told_and_left(root: Path) -> Non
 def test_while_no_driver_is_loaded_nothing_is_stale(root: Path) -> None:
     (root / "proc/devices").write_text("Character devices:\n  1 mem\n")
     found = reconcile(root, WISH)
-    assert (found.stale, found.unlinked, found.made) == ((), (), ())
+    assert (found.stale, found.unlinked, found.created) == ((), (), ())
 
 
 @pytest.mark.parametrize("gone", ["dev/char", "dev"])
@@ -151,16 +151,16 @@ def test_a_dev_that_is_no_hosts_is_left_alone(root: Path, gone: str) -> None:
     """A container's own has no links in it, and nobody would miss what is missing there."""
     shutil.rmtree(root / gone)
     before = standing(root)
-    assert reconcile(root, WISH) == Found(hidden=True)
+    assert reconcile(root, WISH) == NodesResult(is_hidden=True)
     assert standing(root) == before
 
 
 CONFINED = """
 import sys, msgspec
 from pathlib import Path
-from gpuplane.core.devicenodes import Wish
+from gpuplane.core.devicenodes import DesiredNodes
 from gpuplane.hardware.devicenodes import reconcile
-print(msgspec.json.encode(reconcile(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=Wish))).decode())
+print(msgspec.json.encode(reconcile(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=DesiredNodes))).decode())
 """
 
 
@@ -171,11 +171,11 @@ def test_without_leave_what_is_missing_is_told_with_the_reason(root: Path) -> No
     done = subprocess.run(
         [*command, msgspec.json.encode(WISH).decode()], capture_output=True, text=True, timeout=60, check=True
     )
-    found = msgspec.json.decode(done.stdout, type=Found)
+    found = msgspec.json.decode(done.stdout, type=NodesResult)
     assert found.missing == (CTL, UVM, CAP)
     assert CTL in found.problem
     assert found.problem.endswith(os.strerror(errno.EPERM))
-    assert found.made == ("/dev/char/195:0",)
+    assert found.created == ("/dev/char/195:0",)
     assert set(standing(root)) == {"/dev/nvidia0", "/dev/char/195:0"}
 
 
@@ -202,13 +202,13 @@ def test_whatever_was_there_is_there_afterwards_and_a_second_round_makes_nothing
     (root / "dev/nvidia-caps").mkdir()
     for path, numbers in there.items():
         node(root, path, numbers.major, numbers.minor)
-    before, wanted = standing(root), Wish(nodes=nodes, linked=tuple(linked))
+    before, wanted = standing(root), DesiredNodes(nodes=nodes, linked_nodes=tuple(linked))
     first = reconcile(root, wanted)
     after = standing(root)
     assert before.items() <= after.items()
-    assert set(after) - set(before) == set(first.made)
+    assert set(after) - set(before) == set(first.created)
     assert set(nodes) <= {*after, *first.missing}
-    assert reconcile(root, wanted) == first.but(made=())
+    assert reconcile(root, wanted) == first.but(created=())
     assert standing(root) == after
 
 
@@ -229,7 +229,7 @@ async def test_the_part_makes_what_a_look_shows_to_be_missing_and_says_so(root: 
     machine = Machine(gpus=(Gpu(index=0, uuid="GPU-0", nodes=("/dev/nvidia0",)),), numbers=numbers)
     await stands(None)
     told.apply(MachineObserved(machine))
-    condition = await stands("made here: /dev/nvidiactl, /dev/nvidia-uvm, /dev/char/195:255 and 2 more")
+    condition = await stands("created by the agent: /dev/nvidiactl, /dev/nvidia-uvm, /dev/char/195:255 and 2 more")
     assert condition and condition.state == "ok"
 
     (root / "dev/nvidia-uvm").unlink()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.devicenodes import NAME, Found, Wish, status, wish
+from gpuplane.core.devicenodes import MANAGED_NODE, DesiredNodes, NodesResult, desired_nodes, nodes_status
 from gpuplane.core.step import step
 from gpuplane.model.facts import DriverReleaseRequested, MachineObserved
 from gpuplane.model.machine import DeviceNumbers, Gpu, Machine, Mig, MigDevice
@@ -27,8 +27,8 @@ CAPS = tuple(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in (30, 31))
 CUT = GPU.but(mig=Mig(enabled=True, devices=(MigDevice("MIG-0", "1g.10gb", 3, nodes=CAPS),)))
 
 
-def wished(*gpus: Gpu, numbers: dict[str, DeviceNumbers]) -> Wish | None:
-    return wish(Snapshot(machine=Machine(gpus=gpus or (GPU,), numbers=numbers)))
+def wished(*gpus: Gpu, numbers: dict[str, DeviceNumbers]) -> DesiredNodes | None:
+    return desired_nodes(Snapshot(machine=Machine(gpus=gpus or (GPU,), numbers=numbers)))
 
 
 def test_control_nodes_have_to_be_there_and_what_is_the_drivers_is_linked() -> None:
@@ -36,7 +36,7 @@ def test_control_nodes_have_to_be_there_and_what_is_the_drivers_is_linked() -> N
     found = wished(numbers=CONTROL | OTHERS)
     assert found is not None
     assert found.nodes == CONTROL
-    assert set(found.linked) == {*CONTROL, "/dev/nvidia0", "/dev/gdrdrv"}
+    assert set(found.linked_nodes) == {*CONTROL, "/dev/nvidia0", "/dev/gdrdrv"}
 
 
 def test_what_computing_needs_is_wanted_though_nobody_knows_its_numbers() -> None:
@@ -62,7 +62,7 @@ def test_mig_devices_want_their_capabilities_and_migs_own() -> None:
         "/dev/nvidia-caps/nvidia-cap2": DeviceNumbers(508, 2, 0o444),
     }
     assert found.nodes == CONTROL | own | numbers
-    assert set(found.linked) == set(found.nodes)
+    assert set(found.linked_nodes) == set(found.nodes)
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_mig_devices_want_their_capabilities_and_migs_own() -> None:
      Machine(gpus=(GPU,), numbers={"/dev/dri/card1": DeviceNumbers(226, 1)})],
 )  # fmt: skip
 def test_nothing_is_wanted_where_nothing_is_known_or_no_gpu_is_there(machine: Machine | None) -> None:
-    assert wish(Snapshot(machine=machine)) is None
+    assert desired_nodes(Snapshot(machine=machine)) is None
 
 
 def test_a_driver_that_cannot_be_used_may_want_just_that_node() -> None:
     """Without /dev/nvidiactl the library counts no GPUs; the kernel's driver is there all the same."""
-    found = wish(Snapshot(machine=Machine(numbers=CONTROL)))
+    found = desired_nodes(Snapshot(machine=Machine(numbers=CONTROL)))
     assert found is not None
     assert "/dev/nvidiactl" in found.nodes
 
@@ -84,8 +84,10 @@ def test_a_driver_that_cannot_be_used_may_want_just_that_node() -> None:
 def test_nothing_is_wanted_while_the_driver_is_let_go_of() -> None:
     """It is being replaced, and what is made now may have another's numbers soon."""
     snapshot = step(Snapshot(), MachineObserved(Machine(gpus=(GPU,), numbers=CONTROL)), 0.0)
-    assert wish(snapshot) is not None
-    assert wish(step(snapshot, DriverReleaseRequested(DriverRelease(until=9.0, reason="upgrade")), 0.0)) is None
+    assert desired_nodes(snapshot) is not None
+    assert (
+        desired_nodes(step(snapshot, DriverReleaseRequested(DriverRelease(until=9.0, reason="upgrade")), 0.0)) is None
+    )
 
 
 ODD = ["/dev/nvidia0/../../etc/passwd", f"{CAPS[0]}/../x", "/dev/nvidia0\n", "/dev/nvidia\u0663", *CONTROL]
@@ -97,29 +99,31 @@ def test_nothing_but_names_of_the_table_is_ever_wanted(numbers: dict[str, Device
     """Whatever a machine says that it has."""
     device = MigDevice("MIG-0", "1g.10gb", 3, nodes=tuple(numbers))
     found = wished(GPU.but(mig=Mig(enabled=True, devices=(device,))), numbers=numbers)
-    for path in (*found.nodes, *found.linked) if found else ():
-        assert NAME.fullmatch(path) and path.isascii() and ".." not in path
+    for path in (*found.nodes, *found.linked_nodes) if found else ():
+        assert MANAGED_NODE.fullmatch(path) and path.isascii() and ".." not in path
 
 
 @pytest.mark.parametrize(
     ("found", "standing"),
     [
-        (Found(), "ok"),
-        (Found(hidden=True), "ok"),
-        (Found(made=("/dev/nvidia-uvm",)), "ok"),
-        (Found(missing=("/dev/nvidia-modeset",), problem="no"), "ok"),
+        (NodesResult(), "ok"),
+        (NodesResult(is_hidden=True), "ok"),
+        (NodesResult(created=("/dev/nvidia-uvm",)), "ok"),
+        (NodesResult(missing=("/dev/nvidia-modeset",), problem="no"), "ok"),
         (
-            Found(missing=("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"), problem="/dev/nvidia-uvm cannot be made: no"),
+            NodesResult(
+                missing=("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"), problem="/dev/nvidia-uvm cannot be made: no"
+            ),
             "failing",
         ),
-        (Found(missing=("/dev/nvidiactl",)), "failing"),
-        (Found(missing=CAPS), "failing"),
-        (Found(missing=("/dev/nvidia-caps/nvidia-cap1",)), "ok"),
+        (NodesResult(missing=("/dev/nvidiactl",)), "failing"),
+        (NodesResult(missing=CAPS), "failing"),
+        (NodesResult(missing=("/dev/nvidia-caps/nvidia-cap1",)), "ok"),
         (
-            Found(unlinked=tuple(f"/dev/nvidia{n}" for n in range(8))),
+            NodesResult(unlinked=tuple(f"/dev/nvidia{n}" for n in range(8))),
             "ok",
         ),
-        (Found(stale=("/dev/nvidia-uvm",)), "failing"),
+        (NodesResult(stale=("/dev/nvidia-uvm",)), "failing"),
     ],
     ids=[
         "all is well", "the host's /dev is hidden", "made", "no modeset", "no CUDA", "no control node",
@@ -127,9 +131,9 @@ def test_nothing_but_names_of_the_table_is_ever_wanted(numbers: dict[str, Device
     ],
 )  # fmt: skip
 def test_the_condition_says_what_is_wrong_what_it_costs_and_what_to_do(
-    found: Found, standing: str, golden: Golden
+    found: NodesResult, standing: str, golden: Golden
 ) -> None:
     """What computing does not need is no failure, and neither is what costs something with some systemd or runc."""
-    told = status(found)
+    told = nodes_status(found)
     assert told.state == standing
     golden(told.text)

@@ -6,7 +6,7 @@ import pytest
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.response import allocate
-from gpuplane.core.mps import PATIENCE, statuses, unready, wanted
+from gpuplane.core.mps import SUPERVISOR_TIMEOUT_S, desired_daemons, not_ready_reason, part_statuses
 from gpuplane.core.reports.readiness import unready as whole_unready
 from gpuplane.core.step import step
 from gpuplane.model.config import MemoryResource, Mps, ReplicatedResource, Settings, Sharing
@@ -61,13 +61,13 @@ def served(*names: str, devices: tuple[str, ...] = ("GPU-a", "GPU-b")) -> tuple[
     well = SupervisorStatus(
         at=10.0, pid=7, daemons=tuple(DaemonStatus(name, "ok", "control daemon 1", devices, 1) for name in names)
     )
-    heard = statuses(WantedDaemons(daemons=(MpsDaemon("x", {}),)), well, "/run/mps", 10.0)
+    heard = part_statuses(WantedDaemons(daemons=(MpsDaemon("x", {}),)), well, "/run/mps", 10.0)
     return tuple(StatusChanged(part, status) for part, status in heard.items())
 
 
 def daemons(snapshot: Snapshot) -> tuple[MpsDaemon, ...]:
     """Those that are wanted."""
-    wishes = wanted(snapshot)
+    wishes = desired_daemons(snapshot)
     assert wishes is not None
     return wishes.daemons
 
@@ -129,10 +129,10 @@ def test_nothing_is_wanted_before_enough_is_known() -> None:
     """No look, no configuration, or no word of kubelet's: the last wish stands."""
     snapshot = Snapshot()
     for fact in (MachineObserved(Machine(gpus=(A, B))), ConfigLoaded(Settings(sharing=by_mps()))):
-        assert wanted(snapshot) is None
+        assert desired_daemons(snapshot) is None
         snapshot = step(snapshot, fact, 10.0)
-    assert wanted(snapshot) is None
-    assert wanted(step(snapshot, AllocationsListed((), 0.0), 10.0))
+    assert desired_daemons(snapshot) is None
+    assert desired_daemons(step(snapshot, AllocationsListed((), 0.0), 10.0))
 
 
 def test_what_containers_hold_is_held_also_when_it_is_not_wanted() -> None:
@@ -142,28 +142,28 @@ def test_what_containers_hold_is_held_also_when_it_is_not_wanted() -> None:
         Allocation(SMALL, ("MIG-1::0",), OTHER),
         Allocation("x", ("GPU-b",)),
     )
-    wishes = wanted(node(AllocationsListed(held, 0.0), sharing=Sharing()))
+    wishes = desired_daemons(node(AllocationsListed(held, 0.0), sharing=Sharing()))
     assert wishes == WantedDaemons(in_use=("MIG-1", GPU))
 
 
 def test_shares_of_another_kind_hold_no_daemon() -> None:
     """The same ids may be time slices now; how a unit was cut when a container got it is remembered."""
     held = AllocationsListed((Allocation(GPU, ("GPU-a::1",), POD),), 0.0)
-    assert wanted(node(held, sharing=Sharing(resources=(ReplicatedResource(GPU, 4),)))) == WantedDaemons()
+    assert desired_daemons(node(held, sharing=Sharing(resources=(ReplicatedResource(GPU, 4),)))) == WantedDaemons()
     was = node(held, sharing=by_mps())
     now = step(was, ConfigLoaded(Settings(sharing=Sharing(resources=(ReplicatedResource(GPU, 4),)))), 20.0)
-    assert wanted(now) == WantedDaemons(in_use=(GPU,))
+    assert desired_daemons(now) == WantedDaemons(in_use=(GPU,))
 
 
 def test_a_gpu_waits_until_its_compute_mode_is_restored(golden: Golden) -> None:
     """One whose mode nobody changed does not; that is so too where the supervisor has gone amid it."""
     status = SupervisorStatus(at=10.0, pid=7, exclusive=("GPU-a",), problem="nvidia-smi: no permission")
     for now in (10.0, 100.0):
-        heard = statuses(WantedDaemons(), status, "/run/mps", now)
+        heard = part_statuses(WantedDaemons(), status, "/run/mps", now)
         snapshot = node(*(StatusChanged(part, status) for part, status in heard.items()), sharing=Sharing())
         assert troubles(snapshot) == {"problem mps upkeep", ""}
         golden(texts(snapshot))
-    assert statuses(WantedDaemons(), status, "/run/mps", 9.0) == {}, "the boot in which that was so is over"
+    assert part_statuses(WantedDaemons(), status, "/run/mps", 9.0) == {}, "the boot in which that was so is over"
 
 
 def test_a_device_in_trouble_is_left_out() -> None:
@@ -234,19 +234,22 @@ def test_readiness_says_which_daemon_does_not_serve() -> None:
     assert (why.kind, why.code, why.part) == ("problem", "mps-not-serving", mps_daemon(GPU).name)
     assert GPU in as_shown(why.text)
     assert "no such file" in as_shown(why.text)
-    assert unready(node(broken, sharing=Sharing())) is None
+    assert not_ready_reason(node(broken, sharing=Sharing())) is None
 
 
 def test_a_supervisor_that_is_silent_says_nothing_about_its_daemons() -> None:
     """After a while nobody knows how they stand."""
     wishes = WantedDaemons(daemons=(MpsDaemon(GPU, {"GPU-a": 0}),))
     status = SupervisorStatus(at=10.0, pid=7, daemons=(DaemonStatus(GPU, "ok", "control daemon 1", ("GPU-a",), 1),))
-    assert statuses(wishes, status, "/run/mps", 10.0 + PATIENCE).keys() == {MPS_SUPERVISOR, mps_daemon(GPU)}
-    silent = statuses(wishes, status, "/run/mps", 10.1 + PATIENCE)
+    assert part_statuses(wishes, status, "/run/mps", 10.0 + SUPERVISOR_TIMEOUT_S).keys() == {
+        MPS_SUPERVISOR,
+        mps_daemon(GPU),
+    }
+    silent = part_statuses(wishes, status, "/run/mps", 10.1 + SUPERVISOR_TIMEOUT_S)
     assert silent.keys() == {MPS_SUPERVISOR}
     assert silent[MPS_SUPERVISOR].state == "failing"
     assert "gpuplane mps" in as_shown(silent[MPS_SUPERVISOR].text)
-    assert statuses(WantedDaemons(), None, "/run/mps", 0.0) == {}
+    assert part_statuses(WantedDaemons(), None, "/run/mps", 0.0) == {}
 
 
 def test_a_container_gets_what_nvidias_plugin_gives_but_for_shared_memory() -> None:

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from gpuplane.core.mps import directory
+from gpuplane.core.mps import daemon_directory
 from gpuplane.host.mps import processes
 from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
 from gpuplane.host.mps.processes import MARK, PIPE, Process
@@ -135,7 +135,7 @@ class World:
 
     def pipe(self, name: str) -> Path:
         """A daemon's pipe directory."""
-        return self.root / directory(name) / "pipe"
+        return self.root / daemon_directory(name) / "pipe"
 
     def daemon(self, name: str) -> Process | None:
         """The daemon of that name, as the kernel shows it: of those that we started the one that stays."""
@@ -189,7 +189,7 @@ class World:
 
     def told(self, name: str) -> list[str]:
         """The commands that a daemon was told, and those before it, but for questions."""
-        lines = (self.root / directory(name) / "log/control.log").read_text().splitlines()
+        lines = (self.root / daemon_directory(name) / "log/control.log").read_text().splitlines()
         return [line.removeprefix("Cmd:") for line in lines if line.startswith("Cmd:") and "get_" not in line]
 
     def modes(self) -> dict[str, str]:

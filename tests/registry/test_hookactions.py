@@ -23,7 +23,7 @@ def test_ours_does_several_things() -> None:
     """Each with what it is done to, in one order whatever the order of the arguments."""
     done = (
         HookAction(CREATES_LINKS, ("/usr/lib64/libcuda.so → libcuda.so.1", "/c → b")),
-        HookAction("makes links where the container has what they lead to", ("/dev/dri/by-path/x → ../card1",)),
+        HookAction("creates links whose targets the container has", ("/dev/dri/by-path/x → ../card1",)),
         HookAction(UPDATES_LOADER_CACHE, ("/usr/lib64",)),
         HookAction(PREFERS_COMPAT_LIBRARIES, ("/usr/local/cuda/compat", "driver 580.95.05", "CUDA 13.0")),
         HookAction(PREVENTS_NODE_CREATION),

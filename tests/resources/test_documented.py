@@ -50,9 +50,9 @@ def node(text: str, *gpus: Gpu) -> Snapshot:
     """A node with this configuration; where it wants MPS daemons, they run."""
     start = Snapshot(config=Config(settings=resolve_settings(text.encode(), "c.yaml")), allocations=())
     snapshot = step(start, MachineObserved(Machine(gpus=gpus)), 0.0)
-    wishes = mps.wanted(snapshot) or WantedDaemons()
+    wishes = mps.desired_daemons(snapshot) or WantedDaemons()
     run = tuple(DaemonStatus(each.name, "ok", "", tuple(each.devices)) for each in wishes.daemons)
-    return snapshot.but(status=Statuses(mps.statuses(wishes, SupervisorStatus(0.0, 1, run), "", 0.0)))
+    return snapshot.but(status=Statuses(mps.part_statuses(wishes, SupervisorStatus(0.0, 1, run), "", 0.0)))
 
 
 def counts(snapshot: Snapshot) -> dict[str, int]:

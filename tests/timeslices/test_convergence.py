@@ -62,7 +62,7 @@ class Life:
 
     def begin(self) -> None:
         """The reconciler does what is wished for once the disk knows, each wish once."""
-        wish = timeslices.setting(self.world.snapshot)
+        wish = timeslices.current_try(self.world.snapshot)
         if wish is None or wish == self.begun or self.run or self.disk != self.world.snapshot.ledger:
             return
         self.begun = self.run = wish  # type: ignore[assignment]
@@ -191,5 +191,5 @@ def test_lengths_come_to_be_as_wanted(steps: list[tuple[object, ...]]) -> None:
     assert {gpu: each.set_length for gpu, each in known.items()} == {
         gpu: wish for gpu, wish in zip(GPUS, life.wish, strict=True) if wish
     }
-    said = timeslices.status(life.world.snapshot)
+    said = timeslices.time_slice_status(life.world.snapshot)
     assert (said.state if said else "") == ("ok" if any(life.wish) else "")

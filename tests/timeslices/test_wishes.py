@@ -32,13 +32,13 @@ def world(*entries: tuple[TimeSlice | None, str]) -> World:
 
 def tried(world: World) -> tuple[str, TimeSlice] | None:
     """The try that is under way: GPU and length."""
-    wish = timeslices.setting(world.snapshot)
+    wish = timeslices.current_try(world.snapshot)
     return None if wish is None else (wish.gpu.removeprefix("GPU-"), wish.length)
 
 
 def answer(world: World, problem: str = "", *, unsure: bool = False) -> None:
     """End the try that is under way."""
-    wish = timeslices.setting(world.snapshot)
+    wish = timeslices.current_try(world.snapshot)
     assert wish is not None
     world.apply(
         TimeSliceFinished(
@@ -65,17 +65,17 @@ def known(world: World) -> dict[str, TimeSlice | None]:
 
 def said(world: World) -> tuple[str, str]:
     """The condition: standing and reason."""
-    condition = timeslices.status(world.snapshot)
+    condition = timeslices.time_slice_status(world.snapshot)
     return (condition.state, as_shown(condition.text)) if condition else ("", "")
 
 
 def test_entries_name_gpus() -> None:
     """As they share them: the first entry that takes a GPU decides, and one without a length leaves it as it is."""
-    assert timeslices.wanted(world(("long", "0 1"), ("short", "1 2")).snapshot) == {
+    assert timeslices.desired_lengths(world(("long", "0 1"), ("short", "1 2")).snapshot) == {
         "GPU-0": "long", "GPU-1": "long", "GPU-2": "short",
     }  # fmt: skip
-    assert timeslices.wanted(world((None, "0"), ("short", "0 1")).snapshot) == {"GPU-1": "short"}
-    assert timeslices.wanted(World(machine(3), shared(("long", "0"), strategy="mps")).snapshot) == {}
+    assert timeslices.desired_lengths(world((None, "0"), ("short", "0 1")).snapshot) == {"GPU-1": "short"}
+    assert timeslices.desired_lengths(World(machine(3), shared(("long", "0"), strategy="mps")).snapshot) == {}
 
 
 def test_nothing_is_known_before_the_first_look_and_configuration() -> None:
@@ -84,9 +84,9 @@ def test_nothing_is_known_before_the_first_look_and_configuration() -> None:
     ledger = Snapshot().ledger.but(time_slices={"GPU-0": slicing})
     for snapshot in (Snapshot(), World(machine(1), settings=None).snapshot):
         after = step(snapshot, LedgerLoaded(ledger), 1000.0)
-        assert timeslices.wanted(after) is None
+        assert timeslices.desired_lengths(after) is None
         assert after.ledger.time_slices == {"GPU-0": slicing}
-        assert (timeslices.setting(after), timeslices.status(after)) == (None, None)
+        assert (timeslices.current_try(after), timeslices.time_slice_status(after)) == (None, None)
 
 
 def test_one_gpu_after_the_other_in_the_drivers_order(golden: Golden) -> None:
@@ -95,7 +95,7 @@ def test_one_gpu_after_the_other_in_the_drivers_order(golden: Golden) -> None:
     assert said(node)[0] == "waiting"
     golden(said(node)[1], "before")
     answer(node)
-    status = timeslices.status(node.snapshot)
+    status = timeslices.time_slice_status(node.snapshot)
     assert status is not None
     assert (status.state, status.pending) == ("waiting", ("GPU-1", "GPU-2"))
     assert serve(node) == [("1", "short"), ("2", "long")]
@@ -290,7 +290,7 @@ def test_a_gpu_in_mig_mode_has_no_length() -> None:
     settings = Settings(mig_strategy="mixed", sharing=Sharing(resources=(everything, parts)))
     node = World(machine(2, parts=[1]), settings)
     assert serve(node) == [("0", "long")]
-    mig_mode = "GPU 1 (GPU-1): it is in MIG mode, and its time slices have no length"
+    mig_mode = "GPU 1 (GPU-1): it is in MIG mode, where time slices have no length"
     assert said(node) == ("failing", f"{mig_mode}; long: GPU 0")
 
 

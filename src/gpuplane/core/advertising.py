@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
 from gpuplane.core import mps, requests, withholding
-from gpuplane.core.containers.cdi import wanted as cdi
+from gpuplane.core.containers.cdi import desiredspecs as cdi
 from gpuplane.core.health import reasons
 from gpuplane.core.health.context import health_context
 from gpuplane.core.inventory.resources import list_resources, unsupported_sharing
@@ -150,10 +150,10 @@ def _layout_not_stored(snapshot: Snapshot) -> Reason:
 
 def _cdi_reasons(snapshot: Snapshot, resource: Resource, unavailable_units: Collection[str]) -> dict[str, Reason]:
     """Unit id → why a container that is given it by CDI could not start."""
-    if not cdi.wanted(snapshot):
+    if not cdi.desired_specs(snapshot):
         return {}
     units = {device.unit.id: device.unit for device in resource.devices if device.unit.id not in unavailable_units}
-    return {id: why for id, unit in units.items() if (why := cdi.reason(snapshot, unit))}
+    return {id: why for id, unit in units.items() if (why := cdi.unavailable_reason(snapshot, unit))}
 
 
 def _mps_reasons(snapshot: Snapshot, resource: Resource, unavailable_units: Collection[str]) -> dict[str, Reason]:
@@ -165,7 +165,11 @@ def _mps_reasons(snapshot: Snapshot, resource: Resource, unavailable_units: Coll
         device.unit.id: device for device in resource.devices if device.unit.id not in unavailable_units
     }.values():
         client = resource.mps and device.id != device.unit.id
-        why = mps.reason(snapshot, resource.name, device.unit) if client else mps.leaving(snapshot, device.unit)
+        why = (
+            mps.unavailable_reason(snapshot, resource.name, device.unit)
+            if client
+            else mps.compute_mode_reason(snapshot, device.unit)
+        )
         found |= {device.unit.id: why} if why else {}
     return found
 
@@ -212,7 +216,7 @@ def unknown(snapshot: Snapshot) -> Reason | None:
         return _not_reported(
             snapshot, POD_RESOURCES, "allocations-unknown", "kubelet has not said yet what containers hold"
         )
-    if cdi.waiting(snapshot):
+    if cdi.is_first_write_pending(snapshot):
         text = "the CDI specifications are being written"
         return Reason(kind="waiting", text=text, part=CDI_FILES.name, code="cdi-not-written")
     return None

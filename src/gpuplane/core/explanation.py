@@ -72,7 +72,7 @@ class Explanation(Value):
 def explain_node(machine: Machine, resolved: ResolvedConfig) -> Explanation:
     """What a node with this machine and these settings would advertise while no container holds anything."""
     unseen = Snapshot(config=Config(settings=resolved.settings), allocations=())
-    offered = offer(mps.served(step(unseen, MachineObserved(machine), now=0.0)))  # its clock begins here
+    offered = offer(mps.assume_daemons_ready(step(unseen, MachineObserved(machine), now=0.0)))  # its clock begins here
     decisions = assign_units(machine, resolved.settings)
     unavailable = {device.unit.id: device.unavailable for each in offered.resources for device in each.devices}
     return Explanation(
@@ -344,7 +344,7 @@ def _mps_notes(decisions: list[UnitAssignment], resolved: ResolvedConfig) -> Ite
     by = next((decision.sharing_entry for decision in decisions if decision.mps and decision.resource), "")
     if by:
         at = resolved.sources[by]
-        yield f"{at}: {mps.AS_IF}"
+        yield f"{at}: {mps.ASSUMED_READY_NOTE}"
         yield (
             f"{at}: MPS does not isolate clients: a fault of one client ends all clients on its GPU; its limits hold "
             "for each process, and a process can lift them"

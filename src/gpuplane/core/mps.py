@@ -1,14 +1,15 @@
-"""MPS: which control daemons a node wants, and why a unit shared by them must not be given out.
+"""MPS: which control daemons a node should run, and why a unit that is shared by them is not available.
 
-- One daemon for each resource, for a container's ids may be of several GPUs, and a client speaks to one daemon. MIG
-  devices have one each: a CUDA program uses one of them at most, and a daemon serves no more.
-- What a container may be a client of is never restarted or ended for our convenience. So beside what is wanted stands
-  what is held: kubelet knows of a container before it computes, and while it does not.
-- A device in trouble is left out of its daemon. A server that cannot open one of its devices serves none of them; and
-  where the driver has to be let go of, no daemon is wanted.
-- So is one that a container holds otherwise than as a client of this very daemon, from before the configuration said
-  so: no server would get it, and its compute mode must not change under that container.
-- Nothing is wanted before enough is known. The last wish stands over our restart, for nobody tells the daemons of it.
+- One daemon for each resource: a container's ids can be of several GPUs, and a client uses one daemon. MIG devices have
+  one daemon each: a CUDA program uses at most one of them, and a daemon serves only one.
+- A daemon that can have clients is never restarted or ended for our convenience. So the desired state also has the
+  daemons in use: kubelet knows a container before it computes, and while it does not.
+- An unavailable device is left out of its daemon: a server that cannot open one of its devices serves none. If the
+  driver has to be released, no daemon is desired.
+- A device is also left out while a container holds it in another way than as a client of this daemon, from before a
+  change of the configuration: the server could not use it, and its compute mode must not change under that container.
+- Nothing is desired before enough is known. The last desired state stays in force over our restart: the supervisor
+  does not learn of it.
 """
 
 from collections import Counter
@@ -41,65 +42,70 @@ from gpuplane.model.status import (
 )
 from gpuplane.model.views import Reason, ReasonKind, Resource, Unit
 
-PATIENCE = 5.0
-"""Seconds without a word of the supervisor after which nobody knows how its daemons stand."""
+SUPERVISOR_TIMEOUT_S = 5.0
+"""Seconds without a report after which the state of the supervisor's daemons is unknown."""
 
-SILENT = "no MPS supervisor is seen at {}: run gpuplane mps there"
+NO_SUPERVISOR = "no MPS supervisor is seen at {}: run gpuplane mps there"
 
-AS_IF = (
-    "MPS is shown as if its daemons served; they need the supervisor, gpuplane mps, beside the agent, and without it "
-    "all that is shared by MPS is unhealthy"
+ASSUMED_READY_NOTE = (
+    "MPS daemons are assumed to be ready; they need the supervisor, gpuplane mps, beside the agent: without it all "
+    "devices shared by MPS are unhealthy"
 )
-"""What has to be said beside what `served` makes of a node."""
+"""The note to show with the result of `assume_daemons_ready`."""
 
 
 @view
-def wanted(snapshot: Snapshot) -> WantedDaemons | None:
-    """The daemons that this node wants; None while too little is known to say."""
+def desired_daemons(snapshot: Snapshot) -> WantedDaemons | None:
+    """The daemons that this node should run; None while too little is known."""
     machine, settings = snapshot.machine, snapshot.config.settings
     if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
         return None
-    ill, share_layouts = _ill(without_allocations(snapshot)), snapshot.ledger.share_layouts or {}
+    unavailable, share_layouts = (
+        _unavailable_devices(without_allocations(snapshot)),
+        snapshot.ledger.share_layouts or {},
+    )
     clients = {
-        (_of(each.resource, id), unit_of(id))
+        (_daemon_of_id(each.resource, id), unit_of(id))
         for each in snapshot.allocations
         for id in each.devices
         if id != unit_of(id) and _may_be_client(share_layouts.get(unit_of(id)))  # else it is a share of another kind
     }
-    others = {unit_of(id) for name, id in withheld(snapshot) if (_of(name, id), unit_of(id)) not in clients}
+    others = {unit_of(id) for name, id in withheld(snapshot) if (_daemon_of_id(name, id), unit_of(id)) not in clients}
     held = sorted({name for name, _ in clients})
     resources, _ = list_resources.of(snapshot, machine, settings)
-    return WantedDaemons(daemons=_daemons.of(snapshot, resources, machine, settings, ill | others), in_use=tuple(held))
+    return WantedDaemons(
+        daemons=_build_daemons.of(snapshot, resources, machine, settings, unavailable | others), in_use=tuple(held)
+    )
 
 
 def _may_be_client(layout: EncodedLayout | None) -> bool:
-    """Whether a container that holds a share of a unit with this layout may be a client of a daemon."""
+    """Whether a container that holds a share of a unit with this layout can be a client of a daemon."""
     held = sharelayout.UNKNOWN if layout is None else sharelayout.decode(layout)
     return held.mps or held == sharelayout.UNKNOWN
 
 
-def _of(resource: str, id: str) -> str:
-    """The daemon of which a container is a client that holds this id, if it is of one."""
+def _daemon_of_id(resource: str, id: str) -> str:
+    """The name of the daemon that serves this device id, if one does."""
     return unit_of(id) if id.startswith("MIG-") else resource
 
 
-def daemon(resource: str, unit: Unit) -> str:
-    """The name of the daemon of which a container is a client that holds this unit of a resource."""
+def daemon_name(resource: str, unit: Unit) -> str:
+    """The name of the daemon that serves this unit of a resource."""
     return unit.id if unit.profile else resource
 
 
-def directory(name: str) -> str:
-    """Where a daemon has its pipe, log and shm directories, below the MPS root.
+def daemon_directory(name: str) -> str:
+    """The path below the MPS root with a daemon's pipe, log and shm directories.
 
-    A resource's is NVIDIA's, nvidia.com/gpu. A MIG device's has no resource's name in it: paths of sockets are short.
+    That of a resource is NVIDIA's: nvidia.com/gpu. That of a MIG device has no resource in it: socket paths are short.
     """
     return name.replace("/", "_") if name.startswith("MIG-") else name
 
 
-def reason(snapshot: Snapshot, resource: str, unit: Unit) -> Reason | None:
-    """Why a unit of a resource shared by MPS must not be given out now; None if it may."""
-    name = daemon(resource, unit)
-    if down := _down(snapshot, name):
+def unavailable_reason(snapshot: Snapshot, resource: str, unit: Unit) -> Reason | None:
+    """Why a unit of a resource shared by MPS is not available now; None if it is."""
+    name = daemon_name(resource, unit)
+    if down := _daemon_down_reason(snapshot, name):
         return down.but(text=f"MPS: {down.text}")
     part = daemon_part(name)
     status = snapshot.status.of(part)
@@ -110,8 +116,8 @@ def reason(snapshot: Snapshot, resource: str, unit: Unit) -> Reason | None:
     )
 
 
-def leaving(snapshot: Snapshot, unit: Unit) -> Reason | None:
-    """Why a unit that is not shared by MPS must wait for the end of MPS on its GPU; None if it need not."""
+def compute_mode_reason(snapshot: Snapshot, unit: Unit) -> Reason | None:
+    """Why a unit that is no longer shared by MPS is not available yet: its GPU's compute mode; None if it is."""
     modes = snapshot.status.of(MPS_COMPUTE_MODES)
     if modes is None or unit.gpu not in modes.exclusive:
         return None
@@ -121,15 +127,15 @@ def leaving(snapshot: Snapshot, unit: Unit) -> Reason | None:
     return Reason(kind="problem", text=f"{text}: {modes.text}", part=MPS_COMPUTE_MODES.name, code="mps-compute-mode")
 
 
-def unready(snapshot: Snapshot) -> Reason | None:
-    """Why some of what is shared by MPS is not served; None if all is."""
-    wishes = wanted(snapshot)
-    down = ((each.name, _down(snapshot, each.name)) for each in (wishes.daemons if wishes else ()))
+def not_ready_reason(snapshot: Snapshot) -> Reason | None:
+    """Why some daemon is not ready; None if all are."""
+    desired = desired_daemons(snapshot)
+    down = ((each.name, _daemon_down_reason(snapshot, each.name)) for each in (desired.daemons if desired else ()))
     return next((why.but(text=f"MPS of {name}: {why.text}") for name, why in down if why), None)
 
 
-def _down(snapshot: Snapshot, name: str) -> Reason | None:
-    """Why nobody can become a client of a daemon now; None if it serves."""
+def _daemon_down_reason(snapshot: Snapshot, name: str) -> Reason | None:
+    """Why a daemon accepts no clients now; None if it does."""
     parts: tuple[tuple[AnyPart, str], ...] = (
         (MPS_REQUESTS, ""),
         (MPS_SUPERVISOR, "supervisor"),
@@ -145,54 +151,56 @@ def _down(snapshot: Snapshot, name: str) -> Reason | None:
     return None
 
 
-def statuses(
-    wishes: WantedDaemons, status: SupervisorStatus | None, where: str, now: float
+def part_statuses(
+    desired: WantedDaemons, status: SupervisorStatus | None, where: str, now: float
 ) -> Mapping[AnyPart, Status]:
-    """Part → its status, as the supervisor reported last; nothing where there is nothing to supervise."""
+    """Part → its status, as the supervisor reported last; {} if there is nothing to supervise."""
     if status is not None and status.at > now:  # of an earlier boot
         status = None
     has_changed_modes = status is not None and (status.exclusive or status.problem)
-    modes: dict[AnyPart, Status] = {MPS_COMPUTE_MODES: _modes(status)} if status and has_changed_modes else {}
-    if not (wishes.daemons or modes or (status is not None and status.daemons)):
+    modes: dict[AnyPart, Status] = (
+        {MPS_COMPUTE_MODES: _compute_mode_status(status)} if status and has_changed_modes else {}
+    )
+    if not (desired.daemons or modes or (status is not None and status.daemons)):
         return {}
-    if status is None or now - status.at > PATIENCE:
-        return {MPS_SUPERVISOR: Status("failing", SILENT.format(where)), **modes}
+    if status is None or now - status.at > SUPERVISOR_TIMEOUT_S:
+        return {MPS_SUPERVISOR: Status("failing", NO_SUPERVISOR.format(where)), **modes}
     daemons = {daemon_part(each.name): _daemon_status(each) for each in status.daemons}
     return {MPS_SUPERVISOR: Status("ok", f"process {status.pid}"), **modes, **daemons}
 
 
-def served(snapshot: Snapshot) -> Snapshot:
-    """The node when all daemons run that it wants: a configuration is not at fault for what does not run yet."""
-    wishes = wanted(snapshot) or WantedDaemons()
+def assume_daemons_ready(snapshot: Snapshot) -> Snapshot:
+    """The node as if all desired daemons were ready: to judge a configuration, not what runs now."""
+    desired = desired_daemons(snapshot) or WantedDaemons()
     running = (
-        DaemonStatus(name=each.name, state="ok", reason="", devices=tuple(each.devices)) for each in wishes.daemons
+        DaemonStatus(name=each.name, state="ok", reason="", devices=tuple(each.devices)) for each in desired.daemons
     )
     daemons = {daemon_part(each.name): _daemon_status(each) for each in running}
     supervisor = {MPS_SUPERVISOR: Status("ok")} if daemons else {}
     return snapshot.but(status=Statuses({**snapshot.status, **supervisor, **daemons}))
 
 
-def _modes(status: SupervisorStatus) -> ComputeModeStatus:
+def _compute_mode_status(status: SupervisorStatus) -> ComputeModeStatus:
     state: State = "failing" if status.problem else "ok"
     return ComputeModeStatus(state, status.problem or "compute modes are changed", exclusive=status.exclusive)
 
 
-def _daemon_status(daemon: DaemonStatus) -> MpsDaemonStatus:
-    return MpsDaemonStatus(daemon.state, daemon.reason, devices=daemon.devices)
+def _daemon_status(reported: DaemonStatus) -> MpsDaemonStatus:
+    return MpsDaemonStatus(reported.state, reported.reason, devices=reported.devices)
 
 
 def daemon_part(name: str) -> Part[MpsDaemonStatus]:
-    """The part that a daemon is."""
-    return mps_daemon(directory(name))
+    """The part for a daemon."""
+    return mps_daemon(daemon_directory(name))
 
 
 @view
-def _ill(snapshot: Snapshot) -> frozenset[str]:
-    """Devices that health does not give out."""
-    return frozenset(_troubled(snapshot))
+def _unavailable_devices(snapshot: Snapshot) -> frozenset[str]:
+    """The UUIDs of devices that are unavailable because of their health."""
+    return frozenset(_iterate_unavailable(snapshot))
 
 
-def _troubled(snapshot: Snapshot) -> Iterator[str]:
+def _iterate_unavailable(snapshot: Snapshot) -> Iterator[str]:
     context = health_context(snapshot)
     for gpu in snapshot.gpus:
         if unavailable_reasons(snapshot, context, gpu):
@@ -203,29 +211,29 @@ def _troubled(snapshot: Snapshot) -> Iterator[str]:
 
 
 @part_view
-def _daemons(
+def _build_daemons(
     resources: tuple[Resource, ...], machine: Machine, settings: Settings, without: frozenset[str]
 ) -> tuple[MpsDaemon, ...]:
     partitioned = {gpu.uuid for gpu in machine.gpus or () if gpu.mig_enabled}
     return tuple(
-        _daemon(name, devices, resource.share_mib > 0, settings.sharing.mps, partitioned)
+        _build_daemon(name, devices, resource.share_mib > 0, settings.sharing.mps, partitioned)
         for resource in resources
         if resource.mps
-        for name, devices in _by_daemon(resource, without).items()
+        for name, devices in _units_by_daemon(resource, without).items()
     )
 
 
-def _by_daemon(resource: Resource, without: Set[str]) -> Mapping[str, Sequence[Unit]]:
-    """Daemon → the unit of each share that it serves."""
+def _units_by_daemon(resource: Resource, without: Set[str]) -> Mapping[str, Sequence[Unit]]:
+    """Daemon → the units that it serves, once for each share."""
     found: dict[str, list[Unit]] = {}
     for device in resource.devices:
         if device.id != device.unit.id and without.isdisjoint((device.unit.id, device.unit.gpu)):
-            found.setdefault(daemon(resource.name, device.unit), []).append(device.unit)
+            found.setdefault(daemon_name(resource.name, device.unit), []).append(device.unit)
     return found
 
 
-def _daemon(name: str, shares: Sequence[Unit], memory: bool, how: Mps, partitioned: Set[str]) -> MpsDaemon:
-    """Shares of memory have their limits with them, in the environment of their container."""
+def _build_daemon(name: str, shares: Sequence[Unit], memory: bool, how: Mps, partitioned: Set[str]) -> MpsDaemon:
+    """The limits of memory shares are in their container's environment, so the daemon has none for them."""
     units = {unit.id: unit for unit in shares}
     counts = Counter(unit.id for unit in shares)
     fair = 100 if memory else 100 // max(counts.values())

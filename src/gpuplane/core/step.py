@@ -46,7 +46,7 @@ LISTING_DELAY = 10.0
 def step(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     """The snapshot after a fact, at `now` (CLOCK_BOOTTIME seconds); the same object where nothing changed."""
     changed = _apply_time(_apply_fact(snapshot, fact, now), now)
-    after = _remember_layouts(snapshot, timeslices.settled(changed, now))
+    after = _remember_layouts(snapshot, timeslices.start_next_try(changed, now))
     return snapshot if after == snapshot else after.but(generation=snapshot.generation + 1)
 
 
@@ -66,7 +66,7 @@ def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             machine = observation.replace_gpu(machine, gpu) if any_healthy else machine
             return _with_health(snapshot.but(machine=machine), health)
         case TimeSliceFinished():
-            return timeslices.done(snapshot, fact)
+            return timeslices.finish_try(snapshot, fact)
         case DrainRequested():
             health = drains.apply_drain_request(health, fact, machine, health_context(snapshot), now)
             return _with_health(snapshot, health)
@@ -177,6 +177,6 @@ def due(snapshot: Snapshot) -> float | None:
     times = (
         None if release is None else release.until,
         None if health is None or records.are_settled(health) else records.due(health, health_context(snapshot)),
-        timeslices.due(snapshot),
+        timeslices.next_try_at(snapshot),
     )
     return min((at for at in times if at is not None), default=None)

@@ -1,16 +1,16 @@
-"""How long the time slices of shared GPUs are, and what has to be set for that.
+"""The lengths of the time slices of shared GPUs, and the tries to set them.
 
-A time slice is how long the driver lets one process compute before the next. A GPU has one length for all, "default"
-until somebody sets another; programs ask for it when they begin. The driver has it in memory (gpu_db.c of NVIDIA's open
-kernel modules): it is gone when the driver is loaded anew, and nobody promises that it outlives a reset of the GPU. A
-GPU in MIG mode has none. Nothing tells who has set a length, so the ledger remembers what we did.
+A time slice is the time for which the driver lets one process compute before the next. A GPU has one length for all
+processes, "default" until somebody sets another; programs read it when they start. The driver has it in memory
+(gpu_db.c of NVIDIA's open kernel modules): it is lost when the driver is loaded again, and perhaps at a reset of the
+GPU. A GPU in MIG mode has none. The driver does not report who has set a length, so the ledger has what we did.
 
-- What no entry of the configuration names is left as it is, but for what we set: that becomes "default" again.
-- A length is set again where the GPU may have forgotten it: it was reset, or the driver was away, or we were.
-- That a try is under way is on disk before it begins. One that broke off may have done it: another follows.
-- One GPU at a time, and none that does not answer. A try that failed is repeated later and later; at once where there
-  is something new about the GPU or its wish.
-- It is no reason to withhold a GPU: with another length it shares its time all the same.
+- A GPU without an entry in the configuration stays as it is, unless we set its length: that becomes "default" again.
+- A length is set again if the GPU may have lost it: it was reset, or the driver or the agent was not running.
+- A try is written to disk before it begins. An interrupted try may have set the length, so another one follows.
+- One GPU at a time, and only GPUs that answer. A failed try is repeated with growing delays; at once if the GPU was
+  reset or its desired length changed.
+- A wrong length is no reason to withhold a GPU: it shares its time all the same.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,25 +27,25 @@ from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Snapshot, TimeSliceState
 from gpuplane.model.status import DRIVER, State, TimeSliceStatus
 
-REST, LONGEST_REST = 10.0, 600.0
-"""Seconds from a try that failed to the next: doubled with each, up to the second."""
+RETRY_DELAY_S, MAX_RETRY_DELAY_S = 10.0, 600.0
+"""Seconds from a failed try to the next: the first, doubled with each failure, up to the second."""
 
-IN_MIG_MODE = "it is in MIG mode, and its time slices have no length"
+MIG_MODE_TEXT = "it is in MIG mode, where time slices have no length"
 
 
-def wanted(snapshot: Snapshot) -> Mapping[str, TimeSlice] | None:
-    """UUID of a GPU → how long its time slices shall be; None while too little is known to say."""
+def desired_lengths(snapshot: Snapshot) -> Mapping[str, TimeSlice] | None:
+    """UUID of a GPU → desired length of its time slices; None while too little is known."""
     machine, settings = snapshot.machine, snapshot.config.settings
     if machine is None or machine.gpus is None or settings is None:
         return None
     sharing = settings.sharing
     if sharing.strategy != "time-slicing" or not any(each.time_slice for each in sharing.resources):
         return {}
-    return _wanted.of(snapshot, machine, settings)
+    return _configured_lengths.of(snapshot, machine, settings)
 
 
 @part_view
-def _wanted(machine: Machine, settings: Settings) -> Mapping[str, TimeSlice]:
+def _configured_lengths(machine: Machine, settings: Settings) -> Mapping[str, TimeSlice]:
     named, found = sharing_entries(settings.sharing), dict[str, TimeSlice]()
     for decision in assign_units(machine, settings):
         entry = named.get(decision.sharing_entry)
@@ -54,69 +54,76 @@ def _wanted(machine: Machine, settings: Settings) -> Mapping[str, TimeSlice]:
     return found
 
 
-def settled(snapshot: Snapshot, now: float) -> Snapshot:
-    """The snapshot with the next try under way, where there is one to make now, and without what is over."""
-    wishes, known = wanted(snapshot), snapshot.ledger.time_slices or {}
-    if wishes is None or not (wishes or known):
+def start_next_try(snapshot: Snapshot, now: float) -> Snapshot:
+    """The snapshot with the next try started, if one is due now, and without states that no longer matter."""
+    desired, states = desired_lengths(snapshot), snapshot.ledger.time_slices or {}
+    if desired is None or not (desired or states):
         return snapshot
-    found = {gpu: _checked(each, _begun(snapshot, gpu)) for gpu, each in known.items()}
-    found = {gpu: each for gpu, each in found.items() if gpu in wishes or _ours(each)}
-    ready = (gpu for gpu, at in _waiting(snapshot, wishes, found) if at <= now)
+    found = {gpu: _mark_interrupted(each, _remembers_since(snapshot, gpu)) for gpu, each in states.items()}
+    found = {gpu: each for gpu, each in found.items() if gpu in desired or _is_set_by_us(each)}
+    ready = (gpu for gpu, at in _next_tries(snapshot, desired, found) if at <= now)
     if not any(each.pending for each in found.values()) and (gpu := next(ready, None)) is not None:
-        found[gpu] = _tried(found.get(gpu), wishes.get(gpu, "default"), _begun(snapshot, gpu), now)
+        found[gpu] = _begin_try(found.get(gpu), desired.get(gpu, "default"), _remembers_since(snapshot, gpu), now)
     return snapshot.but(ledger=snapshot.ledger.but(time_slices=found or None))
 
 
-def _checked(slicing: TimeSliceState, begun: float | None) -> TimeSliceState:
-    """What is known of it. A try of another agent, or before the driver went away, has broken off."""
-    if not slicing.pending or begun is None or slicing.requested_at >= begun:
-        return slicing
-    return slicing.but(pending=False, outcome_unknown=True)
+def _mark_interrupted(slice_state: TimeSliceState, since: float | None) -> TimeSliceState:
+    """The state, with a pending try of an earlier agent or driver marked as interrupted: its outcome is unknown."""
+    if not slice_state.pending or since is None or slice_state.requested_at >= since:
+        return slice_state
+    return slice_state.but(pending=False, outcome_unknown=True)
 
 
-def _ours(slicing: TimeSliceState) -> bool:
-    """Whether the GPU may have another length by our doing."""
-    return slicing.pending or slicing.outcome_unknown or slicing.set_length not in (None, "default")
+def _is_set_by_us(slice_state: TimeSliceState) -> bool:
+    """Whether the GPU may have a length other than "default" that we set."""
+    return slice_state.pending or slice_state.outcome_unknown or slice_state.set_length not in (None, "default")
 
 
-def _tried(slicing: TimeSliceState | None, length: TimeSlice, begun: float | None, now: float) -> TimeSliceState:
-    """What becomes of it when a try begins."""
-    if slicing is None or _fresh(slicing, length, begun):
-        slicing = (slicing or TimeSliceState(tried=length, requested_at=now)).but(failed_tries=0, failure="")
-    return slicing.but(tried=length, requested_at=now, pending=True)
+def _begin_try(
+    slice_state: TimeSliceState | None, length: TimeSlice, since: float | None, now: float
+) -> TimeSliceState:
+    """The state when a try begins."""
+    if slice_state is None or _is_unrelated_try(slice_state, length, since):
+        slice_state = (slice_state or TimeSliceState(tried=length, requested_at=now)).but(failed_tries=0, failure="")
+    return slice_state.but(tried=length, requested_at=now, pending=True)
 
 
-def _fresh(slicing: TimeSliceState, length: TimeSlice, begun: float | None) -> bool:
-    """Whether the tries before tell nothing about the next."""
-    return slicing.tried != length or begun is None or slicing.requested_at < begun
+def _is_unrelated_try(slice_state: TimeSliceState, length: TimeSlice, since: float | None) -> bool:
+    """Whether earlier tries do not matter for the next: another length, or the GPU or driver was reset since."""
+    return slice_state.tried != length or since is None or slice_state.requested_at < since
 
 
-def _waiting(
-    snapshot: Snapshot, wishes: Mapping[str, TimeSlice], found: Mapping[str, TimeSliceState]
+def _next_tries(
+    snapshot: Snapshot, desired: Mapping[str, TimeSlice], found: Mapping[str, TimeSliceState]
 ) -> Iterator[tuple[str, float]]:
-    """GPUs that can be set and have to be, in the driver's order, and when: before now where at once."""
-    for gpu in _answering(snapshot):
-        slicing, begun = found.get(gpu.uuid), _begun(snapshot, gpu.uuid)
-        length = wishes.get(gpu.uuid, "default")
-        if begun is None or (slicing is None and gpu.uuid not in wishes) or _done(slicing, length, begun):
+    """(UUID, time of the next try) of each GPU to set, in the driver's order. A time before now means at once."""
+    for gpu in _settable_gpus(snapshot):
+        slice_state, since = found.get(gpu.uuid), _remembers_since(snapshot, gpu.uuid)
+        length = desired.get(gpu.uuid, "default")
+        if since is None or (slice_state is None and gpu.uuid not in desired) or _is_set(slice_state, length, since):
             continue
-        at_once = slicing is None or not slicing.failed_tries or _fresh(slicing, length, begun)
-        yield gpu.uuid, begun if at_once or slicing is None else slicing.requested_at + _rest(slicing.failed_tries)
+        at_once = slice_state is None or not slice_state.failed_tries or _is_unrelated_try(slice_state, length, since)
+        yield (
+            gpu.uuid,
+            since
+            if at_once or slice_state is None
+            else slice_state.requested_at + _retry_delay(slice_state.failed_tries),
+        )
 
 
-def _done(slicing: TimeSliceState | None, length: TimeSlice, begun: float) -> bool:
-    """Whether the last try was to set this length, has set it, and the GPU remembers."""
-    if slicing is None or slicing.pending or slicing.outcome_unknown or slicing.failed_tries:
+def _is_set(slice_state: TimeSliceState | None, length: TimeSlice, since: float) -> bool:
+    """Whether the last try set this length, and the GPU has kept it since."""
+    if slice_state is None or slice_state.pending or slice_state.outcome_unknown or slice_state.failed_tries:
         return False
-    return slicing.set_length == length and slicing.requested_at >= begun
+    return slice_state.set_length == length and slice_state.requested_at >= since
 
 
-def _rest(tries: int) -> float:
-    return min(REST * 2.0 ** min(tries - 1, 16), LONGEST_REST)
+def _retry_delay(tries: int) -> float:
+    return min(RETRY_DELAY_S * 2.0 ** min(tries - 1, 16), MAX_RETRY_DELAY_S)
 
 
-def _answering(snapshot: Snapshot) -> Iterator[Gpu]:
-    """The GPUs that can be set now."""
+def _settable_gpus(snapshot: Snapshot) -> Iterator[Gpu]:
+    """The GPUs whose length can be set now."""
     if driver_release_reason(snapshot):
         return
     for gpu in snapshot.gpus:
@@ -125,7 +132,7 @@ def _answering(snapshot: Snapshot) -> Iterator[Gpu]:
             yield gpu
 
 
-def _begun(snapshot: Snapshot, gpu: str) -> float | None:
+def _remembers_since(snapshot: Snapshot, gpu: str) -> float | None:
     """Since when a GPU remembers what it is told: since its last reset, or since the driver is there for us.
 
     None while the driver is not. (It is away for us, too, while we are: its status begins anew with us.)
@@ -137,64 +144,64 @@ def _begun(snapshot: Snapshot, gpu: str) -> float | None:
     return max(driver.since, record.reset_at)
 
 
-def done(snapshot: Snapshot, fact: TimeSliceFinished) -> Snapshot:
-    """The snapshot after a try has ended. What was tried before the one that is under way tells nothing any more."""
-    known = snapshot.ledger.time_slices or {}
-    slicing = known.get(fact.gpu)
-    if slicing is None or not slicing.pending or slicing.requested_at != fact.requested_at:
+def finish_try(snapshot: Snapshot, fact: TimeSliceFinished) -> Snapshot:
+    """The snapshot after a try has finished. The result of an earlier try than the pending one is ignored."""
+    states = snapshot.ledger.time_slices or {}
+    slice_state = states.get(fact.gpu)
+    if slice_state is None or not slice_state.pending or slice_state.requested_at != fact.requested_at:
         return snapshot
     if fact.problem:
-        after = slicing.but(
+        after = slice_state.but(
             pending=False,
-            outcome_unknown=slicing.outcome_unknown or fact.outcome_unknown,
-            failed_tries=slicing.failed_tries + 1,
+            outcome_unknown=slice_state.outcome_unknown or fact.outcome_unknown,
+            failed_tries=slice_state.failed_tries + 1,
             failure=fact.problem,
         )
     else:
-        after = TimeSliceState(tried=fact.length, requested_at=slicing.requested_at, set_length=fact.length)
-    return snapshot.but(ledger=snapshot.ledger.but(time_slices={**known, fact.gpu: after}))
+        after = TimeSliceState(tried=fact.length, requested_at=slice_state.requested_at, set_length=fact.length)
+    return snapshot.but(ledger=snapshot.ledger.but(time_slices={**states, fact.gpu: after}))
 
 
-def setting(snapshot: Snapshot) -> SetTimeSlice | None:
-    """The try that is under way, or shall be."""
+def current_try(snapshot: Snapshot) -> SetTimeSlice | None:
+    """The action for the pending try; None if no try is pending."""
     for gpu, each in (snapshot.ledger.time_slices or {}).items():
-        begun = _begun(snapshot, gpu)
-        if each.pending and begun is not None and each.requested_at >= begun:
+        since = _remembers_since(snapshot, gpu)
+        if each.pending and since is not None and each.requested_at >= since:
             return SetTimeSlice(gpu=gpu, length=each.tried, requested_at=each.requested_at)
     return None
 
 
-def due(snapshot: Snapshot) -> float | None:
-    """When time alone begins the next try, or None."""
-    wishes, known = wanted(snapshot), snapshot.ledger.time_slices or {}
-    if wishes is None or not (wishes or known) or any(each.pending for each in known.values()):
+def next_try_at(snapshot: Snapshot) -> float | None:
+    """The time of the next try if nothing else happens; None if there is none."""
+    desired, states = desired_lengths(snapshot), snapshot.ledger.time_slices or {}
+    if desired is None or not (desired or states) or any(each.pending for each in states.values()):
         return None
-    return min((at for _, at in _waiting(snapshot, wishes, known)), default=None)
+    return min((at for _, at in _next_tries(snapshot, desired, states)), default=None)
 
 
-def status(snapshot: Snapshot) -> TimeSliceStatus | None:
-    """The status of the time slices; None where nobody wants any length and none is ours."""
-    wishes, known = wanted(snapshot), snapshot.ledger.time_slices or {}
-    if wishes is None or not (wishes or known):
+def time_slice_status(snapshot: Snapshot) -> TimeSliceStatus | None:
+    """The status of the time slices; None if no length is configured and none was set by us."""
+    desired, states = desired_lengths(snapshot), snapshot.ledger.time_slices or {}
+    if desired is None or not (desired or states):
         return None
     failing, waiting, lengths = [], [], dict[TimeSlice, list[str]]()
     for gpu in snapshot.gpus:
-        slicing, length = known.get(gpu.uuid), wishes.get(gpu.uuid, "default")
-        begun = _begun(snapshot, gpu.uuid)
-        if gpu.uuid not in wishes and slicing is None:
+        slice_state, length = states.get(gpu.uuid), desired.get(gpu.uuid, "default")
+        since = _remembers_since(snapshot, gpu.uuid)
+        if gpu.uuid not in desired and slice_state is None:
             continue
         if gpu.mig_enabled:
-            failing += [f"{_name(gpu)}: {IN_MIG_MODE}"] if gpu.uuid in wishes else []
-        elif slicing is not None and slicing.failure and not _fresh(slicing, length, begun):
-            failing.append(f"{_name(gpu)} could not be set to {length}: {slicing.failure}")
+            failing += [f"{_describe_gpu(gpu)}: {MIG_MODE_TEXT}"] if gpu.uuid in desired else []
+        elif slice_state is not None and slice_state.failure and not _is_unrelated_try(slice_state, length, since):
+            failing.append(f"{_describe_gpu(gpu)} could not be set to {length}: {slice_state.failure}")
         else:
             lengths.setdefault(length, []).append(str(gpu.index))
-            waiting += [] if begun is not None and _done(slicing, length, begun) else [gpu.uuid]
+            waiting += [] if since is not None and _is_set(slice_state, length, since) else [gpu.uuid]
     said = "; ".join(f"{length}: GPU {', '.join(each)}" for length, each in lengths.items())
     reason = "; ".join(filter(None, (*failing, f"to be set: {said}" if waiting else said)))
     state: State = "failing" if failing else "waiting" if waiting else "ok"
     return TimeSliceStatus(state, reason, pending=tuple(waiting)) if reason else None
 
 
-def _name(gpu: Gpu) -> str:
+def _describe_gpu(gpu: Gpu) -> str:
     return f"GPU {gpu.index} ({gpu.uuid})"

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from gpuplane import files
-from gpuplane.core.devicenodes import Found, Wish, status, wish
+from gpuplane.core.devicenodes import DesiredNodes, NodesResult, desired_nodes, nodes_status
 from gpuplane.hardware.driver.nodes import majors
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.machine import DeviceNumbers
@@ -40,33 +40,33 @@ async def keep_device_nodes(node: Node, root: Path, every: float = 5.0) -> None:
     """Make what is missing and may be made, and say what stays missing, for ever. `root`: its /dev is the host's."""
     wait, made = every, tuple[str, ...]()
     while True:
-        if (wanted := wish(node.snapshot)) is None:
+        if (wanted := desired_nodes(node.snapshot)) is None:
             node.apply(StatusChanged(DEVICE_NODES, None))
             wait = every
         else:
             found = await asyncio.to_thread(reconcile, root, wanted)
-            made = tuple(dict.fromkeys((*made, *found.made)))
-            node.apply(StatusChanged(DEVICE_NODES, status(found.but(made=made))))
+            made = tuple(dict.fromkeys((*made, *found.created)))
+            node.apply(StatusChanged(DEVICE_NODES, nodes_status(found.but(created=made))))
             wait = min(wait * 2, LONGEST) if found.problem else every
         await node.until(partial(_another, wanted), wait)
 
 
-def _another(before: Wish | None, snapshot: Snapshot) -> bool:
-    return wish(snapshot) != before
+def _another(before: DesiredNodes | None, snapshot: Snapshot) -> bool:
+    return desired_nodes(snapshot) != before
 
 
-def reconcile(root: Path, wanted: Wish) -> Found:
+def reconcile(root: Path, wanted: DesiredNodes) -> NodesResult:
     """Make what is missing under a root; what was found, and what came of it."""
     if not (root / "dev/char").is_dir():
-        return Found(hidden=True)
+        return NodesResult(is_hidden=True)
     round_ = _Round(root)
     missing = tuple(path for path, numbers in wanted.nodes.items() if round_.lacks(path, numbers))
-    there = {path: number for path in wanted.linked if (number := _number(root, path)) is not None}
-    return Found(
+    there = {path: number for path in wanted.linked_nodes if (number := _number(root, path)) is not None}
+    return NodesResult(
         missing=missing,
         unlinked=tuple(path for path, number in there.items() if round_.unlinked(path, *number)),
         stale=tuple(path for path, (major, _) in there.items() if round_.owned and major not in round_.owned),
-        made=tuple(round_.made),
+        created=tuple(round_.made),
         problem=round_.problem,
     )
 

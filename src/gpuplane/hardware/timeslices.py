@@ -14,10 +14,10 @@ async def keep_time_slices(node: Node, hardware: Hardware) -> None:
     begun: SetTimeSlice | None = None
     told: TimeSliceStatus | None = None
     async for snapshot in node.changes():
-        if (status := timeslices.status(snapshot)) != told:
+        if (status := timeslices.time_slice_status(snapshot)) != told:
             told = status
             node.apply(StatusChanged(TIME_SLICES, told))
-        wish = timeslices.setting(snapshot)
+        wish = timeslices.current_try(snapshot)
         if wish is not None and wish != begun and _remembered(snapshot):
             begun = wish
             await hardware.do(wish)

@@ -72,7 +72,7 @@ def known_fields(part: AnyPart, data: Any) -> Any:
         return data
     kind, found = part.status_type, dict[str, object]()
     if kind is CdiFilesStatus:
-        found = {"marks": detail.split()}
+        found = {"fingerprints": detail.split()}
     elif kind is CdiConflictStatus:
         found = {"devices": detail.split()}
     elif kind is CdiHookStatus:
@@ -103,7 +103,7 @@ def _former_fields(status: Status) -> Mapping[str, str]:
     match status:
         case DriverStatus(released=True):
             return {"reason": RELEASED}
-        case CdiFilesStatus(marks=names) | CdiConflictStatus(devices=names):
+        case CdiFilesStatus(fingerprints=names) | CdiConflictStatus(devices=names):
             return {"detail": " ".join(names)}
         case MpsDaemonStatus(devices=names) | ComputeModeStatus(exclusive=names) | TimeSliceStatus(pending=names):
             return {"detail": ",".join(names)}

@@ -44,9 +44,9 @@ class DriverStatus(Status):
 
 
 class CdiFilesStatus(Status):
-    """`marks`: what the files on disk define, sorted: the mark of each file and of each device in it."""
+    """`fingerprints`: what the files on disk define, sorted: that of each file and of each device in it."""
 
-    marks: tuple[str, ...] = ()
+    fingerprints: tuple[str, ...] = ()
 
 
 class CdiConflictStatus(Status):

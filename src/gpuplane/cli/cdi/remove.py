@@ -13,7 +13,7 @@ from gpuplane.cli.agent import CDI
 from gpuplane.cli.connection import NoAgent, show, state_dir
 from gpuplane.cli.options import PATH
 from gpuplane.cli.say import say, told
-from gpuplane.core.containers.cdi.wanted import wanted
+from gpuplane.core.containers.cdi.desiredspecs import desired_specs
 from gpuplane.host.cdi.directory import OURS, remove
 from gpuplane.kubelet.podresources import read_allocations
 from gpuplane.model.snapshot import Allocation
@@ -78,7 +78,7 @@ def _needed(state_dir: Path, kubelet_root: Path) -> str:
         return _held(held)
     if snapshot.allocations is None:
         return "the agent that runs here does not know yet which devices containers hold: try again later"
-    if wanted(snapshot) and not snapshot.allocations:
+    if desired_specs(snapshot) and not snapshot.allocations:
         return "the agent that runs here would write them again: stop it first, or configure another deviceListStrategy"
     return _held(snapshot.allocations)
 

@@ -22,9 +22,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from gpuplane.core.advertising import known, offer
 from gpuplane.core.allocate import shares
 from gpuplane.core.containers import mps
+from gpuplane.core.containers.cdi.desiredspecs import missing_features
 from gpuplane.core.containers.cdi.devicenodes import CONTROL_NODES, IMEX_CHANNEL_PREFIX
 from gpuplane.core.containers.cdi.names import VENDOR
-from gpuplane.core.containers.cdi.wanted import absent
 from gpuplane.core.containers.strategy import effective_strategies
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
@@ -45,7 +45,7 @@ def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> AllocateR
     units = tuple({device.unit.id: device.unit for device in devices}.values())
     strategies_in_force, kind = effective_strategies(snapshot), offer(snapshot).resource(resource)
     got = container_edits(
-        units, machine, settings.but(device_list_strategy=strategies_in_force), resource, absent(snapshot)
+        units, machine, settings.but(device_list_strategy=strategies_in_force), resource, missing_features(snapshot)
     )
     assert kind is not None  # it has these devices
     if kind.share_mib:
@@ -90,17 +90,17 @@ def _allows_one_share_only(snapshot: Snapshot, name: str) -> bool:
 
 
 def container_edits(
-    units: Sequence[Unit], machine: Machine, settings: Settings, resource: str, absent: Collection[str] = ()
+    units: Sequence[Unit], machine: Machine, settings: Settings, resource: str, missing_features: Collection[str] = ()
 ) -> AllocateResponse:
     """What a container gets that holds these units of a resource, by the strategies of `settings`, without `auto`.
 
-    `absent`: the configured features that have no CDI device. Raises Refused if IMEX is required but missing.
+    `missing_features`: the configured features that have no CDI device. Raises Refused if IMEX is required but missing.
     """
     effective_strategies = settings.device_list_strategy
     names = [unit.index if settings.device_id_strategy == "index" else unit.id for unit in units]
     channels = _imex_channels(machine, settings)
     features = [name for name in ("gdrcopy", "gds", "mofed") if getattr(settings, name)]
-    qualified = tuple(_cdi_names(names, channels, [name for name in features if name not in absent]))
+    qualified = tuple(_cdi_names(names, channels, [name for name in features if name not in missing_features]))
     env = {f"NVIDIA_{feature.upper()}": "enabled" for feature in features}
     mounts: tuple[Mount, ...] = ()
     if "envvar" in effective_strategies:

@@ -95,7 +95,7 @@ def explain_choice(
     policy: Policy | None = None,
 ) -> ChoiceExplanation:
     """What `preferred_ids` answers, and why, as if all MPS daemons were ready. `available`: None for all healthy."""
-    snapshot, policy = mps.served(snapshot), policy or sharing_policy(snapshot)
+    snapshot, policy = mps.assume_daemons_ready(snapshot), policy or sharing_policy(snapshot)
     offered = offer(snapshot).resource(resource) or Resource(name=resource, devices=())
     if available is None:
         available = [device.id for device in offered.devices if not device.reasons]
@@ -130,7 +130,7 @@ def explain_choice(
         reason=_describe_set_choice(request, equal_sets)
         if is_whole_gpus
         else f"shares: {_describe_shares_choice(offered, policy, len(ids) < size)}",
-        note=mps.AS_IF if offered.mps else "",
+        note=mps.ASSUMED_READY_NOTE if offered.mps else "",
         refusal=_refusal(snapshot, offered, frozenset(available), ids, size),
     )
 

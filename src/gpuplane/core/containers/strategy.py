@@ -1,12 +1,12 @@
-"""How the container runtime is told of a container's devices, where nobody says how.
+"""The device list strategy in force: how the container runtime learns the devices of a container.
 
-`auto` is CDI, passed over CRI, where two things are known: that the node's runtime takes CDI devices without any
-configuration, and that this agent keeps the specifications. Everything else is `envvar`, which NVIDIA's runtime reads.
+`auto` means CDI over CRI if two things are known: the node's runtime supports CDI devices by default, and this agent
+writes the specifications. Otherwise it means `envvar`, which NVIDIA's runtime reads.
 
-A wrong answer is silent: a runtime that does not read what it is told starts the container without its GPU. So nothing
+A wrong decision has no error: a runtime that does not read the devices starts the container without its GPU. So nothing
 is guessed. The runtime is known from our Node's `status.nodeInfo.containerRuntimeVersion`, which kubelet writes; its
-socket is never asked, for who can reach that is root on the node. What was told last stands over restarts, and while
-the API server is away. A change is for containers that are made after it; those that run keep what they got.
+socket is never used, because access to it means root on the node. The last known value stays in force over restarts and
+while the API server is unreachable. A change affects new containers only; running ones keep what they have.
 """
 
 import re
@@ -20,33 +20,33 @@ from gpuplane.model.value import Value
 from gpuplane.model.views import News
 
 FIRST_WITH_CDI = {"containerd": (2, 0), "cri-o": (1, 30)}
-"""Runtime → its first version that takes the CDI devices of a CRI request as it is installed, and reads our files.
+"""Runtime → its first version that supports the CDI devices of a CRI request by default, and reads our files.
 
-containerd reads them since 1.7.2, where `enable_cdi` is false; it is true since 2.0 (containerd#8252, #9621). CRI-O
-reads them since 1.28 and cannot be told not to (cri-o#6944); files of version 0.7.0, as ours are where DRM nodes belong
-to a group, since 1.30 (container-device-interface#199). Docker comes by cri-dockerd, whose own version decides
-(cri-dockerd#522) and is not told.
+containerd supports them since 1.7.2, with `enable_cdi` false by default; it is true since 2.0 (containerd#8252, #9621).
+CRI-O supports them since 1.28, always enabled (cri-o#6944); it reads files of version 0.7.0, which ours have if DRM
+nodes belong to a group, since 1.30 (container-device-interface#199). Docker is used through cri-dockerd, whose version
+would decide (cri-dockerd#522), but is not reported.
 """
 
 FIRST_KUBELET_WITH_CDI = (1, 29)
-"""Kubelet's first version that passes a device plugin's CDI devices on as it is (DevicePluginCDIDevices, beta)."""
+"""Kubelet's first version that passes on a device plugin's CDI devices by default (DevicePluginCDIDevices, beta)."""
 
 RUNTIME_VERSION = re.compile(r"(?P<name>[a-z-]+)://v?(?P<major>\d+)\.(?P<minor>\d+)", re.ASCII)
-"""As kubelet writes it: "containerd://2.1.4-k3s1"."""
+"""A runtime's version as kubelet reports it: "containerd://2.1.4-k3s1"."""
 
 KUBELET_VERSION = re.compile(r"v?(?P<major>\d+)\.(?P<minor>\d+)", re.ASCII)
-"""Its own: "v1.36.2", "v1.30.4+k3s1"."""
+"""Kubelet's own version: "v1.36.2", "v1.30.4+k3s1"."""
 
 AUTO_TEXT = (
-    "cdi-cri where the node's runtime takes CDI devices as it is ("
+    "cdi-cri if the node's runtime supports CDI devices by default ("
     + ", ".join(f"{name} from {major}.{minor} on" for name, (major, minor) in FIRST_WITH_CDI.items())
-    + ") and the agent keeps the specifications, else envvar"
+    + ") and the agent writes the specifications, else envvar"
 )
-"""What `auto` is, for people."""
+"""What `auto` means, for people."""
 
 
 class StrategyDecision(Value, rename={"reason": "why"}):
-    """Which strategies are in force, and why those; `why` is "" where the configuration says so."""
+    """The strategies in force, and why; `reason` is "" if they are configured."""
 
     strategies: tuple[ListStrategy, ...]
     reason: str = ""
@@ -61,28 +61,28 @@ def effective_strategies(snapshot: Snapshot) -> tuple[ListStrategy, ...]:
 
 
 def decide_strategy(snapshot: Snapshot) -> StrategyDecision:
-    """The strategies in force, and why."""
+    """Decides the strategies in force, with the reason."""
     settings = snapshot.config.settings
     if settings is None:
-        return StrategyDecision(("envvar",), "there is no good configuration yet")
+        return StrategyDecision(("envvar",), "there is no valid configuration yet")
     if settings.device_list_strategy != ("auto",):
         return StrategyDecision(settings.device_list_strategy)
     if CDI_FILES not in snapshot.status:
-        return StrategyDecision(("envvar",), "this agent keeps no CDI specifications")
+        return StrategyDecision(("envvar",), "this agent writes no CDI specifications")
     runtime = node_requests(snapshot).runtime
     if not runtime:
-        return StrategyDecision(("envvar",), "our Node has not told which container runtime it has")
+        return StrategyDecision(("envvar",), "the container runtime of our Node is not known yet")
     if runtime_supports_cdi(runtime) and not kubelet_passes_cdi(kubelet := node_requests(snapshot).kubelet):
-        return StrategyDecision(("envvar",), f"kubelet {kubelet} does not pass CDI devices on; it does from 1.29 on")
+        return StrategyDecision(("envvar",), f"kubelet {kubelet} does not pass on CDI devices; 1.29 and later do")
     if runtime_supports_cdi(runtime):
-        return StrategyDecision(("cdi-cri",), f"{runtime} takes CDI devices")
+        return StrategyDecision(("cdi-cri",), f"{runtime} supports CDI devices")
     return StrategyDecision(
-        ("envvar",), f"{runtime} is not known to take CDI devices as it is; say cdi-cri where it does"
+        ("envvar",), f"{runtime} is not known to support CDI devices by default; configure cdi-cri if it does"
     )
 
 
 def runtime_supports_cdi(runtime: str) -> bool:
-    """Whether a runtime, as kubelet names it ("containerd://2.1.4"), takes CDI devices over CRI as it is installed."""
+    """Whether a runtime, as kubelet reports it ("containerd://2.1.4"), supports CDI devices over CRI by default."""
     found = RUNTIME_VERSION.match(runtime)
     if found is None or found["name"] not in FIRST_WITH_CDI:
         return False
@@ -90,21 +90,21 @@ def runtime_supports_cdi(runtime: str) -> bool:
 
 
 def kubelet_passes_cdi(kubelet: str) -> bool:
-    """Whether a kubelet of this version passes a device plugin's CDI devices on. One whose version is not told does:
-    those that do not are older than the Kubernetes that is asked for (deploy/README.md)."""
+    """Whether a kubelet of this version passes on a device plugin's CDI devices. True if the version is not known:
+    kubelets that do not are older than the Kubernetes that we require (deploy/README.md)."""
     found = KUBELET_VERSION.match(kubelet)
     return found is None or (int(found["major"]), int(found["minor"])) >= FIRST_KUBELET_WITH_CDI
 
 
 def strategy_news(before: Snapshot, after: Snapshot) -> Iterator[News]:
-    """The decision: once it counts, where it was ours, and whatever it changes to."""
+    """A log line when `auto` is decided for the first time, and for each change of the decision."""
     now, last = current_decision(after), current_decision(before)
     if now is not None and now != last and (now.reason or last is not None):
         yield News(level="info", about="device list strategy", text=str(now))
 
 
 def current_decision(snapshot: Snapshot) -> StrategyDecision | None:
-    """What is decided, once there may be something to allocate; before that, what it rests on may not be told yet."""
+    """The decision; None before machine and configuration are known, since what it depends on may be missing too."""
     if snapshot.machine is None or snapshot.config.settings is None:
         return None
     return decide_strategy(snapshot)

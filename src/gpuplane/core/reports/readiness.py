@@ -3,7 +3,7 @@
 from gpuplane.core import mps
 from gpuplane.core.advertising import offer, unknown, why_waiting
 from gpuplane.core.availability import availability, unread
-from gpuplane.core.containers.cdi import wanted as cdi
+from gpuplane.core.containers.cdi import desiredspecs as cdi
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.reports.nodecondition import problem
 from gpuplane.core.requests import driver_release_reason
@@ -42,7 +42,7 @@ def unready(snapshot: Snapshot) -> Reason | None:
     for resource in offer(snapshot).resources:
         if why := unread(snapshot, resource.name):
             return why
-    return mps.unready(snapshot) or cdi.unready(snapshot) or _idle(snapshot)
+    return mps.not_ready_reason(snapshot) or cdi.not_ready_reason(snapshot) or _idle(snapshot)
 
 
 def _idle(snapshot: Snapshot) -> Reason | None:

@@ -14,10 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from gpuplane.core.containers.cdi.condition import marks
+from gpuplane.core.containers.cdi.desiredspecs import (
+    desired_file,
+    desired_specs,
+    find_conflicts,
+    is_machine_known,
+    spec_notes,
+    summarize_specs,
+)
 from gpuplane.core.containers.cdi.names import KINDS
 from gpuplane.core.containers.cdi.specbuilder import BuiltSpec
-from gpuplane.core.containers.cdi.wanted import conflicts, known, merged, notes, summary, wanted
+from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
 from gpuplane.core.serving import standby
 from gpuplane.host.cdi import directory as disk
 from gpuplane.host.cdi.hook import watch_hook
@@ -67,7 +74,7 @@ class Keeper:
             if not tidied and not standby(self.node.snapshot):
                 await asyncio.to_thread(disk.tidy, self.directory)
                 tidied = True
-            if known(self.node.snapshot) and self._given() != self.done:
+            if is_machine_known(self.node.snapshot) and self._given() != self.done:
                 wait = every if await self.round() else min(wait * 2, LONGEST)
             await self.node.until(partial(_changed, seen), wait if seen[0] or self.done is None else IDLE * every)
 
@@ -92,16 +99,16 @@ class Keeper:
             self.files = {}  # runtimes see no more of them than we do
             problems.append(_describe_error(error))
         specs = disk.ours(self.files).values()
-        text = join("; ", problems or [f"{self.directory}: {summary(specs)}", *notes(self.node.snapshot)])
+        text = join("; ", problems or [f"{self.directory}: {summarize_specs(specs)}", *spec_notes(self.node.snapshot)])
         state: State = "failing" if problems else "ok"
-        self.node.apply(StatusChanged(CDI_FILES, CdiFilesStatus(state, text, marks=marks(specs))))
+        self.node.apply(StatusChanged(CDI_FILES, CdiFilesStatus(state, text, fingerprints=spec_fingerprints(specs))))
         self.done = None if problems else given
         return not problems
 
     def _changes(self) -> Mapping[str, Spec | None]:
         """Kind → what its file shall hold, where it does not."""
         there = disk.ours(self.files)
-        shall = {kind: merged(self.node.snapshot, kind, there.get(kind)) for kind in KINDS}
+        shall = {kind: desired_file(self.node.snapshot, kind, there.get(kind)) for kind in KINDS}
         return {kind: spec for kind, spec in shall.items() if not disk.holds(self.files, kind, spec)}
 
     def _spoilt(self, changes: Mapping[str, Spec | None]) -> list[str]:
@@ -112,7 +119,7 @@ class Keeper:
 
     def _tell_of_others(self) -> None:
         before = dict(self.node.snapshot.status.of_kind("cdi conflict"))
-        told = conflicts(self.node.snapshot, disk.ours(self.files), disk.foreign(self.directory, self.files))
+        told = find_conflicts(self.node.snapshot, disk.ours(self.files), disk.foreign(self.directory, self.files))
         for part in before.keys() - told.keys():
             self.node.apply(StatusChanged(part, None))
         for part, status in told.items():
@@ -121,7 +128,7 @@ class Keeper:
 
 def _wanted(snapshot: Snapshot) -> Wanted:
     """What is wanted, and whether it is this agent that writes it."""
-    return wanted(snapshot), not standby(snapshot)
+    return desired_specs(snapshot), not standby(snapshot)
 
 
 def _changed(seen: Wanted, snapshot: Snapshot) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from gpuplane import files
-from gpuplane.core.mps import statuses, wanted
+from gpuplane.core.mps import desired_daemons, part_statuses
 from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.mps import SupervisorStatus, WantedDaemons
@@ -35,7 +35,7 @@ async def ask(node: Node, again: float = 2.0) -> None:
     asked: dict[Path, WantedDaemons] = {}
     met: object = None  # the wish, and where it was found to be met
     async for _ in node.changes():
-        while (wishes := wanted(node.snapshot)) is not None and (wishes, _root(node)) != met:
+        while (wishes := desired_daemons(node.snapshot)) is not None and (wishes, _root(node)) != met:
             here = _folder(node) / WANTED
             for path in [each for each in asked if each != here]:  # another root is in force: nobody there any more
                 asked |= _try(node, path, WantedDaemons(in_use=wishes.in_use)) if asked[path].daemons else {}
@@ -68,11 +68,11 @@ async def hear(node: Node, every: float = 0.2) -> None:
     """Watch the supervisor's word, for ever.
 
     Tells from the moment on from which something may be offered: what is served must not look ill for a while."""
-    while not await node.until(lambda snapshot: wanted(snapshot) is not None, 3600.0):
+    while not await node.until(lambda snapshot: desired_daemons(snapshot) is not None, 3600.0):
         pass
     told: Mapping[AnyPart, Status] = {}
     while True:
-        wishes = wanted(node.snapshot)
+        wishes = desired_daemons(node.snapshot)
         if wishes is not None:
             path = _folder(node) / STATUS
             heard = _read_statuses(wishes, path, told, node.now())
@@ -94,9 +94,9 @@ def _read_statuses(
     """How everything stands. Where anybody could write it nothing is believed, and modes are as they were told last."""
     where = str(path.parent.parent)
     if not (reason := _risk(path.parent)):
-        return statuses(wishes, _status(path), where, now)
+        return part_statuses(wishes, _status(path), where, now)
     heard = {MPS_COMPUTE_MODES: told[MPS_COMPUTE_MODES]} if MPS_COMPUTE_MODES in told else {}
-    silent = statuses(wishes, None, where, now)
+    silent = part_statuses(wishes, None, where, now)
     return {**heard, **dict.fromkeys(silent, Status("failing", f"not trusted: {reason}"))}
 
 
@@ -112,7 +112,7 @@ def _risk(folder: Path) -> str:
 
 def _wants_daemons(snapshot: Snapshot) -> bool:
     """Whether any daemon is wanted."""
-    wishes = wanted(snapshot)
+    wishes = desired_daemons(snapshot)
     return wishes is not None and bool(wishes.daemons)
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuplane import files
-from gpuplane.core.mps import daemon_part, directory
+from gpuplane.core.mps import daemon_directory, daemon_part
 from gpuplane.core.text import clip
 from gpuplane.host.filewatch import contents
 from gpuplane.host.lock import locked
@@ -103,7 +103,7 @@ class Supervisor:
                 self._unread = f"{self._folder / WANTED}: {error}; the last request stays in force"
                 log.error("%s", self._unread)
                 continue
-            names = {directory(each.name) for each in self._wanted.daemons}
+            names = {daemon_directory(each.name) for each in self._wanted.daemons}
             for name in sorted(names | set(self._found())):
                 if name not in self._keepers:
                     place = Place(self._root, name, self._tools.own_shm)
@@ -159,7 +159,7 @@ class Supervisor:
 
     def _held(self, name: str) -> bool:
         """Whether a container holds it, by the agent's newest word."""
-        return self._wanted is not None and name in map(directory, self._wanted.in_use)
+        return self._wanted is not None and name in map(daemon_directory, self._wanted.in_use)
 
     def _taken(self, name: str) -> frozenset[str]:
         """The GPUs of other daemons that there are still: a GPU is one server's."""
@@ -168,7 +168,7 @@ class Supervisor:
 
     def _wish(self, name: str) -> MpsDaemon | None:
         daemons = self._wanted.daemons if self._wanted else ()
-        return next((each for each in daemons if directory(each.name) == name), None)
+        return next((each for each in daemons if daemon_directory(each.name) == name), None)
 
     def _stand(self, standing: DaemonStatus) -> bool:
         """Whether that is news."""

@@ -1,8 +1,8 @@
-"""Edits put together: each thing once, in an order that depends on nothing but the things.
+"""Merges edits into a canonical form: each thing once, in an order that depends only on the things themselves.
 
-A document is compared and digested, and people read what changed in it. So nodes and mounts are ordered by the depth of
-their path and then by its name, as NVIDIA's are (nvidia-container-toolkit 1.20, pkg/nvcdi/transform), and environment
-and groups by themselves. Hooks keep their order, for they run in it.
+A specification is compared and digested, and people read what changed in it. So nodes and mounts are ordered by the
+depth of their path and then by the path, like NVIDIA's (nvidia-container-toolkit 1.20, pkg/nvcdi/transform), variables
+and groups alphabetically. Hooks keep their order, because they run in it.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def merge_edits(edits: Iterable[ContainerEdits]) -> ContainerEdits:
-    """All these edits as one. Of two nodes or mounts at one path in the container the first counts."""
+    """All these edits as one. Of two nodes or mounts with one path in the container the first is kept."""
     every = tuple(edits)
     return ContainerEdits(
         env=tuple(sorted({each for one in every for each in one.env})),
@@ -26,7 +26,7 @@ def merge_edits(edits: Iterable[ContainerEdits]) -> ContainerEdits:
 
 
 def subtract_edits(edits: ContainerEdits, common: ContainerEdits) -> ContainerEdits:
-    """Edits without what every container gets anyway."""
+    """The edits without those that are already common to all devices."""
     return ContainerEdits(
         env=_subtract(edits.env, common.env),
         device_nodes=_subtract(edits.device_nodes, common.device_nodes),

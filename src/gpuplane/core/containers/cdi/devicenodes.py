@@ -1,7 +1,7 @@
-"""Device nodes: which there are beside those of the GPUs, and what a document says of each.
+"""Device nodes in a specification, and the paths of those that belong to no single GPU.
 
-A document names a node's type and numbers wherever they are known. A runtime then makes the node without looking at the
-host's, and tells systemd the very numbers, so that a reload of systemd does not take the node away from a container.
+A specification has a node's type and numbers if they are known. Then a runtime creates the node without looking at the
+host's, and passes the numbers to systemd. So a reload of systemd does not take the node away from a container.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,20 +11,20 @@ from gpuplane.model.cdi import ContainerEdits, DeviceNode
 from gpuplane.model.machine import DeviceNumbers
 
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-"""Those that every container gets, so far as they exist (nvidia-container-toolkit 1.20, pkg/nvcdi/common-nvml.go);
-in the order in which NVIDIA's device plugin names them to kubelet."""
+"""The nodes that every container gets if they exist (nvidia-container-toolkit 1.20, pkg/nvcdi/common-nvml.go);
+in the order in which NVIDIA's device plugin lists them for kubelet."""
 
 IMEX_CHANNEL_PREFIX = "/dev/nvidia-caps-imex-channels/channel"
 WORLD_READ_WRITE = 0o006
-"""The permission bits of everybody."""
+"""The permission bits with which every process can read and write a node."""
 
 
 def node_edits(
     paths: Iterable[str], numbers: Mapping[str, DeviceNumbers], root: str, *, groups: bool = True
 ) -> ContainerEdits:
-    """Nodes, and the groups that a container's processes need to open them (internal/edits/device.go).
+    """Edits for these nodes, with the groups that a container's processes need to open them (internal/edits/device.go).
 
-    `root` is the folder on the host whose dev/ has them; without `groups` a container is put into no group.
+    `root`: the host directory whose dev/ has the nodes. `groups`: False for no groups.
     """
     there = tuple(dict.fromkeys(paths))
     known = [numbers[path] for path in there if path in numbers] if groups else []
@@ -51,5 +51,5 @@ def _device_node(path: str, numbers: DeviceNumbers | None, root: str) -> DeviceN
 
 
 def host_path(root: str, path: str) -> str:
-    """Where the host has a path that is inside a root. No `..` leads out of it."""
+    """The path on the host of a path inside a root. No `..` leads out of the root."""
     return root.rstrip("/") + normpath(f"/{path.lstrip('/')}")

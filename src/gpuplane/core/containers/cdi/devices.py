@@ -18,14 +18,14 @@ from gpuplane.model.text import Text, join
 from gpuplane.model.value import Value
 
 DEVICE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
-"""What a device can be called (CNCF container-device-interface 1.1.0, pkg/parser)."""
+"""The pattern of valid device names (CNCF container-device-interface 1.1.0, pkg/parser)."""
 
 MIG_CAPABILITY_NODES = 2
-"""Nodes of a MIG device's own: of its GPU instance and of its compute instance."""
+"""The number of a MIG device's own nodes: of its GPU instance and of its compute instance."""
 
 
 class SpecDevice(Value):
-    """A GPU or MIG device. It cannot be in a document where there is a `reason`."""
+    """A GPU or MIG device of a specification. With an `omission_reason` it is omitted."""
 
     uuid: str
     gpu: str  # UUID of the GPU that it is or lies in
@@ -36,7 +36,7 @@ class SpecDevice(Value):
 
 
 def list_spec_devices(machine: Machine) -> Iterator[SpecDevice]:
-    """Every GPU and MIG device, in an order that does not depend on that of the look."""
+    """Every GPU and MIG device, in an order that does not depend on the order of the observation."""
     for gpu in sorted(machine.gpus or (), key=lambda gpu: (gpu.index, gpu.pci, gpu.uuid)):
         whole = SpecDevice(uuid=gpu.uuid, gpu=gpu.uuid, index=str(gpu.index), nodes=gpu.nodes)
         if gpu_problem := _gpu_problem(gpu):
@@ -44,8 +44,8 @@ def list_spec_devices(machine: Machine) -> Iterator[SpecDevice]:
         elif not gpu.mig_enabled:
             yield whole.but(nodes=(*gpu.nodes, *gpu.dri), links=tuple(links.drm_links(gpu)))
         else:
-            here = "its MIG devices are here instead" if gpu.mig_devices else "it has no MIG devices"
-            yield whole.but(omission_reason=f"it is in MIG mode, and {here}")
+            instead = "its MIG devices are listed instead" if gpu.mig_devices else "it has no MIG devices"
+            yield whole.but(omission_reason=f"it is in MIG mode, and {instead}")
         yield from (_mig_spec_device(gpu, each, gpu_problem) for each in _sorted_mig_devices(gpu))
 
 
@@ -65,21 +65,21 @@ def _mig_spec_device(gpu: Gpu, device: MigDevice, gpu_problem: Text) -> SpecDevi
         index=f"{gpu.index}:{device.slot}",
         nodes=(*gpu.nodes, *device.nodes, *(gpu.dri if has_graphics else ())),
         links=tuple(links.drm_links(gpu)) if has_graphics else (),
-        omission_reason=gpu_problem or ("" if device.uuid else "the driver does not tell its UUID") or own,
+        omission_reason=gpu_problem or ("" if device.uuid else "the driver does not report its UUID") or own,
     )
 
 
 def _gpu_problem(gpu: Gpu) -> Text:
-    """Why neither a GPU nor a MIG device of it can be given to a container; "" where they can."""
+    """Why no container can use a GPU or a MIG device of it; "" if containers can."""
     if not gpu.uuid:
-        return _with_fault_messages("the driver does not tell its UUID", gpu.faults)
+        return _with_fault_messages("the driver does not report its UUID", gpu.faults)
     if not gpu.nodes:
         return _with_fault_messages("its device node is not known", gpu.faults)
     return describe_missing_nodes(gpu.faults)
 
 
 def describe_missing_nodes(faults: Iterable[Fault]) -> Text:
-    """Which nodes of a device do not exist; "" where all do."""
+    """Which nodes of a device do not exist; "" if all do."""
     return join("; ", (fault.message for fault in faults if fault.code == "node-missing"))
 
 
@@ -89,9 +89,9 @@ def _with_fault_messages(reason: Text, faults: Iterable[Fault]) -> Text:
 
 
 def select_devices(machine: Machine, ids: Iterable[str]) -> Sequence[SpecDevice]:
-    """The parts that these ids name; () for all. A GPU's id names its MIG devices too.
+    """The devices with these ids; all for (). A GPU's id selects its MIG devices too.
 
-    Raises ValueError for an id that nothing of this machine has.
+    Raises ValueError for an id that no device of this machine has.
     """
     every, wanted = list(list_spec_devices(machine)), list(ids)
     if not wanted or ALL in wanted:
@@ -101,7 +101,9 @@ def select_devices(machine: Machine, ids: Iterable[str]) -> Sequence[SpecDevice]
     there = {name for part in every for name in _identifiers(part)}
     if unknown := [id for id, name in meant.items() if name not in there]:
         indices = ", ".join(part.index for part in every) or "none"
-        raise ValueError(f"no such device: {', '.join(map(repr, unknown))}; there are {indices}, and their UUIDs")
+        raise ValueError(
+            f"no such device: {', '.join(map(repr, unknown))}; the devices are {indices}, or use their UUIDs"
+        )
     return [part for part in every if not _identifiers(part).isdisjoint(meant.values())]
 
 
@@ -112,7 +114,7 @@ def _identifiers(part: SpecDevice) -> Set[str]:
 def name_devices(
     found: Iterable[SpecDevice], names: Sequence[NamingStrategy]
 ) -> tuple[Mapping[str, SpecDevice], Mapping[str, Text]]:
-    """Name → part, and by their keys why others have no name. Of two that would have one name the first has it."""
+    """(name → device, key → reason of each omitted device). Of two devices with one name the first gets it."""
     given: dict[str, SpecDevice] = {}
     left: dict[str, Text] = {}
     for part in found:
@@ -125,18 +127,18 @@ def name_devices(
 
 
 def _omitted_key(part: SpecDevice, taken: Set[str]) -> str:
-    """By what a part is known that is left: its UUID, or else its node."""
+    """A key for an omitted device: its UUID, or else its node."""
     keys = (part.uuid, *part.nodes[:1], f"device {part.index}")
     return next(key for key in keys if key and key not in taken)
 
 
 def _device_name(part: SpecDevice, naming: NamingStrategy) -> str:
-    """Source: pkg/nvcdi/namer.go."""
+    """The device's name by a strategy (pkg/nvcdi/namer.go)."""
     kind = "mig" if ":" in part.index else "gpu"
     return {"index": part.index, "type-index": f"{kind}{part.index}", "uuid": part.uuid}[naming]
 
 
 def _name_problem(name: str, given: Mapping[str, SpecDevice]) -> Text:
     if not DEVICE_NAME.fullmatch(name):
-        return f"{name!r} cannot be a device's name in CDI"
+        return f"{name!r} is not a valid name of a CDI device"
     return f"device {given[name].index} has the same name, {name}" if name in given else ""

@@ -1,11 +1,11 @@
-"""What of the driver every container gets: its libraries, programs, firmware, configuration and sockets, as mounts.
+"""The driver's files that every container gets as mounts: libraries, programs, firmware, configuration and sockets.
 
-A file is where the driver root has it, seen from that root; so a container finds it where a host would. Sockets are
-mounted writable, and so that nothing in them can be run (nvidia-container-toolkit 1.20, internal/discover/ipc.go).
+In the container a file has the path that it has below the driver root. Sockets are mounted writable and noexec
+(nvidia-container-toolkit 1.20, internal/discover/ipc.go).
 
-`everywhere` is for containers at whose start nothing is called. There is then no cache of the loader that knows the
-driver's libraries, and no link to them: so each is mounted by every name that it is looked for, in the folders where
-the loaders of Debian and of Red Hat look by themselves, for nobody knows which of the two an image has.
+`alias_mounts` is for containers without hooks. There the loader's cache does not know the driver's libraries, and there
+are no links to them. So each library is mounted by every name by which programs look for it, in the directories that
+the loaders of Debian and of Red Hat search by default: which of the two an image has is not known.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,13 +24,13 @@ RED_HAT_LIBRARY_DIRECTORY = "/usr/lib64"
 MULTIARCH_TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
 LIBCUDA_PREFIX = "libcuda.so."
 MAX_PATHS_LISTED = 3
-"""So many paths that are left out for one reason are named."""
+"""The number of paths that a note lists for one reason."""
 COMMON_LIBRARY_PREFIXES = ("libnvidia-ml.so.", "libnvidia-ptxjitcompiler.so.")
-"""How the names of libraries begin that nearly every program with CUDA comes to load."""
+"""Prefixes of the libraries that nearly every CUDA program loads sooner or later."""
 
 
 def driver_edits(files: DriverFiles, root: str, *, sockets: bool = True) -> ContainerEdits:
-    """The driver's files, without links to them."""
+    """The driver's files, without links to them. `sockets`: False leaves its sockets out."""
     shown = [*(DriverFile(path=each.path) for each in files.libraries), *files.files]
     mounts = [_mount(file, root, READ_ONLY_OPTIONS) for file in _sorted_files(shown)]
     if sockets:
@@ -43,12 +43,12 @@ def driver_edits(files: DriverFiles, root: str, *, sockets: bool = True) -> Cont
 
 
 def storage_mounts(files: DriverFiles, root: str) -> Iterator[Mount]:
-    """What GPUDirect Storage needs."""
+    """The files that GPUDirect Storage needs."""
     return (_mount(DriverFile(path=each), root, READ_ONLY_OPTIONS) for each in files.storage)
 
 
 def alias_mounts(files: DriverFiles, root: str) -> Iterator[Mount]:
-    """The driver's libraries by all their names."""
+    """The driver's libraries by all names by which programs look for them."""
     homes = {directory_of(each.path) for each in _libcuda_libraries(files)}
     found = sorted(files.libraries, key=lambda each: each.path)
     beside = [
@@ -66,7 +66,7 @@ def alias_mounts(files: DriverFiles, root: str) -> Iterator[Mount]:
 
 
 def _library_mounts(library: DriverLibrary, root: str, home: str, folders: Iterable[str]) -> Iterator[Mount]:
-    """A library by all its names in each folder: links to it, and its own where that is the SONAME."""
+    """A library by all its names in each directory: those of its links, and its own if that is the SONAME."""
     names = [link.path.removeprefix(f"{home}/") for link in links.library_links(library)]
     if library.soname in ("", base_name(library.path)):
         names.append(base_name(library.path))
@@ -76,18 +76,18 @@ def _library_mounts(library: DriverLibrary, root: str, home: str, folders: Itera
 
 
 def _multiarch_triplets(libraries: Iterable[DriverLibrary], files: Iterable[DriverFile]) -> tuple[str, ...]:
-    """Debian's names for this machine's kind of processor; all of them where nothing tells."""
+    """Debian's multiarch names for this machine's processor; all of them if no path shows which."""
     paths = [*(each.path for each in libraries), *(each.path for each in files)]
-    told = tuple(
+    found = tuple(
         each
         for each in MULTIARCH_TRIPLETS
         if any(each in path or _vulkan_suffix(each) in base_name(path) for path in paths)
     )
-    return told or MULTIARCH_TRIPLETS
+    return found or MULTIARCH_TRIPLETS
 
 
 def _vulkan_suffix(triplet: str) -> str:
-    """As Vulkan's configuration file has it, nvidia_icd.x86_64.json."""
+    """The part of a file name that stands for a processor: ".x86_64." in nvidia_icd.x86_64.json of Vulkan."""
     return f".{triplet.partition('-')[0]}."
 
 
@@ -96,12 +96,12 @@ def _libcuda_libraries(files: DriverFiles) -> Iterator[DriverLibrary]:
 
 
 def lacks_libcuda(files: DriverFiles | None) -> bool:
-    """Whether no container could use a GPU with these files."""
+    """Whether libcuda is missing: then no container could use a GPU."""
     return files is None or next(_libcuda_libraries(files), None) is None
 
 
 def missing_file_notes(files: DriverFiles) -> Iterator[Text]:
-    """What of the driver was not found, though a container may need it."""
+    """A note for each file that was not found in the driver, though a container may need it."""
     there = {base_name(each.path) for each in files.libraries}
     for begin in COMMON_LIBRARY_PREFIXES:
         if not any(name.startswith(begin) for name in there):
@@ -111,7 +111,7 @@ def missing_file_notes(files: DriverFiles) -> Iterator[Text]:
 
 
 def left_out_notes(left: Mapping[str, Text]) -> Iterator[Text]:
-    """What is there and no container gets, with the reason; what has the same reason together."""
+    """A note for each reason for which existing files are left out, with the paths."""
     for why, paths in group_alike((why, path) for path, why in left.items()):
         yield f"{list_first(paths, MAX_PATHS_LISTED)} {'is' if len(paths) == 1 else 'are'} left out: {why}"
 

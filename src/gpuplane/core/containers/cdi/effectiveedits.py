@@ -1,9 +1,9 @@
-"""What a container really sees of edits that are put together (CNCF, pkg/cdi/container-edits.go).
+"""The effect of the edits of several devices on a container (CNCF, pkg/cdi/container-edits.go).
 
-Edits of several devices are put one behind the other, and then applied in that order. Of variables of one name, nodes
-or mounts of one path and network interfaces of one name, the last one holds: a variable where the first stood, a node
-or a mount where the last stood. Mounts are then sorted by the depth of their paths. Hooks are never compared: each one
-runs, and twice where it stands twice. A supplementary group of 0 counts for nothing.
+A runtime concatenates the edits of all devices and applies them in that order. Of variables with one name, nodes or
+mounts with one path and network interfaces with one name, the last one is effective: a variable at the place of the
+first, a node or a mount at the place of the last. Mounts are then sorted by the depth of their paths. Hooks are never
+compared: each one runs, and twice if it is listed twice. A supplementary group 0 is ignored.
 """
 
 import posixpath
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def concatenate_edits(edits: Iterable[ContainerEdits]) -> ContainerEdits:
-    """Edits, one behind the other."""
+    """All edits as one, in their order."""
     several = tuple(edits)
     return ContainerEdits(
         env=tuple(each for one in several for each in one.env),
@@ -30,7 +30,7 @@ def concatenate_edits(edits: Iterable[ContainerEdits]) -> ContainerEdits:
 
 
 def effective_edits(edits: ContainerEdits) -> ContainerEdits:
-    """What holds of them."""
+    """The edits that take effect."""
     return edits.but(
         env=tuple({each.partition("=")[0]: each for each in edits.env}.values()),
         device_nodes=_last_of_each_key(edits.device_nodes, lambda node: node.path),
@@ -41,9 +41,9 @@ def effective_edits(edits: ContainerEdits) -> ContainerEdits:
 
 
 def _last_of_each_key(things: Sequence[T], key: Callable[[T], str]) -> tuple[T, ...]:
-    """The last thing of each key, where it stood."""
-    held = {key(each): i for i, each in enumerate(things)}
-    return tuple(each for i, each in enumerate(things) if held[key(each)] == i)
+    """The last thing of each key, at its place."""
+    last = {key(each): i for i, each in enumerate(things)}
+    return tuple(each for i, each in enumerate(things) if last[key(each)] == i)
 
 
 def _path_depth(mount: Mount) -> int:

@@ -1,4 +1,4 @@
-"""What a container gets with some devices, for a person: each thing, what it is for, and whose gift it is."""
+"""Explains what a container gets with some CDI devices: each edit, its purpose, and which device it comes from."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +16,10 @@ EditsWithOrigin = Sequence[tuple[str, ContainerEdits]]
 
 
 class DeviceExplanation(Value, rename={"version_features": "needs", "overridden_files": "over"}):
-    """A device: the file that defines it, and those that it takes precedence over; or why it cannot be resolved.
+    """A device: the file that defines it, and the files that this overrides; or why it cannot be resolved.
 
-    `version`: of CDI, as the file declares it: older runtimes do not read the file. `needs`: what of the file needs the
-    lowest version that would do.
+    `version`: of CDI, declared by the file; older runtimes do not read it. `version_features`: the features of the file
+    that need the lowest possible version.
     """
 
     name: str
@@ -31,10 +31,10 @@ class DeviceExplanation(Value, rename={"version_features": "needs", "overridden_
 
 
 class EditExplanation(Value, rename={"hook_actions": "steps"}):
-    """One thing that a container gets.
+    """One edit of a container.
 
-    `origin`: the devices that give it, by name; a kind, where any device of that kind gives it. `notes`: what it is
-    for, and what else was given under its name and does not hold.
+    `origin`: the names of the devices that it comes from, or a kind if any device of that kind has it. `notes`: its
+    purpose, and edits with the same name that have no effect.
     """
 
     kind: EditKind
@@ -46,7 +46,7 @@ class EditExplanation(Value, rename={"hook_actions": "steps"}):
 
 
 class Explanation(Value):
-    """Devices, and what a container gets with those that can be resolved. With one that cannot be, it is not made."""
+    """The devices, and the edits of those that can be resolved. With an unresolvable one no container is created."""
 
     devices: tuple[DeviceExplanation, ...]
     edit_explanations: tuple[EditExplanation, ...]
@@ -54,12 +54,12 @@ class Explanation(Value):
 
 
 def explain_devices(known: Registry, names: Sequence[str]) -> Explanation:
-    """What these devices, by their qualified names, are and give together."""
-    asked = list(dict.fromkeys(names))
-    given = list(edits_with_origin(known, [name for name in asked if name in known.devices]))
+    """Explains the devices with these qualified names, and their edits together."""
+    requested = list(dict.fromkeys(names))
+    given = list(edits_with_origin(known, [name for name in requested if name in known.devices]))
     edits = effective_edits(concatenate_edits(edits for _, edits in given))
     return Explanation(
-        tuple(_explain_device(known, name) for name in asked), tuple(_explain_edits(edits, given)), edits
+        tuple(_explain_device(known, name) for name in requested), tuple(_explain_edits(edits, given)), edits
     )
 
 
@@ -80,10 +80,10 @@ def _explain_edits(edits: ContainerEdits, given: EditsWithOrigin) -> Iterator[Ed
 
 def _explain_edit(sort: "EditField", thing: Any, given: EditsWithOrigin) -> EditExplanation:
     what, detail = sort.what(thing), sort.detail(thing)
-    meaning = [meant for pattern, meant in PURPOSES if re.fullmatch(pattern, what)]
-    beside = [
-        f"{whose} gives {' '.join(filter(None, (sort.what(other), sort.detail(other))))}, which does not hold"
-        for whose, edits in given
+    purposes = [purpose for pattern, purpose in PURPOSES if re.fullmatch(pattern, what)]
+    overridden = [
+        f"{origin} gives {' '.join(filter(None, (sort.what(other), sort.detail(other))))}, which has no effect"
+        for origin, edits in given
         for other in sort.items_of(edits)
         if sort.key(other) == sort.key(thing) and other != thing
     ]
@@ -91,8 +91,8 @@ def _explain_edit(sort: "EditField", thing: Any, given: EditsWithOrigin) -> Edit
         sort.kind,
         what,
         detail,
-        origin=tuple(dict.fromkeys(whose for whose, edits in given if thing in sort.items_of(edits))),
-        notes=(*meaning, *dict.fromkeys(beside)),
+        origin=tuple(dict.fromkeys(origin for origin, edits in given if thing in sort.items_of(edits))),
+        notes=(*purposes, *dict.fromkeys(overridden)),
         hook_actions=hook_actions(thing) if isinstance(thing, Hook) else (),
     )
 
@@ -109,7 +109,7 @@ def _describe_mount(mount: Mount) -> str:
 
 
 def _describe_hook(hook: Hook) -> str:
-    return hook.hook_name + (f", for {hook.timeout} s at most" if hook.timeout else "")
+    return hook.hook_name + (f", for at most {hook.timeout} s" if hook.timeout else "")
 
 
 def _describe_rdt(rdt: IntelRdt) -> str:
@@ -117,7 +117,7 @@ def _describe_rdt(rdt: IntelRdt) -> str:
 
 
 class EditField(NamedTuple):
-    """Things of one sort: where edits have them, under what only one of them holds, and how they are shown."""
+    """A field of container edits: how to get its items, the key by which one replaces another, and their texts."""
 
     kind: EditKind
     items_of: Callable[[ContainerEdits], Sequence[Any]]
@@ -154,7 +154,7 @@ PURPOSES = (
     (r"/dev/nvidia\d+", "the GPU"),
     (r"/dev/nvidiactl", "the driver's control"),
     (r"/dev/nvidia-uvm", "unified memory, which CUDA needs"),
-    (r"/dev/nvidia-uvm-tools", "unified memory's events, for profilers"),
+    (r"/dev/nvidia-uvm-tools", "events of unified memory, for profilers"),
     (r"/dev/nvidia-modeset", "displays"),
     (r"/dev/nvidia-caps/nvidia-cap\d+", "a capability: an instance of a GPU in MIG mode, or MIG's management"),
     (r"/dev/nvidia-caps-imex-channels/channel\d+", "an IMEX channel: memory shared between nodes"),
@@ -167,4 +167,4 @@ PURPOSES = (
     (r"NVIDIA_VISIBLE_DEVICES=void", "keeps NVIDIA's runtime from giving GPUs a second time"),
     (r"NVIDIA_CTK_LIBCUDA_DIR=.*", "where libcuda is, for NVIDIA's hooks"),
 )
-"""What nodes and variables are for."""
+"""(pattern of a node or variable, its purpose)."""

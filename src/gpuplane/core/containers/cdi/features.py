@@ -1,6 +1,7 @@
-"""What is not a GPU but belongs to one: IMEX channels, GPUDirect Storage and RDMA, GDRCopy, NVSwitches, management.
+"""The device nodes of features that are not GPUs: IMEX channels, GPUDirect Storage and RDMA, GDRCopy, NVSwitches,
+management.
 
-Each is a document of its own, of nodes that exist; they need nothing of the driver's files, but for management
+Each has a specification of its own, with the nodes that exist. None needs the driver's files, except management
 (nvidia-container-toolkit 1.20, pkg/nvcdi/{lib-imex,gated,management}.go, internal/discover/{gds,gdrcopy,mofed}.go).
 """
 
@@ -19,18 +20,18 @@ NODES_BY_MODE: Mapping[Mode, tuple[re.Pattern[str], str]] = {
     "nvswitch": (re.compile(r"/dev/nvidia-nvswitch(ctl|\d+)"), "/dev/nvidia-nvswitch*"),
     "management": (re.compile(r"/dev/nvidia(?!-fs|-nvswitch|-nvlink).*"), "/dev/nvidia*"),
 }
-"""Mode → its nodes, and what they are called for people."""
+"""Mode → pattern of its nodes, and that pattern for people."""
 
 
 def feature_nodes(machine: Machine, mode: Mode) -> list[str]:
-    """The nodes that exist of a mode's one device, `all`."""
+    """The existing nodes of a mode's only device, `all`."""
     pattern, _ = NODES_BY_MODE[mode]
     there = [*machine.nodes, *(_gpu_nodes(machine) if mode == "management" else ())]
     return [path for path in dict.fromkeys(there) if pattern.fullmatch(path)]
 
 
 def _gpu_nodes(machine: Machine) -> Iterator[str]:
-    """The nodes of GPUs and of MIG devices."""
+    """The existing nodes of GPUs and MIG devices."""
     for gpu in machine.gpus or ():
         yield from () if describe_missing_nodes(gpu.faults) else gpu.nodes
         for device in gpu.mig_devices:
@@ -38,7 +39,7 @@ def _gpu_nodes(machine: Machine) -> Iterator[str]:
 
 
 def imex_channels(machine: Machine, ids: Iterable[str]) -> tuple[Mapping[str, str], Sequence[str]]:
-    """The IMEX channels of these ids, "0" or "channel0", () for all: name → node. And the nodes that are not there."""
+    """(name → node of the existing IMEX channels, missing nodes). `ids`: "0" or "channel0"; () for all."""
     there = {
         path.removeprefix(IMEX_CHANNEL_PREFIX): path for path in machine.nodes if path.startswith(IMEX_CHANNEL_PREFIX)
     }

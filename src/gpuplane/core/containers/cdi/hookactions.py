@@ -1,6 +1,6 @@
-"""What a hook does, in words: read off the arguments of ours and of NVIDIA's program.
+"""Describes what a hook does, for people, by the arguments of our program and of NVIDIA's.
 
-Ours takes `--option=value`, NVIDIA's both that and two arguments; both may repeat an option.
+Our program accepts `--option=value`, NVIDIA's also `--option value`. Options can be repeated in both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,19 +12,19 @@ OUR_PROGRAMS, NVIDIA_PROGRAMS = ("gpuplane-hook",), ("nvidia-cdi-hook", "nvidia-
 
 
 class HookAction(Value, rename={"targets": "to"}):
-    """One thing that a hook does, and to what."""
+    """An action of a hook, and its targets: links, directories, versions."""
 
     what: str
     targets: tuple[str, ...] = ()
 
 
-CREATES_LINKS = "makes links"
-UPDATES_LOADER_CACHE = "has the loader's cache made anew, with the libraries in"
+CREATES_LINKS = "creates links"
+UPDATES_LOADER_CACHE = "updates the loader's cache with the libraries in"
 PREVENTS_NODE_CREATION = (
-    "keeps the driver's programs from making device nodes, by its parameters as the container sees them"
+    "keeps the driver's programs from creating device nodes: changes its parameters in the container"
 )
 PREFERS_COMPAT_LIBRARIES = (
-    "prefers the image's CUDA compatibility libraries where they are newer than the driver and made for it"
+    "prefers the image's CUDA compatibility libraries if they are newer than the driver and fit it"
 )
 NVIDIA_ACTIONS: Mapping[str, str] = {
     "create-symlinks": CREATES_LINKS,
@@ -38,7 +38,7 @@ NVIDIA_ACTIONS: Mapping[str, str] = {
 
 
 def hook_actions(hook: Hook) -> tuple[HookAction, ...]:
-    """What a hook does; for a program that is not known here, that alone."""
+    """The actions of a hook; of an unknown program only its command line."""
     program, *arguments = hook.args or (hook.path,)
     program = program.rpartition("/")[2]
     if program in OUR_PROGRAMS and arguments[:1] == ["create-container"]:
@@ -47,14 +47,14 @@ def hook_actions(hook: Hook) -> tuple[HookAction, ...]:
         words = arguments[1:] if arguments[:1] == ["hook"] else arguments
         if words and words[0] in NVIDIA_ACTIONS:
             return (_nvidia_action(words[0], _parse_options(words[1:])),)
-    return (HookAction("runs a program that is not known here", (" ".join((hook.path, *arguments)),)),)
+    return (HookAction("runs an unknown program", (" ".join((hook.path, *arguments)),)),)
 
 
 def _our_actions(options: Mapping[str, Sequence[str]]) -> Iterator[HookAction]:
     if links := options.get("--link"):
         yield HookAction(CREATES_LINKS, tuple(map(_format_link, links)))
     if links := options.get("--link-if"):
-        yield HookAction("makes links where the container has what they lead to", tuple(map(_format_link, links)))
+        yield HookAction("creates links whose targets the container has", tuple(map(_format_link, links)))
     if folders := options.get("--folder"):
         yield HookAction(UPDATES_LOADER_CACHE, tuple(folders))
     if folders := options.get("--compat"):
@@ -72,13 +72,13 @@ def _nvidia_action(name: str, options: Mapping[str, Sequence[str]]) -> HookActio
 
 
 def _format_link(argument: str) -> str:
-    """TARGET::LINK as people write it."""
+    """The argument TARGET::LINK as "LINK → TARGET"."""
     target, _, link = argument.partition("::")
     return f"{link} → {target}"
 
 
 def _parse_options(arguments: Sequence[str]) -> Mapping[str, list[str]]:
-    """Options with their values, in their order."""
+    """Option → its values, in their order."""
     found: dict[str, list[str]] = {}
     last = ""
     for argument in arguments:

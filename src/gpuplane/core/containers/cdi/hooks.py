@@ -1,13 +1,13 @@
-"""What is done when a container starts, as arguments of the program that does it.
+"""The hooks of a specification: tasks at a container's start, as arguments of the program that does them.
 
-All runs before the container's root is changed (createContainer), by a program of the host. Ours does everything in one
-process, for all GPUs of the container: so it has one entry, in the edits that are applied once, and a link to a DRM
-node is made only where the container has that node. NVIDIA's has an entry for each thing to do, in this order
-(nvidia-container-toolkit 1.20, internal/discover/hooks.go), and links to DRM nodes with each device.
+All hooks run before the container's root is changed (createContainer), by a program of the host. Ours does all tasks in
+one process, for all GPUs of the container. So it is one hook, among the common edits, and it creates a link to a DRM
+node only if the container has that node. NVIDIA's program is one hook for each task, in this order
+(nvidia-container-toolkit 1.20, internal/discover/hooks.go), and creates links to DRM nodes for each device.
 
-An entry always has an environment: without one some runtimes run it with that of the image. NVIDIA's older releases
-end with an error at --host-cuda-version, so they are told of the driver's version alone, as NVIDIA does for GPUs; an
-entry whose name they do not know they pass over.
+A hook always has an environment: without one some runtimes run it with that of the image. NVIDIA's older releases fail
+at --host-cuda-version, so they get the driver's version alone, as NVIDIA does for GPUs. They ignore a hook whose name
+they do not know.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Set
@@ -24,21 +24,21 @@ CREATE_SYMLINKS, ENABLE_CUDA_COMPAT, UPDATE_LDCACHE = "create-symlinks", "enable
 DISABLE_NODE_MODIFICATION, UPDATE_APPLICATION_PROFILE = "disable-device-node-modification", "update-application-profile"
 CUDA_COMPAT_DIRECTORY = "/usr/local/cuda/compat"
 ALL_HOOKS = (CREATE_SYMLINKS, ENABLE_CUDA_COMPAT, UPDATE_LDCACHE, DISABLE_NODE_MODIFICATION, UPDATE_APPLICATION_PROFILE)
-HOOK_TIMEOUT_S = 30  # seconds that ours may take
+HOOK_TIMEOUT_S = 30  # of our hook
 
 
 class StartTasks(Value):
-    """What has to be done. Paths are those of the container."""
+    """The tasks at a container's start. Paths are those in the container."""
 
     links: tuple[Link, ...] = ()
-    drm_links: tuple[Link, ...] = ()  # only where the container has the target
-    library_directories: tuple[str, ...] = ()  # of libraries, for the loader's cache
-    driver_version: str = ""  # its version
-    cuda_version: str = ""  # the newest that the driver speaks
+    drm_links: tuple[Link, ...] = ()  # created only if the container has the target
+    library_directories: tuple[str, ...] = ()  # for the loader's cache
+    driver_version: str = ""
+    cuda_version: str = ""  # the newest that the driver supports
 
 
 def start_tasks(driver: Driver | None, given: Iterable[SpecDevice]) -> StartTasks:
-    """What the start of any container needs that may be given these devices."""
+    """The tasks at the start of any container that can get these devices."""
     by_path = links.unique_links(link for part in given for link in part.links)
     if driver is None or driver.files is None:
         return StartTasks(drm_links=by_path)
@@ -52,7 +52,7 @@ def start_tasks(driver: Driver | None, given: Iterable[SpecDevice]) -> StartTask
 
 
 def _driver_links(files: DriverFiles) -> Iterator[Link]:
-    """The links to a driver's libraries, and to its modules of Xorg."""
+    """The links to the driver's libraries, and to its modules of Xorg."""
     for library in files.libraries:
         yield from links.library_links(library)
     for file in files.files:
@@ -60,10 +60,10 @@ def _driver_links(files: DriverFiles) -> Iterator[Link]:
 
 
 def disabled_hooks(request: SpecRequest) -> Set[str]:
-    """NVIDIA's names of what is not done for any container of a document.
+    """NVIDIA's names of the hooks that the specification does not have.
 
-    A management container may make device nodes, unless the request says otherwise (nvidia-container-toolkit 1.20,
-    pkg/nvcdi/options.go), and has no use for an application profile (common-nvml.go alone has it).
+    A management container may create device nodes, unless the request says otherwise (nvidia-container-toolkit 1.20,
+    pkg/nvcdi/options.go), and has no use for an application profile (only common-nvml.go has that hook).
     """
     disabled = ALL_HOOKS if ALL in request.disabled_hooks else request.disabled_hooks
     if request.mode != "management":
@@ -72,7 +72,7 @@ def disabled_hooks(request: SpecRequest) -> Set[str]:
 
 
 def our_hooks(program: HookProgram, tasks: StartTasks, disabled: Collection[str]) -> tuple[Hook, ...]:
-    """One entry, or none where there is nothing to do."""
+    """Our single hook; () if there is no task."""
     arguments = [
         argument for name, made in _arguments_by_hook(tasks) if _is_enabled(name, disabled) for argument in made
     ]
@@ -90,7 +90,7 @@ def our_hooks(program: HookProgram, tasks: StartTasks, disabled: Collection[str]
 
 
 def _arguments_by_hook(tasks: StartTasks) -> Iterator[tuple[str, list[str]]]:
-    """(NVIDIA's name of what is done, our arguments for it)."""
+    """(NVIDIA's name of the hook, our arguments for the same task)."""
     yield CREATE_SYMLINKS, [f"--link={link.target}::{link.path}" for link in tasks.links]
     yield CREATE_SYMLINKS, [f"--link-if={link.target}::{link.path}" for link in tasks.drm_links]
     yield UPDATE_LDCACHE, [f"--folder={each}" for each in tasks.library_directories]
@@ -107,7 +107,7 @@ def _arguments_by_hook(tasks: StartTasks) -> Iterator[tuple[str, list[str]]]:
 
 
 def nvidia_hooks(program: HookProgram, tasks: StartTasks, disabled: Collection[str]) -> tuple[Hook, ...]:
-    """NVIDIA's entries for every container."""
+    """NVIDIA's hooks for every container."""
     folders = [argument for each in tasks.library_directories for argument in ("--folder", each)]
     entries: list[tuple[str, list[str]]] = []
     if tasks.driver_version:
@@ -120,7 +120,7 @@ def nvidia_hooks(program: HookProgram, tasks: StartTasks, disabled: Collection[s
 
 
 def nvidia_link_hooks(program: HookProgram, made: Iterable[Link], disabled: Collection[str]) -> tuple[Hook, ...]:
-    """NVIDIA's entry that makes links, or none where there are none to make."""
+    """NVIDIA's hook that creates links; () if there are none to create."""
     arguments = [argument for link in made for argument in ("--link", f"{link.target}::{link.path}")]
     return (
         (_nvidia_hook(program, CREATE_SYMLINKS, arguments),)
@@ -141,5 +141,5 @@ def _nvidia_hook(program: HookProgram, name: str, arguments: Iterable[str]) -> H
 
 
 def _is_enabled(name: str, disabled: Collection[str]) -> bool:
-    """Whether something, by NVIDIA's name of it, shall be done."""
+    """Whether a hook, by NVIDIA's name, is not disabled."""
     return name not in disabled

@@ -1,7 +1,7 @@
-"""A document as container runtimes' library reads it: it is kinder than our types (sigs.k8s.io/yaml, UnmarshalStrict).
+"""Reads a specification as leniently as the container runtimes' library does (sigs.k8s.io/yaml, UnmarshalStrict).
 
-A key without a value counts as left out. A whole number or a truth value counts as text where text is wanted: a device
-called 0 may be written without quotes. Nothing else is bent, and no unknown key is passed over.
+A key without a value counts as missing. An integer or a boolean counts as text where text is expected: a device with
+the name 0 may be written without quotes. Everything else is strict, and unknown keys are errors.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from gpuplane.core.document import DocumentNode
 
 
 def read_leniently(node: DocumentNode, kind: Any) -> DocumentNode:
-    """The same tree with these two differences taken away."""
+    """The same tree, with these two differences to our types removed."""
     origin, args = get_origin(kind), get_args(kind)
     if isinstance(node.value, dict):
         given = {key: each for key, each in node.value.items() if each.value is not None}
@@ -29,6 +29,6 @@ def read_leniently(node: DocumentNode, kind: Any) -> DocumentNode:
 
 
 def _field_types(kind: Any) -> dict[str, Any]:
-    """The types of a value's fields by their names on the wire; none for what is no value."""
-    arms = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, msgspec.Struct)]
-    return {field.encode_name: field.type for each in arms for field in msgspec.structs.fields(each)}
+    """Encoded name of each field → its type; {} if the type is not a struct."""
+    structs = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+    return {field.encode_name: field.type for each in structs for field in msgspec.structs.fields(each)}

@@ -1,8 +1,8 @@
-"""Names by which libraries are looked for, other than their own: in a container they are links, or mounts.
+"""Links to libraries and DRM nodes in a container: the other names by which programs look for them.
 
-A library is mounted by the name of its version. The loader looks for its SONAME, and programs that load one by hand for
-what the driver's installer links to it on the host. Some names NVIDIA makes in any case, whatever the host has
-(nvidia-container-toolkit 1.20, internal/discover/{symlinks,graphics}.go): the table below.
+A library is mounted by its file name, which has the version. The loader looks for its SONAME, and programs that call
+dlopen look for the names of the links that the driver's installer creates on the host. Some links NVIDIA creates in any
+case, whatever the host has (nvidia-container-toolkit 1.20, internal/discover/{symlinks,graphics}.go): the table below.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,28 +18,28 @@ FIXED_LINKS = (
     ("libnvidia-vulkan-producer.so.", "libnvidia-vulkan-producer.so", ""),
     ("libglxserver_nvidia.so.", "libglxserver_nvidia.so", ""),  # a module of Xorg
 )
-"""(how a file's name begins, the link beside it, its target: "" is the file itself)."""
+"""(prefix of a file's name, link in its directory, target: "" for the file itself)."""
 
 
 class Link(Value):
-    """A link in a container. `target` as it stands in the link; `path` is where it is."""
+    """A symbolic link in a container. `target`: its content; `path`: where it is."""
 
     target: str
     path: str
 
 
 def directory_of(path: str) -> str:
-    """The folder that a file is in."""
+    """The directory of a path."""
     return path.rpartition("/")[0]
 
 
 def base_name(path: str) -> str:
-    """A file's name in its folder."""
+    """The last component of a path."""
     return path.rpartition("/")[2]
 
 
 def library_links(found: DriverLibrary | DriverFile) -> Iterator[Link]:
-    """The links to a library, or to a module of Xorg, in the folder where it is."""
+    """The links to a library, or to a module of Xorg, in its own directory."""
     home, own = directory_of(_container_path(found)), base_name(found.path)
     names = dict[str, str]()
     if isinstance(found, DriverLibrary):
@@ -51,7 +51,7 @@ def library_links(found: DriverLibrary | DriverFile) -> Iterator[Link]:
 
 
 def unique_links(found: Iterable[Link]) -> tuple[Link, ...]:
-    """Each link once, by its path; of two at one path that to the name which comes first."""
+    """Each link path once, sorted; of two links with one path the one whose target sorts first."""
     ordered = sorted(found, key=lambda link: (link.path, link.target), reverse=True)
     return tuple(reversed({link.path: link for link in ordered}.values()))
 
@@ -61,7 +61,7 @@ def _container_path(found: DriverLibrary | DriverFile) -> str:
 
 
 def drm_links(gpu: Gpu) -> Iterator[Link]:
-    """The names of a GPU's DRM nodes by its PCI address, as udev makes them on the host."""
+    """The links to a GPU's DRM nodes by its PCI address, which udev creates on the host."""
     for node in sorted(gpu.dri) if gpu.pci else ():
         what = "card" if base_name(node).startswith("card") else "render"
         yield Link(target=f"../{base_name(node)}", path=f"{directory_of(node)}/by-path/pci-{gpu.pci}-{what}")

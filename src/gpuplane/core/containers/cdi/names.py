@@ -1,7 +1,7 @@
-"""What kinds, devices and files are called.
+"""Names of kinds, devices and specification files.
 
-Kinds and file names are those of NVIDIA's device plugin (k8s-device-plugin 0.20, internal/cdi), so that what kubelet's
-checkpoint names goes on meaning the same after a migration, and what their plugin left behind is taken over.
+Kinds and file names are those of NVIDIA's device plugin (k8s-device-plugin 0.20, internal/cdi). So the names in
+kubelet's checkpoint stay valid after a migration, and the files that their plugin left behind are taken over.
 """
 
 VENDOR = "k8s.device-plugin.nvidia.com"
@@ -12,10 +12,10 @@ KINDS = tuple(f"{VENDOR}/{each}" for each in CLASSES)
 
 
 def spec_file_name(kind: str) -> str:
-    """The file of a kind: "k8s.device-plugin.nvidia.com/gpu" → "k8s.device-plugin.nvidia.com-gpu.json"."""
+    """Name of the file of a kind: "k8s.device-plugin.nvidia.com/gpu" → "k8s.device-plugin.nvidia.com-gpu.json"."""
     return f"{kind.replace('/', '-')}.json"
 
 
 def qualified_name(kind: str, name: str) -> str:
-    """A device's qualified name, as runtimes take it."""
+    """A device's qualified name: "k8s.device-plugin.nvidia.com/gpu=GPU-…"."""
     return f"{kind}={name}"

@@ -1,7 +1,7 @@
-"""What the container runtimes' library lets pass, and what a runtime, or an older library, then stumbles over.
+"""What the container runtimes' library accepts, but a runtime or an older version of the library fails on.
 
-The texts of CDI (SPEC.md) and of the OCI runtime specification ask for more than the library looks at; where neither
-says anything, runc 1.1 and podman 4 do.
+The specifications of CDI (SPEC.md) and of OCI runtimes demand more than the library checks. Where both are silent, runc
+1.1 and podman 4 decide.
 """
 
 from gpuplane.core.containers.cdi.rules import (
@@ -19,14 +19,14 @@ from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, Mount, Spec
 
 
 def portability_problems(spec: Spec) -> Problems:
-    """What may go wrong with a document that nobody refuses."""
+    """The problems of a specification that the library accepts, but that may fail elsewhere."""
     vendor, _, name = spec.kind.partition("/")
     if spec.cdi_version.startswith("v"):
-        yield ("cdiVersion",), f"{quote(spec.cdi_version)}: older runtimes know it without the v only"
+        yield ("cdiVersion",), f"{quote(spec.cdi_version)}: older runtimes accept it only without the v"
     if len(vendor) > MAX_DOMAIN_LENGTH or not DOMAIN.fullmatch(vendor.lower()):
         yield ("kind",), f"the vendor {quote(vendor)} must be a domain, like nvidia.com (SPEC.md)"
     if len(name) > MAX_NAME_LENGTH:
-        yield ("kind",), f"the class has {len(name)} characters: {MAX_NAME_LENGTH} at most (SPEC.md)"
+        yield ("kind",), f"the class has {len(name)} characters: at most {MAX_NAME_LENGTH} are allowed (SPEC.md)"
     yield from prefix_paths(("containerEdits",), _edit_problems(spec.container_edits))
     for i, device in enumerate(spec.devices):
         yield from prefix_paths(("devices", i, "containerEdits"), _edit_problems(device.container_edits))
@@ -35,7 +35,7 @@ def portability_problems(spec: Spec) -> Problems:
 def _edit_problems(edits: ContainerEdits) -> Problems:
     for i, text in enumerate(edits.env):
         if "\0" in text:
-            yield ("env", i), "has a NUL in it"
+            yield ("env", i), "contains a NUL"
     yield from list_problems("deviceNodes", edits.device_nodes, _node_problems)
     yield from list_problems("hooks", edits.hooks, _hook_problems)
     yield from list_problems("mounts", edits.mounts, _mount_problems)
@@ -46,20 +46,20 @@ def _node_problems(node: DeviceNode) -> Problems:
     yield from _path_problems("hostPath", node.host_path)
     for key, number in (("major", node.major), ("minor", node.minor)):
         if number is not None and number < 0:
-            yield (key,), f"{number} is no number of a device"
+            yield (key,), f"{number} is not a device number"
     if node.minor is not None and node.major is None:
-        yield ("minor",), "without a major number runtimes look at the host's node, and this one counts for nothing"
+        yield ("minor",), "has no effect without a major number: runtimes then use the numbers of the host's node"
     if node.permissions == NO_PERMISSIONS:
-        yield ("permissions",), f"older runtimes refuse a whole file for {quote(NO_PERMISSIONS)}"
+        yield ("permissions",), f"older runtimes refuse the whole file for {quote(NO_PERMISSIONS)}"
     if node.file_mode is not None and 0o7777 < node.file_mode < UINT32:
-        yield ("fileMode",), f"{node.file_mode} has more than permission bits; in JSON 0666 is 438"
+        yield ("fileMode",), f"{node.file_mode} has more than permission bits; 0666 is 438 in JSON"
 
 
 def _hook_problems(hook: Hook) -> Problems:
     yield from _path_problems("path", hook.path)
     for i, text in enumerate(hook.args):
         if "\0" in text:
-            yield ("args", i), "has a NUL in it"
+            yield ("args", i), "contains a NUL"
     if hook.timeout is not None and hook.timeout <= 0:
         yield ("timeout",), f"{hook.timeout} must be more than 0 seconds (OCI runtime specification, hooks)"
 
@@ -69,7 +69,7 @@ def _mount_problems(mount: Mount) -> Problems:
     if mount.type in ("", "bind"):
         yield from _path_problems("hostPath", mount.host_path)
     if not mount.type and not {"bind", "rbind"} & set(mount.options):
-        yield ("options",), "neither bind nor rbind is among them, and there is no type: runc mounts nothing then"
+        yield ("options",), "without bind or rbind, and without a type, runc mounts nothing"
 
 
 def _path_problems(key: str, path: str) -> Problems:

@@ -1,8 +1,8 @@
-"""Many files → which devices a container runtime would know, and what a container gets that asks for some of them.
+"""The CDI devices that a container runtime knows from its specification files, and the edits of requested devices.
 
-As the runtimes' own library has it (CNCF container-device-interface, pkg/cdi/cache.go): a directory that comes later
-has priority; two files of equal priority that define the same device make it unresolvable, and no file of a higher
-priority mends that.
+The rules are those of the runtimes' own library (CNCF container-device-interface, pkg/cdi/cache.go): a later directory
+has priority; if two files of equal priority define a device, it is unresolvable, even if a file of higher priority
+defines it too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,23 +17,23 @@ from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.model.value import Value
 
 SPEC_FILE_SUFFIXES = (".json", ".yaml")
-"""Of the files that count. What else lies in a directory is passed over, and so are directories within it."""
+"""The suffixes of specification files. Other files in a directory are ignored, and so are its subdirectories."""
 
 DEFAULT_SPEC_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
-"""Where runtimes look, the one with priority last."""
+"""Where runtimes look by default, the one with priority last."""
 
 MAX_NAMES_LISTED = 8
-"""So many names are listed where a name is not known."""
+"""The number of existing names that an error lists."""
 
 
-ADVICE_BY_KIND = dict.fromkeys(KINDS, "; the agent keeps these: gpuplane inspect says how it stands") | {
-    "nvidia.com/gpu": "; gpuplane cdi generate makes a file of these"
+ADVICE_BY_KIND = dict.fromkeys(KINDS, "; the agent writes these: see gpuplane inspect") | {
+    "nvidia.com/gpu": "; gpuplane cdi generate writes a file of these"
 }
-"""What to do where there is no device of a kind."""
+"""Kind → what to do if there is no device of it."""
 
 
 class SpecFile(Value):
-    """One file of a CDI directory: its document, or why it is none. `priority`: the number of its directory."""
+    """A file of a CDI directory: its specification, or the problem with it. `priority`: number of its directory."""
 
     path: str
     priority: int = 0
@@ -42,7 +42,7 @@ class SpecFile(Value):
 
 
 class DeviceDefinition(Value):
-    """A device, and the file that defines it; `over`: the files of lower priority that define it too."""
+    """A device and the file that defines it. `overridden_files`: files of lower priority that define it too."""
 
     device: CdiDevice
     file: SpecFile
@@ -50,15 +50,15 @@ class DeviceDefinition(Value):
 
 
 class Registry(Value):
-    """What the files define. Keys are qualified names."""
+    """The devices of all files. Keys are qualified names."""
 
     devices: Mapping[str, DeviceDefinition] = {}
-    conflicts: Mapping[str, tuple[str, ...]] = {}  # unresolvable for these files of equal priority
-    problems: Mapping[str, str] = {}  # file → why it counts for nothing
+    conflicts: Mapping[str, tuple[str, ...]] = {}  # unresolvable device → the files of equal priority that define it
+    problems: Mapping[str, str] = {}  # file → why it is ignored
 
 
 class UnresolvableDevices(Exception):
-    """Devices that no file defines, or more than one. `reasons`: each name, and why with what to do."""
+    """Devices that no file defines, or several. `reasons`: name → why, and what to do."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         super().__init__("\n".join(f"{name}: {reason}" for name, reason in reasons.items()))
@@ -66,7 +66,7 @@ class UnresolvableDevices(Exception):
 
 
 def parse_spec_file(path: str, data: bytes | OSError, priority: int = 0) -> SpecFile:
-    """One file. Never raises: what is wrong with it is its `problem`, with file:line."""
+    """A file from its content, or from the error of reading it. Never raises: errors become its `problem`."""
     if isinstance(data, OSError):
         return SpecFile(path, priority, problem=f"{path}: {data.strerror or data}")
     try:
@@ -77,7 +77,7 @@ def parse_spec_file(path: str, data: bytes | OSError, priority: int = 0) -> Spec
 
 
 def build_registry(files: Iterable[SpecFile]) -> Registry:
-    """All files together."""
+    """The registry of all these files."""
     files = sorted(files, key=lambda file: (file.priority, file.path))
     definitions: dict[str, list[DeviceDefinition]] = {}
     for file in files:
@@ -97,27 +97,30 @@ def build_registry(files: Iterable[SpecFile]) -> Registry:
 
 
 def _effective_definition(definitions: Sequence[DeviceDefinition]) -> DeviceDefinition:
-    """The definition that has priority, and over which."""
+    """The definition with priority, and the files that it overrides."""
     *over, first = definitions
     return first.but(overridden_files=tuple(each.file.path for each in over))
 
 
 def _conflicting_files(definitions: Sequence[DeviceDefinition]) -> tuple[str, ...]:
-    """The files of equal priority among those that define a device."""
+    """The files of equal priority that define the same device; () if there is no conflict."""
     priorities = [each.file.priority for each in definitions]
     return tuple(each.file.path for each in definitions if priorities.count(each.file.priority) > 1)
 
 
 def resolve_devices(known: Registry, names: Sequence[str]) -> ContainerEdits:
-    """What a container gets that asks for these devices. Raises Unresolvable, naming all that cannot be resolved."""
+    """The edits of a container with these devices. Raises UnresolvableDevices with all unresolvable names."""
     if reasons := {name: describe_unresolvable(known, name) for name in names if name not in known.devices}:
         raise UnresolvableDevices(reasons)
     return effective_edits(concatenate_edits(edits for _, edits in edits_with_origin(known, names)))
 
 
 def edits_with_origin(known: Registry, names: Sequence[str]) -> Iterator[tuple[str, ContainerEdits]]:
-    """(whose, edits) in their order, for devices that are known: a device's under its name, and before those of the
-    first device of a file what the file gives with any, under its kind."""
+    """(origin, edits) of resolvable devices, in the order in which they are applied.
+
+    The origin of a device's own edits is its name. The common edits of a file come before those of its first device;
+    their origin is the kind.
+    """
     seen = set[str]()
     for name in names:
         device, file = known.devices[name].device, known.devices[name].file
@@ -128,10 +131,10 @@ def edits_with_origin(known: Registry, names: Sequence[str]) -> Iterator[tuple[s
 
 
 def describe_unresolvable(known: Registry, name: str) -> str:
-    """Why a name that is not among the devices cannot be resolved, and what to do."""
+    """Why a name is not resolvable, and what to do."""
     if name in known.conflicts:
         files = " and ".join(known.conflicts[name])
-        return f"defined by {files}, which have equal priority: remove it from all but one"
+        return f"defined by {files}, which have equal priority: remove it from all but one of them"
     kind, _, device = name.partition("=")
     if not is_qualified_name(name):
         similar = [each for each in known.devices if each.partition("=")[2] == name]
@@ -144,17 +147,17 @@ def describe_unresolvable(known: Registry, name: str) -> str:
 def _describe_missing_device(known: Registry, kind: str, device: str, there: Sequence[str]) -> str:
     if there:
         close = closest_match(device, there)
-        return f"no file defines it; of {kind} there are: {list_first(there, MAX_NAMES_LISTED)}" + (
+        return f"no file defines it; the devices of {kind} are: {list_first(there, MAX_NAMES_LISTED)}" + (
             f"; did you mean {close}?" if close else ""
         )
     kinds = sorted({each.partition("=")[0] for each in (*known.devices, *known.conflicts)})
-    others = f"; there are devices of: {', '.join(kinds)}" if kinds else ""
+    others = f"; there are devices of these kinds: {', '.join(kinds)}" if kinds else ""
     return f"no file defines a device of {kind}{others}{ADVICE_BY_KIND.get(kind, '')}"
 
 
 def _describe_unreadable_files(known: Registry) -> str:
-    """A file that counts for nothing may be the one that should define a device."""
+    """Names the files that are ignored: one of them could be the file that should define the device."""
     if not known.problems:
         return ""
     first, *more = known.problems.values()
-    return f". A file that counts for nothing may: {first}" + (f", and {len(more)} more" if more else "")
+    return f". A file with an error was ignored: {first}" + (f", and {len(more)} more" if more else "")

@@ -1,5 +1,5 @@
-"""What the container runtimes' own library refuses (CNCF container-device-interface 1.1.0: pkg/cdi, pkg/parser,
-internal/validation): of a file with one such mistake nothing counts."""
+"""The rules of the container runtimes' own library (CNCF container-device-interface 1.1.0: pkg/cdi, pkg/parser,
+internal/validation). It refuses a whole file for one mistake."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from gpuplane.core.strict import DocumentPath
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec
 
 Problems = Iterator[tuple[DocumentPath, str]]
-"""(where, what is wrong)."""
+"""(path in the document, what is wrong)."""
 
 HOOK_NAMES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 DEVICE_NODE_TYPES = ("b", "c", "u", "p")
@@ -21,8 +21,8 @@ DEVICE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 DOMAIN_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 DOMAIN = re.compile(rf"{DOMAIN_LABEL}(\.{DOMAIN_LABEL})*")
 ANNOTATION_KEY = re.compile(r"[a-z0-9]([-a-z0-9_.]*[a-z0-9])?")
-MAX_DOMAIN_LENGTH, MAX_NAME_LENGTH = 253, 63  # characters, as Kubernetes has them
-MAX_ANNOTATION_BYTES = 256 << 10  # bytes of the annotations of one thing, all together
+MAX_DOMAIN_LENGTH, MAX_NAME_LENGTH = 253, 63  # characters; Kubernetes' limits
+MAX_ANNOTATION_BYTES = 256 << 10  # of all annotations of one object together
 UINT32, INT64 = 1 << 32, 1 << 63
 
 
@@ -34,28 +34,31 @@ def is_qualified_name(name: str) -> bool:
 
 
 def rule_problems(spec: Spec) -> Problems:
-    """Which rules a document breaks."""
+    """The rules that a specification violates."""
     yield from _version_problems(spec)
     yield from _kind_problems(spec.kind)
     yield from _annotation_problems(spec.annotations)
     yield from prefix_paths(("containerEdits",), _edit_problems(spec.container_edits))
     if not spec.devices:
-        yield ("devices",), "there is no device: a specification needs one at least"
+        yield ("devices",), "there is no device: a specification needs at least one"
     names: dict[str, int] = {}
     for i, device in enumerate(spec.devices):
         yield from prefix_paths(("devices", i), _device_problems(device))
         if names.setdefault(device.name, i) != i:
-            yield ("devices", i, "name"), f"{quote(device.name)} is devices[{names[device.name]}] too"
+            yield ("devices", i, "name"), f"{quote(device.name)} is also the name of devices[{names[device.name]}]"
 
 
 def _version_problems(spec: Spec) -> Problems:
     version = spec.cdi_version.removeprefix("v")
     if version not in VERSIONS:
-        yield ("cdiVersion",), f"{quote(spec.cdi_version)} is no version of CDI; there are {', '.join(VERSIONS)}"
+        yield (
+            ("cdiVersion",),
+            f"{quote(spec.cdi_version)} is not a version of CDI; the versions are {', '.join(VERSIONS)}",
+        )
         return
     for least, feature in version_features(spec):
         if is_older(version, least):
-            yield ("cdiVersion",), f"{feature} needs {least} at least, not {version}"
+            yield ("cdiVersion",), f"{feature} needs at least version {least}, but the file declares {version}"
             return
 
 
@@ -67,28 +70,28 @@ def _kind_problems(kind: str) -> Problems:
     for what, text in (("vendor", vendor), ("class", name)):
         if not VENDOR_OR_CLASS.fullmatch(text):
             rule = "letters, digits and _ . - between them, a letter first, a letter or digit last"
-            yield ("kind",), f"{quote(text)} is no {what}: {rule}"
+            yield ("kind",), f"{quote(text)} is not a {what}: {rule}"
         elif len(text) == 1:
-            yield ("kind",), f"a {what} of one letter, {quote(text)}, crashes container runtimes: use two at least"
+            yield ("kind",), f"a {what} of one letter, {quote(text)}, crashes container runtimes: use at least two"
 
 
 def _device_problems(device: CdiDevice) -> Problems:
     if not DEVICE_NAME.fullmatch(device.name):
         rule = "letters, digits and _ . : - between them, a letter or digit first and last"
-        yield ("name",), f"{quote(device.name)} is no name of a device: {rule}"
+        yield ("name",), f"{quote(device.name)} is not a device name: {rule}"
     yield from _annotation_problems(device.annotations)
     if device.container_edits == ContainerEdits():
-        yield ("containerEdits",), "a device must give something: these edits are empty"
+        yield ("containerEdits",), "must not be empty: a device needs at least one edit"
     yield from prefix_paths(("containerEdits",), _edit_problems(device.container_edits))
 
 
 def _annotation_problems(annotations: Mapping[str, str]) -> Problems:
-    """As Kubernetes has them, with letters of either case."""
+    """Kubernetes' rules for annotations, except that upper case is allowed."""
     for key in annotations:
         domain, slash, name = key.lower().rpartition("/")
         named = ANNOTATION_KEY.fullmatch(name) and len(name) <= MAX_NAME_LENGTH
         if not named or (slash and (not DOMAIN.fullmatch(domain) or len(domain) > MAX_DOMAIN_LENGTH)):
-            yield ("annotations", key), f"{quote(key)} is no key of an annotation, like example.com/name"
+            yield ("annotations", key), f"{quote(key)} is not a key of an annotation, like example.com/name"
     if sum(len(each.encode(errors="replace")) for pair in annotations.items() for each in pair) > MAX_ANNOTATION_BYTES:
         yield ("annotations",), f"larger than {MAX_ANNOTATION_BYTES >> 10} KiB"
 
@@ -115,9 +118,12 @@ def _node_problems(node: DeviceNode) -> Problems:
     if not node.path:
         yield ("path",), "must not be empty"
     if node.type and node.type not in DEVICE_NODE_TYPES:
-        yield ("type",), f"{quote(node.type)} is no type of a device node; there are {', '.join(DEVICE_NODE_TYPES)}"
+        yield (
+            ("type",),
+            f"{quote(node.type)} is not a type of device node; the types are {', '.join(DEVICE_NODE_TYPES)}",
+        )
     if node.permissions != NO_PERMISSIONS and node.permissions.strip("rwm"):
-        yield ("permissions",), f"{quote(node.permissions)} must be made of r, w and m, or be {NO_PERMISSIONS}"
+        yield ("permissions",), f"{quote(node.permissions)} must consist of r, w and m, or be {NO_PERMISSIONS}"
     yield from _number_problems(("major",), node.major, -INT64, INT64)
     yield from _number_problems(("minor",), node.minor, -INT64, INT64)
     for key, value in (("fileMode", node.file_mode), ("uid", node.uid), ("gid", node.gid)):
@@ -126,7 +132,7 @@ def _node_problems(node: DeviceNode) -> Problems:
 
 def _hook_problems(hook: Hook) -> Problems:
     if hook.hook_name not in HOOK_NAMES:
-        yield ("hookName",), f"{quote(hook.hook_name)} is no hook; there are {', '.join(HOOK_NAMES)}"
+        yield ("hookName",), f"{quote(hook.hook_name)} is not a hook; the hooks are {', '.join(HOOK_NAMES)}"
     if not hook.path:
         yield ("path",), "must not be empty"
     yield from _env_problems(hook.env)
@@ -146,14 +152,14 @@ def _net_device_problems(devices: Sequence[NetDevice]) -> Problems:
             if not value:
                 yield ("netDevices", i, key), "must not be empty"
             elif (first := values.index(value)) != i:
-                yield ("netDevices", i, key), f"{quote(value)} is that of netDevices[{first}] too"
+                yield ("netDevices", i, key), f"{quote(value)} is also that of netDevices[{first}]"
 
 
 def _rdt_problems(rdt: IntelRdt) -> Problems:
-    """A class of service is a directory's name; "/" is the root's."""
+    """A class of service is the name of a directory; "/" is the root's."""
     name = rdt.clos_id
     if name != "/" and (name in (".", "..") or set(name) & {"/", "\n"} or len(name.encode(errors="replace")) >= 4096):
-        yield ("closID",), f"{quote(name)} is no name of a class of service: it has to be a file's name, or /"
+        yield ("closID",), f"{quote(name)} is not a class of service: it must be a file name, or /"
 
 
 def _number_problems(path: DocumentPath, number: int | None, least: int, beyond: int) -> Problems:
@@ -161,17 +167,17 @@ def _number_problems(path: DocumentPath, number: int | None, least: int, beyond:
         yield path, f"{number} must be {least} to {beyond - 1}"
 
 
-# also for `pitfalls`
+# also used by `portability`
 
 
 def list_problems(key: str, values: Sequence[msgspec.Struct], wrong: Callable[..., Problems]) -> Problems:
-    """The mistakes of each thing of a list."""
+    """The problems of each value of a list."""
     for i, value in enumerate(values):
         yield from prefix_paths((key, i), wrong(value))
 
 
 def prefix_paths(path: DocumentPath, wrong: Problems) -> Problems:
-    """The same mistakes, seen from above."""
+    """The same problems, with a longer path."""
     return (((*path, *below), text) for below, text in wrong)
 
 

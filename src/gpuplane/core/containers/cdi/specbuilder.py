@@ -1,12 +1,12 @@
-"""From a machine to a CDI document: which devices it defines, what each gives, and what all of them give.
+"""Builds a CDI specification from a machine: its devices, the edits of each, and the edits common to all.
 
-A pure function, and a stable one: the same machine gives the same document, in whatever order it was looked at, and a
-change of one device leaves what the others give as it was. Neighbours have the parts: `devices` the GPUs, `features`
-what is not a GPU, `nodes` and `driver` what a container gets of each, `links` and `hooks` what is done at its start,
-`tidy` how all that is put together.
+A pure and stable function: the same machine gives the same specification, in whatever order it was observed, and a
+change of one device does not change the edits of others. The parts are in other modules: `devices` lists the GPUs,
+`features` what is not a GPU, `devicenodes` and `driverfiles` make edits, `links` and `hooks` the tasks at a container's
+start; `canonicaledits` merges them.
 
-A device that no container could use is left, with the reason. Without libcuda that is every GPU: a container would
-start, and find no GPU; nobody would learn why. It has to be somebody's who can do something about it, on the node.
+A device that no container could use is omitted, with the reason. Without libcuda these are all GPUs: a container would
+start without a usable GPU, and nobody would learn why. The reason has to reach somebody who can repair the node.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,34 +21,34 @@ from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 VOID_EDITS = ContainerEdits(env=("NVIDIA_VISIBLE_DEVICES=void",))
-"""NVIDIA's runtime, where there is one, then gives nothing of its own."""
+"""With this variable NVIDIA's runtime, if there is one, adds no GPUs of its own."""
 
 EMPTY_DEVICE_EDITS = ContainerEdits(env=("NVCT_EMPTY_DEVICE=",))
-"""A device must give something: that of `none`."""
+"""The edits of the device `none`: CDI does not allow a device without edits."""
 
 REQUIRED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
-"""Without these CUDA does not start."""
+"""CUDA does not start without these nodes."""
 
 MISSING_NODE = "no such node exists"
 
 FLAGS_WITHOUT_EFFECT = {
-    "enable-explicit-driver-libraries": "libraries of GLVND and OpenCL are the image's",
+    "enable-explicit-driver-libraries": "containers use the image's own libraries of GLVND and OpenCL",
     "enable-coherent-annotations": "GPUs with coherent memory have no kinds of their own",
-    "disable-multiple-csv-devices": "it is of Tegra systems",
+    "disable-multiple-csv-devices": "it applies to Tegra systems only",
 }
-"""NVIDIA's feature flags that change something there and nothing here, and why."""
+"""NVIDIA's feature flags that have no effect here, and why."""
 
 
 class BuiltSpec(Value):
-    """A document, and the devices that are not in it, each with the reason. `spec` is None where it would have none."""
+    """A specification, and the devices that are omitted, each with the reason. `spec`: None if all are omitted."""
 
     spec: Spec | None
     omitted: Mapping[str, Text] = {}  # by UUID, or by a node's path
-    notes: tuple[Text, ...] = ()  # what of the driver was not found, though a container may need it
+    notes: tuple[Text, ...] = ()  # for people: missing files that a container may need, flags without effect
 
 
 class SpecContents(Value):
-    """What a mode puts into a document: edits by device's name, and those of every container."""
+    """The contents of a specification by its mode: the edits of each device by its name, and the common ones."""
 
     device_edits: Mapping[str, ContainerEdits]
     common_edits: ContainerEdits = ContainerEdits()
@@ -57,14 +57,16 @@ class SpecContents(Value):
 
 
 def build_spec(machine: Machine, request: SpecRequest) -> BuiltSpec:
-    """The document that a machine and a request make. Raises ValueError where the request asks for no such device."""
+    """The specification for a request. Raises ValueError if the machine has none of the requested devices."""
     found = _spec_contents(machine, request)
     common = canonicaledits.merge_edits((found.common_edits, VOID_EDITS))
     given = {
         name: canonicaledits.subtract_edits(canonicaledits.merge_edits((edits,)), common)
         for name, edits in found.device_edits.items()
     }
-    empty = {name: "it would give a container nothing" for name, edits in given.items() if edits == ContainerEdits()}
+    empty = {
+        name: "a container would get nothing with it" for name, edits in given.items() if edits == ContainerEdits()
+    }
     given = {name: given[name] for name in sorted(given.keys() - empty.keys())}
     if request.with_all_device and given and NONE not in given:
         given.setdefault(ALL, canonicaledits.merge_edits(given.values()))
@@ -81,7 +83,7 @@ def build_spec(machine: Machine, request: SpecRequest) -> BuiltSpec:
 def _flag_notes(request: SpecRequest) -> Iterator[str]:
     for flag, why in FLAGS_WITHOUT_EFFECT.items():
         if flag in request.feature_flags:
-            yield f"the feature flag {flag} changes nothing: {why}"
+            yield f"the feature flag {flag} has no effect: {why}"
 
 
 def _spec_contents(machine: Machine, request: SpecRequest) -> SpecContents:
@@ -97,7 +99,7 @@ def _spec_contents(machine: Machine, request: SpecRequest) -> SpecContents:
 def _gpu_contents(machine: Machine, request: SpecRequest) -> SpecContents:
     nobody = NONE in request.ids
     if nobody and len(set(request.ids)) > 1:
-        raise ValueError(f"{NONE} is no device, and cannot be asked for beside others")
+        raise ValueError(f"{NONE} means no device, and cannot be requested together with others")
     chosen = () if nobody else devices.select_devices(machine, request.ids)
     given, left = devices.name_devices(chosen, request.naming)
     notes = tuple(_missing_file_notes(machine, request))
@@ -113,14 +115,14 @@ def _gpu_contents(machine: Machine, request: SpecRequest) -> SpecContents:
 
 
 def _control_nodes(machine: Machine) -> list[str]:
-    """The control nodes that exist; and those without which CUDA does not start where their numbers are known, for the
-    runtime makes a container's nodes by their numbers."""
+    """The control nodes that exist, and the required ones whose numbers are known: the runtime creates a container's
+    nodes by their numbers."""
     made = {path for path in REQUIRED_NODES if path in machine.numbers}
     return [path for path in devicenodes.CONTROL_NODES if path in machine.nodes or path in made]
 
 
 def _device_edits(part: SpecDevice, machine: Machine, request: SpecRequest) -> ContainerEdits:
-    """What a GPU or MIG device gives. NVIDIA's program makes a link wherever it is told to: so it is told here."""
+    """The edits of a GPU or MIG device. NVIDIA's program creates every link that it gets, so DRM links are here."""
     edits = _node_edits(part.nodes, machine, request)
     if request.hook_program is None or not request.hook_program.is_nvidia:
         return edits
@@ -130,7 +132,7 @@ def _device_edits(part: SpecDevice, machine: Machine, request: SpecRequest) -> C
 def _common_edits(
     machine: Machine, request: SpecRequest, control: Iterable[str], given: Iterable[SpecDevice]
 ) -> ContainerEdits:
-    """What every container gets: control nodes, the driver's files, and what is done at its start."""
+    """The edits of every container: control nodes, the driver's files, and the hooks or what replaces them."""
     files, work = _driver_files(machine) or DriverFiles(), hooks.start_tasks(machine.driver, given)
     sockets = "disable-ipc-discoverer" not in request.feature_flags
     edits = canonicaledits.merge_edits(
@@ -153,14 +155,14 @@ def _driver_files(machine: Machine) -> DriverFiles | None:
 
 
 def _missing_libcuda_reason(machine: Machine, request: SpecRequest) -> Text:
-    """Why there is no libcuda."""
+    """Why libcuda is missing."""
     if machine.driver is None:
         return "the machine has no driver"
     return machine.driver.missing or f"the driver has no {driverfiles.LIBCUDA_PREFIX}* below {request.driver_root}"
 
 
 def _missing_file_notes(machine: Machine, request: SpecRequest) -> Iterator[Text]:
-    """What a container with CUDA, or for management, may miss."""
+    """A note for each missing file that a container with CUDA, or for management, may need."""
     files = _driver_files(machine)
     if files is None or driverfiles.lacks_libcuda(files):
         yield _missing_libcuda_reason(machine, request)
@@ -182,9 +184,9 @@ def _imex_contents(machine: Machine, request: SpecRequest) -> SpecContents:
 
 
 def _feature_contents(machine: Machine, request: SpecRequest) -> SpecContents:
-    """The one device of a mode that is not of GPUs."""
+    """The contents of a mode that has one device, which is not a GPU."""
     if unknown := [id for id in request.ids if id != ALL]:
-        raise ValueError(f"no such device: {', '.join(map(repr, unknown))}; of {request.mode} there is one, {ALL}")
+        raise ValueError(f"no such device: {', '.join(map(repr, unknown))}; {request.mode} has one device, {ALL}")
     paths = features.feature_nodes(machine, request.mode)
     if not paths:
         return SpecContents(device_edits={}, omitted={features.NODES_BY_MODE[request.mode][1]: MISSING_NODE})

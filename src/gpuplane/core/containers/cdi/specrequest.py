@@ -1,4 +1,4 @@
-"""What a document is made for: which devices, called how, found where, and what a container's start may call."""
+"""The input of a specification: which devices, how they are named, where their files are, and the hook program."""
 
 from typing import Literal
 
@@ -8,30 +8,30 @@ NamingStrategy = Literal["index", "uuid", "type-index"]
 Mode = Literal["gpu", "management", "imex", "gds", "gdrcopy", "mofed", "nvswitch"]
 
 ALL = "all"
-"""The id of every device, the name of a device that is all of them, and NVIDIA's name of every hook."""
+"""The id of all devices, the name of the device that is all of them, and NVIDIA's name of all hooks."""
 
 NONE = "none"
-"""The id of no device: the document then has one of this name, which gives what every device's container gets."""
+"""The id of no device: the specification then has one device of this name, with the common edits only."""
 
 
 class HookProgram(Value):
-    """The program that a container's start calls. Paths are on the host."""
+    """The program that the runtime calls at a container's start. The path is on the host."""
 
     path: str
-    is_nvidia: bool = False  # NVIDIA's: a hook entry for each thing to do
+    is_nvidia: bool = False  # NVIDIA's program: it needs one hook for each task
 
 
 class SpecRequest(Value):
-    """What a document shall hold. Paths are on the host."""
+    """What a specification shall contain. Paths are on the host."""
 
     kind: str
     mode: Mode = "gpu"
-    naming: tuple[NamingStrategy, ...] = ("uuid",)  # each gives every device a name
-    with_all_device: bool = False  # a device `all` beside the others
-    ids: tuple[str, ...] = ()  # of the devices wanted: index, UUID, "0:1", PCI address, channel, `all`, `none`; (): all
+    naming: tuple[NamingStrategy, ...] = ("uuid",)  # every device gets one name by each strategy
+    with_all_device: bool = False  # adds a device `all`
+    ids: tuple[str, ...] = ()  # of the devices: index, UUID, "0:1", PCI address, channel, `all`, `none`; (): all
     driver_root: str = "/"
     dev_root: str = "/"
-    hook_program: HookProgram | None = None  # None: links are made by mounts, and no program is called
-    disabled_hooks: tuple[str, ...] = ()  # of NVIDIA's names of hooks; `all`
-    enabled_hooks: tuple[str, ...] = ()  # those that are called all the same
+    hook_program: HookProgram | None = None  # None: no hooks; libraries are mounted by all their names instead of links
+    disabled_hooks: tuple[str, ...] = ()  # NVIDIA's names of hooks, or `all`
+    enabled_hooks: tuple[str, ...] = ()  # exceptions from `disabled_hooks`
     feature_flags: tuple[str, ...] = ()  # NVIDIA's feature flags

@@ -1,7 +1,7 @@
-"""Is a CDI specification good? Two answers, because they are asked for two reasons.
+"""Validates CDI specifications, in two degrees.
 
-`refused` is what container runtimes refuse (`rules`): a file with such a mistake counts for nothing, all of it. `check`
-adds what they stumble over later (`pitfalls`). Whoever writes a specification wants to pass `check`.
+`refusal_problems` are those for which container runtimes refuse the whole file (`rules`). `spec_problems` are these and
+those that let a container fail later (`portability`). A specification that we write should have none of them.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,10 +18,10 @@ from gpuplane.model.cdi import Spec
 def parse_spec(
     data: bytes, file: str, problems: Callable[[Spec], Iterable[tuple[DocumentPath, str]]] | None = None
 ) -> Spec:
-    """The specification in a file's bytes, YAML or JSON. Raises strict.Invalid: every mistake with file and line.
+    """The specification in a file's bytes, YAML or JSON. Raises strict.InvalidInput: every mistake with file and line.
 
-    `rules` are those of `refused` where nothing else is said. It is read as the library reads it, see `asread`, but for
-    keys: they have to be written as they are.
+    `problems`: what counts as a mistake; None for `refusal_problems`. It is read as leniently as the library reads it
+    (`leniency`), except for keys: their case has to be right.
     """
     return strict.load_with_lines(
         data, Spec, file, problems or refusal_problems, lambda root: read_leniently(root, Spec)
@@ -29,12 +29,12 @@ def parse_spec(
 
 
 def refusal_problems(spec: Spec) -> Problems:
-    """What container runtimes refuse."""
+    """The mistakes for which container runtimes refuse the file."""
     yield from _with_location(rule_problems(spec))
 
 
 def spec_problems(spec: Spec) -> Problems:
-    """All that is wrong."""
+    """All mistakes."""
     yield from refusal_problems(spec)
     yield from _with_location(portability_problems(spec))
 

@@ -1,8 +1,8 @@
-"""Which version of CDI a document has to declare.
+"""Which version of CDI a specification has to declare.
 
 Runtimes refuse a version that they do not know, and features that are newer than the declared version; old runtimes
-live long. So a document declares the lowest version that has all it uses (CNCF container-device-interface 1.1.0,
-specs-go/version.go), and none below 0.3.0, the earliest that their library writes.
+stay in use for long. So a specification declares the lowest version with all features that it uses (CNCF
+container-device-interface 1.1.0, specs-go/version.go), and at least 0.3.0, the lowest that their library writes.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,28 +10,28 @@ from collections.abc import Callable, Iterator
 from gpuplane.model.cdi import ContainerEdits, Spec
 
 VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
-"""The released versions, in their order. 0.8.0 and 1.0.0 changed the library, not the documents."""
+"""The released versions, in order. 0.8.0 and 1.0.0 changed the library, not the format."""
 
 EARLIEST_VERSION = "0.3.0"
 
 
 def lowest_version(spec: Spec) -> str:
-    """The lowest version that has all that a document uses, whichever it declares."""
+    """The lowest version with all features that a specification uses, whichever version it declares."""
     return next((version for version, _ in version_features(spec)), EARLIEST_VERSION)
 
 
 def version_features(spec: Spec) -> Iterator[tuple[str, str]]:
-    """(version, what of it the document uses), the newest first; nothing where 0.3.0 is enough."""
+    """(version, feature of it that the specification uses), the newest first; none if 0.3.0 is enough."""
     return ((version, feature) for version, feature, used in FEATURE_VERSIONS if used(spec))
 
 
 def is_older(version: str, other: str) -> bool:
-    """Whether a released version came before another. Raises ValueError for what is none."""
+    """Whether a released version came before another. Raises ValueError if one of them is not a version."""
     return VERSIONS.index(version) < VERSIONS.index(other)
 
 
 def _any_edits_use(used: Callable[[ContainerEdits], bool]) -> Callable[[Spec], bool]:
-    """Whether any edits of a document use something."""
+    """A test of a whole specification: whether any of its edits use something."""
     return lambda spec: any(used(edits) for edits in (spec.container_edits, *(d.container_edits for d in spec.devices)))
 
 
@@ -59,4 +59,4 @@ FEATURE_VERSIONS: tuple[tuple[str, str, Callable[[Spec], bool]], ...] = (
     ),
     ("0.4.0", "type of a mount", _any_edits_use(lambda edits: any(mount.type for mount in edits.mounts))),
 )
-"""What came with a version. Each row was compared with the source."""
+"""(version, feature that it added, whether a specification uses it). Each row was compared with the source."""

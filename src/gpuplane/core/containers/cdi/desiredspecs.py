@@ -1,0 +1,273 @@
+"""The CDI specifications that this node should have on disk, and why a device cannot be allocated by CDI.
+
+Rules that must not change:
+- Nothing is removed for lack of knowledge. Before machine and configuration are known, and while `auto` does not know
+  the runtime, the files stay as they are; before it is known what containers hold, nothing is removed from them.
+- A device that a container holds stays in its file, even if it is no longer desired: kubelet names it again at every
+  restart of that container. It gets the edits that it has on the machine now, or keeps the old ones if the machine no
+  longer has it. Kubelet holds UUIDs; so a device with another name (an index, a channel, a feature) stays while any
+  container holds anything.
+- A device that two files define is unresolvable. So we do not define what another program's file defines, and do not
+  allocate it meanwhile. Only a device that this machine could not describe again stays in our file.
+- A device is allocated only after its current edits are on disk. The common edits of a file may be older for a moment.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from gpuplane.core.containers.cdi import specstatus as condition
+from gpuplane.core.containers.cdi.driverfiles import LIBCUDA_PREFIX
+from gpuplane.core.containers.cdi.names import VENDOR, qualified_name
+from gpuplane.core.containers.cdi.specbuilder import BuiltSpec, build_spec
+from gpuplane.core.containers.cdi.specrequest import HookProgram, Mode, SpecRequest
+from gpuplane.core.containers.cdi.version import lowest_version
+from gpuplane.core.containers.strategy import effective_strategies
+from gpuplane.core.requests import node_requests
+from gpuplane.core.shares import unit_of
+from gpuplane.core.text import format_count
+from gpuplane.core.view import part_view, view
+from gpuplane.model.cdi import CdiDevice, Spec
+from gpuplane.model.config import Settings
+from gpuplane.model.machine import Machine
+from gpuplane.model.reasons import ReasonCode
+from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.status import CDI_FILES, AnyPart, CdiConflictStatus, Part, cdi_conflict
+from gpuplane.model.text import Text
+from gpuplane.model.value import Value
+from gpuplane.model.views import Reason, Unit
+
+GPU_KIND = f"{VENDOR}/gpu"
+FEATURE_MODES: tuple[Mode, ...] = ("gdrcopy", "gds", "mofed")
+"""Modes that the setting of the same name enables; their only device is `all`."""
+
+BEING_WRITTEN = "CDI: the specification of this device is being written"
+CONFLICT_ADVICE = "container runtimes refuse a device that two files define; remove it from that file"
+UUID_PREFIXES = ("GPU-", "MIG-")
+
+
+@view
+def desired_specs(snapshot: Snapshot) -> Mapping[str, BuiltSpec]:
+    """Kind → specification, if a CDI strategy is in force; {} if none is."""
+    by_cdi = condition.writes_specs(snapshot) and any(
+        each.startswith("cdi-") for each in effective_strategies(snapshot)
+    )
+    return _configured_specs(snapshot) if by_cdi else {}
+
+
+def _configured_specs(snapshot: Snapshot) -> Mapping[str, BuiltSpec]:
+    """Kind → specification, for each kind in the configuration; {} before machine and configuration are known."""
+    machine, settings = snapshot.machine, snapshot.config.settings
+    if machine is None or machine.gpus is None or settings is None:
+        return {}
+    return _build_specs.of(snapshot, machine, tuple(_spec_requests(settings, condition.hook_path(snapshot))))
+
+
+@part_view
+def _build_specs(machine: Machine, requests: tuple[SpecRequest, ...]) -> Mapping[str, BuiltSpec]:
+    return {request.kind: build_spec(machine, request) for request in requests}
+
+
+def _spec_requests(settings: Settings, ours: str) -> Iterator[SpecRequest]:
+    """`ours`: our hook's path; "" if it is not installed."""
+    request = SpecRequest(
+        kind=GPU_KIND,
+        naming=(settings.device_id_strategy,),
+        driver_root=settings.driver_root,
+        dev_root=settings.dev_root,
+        hook_program=_hook_program(settings, ours),
+        disabled_hooks=settings.cdi_disabled_hooks,
+        feature_flags=settings.cdi_features,
+    )
+    yield request
+    if channels := tuple(map(str, settings.imex_channels)):
+        yield request.but(kind=f"{VENDOR}/imex-channel", mode="imex", ids=channels)
+    for feature in FEATURE_MODES:
+        if getattr(settings, feature):
+            yield request.but(kind=f"{VENDOR}/{feature}", mode=feature)
+
+
+def _hook_program(settings: Settings, ours: str) -> HookProgram | None:
+    if settings.cdi_hook == "nvidia":
+        return HookProgram(path=settings.cdi_hook_path, is_nvidia=True)
+    return HookProgram(path=ours) if ours and settings.cdi_hook == "auto" else None
+
+
+def missing_features(snapshot: Snapshot) -> frozenset[str]:
+    """The configured features that this machine does not have: no container gets their devices."""
+    return frozenset(kind.partition("/")[2] for kind, each in desired_specs(snapshot).items() if each.spec is None)
+
+
+def spec_notes(snapshot: Snapshot) -> Iterator[Text]:
+    """Notes about the desired specifications, for people: what containers may miss."""
+    for kind, each in desired_specs(snapshot).items():
+        yield from each.notes
+        if kind != GPU_KIND:
+            yield from (f"{kind.partition('/')[2]}: {what}: {why}" for what, why in each.omitted.items())
+
+
+def summarize_specs(specs: Iterable[Spec]) -> str:
+    """The content of files in a few words: "8 devices, driver 580.95.05"."""
+    gpus = [spec for spec in specs if spec.kind == GPU_KIND]
+    count = sum(len(spec.devices) for spec in gpus)
+    libraries = (mount.host_path.rpartition(LIBCUDA_PREFIX) for spec in gpus for mount in spec.container_edits.mounts)
+    version = next((f", driver {version}" for _, found, version in libraries if found), "")
+    return f"{format_count(count, 'device')}{version}"
+
+
+def is_machine_known(snapshot: Snapshot) -> bool:
+    """Whether machine and configuration are known, so that the desired specifications are."""
+    machine = snapshot.machine
+    return machine is not None and machine.gpus is not None and snapshot.config.settings is not None
+
+
+def desired_file(snapshot: Snapshot, kind: str, current: Spec | None) -> Spec | None:
+    """The desired content of a kind's file, whose content is `current` now; None for no file.
+
+    It has the desired devices, and those other devices of `current` that a container may hold: with the edits that they
+    have on the machine now, or with their old ones if the machine no longer has them.
+    """
+    if not is_machine_known(snapshot) or (not desired_specs(snapshot) and _is_runtime_unknown(snapshot)):
+        return current
+    spec = _spec_of_kind(desired_specs(snapshot), kind)
+    now = spec or (_spec_of_kind(_configured_specs(snapshot), kind) if current else None)
+    names = {device.name for device in spec.devices} if spec is not None else set()
+    fresh = {device.name: device for device in now.devices} if now is not None else {}
+    left = (each for each in (current.devices if current else ()) if each.name not in names)
+    others = condition.conflicting_files(snapshot)
+    devices = (
+        *(each for each in (spec.devices if spec else ()) if qualified_name(kind, each.name) not in others),
+        *(fresh.get(each.name, each) for each in left if _may_be_held(snapshot, kind, each)),
+    )
+    common = now or current
+    if common is None or not devices:
+        return None
+    if common is current and devices == current.devices:
+        return current
+    whole = common.but(devices=devices)
+    return whole.but(cdi_version=lowest_version(whole))
+
+
+def _spec_of_kind(documents: Mapping[str, BuiltSpec], kind: str) -> Spec | None:
+    return documents[kind].spec if kind in documents else None
+
+
+def _is_runtime_unknown(snapshot: Snapshot) -> bool:
+    """Whether nobody has said yet what the node's runtime is, though that decides."""
+    settings = snapshot.config.settings
+    return settings is not None and settings.device_list_strategy == ("auto",) and not node_requests(snapshot).runtime
+
+
+def _may_be_held(snapshot: Snapshot, kind: str, device: CdiDevice) -> bool:
+    """Whether some container may hold a device, as far as is known."""
+    if snapshot.allocations is None:
+        return True
+    if kind == GPU_KIND and device.name.startswith(UUID_PREFIXES):
+        return device.name in _held_units.of(snapshot, snapshot.allocations)
+    return bool(snapshot.allocations)
+
+
+@part_view
+def _held_units(allocations: tuple[Allocation, ...]) -> frozenset[str]:
+    return frozenset(unit_of(id) for each in allocations for id in each.devices)
+
+
+def find_conflicts(
+    snapshot: Snapshot, ours: Mapping[str, Spec], foreign: Mapping[str, Spec]
+) -> Mapping[Part[CdiConflictStatus], CdiConflictStatus]:
+    """Part → status, of each file of others that defines a device which is ours to define.
+
+    `ours`: kind → what our file of it holds now. `foreign`: path → document, of the other files of the directory.
+    """
+    found = {kind: each.spec for kind, each in desired_specs(snapshot).items() if each.spec is not None}
+    names = {
+        qualified_name(kind, device.name)
+        for specs in (found, ours)
+        for kind, spec in specs.items()
+        for device in spec.devices
+    }
+    found_conflicts: dict[Part[CdiConflictStatus], CdiConflictStatus] = {}
+    for path, spec in sorted(foreign.items()):
+        twice = sorted(name for device in spec.devices if (name := qualified_name(spec.kind, device.name)) in names)
+        if twice:
+            what = twice[0] + f" and {len(twice) - 1} more" * (len(twice) > 1)
+            unavailable_reason = f"it defines {what}, as this agent's own file would: {CONFLICT_ADVICE}"
+            found_conflicts[cdi_conflict(path)] = CdiConflictStatus("failing", unavailable_reason, devices=tuple(twice))
+    return found_conflicts
+
+
+def unavailable_reason(snapshot: Snapshot, unit: Unit) -> Reason | None:
+    """Why a container with this unit could not start by CDI; None if it could, or if no CDI strategy is in force."""
+    documents, settings = desired_specs(snapshot), snapshot.config.settings
+    if settings is None or GPU_KIND not in documents:
+        return None
+    needed, name = (
+        _needed_fingerprints.of(snapshot, documents),
+        unit.index if settings.device_id_strategy == "index" else unit.id,
+    )
+    if (why := documents[GPU_KIND].omitted.get(unit.id)) or name not in needed.gpus:
+        return _problem_reason("cdi-no-device", why or "the specification has no device for it")
+    fingerprints = {qualified_name(GPU_KIND, name): needed.gpus[name], **needed.others}
+    return _unwritten_reason(snapshot, fingerprints, needed.common)
+
+
+class _NeededFingerprints(Value):
+    """The fingerprints that have to be on disk: of each GPU or MIG device by its name, and of the devices that every
+    container gets in addition, by qualified name."""
+
+    gpus: Mapping[str, str]
+    others: Mapping[str, str]
+    common: frozenset[str]  # of the common edits of each file
+
+
+@part_view
+def _needed_fingerprints(documents: Mapping[str, BuiltSpec]) -> _NeededFingerprints:
+    fingerprints = {
+        kind: {device.name: condition.device_fingerprint(kind, device) for device in found.spec.devices}
+        for kind, found in documents.items()
+        if found.spec is not None
+    }
+    others = {
+        qualified_name(kind, name): fingerprint
+        for kind in fingerprints
+        if kind != GPU_KIND
+        for name, fingerprint in fingerprints[kind].items()
+    }
+    common = frozenset(
+        condition.common_fingerprint(found.spec) for found in documents.values() if found.spec is not None
+    )
+    return _NeededFingerprints(gpus=fingerprints.get(GPU_KIND, {}), others=others, common=common)
+
+
+def _problem_reason(code: ReasonCode, why: Text, part: AnyPart = CDI_FILES) -> Reason:
+    return Reason(kind="problem", text=f"CDI: {why}", part=part.name, code=code)
+
+
+def _unwritten_reason(snapshot: Snapshot, fingerprints: Mapping[str, str], common: frozenset[str]) -> Reason | None:
+    """Why the disk does not have all of these devices' fingerprints; None if it has.
+
+    The common edits may be older for the moment of a write, but not if the write fails: the old ones may name files of
+    a driver that no longer exists.
+    """
+    foreign = condition.conflicting_files(snapshot)
+    for name in fingerprints:
+        if name in foreign:
+            why = f"{foreign[name]} defines {name} too: {CONFLICT_ADVICE}"
+            return _problem_reason("cdi-conflict", why, cdi_conflict(foreign[name]))
+    status, current = snapshot.status[CDI_FILES], condition.fingerprints_on_disk(snapshot)
+    refused = status.state == "failing"
+    if current.issuperset(fingerprints.values()) and (not refused or current >= common):
+        return None
+    if refused:
+        return _problem_reason("cdi-write-failed", status.text)
+    return Reason(kind="waiting", text=BEING_WRITTEN, part=CDI_FILES.name, code="cdi-not-written")
+
+
+def is_first_write_pending(snapshot: Snapshot) -> bool:
+    """Whether the files are still to be written for the first time: until then no device can be allocated by CDI."""
+    return bool(desired_specs(snapshot)) and snapshot.status[CDI_FILES].state == "waiting"
+
+
+def not_ready_reason(snapshot: Snapshot) -> Reason | None:
+    """Why the desired files are not on disk; None if they are, or if no CDI strategy is in force."""
+    status = snapshot.status.of(CDI_FILES)
+    failing = status is not None and status.state == "failing" and bool(desired_specs(snapshot))
+    return _problem_reason("cdi-write-failed", status.text) if status is not None and failing else None

@@ -177,9 +177,8 @@ async def test_what_is_wrong_with_the_annotation_is_said(server: ApiServer, kube
     """With how the API server stands, once, until it is mended."""
     server.put(PATH, node_object({}, {DRAIN_ANNOTATION: "3=x;?=y"}))
     async with following(kubeconfig) as node:
-        await node.stands(
-            "ok", f"of {server.url}; annotation {DRAIN_ANNOTATION} is in part ignored: '?=y' names no device"
-        )
+        await node.stands("ok", DRAIN_ANNOTATION)
+        assert node.apiserver and "'?=y'" in as_shown(node.apiserver.text)
 
         assert node.snapshot.config.node_requests == NodeRequests(drains={"3": "x"})
 
@@ -350,8 +349,7 @@ async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig
     server.put(PATH, node_object({CONFIG_LABEL: "a"}, runtime=NEW))
     server.failures.append(InjectedFailure(f"GET {PATH}", times=2, code=403, message="nodes is forbidden"))
     async with following(kubeconfig) as node:
-        await node.stands("ok", "; its container runtime cannot be asked for")
-        assert node.apiserver and "403 nodes is forbidden; grant it" in as_shown(node.apiserver.text)
+        await node.stands("ok", "403 nodes is forbidden")
         assert node.snapshot.config.node_requests == NodeRequests(config="a")
 
         node.apply(LedgerLoaded(Ledger(node_requests=NodeRequests(runtime=OLD))))
@@ -366,7 +364,12 @@ async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig
 
 @pytest.mark.parametrize(
     "trouble",
-    [{"code": 500, "message": "etcd"}, {"garbage": b"<html>"}, {"garbage": b'{"status": 7}'}, {"drop": True}],
+    [
+        {"code": 500, "message": "etcd"},
+        {"garbage": b"<html>"},
+        {"garbage": b'{"status": 7}'},
+        {"drop_connection": True},
+    ],
     ids=str,
 )
 async def test_a_runtime_that_is_not_answered_is_asked_for_again(
@@ -458,8 +461,8 @@ async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path
 @pytest.mark.parametrize(
     ("trouble", "reason"),
     [
-        (InjectedFailure("GET *", code=403, message="nodes is forbidden"), "refuses: 403 nodes is forbidden; grant it"),
-        (InjectedFailure("GET *", code=401, message="Unauthorized", times=2), "401 Unauthorized; its token"),
+        (InjectedFailure("GET *", code=403, message="nodes is forbidden"), "403 nodes is forbidden"),
+        (InjectedFailure("GET *", code=401, message="Unauthorized", times=2), "401 Unauthorized"),
         (InjectedFailure("GET *", code=429, message="too many"), "429 too many"),
         (InjectedFailure("GET *", code=500, message="etcd"), "500 etcd"),
         (InjectedFailure("GET *", garbage=b"<html>a login page</html>"), "does not answer as an API server does"),

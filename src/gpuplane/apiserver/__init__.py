@@ -1,1 +1,1 @@
-"""The API server: what it says about our Node, later what it holds of ours."""
+"""The API server: what our Node object requests, and the condition and Events that we write."""

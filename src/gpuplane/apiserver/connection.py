@@ -1,18 +1,17 @@
 """A connection to the API server: one collection listed, then watched; one object read or written.
 
 lightkube reads the configuration, in a cluster or from a kubeconfig, and signs the requests: a token that kubelet has
-renewed is read again when the old one is refused. Its own watch is not used, for what it does when things go wrong: a
-stream that ends at once is opened again without a pause, a connection that died silently is waited for without end, and
-every heartbeat of a Node is sent and decoded whole. Here:
+renewed is read again when the old one is refused. Its own watch is not used. It opens a stream that ends at once again
+without a pause, waits for ever on a connection that died silently, and decodes every heartbeat of a Node whole. Here:
 
-- Nothing waits for ever. A request has a deadline; a stream has a longest life, chosen at random so that the agents of
-  a cluster do not all come back together; and one that is silent for longer than the server's bookmarks are apart
-  (a minute, apiserver/pkg/storage/cacher/cacher.go) is given up.
-- The end of a stream says nothing about the server, however it came: dropped, expired (410), or by the server's own
-  clock. Whoever watches lists again, and the list tells how the server stands.
-- Of what is watched only metadata crosses the wire (`as=PartialObjectMetadata`), and only the fields named are decoded.
+- Nothing waits for ever. A request has a deadline. A stream has a longest life, chosen at random so that the agents of
+  a cluster do not all reconnect at once. A stream that is silent for much longer than the time between the server's
+  bookmarks (a minute, apiserver/pkg/storage/cacher/cacher.go) is closed.
+- The end of a stream says nothing about the server: it was dropped, has expired (410), or the server's timeout ended
+  it. The watcher lists again, and the list shows whether the server answers.
+- Only metadata of watched objects is transferred (`as=PartialObjectMetadata`), and only the named fields are decoded.
 
-Importing this module costs 17 MB and 100 ms: it is for agents that have an API server, and off the start path.
+Importing this module costs 17 MB and 100 ms: only agents that have an API server import it, and not before they serve.
 """
 
 import asyncio
@@ -41,26 +40,29 @@ STREAM_TIMEOUT = 150.0  # seconds
 LARGEST_ANSWER = 4 << 20
 """Bytes of one answer, or of a stream at once. An object has at most 1.5 MiB in etcd, and some more as JSON."""
 STREAM_RATE = 256 << 10
-"""Bytes that a stream may have beside that in each second: an object of that size each few seconds."""
+"""Bytes that a stream may send in addition in each second: an object of that size every few seconds."""
 SMALLEST_PIECE = 1 << 10
-"""Bytes that a piece counts for at least, however small: each takes its time."""
+"""The fewest bytes that a piece counts for, however small it is: each takes time."""
 LARGEST_FILE = 1 << 20
 """Bytes of a kubeconfig, a token or a certificate."""
-STREAM_LIFETIME = (240.0, 480.0)  # seconds: the shortest and the longest life of a stream, which the server is to end
-STREAM_OVERTIME = 15.0  # seconds after which we end it
+STREAM_LIFETIME = (240.0, 480.0)  # seconds: the shortest and the longest life of a stream; then the server ends it
+STREAM_OVERTIME = 15.0  # seconds after that, in which the server has to end it; then we do
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ADVICE = {
-    401: "; its token or certificate is not taken: see the service account or the kubeconfig",
+    401: "; it does not accept the token or certificate: check the service account or the kubeconfig",
     403: "; grant it what deploy/base/rbac.yaml grants",
 }
 CONTENT_TYPES = {"POST": "application/json", "PATCH": "application/strategic-merge-patch+json"}
 T = TypeVar("T")
 log = logging.getLogger("gpuplane")
-logging.getLogger("httpx2").setLevel(logging.WARNING)  # it would say every request; the condition says what matters
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # it would log every request; the status says what matters
 
 
 class ApiServerError(Exception):
-    """The API server gave no word: who, what went wrong, and what to do. `code`: the status of a refusal, else 0."""
+    """The API server did not answer, or refused. The message says which server, what went wrong, and what to do.
+
+    `code`: the HTTP status of a refusal, else 0.
+    """
 
     def __init__(self, reason: str, code: int = 0) -> None:
         super().__init__(reason)
@@ -68,7 +70,7 @@ class ApiServerError(Exception):
 
 
 class Metadata(msgspec.Struct):
-    """What is read of an object's or a list's metadata."""
+    """The metadata of an object or a list, as far as it is read."""
 
     name: str = ""
     resourceVersion: str = ""  # noqa: N815 (the wire's name)
@@ -83,7 +85,7 @@ class Object(msgspec.Struct):
 
 
 class ObjectList(msgspec.Struct):
-    """A list as of one version of the collection."""
+    """The objects of a collection at one of its versions."""
 
     metadata: Metadata
     items: list[Object]
@@ -106,7 +108,7 @@ class _Status(msgspec.Struct):
 
 @asynccontextmanager
 async def connect(kubeconfig: Path | None) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of the API server that a kubeconfig names, or else of the cluster that we run in. Raises Away."""
+    """A client of the API server: of a kubeconfig, or of the cluster that this pod runs in. Raises Away."""
     if kubeconfig is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise ApiServerError(
             "no kubeconfig is given, and this is no pod of a cluster (KUBERNETES_SERVICE_HOST is not set)"
@@ -118,8 +120,8 @@ async def connect(kubeconfig: Path | None) -> AsyncIterator[httpx2.AsyncClient]:
             client.auth = _TokenFile(config.abs_file(config.user.token_file))
         elif config.user is not None and config.user.exec and not config.user.token:
             client.auth = ExecPlugin(config, config.user.exec)
-        client.headers["Accept-Encoding"] = "identity"  # what is packed has no bound
-    except Exception as error:  # lightkube lets through whatever a malformed file makes it raise
+        client.headers["Accept-Encoding"] = "identity"  # a compressed body could expand without limit
+    except Exception as error:  # lightkube raises anything for a malformed file
         raise ApiServerError(
             f"{kubeconfig or SERVICE_ACCOUNT} cannot be used: {type(error).__name__}: {error}"
         ) from error
@@ -128,9 +130,9 @@ async def connect(kubeconfig: Path | None) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 def _load_config(kubeconfig: Path | None) -> SingleConfig:
-    """Where the API server is, and who we are. Raises what it likes.
+    """The address of the API server and our credentials. May raise any Exception.
 
-    lightkube and OpenSSL read without a bound, and wait for a FIFO: what they are to read is read here before.
+    lightkube and OpenSSL read without a limit, and block on a FIFO. So each file is read here first, safely.
     """
     if kubeconfig is None:
         for name in ("token", "namespace", "ca.crt"):
@@ -149,7 +151,7 @@ def _load_config(kubeconfig: Path | None) -> SingleConfig:
 
 
 class _TokenFile(httpx2.Auth):
-    """Signs by a token that kubelet renews: one that is refused is read again."""
+    """Adds the token that kubelet renews. If it is refused the file is read again."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path, self._bearer = path, ""
@@ -174,26 +176,26 @@ async def list_objects(client: httpx2.AsyncClient, path: str, fields: str) -> Ob
 
 
 async def get_object(client: httpx2.AsyncClient, path: str, shape: type[T]) -> T:
-    """One whole object, of which the fields of a struct are decoded. Raises Away."""
+    """One object, decoded into a struct that has some of its fields. Raises Away."""
     request = client.build_request("GET", path, headers={"Accept": "application/json"})
     async with _within_deadline(client), _open_response(client, request) as answer:
         return msgspec.json.decode(await _read_body(answer), type=shape)
 
 
 async def send_object(client: httpx2.AsyncClient, method: Literal["POST", "PATCH"], path: str, body: Any) -> None:
-    """Make an object of a collection, or change one by a strategic merge patch. Raises Away.
+    """Create an object in a collection, or change one by a strategic merge patch. Raises Away.
 
-    After an Away without a code nobody knows whether the server has done it.
+    After an Away without a code it is not known whether the server has done it.
     """
     headers = {"Accept": "application/json", "Content-Type": CONTENT_TYPES[method]}
     request = client.build_request(method, path, content=msgspec.json.encode(body), headers=headers)
     async with _within_deadline(client), _open_response(client, request):
-        pass  # what became of the object is not wanted
+        pass  # the answer is not read
 
 
 @asynccontextmanager
 async def _within_deadline(client: httpx2.AsyncClient) -> AsyncIterator[None]:
-    """One whole answer, by the deadline, and one that can be understood."""
+    """Limit the time of a request, and turn each error into an ApiServerError."""
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT):
             yield
@@ -227,7 +229,7 @@ def _metadata_request(
 async def watch_objects(
     client: httpx2.AsyncClient, path: str, fields: str, version: str
 ) -> AsyncIterator[AsyncIterator[Event]]:
-    """What changes in a collection after a version, until the stream ends. Entered once it is open. Raises Away."""
+    """The changes of a collection after a version, until the stream ends. Entered once it is open. Raises Away."""
     life = random.uniform(*STREAM_LIFETIME)  # noqa: S311 (spreads load; no secret)
     watch = {
         "watch": "true",
@@ -244,11 +246,11 @@ async def watch_objects(
         ):
             yield _decode_events(answer)
     except TimeoutError:
-        log.debug("a stream of %s outlived its time", path)
+        log.debug("a watch of %s exceeded its timeout", path)
 
 
 async def _read_body(answer: httpx2.Response) -> bytes:
-    """The whole of an answer. Raises Away for one that is larger than any object."""
+    """The whole body of a response. Raises Away for one that is larger than any object."""
     content, total = bytearray(), 0
     async for piece in answer.aiter_raw():
         content += piece
@@ -266,7 +268,7 @@ async def _read_lines(answer: httpx2.Response) -> AsyncIterator[bytes]:
     async for piece in answer.aiter_raw():
         total += max(len(piece), SMALLEST_PIECE)
         if total > LARGEST_ANSWER + STREAM_RATE * (time.monotonic() - began):
-            raise ApiServerError(f"{_url(answer)} sends more than a Node can change: is it an API server?")
+            raise ApiServerError(f"{_url(answer)} sends more data than changes of a Node: is it an API server?")
         rest += piece
         if b"\n" in piece:
             *whole, last = bytes(rest).split(b"\n")
@@ -287,16 +289,16 @@ async def _decode_events(answer: httpx2.Response) -> AsyncIterator[Event]:
     try:
         async for line in _read_lines(answer):
             if msgspec.json.decode(line, type=_Kind).type == "ERROR":
-                log.debug("a stream ended: %r", line)
+                log.debug("a watch ended: %r", line)
                 return
             yield msgspec.json.decode(line, type=Event)
     except (httpx2.HTTPError, msgspec.DecodeError) as error:
-        log.debug("a stream ended: %r", error)
+        log.debug("a watch ended: %r", error)
 
 
 @asynccontextmanager
 async def _open_response(client: httpx2.AsyncClient, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
-    """An answer whose head is read, and that is no refusal. Raises Away."""
+    """A successful response whose head is read. Raises Away."""
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT):
             answer = await client.send(request, stream=True)
@@ -318,7 +320,7 @@ async def _describe_refusal(client: httpx2.AsyncClient, answer: httpx2.Response)
         async with asyncio.timeout(REQUEST_TIMEOUT):
             message = msgspec.json.decode(await _read_body(answer), type=_Status).message
     except (TimeoutError, httpx2.HTTPError, msgspec.DecodeError, ApiServerError):
-        pass  # the code alone says enough
+        pass  # the code is enough
     code = answer.status_code
     return f"{client.base_url} refuses: {code} {clip(message or answer.reason_phrase)}{ADVICE.get(code, '')}"
 
@@ -328,7 +330,7 @@ def _describe_timeout(client: httpx2.AsyncClient) -> str:
 
 
 def _describe_root_cause(error: BaseException) -> str:
-    """What an error goes back to: a library says "all attempts failed" where the socket said why."""
+    """The first cause of an error: a library says "all attempts failed", the socket's error says why."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return str(error) or type(error).__name__

@@ -1,7 +1,7 @@
-"""Who we are, by a program that a kubeconfig names (client-go's exec plugins).
+"""Credentials from a program that a kubeconfig names (client-go's exec plugins).
 
-lightkube runs it too, and waits for all that it says, however much that is; it leaves it behind where a request is
-given up; and it knows no `v1`. So it is done here. Source: Kubernetes' "client-go credential plugins".
+lightkube can run such a program too, but reads its output without a limit, leaves it running when a request is
+cancelled, and does not know API version `v1`. Source: Kubernetes' "client-go credential plugins".
 """
 
 import os
@@ -19,7 +19,7 @@ from gpuplane.core.text import clip
 API_GROUP = "client.authentication.k8s.io/"
 VERSIONS = tuple(f"{API_GROUP}{each}" for each in ("v1", "v1beta1", "v1alpha1"))
 PLUGIN_TIMEOUT = 10.0
-"""Seconds that a plugin may take: less than a request."""
+"""Seconds that a plugin may take: fewer than a request may."""
 
 
 class _Status(msgspec.Struct):
@@ -31,7 +31,7 @@ class _Credential(msgspec.Struct):
 
 
 class ExecPlugin(httpx2.Auth):
-    """Signs by the token that a plugin gives; it is asked again where one is refused. Raises ConfigError."""
+    """Adds the token that a plugin prints; if it is refused the plugin runs again. Raises ConfigError."""
 
     def __init__(self, config: SingleConfig, plugin: UserExec) -> None:
         self._plugin, self._bearer = plugin, ""
@@ -77,7 +77,7 @@ class ExecPlugin(httpx2.Auth):
         raise self._error(problem)
 
     def _environment(self) -> dict[str, str]:
-        """Ours, what the kubeconfig adds, and what client-go tells a plugin."""
+        """Our environment, the kubeconfig's variables, and the one that client-go sets for a plugin."""
         told = {"kind": "ExecCredential", "apiVersion": self._plugin.apiVersion, "spec": {"interactive": False}}
         added = {each.name: each.value for each in self._plugin.env or ()}
         return {**os.environ, **added, "KUBERNETES_EXEC_INFO": msgspec.json.encode(told).decode()}

@@ -1,11 +1,11 @@
-"""Events about our Node object: what has befallen its devices, each thing once.
+"""Events about our Node object: what has happened to its devices, each change once.
 
-What was told last is remembered here, and an Event is the difference to what stands now. So a change that came and went
-while the API server was away is not told, and neither is anything after a restart: the ledger of before says what was
-told. (An agent that dies while the API server is away takes the untold with it; the condition `GPUProblem` tells.)
+The state that was last sent is kept here, and an Event is a difference between it and the present state. So a change
+that was undone while the API server was away makes no Event, and a restart repeats none: the ledger says what was sent
+before. (Events that an agent could not send before it died are lost; the condition `GPUProblem` shows the state.)
 
-A device that comes and goes makes no flood: what happened to the same device for the same reason within `AGAIN` is the
-same Event, whose count and last time go up, and nothing is written within `PACE` of the last.
+A device that comes and goes does not flood the API server: what happens to the same device for the same reason within
+`REPEAT_PERIOD` counts the same Event up, and Events are written at most every `WRITE_INTERVAL` seconds.
 
 As kubelet's (pkg/kubelet/kubelet.go, nodeRef), our Events name the Node by its name as `uid` too, which is how
 `kubectl describe node` finds them; those of an object without a namespace live in `default`.
@@ -38,18 +38,18 @@ EVENTS_PATH = "/api/v1/namespaces/default/events"
 COMPONENT = "gpuplane"
 REPEAT_PERIOD = 600.0  # seconds
 WRITE_INTERVAL = 2.0  # seconds
-STORE_TIMEOUT = 2.0  # seconds that the disk is given
-LONGEST_NAME = 220  # characters of the node's in an Event's, of 253
-REJECTED_CODES = (400, 413, 422)  # what no repetition makes better
+STORE_TIMEOUT = 2.0  # seconds in which the ledger has to be stored
+LONGEST_NAME = 220  # characters of the Node's name in an Event's name, of 253
+REJECTED_CODES = (400, 413, 422)  # a repetition would be refused too
 log = logging.getLogger("gpuplane")
 
 
 EventKey = tuple[tuple[str, ...], str]
-"""The devices and the reason of an Event: what happens to them again is the same Event."""
+"""The devices and the reason of an Event. What happens to them again counts the same Event up."""
 
 
 class SentEvent(Value):
-    """An Event of ours: its name, how often it was told, and when last. `count` 0: it may have been."""
+    """An Event of ours: its name, when it was sent last, and how often. `count` 0: it may have been sent."""
 
     name: str
     sent_at: float
@@ -57,8 +57,8 @@ class SentEvent(Value):
 
 
 async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
-    """Tell what befalls the devices of the Node of this name, for ever."""
-    start = node.snapshot  # before anything was looked at
+    """Send Events about the devices of this Node, for ever."""
+    start = node.snapshot  # before anything was observed
     await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
     from gpuplane.apiserver.connection import ApiServerError, connect
 
@@ -79,23 +79,23 @@ async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
                     for event in fresh:
                         await _send_event(client, name, event, told, node.now())
                         _mark_sent(last, now, event.devices)
-            except ApiServerError as away:
-                node.apply(StatusChanged(EVENTS, Status("failing", str(away))))
-                await rests.wait(node, away)
+            except ApiServerError as error:
+                node.apply(StatusChanged(EVENTS, Status("failing", str(error))))
+                await rests.wait(node, error)
             else:
                 rests.reset()
-                node.apply(StatusChanged(EVENTS, Status("ok", f"told of Node {name}")))
+                node.apply(StatusChanged(EVENTS, Status("ok", f"Events of Node {name} are sent")))
                 await asyncio.sleep(WRITE_INTERVAL)
 
 
 def _is_ledger_stored(snapshot: Snapshot) -> bool:
-    """Whether the disk has the ledger, or cannot have it. What it has not is told again after a crash."""
+    """Whether the ledger is stored, or cannot be. What is not stored would be sent again after a crash."""
     state = snapshot.status.of(STATE_DIRECTORY)
     return state is None or state.state == "failing" or is_stored(snapshot)
 
 
 def _mark_sent(sent: dict[str, Standing], current: Mapping[str, Standing], devices: Iterable[str]) -> None:
-    """These devices stand, for those who were told, as they do now."""
+    """Note that the present state of these devices was sent."""
     for device in devices:
         if device in current:
             sent[device] = current[device]
@@ -106,7 +106,7 @@ def _mark_sent(sent: dict[str, Standing], current: Mapping[str, Standing], devic
 async def _send_event(
     client: "AsyncClient", name: str, event: NodeEvent, sent: dict[EventKey, SentEvent], now: float
 ) -> None:
-    """Make an Event, or count one of ours again. Raises Away; what was told before that is in `told`."""
+    """Create an Event, or count one of ours up. Raises Away; what was sent before that is in `sent`."""
     from gpuplane.apiserver.connection import ApiServerError, send_object
 
     for old in [key for key, each in sent.items() if now - each.sent_at > REPEAT_PERIOD]:
@@ -117,8 +117,8 @@ async def _send_event(
         again = {"count": before.count + 1, "lastTimestamp": timestamp(), "message": event.message}
         try:
             await send_object(client, "PATCH", f"{EVENTS_PATH}/{before.name}", again)
-        except ApiServerError as away:
-            if away.code not in (404, *REJECTED_CODES):
+        except ApiServerError as error:
+            if error.code not in (404, *REJECTED_CODES):
                 raise
         else:
             sent[key] = before.but(count=before.count + 1, sent_at=now)
@@ -127,17 +127,17 @@ async def _send_event(
     sent[key] = first
     try:
         await send_object(client, "POST", EVENTS_PATH, _event_body(name, first.name, event))
-    except ApiServerError as away:
-        if away.code in REJECTED_CODES:
+    except ApiServerError as error:
+        if error.code in REJECTED_CODES:
             about = LogSubject(devices=tuple(filter(None, event.devices)), part=EVENTS.name)
-            log.warning("an Event is dropped: %s", away, extra=about.extra)
-        elif away.code != 409:  # 409: an earlier try, of which nobody knew, was heard
+            log.warning("an Event was refused and is dropped: %s", error, extra=about.extra)
+        elif error.code != 409:  # 409: an earlier try had succeeded
             raise
     sent[key] = first.but(count=1, sent_at=now)
 
 
 def _new_name(node: str) -> str:
-    """A name that no other Event has, made as client-go makes it (tools/record/event.go, makeEvent)."""
+    """A name that no other Event has, built as client-go does (tools/record/event.go, makeEvent)."""
     return f"{node[:LONGEST_NAME].rstrip('.-')}.{time.time_ns():x}"
 
 

@@ -6,17 +6,16 @@ word nothing is assumed.
 
 What is read, and what it means:
 - Label `nvidia.com/device-plugin.config`: the named configuration, as for NVIDIA's plugin.
-- Annotation `gpuplane.io/driver-release`: let go of the driver; its value is the reason.
-- Annotation `gpuplane.io/drain`: devices that shall not be given out, "DEVICE=WHY; DEVICE=WHY": each by index, UUID,
-  PCI address, "0:1" for a MIG device, or "all". An entry that names nothing that a device could be called is ignored,
-  and said.
-- Label `nvidia.com/gpu.deploy.device-plugin`: the GPU operator's word that no device plugin may hold the driver here,
-  "false" from an administrator, "paused-for-…" from its driver and MIG managers while they work. "true", absence and
-  every other value ask for nothing. `nvidia.com/gpu.deploy.operands=false` is not honoured: a node taken from the
+- Annotation `gpuplane.io/driver-release`: release the driver; its value is the reason.
+- Annotation `gpuplane.io/drain`: devices to drain, "DEVICE=WHY; DEVICE=WHY": each by index, UUID, PCI address, "0:1"
+  for a MIG device, or "all". An entry that cannot name a device is ignored, and reported.
+- Label `nvidia.com/gpu.deploy.device-plugin`: the GPU operator requests that no device plugin uses the driver here:
+  "false" by an administrator, "paused-for-…" by its driver and MIG managers while they work. "true", absence and every
+  other value request nothing. `nvidia.com/gpu.deploy.operands=false` is not honoured: a node taken from the
   operator to be given to us has it.
-- `status.nodeInfo.containerRuntimeVersion` and `kubeletVersion`, where kubelet tells which container runtime it has,
-  and its own version. They are read at each list, every few minutes, and where the Node is made anew: to watch them
-  would mean every heartbeat. Where they may not be read, or are not told, the versions that were known last stand.
+- `status.nodeInfo.containerRuntimeVersion` and `kubeletVersion`: the versions of the container runtime and of kubelet.
+  They are read at each list, every few minutes, and when the Node is created again: to watch them would mean to receive
+  every heartbeat. If they cannot be read, or are empty, the versions that were known last count.
 """
 
 import asyncio
@@ -51,10 +50,10 @@ MOST_DRAINS = 128  # a node of 16 GPUs, each with 7 MIG devices
 DEPLOY_LABEL = "nvidia.com/gpu.deploy.device-plugin"
 NODES_PATH = "/api/v1/nodes"
 NO_REASON = "no reason given"
-BACKOFF = (0.5, 30.0)  # seconds: the first wait after a stream's end or a failure, and the longest
-STEADY_AFTER = 60.0  # seconds after which a stream counts as a good one
+BACKOFF = (0.5, 30.0)  # seconds: the first pause after a stream's end or a failure, and the longest
+STEADY_AFTER = 60.0  # seconds after which a stream counts as stable
 CLIENT_MODULE = "gpuplane.apiserver.connection"
-UNREADABLE_CODES = (403, 404)  # refusals of one object that leave the rest as it is
+UNREADABLE_CODES = (403, 404)  # refusals of one object, after which the others can be read
 LONGEST_VERSION = 60  # characters of a container runtime's name and version, and of kubelet's
 
 
@@ -72,7 +71,7 @@ class _Node(msgspec.Struct):
 
 
 class NodeVersions(NamedTuple):
-    """What kubelet tells of its node: the container runtime, and its own version."""
+    """The versions that kubelet reports: of the container runtime, and its own."""
 
     runtime: str = ""
     kubelet: str = ""
@@ -84,9 +83,9 @@ def parse_requests(
     config_label: str = CONFIG_LABEL,
     versions: NodeVersions | None = None,
 ) -> NodeRequests:
-    """What the labels and annotations of a Node ask for, and what else it says.
+    """What the labels and annotations of a Node request, and its versions.
 
-    `config` is the label that names a configuration.
+    `config_label` is the label that names a configuration.
     """
     reasons = []
     if RELEASE_ANNOTATION in annotations:
@@ -102,7 +101,7 @@ def parse_requests(
 
 
 def parse_drains(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """(device → why it shall not be given out, what is wrong) of the annotation."""
+    """(device → why it is drained, what is wrong) of the annotation's value."""
     wanted: dict[str, str] = {}
     wrong = []
     for entry in filter(None, map(str.strip, text.split(";"))):
@@ -118,11 +117,11 @@ def parse_drains(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 async def watch_node(node: Node, name: str, kubeconfig: Path | None, config_label: str = CONFIG_LABEL) -> None:
-    """Tell what the Node object of this name asks for, now and on every change, for ever.
+    """Report what the Node object of this name requests, now and on every change, for ever.
 
     `kubeconfig` None: the cluster that this pod runs in.
     """
-    await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)  # 100 ms that the event loop has better use for
+    await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)  # it takes 100 ms, which would delay the event loop
     from gpuplane.apiserver.connection import ApiServerError
 
     rested = 0.0
@@ -130,20 +129,21 @@ async def watch_node(node: Node, name: str, kubeconfig: Path | None, config_labe
         began = node.now()
         try:
             await _follow_once(node, name, kubeconfig, config_label)
-        except ApiServerError as away:
-            _report_status(node, "failing", str(away))
+        except ApiServerError as error:
+            _report_status(node, "failing", str(error))
         rested = next_pause(rested, node.now() - began)
         await asyncio.sleep(rested * random.uniform(0.5, 1))  # noqa: S311 (spreads load; no secret)
 
 
 def next_pause(last_pause: float, lasted: float) -> float:
-    """Seconds to rest after a list and a stream that lasted so long: twice the rest before, or little after much."""
+    """Seconds to pause after a list and a stream that lasted `lasted` seconds: twice the last pause, or the shortest
+    after a stable stream."""
     first, longest = BACKOFF
     return first if lasted > STEADY_AFTER else min(max(2 * last_pause, first), longest)
 
 
 async def _follow_once(node: Node, name: str, kubeconfig: Path | None, config_label: str) -> None:
-    """One list and one stream. Each begins with the configuration read anew: files are renewed while we run."""
+    """One list and one stream. The credentials are read again for each: their files are renewed while we run."""
     from gpuplane.apiserver.connection import connect, list_objects, watch_objects
 
     ours = f"metadata.name={name}"
@@ -155,7 +155,7 @@ async def _follow_once(node: Node, name: str, kubeconfig: Path | None, config_la
         async with watch_objects(client, NODES_PATH, ours, listing.metadata.resourceVersion) as events:
             well = f"follows Node {name} of {client.base_url}"
             wrong = next((_describe_ignored(each.metadata) for each in listing.items), "")
-            missing = f"{client.base_url} has no Node {name}: kubelet makes it when it registers; is --node-name right?"
+            missing = f"{client.base_url} has no Node {name}: kubelet creates it when it registers; check --node-name"
             _report_status(node, *(("ok", well + unread + wrong) if listing.items else ("waiting", missing)))
             async for event in events:
                 if event.type == "DELETED":
@@ -168,22 +168,22 @@ async def _follow_once(node: Node, name: str, kubeconfig: Path | None, config_la
 
 
 async def _read_versions(client: "AsyncClient", node: Node, name: str) -> tuple[NodeVersions, str]:
-    """(what kubelet tells, why it could not be asked for). Raises Away."""
+    """(the versions, why they could not be read, for people). Raises Away."""
     from gpuplane.apiserver.connection import ApiServerError, get_object
 
     try:
         status = (await get_object(client, f"{NODES_PATH}/{name}", _Node)).status or _Status()
-    except ApiServerError as away:
-        if away.code not in UNREADABLE_CODES:
+    except ApiServerError as error:
+        if error.code not in UNREADABLE_CODES:
             raise
-        return _known_versions(node), f"; its container runtime cannot be asked for: {away}"
+        return _known_versions(node), f"; the version of its container runtime cannot be read: {error}"
     info, known = status.nodeInfo or _Info(), _known_versions(node)
     runtime = clip(info.containerRuntimeVersion, LONGEST_VERSION) or known.runtime
     return NodeVersions(runtime, clip(info.kubeletVersion, LONGEST_VERSION) or known.kubelet), ""
 
 
 def _known_versions(node: Node) -> NodeVersions:
-    """What was told last, to an agent before us if need be."""
+    """The versions that were known last, perhaps to an agent before this one."""
     before = requests.node_requests(node.snapshot)
     return NodeVersions(before.runtime, before.kubelet)
 
@@ -195,9 +195,9 @@ def _apply_requests(node: Node, metadata: "Metadata", config_label: str, version
 
 
 def _describe_ignored(metadata: "Metadata") -> str:
-    """What of the annotations is ignored, to be said after how the API server stands."""
+    """Which entries of the annotation are ignored, to be appended to the status; "" for none."""
     _, wrong = parse_drains((metadata.annotations or {}).get(DRAIN_ANNOTATION, ""))
-    return clip(f"; annotation {DRAIN_ANNOTATION} is in part ignored: {', '.join(wrong)}") if wrong else ""
+    return clip(f"; annotation {DRAIN_ANNOTATION} is partly ignored: {', '.join(wrong)}") if wrong else ""
 
 
 def _report_status(node: Node, state: State, reason: str) -> None:

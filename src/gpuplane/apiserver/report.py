@@ -1,10 +1,10 @@
 """The condition `GPUProblem` of our Node object, kept equal to the view of it.
 
-It is written when it says something else than what was written last, and again every few minutes, then in its newest
-words: its heartbeat says that somebody looks. Whoever reads one older than ten minutes knows that nobody does. It is
-written by a strategic merge patch of `status`, which leaves the conditions of others alone (the merge key is `type`),
-as kubelet's patches leave ours. What stood there before our start, or before the API server was away, is read first:
-the time of its last transition is that of its status, not ours.
+It is written when its content changes, and again every few minutes with its newest message: the heartbeat shows that an
+agent runs. If the heartbeat is older than ten minutes no agent does. It is written by a strategic merge patch of
+`status`, which leaves other conditions as they are (the merge key is `type`), as kubelet's patches leave ours. The
+condition that was there before our start, or before the API server was away, is read first: its `lastTransitionTime`
+stays while its status stays.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 CONDITION_TYPE = "GPUProblem"
 HEARTBEAT = 240.0  # seconds
-WRITE_INTERVAL = 2.0  # seconds between two writes at the least
+WRITE_INTERVAL = 2.0  # the fewest seconds between two writes
 
 
 class WrittenCondition(Value):
-    """What the API server has: the condition, since when its status stands, and the link it was written over."""
+    """The condition that the API server has, since when it has its status, and since when our Node was watched then."""
 
     condition: NodeCondition
     since: str
@@ -56,7 +56,7 @@ class _Node(msgspec.Struct):
 
 
 async def report_problems(node: Node, name: str, kubeconfig: Path | None) -> None:
-    """Keep the condition of the Node object of this name, for ever."""
+    """Keep the condition of this Node object up to date, for ever."""
     await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
     from gpuplane.apiserver.connection import ApiServerError, connect
 
@@ -74,13 +74,13 @@ async def report_problems(node: Node, name: str, kubeconfig: Path | None) -> Non
                 written = WrittenCondition(
                     condition=now, since=await _write_condition(client, name, now, held), followed_since=link
                 )
-        except ApiServerError as away:
+        except ApiServerError as error:
             written = None
-            node.apply(StatusChanged(NODE_CONDITION, Status("failing", str(away))))
-            await rests.wait(node, away)
+            node.apply(StatusChanged(NODE_CONDITION, Status("failing", str(error))))
+            await rests.wait(node, error)
         else:
             rests.reset()
-            node.apply(StatusChanged(NODE_CONDITION, Status("ok", f"{CONDITION_TYPE} of Node {name} is kept")))
+            node.apply(StatusChanged(NODE_CONDITION, Status("ok", f"{CONDITION_TYPE} of Node {name} is up to date")))
             await asyncio.sleep(WRITE_INTERVAL)
 
 
@@ -92,7 +92,7 @@ def _is_due(written: WrittenCondition | None, snapshot: Snapshot) -> bool:
 
 
 def _was_interrupted(written: WrittenCondition, snapshot: Snapshot) -> bool:
-    """Whether the API server was away since, or our Node object was made anew."""
+    """Whether the API server has been away since, or our Node object was created again."""
     link = followed_since(snapshot)
     return None not in (link, written.followed_since) and link != written.followed_since
 
@@ -100,7 +100,7 @@ def _was_interrupted(written: WrittenCondition, snapshot: Snapshot) -> bool:
 async def _write_condition(
     client: "AsyncClient", name: str, current: NodeCondition, written: WrittenCondition | None
 ) -> str:
-    """Write the condition; since when its status stands. Raises Away."""
+    """Write the condition; returns since when it has its status. Raises Away."""
     from gpuplane.apiserver.connection import send_object
 
     status, since = (

@@ -1,4 +1,4 @@
-"""What writers to the API server share: how long they rest after a failure, and how they say the time."""
+"""What writers to the API server share: the pauses after failures, and the format of times."""
 
 import random
 import time
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from gpuplane.apiserver.connection import ApiServerError
 
 REFUSED_CODES = (401, 403)
-LONG_PAUSE = 300.0  # seconds to rest after a refusal that only a person can end
+LONG_PAUSE = 300.0  # seconds to pause after a refusal that only a person can resolve
 
 
 def followed_since(snapshot: Snapshot) -> float | None:
-    """Since when our Node object is followed; None while it is not. Another time means that there was a gap."""
+    """Since when our Node object is watched; None while it is not. Another time means an interruption."""
     status = snapshot.status.of(API_SERVER)
     return status.since if status is not None and status.state == "ok" else None
 
@@ -28,17 +28,17 @@ def timestamp() -> str:
 
 
 class Backoff:
-    """The rests of one writer: longer after each failure, cut short when our Node begins to be followed again."""
+    """The pauses of one writer: longer after each failure, and cut short when our Node is watched again."""
 
     def __init__(self) -> None:
         self._last_pause = 0.0
 
     def reset(self) -> None:
-        """The next failure is a first one."""
+        """A write succeeded: the next pause is a short one."""
         self._last_pause = 0.0
 
     async def wait(self, node: Node, error: "ApiServerError") -> None:
-        """Rest after a failure."""
+        """Pause after a failure."""
         link = followed_since(node.snapshot)
         self._last_pause = LONG_PAUSE if error.code in REFUSED_CODES else next_pause(self._last_pause, 0.0)
         seconds = self._last_pause * random.uniform(0.5, 1)  # noqa: S311 (spreads load; no secret)

@@ -74,7 +74,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--sepc-dir {specs}", 2, "Did you mean '--spec-dir'?"),
     ),
     "cdi remove": (
-        Row("--cdi-dir {fresh} --kubelet-root {here}/k --state-dir {here}/none", says="nothing of ours"),
+        Row("--cdi-dir {fresh} --kubelet-root {here}/k --state-dir {here}/none", says="no specifications of gpuplane"),
         Row("--cdi-dir {fresh} --kubelet-root {here}/k --state-dir {here}/none --json"),
         Row("--cdi-dir {ours} --kubelet-root {here}/none --state-dir {here}/none", 1, "--force"),
         Row("now", 2, "unexpected extra argument"),

@@ -91,7 +91,7 @@ async def test_a_daemon_is_started_limited_and_ended(gpu: str, world: World) -> 
     assert str(client.pid) in (await ask(world, f"get_client_list {server.pid}")).split()
 
     world.want()
-    await world.until_says(NAME, "goes when its clients have ended")
+    await world.until_says(NAME, "stays until its clients have ended")
     assert processes.alive(running)
     await world.end(client)
     await world.until(lambda: not world.family())

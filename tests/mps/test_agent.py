@@ -118,7 +118,7 @@ async def test_when_mps_is_unset_everything_is_as_before(place: Place) -> None:
         place.configure("version: v1\n")
         await kubelet.until_capacity(GPU, 2, 0)
         await agent.until_says("the compute mode of its GPU is not restored yet")
-        await world.until_says(GPU, "goes when no container holds it")
+        await world.until_says(GPU, "stays until no container holds it")
         await kubelet.end("default/train")
         await kubelet.until_capacity(GPU, 2, 2)
         await world.until(lambda: world.modes() == {"GPU-0": "DEFAULT", "GPU-1": "DEFAULT"})
@@ -157,7 +157,7 @@ async def test_what_anybody_could_write_is_not_believed(place: Place, where: str
         await kubelet.until_capacity(GPU, 8, 8)
         path = world.root / where
         path.chmod(0o777)
-        await agent.until_says(f"not believed: {path} is writable by others")
+        await agent.until_says(f"not trusted: {path} is writable by others")
         await kubelet.until_capacity(GPU, 8, 0)
         path.chmod(0o711)
         await kubelet.until_capacity(GPU, 8, 8)

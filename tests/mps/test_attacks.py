@@ -113,7 +113,7 @@ async def test_a_control_socket_that_a_client_replaces_is_put_back(world: World,
             path.write_text("control")
     world.want(ONE.but(active_thread_percentage=7))
     await world.until(lambda: "set_default_active_thread_percentage 7" in world.told(GPU))
-    stands = await world.until_says(GPU, "control put back")
+    stands = await world.until_says(GPU, "control restored")
     assert (stands.state, stands.pid) == ("ok", running.pid)
 
     await world.compute(GPU)
@@ -121,7 +121,7 @@ async def test_a_control_socket_that_a_client_replaces_is_put_back(world: World,
     assert processes.alive(server)
     assert client.returncode is None
     world.want()
-    await world.until_says(GPU, "goes when its clients have ended")
+    await world.until_says(GPU, "stays until its clients have ended")
     assert not any("did not end" in line or "Traceback" in line for line in world.log)
 
 
@@ -205,9 +205,9 @@ async def test_a_daemon_of_which_nothing_was_written_down_is_taken_over(world: W
         await world.supervise()
         assert await world.until_ok(GPU) == running
     world.want()
-    await world.until_says(GPU, "goes when its clients have ended")
+    await world.until_says(GPU, "stays until its clients have ended")
     os.kill(running.pid, signal.SIGKILL)
-    await world.until_says(GPU, f"server {server.pid} goes when its clients have ended")
+    await world.until_says(GPU, f"server {server.pid} stays until its clients have ended")
     assert client.returncode is None
     await world.end(client)
     await world.until(lambda: not world.family())
@@ -316,7 +316,7 @@ async def test_a_server_is_known_by_its_daemons_word_too(world: World) -> None:
     os.kill(running.pid, signal.SIGKILL)
     world.want(ONE, held=(GPU,))
     await world.supervise()
-    await world.until_says(GPU, f"server {server.pid} of a control daemon that is no more has clients")
+    await world.until_says(GPU, f"server {server.pid} of an ended control daemon still has clients")
     await world.end(client)
     world.want(ONE)
     await world.until_ok(GPU)
@@ -335,4 +335,4 @@ async def test_a_root_that_is_removed_is_made_again(world: World) -> None:
     world.want(ONE)
     await world.until_ok(GPU, but=running)
     await world.compute(GPU)
-    assert len([line for line in world.log if "cannot be told" in line]) <= 1
+    assert len([line for line in world.log if "cannot write the status of the daemons" in line]) <= 1

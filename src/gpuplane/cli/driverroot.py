@@ -32,7 +32,7 @@ def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contai
     """
     said = find_value(FLAG_BY_NAME[HERE], flags, environment)
     if said and said[0]:
-        return Root(Path(said[0]), f"it is set by {said[1]}")
+        return Root(Path(said[0]), f"{said[1]} is set")
     default = Path(FLAG_BY_NAME[HERE].default)
     if _is_there(default):
         return Root(default, f"it is the default of --{HERE}")
@@ -40,7 +40,7 @@ def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contai
     if host and os.path.normpath(host[0]).strip("/."):
         path = Path(host[0])
         if _is_there(path) or not contained:
-            return Root(path, f"it is set by {host[1]}, because --{HERE} is not set")
+            return Root(path, f"{host[1]} is set, and --{HERE} is not")
         why = (
             f"this container does not see {path}, the path on the host in {host[1]}: mount it, and set the mount point"
         )

@@ -140,7 +140,7 @@ class Keeper:
         return None
 
     def _leaves(self, what: str, when: str, running: Process | None = None) -> DaemonStatus:
-        reason = f"no longer needed: {what} ends when {when}"
+        reason = f"no longer needed: {what} stays until {when}"
         return DaemonStatus(name=self._name, state="waiting", reason=reason, pid=running.pid if running else None)
 
     async def _start(self, wish: MpsDaemon) -> Process:

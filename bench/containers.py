@@ -72,7 +72,7 @@ def _layouts(machine: Machine) -> Iterator[Machine]:
                             uuid=f"MIG-{turn}-{gpu.index}-{slot}",
                             profile="1g.10gb",
                             gpu_instance=7 + slot,
-                            slot=slot,
+                            mig_index=slot,
                             nodes=tuple(f"/dev/nvidia-caps/nvidia-cap{135 * gpu.index + 9 * slot + n}" for n in (3, 4)),
                         )
                         for slot in range(PARTS)

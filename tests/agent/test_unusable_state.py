@@ -15,7 +15,7 @@ from gpuplane.agent.node import Node
 from gpuplane.agent.parts import Options
 from gpuplane.core.advertising import UNWRITTEN, offer, unknown
 from gpuplane.core.ledger import encode_part
-from gpuplane.core.serving import standby
+from gpuplane.core.serving import standby_reason
 from gpuplane.host.peek import remembered
 from gpuplane.host.state import boot_id
 from gpuplane.model.config import MemoryResource, Settings, Sharing
@@ -59,7 +59,7 @@ async def running(root: Path) -> AsyncIterator[Agent]:
 
 def ours(snapshot: Snapshot) -> bool:
     """Whether it serves."""
-    return KUBELET_LOCK in snapshot.status and not standby(snapshot)
+    return KUBELET_LOCK in snapshot.status and not standby_reason(snapshot)
 
 
 async def test_who_holds_what_is_asked_again_at_a_take_over(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ async def test_who_holds_what_is_asked_again_at_a_take_over(tmp_path: Path) -> N
         other = os.open(tmp_path / "k/device-plugins", os.O_RDONLY)
         fcntl.flock(other, fcntl.LOCK_EX)
         async with running(tmp_path) as agent:
-            assert await agent.node.until(lambda s: bool(standby(s)) and unknown(s) is None, DEADLINE)
+            assert await agent.node.until(lambda s: bool(standby_reason(s)) and unknown(s) is None, DEADLINE)
             taken = asyncio.create_task(first(agent.node))
             await asyncio.sleep(0)
             os.close(other)

@@ -209,7 +209,7 @@ async def test_without_the_drivers_files_nobody_is_given_a_gpu(place: Place) -> 
     """A container would start and find none; so all are unhealthy, with the reason."""
     found = machine()
     assert found.driver is not None
-    place.describe(found.but(driver=found.driver.but(files=None, missing="/nowhere: No such file or directory")))
+    place.describe(found.but(driver=found.driver.but(files=None, files_error="/nowhere: No such file or directory")))
     async with place.kubelet() as kubelet, place.agent() as agent:
         await kubelet.until_capacity(GPUS, 2, 0)
         await agent.until_says("/nowhere: No such file or directory")

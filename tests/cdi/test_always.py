@@ -114,7 +114,7 @@ Step = Callable[[Node], None]
 
 def _look(gpus: int, first: int, cut: dict[int, int], version: str) -> Step:
     found: Machine = machine(range(first, first + gpus), cut, version)
-    found = found.but(nodes=(*found.nodes, CHANNEL, COPYING))
+    found = found.but(shared_nodes=(*found.shared_nodes, CHANNEL, COPYING))
     return lambda node: node.look(found)
 
 

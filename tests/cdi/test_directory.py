@@ -484,7 +484,7 @@ def test_channels_and_features_have_files_of_their_own(tmp_path: Path) -> None:
     channel, copying = "/dev/nvidia-caps-imex-channels/channel0", "/dev/gdrdrv"
     here = machine()
     settings = BY_CDI.but(imex_channels=(0,), gdrcopy=True, gds=True)
-    world = World(tmp_path, here.but(nodes=(*here.nodes, channel, copying)), settings)
+    world = World(tmp_path, here.but(shared_nodes=(*here.shared_nodes, channel, copying)), settings)
     assert world.round()
     vendor = GPU.partition("/")[0]
     kinds = {kind: world.place.names(f"{vendor}/{kind}") for kind in ("imex-channel", "gdrcopy", "gds", "mofed")}
@@ -502,8 +502,8 @@ def test_channels_and_features_have_files_of_their_own(tmp_path: Path) -> None:
 def test_a_channel_that_is_not_on_disk_spoils_every_device(tmp_path: Path) -> None:
     """Every container would be given it."""
     here = machine()
-    nodes = (*here.nodes, "/dev/nvidia-caps-imex-channels/channel0")
-    world = World(tmp_path, here.but(nodes=nodes), BY_CDI.but(imex_channels=(0,)))
+    nodes = (*here.shared_nodes, "/dev/nvidia-caps-imex-channels/channel0")
+    world = World(tmp_path, here.but(shared_nodes=nodes), BY_CDI.but(imex_channels=(0,)))
     kind = f"{GPU.partition('/')[0]}/imex-channel"
     world.place.file(kind).mkdir(parents=True)
     assert not world.round()

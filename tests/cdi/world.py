@@ -28,7 +28,7 @@ def machine(gpus: Iterable[int] = range(2), cut: Mapping[int, int] = {}, version
     return MachineFile(
         driver=Driver(version=version, cuda="13.0", files=files(version)),
         gpus=found,
-        nodes=CONTROL,
+        shared_nodes=CONTROL,
         numbers={
             **{path: DeviceNumbers(major=195, minor=int(path.removeprefix("/dev/nvidia"))) for path in paths},
             **{path: DeviceNumbers(major=236, minor=int(path.rpartition("cap")[2])) for path in caps},
@@ -43,7 +43,7 @@ def _gpu(index: int, parts: int) -> Gpu:
             uuid=f"MIG-{index}-{parts}-{n}",
             profile=PROFILES[parts],
             gpu_instance=n,
-            slot=n,
+            mig_index=n,
             nodes=tuple(f"/dev/nvidia-caps/nvidia-cap{index * 100 + parts * 10 + n * 2 + i}" for i in (1, 2)),
         )
         for n in range(parts)

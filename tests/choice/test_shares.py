@@ -179,7 +179,9 @@ def test_every_policy_keeps_its_word(policy: Policy, held: list[int], size: int)
 
 def test_mig_devices_are_spread_over_their_gpus() -> None:
     def gpu(index: int) -> Gpu:
-        devices = tuple(MigDevice(uuid=f"MIG-{index}-{i}", profile="1g.5gb", gpu_instance=i, slot=i) for i in range(3))
+        devices = tuple(
+            MigDevice(uuid=f"MIG-{index}-{i}", profile="1g.5gb", gpu_instance=i, mig_index=i) for i in range(3)
+        )
         return Gpu(index=index, uuid=f"GPU-{index}", model="A100", mig=Mig(enabled=True, devices=devices))
 
     machine = Machine(gpus=(gpu(0), gpu(1)))

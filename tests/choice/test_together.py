@@ -75,7 +75,9 @@ def test_what_fits_on_no_gpu_gets_no_advice(taken: list[str], required: Collecti
 
 def test_memory_of_mig_devices_is_of_one_of_them() -> None:
     """Though two of them are on one GPU."""
-    parts = tuple(MigDevice(uuid=f"MIG-{n}", profile="1g", gpu_instance=n, slot=n, memory_mib=4096) for n in range(2))
+    parts = tuple(
+        MigDevice(uuid=f"MIG-{n}", profile="1g", gpu_instance=n, mig_index=n, memory_mib=4096) for n in range(2)
+    )
     snapshot = node(
         Sharing(memory=(MemoryResource(GPU, MEMORY, 1024),)),
         Gpu(index=0, uuid="GPU-0", memory_mib=8192, mig=Mig(enabled=True, devices=parts)),

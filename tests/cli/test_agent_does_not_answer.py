@@ -19,7 +19,7 @@ from gpuplane.agent.node import Node
 from gpuplane.cli import connection
 from gpuplane.cli.connection import NoAgent, ask, pictured, show
 from gpuplane.core.advertising import offer
-from gpuplane.core.reports.inspection.whole import inspection
+from gpuplane.core.reports.inspection.report import inspection
 from gpuplane.core.step import step
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find

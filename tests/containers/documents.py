@@ -53,7 +53,7 @@ A100 = Gpu(index=0, uuid="GPU-a", minor=2, pci="0000:07:00.0", mig=Mig(), nodes=
 MACHINE = Machine(
     driver=DRIVER,
     gpus=(A100,),
-    nodes=tuple(CONTROL),
+    shared_nodes=tuple(CONTROL),
     numbers={**CONTROL, "/dev/nvidia2": DeviceNumbers(195, 2)},
 )
 DRAWN = MACHINE.but(
@@ -153,4 +153,4 @@ def a100_mig() -> Machine:
     machine = read(path.read_bytes(), str(path))
     assert machine.gpus is not None
     bare = tuple(gpu.but(dri=()) for gpu in machine.gpus)
-    return Machine(driver=DRIVER, gpus=bare, nodes=tuple(CONTROL), numbers=CONTROL)
+    return Machine(driver=DRIVER, gpus=bare, shared_nodes=tuple(CONTROL), numbers=CONTROL)

@@ -27,7 +27,7 @@ A, B, C = (Gpu(index=i, uuid=f"GPU-{name}", model="T4", nodes=(f"/dev/nvidia{i}"
 
 def node(*gpus: Gpu, nodes: Iterable[str] = (), held: tuple[Allocation, ...] = (), **settings: Any) -> Snapshot:
     """A node that offers these GPUs."""
-    machine = Machine(gpus=gpus or (A, B, C), nodes=tuple(nodes))
+    machine = Machine(gpus=gpus or (A, B, C), shared_nodes=tuple(nodes))
     return step(Snapshot(config=Config(settings=Settings(**settings)), allocations=held), MachineObserved(machine), 0.0)
 
 

@@ -62,7 +62,7 @@ def test_a_whole_gpu() -> None:
 
 def test_on_the_wire_it_has_nothing_that_it_does_not_need() -> None:
     """A number of a node may be 0, and is written then; all that has no value is not written."""
-    machine = Machine(nodes=("/dev/gdrdrv",), numbers={"/dev/gdrdrv": DeviceNumbers(239, 0)})
+    machine = Machine(shared_nodes=("/dev/gdrdrv",), numbers={"/dev/gdrdrv": DeviceNumbers(239, 0)})
     got = spec(machine, kind="nvidia.com/gdrcopy", mode="gdrcopy")
     assert msgspec.json.decode(msgspec.json.encode(got)) == {
         "cdiVersion": "0.3.0",
@@ -132,7 +132,7 @@ def test_mig_devices_stand_for_their_gpu(golden: Golden) -> None:
 
 def test_of_mig_devices_those_with_graphics_have_drm_nodes() -> None:
     devices = tuple(
-        MigDevice(uuid=f"MIG-{n}", profile=profile, gpu_instance=n, slot=n, nodes=(f"/dev/c{n}", "/dev/d"))
+        MigDevice(uuid=f"MIG-{n}", profile=profile, gpu_instance=n, mig_index=n, nodes=(f"/dev/c{n}", "/dev/d"))
         for n, profile in enumerate(("1g.24gb+gfx", "1g.24gb", "1g.24gb-me"))
     )
     gpu = A100.but(mig=Mig(enabled=True, devices=devices), dri=("/dev/dri/card1",))
@@ -301,17 +301,17 @@ def test_what_is_left_out_is_told_once_for_each_reason(golden: Golden) -> None:
 
 def test_control_nodes_that_do_not_exist_are_given_where_cuda_needs_them() -> None:
     """By the numbers that they would have: a runtime makes a container's nodes itself. That one is missing is told."""
-    got = made(MACHINE.but(nodes=("/dev/nvidiactl",)))
+    got = made(MACHINE.but(shared_nodes=("/dev/nvidiactl",)))
     assert got.spec is not None
     assert paths(got.spec.container_edits) == ["/dev/nvidia-uvm", "/dev/nvidiactl"]
     assert got.notes == ("/dev/nvidia-uvm does not exist",)
 
     left = {"/dev/nvidia-uvm": "/dev is writable by others"}
-    [note] = made(MACHINE.but(nodes=("/dev/nvidiactl",), left_out=left)).notes
+    [note] = made(MACHINE.but(shared_nodes=("/dev/nvidiactl",), left_out=left)).notes
     assert "/dev/nvidia-uvm" in as_shown(note)
     assert left["/dev/nvidia-uvm"] in as_shown(note)
 
     unknown = {path: each for path, each in MACHINE.numbers.items() if path != "/dev/nvidia-uvm"}
-    got = made(MACHINE.but(nodes=("/dev/nvidiactl",), numbers=unknown))
+    got = made(MACHINE.but(shared_nodes=("/dev/nvidiactl",), numbers=unknown))
     assert got.spec is not None
     assert paths(got.spec.container_edits) == ["/dev/nvidiactl"]

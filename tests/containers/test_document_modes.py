@@ -46,7 +46,7 @@ OTHERS = (
     *("/dev/nvidia-nvswitch0", "/dev/nvidia-nvswitchctl", "/dev/nvidia-nvlink", "/dev/nvidia-caps/nvidia-cap1"),
 )
 NODE = MACHINE.but(
-    nodes=(*CONTROL, *OTHERS),
+    shared_nodes=(*CONTROL, *OTHERS),
     gpus=(A100, a100_mig().gpus[3]),  # type: ignore[index]
 )
 MODES: dict[Mode, dict[str, list[str]]] = {  # the nodes of each device
@@ -107,7 +107,7 @@ def test_management_has_no_nodes_that_do_not_exist() -> None:
     gone = (Fault(code="node-missing", message="/dev/c does not exist"),)
     there, away = (MigDevice(n, "1g.10gb", 3, nodes=(f"/dev/nvidia-caps/{n}",)) for n in ("there", "away"))
     split = A100.but(mig=Mig(enabled=True, devices=(there, away.but(faults=gone))))
-    machine = MACHINE.but(gpus=(split, A100.but(index=1, nodes=("/dev/nvidia1",), faults=gone)), nodes=())
+    machine = MACHINE.but(gpus=(split, A100.but(index=1, nodes=("/dev/nvidia1",), faults=gone)), shared_nodes=())
     assert paths(given(machine, mode="management")["all"]) == ["/dev/nvidia2", "/dev/nvidia-caps/there"]
 
 
@@ -126,7 +126,7 @@ def test_imex_channels_that_do_not_exist_are_left() -> None:
 @pytest.mark.parametrize("mode", ["management"])
 def test_management_does_without_cuda(mode: Mode) -> None:
     """It looks after GPUs that nobody computes on; what it misses is told."""
-    got = made(NODE.but(driver=Driver(missing="/driver: no such directory")), mode=mode, hook_program=OURS)
+    got = made(NODE.but(driver=Driver(files_error="/driver: no such directory")), mode=mode, hook_program=OURS)
     assert got.spec is not None
     assert paths(got.spec.devices[0].container_edits) == MODES[mode]["all"]
     assert got.notes == ("/driver: no such directory",)
@@ -160,7 +160,7 @@ NVML_ONLY = FILES.but(libraries=FILES.libraries[1:3])
     [
         None,
         Driver(),
-        Driver(missing="/driver/usr: permission denied"),
+        Driver(files_error="/driver/usr: permission denied"),
         DRIVER.but(files=NVML_ONLY),
     ],
     ids=["no driver", "no files", "files that cannot be read", "no libcuda"],
@@ -223,7 +223,7 @@ def test_an_ill_gpu_that_has_its_node_is_a_device() -> None:
 )
 def test_a_broken_mig_device_is_left_and_its_neighbour_is_not(broken: dict[str, Any], golden: Golden) -> None:
     well = MigDevice("MIG-a", "1g.10gb", 3, nodes=("/dev/a", "/dev/b"))
-    ill = MigDevice("MIG-b", "1g.10gb", 4, slot=1, nodes=("/dev/c", "/dev/d")).but(**broken)
+    ill = MigDevice("MIG-b", "1g.10gb", 4, mig_index=1, nodes=("/dev/c", "/dev/d")).but(**broken)
     got = made(MACHINE.but(gpus=(A100.but(mig=Mig(enabled=True, devices=(ill, well))),)))
     assert ill.uuid in got.omitted
     golden(got.omitted[ill.uuid])
@@ -234,7 +234,7 @@ def test_a_broken_mig_device_is_left_and_its_neighbour_is_not(broken: dict[str, 
 @pytest.mark.parametrize("turn", [1, -1])
 def test_of_two_that_claim_one_name_the_first_has_it(turn: int) -> None:
     """Whichever was seen first: of MIG devices the lower slot, of files for one place the first by path."""
-    twins = [MigDevice("MIG-a", "1g.10gb", 3 + n, slot=n, nodes=(f"/dev/{n}", "/dev/x")) for n in (0, 1)][::turn]
+    twins = [MigDevice("MIG-a", "1g.10gb", 3 + n, mig_index=n, nodes=(f"/dev/{n}", "/dev/x")) for n in (0, 1)][::turn]
     files = [DriverFile(f"/{each}/nvidia-smi", target="/usr/bin/nvidia-smi") for each in "ab"][::turn]
     machine = MACHINE.but(
         gpus=(A100.but(mig=Mig(enabled=True, devices=tuple(twins))),),
@@ -254,7 +254,7 @@ def test_gpus_that_were_not_counted_make_no_document() -> None:
 
 def test_what_a_container_may_miss_is_told(golden: Golden) -> None:
     libraries = tuple(each for each in FILES.libraries if "libcuda" in each.path)
-    got = made(MACHINE.but(driver=DRIVER.but(files=DriverFiles(libraries=libraries), missing="two versions")))
+    got = made(MACHINE.but(driver=DRIVER.but(files=DriverFiles(libraries=libraries), files_error="two versions")))
     assert got.spec is not None
     assert len(got.notes) == 4
     golden(got.notes)

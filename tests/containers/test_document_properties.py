@@ -99,7 +99,7 @@ def found(draw: st.DrawFn) -> Machine:
     machine = draw(machines(least=1))
     files = None if seldom(draw) else draw(driver_files())
     gpus = tuple(draw(fitted(gpu)) for gpu in machine.gpus or ())
-    there = tuple(dict.fromkeys([*machine.nodes, *draw(some(OTHERS))]))
+    there = tuple(dict.fromkeys([*machine.shared_nodes, *draw(some(OTHERS))]))
     own = [path for gpu in gpus for path in (*gpu.nodes, *gpu.dri)]
     own += [path for gpu in gpus for device in gpu.mig_devices for path in device.nodes]
     numbers = st.builds(
@@ -112,7 +112,7 @@ def found(draw: st.DrawFn) -> Machine:
     return Machine(
         driver=machine.driver.but(files=files) if machine.driver is not None else None,
         gpus=None if seldom(draw) else gpus,
-        nodes=there,
+        shared_nodes=there,
         numbers={path: draw(numbers) for path in (*there, *own) if draw(st.booleans())},
     )
 
@@ -181,7 +181,7 @@ def test_the_order_of_a_look_is_of_no_account(machine: Machine, request: SpecReq
     again = machine.but(
         driver=driver,
         gpus=None if machine.gpus is None else other(map(turned, machine.gpus)),
-        nodes=other(machine.nodes),
+        shared_nodes=other(machine.shared_nodes),
         numbers=dict(other(machine.numbers.items())),
     )
     assert msgspec.json.encode(build_spec(again, request)) == msgspec.json.encode(build_spec(machine, request))

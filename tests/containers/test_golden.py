@@ -47,7 +47,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     return Machine(
         driver=Driver(version=VERSION, cuda="12.8", files=found),
         gpus=gpus,
-        nodes=nodes,
+        shared_nodes=nodes,
         numbers=files.nodes.numbers((*nodes, *own_nodes(gpus)), files.majors()),
     )
 

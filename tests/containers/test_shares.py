@@ -20,7 +20,9 @@ from tests.golden import Golden
 
 GPU, MEMORY = "nvidia.com/gpu", "nvidia.com/gpu.mem"
 A, B, C = (Gpu(index=i, uuid=f"GPU-{name}", model="T4", memory_mib=10240) for i, name in enumerate("abc"))
-PARTS = tuple(MigDevice(uuid=f"MIG-{n}", profile="1g.5gb", gpu_instance=n, slot=n, memory_mib=4864) for n in range(2))
+PARTS = tuple(
+    MigDevice(uuid=f"MIG-{n}", profile="1g.5gb", gpu_instance=n, mig_index=n, memory_mib=4864) for n in range(2)
+)
 CUT = Gpu(index=0, uuid="GPU-m", model="A100", memory_mib=40960, mig=Mig(enabled=True, devices=PARTS))
 DISTINCT = Sharing(resources=(ReplicatedResource(GPU, 4, distinct_gpus=True),))
 

@@ -37,7 +37,7 @@ def whole(index: int, gib: int = 6) -> Gpu:
 
 def cut(index: int, parts: int) -> Gpu:
     devices = tuple(
-        MigDevice(uuid=f"MIG-{index}-{n}", profile="1g.3gb", gpu_instance=n, slot=n, memory_mib=3072)
+        MigDevice(uuid=f"MIG-{index}-{n}", profile="1g.3gb", gpu_instance=n, mig_index=n, memory_mib=3072)
         for n in range(parts)
     )
     return whole(index).but(mig=Mig(enabled=True, devices=devices))

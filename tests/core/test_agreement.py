@@ -19,10 +19,10 @@ from gpuplane.core.containers.cdi.desiredspecs import BEING_WRITTEN, desired_spe
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
 from gpuplane.core.health.reasons import own_reasons
 from gpuplane.core.inventory.units import list_units
-from gpuplane.core.reports.inspection.whole import inspection
+from gpuplane.core.reports.inspection.report import inspection
 from gpuplane.core.reports.metrics import metrics
-from gpuplane.core.reports.nodecondition import LONGEST, condition
-from gpuplane.core.reports.readiness import unready
+from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, node_condition
+from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.shares import unit_of
 from gpuplane.core.step import step
 from gpuplane.kubelet.plugin import _list_response
@@ -144,7 +144,7 @@ def the_metrics_agree(snapshot: Snapshot) -> None:
     assert withheld == {device for device, had in given_out(snapshot).items() if not had}
     states = {(each.device or "node", each.index, each.state): 1 for each in standing(snapshot)}
     assert series(snapshot, "gpuplane_device_health") == states
-    now = condition(snapshot)
+    now = node_condition(snapshot)
     assert series(snapshot, "gpuplane_node_problem") == ({(now.status, now.reason): 1} if now is not None else {})
 
 
@@ -172,7 +172,7 @@ def inspect_agrees(snapshot: Snapshot) -> None:
 
 def the_condition_agrees(snapshot: Snapshot) -> None:
     """It counts all devices that are not given out, with all reasons; it is "True" where one of them is a problem."""
-    now, there = condition(snapshot), given_out(snapshot)
+    now, there = node_condition(snapshot), given_out(snapshot)
     against = list(troubles(snapshot))
     if now is None:  # nobody has looked since the driver was let go of
         assert all(each.startswith("not-looked: ") for each in against) or not any(there.values())
@@ -180,7 +180,9 @@ def the_condition_agrees(snapshot: Snapshot) -> None:
     if now.status != "Unknown":
         out = sum(not each for each in there.values())
         assert (f"{out} of {len(there)} " in as_shown(now.message)) == bool(out)
-        assert [each for each in against if each not in as_shown(now.message)] == [] or len(now.message) == LONGEST
+        assert [each for each in against if each not in as_shown(now.message)] == [] or len(
+            now.message
+        ) == MAX_MESSAGE_CHARACTERS
     ill = [each for each in standing(snapshot) if each.state in ("unhealthy", "probing", "degraded")]
     if any(not each.startswith(NO_PROBLEM) for each in against):
         assert now.status == "True"
@@ -202,7 +204,7 @@ def readiness_agrees(snapshot: Snapshot) -> None:
     pages = StatusPages()
     pages.make(snapshot)
     code, _, body = pages.page("/readyz")
-    why = unready(snapshot)
+    why = not_ready_reason(snapshot)
     assert (code, body) == ((503, f"{why.text}\n".encode()) if why else (200, b"ok\n"))
     assert series(snapshot, "gpuplane_ready") == {(): float(not why)}
     for resource in offer(snapshot).resources:
@@ -211,7 +213,7 @@ def readiness_agrees(snapshot: Snapshot) -> None:
             assert why
         texts = {reason.text for each in resource.devices for reason in each.reasons or (EMPTY,)}
         if all(as_shown(each).startswith("CDI: ") and each != BEING_WRITTEN for each in texts):
-            now = condition(snapshot)
+            now = node_condition(snapshot)
             assert why
             assert now is not None
             assert now.status == "True"
@@ -222,7 +224,8 @@ def mig(index: int) -> Mig:
     return Mig(
         enabled=True,
         devices=tuple(
-            MigDevice(f"MIG-{index}-{n}", "3g.40gb", gpu_instance=n + 1, slot=n, memory_mib=40192) for n in range(2)
+            MigDevice(f"MIG-{index}-{n}", "3g.40gb", gpu_instance=n + 1, mig_index=n, memory_mib=40192)
+            for n in range(2)
         ),
     )
 
@@ -249,7 +252,7 @@ def machines(draw: st.DrawFn) -> Machine:
         gpus[0] = gpus[0].but(uuid="", mig=None, faults=FAULTS[5])
     known = {f"/dev/nvidia{index}": DeviceNumbers(195, index) for index in range(draw(st.sampled_from((4, 4, 3))))}
     driver = INSTALLED.but(files=draw(st.sampled_from((INSTALLED.files, INSTALLED.files, INSTALLED.files, None))))
-    return Machine(driver=driver, gpus=tuple(gpus), nodes=tuple(CONTROL), numbers={**CONTROL, **known})
+    return Machine(driver=driver, gpus=tuple(gpus), shared_nodes=tuple(CONTROL), numbers={**CONTROL, **known})
 
 
 SHARINGS = (
@@ -378,7 +381,7 @@ def test_all_agree_in_random_histories_of_faults(number: int, seed: int) -> None
 
 
 EIGHT = tuple(Gpu(index=n, uuid=f"GPU-{n}", minor=n, nodes=(f"/dev/nvidia{n}",)) for n in range(8))
-NO_LIBCUDA = Machine(driver=INSTALLED.but(files=None, missing="no libcuda.so.1 below /"), gpus=EIGHT)
+NO_LIBCUDA = Machine(driver=INSTALLED.but(files=None, files_error="no libcuda.so.1 below /"), gpus=EIGHT)
 
 
 def test_what_a_node_without_libcuda_says(golden: Golden) -> None:
@@ -387,12 +390,12 @@ def test_what_a_node_without_libcuda_says(golden: Golden) -> None:
     *_, now = play((*READY, MachineObserved(NO_LIBCUDA), by_cdi, WRITTEN))
 
     assert set(told(now)[GPU].values()) == {"Unhealthy"}
-    stands = condition(now)
+    stands = node_condition(now)
     assert stands is not None
     assert (stands.status, stands.reason) == ("True", "GPUUnavailable")
     assert {each.state for each in standing(now)} == {"withheld"}
     [why] = {each.reason for each in standing(now)}
-    unready_reason = unready(now)
+    unready_reason = not_ready_reason(now)
     assert unready_reason is not None
     assert unready_reason.code == "no-device-available"
     for text in (stands.message, unready_reason.text):

@@ -64,7 +64,7 @@ def machine(layouts: Mapping[int, str], which: Sequence[int]) -> Machine:
             return None
         ids = LAYOUTS[layouts[index]]
         devices = (
-            MigDevice(uuid=f"MIG-{index}-{n}", profile="1g.1gb", gpu_instance=int(n), slot=slot, memory_mib=SIZE)
+            MigDevice(uuid=f"MIG-{index}-{n}", profile="1g.1gb", gpu_instance=int(n), mig_index=slot, memory_mib=SIZE)
             for slot, n in enumerate(ids)
         )
         return Mig(enabled=bool(ids), devices=tuple(devices))

@@ -6,8 +6,8 @@ from gpuplane.core.containers.cdi.desiredspecs import desired_specs
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
 from gpuplane.core.health.records import apply_reboot
 from gpuplane.core.ledger import carry_over_boot
-from gpuplane.core.reports.nodecondition import LONGEST, condition, known
-from gpuplane.core.reports.nodeevents import events, kept, remembered, standings
+from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, can_be_judged, node_condition
+from gpuplane.core.reports.nodeevents import event_states, node_events, states_before_restart, without_waiting
 from gpuplane.core.step import step
 from gpuplane.model.config import NodeRequests, Settings
 from gpuplane.model.facts import (
@@ -31,7 +31,7 @@ from tests.golden import Golden
 from tests.texts import as_shown
 
 PARTS = tuple(
-    MigDevice(uuid=f"MIG-{slot}", profile="1g.10gb", gpu_instance=7 + slot, compute_instance=0, slot=slot)
+    MigDevice(uuid=f"MIG-{slot}", profile="1g.10gb", gpu_instance=7 + slot, compute_instance=0, mig_index=slot)
     for slot in (0, 1)
 )
 GPUS = (Gpu(index=0, uuid="GPU-0"), Gpu(index=1, uuid="GPU-1", mig=Mig(enabled=True, devices=PARTS)))
@@ -58,12 +58,12 @@ def after(*facts: Fact) -> Snapshot:
 
 def told(before: Snapshot, now: Snapshot) -> list[str]:
     """The Events between two snapshots: type, reason and devices."""
-    return [" ".join((e.type, e.reason, *e.devices)) for e in events(standings(before), standings(now))]
+    return [" ".join((e.type, e.reason, *e.devices)) for e in node_events(event_states(before), event_states(now))]
 
 
 def messages(before: Snapshot, now: Snapshot) -> list[str]:
     """What the Events between two snapshots say."""
-    return [as_shown(event.message) for event in events(standings(before), standings(now))]
+    return [as_shown(event.message) for event in node_events(event_states(before), event_states(now))]
 
 
 RELEASED = StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
@@ -99,7 +99,7 @@ NODES: dict[str, tuple[str, tuple[Fact, ...]]] = {
 def test_the_condition(node: str, golden: Golden) -> None:
     """ "True" is a problem; the worst one is the reason, all are named; what people want is none."""
     expected, facts = NODES[node]
-    found = condition(after(*facts))
+    found = node_condition(after(*facts))
 
     assert found is not None
     assert f"{found.status} {found.reason}" == expected
@@ -110,7 +110,7 @@ def test_a_suspect_is_no_problem() -> None:
     """Nor is a note."""
     suspect = MachineObserved(Machine(gpus=(GPUS[0].but(faults=(Fault("query-failed", "once"),)), GPUS[1])))
     noted = FaultOccurred(code="xid-13", gpu="GPU-1", message="a program's", at=3.0)
-    found = condition(after(suspect, noted))
+    found = node_condition(after(suspect, noted))
 
     assert found is not None
     assert found.status == "False"
@@ -122,14 +122,14 @@ def test_nothing_is_said_before_anything_is_known() -> None:
     looked = run(Snapshot(), MachineObserved(WELL))
     let_go = StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
 
-    assert [condition(Snapshot()), condition(looked), condition(after(let_go))] == [None, None, None]
-    assert [known(Snapshot()), known(looked), known(after())] == [False, False, True]
-    assert condition(run(looked, StatusChanged(CONFIG, Status("failing", "config.yaml:2: no such key"))))
+    assert [node_condition(Snapshot()), node_condition(looked), node_condition(after(let_go))] == [None, None, None]
+    assert [can_be_judged(Snapshot()), can_be_judged(looked), can_be_judged(after())] == [False, False, True]
+    assert node_condition(run(looked, StatusChanged(CONFIG, Status("failing", "config.yaml:2: no such key"))))
 
 
 def test_a_driver_that_never_came_is_a_problem() -> None:
     """Also where there is no look to tell of it."""
-    found = condition(run(Snapshot(), StatusChanged(DRIVER, DriverStatus("failing", "processes 7, 9 are stuck"))))
+    found = node_condition(run(Snapshot(), StatusChanged(DRIVER, DriverStatus("failing", "processes 7, 9 are stuck"))))
 
     assert found is not None
     assert (found.status, found.reason) == ("True", "DriverFailing")
@@ -138,10 +138,10 @@ def test_a_driver_that_never_came_is_a_problem() -> None:
 
 def test_what_the_driver_says_is_one_line_of_a_safe_size() -> None:
     """No escape reaches a terminal, and no message the API server's limits."""
-    found = condition(after(LOST.but(message="\x1b[31mred\n\n\ud800" + "x" * 5000)))
+    found = node_condition(after(LOST.but(message="\x1b[31mred\n\n\ud800" + "x" * 5000)))
 
     assert found is not None
-    assert len(found.message) == LONGEST
+    assert len(found.message) == MAX_MESSAGE_CHARACTERS
     assert found.message.isprintable()
     assert "\ufffd[31mred \ufffdxx" in as_shown(found.message)
 
@@ -227,8 +227,8 @@ def test_nothing_is_told_again_after_a_restart(facts: tuple[Fact, ...]) -> None:
     assert machine is not None
     now = run(start, ConfigLoaded(settings), MachineObserved(machine), AllocationsListed((), 9.0), now=9.0)
 
-    assert list(events(remembered(start, now), standings(now))) == []
-    assert [condition(now)] == [condition(before)]
+    assert list(node_events(states_before_restart(start, now), event_states(now))) == []
+    assert [node_condition(now)] == [node_condition(before)]
 
 
 def test_a_drain_by_annotation_is_not_told_again_after_a_reboot() -> None:
@@ -237,8 +237,8 @@ def test_a_drain_by_annotation_is_not_told_again_after_a_reboot() -> None:
     start = Snapshot(ledger=carry_over_boot(before.ledger, "another boot", wall=0.0, now=0.0))
     now = run(start, ConfigLoaded(Settings()), MachineObserved(WELL), AllocationsListed((), 1.0), now=1.0)
 
-    assert standings(now)["GPU-0"].kind == "drained"
-    assert list(events(remembered(start, now), standings(now))) == []
+    assert event_states(now)["GPU-0"].state == "drained"
+    assert list(node_events(states_before_restart(start, now), event_states(now))) == []
 
 
 def test_what_came_and_went_while_we_were_away_is_told() -> None:
@@ -246,13 +246,13 @@ def test_what_came_and_went_while_we_were_away_is_told() -> None:
     start = Snapshot(ledger=after().ledger)
     now = run(start, ConfigLoaded(Settings()), MachineObserved(HOT), AllocationsListed((), 9.0), now=9.0)
 
-    assert [e.reason for e in events(remembered(start, now), standings(now))] == ["GPUDegraded"]
+    assert [e.reason for e in node_events(states_before_restart(start, now), event_states(now))] == ["GPUDegraded"]
 
     health = apply_reboot(after(LOST).ledger.health or HealthRecords(), wall_clock=0.0, now=0.0)
     start = Snapshot(ledger=Ledger(health=health))
     now = run(start, ConfigLoaded(Settings()), MachineObserved(WELL), AllocationsListed((), 1.0), now=1.0)
 
-    assert [e.reason for e in events(remembered(start, now), standings(now))] == ["GPURecovered"]
+    assert [e.reason for e in node_events(states_before_restart(start, now), event_states(now))] == ["GPURecovered"]
 
 
 MANY = tuple(Gpu(index=n, uuid=f"GPU-{n}") for n in range(8))
@@ -271,13 +271,13 @@ def test_one_cause_of_eight_devices_is_one_event(golden: Golden) -> None:
     """Another call that fails is none, and the condition says the same in other words; a device that joins is one."""
     ill = run(SERVING, failing("nvmlA", 7))
     again = run(ill, failing("nvmlB", 7), now=3.0)
-    [event] = events(standings(SERVING), standings(ill))
+    [event] = node_events(event_states(SERVING), event_states(ill))
 
     assert event.devices == tuple(f"GPU-{n}" for n in range(7))
     assert event.reason == "GPUUnhealthy"
     golden(event.message, "seven GPUs fail")
     assert told(ill, again) == []
-    before, now = condition(ill), condition(again)
+    before, now = node_condition(ill), node_condition(again)
     assert before is not None
     assert now is not None
     assert now.same_as(before)
@@ -285,9 +285,9 @@ def test_one_cause_of_eight_devices_is_one_event(golden: Golden) -> None:
     golden(now.message, "the condition by then")
 
     joined = run(again, failing("nvmlB"), now=4.0)
-    [event] = events(standings(again), standings(joined))
+    [event] = node_events(event_states(again), event_states(joined))
     assert event.devices == ("GPU-7",)
-    assert condition(joined) != now
+    assert node_condition(joined) != now
     assert told(joined, SERVING) == [f"Normal GPURecovered {' '.join(f'GPU-{n}' for n in range(8))}"]
     golden(messages(joined, SERVING), "all recover")
 
@@ -296,7 +296,7 @@ def test_a_configuration_that_is_no_good_is_a_problem_of_all_devices(golden: Gol
     """None is given out. The message says why, and how many; so does an Event."""
     start = run(Snapshot(), MachineObserved(Machine(gpus=MANY)), AllocationsListed((), 0.0), now=0.0)
     broken = run(start, StatusChanged(CONFIG, Status("failing", "config.yaml:2: no such key")))
-    found = condition(broken)
+    found = node_condition(broken)
 
     assert found is not None
     assert (found.status, found.reason) == ("True", "GPUUnavailable")
@@ -308,7 +308,7 @@ def test_a_configuration_that_is_no_good_is_a_problem_of_all_devices(golden: Gol
 def test_a_gpu_without_a_uuid_is_a_problem(golden: Golden) -> None:
     """No record is kept of it, and no name offers it."""
     bare = Machine(gpus=(MANY[0].but(uuid="", faults=(Fault("query-failed", "nvmlDeviceGetUUID failed"),)), MANY[1]))
-    found = condition(run(Snapshot(), ConfigLoaded(SETTINGS), MachineObserved(bare), AllocationsListed((), 0.0)))
+    found = node_condition(run(Snapshot(), ConfigLoaded(SETTINGS), MachineObserved(bare), AllocationsListed((), 0.0)))
 
     assert found is not None
     assert (found.status, found.reason) == ("True", "GPUUnhealthy")
@@ -333,9 +333,13 @@ def test_what_is_over_in_a_moment_is_no_change() -> None:
         ),
     )
 
-    assert [standings(each)["GPU-a"].kind for each in (refused, writing, written)] == ["unavailable", "waiting", "well"]
+    assert [event_states(each)["GPU-a"].state for each in (refused, writing, written)] == [
+        "unavailable",
+        "waiting",
+        "well",
+    ]
     assert told(refused, writing) == []
-    last = kept(standings(refused), standings(writing))
-    [event] = events(last, standings(written))
+    last = without_waiting(event_states(refused), event_states(writing))
+    [event] = node_events(last, event_states(written))
     assert (event.reason, event.devices) == ("GPURecovered", ("GPU-a",))
     assert "disk full" in as_shown(event.message)

@@ -92,9 +92,11 @@ def test_a_partitioning_that_is_not_told_stays() -> None:
 @pytest.mark.parametrize("faults", [(), LOST])
 def test_a_mig_device_that_is_not_described_whole_keeps_what_was_known_of_it(faults: tuple[Fault, ...]) -> None:
     """Its profile above all: a resource is named by it. Its siblings are as told, and what is gone is gone."""
-    first, second = (MigDevice(f"MIG-{i}", "1g.10gb", i, slot=i, memory_mib=9856, nodes=("a", "b")) for i in (7, 8))
-    blank = MigDevice("MIG-8", "", 0, slot=0, faults=LOST)
-    strange = MigDevice("MIG-9", "", 0, slot=1, faults=LOST)
+    first, second = (
+        MigDevice(f"MIG-{i}", "1g.10gb", i, mig_index=i, memory_mib=9856, nodes=("a", "b")) for i in (7, 8)
+    )
+    blank = MigDevice("MIG-8", "", 0, mig_index=0, faults=LOST)
+    strange = MigDevice("MIG-9", "", 0, mig_index=1, faults=LOST)
 
     def gpu(*devices: MigDevice) -> Gpu:
         return WHOLE.but(mig=Mig(enabled=True, devices=devices))
@@ -103,15 +105,15 @@ def test_a_mig_device_that_is_not_described_whole_keeps_what_was_known_of_it(fau
         Machine(gpus=(gpu(first, second),)), Machine(gpus=(gpu(blank, strange).but(faults=faults),))
     )
 
-    assert merged.gpus == (gpu(second.but(slot=0, faults=LOST), strange).but(faults=faults),)
+    assert merged.gpus == (gpu(second.but(mig_index=0, faults=LOST), strange).but(faults=faults),)
 
 
 def test_a_look_at_one_gpu_alone_keeps_its_place_among_the_others() -> None:
     """Its index and its distances, which it cannot tell; of the rest it is the newest."""
     far = WHOLE.but(distances={"0000:01:00.0": "SYS"})
-    alone = WHOLE.but(index=0, uncorrected=3)
+    alone = WHOLE.but(index=0, uncorrected_errors=3)
 
     machine = replace_gpu(Machine(gpus=(Gpu(index=0, uuid="GPU-a"), far)), alone)
 
     assert machine is not None
-    assert machine.gpus == (Gpu(index=0, uuid="GPU-a"), far.but(uncorrected=3))
+    assert machine.gpus == (Gpu(index=0, uuid="GPU-a"), far.but(uncorrected_errors=3))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.lenient import read_leniently
-from gpuplane.core.serving import registers, serves, standby
+from gpuplane.core.serving import may_register, may_serve, standby_reason
 from gpuplane.model.encoding import decode, encode
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.snapshot import Snapshot
@@ -230,4 +230,4 @@ def test_whose_turn_it_is(lock: Any, state: Any, expected: tuple[bool, bool, boo
             }
         )
     )
-    assert (bool(standby(snapshot)), registers(snapshot), serves(snapshot)) == expected
+    assert (bool(standby_reason(snapshot)), may_register(snapshot), may_serve(snapshot)) == expected

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gpuplane.core.advertising import offer, unknown
 from gpuplane.core.reports.news import news
-from gpuplane.core.reports.readiness import unready
+from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.step import LISTING_DELAY, due, step
 from gpuplane.core.text import MAX_CHARACTERS, clip
 from gpuplane.model.config import NodeRequests, Settings
@@ -217,7 +217,7 @@ def test_what_our_node_asked_last_holds_until_its_next_word() -> None:
 )
 def test_ready_is_served_or_nothing_to_serve_and_the_reason_known(facts: tuple[Fact, ...], ready: bool) -> None:
     """A driver that is away, silent or let go of is nothing that a restart of the agent could cure."""
-    assert (unready(after(*facts)) is None) == ready
+    assert (not_ready_reason(after(*facts)) is None) == ready
 
 
 @given(st.text())

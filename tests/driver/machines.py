@@ -72,7 +72,7 @@ def machines(draw: st.DrawFn, least: int = 0) -> MachineFile:
     return MachineFile(
         driver=Driver(version=version, cuda=f"{draw(st.integers(11, 14))}.{draw(st.integers(0, 9))}"),
         gpus=tuple(gpus),
-        nodes=draw(st.sampled_from(((), ("/dev/nvidiactl",), ("/dev/nvidiactl", "/dev/nvidia-uvm")))),
+        shared_nodes=draw(st.sampled_from(((), ("/dev/nvidiactl",), ("/dev/nvidiactl", "/dev/nvidia-uvm")))),
     )
 
 
@@ -96,7 +96,7 @@ def _gpus(draw: st.DrawFn, index: int, pci: str, minor: int, addresses: list[str
         links=tuple(Link(peer=peer, lanes=draw(st.integers(1, 6))) for peer in peers),
         distances=distances,
         nodes=(f"/dev/nvidia{minor}",),
-        uncorrected=draw(st.none() | st.integers(0, 1 << 40)),
+        uncorrected_errors=draw(st.none() | st.integers(0, 1 << 40)),
     )
 
 
@@ -115,7 +115,7 @@ def _partitions(draw: st.DrawFn, index: int, minor: int, total: int) -> Mig:
                 profile=name,
                 gpu_instance=instance + 3,
                 compute_instance=part,
-                slot=len(devices),
+                mig_index=len(devices),
                 memory_mib=memory,
                 nodes=(f"{CAPS}{node}", f"{CAPS}{node + 1 + part}"),
             )

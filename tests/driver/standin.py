@@ -188,9 +188,9 @@ class StandIn:
         gpus = machine.gpus or ()
         own = (node for gpu in gpus for node in (*(() if "node-missing" in _codes(gpu) else gpu.nodes), *gpu.dri))
         inside = (node for gpu in gpus for mig in gpu.mig_devices for node in mig.nodes)
-        linked = (f"/dev/char/{each.major}:{each.minor}" for each in machine.numbers.values() if each.linked)
+        linked = (f"/dev/char/{each.major}:{each.minor}" for each in machine.numbers.values() if each.has_char_link)
         wanted = {
-            **{node: machine.numbers.get(node) for node in (*machine.nodes, *own, *inside)},
+            **{node: machine.numbers.get(node) for node in (*machine.shared_nodes, *own, *inside)},
             **dict.fromkeys(linked),
         }
         for path in self.root.glob("dev/**/*"):
@@ -281,7 +281,7 @@ def _gpu(gpu: Gpu, indices: dict[str, int]) -> Iterator[tuple[str, str | int]]:
     for code in sorted(_codes(gpu)):
         told |= SHOWN.get(code, {})
     yield from told.items()
-    yield UNCORRECTED, "" if gpu.uncorrected is None else gpu.uncorrected
+    yield UNCORRECTED, "" if gpu.uncorrected_errors is None else gpu.uncorrected_errors
     if gpu.mig is not None:
         yield "mig", int(gpu.mig.enabled)
         for mig in gpu.mig.devices:
@@ -292,10 +292,10 @@ def _mig(mig: MigDevice) -> Iterator[tuple[str, str | int]]:
     parts = re.fullmatch(r"(?:(\d+)c\.)?(\d+)g\.\d+gb(.*)", mig.profile)
     assert parts, mig.profile
     slices = int(parts[2])
-    yield f"mig.{mig.slot}.uuid", mig.uuid
-    yield f"mig.{mig.slot}.gi", mig.gpu_instance
-    yield f"mig.{mig.slot}.ci", mig.compute_instance
-    yield f"mig.{mig.slot}.attributes", f"{slices} {parts[1] or slices} {mig.memory_mib}"
+    yield f"mig.{mig.mig_index}.uuid", mig.uuid
+    yield f"mig.{mig.mig_index}.gi", mig.gpu_instance
+    yield f"mig.{mig.mig_index}.ci", mig.compute_instance
+    yield f"mig.{mig.mig_index}.attributes", f"{slices} {parts[1] or slices} {mig.memory_mib}"
     yield f"gi.{mig.gpu_instance}", PROFILES[slices, parts[3]]
 
 

@@ -41,7 +41,7 @@ def ill(index: int, code: str) -> Gpu:
 def node(*codes: str) -> MachineFile:
     """A machine with a GPU for each of these."""
     gpus = tuple(ill(index, code) for index, code in enumerate(codes))
-    return MachineFile(driver=Driver("580.95.05", "13.0"), gpus=gpus, nodes=("/dev/nvidiactl",))
+    return MachineFile(driver=Driver("580.95.05", "13.0"), gpus=gpus, shared_nodes=("/dev/nvidiactl",))
 
 
 async def test_every_fault_of_a_gpu_that_is_described_is_shown(standin: StandIn) -> None:

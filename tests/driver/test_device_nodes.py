@@ -84,11 +84,11 @@ def test_a_node_that_is_there_says_its_numbers_itself(tmp_path: Path) -> None:
     files = Files(str(grow(tmp_path, text)))
 
     assert numbers(files, "/dev/nvidia0", "/dev/dri/card1", "/dev/unheard-of") == {
-        "/dev/nvidiactl": DeviceNumbers(196, 255, mode=0o660, gid=44, linked=False),
-        "/dev/nvidia-uvm": DeviceNumbers(511, 0, linked=False),
-        "/dev/nvidia-uvm-tools": DeviceNumbers(511, 1, linked=False),
-        "/dev/nvidia-modeset": DeviceNumbers(195, 254, linked=False),
-        "/dev/nvidia0": DeviceNumbers(195, 0, linked=False),
+        "/dev/nvidiactl": DeviceNumbers(196, 255, mode=0o660, gid=44, has_char_link=False),
+        "/dev/nvidia-uvm": DeviceNumbers(511, 0, has_char_link=False),
+        "/dev/nvidia-uvm-tools": DeviceNumbers(511, 1, has_char_link=False),
+        "/dev/nvidia-modeset": DeviceNumbers(195, 254, has_char_link=False),
+        "/dev/nvidia0": DeviceNumbers(195, 0, has_char_link=False),
         "/dev/dri/card1": DeviceNumbers(226, 1, mode=0o660, gid=44),
     }
 
@@ -143,7 +143,7 @@ def test_nodes_are_the_drivers_roots_where_it_has_some(tmp_path: Path) -> None:
     grow(driver, "f /dev/nvidiactl\nf /dev/nvidia0\nf /dev/char/511:0")
     assert files.nodes.shared() == ("/dev/nvidiactl",)
     assert files.nodes.exists("/dev/nvidia0")
-    assert {node for node, each in numbers(files, "/dev/nvidia0").items() if each.linked} == {
+    assert {node for node, each in numbers(files, "/dev/nvidia0").items() if each.has_char_link} == {
         "/dev/nvidiactl",
         "/dev/nvidia-uvm",
     }
@@ -176,7 +176,7 @@ def test_links_in_dev_do_not_lead_out_of_the_root(tmp_path: Path, link: str) -> 
     files = Files(str(root))
 
     assert files.nodes.shared() == ()
-    assert not numbers(files)["/dev/nvidiactl"].linked
+    assert not numbers(files)["/dev/nvidiactl"].has_char_link
 
 
 def spoilt(path: Path) -> str:
@@ -202,7 +202,7 @@ def test_what_somebody_else_could_have_put_there_is_no_node(tmp_path: Path, at: 
     assert ("/dev/nvidiactl" in files.nodes.shared()) == ("/dev/nvidiactl" not in spoils)
     assert reason in files.nodes.absence("/dev/dri/card1")
     assert reason not in files.nodes.absence("/dev/dri/card2")
-    assert numbers(files, "/dev/nvidia0")["/dev/nvidia0"] == DeviceNumbers(195, 0, linked=False)
+    assert numbers(files, "/dev/nvidia0")["/dev/nvidia0"] == DeviceNumbers(195, 0, has_char_link=False)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to somebody else")
@@ -214,7 +214,7 @@ def test_a_link_of_somebody_else_says_no_numbers(tmp_path: Path) -> None:
     os.lchown(root / "dev/nvidia0", 65534, 65534)
     files = Files(str(root))
 
-    assert (told := numbers(files, "/dev/nvidia0"))["/dev/nvidia0"] == DeviceNumbers(195, 0, linked=False)
+    assert (told := numbers(files, "/dev/nvidia0"))["/dev/nvidia0"] == DeviceNumbers(195, 0, has_char_link=False)
     assert (told["/dev/nvidiactl"].major, told["/dev/nvidiactl"].minor) == (1, 1)
     left = files.nodes.left()
     assert left.keys() == {"/dev/nvidia0"}

@@ -29,7 +29,7 @@ def described(machine: MachineFile) -> Machine:
 
 def told(machine: Machine) -> Machine:
     """What a look showed, without its nodes' numbers and the reason why its driver has no files."""
-    return machine.but(driver=machine.driver and machine.driver.but(missing=""), numbers={})
+    return machine.but(driver=machine.driver and machine.driver.but(files_error=""), numbers={})
 
 
 def but_distances(gpu: Gpu) -> Gpu:

@@ -156,8 +156,10 @@ async def test_a_good_probe_lifts_a_charge_at_once(standin: StandIn, rich: Machi
         good = await watch.probe(uuid(rich, 1), asked=2.0)
         assert good.gpu == (rich.gpus or ())[1].but(distances={})
         assert not any(map(_faults, watch.hardware._look.gpus or ()))  # what is told where another one is charged now
-        standin.describe(rich.but(gpus=tuple(gpu.but(uncorrected=3) for gpu in rich.gpus or ())))
-        await watch.until(lambda watch: whole(watch) and [gpu.uncorrected for gpu in watch.gpus() or ()] == [3] * 5)
+        standin.describe(rich.but(gpus=tuple(gpu.but(uncorrected_errors=3) for gpu in rich.gpus or ())))
+        await watch.until(
+            lambda watch: whole(watch) and [gpu.uncorrected_errors for gpu in watch.gpus() or ()] == [3] * 5
+        )
 
         later = watch.facts[watch.facts.index(good) :]
         assert not [

@@ -93,7 +93,7 @@ async def test_files_that_come_and_go_are_told(standin: StandIn, rich: MachineFi
             await watch.until(lambda watch, driver=machine.driver: told(watch) == driver)  # type: ignore[misc]
 
         shutil.rmtree(standin.installed)
-        gone = rich.driver.but(files=None, missing=f"{standin.installed}: there is no such directory")
+        gone = rich.driver.but(files=None, files_error=f"{standin.installed}: there is no such directory")
         await watch.until(lambda watch: told(watch) == gone)
         assert whole(watch)
 

@@ -36,7 +36,7 @@ def anonymous(machine: Machine) -> Machine:
 def _anonymous(gpu: Gpu) -> Gpu:
     mig = gpu.mig and gpu.mig.but(
         devices=tuple(
-            device.but(uuid=f"MIG-{gpu.index:08x}-0000-4000-8000-{device.slot:012x}") for device in gpu.mig.devices
+            device.but(uuid=f"MIG-{gpu.index:08x}-0000-4000-8000-{device.mig_index:012x}") for device in gpu.mig.devices
         )
     )
     return gpu.but(uuid=f"GPU-00000000-0000-4000-8000-{gpu.index:012x}", mig=mig)

@@ -66,7 +66,7 @@ def test_the_drivers_files_are_found() -> None:
     """Its libraries are there, of its version, by the SONAMEs that programs load them by."""
     driver = asyncio.run(look()).driver
     assert driver is not None
-    assert driver.missing == ""
+    assert driver.files_error == ""
     assert driver.files is not None
     paths = [*(library.path for library in driver.files.libraries), *(file.path for file in driver.files.files)]
     sonames = {library.soname: library.path for library in driver.files.libraries}
@@ -79,12 +79,12 @@ def test_the_drivers_files_are_found() -> None:
 def test_nodes_have_the_numbers_that_they_have() -> None:
     """Of the GPUs, as they stand in /dev; of missing control nodes, by rule."""
     machine = asyncio.run(look())
-    for node in (node for node in (*machine.nodes, *own_nodes(machine.gpus or ())) if Path(node).exists()):
+    for node in (node for node in (*machine.shared_nodes, *own_nodes(machine.gpus or ())) if Path(node).exists()):
         stat = Path(node).stat()
         numbers = machine.numbers[node]
         assert (numbers.major, numbers.minor) == (os.major(stat.st_rdev), os.minor(stat.st_rdev))
         assert (numbers.mode, numbers.gid) == (stat.st_mode & 0o7777, stat.st_gid)
-        assert numbers.linked == Path(f"/dev/char/{numbers.major}:{numbers.minor}").is_symlink()
+        assert numbers.has_char_link == Path(f"/dev/char/{numbers.major}:{numbers.minor}").is_symlink()
     assert {f"/dev/nvidia{gpu.minor}" for gpu in machine.gpus or ()} <= set(machine.numbers)
     assert {"/dev/nvidiactl", "/dev/nvidia-uvm"} <= set(machine.numbers)
 

@@ -96,7 +96,7 @@ class Maker:
         if gpu.mig is None or not gpu.mig.devices:
             return self._fault(index)
         n = self.random.randrange(2)
-        devices = (self._ill(d) if d.slot == n else d for d in gpu.mig.devices)
+        devices = (self._ill(d) if d.mig_index == n else d for d in gpu.mig.devices)
         self.gpus[index] = gpu.but(mig=gpu.mig.but(devices=tuple(devices)))
         return True
 
@@ -106,8 +106,8 @@ class Maker:
 
     def _count(self, index: int) -> bool:
         gpu = self.gpus[index]
-        anew = bool(gpu.uncorrected) and self.random.random() < 0.5
-        self.gpus[index] = gpu.but(uncorrected=0 if anew else (gpu.uncorrected or 0) + 1)
+        anew = bool(gpu.uncorrected_errors) and self.random.random() < 0.5
+        self.gpus[index] = gpu.but(uncorrected_errors=0 if anew else (gpu.uncorrected_errors or 0) + 1)
         return anew
 
     def _links(self, index: int) -> bool:

@@ -7,7 +7,7 @@ from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserve
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Snapshot
 
-WHOLE = Gpu(index=0, uuid="GPU-a", pci="0000:01:00.0", uncorrected=4)
+WHOLE = Gpu(index=0, uuid="GPU-a", pci="0000:01:00.0", uncorrected_errors=4)
 PARTED = WHOLE.but(mig=Mig(enabled=True, devices=(MigDevice(uuid="MIG-1", profile="1g.5gb", gpu_instance=1),)))
 
 
@@ -28,16 +28,16 @@ def test_errors_from_before_our_time_are_a_beginning_not_an_event() -> None:
 
 def test_more_errors_are_an_event() -> None:
     """No XID is needed to notice them."""
-    assert states(WHOLE, WHOLE.but(uncorrected=5)) == {"GPU-a": "probing"}
-    assert states(WHOLE, WHOLE.but(uncorrected=None), WHOLE.but(uncorrected=5)) == {"GPU-a": "probing"}
+    assert states(WHOLE, WHOLE.but(uncorrected_errors=5)) == {"GPU-a": "probing"}
+    assert states(WHOLE, WHOLE.but(uncorrected_errors=None), WHOLE.but(uncorrected_errors=5)) == {"GPU-a": "probing"}
 
 
 def test_a_gpu_in_mig_mode_does_not_fall_ill_as_a_whole_for_errors_of_one_instance() -> None:
     """The count is the GPU's; which instance it was only an XID tells."""
-    assert states(PARTED, PARTED.but(uncorrected=5)) == {"GPU-a": "healthy", "MIG-1": "healthy"}
+    assert states(PARTED, PARTED.but(uncorrected_errors=5)) == {"GPU-a": "healthy", "MIG-1": "healthy"}
 
 
 def test_a_count_that_begins_anew_is_no_event() -> None:
     """Volatile counts begin anew with a reset, or with the next client: what follows is measured from there."""
-    assert states(WHOLE, WHOLE.but(uncorrected=0)) == {"GPU-a": "healthy"}
-    assert states(WHOLE, WHOLE.but(uncorrected=0), WHOLE.but(uncorrected=1)) == {"GPU-a": "probing"}
+    assert states(WHOLE, WHOLE.but(uncorrected_errors=0)) == {"GPU-a": "healthy"}
+    assert states(WHOLE, WHOLE.but(uncorrected_errors=0), WHOLE.but(uncorrected_errors=1)) == {"GPU-a": "probing"}

@@ -29,7 +29,7 @@ from tests.health.world import trouble
 from tests.texts import as_shown
 
 PARTS = tuple(
-    MigDevice(uuid=f"MIG-{slot}", profile="1g.10gb", gpu_instance=7 + slot, compute_instance=0, slot=slot)
+    MigDevice(uuid=f"MIG-{slot}", profile="1g.10gb", gpu_instance=7 + slot, compute_instance=0, mig_index=slot)
     for slot in (0, 1)
 )
 GPUS = (

@@ -91,7 +91,7 @@ class Place:
     def described(self, gpu: Gpu) -> Gpu:
         """A GPU with what is shown of it."""
         assert gpu.mig is not None
-        parts = (part.but(faults=self.faults(f"{gpu.index}:{part.slot}")) for part in gpu.mig.devices)
+        parts = (part.but(faults=self.faults(f"{gpu.index}:{part.mig_index}")) for part in gpu.mig.devices)
         return gpu.but(faults=self.faults(str(gpu.index)), mig=gpu.mig.but(devices=tuple(parts)))
 
     def faults(self, name: str) -> tuple[Fault, ...]:

@@ -127,7 +127,7 @@ class Transcript:
 
     def count(self, gpu: str, errors: str) -> None:
         """`count 0 3`: GPU 0 counts three uncorrectable errors."""
-        self.world.become(self.world.gpu(int(gpu)).but(uncorrected=int(errors)))
+        self.world.become(self.world.gpu(int(gpu)).but(uncorrected_errors=int(errors)))
         self.world.look()
 
     def lanes(self, gpu: str, lanes: str) -> None:

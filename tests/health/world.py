@@ -42,7 +42,7 @@ def machine(gpus: int, parts: Iterable[int] = (), lanes: int = 0) -> Machine:
 
 def _gpu(index: int, cut: bool, lanes: int) -> Gpu:
     devices = (
-        MigDevice(uuid=f"MIG-{index}-{n}", profile="3g.40gb", gpu_instance=n + 1, slot=n, memory_mib=40192)
+        MigDevice(uuid=f"MIG-{index}-{n}", profile="3g.40gb", gpu_instance=n + 1, mig_index=n, memory_mib=40192)
         for n in range(2)
     )
     return Gpu(
@@ -53,7 +53,7 @@ def _gpu(index: int, cut: bool, lanes: int) -> Gpu:
         pci=f"0000:0{index + 1}:00.0",
         mig=Mig(enabled=cut, devices=tuple(devices) if cut else ()),
         links=(Link(peer="nvswitch", lanes=lanes),) if lanes else (),
-        uncorrected=0,
+        uncorrected_errors=0,
     )
 
 
@@ -112,7 +112,7 @@ class World:
         gpu = self.gpu(int(index))
         if slot:
             assert gpu.mig is not None
-            devices = (d.but(faults=faults) if d.slot == int(slot) else d for d in gpu.mig.devices)
+            devices = (d.but(faults=faults) if d.mig_index == int(slot) else d for d in gpu.mig.devices)
             self.become(gpu.but(mig=gpu.mig.but(devices=tuple(devices))))
         else:
             self.become(gpu.but(faults=faults))

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from gpuplane.cli.inspect.page import Page, Write, page
 from gpuplane.core.advertising import offer
-from gpuplane.core.reports.inspection.whole import inspection
+from gpuplane.core.reports.inspection.report import inspection
 from gpuplane.core.step import step
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.core.reports.inspection.whole import health, inspection, timeless
+from gpuplane.core.reports.inspection.report import health_inspection, inspection, without_times
 from gpuplane.core.text import format_json
 from gpuplane.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.model.control import NodeState
@@ -49,8 +49,8 @@ def rich() -> NodeState:
             Gpu(
                 index=2, uuid="GPU-2", model="NVIDIA A100-SXM4-80GB", memory_mib=81920, pci="0000:63:00.0",
                 mig=Mig(enabled=True, devices=(
-                    MigDevice(uuid="MIG-0", profile="3g.40gb", gpu_instance=1, slot=0, memory_mib=40192),
-                    MigDevice(uuid="MIG-1", profile="1c.3g.40gb", gpu_instance=2, slot=1, memory_mib=40192),
+                    MigDevice(uuid="MIG-0", profile="3g.40gb", gpu_instance=1, mig_index=0, memory_mib=40192),
+                    MigDevice(uuid="MIG-1", profile="1c.3g.40gb", gpu_instance=2, mig_index=1, memory_mib=40192),
                 )),
             ),
             Gpu(index=3, faults=(Fault("query-failed", "nvmlDeviceGetUUID: UNKNOWN"),)),
@@ -84,7 +84,7 @@ def plain(value: object) -> Any:
 def test_the_document_is_the_golden_one(name: str) -> None:
     """A change of the shape changes golden/*.json, docs/inspect.md and CHANGELOG.md."""
     whole = inspected(rich())
-    document = format_json(whole if name == "inspect" else health(whole))
+    document = format_json(whole if name == "inspect" else health_inspection(whole))
 
     golden.compare(GOLDEN / f"{name}.json", document.decode(), "The shape is a promise, see docs/stability.md")
 
@@ -125,7 +125,7 @@ def test_health_is_a_part_of_the_whole_document() -> None:
     """The same keys with the same values."""
     whole = plain(inspected(rich()))
 
-    assert plain(health(inspected(rich()))).items() <= whole.items()
+    assert plain(health_inspection(inspected(rich()))).items() <= whole.items()
 
 
 def test_counts_are_those_that_kubelet_is_told() -> None:
@@ -148,14 +148,14 @@ def test_what_kubelet_has_not_said_is_null() -> None:
 def test_nothing_new_is_the_same_whenever_it_is_asked() -> None:
     """So a watch writes only what has changed: a fault, a grant, another agent; not the time, not a file on disk."""
     before = ward()
-    assert timeless(before, ABOUT) == timeless(before.but(now=9999.0), ABOUT)
+    assert without_times(before, ABOUT) == without_times(before.but(now=9999.0), ABOUT)
     again = before.but(snapshot=before.snapshot.but(generation=99))
-    assert timeless(before, ABOUT) == timeless(again, ABOUT)
-    assert timeless(before, ABOUT) != timeless(before, ABOUT.but(started_at=41.0))
-    assert timeless(before, ABOUT) != timeless(
+    assert without_times(before, ABOUT) == without_times(again, ABOUT)
+    assert without_times(before, ABOUT) != without_times(before, ABOUT.but(started_at=41.0))
+    assert without_times(before, ABOUT) != without_times(
         ward(DrainRequested("GPU-4", None), AllocateAnswered("nvidia.com/gpu", ("GPU-0",))), ABOUT
     )
-    assert timeless(shares(), ABOUT) != timeless(shares("another"), ABOUT)
+    assert without_times(shares(), ABOUT) != without_times(shares("another"), ABOUT)
 
 
 def test_the_page_tells_every_key() -> None:

@@ -7,7 +7,7 @@ import pytest
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.mps import SUPERVISOR_TIMEOUT_S, desired_daemons, not_ready_reason, part_statuses
-from gpuplane.core.reports.readiness import unready as whole_unready
+from gpuplane.core.reports.readiness import not_ready_reason as whole_unready
 from gpuplane.core.step import step
 from gpuplane.model.config import MemoryResource, Mps, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
@@ -32,7 +32,9 @@ from tests.texts import as_shown
 
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"
 POD, OTHER = PodRef("n", "p"), PodRef("n", "q")
-MIGS = tuple(MigDevice(uuid=f"MIG-{n}", profile="1g.5gb", gpu_instance=n, slot=n, memory_mib=4864) for n in range(2))
+MIGS = tuple(
+    MigDevice(uuid=f"MIG-{n}", profile="1g.5gb", gpu_instance=n, mig_index=n, memory_mib=4864) for n in range(2)
+)
 A = Gpu(index=0, uuid="GPU-a", model="A100", memory_mib=40960, compute_capability="8.0")
 B = Gpu(index=1, uuid="GPU-b", model="A100", memory_mib=20480, compute_capability="8.0")
 M = Gpu(index=2, uuid="GPU-m", model="A100", memory_mib=40960, mig=Mig(enabled=True, devices=MIGS))

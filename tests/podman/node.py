@@ -97,7 +97,7 @@ def machine() -> MachineFile:
             cuda="13.0",
             files=DriverFiles(libraries=LIBRARIES, files=tuple(map(DriverFile, FILES)), sockets=(DriverFile(SOCKET),)),
         ),
-        nodes=tuple(CONTROL),
+        shared_nodes=tuple(CONTROL),
         numbers={path: DeviceNumbers(major=major, minor=minor) for path, (major, minor) in numbers.items()},
         gpus=tuple(
             Gpu(
@@ -118,7 +118,9 @@ def machine() -> MachineFile:
 
 def _mig() -> Mig:
     devices = (
-        MigDevice(uuid=uuid, profile="3g.40gb", gpu_instance=slot + 1, slot=slot, memory_mib=40192, nodes=tuple(nodes))
+        MigDevice(
+            uuid=uuid, profile="3g.40gb", gpu_instance=slot + 1, mig_index=slot, memory_mib=40192, nodes=tuple(nodes)
+        )
         for slot, (uuid, nodes) in enumerate(MIGS.items())
     )
     return Mig(enabled=True, devices=tuple(devices))

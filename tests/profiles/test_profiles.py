@@ -99,14 +99,14 @@ def test_the_table_names_every_profile() -> None:
 def test_what_a_container_may_get_has_numbers_and_files(name: str) -> None:
     """Every node its own, a GPU its DRM nodes too; the driver its libraries; GPUDirect Storage what it needs."""
     machine = machinefile.read(find(name).read_bytes(), name)
-    nodes = {*machine.nodes, *own_nodes(machine.gpus or ())}
+    nodes = {*machine.shared_nodes, *own_nodes(machine.gpus or ())}
 
     assert nodes <= set(machine.numbers)
     assert all(len(gpu.dri) == 2 for gpu in machine.gpus or ())
     assert machine.driver is not None
     assert machine.driver.files is not None
     assert any(library.soname == "libcuda.so.1" for library in machine.driver.files.libraries)
-    assert bool(machine.driver.files.storage) == any(node.startswith("/dev/nvidia-fs") for node in machine.nodes)
+    assert bool(machine.driver.files.storage) == any(node.startswith("/dev/nvidia-fs") for node in machine.shared_nodes)
 
 
 @pytest.mark.parametrize("name", names())
@@ -130,7 +130,7 @@ def test_nothing_is_wrong_with_it(name: str) -> None:
     assert not found.faults
     assert not found.failures
     assert not [gpu.index for gpu in gpus(name) if gpu.faults or not gpu.model or not gpu.memory_mib]
-    assert "/dev/nvidiactl" in found.nodes
+    assert "/dev/nvidiactl" in found.shared_nodes
     assert found.driver is not None
     assert found.driver.version.split(".")[0] in {"570": "12.8", "580": "13.0"}
     assert found.driver.cuda == {"570": "12.8", "580": "13.0"}[found.driver.version.split(".")[0]]
@@ -253,7 +253,7 @@ def test_mig_devices_are_listed_as_nvml_does(name: str) -> None:
         ids = [(device.gpu_instance, device.compute_instance) for device in devices]
 
         assert ids == sorted(ids)
-        assert [device.slot for device in devices] == list(range(len(devices)))
+        assert [device.mig_index for device in devices] == list(range(len(devices)))
         assert not devices or gpu.mig_enabled
         assert not (gpu.mig_enabled and gpu.links)
 
@@ -313,7 +313,7 @@ def test_mig_profile_has_every_kind_of_layout() -> None:
 
 def test_grace_has_an_imex_channel() -> None:
     """The one profile on which IMEX can be tried."""
-    assert [n for n in names() if any("imex" in node for node in machine(n).nodes)] == ["gb200-nvl"]
+    assert [n for n in names() if any("imex" in node for node in machine(n).shared_nodes)] == ["gb200-nvl"]
 
 
 @pytest.mark.parametrize("name", names())

@@ -23,7 +23,7 @@ from gpuplane.model.views import Refused
 def gpu(index: int, *profiles: str) -> Gpu:
     """An A100, cut into MIG devices where there are any."""
     parts = tuple(
-        MigDevice(uuid=f"MIG-{index}-{n}", profile=profile, gpu_instance=n + 1, slot=n)
+        MigDevice(uuid=f"MIG-{index}-{n}", profile=profile, gpu_instance=n + 1, mig_index=n)
         for n, profile in enumerate(profiles)
     )
     mig = Mig(enabled=True, devices=parts) if profiles else Mig()

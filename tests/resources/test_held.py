@@ -46,7 +46,7 @@ def gpu(index: int, *slots: int, mig: bool = False) -> Gpu:
             uuid=f"MIG-{index}-{n}",
             profile="1g.10gb" if n < 4 else "3g.40gb",
             gpu_instance=n,
-            slot=slot,
+            mig_index=slot,
             memory_mib=1024,
         )
         for slot, n in enumerate(slots)

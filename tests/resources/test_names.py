@@ -24,7 +24,9 @@ def whole(index: int, model: str = "NVIDIA H100", **fields: Any) -> Gpu:
 def cut(index: int, *profiles: str) -> Gpu:
     """A GPU in MIG mode with a device of each profile."""
     devices = tuple(
-        MigDevice(uuid=f"MIG-{index}-{slot}", profile=profile, gpu_instance=slot, slot=slot, nodes=(f"/dev/cap{slot}",))
+        MigDevice(
+            uuid=f"MIG-{index}-{slot}", profile=profile, gpu_instance=slot, mig_index=slot, nodes=(f"/dev/cap{slot}",)
+        )
         for slot, profile in enumerate(profiles)
     )
     return whole(index, mig=Mig(enabled=True, devices=devices))

@@ -13,7 +13,7 @@ from tests.texts import as_shown
 UUID = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
 MIG = Mig(
     enabled=True,
-    devices=tuple(MigDevice(uuid=f"MIG-{n}", profile="1g.10gb", gpu_instance=n, slot=n) for n in range(2)),
+    devices=tuple(MigDevice(uuid=f"MIG-{n}", profile="1g.10gb", gpu_instance=n, mig_index=n) for n in range(2)),
 )
 MACHINE = Machine(
     gpus=(
@@ -156,7 +156,7 @@ def test_each_grain_of_memory_is_an_id(memories: tuple[int, ...], grain: int, co
 
 def test_memory_is_shared_of_what_is_left_by_other_entries() -> None:
     """By count, index and model; the memory of a MIG device is its own."""
-    parts = MIG.but(devices=tuple(device.but(memory_mib=2048 + device.slot) for device in MIG.devices))
+    parts = MIG.but(devices=tuple(device.but(memory_mib=2048 + device.mig_index) for device in MIG.devices))
     machine = sized(4096, 4096, 4096).but()
     machine = machine.but(gpus=(*(machine.gpus or ()), Gpu(index=3, uuid="GPU-m", memory_mib=9999, mig=parts)))
     sharing = Sharing(

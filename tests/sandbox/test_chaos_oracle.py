@@ -10,12 +10,12 @@ from gpuplane.sandbox.chaos.belief import Belief
 from gpuplane.sandbox.chaos.checks import contradiction
 from tests.golden import Golden
 
-DEVICES = tuple(MigDevice(uuid=f"MIG-{n}", profile="3g.40gb", gpu_instance=n + 1, slot=n) for n in range(2))
+DEVICES = tuple(MigDevice(uuid=f"MIG-{n}", profile="3g.40gb", gpu_instance=n + 1, mig_index=n) for n in range(2))
 WELL = MachineFile(
     gpus=(
-        Gpu(index=0, uuid="GPU-0", pci="0000:01:00.0", uncorrected=0),
-        Gpu(index=1, uuid="GPU-1", pci="0000:02:00.0", uncorrected=0),
-        Gpu(index=2, uuid="GPU-2", pci="0000:03:00.0", uncorrected=0, mig=Mig(enabled=True, devices=DEVICES)),
+        Gpu(index=0, uuid="GPU-0", pci="0000:01:00.0", uncorrected_errors=0),
+        Gpu(index=1, uuid="GPU-1", pci="0000:02:00.0", uncorrected_errors=0),
+        Gpu(index=2, uuid="GPU-2", pci="0000:03:00.0", uncorrected_errors=0, mig=Mig(enabled=True, devices=DEVICES)),
     )
 )
 ALL = {"GPU-0", "GPU-1", "MIG-0", "MIG-1"}

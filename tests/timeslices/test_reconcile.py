@@ -67,7 +67,7 @@ async def test_a_wish_is_done_once_the_disk_knows_of_it() -> None:
     first = SetTimeSlice(gpu="GPU-0", length="long", requested_at=100.0)
     await idle()
     assert hardware.asked == [first]
-    node.apply(MachineObserved(machine(2).but(nodes=("/dev/nvidiactl",))))
+    node.apply(MachineObserved(machine(2).but(shared_nodes=("/dev/nvidiactl",))))
     await idle()
     assert hardware.asked == [first]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.core.serving import registers, serves, standby
+from gpuplane.core.serving import may_register, may_serve, standby_reason
 from gpuplane.kubelet import lock as module
 from gpuplane.kubelet.lock import KubeletLock
 from gpuplane.model.snapshot import Snapshot
@@ -50,14 +50,14 @@ async def test_one_at_a_time(tmp_path: Path) -> None:
     assert not second.try_acquire()
     waiting = asyncio.ensure_future(second.acquire())
     async with doing(waiting):
-        await stands(second, lambda snapshot: bool(standby(snapshot)))
+        await stands(second, lambda snapshot: bool(standby_reason(snapshot)))
         assert not second.may_serve()
-        assert not serves(second.node.snapshot)
+        assert not may_serve(second.node.snapshot)
         first.release()
         async with asyncio.timeout(DEADLINE):
             await waiting
     assert second.may_serve() and second.check()
-    assert registers(second.node.snapshot)
+    assert may_register(second.node.snapshot)
     second.release()
 
 
@@ -70,7 +70,9 @@ async def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:
     second = turn(tmp_path)
     waiting = asyncio.ensure_future(second.acquire())
     async with doing(waiting):
-        await stands(second, lambda snapshot: f"process {other.pid} ({sys.executable}" in as_shown(standby(snapshot)))
+        await stands(
+            second, lambda snapshot: f"process {other.pid} ({sys.executable}" in as_shown(standby_reason(snapshot))
+        )
         other.kill()
         await other.wait()
         async with asyncio.timeout(DEADLINE):
@@ -108,7 +110,7 @@ async def test_one_who_waits_no_longer_is_passed_over(tmp_path: Path) -> None:
     first, second, third = turn(tmp_path), turn(tmp_path), turn(tmp_path)
     assert first.try_acquire()
     waiting = asyncio.ensure_future(second.acquire())
-    await stands(second, lambda snapshot: bool(standby(snapshot)))
+    await stands(second, lambda snapshot: bool(standby_reason(snapshot)))
     async with doing(waiting):
         await asyncio.sleep(0.05)
     waiting = asyncio.ensure_future(third.acquire())
@@ -127,14 +129,14 @@ async def test_a_directory_that_is_not_there_is_nobodys(tmp_path: Path) -> None:
     first, second = turn(path), turn(path)
     for each in (first, second):
         assert each.try_acquire() and each.check() and not each.may_serve()
-        assert not standby(each.node.snapshot)
+        assert not standby_reason(each.node.snapshot)
         assert str(path) in as_shown(condition(each).text)
     lost = [asyncio.ensure_future(each.wait_until_lost()) for each in (first, second)]
     async with doing(lost[0]), doing(lost[1]):
         path.mkdir()
         await asyncio.wait(lost, return_when=asyncio.FIRST_COMPLETED, timeout=DEADLINE)
         assert first.may_serve() != second.may_serve()
-        assert bool(standby(first.node.snapshot)) != bool(standby(second.node.snapshot))
+        assert bool(standby_reason(first.node.snapshot)) != bool(standby_reason(second.node.snapshot))
     first.release()
     second.release()
 
@@ -158,7 +160,7 @@ async def test_the_lock_of_a_directory_that_was_replaced_means_nothing(tmp_path:
         assert second.try_acquire() and second.may_serve()
         async with asyncio.timeout(DEADLINE):
             await lost
-        assert standby(first.node.snapshot) and not first.may_serve()
+        assert standby_reason(first.node.snapshot) and not first.may_serve()
     first.release()
     second.release()
 
@@ -170,7 +172,7 @@ async def test_who_waits_for_a_directory_that_was_replaced_waits_for_the_new_one
     assert first.try_acquire()
     waiting = asyncio.ensure_future(second.acquire())
     async with doing(waiting):
-        await stands(second, lambda snapshot: bool(standby(snapshot)))
+        await stands(second, lambda snapshot: bool(standby_reason(snapshot)))
         path.rename(tmp_path / "old")
         path.mkdir()
         async with asyncio.timeout(DEADLINE):
@@ -191,7 +193,7 @@ async def test_a_file_system_without_locks_is_said_and_served(
     only = turn(tmp_path)
     assert only.try_acquire() and only.check() and only.may_serve()
     assert condition(only).state == "failing" and "No locks available" in as_shown(condition(only).text)
-    assert registers(only.node.snapshot)
+    assert may_register(only.node.snapshot)
     only.release()
 
 
@@ -199,7 +201,7 @@ async def test_who_was_told_to_end_registers_no_more(tmp_path: Path) -> None:
     only = turn(tmp_path)
     assert only.try_acquire() and only.check()
     only.report_leaving()
-    assert serves(only.node.snapshot) and not registers(only.node.snapshot)
+    assert may_serve(only.node.snapshot) and not may_register(only.node.snapshot)
     only.report_stopped()
-    assert not serves(only.node.snapshot)
+    assert not may_serve(only.node.snapshot)
     only.release()

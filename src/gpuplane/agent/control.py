@@ -20,7 +20,7 @@ from gpuplane.core.advertising import offer
 from gpuplane.core.health import devicehealth
 from gpuplane.core.ledger import is_stored
 from gpuplane.core.requests import driver_release_reason
-from gpuplane.core.serving import standby
+from gpuplane.core.serving import standby_reason
 from gpuplane.core.text import clip
 from gpuplane.model import encoding
 from gpuplane.model.control import (
@@ -149,7 +149,7 @@ async def answer(node: Node, line: bytes, about: AgentInfo = NOBODY) -> ControlR
     match ask:
         case ShowNode():
             return ControlResponse(state=NodeState(snapshot=node.snapshot, offer=offer(node.snapshot), now=node.now()))
-        case _ if why := standby(node.snapshot):
+        case _ if why := standby_reason(node.snapshot):
             return ControlResponse(error=f"this agent is in standby and changes nothing: {why}")
         case ReleaseDriver(at) | ResumeDriver(at) | DrainDevice(at) | RestoreDevice(at) if node.now() - at > DEADLINE:
             return ControlResponse(error="this request is too old: its sender no longer waits for the answer")

@@ -26,7 +26,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from gpuplane.core.reports.metrics import metrics
-from gpuplane.core.reports.readiness import unready
+from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text
@@ -50,7 +50,7 @@ class StatusPages:
 
     def make(self, snapshot: Snapshot) -> None:
         """Render the pages of a snapshot."""
-        why = unready(snapshot)
+        why = not_ready_reason(snapshot)
         self.metrics, self.unready = _render(snapshot), why.text if why is not None else ""
 
     def page(self, path: str) -> tuple[int, str, bytes]:

@@ -22,8 +22,14 @@ from typing import TYPE_CHECKING, Any
 from gpuplane.apiserver.node import CLIENT_MODULE
 from gpuplane.apiserver.retry import Backoff, timestamp
 from gpuplane.core.ledger import is_stored
-from gpuplane.core.reports.nodecondition import known
-from gpuplane.core.reports.nodeevents import Standing, events, kept, remembered, standings
+from gpuplane.core.reports.nodecondition import can_be_judged
+from gpuplane.core.reports.nodeevents import (
+    DeviceEventState,
+    event_states,
+    node_events,
+    states_before_restart,
+    without_waiting,
+)
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
@@ -62,16 +68,16 @@ async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
     await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
     from gpuplane.apiserver.connection import ApiServerError, connect
 
-    last: dict[str, Standing] | None = None
+    last: dict[str, DeviceEventState] | None = None
     told: dict[EventKey, SentEvent] = {}
     rests = Backoff()
     async for _ in node.changes():
-        while known(node.snapshot):
-            now = standings(node.snapshot)
+        while can_be_judged(node.snapshot):
+            now = event_states(node.snapshot)
             if last is None:
-                last = dict(remembered(start, node.snapshot))
-            if not (fresh := list(events(last, now))):
-                last = kept(last, now)
+                last = dict(states_before_restart(start, node.snapshot))
+            if not (fresh := list(node_events(last, now))):
+                last = without_waiting(last, now)
                 break
             await node.until(_is_ledger_stored, STORE_TIMEOUT)
             try:
@@ -94,7 +100,9 @@ def _is_ledger_stored(snapshot: Snapshot) -> bool:
     return state is None or state.state == "failing" or is_stored(snapshot)
 
 
-def _mark_sent(sent: dict[str, Standing], current: Mapping[str, Standing], devices: Iterable[str]) -> None:
+def _mark_sent(
+    sent: dict[str, DeviceEventState], current: Mapping[str, DeviceEventState], devices: Iterable[str]
+) -> None:
     """Note that the present state of these devices was sent."""
     for device in devices:
         if device in current:

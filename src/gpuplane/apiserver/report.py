@@ -17,7 +17,7 @@ import msgspec
 
 from gpuplane.apiserver.node import CLIENT_MODULE, NODES_PATH
 from gpuplane.apiserver.retry import Backoff, followed_since, timestamp
-from gpuplane.core.reports.nodecondition import condition
+from gpuplane.core.reports.nodecondition import node_condition
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
@@ -64,7 +64,7 @@ async def report_problems(node: Node, name: str, kubeconfig: Path | None) -> Non
     rests = Backoff()
     while True:
         await node.until(partial(_is_due, written), HEARTBEAT)
-        now = condition(node.snapshot)
+        now = node_condition(node.snapshot)
         if now is None:
             continue
         link = followed_since(node.snapshot)
@@ -85,7 +85,7 @@ async def report_problems(node: Node, name: str, kubeconfig: Path | None) -> Non
 
 
 def _is_due(written: WrittenCondition | None, snapshot: Snapshot) -> bool:
-    now = condition(snapshot)
+    now = node_condition(snapshot)
     if now is None:
         return False
     return written is None or not now.same_as(written.condition) or _was_interrupted(written, snapshot)

@@ -15,7 +15,7 @@ from gpuplane.core.containers.cdi import desiredspecs as cdi
 from gpuplane.core.health import reasons
 from gpuplane.core.health.context import health_context
 from gpuplane.core.inventory.resources import list_resources, unsupported_sharing
-from gpuplane.core.serving import standby
+from gpuplane.core.serving import standby_reason
 from gpuplane.core.view import part_view, view
 from gpuplane.core.withholding import withheld, without_allocations
 from gpuplane.model.machine import Machine
@@ -189,14 +189,14 @@ def _with_withheld(resource: Resource, found: Mapping[withholding.OfferedId, Rea
 
 def why_waiting(snapshot: Snapshot) -> Reason | None:
     """Why nothing may be offered by this agent now; None if something may."""
-    if why := standby(snapshot):
+    if why := standby_reason(snapshot):
         return Reason(kind="waiting", text=why, part=KUBELET_LOCK.name, code="standby")
     return unknown(snapshot)
 
 
 def ready_to_take_over(snapshot: Snapshot) -> bool:
     """Whether this agent stands by for another, and knows all that it needs to serve in its place."""
-    return bool(standby(snapshot)) and unknown(snapshot) is None
+    return bool(standby_reason(snapshot)) and unknown(snapshot) is None
 
 
 def unknown(snapshot: Snapshot) -> Reason | None:

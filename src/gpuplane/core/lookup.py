@@ -16,7 +16,7 @@ PCI_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])
 def device_names(gpu: Gpu, device: MigDevice | None = None) -> tuple[str, ...]:
     """The names of a GPU, or of a MIG device of it; PCI addresses as `normalized_name` writes them."""
     if device is not None:
-        return device.uuid, f"{gpu.index}:{device.slot}"
+        return device.uuid, f"{gpu.index}:{device.mig_index}"
     return tuple(name for name in (gpu.uuid, str(gpu.index), normalized_name(gpu.pci)) if name)
 
 

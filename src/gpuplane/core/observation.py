@@ -8,7 +8,7 @@ from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
 DeviceT = TypeVar("DeviceT", Gpu, MigDevice)
 
 EMPTY_GPU = Gpu(index=-1)
-EMPTY_MIG_DEVICE = MigDevice(uuid="", profile="", gpu_instance=0, slot=-1)
+EMPTY_MIG_DEVICE = MigDevice(uuid="", profile="", gpu_instance=0, mig_index=-1)
 """A GPU and a MIG device of which nothing is known."""
 
 NOT_OBSERVED = Fault(code="not-looked", message="the driver was released, and the machine has not been observed since")

@@ -11,7 +11,7 @@ from gpuplane.model.status import KUBELET_LOCK, STATE_DIRECTORY, Turn
 from gpuplane.model.text import Text
 
 
-def standby(snapshot: Snapshot) -> Text:
+def standby_reason(snapshot: Snapshot) -> Text:
     """Which agent this one waits for before it may serve, for people; "" if it waits for none."""
     for part in (KUBELET_LOCK, STATE_DIRECTORY):
         status = snapshot.status.of(part)
@@ -20,17 +20,17 @@ def standby(snapshot: Snapshot) -> Text:
     return ""
 
 
-def registers(snapshot: Snapshot) -> bool:
+def may_register(snapshot: Snapshot) -> bool:
     """Whether this agent may still register with kubelet. One that was told to end never does again: kubelet would drop
     the devices of its successor when it ends."""
-    return serves(snapshot) and _turn(snapshot) != "leaving"
+    return may_serve(snapshot) and _kubelet_lock_turn(snapshot) != "leaving"
 
 
-def serves(snapshot: Snapshot) -> bool:
+def may_serve(snapshot: Snapshot) -> bool:
     """Whether the streams that kubelet reads may stay open."""
-    return not standby(snapshot) and _turn(snapshot) != "left"
+    return not standby_reason(snapshot) and _kubelet_lock_turn(snapshot) != "left"
 
 
-def _turn(snapshot: Snapshot) -> Turn:
+def _kubelet_lock_turn(snapshot: Snapshot) -> Turn:
     lock = snapshot.status.of(KUBELET_LOCK)
     return lock.turn if lock is not None else ""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from gpuplane.core.health import observations, state_machine
 from gpuplane.core.health.context import HealthContext, health_context
-from gpuplane.core.serving import standby
+from gpuplane.core.serving import standby_reason
 from gpuplane.model.facts import LedgerLoaded
 from gpuplane.model.health import DeviceRecord, HealthRecords
 from gpuplane.model.snapshot import Ledger, Snapshot, StoredLedger
@@ -23,7 +23,7 @@ def apply_loaded_ledger(snapshot: Snapshot, fact: LedgerLoaded, now: float) -> S
     previous agent allocated devices until its end.
     """
     disk = StoredLedger(share_layouts=(fact.ledger.share_layouts or {},))
-    if not standby(snapshot):
+    if not standby_reason(snapshot):
         return snapshot.but(ledger=fact.ledger, stored=disk)
     after = snapshot.but(ledger=_merge_ledgers(snapshot, fact.ledger), stored=disk)
     context = health_context(after)

@@ -124,7 +124,7 @@ def _look(subject: _Subject, gpu: Gpu, count: int) -> Gpu:
         subject.ask(f"nvmlDeviceGet{thing}", fine=UNTOLD)
     if subject.ask("nvmlDeviceGetSupportedEventTypes"):
         subject.ask("nvmlDeviceRegisterEvents")
-    return gpu.but(mig=mig, uncorrected=gpu.uncorrected if counted else None)
+    return gpu.but(mig=mig, uncorrected_errors=gpu.uncorrected_errors if counted else None)
 
 
 def _look_inside(subject: _Subject, devices: tuple[MigDevice, ...], named: bool) -> tuple[MigDevice, ...]:

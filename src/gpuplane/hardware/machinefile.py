@@ -47,7 +47,7 @@ def _spelt_out(machine: MachineFile) -> MachineFile:
                 storage=own.storage,
             )
         )
-    for node in dict.fromkeys((*CONTROL, *machine.nodes, *own_nodes(machine.gpus or ()))):
+    for node in dict.fromkeys((*CONTROL, *machine.shared_nodes, *own_nodes(machine.gpus or ()))):
         told = expected(node, machine.majors)
         if told is not None:
             numbers.setdefault(node, allowed(machine.layout, node, told) if machine.layout else told)
@@ -152,7 +152,7 @@ def _identities(machine: MachineFile) -> Iterator[tuple[strict.DocumentPath, str
             inside = (*at, "mig", "devices", j)
             instance = f"GPU instance {mig.gpu_instance} with compute instance {mig.compute_instance}"
             yield (*inside, "uuid"), f"UUID {mig.uuid}"
-            yield (*inside, "slot"), f"MIG slot {mig.slot} of GPU {gpu.index}"
+            yield (*inside, "slot"), f"MIG slot {mig.mig_index} of GPU {gpu.index}"
             yield (*inside, "gpu_instance"), f"{instance} of GPU {gpu.index}"
     for i, pci in enumerate(machine.switches):
         yield ("switches", i), f"PCI address {pci}"
@@ -200,7 +200,7 @@ def _driver(machine: MachineFile) -> Problems:
         yield ("layout",), "the names of the driver's files contain its version: write driver: {version: …}"
     if driver is None:
         return
-    if driver.missing and (driver.files is not None or machine.layout is not None):
+    if driver.files_error and (driver.files is not None or machine.layout is not None):
         yield ("driver", "missing"), "missing says that its files are absent, but files lists them"
     found = driver.files or DriverFiles()
     kinds: dict[str, tuple[DriverLibrary | DriverFile, ...]] = {

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuplane import files
-from gpuplane.core.serving import standby
+from gpuplane.core.serving import standby_reason
 from gpuplane.kubelet.sockets import describe_process
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
@@ -70,7 +70,7 @@ class KubeletLock:
         To find out who holds the lock delays its release (`_lock_holder`). An agent that has just reported it may be
         the reason why the other one ends now.
         """
-        is_reported = bool(standby(self.node.snapshot))
+        is_reported = bool(standby_reason(self.node.snapshot))
         while not self.try_acquire():
             if not is_reported:
                 await self.report_standby()

@@ -20,7 +20,7 @@ import grpc
 from gpuplane.core.advertising import known, offer
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.choice.preference import preferred_ids
-from gpuplane.core.serving import serves
+from gpuplane.core.serving import may_serve
 from gpuplane.core.shares import MAX_SHARES
 from gpuplane.core.text import clip
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
@@ -62,7 +62,7 @@ class Plugin(DevicePluginServicer):
         sent, written = None, 0
         with self._count_stream():
             async for snapshot in self.node.changes():
-                if not serves(snapshot):
+                if not may_serve(snapshot):
                     return  # without an empty list: kubelet keeps the capacity for our successor
                 devices = self.devices(snapshot)
                 if devices is None or self.is_paused:

@@ -32,7 +32,7 @@ from pathlib import Path
 import grpc
 
 from gpuplane.core.advertising import offer
-from gpuplane.core.serving import registers, serves
+from gpuplane.core.serving import may_register, may_serve
 from gpuplane.core.text import clip
 from gpuplane.kubelet.plugin import Plugin
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
@@ -176,7 +176,7 @@ class Registration:
             )
         if not self.may_serve():
             raise RegistrationLost(f"another agent holds the lock on {self.directory}")
-        if not registers(self.node.snapshot):
+        if not may_register(self.node.snapshot):
             raise RegistrationLost("this agent was told to end: it registers with kubelet no more")
         plugin = Plugin(self.node, self.resource)
         add = partial(add_DevicePluginServicer_to_server, plugin)
@@ -253,7 +253,7 @@ class Registration:
         return describe_server(self.nvidia_socket) if len(os.fsencode(self.nvidia_socket)) <= LONGEST_PATH else None
 
     def _is_offered(self) -> bool:
-        if not serves(self.node.snapshot):
+        if not may_serve(self.node.snapshot):
             return False
         offered = offer(self.node.snapshot)
         return bool(offered.waiting) or offered.resource(self.resource) is not None

@@ -25,14 +25,14 @@ class Link(Value):
     lanes: int
 
 
-class MigDevice(Value):
+class MigDevice(Value, rename={"mig_index": "slot"}):
     """One MIG device: a compute instance within a GPU instance."""
 
     uuid: str
     profile: str  # NVIDIA's name, "1g.10gb"
     gpu_instance: int
     compute_instance: int = 0
-    slot: int = 0  # NVML's index among the GPU's MIG devices
+    mig_index: int = 0  # NVML's index among the GPU's MIG devices
     memory_mib: int = 0
     nodes: tuple[str, ...] = ()  # its two /dev/nvidia-caps nodes; the parent's node comes with the parent
     faults: tuple[Fault, ...] = ()
@@ -45,7 +45,7 @@ class Mig(Value):
     devices: tuple[MigDevice, ...] = ()
 
 
-class Gpu(Value):
+class Gpu(Value, rename={"uncorrected_errors": "uncorrected"}):
     """One GPU. What the driver could not tell is empty, and the reason stands in `faults`."""
 
     index: int  # NVML's: the order of PCI addresses
@@ -61,7 +61,7 @@ class Gpu(Value):
     distances: Mapping[str, str] = {}  # another GPU's PCI address → PIX, PXB, PHB, NODE or SYS, as nvidia-smi says it
     nodes: tuple[str, ...] = ()  # /dev/nvidia<minor>
     dri: tuple[str, ...] = ()  # its DRM nodes: /dev/dri/card1, /dev/dri/renderD128
-    uncorrected: int | None = None  # uncorrectable memory errors since the driver was loaded or the GPU reset
+    uncorrected_errors: int | None = None  # uncorrectable memory errors since the driver was loaded or the GPU reset
     faults: tuple[Fault, ...] = ()
 
     @property
@@ -111,29 +111,30 @@ class DriverFiles(Value):
     storage: tuple[str, ...] = ()  # what GPUDirect Storage needs beside its nodes: /run/udev, /etc/cufile.json
 
 
-class Driver(Value):
+class Driver(Value, rename={"files_error": "missing"}):
     """The GPU driver: its version ("580.95.05"), the newest CUDA that it speaks ("13.0"), and its files.
 
-    `files` is None where they were not looked for, or could not be found; `missing` then says why.
+    `files` is None where they were not searched or not found; `files_error` then says why.
     """
 
     version: str = ""
     cuda: str = ""
     files: DriverFiles | None = None
-    missing: Text = ""
+    files_error: Text = ""
 
 
-class DeviceNumbers(Value):
-    """What a device node is: the kernel's numbers, and who may use it. `linked`: /dev/char/<major>:<minor> is there."""
+class DeviceNumbers(Value, rename={"has_char_link": "linked"}):
+    """What a device node is: the kernel's numbers, and who may use it. `has_char_link`:
+    /dev/char/<major>:<minor> exists."""
 
     major: int
     minor: int
     mode: int = 0o666  # permission bits
     gid: int = 0
-    linked: bool = True
+    has_char_link: bool = True
 
 
-class Machine(Value):
+class Machine(Value, rename={"shared_nodes": "nodes"}):
     """One look. `gpus` is None where the GPUs could not be counted; `faults` then says why.
 
     `numbers`: those of every device node that a container may get, by its path as the host has it (whatever the root);
@@ -145,9 +146,7 @@ class Machine(Value):
     driver: Driver | None = None
     gpus: tuple[Gpu, ...] | None = None
     switches: tuple[str, ...] = ()  # PCI addresses of NVSwitches
-    nodes: tuple[
-        str, ...
-    ] = ()  # nodes that exist and are no one GPU's: /dev/nvidiactl, /dev/nvidia-uvm, IMEX channels…
+    shared_nodes: tuple[str, ...] = ()  # nodes of no single GPU: /dev/nvidiactl, /dev/nvidia-uvm, IMEX channels…
     numbers: Mapping[str, DeviceNumbers] = {}
     devices: tuple[Device, ...] = ()
     left_out: Mapping[str, Text] = {}

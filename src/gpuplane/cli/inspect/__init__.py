@@ -14,7 +14,7 @@ import msgspec
 
 from gpuplane.cli.connection import ask, pictured, show, state_dir
 from gpuplane.cli.options import OneOf
-from gpuplane.core.reports.inspection.whole import health, inspection
+from gpuplane.core.reports.inspection.report import health_inspection, inspection
 from gpuplane.core.text import format_json
 from gpuplane.model.control import ShowNode
 from gpuplane.model.inspection import HealthInspection, Inspection
@@ -71,7 +71,7 @@ def _watch(directory: Path, about_health: bool, as_json: bool) -> None:
 
 
 def _document(whole: Inspection, about_health: bool) -> Inspection | HealthInspection:
-    return health(whole) if about_health else whole
+    return health_inspection(whole) if about_health else whole
 
 
 def _write_document(whole: Inspection, about_health: bool) -> None:

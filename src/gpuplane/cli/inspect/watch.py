@@ -17,7 +17,7 @@ from gpuplane.cli.connection import NoAgent, ask, pictured
 from gpuplane.cli.ending import heed, whole
 from gpuplane.cli.inspect.page import Page, Write
 from gpuplane.cli.times import span
-from gpuplane.core.reports.inspection.whole import inspection, timeless
+from gpuplane.core.reports.inspection.report import inspection, without_times
 from gpuplane.model.control import ControlResponse, ShowNode
 from gpuplane.model.inspection import Inspection
 from gpuplane.model.value import Value
@@ -39,7 +39,7 @@ class Look(Value):
 
     def timeless(self) -> Inspection:
         """The same, equal as long as nothing but time has changed."""
-        return timeless(pictured(self.answer), self.answer.agent)
+        return without_times(pictured(self.answer), self.answer.agent)
 
 
 def follow(directory: Path, draw: Callable[[Iterator[Look]], None]) -> NoReturn:

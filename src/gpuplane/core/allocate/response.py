@@ -121,7 +121,9 @@ def container_edits(
 
 def _imex_channels(machine: Machine, settings: Settings) -> list[int]:
     """The configured IMEX channels that this node has."""
-    missing = [channel for channel in settings.imex_channels if f"{IMEX_CHANNEL_PREFIX}{channel}" not in machine.nodes]
+    missing = [
+        channel for channel in settings.imex_channels if f"{IMEX_CHANNEL_PREFIX}{channel}" not in machine.shared_nodes
+    ]
     if missing and settings.imex_required:
         nodes = ", ".join(f"{IMEX_CHANNEL_PREFIX}{channel}" for channel in missing)
         raise Refused(
@@ -163,7 +165,7 @@ def _device_nodes(
     units: Sequence[Unit], channels: Iterable[int], machine: Machine, settings: Settings
 ) -> Iterator[DeviceSpec]:
     """The existing control nodes, the units' own nodes and the IMEX channels; MIG devices of one GPU share its node."""
-    control = [path for path in CONTROL_NODES if path in machine.nodes]
+    control = [path for path in CONTROL_NODES if path in machine.shared_nodes]
     own = [path for unit in units for path in unit.nodes]
     root = settings.dev_root.rstrip("/")
     for path in dict.fromkeys([*control, *own, *(f"{IMEX_CHANNEL_PREFIX}{channel}" for channel in channels)]):

@@ -74,7 +74,7 @@ def _own_health(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
             present.add(device.uuid)
             record = records.get(device.uuid, DeviceRecord())
             drained = own_drain_reason(snapshot, device.uuid, device_names(gpu, device))
-            found.append(_judge(device.uuid, f"{gpu.index}:{device.slot}", record, context, drained))
+            found.append(_judge(device.uuid, f"{gpu.index}:{device.mig_index}", record, context, drained))
     for uuid, record in records.items():
         if uuid not in present and (record.findings or record.drain):
             found.append(_judge(uuid, "", record, context, record.drain.reason if record.drain else ""))

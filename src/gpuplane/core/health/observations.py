@@ -125,11 +125,11 @@ def observe_gpu(
             code="ecc-uncorrectable", message=message, since=now, last_seen=now, is_event=True, holders=holders
         )
         record = state_machine.apply_event(record, event, context, now)
-    keep_errors = gpu.uncorrected is None or others_hidden
+    keep_errors = gpu.uncorrected_errors is None or others_hidden
     return record.but(
         absent=False,
         pci=gpu.pci or record.pci,
-        uncorrected_errors=record.uncorrected_errors if keep_errors else gpu.uncorrected,
+        uncorrected_errors=record.uncorrected_errors if keep_errors else gpu.uncorrected_errors,
         most_links=max(links, record.most_links) if links_known else record.most_links,
     )
 
@@ -144,9 +144,9 @@ def _was_reset(record: DeviceRecord, faults: Mapping[str, Text], context: Health
 def describe_new_memory_errors(record: DeviceRecord, gpu: Gpu) -> Text:
     """How many uncorrectable memory errors are new; "" for none. In MIG mode "": only an XID tells the instance."""
     known = record.uncorrected_errors
-    if gpu.uncorrected is None or known is None or gpu.uncorrected <= known or gpu.mig_enabled:
+    if gpu.uncorrected_errors is None or known is None or gpu.uncorrected_errors <= known or gpu.mig_enabled:
         return ""
-    return f"{gpu.uncorrected - known} more uncorrectable memory errors"
+    return f"{gpu.uncorrected_errors - known} more uncorrectable memory errors"
 
 
 def count_links(gpu: Gpu) -> int:

@@ -49,7 +49,7 @@ def _mig_unit(gpu: Gpu, device: MigDevice) -> Unit:
     return Unit(
         id=device.uuid,
         gpu=gpu.uuid,
-        index=f"{gpu.index}:{device.slot}",
+        index=f"{gpu.index}:{device.mig_index}",
         model=gpu.model,
         profile=device.profile,
         numa=gpu.numa,

@@ -12,7 +12,7 @@ from gpuplane.core.devicenames import DeviceName, describe_devices, device_label
 from gpuplane.core.health import devicehealth
 from gpuplane.core.health.context import health_context
 from gpuplane.core.requests import driver_release_reason, driver_release_requester
-from gpuplane.core.serving import standby
+from gpuplane.core.serving import standby_reason
 from gpuplane.model.config import Config
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.snapshot import Snapshot
@@ -29,97 +29,97 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """What is worth saying, once, about two snapshots that follow each other."""
     if driver_release_requester(before) != driver_release_requester(after):
         why = driver_release_reason(after)
-        yield _part("info", DRIVER, f"released: {why}" if why else "resumed")
+        yield _part_news("info", DRIVER, f"released: {why}" if why else "resumed")
     if ready_to_take_over(after) and not ready_to_take_over(before):
-        yield _part("info", KUBELET_LOCK, READY_TO_TAKE_OVER)
+        yield _part_news("info", KUBELET_LOCK, READY_TO_TAKE_OVER)
     if before.status is not after.status:
-        yield from _statuses(before.status, after.status)
-    if _loaded(before) != _loaded(after):
-        yield from (_part("warning", CONFIG, each) for each in after.config.warnings)
+        yield from _status_news(before.status, after.status)
+    if _loaded_config(before) != _loaded_config(after):
+        yield from (_part_news("warning", CONFIG, each) for each in after.config.warnings)
     if before.ledger.health is not after.ledger.health:
-        yield from _health(before, after)
+        yield from _health_news(before, after)
     yield from strategy.strategy_news(before, after)
     old, new = offer(before), offer(after)
-    if old is not new and not standby(after):  # the status of the lock has said that
-        yield from _said(_changes({each.name: each for each in old.resources}, new.resources))
-        yield from _waiting(before, after)
-        yield from _offers(old, new)
+    if old is not new and not standby_reason(after):  # the status of the lock has said that
+        yield from _group_messages(_availability_messages({each.name: each for each in old.resources}, new.resources))
+        yield from _waiting_news(before, after)
+        yield from _resource_news(old, new)
 
 
-def _loaded(snapshot: Snapshot) -> Config:
+def _loaded_config(snapshot: Snapshot) -> Config:
     """The configuration as it was loaded."""
     return snapshot.config.but(node_requests=None)
 
 
-def _part(level: str, part: AnyPart, text: Text, code: str = "") -> News:
+def _part_news(level: str, part: AnyPart, text: Text, code: str = "") -> News:
     resources = (part.subject,) if part.kind == "plugin" else ()
     subject = LogSubject(part=part.name, code=code, resources=resources)
     return News(level=level, about=part.name, text=text, subject=subject)
 
 
-def _statuses(before: Statuses, after: Statuses) -> Iterator[News]:
+def _status_news(before: Statuses, after: Statuses) -> Iterator[News]:
     for part, status in after.items():
         last = before.get(part)
         if last is None or not status.same_news(last):
             level = "warning" if status.state == "failing" else "info"
             text = f"{status.state}: {status.text}" if status.text else status.state
-            yield _part(level, part, text, status.code)
+            yield _part_news(level, part, text, status.code)
 
 
-class _Line(Value):
+class _Message(Value):
     """What is said of a device, or of several alike: `lead`, the resources that it is about, and `why`."""
 
     level: str
-    lead: Text
-    why: Text = ""
+    beginning: Text
+    end: Text = ""
     part: str = ""
     code: str = ""
 
 
-def _said(found: Iterable[tuple[_Line, DeviceName, str]]) -> Iterator[News]:
+def _group_messages(found: Iterable[tuple[_Message, DeviceName, str]]) -> Iterator[News]:
     """One line for all devices of which the same is to be said, each with its resource, "" for none."""
-    devices: dict[_Line, dict[DeviceName, None]] = {}
-    resources: dict[_Line, dict[str, None]] = {}
+    devices: dict[_Message, dict[DeviceName, None]] = {}
+    resources: dict[_Message, dict[str, None]] = {}
     for line, named, resource in found:
         devices.setdefault(line, {})[named] = None
         resources.setdefault(line, {})[resource] = None
     for line, each in devices.items():
         names = tuple(filter(None, resources[line]))
         subject = LogSubject(devices=device_labels(each), part=line.part, code=line.code, resources=names)
-        text = f"{line.lead}{', '.join(names)}{line.why}"
-        yield News(level=line.level, about=_about(tuple(each)), text=text, subject=subject)
+        text = f"{line.beginning}{', '.join(names)}{line.end}"
+        yield News(level=line.level, about=_describe_subject(tuple(each)), text=text, subject=subject)
 
 
-def _about(devices: tuple[DeviceName, ...]) -> str:
+def _describe_subject(devices: tuple[DeviceName, ...]) -> str:
     """One device is named as programs do, by its UUID."""
     [(uuid, index), *more] = devices
     return describe_devices(devices) if more or (index and not uuid) else uuid or "node"
 
 
-def _health(before: Snapshot, after: Snapshot) -> Iterator[News]:
+def _health_news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """What befalls the devices and is not said by what kubelet is told."""
-    yield from _said((line, named, "") for line, named in _befallen(before, after))
+    yield from _group_messages((line, named, "") for line, named in _health_messages(before, after))
 
 
-def _befallen(before: Snapshot, after: Snapshot) -> Iterator[tuple[_Line, DeviceName]]:
+def _health_messages(before: Snapshot, after: Snapshot) -> Iterator[tuple[_Message, DeviceName]]:
     old = {each.device: each for each in devicehealth.own_health(before)}
     for each in devicehealth.own_health(after):
         known, named = each.device in old, (each.device, each.index)  # else it is remembered from before a restart
         last = old.pop(each.device, DeviceHealth(device=each.device, index="", state="healthy"))
-        if (last.state, last.code) != (each.state, each.code) and not (_listed(each) or _listed(last)):
+        if (last.state, last.code) != (each.state, each.code) and not (_is_in_offer(each) or _is_in_offer(last)):
             level = "info" if each.state == "healthy" else "warning"
             was = f", was {last.state}" if each.state == "healthy" else ""
             text = f"{each.state}{was}{': ' if each.reason else ''}{each.reason}"
-            yield _Line(level=level, lead=text, code=each.code or last.code), named
-        for code, text in _counts(last, each, after) if known else ():
-            yield _Line(level="info", lead=text, code=code), named
+            yield _Message(level=level, beginning=text, code=each.code or last.code), named
+        for code, text in _repeated_fault_texts(last, each, after) if known else ():
+            yield _Message(level="info", beginning=text, code=code), named
     for device, last in old.items():
-        if last.state != "healthy" and not (device == "" and _listed(last)):
+        if last.state != "healthy" and not (device == "" and _is_in_offer(last)):
             gone = "no longer there; what was known is forgotten" if device else f"healthy, was {last.state}"
-            yield _Line(level="info", lead=gone, code=last.code), (device, last.index)
+            yield _Message(level="info", beginning=gone, code=last.code), (device, last.index)
 
 
-def _counts(last: DeviceHealth, now: DeviceHealth, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+def _repeated_fault_texts(last: DeviceHealth, now: DeviceHealth, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """(code, text) of what has happened again, ever more seldom."""
     context = health_context(snapshot)
     for code, count in now.fault_counts.items():
@@ -129,21 +129,21 @@ def _counts(last: DeviceHealth, now: DeviceHealth, snapshot: Snapshot) -> Iterat
             yield code, f"{code}: {entry.title} ({'once' if count == 1 else f'{count} times so far'})"
 
 
-def _listed(diagnosis: DeviceHealth) -> bool:
+def _is_in_offer(diagnosis: DeviceHealth) -> bool:
     """Whether what kubelet is told says it: of the node, that of each of its devices."""
     return diagnosis.state in ("unhealthy", "probing", "drained")
 
 
-def _waiting(before: Snapshot, after: Snapshot) -> Iterator[News]:
+def _waiting_news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """What keeps everything from being offered. Where the status of a part says why, the log has it already."""
-    text = _awaited(after)
-    if text != _awaited(before):
+    text = _waiting_text(after)
+    if text != _waiting_text(before):
         lack = unknown(after)
         subject = LogSubject(part=lack.part, code=lack.code) if lack is not None else LogSubject()
         yield News(level="info", about="offer", text=text, subject=subject)
 
 
-def _awaited(snapshot: Snapshot) -> str:
+def _waiting_text(snapshot: Snapshot) -> str:
     part, machine = unreported_part(snapshot), snapshot.machine
     status = snapshot.status.get(part) if part is not None else None
     uncounted = part == DRIVER and machine is not None  # a look that fails comes before the status that says why
@@ -153,50 +153,55 @@ def _awaited(snapshot: Snapshot) -> str:
     return f"waiting: {waiting}" if waiting else "ready to offer"
 
 
-def _offers(before: Offer, after: Offer) -> Iterator[News]:
+def _resource_news(before: Offer, after: Offer) -> Iterator[News]:
     earlier = {resource.name: resource for resource in before.resources}
     for resource in after.resources:
         old = earlier.pop(resource.name, None)
         if old is None or len(old.devices) != len(resource.devices):
-            yield _resource(resource.name, f"{len(resource.devices)} devices offered")
+            yield _news_of_resource(resource.name, f"{len(resource.devices)} devices offered")
     for name in earlier:
-        yield _resource(name, "no longer offered")
+        yield _news_of_resource(name, "no longer offered")
     if before.not_offered is not after.not_offered:
         left = [each for each in after.not_offered if each not in before.not_offered]
-        yield from _said(
-            (_Line(level="info", lead=f"not offered by any name: {each.reason}"), (each.device, each.index), "")
+        yield from _group_messages(
+            (_Message(level="info", beginning=f"not offered by any name: {each.reason}"), (each.device, each.index), "")
             for each in left
         )
 
 
-def _resource(name: str, text: str) -> News:
+def _news_of_resource(name: str, text: str) -> News:
     return News(level="info", about=name, text=text, subject=LogSubject(resources=(name,)))
 
 
-def _changes(before: Mapping[str, Resource], after: Iterable[Resource]) -> Iterator[tuple[_Line, DeviceName, str]]:
+def _availability_messages(
+    before: Mapping[str, Resource], after: Iterable[Resource]
+) -> Iterator[tuple[_Message, DeviceName, str]]:
     """What has befallen the units of each resource; once for a unit, however many ids share it."""
     for resource in after:
         if (old := before.get(resource.name)) != resource:
-            for line, named in _changed(_by_unit(old) if old else {}, _by_unit(resource)):
+            for line, named in _unit_messages(_devices_by_unit(old) if old else {}, _devices_by_unit(resource)):
                 yield line, named, resource.name
 
 
-def _changed(
+def _unit_messages(
     before: Mapping[str, OfferedDevice], after: Mapping[str, OfferedDevice]
-) -> Iterator[tuple[_Line, DeviceName]]:
+) -> Iterator[tuple[_Message, DeviceName]]:
     for unit, device in after.items():
-        now, last = _lasting(device), _lasting(before[unit]) if unit in before else ()
+        now, last = _lasting_reasons(device), _lasting_reasons(before[unit]) if unit in before else ()
         if now and {each.cause for each in now} != {each.cause for each in last}:
             why = join("; ", (each.text for each in now))
-            yield _Line("warning", "not available as ", f": {why}", now[0].part, now[0].code), (unit, device.unit.index)
+            yield (
+                _Message("warning", "not available as ", f": {why}", now[0].part, now[0].code),
+                (unit, device.unit.index),
+            )
         elif last and not now:
-            yield _Line("info", "available again as "), (unit, device.unit.index)
+            yield _Message("info", "available again as "), (unit, device.unit.index)
 
 
-def _by_unit(resource: Resource) -> Mapping[str, OfferedDevice]:
+def _devices_by_unit(resource: Resource) -> Mapping[str, OfferedDevice]:
     return {device.unit.id: device for device in resource.devices}
 
 
-def _lasting(device: OfferedDevice) -> tuple[Reason, ...]:
+def _lasting_reasons(device: OfferedDevice) -> tuple[Reason, ...]:
     """The reasons but those that are over in a moment."""
     return tuple(each for each in device.reasons if each.kind != "waiting")

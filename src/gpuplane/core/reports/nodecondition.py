@@ -14,7 +14,7 @@ from gpuplane.core.availability import availability, grouped
 from gpuplane.core.devicenames import DeviceName, describe_devices
 from gpuplane.core.health import devicehealth, reasons
 from gpuplane.core.observation import NOT_OBSERVED
-from gpuplane.core.serving import standby
+from gpuplane.core.serving import standby_reason
 from gpuplane.core.text import clip, format_count
 from gpuplane.core.view import view
 from gpuplane.core.withholding import without_allocations
@@ -23,52 +23,54 @@ from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CONFIG, DRIVER
 from gpuplane.model.views import Availability, NodeCondition, Reason
 
-LONGEST = 1000
+MAX_MESSAGE_CHARACTERS = 1000
 """Characters of a message at the most. (An Event's has 1024 bytes, pkg/apis/core/validation/events.go, where its writer
 speaks events.k8s.io; for core/v1 there is no limit.)"""
 
-WORST = ("DriverFailing", "GPUUnhealthy", "GPUUnavailable", "GPUDegraded")
+REASONS_BY_SEVERITY = ("DriverFailing", "GPUUnhealthy", "GPUUnavailable", "GPUDegraded")
 """The reasons of a problem, the worst first."""
 
-NODE: DeviceName = ("", "")
+NODE_NAME: DeviceName = ("", "")
 
 
-def known(snapshot: Snapshot) -> bool:
+def can_be_judged(snapshot: Snapshot) -> bool:
     """Whether enough is known to judge by: the machine was looked at, and the configuration says what counts."""
     config = snapshot.status.of(CONFIG)
     settled = snapshot.config.settings is not None or (config is not None and config.state == "failing")
     return snapshot.machine is not None and settled
 
 
-def condition(snapshot: Snapshot) -> NodeCondition | None:
+def node_condition(snapshot: Snapshot) -> NodeCondition | None:
     """The condition; None while nothing can be said, so that what was said last stays."""
-    return _condition(without_allocations(snapshot), unknown(snapshot), availability(snapshot))
+    return _derive_condition(without_allocations(snapshot), unknown(snapshot), availability(snapshot))
 
 
 @view
-def _condition(snapshot: Snapshot, lack: Reason | None, units: tuple[Availability, ...]) -> NodeCondition | None:
+def _derive_condition(snapshot: Snapshot, lack: Reason | None, units: tuple[Availability, ...]) -> NodeCondition | None:
     """`snapshot` is apart from what containers hold: a grant changes nothing here."""
-    if standby(snapshot) or (lack is not None and lack.kind == "waiting"):
+    if standby_reason(snapshot) or (lack is not None and lack.kind == "waiting"):
         return None
-    found = list(_found(snapshot, units))
+    found = list(_found_reasons(snapshot, units))
     causes = frozenset(_causes(snapshot, units, found))
-    worst = {problem(reason) for _, reason in found}
-    for reason in WORST:
+    worst = {condition_reason(reason) for _, reason in found}
+    for reason in REASONS_BY_SEVERITY:
         if reason in worst:
-            return NodeCondition("True", reason, _message(_sentences(units, found)), causes)
+            return NodeCondition("True", reason, _message(_reason_texts(units, found)), causes)
     if away := requests.driver_release_reason(snapshot):
         return NodeCondition("Unknown", "DriverReleased", _message([f"the driver is released: {away}"]), causes)
     machine = snapshot.machine
     if machine is None or machine.gpus is None or NOT_OBSERVED in machine.faults:
         return None
-    return NodeCondition("False", "NoProblem", _message(_fine(snapshot, machine.gpus, units, found)), causes)
+    return NodeCondition(
+        "False", "NoProblem", _message(_no_problem_texts(snapshot, machine.gpus, units, found)), causes
+    )
 
 
 def _message(sentences: Iterable[str]) -> str:
-    return clip("; ".join(sentences), LONGEST)
+    return clip("; ".join(sentences), MAX_MESSAGE_CHARACTERS)
 
 
-def problem(reason: Reason) -> str:
+def condition_reason(reason: Reason) -> str:
     """The condition's reason for a reason that is a problem; "" for one that is none."""
     of_node = bool(reason.part == DRIVER.name and reason.is_fault and not reason.device)
     if reason.kind == "degraded":
@@ -86,19 +88,22 @@ def _causes(
     """What the condition says, whatever the words."""
     yield from ((*each.cause, *named) for named, each in found)
     yield from ((each.device, each.index, str(not each.reasons)) for each in units)
-    yield from (("drained", name) for name in _unnamed(snapshot))
+    yield from (("drained", name) for name in _drains_of_unknown_devices(snapshot))
     yield "released", requests.driver_release_requester(snapshot)
 
 
-def _found(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iterator[tuple[DeviceName, Reason]]:
+def _found_reasons(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iterator[tuple[DeviceName, Reason]]:
     """(device, reason) of all that is worth saying: what keeps devices from being given out, each by the device whose
     fault it is; and what else health has found."""
-    if not known(snapshot):
+    if not can_be_judged(snapshot):
         driver = snapshot.status.of(DRIVER)
         if snapshot.machine is None and driver is not None and driver.state == "failing":
-            yield NODE, Reason(kind="problem", text=driver.text, part=DRIVER.name, code=driver.code or "driver-failed")
+            yield (
+                NODE_NAME,
+                Reason(kind="problem", text=driver.text, part=DRIVER.name, code=driver.code or "driver-failed"),
+            )
         return
-    names, said = _names(snapshot.machine), set[tuple[str, ...]]()
+    names, said = _index_by_uuid(snapshot.machine), set[tuple[str, ...]]()
     for each in units:
         for reason in each.reasons:
             said.add(reason.cause)
@@ -111,51 +116,51 @@ def _found(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iterator[tupl
             yield from (((diagnosis.device, diagnosis.index), each) for each in new)
 
 
-def _names(machine: Machine | None) -> Mapping[str, str]:
+def _index_by_uuid(machine: Machine | None) -> Mapping[str, str]:
     """UUID → index, of each GPU and MIG device."""
     gpus = [gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid]
-    parts = {part.uuid: f"{gpu.index}:{part.slot}" for gpu in gpus for part in gpu.mig_devices if part.uuid}
+    parts = {part.uuid: f"{gpu.index}:{part.mig_index}" for gpu in gpus for part in gpu.mig_devices if part.uuid}
     return {**{gpu.uuid: str(gpu.index) for gpu in gpus}, **parts}
 
 
-def _sentences(units: tuple[Availability, ...], found: Iterable[tuple[DeviceName, Reason]]) -> Iterator[str]:
+def _reason_texts(units: tuple[Availability, ...], found: Iterable[tuple[DeviceName, Reason]]) -> Iterator[str]:
     """How many devices are not given out and why, the worst first; then what is wrong with others."""
-    groups = sorted(grouped(found).items(), key=lambda each: _rank(each[0]))
-    against = [_because(devices, reason) for reason, devices in groups if reason.kind != "degraded"]
+    groups = sorted(grouped(found).items(), key=lambda each: _severity_rank(each[0]))
+    against = [_describe_reason(devices, reason) for reason, devices in groups if reason.kind != "degraded"]
     if out := [each for each in units if each.reasons]:
-        yield f"{_count(out, units)} not given out: {'; '.join(against)}"
+        yield f"{_count_unavailable(out, units)} not given out: {'; '.join(against)}"
     else:
         yield from against
-    if slight := [_because(devices, reason) for reason, devices in groups if reason.kind == "degraded"]:
+    if slight := [_describe_reason(devices, reason) for reason, devices in groups if reason.kind == "degraded"]:
         yield "; ".join(slight)
 
 
-def _because(devices: tuple[DeviceName, ...], reason: Reason) -> str:
+def _describe_reason(devices: tuple[DeviceName, ...], reason: Reason) -> str:
     return f"{describe_devices(devices)}: {reason.text}"
 
 
-def _rank(reason: Reason) -> int:
-    worst = problem(reason)
-    return WORST.index(worst) if worst else len(WORST)
+def _severity_rank(reason: Reason) -> int:
+    worst = condition_reason(reason)
+    return REASONS_BY_SEVERITY.index(worst) if worst else len(REASONS_BY_SEVERITY)
 
 
-def _count(out: list[Availability], of: tuple[Availability, ...]) -> str:
+def _count_unavailable(out: list[Availability], of: tuple[Availability, ...]) -> str:
     """ "2 of 8 GPUs are", "1 of 7 MIG devices is", "1 of 9 devices is"."""
     kinds = {":" in each.index for each in of}
     what = "device" if len(kinds) > 1 else "MIG device" if True in kinds else "GPU"
     return f"{len(out)} of {format_count(len(of), what)} {'is' if len(out) == 1 else 'are'}"
 
 
-def _fine(
+def _no_problem_texts(
     snapshot: Snapshot, gpus: Sequence[Gpu], units: tuple[Availability, ...], found: Iterable[tuple[DeviceName, Reason]]
 ) -> Iterator[str]:
     yield f"{format_count(len(gpus), 'GPU')}, no problem" if gpus else "the driver counts no GPU"
-    yield from _sentences(units, found)
-    for name in _unnamed(snapshot):
+    yield from _reason_texts(units, found)
+    for name in _drains_of_unknown_devices(snapshot):
         yield f"no device here is {name!r}, which our Node object wants drained"
 
 
-def _unnamed(snapshot: Snapshot) -> Iterator[str]:
+def _drains_of_unknown_devices(snapshot: Snapshot) -> Iterator[str]:
     for name in requests.node_requests(snapshot).drains:
         if name != lookup.ALL_DEVICES and lookup.find_device(snapshot, name) is None:
             yield name

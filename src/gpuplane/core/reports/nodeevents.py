@@ -12,7 +12,7 @@ from gpuplane.core.devicenames import DeviceName, describe_devices
 from gpuplane.core.health.context import health_context
 from gpuplane.core.health.devicehealth import own_health
 from gpuplane.core.observation import NOT_OBSERVED
-from gpuplane.core.reports.nodecondition import LONGEST, problem
+from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, condition_reason
 from gpuplane.core.text import clip
 from gpuplane.model.config import Config
 from gpuplane.model.health import NODE, DeviceHealth, DeviceRecord, HealthRecords
@@ -21,22 +21,22 @@ from gpuplane.model.text import Text, group_alike, join
 from gpuplane.model.value import Value
 from gpuplane.model.views import Availability, NodeEvent
 
-Kind = Literal["well", "waiting", "degraded", "unavailable", "unhealthy", "failing", "drained"]
-Type = Literal["Normal", "Warning"]
+EventState = Literal["well", "waiting", "degraded", "unavailable", "unhealthy", "failing", "drained"]
+EventType = Literal["Normal", "Warning"]
 
 
-class Standing(Value):
+class DeviceEventState(Value):
     """How one device stands for Kubernetes. `failing` is the driver, that is the node; `unavailable` is a device that
     is well, and that something else keeps from being given out; `waiting` is over in a moment, and no change."""
 
     index: str
-    kind: Kind
-    why: Text = ""
+    state: EventState
+    reason: Text = ""
     advice: Text = ""
     parts: frozenset[str] = frozenset()  # those that make it unavailable
 
 
-REASONS: Mapping[Kind, str] = {
+REASON_BY_STATE: Mapping[EventState, str] = {
     "failing": "DriverFailing",
     "unhealthy": "GPUUnhealthy",
     "unavailable": "GPUUnavailable",
@@ -44,48 +44,54 @@ REASONS: Mapping[Kind, str] = {
 }
 """What counts as a problem → the reason of the Event."""
 
-WELL = Standing(index="", kind="well")
+HEALTHY = DeviceEventState(index="", state="well")
 
 
-def standings(snapshot: Snapshot) -> Mapping[str, Standing]:
+def event_states(snapshot: Snapshot) -> Mapping[str, DeviceEventState]:
     """UUID → how each device stands; "" is the node."""
-    found = {NODE: _driver(snapshot)}
+    found = {NODE: _driver_state(snapshot)}
     for each in own_health(snapshot):
         if each.device != NODE:
-            found[each.device] = Standing(index=each.index, kind=_kind(each), why=each.reason, advice=each.advice)
+            found[each.device] = DeviceEventState(
+                index=each.index, state=_state_of_health(each), reason=each.reason, advice=each.advice
+            )
     for unit in availability(snapshot):
-        key = unit.device or _unnamed(unit.index)
-        found[key] = _beside(found.get(key, WELL.but(index=unit.index)), unit)
+        key = unit.device or _name_without_uuid(unit.index)
+        found[key] = _with_availability(found.get(key, HEALTHY.but(index=unit.index)), unit)
     return found
 
 
-def remembered(snapshot: Snapshot, now: Snapshot) -> Mapping[str, Standing]:
+def states_before_restart(snapshot: Snapshot, now: Snapshot) -> Mapping[str, DeviceEventState]:
     """How the devices stood when the ledger of a snapshot was written, judged and named as they are now.
 
     It is what Kubernetes was told before our restart, as far as anybody knows. Nobody remembers what of it was no fault
     of a device or of the driver: that is told again while it lasts.
     """
-    return kept({}, standings(snapshot.but(machine=now.machine, config=Config(settings=now.config.settings))))
+    return without_waiting(
+        {}, event_states(snapshot.but(machine=now.machine, config=Config(settings=now.config.settings)))
+    )
 
 
-def kept(last: Mapping[str, Standing], now: Mapping[str, Standing]) -> dict[str, Standing]:
+def without_waiting(
+    last: Mapping[str, DeviceEventState], now: Mapping[str, DeviceEventState]
+) -> dict[str, DeviceEventState]:
     """How the devices stand for those who were told of all that has changed: what only waits stands as it did."""
-    return {key: last.get(key, WELL) if each.kind == "waiting" else each for key, each in now.items()}
+    return {key: last.get(key, HEALTHY) if each.state == "waiting" else each for key, each in now.items()}
 
 
-def _driver(snapshot: Snapshot) -> Standing:
+def _driver_state(snapshot: Snapshot) -> DeviceEventState:
     """The driver by the node's own record. That it was let go of, and not looked at since, is nobody's failure."""
     by = health_context(snapshot)
     record = (snapshot.ledger.health or HealthRecords()).devices.get(NODE, DeviceRecord())
     ill = [each for each in record.findings if each.confirmed and each.code != NOT_OBSERVED.code]
     ill = [each for each in ill if by.entry(each.code).severity != "note"]
     if not ill:
-        return WELL
+        return HEALTHY
     why = "; ".join(f"{each.code}: {each.message}" for each in ill)
-    return Standing(index="", kind="failing", why=why, advice=by.entry(ill[0].code).advice)
+    return DeviceEventState(index="", state="failing", reason=why, advice=by.entry(ill[0].code).advice)
 
 
-def _kind(diagnosis: DeviceHealth) -> Kind:
+def _state_of_health(diagnosis: DeviceHealth) -> EventState:
     match diagnosis.state:
         case "unhealthy" | "probing":
             return "unhealthy"
@@ -95,36 +101,38 @@ def _kind(diagnosis: DeviceHealth) -> Kind:
             return "well"
 
 
-def _beside(standing: Standing, unit: Availability) -> Standing:
+def _with_availability(standing: DeviceEventState, unit: Availability) -> DeviceEventState:
     """The standing with what is no fault of the device and no drain of it."""
-    if standing.kind not in ("well", "degraded"):
+    if standing.state not in ("well", "degraded"):
         return standing
-    found = [each for each in unit.reasons if problem(each) and not each.is_fault]
+    found = [each for each in unit.reasons if condition_reason(each) and not each.is_fault]
     if found:
         parts = frozenset(each.part for each in found)
-        return standing.but(kind="unavailable", why=join("; ", (each.text for each in found)), advice="", parts=parts)
-    waits = standing.kind == "well" and any(each.kind == "waiting" for each in unit.reasons)
-    return standing.but(kind="waiting") if waits else standing
+        return standing.but(
+            state="unavailable", reason=join("; ", (each.text for each in found)), advice="", parts=parts
+        )
+    waits = standing.state == "well" and any(each.kind == "waiting" for each in unit.reasons)
+    return standing.but(state="waiting") if waits else standing
 
 
-def events(before: Mapping[str, Standing], after: Mapping[str, Standing]) -> Iterator[NodeEvent]:
+def node_events(before: Mapping[str, DeviceEventState], after: Mapping[str, DeviceEventState]) -> Iterator[NodeEvent]:
     """What is worth an Event between two standings."""
-    said: list[tuple[tuple[Type, str, Text], DeviceName]] = []
+    said: list[tuple[tuple[EventType, str, Text], DeviceName]] = []
     for device, now in after.items():
-        was = before.get(device, WELL)
-        if now.kind != "waiting" and (now.kind, now.parts) != (was.kind, was.parts):
-            said.append((_said(was, now), (device, now.index)))
+        was = before.get(device, HEALTHY)
+        if now.state != "waiting" and (now.state, now.parts) != (was.state, was.parts):
+            said.append((_event_for_change(was, now), (device, now.index)))
     for device, was in before.items():
-        if device not in after and was.kind in REASONS:
-            said.append((("Normal", "GPURemoved", f"{was.kind}: {was.why}"), (device, was.index)))
+        if device not in after and was.state in REASON_BY_STATE:
+            said.append((("Normal", "GPURemoved", f"{was.state}: {was.reason}"), (device, was.index)))
     for (type, reason, why), devices in group_alike(said):
-        names = [("" if device == _unnamed(index) else device, index) for device, index in devices]
-        lead = LEADS.get(reason, (": ", ": "))[len(devices) > 1]
-        message = clip(f"{describe_devices(names)}{lead}{why}", LONGEST)
+        names = [("" if device == _name_without_uuid(index) else device, index) for device, index in devices]
+        lead = CONNECTING_WORDS.get(reason, (": ", ": "))[len(devices) > 1]
+        message = clip(f"{describe_devices(names)}{lead}{why}", MAX_MESSAGE_CHARACTERS)
         yield NodeEvent(devices=tuple(device for device, _ in devices), type=type, reason=reason, message=message)
 
 
-LEADS = {
+CONNECTING_WORDS = {
     "GPUDrained": (" is given out no more: ", " are given out no more: "),
     "GPURestored": (" is given out again; it was drained: ", " are given out again; they were drained: "),
     "GPURecovered": (" is well again; it was ", " are well again; they were "),
@@ -134,17 +142,17 @@ LEADS = {
 """The reason of an Event → what stands between the name of a device and the why, and the same of several devices."""
 
 
-def _said(was: Standing, now: Standing) -> tuple[Type, str, Text]:
+def _event_for_change(was: DeviceEventState, now: DeviceEventState) -> tuple[EventType, str, Text]:
     """(type, reason, why) of a change."""
-    if now.kind in REASONS:
-        return "Warning", REASONS[now.kind], f"{now.why} ({now.advice})" if now.advice else now.why
-    if now.kind == "drained":
-        return "Normal", "GPUDrained", now.why
-    if was.kind == "drained":
-        return "Normal", "GPURestored", was.why
-    return "Normal", "DriverRecovered" if was.kind == "failing" else "GPURecovered", f"{was.kind}: {was.why}"
+    if now.state in REASON_BY_STATE:
+        return "Warning", REASON_BY_STATE[now.state], f"{now.reason} ({now.advice})" if now.advice else now.reason
+    if now.state == "drained":
+        return "Normal", "GPUDrained", now.reason
+    if was.state == "drained":
+        return "Normal", "GPURestored", was.reason
+    return "Normal", "DriverRecovered" if was.state == "failing" else "GPURecovered", f"{was.state}: {was.reason}"
 
 
-def _unnamed(index: str) -> str:
+def _name_without_uuid(index: str) -> str:
     """What a device is called here whose UUID the driver does not tell."""
     return f"GPU {index}"

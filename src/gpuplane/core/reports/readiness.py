@@ -5,16 +5,16 @@ from gpuplane.core.advertising import offer, unknown, why_waiting
 from gpuplane.core.availability import availability, unread
 from gpuplane.core.containers.cdi import desiredspecs as cdi
 from gpuplane.core.devicenames import describe_devices
-from gpuplane.core.reports.nodecondition import problem
+from gpuplane.core.reports.nodecondition import condition_reason
 from gpuplane.core.requests import driver_release_reason
-from gpuplane.core.serving import standby
+from gpuplane.core.serving import standby_reason
 from gpuplane.model.reasons import Reason
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import DRIVER
 from gpuplane.model.text import distinct, join
 
 
-def unready(snapshot: Snapshot) -> Reason | None:
+def not_ready_reason(snapshot: Snapshot) -> Reason | None:
     """Why the agent is not ready; None if it is.
 
     It is ready while kubelet has accepted every resource and reads its list, with the MPS daemons that it is shared by
@@ -35,22 +35,24 @@ def unready(snapshot: Snapshot) -> Reason | None:
         return None
     if snapshot.machine is not None and snapshot.machine.gpus is None:
         return None
-    if standby(snapshot):
+    if standby_reason(snapshot):
         return unknown(snapshot)
     if waiting := why_waiting(snapshot):
         return waiting
     for resource in offer(snapshot).resources:
         if why := unread(snapshot, resource.name):
             return why
-    return mps.not_ready_reason(snapshot) or cdi.not_ready_reason(snapshot) or _idle(snapshot)
+    return mps.not_ready_reason(snapshot) or cdi.not_ready_reason(snapshot) or _unusable_resource_reason(snapshot)
 
 
-def _idle(snapshot: Snapshot) -> Reason | None:
+def _unusable_resource_reason(snapshot: Snapshot) -> Reason | None:
     """Of which resource nothing is given out, though health and people have nothing against some of it, and why."""
     found = availability(snapshot)
     for resource in offer(snapshot).resources:
         devices = [each for each in found if each.resource == resource.name]
-        barred = [each for each in devices if {problem(reason) for reason in each.reasons} == {"GPUUnavailable"}]
+        barred = [
+            each for each in devices if {condition_reason(reason) for reason in each.reasons} == {"GPUUnavailable"}
+        ]
         if barred and all(each.reasons for each in devices):
             why = join("; ", distinct(reason.text for each in barred for reason in each.reasons))
             named = describe_devices([(each.device, each.index) for each in barred])

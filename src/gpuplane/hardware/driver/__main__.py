@@ -89,7 +89,9 @@ def main() -> None:
         return agent.tell(ProbeFinished(requested_at=options.probe.requested_at, gpu=gpu))
     nodes = files.nodes.shared()
     numbers = files.nodes.numbers(nodes, files.majors())
-    agent.tell(MachineObserved(Machine(switches=files.switches(), nodes=nodes, numbers=numbers, faults=(fault,))))
+    agent.tell(
+        MachineObserved(Machine(switches=files.switches(), shared_nodes=nodes, numbers=numbers, faults=(fault,)))
+    )
     agent.tell(DriverStatusChanged(DriverStatus("failing", fault.message, fault.code)))
     _rest(agent, page, lambda: library.state(options, files) != before, options)
 

@@ -54,7 +54,7 @@ class Looker:
         self._judge(seen, thorough=thorough)
         if thorough:
             found, why = self._installed.look(self._driver.version)
-            self._driver = self._driver.but(files=found, missing=why)
+            self._driver = self._driver.but(files=found, files_error=why)
             self._left = {**self._installed.left, **self._files.nodes.left()}
         for subject in seen:
             subject.contain(self.events.register)
@@ -68,7 +68,7 @@ class Looker:
             driver=self._driver,
             gpus=gpus,
             switches=self._switches,
-            nodes=self._nodes,
+            shared_nodes=self._nodes,
             numbers=self._numbers,
             left_out=self._left,
         )

@@ -90,7 +90,7 @@ class Partitions:
         devices = []
         for slot, uuid, handle in found:
             part = subject.part(handle)
-            device = _device(part, subject.handle, total, suffixes).but(slot=slot, uuid=uuid)
+            device = _device(part, subject.handle, total, suffixes).but(mig_index=slot, uuid=uuid)
             if subject.gpu.minor is not None and not part.faults:
                 device = _with_nodes(device, subject.gpu.minor, minors)
             devices.append(device.but(faults=(*part.faults, *device.faults)))

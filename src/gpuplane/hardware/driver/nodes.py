@@ -136,7 +136,7 @@ class Nodes:
         tree, links = self._tree(), self._links()
         told = {node: self._stated(tree, node) or expected(node, majors) for node in dict.fromkeys((*CONTROL, *nodes))}
         return {
-            node: each.but(linked=f"{each.major}:{each.minor}" in links)
+            node: each.but(has_char_link=f"{each.major}:{each.minor}" in links)
             for node, each in told.items()
             if each is not None
         }

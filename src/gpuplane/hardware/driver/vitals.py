@@ -84,7 +84,7 @@ class Vitals:
     def look(self, subject: Subject, links: Sequence[int], now: float, thorough: bool) -> None:
         """Tell a GPU how it does. `links`: its active NVLinks. `now` counts seconds."""
         told = _fields(subject, OFTEN)
-        subject.gpu = subject.gpu.but(uncorrected=told.get(UNCORRECTED))
+        subject.gpu = subject.gpu.but(uncorrected_errors=told.get(UNCORRECTED))
         subject.faults += _signs(told)
         function = "nvmlDeviceGetCurrentClocksEventReasons"
         reasons = subject.ask(0, function, subject.handle, fine=UNTOLD)

@@ -25,7 +25,7 @@ from gpuplane.core.containers.cdi.desiredspecs import (
 from gpuplane.core.containers.cdi.names import KINDS
 from gpuplane.core.containers.cdi.specbuilder import BuiltSpec
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
-from gpuplane.core.serving import standby
+from gpuplane.core.serving import standby_reason
 from gpuplane.host.cdi import directory as disk
 from gpuplane.host.cdi.hook import watch_hook
 from gpuplane.model.cdi import Spec
@@ -71,7 +71,7 @@ class Keeper:
         wait, tidied = every, False
         while True:
             seen = _wanted(self.node.snapshot)
-            if not tidied and not standby(self.node.snapshot):
+            if not tidied and not standby_reason(self.node.snapshot):
                 await asyncio.to_thread(disk.tidy, self.directory)
                 tidied = True
             if is_machine_known(self.node.snapshot) and self._given() != self.done:
@@ -91,7 +91,7 @@ class Keeper:
         try:
             self.files = await asyncio.to_thread(disk.look, self.directory, self.files)
             self._tell_of_others()
-            if not standby(self.node.snapshot) and (changes := self._changes()):
+            if not standby_reason(self.node.snapshot) and (changes := self._changes()):
                 problems += await asyncio.to_thread(_store, self.directory, changes)
                 self.files = await asyncio.to_thread(disk.look, self.directory, self.files)
                 problems += [] if problems else self._spoilt(changes)
@@ -128,7 +128,7 @@ class Keeper:
 
 def _wanted(snapshot: Snapshot) -> Wanted:
     """What is wanted, and whether it is this agent that writes it."""
-    return desired_specs(snapshot), not standby(snapshot)
+    return desired_specs(snapshot), not standby_reason(snapshot)
 
 
 def _changed(seen: Wanted, snapshot: Snapshot) -> bool:

@@ -110,7 +110,7 @@ def _counted(belief: Belief, file: MachineFile, holders: Mapping[str, frozenset[
         codes, own = _codes(gpu, file.failures), parts.get(gpu.uuid, Part())
         blind = not codes.isdisjoint(HIDING_OTHERS)
         asked = not own.shown.isdisjoint(CLEARED_ONLY_BY_RESET)
-        errors, partitioned = gpu.uncorrected or 0, gpu.mig_enabled
+        errors, partitioned = gpu.uncorrected_errors or 0, gpu.mig_enabled
         reset = not blind and (back or (asked and codes.isdisjoint(CLEARED_ONLY_BY_RESET)))
         grown = not blind and errors > own.errors and not partitioned
         resets |= {gpu.uuid} if reset else set()

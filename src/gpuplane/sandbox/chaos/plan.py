@@ -62,7 +62,7 @@ def bursts(machine: MachineFile, seed: int) -> Iterator[Burst]:
 
 def prepared(machine: MachineFile) -> MachineFile:
     """The machine as the play begins: well, with memory that counts its errors."""
-    gpus = tuple(gpu.but(uncorrected=0, faults=()) for gpu in machine.gpus or ())
+    gpus = tuple(gpu.but(uncorrected_errors=0, faults=()) for gpu in machine.gpus or ())
     return machine.but(gpus=gpus, faults=(), failures=(), incidents=(), processes=())
 
 
@@ -245,7 +245,7 @@ class Plan:
         device = self.chance.choice(gpu.mig.devices)
         self._fell(device.uuid)
         self._put_instance(gpu, device.but(faults=(_fault(code),)))
-        return "instance's fault shown", f"MIG device {gpu.index}:{device.slot} shows {code}"
+        return "instance's fault shown", f"MIG device {gpu.index}:{device.mig_index} shows {code}"
 
     def _put_instance(self, gpu: Gpu, device: MigDevice) -> None:
         assert gpu.mig is not None
@@ -267,7 +267,7 @@ class Plan:
 
     def _clear_instance(self, gpu: Gpu, device: MigDevice) -> tuple[str, str]:
         self._put_instance(gpu, device.but(faults=()))
-        return "fault over", f"MIG device {gpu.index}:{device.slot} shows nothing any longer"
+        return "fault over", f"MIG device {gpu.index}:{device.mig_index} shows nothing any longer"
 
     def _happen(self, pids: bool) -> tuple[str, str]:
         fresh = [(gpu, code) for gpu in self._gpus() for code in HAPPENS if (gpu.index, code) not in self.recent]
@@ -326,12 +326,12 @@ class Plan:
 
     def _grow(self) -> tuple[str, str]:
         gpu = self._victim()
-        if gpu.uncorrected and self.chance.random() < 0.3:
-            self._put(gpu.but(uncorrected=0))
+        if gpu.uncorrected_errors and self.chance.random() < 0.3:
+            self._put(gpu.but(uncorrected_errors=0))
             return "errors counted anew", f"GPU {gpu.index} counts its memory errors anew"
         more = self.chance.randint(1, 5)
         self._fell(gpu.uuid)
-        self._put(gpu.but(uncorrected=(gpu.uncorrected or 0) + more))
+        self._put(gpu.but(uncorrected_errors=(gpu.uncorrected_errors or 0) + more))
         return "errors counted", f"GPU {gpu.index} counts {more} more memory errors"
 
     def _vanish(self) -> tuple[str, str]:

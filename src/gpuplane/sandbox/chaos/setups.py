@@ -37,7 +37,11 @@ def prepared(machine: MachineFile) -> MachineFile:
     gpus = (machine.gpus or ())[:MOST]
     plain = tuple(
         gpu.but(
-            uncorrected=0, faults=(), links=(), distances={}, mig=Mig() if gpu.mig and (n or len(gpus) < 2) else None
+            uncorrected_errors=0,
+            faults=(),
+            links=(),
+            distances={},
+            mig=Mig() if gpu.mig and (n or len(gpus) < 2) else None,
         )
         for n, gpu in enumerate(gpus)
     )
@@ -58,7 +62,7 @@ def laid_out(gpu: Gpu, layout: str) -> Gpu:
             uuid=f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, f'{gpu.uuid} {instance}')}",
             profile=f"{4 // parts}g.{gpu.memory_mib // 1024 // parts}gb",
             gpu_instance=instance,
-            slot=slot,
+            mig_index=slot,
             memory_mib=gpu.memory_mib // parts,
         )
         for slot, instance in enumerate(instances)

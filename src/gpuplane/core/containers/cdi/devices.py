@@ -51,7 +51,7 @@ def list_spec_devices(machine: Machine) -> Iterator[SpecDevice]:
 
 def _sorted_mig_devices(gpu: Gpu) -> Sequence[MigDevice]:
     devices = gpu.mig_devices if gpu.mig_enabled else ()
-    return sorted(devices, key=lambda each: (each.slot, each.gpu_instance, each.compute_instance, each.uuid))
+    return sorted(devices, key=lambda each: (each.mig_index, each.gpu_instance, each.compute_instance, each.uuid))
 
 
 def _mig_spec_device(gpu: Gpu, device: MigDevice, gpu_problem: Text) -> SpecDevice:
@@ -62,7 +62,7 @@ def _mig_spec_device(gpu: Gpu, device: MigDevice, gpu_problem: Text) -> SpecDevi
     return SpecDevice(
         uuid=device.uuid,
         gpu=gpu.uuid,
-        index=f"{gpu.index}:{device.slot}",
+        index=f"{gpu.index}:{device.mig_index}",
         nodes=(*gpu.nodes, *device.nodes, *(gpu.dri if has_graphics else ())),
         links=tuple(links.drm_links(gpu)) if has_graphics else (),
         omission_reason=gpu_problem or ("" if device.uuid else "the driver does not report its UUID") or own,

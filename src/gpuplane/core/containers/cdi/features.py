@@ -26,7 +26,7 @@ NODES_BY_MODE: Mapping[Mode, tuple[re.Pattern[str], str]] = {
 def feature_nodes(machine: Machine, mode: Mode) -> list[str]:
     """The existing nodes of a mode's only device, `all`."""
     pattern, _ = NODES_BY_MODE[mode]
-    there = [*machine.nodes, *(_gpu_nodes(machine) if mode == "management" else ())]
+    there = [*machine.shared_nodes, *(_gpu_nodes(machine) if mode == "management" else ())]
     return [path for path in dict.fromkeys(there) if pattern.fullmatch(path)]
 
 
@@ -41,7 +41,9 @@ def _gpu_nodes(machine: Machine) -> Iterator[str]:
 def imex_channels(machine: Machine, ids: Iterable[str]) -> tuple[Mapping[str, str], Sequence[str]]:
     """(name → node of the existing IMEX channels, missing nodes). `ids`: "0" or "channel0"; () for all."""
     there = {
-        path.removeprefix(IMEX_CHANNEL_PREFIX): path for path in machine.nodes if path.startswith(IMEX_CHANNEL_PREFIX)
+        path.removeprefix(IMEX_CHANNEL_PREFIX): path
+        for path in machine.shared_nodes
+        if path.startswith(IMEX_CHANNEL_PREFIX)
     }
     names = [id.removeprefix("channel") for id in ids]
     if not names or ALL in names:

@@ -118,7 +118,7 @@ def _control_nodes(machine: Machine) -> list[str]:
     """The control nodes that exist, and the required ones whose numbers are known: the runtime creates a container's
     nodes by their numbers."""
     made = {path for path in REQUIRED_NODES if path in machine.numbers}
-    return [path for path in devicenodes.CONTROL_NODES if path in machine.nodes or path in made]
+    return [path for path in devicenodes.CONTROL_NODES if path in machine.shared_nodes or path in made]
 
 
 def _device_edits(part: SpecDevice, machine: Machine, request: SpecRequest) -> ContainerEdits:
@@ -158,7 +158,7 @@ def _missing_libcuda_reason(machine: Machine, request: SpecRequest) -> Text:
     """Why libcuda is missing."""
     if machine.driver is None:
         return "the machine has no driver"
-    return machine.driver.missing or f"the driver has no {driverfiles.LIBCUDA_PREFIX}* below {request.driver_root}"
+    return machine.driver.files_error or f"the driver has no {driverfiles.LIBCUDA_PREFIX}* below {request.driver_root}"
 
 
 def _missing_file_notes(machine: Machine, request: SpecRequest) -> Iterator[Text]:
@@ -167,13 +167,13 @@ def _missing_file_notes(machine: Machine, request: SpecRequest) -> Iterator[Text
     if files is None or driverfiles.lacks_libcuda(files):
         yield _missing_libcuda_reason(machine, request)
     else:
-        if machine.driver is not None and machine.driver.missing:
-            yield machine.driver.missing
+        if machine.driver is not None and machine.driver.files_error:
+            yield machine.driver.files_error
         yield from driverfiles.left_out_notes(machine.left_out)
     if files is not None:
         yield from driverfiles.missing_file_notes(files)
     for path in REQUIRED_NODES:
-        if path not in machine.nodes and path not in machine.left_out:
+        if path not in machine.shared_nodes and path not in machine.left_out:
             yield f"{path} does not exist"
 
 

@@ -8,13 +8,13 @@ from gpuplane.model.value import Value
 class Clock(Value):
     """CLOCK_BOOTTIME was `now` when it was `wall`, in seconds since 1970."""
 
-    now: float
-    wall: float
+    boottime: float
+    wall_time: float
 
-    def time(self, at: float) -> datetime:
+    def to_utc(self, at: float) -> datetime:
         """A moment in UTC, to the second."""
-        return datetime.fromtimestamp(round(self.wall + at - self.now), UTC)
+        return datetime.fromtimestamp(round(self.wall_time + at - self.boottime), UTC)
 
-    def perhaps(self, at: float | None) -> datetime | None:
+    def to_utc_or_none(self, at: float | None) -> datetime | None:
         """The same; None for none."""
-        return None if at is None else self.time(at)
+        return None if at is None else self.to_utc(at)

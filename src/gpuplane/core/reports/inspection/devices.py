@@ -14,85 +14,91 @@ from gpuplane.model.text import Text, join
 from gpuplane.model.views import OfferedDevice
 
 MIB = 1 << 20
-GONE, UNSEEN = "the driver does not count it", "the GPUs have not been counted yet"
+ABSENT, NOT_COUNTED = "the driver does not count it", "the GPUs have not been counted yet"
 
 
-def devices(picture: NodeState, stand: Sequence[DeviceHealth], clock: Clock) -> tuple[Device, ...]:
+def devices(state: NodeState, device_health: Sequence[DeviceHealth], clock: Clock) -> tuple[Device, ...]:
     """Every GPU and MIG device of which anything is known; `stand` is how they stand."""
-    return tuple(_Devices(picture, stand, clock).all())
+    return tuple(_DeviceInspector(state, device_health, clock).all_devices())
 
 
-def node(stand: Sequence[DeviceHealth]) -> DeviceHealth:
+def node_health(device_health: Sequence[DeviceHealth]) -> DeviceHealth:
     """How the node stands: what ails the driver ails every device."""
     well = DeviceHealth(device=NODE, index="", state="healthy")
-    return next((each for each in stand if each.device == NODE), well)
+    return next((each for each in device_health if each.device == NODE), well)
 
 
-class _Devices:
+class _DeviceInspector:
     """One picture, sorted by devices: by their indices, for two may bear one UUID. What is not counted has no index."""
 
-    def __init__(self, picture: NodeState, stand: Sequence[DeviceHealth], clock: Clock) -> None:
+    def __init__(self, state: NodeState, device_health: Sequence[DeviceHealth], clock: Clock) -> None:
         self.clock = clock
-        gpus = picture.snapshot.machine.gpus if picture.snapshot.machine else None
-        self.gpus, self.counted = gpus or (), gpus is not None
-        self.diagnoses = {each.index or each.device: each for each in stand if each.device != NODE}
-        self.against = {each.index: each.reasons for each in availability(picture.snapshot, picture.offer)}
-        self.left = {each.index: each.reason for each in picture.offer.not_offered}
-        self.offered: dict[str, tuple[str, list[OfferedDevice]]] = {}
-        for resource in picture.offer.resources:
+        gpus = state.snapshot.machine.gpus if state.snapshot.machine else None
+        self.gpus, self.gpus_are_known = gpus or (), gpus is not None
+        self.health_by_device = {each.index or each.device: each for each in device_health if each.device != NODE}
+        self.reasons_by_index = {each.index: each.reasons for each in availability(state.snapshot, state.offer)}
+        self.not_offered_by_index = {each.index: each.reason for each in state.offer.not_offered}
+        self.offered_by_index: dict[str, tuple[str, list[OfferedDevice]]] = {}
+        for resource in state.offer.resources:
             for each in resource.devices:
-                self.offered.setdefault(each.unit.index, (resource.name, []))[1].append(each)
-        self.held = _held(picture.snapshot.allocations)
+                self.offered_by_index.setdefault(each.unit.index, (resource.name, []))[1].append(each)
+        self.allocations_by_unit = _allocations_by_unit(state.snapshot.allocations)
 
-    def all(self) -> Iterator[Device]:
+    def all_devices(self) -> Iterator[Device]:
         there = set()
         for gpu in self.gpus:
             there.add(gpu.uuid)
-            yield self.gpu(gpu)
+            yield self.whole_gpu(gpu)
             for part in gpu.mig_devices:
                 there.add(part.uuid)
-                yield self.part(gpu, part)
-        known = (each.device for each in self.diagnoses.values())
-        for uuid in dict.fromkeys((*known, *(self.held or {}))):
+                yield self.mig_device(gpu, part)
+        known = (each.device for each in self.health_by_device.values())
+        for uuid in dict.fromkeys((*known, *(self.allocations_by_unit or {}))):
             if uuid not in there:
-                yield self.absent(uuid)
+                yield self.absent_device(uuid)
 
-    def gpu(self, gpu: Gpu) -> Device:
-        return self.device(
-            _blank(str(gpu.index), gpu.uuid, gpu).but(memory_bytes=gpu.memory_mib * MIB or None),
-            self.left.get(str(gpu.index), ""),
+    def whole_gpu(self, gpu: Gpu) -> Device:
+        return self.with_state(
+            _new_device(str(gpu.index), gpu.uuid, gpu).but(memory_bytes=gpu.memory_mib * MIB or None),
+            self.not_offered_by_index.get(str(gpu.index), ""),
         )
 
-    def part(self, gpu: Gpu, part: MigDevice) -> Device:
-        why = self.left.get(f"{gpu.index}:{part.slot}") or self.left.get(str(gpu.index), "")
-        if not why and str(gpu.index) in self.offered:
+    def mig_device(self, gpu: Gpu, part: MigDevice) -> Device:
+        why = self.not_offered_by_index.get(f"{gpu.index}:{part.mig_index}") or self.not_offered_by_index.get(
+            str(gpu.index), ""
+        )
+        if not why and str(gpu.index) in self.offered_by_index:
             why = f"it is offered with all of GPU {gpu.index}"
-        return self.device(
-            _blank(f"{gpu.index}:{part.slot}", part.uuid, gpu).but(
+        return self.with_state(
+            _new_device(f"{gpu.index}:{part.mig_index}", part.uuid, gpu).but(
                 mig_profile=part.profile, memory_bytes=part.memory_mib * MIB or None
             ),
             why,
         )
 
-    def absent(self, uuid: str) -> Device:
-        device = self.device(_blank("", uuid, Gpu(index=-1)), "")
+    def absent_device(self, uuid: str) -> Device:
+        device = self.with_state(_new_device("", uuid, Gpu(index=-1)), "")
         if device.state != "healthy":
             return device
-        return device.but(state="absent", reason=f"a container holds it, and {GONE if self.counted else UNSEEN}")
+        return device.but(
+            state="absent", reason=f"a container holds it, and {ABSENT if self.gpus_are_known else NOT_COUNTED}"
+        )
 
-    def device(self, device: Device, not_offered: Text) -> Device:
-        against = self.against.get(device.index, ())
-        resource, ids = self.offered.get(device.index, ("", []))
+    def with_state(self, device: Device, not_offered: Text) -> Device:
+        against = self.reasons_by_index.get(device.index, ())
+        resource, ids = self.offered_by_index.get(device.index, ("", []))
         well = DeviceHealth(device=device.uuid, index=device.index, state="healthy")
         nameless = well.but(state="unhealthy", reason=join("; ", (each.text for each in against)))
-        found = self.diagnoses.get(device.index or device.uuid, well if device.uuid else nameless)
+        found = self.health_by_device.get(device.index or device.uuid, well if device.uuid else nameless)
         return device.but(
             resource=resource,
             not_offered="" if resource else not_offered,
             ids=tuple(Id(id=each.id, healthy=not each.reasons, reason=each.unavailable) for each in ids),
             reasons=tuple(Reason(each.kind, each.code, each.part, each.text) for each in against),
-            holders=None if self.held is None else tuple(map(self.holder, self.held.get(device.uuid, ()))),
-            **ail(found, self.clock),
+            holders=None
+            if self.allocations_by_unit is None
+            else tuple(map(self.holder, self.allocations_by_unit.get(device.uuid, ()))),
+            **health_fields(found, self.clock),
         )
 
     def holder(self, allocation: Allocation) -> Holder:
@@ -104,11 +110,11 @@ class _Devices:
             container=holder.container,
             resource=allocation.resource,
             ids=allocation.devices,
-            since=self.clock.time(allocation.granted_at) if allocation.granted_at else None,
+            since=self.clock.to_utc(allocation.granted_at) if allocation.granted_at else None,
         )
 
 
-def _held(allocations: tuple[Allocation, ...] | None) -> Mapping[str, list[Allocation]] | None:
+def _allocations_by_unit(allocations: tuple[Allocation, ...] | None) -> Mapping[str, list[Allocation]] | None:
     """Unit → what containers hold of it; None while kubelet has not said."""
     if allocations is None:
         return None
@@ -122,7 +128,7 @@ def _held(allocations: tuple[Allocation, ...] | None) -> Mapping[str, list[Alloc
     return held
 
 
-def _blank(index: str, uuid: str, gpu: Gpu) -> Device:
+def _new_device(index: str, uuid: str, gpu: Gpu) -> Device:
     return Device(
         index=index,
         uuid=uuid,
@@ -140,15 +146,15 @@ def _blank(index: str, uuid: str, gpu: Gpu) -> Device:
     )
 
 
-def ail(found: DeviceHealth, clock: Clock) -> dict[str, object]:
+def health_fields(health: DeviceHealth, clock: Clock) -> dict[str, object]:
     """The fields that a diagnosis fills of a `Device` or the `Node`."""
     return {
-        "state": found.state,
-        "code": found.code,
-        "reason": found.reason,
-        "since": clock.perhaps(found.since),
-        "until": clock.perhaps(found.until),
-        "ends": found.cleared_by,
-        "advice": found.advice,
-        "counts": found.fault_counts,
+        "state": health.state,
+        "code": health.code,
+        "reason": health.reason,
+        "since": clock.to_utc_or_none(health.since),
+        "until": clock.to_utc_or_none(health.until),
+        "ends": health.cleared_by,
+        "advice": health.advice,
+        "counts": health.fault_counts,
     }

@@ -26,7 +26,7 @@ from gpuplane.model.config import Config, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Gpu, Link, Machine
 from gpuplane.model.snapshot import Snapshot
-from tests.choice.graphs import Pair
+from tests.core.choice.graphs import Pair
 
 QUESTIONS, BUILDS, RACK = 5000, 9, 64
 

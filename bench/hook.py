@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 
 from bench.row import Row
-from tests.hook.build import build, missing
-from tests.hook.elf import compatible
-from tests.hook.test_params import prepared
-from tests.hook.world import COMPAT, NAMESPACE, Container
+from tests.host.hook.build import build, missing
+from tests.host.hook.elf import compatible
+from tests.host.hook.test_params import prepared
+from tests.host.hook.world import COMPAT, NAMESPACE, Container
 
-GOLDEN = Path(__file__).parents[1] / "tests/containers/golden/dgx-h100.golden"
+GOLDEN = Path(__file__).parents[1] / "tests/core/containers/golden/dgx-h100.golden"
 RUNS, LIBRARIES = 50, 500
 NOTHING = "int main(void) { return 0; }"
 

@@ -15,7 +15,7 @@ from bench.row import Measure, Row
 from gpuplane.host.mps.control import LOG
 from gpuplane.host.mps.processes import CONTROL, PIPE, Process
 from gpuplane.model.mps import MpsDaemon
-from tests.mps.world import World
+from tests.host.mps.world import World
 
 KILLS, CLIENTS = 100, 4
 PIPED, DROPPED = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL

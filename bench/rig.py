@@ -11,7 +11,7 @@ from gpuplane.hardware.profiles import find
 from gpuplane.model.machine import MachineFile
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
-from tests.driver.standin import StandIn, build
+from tests.hardware.driver.standin import StandIn, build
 
 GPU = "nvidia.com/gpu"
 EIGHT, SIXTEEN = "dgx-a100", "big-16"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.driver.standin import build
 from tests.golden import Golden
+from tests.hardware.driver.standin import build
 from tests.lengths import choose
 from tests.once import once
 

@@ -11,7 +11,7 @@ from gpuplane.model.machine import Failure
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet, pod
 from tests.agent.test_process import answers, gpuplane
-from tests.driver.standin import StandIn
+from tests.hardware.driver.standin import StandIn
 
 GPU = "nvidia.com/gpu"
 MACHINE = read(find("l40s").read_bytes(), "l40s.yaml")

@@ -9,7 +9,7 @@ import pytest
 
 from gpuplane.model.machine import Incident
 from gpuplane.sandbox.kubelet import pod
-from tests.cdi.world import Place, machine
+from tests.host.cdi.world import Place, machine
 
 GPU = "nvidia.com/gpu"
 

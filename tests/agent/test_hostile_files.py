@@ -22,7 +22,7 @@ from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Kubelet
 from tests import hostile
-from tests.cdi.world import CDI, Place, machine
+from tests.host.cdi.world import CDI, Place, machine
 
 GPU = "nvidia.com/gpu"
 CONFIG = "nvidia.com/device-plugin.config"

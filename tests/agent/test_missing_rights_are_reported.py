@@ -16,8 +16,8 @@ from gpuplane.agent.rights import lacks, useless
 from gpuplane.host.rights import closed, unwritable
 from gpuplane.sandbox.agent import Agent
 from tests import nobody
-from tests.driver.test_installed import as_nobody
 from tests.golden import Golden
+from tests.hardware.driver.test_installed import as_nobody
 
 DEADLINE = 60.0
 ROOT = os.geteuid() == 0

@@ -16,7 +16,7 @@ from gpuplane.apiserver import node as watching
 from gpuplane.apiserver.node import CONFIG_LABEL
 from gpuplane.core.requests import node_requests
 from gpuplane.sandbox.apiserver.server import ApiServer
-from tests.apiserver.test_our_node import PATH, following, node_object
+from tests.apiserver.test_node_requests import PATH, following, node_object
 from tests.texts import as_shown
 
 GOOD = """

@@ -14,8 +14,8 @@ from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
-from tests.driver.standin import StandIn
 from tests.golden import Golden
+from tests.hardware.driver.standin import StandIn
 
 HERE = "driver-root-ctr-path"
 

@@ -10,7 +10,7 @@ from gpuplane.model.machine import GpuProcess
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from tests.agent.test_process import gpuplane
-from tests.driver.standin import StandIn
+from tests.hardware.driver.standin import StandIn
 
 GPU = "nvidia.com/gpu"
 MACHINE = read(find("l40s").read_bytes(), "l40s.yaml")

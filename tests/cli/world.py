@@ -45,8 +45,8 @@ class World:
         for name in ("specs", "wrong", "ours", "closed"):
             (self.here / name).mkdir()
         shutil.copy(find("dgx-a100"), self.here / "machine.yaml")
-        shutil.copy(DATA / "registry/testdata/nvidia.yaml", self.here / "specs/nvidia.yaml")
-        shutil.copy(DATA / "runtimes/files/kubeadm-1.7.toml", self.here / "config.toml")
+        shutil.copy(DATA / "core/containers/registry/testdata/nvidia.yaml", self.here / "specs/nvidia.yaml")
+        shutil.copy(DATA / "core/runtimes/files/kubeadm-1.7.toml", self.here / "config.toml")
         texts = {
             "two.yaml": "".join(
                 ("gpus:\n", *(f"- {{index: {n}, uuid: GPU-{n}, memory_mib: 81920}}\n" for n in range(2)))

@@ -26,7 +26,7 @@ from gpuplane.model.health import Drain, FaultOverride, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import DriverRelease, Ledger, Snapshot
 from gpuplane.model.status import CDI_FILES, CONFIG, DRIVER, CdiFilesStatus, DriverStatus, Status
-from tests.containers.documents import MACHINE
+from tests.core.containers.documents import MACHINE
 from tests.golden import Golden
 from tests.texts import as_shown
 

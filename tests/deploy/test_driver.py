@@ -13,7 +13,7 @@ from gpuplane.host.cdi import ldconfig
 from gpuplane.model.machine import DriverFiles
 from tests.deploy.kustomize import DEPLOY, apply, build
 from tests.deploy.test_overlays import _container, _host_paths, _pod
-from tests.driver.standin import listing
+from tests.hardware.driver.standin import listing
 from tests.trees import grow
 
 VERSION = "580.95.05"

@@ -9,16 +9,7 @@ from click.testing import CliRunner
 from gpuplane.cli.mps import command
 from gpuplane.model.config import Settings
 from tests.deploy.kustomize import DEPLOY, Json, apply, build
-from tests.deploy.test_overlays import (
-    HOST_PATHS,
-    LOCKED_DOWN,
-    _container,
-    _host_paths,
-    _pod,
-    _pruned,
-    _rows,
-    _typed,
-)
+from tests.deploy.test_overlays import HOST_PATHS, LOCKED_DOWN, _container, _host_paths, _pod, _pruned, _rows, _typed
 
 ROOT = Settings().mps_root
 

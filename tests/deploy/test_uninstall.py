@@ -16,9 +16,9 @@ import yaml
 
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Kubelet, pod
+from tests.conformance.podman.node import Node, install
 from tests.deploy.kustomize import DEPLOY, apply, build
 from tests.deploy.test_overlays import LOCKED_DOWN, _container, _host_paths, _pod, _pruned, _typed
-from tests.podman.node import Node, install
 
 README = (DEPLOY / "README.md").read_text()
 OURS = ("/var/run/cdi", "/opt/gpuplane", "/var/lib/gpuplane")

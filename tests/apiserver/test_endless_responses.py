@@ -1,0 +1,87 @@
+"""An API server, or what stands in its place, that never stops: it is hung up on, said, and asked again later."""
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpuplane.apiserver import connection
+from gpuplane.apiserver import node as watching
+from gpuplane.apiserver.node import CONFIG_LABEL
+from gpuplane.core.requests import node_requests
+from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
+from tests.apiserver.test_node_requests import NAME, PATH, Told, following, node_object
+
+LIST, ONE, WATCH = "GET /api/v1/nodes", f"GET {PATH}", "WATCH *"
+SPACE = b" " * (1 << 16)
+EVENT = msgspec.json.encode({"type": "BOOKMARK", "object": {"metadata": {"name": NAME}}}) + b"\n"
+LARGE = b'{"metadata": {"labels": {"x": "' + b"x" * (1 << 20)
+MOST = 16e6  # bytes more than before
+
+
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
+    """One with our Node."""
+    monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
+    async with ApiServer() as server:
+        server.put(PATH, node_object({CONFIG_LABEL: "good"}))
+        yield server
+
+
+@pytest.fixture
+def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
+    path = tmp_path / "kubeconfig"
+    path.write_text(server.kubeconfig())
+    return path
+
+
+@pytest.mark.parametrize("request_", [LIST, ONE, WATCH])
+@pytest.mark.parametrize(
+    ("piece", "where"),
+    [(SPACE, "body"), (SPACE, "length"), (b"x" * 4096, "head"), (EVENT * 500, "body"), (LARGE, "body"), (b"1", "body")],
+    ids=["chunks", "length", "head", "lines", "text", "small chunks"],
+)
+async def test_an_answer_without_an_end_is_given_up(
+    server: ApiServer, kubeconfig: Path, request_: str, piece: bytes, where: str
+) -> None:
+    """Soon and said, for little memory; and what comes after is believed."""
+    server.failures.append(InjectedFailure(request_, times=2, endless=piece, where=where))
+    async with following(kubeconfig) as node:
+        tracemalloc.start()
+        try:
+            async with asyncio.timeout(60):
+                while server.failures[0].times or not _well(node):
+                    await asyncio.sleep(0.05)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert "failing" in node.standings
+    assert most < MOST
+
+
+def _well(node: Told) -> bool:
+    return node.apiserver is not None and node.apiserver.state == "ok" and node_requests(node.snapshot).config == "good"
+
+
+async def test_an_answer_that_drips_is_given_up(
+    server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte now and then makes no answer longer than the deadline."""
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT", 0.5)
+    server.failures.append(InjectedFailure(LIST, times=2, endless=b" ", pause=0.1))
+    async with following(kubeconfig) as node:
+        await node.stands("failing", "does not answer within 0.5 s")
+        await node.stands("ok")
+
+
+async def test_a_stream_of_an_hour_at_the_usual_pace_is_no_flood(server: ApiServer, kubeconfig: Path) -> None:
+    """A Node of 1.5 MiB that changes a few times at once."""
+    async with following(kubeconfig) as node:
+        await node.stands("ok")
+        for number in range(3):
+            server.put(PATH, node_object({CONFIG_LABEL: f"c{number}"}, {"x": "x" * (1 << 20)}))
+            await node.comes_to(lambda snapshot, number=number: node_requests(snapshot).config == f"c{number}")  # type: ignore[misc]
+        assert "failing" not in node.standings

@@ -1,0 +1,181 @@
+"""`gpuplane inspect` on a terminal of any width."""
+
+import pytest
+
+from gpuplane.cli.inspect.page import health_page
+from gpuplane.model.config import MemoryResource, ReplicatedResource, Settings, Sharing
+from gpuplane.model.control import AgentInfo, NodeState
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DriverReleaseRequested, MachineObserved, StatusChanged
+from gpuplane.model.machine import Machine
+from gpuplane.model.pod import PodRef
+from gpuplane.model.sharelayout import TIME_SLICES
+from gpuplane.model.snapshot import Allocation, DriverRelease
+from gpuplane.model.status import DRIVER, KUBELET_LOCK, DriverStatus, Part, Status, TurnStatus
+from tests.cli.inspect.pictures import ABOUT, GPU, MARKED, MISSING, drawn, inspected, picture, profile, shares, ward
+from tests.golden import Golden
+
+WIDTHS = [60, 80, 120, 300]
+SLICES = Settings(
+    sharing=Sharing(resources=(ReplicatedResource("nvidia.com/gpu", 48, rename="nvidia.com/gpu.shared"),))
+)
+MEMORY = Settings(sharing=Sharing(memory=(MemoryResource("nvidia.com/gpu", "nvidia.com/gpu.mem", 1024),)))
+LONG = "pods and ids, and a reason " * 9
+
+
+def settled(name: str, settings: Settings, *held: Allocation) -> NodeState:
+    """A server that ships, under a configuration."""
+    return picture(
+        ConfigLoaded(settings),
+        AllocationsListed(held, 0.0),
+        MachineObserved(profile(name)),
+        StatusChanged(Part("other", "x"), Status("failing", LONG)),
+    )
+
+
+NODES = {
+    "whole GPUs": settled(
+        "dgx-a100", Settings(), Allocation("nvidia.com/gpu", ("GPU-a1",), PodRef.parse("ml/train/main"))
+    ),
+    "MIG": settled("a100-mig", Settings(mig_strategy="mixed")),
+    "MIG left": settled("a100-mig", Settings()),
+    "48 time slices": settled("l40s", SLICES),
+    "memory": settled("big-16", MEMORY),
+    "a workstation": settled("workstation", Settings()),
+    "no GPUs": picture(ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(Machine(gpus=()))),
+    "no driver": picture(
+        ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(profile("l40s")), MachineObserved(MISSING)
+    ),
+    "no driver ever": picture(ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(MISSING)),
+    "nothing yet": picture(),
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("node", NODES)
+def test_no_line_is_longer_than_the_terminal_and_no_id_is_cut(node: str, width: int) -> None:
+    """Whatever the server; each device is there by its index, and each id is whole, in one line."""
+    whole = inspected(NODES[node])
+    for shown in (drawn(whole, width), drawn(whole, width, health_page)):
+        assert all(len(line) <= width for line in shown), shown
+        words = {word.partition("::")[0] for line in shown for word in line.split()}
+        assert {device.uuid for device in whole.devices} <= words
+        rows = [line.split()[0] for line in shown if line[:1].isdigit()]
+        assert {device.index for device in whole.devices} <= {*rows, ""}
+
+
+@pytest.mark.parametrize("width", [20, *WIDTHS])
+def test_ids_are_whole_on_every_terminal(width: int) -> None:
+    """They differ at their ends, and are copied. On one that is narrower than they are their lines are wider."""
+    words = [word for line in drawn(inspected(shares()), width) for word in line.split()]
+    for id in (f"{GPU}0::0", f"{GPU}0::1", f"{GPU}1"):
+        assert words.count(id) == 1, words
+
+
+def test_a_device_is_one_line_where_there_is_room_and_two_where_there_is_little() -> None:
+    """By its index, as `gpuplane health drain` takes it; with model, memory, resource and state."""
+    whole = inspected(NODES["whole GPUs"])
+    for width, lines in ((120, 1), (80, 2), (60, 2)):
+        shown = drawn(whole, width)
+        first = next(n for n, line in enumerate(shown) if line.startswith("0 "))
+        assert shown[first].split()[:5] == ["0", "A100-SXM4-80GB", "80", "GiB", "nvidia.com/gpu"]
+        assert shown[first + lines].startswith("1 ")
+
+
+def test_shares_that_stand_alike_are_one_row() -> None:
+    """Of one device, one after the other: there may be thousands."""
+    gpu = (profile("l40s").gpus or ())[7].uuid
+    held = Allocation(
+        "nvidia.com/gpu.shared",
+        (f"{gpu}::3", f"{gpu}::4"),
+        PodRef.parse("ml/train/main"),
+        share_layout=TIME_SLICES.encoded,
+    )
+    whole = inspected(settled("l40s", SLICES, held))
+
+    rows = [line.split() for line in drawn(whole, 300) if gpu in line]
+    assert [row[:1] + row[-2:] for row in rows] == [
+        ["7", "healthy", f"{gpu}::0…2"], ["7", f"{gpu}::3…4", "ml/train"], ["7", "healthy", f"{gpu}::5…47"],
+    ]  # fmt: skip
+
+
+def test_reasons_are_below_the_table_and_as_they_are(golden: Golden) -> None:
+    """What looks like markup in them is none."""
+    shown = drawn(inspected(shares()), 300)
+
+    part = next(line for line in shown if line.startswith("node object"))
+    assert part.endswith(f"  {MARKED}")
+    golden(line.rstrip() for line in shown)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_cause_is_said_once_of_all_its_devices(width: int, golden: Golden) -> None:
+    """Not eight times for eight GPUs; what the node ails is said of the node."""
+    shown = " ".join(" ".join(drawn(inspected(NODES["no driver"]), width)).split())
+
+    assert shown.count("libnvidia-ml.so.1") == 1
+    golden((line.rstrip() for line in drawn(inspected(NODES["no driver"]), width)), f"{width} columns")
+
+
+def test_parts_that_fail_come_first() -> None:
+    """Then those that wait; by their names."""
+    stands = {"a": "ok", "b": "waiting", "c": "failing", "d": "failing"}
+    of = picture(*(StatusChanged(Part("other", part), Status(standing)) for part, standing in stands.items()))  # type: ignore[arg-type]
+
+    assert [line.split()[0] for line in drawn(inspected(of), 80)[-4:]] == ["c", "d", "b", "a"]
+
+
+def test_devices_of_one_cause_are_named_by_ranges(golden: Golden) -> None:
+    """Those of which there is more than one."""
+    golden(line.rstrip() for line in drawn(inspected(NODES["MIG left"]), 80))
+
+
+def test_the_head_says_which_node_agent_and_driver(golden: Golden) -> None:
+    """And whether it is ready, or why not; since when it runs."""
+    golden(drawn(inspected(NODES["whole GPUs"]), 300)[:3], "not ready")
+    golden(drawn(inspected(NODES["no GPUs"], AgentInfo("1.0")), 300)[:2], "ready, without GPUs")
+    golden(drawn(inspected(NODES["no GPUs"], AgentInfo()), 300)[0], "of a version that does not say it")
+
+
+def test_what_is_waited_for_and_a_release_are_said_first(golden: Golden) -> None:
+    """On both pages."""
+    waiting = inspected(picture(StatusChanged(DRIVER, DriverStatus("waiting", MARKED))))
+    [told] = drawn(waiting, 300, health_page)
+    assert drawn(waiting, 300)[1] == told
+    assert told.endswith(MARKED)
+    golden(told, "waiting")
+    released = inspected(shares(MARKED, DriverReleaseRequested(DriverRelease(until=350.0, reason=MARKED))))
+    told = drawn(released, 300, health_page)[0]
+    assert told in drawn(released, 300)[:4]
+    golden(told, "released")
+
+
+def test_a_standby_says_for_whom_it_waits(golden: Golden) -> None:
+    """So nobody takes it for the agent that serves."""
+    lock = TurnStatus("waiting", "process 7 serves the kubelet of /k", turn="standby")
+    shown = drawn(inspected(picture(StatusChanged(KUBELET_LOCK, lock))), 300)
+
+    golden(shown[:2])
+
+
+def test_health_says_until_when_and_what_to_do(golden: Golden) -> None:
+    """Below its table, once for each cause."""
+    shown = drawn(inspected(ward(MachineObserved(MISSING))), 300, health_page)
+
+    assert [line.split()[:2] for line in shown[1:6]] == [[str(n), "unhealthy"] for n in range(5)]
+    golden(shown[shown.index("") + 1 :])
+
+
+def test_what_a_text_from_outside_has_in_it_cannot_steer_the_terminal() -> None:
+    """A model, a pod, a version: whoever wrote them."""
+    machine = profile("t4")
+    evil = tuple(gpu.but(model="\x1b[2JT4") for gpu in machine.gpus or ())
+    of = picture(
+        ConfigLoaded(Settings()),
+        AllocationsListed((Allocation("nvidia.com/gpu", (evil[0].uuid,), PodRef("ml", "\x1b]0;x\x07")),), 0.0),
+        MachineObserved(machine.but(gpus=evil)),
+        StatusChanged(Part("other", "\x1b[1m"), Status("failing", "\x1b[31m")),
+    )
+    for width in WIDTHS:
+        shown = "\n".join(drawn(inspected(of, ABOUT.but(version="\x1b[5m")), width))
+        assert "\x1b" not in shown
+        assert "\\x1b[2JT4" in shown

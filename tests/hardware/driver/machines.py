@@ -1,0 +1,123 @@
+"""Any machine that NVML could tell of, and any failure of a query about one of its GPUs."""
+
+from hypothesis import strategies as st
+
+from gpuplane.hardware.driver.mig import profile_name
+from gpuplane.model.machine import Driver, Failure, Gpu, Link, MachineFile, Mig, MigDevice
+from tests.hardware.driver.standin import LEVELS, PROFILES
+
+CALLS = (
+    "nvmlDeviceGetHandleByIndex",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetCudaComputeCapability",
+    "nvmlDeviceGetPciInfo",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetGpuInstanceProfileInfo",
+    "nvmlDeviceGetAttributes",
+    "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetComputeInstanceId",
+    "nvmlDeviceGetGpuInstanceById",
+    "nvmlGpuInstanceGetInfo",
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetNvLinkRemoteDeviceType",
+    "nvmlDeviceGetNvLinkRemotePciInfo",
+    "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrPcieLinkWidth",
+    "nvmlDeviceGetMaxPcieLinkWidth",
+    "nvmlDeviceGetGpuFabricInfoV",
+    "nvmlDeviceGetSupportedEventTypes",
+    "nvmlDeviceRegisterEvents",
+)
+PATTERNS = (
+    *CALLS,
+    "*",
+    "nvmlDeviceGetM*",
+    "nvmlDeviceGetNvLink*",
+    "nvmlDeviceGetC*",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlUnheardOf",
+)
+CAPS = "/dev/nvidia-caps/nvidia-cap"
+
+
+def changed(machine: MachineFile, index: int, **fields: object) -> MachineFile:
+    """The machine with something else about one GPU."""
+    gpus = machine.gpus or ()
+    return machine.but(gpus=tuple(gpu.but(**fields) if gpu.index == index else gpu for gpu in gpus))
+
+
+@st.composite
+def failures(draw: st.DrawFn, gpus: int) -> Failure:
+    """An error of one query, or of several, about one GPU."""
+    error = draw(st.sampled_from(("UNKNOWN", "GPU_IS_LOST", "RESET_REQUIRED", "TIMEOUT", "NO_PERMISSION")))
+    gpu = draw(st.integers(0, gpus - 1))
+    return Failure(effect="error", call=draw(st.sampled_from(PATTERNS)), gpu=gpu, error=error)
+
+
+@st.composite
+def machines(draw: st.DrawFn, least: int = 0) -> MachineFile:
+    """A machine of up to five GPUs."""
+    buses = sorted(draw(st.sets(st.integers(0, 0x1FFFF), min_size=least, max_size=5)))
+    addresses = [f"{bus >> 8:04x}:{bus & 0xFF:02x}:00.0" for bus in buses]
+    minors = draw(st.permutations(range(len(buses))))
+    gpus = [draw(_gpus(index, pci, minor, addresses)) for index, (pci, minor) in enumerate(zip(addresses, minors))]  # noqa: B905
+    version = f"{draw(st.integers(470, 600))}.{draw(st.integers(10, 200))}.{draw(st.integers(10, 99)):02d}"
+    return MachineFile(
+        driver=Driver(version=version, cuda=f"{draw(st.integers(11, 14))}.{draw(st.integers(0, 9))}"),
+        gpus=tuple(gpus),
+        shared_nodes=draw(st.sampled_from(((), ("/dev/nvidiactl",), ("/dev/nvidiactl", "/dev/nvidia-uvm")))),
+    )
+
+
+@st.composite
+def _gpus(draw: st.DrawFn, index: int, pci: str, minor: int, addresses: list[str]) -> Gpu:
+    others = [address for address in addresses if address != pci]
+    peers = draw(st.lists(st.sampled_from(["nvswitch", *others]), unique=True, max_size=3))
+    levels = st.sampled_from((None, *LEVELS))
+    distances = {other: level for other in others if (level := draw(levels)) is not None}
+    memory = draw(st.integers(1, 300_000))
+    return Gpu(
+        index=index,
+        uuid=f"GPU-{index}",
+        minor=minor,
+        model=draw(st.sampled_from(("NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA L40S"))),
+        memory_mib=memory,
+        compute_capability=draw(st.sampled_from(("", "7.5", "9.0", "12.1"))),
+        pci=pci,
+        numa=draw(st.none() | st.integers(0, 9)),
+        mig=draw(st.none() | st.just(Mig()) | _partitions(index, minor, memory)),
+        links=tuple(Link(peer=peer, lanes=draw(st.integers(1, 6))) for peer in peers),
+        distances=distances,
+        nodes=(f"/dev/nvidia{minor}",),
+        uncorrected_errors=draw(st.none() | st.integers(0, 1 << 40)),
+    )
+
+
+@st.composite
+def _partitions(draw: st.DrawFn, index: int, minor: int, total: int) -> Mig:
+    devices: list[MigDevice] = []
+    for instance in range(draw(st.integers(0, 3))):
+        slices, suffix = draw(st.sampled_from(sorted(PROFILES)))
+        memory = draw(st.integers(1, total))
+        compute = draw(st.integers(1, slices))
+        name = profile_name(slices, compute, memory, total << 20, suffix)
+        node = 3 + 1000 * minor + 10 * instance  # 1 and 2 are of all GPUs
+        for part in range(draw(st.integers(1, 2))):
+            device = MigDevice(
+                uuid=f"MIG-{index}-{instance}-{part}",
+                profile=name,
+                gpu_instance=instance + 3,
+                compute_instance=part,
+                mig_index=len(devices),
+                memory_mib=memory,
+                nodes=(f"{CAPS}{node}", f"{CAPS}{node + 1 + part}"),
+            )
+            devices.append(device)
+    return Mig(enabled=True, devices=tuple(devices))

@@ -1,0 +1,51 @@
+"""This machine as a machine file: `python -m tests.hardware.gpu.capture > machine.yaml`.
+
+What names a card is replaced, by numbers that keep apart what is different; places and sizes are as they are.
+"""
+
+import asyncio
+import sys
+from contextlib import aclosing
+
+import msgspec
+import yaml
+
+from gpuplane.hardware.nvidia import Nvidia
+from gpuplane.model.facts import MachineObserved
+from gpuplane.model.machine import Gpu, Machine
+
+
+async def look() -> Machine:
+    """One look at this machine, by its driver."""
+    hardware = Nvidia()
+    try:
+        async with asyncio.timeout(120), aclosing(hardware.facts()) as facts:
+            async for fact in facts:
+                if isinstance(fact, MachineObserved):
+                    return fact.machine
+    finally:
+        await hardware.release()
+    raise AssertionError("facts end")
+
+
+def anonymous(machine: Machine) -> Machine:
+    """The machine without the names of its cards."""
+    return machine.but(gpus=machine.gpus and tuple(_anonymous(gpu) for gpu in machine.gpus))
+
+
+def _anonymous(gpu: Gpu) -> Gpu:
+    mig = gpu.mig and gpu.mig.but(
+        devices=tuple(
+            device.but(uuid=f"MIG-{gpu.index:08x}-0000-4000-8000-{device.mig_index:012x}") for device in gpu.mig.devices
+        )
+    )
+    return gpu.but(uuid=f"GPU-00000000-0000-4000-8000-{gpu.index:012x}", mig=mig)
+
+
+def written(machine: Machine) -> str:
+    """A machine as YAML."""
+    return yaml.safe_dump(msgspec.to_builtins(machine), sort_keys=False, allow_unicode=True, width=120)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(written(anonymous(asyncio.run(look()))))

@@ -66,7 +66,7 @@ def answered(answer: ControlResponse) -> bytes:
     return msgspec.json.encode(extended(answer))
 
 
-def decode(file_name: str, content: bytes) -> ledger.LedgerPart:
+def decode(file_name: str, content: bytes) -> ledger.LedgerFileContent:
     """As `core.ledger.decode_part`, by the next version: it knows its own fields."""
     return read_known(file_name, msgspec.json.encode(reduced(msgspec.json.decode(content))))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuplane.core.ledger import is_stored
+from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice, RestoreDevice, ShowNode
 from gpuplane.model.encoding import decode
 from gpuplane.model.machine import Fault, Gpu, GpuProcess, Incident, MachineFile
@@ -205,7 +205,7 @@ class Place:
     def remembered(self) -> bool:
         """Whether the agent has it on disk."""
         answer = self.asked(ShowNode())
-        return answer is not None and answer.state is not None and is_stored(answer.state.snapshot)
+        return answer is not None and answer.state is not None and is_ledger_stored(answer.state.snapshot)
 
     async def settled(self) -> None:
         """Kubelet comes to be shown what is so, and it is on disk. Raises AssertionError with what happened."""

@@ -19,7 +19,7 @@ from gpuplane.agent import control
 from gpuplane.agent.node import Node
 from gpuplane.core.advertising import offer
 from gpuplane.core.health.devicehealth import own_health
-from gpuplane.core.ledger import FIELD_BY_FILE, carry_over_boot, encode_part, is_stored
+from gpuplane.core.ledger import FIELD_BY_FILE, adapt_to_new_boot, encode_part, is_ledger_stored
 from gpuplane.host import state
 from gpuplane.host.lock import locked
 from gpuplane.model.config import NodeRequests, Settings
@@ -55,7 +55,7 @@ async def store(first: Ledger, directory: Path, *more: Ledger) -> None:
     async with storing(node, directory):
         for ledger in (first, *more):
             node.apply(LedgerLoaded(ledger))
-            assert await node.until(is_stored, deadline=60)
+            assert await node.until(is_ledger_stored, deadline=60)
 
 
 @asynccontextmanager
@@ -90,10 +90,10 @@ async def test_a_reboot_ends_a_release_and_keeps_the_config_name_the_runtime_and
         share_layouts=FULL.share_layouts,
         health=FULL.health.but(last_kernel_log_number=-1) if FULL.health else None,
     )
-    assert carry_over_boot(FULL, "boot", 0.0, 0.0) is FULL
+    assert adapt_to_new_boot(FULL, "boot", 0.0, 0.0) is FULL
 
     asked = NodeRequests(config="x", runtime="containerd://2.1.4", driver_release="new driver", drains={"3": "fan"})
-    kept = carry_over_boot(FULL.but(node_requests=asked), "next", 0.0, 0.0).node_requests
+    kept = adapt_to_new_boot(FULL.but(node_requests=asked), "next", 0.0, 0.0).node_requests
     assert kept == NodeRequests(runtime="containerd://2.1.4", drains={"3": "fan"})
 
 
@@ -212,7 +212,7 @@ async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(
     devices = offer(node.snapshot).resources[0].devices
     golden((each.unavailable for each in devices), "the devices")
     assert {each.cleared_by for each in own_health(node.snapshot) if each.device} == {"gpuplane health restore all"}
-    assert carry_over_boot(node.snapshot.ledger, "next", 0.0, 0.0).health == node.snapshot.ledger.health
+    assert adapt_to_new_boot(node.snapshot.ledger, "next", 0.0, 0.0).health == node.snapshot.ledger.health
 
     assert (
         await control.answer(node, msgspec.json.encode(RestoreDevice(requested_at=100.0, device="all")))
@@ -238,10 +238,10 @@ async def test_a_directory_that_is_removed_is_made_again_with_all_that_is_rememb
         node.apply(LedgerLoaded(FULL))
         async with storing(node, directory):
             for removed in (directory, directory / "health.json"):
-                assert await node.until(is_stored, deadline=60)
+                assert await node.until(is_ledger_stored, deadline=60)
                 remove(removed) if removed.is_dir() else removed.unlink()
-                assert await node.until(lambda s: not is_stored(s), deadline=60)
-                assert await node.until(is_stored, deadline=60)
+                assert await node.until(lambda s: not is_ledger_stored(s), deadline=60)
+                assert await node.until(is_ledger_stored, deadline=60)
                 assert state.load(directory, "boot") == (FULL, [])
             async with locked(directory, every=0.01) as second:
                 assert await anext(second) == f"process {os.getpid()}"
@@ -255,13 +255,13 @@ async def test_a_directory_that_was_removed_and_is_another_agents_now_is_left_al
         node = Node(Snapshot(), now=lambda: 100.0)
         node.apply(LedgerLoaded(FULL))
         async with storing(node, directory):
-            assert await node.until(is_stored, deadline=60)
+            assert await node.until(is_ledger_stored, deadline=60)
             remove(directory)
             async with locked(directory) as other:
                 assert [owner async for owner in other] == []
                 assert await node.until(lambda s: s.status[STATE_DIRECTORY].state == "failing", deadline=60)
                 assert f" {os.getpid()}" in as_shown(node.snapshot.status[STATE_DIRECTORY].text)
-                assert not is_stored(node.snapshot)
+                assert not is_ledger_stored(node.snapshot)
                 assert [each.name for each in directory.iterdir()] == ["lock"]
 
 
@@ -361,14 +361,14 @@ async def test_what_may_have_been_written_is_written_over(tmp_path: Path) -> Non
     node = Node(Snapshot(), now=lambda: 100.0)
     node.apply(LedgerLoaded(FULL))
     async with storing(node, tmp_path):
-        assert await node.until(is_stored, deadline=60)
+        assert await node.until(is_ledger_stored, deadline=60)
         spoil(tmp_path / "cuts.json.new")
         node.apply(LedgerLoaded(FULL.but(share_layouts={"GPU-a": memory_shares(1024, mps=False).encoded})))
         assert await node.until(lambda s: s.status[STATE_DIRECTORY].state == "failing", deadline=60)
         (tmp_path / "cuts.json").write_bytes(encode_part({"GPU-a": "1024 MiB"}, "boot"))
         node.apply(LedgerLoaded(FULL))
         shutil.rmtree(tmp_path / "cuts.json.new")
-        assert await node.until(is_stored, deadline=60)
+        assert await node.until(is_ledger_stored, deadline=60)
         assert node.snapshot.stored.share_layouts == (FULL.share_layouts,)
         assert state.load(tmp_path, "boot") == (FULL, [])
 
@@ -382,11 +382,11 @@ async def test_one_file_that_cannot_be_written_holds_up_no_other(tmp_path: Path)
         assert await node.until(lambda s: STATE_DIRECTORY in s.status, deadline=60)
         assert f"release.json: {os.strerror(errno.EISDIR)}" in as_shown(node.snapshot.status[STATE_DIRECTORY].text)
         assert state.load(tmp_path, "boot")[0] == FULL.but(release=None)
-        assert not is_stored(node.snapshot)
+        assert not is_ledger_stored(node.snapshot)
 
         (tmp_path / "release.json/x").rmdir()
         (tmp_path / "release.json").rmdir()
-        assert await node.until(is_stored, deadline=60)
+        assert await node.until(is_ledger_stored, deadline=60)
     assert state.load(tmp_path, "boot") == (FULL, [])
 
 
@@ -453,7 +453,7 @@ async def test_a_wish_is_not_stored_while_the_disk_refuses(denied: Path) -> None
     async with storing(node, denied):
         assert await node.until(lambda s: STATE_DIRECTORY in s.status, deadline=60)
 
-    assert not is_stored(node.snapshot)
+    assert not is_ledger_stored(node.snapshot)
     assert node.snapshot.status[STATE_DIRECTORY].state == "failing"
     assert f"{denied}: {os.strerror(errno.ENOTDIR)}" in as_shown(node.snapshot.status[STATE_DIRECTORY].text)
 
@@ -464,7 +464,7 @@ async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk
     """The ledger is as it was before the wish, but the disk is not yet: a crash would bring the wish back."""
     node = Node(Snapshot(), now=lambda: 100.0)
     keeping = asyncio.create_task(state.keep_stored(node, tmp_path))
-    assert await node.until(is_stored, deadline=60)
+    assert await node.until(is_ledger_stored, deadline=60)
     writing, go_on, write = threading.Event(), threading.Event(), state._write
 
     def slowly(directory: Path, part: str, value: object, boot: str) -> None:
@@ -476,9 +476,9 @@ async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk
     node.apply(DriverReleaseRequested(DriverRelease(until=500.0, reason="x")))
     assert await asyncio.to_thread(writing.wait, 60)
     node.apply(DriverReleaseRequested(None))
-    assert not is_stored(node.snapshot)
+    assert not is_ledger_stored(node.snapshot)
 
     go_on.set()
-    assert await node.until(is_stored, deadline=60)
+    assert await node.until(is_ledger_stored, deadline=60)
     assert not (tmp_path / "release.json").exists()
     keeping.cancel()

@@ -205,10 +205,10 @@ def test_shares_are_explained(grain: int, ids: int, golden: Golden) -> None:
     gpus = (A, B.but(memory_mib=1000))
     slices, memory = explain_node(Machine(gpus=gpus), resolve_with_sources((SHARED % grain).encode(), "c")).units
 
-    assert as_shown(slices.why).endswith("(c:6)")
-    assert as_shown(memory.why).endswith("(c:11)")
+    assert as_shown(slices.assignment_reason).endswith("(c:6)")
+    assert as_shown(memory.assignment_reason).endswith("(c:11)")
     assert len(memory.ids) == ids
-    golden([slices.why, memory.why])
+    golden([slices.assignment_reason, memory.assignment_reason])
 
 
 def test_mps_is_explained_as_if_its_daemons_ran(golden: Golden) -> None:
@@ -218,7 +218,7 @@ def test_mps_is_explained_as_if_its_daemons_ran(golden: Golden) -> None:
 
     assert explained.resources["nvidia.com/gpu"].healthy == 3
     assert [as_shown(note)[:5] for note in explained.notes] == ["c:1: ", "c:1: "]
-    golden([*(each.why for each in explained.units), *explained.notes])
+    golden([*(each.assignment_reason for each in explained.units), *explained.notes])
 
 
 def test_how_mps_is_set_up_is_shown_where_it_is_said(golden: Golden) -> None:
@@ -228,9 +228,10 @@ def test_how_mps_is_set_up_is_shown_where_it_is_said(golden: Golden) -> None:
     (unit,) = explain_node(Machine(gpus=(A,)), resolve_with_sources(text.encode(), "c")).units
 
     assert all(
-        key in as_shown(unit.why) for key in ("computeMode leave", "multiUser", "activeThreadPercentage 20", "c:1")
+        key in as_shown(unit.assignment_reason)
+        for key in ("computeMode leave", "multiUser", "activeThreadPercentage 20", "c:1")
     )
-    golden(unit.why)
+    golden(unit.assignment_reason)
 
 
 @pytest.mark.parametrize("machine", ["gpus: []", "gpus:", "{}"])

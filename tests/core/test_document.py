@@ -83,7 +83,7 @@ def test_each_value_knows_the_line_of_its_key() -> None:
     root, _ = parse_document(b"# head\na:\n  - x: 1\n    y:\n      2\n  - 3\nb: {c: 4}\n")
 
     paths: list[tuple[str | int, ...]] = [(), ("a",), ("a", 0, "y"), ("a", 1), ("b", "c"), ("a", 0, "z", 1), ("a", 9)]
-    assert [root.find_nearest(path).line for path in paths] == [2, 2, 4, 6, 7, 3, 2]
+    assert [root.find_deepest_existing(path).line for path in paths] == [2, 2, 4, 6, 7, 3, 2]
 
 
 def test_repeated_keys_are_told_beside_the_tree() -> None:

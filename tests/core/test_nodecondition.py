@@ -5,7 +5,7 @@ import pytest
 from gpuplane.core.containers.cdi.desiredspecs import desired_specs
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
 from gpuplane.core.health.records import apply_reboot
-from gpuplane.core.ledger import carry_over_boot
+from gpuplane.core.ledger import adapt_to_new_boot
 from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, can_be_judged, node_condition
 from gpuplane.core.reports.nodeevents import event_states, node_events, states_before_restart, without_waiting
 from gpuplane.core.step import step
@@ -234,7 +234,7 @@ def test_nothing_is_told_again_after_a_restart(facts: tuple[Fact, ...]) -> None:
 def test_a_drain_by_annotation_is_not_told_again_after_a_reboot() -> None:
     """It holds also before the API server's first word."""
     before = after(NodeRequestsChanged(NodeRequests(drains={"0": "RMA"})))
-    start = Snapshot(ledger=carry_over_boot(before.ledger, "another boot", wall=0.0, now=0.0))
+    start = Snapshot(ledger=adapt_to_new_boot(before.ledger, "another boot", wall=0.0, now=0.0))
     now = run(start, ConfigLoaded(Settings()), MachineObserved(WELL), AllocationsListed((), 1.0), now=1.0)
 
     assert event_states(now)["GPU-0"].state == "drained"

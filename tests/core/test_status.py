@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.lenient import read_leniently
+from gpuplane.core.lenient import decode_leniently
 from gpuplane.core.serving import may_register, may_serve, standby_reason
 from gpuplane.model.encoding import decode, encode
 from gpuplane.model.facts import StatusChanged
@@ -147,7 +147,7 @@ def test_statuses_survive_json(found: Statuses) -> None:
     snapshot = Snapshot(status=found)
 
     assert decode(encode(snapshot), Snapshot) == snapshot
-    read = read_leniently(json.loads(encode(snapshot)), Snapshot)
+    read = decode_leniently(json.loads(encode(snapshot)), Snapshot)
     assert read.value == snapshot
 
 
@@ -165,12 +165,12 @@ def test_what_the_version_before_writes_is_read() -> None:
     document = {"conditions": FORMER}
 
     assert decode(json.dumps(document).encode(), Snapshot).status == Statuses(FULL)
-    assert read_leniently(document, Snapshot).value.status == Statuses(FULL)
+    assert decode_leniently(document, Snapshot).value.status == Statuses(FULL)
 
 
 @pytest.mark.parametrize("spoilt", [{"standing": "resting"}, {}, 7, None])
 def test_a_status_that_is_none_costs_itself_only(spoilt: object) -> None:
-    read = read_leniently({"conditions": {**FORMER, "driver": spoilt}}, Snapshot)
+    read = decode_leniently({"conditions": {**FORMER, "driver": spoilt}}, Snapshot)
 
     assert read.value.status == Statuses(FULL).but(DRIVER, None)
     with pytest.raises(msgspec.ValidationError):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.strict import MAX_ERRORS, DocumentPath, InvalidInput, load, load_with_lines
+from gpuplane.core.strict import MAX_ERRORS, DocumentPath, InvalidInput, load_with_lines, load_yaml_as
 from gpuplane.model.machine import MachineFile
 from gpuplane.model.value import Value
 from tests.golden import Golden
@@ -35,7 +35,7 @@ class Whole(Value):
 def errors(text: str, kind: type = Whole) -> list[str]:
     """What is wrong with a document."""
     with pytest.raises(InvalidInput) as caught:
-        load(text.encode(), kind, "f")
+        load_yaml_as(text.encode(), kind, "f")
     return caught.value.errors
 
 
@@ -109,7 +109,7 @@ def test_a_check_sees_the_value_and_its_errors_have_lines(golden: Golden) -> Non
                 yield ("parts", i, "size"), f"{part.name} has no size"
 
     with pytest.raises(InvalidInput) as caught:
-        load(b"mod: 1\nparts:\n- name: a\n- {name: b, size: 1}\n- name: c\n  size: 0\n", Whole, "f", check)
+        load_yaml_as(b"mod: 1\nparts:\n- name: a\n- {name: b, size: 1}\n- name: c\n  size: 0\n", Whole, "f", check)
 
     assert [each.split(":")[1] for each in caught.value.errors] == ["1", "3", "6"]
     golden(caught.value.errors)
@@ -117,7 +117,7 @@ def test_a_check_sees_the_value_and_its_errors_have_lines(golden: Golden) -> Non
 
 def test_keys_of_the_author_hold_anchors() -> None:
     """At the top, what starts with "x-" is nobody's business; below, it is an unknown key."""
-    assert load(b"x-part: &p {name: a}\nparts: [*p, *p]", Whole, "f").parts == (Part("a"), Part("a"))
+    assert load_yaml_as(b"x-part: &p {name: a}\nparts: [*p, *p]", Whole, "f").parts == (Part("a"), Part("a"))
     assert errors("best: {name: a, x-y: 1}")[0].startswith("f:1: unknown key 'x-y'")
 
 
@@ -154,7 +154,7 @@ TOKENS = st.sampled_from(
 def test_any_bytes_are_a_value_or_invalid(data: bytes, kind: type) -> None:
     """Whatever stands in a file, no other exception leaves, and each error names the file."""
     try:
-        assert isinstance(load(data, kind, "f"), kind)
+        assert isinstance(load_yaml_as(data, kind, "f"), kind)
     except InvalidInput as error:
         assert error.errors
         assert all(each.startswith("f:") for each in error.errors)
@@ -170,7 +170,7 @@ def test_any_values_are_taken_or_refused(fields: dict[str, str]) -> None:
     """Any mixture of right and wrong: as many errors as wrong keys at least, or a value."""
     data = "".join(f"{key}: {value}\n" for key, value in fields.items()).encode()
     try:
-        value = load(data, Whole, "f")
+        value = load_yaml_as(data, Whole, "f")
     except InvalidInput as error:
         assert error.errors
     else:

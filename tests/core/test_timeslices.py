@@ -4,7 +4,7 @@ import pytest
 
 from gpuplane.core import timeslices
 from gpuplane.core.advertising import offer
-from gpuplane.core.ledger import carry_over_boot
+from gpuplane.core.ledger import adapt_to_new_boot
 from gpuplane.core.step import due, step
 from gpuplane.model.config import ReplicatedResource, Settings, Sharing, TimeSlice
 from gpuplane.model.facts import ConfigLoaded, DriverReleaseRequested, LedgerLoaded, StatusChanged, TimeSliceFinished
@@ -280,7 +280,7 @@ def test_a_reboot_forgets() -> None:
     """So does the driver."""
     node = world(("long", "0 1"))
     serve(node)
-    assert carry_over_boot(node.snapshot.ledger, "another boot", 0.0, 0.0).time_slices is None
+    assert adapt_to_new_boot(node.snapshot.ledger, "another boot", 0.0, 0.0).time_slices is None
 
 
 def test_a_gpu_in_mig_mode_has_no_length() -> None:

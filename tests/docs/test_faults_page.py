@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from gpuplane.core.faults.catalogue import CATALOGUE
-from gpuplane.core.faults.reference import catalogue_table
+from gpuplane.core.faults.cataloguetable import catalogue_table
 from gpuplane.core.health.context import HealthContext
 from gpuplane.core.health.devicehealth import CLEARED_BY_TEXTS
 from gpuplane.model.health import ClearedBy, Scope, Severity, State

@@ -18,7 +18,7 @@ from gpuplane import files
 from gpuplane.core import lookup
 from gpuplane.core.advertising import offer
 from gpuplane.core.health import devicehealth
-from gpuplane.core.ledger import is_stored
+from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.serving import standby_reason
 from gpuplane.core.text import clip
@@ -195,7 +195,7 @@ async def _about(node: Node, name: str, drain: Drain | None) -> ControlResponse:
 
 async def _wish(node: Node, wish: Fact) -> ControlResponse:
     node.apply(wish)
-    if await node.until(is_stored, deadline=5.0):
+    if await node.until(is_ledger_stored, deadline=5.0):
         return ControlResponse()
     return ControlResponse(
         error="it takes effect, but could not be stored, so a restart of the agent forgets it: see the agent's log"

@@ -19,7 +19,7 @@ from gpuplane import __version__
 from gpuplane.agent.control import control_standby
 from gpuplane.agent.node import Node
 from gpuplane.agent.parts import ASKED_AGAIN, PLUGINS, STORE, Options, RunningParts, serving, status_page, watching
-from gpuplane.core.ledger import is_stored
+from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.hardware import Hardware
 from gpuplane.host.lock import locked
@@ -185,7 +185,7 @@ class Agent:
 
     async def _stored(self, ledger: Ledger | None, until: float) -> None:
         if ledger is not None:
-            await self.node.until(is_stored, max(0.0, until - self.node.now()))
+            await self.node.until(is_ledger_stored, max(0.0, until - self.node.now()))
 
     async def _unless_stopped(self, work: Coroutine[None, None, None]) -> bool:
         """Do some work, unless we are asked to stop before it is done; whether it is done."""

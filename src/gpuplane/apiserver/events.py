@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuplane.apiserver.node import CLIENT_MODULE
 from gpuplane.apiserver.retry import Backoff, timestamp
-from gpuplane.core.ledger import is_stored
+from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.core.reports.nodecondition import can_be_judged
 from gpuplane.core.reports.nodeevents import (
     DeviceEventState,
@@ -97,7 +97,7 @@ async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
 def _is_ledger_stored(snapshot: Snapshot) -> bool:
     """Whether the ledger is stored, or cannot be. What is not stored would be sent again after a crash."""
     state = snapshot.status.of(STATE_DIRECTORY)
-    return state is None or state.state == "failing" or is_stored(snapshot)
+    return state is None or state.state == "failing" or is_ledger_stored(snapshot)
 
 
 def _mark_sent(

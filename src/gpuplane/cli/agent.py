@@ -23,7 +23,7 @@ from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.say import fail, told
 from gpuplane.cli.serving import serve
 from gpuplane.core.config.flags import FLAG_BY_NAME
-from gpuplane.core.config.flagvalues import add_arguments, flag_texts, option_value, with_two_dashes
+from gpuplane.core.config.flagvalues import add_arguments, flag_text_or_default, flag_texts_by_name, use_two_dashes
 from gpuplane.core.config.resolve import resolve_settings
 from gpuplane.core.strict import InvalidInput
 from gpuplane.hardware.profiles import Unknown
@@ -39,8 +39,8 @@ CDI = Path("/var/run/cdi")
 def main(argv: list[str]) -> NoReturn:
     """Run until a signal, and end the process."""
     parser = _parser()
-    arguments = parser.parsed(with_two_dashes(argv))
-    flags, environment = flag_texts(vars(arguments)), os.environ
+    arguments = parser.parsed(use_two_dashes(argv))
+    flags, environment = flag_texts_by_name(vars(arguments)), os.environ
     logs.set_up(arguments.log_format)
     try:
         resolve_settings(None, "the command line", flags, environment)  # the file may get better, these do not
@@ -135,7 +135,7 @@ def _options(
     arguments: argparse.Namespace, flags: Mapping[str, str], environment: Mapping[str, str], root: Root
 ) -> Options:
     def said(name: str) -> str:
-        return option_value(name, flags, environment)
+        return flag_text_or_default(name, flags, environment)
 
     socket = said("kubelet-socket")
     config = said("config-file") or said("config-file-srcdir")

@@ -12,8 +12,8 @@ from gpuplane import files
 from gpuplane.cli.options import PATH, Machine
 from gpuplane.cli.say import say, told
 from gpuplane.core.config.flags import FLAGS, Flag
-from gpuplane.core.config.flagvalues import flag_texts
-from gpuplane.core.config.reference import flags_table
+from gpuplane.core.config.flagtable import flags_table
+from gpuplane.core.config.flagvalues import flag_texts_by_name
 from gpuplane.core.config.resolve import ResolvedConfig, resolve_with_sources
 from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.explanation import Explanation, UnitExplanation, explain_node
@@ -46,7 +46,7 @@ def _parameter(name: str) -> str:
 def _said(parameters: Mapping[str, Any]) -> dict[str, str]:
     """What is said of the flags; an empty tuple is a list of which nothing is said."""
     found = {flag.name: parameters.get(_parameter(flag.name)) for flag in FLAGS if flag.names}
-    return flag_texts({name: None if value == () else value for name, value in found.items()})
+    return flag_texts_by_name({name: None if value == () else value for name, value in found.items()})
 
 
 @click.group()
@@ -92,7 +92,7 @@ def _checked(file: Path, said: Mapping[str, str]) -> Checked:
         return Checked(tuple(invalid.errors), (), ())
     except _Unreadable as error:
         return Checked((error.message,), (), ())
-    return Checked((), resolved.warnings, tuple(f"{where}: {why}" for where, why in resolved.without_effect.items()))
+    return Checked((), resolved.warnings, tuple(f"{where}: {why}" for where, why in resolved.ignored_settings.items()))
 
 
 def _tell(name: str, checked: Checked) -> None:
@@ -168,7 +168,14 @@ def _rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
     """Index, device, resource, ids, why and trouble of each unit."""
     for unit in explanation.units:
         what = f"{unit.model} {unit.profile}".strip()
-        yield unit.index, what, unit.resource or "-", _ids(unit), f"{unit.why}", f"{unit.unavailable}"
+        yield (
+            unit.index,
+            what,
+            unit.resource or "-",
+            _ids(unit),
+            f"{unit.assignment_reason}",
+            f"{unit.unavailable_reason}",
+        )
 
 
 def _ids(unit: UnitExplanation) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from gpuplane import __version__
 from gpuplane.cli.options import PATH
 from gpuplane.core.advertising import offer
-from gpuplane.core.lenient import NotReadable, read_leniently
+from gpuplane.core.lenient import UnreadableValue, decode_leniently
 from gpuplane.core.text import clip, list_first
 from gpuplane.model.control import ControlRequest, ControlResponse, NodeState, ShowNode
 from gpuplane.model.encoding import decode
@@ -96,8 +96,8 @@ def _understood(said: bytes, path: Path) -> ControlResponse:
 def _read(document: object) -> ControlResponse:
     """The answer of an agent of another version. Raises ClickException where a part that is known is not understood."""
     try:
-        read = read_leniently(document, ControlResponse)
-    except NotReadable:
+        read = decode_leniently(document, ControlResponse)
+    except UnreadableValue:
         _refuse("", "this command understands no part of its answer")
     answer: ControlResponse = read.value
     if read.unreadable_fields:

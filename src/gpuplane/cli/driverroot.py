@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpuplane.cli.machine import NVML
 from gpuplane.core.config.flags import FLAG_BY_NAME
-from gpuplane.core.config.flagvalues import find_value
+from gpuplane.core.config.flagvalues import find_text_and_source
 from gpuplane.host.kernellog import host_pids
 
 HERE, HOST = "driver-root-ctr-path", "driver-root"
@@ -30,13 +30,13 @@ def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contai
 
     `contained`: whether this process is in a container, where a path of the host is of no use unless it is mounted.
     """
-    said = find_value(FLAG_BY_NAME[HERE], flags, environment)
+    said = find_text_and_source(FLAG_BY_NAME[HERE], flags, environment)
     if said and said[0]:
         return Root(Path(said[0]), f"{said[1]} is set")
     default = Path(FLAG_BY_NAME[HERE].default)
     if _is_there(default):
         return Root(default, f"it is the default of --{HERE}")
-    host = find_value(FLAG_BY_NAME[HOST], flags, environment)
+    host = find_text_and_source(FLAG_BY_NAME[HOST], flags, environment)
     if host and os.path.normpath(host[0]).strip("/."):
         path = Path(host[0])
         if _is_there(path) or not contained:

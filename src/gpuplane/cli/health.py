@@ -13,7 +13,7 @@ from gpuplane.cli.options import as_json
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
 from gpuplane.core.devicenames import describe_devices
-from gpuplane.core.faults.reference import catalogue_table
+from gpuplane.core.faults.cataloguetable import catalogue_table
 from gpuplane.core.health.context import holders_of
 from gpuplane.core.health.devicehealth import overall_health
 from gpuplane.core.lookup import find_device

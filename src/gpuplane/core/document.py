@@ -24,7 +24,7 @@ MAX_NODES = 200_000
 
 MAX_DEPTH = 40
 
-Problem = tuple[int, str]
+LineProblem = tuple[int, str]
 """A line number, from 1, and what is wrong in that line."""
 
 
@@ -33,7 +33,7 @@ class MalformedDocument(Exception):
 
     def __init__(self, line: int, text: str) -> None:
         super().__init__(line, text)
-        self.problem: Problem = (line, text)
+        self.problem: LineProblem = (line, text)
 
 
 class DocumentNode(Value):
@@ -42,7 +42,7 @@ class DocumentNode(Value):
     line: int
     value: Any = None
 
-    def find_nearest(self, path: tuple[str | int, ...]) -> "DocumentNode":
+    def find_deepest_existing(self, path: tuple[str | int, ...]) -> "DocumentNode":
         """The node at a path; if there is none, the nearest node around it."""
         node = self
         for step in path:
@@ -53,7 +53,7 @@ class DocumentNode(Value):
         return node
 
 
-def parse_document(data: bytes) -> tuple[DocumentNode, list[Problem]]:
+def parse_document(data: bytes) -> tuple[DocumentNode, list[LineProblem]]:
     """The tree of the document in these bytes, and a problem for each repeated key. No document is an empty mapping.
 
     Raises MalformedDocument.
@@ -77,9 +77,9 @@ class _Parser:
         self.events: Iterator[Any] = yaml.parse(data, Loader=yaml.CSafeLoader)
         self.anchors: dict[str, tuple[DocumentNode, int]] = {}  # with its size
         self.node_count = 0
-        self.repeated_keys: list[Problem] = []
+        self.repeated_keys: list[LineProblem] = []
 
-    def parse_document(self) -> tuple[DocumentNode, list[Problem]]:
+    def parse_document(self) -> tuple[DocumentNode, list[LineProblem]]:
         root = DocumentNode(1, {})
         seen = False
         for event in self.events:
@@ -94,7 +94,7 @@ class _Parser:
 
     def parse_node(self, event: Any, depth: int) -> DocumentNode:
         start, line = self.node_count, _line_of_event(event)
-        self.count_nodes(1, line)
+        self.check_node_limit(1, line)
         if depth > MAX_DEPTH:
             raise MalformedDocument(line, f"nested deeper than {MAX_DEPTH} levels")
         if isinstance(event, yaml.AliasEvent):
@@ -111,7 +111,7 @@ class _Parser:
             self.anchors[event.anchor] = node, self.node_count - start
         return node
 
-    def count_nodes(self, nodes: int, line: int) -> None:
+    def check_node_limit(self, nodes: int, line: int) -> None:
         self.node_count += nodes
         if self.node_count > MAX_NODES:
             raise MalformedDocument(line, f"more than {MAX_NODES} values with all aliases expanded")
@@ -120,7 +120,7 @@ class _Parser:
         if anchor is None or anchor not in self.anchors:
             raise MalformedDocument(line, f"the alias *{anchor} has no complete anchor above it")
         node, size = self.anchors[anchor]
-        self.count_nodes(size, line)
+        self.check_node_limit(size, line)
         return node.but(line=line)
 
     def parse_list_items(self, depth: int) -> Iterator[DocumentNode]:

@@ -29,8 +29,8 @@ from gpuplane.model.value import Value
 from gpuplane.model.views import Resource
 
 
-class UnitExplanation(Value, rename={"unavailable": "trouble"}):
-    """One unit. Where `resource` is "", it is not offered, and `why` says why not."""
+class UnitExplanation(Value, rename={"assignment_reason": "why", "unavailable_reason": "trouble"}):
+    """One unit. Where `resource` is "", it is not offered, and `assignment_reason` says why not."""
 
     index: str  # "0", or "0:1" for MIG device 1 of GPU 0
     uuid: str
@@ -38,8 +38,8 @@ class UnitExplanation(Value, rename={"unavailable": "trouble"}):
     profile: str  # "" for a whole GPU
     resource: str
     ids: tuple[str, ...]
-    why: Text
-    unavailable: Text  # why kubelet would be told that it is unhealthy; "" where it would be healthy
+    assignment_reason: Text
+    unavailable_reason: Text  # why kubelet would be told that it is unhealthy; "" where it would be healthy
 
 
 class ResourceCount(Value, rename={"preference": "advised"}):
@@ -83,10 +83,10 @@ def explain_node(machine: Machine, resolved: ResolvedConfig) -> Explanation:
         faults=tuple(_fault_changes(resolved)),
         notes=(
             *resolved.warnings,
-            *(f"{where}: {why}" for where, why in resolved.without_effect.items()),
+            *(f"{where}: {why}" for where, why in resolved.ignored_settings.items()),
             *_unused_pattern_notes(decisions, resolved),
             *_unused_sharing_notes(decisions, resolved),
-            *_mixed_resource_notes(decisions),
+            *_partly_shared_resource_notes(decisions),
             *_memory_sharing_notes(decisions, resolved),
             *_mps_notes(decisions, resolved),
             *(["this machine has no GPU, so nothing would be advertised"] * (not offered.waiting and not machine.gpus)),
@@ -103,10 +103,10 @@ def _device_list_strategy(resolved: ResolvedConfig) -> StrategyDecision:
 
 def _resource_count(resource: Resource, resolved: ResolvedConfig) -> ResourceCount:
     healthy = sum(not device.reasons for device in resource.devices)
-    return ResourceCount(len(resource.devices), healthy, _preference(resource, resolved))
+    return ResourceCount(len(resource.devices), healthy, _describe_preferred_allocation(resource, resolved))
 
 
-def _preference(resource: Resource, resolved: ResolvedConfig) -> str:
+def _describe_preferred_allocation(resource: Resource, resolved: ResolvedConfig) -> str:
     policy, at = resolved.settings.sharing_policy, _source_note(resolved, "sharing_policy")
     if resource.share_mib or len({device.unit.gpu for device in resource.devices}) < len(resource.devices):
         return describe_policy(resource, policy, at)
@@ -124,10 +124,10 @@ def _explain_unit(
         profile=unit.profile,
         resource=name,
         ids=tuple(decision.device_ids) if name else (),
-        why=f"{_naming_reason(decision, resolved)}{_sharing_reason(decision, resolved)}"
+        assignment_reason=f"{_naming_reason(decision, resolved)}{_sharing_reason(decision, resolved)}"
         if name
         else _not_offered_reason(decision, resolved),
-        unavailable=unavailable.get(unit.id, "") if name else "",
+        unavailable_reason=unavailable.get(unit.id, "") if name else "",
     )
 
 
@@ -209,7 +209,7 @@ def _changed_fields(code: str, resolved: ResolvedConfig) -> dict[str, str]:
 
     A fault that time does not clear has no time in the catalogue, so nothing is replaced there.
     """
-    plain, judged = judge.entry_for(code, None), judge.entry_for(code, resolved.settings)
+    plain, judged = judge.effective_entry(code, None), judge.effective_entry(code, resolved.settings)
     fields = ((field, getattr(judged, field), getattr(plain, field)) for field in plain.__struct_fields__)
     keys = {field.name: field.encode_name for field in msgspec.structs.fields(FaultOverride)}
     timeless = {"clear_after"} if plain.cleared_by != "time" else set()
@@ -227,7 +227,7 @@ def _format_value(value: object) -> str:
 
 def _fault_sources(code: str, fields: Iterable[str], resolved: ResolvedConfig) -> Iterator[str]:
     for field in fields:
-        by = judge.deciding_variable(code, resolved.settings) if field == "severity" else ""
+        by = judge.overriding_variable(code, resolved.settings) if field == "severity" else ""
         yield resolved.sources[by or f"faults.{code}"]
 
 
@@ -265,11 +265,11 @@ def _unused_sharing_notes(decisions: list[UnitAssignment], resolved: ResolvedCon
             for each in named.get(entry.name, ())
             if not entry.model or matches_pattern(entry.model, each.unit.model)
         ]
-        if what := _missing_devices(by, entry, fitting, resolved):
+        if what := _describe_missing_devices(by, entry, fitting, resolved):
             yield f"{resolved.sources[by]}: {what}"
 
 
-def _missing_devices(
+def _describe_missing_devices(
     by: str, entry: ReplicatedResource | MemoryResource, fitting: list[UnitAssignment], resolved: ResolvedConfig
 ) -> str:
     """Which devices an entry does not get, and why; "" if it gets all. `fitting`: the shared devices that match it."""
@@ -290,12 +290,13 @@ def _missing_devices(
                 "" if len(taken) == count else f"it asks for {count} devices of {named} and gets {len(taken)}{before}"
             )
         case references:
-            missing = [each for each in references if not _has_device(each, taken)]
-            gone = [each for each in missing if _has_device(each, others)]
+            missing = [each for each in references if not _has_device_with_reference(each, taken)]
+            gone = [each for each in missing if _has_device_with_reference(each, others)]
             nowhere = ", ".join(each for each in missing if each not in gone)
             found = f"this machine has no device of {named} with the reference {nowhere}" if nowhere else ""
             where = _sources_of_sharing(
-                [each for each in others if any(_has_device(reference, [each]) for reference in gone)], resolved
+                [each for each in others if any(_has_device_with_reference(reference, [each]) for reference in gone)],
+                resolved,
             )
             before = f"already shared by {where}: {', '.join(gone)}" if gone else ""
             return "; ".join(filter(None, (found, before)))
@@ -305,11 +306,11 @@ def _sources_of_sharing(decisions: Iterable[UnitAssignment], resolved: ResolvedC
     return " and ".join(dict.fromkeys(resolved.sources[decision.sharing_entry] for decision in decisions))
 
 
-def _has_device(reference: str, decisions: Iterable[UnitAssignment]) -> bool:
+def _has_device_with_reference(reference: str, decisions: Iterable[UnitAssignment]) -> bool:
     return any(reference in (decision.unit.id, decision.unit.index) for decision in decisions)
 
 
-def _mixed_resource_notes(decisions: list[UnitAssignment]) -> Iterator[str]:
+def _partly_shared_resource_notes(decisions: list[UnitAssignment]) -> Iterator[str]:
     shared = {decision.resource for decision in decisions if decision.is_shared}
     for name in sorted(
         {decision.resource for decision in decisions if not decision.is_shared and decision.resource in shared}

@@ -20,11 +20,11 @@ from gpuplane.model.snapshot import Ledger, Snapshot
 FORMAT_VERSION = 1
 """Of the files that we write. Raise it only if an older version of gpuplane would misread a file."""
 
-_FIELDS = tuple(field for field in msgspec.structs.fields(Ledger) if field.name != "boot_id")
-FIELD_BY_FILE = {field.encode_name: field.name for field in _FIELDS}
+_LEDGER_FIELDS = tuple(field for field in msgspec.structs.fields(Ledger) if field.name != "boot_id")
+FIELD_BY_FILE = {field.encode_name: field.name for field in _LEDGER_FIELDS}
 """Name of a file without its suffix → the field of the ledger in it."""
 
-_TYPE_BY_FILE = {field.encode_name: field.type for field in _FIELDS}
+_TYPE_BY_FILE = {field.encode_name: field.type for field in _LEDGER_FIELDS}
 
 MAX_FIELD_CHARACTERS = 80
 """Characters of a field's name that are shown."""
@@ -40,7 +40,7 @@ class _LedgerFile(msgspec.Struct):
     value: msgspec.Raw
 
 
-class LedgerPart(msgspec.Struct, frozen=True):
+class LedgerFileContent(msgspec.Struct, frozen=True):
     """A part of the ledger as it was read. `problem`: what could not be read; "" if everything could."""
 
     boot_id: str
@@ -53,27 +53,27 @@ def encode_part(value: Any, boot_id: str) -> bytes:
     return msgspec.json.encode({"version": FORMAT_VERSION, "boot_id": boot_id, "value": value})
 
 
-def decode_part(file_name: str, content: bytes) -> LedgerPart:
+def decode_part(file_name: str, content: bytes) -> LedgerFileContent:
     """A part from the content of its file. Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError if this is
     no file of the ledger."""
     file = msgspec.json.decode(content, type=_LedgerFile)
     try:
-        return LedgerPart(file.boot_id, msgspec.json.decode(file.value, type=_TYPE_BY_FILE[file_name]))
+        return LedgerFileContent(file.boot_id, msgspec.json.decode(file.value, type=_TYPE_BY_FILE[file_name]))
     except msgspec.DecodeError:
         return _decode_leniently(file_name, file)
 
 
-def _decode_leniently(file_name: str, file: _LedgerFile) -> LedgerPart:
-    from gpuplane.core.lenient import NotReadable, read_leniently  # rarely needed
+def _decode_leniently(file_name: str, file: _LedgerFile) -> LedgerFileContent:
+    from gpuplane.core.lenient import UnreadableValue, decode_leniently  # rarely needed
 
     written = f"its format has version {file.version}, and this agent writes version {FORMAT_VERSION}"
     try:
-        read = read_leniently(msgspec.json.decode(file.value), _TYPE_BY_FILE[file_name])
-    except (NotReadable, msgspec.DecodeError) as error:
-        if file.version == FORMAT_VERSION and not isinstance(error, NotReadable):
+        read = decode_leniently(msgspec.json.decode(file.value), _TYPE_BY_FILE[file_name])
+    except (UnreadableValue, msgspec.DecodeError) as error:
+        if file.version == FORMAT_VERSION and not isinstance(error, UnreadableValue):
             raise  # this is no file of ours
         value = _drain_unreadable_devices(HealthRecords(), [()], file.version) if file_name == "health" else None
-        return LedgerPart(file.boot_id, value, f"{written}: no part of it can be read")
+        return LedgerFileContent(file.boot_id, value, f"{written}: no part of it can be read")
     value = (
         _drain_unreadable_devices(read.value, read.unreadable_fields, file.version)
         if file_name == "health" and read.unreadable_fields
@@ -82,7 +82,7 @@ def _decode_leniently(file_name: str, file: _LedgerFile) -> LedgerPart:
     left_out = [
         clip(".".join(place), MAX_FIELD_CHARACTERS) for place in (*read.unreadable_fields, *read.unknown_fields)
     ]
-    return LedgerPart(file.boot_id, value, f"{written}: {list_first(left_out, 5)} left out")
+    return LedgerFileContent(file.boot_id, value, f"{written}: {list_first(left_out, 5)} left out")
 
 
 def _drain_unreadable_devices(
@@ -98,7 +98,7 @@ def _drain_unreadable_devices(
     return health.but(devices=devices)
 
 
-def carry_over_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> Ledger:
+def adapt_to_new_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> Ledger:
     """The ledger as it is valid in this boot, at `wall` seconds since 1970 and `now` of CLOCK_BOOTTIME.
 
     Times count from the boot, and a reboot ends every process that uses the driver. So a driver release ends with its
@@ -121,6 +121,6 @@ def carry_over_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> Le
     )
 
 
-def is_stored(snapshot: Snapshot) -> bool:
+def is_ledger_stored(snapshot: Snapshot) -> bool:
     """Whether the whole ledger is on disk. Only then may an answer that depends on it be sent."""
     return snapshot.stored.ledger == snapshot.ledger

@@ -31,7 +31,7 @@ FieldPath = tuple[str, ...]
 """Where a value is in a document: names of fields, keys of mappings and numbers of list items."""
 
 
-class NotReadable(Exception):
+class UnreadableValue(Exception):
     """No part of a value can be read."""
 
 
@@ -44,7 +44,7 @@ class LenientResult(msgspec.Struct, frozen=True):
     unreadable_fields: tuple[FieldPath, ...] = ()
 
 
-def read_leniently(data: Any, kind: Any) -> LenientResult:
+def decode_leniently(data: Any, kind: Any) -> LenientResult:
     """Read plain data (decoded JSON) as a type. Raises NotReadable where no part of it can be read."""
     reading = _LenientReader()
     value = reading.read_value(data, type_info(kind), ())
@@ -61,15 +61,15 @@ class _LenientReader:
             case StructType() if isinstance(data, Mapping):
                 return self._read_struct(data, kind, place)
             case DictType(value_type=inner) if isinstance(data, Mapping):
-                return self._read_entries(data, inner, place)
+                return self._read_mapping(data, inner, place)
             case CustomType(cls=cls) if cls is Statuses and isinstance(data, Mapping):
                 return self._read_statuses(data, place)
             case VarTupleType(item_type=inner) if isinstance(data, list):
-                return tuple(self._read_entries({str(n): each for n, each in enumerate(data)}, inner, place).values())
+                return tuple(self._read_mapping({str(n): each for n, each in enumerate(data)}, inner, place).values())
             case UnionType(types=kinds):
                 return self._read_union(data, kinds, place)
             case StructType() | DictType() | CustomType() | VarTupleType():
-                raise NotReadable
+                raise UnreadableValue
         return _read_scalar(data, kind)
 
     def _read_struct(self, data: Mapping[str, Any], kind: StructType, place: FieldPath) -> Any:
@@ -80,20 +80,20 @@ class _LenientReader:
             if name in data:
                 try:
                     values[field.name] = self.read_value(data[name], field.type, (*place, name))
-                except NotReadable:
+                except UnreadableValue:
                     if field.required:
                         raise
                     self.unreadable_fields.append((*place, name))
             elif field.required:
-                raise NotReadable
+                raise UnreadableValue
         return kind.cls(**values)
 
-    def _read_entries(self, data: Mapping[str, Any], kind: Type, place: FieldPath) -> dict[str, Any]:
+    def _read_mapping(self, data: Mapping[str, Any], kind: Type, place: FieldPath) -> dict[str, Any]:
         values = {}
         for key, each in data.items():
             try:
                 values[key] = self.read_value(each, kind, (*place, key))
-            except NotReadable:
+            except UnreadableValue:
                 self.unreadable_fields.append((*place, key))
         return values
 
@@ -103,7 +103,7 @@ class _LenientReader:
             part = part_named(name)
             try:
                 found[part] = self.read_value(known_fields(part, each), type_info(part.status_type), (*place, name))
-            except NotReadable:
+            except UnreadableValue:
                 self.unreadable_fields.append((*place, name))
         return Statuses(found)
 
@@ -113,9 +113,9 @@ class _LenientReader:
         for kind in kinds:
             try:
                 return self.read_value(data, kind, place)
-            except NotReadable:
+            except UnreadableValue:
                 continue
-        raise NotReadable
+        raise UnreadableValue
 
 
 SCALAR_TYPES: Mapping[type[Type], type] = {BoolType: bool, IntType: int, FloatType: float, StrType: str}
@@ -128,4 +128,4 @@ def _read_scalar(data: Any, kind: Type) -> Any:
     try:
         return msgspec.convert(data, SCALAR_TYPES[type(kind)])
     except (KeyError, msgspec.ValidationError):
-        raise NotReadable from None
+        raise UnreadableValue from None

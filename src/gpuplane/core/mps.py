@@ -197,10 +197,10 @@ def daemon_part(name: str) -> Part[MpsDaemonStatus]:
 @view
 def _unavailable_devices(snapshot: Snapshot) -> frozenset[str]:
     """The UUIDs of devices that are unavailable because of their health."""
-    return frozenset(_iterate_unavailable(snapshot))
+    return frozenset(_iterate_unavailable_uuids(snapshot))
 
 
-def _iterate_unavailable(snapshot: Snapshot) -> Iterator[str]:
+def _iterate_unavailable_uuids(snapshot: Snapshot) -> Iterator[str]:
     context = health_context(snapshot)
     for gpu in snapshot.gpus:
         if unavailable_reasons(snapshot, context, gpu):

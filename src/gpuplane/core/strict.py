@@ -14,11 +14,11 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from gpuplane.core.document import DocumentNode, MalformedDocument, Problem, parse_document, parse_scalar
+from gpuplane.core.document import DocumentNode, LineProblem, MalformedDocument, parse_document, parse_scalar
 
 T = TypeVar("T")
 DocumentPath = tuple[str | int, ...]
-Field = msgspec.structs.FieldInfo
+StructField = msgspec.structs.FieldInfo
 
 MAX_ERRORS = 20
 """Errors that are reported for one file."""
@@ -32,14 +32,14 @@ class InvalidInput(Exception):
         self.errors = errors
 
 
-def without_custom_keys(root: DocumentNode) -> DocumentNode:
+def without_extension_keys(root: DocumentNode) -> DocumentNode:
     """The document without its top-level keys that start with "x-": authors may use them freely, as for anchors."""
     if not isinstance(root.value, dict):
         return root
     return root.but(value={key: node for key, node in root.value.items() if not key.startswith("x-")})
 
 
-def load(
+def load_yaml_as(
     data: bytes, kind: type[T], file: str, check: Callable[[T], Iterable[tuple[DocumentPath, str]]] = lambda value: ()
 ) -> T:
     """The value of type `kind` in a YAML (or JSON) document. Raises InvalidInput.
@@ -54,7 +54,7 @@ def load_with_lines(
     kind: type[T],
     file: str,
     check: Callable[[T], Iterable[tuple[DocumentPath, str]]] = lambda value: (),
-    prepare: Callable[[DocumentNode], DocumentNode] = without_custom_keys,
+    prepare: Callable[[DocumentNode], DocumentNode] = without_extension_keys,
 ) -> tuple[T, Callable[[DocumentPath], int]]:
     """The value as of `load`, and a function from a path to its line. `prepare` changes the tree before that."""
     try:
@@ -67,10 +67,10 @@ def load_with_lines(
         if not any(
             broken[: len(path)] == path for broken in reader.invalid_paths
         ):  # else the invalid part may be the cause
-            reader.problems.append((root.find_nearest(path).line, text))
+            reader.problems.append((root.find_deepest_existing(path).line, text))
     if reader.problems or value is None:
         raise _invalid_input(file, reader.problems)
-    return value, lambda path: root.find_nearest(path).line
+    return value, lambda path: root.find_deepest_existing(path).line
 
 
 def _convert_to_type(reader: "_TypedReader", found: Any, kind: type[T]) -> T | None:
@@ -83,7 +83,7 @@ def _convert_to_type(reader: "_TypedReader", found: Any, kind: type[T]) -> T | N
         return None
 
 
-def _invalid_input(file: str, problems: list[Problem]) -> InvalidInput:
+def _invalid_input(file: str, problems: list[LineProblem]) -> InvalidInput:
     in_order = dict.fromkeys(sorted(problems, key=lambda problem: problem[0]))
     lines = [f"{file}:{line}: {text}" for line, text in in_order]
     more = len(lines) - MAX_ERRORS
@@ -105,7 +105,7 @@ class _TypedReader:
     `invalid_paths`: where something was left out.
     """
 
-    def __init__(self, kind: Any, problems: list[Problem]) -> None:
+    def __init__(self, kind: Any, problems: list[LineProblem]) -> None:
         self.document_type = kind
         self.problems = problems
         self.invalid_paths: list[DocumentPath] = []
@@ -119,11 +119,11 @@ class _TypedReader:
             if _is_struct(kind):
                 return self.read_struct(node, kind, path)
             if origin in (dict, Mapping):
-                return _unless_invalid(
+                return _invalid_if_any_invalid(
                     {key: self.read_value(each, args[1], (*path, key)) for key, each in node.value.items()}
                 )
         elif isinstance(node.value, list) and (origin is list or (origin is tuple and args[1:] == (...,))):
-            parts = _unless_invalid(
+            parts = _invalid_if_any_invalid(
                 {i: self.read_value(each, args[0], (*path, i)) for i, each in enumerate(node.value)}
             )
             return parts if parts is INVALID else list(parts.values())
@@ -144,10 +144,10 @@ class _TypedReader:
             value = self.read_value(each, known[key].type, (*path, key))
             if value is not INVALID or known[key].required:
                 taken[key] = value
-        return _unless_invalid(taken)
+        return _invalid_if_any_invalid(taken)
 
     def read_scalar(self, node: DocumentNode, kind: Any, path: DocumentPath) -> Any:
-        value = _as_integer(_without_lines(node), kind)
+        value = _float_to_exact_integer(_without_lines(node), kind)
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError:
@@ -163,7 +163,7 @@ class _TypedReader:
         return INVALID
 
 
-def _unless_invalid(parts: dict[Any, Any]) -> Any:
+def _invalid_if_any_invalid(parts: dict[Any, Any]) -> Any:
     """The parts, or INVALID if one of them is."""
     return INVALID if any(part is INVALID for part in parts.values()) else parts
 
@@ -187,7 +187,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 @cache
-def _fields_by_key(kind: type[msgspec.Struct]) -> dict[str, Field]:
+def _fields_by_key(kind: type[msgspec.Struct]) -> dict[str, StructField]:
     return {field.encode_name: field for field in msgspec.structs.fields(kind)}
 
 
@@ -200,7 +200,7 @@ def _without_lines(node: DocumentNode) -> Any:
     return node.value
 
 
-def _as_integer(value: Any, kind: Any) -> Any:
+def _float_to_exact_integer(value: Any, kind: Any) -> Any:
     """4.0 is 4 where the type is a whole number, as for Kubernetes' tools (sigs.k8s.io/yaml)."""
     arms = get_args(kind) or (kind,)
     if (
@@ -263,26 +263,26 @@ def _scalar_type(text: str) -> type | None:
 
 
 def _suggest_key(key: str, known: list[str], document_type: Any) -> str:
-    if place := next(_paths_of_key(document_type, key, ""), ""):
+    if place := next(_find_key_in_type(document_type, key, ""), ""):
         return f"; did you mean {place}?"
     if close := closest_match(key, known):
         return f"; did you mean {close!r}?"
     return f"; known here: {', '.join(sorted(known))}" if known else ""
 
 
-def _paths_of_key(kind: Any, key: str, above: str) -> Iterator[str]:
+def _find_key_in_type(kind: Any, key: str, above: str) -> Iterator[str]:
     """The paths in a type where a key of this name is known."""
     if get_origin(kind) in (Union, types.UnionType):
         for arm in get_args(kind):
-            yield from _paths_of_key(arm, key, above)
+            yield from _find_key_in_type(arm, key, above)
     elif get_origin(kind) is tuple:
-        yield from _paths_of_key(get_args(kind)[0], key, f"{above}[]")
+        yield from _find_key_in_type(get_args(kind)[0], key, f"{above}[]")
     elif _is_struct(kind):
         for name, field in _fields_by_key(kind).items():
             place = f"{above}.{name}".removeprefix(".")
             if name == key:
                 yield place
-            yield from _paths_of_key(field.type, key, place)
+            yield from _find_key_in_type(field.type, key, place)
 
 
 def closest_match(word: str, known: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ GPU. A GPU in MIG mode has none. The driver does not report who has set a length
 
 from collections.abc import Iterator, Mapping
 
-from gpuplane.core.faults.catalogue import HIDING_OTHERS
+from gpuplane.core.faults.catalogue import CODES_THAT_HIDE_OTHERS
 from gpuplane.core.inventory.resources import assign_units
 from gpuplane.core.inventory.sharing import sharing_entries
 from gpuplane.core.requests import driver_release_reason
@@ -100,7 +100,11 @@ def _next_tries(
     for gpu in _settable_gpus(snapshot):
         slice_state, since = found.get(gpu.uuid), _remembers_since(snapshot, gpu.uuid)
         length = desired.get(gpu.uuid, "default")
-        if since is None or (slice_state is None and gpu.uuid not in desired) or _is_set(slice_state, length, since):
+        if (
+            since is None
+            or (slice_state is None and gpu.uuid not in desired)
+            or _has_desired_length(slice_state, length, since)
+        ):
             continue
         at_once = slice_state is None or not slice_state.failed_tries or _is_unrelated_try(slice_state, length, since)
         yield (
@@ -111,7 +115,7 @@ def _next_tries(
         )
 
 
-def _is_set(slice_state: TimeSliceState | None, length: TimeSlice, since: float) -> bool:
+def _has_desired_length(slice_state: TimeSliceState | None, length: TimeSlice, since: float) -> bool:
     """Whether the last try set this length, and the GPU has kept it since."""
     if slice_state is None or slice_state.pending or slice_state.outcome_unknown or slice_state.failed_tries:
         return False
@@ -127,7 +131,7 @@ def _settable_gpus(snapshot: Snapshot) -> Iterator[Gpu]:
     if driver_release_reason(snapshot):
         return
     for gpu in snapshot.gpus:
-        blind = any(fault.code in HIDING_OTHERS for fault in gpu.faults)
+        blind = any(fault.code in CODES_THAT_HIDE_OTHERS for fault in gpu.faults)
         if gpu.uuid and not blind and not gpu.mig_enabled:
             yield gpu
 
@@ -196,7 +200,7 @@ def time_slice_status(snapshot: Snapshot) -> TimeSliceStatus | None:
             failing.append(f"{_describe_gpu(gpu)} could not be set to {length}: {slice_state.failure}")
         else:
             lengths.setdefault(length, []).append(str(gpu.index))
-            waiting += [] if since is not None and _is_set(slice_state, length, since) else [gpu.uuid]
+            waiting += [] if since is not None and _has_desired_length(slice_state, length, since) else [gpu.uuid]
     said = "; ".join(f"{length}: GPU {', '.join(each)}" for length, each in lengths.items())
     reason = "; ".join(filter(None, (*failing, f"to be set: {said}" if waiting else said)))
     state: State = "failing" if failing else "waiting" if waiting else "ok"

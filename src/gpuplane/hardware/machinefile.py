@@ -29,7 +29,7 @@ def read(data: bytes, file: str) -> MachineFile:
     Links and distances to GPUs that are not there are left out, as a driver does: who takes a GPU's entry out of a file
     need not look for its address in all the others.
     """
-    machine = _spelt_out(strict.load(data, MachineFile, file, check))
+    machine = _spelt_out(strict.load_yaml_as(data, MachineFile, file, check))
     there = {"nvswitch", *(gpu.pci for gpu in machine.gpus or ())}
     return machine.but(gpus=machine.gpus and tuple(_among(there, gpu) for gpu in machine.gpus))
 

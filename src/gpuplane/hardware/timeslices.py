@@ -1,7 +1,7 @@
 """Reconcile how long the time slices of GPUs are with what is wanted (`core.timeslices`)."""
 
 from gpuplane.core import timeslices
-from gpuplane.core.ledger import is_stored
+from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.hardware import Hardware
 from gpuplane.model.facts import SetTimeSlice, StatusChanged
 from gpuplane.model.node import Node
@@ -26,4 +26,4 @@ async def keep_time_slices(node: Node, hardware: Hardware) -> None:
 def _remembered(snapshot: Snapshot) -> bool:
     """Whether the next agent would know of the wish, or never can."""
     state = snapshot.status.of(STATE_DIRECTORY)
-    return is_stored(snapshot) or (state is not None and state.state == "failing")
+    return is_ledger_stored(snapshot) or (state is not None and state.state == "failing")

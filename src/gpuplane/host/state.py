@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from gpuplane import files
-from gpuplane.core.ledger import FIELD_BY_FILE, carry_over_boot, decode_part, encode_part
+from gpuplane.core.ledger import FIELD_BY_FILE, adapt_to_new_boot, decode_part, encode_part
 from gpuplane.host.lock import lock_file, open_lock, take
 from gpuplane.model.facts import LedgerStored, StatusChanged
 from gpuplane.model.node import Node
@@ -72,7 +72,7 @@ def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list
                 kept = _keep_copy(path, content) if ours else "it is left as it is"
                 problems.append(f"{path}: {read.problem}; {kept}")
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
-            carried = carry_over_boot(Ledger(boot_id=read.boot_id, **{field: read.value}), boot, time.time(), now)
+            carried = adapt_to_new_boot(Ledger(boot_id=read.boot_id, **{field: read.value}), boot, time.time(), now)
             ledger = ledger.but(**{field: getattr(carried, field)})
     return ledger, problems
 

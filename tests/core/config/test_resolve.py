@@ -11,10 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.config.flags import FLAG_BY_NAME, FLAGS
-from gpuplane.core.config.flagvalues import add_arguments, flag_texts, option_value, parse_value, with_two_dashes
-from gpuplane.core.config.reference import flags_table
+from gpuplane.core.config.flagtable import flags_table
+from gpuplane.core.config.flagvalues import (
+    add_arguments,
+    flag_text_or_default,
+    flag_texts_by_name,
+    parse_flag_value,
+    use_two_dashes,
+)
 from gpuplane.core.config.resolve import resolve_settings, resolve_with_sources
-from gpuplane.core.config.schema import ConfigFile, value_at
+from gpuplane.core.config.schema import ConfigFile, value_of_key
 from gpuplane.core.strict import InvalidInput
 from gpuplane.model.config import MemoryResource, Mps, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.health import FaultOverride
@@ -274,8 +280,8 @@ def test_what_is_said_in_vain_is_known() -> None:
         b"flags:\n  failOnInitError: true\n", "c.yaml", {}, {"DEVICE_DISCOVERY_STRATEGY": "nvml"}
     )
 
-    assert set(resolved.without_effect) == {"DEVICE_DISCOVERY_STRATEGY", "c.yaml:2"}
-    assert all(why.startswith("no effect") for why in resolved.without_effect.values())
+    assert set(resolved.ignored_settings) == {"DEVICE_DISCOVERY_STRATEGY", "c.yaml:2"}
+    assert all(why.startswith("no effect") for why in resolved.ignored_settings.values())
 
 
 @pytest.mark.parametrize(
@@ -298,7 +304,7 @@ def test_what_is_said_of_faults_in_vain_is_known(
     file: str, environment: dict[str, str], where: list[str], golden: Golden
 ) -> None:
     """Words of the variables that mean nothing, and what the file says where a variable says it already."""
-    idle = resolve_with_sources(file.encode(), "c.yaml", {}, environment).without_effect
+    idle = resolve_with_sources(file.encode(), "c.yaml", {}, environment).ignored_settings
     assert sorted(idle) == where
     for place, why in idle.items():
         golden(why, f"{place} {environment.get(place, '')}")
@@ -440,8 +446,10 @@ def test_the_table_agrees_with_settings_and_file() -> None:
     for flag in FLAGS:
         if flag.settings_field:
             expected = getattr(defaults, flag.settings_field)
-            assert parse_value(flag, flag.default) == ("" if flag.settings_field == "dev_root" else expected), flag.name
-        assert value_at(ConfigFile(), flag.file_key) is None
+            assert parse_flag_value(flag, flag.default) == ("" if flag.settings_field == "dev_root" else expected), (
+                flag.name
+            )
+        assert value_of_key(ConfigFile(), flag.file_key) is None
     ours = {flag.settings_field for flag in FLAGS if flag.settings_field} | {
         "gpus",
         "mig",
@@ -471,7 +479,7 @@ def test_a_parser_gets_its_flags_from_the_table(arguments: str, found: dict[str,
     parser = ArgumentParser()
     add_arguments(parser.add_argument)
 
-    assert flag_texts(vars(parser.parse_args(arguments.split()))) == found
+    assert flag_texts_by_name(vars(parser.parse_args(arguments.split()))) == found
     assert parser.format_help()
 
 
@@ -479,11 +487,11 @@ def test_what_belongs_to_the_process_is_asked_for_by_name() -> None:
     """The same precedence, without a file; of several variables the first that is set."""
     variables = {"CONTAINER_DRIVER_ROOT": "/old", "DRIVER_ROOT_CTR_PATH": "/new", "KUBELET_SOCKET": ""}
 
-    assert option_value("driver-root-ctr-path", {}, variables) == "/new"
-    assert option_value("driver-root-ctr-path", {}, {"CONTAINER_DRIVER_ROOT": "/old"}) == "/old"
-    assert option_value("kubelet-socket", {}, variables) == ""
-    assert option_value("node-label", {}, {}) == "nvidia.com/device-plugin.config"
-    assert option_value("config-file", {"config-file": "/c"}, {"CONFIG_FILE": "/d"}) == "/c"
+    assert flag_text_or_default("driver-root-ctr-path", {}, variables) == "/new"
+    assert flag_text_or_default("driver-root-ctr-path", {}, {"CONTAINER_DRIVER_ROOT": "/old"}) == "/old"
+    assert flag_text_or_default("kubelet-socket", {}, variables) == ""
+    assert flag_text_or_default("node-label", {}, {}) == "nvidia.com/device-plugin.config"
+    assert flag_text_or_default("config-file", {"config-file": "/c"}, {"CONFIG_FILE": "/d"}) == "/c"
 
 
 def test_the_documentation_shows_the_table() -> None:
@@ -556,4 +564,4 @@ def test_any_file_and_flags_are_settings_or_invalid(file: dict[str, Any], said: 
 )
 def test_long_names_may_have_one_dash(arguments: str, written: str) -> None:
     """As for Go's flag package, by which NVIDIA's plugin reads its command line."""
-    assert with_two_dashes(arguments.split()) == written.split()
+    assert use_two_dashes(arguments.split()) == written.split()

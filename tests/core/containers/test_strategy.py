@@ -17,7 +17,7 @@ from gpuplane.core.containers.strategy import (
     runtime_supports_cdi,
 )
 from gpuplane.core.explanation import explain_node
-from gpuplane.core.ledger import carry_over_boot
+from gpuplane.core.ledger import adapt_to_new_boot
 from gpuplane.core.reports.metrics import metrics
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
@@ -165,10 +165,10 @@ def test_allocate_answers_by_the_decision() -> None:
 def test_a_remembered_runtime_is_in_force_from_the_first_moment() -> None:
     """After a restart, and a reboot, while the API server is silent; its next word is believed, whatever it is."""
     old = after(NodeRequestsChanged(CONTAINERD.but(kubelet="v1.28.15"))).ledger
-    for ledger in (old, carry_over_boot(old, "another boot", 0.0, 0.0)):
+    for ledger in (old, adapt_to_new_boot(old, "another boot", 0.0, 0.0)):
         assert effective_strategies(after(LedgerLoaded(ledger), KEPT, *READY)) == ("envvar",)
     known = after(NodeRequestsChanged(CONTAINERD)).ledger
-    for ledger in (known, carry_over_boot(known, "another boot", 0.0, 0.0)):
+    for ledger in (known, adapt_to_new_boot(known, "another boot", 0.0, 0.0)):
         started = after(LedgerLoaded(ledger), KEPT, *READY)
         assert decide_strategy(started) == CDI
         assert started.config.node_requests is None

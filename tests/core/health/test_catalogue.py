@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from gpuplane.core.faults.catalogue import CATALOGUE, NEEDING_PROBE
-from gpuplane.core.ledger import carry_over_boot
+from gpuplane.core.faults.catalogue import CATALOGUE, CODES_THAT_NEED_PROBE
+from gpuplane.core.ledger import adapt_to_new_boot
 from gpuplane.hardware.described import Described
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -118,7 +118,7 @@ async def end(played: Played, ends: str, lasts: float) -> None:
             await played.show("recovery-reset")
             await played.show()
         case "reboot":
-            ledger = carry_over_boot(played.snapshot.ledger, "the next boot", time.time(), played.now)
+            ledger = adapt_to_new_boot(played.snapshot.ledger, "the next boot", time.time(), played.now)
             played.snapshot = Snapshot(ledger=Ledger(boot_id="the next boot"))
             for fact in (LedgerLoaded(ledger), ConfigLoaded(SETTINGS), AllocationsListed((), played.now)):
                 played.apply(fact)
@@ -188,4 +188,4 @@ async def test_what_happens_to_a_gpu(played: Played, code: str) -> None:
 def test_every_entry_is_tried() -> None:
     """And what only a probe can end is among what looks show."""
     assert {*OF_GPUS, *OF_THE_NODE, *EVENTS} - {"xid-999"} == CATALOGUE.keys()
-    assert set(NEEDING_PROBE) <= set(OF_GPUS)
+    assert set(CODES_THAT_NEED_PROBE) <= set(OF_GPUS)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gpuplane.core.config.resolve import resolve_settings
 from gpuplane.core.faults.catalogue import CATALOGUE, UNLISTED_XID
-from gpuplane.core.faults.overrides import entry_for, parse_health_check_list, xid_number
+from gpuplane.core.faults.overrides import effective_entry, parse_health_check_list, xid_number
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import ConfigLoaded, FaultOccurred, MachineObserved
@@ -29,7 +29,7 @@ def settings(disabled: str = "", enabled: str = "", file: str = "") -> Settings:
 
 def counts(number: int, disabled: str = "", enabled: str = "") -> bool:
     """Whether an XID makes a GPU unhealthy."""
-    return entry_for(f"xid-{number}", settings(disabled, enabled)).severity == "unhealthy"
+    return effective_entry(f"xid-{number}", settings(disabled, enabled)).severity == "unhealthy"
 
 
 EVERY = (*(number for code in CATALOGUE if (number := xid_number(code)) is not None), 1, 999, 99999)
@@ -103,15 +103,15 @@ def test_any_text_is_a_list(text: str) -> None:
 def test_the_variables_are_about_xids_alone(code: str) -> None:
     """What a look shows, and events that are no XIDs, are judged as ever."""
     for disabled, enabled in (("all", ""), ("", "all"), ("all", "all")):
-        assert entry_for(code, settings(disabled, enabled)) == CATALOGUE[code]
+        assert effective_entry(code, settings(disabled, enabled)) == CATALOGUE[code]
 
 
 def test_the_variables_change_nothing_but_the_severity() -> None:
     """What ends an XID, and in whom, is its nature."""
     for number in EVERY:
         plain = CATALOGUE.get(f"xid-{number}", UNLISTED_XID)
-        assert entry_for(f"xid-{number}", settings("all")) == plain.but(severity="note")
-        assert entry_for(f"xid-{number}", settings("", "all")) == plain.but(severity="unhealthy")
+        assert effective_entry(f"xid-{number}", settings("all")) == plain.but(severity="note")
+        assert effective_entry(f"xid-{number}", settings("", "all")) == plain.but(severity="unhealthy")
 
 
 def test_a_rule_changes_what_it_says_and_nothing_else() -> None:
@@ -123,10 +123,10 @@ def test_a_rule_changes_what_it_says_and_nothing_else() -> None:
         }
     )
 
-    assert entry_for("xid-94", ruled) == CATALOGUE["xid-94"].but(cleared_by="time", clear_after=600.0)
-    assert entry_for("xid-999", ruled) == UNLISTED_XID.but(severity="note")
-    assert entry_for("xid-95", ruled) == CATALOGUE["xid-95"]
-    assert entry_for("xid-94", None) == entry_for("xid-94", Settings()) == CATALOGUE["xid-94"]
+    assert effective_entry("xid-94", ruled) == CATALOGUE["xid-94"].but(cleared_by="time", clear_after=600.0)
+    assert effective_entry("xid-999", ruled) == UNLISTED_XID.but(severity="note")
+    assert effective_entry("xid-95", ruled) == CATALOGUE["xid-95"]
+    assert effective_entry("xid-94", None) == effective_entry("xid-94", Settings()) == CATALOGUE["xid-94"]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_the_environment_comes_before_the_file(disabled: str, enabled: str, seve
     """In the severity alone: the rest of a rule holds."""
     file = "health: {faults: {xid-94: {severity: degraded, patience: 30s}}}"
 
-    assert entry_for("xid-94", settings(disabled, enabled, file)) == CATALOGUE["xid-94"].but(
+    assert effective_entry("xid-94", settings(disabled, enabled, file)) == CATALOGUE["xid-94"].but(
         severity=severity, grace_period=30.0
     )
 

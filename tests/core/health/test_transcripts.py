@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gpuplane.core.health.devicehealth import own_health
-from gpuplane.core.ledger import carry_over_boot
+from gpuplane.core.ledger import adapt_to_new_boot
 from gpuplane.core.step import due
 from gpuplane.model.config import NodeRequests
 from gpuplane.model.facts import (
@@ -244,7 +244,7 @@ class Transcript:
         if "reboot" in how:
             self.boots += 1
             wall, now = EPOCH + now + 30, now + 30  # the clock that counts from the boot is not ours to show here
-            ledger = carry_over_boot(ledger, f"{BOOT}-{self.boots}", wall, now)
+            ledger = adapt_to_new_boot(ledger, f"{BOOT}-{self.boots}", wall, now)
         self.world = World.__new__(World)
         self.world.__dict__.update(old.__dict__, now=now, snapshot=type(old.snapshot)(ledger=Ledger()))
         self.world.apply(LedgerLoaded(ledger))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from gpuplane.core.faults.catalogue import CATALOGUE, NEEDING_PROBE
+from gpuplane.core.faults.catalogue import CATALOGUE, CODES_THAT_NEED_PROBE
 from gpuplane.core.faults.overrides import xid_number
 from gpuplane.hardware import child
 from gpuplane.hardware.driver.errors import crash, hang
@@ -196,4 +196,4 @@ def test_nothing_of_the_catalogue_is_left_out() -> None:
 
 def test_charges_have_the_catalogues_codes() -> None:
     """A GPU that is not asked any more carries what only a probe can lift."""
-    assert {hang("f").code, crash("f").code} == set(NEEDING_PROBE)
+    assert {hang("f").code, crash("f").code} == set(CODES_THAT_NEED_PROBE)

@@ -48,7 +48,7 @@ PCI = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.0")
 
 
 def machine(name: str) -> MachineFile:
-    return strict.load(find(name).read_bytes(), MachineFile, f"{name}.yaml")
+    return strict.load_yaml_as(find(name).read_bytes(), MachineFile, f"{name}.yaml")
 
 
 def gpus(name: str) -> tuple[Gpu, ...]:

@@ -116,7 +116,7 @@ def test_a_dgx_1_is_a_hybrid_cube_mesh() -> None:
 
 
 def gpus(name: str) -> tuple[Gpu, ...]:
-    found = strict.load(find(name).read_bytes(), MachineFile, f"{name}.yaml").gpus
+    found = strict.load_yaml_as(find(name).read_bytes(), MachineFile, f"{name}.yaml").gpus
     assert found
     return found
 

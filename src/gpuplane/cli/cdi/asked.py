@@ -13,7 +13,7 @@ import click
 
 from gpuplane.cli.options import OneOf
 from gpuplane.cli.say import say
-from gpuplane.core.config.flags import FEATURE_FLAGS, HOOK_NAMES
+from gpuplane.core.config.flags import CDI_FEATURE_FLAGS, CDI_HOOK_NAMES
 from gpuplane.core.containers.cdi.specrequest import ALL, NONE, HookProgram, Mode, NamingStrategy, SpecRequest
 from gpuplane.core.containers.cdi.validation import spec_problems
 from gpuplane.core.containers.cdi.version import EARLIEST_VERSION
@@ -131,9 +131,9 @@ def request(said: Mapping[str, Any], host: Path | None) -> SpecRequest:
         driver_root=said["driver_root"] or "/",
         dev_root=said["dev_root"] or said["driver_root"] or "/",
         hook_program=_program(said["hook"], said["hook_path"], said["nvidia_cdi_hook_path"], host),
-        disabled_hooks=_chosen("--disable-hook", said["disable_hook"], HOOK_NAMES),
-        enabled_hooks=_chosen("--enable-hook", said["enable_hook"], [each for each in HOOK_NAMES if each != ALL]),
-        feature_flags=_chosen("--feature-flag", said["feature_flag"], FEATURE_FLAGS),
+        disabled_hooks=_chosen("--disable-hook", said["disable_hook"], CDI_HOOK_NAMES),
+        enabled_hooks=_chosen("--enable-hook", said["enable_hook"], [each for each in CDI_HOOK_NAMES if each != ALL]),
+        feature_flags=_chosen("--feature-flag", said["feature_flag"], CDI_FEATURE_FLAGS),
     )
 
 

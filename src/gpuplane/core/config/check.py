@@ -18,16 +18,16 @@ What depends on the machine is checked where devices get their names (`core.inve
 import re
 from collections.abc import Iterable, Iterator
 
-from gpuplane.core.config.durations import Duration, format_duration, to_seconds
-from gpuplane.core.config.faultcodes import MAX_XID, closest_code, is_possible_code
+from gpuplane.core.config.durations import UnparsedDuration, format_duration, to_seconds
+from gpuplane.core.config.faultcodes import MAX_XID, closest_fault_code, is_valid_fault_code
 from gpuplane.core.config.flags import FLAGS
-from gpuplane.core.config.flagvalues import parse_value
+from gpuplane.core.config.flagvalues import parse_flag_value
 from gpuplane.core.config.schema import (
-    MEMORY_SUFFIX,
-    SHARED_SUFFIX,
+    MEMORY_RESOURCE_SUFFIX,
+    SHARED_RESOURCE_SUFFIX,
     ConfigFile,
     DeviceSelection,
-    FaultRule,
+    FaultOverrideEntry,
     HealthSection,
     MemoryEntry,
     MemorySection,
@@ -37,7 +37,7 @@ from gpuplane.core.config.schema import (
     ResourcesSection,
     SharingSection,
     TimeSlicingSection,
-    value_at,
+    value_of_key,
 )
 from gpuplane.core.faults.catalogue import CATALOGUE, UNLISTED_XID
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX, RESOURCE_PREFIX, qualified_resource_name
@@ -45,68 +45,68 @@ from gpuplane.core.shares import MAX_MPS_CLIENTS, MAX_SHARES
 from gpuplane.core.strict import DocumentPath, closest_match, format_path
 
 MAX_PERCENT = 100
-PathProblems = Iterator[tuple[DocumentPath, str]]
+DocumentProblems = Iterator[tuple[DocumentPath, str]]
 
 
-def config_problems(file: ConfigFile) -> PathProblems:
+def config_problems(file: ConfigFile) -> DocumentProblems:
     """The contradictions in a file, as (path, text)."""
-    for path, text in _all_problems(file):
+    for path, text in _problem_texts_without_path(file):
         yield path, f"{format_path(path)}: {text}"
 
 
-def _all_problems(file: ConfigFile) -> PathProblems:
+def _problem_texts_without_path(file: ConfigFile) -> DocumentProblems:
     if file.version not in (None, "", "v1"):
         yield ("version",), f"{file.version!r} is unknown; write v1"
     yield from _flag_problems(file)
     resources, sharing = file.resources or ResourcesSection(), file.sharing or SharingSection()
     gpus, mig = resources.gpus or (), resources.mig or ()
-    yield from _pattern_problems(("resources", "gpus"), gpus)
-    yield from _pattern_problems(("resources", "mig"), mig)
+    yield from _naming_pattern_problems(("resources", "gpus"), gpus)
+    yield from _naming_pattern_problems(("resources", "mig"), mig)
     names = {RESOURCE_PREFIX + each.name.removeprefix(RESOURCE_PREFIX) for each in (*gpus, *mig)}
     yield from _sharing_problems(sharing, {GPU_RESOURCE, *names})
     yield from _health_problems(file.health or HealthSection())
 
 
-def _flag_problems(file: ConfigFile) -> PathProblems:
+def _flag_problems(file: ConfigFile) -> DocumentProblems:
     for flag in FLAGS:
-        value, path = value_at(file, flag.file_key), tuple(flag.file_key.split("."))
+        value, path = value_of_key(file, flag.file_key), tuple(flag.file_key.split("."))
         if isinstance(value, str | tuple):
             try:
-                if not parse_value(flag, value) and flag.value_kind == "choices":
+                if not parse_flag_value(flag, value) and flag.value_kind == "choices":
                     remedy = f"write one of {', '.join(flag.choices)}, or leave it out"
                     yield path, f"is empty, so containers would get no device; {remedy}"
             except ValueError as error:
                 yield path, str(error)
-    interval = value_at(file, "flags.gfd.sleepInterval")
-    if isinstance(interval, str) and not GO_DURATION.fullmatch(interval):
+    interval = value_of_key(file, "flags.gfd.sleepInterval")
+    if isinstance(interval, str) and not GO_DURATION_PATTERN.fullmatch(interval):
         yield ("flags", "gfd", "sleepInterval"), f"{interval!r} is not a duration; write 60s, 5m or infinite"
 
 
-GO_DURATION = re.compile(r"infinite|[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)  # Go's
+GO_DURATION_PATTERN = re.compile(r"infinite|[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)  # Go's
 
 
-def _pattern_problems(where: DocumentPath, patterns: Iterable[NamingPattern]) -> PathProblems:
+def _naming_pattern_problems(section_path: DocumentPath, patterns: Iterable[NamingPattern]) -> DocumentProblems:
     above: dict[str, int] = {}
     for i, each in enumerate(patterns):
-        yield from _name_problems((*where, i, "name"), each.name)
+        yield from _resource_name_problems((*section_path, i, "name"), each.name)
         if not each.pattern:
-            yield (*where, i, "pattern"), "is empty and matches nothing; * matches everything"
+            yield (*section_path, i, "pattern"), "is empty and matches nothing; * matches everything"
         matching = [above[pattern] for pattern in (each.pattern, "*") if pattern in above]
         if matching:
-            first = format_path((*where, matching[0]))
-            yield (*where, i), f"has no effect: {first} already matches everything that it could match"
+            first = format_path((*section_path, matching[0]))
+            yield (*section_path, i), f"has no effect: {first} already matches everything that it could match"
         above.setdefault(each.pattern, i)
 
 
-def _name_problems(path: DocumentPath, name: str, note: str = "") -> PathProblems:
+def _resource_name_problems(path: DocumentPath, name: str, prefix: str = "") -> DocumentProblems:
     try:
         qualified_resource_name(name)
     except ValueError as error:
-        yield path, f"{note}{error}"
+        yield path, f"{prefix}{error}"
 
 
-def _sharing_problems(sharing: SharingSection, names: set[str]) -> PathProblems:
-    earlier = _EarlierEntries()
+def _sharing_problems(sharing: SharingSection, names: set[str]) -> DocumentProblems:
+    earlier = _CheckedEntries()
     if sharing.time_slicing:
         where: DocumentPath = ("sharing", "timeSlicing")
         one_share_only = bool(sharing.time_slicing.fail_requests_greater_than_one)
@@ -114,7 +114,7 @@ def _sharing_problems(sharing: SharingSection, names: set[str]) -> PathProblems:
     if sharing.mps and sharing.time_slicing:
         yield ("sharing", "mps"), "cannot be combined with sharing.timeSlicing; leave one of them out"
     elif sharing.mps:
-        where, by_memory = ("sharing", "mps"), bool(sharing.memory and sharing.memory.mps)
+        where, by_memory = ("sharing", "mps"), bool(sharing.memory and sharing.memory.enforced_by_mps)
         one_share_only = sharing.mps.fail_requests_greater_than_one is not False
         if sharing.mps.resources or not by_memory:
             yield from _replication_problems(where, sharing.mps, names, MAX_MPS_CLIENTS, one_share_only, earlier)
@@ -125,48 +125,52 @@ def _sharing_problems(sharing: SharingSection, names: set[str]) -> PathProblems:
         yield from _memory_problems(sharing.memory, names, earlier)
 
 
-class _EarlierEntries:
+class _CheckedEntries:
     """What earlier entries already use: the devices that they share, and the resource names of their shares."""
 
     def __init__(self) -> None:
         self.path_by_device: dict[tuple[str, str], DocumentPath] = {}
-        self.use_by_name: dict[str, tuple[DocumentPath, str]] = {}  # resource name → its entry, what a share of it is
+        self.share_kind_by_name: dict[
+            str, tuple[DocumentPath, str]
+        ] = {}  # resource name → its entry, what a share of it is
 
 
 def _replication_problems(
-    where: DocumentPath,
+    section_path: DocumentPath,
     strategy: TimeSlicingSection | MpsSection,
     names: set[str],
     max_replicas: int,
     one_share_only: bool,
-    earlier: _EarlierEntries,
-) -> PathProblems:
+    checked: _CheckedEntries,
+) -> DocumentProblems:
     """`max_replicas`: of one device. `one_share_only`: a request for more than one share is refused."""
     if not strategy.resources:
-        yield where, "has no resources; add one, or leave the section out"
+        yield section_path, "has no resources; add one, or leave the section out"
     for i, entry in enumerate(strategy.resources or ()):
-        path: DocumentPath = (*where, "resources", i)
-        suffix = SHARED_SUFFIX if strategy.rename_by_default else ""
+        path: DocumentPath = (*section_path, "resources", i)
+        suffix = SHARED_RESOURCE_SUFFIX if strategy.rename_by_default else ""
         yield from _entry_name_problems(path, entry, suffix, "renameByDefault: ", names)
         if not 1 <= entry.replicas <= max_replicas:
             why = "the limit of MPS clients" if max_replicas == MAX_MPS_CLIENTS else "kubelet's limit for one list"
             yield (*path, "replicas"), f"must be 1 (not shared) to {max_replicas}, {why}, not {entry.replicas}"
         if entry.distinct_gpus and one_share_only:
-            refused = f"{where[-1]}.failRequestsGreaterThanOne is on and refuses every request for more than one share"
+            refused = (
+                f"{section_path[-1]}.failRequestsGreaterThanOne is on and refuses every request for more than one share"
+            )
             yield (*path, "distinct"), f"has no effect: {refused}; set it to false"
         if (
             isinstance(strategy, MpsSection)
-            and _selects_some_devices(entry)
-            and _resource_name(entry, suffix) == RESOURCE_PREFIX + entry.name.removeprefix(RESOURCE_PREFIX)
+            and _restricts_devices(entry)
+            and _shared_resource_name(entry, suffix) == RESOURCE_PREFIX + entry.name.removeprefix(RESOURCE_PREFIX)
         ):
             rest = "the devices that it does not select would have the same resource name, but no MPS daemon"
             yield path, f"{rest}; set rename"
-        yield from _selection_problems(path, entry, earlier)
+        yield from _entry_selection_problems(path, entry, checked)
         kind = "shares of different GPUs" if entry.distinct_gpus else "shares that may be of the same GPU"
-        yield from _name_conflict_problems(path, entry, _resource_name(entry, suffix), kind, earlier)
+        yield from _name_conflict_problems(path, entry, _shared_resource_name(entry, suffix), kind, checked)
 
 
-def _memory_problems(memory: MemorySection, names: set[str], earlier: _EarlierEntries) -> PathProblems:
+def _memory_problems(memory: MemorySection, names: set[str], checked: _CheckedEntries) -> DocumentProblems:
     where, unit = ("sharing", "memory"), memory.unit or "GiB"
     if not memory.resources:
         yield where, "has no resources; add one, or leave the section out"
@@ -174,67 +178,67 @@ def _memory_problems(memory: MemorySection, names: set[str], earlier: _EarlierEn
         yield (*where, "grain"), f"must be 1 {unit} or more, not {memory.share_size}"
     for i, entry in enumerate(memory.resources or ()):
         path: DocumentPath = (*where, "resources", i)
-        yield from _entry_name_problems(path, entry, MEMORY_SUFFIX, "the name of its shares: ", names)
+        yield from _entry_name_problems(path, entry, MEMORY_RESOURCE_SUFFIX, "the name of its shares: ", names)
         if entry.share_size is not None and entry.share_size < 1:
             yield (*path, "grain"), f"must be 1 {unit} or more, not {entry.share_size}"
-        yield from _selection_problems(path, entry, earlier)
-        name = _resource_name(entry, MEMORY_SUFFIX)
+        yield from _entry_selection_problems(path, entry, checked)
+        name = _shared_resource_name(entry, MEMORY_RESOURCE_SUFFIX)
         if name in names or (entry.rename is not None and name.startswith(MIG_RESOURCE_PREFIX)):
             text = f"{name!r} is the name of devices that are not shared; give the shares of memory another name"
             yield (*path, "rename"), text
         size = entry.share_size or memory.share_size or 1
-        yield from _name_conflict_problems(path, entry, name, f"memory in shares of {size} {unit}", earlier)
+        yield from _name_conflict_problems(path, entry, name, f"memory in shares of {size} {unit}", checked)
 
 
-def _selects_some_devices(entry: ReplicatedEntry) -> bool:
+def _restricts_devices(entry: ReplicatedEntry) -> bool:
     return bool(entry.model) or isinstance(entry.devices, int | tuple)
 
 
-def _resource_name(entry: ReplicatedEntry | MemoryEntry, suffix: str) -> str:
+def _shared_resource_name(entry: ReplicatedEntry | MemoryEntry, suffix: str) -> str:
     """The resource name of an entry's shares."""
     return RESOURCE_PREFIX + (entry.rename or f"{entry.name}{suffix}").removeprefix(RESOURCE_PREFIX)
 
 
 def _entry_name_problems(
-    path: DocumentPath, entry: ReplicatedEntry | MemoryEntry, suffix: str, note: str, names: set[str]
-) -> PathProblems:
-    wrong = list(_name_problems((*path, "name"), entry.name))
+    path: DocumentPath, entry: ReplicatedEntry | MemoryEntry, suffix: str, prefix: str, names: set[str]
+) -> DocumentProblems:
+    wrong = list(_resource_name_problems((*path, "name"), entry.name))
     yield from wrong
     full = RESOURCE_PREFIX + entry.name.removeprefix(RESOURCE_PREFIX)
     if not wrong and full not in names and not full.startswith(MIG_RESOURCE_PREFIX):
         close = closest_match(full, names) or GPU_RESOURCE
         yield (*path, "name"), f"no resource is named {full!r} before sharing; did you mean {close!r}?"
     if entry.rename is not None:
-        yield from _name_problems((*path, "rename"), entry.rename)
+        yield from _resource_name_problems((*path, "rename"), entry.rename)
     elif suffix and not wrong:
-        yield from _name_problems((*path, "name"), f"{entry.name}{suffix}", note)
+        yield from _resource_name_problems((*path, "name"), f"{entry.name}{suffix}", prefix)
 
 
 def _name_conflict_problems(
-    path: DocumentPath, entry: ReplicatedEntry | MemoryEntry, name: str, kind: str, earlier: _EarlierEntries
-) -> PathProblems:
+    path: DocumentPath, entry: ReplicatedEntry | MemoryEntry, name: str, share_kind: str, checked: _CheckedEntries
+) -> DocumentProblems:
     """All devices of one resource name must be shared in the same way."""
-    first, other = earlier.use_by_name.setdefault(name, (path, kind))
-    if other != kind:
+    first, other = checked.share_kind_by_name.setdefault(name, (path, share_kind))
+    if other != share_kind:
         key = "rename" if entry.rename is not None else "name"
-        text = f"{name} means {kind} here, and {other} in {format_path(first)}; give one of them another name"
+        text = f"{name} means {share_kind} here, and {other} in {format_path(first)}; give one of them another name"
         yield (*path, key), text
 
 
-def _selection_problems(
-    path: DocumentPath, entry: ReplicatedEntry | MemoryEntry, earlier: _EarlierEntries
-) -> PathProblems:
-    yield from _device_list_problems((*path, "devices"), entry.devices)
+def _entry_selection_problems(
+    path: DocumentPath, entry: ReplicatedEntry | MemoryEntry, checked: _CheckedEntries
+) -> DocumentProblems:
+    yield from _devices_value_problems((*path, "devices"), entry.devices)
     if entry.model == "":
         yield (*path, "model"), "is empty and matches nothing; leave it out for any"
-    yield from _unreachable_entry_problems(path, entry, earlier.path_by_device)
+    yield from _device_already_shared_problems(path, entry, checked.path_by_device)
 
 
 UUID_PATTERN = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-DEVICE_REFERENCE = re.compile(rf"\d+|\d+:\d+|(GPU|MIG)-{UUID_PATTERN}|MIG-GPU-{UUID_PATTERN}/\d+/\d+", re.ASCII)
+DEVICE_REFERENCE_PATTERN = re.compile(rf"\d+|\d+:\d+|(GPU|MIG)-{UUID_PATTERN}|MIG-GPU-{UUID_PATTERN}/\d+/\d+", re.ASCII)
 
 
-def _device_list_problems(path: DocumentPath, devices: DeviceSelection) -> PathProblems:
+def _devices_value_problems(path: DocumentPath, devices: DeviceSelection) -> DocumentProblems:
     match devices:
         case str() if devices != "all":
             yield path, f"must be all, a count or a list, not {devices!r}"
@@ -244,69 +248,73 @@ def _device_list_problems(path: DocumentPath, devices: DeviceSelection) -> PathP
             yield path, "an empty list selects nothing; leave it out for all"
         case tuple():
             for i, each in enumerate(devices):
-                if not DEVICE_REFERENCE.fullmatch(str(each)):
+                if not DEVICE_REFERENCE_PATTERN.fullmatch(str(each)):
                     yield (*path, i), f"must be an index (0), a MIG index (0:1) or a UUID (GPU-…, MIG-…), not {each!r}"
 
 
-def _unreachable_entry_problems(
-    path: DocumentPath, entry: ReplicatedEntry | MemoryEntry, taken: dict[tuple[str, str], DocumentPath]
-) -> PathProblems:
+def _device_already_shared_problems(
+    path: DocumentPath, entry: ReplicatedEntry | MemoryEntry, path_by_device: dict[tuple[str, str], DocumentPath]
+) -> DocumentProblems:
     """A device belongs to the first entry that selects it, so a later entry must select other devices."""
     name, model = entry.name.removeprefix(RESOURCE_PREFIX), entry.model or "*"
-    first = [taken[name, all] for all in ("all *", f"all {model}") if (name, all) in taken]
+    first = [path_by_device[name, all] for all in ("all *", f"all {model}") if (name, all) in path_by_device]
     if first:
-        which = "of that name" if (name, "all *") in taken else f"of that name and model {model!r}"
+        which = "of that name" if (name, "all *") in path_by_device else f"of that name and model {model!r}"
         remedy = "leave one out, or set devices or model in the first"
         yield path, f"has no effect: {format_path(first[0])} already shares all devices {which}; {remedy}"
     elif isinstance(entry.devices, tuple):
         for i, device in enumerate(entry.devices):
-            earlier = taken.get((name, str(device)), path)
+            earlier = path_by_device.get((name, str(device)), path)
             if earlier != path:
                 yield (*path, "devices", i), f"{format_path(earlier)} already shares {device}"
             elif model == "*":
-                taken[name, str(device)] = path
+                path_by_device[name, str(device)] = path
     elif not isinstance(entry.devices, int):
-        taken[name, f"all {model}"] = path
+        path_by_device[name, f"all {model}"] = path
 
 
 PROBE_PERIOD_LIMITS = ("50ms", "1h")
 """The shortest and the longest time between two probes."""
 
 
-def _health_problems(health: HealthSection) -> PathProblems:
+def _health_problems(health: HealthSection) -> DocumentProblems:
     path: DocumentPath = ("health", "probePeriod")
     yield from _duration_problems(path, health.probe_period, *PROBE_PERIOD_LIMITS)
     for code, rule in (health.faults or {}).items():
         path = ("health", "faults", code)
-        if not is_possible_code(code):
-            close = closest_code(code)
+        if not is_valid_fault_code(code):
+            close = closest_fault_code(code)
             suggestion = f"; did you mean {close!r}?" if close else ""
             yield path, f"is no fault; write a code of the fault catalogue, or xid-1 to xid-{MAX_XID}{suggestion}"
         elif rule is not None:
-            yield from _fault_rule_problems(path, rule, rule.cleared_by or CATALOGUE.get(code, UNLISTED_XID).cleared_by)
+            yield from _fault_override_problems(
+                path, rule, rule.cleared_by or CATALOGUE.get(code, UNLISTED_XID).cleared_by
+            )
 
 
-def config_warnings(file: ConfigFile) -> PathProblems:
+def config_warnings(file: ConfigFile) -> DocumentProblems:
     """What is accepted and is probably a mistake, as (path, text)."""
     for code in (file.health or HealthSection()).faults or ():
         if code not in CATALOGUE:
-            close = closest_code(code)
+            close = closest_fault_code(code)
             suggestion = f"; did you mean {close!r}?" if close else ""
             effect = "the rule takes effect if the driver reports this XID"
             path: DocumentPath = ("health", "faults", code)
             yield path, f"{format_path(path)}: {code} is not in the fault catalogue; {effect}{suggestion}"
 
 
-def _fault_rule_problems(path: DocumentPath, rule: FaultRule, cleared_by: str) -> PathProblems:
-    yield from _duration_problems((*path, "patience"), rule.grace_period)
-    yield from _duration_problems((*path, "lasts"), rule.clear_after)
-    if rule.clear_after is not None and cleared_by != "time":
-        yield path, f"lasts has no effect, because ends is {cleared_by}; set ends: time, or leave lasts out"
+def _fault_override_problems(
+    path: DocumentPath, override: FaultOverrideEntry, effective_cleared_by: str
+) -> DocumentProblems:
+    yield from _duration_problems((*path, "patience"), override.grace_period)
+    yield from _duration_problems((*path, "lasts"), override.clear_after)
+    if override.clear_after is not None and effective_cleared_by != "time":
+        yield path, f"lasts has no effect, because ends is {effective_cleared_by}; set ends: time, or leave lasts out"
 
 
 def _duration_problems(
-    path: DocumentPath, duration: Duration | None, shortest: str = "", longest: str = ""
-) -> PathProblems:
+    path: DocumentPath, duration: UnparsedDuration | None, shortest: str = "", longest: str = ""
+) -> DocumentProblems:
     if duration is None:
         return
     try:

@@ -23,8 +23,8 @@ from gpuplane.core.config.schema import (
     ResourcesSection,
     SharingSection,
 )
-from gpuplane.core.document import DocumentNode, Problem
-from gpuplane.core.strict import without_custom_keys
+from gpuplane.core.document import DocumentNode, LineProblem
+from gpuplane.core.strict import without_extension_keys
 
 CASE_INSENSITIVE_SECTIONS = (
     ConfigFile,
@@ -38,42 +38,44 @@ CASE_INSENSITIVE_SECTIONS = (
 """The sections whose keys are matched in upper and lower case."""
 
 
-def normalize_keys(root: DocumentNode, warnings: list[Problem]) -> DocumentNode:
+def correct_config_keys(root: DocumentNode, warnings: list[LineProblem]) -> DocumentNode:
     """The document with its keys as the schema spells them, without "x-" keys. Adds a warning for each change."""
-    return _normalize_section(without_custom_keys(root), ConfigFile, "", warnings)
+    return _correct_section_keys(without_extension_keys(root), ConfigFile, "", warnings)
 
 
-def _normalize_section(node: DocumentNode, section_type: Any, prefix: str, warnings: list[Problem]) -> DocumentNode:
+def _correct_section_keys(
+    node: DocumentNode, section_type: Any, prefix: str, warnings: list[LineProblem]
+) -> DocumentNode:
     if section_type not in CASE_INSENSITIVE_SECTIONS or not isinstance(node.value, dict):
         return node
     sections, normalized = _nested_sections(section_type), {}
-    for key, each in _with_known_case(node.value, sections, prefix, warnings):
+    for key, each in _correct_key_case(node.value, sections, prefix, warnings):
         if (
             section_type is FlagsSection
             and key not in sections
-            and (meant := _known_key(key, _nested_sections(PluginSection)))
+            and (meant := _known_spelling(key, _nested_sections(PluginSection)))
         ):
             remedy = f"write it as flags.plugin.{meant}"
             warnings.append((each.line, f"{prefix}{key} is ignored, as NVIDIA's plugin ignores it; {remedy}"))
         else:
-            normalized[key] = _normalize_section(each, sections.get(key), f"{prefix}{key}.", warnings)
+            normalized[key] = _correct_section_keys(each, sections.get(key), f"{prefix}{key}.", warnings)
     return node.but(value=normalized)
 
 
-def _with_known_case(
-    value: Mapping[str, DocumentNode], known: Mapping[str, Any], prefix: str, warnings: list[Problem]
+def _correct_key_case(
+    value: Mapping[str, DocumentNode], known: Mapping[str, Any], prefix: str, warnings: list[LineProblem]
 ) -> Iterator[tuple[str, DocumentNode]]:
     """The entries, with each key in the case of the known key. A key that is there in two cases stays as it is."""
     for key, each in value.items():
-        meant = _known_key(key, known)
-        if meant and meant != key and [_known_key(other, known) for other in value].count(meant) == 1:
+        meant = _known_spelling(key, known)
+        if meant and meant != key and [_known_spelling(other, known) for other in value].count(meant) == 1:
             warnings.append((each.line, f"{prefix}{key} is read as {prefix}{meant}; write {meant}"))
             yield meant, each
         else:
             yield key, each
 
 
-def _known_key(key: str, known: Mapping[str, Any]) -> str:
+def _known_spelling(key: str, known: Mapping[str, Any]) -> str:
     """The known key that is equal in lower case, or ""."""
     return next((each for each in known if each.lower() == key.lower()), "")
 

@@ -4,21 +4,21 @@ import math
 import re
 
 SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ms|[smhd])", re.ASCII)
+NUMBER_WITH_UNIT_PATTERN = re.compile(r"(\d+\.?\d*|\.\d+)(ms|[smhd])", re.ASCII)
 
-Duration = str | float
+UnparsedDuration = str | float
 """A duration as the file has it."""
 
 
-def format_duration(duration: Duration) -> str:
+def format_duration(duration: UnparsedDuration) -> str:
     """A duration as an error shows it."""
     return repr(duration) if isinstance(duration, str) else f"{duration:g}"
 
 
-def to_seconds(duration: Duration) -> float:
+def to_seconds(duration: UnparsedDuration) -> float:
     """The number of seconds. Raises ValueError with the reason."""
     if isinstance(duration, str):
-        parts = DURATION_PART.findall(duration)
+        parts = NUMBER_WITH_UNIT_PATTERN.findall(duration)
         if not parts or "".join(map("".join, parts)) != duration:
             raise ValueError(f"{duration!r} is not a duration; write 500ms, 5s, 2m, 1h or a number of seconds")
         found = sum(float(number) * SECONDS_PER_UNIT[unit] for number, unit in parts)

@@ -14,24 +14,24 @@ from gpuplane.core.strict import closest_match
 MAX_XID = 255
 
 
-def is_possible_code(code: str) -> bool:
+def is_valid_fault_code(code: str) -> bool:
     """Whether the code is in the catalogue, or may be an XID that the catalogue does not list yet."""
     number = xid_number(code)
     return code in CATALOGUE or (number is not None and number <= MAX_XID)
 
 
-def closest_code(code: str) -> str:
+def closest_fault_code(code: str) -> str:
     """The fault code that a wrong one probably means, or ""."""
     bare = code.lower().removeprefix("xid").lstrip("-_ 0")
     if not bare.isdecimal():
         return closest_match(code, CATALOGUE)
-    if code != f"xid-{bare}" and is_possible_code(f"xid-{bare}"):
+    if code != f"xid-{bare}" and is_valid_fault_code(f"xid-{bare}"):
         return f"xid-{bare}"
-    listed = (f"xid-{each}" for each in _typing_corrections(bare))
+    listed = (f"xid-{each}" for each in _numbers_one_typo_away(bare))
     return next((each for each in listed if each in CATALOGUE), "")
 
 
-def _typing_corrections(digits: str) -> Iterator[str]:
+def _numbers_one_typo_away(digits: str) -> Iterator[str]:
     """The numbers that differ by a common typing mistake: two neighbouring digits exchanged, or one digit too many."""
     for i in range(len(digits) - 1):
         yield digits[:i] + digits[i + 1] + digits[i] + digits[i + 2 :]

@@ -3,7 +3,7 @@
 They are those of NVIDIA's device plugin (k8s-device-plugin 0.20, cmd/nvidia-device-plugin/main.go) and of its
 config-manager, where we do its job; names, order of the environment variables and defaults are NVIDIA's. A flag with a
 `settings_field` has priority over the configuration file. A flag without one belongs to the process, and is read by
-`flagvalues.option_value`; or it is accepted and has no effect, and its help says so.
+`flagvalues.flag_text_or_default`; or it is accepted and has no effect, and its help says so.
 """
 
 from typing import Literal, get_args
@@ -44,7 +44,7 @@ def _flag(
     return Flag(tuple(names.split()), tuple(environment.split()), key, setting, kind, chosen, default, help)
 
 
-HOOK_NAMES = (
+CDI_HOOK_NAMES = (
     "all",
     "create-symlinks",
     "create-soname-symlinks",
@@ -56,7 +56,7 @@ HOOK_NAMES = (
 )
 """Names of CDI hooks (nvidia-container-toolkit 1.20, internal/discover/hooks.go), with those of older releases."""
 
-FEATURE_FLAGS = (
+CDI_FEATURE_FLAGS = (
     "enable-explicit-driver-libraries",
     "disable-nvsandboxutils",
     "disable-nvsandbox-utils",
@@ -117,10 +117,10 @@ FLAGS = (
          "NVIDIA's program for CDI hooks, on the host"),
     _flag("cdi-disable-hooks", "CDI_DISABLE_HOOKS",
          "", "cdi_disabled_hooks", "choices", "",
-         "CDI hooks to leave out, by NVIDIA's names", HOOK_NAMES),
+         "CDI hooks to leave out, by NVIDIA's names", CDI_HOOK_NAMES),
     _flag("cdi-feature-flags", "CDI_FEATURE_FLAGS",
          "", "cdi_features", "choices", "",
-         "NVIDIA's feature flags for CDI specifications", FEATURE_FLAGS),
+         "NVIDIA's feature flags for CDI specifications", CDI_FEATURE_FLAGS),
     _flag("shared-devices-allocation-policy", "SHARED_DEVICES_ALLOCATION_POLICY",
          "flags.plugin.sharedDevicesAllocationPolicy", "sharing_policy", "choice", "distributed",
          "which GPUs' shares are preferred: the least used, the most used, the best connected, those of one NUMA node",

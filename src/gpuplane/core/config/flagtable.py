@@ -12,10 +12,10 @@ TABLE_HEAD = """\
 
 def flags_table() -> str:
     """The table in Markdown, a row for each flag."""
-    return TABLE_HEAD + "".join(f"| {' | '.join(_row_cells(flag))} |\n" for flag in FLAGS)
+    return TABLE_HEAD + "".join(f"| {' | '.join(_table_cells(flag))} |\n" for flag in FLAGS)
 
 
-def _row_cells(flag: Flag) -> list[str]:
+def _table_cells(flag: Flag) -> list[str]:
     choices = f" ({', '.join(flag.choices)})" if len(flag.choices) > 1 else ""
     return [
         _code_spans(f"--{name}" for name in flag.names),

@@ -11,45 +11,49 @@ from typing import Any
 from gpuplane.core.config.flags import FLAG_BY_NAME, FLAGS, Flag, ValueKind
 from gpuplane.core.strict import closest_match
 
-AUTO = "auto"  # cannot be combined with other choices
+AUTO_CHOICE = "auto"  # cannot be combined with other choices
 KINDS_THAT_MAY_BE_EMPTY = ("text", "path", "socket", "prefix", "switch")
-KUBELET_SOCKET = "/device-plugins/kubelet.sock"
-KEY_PREFIX = r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?"  # of keys of labels and annotations, as Kubernetes accepts it
-LABEL_KEY = re.compile(KEY_PREFIX + r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
-ANNOTATION_PREFIX = re.compile(KEY_PREFIX + r"([A-Za-z0-9][-A-Za-z0-9_.]{0,9})?", re.ASCII)
-TRUE, FALSE = ("1", "t", "T", "true", "TRUE", "True"), ("0", "f", "F", "false", "FALSE", "False")
+KUBELET_SOCKET_SUFFIX = "/device-plugins/kubelet.sock"
+KEY_PREFIX_PATTERN = (
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?"  # of keys of labels and annotations, as Kubernetes accepts it
+)
+LABEL_KEY_PATTERN = re.compile(KEY_PREFIX_PATTERN + r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
+ANNOTATION_PREFIX_PATTERN = re.compile(KEY_PREFIX_PATTERN + r"([A-Za-z0-9][-A-Za-z0-9_.]{0,9})?", re.ASCII)
+TRUE_TEXTS, FALSE_TEXTS = ("1", "t", "T", "true", "TRUE", "True"), ("0", "f", "F", "false", "FALSE", "False")
 
 
-def parse_value(flag: Flag, value: str | Iterable[object]) -> Any:
+def parse_flag_value(flag: Flag, value: str | Iterable[object]) -> Any:
     """The value of a flag, from a text or from a list of the file. Raises ValueError that says what it must be."""
     match flag.value_kind:
         case "switch":
-            if value not in (*TRUE, *FALSE, ""):
+            if value not in (*TRUE_TEXTS, *FALSE_TEXTS, ""):
                 raise ValueError(f"must be true or false, not {value!r}")
-            return value in TRUE
+            return value in TRUE_TEXTS
         case "choices" | "numbers":
             parts = value.split(",") if isinstance(value, str) else list(value)
             chosen = tuple(dict.fromkeys(_parse_choice(flag, str(part).strip()) for part in parts if part != ""))
-            if AUTO in chosen and len(chosen) > 1:
-                others = ", ".join(repr(each) for each in chosen if each != AUTO)
-                raise ValueError(f"{AUTO!r} cannot be combined with other choices; leave out {AUTO!r} or {others}")
+            if AUTO_CHOICE in chosen and len(chosen) > 1:
+                others = ", ".join(repr(each) for each in chosen if each != AUTO_CHOICE)
+                raise ValueError(
+                    f"{AUTO_CHOICE!r} cannot be combined with other choices; leave out {AUTO_CHOICE!r} or {others}"
+                )
             return tuple(map(int, chosen)) if flag.value_kind == "numbers" else chosen
         case "path":
             if value and not str(value).startswith("/"):
                 raise ValueError(f"must be an absolute path on the host, not {value!r}")
             return value
         case "socket":
-            if value and not str(value).endswith(KUBELET_SOCKET):
+            if value and not str(value).endswith(KUBELET_SOCKET_SUFFIX):
                 raise ValueError(
-                    f"must end with {KUBELET_SOCKET}, not {value!r}: plugins put their sockets beside kubelet's"
+                    f"must end with {KUBELET_SOCKET_SUFFIX}, not {value!r}: plugins put their sockets beside kubelet's"
                 )
             return value
         case "label":
-            if not LABEL_KEY.fullmatch(str(value)):
+            if not LABEL_KEY_PATTERN.fullmatch(str(value)):
                 raise ValueError(f"must be the key of a label, such as {flag.default}, not {value!r}")
             return value
         case "prefix":
-            if not ANNOTATION_PREFIX.fullmatch(str(value)):
+            if not ANNOTATION_PREFIX_PATTERN.fullmatch(str(value)):
                 raise ValueError(f"must be the beginning of an annotation key, such as 'cdi.k8s.io/', not {value!r}")
             return value
         case _:
@@ -66,7 +70,9 @@ def _parse_choice(flag: Flag, value: str) -> str:
     return value
 
 
-def find_value(flag: Flag, flags: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, str] | None:
+def find_text_and_source(
+    flag: Flag, flags: Mapping[str, str], environment: Mapping[str, str]
+) -> tuple[str, str] | None:
     """The text of a flag on the command line or in the environment, and where it is: ("single", "--mig-strategy").
 
     None where neither has it. The command line has priority.
@@ -81,10 +87,10 @@ def find_value(flag: Flag, flags: Mapping[str, str], environment: Mapping[str, s
     return None
 
 
-def option_value(name: str, flags: Mapping[str, str], environment: Mapping[str, str]) -> str:
+def flag_text_or_default(name: str, flags: Mapping[str, str], environment: Mapping[str, str]) -> str:
     """The text of a flag that is no setting but belongs to the process; its default where it is not given."""
     flag = FLAG_BY_NAME[name]
-    found = find_value(flag, flags, environment)
+    found = find_text_and_source(flag, flags, environment)
     return found[0] if found else flag.default
 
 
@@ -119,15 +125,15 @@ def _help_text(flag: Flag) -> str:
     return "; ".join(filter(None, words)).replace("%", "%%")
 
 
-LONG_OPTION_WITH_ONE_DASH = re.compile(r"-[a-z][a-z0-9-]+(=.*)?", re.DOTALL)
+ONE_DASH_OPTION_PATTERN = re.compile(r"-[a-z][a-z0-9-]+(=.*)?", re.DOTALL)
 
 
-def with_two_dashes(arguments: Iterable[str]) -> list[str]:
+def use_two_dashes(arguments: Iterable[str]) -> list[str]:
     """A command line with two dashes before each long option: Go's flag package accepts `-mig-strategy=single` too."""
-    return [f"-{each}" if LONG_OPTION_WITH_ONE_DASH.fullmatch(each) else each for each in arguments]
+    return [f"-{each}" if ONE_DASH_OPTION_PATTERN.fullmatch(each) else each for each in arguments]
 
 
-def flag_texts(arguments: Mapping[str, Any]) -> dict[str, str]:
+def flag_texts_by_name(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Name of a flag → its text, of parsed arguments (`vars(namespace)`). Flags that were not given are left out."""
     found = {flag.name: arguments.get(flag.name) for flag in FLAGS if flag.names}
     return {

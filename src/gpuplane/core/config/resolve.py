@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gpuplane.core.config.check import config_problems, config_warnings
-from gpuplane.core.config.compatibility import normalize_keys
-from gpuplane.core.config.durations import Duration, to_seconds
+from gpuplane.core.config.compatibility import correct_config_keys
+from gpuplane.core.config.durations import UnparsedDuration, to_seconds
 from gpuplane.core.config.flags import FLAGS, Flag
-from gpuplane.core.config.flagvalues import find_value, parse_value
+from gpuplane.core.config.flagvalues import find_text_and_source, parse_flag_value
 from gpuplane.core.config.schema import (
-    MEMORY_SUFFIX,
-    SHARED_SUFFIX,
+    MEMORY_RESOURCE_SUFFIX,
+    SHARED_RESOURCE_SUFFIX,
     ConfigFile,
     DeviceSelection,
-    FaultRule,
+    FaultOverrideEntry,
     HealthSection,
     MemoryEntry,
     MemorySection,
@@ -27,9 +27,9 @@ from gpuplane.core.config.schema import (
     ResourcesSection,
     SharingSection,
     TimeSlicingSection,
-    value_at,
+    value_of_key,
 )
-from gpuplane.core.document import Problem
+from gpuplane.core.document import LineProblem
 from gpuplane.core.faults import overrides as judge
 from gpuplane.core.resourcenames import qualified_resource_name
 from gpuplane.core.shares import MIB_PER_UNIT
@@ -40,20 +40,20 @@ from gpuplane.model.health import FaultOverride
 from gpuplane.model.value import Value
 
 
-class ResolvedConfig(Value, omit_defaults=False, rename={"without_effect": "idle"}):
+class ResolvedConfig(Value, omit_defaults=False, rename={"ignored_settings": "idle"}):
     """Settings, and where each of them was set.
 
     `sources`: a field of Settings, with the number of the entry where it is a list ("gpus.0"; of sharing "sharing.0"
     and "memory.0") or its name ("faults.xid-94") → where it was set ("config.yaml:3", "--mig-strategy",
     "MIG_STRATEGY"). Fields that have their default are left out.
-    `without_effect`: where something was set that has no effect here → why it has none.
+    `ignored_settings`: where something was set that has no effect here → why it has none.
     `warnings`: what in the file is understood differently from how it is written, or is probably a mistake; each
     "file:line: text".
     """
 
     settings: Settings
     sources: Mapping[str, str]
-    without_effect: Mapping[str, str]
+    ignored_settings: Mapping[str, str]
     warnings: tuple[str, ...] = ()
 
 
@@ -61,7 +61,7 @@ def resolve_settings(
     file: bytes | None, name: str, flags: Mapping[str, str] = {}, environment: Mapping[str, str] = {}
 ) -> Settings:
     """The settings. `file`: its content, or None where there is none; `name`: of the file, for errors; `flags`: as
-    `flagvalues.flag_texts` returns them.
+    `flagvalues.flag_texts_by_name` returns them.
 
     Raises InvalidInput. Its errors name the line of the file, the flag or the variable.
     """
@@ -73,53 +73,57 @@ def resolve_with_sources(
 ) -> ResolvedConfig:
     """The settings as of `resolve_settings`, and where each of them was set. Raises InvalidInput."""
     errors: list[str] = []
-    warnings: list[Problem] = []
+    warnings: list[LineProblem] = []
     try:
         content, line = load_with_lines(
-            file or b"", ConfigFile, name, config_problems, lambda root: normalize_keys(root, warnings)
+            file or b"", ConfigFile, name, config_problems, lambda root: correct_config_keys(root, warnings)
         )
     except InvalidInput as invalid:
         errors += invalid.errors
         content, line = load_with_lines(b"", ConfigFile, name)
     flag_values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    without_effect: dict[str, str] = {}
+    ignored_settings: dict[str, str] = {}
     for flag in FLAGS:
         try:
-            value, where = _flag_value(flag, find_value(flag, flags, environment), value_at(content, flag.file_key))
+            value, where = _flag_value_and_source(
+                flag, find_text_and_source(flag, flags, environment), value_of_key(content, flag.file_key)
+            )
         except ValueError as error:
             errors.append(str(error))
             continue
-        if where == FROM_FILE:
+        if where == CONFIG_FILE_SOURCE:
             where = f"{name}:{line(tuple(flag.file_key.split('.')))}"
         if flag.settings_field:
             flag_values[flag.settings_field] = value
             sources |= {flag.settings_field: where} if where else {}
         if where and flag.has_no_effect:
-            without_effect[where] = flag.help
+            ignored_settings[where] = flag.help
     if errors:
         raise InvalidInput(errors)
-    sources |= {rule: f"{name}:{line(path)}" for rule, path in _file_sources(content)}
+    sources |= {rule: f"{name}:{line(path)}" for rule, path in _setting_paths_in_file(content)}
     settings = _build_settings(content, flag_values)
-    for where, why in _ignored_fault_settings(settings, sources):
-        without_effect[where] = f"{without_effect[where]}; {why}" if where in without_effect else why
+    for where, why in _ignored_fault_setting_reasons(settings, sources):
+        ignored_settings[where] = f"{ignored_settings[where]}; {why}" if where in ignored_settings else why
     warnings += ((line(path), text) for path, text in config_warnings(content))
     texts = tuple(f"{name}:{number}: {text}" for number, text in sorted(warnings))
-    return ResolvedConfig(settings=settings, sources=sources, without_effect=without_effect, warnings=texts)
+    return ResolvedConfig(settings=settings, sources=sources, ignored_settings=ignored_settings, warnings=texts)
 
 
-FROM_FILE = "file"
+CONFIG_FILE_SOURCE = "file"
 
 
-def _flag_value(flag: Flag, found: tuple[str, str] | None, file_value: Any) -> tuple[Any, str]:
+def _flag_value_and_source(flag: Flag, text_and_source: tuple[str, str] | None, file_value: Any) -> tuple[Any, str]:
     """The value of a flag, and where it was set; "" for its default. Raises ValueError."""
-    if found is None:
+    if text_and_source is None:
         if file_value is None:
-            return parse_value(flag, flag.default), ""
-        return (parse_value(flag, file_value) if isinstance(file_value, str | tuple) else file_value), FROM_FILE
-    text, where = found
+            return parse_flag_value(flag, flag.default), ""
+        return (
+            parse_flag_value(flag, file_value) if isinstance(file_value, str | tuple) else file_value
+        ), CONFIG_FILE_SOURCE
+    text, where = text_and_source
     try:
-        return parse_value(flag, text), where
+        return parse_flag_value(flag, text), where
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 
@@ -135,7 +139,7 @@ def _build_settings(content: ConfigFile, flag_values: Mapping[str, Any]) -> Sett
         gpus=_naming_rules(resources.gpus),
         mig=_naming_rules(resources.mig),
         sharing=_build_sharing(content),
-        probe_period=settings.probe_period if (period := _optional_seconds(health.probe_period)) is None else period,
+        probe_period=settings.probe_period if (period := _to_optional_seconds(health.probe_period)) is None else period,
         faults={code: _fault_override(rule) for code, rule in (health.faults or {}).items() if rule is not None},
     )
 
@@ -152,7 +156,7 @@ def _build_sharing(content: ConfigFile) -> Sharing:
     return _replicated_sharing(said).but(
         memory=tuple(_memory_resource(entry, grain * MIB_PER_UNIT[unit]) for entry, grain in entries),
         memory_unit=unit,
-        memory_by_mps=bool(memory.mps),
+        memory_by_mps=bool(memory.enforced_by_mps),
         mps=_mps_settings(said.mps or MpsSection()),
     )
 
@@ -179,7 +183,7 @@ def _replicated_resource(
         replicas=entry.replicas,
         rename=qualified_resource_name(entry.rename)
         if entry.rename
-        else f"{name}{SHARED_SUFFIX}"
+        else f"{name}{SHARED_RESOURCE_SUFFIX}"
         if section.rename_by_default
         else "",
         devices=_device_selection(entry.devices),
@@ -192,7 +196,7 @@ def _replicated_resource(
 def _memory_resource(entry: MemoryEntry, share_mib: int) -> MemoryResource:
     return MemoryResource(
         name=qualified_resource_name(entry.name),
-        rename=qualified_resource_name(entry.rename or f"{entry.name}{MEMORY_SUFFIX}"),
+        rename=qualified_resource_name(entry.rename or f"{entry.name}{MEMORY_RESOURCE_SUFFIX}"),
         share_mib=share_mib,
         devices=_device_selection(entry.devices),
         model=entry.model or "",
@@ -209,11 +213,11 @@ def _mps_settings(section: MpsSection) -> config.Mps:
 
 def _device_selection(devices: DeviceSelection) -> tuple[str, ...] | int | None:
     if isinstance(devices, tuple):
-        return tuple(map(_normalize_reference, devices))
+        return tuple(map(_normalize_device_reference, devices))
     return devices if isinstance(devices, int) else None
 
 
-def _normalize_reference(device: int | str) -> str:
+def _normalize_device_reference(device: int | str) -> str:
     """An index or UUID as the driver writes it: 7 for "07", a UUID in lower case."""
     text = str(device)
     if text[0].isdecimal():
@@ -222,33 +226,33 @@ def _normalize_reference(device: int | str) -> str:
     return f"{kind}{mark}{uuid.lower()}"
 
 
-def _optional_seconds(duration: Duration | None) -> float | None:
+def _to_optional_seconds(duration: UnparsedDuration | None) -> float | None:
     return None if duration is None else to_seconds(duration)
 
 
-def _fault_override(rule: FaultRule) -> FaultOverride:
+def _fault_override(rule: FaultOverrideEntry) -> FaultOverride:
     return FaultOverride(
         severity=rule.severity,
         cleared_by=rule.cleared_by,
         scope=rule.scope,
-        grace_period=_optional_seconds(rule.grace_period),
-        clear_after=_optional_seconds(rule.clear_after),
+        grace_period=_to_optional_seconds(rule.grace_period),
+        clear_after=_to_optional_seconds(rule.clear_after),
         advice=rule.advice,
     )
 
 
-def _ignored_fault_settings(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _ignored_fault_setting_reasons(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Settings about faults that have no effect: where each was set, and why it has none."""
     for field in judge.HEALTH_CHECK_VARIABLES:
         if odd := judge.parse_health_check_list(getattr(settings, field)).invalid_words:
             words = ", ".join(map(repr, odd))
             yield sources[field], f"ignores {words}: it accepts XIDs (1 to 99999) and all"
     for code, ruling in settings.faults.items():
-        if ruling.severity is not None and (field := judge.deciding_variable(code, settings)):
+        if ruling.severity is not None and (field := judge.overriding_variable(code, settings)):
             yield sources[f"faults.{code}"], f"the severity of {code} has no effect: {sources[field]} has priority"
 
 
-def _file_sources(content: ConfigFile) -> Iterator[tuple[str, DocumentPath]]:
+def _setting_paths_in_file(content: ConfigFile) -> Iterator[tuple[str, DocumentPath]]:
     """What only the file can set: its key in `ResolvedConfig.sources`, and its path in the file."""
     resources, sharing = content.resources or ResourcesSection(), content.sharing or SharingSection()
     lists: list[tuple[str, DocumentPath, Any]] = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.core.config.durations import Duration
+from gpuplane.core.config.durations import UnparsedDuration
 from gpuplane.model.config import AllocationPolicy, CdiHook, ComputeMode, IdStrategy, MemoryUnit, MigStrategy, TimeSlice
 from gpuplane.model.health import ClearedBy, Scope, Severity
 from gpuplane.model.value import Value
@@ -19,7 +19,7 @@ DeviceSelection = str | int | tuple[int | str, ...] | None
 """all, a count, or a list of indices and UUIDs"""
 
 
-SHARED_SUFFIX, MEMORY_SUFFIX = ".shared", ".mem"
+SHARED_RESOURCE_SUFFIX, MEMORY_RESOURCE_SUFFIX = ".shared", ".mem"
 """Added to the resource names of shares without a `rename`: ".shared" under renameByDefault, ".mem" always."""
 
 
@@ -125,12 +125,12 @@ class MemoryEntry(Value, rename={"share_size": "grain"}):
     model: str | None = None
 
 
-class MemorySection(Value, rename={"share_size": "grain"}):
+class MemorySection(Value, rename={"share_size": "grain", "enforced_by_mps": "mps"}):
     """sharing.memory"""
 
     unit: MemoryUnit | None = None
     share_size: int | None = None  # in units; for entries without it
-    mps: bool | None = None
+    enforced_by_mps: bool | None = None
     resources: tuple[MemoryEntry, ...] | None = None
 
 
@@ -149,22 +149,22 @@ class ImexSection(Value):
     required: bool | None = None
 
 
-class FaultRule(Value, rename={"cleared_by": "ends", "grace_period": "patience", "clear_after": "lasts"}):
+class FaultOverrideEntry(Value, rename={"cleared_by": "ends", "grace_period": "patience", "clear_after": "lasts"}):
     """One entry of health.faults: what it changes of the fault catalogue's entry."""
 
     severity: Severity | None = None
     cleared_by: ClearedBy | None = None
     scope: Scope | None = None
-    grace_period: Duration | None = None
-    clear_after: Duration | None = None
+    grace_period: UnparsedDuration | None = None
+    clear_after: UnparsedDuration | None = None
     advice: str | None = None
 
 
 class HealthSection(Value, rename="camel"):
     """health"""
 
-    probe_period: Duration | None = None
-    faults: Mapping[str, FaultRule | None] | None = None
+    probe_period: UnparsedDuration | None = None
+    faults: Mapping[str, FaultOverrideEntry | None] | None = None
 
 
 class ConfigFile(Value):
@@ -178,7 +178,7 @@ class ConfigFile(Value):
     health: HealthSection | None = None
 
 
-def value_at(file: ConfigFile, key: str) -> Any:
+def value_of_key(file: ConfigFile, key: str) -> Any:
     """The value of a key such as "flags.plugin.passDeviceSpecs" in a file; None where the file does not set it."""
     found: Any = file if key else None
     for part in key.split("."):

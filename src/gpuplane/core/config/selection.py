@@ -29,7 +29,7 @@ REQUESTED_BY_LABEL = "requested by the node's label"
 
 def select_config(
     names: Collection[str],
-    label: str,
+    label_value: str,
     default: str,
     fallbacks: Sequence[str],
     current: str | None,
@@ -41,7 +41,7 @@ def select_config(
     Raises InvalidInput where there is a problem, and the current configuration does not exist either.
     """
     try:
-        return SelectedConfig(_requested_name(names, label, default, fallbacks, requester))
+        return SelectedConfig(_requested_config_name(names, label_value, default, fallbacks, requester))
     except LookupError as error:
         problem = str(error.args[0])
         if current is None or (current and current not in names):
@@ -49,9 +49,15 @@ def select_config(
         return SelectedConfig(current, problem)
 
 
-def _requested_name(names: Collection[str], label: str, default: str, fallbacks: Sequence[str], requester: str) -> str:
-    if label or default:
-        return _require_existing(names, label, requester) if label else _require_existing(names, default, "the default")
+def _requested_config_name(
+    names: Collection[str], label_value: str, default: str, fallbacks: Sequence[str], requester: str
+) -> str:
+    if label_value or default:
+        return (
+            _require_config_exists(names, label_value, requester)
+            if label_value
+            else _require_config_exists(names, default, "the default")
+        )
     for fallback in fallbacks:
         if fallback not in FALLBACK_STRATEGIES:
             raise LookupError(f"fallback strategy {fallback!r} is unknown; known: {', '.join(FALLBACK_STRATEGIES)}")
@@ -65,12 +71,12 @@ def _requested_name(names: Collection[str], label: str, default: str, fallbacks:
     )
 
 
-def _require_existing(names: Collection[str], name: str, role: str) -> str:
+def _require_config_exists(names: Collection[str], name: str, requester: str) -> str:
     if name in names:
         return name
     close = closest_match(name, names)
     raise LookupError(
-        f"configuration {name!r}, {role}, does not exist; {_list_known_names(names)}"
+        f"configuration {name!r}, {requester}, does not exist; {_list_known_names(names)}"
         + (f"; did you mean {close!r}?" if close else "")
     )
 

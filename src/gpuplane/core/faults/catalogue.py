@@ -116,7 +116,7 @@ _EVENT_FAULTS = {
     "gpu-unbound": _event("unbound from the driver; the look decides", "gpu", "note", "nothing", NOTHING),
 }
 
-_XIDS = {
+_XID_ENTRIES = {
     8: _event("GPU stopped processing", "instance", "unhealthy", "process", RESTART),
     13: _event("graphics engine exception", "process", "note", "process", PROGRAM),
     18: _event("bus mastering is off", "gpu", "unhealthy", "reset", RESET),
@@ -159,7 +159,7 @@ _XIDS = {
 }
 # fmt: on
 
-CATALOGUE = {**_OBSERVED_FAULTS, **_EVENT_FAULTS, **{f"xid-{number}": entry for number, entry in _XIDS.items()}}
+CATALOGUE = {**_OBSERVED_FAULTS, **_EVENT_FAULTS, **{f"xid-{number}": entry for number, entry in _XID_ENTRIES.items()}}
 
 UNLISTED_XID = _event("an XID that the catalogue does not list", "instance", "unhealthy", "reset", DRIVER)
 """An XID without a row."""
@@ -167,16 +167,16 @@ UNLISTED_XID = _event("an XID that the catalogue does not list", "instance", "un
 UNKNOWN_FAULT = _fault("a fault that the catalogue does not list", "instance", "unhealthy", "nothing", DRIVER)
 """Any other code, as a record of another version of us may have it."""
 
-HIDING_OTHERS = ("gpu-lost", "gpu-missing", "gpu-hang", "gpu-crash", "reset-required", "query-failed")
+CODES_THAT_HIDE_OTHERS = ("gpu-lost", "gpu-missing", "gpu-hang", "gpu-crash", "reset-required", "query-failed")
 """While an observation shows one of these, it cannot show that another fault is over."""
 
-BLOCKING_RECOVERY = ("remap-pending", "pages-pending", "nvlink-down")
+CODES_THAT_BLOCK_RECOVERY = ("remap-pending", "pages-pending", "nvlink-down")
 """With these a probe fails, although they alone do not make a device unhealthy."""
 
-NEEDING_PROBE = ("gpu-hang", "gpu-crash")
+CODES_THAT_NEED_PROBE = ("gpu-hang", "gpu-crash")
 """Observations show these until a probe finds the GPU healthy, for they no longer ask the driver about it."""
 
-CLEARED_ONLY_BY_RESET = (
+CODES_CLEARED_ONLY_BY_RESET = (
     "gpu-lost",
     "gpu-missing",
     "reset-required",
@@ -198,12 +198,12 @@ class FaultCatalogue(Value):
     entries: Mapping[str, CatalogueEntry]
     unlisted_xid: CatalogueEntry
     unknown_fault: CatalogueEntry
-    hiding_others: frozenset[str]
-    blocking_recovery: frozenset[str]
-    needing_probe: frozenset[str]
-    cleared_only_by_reset: frozenset[str]
+    codes_that_hide_others: frozenset[str]
+    codes_that_block_recovery: frozenset[str]
+    codes_that_need_probe: frozenset[str]
+    codes_cleared_only_by_reset: frozenset[str]
 
-    def position(self, code: str) -> int:
+    def sort_rank(self, code: str) -> int:
         """The position of a code in the catalogue; a code that is not in it comes last."""
         return next((n for n, each in enumerate(self.entries) if each == code), len(self.entries))
 
@@ -212,8 +212,8 @@ NVIDIA_FAULTS = FaultCatalogue(
     entries=CATALOGUE,
     unlisted_xid=UNLISTED_XID,
     unknown_fault=UNKNOWN_FAULT,
-    hiding_others=frozenset(HIDING_OTHERS),
-    blocking_recovery=frozenset(BLOCKING_RECOVERY),
-    needing_probe=frozenset(NEEDING_PROBE),
-    cleared_only_by_reset=frozenset(CLEARED_ONLY_BY_RESET),
+    codes_that_hide_others=frozenset(CODES_THAT_HIDE_OTHERS),
+    codes_that_block_recovery=frozenset(CODES_THAT_BLOCK_RECOVERY),
+    codes_that_need_probe=frozenset(CODES_THAT_NEED_PROBE),
+    codes_cleared_only_by_reset=frozenset(CODES_CLEARED_ONLY_BY_RESET),
 )

@@ -9,18 +9,20 @@ TABLE_HEAD = """\
 |---|---|---|---|---|---|---|
 """
 
-DEFAULT_ENTRIES = (("xid-N", UNLISTED_XID), ("any other", UNKNOWN_FAULT))
+FALLBACK_ENTRIES = (("xid-N", UNLISTED_XID), ("any other", UNKNOWN_FAULT))
 
 
 def catalogue_table() -> str:
     """The table in Markdown: a row for each fault, in the catalogue's order; XIDs that are alike share one."""
-    return TABLE_HEAD + "".join(f"| {' | '.join(_cells(codes, entry))} |\n" for codes, entry in _rows())
+    return TABLE_HEAD + "".join(
+        f"| {' | '.join(_table_cells(codes, entry))} |\n" for codes, entry in _grouped_codes_with_entry()
+    )
 
 
-def _rows() -> list[tuple[list[str], CatalogueEntry]]:
+def _grouped_codes_with_entry() -> list[tuple[list[str], CatalogueEntry]]:
     """(codes, entry): XIDs that follow each other and are judged alike are together."""
     rows: list[tuple[list[str], CatalogueEntry]] = []
-    for code, entry in (*CATALOGUE.items(), *DEFAULT_ENTRIES):
+    for code, entry in (*CATALOGUE.items(), *FALLBACK_ENTRIES):
         if rows and rows[-1][1] == entry and _is_next_xid(rows[-1][0][-1], code):
             rows[-1][0].append(code)
         else:
@@ -33,7 +35,7 @@ def _is_next_xid(code: str, other: str) -> bool:
     return number is not None and xid_number(other) == number + 1
 
 
-def _cells(codes: list[str], entry: CatalogueEntry) -> list[str]:
+def _table_cells(codes: list[str], entry: CatalogueEntry) -> list[str]:
     code = f"`{codes[0]}`" if len(codes) == 1 else f"`{codes[0]}` to `{codes[-1]}`"
     lasts = f" ({entry.clear_after:g} s)" if entry.cleared_by == "time" else ""
     patience = f"{entry.grace_period:g} s" if entry.grace_period else ""

@@ -18,9 +18,9 @@ from gpuplane.model.health import CatalogueEntry, Severity
 HEALTH_CHECK_VARIABLES: dict[str, Severity] = {"health_checks_enabled": "unhealthy", "health_checks_disabled": "note"}
 """Field of Settings that holds a variable → the severity of the XIDs in it; the first variable with an XID counts."""
 
-ALL_XIDS = ("all", "xids")
-XID_NUMBER = re.compile(r"0*([1-9][0-9]{0,4})")
-XID_CODE = re.compile(r"xid-([1-9][0-9]{0,4})")
+WORDS_FOR_ALL_XIDS = ("all", "xids")
+XID_NUMBER_PATTERN = re.compile(r"0*([1-9][0-9]{0,4})")
+XID_CODE_PATTERN = re.compile(r"xid-([1-9][0-9]{0,4})")
 
 
 class HealthCheckList(NamedTuple):
@@ -35,18 +35,18 @@ class HealthCheckList(NamedTuple):
 def parse_health_check_list(text: str) -> HealthCheckList:
     """Parses a list. A word that means nothing is ignored, as NVIDIA's plugin does."""
     words = [word.strip() for word in text.lower().split(",") if word.strip()]
-    numbers = {word: int(found[1]) for word in words if (found := XID_NUMBER.fullmatch(word))}
-    invalid = tuple(word for word in words if word not in numbers and word not in ALL_XIDS)
-    return HealthCheckList(any(word in ALL_XIDS for word in words), frozenset(numbers.values()), invalid)
+    numbers = {word: int(found[1]) for word in words if (found := XID_NUMBER_PATTERN.fullmatch(word))}
+    invalid = tuple(word for word in words if word not in numbers and word not in WORDS_FOR_ALL_XIDS)
+    return HealthCheckList(any(word in WORDS_FOR_ALL_XIDS for word in words), frozenset(numbers.values()), invalid)
 
 
 def xid_number(code: str) -> int | None:
     """The number of an XID, by its code; None for the code of another fault."""
-    found = XID_CODE.fullmatch(code)
+    found = XID_CODE_PATTERN.fullmatch(code)
     return int(found[1]) if found else None
 
 
-def deciding_variable(code: str, settings: Settings) -> str:
+def overriding_variable(code: str, settings: Settings) -> str:
     """The variable that decides about a fault, by its field of Settings; "" where neither does."""
     number = xid_number(code)
     if number is not None:
@@ -57,13 +57,13 @@ def deciding_variable(code: str, settings: Settings) -> str:
     return ""
 
 
-def entry_for(code: str, settings: Settings | None, catalogue: FaultCatalogue = NVIDIA_FAULTS) -> CatalogueEntry:
+def effective_entry(code: str, settings: Settings | None, catalogue: FaultCatalogue = NVIDIA_FAULTS) -> CatalogueEntry:
     """How a fault is judged: the catalogue's entry, with the overrides of the configuration; None: without any."""
     default = catalogue.unknown_fault if xid_number(code) is None else catalogue.unlisted_xid
     entry = catalogue.entries.get(code, default)
     if settings is None:
         return entry
-    override, variable = settings.faults.get(code), deciding_variable(code, settings)
+    override, variable = settings.faults.get(code), overriding_variable(code, settings)
     if override is not None:
         fields = override.__struct_fields__
         entry = entry.but(**{field: value for field in fields if (value := getattr(override, field)) is not None})

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gpuplane.core.faults.catalogue import NVIDIA_FAULTS, FaultCatalogue
-from gpuplane.core.faults.overrides import entry_for
+from gpuplane.core.faults.overrides import effective_entry
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.model.config import Settings
 from gpuplane.model.health import NODE, CatalogueEntry, DeviceRecord, HealthRecords
@@ -29,7 +29,7 @@ class HealthContext(Value):
 
     def entry(self, code: str) -> CatalogueEntry:
         """How a fault is judged: the catalogue's entry, with the overrides of the configuration."""
-        return entry_for(code, self.settings, self.catalogue)
+        return effective_entry(code, self.settings, self.catalogue)
 
     def holds_device(self, holder: PodRef) -> bool:
         """Whether a container is known to hold a device now."""

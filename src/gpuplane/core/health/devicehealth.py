@@ -185,7 +185,7 @@ def _with_findings(
 
 def _rank(finding: Finding, record: DeviceRecord, context: HealthContext) -> tuple[bool, int, int, str]:
     """Sorts findings: first one that is not cleared, then the hardest to clear, then the first in the catalogue."""
-    position = context.catalogue.position(finding.code)
+    position = context.catalogue.sort_rank(finding.code)
     hardness = EASIEST_CLEARED_FIRST.index(context.entry(finding.code).cleared_by)
     is_cleared = cleared_at(finding, record, context) is not None
     return is_cleared, -hardness, position, finding.code

@@ -136,7 +136,7 @@ def observe_gpu(
 
 def _was_reset(record: DeviceRecord, faults: Mapping[str, Text], context: HealthContext) -> bool:
     """Whether faults are gone that only a reset clears, and none of that kind is left."""
-    codes = context.catalogue.cleared_only_by_reset
+    codes = context.catalogue.codes_cleared_only_by_reset
     shown = (each.code for each in record.findings if not each.is_event and each.last_seen is None)
     return any(code not in faults for code in shown if code in codes) and faults.keys().isdisjoint(codes)
 
@@ -161,7 +161,7 @@ def describe_links(active: int, most: int) -> Text:
 
 def _hide_others(faults: Iterable[Fault], context: HealthContext) -> bool:
     """Whether one of these faults hides whether others are there."""
-    return any(fault.code in context.catalogue.hiding_others for fault in faults)
+    return any(fault.code in context.catalogue.codes_that_hide_others for fault in faults)
 
 
 def _messages_by_code(faults: Iterable[Fault]) -> dict[str, Text]:

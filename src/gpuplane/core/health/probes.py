@@ -45,7 +45,7 @@ def apply_probe(
         if not problem and key not in (probe.gpu.uuid, *seen):
             problem = "it is not there"
         if problem:
-            stuck = any(fault.code in context.catalogue.needing_probe for fault in faults)
+            stuck = any(fault.code in context.catalogue.codes_that_need_probe for fault in faults)
             devices[key] = recovery.fail_probe(record, problem, context, now, hung_or_crashed=stuck, code=code)
         else:
             devices[key] = recovery.pass_probe(record, context, now)
@@ -59,7 +59,7 @@ def _probe_problem(
     """(code of the fault, why the probe does not find the device healthy); ("", "") if it does."""
     for fault in faults:
         severity = context.entry(fault.code).severity
-        blocking = fault.code in context.catalogue.blocking_recovery
+        blocking = fault.code in context.catalogue.codes_that_block_recovery
         if severity == "unhealthy" or (severity == "degraded" and blocking):
             return fault.code, f"{fault.code}: {fault.message}"
     links = count_links(probe.gpu)

@@ -42,7 +42,9 @@ def cleared_at(finding: Finding, record: DeviceRecord, context: HealthContext) -
 
 def needs_probe(record: DeviceRecord, context: HealthContext) -> bool:
     """Whether observations leave the device out, so that only a probe can tell how it is."""
-    return any(each.last_seen is None and each.code in context.catalogue.needing_probe for each in record.findings)
+    return any(
+        each.last_seen is None and each.code in context.catalogue.codes_that_need_probe for each in record.findings
+    )
 
 
 def _reset_since(finding: Finding, record: DeviceRecord) -> float | None:
@@ -97,7 +99,7 @@ def _would_fail_again(record: DeviceRecord, context: HealthContext) -> bool:
     if record.probe is None or not record.probe.failure or needs_probe(record, context):
         return False
     shown = (each.code for each in record.findings if each.last_seen is None)
-    blocking = context.catalogue.blocking_recovery
+    blocking = context.catalogue.codes_that_block_recovery
     return any(code in blocking and context.entry(code).severity != "note" for code in shown)
 
 

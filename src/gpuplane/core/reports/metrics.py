@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from gpuplane.core.advertising import offer
 from gpuplane.core.availability import availability, standing
 from gpuplane.core.containers.strategy import current_decision
-from gpuplane.core.faults.overrides import entry_for
+from gpuplane.core.faults.overrides import effective_entry
 from gpuplane.core.health import devicehealth
 from gpuplane.core.reports import nodecondition
 from gpuplane.core.reports.readiness import not_ready_reason
@@ -94,7 +94,7 @@ def _node_problem(snapshot: Snapshot) -> Series:
 def _confirmed_faults(snapshot: Snapshot) -> Series:
     for each in devicehealth.own_health(snapshot):
         for code in sorted({finding.code for finding in _device_record(snapshot, each).findings if finding.confirmed}):
-            severity = entry_for(code, snapshot.config.settings).severity
+            severity = effective_entry(code, snapshot.config.settings).severity
             yield {"device": _device_label(each), "code": code, "severity": severity}, 1
 
 

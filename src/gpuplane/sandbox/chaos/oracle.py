@@ -8,7 +8,12 @@ shows which.
 
 from collections.abc import Iterable, Mapping
 
-from gpuplane.core.faults.catalogue import BLOCKING_RECOVERY, CLEARED_ONLY_BY_RESET, HIDING_OTHERS, NEEDING_PROBE
+from gpuplane.core.faults.catalogue import (
+    CODES_CLEARED_ONLY_BY_RESET,
+    CODES_THAT_BLOCK_RECOVERY,
+    CODES_THAT_HIDE_OTHERS,
+    CODES_THAT_NEED_PROBE,
+)
 from gpuplane.model.machine import Failure, Gpu, Incident, MachineFile
 from gpuplane.sandbox.chaos.belief import CLOSE, NODE, Belief, Cause, Part, State, drain, entry
 
@@ -108,10 +113,10 @@ def _counted(belief: Belief, file: MachineFile, holders: Mapping[str, frozenset[
         back = gpu.uuid in gone
         gone.pop(gpu.uuid, None)
         codes, own = _codes(gpu, file.failures), parts.get(gpu.uuid, Part())
-        blind = not codes.isdisjoint(HIDING_OTHERS)
-        asked = not own.shown.isdisjoint(CLEARED_ONLY_BY_RESET)
+        blind = not codes.isdisjoint(CODES_THAT_HIDE_OTHERS)
+        asked = not own.shown.isdisjoint(CODES_CLEARED_ONLY_BY_RESET)
         errors, partitioned = gpu.uncorrected_errors or 0, gpu.mig_enabled
-        reset = not blind and (back or (asked and codes.isdisjoint(CLEARED_ONLY_BY_RESET)))
+        reset = not blind and (back or (asked and codes.isdisjoint(CODES_CLEARED_ONLY_BY_RESET)))
         grown = not blind and errors > own.errors and not partitioned
         resets |= {gpu.uuid} if reset else set()
         own = _show(_reset(own) if reset else own, codes, blind, now)
@@ -121,7 +126,7 @@ def _counted(belief: Belief, file: MachineFile, holders: Mapping[str, frozenset[
         parts[gpu.uuid] = own if blind else own.but(errors=errors)
         for device in gpu.mig_devices:
             inside, part = {fault.code for fault in device.faults}, parts.get(device.uuid, Part())
-            unseen = blind or not inside.isdisjoint(HIDING_OTHERS)
+            unseen = blind or not inside.isdisjoint(CODES_THAT_HIDE_OTHERS)
             parts[device.uuid] = _show(_reset(part) if reset else part, inside, unseen, now)
     return belief.but(file=file, counted=True, gone=gone, parts=parts, reset=frozenset(resets))
 
@@ -156,7 +161,7 @@ def _show(part: Part, codes: set[str], blind: bool, now: float) -> Part:
             causes.append(Cause(code, entry(code).cleared_by))
             part = _fall(part, now, confirmed=not entry(code).grace_period)
     shown = frozenset(codes | part.shown if blind else codes)
-    return part.but(causes=tuple(causes), pending=not codes.isdisjoint(BLOCKING_RECOVERY), shown=shown)
+    return part.but(causes=tuple(causes), pending=not codes.isdisjoint(CODES_THAT_BLOCK_RECOVERY), shown=shown)
 
 
 def _fall(part: Part, now: float, confirmed: bool = True) -> Part:
@@ -269,7 +274,7 @@ def _settled(part: Part, running: set[int], belief: Belief, stopped: bool, now: 
     """`stopped`: no probe can find it well for a reason that is not its own."""
     left = tuple(each for each in part.causes if _goes_on(each, running, belief.pods))
     blocked = stopped or part.pending
-    tried = part.tried or any(each.code in NEEDING_PROBE or each.pids for each in left)
+    tried = part.tried or any(each.code in CODES_THAT_NEED_PROBE or each.pids for each in left)
     part = part.but(causes=left, tried=tried)
     if any(each.sure for each in left):
         return part if part.state == "ill" else _fall(part, now)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 from gpuplane.core.faults.catalogue import CATALOGUE
-from gpuplane.core.ledger import is_stored
+from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.core.shares import unit_of
 from gpuplane.model.control import DrainDevice, NodeState, RestoreDevice
 from gpuplane.model.machine import MachineFile
@@ -189,7 +189,7 @@ class Chaos:
         """Killed: it may have seen the edit before or not, and sees the last of those after when it comes back. What
         it was shown before that is on disk."""
         self.injections["agent killed"] += 1
-        await self.site.shows(lambda picture: is_stored(picture.snapshot), WRITTEN)
+        await self.site.shows(lambda picture: is_ledger_stored(picture.snapshot), WRITTEN)
         held, last = holders(self.kubelet), self.file
         if death.before is not None and death.before.file is not None:
             self._count(death.before)
@@ -280,7 +280,7 @@ class Chaos:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.25):
                     await self.kubelet.changes.next()
-        await self.site.shows(lambda picture: is_stored(picture.snapshot), WRITTEN)
+        await self.site.shows(lambda picture: is_ledger_stored(picture.snapshot), WRITTEN)
         if not self._wrong():
             self._measure(self.calmed)
             self._believe(oracle.confirmed(self.before, shown(self.kubelet, self.heard), time.monotonic()))

@@ -34,7 +34,7 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         yield _part_news("info", KUBELET_LOCK, READY_TO_TAKE_OVER)
     if before.status is not after.status:
         yield from _status_news(before.status, after.status)
-    if _loaded_config(before) != _loaded_config(after):
+    if _only_warnings(before.config) != _only_warnings(after.config):
         yield from (_part_news("warning", CONFIG, each) for each in after.config.warnings)
     if before.ledger.health is not after.ledger.health:
         yield from _health_news(before, after)
@@ -46,9 +46,9 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         yield from _resource_news(old, new)
 
 
-def _loaded_config(snapshot: Snapshot) -> Config:
-    """The configuration as it was loaded."""
-    return snapshot.config.but(node_requests=None)
+def _only_warnings(config: Config) -> Config:
+    """The warnings alone, as a whole value: a change of anything else in the configuration does not repeat them."""
+    return Config(warnings=config.warnings)
 
 
 def _part_news(level: str, part: AnyPart, text: Text, code: str = "") -> News:

@@ -49,6 +49,21 @@ def _one_of(choices: Iterable[str], default: str = "") -> dict[str, Any]:
     return {"type": OneOf(choices, case_sensitive=False), "default": default or None}
 
 
+ONLY_CSV = "it is only for --mode csv"
+WITHOUT_EFFECT = {
+    "--ldconfig-path": "the hook finds ldconfig by itself",
+    **dict.fromkeys(
+        ("--library-search-path", "--csv.file", "--csv.ignore-pattern", "--csv.compat-container-root"), ONLY_CSV
+    ),
+}
+"""The options that never have an effect, and why."""
+
+
+def _no_effect(option: str) -> str:
+    """The help of an option that never has an effect."""
+    return f"No effect: {WITHOUT_EFFECT[option]}."
+
+
 # fmt: off
 OPTIONS = (
     ("--output", "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", TEXT, "The file. Default: standard output."),
@@ -73,12 +88,12 @@ OPTIONS = (
     ("--feature-flag --feature-flags", PREFIX + "FEATURE_FLAGS", MANY, "NVIDIA's feature flags."),
     ("--config-search-path", PREFIX + "CONFIG_SEARCH_PATHS", MANY,
      "Refused: files are only searched where the driver installs them."),
-    ("--ldconfig-path", PREFIX + "LDCONFIG_PATH", TEXT, "No effect: the hook finds ldconfig by itself."),
-    ("--library-search-path", PREFIX + "LIBRARY_SEARCH_PATHS", MANY, "No effect: it is only for --mode csv."),
-    ("--csv.file", PREFIX + "CSV_FILES", MANY, "No effect: it is only for --mode csv."),
-    ("--csv.ignore-pattern", PREFIX + "CSV_IGNORE_PATTERNS", MANY, "No effect: it is only for --mode csv."),
+    ("--ldconfig-path", PREFIX + "LDCONFIG_PATH", TEXT, _no_effect("--ldconfig-path")),
+    ("--library-search-path", PREFIX + "LIBRARY_SEARCH_PATHS", MANY, _no_effect("--library-search-path")),
+    ("--csv.file", PREFIX + "CSV_FILES", MANY, _no_effect("--csv.file")),
+    ("--csv.ignore-pattern", PREFIX + "CSV_IGNORE_PATTERNS", MANY, _no_effect("--csv.ignore-pattern")),
     ("--csv.compat-container-root", PREFIX + "CSV_CONTAINER_COMPAT_ROOT", TEXT,
-     "No effect: it is only for --mode csv."),
+     _no_effect("--csv.compat-container-root")),
 
     ("--hook", "", _one_of(("auto", "gpuplane", "nvidia", "none"), "auto"),
      "The program that hooks run. Default: NVIDIA's if its path is given; else gpuplane's if it is installed; else "

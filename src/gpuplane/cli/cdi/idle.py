@@ -3,13 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpuplane.cli.cdi.asked import OPTIONS, parameter
+from gpuplane.cli.cdi.asked import OPTIONS, WITHOUT_EFFECT, parameter
 from gpuplane.core.containers.cdi.hooks import ALL_HOOKS, UPDATE_APPLICATION_PROFILE
 from gpuplane.core.containers.cdi.specrequest import Mode, SpecRequest
 from gpuplane.host.cdi.hook import INSTALLED
-
-NEVER = "No effect: "
-"""How the help of an option begins that has none."""
 
 HOOKS = ("--hook", "--hook-path", "--nvidia-cdi-hook-path", "--disable-hook", "--enable-hook")
 MODES: Mapping[str, tuple[Mode, ...]] = {
@@ -33,12 +30,12 @@ UNDONE = {
 
 def idle(said: Mapping[str, Any], asked: SpecRequest) -> Iterator[str]:
     """A sentence for each option that was given and has no effect."""
-    for names, _, _, help in OPTIONS:
+    for names, *_ in OPTIONS:
         name = names.split()[0]
         if not _given(name, said):
             continue
-        if help.startswith(NEVER):
-            yield f"{name} has no effect: {help.removeprefix(NEVER).rstrip('.')}"
+        if name in WITHOUT_EFFECT:
+            yield f"{name} has no effect: {WITHOUT_EFFECT[name]}"
         elif asked.mode not in MODES.get(name, (asked.mode,)):
             yield f"{name} has no effect with --mode {asked.mode}"
         elif name in HOOKS:

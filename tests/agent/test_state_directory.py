@@ -196,7 +196,7 @@ async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(
     """Until a person gives them back: gpuplane health restore all. A reboot does not."""
     (tmp_path / "health.json").write_bytes(b'{"version":2,"boot_id":"boot","value":' + value + b"}")
     ledger, [problem] = state.load(tmp_path, "boot")
-    golden(problem.partition(": devices")[0], "the problem")
+    golden(problem, f"the problem of {value.decode()}")
 
     gpus = (Gpu(index=0, uuid="GPU-a"), Gpu(index=1, uuid="GPU-b"))
     node = Node(Snapshot(ledger=Ledger(boot_id="boot")), now=lambda: 100.0)

@@ -16,10 +16,10 @@ from gpuplane.agent.node import Node
 from gpuplane.agent.tables import keep_tables
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.affinity import Policy, affinity_matrix, total_affinity
-from gpuplane.core.choice.preference import machine_affinities, preferred_ids
-from gpuplane.core.choice.search import affinity_bound, find_good_set
-from gpuplane.core.choice.selection import SelectionRequest
-from gpuplane.core.choice.settable import MAX_GPUS, SetTable
+from gpuplane.core.choice.gpusetrequest import GpuSetRequest
+from gpuplane.core.choice.gpusets import MAX_GPUS, GpuSetTable
+from gpuplane.core.choice.preference import machine_affinity_matrix, preferred_ids
+from gpuplane.core.choice.search import affinity_bound, find_set_by_local_search
 from gpuplane.core.choice.tablecache import build_table, cached_table
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, ReplicatedResource, Settings, Sharing
@@ -57,7 +57,7 @@ def wired(count: int, lanes: Pair) -> tuple[Gpu, ...]:
 
 def node(gpus: Sequence[Gpu], replicas: int = 1) -> Snapshot:
     """A node with these, of which no container holds anything."""
-    sharing = Sharing(resources=(ReplicatedResource(name=GPU, replicas=replicas),) if replicas > 1 else ())
+    sharing = Sharing(replicated_resources=(ReplicatedResource(name=GPU, replicas=replicas),) if replicas > 1 else ())
     unseen = Snapshot(config=Config(settings=Settings(sharing=sharing)), allocations=())
     return step(unseen, MachineObserved(Machine(gpus=tuple(gpus))), 0.0)
 
@@ -84,7 +84,7 @@ async def table() -> list[Row]:
             tuple(tuple(free[min(i, j)][max(i, j)] * (i != j) for j in range(MAX_GPUS)) for i in range(MAX_GPUS)),
         ),
     ):
-        times = [_timed(lambda matrix=matrix: SetTable(matrix)) for _ in range(BUILDS)]  # type: ignore[misc]
+        times = [_timed(lambda matrix=matrix: GpuSetTable(matrix)) for _ in range(BUILDS)]  # type: ignore[misc]
         how = f"median of {BUILDS}, max {max(times):.1f} ms"
         rows.append(Row(f"the table of 16 GPUs, {name}", statistics.median(times), 50, "ms", how))
     return rows
@@ -99,7 +99,7 @@ async def meanwhile() -> list[Row]:
     keeping = asyncio.create_task(keep_tables(watched))
     for lanes in range(1, BUILDS + 1):
         watched.apply(MachineObserved(Machine(gpus=cube(lanes))))
-        matrix, began = machine_affinities(watched.snapshot), time.perf_counter()
+        matrix, began = machine_affinity_matrix(watched.snapshot), time.perf_counter()
         while cached_table(matrix) is None:
             asked = time.perf_counter()
             preferred_ids(watched.snapshot, GPU, ids, [], 4)
@@ -133,9 +133,10 @@ async def beyond() -> list[Row]:
     gaps = []
     for _ in range(200):
         there = chance.sample(range(RACK), chance.randint(2, RACK))
-        request = SelectionRequest(frozenset(there), frozenset(), chance.randint(2, min(16, len(there))))
+        request = GpuSetRequest(frozenset(there), frozenset(), chance.randint(2, min(16, len(there))))
         gaps.append(
-            100 * (1 - total_affinity(matrix, find_good_set(matrix, request)) / affinity_bound(matrix, request))
+            100
+            * (1 - total_affinity(matrix, find_set_by_local_search(matrix, request)) / affinity_bound(matrix, request))
         )
     how = f"in the mean of {len(gaps)}, max {max(gaps):.0f} %; of the bound, that no set may reach"
     return [
@@ -148,7 +149,7 @@ def _ask(
     snapshot: Snapshot, chance: random.Random, count: int = QUESTIONS, sizes: int = RACK, policy: Policy | None = None
 ) -> list[float]:
     """Milliseconds of each answer, once the table is there: any of the ids are free, any number is wanted."""
-    build_table(machine_affinities(snapshot, policy))
+    build_table(machine_affinity_matrix(snapshot, policy))
     ids = [device.id for device in offer(snapshot).resources[0].devices]
     times = []
     for free, size in _questions(ids, chance, count, sizes):

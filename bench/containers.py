@@ -17,7 +17,7 @@ from gpuplane.core.advertising import offer
 from gpuplane.core.containers.cdi import specstatus as condition
 from gpuplane.core.containers.cdi.desiredspecs import GPU_KIND, desired_specs
 from gpuplane.core.containers.cdi.specbuilder import build_spec
-from gpuplane.core.containers.cdi.specrequest import SpecRequest
+from gpuplane.core.containers.cdi.specrequest import SpecOptions
 from gpuplane.host.cdi.directory import names
 from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.cdi.keeper import keep_specifications
@@ -39,12 +39,12 @@ async def refresh() -> list[Row]:
         for fact in (ConfigLoaded(settings), AllocationsListed((), 0.0), MachineObserved(machine)):
             node.apply(fact)
         keeping = asyncio.create_task(keep_specifications(node, Path(directory), INSTALLED, None))
-        assert await node.until(lambda snapshot: bool(condition.fingerprints_on_disk(snapshot)), 10)
+        assert await node.wait_until(lambda snapshot: bool(condition.fingerprints_on_disk(snapshot)), 10)
         times = []
         for partitioned in _layouts(machine):
             began = time.perf_counter()
             node.apply(MachineObserved(partitioned))
-            assert await node.until(_is_on_disk, 10)
+            assert await node.wait_until(_is_on_disk, 10)
             times.append(time.perf_counter() - began)
         size = (Path(directory) / names(GPU_KIND)[0]).stat().st_size
         keeping.cancel()
@@ -73,7 +73,9 @@ def _layouts(machine: Machine) -> Iterator[Machine]:
                             profile="1g.10gb",
                             gpu_instance=7 + slot,
                             mig_index=slot,
-                            nodes=tuple(f"/dev/nvidia-caps/nvidia-cap{135 * gpu.index + 9 * slot + n}" for n in (3, 4)),
+                            device_nodes=tuple(
+                                f"/dev/nvidia-caps/nvidia-cap{135 * gpu.index + 9 * slot + n}" for n in (3, 4)
+                            ),
                         )
                         for slot in range(PARTS)
                     ),
@@ -93,13 +95,13 @@ def _is_on_disk(snapshot: Snapshot) -> bool:
     return (
         condition.fingerprints_on_disk(snapshot) == marks
         and len(offered) == 8 * PARTS
-        and not any(device.unavailable for device in offered)
+        and not any(device.unavailable_reason for device in offered)
     )
 
 
 def _document(machine: Machine) -> tuple[float, int]:
     """Seconds that the document takes, and the most bytes while it is made."""
-    request = SpecRequest(kind=GPU_KIND)
+    request = SpecOptions(kind=GPU_KIND)
     began = time.perf_counter()
     build_spec(machine, request)
     taken = time.perf_counter() - began

@@ -15,7 +15,7 @@ import psutil
 from bench.rig import GPU, Driven, driven, running
 from bench.row import Measure, Row
 from gpuplane.model.config import Settings
-from gpuplane.model.machine import Failure
+from gpuplane.model.machine import InjectedFailure
 from gpuplane.sandbox.kubelet import Kubelet, PodRejected, pod
 
 ROUNDS, LOSSES, IDLE = 13, 5, 30.0
@@ -96,7 +96,7 @@ async def losses() -> list[Row]:
 
 
 def _lose(rig: Driven, lost: Sequence[int]) -> None:
-    failures = tuple(Failure(effect="error", gpu=index, error="GPU_IS_LOST") for index in lost)
+    failures = tuple(InjectedFailure(effect="error", gpu=index, error="GPU_IS_LOST") for index in lost)
     rig.driver.describe(rig.described.but(failures=failures))
 
 
@@ -121,7 +121,7 @@ async def hang() -> list[Row]:
     with driven() as rig:
         async with running("nvml", 8, *rig.flags) as (kubelet, _, _):
             began = time.perf_counter()
-            rig.driver.describe(rig.described.but(failures=(Failure(effect="hang"),)))
+            rig.driver.describe(rig.described.but(failures=(InjectedFailure(effect="hang"),)))
             await kubelet.until(lambda: kubelet.capacity(GPU) == (8, 0), 60)
             served = time.perf_counter() - began
             await asyncio.sleep(max(0.0, 60 - served))

@@ -20,7 +20,10 @@ from tests.host.mps.world import World
 KILLS, CLIENTS = 100, 4
 PIPED, DROPPED = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
 GPU = MpsDaemon(
-    name="nvidia.com/gpu", devices={"GPU-a": 8192, "GPU-b": 8192}, active_thread_percentage=25, exclusive=True
+    name="nvidia.com/gpu",
+    client_memory_mib_by_device={"GPU-a": 8192, "GPU-b": 8192},
+    active_thread_percentage=25,
+    exclusive_compute_mode=True,
 )
 
 

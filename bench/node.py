@@ -18,7 +18,7 @@ from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub
 from gpuplane.kubelet.registration import register_plugins
 from gpuplane.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
-from gpuplane.model.machine import Failure, Machine, MachineFile
+from gpuplane.model.machine import InjectedFailure, Machine, MachineFile
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer
@@ -126,7 +126,7 @@ async def _while_hung(kubelet: Kubelet, agent: Agent, rig: Driven) -> Row:
     """Allocate while the driver's library hangs, over the same before; the streams stay open and healthy."""
     ids = sorted(kubelet.device_health()[GPU])
     _, before, _ = await asyncio.to_thread(latencies, kubelet, ids, ids[:2])
-    rig.driver.describe(rig.described.but(failures=(Failure(effect="hang"),)))
+    rig.driver.describe(rig.described.but(failures=(InjectedFailure(effect="hang"),)))
     await agent.until_says("driver: failing", deadline=30)
     _, after, _ = await asyncio.to_thread(latencies, kubelet, ids, ids[:2])
     assert kubelet.capacity(GPU) == (8, 8)
@@ -156,7 +156,7 @@ async def idle(pid: int) -> float:
 
 async def change() -> list[Row]:
     """a change of the machine, until kubelet has the new list"""
-    shared = Settings(sharing=Sharing(resources=(ReplicatedResource(name=GPU, replicas=SHARES),)))
+    shared = Settings(sharing=Sharing(replicated_resources=(ReplicatedResource(name=GPU, replicas=SHARES),)))
     rows = []
     for profile, settings, count, budget in ((EIGHT, Settings(), 8, 100), (SIXTEEN, shared, 16 * SHARES, 20)):
         times = await _changes(described(profile), settings, count)

@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.node import footprint, idle
 from bench.rig import EIGHT, GPU
 from bench.row import Measure, Row
-from gpuplane.core.reports.news import READY_TO_TAKE_OVER
+from gpuplane.core.reports.news import READY_TO_TAKE_OVER_TEXT
 from gpuplane.sandbox.agent import PROGRAM, Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.succession import amid, come_and_go, replace
@@ -69,7 +69,7 @@ async def standing_by() -> list[Row]:
         async with node.kubelet as kubelet, node.agent():
             await kubelet.until_capacity(GPU, 8, 8, deadline=30)
             async with node.agent() as second:
-                await second.until_says(READY_TO_TAKE_OVER)
+                await second.until_says(READY_TO_TAKE_OVER_TEXT)
                 await asyncio.sleep(3)
                 memory, parts = footprint(second.process.pid)
                 cpu = await idle(second.process.pid)

@@ -17,7 +17,7 @@ from gpuplane.cli import main
 from gpuplane.core import ledger
 from gpuplane.host import state
 from gpuplane.model.control import ControlResponse
-from gpuplane.model.encoding import encode_statuses
+from gpuplane.model.encoding import encode_hook
 from gpuplane.model.status import Statuses
 
 PROGRAM = ("-P", str(Path(__file__)))
@@ -33,12 +33,12 @@ def extended(value: Any) -> Any:
     """A value as plain data, with the new field in each of its records."""
     match value:
         case msgspec.Struct():
-            written = msgspec.to_builtins(value, enc_hook=encode_statuses)  # without defaults
+            written = msgspec.to_builtins(value, enc_hook=encode_hook)  # without defaults
             fields = {field.encode_name: field.name for field in msgspec.structs.fields(value)}
             known = {name: extended(getattr(value, fields[name])) for name in written}
             return known | {ADDED: {"by": ["alice"]}}
         case Statuses():
-            return extended(encode_statuses(value))
+            return extended(encode_hook(value))
         case Mapping():
             return {key: extended(each) for key, each in value.items()}
         case tuple() | list():

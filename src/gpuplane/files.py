@@ -47,7 +47,7 @@ def read(path: Path, most: int = MOST, *, follow: bool = True) -> bytes:
             parts.append(part)
             left -= len(part)
     if left <= 0:
-        raise OSError(errno.EFBIG, f"it has more than {most} bytes, the limit", os.fspath(path))
+        raise OSError(errno.EFBIG, f"it is larger than the limit of {most} bytes", os.fspath(path))
     return b"".join(parts)
 
 
@@ -67,7 +67,7 @@ def opened(path: Path, *, follow: bool = True, unfit: Callable[[os.stat_result],
         try:
             file = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         except FileNotFoundError:  # it is there: not to be taken for one that is not
-            raise OSError(errno.EIO, "it cannot be opened while no /proc is mounted", name) from None
+            raise OSError(errno.EIO, "it cannot be opened because /proc is not mounted: mount /proc", name) from None
         except OSError as error:
             raise OSError(error.errno, error.strerror, name) from None
     finally:

@@ -7,7 +7,7 @@ import pytest
 
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
-from gpuplane.model.machine import Failure
+from gpuplane.model.machine import InjectedFailure
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet, pod
 from tests.agent.test_process import answers, gpuplane
@@ -49,7 +49,9 @@ async def test_from_nvml_to_kubelet_and_back(tmp_path: Path, driver: StandIn) ->
         assert set(got.split(",")) <= {gpu.uuid for gpu in MACHINE.gpus or ()}
         assert drivers(running) == 1
 
-        driver.describe(MACHINE.but(failures=(Failure(effect="crash", gpu=5, call="nvmlDeviceGetMemoryInfo*"),)))
+        driver.describe(
+            MACHINE.but(failures=(InjectedFailure(effect="crash", gpu=5, nvml_function="nvmlDeviceGetMemoryInfo*"),))
+        )
         await kubelet.until_capacity(GPU, COUNT, COUNT - 1)
         assert [id for id, health in kubelet.device_health()[GPU].items() if health == "Unhealthy"] == [
             (MACHINE.gpus or ())[5].uuid

@@ -196,10 +196,10 @@ async def test_one_device_that_cannot_be_described_leaves_the_others(place: Plac
     """It is unhealthy, with the reason, and back once it can be."""
     good = machine(range(3))
     assert good.gpus is not None
-    place.describe(good.but(gpus=(good.gpus[0], good.gpus[1].but(nodes=()), good.gpus[2])))
+    place.describe(good.but(gpus=(good.gpus[0], good.gpus[1].but(device_nodes=()), good.gpus[2])))
     async with place.kubelet() as kubelet, place.agent() as agent:
         await kubelet.until_capacity(GPUS, 3, 2)
-        await agent.until_says("GPU-1: not available as nvidia.com/gpu: CDI: its device node is not known")
+        await agent.until_says("GPU-1: not available as nvidia.com/gpu: CDI: the agent does not know its device node")
         assert place.names() == {"GPU-0", "GPU-2"}
         place.describe(good)
         await kubelet.until_capacity(GPUS, 3, 3)

@@ -13,7 +13,7 @@ from gpuplane.agent.main import Options, run
 from gpuplane.hardware.described import Described
 from gpuplane.host.filewatch import contents
 from gpuplane.host.state import boot_id, load
-from gpuplane.model.control import ControlRequest, ControlResponse, ShowNode
+from gpuplane.model.control import ControlRequest, ControlResponse, GetNodeState
 from gpuplane.model.encoding import decode
 
 MACHINE = "gpus: [{index: 0, uuid: GPU-0, pci: '0000:01:00.0'}]\n"
@@ -32,7 +32,7 @@ async def knows(socket: Path, code: str) -> bool:
     """Whether the agent has a verdict of this code."""
     if not socket.exists():
         return False
-    picture = (await ask(socket, ShowNode())).state
+    picture = (await ask(socket, GetNodeState())).state
     health = picture.snapshot.ledger.health if picture else None
     return health is not None and any(f.code == code for r in health.devices.values() for f in r.findings)
 

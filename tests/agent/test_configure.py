@@ -11,7 +11,7 @@ import pytest
 
 from gpuplane.agent.configure import Source, configure
 from gpuplane.agent.node import Node
-from gpuplane.model.config import NodeRequests
+from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.facts import LedgerLoaded, NodeRequestsChanged
 from gpuplane.model.snapshot import Ledger, Snapshot
 from gpuplane.model.status import CONFIG, Status
@@ -32,7 +32,7 @@ def remembering(name: str | None = None) -> Node:
 async def configuring(node: Node, source: Source) -> AsyncIterator[None]:
     """Follow the files, once the first word about them is said."""
     task = asyncio.create_task(configure(node, source))
-    assert await node.until(lambda s: CONFIG in s.status, deadline=60)
+    assert await node.wait_until(lambda s: CONFIG in s.statuses, deadline=60)
     yield
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -48,7 +48,7 @@ def write(directory: Path, **files: str) -> Path:
 
 def stands(node: Node) -> Status:
     """How the configuration stands."""
-    return node.snapshot.status[CONFIG]
+    return node.snapshot.statuses[CONFIG]
 
 
 def in_force(node: Node) -> tuple[str, str] | None:
@@ -59,7 +59,7 @@ def in_force(node: Node) -> tuple[str, str] | None:
 
 async def until_in_force(node: Node, name: str, strategy: str) -> None:
     """Wait for one to come into force."""
-    assert await node.until(lambda s: in_force(node) == (name, strategy), deadline=60), stands(node)
+    assert await node.wait_until(lambda s: in_force(node) == (name, strategy), deadline=60), stands(node)
 
 
 @pytest.mark.parametrize("asks", [False, True])
@@ -68,7 +68,7 @@ async def test_a_start_with_a_broken_choice_takes_the_last_in_force(tmp_path: Pa
     write(tmp_path, a=GOOD, b=BAD)
     node = remembering("a")
     if asks:
-        node.apply(NodeRequestsChanged(NodeRequests(config="b")))
+        node.apply(NodeRequestsChanged(NodeObjectRequests(config_name="b")))
     async with configuring(node, Source(path=tmp_path, asks=asks, default="b")):
         assert in_force(node) == ("a", "none")
         assert stands(node).state == "failing"
@@ -95,11 +95,11 @@ async def test_one_unreadable_file_costs_nothing_until_it_is_chosen(tmp_path: Pa
     write(tmp_path, a=GOOD)
     (tmp_path / "loop").symlink_to("loop")
     node = remembering()
-    node.apply(NodeRequestsChanged(NodeRequests(config="a")))
+    node.apply(NodeRequestsChanged(NodeObjectRequests(config_name="a")))
     async with configuring(node, Source(path=tmp_path, asks=True)):
         assert (stands(node).state, in_force(node)) == ("ok", ("a", "none"))
-        node.apply(NodeRequestsChanged(NodeRequests(config="loop")))
-        assert await node.until(lambda s: s.status[CONFIG].state == "failing", deadline=60)
+        node.apply(NodeRequestsChanged(NodeObjectRequests(config_name="loop")))
+        assert await node.wait_until(lambda s: s.statuses[CONFIG].state == "failing", deadline=60)
         assert f"{tmp_path}/loop: {os.strerror(errno.ELOOP)}" in as_shown(stands(node).text)
         assert in_force(node) == ("a", "none")
 
@@ -112,11 +112,11 @@ async def test_a_directory_that_comes_late_is_taken(tmp_path: Path) -> None:
         assert as_shown(stands(node).text) == f"{path}: {os.strerror(errno.ENOENT)}"
         path.write_text(OTHER)
         await until_in_force(node, "", "mixed")
-        node.apply(NodeRequestsChanged(NodeRequests()))
+        node.apply(NodeRequestsChanged(NodeObjectRequests()))
         path.unlink()
         write(path, a=GOOD, b=OTHER)
         await until_in_force(node, "a", "none")
-        node.apply(NodeRequestsChanged(NodeRequests(config="b")))
+        node.apply(NodeRequestsChanged(NodeObjectRequests(config_name="b")))
         await until_in_force(node, "b", "mixed")
 
 
@@ -139,7 +139,7 @@ async def test_what_a_start_takes(tmp_path: Path, source: Source, asked: str | N
     write(tmp_path, a=GOOD, b=GOOD, c=GOOD, default=GOOD)
     node = remembering(last)
     if asked is not None:
-        node.apply(NodeRequestsChanged(NodeRequests(config=asked)))
+        node.apply(NodeRequestsChanged(NodeObjectRequests(config_name=asked)))
     async with configuring(node, source.but(path=tmp_path)):
         assert in_force(node) == (name, "none")
 

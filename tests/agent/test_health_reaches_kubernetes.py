@@ -104,7 +104,7 @@ async def test_a_gpu_falls_ill_and_becomes_well_again(place: Place) -> None:
         assert event["involvedObject"] == {"kind": "Node", "name": "n1", "uid": "n1"}
         assert event["source"] == {"component": "gpuplane", "host": "n1"}
         assert (event["type"], event["count"]) == ("Warning", 1)
-        assert event["message"].startswith("GPU 1 (GPU-1): gpu-lost: fell off the bus (reset it; ")
+        assert event["message"].startswith("GPU 1 (GPU-1): gpu-lost: fell off the bus (reset the GPU; ")
 
         place.fail("")
         await place.stands("False", "NoProblem")
@@ -161,11 +161,16 @@ async def test_without_the_rights(place: Place) -> None:
     async with Kubelet(place.root) as kubelet, place.agent() as agent:
         said = await agent.until_says("node condition: failing")
 
-        assert 'refuses: 403 cannot patch resource "nodes/status"; grant it what deploy/base/rbac.yaml grants' in said
+        assert (
+            'refuses the request: 403 cannot patch resource "nodes/status"; '
+            "give the agent the permissions in deploy/base/rbac.yaml" in said
+        )
 
         place.fail(LOST)
         await kubelet.until_capacity(GPU, 3, 2)
-        assert 'cannot create resource "events"; grant it' in await agent.until_says("events: failing")
+        assert 'cannot create resource "events"; give the agent the permissions' in await agent.until_says(
+            "events: failing"
+        )
         place.ask(drain="0=noise")
         await kubelet.until_capacity(GPU, 3, 1)
 
@@ -187,7 +192,7 @@ async def test_a_nodes_annotation_drains(place: Place) -> None:
         place.ask(drain="0=fan noise; = ; GPU-2=RMA;7")
         await kubelet.until_capacity(GPU, 3, 1)
 
-        assert "annotation gpuplane.io/drain is in part ignored: '=' names no device" in await agent.until_says(
+        assert "annotation gpuplane.io/drain is partly ignored: '=' is not a device name" in await agent.until_says(
             "ignored"
         )
         await agent.until_says("not available as nvidia.com/gpu: drained: RMA")
@@ -196,8 +201,8 @@ async def test_a_nodes_annotation_drains(place: Place) -> None:
 
         assert place.problem["status"] == "False"
         assert [each["message"] for each in place.events] == [
-            "GPU 0 (GPU-0) is given out no more: fan noise",
-            "GPU 2 (GPU-2) is given out no more: RMA",
+            "GPU 0 (GPU-0) is drained; new pods do not get it: fan noise",
+            "GPU 2 (GPU-2) is drained; new pods do not get it: RMA",
         ]
 
         place.ask()

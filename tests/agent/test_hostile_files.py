@@ -96,7 +96,7 @@ async def test_a_configuration(world: World) -> None:
             said = len(agent.log)
             hostile.put(world.config, kind)
             what = "configuration" if kind == "a directory" else str(world.config)  # it has none of them
-            await says(agent, said, "config: failing", what, "stays in force")
+            await says(agent, said, "config: failing", what, "keeps using the last good configuration")
             await serves(kubelet)
             said = len(agent.log)
             hostile.write(world.config, CDI.encode(), owner=65534 if os.geteuid() == 0 else -1)
@@ -212,7 +212,7 @@ async def test_each_of_them_at_the_start(world: World, kind: str) -> None:
         await says(agent, 0, "apiserver: ok")
         await serves(kubelet)
         if kind == "a device":  # a FIFO is a log without a record
-            await says(agent, 0, "kernel log: waiting", str(world.kernel_log), "has to be /dev/kmsg, a file or a pipe")
+            await says(agent, 0, "kernel log: waiting", str(world.kernel_log), "/dev/kmsg, a file or a pipe")
         assert memory(agent) < before + 2 * MOST  # it has come to serve meanwhile
         await ends(agent)
 
@@ -267,7 +267,7 @@ async def test_state_files_at_the_start(world: World, kind: str) -> None:
     async with world.running() as (kubelet, agent):
         await kubelet.until_capacity(GPU, 2, 2, PATIENCE)
         for part in PARTS:
-            await says(agent, 0, "ERROR", str(state / f"{part}.json"), "left as it is")
+            await says(agent, 0, "ERROR", str(state / f"{part}.json"), "does not change the file")
         await serves(kubelet)
         await ends(agent)
 

@@ -19,7 +19,7 @@ from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import Part, Status, plugin_of
+from gpuplane.model.status import Part, Status, plugin_part
 from tests.texts import as_shown
 
 GPUS = (Gpu(index=0, uuid="GPU-a"), Gpu(index=1, uuid="GPU-b", faults=(Fault("gpu-lost", "gone"),)))
@@ -30,7 +30,7 @@ def ready() -> Node:
     node = Node(Snapshot())
     for fact in (MachineObserved(Machine(gpus=GPUS)), ConfigLoaded(Settings()), AllocationsListed((), 0.0)):
         node.apply(fact)
-    node.apply(StatusChanged(plugin_of("nvidia.com/gpu"), Status("ok")))
+    node.apply(StatusChanged(plugin_part("nvidia.com/gpu"), Status("ok")))
     return node
 
 
@@ -157,10 +157,10 @@ async def test_an_address_that_cannot_be_had_is_named(host: str, caplog: pytest.
         task = asyncio.create_task(
             keep_running(node, Part("status"), lambda: serve_status_pages(node, host, port), (0.01, 0.1), 0.05)
         )
-        assert await node.until(lambda s: Part("status") in s.status, deadline=60)
-        assert f"{host}:{port}: " in as_shown(node.snapshot.status[Part("status")].text)
+        assert await node.wait_until(lambda s: Part("status") in s.statuses, deadline=60)
+        assert f"{host}:{port}: " in as_shown(node.snapshot.statuses[Part("status")].text)
     if host == "127.0.0.1":
-        assert await node.until(lambda s: Part("status") not in s.status, deadline=60)
+        assert await node.wait_until(lambda s: Part("status") not in s.statuses, deadline=60)
         assert (await get(f"http://{host}:{port}/healthz"))[0] == 200
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -21,7 +21,7 @@ from tests.hardware.driver.test_installed import as_nobody
 
 DEADLINE = 60.0
 ROOT = os.geteuid() == 0
-UID = f" {nobody.NOBODY if ROOT else os.geteuid()},"
+UID = f" {nobody.NOBODY if ROOT else os.geteuid()} "
 
 
 @pytest.fixture
@@ -64,13 +64,13 @@ def test_an_agent_that_may_use_neither_directory_says_so_and_ends(foreign: Path,
     kubelet, state = foreign / "kubelet", foreign / "state"
     said = refused("--machine", "t4", "--kubelet-root", kubelet, "--state-dir", state)
     assert UID in said
-    golden(said.replace(UID, " UID,").replace(str(foreign), "FOREIGN"))
+    golden(said.replace(UID, " UID ").replace(str(foreign), "FOREIGN"))
 
 
 def test_only_what_is_lacking_is_named(own: Path, foreign: Path, golden: Golden) -> None:
     """A directory that is there and closed is the one that stands in the way."""
     said = refused("--machine", "t4", "--kubelet-root", own, "--state-dir", foreign)
-    golden(said.replace(UID, " UID,").replace(str(foreign), "FOREIGN"))
+    golden(said.replace(UID, " UID ").replace(str(foreign), "FOREIGN"))
 
 
 def test_root_without_capabilities_is_refused_as_others_are(own: Path, golden: Golden) -> None:
@@ -106,7 +106,7 @@ async def test_what_it_does_without_is_said_once(own: Path, foreign: Path, golde
         await agent.until_says("nvidia.com/gpu: 1 ")
     [said] = [line for line in agent.log if "--cdi-dir" in line]
     assert " WARNING " in said
-    golden(said.partition(" WARNING ")[2].replace(str(foreign), "FOREIGN").replace(UID, " UID,"))
+    golden(said.partition(" WARNING ")[2].replace(str(foreign), "FOREIGN").replace(UID, " UID "))
 
 
 def test_an_agent_that_registers_nowhere_needs_no_directory_of_kubelets(own: Path, foreign: Path) -> None:

@@ -31,12 +31,12 @@ async def test_changes_gives_the_picture_now_and_then_the_newest() -> None:
 async def test_until_sees_a_change_and_gives_up_at_its_deadline() -> None:
     """Waiting ends with the snapshot that is ready, or with the deadline."""
     node = Node(Snapshot())
-    waiting = asyncio.create_task(node.until(lambda s: Part("other", "x") in s.status, deadline=60))
+    waiting = asyncio.create_task(node.wait_until(lambda s: Part("other", "x") in s.statuses, deadline=60))
     await asyncio.sleep(0)
     node.apply(StatusChanged(Part("other", "x"), Status("ok")))
 
     assert await waiting is True
-    assert await node.until(lambda s: Part("other", "y") in s.status, deadline=0.01) is False
+    assert await node.wait_until(lambda s: Part("other", "y") in s.statuses, deadline=0.01) is False
 
 
 async def test_time_alone_changes_the_node_when_it_is_due() -> None:
@@ -49,7 +49,7 @@ async def test_time_alone_changes_the_node_when_it_is_due() -> None:
     assert node.snapshot.ledger.release is not None
     now = 1000.03
 
-    assert await node.until(lambda s: s.ledger.release is None, deadline=60)
+    assert await node.wait_until(lambda s: s.ledger.release is None, deadline=60)
     clock.cancel()
 
 
@@ -66,11 +66,11 @@ async def test_a_part_that_raises_is_started_again_alone(caplog: pytest.LogCaptu
         await asyncio.Event().wait()
 
     task = asyncio.create_task(keep_running(node, Part("other", "part"), part, backoff=(0.01, 0.1), steady=0.01))
-    assert await node.until(lambda s: Part("other", "part") in s.status, deadline=60)
-    assert "no luck" in as_shown(node.snapshot.status[Part("other", "part")].text)
+    assert await node.wait_until(lambda s: Part("other", "part") in s.statuses, deadline=60)
+    assert "no luck" in as_shown(node.snapshot.statuses[Part("other", "part")].text)
     async with asyncio.timeout(60):
         await running.wait()
-    assert await node.until(lambda s: not s.status, deadline=60)
+    assert await node.wait_until(lambda s: not s.statuses, deadline=60)
     task.cancel()
 
     [record] = [record for record in caplog.records if record.levelno >= logging.ERROR]
@@ -85,9 +85,9 @@ async def failing(error: Exception) -> str:
         raise error
 
     task = asyncio.create_task(keep_running(node, Part("other", "part"), part))
-    assert await node.until(lambda s: Part("other", "part") in s.status, deadline=60)
+    assert await node.wait_until(lambda s: Part("other", "part") in s.statuses, deadline=60)
     task.cancel()
-    return as_shown(node.snapshot.status[Part("other", "part")].text)
+    return as_shown(node.snapshot.statuses[Part("other", "part")].text)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ async def test_a_socket_that_cannot_be_is_told_with_its_path(tmp_path: Path) -> 
     path.parent.mkdir()
     node = Node(Snapshot())
     task = asyncio.create_task(keep_running(node, Part("control"), lambda: control(node, path)))
-    assert await node.until(lambda s: Part("control") in s.status, deadline=60)
+    assert await node.wait_until(lambda s: Part("control") in s.statuses, deadline=60)
     task.cancel()
 
-    assert as_shown(node.snapshot.status[Part("control")].text).startswith(f"{path}: ")
+    assert as_shown(node.snapshot.statuses[Part("control")].text).startswith(f"{path}: ")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.reports.news import READY_TO_TAKE_OVER
+from gpuplane.core.reports.news import READY_TO_TAKE_OVER_TEXT
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected, pod
@@ -154,7 +154,7 @@ async def test_a_second_agent_waits_and_takes_over(place: Place) -> None:
         await kubelet.until_capacity(GPU, 4, 4)
         async with place.agent() as second:
             assert f" {first.process.pid} " in await second.until_says(WAITS)
-            await second.until_says(READY_TO_TAKE_OVER)
+            await second.until_says(READY_TO_TAKE_OVER_TEXT)
             assert await first.stop() == 0
             await kubelet.until(lambda: len(kubelet.manager.gaps) == 1)
             await kubelet.until_capacity(GPU, 4, 4)

@@ -15,8 +15,15 @@ from gpuplane.agent import control as module
 from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
 from gpuplane.host.state import keep_stored
-from gpuplane.model.config import NodeRequests
-from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice, ReleaseDriver, ResumeDriver, ShowNode
+from gpuplane.model.config import NodeObjectRequests
+from gpuplane.model.control import (
+    ControlRequest,
+    ControlResponse,
+    DrainDevice,
+    GetNodeState,
+    ReleaseDriver,
+    ResumeDriver,
+)
 from gpuplane.model.encoding import decode
 from gpuplane.model.facts import NodeRequestsChanged, StatusChanged
 from gpuplane.model.snapshot import Snapshot
@@ -30,7 +37,7 @@ async def listening(node: Node, directory: Path) -> AsyncIterator[Path]:
     """A node that answers on its control socket and keeps its ledger stored."""
     socket = directory / "control.sock"
     tasks = [asyncio.create_task(control(node, socket)), asyncio.create_task(keep_stored(node, directory))]
-    assert await node.until(lambda s: STATE_DIRECTORY in s.status, deadline=60)
+    assert await node.wait_until(lambda s: STATE_DIRECTORY in s.statuses, deadline=60)
     while not socket.exists():
         await asyncio.sleep(0)
     yield socket
@@ -71,11 +78,11 @@ async def test_show_gives_the_picture(tmp_path: Path) -> None:
     node = Node(Snapshot(), now=lambda: 42.0)
     node.apply(StatusChanged(Part("other", "x"), Status("failing", "y")))
     async with listening(node, tmp_path) as socket:
-        picture = (await ask(socket, ShowNode())).state
+        picture = (await ask(socket, GetNodeState())).state
 
     assert picture is not None
-    assert (picture.snapshot.status[Part("other", "x")].text, picture.now) == ("y", 42.0)
-    assert picture.offer.waiting
+    assert (picture.snapshot.statuses[Part("other", "x")].text, picture.now) == ("y", 42.0)
+    assert picture.offer.waiting_reason
 
 
 @pytest.mark.parametrize("line", [b"", b"x", b"{}", b'{"type":"Nope"}', b"\xff", b'{"type":"LetGo","seconds":"1"}'])
@@ -83,7 +90,7 @@ async def test_what_is_no_request_is_answered_by_an_error(tmp_path: Path, line: 
     """Nonsense is named as such, and the socket goes on answering."""
     async with listening(Node(Snapshot()), tmp_path) as socket:
         golden(as_shown((await say(socket, line)).error).replace(__version__, "VERSION"), repr(line))
-        assert (await ask(socket, ShowNode())).state is not None
+        assert (await ask(socket, GetNodeState())).state is not None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +120,7 @@ async def test_the_socket_is_closed_to_others(tmp_path: Path) -> None:
 async def test_resuming_the_driver_says_who_else_wants_it_released(tmp_path: Path, golden: Golden) -> None:
     """The operator's own request is taken back, but the annotation of our Node still asks."""
     node = Node(Snapshot())
-    node.apply(NodeRequestsChanged(NodeRequests(driver_release="annotation x")))
+    node.apply(NodeRequestsChanged(NodeObjectRequests(driver_release_reason="annotation x")))
     async with listening(node, tmp_path) as socket:
         await ask(socket, ReleaseDriver(node.now(), 60, "y"))
         golden((await ask(socket, ResumeDriver(node.now()))).error)
@@ -150,7 +157,7 @@ async def test_clients_that_never_read_or_never_end_their_line_are_left(
             client.setblocking(False)
             await asyncio.get_running_loop().sock_connect(client, str(socket))
             with suppress(OSError):
-                client.send(msgspec.json.encode(ShowNode()) + b"\n" if number % 2 else b"x" * 100_000)
+                client.send(msgspec.json.encode(GetNodeState()) + b"\n" if number % 2 else b"x" * 100_000)
             clients.append(client)
         asked = await asyncio.wait_for(asyncio.to_thread(_shown, socket), 60)
         assert len(asked) == 4001  # with the state directory's own
@@ -172,8 +179,8 @@ def _shown(socket: Path) -> Statuses:
     with socketlib.socket(socketlib.AF_UNIX) as client:
         client.settimeout(10)
         client.connect(str(socket))
-        client.sendall(msgspec.json.encode(ShowNode()) + b"\n")
+        client.sendall(msgspec.json.encode(GetNodeState()) + b"\n")
         with client.makefile("rb") as stream:
             picture = decode(stream.read(), ControlResponse).state
     assert picture is not None
-    return picture.snapshot.status
+    return picture.snapshot.statuses

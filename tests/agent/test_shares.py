@@ -124,7 +124,10 @@ async def test_another_grain_waits_for_who_holds_the_old_one(site: Site) -> None
         assert on(await runs(kubelet, "a", MEMORY, 3)) == "GPU-a"
         site.write("config.yaml", IN_GIB)
         await kubelet.until_capacity(MEMORY, 16, 8)
-        await agent.until_says("held by pod default/a (main) as nvidia.com/gpu.mem in other shares until that ends")
+        await agent.until_says(
+            "pod default/a (main) holds the device as nvidia.com/gpu.mem in shares of another size or kind "
+            "until the pod ends"
+        )
         assert on(await runs(kubelet, "b", MEMORY, 8)) == "GPU-b"
         await kubelet.end("default/a")
         await kubelet.until_capacity(MEMORY, 16, 16)
@@ -141,7 +144,7 @@ async def test_an_edit_while_no_agent_ran_is_an_edit(site: Site) -> None:
             await first.kill()
         async with site.agent(TWO, IN_GIB) as second:
             await kubelet.until_capacity(MEMORY, 16, 8)
-            await second.until_says("in other shares until that ends")
+            await second.until_says("holds the device as", "in shares of another size or kind")
             await kubelet.end("default/a")
             await kubelet.until_capacity(MEMORY, 16, 16)
 
@@ -154,10 +157,10 @@ async def test_too_fine_a_grain_shares_no_memory_and_nothing_else_is_lost(site: 
         await kubelet.until_capacity(GPU, 2, 2)
         site.write("config.yaml", fine)
         await kubelet.until_capacity(GPU, 1, 1)
-        assert "GPU 1: memory in shares of 1 MiB" in await agent.until_says("sharing: failing")
-        said = await agent.until_says("not offered by any name")
-        assert "would be 8192 devices on this node, and 4096 are the most" in said
-        assert "no memory is shared here until the grain is 2 MiB or more" in said
+        assert "GPU 1: memory shares of 1 MiB" in await agent.until_says("sharing: failing")
+        said = await agent.until_says("not offered under any resource name")
+        assert "would make 8192 devices on this node, but the limit is 4096" in said
+        assert "set the grain to 2 MiB or more" in said
         assert kubelet.capacity(MEMORY) == (0, 0)
         site.write("config.yaml", fits)
         await kubelet.until_capacity(MEMORY, 4096, 4096)
@@ -217,13 +220,13 @@ async def test_layouts_change_under_pods(site: Site) -> None:
         site.write("machine.yaml", cut("3g.20gb", "1c.3g.20gb", first=5))
         await kubelet.until_capacity(SMALL, 0, 0)
         await kubelet.until_capacity(HALF, 1, 0)
-        await agent.until_says("MIG-6: not offered by any name: 1c.3g.20gb is a part of a GPU instance")
-        await agent.until_says(f"MIG-5: not available as {HALF}: held by pod default/a")
+        await agent.until_says("MIG-6: not offered under any resource name", "1c.3g.20gb")
+        await agent.until_says(f"MIG-5: not available as {HALF}", "pod default/a")
         assert held in ("MIG-0", "MIG-1")
         assert on(await runs(kubelet, "b", GPU, 1)) == "GPU-b"
         site.write("machine.yaml", MIG % ("true", ""))
         await kubelet.until_capacity(HALF, 0, 0)
-        await agent.until_says("GPU-a: not offered by any name: it is in MIG mode and has no MIG devices")
+        await agent.until_says("GPU-a: not offered under any resource name: it is in MIG mode and has no MIG devices")
         site.write("machine.yaml", WHOLE)
         await kubelet.until_capacity(GPU, 2, 1)
         await kubelet.end("default/a")
@@ -242,7 +245,7 @@ async def test_the_strategy_changes_under_pods(site: Site) -> None:
         other = ({"MIG-0", "MIG-1"} - {held}).pop()
         site.write("config.yaml", "flags: {migStrategy: single}\n")
         await kubelet.until_capacity(GPU, 2, 1)
-        await agent.until_says("GPU-b: not offered by any name: migStrategy single offers one kind of device")
+        await agent.until_says("GPU-b: not offered under any resource name", "migStrategy single")
         assert on(await runs(kubelet, "b", GPU, 1)) == other
         await ends(kubelet, "b")
         site.write("config.yaml", "flags: {migStrategy: none, wholeMigGpus: true}\n")

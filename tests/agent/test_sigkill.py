@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from gpuplane.core.ledger import is_ledger_stored
-from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice, RestoreDevice, ShowNode
+from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice, GetNodeState, RestoreDevice
 from gpuplane.model.encoding import decode
 from gpuplane.model.machine import Fault, Gpu, GpuProcess, Incident, MachineFile
 from gpuplane.sandbox.agent import Agent
@@ -153,7 +153,7 @@ class Place:
 
     def asked(self, request: ControlRequest) -> ControlResponse | None:
         """The agent's answer; None where none comes, or one that is none."""
-        if not isinstance(request, ShowNode):
+        if not isinstance(request, GetNodeState):
             request = request.but(requested_at=time.clock_gettime(time.CLOCK_BOOTTIME))
         try:
             with socket.socket(socket.AF_UNIX) as connection:
@@ -204,7 +204,7 @@ class Place:
 
     def remembered(self) -> bool:
         """Whether the agent has it on disk."""
-        answer = self.asked(ShowNode())
+        answer = self.asked(GetNodeState())
         return answer is not None and answer.state is not None and is_ledger_stored(answer.state.snapshot)
 
     async def settled(self) -> None:

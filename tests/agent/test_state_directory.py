@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 from gpuplane.agent import control
 from gpuplane.agent.node import Node
 from gpuplane.core.advertising import offer
-from gpuplane.core.health.devicehealth import own_health
+from gpuplane.core.health.devicehealth import health_without_parents
 from gpuplane.core.ledger import FIELD_BY_FILE, adapt_to_new_boot, encode_part, is_ledger_stored
 from gpuplane.host import state
 from gpuplane.host.lock import locked
-from gpuplane.model.config import NodeRequests, Settings
+from gpuplane.model.config import NodeObjectRequests, Settings
 from gpuplane.model.control import ControlResponse, RestoreDevice
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DriverReleaseRequested, LedgerLoaded, MachineObserved
 from gpuplane.model.health import DeviceRecord, Drain, Finding, HealthRecords, ProbeState
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.pod import PodRef
-from gpuplane.model.sharelayout import TIME_SLICES, memory_shares
+from gpuplane.model.sharelayout import TIME_SLICES, memory_layout
 from gpuplane.model.snapshot import DriverRelease, Ledger, Snapshot, TimeSliceState
 from gpuplane.model.status import STATE_DIRECTORY
 from tests.golden import Golden
@@ -38,11 +38,13 @@ from tests.texts import as_shown
 FULL = Ledger(
     boot_id="boot",
     release=DriverRelease(until=500.0, reason="firmware"),
-    node_requests=NodeRequests(driver_release="new driver"),
+    node_requests=NodeObjectRequests(driver_release_reason="new driver"),
     config_name="a100",
     mig_parents={"MIG-1": "GPU-a"},
     share_layouts={"GPU-a": TIME_SLICES.encoded},
-    time_slices={"GPU-a": TimeSliceState(tried="long", requested_at=7.0, set_length="short", outcome_unknown=True)},
+    time_slices={
+        "GPU-a": TimeSliceState(tried_length="long", requested_at=7.0, last_set_length="short", outcome_unknown=True)
+    },
     health=HealthRecords(
         devices={"GPU-a": DeviceRecord(drain=Drain("fan"), pci="0000:1b:00.0")}, last_kernel_log_number=7
     ),
@@ -55,7 +57,7 @@ async def store(first: Ledger, directory: Path, *more: Ledger) -> None:
     async with storing(node, directory):
         for ledger in (first, *more):
             node.apply(LedgerLoaded(ledger))
-            assert await node.until(is_ledger_stored, deadline=60)
+            assert await node.wait_until(is_ledger_stored, deadline=60)
 
 
 @asynccontextmanager
@@ -92,9 +94,14 @@ async def test_a_reboot_ends_a_release_and_keeps_the_config_name_the_runtime_and
     )
     assert adapt_to_new_boot(FULL, "boot", 0.0, 0.0) is FULL
 
-    asked = NodeRequests(config="x", runtime="containerd://2.1.4", driver_release="new driver", drains={"3": "fan"})
+    asked = NodeObjectRequests(
+        config_name="x",
+        container_runtime="containerd://2.1.4",
+        driver_release_reason="new driver",
+        drain_reasons={"3": "fan"},
+    )
     kept = adapt_to_new_boot(FULL.but(node_requests=asked), "next", 0.0, 0.0).node_requests
-    assert kept == NodeRequests(runtime="containerd://2.1.4", drains={"3": "fan"})
+    assert kept == NodeObjectRequests(container_runtime="containerd://2.1.4", drain_reasons={"3": "fan"})
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"version":2,"value":1}', b"\xff\xfe", b"[]", b"[" * 9999])
@@ -117,20 +124,25 @@ VERSIONS = Path(__file__).parent / "state"
 RELEASED = Ledger(
     boot_id="boot",
     release=DriverRelease(until=500.0, reason="firmware"),
-    node_requests=NodeRequests(
-        config="a100", runtime="containerd://2.1.4", driver_release="new driver", drains={"3": "fan"}
+    node_requests=NodeObjectRequests(
+        config_name="a100",
+        container_runtime="containerd://2.1.4",
+        driver_release_reason="new driver",
+        drain_reasons={"3": "fan"},
     ),
     config_name="a100",
     mig_parents={"MIG-1": "GPU-a"},
-    share_layouts={"GPU-b": TIME_SLICES.encoded, "GPU-c": memory_shares(1024, mps=True).encoded},
-    time_slices={"GPU-a": TimeSliceState(tried="long", requested_at=7.0, set_length="short", outcome_unknown=True)},
+    share_layouts={"GPU-b": TIME_SLICES.encoded, "GPU-c": memory_layout(1024, mps=True).encoded},
+    time_slices={
+        "GPU-a": TimeSliceState(tried_length="long", requested_at=7.0, last_set_length="short", outcome_unknown=True)
+    },
     health=HealthRecords(
         devices={
             "GPU-a": DeviceRecord(
                 drain=Drain("waits for its replacement", until=900.0, until_wall_clock=1.8e9, since=5.0),
                 pci="0000:1b:00.0",
                 uncorrected_errors=2,
-                most_links=18,
+                max_active_nvlinks=18,
                 fault_counts={"xid-94": 1},
             ),
             "GPU-b": DeviceRecord(
@@ -149,9 +161,9 @@ RELEASED = Ledger(
                 probe=ProbeState(
                     requested_at=5.0, not_before=6.0, failed_tries=2, failure="gpu-lost: fell off the bus"
                 ),
-                reset_at=1.0,
-                repaired_at=2.0,
-                recovered_at=3.0,
+                last_reset_at=1.0,
+                declared_repaired_at=2.0,
+                last_recovered_at=3.0,
                 relapses=1,
                 absent=True,
             ),
@@ -173,14 +185,14 @@ def test_files_of_a_newer_version_are_read_for_what_is_known_here(tmp_path: Path
     ledger, problems = state.load(tmp_path, "boot")
 
     assert ledger.but(health=None, time_slices=None) == RELEASED.but(health=None, time_slices=None)
-    assert ledger.time_slices == {"GPU-b": TimeSliceState(tried="short", requested_at=2.0)}
+    assert ledger.time_slices == {"GPU-b": TimeSliceState(tried_length="short", requested_at=2.0)}
     assert ledger.health is not None and RELEASED.health is not None
     known, found = RELEASED.health.devices, ledger.health.devices
     assert found["GPU-a"] == known["GPU-a"]
     assert found["GPU-b"].findings == known["GPU-b"].findings
     for uuid in ("GPU-b", "GPU-c"):
         drain = found[uuid].drain
-        assert drain is not None and " 2 " in as_shown(drain.reason) and drain.until is None
+        assert drain is not None and "version 2" in as_shown(drain.reason) and drain.until is None
     told = {Path(each.partition(":")[0]).name for each in problems}
     assert told == {"asked.json", "cuts.json", "health.json", "release.json", "time-slices.json"}
     assert "devices.GPU-b.probing.next" in next(each for each in problems if "health.json" in each)
@@ -210,15 +222,17 @@ async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(
     node.apply(MachineObserved(Machine(gpus=gpus[:1])))
     node.apply(MachineObserved(Machine(gpus=gpus)))
     devices = offer(node.snapshot).resources[0].devices
-    golden((each.unavailable for each in devices), "the devices")
-    assert {each.cleared_by for each in own_health(node.snapshot) if each.device} == {"gpuplane health restore all"}
+    golden((each.unavailable_reason for each in devices), "the devices")
+    assert {each.cleared_by_text for each in health_without_parents(node.snapshot) if each.device} == {
+        "with gpuplane health restore all"
+    }
     assert adapt_to_new_boot(node.snapshot.ledger, "next", 0.0, 0.0).health == node.snapshot.ledger.health
 
     assert (
         await control.answer(node, msgspec.json.encode(RestoreDevice(requested_at=100.0, device="all")))
         != ControlResponse()
     )
-    assert not any(each.unavailable for each in offer(node.snapshot).resources[0].devices)
+    assert not any(each.unavailable_reason for each in offer(node.snapshot).resources[0].devices)
 
 
 def test_what_is_left_out_is_told_in_few_words(tmp_path: Path) -> None:
@@ -238,10 +252,10 @@ async def test_a_directory_that_is_removed_is_made_again_with_all_that_is_rememb
         node.apply(LedgerLoaded(FULL))
         async with storing(node, directory):
             for removed in (directory, directory / "health.json"):
-                assert await node.until(is_ledger_stored, deadline=60)
+                assert await node.wait_until(is_ledger_stored, deadline=60)
                 remove(removed) if removed.is_dir() else removed.unlink()
-                assert await node.until(lambda s: not is_ledger_stored(s), deadline=60)
-                assert await node.until(is_ledger_stored, deadline=60)
+                assert await node.wait_until(lambda s: not is_ledger_stored(s), deadline=60)
+                assert await node.wait_until(is_ledger_stored, deadline=60)
                 assert state.load(directory, "boot") == (FULL, [])
             async with locked(directory, every=0.01) as second:
                 assert await anext(second) == f"process {os.getpid()}"
@@ -255,12 +269,12 @@ async def test_a_directory_that_was_removed_and_is_another_agents_now_is_left_al
         node = Node(Snapshot(), now=lambda: 100.0)
         node.apply(LedgerLoaded(FULL))
         async with storing(node, directory):
-            assert await node.until(is_ledger_stored, deadline=60)
+            assert await node.wait_until(is_ledger_stored, deadline=60)
             remove(directory)
             async with locked(directory) as other:
                 assert [owner async for owner in other] == []
-                assert await node.until(lambda s: s.status[STATE_DIRECTORY].state == "failing", deadline=60)
-                assert f" {os.getpid()}" in as_shown(node.snapshot.status[STATE_DIRECTORY].text)
+                assert await node.wait_until(lambda s: s.statuses[STATE_DIRECTORY].state == "failing", deadline=60)
+                assert f" {os.getpid()}" in as_shown(node.snapshot.statuses[STATE_DIRECTORY].text)
                 assert not is_ledger_stored(node.snapshot)
                 assert [each.name for each in directory.iterdir()] == ["lock"]
 
@@ -361,15 +375,15 @@ async def test_what_may_have_been_written_is_written_over(tmp_path: Path) -> Non
     node = Node(Snapshot(), now=lambda: 100.0)
     node.apply(LedgerLoaded(FULL))
     async with storing(node, tmp_path):
-        assert await node.until(is_ledger_stored, deadline=60)
+        assert await node.wait_until(is_ledger_stored, deadline=60)
         spoil(tmp_path / "cuts.json.new")
-        node.apply(LedgerLoaded(FULL.but(share_layouts={"GPU-a": memory_shares(1024, mps=False).encoded})))
-        assert await node.until(lambda s: s.status[STATE_DIRECTORY].state == "failing", deadline=60)
+        node.apply(LedgerLoaded(FULL.but(share_layouts={"GPU-a": memory_layout(1024, mps=False).encoded})))
+        assert await node.wait_until(lambda s: s.statuses[STATE_DIRECTORY].state == "failing", deadline=60)
         (tmp_path / "cuts.json").write_bytes(encode_part({"GPU-a": "1024 MiB"}, "boot"))
         node.apply(LedgerLoaded(FULL))
         shutil.rmtree(tmp_path / "cuts.json.new")
-        assert await node.until(is_ledger_stored, deadline=60)
-        assert node.snapshot.stored.share_layouts == (FULL.share_layouts,)
+        assert await node.wait_until(is_ledger_stored, deadline=60)
+        assert node.snapshot.stored_ledger.possible_share_layouts == (FULL.share_layouts,)
         assert state.load(tmp_path, "boot") == (FULL, [])
 
 
@@ -379,14 +393,14 @@ async def test_one_file_that_cannot_be_written_holds_up_no_other(tmp_path: Path)
     node = Node(Snapshot(), now=lambda: 100.0)
     node.apply(LedgerLoaded(FULL))
     async with storing(node, tmp_path):
-        assert await node.until(lambda s: STATE_DIRECTORY in s.status, deadline=60)
-        assert f"release.json: {os.strerror(errno.EISDIR)}" in as_shown(node.snapshot.status[STATE_DIRECTORY].text)
+        assert await node.wait_until(lambda s: STATE_DIRECTORY in s.statuses, deadline=60)
+        assert f"release.json: {os.strerror(errno.EISDIR)}" in as_shown(node.snapshot.statuses[STATE_DIRECTORY].text)
         assert state.load(tmp_path, "boot")[0] == FULL.but(release=None)
         assert not is_ledger_stored(node.snapshot)
 
         (tmp_path / "release.json/x").rmdir()
         (tmp_path / "release.json").rmdir()
-        assert await node.until(is_ledger_stored, deadline=60)
+        assert await node.wait_until(is_ledger_stored, deadline=60)
     assert state.load(tmp_path, "boot") == (FULL, [])
 
 
@@ -451,11 +465,11 @@ async def test_a_wish_is_not_stored_while_the_disk_refuses(denied: Path) -> None
     node = Node(Snapshot(), now=lambda: 100.0)
     node.apply(DriverReleaseRequested(DriverRelease(until=500.0, reason="x")))
     async with storing(node, denied):
-        assert await node.until(lambda s: STATE_DIRECTORY in s.status, deadline=60)
+        assert await node.wait_until(lambda s: STATE_DIRECTORY in s.statuses, deadline=60)
 
     assert not is_ledger_stored(node.snapshot)
-    assert node.snapshot.status[STATE_DIRECTORY].state == "failing"
-    assert f"{denied}: {os.strerror(errno.ENOTDIR)}" in as_shown(node.snapshot.status[STATE_DIRECTORY].text)
+    assert node.snapshot.statuses[STATE_DIRECTORY].state == "failing"
+    assert f"{denied}: {os.strerror(errno.ENOTDIR)}" in as_shown(node.snapshot.statuses[STATE_DIRECTORY].text)
 
 
 async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk_says_so(
@@ -464,7 +478,7 @@ async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk
     """The ledger is as it was before the wish, but the disk is not yet: a crash would bring the wish back."""
     node = Node(Snapshot(), now=lambda: 100.0)
     keeping = asyncio.create_task(state.keep_stored(node, tmp_path))
-    assert await node.until(is_ledger_stored, deadline=60)
+    assert await node.wait_until(is_ledger_stored, deadline=60)
     writing, go_on, write = threading.Event(), threading.Event(), state._write
 
     def slowly(directory: Path, part: str, value: object, boot: str) -> None:
@@ -479,6 +493,6 @@ async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk
     assert not is_ledger_stored(node.snapshot)
 
     go_on.set()
-    assert await node.until(is_ledger_stored, deadline=60)
+    assert await node.wait_until(is_ledger_stored, deadline=60)
     assert not (tmp_path / "release.json").exists()
     keeping.cancel()

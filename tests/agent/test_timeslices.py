@@ -117,7 +117,7 @@ async def test_a_gpu_without_lengths_is_served_and_said(node: Node) -> None:
     node.configure(long="['0', '1']")
     async with node.agent() as agent:
         await node.until(lambda: node.smi.lengths() == {B: "long"})
-        line = await agent.until_says("time slices: failing: GPU 0")
+        line = await agent.until_says("time slices: failing", "GPU 0")
         assert "Not Supported" in line
         standing, reason = await node.said()
         assert standing == "failing"
@@ -151,7 +151,7 @@ async def test_a_driver_that_was_let_go_of_has_forgotten_all(node: Node) -> None
         assert status == 0, said
         node.smi.forget(A)
         node.configure(long="['0', '1']")
-        await node.until_said("waiting", "to be set: long: GPU 0, 1")
+        await node.until_said("waiting", "the agent will set: long: GPU 0, 1")
         assert node.smi.runs() == [(A, "long")]
         assert (await gpuplane("driver", "take", *where))[0] == 0
         await node.until(lambda: node.smi.lengths() == {A: "long", B: "long"})
@@ -196,7 +196,7 @@ async def test_one_that_hangs_keeps_nobody_waiting(node: Node) -> None:
     node.configure(long="['0']")
     async with node.agent() as agent:
         await node.until(lambda: len(node.smi.running()) == 1)
-        await node.until_said("waiting", "to be set: long: GPU 0")
+        await node.until_said("waiting", "the agent will set: long: GPU 0")
         where = ("--state-dir", node.root / "s")
         status, said = await gpuplane("driver", "release", "--for", "5m", "--why", "reset", *where)
         assert (status, node.smi.running()) == (0, []), said
@@ -219,4 +219,6 @@ async def test_a_described_machine_plays_it(tmp_path: Path) -> None:
     )  # fmt: skip
     async with Kubelet(tmp_path / "k") as kubelet, Agent(*arguments) as agent:
         await kubelet.until_capacity("nvidia.com/long", 4, 4)
-        await agent.until_says("GPU 0 (GPU-a) could not be set to long: nvidia-smi: NOT_SUPPORTED; long: GPU 1")
+        await agent.until_says(
+            "the time slice length of GPU 0 (GPU-a) could not be set to long: nvidia-smi: NOT_SUPPORTED; long: GPU 1"
+        )

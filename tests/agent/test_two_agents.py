@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuplane.core.reports.news import READY_TO_TAKE_OVER
-from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice, ReleaseDriver, ShowNode
+from gpuplane.core.reports.news import READY_TO_TAKE_OVER_TEXT
+from gpuplane.model.control import ControlRequest, ControlResponse, DrainDevice, GetNodeState, ReleaseDriver
 from gpuplane.model.encoding import decode
 from gpuplane.model.status import KUBELET_LOCK
 from gpuplane.sandbox.agent import Agent
@@ -113,7 +113,7 @@ async def test_one_that_stands_by_is_ready_and_changes_nothing(place: Place) -> 
         await kubelet.until_capacity(NAMES["first"], GPUS, GPUS)
         before = sorted(place.kubelet.rglob("*"))
         async with place.agent("second", *more) as second:
-            await second.until_says(READY_TO_TAKE_OVER)
+            await second.until_says(READY_TO_TAKE_OVER_TEXT)
             await ready(second, port)
             assert not cdi.exists() and not (place.root / "second").exists()
             assert sorted(place.kubelet.rglob("*")) == before
@@ -130,7 +130,7 @@ async def test_an_agent_that_is_stopped_keeps_its_turn_and_is_named(place: Place
         async with place.agent("second") as second, place.agent("second") as third:
             for each in (second, third):
                 assert f" {first.process.pid} " in await each.until_says(WAITS)
-                await each.until_says(READY_TO_TAKE_OVER)
+                await each.until_says(READY_TO_TAKE_OVER_TEXT)
             assert await third.stop() == 0
             assert NAMES["second"] not in kubelet.node_capacities()
             await first.kill()
@@ -143,15 +143,15 @@ async def test_inspect_shows_that_an_agent_stands_by(place: Place) -> None:
     async with Kubelet(place.kubelet) as kubelet, place.agent("first") as first:
         await kubelet.until_capacity(NAMES["first"], GPUS, GPUS)
         async with place.agent("second") as second, place.agent("first") as third:
-            await second.until_says(READY_TO_TAKE_OVER)
-            await third.until_says(READY_TO_TAKE_OVER)
-            shown = (await (await connect(place.root / "second/control.sock"))(ShowNode())).state
+            await second.until_says(READY_TO_TAKE_OVER_TEXT)
+            await third.until_says(READY_TO_TAKE_OVER_TEXT)
+            shown = (await (await connect(place.root / "second/control.sock"))(GetNodeState())).state
             assert shown is not None
-            assert shown.snapshot.status[KUBELET_LOCK].state == "waiting"
-            assert f" {first.process.pid} " in f"{shown.offer.waiting}"
-            shared = (await (await connect(place.root / "first/control.sock"))(ShowNode())).state
+            assert shown.snapshot.statuses[KUBELET_LOCK].state == "waiting"
+            assert f" {first.process.pid} " in f"{shown.offer.waiting_reason}"
+            shared = (await (await connect(place.root / "first/control.sock"))(GetNodeState())).state
             assert shared is not None
-            assert shared.snapshot.status[KUBELET_LOCK].state == "ok"
+            assert shared.snapshot.statuses[KUBELET_LOCK].state == "ok"
             with pytest.raises(AssertionError):
                 wish = DrainDevice(
                     requested_at=time.clock_gettime(time.CLOCK_BOOTTIME), device="GPU-6", seconds=None, reason="fan"
@@ -199,7 +199,7 @@ async def test_a_hangup_reloads_and_ends_nothing(place: Place) -> None:
         await kubelet.until_capacity("nvidia.com/xxx", GPUS, GPUS)
         assert agent.process.returncode is None
         async with place.agent("second") as second:
-            await second.until_says(READY_TO_TAKE_OVER)
+            await second.until_says(READY_TO_TAKE_OVER_TEXT)
             second.process.send_signal(signal.SIGHUP)
             await second.until_says("SIGHUP")
             assert await agent.stop() == 0
@@ -211,7 +211,7 @@ async def test_one_that_stands_by_leaves_the_driver_alone_where_the_other_was_to
     async with Kubelet(place.kubelet) as kubelet, place.agent("first") as first:
         await kubelet.until_capacity(NAMES["first"], GPUS, GPUS)
         async with place.agent("first") as second:
-            await second.until_says(READY_TO_TAKE_OVER)
+            await second.until_says(READY_TO_TAKE_OVER_TEXT)
             control = await connect(place.root / "first/control.sock")
             await control(
                 ReleaseDriver(requested_at=time.clock_gettime(time.CLOCK_BOOTTIME), seconds=60.0, reason="new driver")
@@ -229,7 +229,7 @@ async def test_a_directory_that_is_made_anew_is_served_by_one(place: Place) -> N
         async with Kubelet(place.kubelet) as kubelet:
             await kubelet.until_capacity(NAMES["first"], GPUS, GPUS)
             second = await stack.enter_async_context(place.agent("second"))
-            await second.until_says(READY_TO_TAKE_OVER)
+            await second.until_says(READY_TO_TAKE_OVER_TEXT)
         (place.kubelet / "device-plugins").rename(place.root / "old")
         async with Kubelet(place.kubelet) as kubelet:
             await kubelet.until(lambda: bool(kubelet.device_health()))

@@ -13,12 +13,12 @@ from gpuplane.agent.control import control
 from gpuplane.agent.main import Agent
 from gpuplane.agent.node import Node
 from gpuplane.agent.parts import Options
-from gpuplane.core.advertising import UNWRITTEN, offer, unknown
+from gpuplane.core.advertising import UNSAVED_LAYOUT_TEXT, missing_information_reason, offer
 from gpuplane.core.ledger import encode_part
 from gpuplane.core.serving import standby_reason
 from gpuplane.host.peek import remembered
 from gpuplane.host.state import boot_id
-from gpuplane.model.config import MemoryResource, Settings, Sharing
+from gpuplane.model.config import MemorySharedResource, Settings, Sharing
 from gpuplane.model.facts import Action, ConfigLoaded, Fact, MachineObserved
 from gpuplane.model.health import DeviceRecord, Drain, HealthRecords
 from gpuplane.model.machine import Gpu, Machine
@@ -59,7 +59,7 @@ async def running(root: Path) -> AsyncIterator[Agent]:
 
 def ours(snapshot: Snapshot) -> bool:
     """Whether it serves."""
-    return KUBELET_LOCK in snapshot.status and not standby_reason(snapshot)
+    return KUBELET_LOCK in snapshot.statuses and not standby_reason(snapshot)
 
 
 async def test_who_holds_what_is_asked_again_at_a_take_over(tmp_path: Path) -> None:
@@ -69,13 +69,15 @@ async def test_who_holds_what_is_asked_again_at_a_take_over(tmp_path: Path) -> N
         other = os.open(tmp_path / "k/device-plugins", os.O_RDONLY)
         fcntl.flock(other, fcntl.LOCK_EX)
         async with running(tmp_path) as agent:
-            assert await agent.node.until(lambda s: bool(standby_reason(s)) and unknown(s) is None, DEADLINE)
+            assert await agent.node.wait_until(
+                lambda s: bool(standby_reason(s)) and missing_information_reason(s) is None, DEADLINE
+            )
             taken = asyncio.create_task(first(agent.node))
             await asyncio.sleep(0)
             os.close(other)
             async with asyncio.timeout(DEADLINE):
                 assert (await taken).allocations is None
-            assert await agent.node.until(lambda s: not offer(s).waiting, DEADLINE)
+            assert await agent.node.wait_until(lambda s: not offer(s).waiting_reason, DEADLINE)
 
 
 async def first(node: Node) -> Snapshot:
@@ -93,17 +95,23 @@ async def test_shares_that_the_directory_says_otherwise_wait(tmp_path: Path) -> 
     (state / "cuts.json").write_bytes(encode_part({"GPU-0": "1024 MiB"}, boot_id()))
     state.chmod(0o777)
     async with Kubelet(tmp_path / "k"), running(tmp_path) as agent:
-        assert await agent.node.until(lambda s: not offer(s).waiting, DEADLINE)
+        assert await agent.node.wait_until(lambda s: not offer(s).waiting_reason, DEADLINE)
         agent.node.apply(ConfigLoaded(shares(2048), None))
-        assert {each.unavailable for each in offer(agent.node.snapshot).resources[0].devices} == {UNWRITTEN}
+        assert {each.unavailable_reason for each in offer(agent.node.snapshot).resources[0].devices} == {
+            UNSAVED_LAYOUT_TEXT
+        }
         agent.node.apply(ConfigLoaded(shares(1024), None))
-        assert {each.unavailable for each in offer(agent.node.snapshot).resources[0].devices} == {""}
+        assert {each.unavailable_reason for each in offer(agent.node.snapshot).resources[0].devices} == {""}
 
 
 def shares(mib: int) -> Settings:
     """A configuration of shares of so much memory."""
     return Settings(
-        sharing=Sharing(memory=(MemoryResource(name="nvidia.com/gpu", rename="nvidia.com/gpu-memory", share_mib=mib),))
+        sharing=Sharing(
+            memory_resources=(
+                MemorySharedResource(name="nvidia.com/gpu", rename="nvidia.com/gpu-memory", share_mib=mib),
+            )
+        )
     )
 
 

@@ -59,12 +59,12 @@ async def test_its_token_is_ours(server: ApiServer, tmp_path: Path, version: str
     """Also the next one, once the first is refused."""
     path = kubeconfig(server, tmp_path, GOOD, apiVersion=f"client.authentication.k8s.io/{version}")
     async with following(path) as node:
-        await node.comes_to(lambda snapshot: node_requests(snapshot).config == "good")
+        await node.comes_to(lambda snapshot: node_requests(snapshot).config_name == "good")
         (tmp_path / "token").write_text("second")
         server.tokens = {"second"}
         await server.drop_connections()
         server.put(PATH, node_object({CONFIG_LABEL: "better"}))
-        await node.comes_to(lambda snapshot: node_requests(snapshot).config == "better")
+        await node.comes_to(lambda snapshot: node_requests(snapshot).config_name == "better")
 
 
 async def test_a_command_beside_the_file(server: ApiServer, tmp_path: Path) -> None:
@@ -82,11 +82,11 @@ async def test_a_command_beside_the_file(server: ApiServer, tmp_path: Path) -> N
         ("import sys\nwhile True: print('x' * 100000, file=sys.stderr)", {}, "its output has more than 64 KiB"),
         ("import time; time.sleep(1000)", {}, "it did not end within 0.5 s"),
         ("import sys; sys.exit('log in\\x1b first')", {}, "it failed with status 1: log in\ufffd first"),
-        ("print('no')", {}, "it gives no ExecCredential with a token"),
-        ("print('{\"status\": {}}')", {}, "it gives no ExecCredential with a token"),
-        ('print(\'{"status": {"token": "a\\\\nb"}}\')', {}, "it gives no ExecCredential with a token"),
+        ("print('no')", {}, "its output has no ExecCredential with a token"),
+        ("print('{\"status\": {}}')", {}, "its output has no ExecCredential with a token"),
+        ('print(\'{"status": {"token": "a\\\\nb"}}\')', {}, "its output has no ExecCredential with a token"),
         ("", {"command": "no-such-program", "installHint": "get it"}, "No such file or directory; get it"),
-        ("", {"apiVersion": "example.com/v9"}, "its version example.com/v9 is not known here: "),
+        ("", {"apiVersion": "example.com/v9"}, "its apiVersion example.com/v9 is not supported; supported: "),
     ],
     ids=["words", "errors", "hangs", "fails", "no document", "no token", "no header", "missing", "version"],
 )

@@ -63,7 +63,11 @@ async def test_an_answer_without_an_end_is_given_up(
 
 
 def _well(node: Told) -> bool:
-    return node.apiserver is not None and node.apiserver.state == "ok" and node_requests(node.snapshot).config == "good"
+    return (
+        node.apiserver is not None
+        and node.apiserver.state == "ok"
+        and node_requests(node.snapshot).config_name == "good"
+    )
 
 
 async def test_an_answer_that_drips_is_given_up(
@@ -83,5 +87,5 @@ async def test_a_stream_of_an_hour_at_the_usual_pace_is_no_flood(server: ApiServ
         await node.stands("ok")
         for number in range(3):
             server.put(PATH, node_object({CONFIG_LABEL: f"c{number}"}, {"x": "x" * (1 << 20)}))
-            await node.comes_to(lambda snapshot, number=number: node_requests(snapshot).config == f"c{number}")  # type: ignore[misc]
+            await node.comes_to(lambda snapshot, number=number: node_requests(snapshot).config_name == f"c{number}")  # type: ignore[misc]
         assert "failing" not in node.standings

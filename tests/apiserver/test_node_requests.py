@@ -25,7 +25,7 @@ from gpuplane.apiserver.node import (
     parse_drains,
     parse_requests,
 )
-from gpuplane.model.config import Config, NodeRequests
+from gpuplane.model.config import Config, NodeObjectRequests
 from gpuplane.model.facts import Fact, LedgerLoaded, NodeRequestsChanged, StatusChanged
 from gpuplane.model.snapshot import Ledger, Snapshot
 from gpuplane.model.status import API_SERVER, Status
@@ -51,7 +51,7 @@ class Told(Node):
 
     @property
     def apiserver(self) -> Status | None:
-        return self.snapshot.status.of(API_SERVER)
+        return self.snapshot.statuses.of(API_SERVER)
 
     @property
     def standings(self) -> list[str]:
@@ -60,11 +60,11 @@ class Told(Node):
         return [each for i, each in enumerate(told) if i == 0 or told[i - 1] != each]
 
     async def comes_to(self, ready: Callable[[Snapshot], Any]) -> None:
-        assert await self.until(lambda snapshot: bool(ready(snapshot)), 60), (self.snapshot.config, self.apiserver)
+        assert await self.wait_until(lambda snapshot: bool(ready(snapshot)), 60), (self.snapshot.config, self.apiserver)
 
     async def stands(self, standing: str, reason: str = "") -> None:
         def there(snapshot: Snapshot) -> bool:
-            found = snapshot.status.of(API_SERVER)
+            found = snapshot.statuses.of(API_SERVER)
             return found is not None and found.state == standing and reason in as_shown(found.text)
 
         await self.comes_to(there)
@@ -138,7 +138,7 @@ def test_labels_and_annotations_ask(
     labels: dict[str, str], annotations: dict[str, str], config: str, release: str
 ) -> None:
     """The label names a configuration; the annotation and the operator's label let go of the driver, and say so."""
-    assert parse_requests(labels, annotations) == NodeRequests(config=config, driver_release=release)
+    assert parse_requests(labels, annotations) == NodeObjectRequests(config_name=config, driver_release_reason=release)
 
 
 @pytest.mark.parametrize(
@@ -150,18 +150,18 @@ def test_labels_and_annotations_ask(
         ("3=fan noise; GPU-12=RMA;", {"3": "fan noise", "GPU-12": "RMA"}, ()),
         ("0:1=a=b ; 0000:07:00.0=; all = x", {"0:1": "a=b", "0000:07:00.0": "no reason given", "all": "x"}, ()),
         ("MIG-GPU-1/1/0=old", {"MIG-GPU-1/1/0": "old"}, ()),
-        ("=x;3=y", {"3": "y"}, ("'=x' names no device",)),
-        ("GPU 3=x", {}, ("'GPU 3=x' names no device",)),
-        ("3 is bad, 4 too", {}, ("'3 is bad, 4 too' names no device",)),
+        ("=x;3=y", {"3": "y"}, ("'=x' is not a device name",)),
+        ("GPU 3=x", {}, ("'GPU 3=x' is not a device name",)),
+        ("3 is bad, 4 too", {}, ("'3 is bad, 4 too' is not a device name",)),
         ("3=\x1b[2J\n\ud800!", {"3": "\ufffd[2J \ufffd!"}, ()),
-        ("\x07=x", {}, ("'\ufffd=x' names no device",)),
-        (f"{'9' * 101}=x", {}, (f"'{'9' * 59}…' names no device",)),
+        ("\x07=x", {}, ("'\ufffd=x' is not a device name",)),
+        (f"{'9' * 101}=x", {}, (f"'{'9' * 59}…' is not a device name",)),
     ],
 )
 def test_the_annotation_that_drains(text: str, wanted: dict[str, str], wrong: tuple[str, ...]) -> None:
     """Devices and reasons; what names none is told, shortened and printable, and the others count."""
     assert parse_drains(text) == (wanted, wrong)
-    assert parse_requests({}, {DRAIN_ANNOTATION: text}).drains == wanted
+    assert parse_requests({}, {DRAIN_ANNOTATION: text}).drain_reasons == wanted
 
 
 def test_an_annotation_as_long_as_it_can_be() -> None:
@@ -169,7 +169,7 @@ def test_an_annotation_as_long_as_it_can_be() -> None:
     wanted, wrong = parse_drains(";".join(f"{i}=x" for i in range(40_000)))
 
     assert list(wanted) == [str(i) for i in range(MOST_DRAINS)]
-    assert wrong == (f"only the first {MOST_DRAINS} devices count",)
+    assert wrong == (f"there are too many devices: the agent uses only the first {MOST_DRAINS}",)
     assert len(parse_drains(f"1={'x' * 250_000}")[0]["1"]) == 300
 
 
@@ -180,7 +180,7 @@ async def test_what_is_wrong_with_the_annotation_is_said(server: ApiServer, kube
         await node.stands("ok", DRAIN_ANNOTATION)
         assert node.apiserver and "'?=y'" in as_shown(node.apiserver.text)
 
-        assert node.snapshot.config.node_requests == NodeRequests(drains={"3": "x"})
+        assert node.snapshot.config.node_requests == NodeObjectRequests(drain_reasons={"3": "x"})
 
         server.put(PATH, node_object({}, {DRAIN_ANNOTATION: "3=x"}))
         await node.comes_to(lambda _: node.apiserver and as_shown(node.apiserver.text).endswith(server.url))
@@ -205,9 +205,9 @@ async def test_the_first_word_and_each_change(server: ApiServer, kubeconfig: Pat
     async with following(kubeconfig) as node:
         assert node.snapshot.config.node_requests is None
 
-        await node.stands("ok", f"follows Node {NAME} of {server.url}")
+        await node.stands("ok", f"watches Node {NAME} of {server.url}")
 
-        assert node.snapshot.config.node_requests == NodeRequests(config="shared")
+        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="shared")
 
         server.put(PATH, node_object({CONFIG_LABEL: "whole"}, {RELEASE_ANNOTATION: "new driver"}))
         await node.comes_to(
@@ -216,7 +216,7 @@ async def test_the_first_word_and_each_change(server: ApiServer, kubeconfig: Pat
             )
         )
         server.put(PATH, node_object())
-        await node.comes_to(lambda s: s.config.node_requests == NodeRequests())
+        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests())
     assert node.standings == ["ok"]
 
 
@@ -228,7 +228,7 @@ async def test_requests_are_no_news(server: ApiServer, kubeconfig: Path, caplog:
         server.end_streams()
         await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") >= 2)
     assert [each.getMessage() for each in caplog.records if each.name != "asyncio"] == [
-        f"apiserver: ok: follows Node {NAME} of {server.url}"
+        f"apiserver: ok: watches Node {NAME} of {server.url}"
     ]
 
 
@@ -239,10 +239,10 @@ async def test_only_our_node_is_listened_to(server: ApiServer, kubeconfig: Path)
         await node.stands("ok")
         server.put("/api/v1/nodes/gpu-2", node_object({DEPLOY_LABEL: "false"}))
         server.put(PATH, node_object({CONFIG_LABEL: "ours"}))
-        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="ours"))
+        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(config_name="ours"))
     heard = [fact.requests for fact in node.facts if isinstance(fact, NodeRequestsChanged)]
-    assert all(each in (NodeRequests(), NodeRequests(config="ours")) for each in heard)
-    assert NodeRequests(config="ours") in heard
+    assert all(each in (NodeObjectRequests(), NodeObjectRequests(config_name="ours")) for each in heard)
+    assert NodeObjectRequests(config_name="ours") in heard
 
 
 async def test_heartbeats_and_bookmarks_change_nothing(server: ApiServer, kubeconfig: Path) -> None:
@@ -253,7 +253,7 @@ async def test_heartbeats_and_bookmarks_change_nothing(server: ApiServer, kubeco
         server.put(PATH, {**node_object(), "status": {"beat": 1}})
         server.bookmark()
         server.put(PATH, node_object({CONFIG_LABEL: "x"}))
-        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="x"))
+        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(config_name="x"))
 
         assert node.snapshot.generation == generation + 1
 
@@ -277,15 +277,17 @@ async def test_the_container_runtime_is_read_at_each_list(server: ApiServer, kub
         assert (
             node.snapshot.config.node_requests
             == node.snapshot.ledger.node_requests
-            == NodeRequests(config="a", runtime=OLD)
+            == NodeObjectRequests(config_name="a", container_runtime=OLD)
         )
 
         server.put(PATH, node_object({CONFIG_LABEL: "b"}, runtime=NEW))
-        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="b", runtime=OLD))
+        await node.comes_to(
+            lambda s: s.config.node_requests == NodeObjectRequests(config_name="b", container_runtime=OLD)
+        )
         assert server.requests.count(f"GET {PATH}") == 1
 
         await listed_again(server)
-        assert node.snapshot.config.node_requests == NodeRequests(config="b", runtime=NEW)
+        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="b", container_runtime=NEW)
     assert node.standings == ["ok"]
 
 
@@ -295,13 +297,13 @@ async def test_the_runtime_of_a_node_that_is_made_anew(server: ApiServer, kubeco
     async with following(kubeconfig) as node:
         await node.stands("waiting")
         server.put(PATH, node_object(runtime=NEW))
-        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(runtime=NEW))
+        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(container_runtime=NEW))
         server.put(PATH, None)
         await node.stands("waiting")
-        assert node.snapshot.config.node_requests == NodeRequests(runtime=NEW)
+        assert node.snapshot.config.node_requests == NodeObjectRequests(container_runtime=NEW)
 
         server.put(PATH, node_object(runtime=OLD))
-        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(runtime=OLD))
+        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(container_runtime=OLD))
     assert server.requests.count("WATCH /api/v1/nodes") == 1
 
 
@@ -313,15 +315,15 @@ async def test_a_runtime_that_is_not_told_is_unknown_or_the_last(
     server.put(PATH, node_object(runtime=told))
     async with following(kubeconfig) as node:
         await node.stands("ok")
-        assert node.snapshot.config.node_requests == NodeRequests()
+        assert node.snapshot.config.node_requests == NodeObjectRequests()
 
         server.put(PATH, node_object(runtime=NEW))
         await listed_again(server)
-        assert node.snapshot.config.node_requests == NodeRequests(runtime=NEW)
+        assert node.snapshot.config.node_requests == NodeObjectRequests(container_runtime=NEW)
 
         server.put(PATH, node_object({CONFIG_LABEL: "x"}, runtime=told))
         await listed_again(server)
-        assert node.snapshot.config.node_requests == NodeRequests(config="x", runtime=NEW)
+        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="x", container_runtime=NEW)
 
 
 async def test_kubelets_version_is_read_with_the_runtime(server: ApiServer, kubeconfig: Path) -> None:
@@ -329,19 +331,23 @@ async def test_kubelets_version_is_read_with_the_runtime(server: ApiServer, kube
     server.put(PATH, node_object(runtime=NEW, kubelet="v1.28.9"))
     async with following(kubeconfig) as node:
         await node.stands("ok")
-        assert node.snapshot.config.node_requests == NodeRequests(runtime=NEW, kubelet="v1.28.9")
+        assert node.snapshot.config.node_requests == NodeObjectRequests(
+            container_runtime=NEW, kubelet_version="v1.28.9"
+        )
 
         server.put(PATH, node_object(runtime=NEW, kubelet="v1.36.2"))
         await listed_again(server)
         assert (
             node.snapshot.config.node_requests
             == node.snapshot.ledger.node_requests
-            == NodeRequests(runtime=NEW, kubelet="v1.36.2")
+            == NodeObjectRequests(container_runtime=NEW, kubelet_version="v1.36.2")
         )
 
         server.put(PATH, node_object(runtime=OLD))
         await listed_again(server)
-        assert node.snapshot.config.node_requests == NodeRequests(runtime=OLD, kubelet="v1.36.2")
+        assert node.snapshot.config.node_requests == NodeObjectRequests(
+            container_runtime=OLD, kubelet_version="v1.36.2"
+        )
 
 
 async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig: Path) -> None:
@@ -350,15 +356,15 @@ async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig
     server.failures.append(InjectedFailure(f"GET {PATH}", times=2, code=403, message="nodes is forbidden"))
     async with following(kubeconfig) as node:
         await node.stands("ok", "403 nodes is forbidden")
-        assert node.snapshot.config.node_requests == NodeRequests(config="a")
+        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="a")
 
-        node.apply(LedgerLoaded(Ledger(node_requests=NodeRequests(runtime=OLD))))
+        node.apply(LedgerLoaded(Ledger(node_requests=NodeObjectRequests(container_runtime=OLD))))
         node.snapshot = node.snapshot.but(config=Config())
         await listed_again(server)
-        assert node.snapshot.config.node_requests == NodeRequests(config="a", runtime=OLD)
+        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="a", container_runtime=OLD)
 
         await listed_again(server)
-        assert node.snapshot.config.node_requests == NodeRequests(config="a", runtime=NEW)
+        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="a", container_runtime=NEW)
         await node.comes_to(lambda _: node.apiserver and as_shown(node.apiserver.text).endswith(server.url))
 
 
@@ -382,7 +388,9 @@ async def test_a_runtime_that_is_not_answered_is_asked_for_again(
         await node.stands("failing")
         assert node.snapshot.config.node_requests is None
 
-        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="a", runtime=NEW))
+        await node.comes_to(
+            lambda s: s.config.node_requests == NodeObjectRequests(config_name="a", container_runtime=NEW)
+        )
 
 
 async def test_a_runtime_of_strange_characters_is_told_as_one_short_line(server: ApiServer, kubeconfig: Path) -> None:
@@ -390,7 +398,7 @@ async def test_a_runtime_of_strange_characters_is_told_as_one_short_line(server:
     server.put(PATH, node_object(runtime=f"x\n\x1b{'y' * 999}"))
     async with following(kubeconfig) as node:
         await node.stands("ok")
-        assert node.snapshot.config.node_requests == NodeRequests(runtime=f"x \ufffd{'y' * 56}…")
+        assert node.snapshot.config.node_requests == NodeObjectRequests(container_runtime=f"x \ufffd{'y' * 56}…")
 
 
 @pytest.mark.parametrize("end", ["drop", "finish", "expire"])
@@ -406,7 +414,7 @@ async def test_the_end_of_a_stream_loses_nothing(server: ApiServer, kubeconfig: 
             case "expire":
                 server.expire_history()
         server.put(PATH, node_object({CONFIG_LABEL: "after"}))
-        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="after"))
+        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(config_name="after"))
     assert node.standings == ["ok"]
 
 
@@ -420,7 +428,7 @@ async def test_a_version_that_is_too_old_is_listed_anew(server: ApiServer, kubec
         await server.drop_connections()
         await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") >= 2)
         server.put(PATH, node_object({CONFIG_LABEL: "after"}))
-        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="after"))
+        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(config_name="after"))
 
 
 async def test_away_and_back(server: ApiServer, kubeconfig: Path) -> None:
@@ -432,14 +440,14 @@ async def test_away_and_back(server: ApiServer, kubeconfig: Path) -> None:
         await node.stands("failing", "Connect call failed")
         since = node.apiserver and node.apiserver.since
 
-        assert node.snapshot.config.node_requests == NodeRequests(config="shared")
+        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="shared")
         assert since
 
         server.put(PATH, node_object({CONFIG_LABEL: "whole"}))
         await server.start()
         await node.stands("ok")
 
-        assert node.snapshot.config.node_requests == NodeRequests(config="whole")
+        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="whole")
 
 
 async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path) -> None:
@@ -455,7 +463,7 @@ async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path
         server.put(PATH, None)
         await node.stands("waiting", "--node-name")
 
-        assert node.snapshot.config.node_requests == NodeRequests(config="shared")
+        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="shared")
 
 
 @pytest.mark.parametrize(
@@ -495,7 +503,7 @@ async def test_a_watch_that_is_never_allowed(server: ApiServer, kubeconfig: Path
     async with following(kubeconfig) as node:
         await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") == 4)
 
-        assert node.snapshot.config.node_requests == NodeRequests(config="a")
+        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="a")
         assert node.standings == ["failing"]
 
 
@@ -560,7 +568,7 @@ async def test_neither_cluster_nor_kubeconfig(monkeypatch: pytest.MonkeyPatch) -
     """Outside of a cluster and without a kubeconfig nobody is asked, not even whom ~/.kube/config names."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     async with following(None) as node:
-        await node.stands("failing", "no kubeconfig is given")
+        await node.stands("failing", "no kubeconfig is set")
 
 
 @pytest.fixture
@@ -584,7 +592,7 @@ async def test_in_a_cluster(cluster: ApiServer) -> None:
     async with following(None) as node:
         await node.stands("ok", "https://127.0.0.1")
         cluster.put(PATH, node_object({CONFIG_LABEL: "x"}))
-        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="x"))
+        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(config_name="x"))
 
 
 async def test_a_token_that_is_renewed(cluster: ApiServer, tmp_path: Path) -> None:
@@ -595,7 +603,7 @@ async def test_a_token_that_is_renewed(cluster: ApiServer, tmp_path: Path) -> No
         cluster.tokens = {"second"}
         await cluster.drop_connections()
         cluster.put(PATH, node_object({CONFIG_LABEL: "x"}))
-        await node.comes_to(lambda s: s.config.node_requests == NodeRequests(config="x"))
+        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(config_name="x"))
     assert node.standings == ["ok"]
 
 

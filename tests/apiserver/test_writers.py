@@ -96,10 +96,10 @@ def told(server: ApiServer) -> list[tuple[str, str, int]]:
 
 async def stands(node: Node, part: AnyPart, standing: str, reason: str = "") -> None:
     def there(snapshot: Snapshot) -> bool:
-        found = snapshot.status.get(part)
+        found = snapshot.statuses.get(part)
         return found is not None and found.state == standing and reason in as_shown(found.text)
 
-    assert await node.until(there, 60), node.snapshot.status
+    assert await node.wait_until(there, 60), node.snapshot.statuses
 
 
 async def test_the_heart_beats(server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,10 +164,16 @@ async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path
 @pytest.mark.parametrize(
     ("trouble", "reason"),
     [
-        (InjectedFailure("GET *", code=403, message="cannot get nodes"), "403 cannot get nodes; grant it"),
+        (
+            InjectedFailure("GET *", code=403, message="cannot get nodes"),
+            "403 cannot get nodes; give the agent the permissions",
+        ),
         (InjectedFailure("GET *", garbage=b"<html>a login page</html>"), "does not answer as an API server does"),
         (InjectedFailure("GET *", garbage=b'{"status": {"conditions": 7}}'), "does not answer as an API server does"),
-        (InjectedFailure("PATCH *", code=403, message="cannot patch"), "403 cannot patch; grant it"),
+        (
+            InjectedFailure("PATCH *", code=403, message="cannot patch"),
+            "403 cannot patch; give the agent the permissions",
+        ),
         (InjectedFailure("PATCH *", code=500, message="etcd"), "500 etcd"),
         (InjectedFailure("PATCH *", drop_connection=True), "disconnected"),
         (InjectedFailure("PATCH *", delay=60), "does not answer within 0.3 s"),

@@ -133,7 +133,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("now", 2, "unexpected extra argument"),
     ),
     "demo": (
-        Row("--profile {two}", says="scenes held", once=True),
+        Row("--profile {two}", says="scenes passed", once=True),
         Row("--profile {small}", 1, "small.yaml has GPU-0 with 0 MiB"),
         Row("--profile {here}/none.yaml", 1, "No such file or directory"),
         Row("--profile {here}/none.yaml --json", 1, "No such file or directory"),
@@ -144,7 +144,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--for 10m --why firmware --state-dir {state} --json", after=TAKE),
         Row("--for 0s --why firmware --state-dir {state}", 2, "--for"),
         Row("--for 10m --why firmware --state-dir {here}/none", 1, "no agent answers"),
-        Row("--for soon --why firmware --state-dir {state}", 2, "'soon' is not a time"),
+        Row("--for soon --why firmware --state-dir {state}", 2, "'soon' is not a duration"),
         Row("--for 10m --state-dir {state}", 2, "Missing option '--why'"),
     ),
     "driver take": (
@@ -183,10 +183,10 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("helth --state-dir {state}", 2, "Did you mean 'health'?"),
     ),
     "mps": (
-        Row("--root {fresh}/mps", until="no program nvidia-smi here", verbatim=True),
-        Row("--root {here}/mps", until="no program nvidia-smi here", nobody=1, verbatim=True),
-        Row("--root {closed}/mps", until="no program nvidia-smi here", nobody=1, verbatim=True),
-        Row("--root {machine}/mps", until="nothing is supervised below", verbatim=True),
+        Row("--root {fresh}/mps", until="no compute mode can be set", verbatim=True),
+        Row("--root {here}/mps", until="no compute mode can be set", nobody=1, verbatim=True),
+        Row("--root {closed}/mps", until="no compute mode can be set", nobody=1, verbatim=True),
+        Row("--root {machine}/mps", until="the supervisor cannot manage daemons below", verbatim=True),
         Row("--shm hots", 2, "Did you mean 'host'?"),
     ),
     "runtime configure": (
@@ -211,12 +211,12 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--minutes x", 2, "'x'"),
         Row("--minutes nan", 2, "'nan' is not a number of minutes"),
         Row("--minutes 1e9", 2, "not in the range"),
-        Row("--probe-period 0s", 2, "'0s' is too short: 50ms at least"),
+        Row("--probe-period 0s", 2, "'0s' is too short: at least 50ms"),
     ),
     "sandbox kubelet": (
         Row("--root {fresh}/k", says="kubelet has stopped", typed="help\nls\n"),
         Row("--root {fresh}/k --json", says="stopped"),
-        Row("--root {fresh}/k", says="no pod default/a runs here", typed="show a\n"),
+        Row("--root {fresh}/k", says="pod default/a does not run here", typed="show a\n"),
         Row("--root {fresh}/k --no-input", until="kubelet serves"),
         Row("--root {machine}/k", 1, "machine.yaml"),
         Row("--roof {fresh}", 2, "Did you mean '--root'?"),

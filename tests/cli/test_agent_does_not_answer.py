@@ -19,12 +19,12 @@ from gpuplane.agent.node import Node
 from gpuplane.cli import connection
 from gpuplane.cli.connection import NoAgent, ask, pictured, show
 from gpuplane.core.advertising import offer
-from gpuplane.core.reports.inspection.report import inspection
+from gpuplane.core.reports.inspection.report import build_inspection
 from gpuplane.core.step import step
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.model.config import ReplicatedResource, Settings, Sharing
-from gpuplane.model.control import AgentInfo, ControlResponse, NodeState, ShowNode
+from gpuplane.model.control import AgentInfo, ControlResponse, GetNodeState, NodeState
 from gpuplane.model.encoding import encode
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -75,7 +75,7 @@ def full() -> ControlResponse:
     described = read(find("a100-mig").read_bytes(), "a100-mig.yaml")
     machine = Machine(**{name: getattr(described, name) for name in Machine.__struct_fields__})
     gpu = (machine.gpus or ())[0].uuid
-    settings = Settings(sharing=Sharing(resources=(ReplicatedResource("nvidia.com/gpu", 4),)))
+    settings = Settings(sharing=Sharing(replicated_resources=(ReplicatedResource("nvidia.com/gpu", 4),)))
     held = Allocation("nvidia.com/gpu", (f"{gpu}::1",), holder=PodRef.parse("ml/train/main"))
     snapshot = Snapshot()
     for fact in (
@@ -127,12 +127,12 @@ def older(said: ControlResponse) -> dict[str, Any]:
 
 def test_what_an_older_agent_does_not_say_costs_nothing(tmp_path: Path, answers: Answers) -> None:
     """Neither who it is, nor what it did not know then. What it withholds is withheld."""
-    now = inspection(pictured(full()), AgentInfo(), 0.0)
+    now = build_inspection(pictured(full()), AgentInfo(), 0.0)
     answers(encode(older(full())))
-    answer = ask(tmp_path, ShowNode())
+    answer = ask(tmp_path, GetNodeState())
 
     assert answer.agent == AgentInfo()
-    assert inspection(pictured(answer), answer.agent, 0.0) == now
+    assert build_inspection(pictured(answer), answer.agent, 0.0) == now
     assert any(each.unhealthy for each in now.resources)
     assert any(each.not_offered for each in now.devices)
 

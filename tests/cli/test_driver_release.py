@@ -22,7 +22,7 @@ async def test_what_holds_is_said(tmp_path: Path, golden: Golden) -> None:
         ):
             status, said = await gpuplane("driver", *words, *state)
             assert status == 0, said
-            golden(re.sub(r"1 h \d+ min(?=: firm)", "2 h", said), case)
+            golden(re.sub(r"1 h \d+ min(?= left: firm)|(?<=for )2 h(?=: firm)", "2 h", said), case)
 
         _, health = await gpuplane("inspect", "health", "--json", *state)
         node = json.loads(health)["node"]

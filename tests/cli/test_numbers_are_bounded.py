@@ -74,8 +74,8 @@ def test_a_time_has_a_beginning_and_an_end(name: str) -> None:
     [
         (["--minutes", "nan"], "'nan' is not a number of minutes"),
         (["--minutes", "inf"], "inf is not in the range"),
-        (["--probe-period", "0s"], "'0s' is too short: 50ms at least"),
-        (["--probe-period", "2h"], "'2h' is too long: 1m at most"),
+        (["--probe-period", "0s"], "'0s' is too short: at least 50ms"),
+        (["--probe-period", "2h"], "'2h' is too long: at most 1m"),
     ],
 )
 def test_a_play_without_an_end_is_not_begun(words: list[str], why: str) -> None:

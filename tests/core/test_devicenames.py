@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.core.devicenames import DeviceName, describe_devices, device_labels
+from gpuplane.core.devicenames import DeviceName, describe_devices, device_uuids_or_indices
 
 GPUS = [(f"GPU-{n}", str(n)) for n in range(16)]
 ODD = [(f"GPU-{n}", str(n)) for n in range(1, 26, 2)]
@@ -34,4 +34,4 @@ def test_several_devices_have_one_short_name(devices: list[DeviceName], expected
 
 def test_programs_know_a_device_by_its_uuid() -> None:
     """Where the driver does not tell it, by its index."""
-    assert device_labels([("GPU-0", "0"), ("", "3"), ("GPU-gone", "")]) == ("GPU-0", "3", "GPU-gone")
+    assert device_uuids_or_indices([("GPU-0", "0"), ("", "3"), ("GPU-gone", "")]) == ("GPU-0", "3", "GPU-gone")

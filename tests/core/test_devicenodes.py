@@ -4,31 +4,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.devicenodes import MANAGED_NODE, DesiredNodes, NodesResult, desired_nodes, nodes_status
+from gpuplane.core.devicenodes import MANAGED_NODE, DesiredNodes, DeviceNodeReconcileResult, desired_nodes, nodes_status
 from gpuplane.core.step import step
 from gpuplane.model.facts import DriverReleaseRequested, MachineObserved
-from gpuplane.model.machine import DeviceNumbers, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.machine import DeviceNodeStat, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import DriverRelease, Snapshot
 from tests.golden import Golden
 
 CONTROL = {
-    "/dev/nvidiactl": DeviceNumbers(195, 255),
-    "/dev/nvidia-uvm": DeviceNumbers(511, 0),
-    "/dev/nvidia-uvm-tools": DeviceNumbers(511, 1),
+    "/dev/nvidiactl": DeviceNodeStat(195, 255),
+    "/dev/nvidia-uvm": DeviceNodeStat(511, 0),
+    "/dev/nvidia-uvm-tools": DeviceNodeStat(511, 1),
 }
-GPU = Gpu(index=0, uuid="GPU-0", nodes=("/dev/nvidia0",))
+GPU = Gpu(index=0, uuid="GPU-0", device_nodes=("/dev/nvidia0",))
 OTHERS = {
-    "/dev/nvidia0": DeviceNumbers(195, 0),
-    "/dev/dri/card1": DeviceNumbers(226, 1),
-    "/dev/infiniband/uverbs0": DeviceNumbers(231, 192),
-    "/dev/gdrdrv": DeviceNumbers(240, 0),
+    "/dev/nvidia0": DeviceNodeStat(195, 0),
+    "/dev/dri/card1": DeviceNodeStat(226, 1),
+    "/dev/infiniband/uverbs0": DeviceNodeStat(231, 192),
+    "/dev/gdrdrv": DeviceNodeStat(240, 0),
 }
 CAPS = tuple(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in (30, 31))
-CUT = GPU.but(mig=Mig(enabled=True, devices=(MigDevice("MIG-0", "1g.10gb", 3, nodes=CAPS),)))
+CUT = GPU.but(mig=Mig(enabled=True, devices=(MigDevice("MIG-0", "1g.10gb", 3, device_nodes=CAPS),)))
 
 
-def wished(*gpus: Gpu, numbers: dict[str, DeviceNumbers]) -> DesiredNodes | None:
-    return desired_nodes(Snapshot(machine=Machine(gpus=gpus or (GPU,), numbers=numbers)))
+def wished(*gpus: Gpu, numbers: dict[str, DeviceNodeStat]) -> DesiredNodes | None:
+    return desired_nodes(Snapshot(machine=Machine(gpus=gpus or (GPU,), device_node_stats=numbers)))
 
 
 def test_control_nodes_have_to_be_there_and_what_is_the_drivers_is_linked() -> None:
@@ -41,25 +41,25 @@ def test_control_nodes_have_to_be_there_and_what_is_the_drivers_is_linked() -> N
 
 def test_what_computing_needs_is_wanted_though_nobody_knows_its_numbers() -> None:
     """Its module is not loaded; of modeset and the tools that is no loss."""
-    found = wished(numbers={"/dev/nvidiactl": DeviceNumbers(195, 255)})
+    found = wished(numbers={"/dev/nvidiactl": DeviceNodeStat(195, 255)})
     assert found is not None
-    assert found.nodes == {"/dev/nvidiactl": DeviceNumbers(195, 255), "/dev/nvidia-uvm": None}
+    assert found.nodes == {"/dev/nvidiactl": DeviceNodeStat(195, 255), "/dev/nvidia-uvm": None}
 
 
 def test_a_modeset_node_is_wanted_where_its_driver_is_loaded() -> None:
-    found = wished(numbers=CONTROL | {"/dev/nvidia-modeset": DeviceNumbers(195, 254)})
+    found = wished(numbers=CONTROL | {"/dev/nvidia-modeset": DeviceNodeStat(195, 254)})
     assert found is not None
     assert "/dev/nvidia-modeset" in found.nodes
 
 
 def test_mig_devices_want_their_capabilities_and_migs_own() -> None:
     """`config` for root alone, `monitor` for all to read, as nvidia-modprobe makes them."""
-    numbers = {cap: DeviceNumbers(508, int(cap[-2:]), 0o444) for cap in CAPS}
+    numbers = {cap: DeviceNodeStat(508, int(cap[-2:]), 0o444) for cap in CAPS}
     found = wished(CUT, numbers=CONTROL | numbers)
     assert found is not None
     own = {
-        "/dev/nvidia-caps/nvidia-cap1": DeviceNumbers(508, 1, 0o400),
-        "/dev/nvidia-caps/nvidia-cap2": DeviceNumbers(508, 2, 0o444),
+        "/dev/nvidia-caps/nvidia-cap1": DeviceNodeStat(508, 1, 0o400),
+        "/dev/nvidia-caps/nvidia-cap2": DeviceNodeStat(508, 2, 0o444),
     }
     assert found.nodes == CONTROL | own | numbers
     assert set(found.linked_nodes) == set(found.nodes)
@@ -67,8 +67,8 @@ def test_mig_devices_want_their_capabilities_and_migs_own() -> None:
 
 @pytest.mark.parametrize(
     "machine",
-    [None, Machine(), Machine(gpus=()), Machine(gpus=(), numbers=CONTROL), Machine(gpus=(GPU,)),
-     Machine(gpus=(GPU,), numbers={"/dev/dri/card1": DeviceNumbers(226, 1)})],
+    [None, Machine(), Machine(gpus=()), Machine(gpus=(), device_node_stats=CONTROL), Machine(gpus=(GPU,)),
+     Machine(gpus=(GPU,), device_node_stats={"/dev/dri/card1": DeviceNodeStat(226, 1)})],
 )  # fmt: skip
 def test_nothing_is_wanted_where_nothing_is_known_or_no_gpu_is_there(machine: Machine | None) -> None:
     assert desired_nodes(Snapshot(machine=machine)) is None
@@ -76,14 +76,14 @@ def test_nothing_is_wanted_where_nothing_is_known_or_no_gpu_is_there(machine: Ma
 
 def test_a_driver_that_cannot_be_used_may_want_just_that_node() -> None:
     """Without /dev/nvidiactl the library counts no GPUs; the kernel's driver is there all the same."""
-    found = desired_nodes(Snapshot(machine=Machine(numbers=CONTROL)))
+    found = desired_nodes(Snapshot(machine=Machine(device_node_stats=CONTROL)))
     assert found is not None
     assert "/dev/nvidiactl" in found.nodes
 
 
 def test_nothing_is_wanted_while_the_driver_is_let_go_of() -> None:
     """It is being replaced, and what is made now may have another's numbers soon."""
-    snapshot = step(Snapshot(), MachineObserved(Machine(gpus=(GPU,), numbers=CONTROL)), 0.0)
+    snapshot = step(Snapshot(), MachineObserved(Machine(gpus=(GPU,), device_node_stats=CONTROL)), 0.0)
     assert desired_nodes(snapshot) is not None
     assert (
         desired_nodes(step(snapshot, DriverReleaseRequested(DriverRelease(until=9.0, reason="upgrade")), 0.0)) is None
@@ -94,10 +94,10 @@ ODD = ["/dev/nvidia0/../../etc/passwd", f"{CAPS[0]}/../x", "/dev/nvidia0\n", "/d
 PATHS = st.text() | st.from_regex(r"/dev/[a-z0-9/.-]+", fullmatch=True) | st.sampled_from(ODD)
 
 
-@given(st.dictionaries(PATHS, st.builds(DeviceNumbers, st.integers(0, 4095), st.integers(0, 1 << 20)), max_size=6))
-def test_nothing_but_names_of_the_table_is_ever_wanted(numbers: dict[str, DeviceNumbers]) -> None:
+@given(st.dictionaries(PATHS, st.builds(DeviceNodeStat, st.integers(0, 4095), st.integers(0, 1 << 20)), max_size=6))
+def test_nothing_but_names_of_the_table_is_ever_wanted(numbers: dict[str, DeviceNodeStat]) -> None:
     """Whatever a machine says that it has."""
-    device = MigDevice("MIG-0", "1g.10gb", 3, nodes=tuple(numbers))
+    device = MigDevice("MIG-0", "1g.10gb", 3, device_nodes=tuple(numbers))
     found = wished(GPU.but(mig=Mig(enabled=True, devices=(device,))), numbers=numbers)
     for path in (*found.nodes, *found.linked_nodes) if found else ():
         assert MANAGED_NODE.fullmatch(path) and path.isascii() and ".." not in path
@@ -106,24 +106,24 @@ def test_nothing_but_names_of_the_table_is_ever_wanted(numbers: dict[str, Device
 @pytest.mark.parametrize(
     ("found", "standing"),
     [
-        (NodesResult(), "ok"),
-        (NodesResult(is_hidden=True), "ok"),
-        (NodesResult(created=("/dev/nvidia-uvm",)), "ok"),
-        (NodesResult(missing=("/dev/nvidia-modeset",), problem="no"), "ok"),
+        (DeviceNodeReconcileResult(), "ok"),
+        (DeviceNodeReconcileResult(is_hidden=True), "ok"),
+        (DeviceNodeReconcileResult(created=("/dev/nvidia-uvm",)), "ok"),
+        (DeviceNodeReconcileResult(missing=("/dev/nvidia-modeset",), problem="no"), "ok"),
         (
-            NodesResult(
+            DeviceNodeReconcileResult(
                 missing=("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"), problem="/dev/nvidia-uvm cannot be made: no"
             ),
             "failing",
         ),
-        (NodesResult(missing=("/dev/nvidiactl",)), "failing"),
-        (NodesResult(missing=CAPS), "failing"),
-        (NodesResult(missing=("/dev/nvidia-caps/nvidia-cap1",)), "ok"),
+        (DeviceNodeReconcileResult(missing=("/dev/nvidiactl",)), "failing"),
+        (DeviceNodeReconcileResult(missing=CAPS), "failing"),
+        (DeviceNodeReconcileResult(missing=("/dev/nvidia-caps/nvidia-cap1",)), "ok"),
         (
-            NodesResult(unlinked=tuple(f"/dev/nvidia{n}" for n in range(8))),
+            DeviceNodeReconcileResult(unlinked=tuple(f"/dev/nvidia{n}" for n in range(8))),
             "ok",
         ),
-        (NodesResult(stale=("/dev/nvidia-uvm",)), "failing"),
+        (DeviceNodeReconcileResult(stale=("/dev/nvidia-uvm",)), "failing"),
     ],
     ids=[
         "all is well", "the host's /dev is hidden", "made", "no modeset", "no CUDA", "no control node",
@@ -131,7 +131,7 @@ def test_nothing_but_names_of_the_table_is_ever_wanted(numbers: dict[str, Device
     ],
 )  # fmt: skip
 def test_the_condition_says_what_is_wrong_what_it_costs_and_what_to_do(
-    found: NodesResult, standing: str, golden: Golden
+    found: DeviceNodeReconcileResult, standing: str, golden: Golden
 ) -> None:
     """What computing does not need is no failure, and neither is what costs something with some systemd or runc."""
     told = nodes_status(found)

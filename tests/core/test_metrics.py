@@ -3,7 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuplane.agent.statuspages import StatusPages
-from gpuplane.core.reports.metrics import METRICS, metrics
+from gpuplane.core.reports.metrics import HELP_AND_SAMPLES_BY_METRIC, metrics
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import (
@@ -18,12 +18,12 @@ from gpuplane.model.facts import (
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import Status, plugin_of
+from gpuplane.model.status import Status, plugin_part
 from tests.texts import as_shown
 
 GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}") for i in range(3))
 LABELS = ("device", "index", "code", "severity", "state")
-READ = StatusChanged(plugin_of("nvidia.com/gpu"), Status("ok"))
+READ = StatusChanged(plugin_part("nvidia.com/gpu"), Status("ok"))
 SEEN = (ConfigLoaded(Settings()), MachineObserved(Machine(gpus=GPUS)), AllocationsListed((), 0.0), READ)
 
 
@@ -96,4 +96,4 @@ def test_every_metric_has_a_name_and_a_help_as_prometheus_wants_them() -> None:
         assert metric.name.endswith("_total") == (metric.kind == "counter")
         assert metric.help
         assert not as_shown(metric.help).endswith(".")
-    assert len(metrics(after())) == len(METRICS)
+    assert len(metrics(after())) == len(HELP_AND_SAMPLES_BY_METRIC)

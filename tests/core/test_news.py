@@ -9,7 +9,7 @@ from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DrainRequested
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import DRIVER, DriverStatus, Status, plugin_of
+from gpuplane.model.status import DRIVER, DriverStatus, Status, plugin_part
 from gpuplane.model.views import LogSubject, News
 from tests.golden import Golden
 
@@ -111,9 +111,9 @@ def test_a_driver_that_fails_in_one_call_after_another_is_one_line(golden: Golde
 def test_a_part_without_a_code_is_said_when_its_words_change() -> None:
     """A plugin is also about its resource."""
     [one, two] = said(
-        StatusChanged(plugin_of(NAME), Status("failing", "refused")),
-        StatusChanged(plugin_of(NAME), Status("failing", "refused", since=1.0)),
-        StatusChanged(plugin_of(NAME), Status("ok")),
+        StatusChanged(plugin_part(NAME), Status("failing", "refused")),
+        StatusChanged(plugin_part(NAME), Status("failing", "refused", since=1.0)),
+        StatusChanged(plugin_part(NAME), Status("ok")),
     )
     assert one.subject == two.subject == LogSubject(part=f"plugin/{NAME}", resources=(NAME,))
 

@@ -6,10 +6,15 @@ from gpuplane.core.containers.cdi.desiredspecs import desired_specs
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
 from gpuplane.core.health.records import apply_reboot
 from gpuplane.core.ledger import adapt_to_new_boot
-from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, can_be_judged, node_condition
-from gpuplane.core.reports.nodeevents import event_states, node_events, states_before_restart, without_waiting
+from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, is_condition_known, node_condition
+from gpuplane.core.reports.nodeevents import (
+    event_states,
+    event_states_before_restart,
+    keep_last_state_while_waiting,
+    node_events,
+)
 from gpuplane.core.step import step
-from gpuplane.model.config import NodeRequests, Settings
+from gpuplane.model.config import NodeObjectRequests, Settings
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
@@ -80,9 +85,9 @@ NODES: dict[str, tuple[str, tuple[Fact, ...]]] = {
     "a GPU is drained": ("False NoProblem", (DrainRequested("GPU-0", Drain("fans")),)),
     "the Node drains devices, some absent": (
         "False NoProblem",
-        (NodeRequestsChanged(NodeRequests(drains={"1:0": "RMA", "9": "typo", "GPU-77": "gone"})),),
+        (NodeRequestsChanged(NodeObjectRequests(drain_reasons={"1:0": "RMA", "9": "typo", "GPU-77": "gone"})),),
     ),
-    "the Node drains all": ("False NoProblem", (NodeRequestsChanged(NodeRequests(drains={"all": "x"})),)),
+    "the Node drains all": ("False NoProblem", (NodeRequestsChanged(NodeObjectRequests(drain_reasons={"all": "x"})),)),
     "no GPU": ("False NoProblem", (MachineObserved(Machine(gpus=())),)),
     "the driver is released": (
         "Unknown DriverReleased",
@@ -123,7 +128,11 @@ def test_nothing_is_said_before_anything_is_known() -> None:
     let_go = StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
 
     assert [node_condition(Snapshot()), node_condition(looked), node_condition(after(let_go))] == [None, None, None]
-    assert [can_be_judged(Snapshot()), can_be_judged(looked), can_be_judged(after())] == [False, False, True]
+    assert [is_condition_known(Snapshot()), is_condition_known(looked), is_condition_known(after())] == [
+        False,
+        False,
+        True,
+    ]
     assert node_condition(run(looked, StatusChanged(CONFIG, Status("failing", "config.yaml:2: no such key"))))
 
 
@@ -188,7 +197,7 @@ def test_events_of_the_driver(golden: Golden) -> None:
 
 def test_events_of_drains(golden: Golden) -> None:
     """By the command line or by the Node object; a GPU's MIG devices are not told apart."""
-    drained = after(NodeRequestsChanged(NodeRequests(drains={"1": "fan noise"})))
+    drained = after(NodeRequestsChanged(NodeObjectRequests(drain_reasons={"1": "fan noise"})))
 
     assert told(after(), drained) == ["Normal GPUDrained GPU-1"]
     assert told(drained, after()) == ["Normal GPURestored GPU-1"]
@@ -212,7 +221,7 @@ def test_a_device_that_is_no_longer_there_has_not_recovered(golden: Golden) -> N
         (LOST,),
         (MachineObserved(HOT),),
         (DrainRequested("GPU-0", Drain("fans")),),
-        (NodeRequestsChanged(NodeRequests(drains={"all": "moving"})),),
+        (NodeRequestsChanged(NodeObjectRequests(drain_reasons={"all": "moving"})),),
         (ConfigLoaded(Settings(faults={"xid-79": FaultOverride(severity="note")})), LOST),
     ],
     ids=["unhealthy", "degraded", "drained", "annotation", "ruling"],
@@ -227,18 +236,18 @@ def test_nothing_is_told_again_after_a_restart(facts: tuple[Fact, ...]) -> None:
     assert machine is not None
     now = run(start, ConfigLoaded(settings), MachineObserved(machine), AllocationsListed((), 9.0), now=9.0)
 
-    assert list(node_events(states_before_restart(start, now), event_states(now))) == []
+    assert list(node_events(event_states_before_restart(start, now), event_states(now))) == []
     assert [node_condition(now)] == [node_condition(before)]
 
 
 def test_a_drain_by_annotation_is_not_told_again_after_a_reboot() -> None:
     """It holds also before the API server's first word."""
-    before = after(NodeRequestsChanged(NodeRequests(drains={"0": "RMA"})))
+    before = after(NodeRequestsChanged(NodeObjectRequests(drain_reasons={"0": "RMA"})))
     start = Snapshot(ledger=adapt_to_new_boot(before.ledger, "another boot", wall=0.0, now=0.0))
     now = run(start, ConfigLoaded(Settings()), MachineObserved(WELL), AllocationsListed((), 1.0), now=1.0)
 
     assert event_states(now)["GPU-0"].state == "drained"
-    assert list(node_events(states_before_restart(start, now), event_states(now))) == []
+    assert list(node_events(event_states_before_restart(start, now), event_states(now))) == []
 
 
 def test_what_came_and_went_while_we_were_away_is_told() -> None:
@@ -246,13 +255,17 @@ def test_what_came_and_went_while_we_were_away_is_told() -> None:
     start = Snapshot(ledger=after().ledger)
     now = run(start, ConfigLoaded(Settings()), MachineObserved(HOT), AllocationsListed((), 9.0), now=9.0)
 
-    assert [e.reason for e in node_events(states_before_restart(start, now), event_states(now))] == ["GPUDegraded"]
+    assert [e.reason for e in node_events(event_states_before_restart(start, now), event_states(now))] == [
+        "GPUDegraded"
+    ]
 
     health = apply_reboot(after(LOST).ledger.health or HealthRecords(), wall_clock=0.0, now=0.0)
     start = Snapshot(ledger=Ledger(health=health))
     now = run(start, ConfigLoaded(Settings()), MachineObserved(WELL), AllocationsListed((), 1.0), now=1.0)
 
-    assert [e.reason for e in node_events(states_before_restart(start, now), event_states(now))] == ["GPURecovered"]
+    assert [e.reason for e in node_events(event_states_before_restart(start, now), event_states(now))] == [
+        "GPURecovered"
+    ]
 
 
 MANY = tuple(Gpu(index=n, uuid=f"GPU-{n}") for n in range(8))
@@ -339,7 +352,7 @@ def test_what_is_over_in_a_moment_is_no_change() -> None:
         "well",
     ]
     assert told(refused, writing) == []
-    last = without_waiting(event_states(refused), event_states(writing))
+    last = keep_last_state_while_waiting(event_states(refused), event_states(writing))
     [event] = node_events(last, event_states(written))
     assert (event.reason, event.devices) == ("GPURecovered", ("GPU-a",))
     assert "disk full" in as_shown(event.message)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuplane.core.observation import merge_observation, replace_gpu
-from gpuplane.model.machine import DeviceNumbers, Driver, Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.core.observation import merge_observation, replace_gpu_of_same_uuid
+from gpuplane.model.machine import DeviceNodeStat, Driver, Fault, Gpu, Machine, Mig, MigDevice
 
 WHOLE = Gpu(index=1, uuid="GPU-b", minor=1, model="NVIDIA H100", pci="0000:02:00.0", memory_mib=81559, mig=Mig())
 BEFORE = Machine(driver=Driver("580.95.05", "13.0"), gpus=(Gpu(index=0, uuid="GPU-a", pci="0000:01:00.0"), WHOLE))
@@ -48,15 +48,18 @@ def test_gpus_that_cannot_be_counted_stay() -> None:
 
 def test_what_stays_keeps_the_numbers_of_its_nodes() -> None:
     """Of GPUs that cannot be counted, and of a GPU that cannot be described; what is gone leaves none behind."""
-    numbers = {f"/dev/nvidia{minor}": DeviceNumbers(195, minor) for minor in range(2)}
-    control = {"/dev/nvidiactl": DeviceNumbers(195, 255)}
-    gpus = tuple(gpu.but(nodes=(f"/dev/nvidia{gpu.index}",)) for gpu in BEFORE.gpus or ())
-    before = BEFORE.but(gpus=gpus, numbers={**numbers, "/dev/nvidiactl": DeviceNumbers(234, 255)})
+    numbers = {f"/dev/nvidia{minor}": DeviceNodeStat(195, minor) for minor in range(2)}
+    control = {"/dev/nvidiactl": DeviceNodeStat(195, 255)}
+    gpus = tuple(gpu.but(device_nodes=(f"/dev/nvidia{gpu.index}",)) for gpu in BEFORE.gpus or ())
+    before = BEFORE.but(gpus=gpus, device_node_stats={**numbers, "/dev/nvidiactl": DeviceNodeStat(234, 255)})
 
-    assert merge_observation(before, Machine(numbers=control, faults=LOST)).numbers == {**numbers, **control}
-    lost = Machine(gpus=(Gpu(index=1, uuid="GPU-b", faults=LOST),), numbers=control)
-    assert merge_observation(before, lost).numbers == {"/dev/nvidia1": DeviceNumbers(195, 1), **control}
-    assert merge_observation(before, Machine(gpus=(), numbers=control)).numbers == control
+    assert merge_observation(before, Machine(device_node_stats=control, faults=LOST)).device_node_stats == {
+        **numbers,
+        **control,
+    }
+    lost = Machine(gpus=(Gpu(index=1, uuid="GPU-b", faults=LOST),), device_node_stats=control)
+    assert merge_observation(before, lost).device_node_stats == {"/dev/nvidia1": DeviceNodeStat(195, 1), **control}
+    assert merge_observation(before, Machine(gpus=(), device_node_stats=control)).device_node_stats == control
 
 
 def test_an_unknown_gpu_with_a_fault_is_what_little_it_is() -> None:
@@ -93,7 +96,7 @@ def test_a_partitioning_that_is_not_told_stays() -> None:
 def test_a_mig_device_that_is_not_described_whole_keeps_what_was_known_of_it(faults: tuple[Fault, ...]) -> None:
     """Its profile above all: a resource is named by it. Its siblings are as told, and what is gone is gone."""
     first, second = (
-        MigDevice(f"MIG-{i}", "1g.10gb", i, mig_index=i, memory_mib=9856, nodes=("a", "b")) for i in (7, 8)
+        MigDevice(f"MIG-{i}", "1g.10gb", i, mig_index=i, memory_mib=9856, device_nodes=("a", "b")) for i in (7, 8)
     )
     blank = MigDevice("MIG-8", "", 0, mig_index=0, faults=LOST)
     strange = MigDevice("MIG-9", "", 0, mig_index=1, faults=LOST)
@@ -113,7 +116,7 @@ def test_a_look_at_one_gpu_alone_keeps_its_place_among_the_others() -> None:
     far = WHOLE.but(distances={"0000:01:00.0": "SYS"})
     alone = WHOLE.but(index=0, uncorrected_errors=3)
 
-    machine = replace_gpu(Machine(gpus=(Gpu(index=0, uuid="GPU-a"), far)), alone)
+    machine = replace_gpu_of_same_uuid(Machine(gpus=(Gpu(index=0, uuid="GPU-a"), far)), alone)
 
     assert machine is not None
     assert machine.gpus == (Gpu(index=0, uuid="GPU-a"), far.but(uncorrected_errors=3))

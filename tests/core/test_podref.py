@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.model.health import Finding
-from gpuplane.model.pod import PodRef, join, joined, may_be_same, same_container
+from gpuplane.model.pod import PodRef, may_be_same_container, merge_all_pod_refs, merge_pod_refs, same_container
 from gpuplane.model.snapshot import Allocation
 
 WORLD = tuple(
@@ -40,14 +40,14 @@ anything = st.builds(PodRef, *(st.sampled_from(("", "a", "b")) for _ in range(4)
 @given(anything, anything)
 def test_it_is_the_same_both_ways(one: PodRef, other: PodRef) -> None:
     assert same_container(one, other) == same_container(other, one)
-    assert may_be_same(one, other) == may_be_same(other, one)
+    assert may_be_same_container(one, other) == may_be_same_container(other, one)
     if same_container(one, other):
-        assert join(one, other) == join(other, one)
+        assert merge_pod_refs(one, other) == merge_pod_refs(other, one)
 
 
 @given(anything, anything)
 def test_what_is_the_same_may_be_the_same(one: PodRef, other: PodRef) -> None:
-    assert not same_container(one, other) or may_be_same(one, other)
+    assert not same_container(one, other) or may_be_same_container(one, other)
 
 
 @given(anything)
@@ -58,12 +58,12 @@ def test_what_says_which_pod_is_the_same_as_itself(ref: PodRef) -> None:
 @given(anything, anything)
 def test_a_join_keeps_all_that_is_known(one: PodRef, other: PodRef) -> None:
     if same_container(one, other):
-        both = msgspec.structs.asdict(join(one, other))
+        both = msgspec.structs.asdict(merge_pod_refs(one, other))
         for ref in (one, other):
             assert all(both[field] == value for field, value in msgspec.structs.asdict(ref).items() if value)
     else:
         with pytest.raises(ValueError):
-            join(one, other)
+            merge_pod_refs(one, other)
 
 
 @given(wholes, wholes, kinds, kinds)
@@ -85,7 +85,7 @@ def test_references_to_one_container_never_contradict_each_other(
 ) -> None:
     one, other = told(whole, by_name=by[0], by_uid=by[1]), told(whole, by_name=also_by[0], by_uid=also_by[1])
 
-    assert may_be_same(one, other)
+    assert may_be_same_container(one, other)
     shared = (by[0] and also_by[0]) or (by[1] and also_by[1])
     assert same_container(one, other) == shared
 
@@ -93,35 +93,35 @@ def test_references_to_one_container_never_contradict_each_other(
 def test_a_name_and_a_uid_share_nothing() -> None:
     name, uid = PodRef("ml", "train", container="main"), PodRef(uid="1", container="main")
 
-    assert may_be_same(name, uid)
+    assert may_be_same_container(name, uid)
     assert not same_container(name, uid)
-    assert joined((name, uid)) == (name, uid)
+    assert merge_all_pod_refs((name, uid)) == (name, uid)
 
 
 def test_nothing_known_is_the_same_as_nothing() -> None:
     assert not same_container(PodRef(), PodRef())
-    assert not PodRef().is_known
+    assert not PodRef().identifies_pod
 
 
 def test_what_knows_both_joins_what_knew_one() -> None:
     whole = PodRef("ml", "train", "1", "main")
     parts = (whole, told(whole, by_name=True, by_uid=False), told(whole, by_name=False, by_uid=True))
 
-    assert {joined(each) for each in permutations(parts)} == {(whole,)}
+    assert {merge_all_pod_refs(each) for each in permutations(parts)} == {(whole,)}
 
 
 @given(st.lists(refs, max_size=8))
 def test_of_those_that_are_joined_no_two_are_the_same(these: list[PodRef]) -> None:
-    left = joined(these)
+    left = merge_all_pod_refs(these)
 
     assert not any(same_container(one, other) for one, other in permutations(left, 2))
     assert len(set(left)) == len(left)
-    assert joined(left) == left
+    assert merge_all_pod_refs(left) == left
 
 
 @given(st.lists(refs, max_size=8))
 def test_each_of_those_that_are_joined_is_in_one_of_them(these: list[PodRef]) -> None:
-    left = joined(these)
+    left = merge_all_pod_refs(these)
 
     assert all(any(each == one or same_container(each, one) for one in left) for each in these)
 
@@ -129,7 +129,7 @@ def test_each_of_those_that_are_joined_is_in_one_of_them(these: list[PodRef]) ->
 @given(refs.filter(lambda ref: not (ref.uid and ref.name)))
 def test_a_text_is_read_as_what_it_was_written_for(ref: PodRef) -> None:
     """Of those that know a name or a UID; a name hides a UID, which the version before does not know."""
-    assert PodRef.parse(str(ref)) == (ref if ref.is_known else PodRef())
+    assert PodRef.parse(str(ref)) == (ref if ref.identifies_pod else PodRef())
 
 
 def test_texts_of_the_version_before_are_read() -> None:
@@ -162,4 +162,4 @@ def test_what_is_left_out_stays_out() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "/", "a/b/c/d", "////"])
 def test_a_text_that_nobody_wrote_says_nothing_of_a_pod(text: str) -> None:
-    assert not PodRef.parse(text).is_known
+    assert not PodRef.parse(text).identifies_pod

@@ -16,7 +16,7 @@ def by(name: str) -> Holder:
 @pytest.mark.parametrize("kind", ["problem", "released", "held"])
 def test_another_wording_is_the_same_cause(kind: str) -> None:
     reason = Reason(kind=kind, text="it fails", part="cdi", code="cdi-write-failed")  # type: ignore[arg-type]
-    assert reason.cause == reason.but(text="it does not work").cause
+    assert reason.identity_key == reason.but(text="it does not work").identity_key
 
 
 @pytest.mark.parametrize(
@@ -24,17 +24,17 @@ def test_another_wording_is_the_same_cause(kind: str) -> None:
     [
         HELD.but(code="held-in-other-layout"),
         HELD.but(part="cdi"),
-        HELD.but(device="GPU-a"),
+        HELD.but(faulty_device="GPU-a"),
         HELD.but(kind="problem"),
         HELD.but(holder=by("train")),
     ],
 )
 def test_another_code_part_device_or_holder_is_another_cause(other: Reason) -> None:
-    assert other.cause != HELD.cause
+    assert other.identity_key != HELD.identity_key
 
 
 def test_the_containers_of_two_pods_are_two_causes() -> None:
-    assert HELD.but(holder=by("a")).cause != HELD.but(holder=by("b")).cause
+    assert HELD.but(holder=by("a")).identity_key != HELD.but(holder=by("b")).identity_key
 
 
 def test_no_code_means_a_fault_and_another_reason() -> None:

@@ -10,15 +10,15 @@ from gpuplane.model.sharelayout import (
     EncodedLayout,
     ShareLayout,
     decode,
-    memory_shares,
-    mps_clients,
+    memory_layout,
+    mps_client_layout,
 )
 
 STORED = {
     "time slices": TIME_SLICES,
-    "1024 MiB": memory_shares(1024, mps=False),
-    "1024 MiB by MPS": memory_shares(1024, mps=True),
-    "8 by MPS": mps_clients(8),
+    "1024 MiB": memory_layout(1024, mps=False),
+    "1024 MiB by MPS": memory_layout(1024, mps=True),
+    "8 by MPS": mps_client_layout(8),
     "unknown": UNKNOWN,
 }
 """As the first version wrote them."""
@@ -53,8 +53,8 @@ def test_a_layout_that_is_not_understood_is_unknown(text: str) -> None:
 
 @given(
     st.one_of(
-        st.builds(memory_shares, st.integers(1, 10**9), mps=st.booleans()),
-        st.builds(mps_clients, st.integers(1, 10**6)),
+        st.builds(memory_layout, st.integers(1, 10**9), mps=st.booleans()),
+        st.builds(mps_client_layout, st.integers(1, 10**6)),
         st.sampled_from([TIME_SLICES, UNKNOWN]),
     )
 )
@@ -63,4 +63,4 @@ def test_every_layout_is_the_same_after_it_was_stored(layout: ShareLayout) -> No
 
 
 def test_only_shares_by_mps_make_clients_of_a_daemon() -> None:
-    assert [text for text, layout in STORED.items() if layout.mps] == ["1024 MiB by MPS", "8 by MPS"]
+    assert [text for text, layout in STORED.items() if layout.uses_mps] == ["1024 MiB by MPS", "8 by MPS"]

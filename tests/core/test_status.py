@@ -33,15 +33,15 @@ from gpuplane.model.status import (
     MpsDaemonStatus,
     Part,
     PartKind,
-    State,
+    PartState,
     Status,
     Statuses,
     TimeSliceStatus,
     TurnStatus,
-    cdi_conflict,
-    mps_daemon,
-    part_named,
-    plugin_of,
+    cdi_conflict_part,
+    mps_daemon_part,
+    parse_part_name,
+    plugin_part,
 )
 
 KINDS: tuple[PartKind, ...] = get_args(PartKind)
@@ -54,15 +54,15 @@ LISTS = {"fingerprints", "devices", "exclusive", "pending"}
 FULL: dict[AnyPart, Status] = {
     DRIVER: DriverStatus("waiting", "released", since=3.0, released=True),
     CDI_FILES: CdiFilesStatus("ok", "/var/run/cdi", fingerprints=("a@1", "a=0@2")),
-    cdi_conflict("/etc/cdi/a b.yaml"): CdiConflictStatus("failing", "twice", devices=("a=0", "a=1")),
+    cdi_conflict_part("/etc/cdi/a b.yaml"): CdiConflictStatus("failing", "twice", devices=("a=0", "a=1")),
     CDI_HOOK: CdiHookStatus("ok", "called", path="/opt/hook"),
-    mps_daemon("nvidia.com/gpu"): MpsDaemonStatus("ok", "process 7", devices=("GPU-a", "GPU-b")),
-    MPS_COMPUTE_MODES: ComputeModeStatus("failing", "denied", exclusive=("GPU-a",)),
-    TIME_SLICES: TimeSliceStatus("waiting", "long: GPU 0, 1", pending=("GPU-a", "GPU-b")),
+    mps_daemon_part("nvidia.com/gpu"): MpsDaemonStatus("ok", "process 7", devices=("GPU-a", "GPU-b")),
+    MPS_COMPUTE_MODES: ComputeModeStatus("failing", "denied", exclusive_gpus=("GPU-a",)),
+    TIME_SLICES: TimeSliceStatus("waiting", "long: GPU 0, 1", pending_gpus=("GPU-a", "GPU-b")),
     KUBELET_LOCK: TurnStatus("waiting", "process 1 serves", turn="standby"),
     STATE_DIRECTORY: TurnStatus("ok", "/var/lib/gpuplane"),
     CONFIG: Status("failing", "c.yaml:2: no such key"),
-    plugin_of("nvidia.com/gpu"): Status("ok", "registered"),
+    plugin_part("nvidia.com/gpu"): Status("ok", "registered"),
 }
 FORMER: dict[str, dict[str, Any]] = {
     "driver": {"standing": "waiting", "reason": "let go of", "since": 3.0},
@@ -86,7 +86,7 @@ def subjects(kind: PartKind) -> st.SearchStrategy[str]:
         return st.just("")
     if kind == "cdi conflict":
         return st.text(min_size=1).map("/{}".format)
-    return st.text(min_size=1).filter(lambda name: kind != "other" or part_named(name).kind == kind)
+    return st.text(min_size=1).filter(lambda name: kind != "other" or parse_part_name(name).kind == kind)
 
 
 PARTS: st.SearchStrategy[AnyPart] = st.sampled_from(KINDS).flatmap(
@@ -110,7 +110,7 @@ def statuses(draw: st.DrawFn) -> Statuses:
         text = draw(st.text())
         if "released" in names and draw(st.booleans()):
             text, others = "released", {"released": True}
-        state: State = draw(st.sampled_from(get_args(State)))
+        state: PartState = draw(st.sampled_from(get_args(PartState)))
         found[part] = part.status_type(state, text, draw(st.text()), draw(st.floats(0, 1e9)), **lists, **others)
     return Statuses(found)
 
@@ -126,25 +126,25 @@ def test_the_parts_that_are_a_promise_are_known() -> None:
     names = (Path(__file__).parents[1] / "conformance/golden/names.txt").read_text()
     section = next(each for each in names.split("\n# ") if each.startswith("parts"))
     for name in filter(None, section.splitlines()[1:]):
-        assert part_named(name).kind == name or part_named(f"{name}/x").kind != "other"
+        assert parse_part_name(name).kind == name or parse_part_name(f"{name}/x").kind != "other"
 
 
 @given(PARTS)
 def test_a_name_leads_back_to_its_part(part: AnyPart) -> None:
     """Names are what JSON, metrics and logs have."""
-    assert part_named(part.name) == part
-    assert hash(part_named(part.name)) == hash(part)
+    assert parse_part_name(part.name) == part
+    assert hash(parse_part_name(part.name)) == hash(part)
 
 
 @given(st.text())
 def test_whatever_another_version_calls_a_part_is_kept(name: str) -> None:
-    assert part_named(name).name == name
+    assert parse_part_name(name).name == name
 
 
 @given(statuses())
 def test_statuses_survive_json(found: Statuses) -> None:
     """With the types of their kinds, and read field by field too."""
-    snapshot = Snapshot(status=found)
+    snapshot = Snapshot(statuses=found)
 
     assert decode(encode(snapshot), Snapshot) == snapshot
     read = decode_leniently(json.loads(encode(snapshot)), Snapshot)
@@ -153,7 +153,7 @@ def test_statuses_survive_json(found: Statuses) -> None:
 
 def test_a_program_of_the_version_before_reads_what_it_knows() -> None:
     """All fields that it knows are as it would write them."""
-    written = json.loads(encode(Snapshot(status=Statuses(FULL))))["conditions"]
+    written = json.loads(encode(Snapshot(statuses=Statuses(FULL))))["conditions"]
 
     known = ("standing", "reason", "detail", "code", "since")
     for name, status in FORMER.items():
@@ -164,15 +164,15 @@ def test_what_the_version_before_writes_is_read() -> None:
     """As strictly, and field by field."""
     document = {"conditions": FORMER}
 
-    assert decode(json.dumps(document).encode(), Snapshot).status == Statuses(FULL)
-    assert decode_leniently(document, Snapshot).value.status == Statuses(FULL)
+    assert decode(json.dumps(document).encode(), Snapshot).statuses == Statuses(FULL)
+    assert decode_leniently(document, Snapshot).value.statuses == Statuses(FULL)
 
 
 @pytest.mark.parametrize("spoilt", [{"standing": "resting"}, {}, 7, None])
 def test_a_status_that_is_none_costs_itself_only(spoilt: object) -> None:
     read = decode_leniently({"conditions": {**FORMER, "driver": spoilt}}, Snapshot)
 
-    assert read.value.status == Statuses(FULL).but(DRIVER, None)
+    assert read.value.statuses == Statuses(FULL).but(DRIVER, None)
     with pytest.raises(msgspec.ValidationError):
         decode(json.dumps({"conditions": {"driver": spoilt}}).encode(), Snapshot)
 
@@ -207,7 +207,7 @@ def test_statuses_are_frozen() -> None:
 )
 def test_what_is_new_in_a_status(status: Status, other: Status, same: bool) -> None:
     """A state, a code, or another text where there is no code; not its other fields."""
-    assert status.same_news(other) == other.same_news(status) == same
+    assert status.has_same_state_and_cause(other) == other.has_same_state_and_cause(status) == same
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_what_is_new_in_a_status(status: Status, other: Status, same: bool) -> N
 def test_whose_turn_it_is(lock: Any, state: Any, expected: tuple[bool, bool, bool]) -> None:
     """Whether this agent stands by, may register, and may serve."""
     snapshot = Snapshot(
-        status=Statuses(
+        statuses=Statuses(
             {
                 KUBELET_LOCK: TurnStatus("waiting", "a", turn=lock),
                 STATE_DIRECTORY: TurnStatus("waiting", "b", turn=state),

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.advertising import offer, unknown
+from gpuplane.core.advertising import missing_information_reason, offer
 from gpuplane.core.reports.news import news
 from gpuplane.core.reports.readiness import not_ready_reason
-from gpuplane.core.step import LISTING_DELAY, due, step
+from gpuplane.core.step import ALLOCATION_LISTING_DELAY, next_due_time, step
 from gpuplane.core.text import MAX_CHARACTERS, clip
-from gpuplane.model.config import NodeRequests, Settings
+from gpuplane.model.config import NodeObjectRequests, Settings
 from gpuplane.model.encoding import decode, encode
 from gpuplane.model.facts import (
     AllocateAnswered,
@@ -47,7 +47,9 @@ def after(*facts: Fact, now: float = 100.0, start: Snapshot = NOTHING) -> Snapsh
     return start
 
 
-READY = after(MachineObserved(Machine(gpus=(A, B))), ConfigLoaded(Settings()), AllocationsListed((), asked_at=100.0))
+READY = after(
+    MachineObserved(Machine(gpus=(A, B))), ConfigLoaded(Settings()), AllocationsListed((), requested_at=100.0)
+)
 
 
 def troubles(snapshot: Snapshot) -> dict[str, str]:
@@ -84,12 +86,12 @@ def test_nothing_is_offered_before_everything_is_known(
     known: tuple[Fact, ...], missing: tuple[str, str], golden: Golden
 ) -> None:
     """Before the first look, configuration and list of allocations the answer is "not yet, because …"."""
-    offered, lack = offer(after(*known)), unknown(after(*known))
+    offered, lack = offer(after(*known)), missing_information_reason(after(*known))
 
     assert offered.resources == ()
     assert lack is not None
     assert (lack.part, lack.code) == missing
-    golden(offered.waiting)
+    golden(offered.waiting_reason)
 
 
 def test_a_look_that_cannot_count_keeps_the_gpus_with_the_fault() -> None:
@@ -127,13 +129,13 @@ def test_a_silent_driver_is_served_for_a_while_and_then_lost() -> None:
     """The last look stays in force until the driver has been silent for too long; its word heals everything."""
     hang = Machine(faults=(Fault("driver-hang", "silent in nvmlInit"),))
     silent = step(READY, MachineObserved(hang), 100.0)
-    at = due(silent)
+    at = next_due_time(silent)
 
     assert at is not None
     assert not any(troubles(step(silent, Tick(), at - 0.1)).values())
     lost = step(silent, Tick(), at)
     assert troubles(lost) == {"GPU-a": "driver-hang", "GPU-b": "driver-hang"}
-    assert due(lost) is None
+    assert next_due_time(lost) is None
     assert not any(troubles(step(lost, MachineObserved(Machine(gpus=(A, B))), at + 1)).values())
 
 
@@ -143,14 +145,14 @@ def test_the_since_of_a_condition_is_when_its_standing_began() -> None:
     two = step(one, StatusChanged(Part("other", "x"), Status("failing", "b")), 20.0)
     three = step(two, StatusChanged(Part("other", "x"), Status("ok")), 30.0)
 
-    assert [s.status[Part("other", "x")].since for s in (one, two, three)] == [10.0, 10.0, 30.0]
-    assert step(three, StatusChanged(Part("other", "x"), None), 40.0).status == Statuses()
+    assert [s.statuses[Part("other", "x")].since for s in (one, two, three)] == [10.0, 10.0, 30.0]
+    assert step(three, StatusChanged(Part("other", "x"), None), 40.0).statuses == Statuses()
 
 
 def test_a_reason_is_one_line_that_can_be_printed() -> None:
     """It may quote a driver, a file or a peer; it goes to logs, Events and terminals."""
     said = step(Snapshot(), StatusChanged(Part("other", "x"), Status("failing", "no\n memory\x1b[2J é")), 10.0)
-    assert said.status[Part("other", "x")].text == r"no memory\x1b[2J é"
+    assert said.statuses[Part("other", "x")].text == r"no memory\x1b[2J é"
 
 
 def test_a_release_withholds_everything_until_its_time() -> None:
@@ -158,7 +160,7 @@ def test_a_release_withholds_everything_until_its_time() -> None:
     away = after(DriverReleaseRequested(DriverRelease(until=160.0, reason="firmware")), start=READY)
 
     assert set(troubles(away).values()) == {"driver-released"}
-    assert due(away) == 160.0
+    assert next_due_time(away) == 160.0
     back = step(away, Tick(), 160.0)
     assert back.ledger.release is None
     assert set(troubles(back).values()) == {""}
@@ -166,9 +168,9 @@ def test_a_release_withholds_everything_until_its_time() -> None:
 
 def test_the_nodes_label_releases_too() -> None:
     """What our Node object asks for withholds as an operator's command does."""
-    assert set(troubles(after(NodeRequestsChanged(NodeRequests(driver_release="label x")), start=READY)).values()) == {
-        "driver-released"
-    }
+    assert set(
+        troubles(after(NodeRequestsChanged(NodeObjectRequests(driver_release_reason="label x")), start=READY)).values()
+    ) == {"driver-released"}
 
 
 def test_what_was_let_go_of_is_not_believed_before_it_has_been_looked_at() -> None:
@@ -197,11 +199,11 @@ def test_a_driver_that_fails_after_it_was_let_go_of_gets_no_patience() -> None:
 
 def test_what_our_node_asked_last_holds_until_its_next_word() -> None:
     """A restart while the API server is away goes on letting go; the next word decides."""
-    asked = after(NodeRequestsChanged(NodeRequests(driver_release="label x")), start=READY)
+    asked = after(NodeRequestsChanged(NodeObjectRequests(driver_release_reason="label x")), start=READY)
     restarted = after(LedgerLoaded(asked.ledger), start=READY)
 
     assert set(troubles(restarted).values()) == {"driver-released"}
-    assert set(troubles(after(NodeRequestsChanged(NodeRequests()), start=restarted)).values()) == {""}
+    assert set(troubles(after(NodeRequestsChanged(NodeObjectRequests()), start=restarted)).values()) == {""}
 
 
 @pytest.mark.parametrize(
@@ -233,11 +235,11 @@ def test_a_grant_lasts_until_kubelet_has_had_time_to_list_it() -> None:
     """Between Allocate and pod-resources nothing is lost; a list asked long after, without it, ends it."""
     granted = step(READY, AllocateAnswered("nvidia.com/gpu", ("GPU-a",)), 100.0)
 
-    soon = step(granted, AllocationsListed((), asked_at=100.0 + LISTING_DELAY - 1), 200.0)
+    soon = step(granted, AllocationsListed((), requested_at=100.0 + ALLOCATION_LISTING_DELAY - 1), 200.0)
     assert soon.allocations == granted.allocations
-    assert step(granted, AllocationsListed((), asked_at=100.0 + LISTING_DELAY), 200.0).allocations == ()
+    assert step(granted, AllocationsListed((), requested_at=100.0 + ALLOCATION_LISTING_DELAY), 200.0).allocations == ()
     listed = Allocation("nvidia.com/gpu", ("GPU-a",), holder=PodRef.parse("ns/p/c"))
-    assert step(granted, AllocationsListed((listed,), asked_at=101.0), 102.0).allocations == (listed,)
+    assert step(granted, AllocationsListed((listed,), requested_at=101.0), 102.0).allocations == (listed,)
 
 
 def test_a_restart_remembers() -> None:

@@ -1,9 +1,9 @@
 """What an agent that stood by makes of the ledger of the agent before it: that wins, and nothing seen is lost."""
 
-from gpuplane.core.advertising import offer, unknown
-from gpuplane.core.health.devicehealth import own_health
+from gpuplane.core.advertising import missing_information_reason, offer
+from gpuplane.core.health.devicehealth import health_without_parents
 from gpuplane.core.step import step
-from gpuplane.model.config import NodeRequests, Settings
+from gpuplane.model.config import NodeObjectRequests, Settings
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
@@ -35,16 +35,16 @@ def after(*facts: Fact, of: Snapshot | None = None, now: float = 10.0) -> Snapsh
 
 
 def states(snapshot: Snapshot) -> dict[str, str]:
-    return {each.device: each.state for each in own_health(snapshot) if each.device}
+    return {each.device: each.state for each in health_without_parents(snapshot) if each.device}
 
 
 def test_one_that_stands_by_offers_nothing_and_says_for_whom() -> None:
     """Until it takes over, and kubelet was asked again who holds what."""
     standing_by = after(WAITING, *SEEN)
-    assert (offer(standing_by).waiting, offer(standing_by).resources) == ("process 1 serves", ())
+    assert (offer(standing_by).waiting_reason, offer(standing_by).resources) == ("process 1 serves", ())
 
     taken = after(LedgerLoaded(Ledger()), SERVING, of=standing_by)
-    lack = unknown(taken)
+    lack = missing_information_reason(taken)
     assert lack is not None
     assert lack.part == "pod-resources"
     assert offer(taken).resources == ()
@@ -65,7 +65,7 @@ def test_what_the_agent_before_knew_to_be_over_is_over() -> None:
     assert states(seen)["GPU-1"] == "unhealthy"
     before = after(*SEEN, XID)
     health = before.ledger.health or HealthRecords()
-    record = health.devices["GPU-1"].but(findings=(), recovered_at=8.0)
+    record = health.devices["GPU-1"].but(findings=(), last_recovered_at=8.0)
     well = before.ledger.but(health=health.but(devices={**health.devices, "GPU-1": record}))
     assert states(after(LedgerLoaded(well), SERVING, of=seen))["GPU-1"] == "healthy"
 
@@ -85,16 +85,16 @@ def test_what_befell_after_the_last_word_of_the_agent_before_is_not_lost() -> No
 
 def test_what_is_told_once_is_not_forgotten() -> None:
     """The configuration in force and the Node's word were told while it stood by, and nobody tells them again."""
-    seen = after(WAITING, *SEEN, NodeRequestsChanged(NodeRequests(config="b", drains={"0": "fan"})))
-    old = Ledger(config_name="a", node_requests=NodeRequests(config="a"))
+    seen = after(WAITING, *SEEN, NodeRequestsChanged(NodeObjectRequests(config_name="b", drain_reasons={"0": "fan"})))
+    old = Ledger(config_name="a", node_requests=NodeObjectRequests(config_name="a"))
     taken = after(LedgerLoaded(old), SERVING, of=seen)
     assert (taken.ledger.config_name, taken.ledger.node_requests) == (
         "b",
-        NodeRequests(config="b", drains={"0": "fan"}),
+        NodeObjectRequests(config_name="b", drain_reasons={"0": "fan"}),
     )
 
     early = after(WAITING, LedgerLoaded(old, previous_agent_ended=False))
-    assert (early.ledger.config_name, early.ledger.node_requests) == ("a", NodeRequests(config="a"))
+    assert (early.ledger.config_name, early.ledger.node_requests) == ("a", NodeObjectRequests(config_name="a"))
 
 
 def test_a_glance_at_a_serving_agents_ledger_asks_nobody_again() -> None:

@@ -5,7 +5,7 @@ import pytest
 from gpuplane.core import timeslices
 from gpuplane.core.advertising import offer
 from gpuplane.core.ledger import adapt_to_new_boot
-from gpuplane.core.step import due, step
+from gpuplane.core.step import next_due_time, step
 from gpuplane.model.config import ReplicatedResource, Settings, Sharing, TimeSlice
 from gpuplane.model.facts import ConfigLoaded, DriverReleaseRequested, LedgerLoaded, StatusChanged, TimeSliceFinished
 from gpuplane.model.machine import Fault, Gpu
@@ -22,7 +22,7 @@ def shared(*entries: tuple[TimeSlice | None, str], strategy: str = "time-slicing
         ReplicatedResource(name="nvidia.com/gpu", replicas=2, devices=tuple(indices.split()), time_slice=length)
         for length, indices in entries
     )
-    return Settings(sharing=Sharing(resources=tuple(resources), strategy=strategy))  # type: ignore[arg-type]
+    return Settings(sharing=Sharing(replicated_resources=tuple(resources), strategy=strategy))  # type: ignore[arg-type]
 
 
 def world(*entries: tuple[TimeSlice | None, str]) -> World:
@@ -59,7 +59,8 @@ def serve(world: World) -> list[tuple[str, TimeSlice]]:
 def known(world: World) -> dict[str, TimeSlice | None]:
     """The lengths that are remembered as ours."""
     return {
-        gpu.removeprefix("GPU-"): each.set_length for gpu, each in (world.snapshot.ledger.time_slices or {}).items()
+        gpu.removeprefix("GPU-"): each.last_set_length
+        for gpu, each in (world.snapshot.ledger.time_slices or {}).items()
     }
 
 
@@ -80,7 +81,7 @@ def test_entries_name_gpus() -> None:
 
 def test_nothing_is_known_before_the_first_look_and_configuration() -> None:
     """Then nothing is set, and nothing set back either."""
-    slicing = TimeSliceState(tried="long", requested_at=1.0, set_length="long")
+    slicing = TimeSliceState(tried_length="long", requested_at=1.0, last_set_length="long")
     ledger = Snapshot().ledger.but(time_slices={"GPU-0": slicing})
     for snapshot in (Snapshot(), World(machine(1), settings=None).snapshot):
         after = step(snapshot, LedgerLoaded(ledger), 1000.0)
@@ -97,7 +98,7 @@ def test_one_gpu_after_the_other_in_the_drivers_order(golden: Golden) -> None:
     answer(node)
     status = timeslices.time_slice_status(node.snapshot)
     assert status is not None
-    assert (status.state, status.pending) == ("waiting", ("GPU-1", "GPU-2"))
+    assert (status.state, status.pending_gpus) == ("waiting", ("GPU-1", "GPU-2"))
     assert serve(node) == [("1", "short"), ("2", "long")]
     assert known(node) == {"0": "long", "1": "short", "2": "long"}
     assert said(node)[0] == "ok"
@@ -142,7 +143,7 @@ def test_what_is_refused_is_said_and_tried_again_ever_later(golden: Golden) -> N
 
     rests = []
     for _ in range(8):
-        began, at = node.now, due(node.snapshot)
+        began, at = node.now, next_due_time(node.snapshot)
         assert at is not None
         node.wait(at - began)
         rests.append(node.now - began)
@@ -287,10 +288,10 @@ def test_a_gpu_in_mig_mode_has_no_length() -> None:
     """That is said, and nothing tried; the whole GPUs of the same entry have theirs."""
     everything = ReplicatedResource(name="nvidia.com/gpu", replicas=2, time_slice="long")
     parts = ReplicatedResource(name="nvidia.com/mig-3g.40gb", replicas=2, time_slice="short")
-    settings = Settings(mig_strategy="mixed", sharing=Sharing(resources=(everything, parts)))
+    settings = Settings(mig_strategy="mixed", sharing=Sharing(replicated_resources=(everything, parts)))
     node = World(machine(2, parts=[1]), settings)
     assert serve(node) == [("0", "long")]
-    mig_mode = "GPU 1 (GPU-1): it is in MIG mode, where time slices have no length"
+    mig_mode = "GPU 1 (GPU-1): it is in MIG mode; a GPU in MIG mode has no time slice length"
     assert said(node) == ("failing", f"{mig_mode}; long: GPU 0")
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from gpuplane.core.advertising import known, offer
+from gpuplane.core.advertising import offer, offered_devices_by_id
 from gpuplane.core.inventory.resources import list_resources
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
@@ -16,7 +16,7 @@ from gpuplane.model.config import Config, Settings
 from gpuplane.model.facts import AllocateAnswered, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.status import Status, plugin_of
+from gpuplane.model.status import Status, plugin_part
 
 GPU = "nvidia.com/gpu"
 
@@ -120,14 +120,14 @@ def test_a_grant_that_withholds_nothing_leaves_the_offer_as_it_is() -> None:
     after = step(before, AllocateAnswered(GPU, ("GPU-a",)), 1.0)
     assert after is not before
     assert offer(after) is first
-    assert known.of(after, offer(after)) is known.of(before, first)
+    assert offered_devices_by_id.of(after, offer(after)) is offered_devices_by_id.of(before, first)
     assert list(news(before, after)) == []
 
 
 def test_a_condition_leaves_the_offer_as_it_is() -> None:
     before = node(*GPUS)
     first = offer(before)
-    after = step(before, StatusChanged(plugin_of("x"), Status(state="ok")), 1.0)
+    after = step(before, StatusChanged(plugin_part("x"), Status(state="ok")), 1.0)
     assert offer(after) is first
     assert [each.about for each in news(before, after)] == ["plugin/x"]
 

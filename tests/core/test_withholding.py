@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.advertising import UNWRITTEN, offer
+from gpuplane.core.advertising import UNSAVED_LAYOUT_TEXT, offer
 from gpuplane.core.inventory.resources import assign_units, list_resources
 from gpuplane.core.reports.news import news
 from gpuplane.core.shares import unit_of
 from gpuplane.core.step import step
 from gpuplane.core.withholding import (
-    device_locations,
     layout_from_environment,
+    mig_topology,
     offered_index,
-    overlapping_ids,
-    withheld,
+    overlap_reasons,
+    withheld_reasons,
 )
-from gpuplane.model.config import MemoryResource, MigStrategy, NamingRule, ReplicatedResource, Settings, Sharing
+from gpuplane.model.config import MemorySharedResource, MigStrategy, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
     AllocateAnswered,
     AllocationsListed,
@@ -31,7 +31,7 @@ from gpuplane.model.facts import (
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.pod import PodRef
 from gpuplane.model.reasons import Holder
-from gpuplane.model.sharelayout import TIME_SLICES, ShareLayout, memory_shares
+from gpuplane.model.sharelayout import TIME_SLICES, ShareLayout, memory_layout
 from gpuplane.model.snapshot import Allocation, Snapshot, StoredLedger
 from tests.golden import Golden
 from tests.texts import as_shown
@@ -75,20 +75,20 @@ def hold(resource: str, *ids: str) -> Allocation:
 
 
 MIXED = Settings(mig_strategy="mixed")
-HALVED = Settings(sharing=Sharing(resources=(ReplicatedResource(GPU, 2),)))
-RENAMED = Settings(sharing=Sharing(resources=(ReplicatedResource(GPU, 2, SHARED),)))
+HALVED = Settings(sharing=Sharing(replicated_resources=(ReplicatedResource(GPU, 2),)))
+RENAMED = Settings(sharing=Sharing(replicated_resources=(ReplicatedResource(GPU, 2, SHARED),)))
 NAMED = Settings(gpus=(NamingRule("M0", "nvidia.com/m0"),))
 MEMORY = "nvidia.com/gpu.mem"
 
 
 def grained(mib: int, name: str = MEMORY) -> Settings:
     """GPUs whose memory is shared."""
-    return Settings(sharing=Sharing(memory=(MemoryResource(GPU, name, mib),)))
+    return Settings(sharing=Sharing(memory_resources=(MemorySharedResource(GPU, name, mib),)))
 
 
 def by_mps(replicas: int, name: str = "") -> Settings:
     """GPUs that are shared by MPS."""
-    return Settings(sharing=Sharing(resources=(ReplicatedResource(GPU, replicas, name),), strategy="mps"))
+    return Settings(sharing=Sharing(replicated_resources=(ReplicatedResource(GPU, replicas, name),), strategy="mps"))
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_what_overlaps_with_a_held_device_is_withheld(
     machine: Machine, settings: Settings, held: Allocation, ids: str, golden: Golden
 ) -> None:
     """Each way in which a live change can offer again what a container holds."""
-    found = overlapping_ids(
-        offered_index(list_resources(machine, settings)[0]), [held], device_locations(machine, None), {}
+    found = overlap_reasons(
+        offered_index(list_resources(machine, settings)[0]), [held], mig_topology(machine, None), {}
     )
 
     assert sorted(id for _, id in found) == ids.split()
@@ -151,7 +151,7 @@ def test_what_overlaps_with_a_held_device_is_withheld(
         (by_mps(2), by_mps(4), False),
         (by_mps(2), grained(1024, GPU), False),
         # a time slice is no part of a GPU
-        (HALVED, Settings(sharing=Sharing(resources=(ReplicatedResource(GPU, 8),))), True),
+        (HALVED, Settings(sharing=Sharing(replicated_resources=(ReplicatedResource(GPU, 8),))), True),
     ],
 )
 def test_the_same_id_that_means_something_else_is_withheld(
@@ -165,15 +165,15 @@ def test_the_same_id_that_means_something_else_is_withheld(
     restarted = step_by_step(
         LedgerLoaded(changed.ledger), MachineObserved(gpus), ConfigLoaded(after), AllocationsListed((pod,), 1.0)
     )
-    expected = set() if stays else {id for _, id in withheld(changed) if id.startswith("GPU-0")}
+    expected = set() if stays else {id for _, id in withheld_reasons(changed) if id.startswith("GPU-0")}
 
-    assert withheld(changed) == withheld(restarted)
-    assert {id for _, id in withheld(changed)} == expected
+    assert withheld_reasons(changed) == withheld_reasons(restarted)
+    assert {id for _, id in withheld_reasons(changed)} == expected
     assert stays or len(expected) > 1
-    for why in set(withheld(changed).values()):
+    for why in set(withheld_reasons(changed).values()):
         golden(why.text, name)
-    assert not withheld(step_by_step(ConfigLoaded(before), start=changed))
-    assert not withheld(step_by_step(AllocationsListed((), 1.0), start=changed))
+    assert not withheld_reasons(step_by_step(ConfigLoaded(before), start=changed))
+    assert not withheld_reasons(step_by_step(AllocationsListed((), 1.0), start=changed))
     ended = step_by_step(AllocationsListed((), 1.0), start=changed)
     assert (
         ended.ledger.share_layouts
@@ -215,7 +215,7 @@ def step_by_step(*facts: Fact, start: Snapshot = EMPTY) -> Snapshot:
 
 def healthy(snapshot: Snapshot) -> set[str]:
     """The ids that kubelet may give out."""
-    return {device.id for each in offer(snapshot).resources for device in each.devices if not device.unavailable}
+    return {device.id for each in offer(snapshot).resources for device in each.devices if not device.unavailable_reason}
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_a_lost_mig_device_of_which_nobody_remembers_its_gpu_withholds_each_that
     start = step_by_step(MachineObserved(layout), ConfigLoaded(MIXED), AllocationsListed((pod,), 1.0))
 
     assert healthy(start) == {T4.uuid}
-    [why] = set(withheld(start).values())
+    [why] = set(withheld_reasons(start).values())
     golden(why.text, SMALL)
     assert healthy(step_by_step(AllocationsListed((), 2.0), start=start)) > {T4.uuid, "GPU-1"}
 
@@ -312,10 +312,10 @@ def test_a_held_share_of_which_nobody_remembers_what_it_is_withholds_all_of_its_
     changed = step_by_step(ConfigLoaded(MIXED), ConfigLoaded(settings), start=again)
 
     for snapshot in (start, again, changed):
-        assert {id.partition("::")[0] for _, id in withheld(snapshot)} == {"GPU-0"}
-        [why] = set(withheld(snapshot).values())
+        assert {id.partition("::")[0] for _, id in withheld_reasons(snapshot)} == {"GPU-0"}
+        [why] = set(withheld_reasons(snapshot).values())
         golden(why.text, name)
-    assert not withheld(step_by_step(AllocationsListed((), 2.0), start=changed))
+    assert not withheld_reasons(step_by_step(AllocationsListed((), 2.0), start=changed))
 
 
 @pytest.mark.parametrize(
@@ -323,8 +323,8 @@ def test_a_held_share_of_which_nobody_remembers_what_it_is_withholds_all_of_its_
     [
         ({"NVIDIA_VISIBLE_DEVICES": "GPU-0"}, TIME_SLICES),
         ({"CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu/pipe"}, None),
-        ({"GPUPLANE_MEMORY_MIB": "2048"}, memory_shares(1024, mps=False)),
-        ({"GPUPLANE_MEMORY_MIB": "2048", "CUDA_MPS_PIPE_DIRECTORY": "/mps/x/pipe"}, memory_shares(1024, mps=True)),
+        ({"GPUPLANE_MEMORY_MIB": "2048"}, memory_layout(1024, mps=False)),
+        ({"GPUPLANE_MEMORY_MIB": "2048", "CUDA_MPS_PIPE_DIRECTORY": "/mps/x/pipe"}, memory_layout(1024, mps=True)),
         ({"GPUPLANE_MEMORY_MIB": "2049"}, None),
         ({"GPUPLANE_MEMORY_MIB": "much"}, None),
         ({"GPUPLANE_MEMORY_MIB": "0"}, None),
@@ -345,7 +345,7 @@ def test_a_share_of_which_nobody_remembers_what_it_is_counts_as_its_container_wa
     silent = hold(GPU, "GPU-0::1")
 
     start = step_by_step(MachineObserved(gpus), ConfigLoaded(slices), AllocationsListed((told,), 1.0))
-    assert (withheld(start), healthy(start)) == ({}, {f"GPU-{i}::{n}" for i in range(2) for n in range(2)})
+    assert (withheld_reasons(start), healthy(start)) == ({}, {f"GPU-{i}::{n}" for i in range(2) for n in range(2)})
     assert healthy(step_by_step(ConfigLoaded(grained(1024, GPU)), start=start)) == {f"GPU-1::{n}" for n in range(4)}
 
     late = step_by_step(
@@ -358,9 +358,9 @@ def test_a_share_of_which_nobody_remembers_what_it_is_counts_as_its_container_wa
         "GPU-1::0",
         "GPU-1::1",
     }
-    assert not withheld(late)
+    assert not withheld_reasons(late)
 
-    known = LedgerLoaded(EMPTY.ledger.but(share_layouts={"GPU-0": memory_shares(1024, mps=False).encoded}))
+    known = LedgerLoaded(EMPTY.ledger.but(share_layouts={"GPU-0": memory_layout(1024, mps=False).encoded}))
     assert healthy(
         step_by_step(known, MachineObserved(gpus), ConfigLoaded(slices), AllocationsListed((told,), 1.0))
     ) == {
@@ -386,13 +386,13 @@ def test_shares_wait_while_the_disk_may_hold_that_they_are_others() -> None:
     )
     assert len(healthy(start)) == 8
 
-    old, new = ({"GPU-0": memory_shares(mib, mps=False).encoded} for mib in (1024, 2048))
-    written = step_by_step(LedgerStored(StoredLedger(share_layouts=(old,))), start=start)
+    old, new = ({"GPU-0": memory_layout(mib, mps=False).encoded} for mib in (1024, 2048))
+    written = step_by_step(LedgerStored(StoredLedger(possible_share_layouts=(old,))), start=start)
     changed = step_by_step(ConfigLoaded(grained(2048)), start=written)
     assert healthy(changed) == {"GPU-1::0", "GPU-1::1"}
-    assert offer(changed).resources[0].devices[0].unavailable == UNWRITTEN
-    assert len(healthy(step_by_step(LedgerStored(StoredLedger(share_layouts=(old, new))), start=changed))) == 2
-    assert len(healthy(step_by_step(LedgerStored(StoredLedger(share_layouts=(new,))), start=changed))) == 4
+    assert offer(changed).resources[0].devices[0].unavailable_reason == UNSAVED_LAYOUT_TEXT
+    assert len(healthy(step_by_step(LedgerStored(StoredLedger(possible_share_layouts=(old, new))), start=changed))) == 2
+    assert len(healthy(step_by_step(LedgerStored(StoredLedger(possible_share_layouts=(new,))), start=changed))) == 4
     assert not [each for each in news(written, changed) if "not available" in as_shown(each.text)]
 
 
@@ -425,8 +425,8 @@ SETTINGS = st.builds(
         st.lists(st.builds(ReplicatedResource, NAMES, st.integers(1, 3), st.just("") | NAMES, DEVICES), max_size=3).map(
             tuple
         ),
-        memory=st.lists(
-            st.builds(MemoryResource, NAMES, st.just(MEMORY), st.just(512) | st.just(1024), DEVICES), max_size=1
+        memory_resources=st.lists(
+            st.builds(MemorySharedResource, NAMES, st.just(MEMORY), st.just(512) | st.just(1024), DEVICES), max_size=1
         ).map(tuple),
     ),
 )
@@ -493,7 +493,7 @@ def test_no_live_change_gives_out_what_a_container_holds(data: st.DataObject) ->
                     (each.name, device.id)
                     for each in offer(state).resources
                     for device in each.devices
-                    if not device.unavailable and (each.name, device.id) not in used
+                    if not device.unavailable_reason and (each.name, device.id) not in used
                 ]
                 if free:
                     name, id = data.draw(st.sampled_from(free))
@@ -529,4 +529,4 @@ def _check(state: Snapshot, places: dict[str, str], meant: dict[tuple[str, str],
                 overlap = device.unit.id == unit or device.unit.gpu == unit
                 overlap |= unit not in there and device.unit.gpu == places[unit]
                 overlap |= device.unit.id == places[unit]  # the whole GPU of a MIG device
-                assert not (overlap and not device.unavailable), f"{held} is held and {device.id} free"
+                assert not (overlap and not device.unavailable_reason), f"{held} is held and {device.id} free"

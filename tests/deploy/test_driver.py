@@ -62,7 +62,7 @@ def test_debians_alternatives_are_followed(tmp_path: Path) -> None:
     host = grow(tmp_path / "host", MERGED + tree)
     (host / "usr/lib/nvidia/current/nvidia-smi").chmod(0o755)
 
-    assert [each.target for each in found(host).files] == ["/usr/bin/nvidia-smi"]
+    assert [each.container_path for each in found(host).files] == ["/usr/bin/nvidia-smi"]
     assert found(mounted(host, tmp_path / "seen")) == found(host)
 
 

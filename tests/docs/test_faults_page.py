@@ -9,7 +9,7 @@ import pytest
 from gpuplane.core.faults.catalogue import CATALOGUE
 from gpuplane.core.faults.cataloguetable import catalogue_table
 from gpuplane.core.health.context import HealthContext
-from gpuplane.core.health.devicehealth import CLEARED_BY_TEXTS
+from gpuplane.core.health.devicehealth import TEXT_BY_CLEARED_BY
 from gpuplane.model.health import ClearedBy, Scope, Severity, State
 
 PAGE = (Path(__file__).parents[2] / "docs/faults.md").read_text()
@@ -51,7 +51,7 @@ def test_every_word_of_the_model_has_a_row(head: str, words: tuple[str, ...]) ->
 def test_every_state_has_a_row() -> None:
     """And every end has words for people."""
     assert sorted(rows("state")) == sorted(get_args(State))
-    assert set(CLEARED_BY_TEXTS) == set(get_args(ClearedBy))
+    assert set(TEXT_BY_CLEARED_BY) == set(get_args(ClearedBy))
 
 
 def test_the_default_period_is_as_written() -> None:

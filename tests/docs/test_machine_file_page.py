@@ -11,21 +11,21 @@ from gpuplane.core import strict
 from gpuplane.hardware.driver.nodes import DRIVERS
 from gpuplane.hardware.profiles import names
 from gpuplane.model.machine import (
-    Device,
-    DeviceNumbers,
+    DeviceNodeStat,
     Driver,
     DriverFile,
     DriverFiles,
     DriverLibrary,
-    Failure,
     Fault,
     Gpu,
     GpuProcess,
     Incident,
+    InjectedFailure,
     Link,
     MachineFile,
     Mig,
     MigDevice,
+    OtherDevice,
 )
 
 PAGE = (Path(__file__).parents[2] / "docs/machine-file.md").read_text()
@@ -35,14 +35,14 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "`driver.files`": DriverFiles,
     "`driver.files.libraries[]`": DriverLibrary,
     "`driver.files.files[]` and `sockets[]`": DriverFile,
-    "`numbers`": DeviceNumbers,
+    "`numbers`": DeviceNodeStat,
     "`gpus[]`": Gpu,
     "`gpus[].links[]`": Link,
     "`gpus[].mig`": Mig,
     "`gpus[].mig.devices[]`": MigDevice,
-    "`devices[]`": Device,
+    "`devices[]`": OtherDevice,
     "`faults[]`": Fault,
-    "`failures[]`": Failure,
+    "`failures[]`": InjectedFailure,
     "`incidents[]`": Incident,
     "`processes[]`": GpuProcess,
 }
@@ -61,7 +61,7 @@ def test_every_key_has_a_row(section: str) -> None:
 
     assert sorted(rows(section)) == sorted(field.encode_name for field in fields)
     assert {key for key, row in rows(section).items() if "*required*" in row} == {
-        field.name for field in fields if field.required
+        field.encode_name for field in fields if field.required
     }
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.agent.node import Node
-from gpuplane.core.health.kernellog import parse_record
+from gpuplane.core.health.kernellog import parse_kmsg_record
 from gpuplane.core.text import MAX_CHARACTERS
 from gpuplane.host.kernellog import watch_kernel_log
 from gpuplane.model.facts import AllocationsListed, FaultOccurred, MachineObserved
@@ -28,7 +28,7 @@ GONE = "GPU has fallen off the bus."
 
 def told(text: str, prefix: str = "4,7,5000000,-;NVRM: ") -> FaultOccurred | None:
     """What a record tells whose clock is 2 s behind, read at 100 s."""
-    return parse_record(f"{prefix}{text}".encode(), 2.0, 100.0)
+    return parse_kmsg_record(f"{prefix}{text}".encode(), 2.0, 100.0)
 
 
 def event(code: str, gpu: str = "0000:01:00.0", **more: object) -> FaultOccurred:
@@ -110,7 +110,7 @@ def test_a_record_is_its_first_line() -> None:
     """The lines after it are the record's properties."""
     record = b"4,7,5000000,-;NVRM: Xid (PCI:0000:01:00): 79, x\n SUBSYSTEM=pci\n DEVICE=+pci:0000:01:00.0\n"
 
-    assert parse_record(record, 2.0, 100.0) == event("xid-79", message="x")
+    assert parse_kmsg_record(record, 2.0, 100.0) == event("xid-79", message="x")
 
 
 def test_nothing_happens_later_than_now() -> None:
@@ -140,7 +140,7 @@ PIECES = st.sampled_from(
 @given(st.binary() | st.lists(PIECES | st.text(max_size=3)).map(lambda parts: "".join(parts).encode(errors="replace")))
 def test_any_bytes_are_an_event_or_nothing(record: bytes) -> None:
     """Nothing is raised, and what is told is sound."""
-    found = parse_record(record, 2.0, 100.0)
+    found = parse_kmsg_record(record, 2.0, 100.0)
 
     if found is not None:
         assert found.message.isprintable()
@@ -193,11 +193,11 @@ def findings(node: Node, device: str) -> list[Finding]:
 
 
 async def until(node: Node, ready: Callable[[], bool]) -> None:
-    assert await node.until(lambda _: ready(), 60), (node.snapshot.ledger.health, node.snapshot.status)
+    assert await node.wait_until(lambda _: ready(), 60), (node.snapshot.ledger.health, node.snapshot.statuses)
 
 
 def standing(node: Node) -> tuple[str, str]:
-    found = node.snapshot.status.of(KERNEL_LOG)
+    found = node.snapshot.statuses.of(KERNEL_LOG)
     return (found.state, as_shown(found.text)) if found else ("", "")
 
 
@@ -306,7 +306,7 @@ async def test_a_log_without_an_end_is_not_read(tmp_path: Path) -> None:
     log, node = tmp_path / "kmsg", seen()
     log.symlink_to("/dev/zero")
     async with following(log, node):
-        await until(node, lambda: "it is a device, and has to be /dev/kmsg" in standing(node)[1])
+        await until(node, lambda: "it is a device, and must be /dev/kmsg" in standing(node)[1])
 
 
 async def test_records_that_were_overwritten_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,11 +27,11 @@ def turn(directory: Path) -> KubeletLock:
 
 
 def condition(turn: KubeletLock) -> Status:
-    return turn.node.snapshot.status[KUBELET_LOCK]
+    return turn.node.snapshot.statuses[KUBELET_LOCK]
 
 
 async def stands(turn: KubeletLock, ready: Callable[[Snapshot], bool]) -> None:
-    assert await turn.node.until(ready, DEADLINE), turn.node.snapshot.status
+    assert await turn.node.wait_until(ready, DEADLINE), turn.node.snapshot.statuses
 
 
 @asynccontextmanager

@@ -164,7 +164,7 @@ async def test_before_anything_is_known_a_stream_waits(tmp_path: Path) -> None:
         stream = kubelet.ListAndWatch(pb.Empty())
         code, details = await refused(kubelet.Allocate(ask(("GPU-0",))))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
-        assert "not been looked at" in details
+        assert "not observed the machine" in details
         for fact in (look(()), ConfigLoaded(Settings()), AllocationsListed((), 0.0)):
             world.apply(fact)
         assert await following(stream) == [("GPU-0", "Healthy")]
@@ -238,7 +238,7 @@ async def test_every_field_of_an_answer_reaches_kubelet(tmp_path: Path) -> None:
     machine = world.snapshot.machine
     assert machine is not None
     assert machine.gpus is not None
-    world.apply(MachineObserved(machine.but(gpus=(machine.gpus[0].but(nodes=("/dev/nvidia0",)),))))
+    world.apply(MachineObserved(machine.but(gpus=(machine.gpus[0].but(device_nodes=("/dev/nvidia0",)),))))
     strategies: tuple[ListStrategy, ...] = ("volume-mounts", "cdi-annotations", "cdi-cri")
     world.apply(ConfigLoaded(Settings(device_list_strategy=strategies, pass_device_specs=True, dev_root="/run/driver")))
     async with served(world, tmp_path) as (_, kubelet):

@@ -25,7 +25,7 @@ from gpuplane.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Ledger, Snapshot
-from gpuplane.model.status import KUBELET_LOCK, POD_RESOURCES, Status, Statuses, TurnStatus, plugin_of
+from gpuplane.model.status import KUBELET_LOCK, POD_RESOURCES, Status, Statuses, TurnStatus, plugin_part
 from tests import hostile
 from tests.texts import as_shown
 
@@ -142,15 +142,15 @@ async def node(root: Path) -> AsyncIterator[Node]:
 
 
 async def knows(node: Node, *holdings: Holding) -> None:
-    assert await node.until(lambda s: s.allocations == held(*holdings), DEADLINE), node.snapshot.allocations
+    assert await node.wait_until(lambda s: s.allocations == held(*holdings), DEADLINE), node.snapshot.allocations
 
 
 async def stands(node: Node, standing: str, *reasons: str) -> None:
     def ready(snapshot: Snapshot) -> bool:
-        now = snapshot.status.of(POD_RESOURCES)
+        now = snapshot.statuses.of(POD_RESOURCES)
         return now is not None and now.state == standing and all(reason in as_shown(now.text) for reason in reasons)
 
-    assert await node.until(ready, DEADLINE), node.snapshot.status
+    assert await node.wait_until(ready, DEADLINE), node.snapshot.statuses
 
 
 def checkpointed(root: Path, *holdings: Holding) -> Path:
@@ -206,9 +206,9 @@ async def test_it_asks_only_while_somebody_waits_for_the_answer(node: Node, kube
 
 
 def test_a_name_that_another_may_be_giving_out_is_urgent() -> None:
-    waiting = Snapshot(allocations=(), status=Statuses({plugin_of(GPU): Status("waiting")}))
+    waiting = Snapshot(allocations=(), statuses=Statuses({plugin_part(GPU): Status("waiting")}))
     assert is_urgent(waiting)
-    assert not is_urgent(waiting.but(status=Statuses({plugin_of(GPU): Status("ok")})))
+    assert not is_urgent(waiting.but(statuses=Statuses({plugin_part(GPU): Status("ok")})))
 
 
 def test_a_device_that_waits_for_its_pod_to_end_is_urgent() -> None:
@@ -298,7 +298,7 @@ async def test_once_kubelet_has_listed_its_last_word_stays(node: Node, kubelet: 
     await stands(node, "failing", "pod-resources/kubelet.sock")
     await asyncio.sleep(2 * podresources.CHECKPOINT_AFTER)
     assert node.snapshot.allocations == held(TRAIN)
-    assert "checkpoint" not in as_shown(node.snapshot.status[POD_RESOURCES].text)
+    assert "checkpoint" not in as_shown(node.snapshot.statuses[POD_RESOURCES].text)
 
 
 async def test_garbage_and_silence_are_failures_and_pass(node: Node, kubelet: Kubelet) -> None:
@@ -307,7 +307,7 @@ async def test_garbage_and_silence_are_failures_and_pass(node: Node, kubelet: Ku
 
     kubelet.answer = garbage
     async with kubelet.running():
-        await stands(node, "failing", "no list of pod resources")
+        await stands(node, "failing", "not a list of pod resources")
         kubelet.answer = kubelet.hang
         await stands(node, "failing", "Deadline")
         kubelet.answer = kubelet.list
@@ -383,7 +383,7 @@ async def test_a_young_kubelet_grows_up(kubelet: Kubelet, root: Path, node: Node
         assert node.snapshot.allocations == held(("1b2c", *TRAIN[1:]), other)
         wanted = node.snapshot.checkpoint_rewrite
         assert wanted
-        assert await node.until(lambda s: s.checkpoint_rewrite != wanted, DEADLINE)
+        assert await node.wait_until(lambda s: s.checkpoint_rewrite != wanted, DEADLINE)
         checkpointed(root, other)
         await knows(node, other)
         checkpointed(root)

@@ -54,7 +54,7 @@ async def test_what_kubelet_cannot_have_heard_of_is_withheld_and_what_has_gone_i
         await kubelet.stop()
         kubelet.registration.failures.knows_pods = False
         await kubelet.start()
-        assert await node.until(lambda s: s.checkpoint_rewrite >= 2, 60)
+        assert await node.wait_until(lambda s: s.checkpoint_rewrite >= 2, 60)
         await kubelet.until_capacity(FAST, 2, 1)
         await kubelet.end("default/train")
         kubelet.registration.failures.knows_pods = True

@@ -29,7 +29,7 @@ from gpuplane.model.config import NamingRule, Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import KUBELET_LOCK, Status, Turn, TurnStatus, plugin_of
+from gpuplane.model.status import KUBELET_LOCK, Status, Turn, TurnStatus, plugin_part
 from tests.texts import as_shown
 
 GPU, T4 = "nvidia.com/gpu", "nvidia.com/t4"
@@ -166,7 +166,7 @@ async def running(directory: Path) -> AsyncIterator[Kubelet]:
 
 
 def condition(node: Node, resource: str = GPU) -> Status:
-    return node.snapshot.status.get(plugin_of(resource), Status(state="waiting", text="-"))
+    return node.snapshot.statuses.get(plugin_part(resource), Status(state="waiting", text="-"))
 
 
 def ours(directory: Path) -> Path:
@@ -182,7 +182,7 @@ async def stands(node: Node, standing: str, reason: str = "", resource: str = GP
         now = condition(node, resource)
         return now.state == standing and reason in as_shown(now.text)
 
-    assert await node.until(ready, DEADLINE), condition(node, resource)
+    assert await node.wait_until(ready, DEADLINE), condition(node, resource)
 
 
 class Other:
@@ -274,7 +274,7 @@ async def test_a_kubelet_that_does_not_read_is_asked_ever_more_rarely(
     monkeypatch.setattr(registration, "READ_TIMEOUT", 0.01)
     async with running(directory) as kubelet, serving(node, directory):
         kubelet.reads = False
-        await stands(node, "waiting", "did not read the list")
+        await stands(node, "waiting", "did not read the device list")
         await kubelet.until(lambda: len(kubelet.asked) >= 5)
         assert condition(node).state != "ok"
         at = [when for when, _ in kubelet.asked]
@@ -309,7 +309,7 @@ async def test_a_stream_without_an_acceptance_does_not_count(node: Node, directo
 async def test_a_register_that_hangs_is_left_when_kubelet_restarts(node: Node, directory: Path) -> None:
     async with serving(node, directory), running(directory) as kubelet:
         kubelet.hangs = True
-        await stands(node, "waiting", "not answered yet")
+        await stands(node, "waiting", "has not answered")
         hung = kubelet
         kubelet = await Kubelet(directory).start()  # the first lives on, as a process that hangs does
         await stands(node, "ok")
@@ -400,7 +400,7 @@ async def test_a_chmod_of_a_socket_is_no_loss(node: Node, directory: Path) -> No
     async with running(directory) as kubelet, serving(node, directory):
         await stands(node, "ok")
         ours(directory).chmod(0o666)
-        await node.until(lambda s: condition(node).state != "ok", 3 * registration.SOCKET_INTERVAL)
+        await node.wait_until(lambda s: condition(node).state != "ok", 3 * registration.SOCKET_INTERVAL)
         assert len(kubelet.asked) == 1
 
 
@@ -408,7 +408,7 @@ async def test_kubelets_socket_that_is_removed_while_it_reads_is_no_loss(node: N
     async with running(directory) as kubelet, serving(node, directory):
         await stands(node, "ok")
         (directory / "kubelet.sock").unlink()
-        assert not await node.until(lambda s: condition(node).state != "ok", 3 * registration.SOCKET_INTERVAL)
+        assert not await node.wait_until(lambda s: condition(node).state != "ok", 3 * registration.SOCKET_INTERVAL)
         node.apply(MachineObserved(Machine(gpus=(Gpu(index=0, uuid="GPU-a", model="T4"),))))
         await kubelet.until(lambda: kubelet.lists[GPU] == [("GPU-a", "Healthy")])
 
@@ -436,9 +436,9 @@ async def test_who_takes_our_resource_keeps_kubelet_until_it_goes(node: Node, di
     async with running(directory) as kubelet, serving(node, directory):
         await stands(node, "ok")
         other = await Other.start(path, "untidy")
-        await stands(node, "waiting", f"taken by process {other.process.pid}")
+        await stands(node, "waiting", str(other.process.pid))
         node.apply(MachineObserved(Machine(gpus=(Gpu(index=0, uuid="GPU-a", model="T4"),))))
-        assert not await node.until(lambda s: condition(node).state != "waiting", 3 * registration.SOCKET_INTERVAL)
+        assert not await node.wait_until(lambda s: condition(node).state != "waiting", 3 * registration.SOCKET_INTERVAL)
         assert len(kubelet.streams) == 1
         assert len(kubelet.lists[GPU]) == 2  # and says nothing
         await other.end()
@@ -521,7 +521,7 @@ async def test_a_resource_that_goes_and_comes_back(node: Node, directory: Path) 
             assert len(kubelet.asked) == times
             node.apply(ConfigLoaded(NONE))
             await kubelet.until(lambda: kubelet.lists[GPU] == [] and GPU not in kubelet.streams.values())
-            assert await node.until(lambda s: plugin_of(GPU) not in s.status, DEADLINE)
+            assert await node.wait_until(lambda s: plugin_part(GPU) not in s.statuses, DEADLINE)
             await stands(node, "ok", resource="nvidia.com/none")
             assert ours(directory)
             node.apply(ConfigLoaded(ONE))
@@ -613,7 +613,7 @@ async def test_resources_are_registered_each_by_itself(node: Node, directory: Pa
         other = await Other.start(directory / "nvidia-gpu.sock")
         async with serving(node, directory):
             await stands(node, "ok", resource=T4)
-            await stands(node, "waiting", "is served by")
+            await stands(node, "waiting", "serves")
             assert [request.endpoint for _, request in kubelet.asked] == [ours(directory).name]
             await other.end()
             await stands(node, "ok")

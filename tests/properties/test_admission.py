@@ -19,13 +19,13 @@ from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.choice.preference import preferred_ids
 from gpuplane.core.step import step
-from gpuplane.model.config import MemoryResource, ReplicatedResource, Settings, Sharing
+from gpuplane.model.config import MemorySharedResource, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocateAnswered, AllocationsListed, ConfigLoaded, Fact, MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.value import Value
-from gpuplane.model.views import OfferedDevice, Refused, Resource
+from gpuplane.model.views import OfferedDevice, RequestRefused, Resource
 from tests.lengths import length
 
 GPU = "nvidia.com/gpu"
@@ -59,13 +59,13 @@ WAYS = (
     Sharing((split(3),)),
     Sharing((split(2),)),
     Sharing((split(3, distinct=True),)),
-    Sharing((split(3, devices=1),), memory=(MemoryResource(GPU, f"{GPU}.mem", 1024),)),
-    Sharing(memory=(MemoryResource(GPU, f"{GPU}.mem", 1024),)),
-    Sharing(memory=(MemoryResource(GPU, f"{GPU}.mem", 2048),)),
+    Sharing((split(3, devices=1),), memory_resources=(MemorySharedResource(GPU, f"{GPU}.mem", 1024),)),
+    Sharing(memory_resources=(MemorySharedResource(GPU, f"{GPU}.mem", 1024),)),
+    Sharing(memory_resources=(MemorySharedResource(GPU, f"{GPU}.mem", 2048),)),
     Sharing(
-        memory=(
-            MemoryResource(GPU, f"{GPU}.mem", 1024, 1),
-            MemoryResource("nvidia.com/mig-1g.3gb", "nvidia.com/p", 1024),
+        memory_resources=(
+            MemorySharedResource(GPU, f"{GPU}.mem", 1024, 1),
+            MemorySharedResource("nvidia.com/mig-1g.3gb", "nvidia.com/p", 1024),
         )
     ),
 )
@@ -121,14 +121,16 @@ class World:
         """A pod that the scheduler would send here: so many ids are free."""
         resource = self.chance.choice(offer(self.snapshot).resources or (Resource("nvidia.com/none", ()),))
         used = {(each.resource, device.id) for each in self.containers for device in each.devices}
-        free = [each for each in resource.devices if not each.unavailable and (resource.name, each.id) not in used]
+        free = [
+            each for each in resource.devices if not each.unavailable_reason and (resource.name, each.id) not in used
+        ]
         if not free:
             return
         size = self.chance.randint(1, min(len(free), 7))
         ids = self.choose(resource.name, [device.id for device in free], size)
         try:
             allocate(self.snapshot, resource.name, ids)
-        except Refused as refused:
+        except RequestRefused as refused:
             assert not _possible(resource, free, size), f"{size} of {[each.id for each in free]}: {refused}"
             self.refused += 1
         else:
@@ -174,7 +176,7 @@ def _possible(resource: Resource, free: Sequence[OfferedDevice], size: int) -> b
     """Whether any choice of what is free is one that a container may have."""
     if resource.share_mib:
         return max(Counter(device.unit.id for device in free).values()) >= size
-    return not resource.distinct_gpus or len({device.unit.gpu for device in free}) >= size
+    return not resource.requires_distinct_gpus or len({device.unit.gpu for device in free}) >= size
 
 
 SEQUENCES = 16

@@ -13,20 +13,20 @@ from hypothesis import settings as of
 from hypothesis import strategies as st
 
 from gpuplane.agent.statuspages import StatusPages
-from gpuplane.core.advertising import UNWRITTEN, offer
-from gpuplane.core.availability import standing
-from gpuplane.core.containers.cdi.desiredspecs import BEING_WRITTEN, desired_specs
+from gpuplane.core.advertising import offer
+from gpuplane.core.availability import device_health_with_availability
+from gpuplane.core.containers.cdi.desiredspecs import desired_specs
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
-from gpuplane.core.health.reasons import own_reasons
+from gpuplane.core.health.reasons import direct_health_reasons
 from gpuplane.core.inventory.units import list_units
-from gpuplane.core.reports.inspection.report import inspection
+from gpuplane.core.reports.inspection.report import build_inspection
 from gpuplane.core.reports.metrics import metrics
 from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, node_condition
 from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.shares import unit_of
 from gpuplane.core.step import step
 from gpuplane.kubelet.plugin import _list_response
-from gpuplane.model.config import MemoryResource, NodeRequests, ReplicatedResource, Settings, Sharing
+from gpuplane.model.config import MemorySharedResource, NodeObjectRequests, ReplicatedResource, Settings, Sharing
 from gpuplane.model.control import AgentInfo, NodeState
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -41,9 +41,9 @@ from gpuplane.model.facts import (
     StatusChanged,
 )
 from gpuplane.model.health import Drain
-from gpuplane.model.machine import DeviceNumbers, Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.machine import DeviceNodeStat, Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.pod import PodRef
-from gpuplane.model.sharelayout import memory_shares
+from gpuplane.model.sharelayout import memory_layout
 from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, Snapshot, StoredLedger
 from gpuplane.model.status import (
     CDI_FILES,
@@ -62,9 +62,9 @@ from gpuplane.model.status import (
     MpsDaemonStatus,
     Status,
     TurnStatus,
-    cdi_conflict,
-    mps_daemon,
-    plugin_of,
+    cdi_conflict_part,
+    mps_daemon_part,
+    plugin_part,
 )
 from gpuplane.model.views import Reason
 from tests.core.containers.documents import CONTROL
@@ -77,12 +77,12 @@ from tests.texts import as_shown
 
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
 NOT_GIVEN_OUT = ("unhealthy", "probing", "drained", "withheld")
-NO_PROBLEM = (
-    "drained: ", "held by ", "the driver is released: ", "not-looked: ", BEING_WRITTEN,
-    "MPS: its ", "MPS: starting", "MPS: the control daemon runs without this device",
-    UNWRITTEN, "MPS: the compute mode of its GPU is not restored yet",  # both may be one, if their part fails
-)  # fmt: skip
-"""How the reasons begin for which a device is not given out though nothing is wrong."""
+NO_PROBLEM = {
+    "drained", "driver-released", "not-looked", "cdi-not-written", "mps-not-seen", "mps-without-device",
+    "held-as-other-resource", "held-in-other-layout", "held-in-unknown-layout", "held-on-unknown-gpu",
+    "layout-not-stored", "mps-compute-mode",  # both may be one, if their part fails
+}  # fmt: skip
+"""The codes of the reasons for which a device is not given out though nothing is wrong."""
 
 
 EMPTY = Reason(kind="waiting", text="")
@@ -106,17 +106,17 @@ def given_out(snapshot: Snapshot) -> dict[str, bool]:
     )
     found = {unit.id or f"GPU {unit.index}": False for unit, _ in there}
     for resource, devices in told(snapshot).items():
-        plugin = snapshot.status.get(plugin_of(resource), Status("ok"))
+        plugin = snapshot.statuses.get(plugin_part(resource), Status("ok"))
         ill = {unit_of(id) for id, health in devices.items() if health == "Unhealthy"}
         found |= {unit_of(id): plugin.state == "ok" and unit_of(id) not in ill for id in devices}
     return found
 
 
-def troubles(snapshot: Snapshot) -> Iterator[str]:
+def troubles(snapshot: Snapshot) -> Iterator[Reason]:
     """Each reason why kubelet is told that a device is unhealthy."""
     for resource in offer(snapshot).resources:
         for device in resource.devices:
-            yield from (as_shown(each.text) for each in device.reasons)
+            yield from device.reasons
 
 
 def series(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], float]:
@@ -142,7 +142,7 @@ def the_metrics_agree(snapshot: Snapshot) -> None:
     }
     withheld = {device or f"GPU {index}" for device, index, *_ in series(snapshot, "gpuplane_device_withheld")}
     assert withheld == {device for device, had in given_out(snapshot).items() if not had}
-    states = {(each.device or "node", each.index, each.state): 1 for each in standing(snapshot)}
+    states = {(each.device or "node", each.index, each.state): 1 for each in device_health_with_availability(snapshot)}
     assert series(snapshot, "gpuplane_device_health") == states
     now = node_condition(snapshot)
     assert series(snapshot, "gpuplane_node_problem") == ({(now.status, now.reason): 1} if now is not None else {})
@@ -150,12 +150,12 @@ def the_metrics_agree(snapshot: Snapshot) -> None:
 
 def inspect_agrees(snapshot: Snapshot) -> None:
     """The states of `gpuplane inspect health` are those of devices that can be had, or that cannot."""
-    states, there = {each.device: each for each in standing(snapshot)}, given_out(snapshot)
+    states, there = {each.device: each for each in device_health_with_availability(snapshot)}, given_out(snapshot)
     for device, had in there.items():
         if stands := states.get(device):
             assert (stands.state in NOT_GIVEN_OUT) == (not had), stands
             assert had or stands.reason
-    shown = inspection(NodeState(snapshot, offer(snapshot), 0.0), AgentInfo(), 0.0)
+    shown = build_inspection(NodeState(snapshot, offer(snapshot), 0.0), AgentInfo(), 0.0)
     assert {(each.name, each.healthy, each.unhealthy) for each in shown.resources} == {
         (name, sum(each == "Healthy" for each in ids.values()), sum(each != "Healthy" for each in ids.values()))
         for name, ids in told(snapshot).items()
@@ -175,16 +175,18 @@ def the_condition_agrees(snapshot: Snapshot) -> None:
     now, there = node_condition(snapshot), given_out(snapshot)
     against = list(troubles(snapshot))
     if now is None:  # nobody has looked since the driver was let go of
-        assert all(each.startswith("not-looked: ") for each in against) or not any(there.values())
+        assert all(each.code == "not-looked" for each in against) or not any(there.values())
         return
     if now.status != "Unknown":
         out = sum(not each for each in there.values())
         assert (f"{out} of {len(there)} " in as_shown(now.message)) == bool(out)
-        assert [each for each in against if each not in as_shown(now.message)] == [] or len(
+        assert [each for each in against if as_shown(each.text) not in as_shown(now.message)] == [] or len(
             now.message
         ) == MAX_MESSAGE_CHARACTERS
-    ill = [each for each in standing(snapshot) if each.state in ("unhealthy", "probing", "degraded")]
-    if any(not each.startswith(NO_PROBLEM) for each in against):
+    ill = [
+        each for each in device_health_with_availability(snapshot) if each.state in ("unhealthy", "probing", "degraded")
+    ]
+    if any(each.kind != "waiting" and each.code not in NO_PROBLEM for each in against):
         assert now.status == "True"
     if now.status == "False":
         assert [each for each in ill if each.code != "not-looked"] == []
@@ -194,9 +196,9 @@ def the_condition_agrees(snapshot: Snapshot) -> None:
 
 def degraded_and_suspect(snapshot: Snapshot) -> bool:
     """Whether a degraded device is shown as suspect, which is worse: its reason says both."""
-    own = {each.device: each for each in standing(snapshot) if each.state == "suspect"}
-    slight = (each for device in own for each in own_reasons(snapshot, device) if each.kind == "degraded")
-    return any(as_shown(each.text) in as_shown(own[each.device].reason) for each in slight)
+    own = {each.device: each for each in device_health_with_availability(snapshot) if each.state == "suspect"}
+    slight = (each for device in own for each in direct_health_reasons(snapshot, device) if each.kind == "degraded")
+    return any(as_shown(each.text) in as_shown(own[each.faulty_device].reason) for each in slight)
 
 
 def readiness_agrees(snapshot: Snapshot) -> None:
@@ -208,11 +210,11 @@ def readiness_agrees(snapshot: Snapshot) -> None:
     assert (code, body) == ((503, f"{why.text}\n".encode()) if why else (200, b"ok\n"))
     assert series(snapshot, "gpuplane_ready") == {(): float(not why)}
     for resource in offer(snapshot).resources:
-        stands = snapshot.status.get(plugin_of(resource.name))
+        stands = snapshot.statuses.get(plugin_part(resource.name))
         if stands is None or stands.state != "ok":
             assert why
-        texts = {reason.text for each in resource.devices for reason in each.reasons or (EMPTY,)}
-        if all(as_shown(each).startswith("CDI: ") and each != BEING_WRITTEN for each in texts):
+        codes = {reason.code for each in resource.devices for reason in each.reasons or (EMPTY,)}
+        if codes <= {"cdi-conflict", "cdi-no-device", "cdi-write-failed"}:
             now = node_condition(snapshot)
             assert why
             assert now is not None
@@ -246,20 +248,22 @@ def machines(draw: st.DrawFn) -> Machine:
         return Machine(faults=(draw(st.sampled_from(OF_DRIVER)),))
     gpus = []
     for index in range(draw(st.sampled_from((3, 2, 4, 1, 0)))):
-        gpu = Gpu(index=index, uuid=f"GPU-{index}", minor=index, memory_mib=81559, nodes=(f"/dev/nvidia{index}",))
+        gpu = Gpu(
+            index=index, uuid=f"GPU-{index}", minor=index, memory_mib=81559, device_nodes=(f"/dev/nvidia{index}",)
+        )
         gpus.append(gpu.but(faults=draw(st.sampled_from(FAULTS)), mig=draw(st.sampled_from((None, None, mig(index))))))
     if gpus and draw(st.integers(0, 9)) == 9:
         gpus[0] = gpus[0].but(uuid="", mig=None, faults=FAULTS[5])
-    known = {f"/dev/nvidia{index}": DeviceNumbers(195, index) for index in range(draw(st.sampled_from((4, 4, 3))))}
+    known = {f"/dev/nvidia{index}": DeviceNodeStat(195, index) for index in range(draw(st.sampled_from((4, 4, 3))))}
     driver = INSTALLED.but(files=draw(st.sampled_from((INSTALLED.files, INSTALLED.files, INSTALLED.files, None))))
-    return Machine(driver=driver, gpus=tuple(gpus), shared_nodes=tuple(CONTROL), numbers={**CONTROL, **known})
+    return Machine(driver=driver, gpus=tuple(gpus), shared_nodes=tuple(CONTROL), device_node_stats={**CONTROL, **known})
 
 
 SHARINGS = (
     Sharing(),
-    Sharing(resources=(ReplicatedResource(GPU, 3),)),
-    Sharing(strategy="mps", resources=(ReplicatedResource(GPU, 2),)),
-    Sharing(memory=(MemoryResource(name=GPU, rename=f"{GPU}.shared", share_mib=20480),)),
+    Sharing(replicated_resources=(ReplicatedResource(GPU, 3),)),
+    Sharing(strategy="mps", replicated_resources=(ReplicatedResource(GPU, 2),)),
+    Sharing(memory_resources=(MemorySharedResource(name=GPU, rename=f"{GPU}.shared", share_mib=20480),)),
 )
 CONFIGURED = st.builds(
     lambda mig, lists, sharing: ConfigLoaded(Settings(mig_strategy=mig, device_list_strategy=lists, sharing=sharing)),
@@ -274,13 +278,13 @@ HELD = tuple(
 )
 TWICE = "k8s.device-plugin.nvidia.com/gpu=GPU-0"
 STATUSES: tuple[tuple[AnyPart, Status], ...] = (
-    *((plugin_of(name), Status("ok")) for name in (GPU, GPU, SMALL, SMALL, f"{GPU}.shared")),
-    *((plugin_of(GPU), Status("waiting", "kubelet has gone")),) * 4,
-    *((plugin_of(GPU), Status("failing", "refused")),) * 4,
+    *((plugin_part(name), Status("ok")) for name in (GPU, GPU, SMALL, SMALL, f"{GPU}.shared")),
+    *((plugin_part(GPU), Status("waiting", "kubelet's socket was removed")),) * 4,
+    *((plugin_part(GPU), Status("failing", "refused")),) * 4,
     (CDI_FILES, CdiFilesStatus("waiting", "it is not known yet what is wanted")),
     (CDI_FILES, CdiFilesStatus("ok", "some file")),
     (CDI_FILES, CdiFilesStatus("failing", "/var/run/cdi: No space left on device")),
-    (cdi_conflict("/etc/cdi/other.yaml"), CdiConflictStatus("failing", "twice", devices=(TWICE,))),
+    (cdi_conflict_part("/etc/cdi/other.yaml"), CdiConflictStatus("failing", "twice", devices=(TWICE,))),
     (STATE_DIRECTORY, TurnStatus("failing", "disk full")),
     (STATE_DIRECTORY, TurnStatus("ok")),
     (CONFIG, Status("failing", "config.yaml:2: no such key")),
@@ -291,12 +295,12 @@ STATUSES: tuple[tuple[AnyPart, Status], ...] = (
     (KUBELET_LOCK, TurnStatus("waiting", "process 1 serves", turn="standby")),
     (KUBELET_LOCK, TurnStatus("ok")),
     (MPS_SUPERVISOR, Status("ok")),
-    (MPS_SUPERVISOR, Status("failing", "no MPS supervisor is seen")),
-    (mps_daemon(GPU), MpsDaemonStatus("ok", devices=("GPU-0", "GPU-1", "GPU-2", "GPU-3"))),
-    (mps_daemon(GPU), MpsDaemonStatus("waiting", "starting")),
-    (mps_daemon(GPU), MpsDaemonStatus("failing", "no such file")),
-    (MPS_COMPUTE_MODES, ComputeModeStatus("ok", exclusive=("GPU-1",))),
-    (MPS_COMPUTE_MODES, ComputeModeStatus("failing", "denied", exclusive=("GPU-1",))),
+    (MPS_SUPERVISOR, Status("failing", "no MPS supervisor serves the directory")),
+    (mps_daemon_part(GPU), MpsDaemonStatus("ok", devices=("GPU-0", "GPU-1", "GPU-2", "GPU-3"))),
+    (mps_daemon_part(GPU), MpsDaemonStatus("waiting", "starting")),
+    (mps_daemon_part(GPU), MpsDaemonStatus("failing", "no such file")),
+    (MPS_COMPUTE_MODES, ComputeModeStatus("ok", exclusive_gpus=("GPU-1",))),
+    (MPS_COMPUTE_MODES, ComputeModeStatus("failing", "denied", exclusive_gpus=("GPU-1",))),
 )
 DEVICES = st.sampled_from(("", "GPU-0", "GPU-1", "MIG-1-0", "MIG-2-1"))
 WRITTEN = "the files are written that are wanted"
@@ -319,14 +323,14 @@ FACTS: st.SearchStrategy[Step] = st.one_of(
     ),
     st.sampled_from(
         (
-            NodeRequests(),
-            NodeRequests(runtime="containerd://2.1.4", drains={"0": "RMA", "77": "nobody's"}),
-            NodeRequests(drains={"all": "moving"}),
-            NodeRequests(driver_release="upgrade"),
+            NodeObjectRequests(),
+            NodeObjectRequests(container_runtime="containerd://2.1.4", drain_reasons={"0": "RMA", "77": "nobody's"}),
+            NodeObjectRequests(drain_reasons={"all": "moving"}),
+            NodeObjectRequests(driver_release_reason="upgrade"),
         )
     ).map(NodeRequestsChanged),
-    st.sampled_from(({"GPU-0": memory_shares(1024, mps=False).encoded}, {})).map(
-        lambda layouts: LedgerStored(StoredLedger(ledger=Ledger(), share_layouts=(layouts,)))
+    st.sampled_from(({"GPU-0": memory_layout(1024, mps=False).encoded}, {})).map(
+        lambda layouts: LedgerStored(StoredLedger(ledger=Ledger(), possible_share_layouts=(layouts,)))
     ),
 )
 
@@ -345,8 +349,8 @@ def play(steps: Sequence[Step]) -> Iterator[Snapshot]:
 READY: tuple[Step, ...] = (
     StatusChanged(CDI_FILES, CdiFilesStatus("waiting")),
     AllocationsListed((), 0.0),
-    StatusChanged(plugin_of(GPU), Status("ok")),
-    StatusChanged(plugin_of(SMALL), Status("ok")),
+    StatusChanged(plugin_part(GPU), Status("ok")),
+    StatusChanged(plugin_part(SMALL), Status("ok")),
 )
 
 
@@ -380,7 +384,7 @@ def test_all_agree_in_random_histories_of_faults(number: int, seed: int) -> None
     life.mend()
 
 
-EIGHT = tuple(Gpu(index=n, uuid=f"GPU-{n}", minor=n, nodes=(f"/dev/nvidia{n}",)) for n in range(8))
+EIGHT = tuple(Gpu(index=n, uuid=f"GPU-{n}", minor=n, device_nodes=(f"/dev/nvidia{n}",)) for n in range(8))
 NO_LIBCUDA = Machine(driver=INSTALLED.but(files=None, files_error="no libcuda.so.1 below /"), gpus=EIGHT)
 
 
@@ -393,8 +397,8 @@ def test_what_a_node_without_libcuda_says(golden: Golden) -> None:
     stands = node_condition(now)
     assert stands is not None
     assert (stands.status, stands.reason) == ("True", "GPUUnavailable")
-    assert {each.state for each in standing(now)} == {"withheld"}
-    [why] = {each.reason for each in standing(now)}
+    assert {each.state for each in device_health_with_availability(now)} == {"withheld"}
+    [why] = {each.reason for each in device_health_with_availability(now)}
     unready_reason = not_ready_reason(now)
     assert unready_reason is not None
     assert unready_reason.code == "no-device-available"
@@ -411,7 +415,7 @@ def test_a_uuid_that_two_gpus_bear_is_that_of_the_first() -> None:
     snapshot = Snapshot()
     for fact in (ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(Machine(gpus=gpus))):
         snapshot = step(snapshot, fact, 1.0)
-    shown = inspection(NodeState(snapshot, offer(snapshot), 1.0), AgentInfo(), 0.0).devices
+    shown = build_inspection(NodeState(snapshot, offer(snapshot), 1.0), AgentInfo(), 0.0).devices
 
     assert told(snapshot) == {GPU: {"GPU-0": "Healthy", "GPU-1": "Healthy"}}
     assert [(each.state, len(each.ids), bool(each.not_offered)) for each in shown] == [

@@ -7,16 +7,16 @@ import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpuplane.core.allocate.response import container_edits as allocated
+from gpuplane.core.allocate.response import response_for_units as allocated
 from gpuplane.core.containers.cdi.names import qualified_name
-from gpuplane.core.containers.cdi.specbuilder import BuiltSpec, build_spec
-from gpuplane.core.containers.cdi.specrequest import HookProgram, Mode, NamingStrategy, SpecRequest
-from gpuplane.core.containers.cdi.validation import refusal_problems, spec_problems
-from gpuplane.core.containers.cdi.version import VERSIONS
+from gpuplane.core.containers.cdi.specbuilder import SpecBuildResult, build_spec
+from gpuplane.core.containers.cdi.specrequest import HookProgram, NamingStrategy, SpecMode, SpecOptions
+from gpuplane.core.containers.cdi.validation import all_spec_problems, runtime_refusal_problems
+from gpuplane.core.containers.cdi.version import CDI_VERSIONS
 from gpuplane.core.inventory.units import list_units
 from gpuplane.model.cdi import ContainerEdits, Spec
 from gpuplane.model.config import Settings
-from gpuplane.model.machine import DeviceNumbers, DriverFile, DriverFiles, DriverLibrary, Fault, Gpu, Machine, Mig
+from gpuplane.model.machine import DeviceNodeStat, DriverFile, DriverFiles, DriverLibrary, Fault, Gpu, Machine, Mig
 from tests.hardware.driver.machines import machines
 
 T = TypeVar("T")
@@ -31,10 +31,10 @@ OTHERS = (
 FILES = (
     DriverFile("/usr/bin/nvidia-smi"),
     DriverFile("/lib/firmware/nvidia/1/gsp_ga10x.bin"),
-    DriverFile("/usr/share/vulkan/icd.d/nvidia_icd.json", target="/etc/vulkan/icd.d/nvidia_icd.json"),
+    DriverFile("/usr/share/vulkan/icd.d/nvidia_icd.json", container_path="/etc/vulkan/icd.d/nvidia_icd.json"),
     DriverFile("/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so.1.2"),
     DriverFile("/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.1.2"),
-    DriverFile("/usr/local/bin/nvidia-smi", target="/usr/bin/nvidia-smi"),
+    DriverFile("/usr/local/bin/nvidia-smi", container_path="/usr/bin/nvidia-smi"),
     DriverFile("/../../etc/../etc/shadow"),
 )
 FAULTS = (
@@ -72,7 +72,7 @@ def driver_files(draw: st.DrawFn) -> DriverFiles:
         libraries=tuple({library.path: library for library in found}.values()),
         files=draw(some(FILES)),
         sockets=draw(some((DriverFile("/run/nvidia-persistenced/socket"), DriverFile("/tmp/nvidia-mps")))),
-        storage=draw(some(("/run/udev", "/etc/cufile.json"))),
+        gds_paths=draw(some(("/run/udev", "/etc/cufile.json"))),
     )
 
 
@@ -88,7 +88,7 @@ def fitted(draw: st.DrawFn, gpu: Gpu) -> Gpu:
     return gpu.but(
         dri=draw(st.sampled_from(((), dri, dri[1:]))),
         uuid=draw(st.sampled_from(("", "GPU-0", "GPU/9"))) if seldom(draw) else gpu.uuid,
-        nodes=() if seldom(draw) else gpu.nodes,
+        device_nodes=() if seldom(draw) else gpu.device_nodes,
         faults=draw(some(FAULTS)) if seldom(draw) else (),
     )
 
@@ -100,10 +100,10 @@ def found(draw: st.DrawFn) -> Machine:
     files = None if seldom(draw) else draw(driver_files())
     gpus = tuple(draw(fitted(gpu)) for gpu in machine.gpus or ())
     there = tuple(dict.fromkeys([*machine.shared_nodes, *draw(some(OTHERS))]))
-    own = [path for gpu in gpus for path in (*gpu.nodes, *gpu.dri)]
-    own += [path for gpu in gpus for device in gpu.mig_devices for path in device.nodes]
+    own = [path for gpu in gpus for path in (*gpu.device_nodes, *gpu.dri)]
+    own += [path for gpu in gpus for device in gpu.mig_devices for path in device.device_nodes]
     numbers = st.builds(
-        DeviceNumbers,
+        DeviceNodeStat,
         st.integers(1, 511),
         st.integers(0, 4096),
         st.sampled_from((0o666, 0o660, 0o444)),
@@ -113,7 +113,7 @@ def found(draw: st.DrawFn) -> Machine:
         driver=machine.driver.but(files=files) if machine.driver is not None else None,
         gpus=None if seldom(draw) else gpus,
         shared_nodes=there,
-        numbers={path: draw(numbers) for path in (*there, *own) if draw(st.booleans())},
+        device_node_stats={path: draw(numbers) for path in (*there, *own) if draw(st.booleans())},
     )
 
 
@@ -121,10 +121,10 @@ def namings() -> st.SearchStrategy[tuple[NamingStrategy, ...]]:
     return st.lists(st.sampled_from(get_args(NamingStrategy)), min_size=1, unique=True).map(tuple)
 
 
-def requests(**fixed: Any) -> st.SearchStrategy[SpecRequest]:
+def requests(**fixed: Any) -> st.SearchStrategy[SpecOptions]:
     asked: dict[str, st.SearchStrategy[Any]] = {
         "kind": st.just(KIND),
-        "mode": st.just("gpu") | st.sampled_from(get_args(Mode)),
+        "mode": st.just("gpu") | st.sampled_from(get_args(SpecMode)),
         "naming": namings(),
         "with_all_device": st.booleans(),
         "ids": st.sampled_from(((), ("all",))),
@@ -134,30 +134,30 @@ def requests(**fixed: Any) -> st.SearchStrategy[SpecRequest]:
         "disabled_hooks": some(DISABLED),
         "feature_flags": some(FLAGS),
     }
-    return st.builds(SpecRequest, **{**asked, **{key: st.just(value) for key, value in fixed.items()}})
+    return st.builds(SpecOptions, **{**asked, **{key: st.just(value) for key, value in fixed.items()}})
 
 
 def all_edits(spec: Spec) -> list[ContainerEdits]:
     return [spec.container_edits, *(device.container_edits for device in spec.devices)]
 
 
-def defined(got: BuiltSpec) -> dict[str, ContainerEdits]:
+def defined(got: SpecBuildResult) -> dict[str, ContainerEdits]:
     return {device.name: device.container_edits for device in got.spec.devices} if got.spec is not None else {}
 
 
 @given(found(), requests())
-def test_every_document_is_good(machine: Machine, request: SpecRequest) -> None:
+def test_every_document_is_good(machine: Machine, request: SpecOptions) -> None:
     """Nothing refuses it or stumbles over it, and an older version would be refused: it has the lowest."""
     got = build_spec(machine, request)
     if got.spec is None:
         return
-    assert list(spec_problems(got.spec)) == []
-    for version in VERSIONS[VERSIONS.index("0.3.0") : VERSIONS.index(got.spec.cdi_version)]:
-        assert list(refusal_problems(got.spec.but(cdi_version=version)))
+    assert list(all_spec_problems(got.spec)) == []
+    for version in CDI_VERSIONS[CDI_VERSIONS.index("0.3.0") : CDI_VERSIONS.index(got.spec.cdi_version)]:
+        assert list(runtime_refusal_problems(got.spec.but(cdi_version=version)))
 
 
 @given(found(), requests(), st.randoms(use_true_random=False))
-def test_the_order_of_a_look_is_of_no_account(machine: Machine, request: SpecRequest, random: Any) -> None:
+def test_the_order_of_a_look_is_of_no_account(machine: Machine, request: SpecOptions, random: Any) -> None:
     """To the byte; so a document that is written again is the same where nothing has changed."""
 
     def other(things: Iterable[T]) -> tuple[T, ...]:
@@ -172,23 +172,23 @@ def test_the_order_of_a_look_is_of_no_account(machine: Machine, request: SpecReq
     driver = machine.driver
     if driver is not None and driver.files is not None:
         files = DriverFiles(
-            libraries=other(each.but(links=other(each.links)) for each in driver.files.libraries),
+            libraries=other(each.but(symlinks=other(each.symlinks)) for each in driver.files.libraries),
             files=other(driver.files.files),
             sockets=other(driver.files.sockets),
-            storage=other(driver.files.storage),
+            gds_paths=other(driver.files.gds_paths),
         )
         driver = driver.but(files=files)
     again = machine.but(
         driver=driver,
         gpus=None if machine.gpus is None else other(map(turned, machine.gpus)),
         shared_nodes=other(machine.shared_nodes),
-        numbers=dict(other(machine.numbers.items())),
+        device_node_stats=dict(other(machine.device_node_stats.items())),
     )
     assert msgspec.json.encode(build_spec(again, request)) == msgspec.json.encode(build_spec(machine, request))
 
 
 @given(found(), requests(mode="gpu"))
-def test_what_every_container_gets_is_not_said_again(machine: Machine, request: SpecRequest) -> None:
+def test_what_every_container_gets_is_not_said_again(machine: Machine, request: SpecOptions) -> None:
     got = build_spec(machine, request)
     for edits in defined(got).values():
         assert got.spec is not None
@@ -198,7 +198,7 @@ def test_what_every_container_gets_is_not_said_again(machine: Machine, request: 
 
 
 @given(found(), requests())
-def test_no_path_leads_out_of_the_roots(machine: Machine, request: SpecRequest) -> None:
+def test_no_path_leads_out_of_the_roots(machine: Machine, request: SpecOptions) -> None:
     got = build_spec(machine, request)
     for edits in all_edits(got.spec) if got.spec is not None else ():
         for mount in edits.mounts:
@@ -209,7 +209,7 @@ def test_no_path_leads_out_of_the_roots(machine: Machine, request: SpecRequest) 
 
 
 @given(found(), requests(mode="gpu", ids=()))
-def test_every_unit_has_a_device_or_a_reason(machine: Machine, request: SpecRequest) -> None:
+def test_every_unit_has_a_device_or_a_reason(machine: Machine, request: SpecOptions) -> None:
     """By its name, and by the very names that an answer to Allocate has for it."""
     got = build_spec(machine, request.but(naming=("uuid", "index")))
     names = defined(got)
@@ -217,22 +217,22 @@ def test_every_unit_has_a_device_or_a_reason(machine: Machine, request: SpecRequ
         for unit, reason in list_units(machine, with_mig_devices=not whole, whole_mig_gpus=whole):
             if reason:
                 continue
-            assert unit.id in names or got.omitted.get(unit.id)
+            assert unit.id in names or got.omission_reason_by_device.get(unit.id)
             if unit.id in names:
-                assert unit.index in names or got.omitted
+                assert unit.index in names or got.omission_reason_by_device
                 for strategy in ("uuid", "index"):
                     settings = Settings(device_list_strategy=("cdi-cri",), device_id_strategy=strategy)
-                    told = allocated((unit,), machine, settings, "nvidia.com/gpu").cdi
+                    told = allocated((unit,), machine, settings, "nvidia.com/gpu").cdi_devices
                     assert told == (qualified_name(KIND, unit.id if strategy == "uuid" else unit.index),)
 
 
 @given(found(), requests(mode="gpu"), st.data())
-def test_a_gpu_that_breaks_changes_no_other(machine: Machine, request: SpecRequest, data: st.DataObject) -> None:
+def test_a_gpu_that_breaks_changes_no_other(machine: Machine, request: SpecOptions, data: st.DataObject) -> None:
     """Each other device gives what it gave, and so do the edits of every container but for links to what is gone."""
     gpus = machine.gpus or ()
     assume(gpus and len({gpu.uuid for gpu in gpus}) == len(gpus))
     index = data.draw(st.integers(0, len(gpus) - 1))
-    change = data.draw(st.sampled_from(({"uuid": ""}, {"nodes": ()}, {"faults": FAULTS[:1]})))
+    change = data.draw(st.sampled_from(({"uuid": ""}, {"device_nodes": ()}, {"faults": FAULTS[:1]})))
     broken = gpus[index].but(**change)
     plain = request.but(with_all_device=False)
     before, after = (
@@ -248,7 +248,7 @@ def test_a_gpu_that_breaks_changes_no_other(machine: Machine, request: SpecReque
 
 
 @given(found(), requests(with_all_device=True))
-def test_all_is_all_others_together(machine: Machine, request: SpecRequest) -> None:
+def test_all_is_all_others_together(machine: Machine, request: SpecOptions) -> None:
     names = defined(build_spec(machine, request))
     if not names:
         return
@@ -260,7 +260,7 @@ def test_all_is_all_others_together(machine: Machine, request: SpecRequest) -> N
 
 
 @given(found(), requests(mode="gpu", hook_program=HOOKS[1]))
-def test_ours_is_called_once_or_not_at_all(machine: Machine, request: SpecRequest) -> None:
+def test_ours_is_called_once_or_not_at_all(machine: Machine, request: SpecOptions) -> None:
     """However many devices a container gets; and never where there is nothing for it to do."""
     got = build_spec(machine, request)
     if got.spec is None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.response import allocate
-from gpuplane.core.containers.cdi.desiredspecs import desired_file, desired_specs
-from gpuplane.core.containers.cdi.names import KINDS
+from gpuplane.core.containers.cdi.desiredspecs import desired_spec_of_file, desired_specs
+from gpuplane.core.containers.cdi.names import CDI_KINDS
 from gpuplane.core.containers.cdi.registry import Registry, build_registry
 from gpuplane.core.containers.cdi.specstatus import fingerprints_on_disk, spec_fingerprints
 from gpuplane.host.specfiles import found
@@ -62,8 +62,11 @@ class Node(World):
         """What a container is given now, of each device that can be given out."""
         for resource in offer(self.node.snapshot).resources:
             for device in resource.devices:
-                if not device.unavailable:
-                    yield (resource.name, device.id), allocate(self.node.snapshot, resource.name, [device.id]).cdi
+                if not device.unavailable_reason:
+                    yield (
+                        (resource.name, device.id),
+                        allocate(self.node.snapshot, resource.name, [device.id]).cdi_devices,
+                    )
 
     def known(self) -> Registry:
         """What a container runtime knows."""
@@ -97,14 +100,16 @@ class Node(World):
     def check(self) -> None:
         """What is so after every round."""
         snapshot, known = self.node.snapshot, self.known()
-        specs = [(kind, self.place.spec(kind)) for kind in KINDS]
-        assert all(desired_file(snapshot, kind, spec) == spec for kind, spec in specs)
+        specs = [(kind, self.place.spec(kind)) for kind in CDI_KINDS]
+        assert all(desired_spec_of_file(snapshot, kind, spec) == spec for kind, spec in specs)
         assert fingerprints_on_disk(snapshot) == frozenset(
             spec_fingerprints(spec for _, spec in specs if spec is not None)
         )
         for _, names in self.given():
             assert set(names) <= known.devices.keys(), "a device is given out that cannot be resolved"
-        assert self.needed() <= known.devices.keys() | known.conflicts.keys(), "a name that is held is missing"
+        assert self.needed() <= known.devices.keys() | known.conflicting_files_by_device.keys(), (
+            "a name that is held is missing"
+        )
         mine = {self.place.cdi / other for other in self.place.left()}
         assert mine <= {self.other}
 

@@ -19,8 +19,8 @@ import pytest
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.shares import unit_of
-from gpuplane.core.step import LISTING_DELAY, step
-from gpuplane.model.config import MemoryResource, NamingRule, ReplicatedResource, Settings, Sharing
+from gpuplane.core.step import ALLOCATION_LISTING_DELAY, step
+from gpuplane.model.config import MemorySharedResource, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
     AllocateAnswered,
     AllocationsListed,
@@ -44,7 +44,7 @@ CONFIGURATIONS = (
     MIG,
     *(MIG.but(gpus=(NamingRule(pattern="T4", name=a), NamingRule(pattern="*", name=b))) for a in NAMES for b in NAMES),
     *(
-        MIG.but(sharing=Sharing(memory=(MemoryResource(name, NAMES[1], grain),)))
+        MIG.but(sharing=Sharing(memory_resources=(MemorySharedResource(name, NAMES[1], grain),)))
         for grain in (512, 1024)
         for name in (NAMES[0], SMALL)
     ),
@@ -132,7 +132,7 @@ class Node:
         )
 
     def time_passes(self, how_long: float) -> None:
-        self.now += _one((1.0, LISTING_DELAY / 2, 2 * LISTING_DELAY), how_long)
+        self.now += _one((1.0, ALLOCATION_LISTING_DELAY / 2, 2 * ALLOCATION_LISTING_DELAY), how_long)
 
     def the_configuration_changes(self, which: float) -> None:
         self.settings = _one(CONFIGURATIONS, which)
@@ -145,11 +145,15 @@ class Node:
     def the_directory_is_written(self) -> None:
         self._tell(
             LedgerStored(
-                StoredLedger(share_layouts=(self.disk.share_layouts or {}, self.snapshot.ledger.share_layouts or {}))
+                StoredLedger(
+                    possible_share_layouts=(self.disk.share_layouts or {}, self.snapshot.ledger.share_layouts or {})
+                )
             )
         )
         self.disk = self.snapshot.ledger
-        self._tell(LedgerStored(StoredLedger(ledger=self.disk, share_layouts=(self.disk.share_layouts or {},))))
+        self._tell(
+            LedgerStored(StoredLedger(ledger=self.disk, possible_share_layouts=(self.disk.share_layouts or {},)))
+        )
 
     def the_directory_loses_parts(self, which: float) -> None:
         """Nobody notices before the next start."""
@@ -170,7 +174,7 @@ class Node:
             (resource, device)
             for resource in offer(self.snapshot).resources
             for device in resource.devices
-            if not device.unavailable and (resource.name, device.id) not in used
+            if not device.unavailable_reason and (resource.name, device.id) not in used
         ]
         if not free:
             return
@@ -180,7 +184,7 @@ class Node:
         self.count += 1
         part = resource.share_mib / device.unit.memory_mib if resource.share_mib else float(device.id == device.unit.id)
         layout = self.layouts.get(int(device.unit.gpu[-1]), "")
-        shown = self.now + lag * (LISTING_DELAY - 0.1)
+        shown = self.now + lag * (ALLOCATION_LISTING_DELAY - 0.1)
         container = Container(self.count, resource.name, device.id, device.unit.gpu, shown, part, layout)
         self.containers.append(container)
 
@@ -224,10 +228,10 @@ class Node:
     def end(self) -> None:
         """Nothing stays withheld once its holder has ended and kubelet has shown that. Raises Given."""
         self.containers, self.asked = [], None
-        self.now += 2 * LISTING_DELAY
+        self.now += 2 * ALLOCATION_LISTING_DELAY
         self._tell(AllocationsListed((), self.now))
         self.the_directory_is_written()
-        left = [d for resource in offer(self.snapshot).resources for d in resource.devices if d.unavailable]
+        left = [d for resource in offer(self.snapshot).resources for d in resource.devices if d.unavailable_reason]
         if left:
             raise Given(left)
 

@@ -7,8 +7,8 @@ import pytest
 from gpuplane.core.advertising import offer
 from gpuplane.core.health import records
 from gpuplane.core.health.context import health_context
-from gpuplane.core.health.devicehealth import CLEARED_BY_TEXTS, own_health
-from gpuplane.core.step import due, step
+from gpuplane.core.health.devicehealth import TEXT_BY_CLEARED_BY, health_without_parents
+from gpuplane.core.step import next_due_time, step
 from gpuplane.model.encoding import decode, encode
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -55,7 +55,7 @@ def without(index: int, moment: Moment) -> Moment | None:
 def troubles(life: Life, index: int) -> dict[str, str]:
     """Device id → why it is withheld, of all that do not belong to this GPU."""
     return {
-        device.id: as_shown(device.unavailable)
+        device.id: as_shown(device.unavailable_reason)
         for resource in offer(life.snapshot).resources
         for device in resource.devices
         if device.unit.gpu != f"GPU-{index}"
@@ -89,7 +89,7 @@ class Watched(Life):
     def follow(self, before: object) -> None:
         """Between now and when it is due, time changes nothing; then it does."""
         super().follow(before)  # type: ignore[arg-type]
-        at = due(self.snapshot)
+        at = next_due_time(self.snapshot)
         assert at is None or at > self.now, f"due {at}, and it is {self.now}"
         assert at is None or step(self.snapshot, Tick(), at) is not self.snapshot, f"due {at}, and nothing changes"
         later = self.now + 1e6 if at is None else at
@@ -121,12 +121,14 @@ class Counted(Life):
         """Nothing, at any time, whoever holds what and whether the driver answers."""
         super().follow(before)  # type: ignore[arg-type]
         health = self.snapshot.ledger.health
-        if health is not None and records.are_settled(health):
+        if health is not None and records.have_no_pending_change(health):
             self.calm += 1
             context = health_context(self.snapshot)
             for each in (context, context.but(can_probe=not context.can_probe), context.but(holders=None)):
-                assert all(records.apply_time(health, each, now) is health for now in (self.now, self.now + 1e6))
-                assert records.due(health, each) is None
+                assert all(
+                    records.apply_elapsed_time(health, each, now) is health for now in (self.now, self.now + 1e6)
+                )
+                assert records.next_due_time(health, each) is None
 
 
 def test_time_changes_nothing_about_calm_records(seed: int) -> None:
@@ -154,11 +156,11 @@ def test_what_is_mended_comes_back(number: int, seed: int) -> None:
     life.look()
     life.apply(AllocationsListed((), life.now))
     life.apply(FaultOccurred(code="driver-loaded", gpu="", message="", at=life.now))
-    for each in own_health(life.snapshot):
+    for each in health_without_parents(life.snapshot):
         if (
             each.state == "drained"
             or "drained" in as_shown(each.reason)
-            or each.cleared_by in (CLEARED_BY_TEXTS["operator"], CLEARED_BY_TEXTS["reboot"])
+            or each.cleared_by_text in (TEXT_BY_CLEARED_BY["operator"], TEXT_BY_CLEARED_BY["reboot"])
         ):
             life.apply(DrainRequested(each.device, None))
     life.wait(CALM + 2 * PAUSE, answer=True)
@@ -197,7 +199,7 @@ def test_no_fact_is_too_strange(number: int, seed: int) -> None:
         life.wait(moment.after, answer=chance.random() < 0.5)
         life.live(moment)
         life.apply(strange(chance))
-        for each in own_health(life.snapshot):
+        for each in health_without_parents(life.snapshot):
             assert (each.state == "healthy") == (not each.reason)
         life.ill()
     assert decode(encode(life.snapshot), Snapshot) == life.snapshot

@@ -15,7 +15,7 @@ import pytest
 
 from gpuplane.agent.node import Node, boottime
 from gpuplane.core.advertising import offer
-from gpuplane.core.health.probes import requested_probes
+from gpuplane.core.health.probes import requested_probe_times
 from gpuplane.kubelet import podresources, registration
 from gpuplane.kubelet.podresources import follow_allocations
 from gpuplane.kubelet.registration import register_plugins
@@ -37,10 +37,12 @@ SETTINGS = (
     Settings(
         probe_period=CALM, gpus=(NamingRule(pattern="T4", name="nvidia.com/t4"), NamingRule(pattern="*", name=GPU))
     ),
-    Settings(probe_period=CALM, sharing=Sharing(resources=(ReplicatedResource(name=GPU, replicas=2),))),
+    Settings(probe_period=CALM, sharing=Sharing(replicated_resources=(ReplicatedResource(name=GPU, replicas=2),))),
     Settings(
         probe_period=CALM,
-        sharing=Sharing(resources=(ReplicatedResource(name=GPU, replicas=3, rename="nvidia.com/gpu.shared"),)),
+        sharing=Sharing(
+            replicated_resources=(ReplicatedResource(name=GPU, replicas=3, rename="nvidia.com/gpu.shared"),)
+        ),
     ),
 )
 PATIENCE = 60.0  # of our seconds, in which it has to settle on a busy machine
@@ -125,7 +127,7 @@ class World:
     async def probe(self) -> None:
         """What a driver does for as long as it is there: it answers the probes that are wished for."""
         async for snapshot in self.node.changes():
-            for uuid, asked in requested_probes(snapshot).items():
+            for uuid, asked in requested_probe_times(snapshot).items():
                 gpu = next((gpu for gpu in self.gpus if gpu.uuid == uuid), Gpu(-1, uuid, faults=(LOST,)))
                 self.node.apply(ProbeFinished(asked, gpu))
 
@@ -171,7 +173,7 @@ class World:
                     changed.cancel()
                     await asyncio.gather(changed, return_exceptions=True)
         except TimeoutError:
-            health, status = self.kubelet.device_health(), self.node.snapshot.status
+            health, status = self.kubelet.device_health(), self.node.snapshot.statuses
             found = f"offered {self.offered()}\nshown {health}\nstatus {status}"
             raise AssertionError(f"{found}\nafter {self.done[-20:]}") from None
         finally:
@@ -183,7 +185,7 @@ class World:
     def offered(self) -> dict[str, dict[str, str]]:
         """resource → id → health, as kubelet should show it."""
         return {
-            resource.name: {d.id: "Unhealthy" if d.unavailable else "Healthy" for d in resource.devices}
+            resource.name: {d.id: "Unhealthy" if d.unavailable_reason else "Healthy" for d in resource.devices}
             for resource in offer(self.node.snapshot).resources
             if resource.devices
         }
@@ -201,7 +203,7 @@ async def live(root: Path, seed: int, steps: int) -> None:
             asyncio.create_task(follow_allocations(world.node, root)),
             asyncio.create_task(register_plugins(world.node, root / "device-plugins", (0.005, 0.05))),
         ]
-        assert await world.node.until(lambda s: bool(offer(s).resources), deadline=10 * FAST)
+        assert await world.node.wait_until(lambda s: bool(offer(s).resources), deadline=10 * FAST)
         while len(world.done) < steps:
             for _ in range(world.random.randint(1, 8)):
                 await world.step()

@@ -17,7 +17,12 @@ from tests.host.mps.world import World
 from tests.lengths import length
 
 GPU = "nvidia.com/gpu"
-SHARED = MpsDaemon(name=GPU, devices={"GPU-a": 1024, "GPU-b": 1024}, active_thread_percentage=25, exclusive=True)
+SHARED = MpsDaemon(
+    name=GPU,
+    client_memory_mib_by_device={"GPU-a": 1024, "GPU-b": 1024},
+    active_thread_percentage=25,
+    exclusive_compute_mode=True,
+)
 COUNTED = 4.0
 """Seconds after which the supervisor knows a client, on a slow machine too."""
 
@@ -67,7 +72,9 @@ class Life:
         self.want(self.wish)
 
     async def devices(self) -> None:
-        self.wish = self.wish.but(devices={f"GPU-{each}": 512 for each in self.dice.sample("abc", 2)})
+        self.wish = self.wish.but(
+            client_memory_mib_by_device={f"GPU-{each}": 512 for each in self.dice.sample("abc", 2)}
+        )
         self.want(self.wish)
 
     async def unset(self) -> None:
@@ -120,7 +127,9 @@ async def test_a_life(world: World, number: int, seed: int) -> None:
     for client in list(life.clients):
         await world.end(client)
     world.want(life.wish)
-    await world.until(lambda: (s := world.standing(GPU)) and set(s.devices) == set(life.wish.devices))
+    await world.until(
+        lambda: (s := world.standing(GPU)) and set(s.devices) == set(life.wish.client_memory_mib_by_device)
+    )
     assert len(world.servers(GPU)) <= 1
     world.want()
     await world.until(lambda: not world.pipe(GPU).exists() and not world.family())

@@ -37,7 +37,7 @@ def configured(wish: Wish) -> Settings:
         ReplicatedResource(name="nvidia.com/gpu", replicas=2, devices=(str(n),), time_slice=length)
         for n, length in enumerate(wish)
     )
-    return Settings(sharing=Sharing(resources=tuple(resources)))
+    return Settings(sharing=Sharing(replicated_resources=tuple(resources)))
 
 
 class Life:
@@ -188,7 +188,7 @@ def test_lengths_come_to_be_as_wanted(steps: list[tuple[object, ...]]) -> None:
         left |= {"default"} if gpu in life.perhaps else set()
         assert life.lengths[gpu] in ({wish} if wish else left)
     known = life.world.snapshot.ledger.time_slices or {}
-    assert {gpu: each.set_length for gpu, each in known.items()} == {
+    assert {gpu: each.last_set_length for gpu, each in known.items()} == {
         gpu: wish for gpu, wish in zip(GPUS, life.wish, strict=True) if wish
     }
     said = timeslices.time_slice_status(life.world.snapshot)

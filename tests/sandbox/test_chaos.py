@@ -162,8 +162,8 @@ def forgetting(play: Chaos) -> bool:
 @pytest.mark.parametrize(
     ("lie", "found"),
     [
-        (falsely_ill, "as Unhealthy: nothing has befallen it"),
-        (falsely_well, "as Healthy: what ails it is not over"),
+        (falsely_ill, "as Unhealthy: it has no fault and no drain"),
+        (falsely_well, "as Healthy: its fault or drain is not over"),
         (falsely_gone, "a list without GPU-"),
         (dead, "the agent has ended by itself, with status -9"),
         (raising, "a traceback in the agent's log"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuplane.model.machine import Failure, Fault, Gpu, GpuProcess, Incident, MachineFile, Mig, MigDevice
+from gpuplane.model.machine import Fault, Gpu, GpuProcess, Incident, InjectedFailure, MachineFile, Mig, MigDevice
 from gpuplane.sandbox.chaos import oracle
 from gpuplane.sandbox.chaos.belief import Belief
 from gpuplane.sandbox.chaos.checks import contradiction
@@ -47,7 +47,7 @@ class World:
 
     def happen(self, code: str, index: int = 0, sure: bool = True, holders: Any = None, **more: Any) -> None:
         """Something befalls a GPU."""
-        incident = Incident(index, code, number=self.incidents, **more)
+        incident = Incident(index, code, kernel_log_number=self.incidents, **more)
         self.incidents += 1
         self.edit(sure=sure, holders=holders, incidents=(*self.file.incidents, incident))
 
@@ -90,7 +90,7 @@ def test_a_fault_takes_its_scope_and_nothing_else(world: World) -> None:
     world.happen("xid-79", 2, gpu_instance=2)
     assert world.ill() == {"GPU-0", "MIG-0", "MIG-1"}
 
-    world.edit(failures=(Failure("hang"),))
+    world.edit(failures=(InjectedFailure("hang"),))
     assert world.ill() == ALL
 
 
@@ -98,7 +98,7 @@ def test_what_only_degrades_or_is_noted_takes_nothing(world: World) -> None:
     """It is served."""
     world.show(0, "thermal-slowdown", "remap-pending")
     world.happen("xid-31", 1)
-    world.edit(failures=(Failure("crash"),))
+    world.edit(failures=(InjectedFailure("crash"),))
 
     assert world.ill() == set()
 
@@ -113,7 +113,7 @@ def test_a_reset_ends_what_happened_before_it_alone(world: World) -> None:
     assert world.verdicts() == {**dict.fromkeys(ALL, "Healthy"), "GPU-1": "Unhealthy"}
 
     world.show(0, "recovery-reset")
-    incident = Incident(0, "xid-79", number=world.incidents)
+    incident = Incident(0, "xid-79", kernel_log_number=world.incidents)
     world.file = world.file.but(incidents=(*world.file.incidents, incident))
     world.show(0)
     assert world.verdicts()["GPU-0"] == "either"
@@ -186,7 +186,7 @@ def test_what_cannot_be_seen_is_not_over(world: World) -> None:
     world.show(0, "node-missing")
     world.show(0, "gpu-hang")
     world.show(1, "node-missing")
-    world.edit(failures=(Failure("crash"),))
+    world.edit(failures=(InjectedFailure("crash"),))
     world.show(1)
     assert world.ill() == {"GPU-0", "GPU-1"}
 
@@ -197,7 +197,7 @@ def test_what_cannot_be_seen_is_not_over(world: World) -> None:
 
 def test_an_incident_that_a_killed_agent_may_not_have_heard_of_is_in_doubt(world: World) -> None:
     """Unless the kernel log tells of it. The next quiet moment tells."""
-    world.happen("xid-79", 0, sure=False, logged=False)
+    world.happen("xid-79", 0, sure=False, in_kernel_log=False)
     world.happen("xid-79", 1, sure=False)
     assert (world.verdicts()["GPU-0"], world.verdicts()["GPU-1"]) == ("either", "Unhealthy")
 
@@ -220,7 +220,7 @@ def test_each_relapse_doubles_the_time_that_a_recovery_may_take(world: World) ->
 def test_what_has_to_be_shown_for_a_while_is_not_sure_at_once(world: World) -> None:
     """Also where the same befell it before: until kubelet was shown it, it may still be shown healthy."""
     for _ in range(2):
-        world.edit(failures=(Failure("hang"),))
+        world.edit(failures=(InjectedFailure("hang"),))
         assert world.ill() == ALL
         assert not world.belief.surely_ill("GPU-0", world.now)
         world.quiet()
@@ -269,7 +269,7 @@ def test_what_is_in_doubt_is_not_decided_while_the_process_runs_that_it_befell(w
     """A reset within the same look may have ended it: then the GPU is well once the process has ended."""
     world.edit(processes=(GpuProcess(0, 7),))
     world.show(0, "recovery-reset")
-    incident = Incident(0, "xid-63", number=world.incidents, pids=(7,))
+    incident = Incident(0, "xid-63", kernel_log_number=world.incidents, pids=(7,))
     world.file = world.file.but(incidents=(*world.file.incidents, incident))
     world.show(0)
     world.quiet(GPU0="Unhealthy")

@@ -151,7 +151,7 @@ async def test_a_request_for_nothing_is_no_request(root: Path) -> None:
 async def test_a_pod_that_is_there_is_not_run_again(root: Path) -> None:
     async with node(root, *SIX) as (kubelet, _):
         await kubelet.run(wants("a"))
-        with pytest.raises(ValueError, match="pod default/a is there"):
+        with pytest.raises(ValueError, match="pod default/a already exists"):
             await kubelet.run(wants("a"))
         assert len(kubelet.devices.held_ids(DEV)) == 1
 

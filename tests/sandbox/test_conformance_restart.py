@@ -125,7 +125,7 @@ async def test_a_kubelet_that_is_killed_leaves_sockets_that_refuse(root: Path) -
 
 async def test_a_second_kubelet_is_refused(root: Path) -> None:
     async with Kubelet(root):
-        with pytest.raises(FileExistsError, match="a kubelet runs there, process"):
+        with pytest.raises(FileExistsError, match="another kubelet already runs there, process"):
             await Kubelet(root).start()
 
 
@@ -146,7 +146,7 @@ async def test_a_directory_that_takes_no_socket_is_refused(root: Path) -> None:
     try:
         if user == 0:
             os.seteuid(65534)
-        with pytest.raises(OSError, match="no socket can be made here"):
+        with pytest.raises(OSError, match="cannot create a socket in this directory"):
             await Kubelet(root).start()
     finally:
         os.seteuid(user)

@@ -21,7 +21,7 @@ TITLES = [
     "GPUs are shared by their memory",
     "The configuration is edited: time slices",
     "The configuration is edited: GPUs are CDI devices",
-    "The agent is asked to stop",
+    "The agent stops",
 ]
 
 

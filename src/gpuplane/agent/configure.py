@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gpuplane.core.advertising import unsupported_settings
+from gpuplane.core.advertising import describe_unsupported_settings
 from gpuplane.core.config.resolve import resolve_with_sources
 from gpuplane.core.config.selection import REQUESTED_BY_LABEL, select_config
 from gpuplane.core.strict import InvalidInput
 from gpuplane.host.filewatch import Folder, contents_or_folder
-from gpuplane.model.config import NodeRequests
+from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.facts import ConfigLoaded, StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.status import CONFIG, SHARING, Status
+from gpuplane.model.status import CONFIG, UNSUPPORTED_SHARING, Status
 from gpuplane.model.value import Value
 
 
@@ -51,8 +51,8 @@ async def _say_what_does_not_fit(node: Node) -> None:
     """One file serves many nodes: a valid configuration may ask for something that this machine cannot have."""
     said: StatusChanged[Status] | None = None
     async for snapshot in node.changes():
-        reason = unsupported_settings(snapshot)
-        now = StatusChanged(SHARING, Status("failing", reason) if reason else None)
+        reason = describe_unsupported_settings(snapshot)
+        now = StatusChanged(UNSUPPORTED_SHARING, Status("failing", reason) if reason else None)
         if now != said:
             said = now
             node.apply(now)
@@ -89,8 +89,8 @@ async def _follow(node: Node, source: Source, path: Path) -> None:
 def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Folder) -> None:
     asked, last = node.snapshot.config.node_requests, node.snapshot.ledger.config_name
     if source.name is None and source.asks and asked is None and last is None:
-        reason = "the API server has not reported the node's label yet, which selects the configuration"
-        way_out = "to start without it, use --config-name NAME, or leave --node-name out"
+        reason = "the API server has not reported the Node's configuration label yet"
+        way_out = "to start without the label, set --config-name NAME or remove --node-name"
         node.apply(StatusChanged(CONFIG, Status("waiting", f"{reason}: {way_out}")))
         return
     label, who = _label(source, asked, last)
@@ -111,18 +111,22 @@ def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Fold
     else:
         file = _called(directory, choice.name)
         if choice.problem:
-            node.apply(StatusChanged(CONFIG, Status("failing", f"{choice.problem}; {file} stays in force")))
+            node.apply(StatusChanged(CONFIG, Status("failing", f"{choice.problem}; the agent keeps using {file}")))
         else:
             node.apply(StatusChanged(CONFIG, Status("ok", file)))
 
 
-def _label(source: Source, asked: NodeRequests | None, last: str | None) -> tuple[str, str]:
+def _label(source: Source, asked: NodeObjectRequests | None, last: str | None) -> tuple[str, str]:
     """The requested name, "" for none, and who requests it."""
     if source.name is not None:
         return source.name, "given by --config-name"
     if not source.asks:
         return "", ""
-    return (asked.config, REQUESTED_BY_LABEL) if asked is not None else (last or "", "the last one in force")
+    return (
+        (asked.config_name, REQUESTED_BY_LABEL)
+        if asked is not None
+        else (last or "", "the last configuration that was used")
+    )
 
 
 def _take(node: Node, source: Source, directory: Path, configs: Folder, name: str) -> None:
@@ -151,6 +155,6 @@ def _apply(node: Node, source: Source, content: bytes | None, file: str) -> None
 
 def _fail(node: Node, reason: str) -> None:
     config = node.snapshot.config
-    which = f"{config.name!r}, the last good configuration," if config.name else "the last good configuration"
-    kept = f"; {which} stays in force" if config.settings else ""
+    which = f"the last good configuration, {config.name!r}" if config.name else "the last good configuration"
+    kept = f"; the agent keeps using {which}" if config.settings else ""
     node.apply(StatusChanged(CONFIG, Status("failing", reason + kept)))

@@ -24,17 +24,17 @@ from gpuplane.core.serving import standby_reason
 from gpuplane.core.text import clip
 from gpuplane.model import encoding
 from gpuplane.model.control import (
-    LONGEST_DRAIN,
-    LONGEST_RELEASE,
+    MAX_DRAIN_SECONDS,
+    MAX_DRIVER_RELEASE_SECONDS,
     AgentInfo,
     ControlRequest,
     ControlResponse,
     DrainDevice,
+    GetNodeState,
     NodeState,
     ReleaseDriver,
     RestoreDevice,
     ResumeDriver,
-    ShowNode,
 )
 from gpuplane.model.facts import DrainRequested, DriverReleaseRequested, Fact
 from gpuplane.model.health import Drain
@@ -69,7 +69,9 @@ async def _lost(path: Path) -> None:
     while True:
         await asyncio.sleep(LOOK)
         if not os.path.samestat(path.lstat(), ours):
-            raise OSError(errno.ESTALE, "it was replaced, and is created again", str(path))
+            raise OSError(
+                errno.ESTALE, "another file replaced the socket; the agent creates the socket again", str(path)
+            )
 
 
 async def control_standby(node: Node, directory: Path, about: AgentInfo) -> None:
@@ -92,7 +94,7 @@ async def control_standby(node: Node, directory: Path, about: AgentInfo) -> None
 def _check(directory: Path) -> None:
     """Raises OSError where somebody else could put another thing in the place of a socket, or there is no directory."""
     if reason := files.untrusted(directory, follow=True):
-        raise PermissionError(errno.EPERM, f"{reason}, so no control socket is created in {directory}")
+        raise PermissionError(errno.EPERM, f"{reason}, so the agent creates no control socket in {directory}")
 
 
 def _bound(path: Path) -> socket.socket:
@@ -144,29 +146,31 @@ async def answer(node: Node, line: bytes, about: AgentInfo = NOBODY) -> ControlR
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         ours = f"this agent, gpuplane {about.version}," if about.version else "this agent"
         return ControlResponse(
-            error=f"{ours} does not understand the request: {error}: does the command have another version?"
+            error=f"{ours} does not understand the request: {error}: use a command of the same version"
         )
     match ask:
-        case ShowNode():
+        case GetNodeState():
             return ControlResponse(state=NodeState(snapshot=node.snapshot, offer=offer(node.snapshot), now=node.now()))
         case _ if why := standby_reason(node.snapshot):
             return ControlResponse(error=f"this agent is in standby and changes nothing: {why}")
         case ReleaseDriver(at) | ResumeDriver(at) | DrainDevice(at) | RestoreDevice(at) if node.now() - at > DEADLINE:
-            return ControlResponse(error="this request is too old: its sender no longer waits for the answer")
+            return ControlResponse(error="the request is too old and was not applied: run the command again")
         case ReleaseDriver(_, seconds, why):
             reason = clip(why)
-            if problem := _unfit("a release", reason, seconds, LONGEST_RELEASE, "seven days"):
+            if problem := _unfit("a release", reason, seconds, MAX_DRIVER_RELEASE_SECONDS, "seven days"):
                 return ControlResponse(error=problem)
             return await _wish(node, DriverReleaseRequested(DriverRelease(until=node.now() + seconds, reason=reason)))
         case ResumeDriver():
             answer = await _wish(node, DriverReleaseRequested(None))
             still = driver_release_reason(node.snapshot)
             return (
-                ControlResponse(error=f"the driver stays released: {still}") if still and not answer.error else answer
+                ControlResponse(error=(f"the driver stays released, because the Node object requests this: {still}"))
+                if still and not answer.error
+                else answer
             )
         case DrainDevice(_, name, seconds, why):
             reason = clip(why)
-            if problem := _unfit("a drain", reason, seconds, LONGEST_DRAIN, "ten years"):
+            if problem := _unfit("a drain", reason, seconds, MAX_DRAIN_SECONDS, "ten years"):
                 return ControlResponse(error=problem)
             now = node.now()
             until, wall = (None, None) if seconds is None else (now + seconds, time.time() + seconds)
@@ -180,7 +184,7 @@ def _unfit(wish: str, reason: Text, seconds: float | None, longest: float, calle
     if not reason:
         return f"{wish} needs a reason: --why"
     if seconds is not None and not 0 < seconds <= longest:
-        return f"{wish} must last more than 0 s and at most {called}: --for"
+        return f"{wish} must last more than 0 s and at most {called}: change --for"
     return ""
 
 
@@ -188,15 +192,22 @@ async def _about(node: Node, name: str, drain: Drain | None) -> ControlResponse:
     """Drain or restore the device that a person names."""
     device = lookup.find_device(node.snapshot, name)
     if device is None:
-        known = ", ".join(each.index or each.device for each in devicehealth.own_health(node.snapshot) if each.device)
-        return ControlResponse(error=f"there is no device {name!r}; known: {known or 'none yet'}, or their UUIDs")
+        known = ", ".join(
+            each.index or each.device for each in devicehealth.health_without_parents(node.snapshot) if each.device
+        )
+        return ControlResponse(
+            error=(f"there is no device {name!r}; known devices: {known or 'none yet'}; you can also use a UUID")
+        )
     return await _wish(node, DrainRequested(device, drain))
 
 
 async def _wish(node: Node, wish: Fact) -> ControlResponse:
     node.apply(wish)
-    if await node.until(is_ledger_stored, deadline=5.0):
+    if await node.wait_until(is_ledger_stored, deadline=5.0):
         return ControlResponse()
     return ControlResponse(
-        error="it takes effect, but could not be stored, so a restart of the agent forgets it: see the agent's log"
+        error=(
+            "the change is active, but the agent could not store the change and will lose it when the agent "
+            "restarts: see the agent's log"
+        )
     )

@@ -181,11 +181,11 @@ class Agent:
         ours = self.node.snapshot.ledger
         there, _ = load(self.options.state_dir, ours.boot_id, ours=False)
         self.node.apply(LedgerLoaded(ours))
-        self.node.apply(LedgerStored(StoredLedger(share_layouts=(there.share_layouts or {},))))
+        self.node.apply(LedgerStored(StoredLedger(possible_share_layouts=(there.share_layouts or {},))))
 
     async def _stored(self, ledger: Ledger | None, until: float) -> None:
         if ledger is not None:
-            await self.node.until(is_ledger_stored, max(0.0, until - self.node.now()))
+            await self.node.wait_until(is_ledger_stored, max(0.0, until - self.node.now()))
 
     async def _unless_stopped(self, work: Coroutine[None, None, None]) -> bool:
         """Do some work, unless we are asked to stop before it is done; whether it is done."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from gpuplane.core.reports.news import news
-from gpuplane.core.step import due, step
+from gpuplane.core.step import next_due_time, step
 from gpuplane.model.facts import Fact, Tick
 from gpuplane.model.snapshot import Snapshot
 
@@ -47,7 +47,7 @@ class Node:
                 seen = self.snapshot
                 yield seen
 
-    async def until(self, ready: Callable[[Snapshot], bool], deadline: float) -> bool:
+    async def wait_until(self, ready: Callable[[Snapshot], bool], deadline: float) -> bool:
         try:
             async with asyncio.timeout(deadline):
                 while not ready(self.snapshot):
@@ -59,7 +59,7 @@ class Node:
     async def tick(self) -> None:
         """Tell the time whenever `due` wants it, for ever."""
         while True:
-            at = due(self.snapshot)
+            at = next_due_time(self.snapshot)
             try:
                 async with asyncio.timeout(None if at is None else max(0.0, at - self.now())):
                     await self._next.wait()

@@ -17,7 +17,7 @@ from gpuplane.agent.tables import keep_tables
 from gpuplane.apiserver.events import send_events
 from gpuplane.apiserver.node import CONFIG_LABEL, watch_node
 from gpuplane.apiserver.report import report_problems
-from gpuplane.core.health.probes import requested_probes
+from gpuplane.core.health.probes import requested_probe_times
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.hardware import Hardware
 from gpuplane.hardware.devicenodes import keep_device_nodes
@@ -166,7 +166,7 @@ async def _watch(node: Node, hardware: Hardware, asks: bool) -> None:
     """The machine becomes facts. Our Node may ask to leave the driver alone: its word is waited for, for a moment."""
     if asks:
         patience = FIRST_EVER if node.snapshot.ledger.node_requests is None else FIRST_WORD
-        await node.until(lambda snapshot: snapshot.config.node_requests is not None, patience)
+        await node.wait_until(lambda snapshot: snapshot.config.node_requests is not None, patience)
     async for fact in hardware.facts():
         node.apply(fact)
 
@@ -184,7 +184,7 @@ async def _probe(node: Node, hardware: Hardware) -> None:
     """The recovery probes that are wished for, each once; what they find comes back as facts."""
     done: Mapping[str, float] = {}
     async for snapshot in node.changes():
-        wanted = requested_probes(snapshot)
+        wanted = requested_probe_times(snapshot)
         for gpu, asked in wanted.items():
             if done.get(gpu) != asked:
                 await hardware.do(ProbeGpu(gpu=gpu, requested_at=asked))

@@ -32,7 +32,7 @@ async def keep_running(
         began = node.now()
         try:
             await run()
-            reason = "it ended unexpectedly"
+            reason = "this part of the agent ended unexpectedly"
         except Exception as error:
             causes = list(_causes(error))
             reason = "; ".join(dict.fromkeys(map(_describe_error, causes)))

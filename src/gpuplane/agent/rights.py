@@ -16,14 +16,17 @@ def useless(options: Options) -> str:
     """Why the agent cannot run; "" if it can."""
     if not (refused := "; ".join(_needed(options))):
         return ""
-    return f"running as {who()}, the agent may not {refused}. Run it as root, or use directories that it may write to"
+    return (
+        f"the agent runs as {who()} and has no permission to {refused}. Run it as root, or use directories "
+        "that it can write to"
+    )
 
 
 def lacks(options: Options) -> str:
     """What the agent cannot access and what it therefore does not do; "" for nothing."""
     if not (refused := "; ".join(_used(options))):
         return ""
-    return f"running as {who()}, the agent may not {refused}. Run it as root, or change these options"
+    return f"the agent runs as {who()} and has no permission to {refused}. Run it as root, or change these options"
 
 
 def _needed(options: Options) -> Iterator[str]:
@@ -39,8 +42,8 @@ def _needed(options: Options) -> Iterator[str]:
 def _used(options: Options) -> Iterator[str]:
     socket = options.kubelet_root / SOCKET
     if closed(socket, os.W_OK):
-        yield f"connect to {socket}: without the containers' allocations nothing is offered"
+        yield f"connect to {socket}: the agent offers no devices until it knows the containers' allocations"
     if options.cdi_dir is not None and unwritable(options.cdi_dir) is not None:
         yield f"write to {options.cdi_dir} (--cdi-dir): no CDI specifications are written"
     if options.kernel_log is not None and closed(options.kernel_log, os.R_OK):
-        yield f"read {options.kernel_log} (--kernel-log): GPU faults from before the agent's start are unknown"
+        yield f"read {options.kernel_log} (--kernel-log): the agent cannot see GPU faults from before its start"

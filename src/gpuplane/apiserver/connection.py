@@ -50,7 +50,7 @@ STREAM_OVERTIME = 15.0  # seconds after that, in which the server has to end it;
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ADVICE = {
     401: "; it does not accept the token or certificate: check the service account or the kubeconfig",
-    403: "; grant it what deploy/base/rbac.yaml grants",
+    403: "; give the agent the permissions in deploy/base/rbac.yaml",
 }
 CONTENT_TYPES = {"POST": "application/json", "PATCH": "application/strategic-merge-patch+json"}
 T = TypeVar("T")
@@ -111,7 +111,8 @@ async def connect(kubeconfig: Path | None) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the API server: of a kubeconfig, or of the cluster that this pod runs in. Raises Away."""
     if kubeconfig is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise ApiServerError(
-            "no kubeconfig is given, and this is no pod of a cluster (KUBERNETES_SERVICE_HOST is not set)"
+            "no kubeconfig is set, and this process does not run in a pod (KUBERNETES_SERVICE_HOST is not set): "
+            "set --kubeconfig"
         )
     try:
         config = _load_config(kubeconfig)
@@ -268,7 +269,9 @@ async def _read_lines(answer: httpx2.Response) -> AsyncIterator[bytes]:
     async for piece in answer.aiter_raw():
         total += max(len(piece), SMALLEST_PIECE)
         if total > LARGEST_ANSWER + STREAM_RATE * (time.monotonic() - began):
-            raise ApiServerError(f"{_url(answer)} sends more data than changes of a Node: is it an API server?")
+            raise ApiServerError(
+                f"{_url(answer)} sends more data than the changes of a Node need: is it an API server?"
+            )
         rest += piece
         if b"\n" in piece:
             *whole, last = bytes(rest).split(b"\n")
@@ -322,7 +325,9 @@ async def _describe_refusal(client: httpx2.AsyncClient, answer: httpx2.Response)
     except (TimeoutError, httpx2.HTTPError, msgspec.DecodeError, ApiServerError):
         pass  # the code is enough
     code = answer.status_code
-    return f"{client.base_url} refuses: {code} {clip(message or answer.reason_phrase)}{ADVICE.get(code, '')}"
+    return (
+        f"{client.base_url} refuses the request: {code} {clip(message or answer.reason_phrase)}{ADVICE.get(code, '')}"
+    )
 
 
 def _describe_timeout(client: httpx2.AsyncClient) -> str:

@@ -49,14 +49,16 @@ class ExecPlugin(httpx2.Auth):
 
     async def _token(self) -> str:
         if self._plugin.apiVersion not in VERSIONS:
-            raise self._error(f"its version {self._plugin.apiVersion} is not known here: {', '.join(VERSIONS)}")
+            raise self._error(
+                f"its apiVersion {self._plugin.apiVersion} is not supported; supported: {', '.join(VERSIONS)}"
+            )
         said = await self._run()
         try:
             token = msgspec.json.decode(said, type=_Credential).status.token
         except msgspec.DecodeError:
             token = ""
         if not token or not token.isascii() or not token.isprintable():
-            raise self._error("it gives no ExecCredential with a token")
+            raise self._error("its output has no ExecCredential with a token")
         return token
 
     async def _run(self) -> bytes:

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 from gpuplane.apiserver.node import CLIENT_MODULE
 from gpuplane.apiserver.retry import Backoff, timestamp
 from gpuplane.core.ledger import is_ledger_stored
-from gpuplane.core.reports.nodecondition import can_be_judged
+from gpuplane.core.reports.nodecondition import is_condition_known
 from gpuplane.core.reports.nodeevents import (
     DeviceEventState,
     event_states,
+    event_states_before_restart,
+    keep_last_state_while_waiting,
     node_events,
-    states_before_restart,
-    without_waiting,
 )
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
@@ -72,14 +72,14 @@ async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
     told: dict[EventKey, SentEvent] = {}
     rests = Backoff()
     async for _ in node.changes():
-        while can_be_judged(node.snapshot):
+        while is_condition_known(node.snapshot):
             now = event_states(node.snapshot)
             if last is None:
-                last = dict(states_before_restart(start, node.snapshot))
+                last = dict(event_states_before_restart(start, node.snapshot))
             if not (fresh := list(node_events(last, now))):
-                last = without_waiting(last, now)
+                last = keep_last_state_while_waiting(last, now)
                 break
-            await node.until(_is_ledger_stored, STORE_TIMEOUT)
+            await node.wait_until(_is_ledger_stored, STORE_TIMEOUT)
             try:
                 async with connect(kubeconfig) as client:
                     for event in fresh:
@@ -96,7 +96,7 @@ async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
 
 def _is_ledger_stored(snapshot: Snapshot) -> bool:
     """Whether the ledger is stored, or cannot be. What is not stored would be sent again after a crash."""
-    state = snapshot.status.of(STATE_DIRECTORY)
+    state = snapshot.statuses.of(STATE_DIRECTORY)
     return state is None or state.state == "failing" or is_ledger_stored(snapshot)
 
 

@@ -30,10 +30,10 @@ import msgspec
 
 from gpuplane.core import requests
 from gpuplane.core.text import clip
-from gpuplane.model.config import NodeRequests
+from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.facts import NodeRequestsChanged, StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.status import API_SERVER, State, Status
+from gpuplane.model.status import API_SERVER, PartState, Status
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -82,7 +82,7 @@ def parse_requests(
     annotations: Mapping[str, str],
     config_label: str = CONFIG_LABEL,
     versions: NodeVersions | None = None,
-) -> NodeRequests:
+) -> NodeObjectRequests:
     """What the labels and annotations of a Node request, and its versions.
 
     `config_label` is the label that names a configuration.
@@ -95,8 +95,12 @@ def parse_requests(
         reasons.append(f"label {DEPLOY_LABEL}={deploy}")
     wanted, _ = parse_drains(annotations.get(DRAIN_ANNOTATION, ""))
     release, (runtime, kubelet) = clip("; ".join(reasons)), versions or NodeVersions()
-    return NodeRequests(
-        config=labels.get(config_label, ""), runtime=runtime, kubelet=kubelet, driver_release=release, drains=wanted
+    return NodeObjectRequests(
+        config_name=labels.get(config_label, ""),
+        container_runtime=runtime,
+        kubelet_version=kubelet,
+        driver_release_reason=release,
+        drain_reasons=wanted,
     )
 
 
@@ -107,9 +111,9 @@ def parse_drains(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
     for entry in filter(None, map(str.strip, text.split(";"))):
         device, _, why = (part.strip() for part in entry.partition("="))
         if not DEVICE_PATTERN.fullmatch(device):
-            wrong.append(f"{clip(entry, 60)!r} names no device")
+            wrong.append(f"{clip(entry, 60)!r} is not a device name")
         elif device not in wanted and len(wanted) == MOST_DRAINS:
-            wrong.append(f"only the first {MOST_DRAINS} devices count")
+            wrong.append(f"there are too many devices: the agent uses only the first {MOST_DRAINS}")
             break
         else:
             wanted[device] = clip(why) or NO_REASON
@@ -153,7 +157,7 @@ async def _follow_once(node: Node, name: str, kubeconfig: Path | None, config_la
         for each in listing.items:
             _apply_requests(node, each.metadata, config_label, told)
         async with watch_objects(client, NODES_PATH, ours, listing.metadata.resourceVersion) as events:
-            well = f"follows Node {name} of {client.base_url}"
+            well = f"watches Node {name} of {client.base_url}"
             wrong = next((_describe_ignored(each.metadata) for each in listing.items), "")
             missing = f"{client.base_url} has no Node {name}: kubelet creates it when it registers; check --node-name"
             _report_status(node, *(("ok", well + unread + wrong) if listing.items else ("waiting", missing)))
@@ -185,7 +189,7 @@ async def _read_versions(client: "AsyncClient", node: Node, name: str) -> tuple[
 def _known_versions(node: Node) -> NodeVersions:
     """The versions that were known last, perhaps to an agent before this one."""
     before = requests.node_requests(node.snapshot)
-    return NodeVersions(before.runtime, before.kubelet)
+    return NodeVersions(before.container_runtime, before.kubelet_version)
 
 
 def _apply_requests(node: Node, metadata: "Metadata", config_label: str, versions: NodeVersions) -> None:
@@ -200,5 +204,5 @@ def _describe_ignored(metadata: "Metadata") -> str:
     return clip(f"; annotation {DRAIN_ANNOTATION} is partly ignored: {', '.join(wrong)}") if wrong else ""
 
 
-def _report_status(node: Node, state: State, reason: str) -> None:
+def _report_status(node: Node, state: PartState, reason: str) -> None:
     node.apply(StatusChanged(API_SERVER, Status(state, reason)))

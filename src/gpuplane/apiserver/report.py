@@ -63,7 +63,7 @@ async def report_problems(node: Node, name: str, kubeconfig: Path | None) -> Non
     written: WrittenCondition | None = None
     rests = Backoff()
     while True:
-        await node.until(partial(_is_due, written), HEARTBEAT)
+        await node.wait_until(partial(_is_due, written), HEARTBEAT)
         now = node_condition(node.snapshot)
         if now is None:
             continue

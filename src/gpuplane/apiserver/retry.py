@@ -18,7 +18,7 @@ LONG_PAUSE = 300.0  # seconds to pause after a refusal that only a person can re
 
 def followed_since(snapshot: Snapshot) -> float | None:
     """Since when our Node object is watched; None while it is not. Another time means an interruption."""
-    status = snapshot.status.of(API_SERVER)
+    status = snapshot.statuses.of(API_SERVER)
     return status.since if status is not None and status.state == "ok" else None
 
 
@@ -42,4 +42,4 @@ class Backoff:
         link = followed_since(node.snapshot)
         self._last_pause = LONG_PAUSE if error.code in REFUSED_CODES else next_pause(self._last_pause, 0.0)
         seconds = self._last_pause * random.uniform(0.5, 1)  # noqa: S311 (spreads load; no secret)
-        await node.until(lambda snapshot: followed_since(snapshot) not in (None, link), seconds)
+        await node.wait_until(lambda snapshot: followed_since(snapshot) not in (None, link), seconds)

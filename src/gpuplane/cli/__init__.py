@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpuplane.cli.program import Modules
 
 COMMANDS = {
-    "demo": "the main job on screen, without a GPU, a cluster or root",
+    "demo": "show a demo of the agent's main work on the screen; it needs no GPU, cluster or root",
     "agent": "run the node agent",
     "cdi": "CDI specifications: write, list, check and explain them",
     "choose": "which devices the agent would prefer, and why",
@@ -66,7 +66,7 @@ def commands() -> "Modules":
         "gpuplane",
         package=__name__,
         table=COMMANDS,
-        help="GPUs for Kubernetes, from the driver to the request.",
+        help="Node agent and tools that offer GPUs to Kubernetes.",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     click.version_option(__version__, "-V", "--version", message="%(prog)s %(version)s")(group)

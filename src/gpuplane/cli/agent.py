@@ -73,7 +73,7 @@ def command() -> "click.Command":
 
 
 def _parser() -> Parser:
-    parser = Parser("gpuplane agent", "Run the node agent until it is told to stop.")
+    parser = Parser("gpuplane agent", "Run the node agent until a signal stops it.")
     parser.add_argument("-V", "--version", action="version", version=f"gpuplane {__version__}")
     own = parser.add_argument_group("the agent")
     own.add_argument(
@@ -83,7 +83,10 @@ def _parser() -> Parser:
         help="nvml for the real machine, a machine file, or the name of a profile; default nvml",
     )
     own.add_argument(
-        "--kubelet-root", type=Path, metavar="DIR", help="kubelet's directory; default: the one of --kubelet-socket"
+        "--kubelet-root",
+        type=Path,
+        metavar="DIR",
+        help="kubelet's directory; default: the directory of --kubelet-socket",
     )
     own.add_argument(
         "--state-dir", type=Path, default=Path("/var/lib/gpuplane"), metavar="DIR", help="default /var/lib/gpuplane"
@@ -96,21 +99,27 @@ def _parser() -> Parser:
     )
     own.add_argument(
         "--kernel-log", metavar="FILE",
-        help="the kernel log to read XIDs from; empty: none; default dev/kmsg under --host-root, with a machine file "
-             "none",
+        help="the agent reads XIDs from this kernel log; empty: no log; default: dev/kmsg under --host-root, or no "
+             "log with a machine file",
     )  # fmt: skip
     own.add_argument(
         "--device-nodes", metavar="DIR",
-        help="the root in whose /dev missing nodes and links are created; empty: none; default --host-root, with a "
-             "machine file none",
+        help="the agent creates missing device nodes and links in /dev under this root; empty: it creates none; "
+             "default: --host-root, or none with a machine file",
     )  # fmt: skip
     own.add_argument(
         "--cdi-dir", metavar="DIR",
-        help=f"the directory for CDI specifications; empty: none; default {CDI}, with a machine file none",
+        help=(
+                 f"the agent writes CDI specifications to this directory; empty: it writes none; default: {CDI}, or "
+                 "none with a machine file"
+             ),
     )  # fmt: skip
     own.add_argument(
         "--hook-path", type=Path, default=INSTALLED, metavar="FILE",
-        help=f"the program that CDI hooks run, on the host and here; default {INSTALLED}",
+        help=(
+                 "the path of the program that CDI hooks run; the path must be the same on the host and for the "
+                 f"agent; default {INSTALLED}"
+             ),
     )  # fmt: skip
     own.add_argument(
         "--log-format",
@@ -122,10 +131,10 @@ def _parser() -> Parser:
     own.add_argument(
         "--config-name",
         metavar="NAME",
-        help="the named configuration to use, instead of the one that the Node's label names",
+        help="the name of the configuration to use; it replaces the name in the Node's label",
     )
     theirs = parser.add_argument_group(
-        "as NVIDIA's device plugin", "The command line has priority over the environment."
+        "options of NVIDIA's device plugin", "The command line has priority over the environment."
     )
     add_arguments(theirs.add_argument)
     return parser

@@ -38,7 +38,7 @@ DEVICES = "Devices, separated by commas: an index (0, 0:1 for MIG), one share of
     "--required",
     metavar="DEVICES",
     default="",
-    help="The devices that the answer must include, written in the same way.",
+    help="The devices that the answer must include, in the format of --available.",
 )
 @click.option("--size", required=True, type=click.IntRange(1), help="How many devices to choose.")
 @click.option(
@@ -72,8 +72,8 @@ def command(
     choice = explain_choice(snapshot, offered.name, free, must, size, policy)
     if as_json:
         sys.stdout.buffer.write(format_json(choice))
-    if choice.refusal:
-        raise click.ClickException(choice.refusal)
+    if choice.refusal_text:
+        raise click.ClickException(choice.refusal_text)
     if not as_json and sys.stdout.isatty():
         draw(choice)
     elif not as_json:
@@ -88,21 +88,21 @@ def lines(choice: ChoiceExplanation) -> Iterator[str]:
     yield f"worth\t{choice.affinity}" + (
         f"\tat most {choice.affinity_bound}" if choice.affinity_bound is not None else ""
     )
-    if choice.remainder_affinities:
-        yield "\t".join(("leaves", *map(_points, choice.remainder_affinities)))
-    yield f"why\t{choice.reason}"
+    if choice.affinities_for_later_requests:
+        yield "\t".join(("leaves", *map(_points, choice.affinities_for_later_requests)))
+    yield f"why\t{choice.choice_reason}"
     for kind in choice.best_sets:
         yield "\t".join(
             (
                 "sets",
-                str(kind.count),
+                str(kind.set_count),
                 str(kind.affinity),
-                *map(_points, kind.remainder_affinities),
-                _comma(kind.lowest_gpus),
+                *map(_points, kind.affinities_for_later_requests),
+                _comma(kind.example_gpu_indices),
             )
         )
-    if choice.note:
-        yield f"note\t{choice.note}"
+    if choice.assumption:
+        yield f"note\t{choice.assumption}"
 
 
 def draw(choice: ChoiceExplanation) -> None:
@@ -112,31 +112,33 @@ def draw(choice: ChoiceExplanation) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
-    console.print(f"[bold]{escape(choice.resource)}: GPU {_set(choice) or 'none'}[/bold]  {escape(choice.reason)}")
+    console.print(
+        f"[bold]{escape(choice.resource)}: GPU {_set(choice) or 'none'}[/bold]  {escape(choice.choice_reason)}"
+    )
     for id in choice.ids:
         console.print(f"  {escape(id)}", soft_wrap=True)
     if choice.affinity_bound:
         gap = 100 * (1 - choice.affinity / choice.affinity_bound)
         console.print(
-            f"worth {choice.affinity}; no set is worth more than {choice.affinity_bound}, "
-            f"so this one is at most {gap:.0f} % below the best"
+            f"worth {choice.affinity}; the best set is worth {choice.affinity_bound} or less, so this set is at most "
+            f"{gap:.0f} % below the best"
         )
     elif not choice.best_sets:
         console.print(f"worth {choice.affinity}")
     if choice.best_sets:
-        heads = ("worth", "leaves of 8", "of 4", "of 2", "sets", "the lowest")
+        heads = ("worth", "best 8 of the rest", "best 4", "best 2", "sets", "set with the lowest indices")
         table = Table(*heads, box=None, header_style="bold", pad_edge=False)
         for n, kind in enumerate(choice.best_sets):
             cells = (
                 str(kind.affinity),
-                *map(_points, kind.remainder_affinities),
-                str(kind.count),
-                _comma(kind.lowest_gpus),
+                *map(_points, kind.affinities_for_later_requests),
+                str(kind.set_count),
+                _comma(kind.example_gpu_indices),
             )
             table.add_row(*cells, style="" if n else "green")
         console.print(table)
-    if choice.note:
-        console.print(f"[yellow]note[/yellow] {escape(choice.note)}")
+    if choice.assumption:
+        console.print(f"[yellow]note[/yellow] {escape(choice.assumption)}")
 
 
 def _set(choice: ChoiceExplanation) -> str:
@@ -172,8 +174,9 @@ def _resource(snapshot: Snapshot, name: str | None) -> Resource:
     offered = offer(snapshot)
     found = next(iter(offered.resources), None) if name is None else offered.resource(name)
     if found is None:
-        names = ", ".join(each.name for each in offered.resources) or offered.waiting or "nothing"
-        raise click.ClickException(f"this node would not advertise {name or 'anything'}; it would advertise: {names}")
+        names = ", ".join(each.name for each in offered.resources)
+        instead = f"it would advertise: {names}" if names else offered.waiting_reason or "it has no device to advertise"
+        raise click.ClickException(f"this node would not advertise {name or 'anything'}; {instead}")
     return found
 
 

@@ -28,7 +28,9 @@ def flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """The agent's flags that are settings, on a command: they come before environment and file as they do there."""
     for flag in reversed([flag for flag in FLAGS if flag.settings_field and flag.names]):
         names = [f"--{name}" for name in flag.names]
-        command = click.option(*names, _parameter(flag.name), metavar="VALUE", help=flag.help, **_kind(flag))(command)
+        command = click.option(
+            *names, _parameter(flag.option_or_variable_or_key), metavar="VALUE", help=flag.help, **_kind(flag)
+        )(command)
     return command
 
 
@@ -45,7 +47,11 @@ def _parameter(name: str) -> str:
 
 def _said(parameters: Mapping[str, Any]) -> dict[str, str]:
     """What is said of the flags; an empty tuple is a list of which nothing is said."""
-    found = {flag.name: parameters.get(_parameter(flag.name)) for flag in FLAGS if flag.names}
+    found = {
+        flag.option_or_variable_or_key: parameters.get(_parameter(flag.option_or_variable_or_key))
+        for flag in FLAGS
+        if flag.names
+    }
     return flag_texts_by_name({name: None if value == () else value for name, value in found.items()})
 
 
@@ -190,7 +196,7 @@ def _list(explanation: Explanation) -> None:
         click.echo(f"waiting\t{explanation.waiting}")
     click.echo(f"strategy\t{','.join(explanation.strategy.strategies)}\t{explanation.strategy.reason}")
     for name, count in explanation.resources.items():
-        click.echo(f"resource\t{name}\t{count.devices}\t{count.healthy} healthy\tadvised: {count.preference}")
+        click.echo(f"resource\t{name}\t{count.devices}\t{count.healthy} healthy\tpreferred: {count.preference}")
     for row in _rows(explanation):
         click.echo("\t".join(("unit", *row)).rstrip("\t"))
     for each in explanation.faults:
@@ -216,7 +222,7 @@ def _draw(explanation: Explanation) -> None:
     for name, count in explanation.resources.items():
         sick = count.devices - count.healthy
         unhealthy = f" [red]({sick} unhealthy)[/red]" if sick else ""
-        console.print(f"[bold]{name}: {count.devices}[/bold]{unhealthy}, advised: {escape(count.preference)}")
+        console.print(f"[bold]{name}: {count.devices}[/bold]{unhealthy}, preferred: {escape(count.preference)}")
     rows = [
         dict(zip(HEADS, (index, resource, ids, what, why + f"; unhealthy: {trouble}" * bool(trouble)), strict=True))
         for index, what, resource, ids, why, trouble in _rows(explanation)

@@ -16,8 +16,8 @@ from gpuplane import __version__
 from gpuplane.cli.options import PATH
 from gpuplane.core.advertising import offer
 from gpuplane.core.lenient import UnreadableValue, decode_leniently
-from gpuplane.core.text import clip, list_first
-from gpuplane.model.control import ControlRequest, ControlResponse, NodeState, ShowNode
+from gpuplane.core.text import clip, join_first_names
+from gpuplane.model.control import ControlRequest, ControlResponse, GetNodeState, NodeState
 from gpuplane.model.encoding import decode
 
 STATE_DIR = Path("/var/lib/gpuplane")
@@ -43,7 +43,9 @@ def ask(directory: Path, request: ControlRequest) -> ControlResponse:
     try:
         said = _exchange(path, msgspec.json.encode(request) + b"\n")
     except PermissionError:
-        raise click.ClickException(f"you may not connect to the agent at {path}: run this as root") from None
+        raise click.ClickException(
+            f"you have no permission to connect to the agent at {path}: run this command as root"
+        ) from None
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
         raise NoAgent(f"no agent answers at {path} ({error.strerror}): is it running, with this --state-dir?") from None
     except OSError as error:
@@ -58,18 +60,18 @@ def ask(directory: Path, request: ControlRequest) -> ControlResponse:
 
 def show(directory: Path) -> NodeState:
     """The agent's picture of the node. Raises ClickException."""
-    return pictured(ask(directory, ShowNode()))
+    return pictured(ask(directory, GetNodeState()))
 
 
 def pictured(answer: ControlResponse) -> NodeState:
-    """The picture in an answer to `ShowNode`. Raises ClickException where there is none.
+    """The picture in an answer to `GetNodeState`. Raises ClickException where there is none.
 
     An agent that does not tell its version tells nothing of the kinds of its reasons either: what it offers follows
     here from what it knows.
     """
     picture = answer.state
     if picture is None:
-        _refuse(answer.agent.version, "it has no state")
+        _refuse(answer.agent.version, "the agent's answer contains no state")
     return picture if answer.agent.version else picture.but(offer=offer(picture.snapshot))
 
 
@@ -98,17 +100,17 @@ def _read(document: object) -> ControlResponse:
     try:
         read = decode_leniently(document, ControlResponse)
     except UnreadableValue:
-        _refuse("", "this command understands no part of its answer")
+        _refuse("", "this command cannot read any part of the agent's answer")
     answer: ControlResponse = read.value
     if read.unreadable_fields:
-        places = list_first([clip(".".join(place), 80) for place in read.unreadable_fields], 3)
-        _refuse(answer.agent.version, f"this command does not understand parts of its answer: {places}")
+        places = join_first_names([clip(".".join(place), 80) for place in read.unreadable_fields], 3)
+        _refuse(answer.agent.version, f"this command cannot read these parts of the agent's answer: {places}")
     return answer
 
 
 def _refuse(version: str, why: str) -> NoReturn:
     theirs = f", gpuplane {clip(version, 80)}," if version else ""
     raise click.ClickException(
-        f"the agent{theirs} has another version than this command, gpuplane {__version__}: {why}. "
-        "Use the command in the agent's pod or image"
+        f"the agent{theirs} and this command, gpuplane {__version__}, have different versions: {why}. Use the "
+        "command in the agent's pod or image"
     )

@@ -12,7 +12,7 @@ from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.text import clip, format_json
-from gpuplane.model.control import LONGEST_RELEASE, ReleaseDriver, ResumeDriver, ShowNode
+from gpuplane.model.control import MAX_DRIVER_RELEASE_SECONDS, GetNodeState, ReleaseDriver, ResumeDriver
 from gpuplane.model.status import DRIVER, DriverStatus
 from gpuplane.model.value import Value
 
@@ -39,7 +39,11 @@ def command() -> None:
 
 @command.command()
 @click.option(
-    "--for", "seconds", type=Duration(most=LONGEST_RELEASE), required=True, help="How long: 90s, 10m, 2h; 7d at most."
+    "--for",
+    "seconds",
+    type=Duration(most=MAX_DRIVER_RELEASE_SECONDS),
+    required=True,
+    help="How long: 90s, 10m, 2h; at most 7d.",
 )
 @click.option("--why", required=True, help="The reason, for everybody to see.")
 @as_json
@@ -84,8 +88,8 @@ def _settled(directory: Path) -> DriverStatus:
     """The status of the driver once it is released, or after all patience."""
     driver = DriverStatus("failing", "the agent has not observed the machine yet")
     for _ in range(int(PATIENCE / LOOK)):
-        picture = ask(directory, ShowNode()).state
-        driver = (picture.snapshot.status.of(DRIVER) if picture else None) or driver
+        picture = ask(directory, GetNodeState()).state
+        driver = (picture.snapshot.statuses.of(DRIVER) if picture else None) or driver
         if driver.released:
             break
         time.sleep(LOOK)

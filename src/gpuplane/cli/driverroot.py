@@ -42,9 +42,10 @@ def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contai
         if _is_there(path) or not contained:
             return Root(path, f"{host[1]} is set, and --{HERE} is not")
         why = (
-            f"this container does not see {path}, the path on the host in {host[1]}: mount it, and set the mount point"
+            f"this container cannot see {path}, the host path from {host[1]}: mount it into the container, and "
+            "set its mount point"
         )
-        return Root(Path("/"), f"{why} by --{HERE}", False)
+        return Root(Path("/"), f"{why} with --{HERE}", False)
     return Root(Path("/"), f"if the driver is elsewhere, set --{HERE}", False)
 
 

@@ -15,15 +15,15 @@ from gpuplane.cli.times import Duration, boottime, span, wall
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.faults.cataloguetable import catalogue_table
 from gpuplane.core.health.context import holders_of
-from gpuplane.core.health.devicehealth import overall_health
+from gpuplane.core.health.devicehealth import health_with_parents
 from gpuplane.core.lookup import find_device
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.shares import unit_of
 from gpuplane.core.text import clip, format_json
 from gpuplane.model.config import Settings
-from gpuplane.model.control import LONGEST_DRAIN, DrainDevice, NodeState, RestoreDevice
-from gpuplane.model.health import NODE, DeviceHealth, DeviceRecord, HealthRecords
-from gpuplane.model.status import plugin_of
+from gpuplane.model.control import MAX_DRAIN_SECONDS, DrainDevice, NodeState, RestoreDevice
+from gpuplane.model.health import NODE_RECORD_KEY, DeviceHealth, DeviceRecord, HealthRecords
+from gpuplane.model.status import plugin_part
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
@@ -77,7 +77,7 @@ def command() -> None:
 @click.option(
     "--for",
     "seconds",
-    type=Duration(most=LONGEST_DRAIN),
+    type=Duration(most=MAX_DRAIN_SECONDS),
     help="For how long: 90m, 2h, 14d. Default: until it is restored.",
 )
 @click.option("--why", required=True, help="The reason, for everybody to see.")
@@ -149,21 +149,24 @@ def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
     parents = {**(machine.mig_parents if machine else {}), **remembered}
 
     def held(id: str) -> bool:
-        return uuid in (NODE, unit_of(id), parents.get(unit_of(id)))
+        return uuid in (NODE_RECORD_KEY, unit_of(id), parents.get(unit_of(id)))
 
     mine = [each for each in allocations if any(map(held, each.devices))]
-    admitted = any(not each.holder.is_known for each in mine)
+    admitted = any(not each.holder.identifies_pod for each in mine)
     return (*sorted(map(str, holders_of(mine))), *(("a pod that kubelet is admitting",) if admitted else ()))
 
 
 def _unheard(picture: NodeState, uuid: str) -> Iterator[str]:
     """A sentence for each resource of a device of which kubelet is told only later."""
     for resource in picture.offer.resources:
-        status = picture.snapshot.status.of(plugin_of(resource.name))
-        mine = any(uuid in (NODE, each.unit.id, each.unit.gpu) for each in resource.devices)
+        status = picture.snapshot.statuses.of(plugin_part(resource.name))
+        mine = any(uuid in (NODE_RECORD_KEY, each.unit.id, each.unit.gpu) for each in resource.devices)
         if mine and (status is None or status.state != "ok"):
             reason = status.text if status else "not registered yet"
-            yield f"Kubelet does not know yet, because it does not read {resource.name}: {reason}."
+            yield (
+                "Kubelet has not received this change yet, because kubelet does not read the device list of "
+                f"{resource.name}: {reason}."
+            )
 
 
 def _outcome(directory: Path, uuid: str, progress: Progress, ended: str) -> Restored:
@@ -171,10 +174,10 @@ def _outcome(directory: Path, uuid: str, progress: Progress, ended: str) -> Rest
     began = time.monotonic()
     while True:
         picture = show(directory)
-        stands = next((each for each in overall_health(picture.snapshot) if each.device == uuid), None)
+        stands = next((each for each in health_with_parents(picture.snapshot) if each.device == uuid), None)
         name, waited = _called(picture, uuid), time.monotonic() - began
         if stands is None:
-            said = f"{name} is absent. Its faults and its drain are forgotten."
+            said = f"{name} is absent. Its faults and its drain are deleted."
             return Restored(uuid, "", "gone", "", True, said)
         if stands.state in ("healthy", "suspect", "degraded"):
             said = f"{name} is {stands.state}{': ' * bool(stands.reason)}{stands.reason}.{_withheld(picture, uuid)}"
@@ -189,13 +192,15 @@ def _unmended(picture: NodeState, stands: DeviceHealth, waited: float) -> str:
     """Why a device is not given out again, and will not be soon; "" while that is open."""
     settings, record = picture.snapshot.config.settings or Settings(), _record(picture, stands.device)
     if stands.state == "drained":
-        return f"is still drained: {stands.reason}" + (f". To end it: {stands.cleared_by}" if stands.cleared_by else "")
+        return f"is still drained: {stands.reason}" + (
+            f". It ends {stands.cleared_by_text}" if stands.cleared_by_text else ""
+        )
     if record.probe is not None and record.probe.failure:
         return f"is not healthy: the probe failed: {record.probe.failure}. It will be probed again"
     if stands.state == "probing":
         if waited <= settings.probe_period + ANSWER:
             return ""
-        return f"was not probed within {span(waited)}: {stands.reason}; see gpuplane inspect health"
+        return f"had no probe within {span(waited)}: {stands.reason}; see gpuplane inspect health"
     if waited < LOOKS:
         return ""
     if away := driver_release_reason(picture.snapshot):
@@ -212,8 +217,10 @@ def _record(picture: NodeState, uuid: str) -> DeviceRecord:
 def _withheld(picture: NodeState, uuid: str) -> str:
     """Sentences on what of a device that is well is not given out all the same."""
     offered = (each for resource in picture.offer.resources for each in resource.devices)
-    mine = (each for each in offered if each.unavailable and uuid in (NODE, each.unit.id, each.unit.gpu))
-    troubles = {each.unit: each.unavailable for each in mine}
+    mine = (
+        each for each in offered if each.unavailable_reason and uuid in (NODE_RECORD_KEY, each.unit.id, each.unit.gpu)
+    )
+    troubles = {each.unit: each.unavailable_reason for each in mine}
     named = ((describe_devices([("", unit.index)]) if unit.id != uuid else "It", why) for unit, why in troubles.items())
     return "".join(f" {name} is still withheld: {why}." for name, why in named)
 
@@ -225,11 +232,11 @@ def _found(picture: NodeState, name: str) -> str:
 
 
 def _index(picture: NodeState, uuid: str) -> str:
-    return next((each.index for each in overall_health(picture.snapshot) if each.device == uuid), "")
+    return next((each.index for each in health_with_parents(picture.snapshot) if each.device == uuid), "")
 
 
 def _called(picture: NodeState, uuid: str) -> str:
-    return "The node" if uuid == NODE else describe_devices([(uuid, _index(picture, uuid))])
+    return "The node" if uuid == NODE_RECORD_KEY else describe_devices([(uuid, _index(picture, uuid))])
 
 
 def _print(value: Value) -> None:

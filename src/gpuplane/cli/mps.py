@@ -38,7 +38,10 @@ log = logging.getLogger("gpuplane.mps")
     type=OneOf(("own", "host")),
     default="own",
     show_default=True,
-    help="Whether each daemon gets its own tmpfs as /dev/shm, which needs the right to mount.",
+    help=(
+        "own: each daemon gets its own tmpfs as /dev/shm (this needs permission to mount). host: no daemon "
+        "gets its own tmpfs."
+    ),
 )
 @click.option("--log-format", type=OneOf(("text", "json")), default="text", show_default=True)
 def command(
@@ -65,7 +68,7 @@ def _announce(root: Path, tools: Tools) -> None:
         (tools.smi, "--smi", "no compute mode can be set"),
     ):
         if shutil.which(program) is None:
-            log.warning("there is no program %s: %s; set another one by %s", program, lack, option)
+            log.warning("program %s was not found: %s; set its path with %s", program, lack, option)
 
 
 def _unasked(root: Path) -> bool:

@@ -70,7 +70,7 @@ def _refused(function: Callable[..., Any]) -> Callable[..., Any]:
     def refuse(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
             name = parameter.opts[0]
-            raise click.UsageError(f"{name}: {REFUSED[name]}; leave it out", ctx)
+            raise click.UsageError(f"{name}: {REFUSED[name]}; leave this option out", ctx)
 
     for name in REFUSED:
         kind: dict[str, Any] = {"is_flag": False, "flag_value": "true", "hidden": True, "expose_value": False}
@@ -80,7 +80,7 @@ def _refused(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _cdi(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
     if value.lower() not in ("true", "1"):
-        problem = f"{parameter.opts[0]}={value}: this command only enables CDI; --undo reverts that"
+        problem = f"{parameter.opts[0]}={value}: this command can only enable CDI; use --undo to revert the change"
         raise click.UsageError(problem, ctx)
 
 
@@ -92,7 +92,9 @@ def _source(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
         raise click.UsageError(problem, ctx)
 
 
-@command.command(short_help="make the smallest change that enables CDI devices, often none, or revert it")
+@command.command(
+    short_help="enable CDI devices with the smallest change (often no change is needed), or revert that change"
+)
 @click.option("--runtime", type=RUNTIMES, required=True, help="The runtime.")
 @click.option("--config", default="", metavar="FILE", help="Its configuration file, if it is not the default one.")
 @click.option(
@@ -102,8 +104,13 @@ def _source(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
     help="Write the change into this file, which the configuration file imports.",
 )
 @click.option("--cdi-dir", default="/var/run/cdi", show_default=True, metavar="DIR", help="The agent's CDI directory.")
-@click.option("--runtime-version", default="", metavar="V", help="Its version. Default: what its program prints.")
-@click.option("--executable-path", default="", metavar="FILE", help="Its program, which prints the version.")
+@click.option(
+    "--runtime-version",
+    default="",
+    metavar="V",
+    help="The runtime's version. Default: the version that its program prints.",
+)
+@click.option("--executable-path", default="", metavar="FILE", help="The runtime's program, which prints the version.")
 @click.option("--check", is_flag=True, help="Only check whether a change is needed: exit status 0 if not, 1 if it is.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change, as a unified diff.")
 @click.option("--undo", is_flag=True, help="Revert what this command has changed.")
@@ -132,7 +139,7 @@ def _source(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
     default="file",
     callback=_source,
     expose_value=False,
-    help="For compatibility with nvidia-ctk: only file.",
+    help="For compatibility with nvidia-ctk: the only accepted value is file.",
 )
 @_refused
 def configure(
@@ -198,7 +205,10 @@ def _undo(wish: Wish, state: Path, only_look: bool) -> Report:
     if not remembered():
         why = f"{state} has no record of a change of {' or '.join(named) or wish.runtime}"
         if others := [each.path for each in memories.remembered(state, wish.runtime)]:  # it was in an imported file
-            why += f", only of {', '.join(others)}: to revert that, leave --config out"
+            why += (
+                f", but has records for {', '.join(others)}: to revert those changes, remove --config and "
+                "--drop-in-config"
+            )
         return Report(wish.runtime, "nothing", why=why)
     done: list[Shown] = []
     with memories.locked(state):

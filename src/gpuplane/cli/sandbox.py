@@ -52,8 +52,8 @@ def command() -> None:
     multiple=True,
     type=PATH,
     metavar="DIR",
-    help="A directory of CDI specifications by which CDI devices are resolved, as by a container runtime. If there are "
-    "several, the last has priority. Default: CDI devices are not resolved.",
+    help="The sandbox resolves CDI devices with the specifications in this directory, as a container runtime does. "
+    "You can give several; the last has priority. Default: the sandbox does not resolve CDI devices.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on each line.")
 @click.option("--no-input", is_flag=True, help="Read no commands: run until a signal.")
@@ -72,7 +72,7 @@ def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_inp
 @click.option(
     "--minutes", type=Amount("minutes", WEEK), default=5.0, show_default=True, help="How many minutes it runs."
 )
-@click.option("--seed", type=click.IntRange(min=0), help="The seed of what happens; default: a new one each time.")
+@click.option("--seed", type=click.IntRange(min=0), help="The random seed of the test; default: a new seed each time.")
 @click.option(
     "--machine", default="hgx-h100", show_default=True, type=Machine(), help="A profile's name, or a machine file."
 )
@@ -82,7 +82,10 @@ def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_inp
     type=OneOf(("faults", "holdings")),
     default="faults",
     show_default=True,
-    help="faults: what happens to devices; holdings: what is changed, damaged and lost while pods hold devices.",
+    help=(
+        "The test. faults: devices fail and recover. holdings: GPU layouts and configurations change, and "
+        "files are damaged and lost, while pods hold devices."
+    ),
 )
 @click.option(
     "--probe-period",
@@ -175,7 +178,7 @@ def _summary(summary: Summary | HoldingsSummary, probe_period: float) -> Iterato
         yield from ("", "the agent's log ends with:", *summary.log, "", "the last steps:", *summary.steps)
         yield from ("", f"BROKEN: {summary.broken}")
         how = f"--minutes {summary.minutes + 1:.0f} --seed {summary.seed} --machine {summary.machine} {again}"
-        yield f"repeat it: gpuplane sandbox chaos {how}"
+        yield f"to repeat this run: gpuplane sandbox chaos {how}"
 
 
 def _health(summary: Summary, probe_period: float) -> Iterator[str]:

@@ -23,7 +23,7 @@ def serve(work: Coroutine[None, None, None]) -> NoReturn:
         asyncio.Runner().run(work)
         status = 0
     except BaseException:
-        log.exception("it ends because of an internal error")
+        log.exception("the program ends because of an internal error")
     finally:
         logging.shutdown()
         with suppress(OSError, ValueError):  # nobody reads them

@@ -30,9 +30,9 @@ class Duration(click.ParamType[float]):
             self.fail(f"{value!r} is not a duration: write 90s, 10m, 2h or 1d", param, ctx)
         found = float(parts[1]) * UNITS[parts[2]]
         if found < self.least:
-            self.fail(f"{value!r} is too short: {written(self.least)} at least", param, ctx)
+            self.fail(f"{value!r} is too short: at least {written(self.least)}", param, ctx)
         if found > self.most:
-            self.fail(f"{value!r} is too long: {written(self.most)} at most", param, ctx)
+            self.fail(f"{value!r} is too long: at most {written(self.most)}", param, ctx)
         return found
 
 

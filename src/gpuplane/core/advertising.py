@@ -14,10 +14,10 @@ from gpuplane.core import mps, requests, withholding
 from gpuplane.core.containers.cdi import desiredspecs as cdi
 from gpuplane.core.health import reasons
 from gpuplane.core.health.context import health_context
-from gpuplane.core.inventory.resources import list_resources, unsupported_sharing
+from gpuplane.core.inventory.resources import describe_unsupported_sharing, list_resources
 from gpuplane.core.serving import standby_reason
 from gpuplane.core.view import part_view, view
-from gpuplane.core.withholding import withheld, without_allocations
+from gpuplane.core.withholding import withheld_reasons, without_allocations
 from gpuplane.model.machine import Machine
 from gpuplane.model.reasons import ReasonCode
 from gpuplane.model.sharelayout import EncodedLayout
@@ -31,38 +31,38 @@ from gpuplane.model.status import (
     POD_RESOURCES,
     STATE_DIRECTORY,
     AnyPart,
-    part_named,
+    parse_part_name,
 )
 from gpuplane.model.text import Text
 from gpuplane.model.views import Offer, OfferedDevice, Reason, ReasonKind, Resource
 
-UNWRITTEN = "how it is shared now is not in the state directory yet"
+UNSAVED_LAYOUT_TEXT = "the agent has not yet saved the layout of its shares in the state directory"
 """Why a share has to wait: for a moment, or for as long as the state directory cannot be written."""
 
 
 @view
 def offer(snapshot: Snapshot) -> Offer:
     """What to tell kubelet. `waiting` is set, and nothing else, while too little is known to say anything."""
-    if waiting := why_waiting(snapshot):
-        return Offer(waiting=waiting.text, waiting_code=waiting.code)
+    if waiting := offer_waiting_reason(snapshot):
+        return Offer(waiting_reason=waiting.text, waiting_code=waiting.code)
     fit = _offer_without_allocations(without_allocations(snapshot))
-    if reasons := withheld(snapshot):
-        return fit.but(resources=tuple(_with_withheld(resource, reasons) for resource in fit.resources))
+    if reasons := withheld_reasons(snapshot):
+        return fit.but(resources=tuple(_mark_withheld_devices(resource, reasons) for resource in fit.resources))
     return fit
 
 
-def share_layouts(snapshot: Snapshot) -> Mapping[str, EncodedLayout]:
+def share_layouts_for_ledger(snapshot: Snapshot) -> Mapping[str, EncodedLayout]:
     """The share layouts that the ledger has to remember: see `withholding`."""
     machine, settings = snapshot.machine, snapshot.config.settings
     resources: tuple[Resource, ...] = ()
     if machine is not None and settings is not None:
         resources, _ = list_resources.of(snapshot, machine, settings)
     index = withholding.offered_index.of(snapshot, resources)
-    return withholding.share_layouts(index, snapshot.allocations or (), snapshot.ledger.share_layouts or {})
+    return withholding.merged_share_layouts(index, snapshot.allocations or (), snapshot.ledger.share_layouts or {})
 
 
 @part_view
-def known(offered: Offer) -> Mapping[str, Mapping[str, OfferedDevice]]:
+def offered_devices_by_id(offered: Offer) -> Mapping[str, Mapping[str, OfferedDevice]]:
     """resource → id → device, for requests that name ids."""
     return {resource.name: {device.id: device for device in resource.devices} for resource in offered.resources}
 
@@ -74,39 +74,43 @@ def _offer_without_allocations(snapshot: Snapshot) -> Offer:
     assert machine is not None
     assert settings is not None
     resources, not_offered = list_resources.of(snapshot, machine, settings)
-    unavailable_units = dict(_unavailable(snapshot, machine))
-    unsaved = withholding.units_with_unsaved_layout(
+    unavailable_units = dict(_iterate_unavailable_units(snapshot, machine))
+    unsaved = withholding.units_with_unstored_layout(
         withholding.offered_index.of(snapshot, resources),
         snapshot.ledger.share_layouts or {},
-        snapshot.stored.share_layouts,
+        snapshot.stored_ledger.possible_share_layouts,
     )
     with_reasons = (
-        _with_reasons(resource, _reasons_by_unit(snapshot, resource, unavailable_units, unsaved))
+        _mark_units_unavailable(resource, _reasons_by_unit(snapshot, resource, unavailable_units, unsaved))
         for resource in resources
     )
     return Offer(resources=tuple(with_reasons), not_offered=not_offered)
 
 
-_unsupported_sharing = part_view(unsupported_sharing)
+_unsupported_sharing_text = part_view(describe_unsupported_sharing)
 
 
-def unsupported_settings(snapshot: Snapshot) -> Text:
+def describe_unsupported_settings(snapshot: Snapshot) -> Text:
     """What of the configuration this machine cannot have, though there is nothing wrong with either; "" for nothing."""
     machine, settings = snapshot.machine, snapshot.config.settings
-    return _unsupported_sharing.of(snapshot, machine, settings) if machine is not None and settings is not None else ""
+    return (
+        _unsupported_sharing_text.of(snapshot, machine, settings)
+        if machine is not None and settings is not None
+        else ""
+    )
 
 
 def unavailable_units(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
     """Unit id → what health or a person has against giving it out; {} where the GPUs have not been counted."""
-    return _unavailable_units(without_allocations(snapshot))
+    return _derive_unavailable_units(without_allocations(snapshot))
 
 
 @view
-def _unavailable_units(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
-    return dict(_unavailable(snapshot, snapshot.machine)) if snapshot.machine is not None else {}
+def _derive_unavailable_units(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
+    return dict(_iterate_unavailable_units(snapshot, snapshot.machine)) if snapshot.machine is not None else {}
 
 
-def _unavailable(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, tuple[Reason, ...]]]:
+def _iterate_unavailable_units(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, tuple[Reason, ...]]]:
     """(unit id, why it must not be given out) of each unavailable unit.
 
     The reasons of a GPU are those of its MIG devices too. Those of a MIG device are those of its GPU, where that
@@ -126,45 +130,54 @@ def _reasons_by_unit(
     snapshot: Snapshot,
     resource: Resource,
     unavailable_units: Mapping[str, tuple[Reason, ...]],
-    unsaved: Collection[withholding.OfferedId],
+    units_with_unstored_layout: Collection[withholding.OfferedId],
 ) -> Mapping[str, tuple[Reason, ...]]:
     """Unit id → why it must not be given out as this resource: what ails it, and else what its containers lack.
 
     Shares of an `unsaved` unit wait, for after a restart they would be taken for other ones.
     """
-    waiting = {unit: _layout_not_stored(snapshot) for name, unit in unsaved if name == resource.name}
+    waiting = {
+        unit: _layout_not_stored_reason(snapshot) for name, unit in units_with_unstored_layout if name == resource.name
+    }
     lacks = {
         **waiting,
-        **_cdi_reasons(snapshot, resource, unavailable_units),
-        **_mps_reasons(snapshot, resource, unavailable_units),
+        **_cdi_unavailable_reasons(snapshot, resource, unavailable_units),
+        **_mps_unavailable_reasons(snapshot, resource, unavailable_units),
     }
     return {**{unit: (why,) for unit, why in lacks.items()}, **unavailable_units}
 
 
-def _layout_not_stored(snapshot: Snapshot) -> Reason:
-    refused = (status := snapshot.status.of(STATE_DIRECTORY)) is not None and status.state == "failing"
+def _layout_not_stored_reason(snapshot: Snapshot) -> Reason:
+    refused = (status := snapshot.statuses.of(STATE_DIRECTORY)) is not None and status.state == "failing"
     return Reason(
-        kind="problem" if refused else "waiting", text=UNWRITTEN, part=STATE_DIRECTORY.name, code="layout-not-stored"
+        kind="problem" if refused else "waiting",
+        text=UNSAVED_LAYOUT_TEXT,
+        part=STATE_DIRECTORY.name,
+        code="layout-not-stored",
     )
 
 
-def _cdi_reasons(snapshot: Snapshot, resource: Resource, unavailable_units: Collection[str]) -> dict[str, Reason]:
+def _cdi_unavailable_reasons(
+    snapshot: Snapshot, resource: Resource, unavailable_units: Collection[str]
+) -> dict[str, Reason]:
     """Unit id → why a container that is given it by CDI could not start."""
     if not cdi.desired_specs(snapshot):
         return {}
     units = {device.unit.id: device.unit for device in resource.devices if device.unit.id not in unavailable_units}
-    return {id: why for id, unit in units.items() if (why := cdi.unavailable_reason(snapshot, unit))}
+    return {id: why for id, unit in units.items() if (why := cdi.cdi_unavailable_reason(snapshot, unit))}
 
 
-def _mps_reasons(snapshot: Snapshot, resource: Resource, unavailable_units: Collection[str]) -> dict[str, Reason]:
+def _mps_unavailable_reasons(
+    snapshot: Snapshot, resource: Resource, unavailable_units: Collection[str]
+) -> dict[str, Reason]:
     """Unit id → why MPS does not serve it, or has not left it yet."""
-    if not resource.mps and MPS_COMPUTE_MODES not in snapshot.status:
+    if not resource.uses_mps and MPS_COMPUTE_MODES not in snapshot.statuses:
         return {}
     found: dict[str, Reason] = {}
     for device in {
         device.unit.id: device for device in resource.devices if device.unit.id not in unavailable_units
     }.values():
-        client = resource.mps and device.id != device.unit.id
+        client = resource.uses_mps and device.id != device.unit.id
         why = (
             mps.unavailable_reason(snapshot, resource.name, device.unit)
             if client
@@ -174,47 +187,53 @@ def _mps_reasons(snapshot: Snapshot, resource: Resource, unavailable_units: Coll
     return found
 
 
-def _with_reasons(resource: Resource, found: Mapping[str, tuple[Reason, ...]]) -> Resource:
-    if not found:
+def _mark_units_unavailable(resource: Resource, reasons_by_unit: Mapping[str, tuple[Reason, ...]]) -> Resource:
+    if not reasons_by_unit:
         return resource
-    devices = (d.but(reasons=found[d.unit.id]) if d.unit.id in found else d for d in resource.devices)
+    devices = (
+        d.but(reasons=reasons_by_unit[d.unit.id]) if d.unit.id in reasons_by_unit else d for d in resource.devices
+    )
     return resource.but(devices=tuple(devices))
 
 
-def _with_withheld(resource: Resource, found: Mapping[withholding.OfferedId, Reason]) -> Resource:
-    reasons = {id: why for (name, id), why in found.items() if name == resource.name}
+def _mark_withheld_devices(
+    resource: Resource, reasons_by_offered_id: Mapping[withholding.OfferedId, Reason]
+) -> Resource:
+    reasons = {id: why for (name, id), why in reasons_by_offered_id.items() if name == resource.name}
     devices = (d.but(reasons=(*d.reasons, reasons[d.id])) if d.id in reasons else d for d in resource.devices)
     return resource.but(devices=tuple(devices)) if reasons else resource
 
 
-def why_waiting(snapshot: Snapshot) -> Reason | None:
+def offer_waiting_reason(snapshot: Snapshot) -> Reason | None:
     """Why nothing may be offered by this agent now; None if something may."""
     if why := standby_reason(snapshot):
         return Reason(kind="waiting", text=why, part=KUBELET_LOCK.name, code="standby")
-    return unknown(snapshot)
+    return missing_information_reason(snapshot)
 
 
-def ready_to_take_over(snapshot: Snapshot) -> bool:
+def is_ready_to_take_over(snapshot: Snapshot) -> bool:
     """Whether this agent stands by for another, and knows all that it needs to serve in its place."""
-    return bool(standby_reason(snapshot)) and unknown(snapshot) is None
+    return bool(standby_reason(snapshot)) and missing_information_reason(snapshot) is None
 
 
-def unknown(snapshot: Snapshot) -> Reason | None:
+def missing_information_reason(snapshot: Snapshot) -> Reason | None:
     """What is not known yet, so that nothing could be offered, whoever serves kubelet; None for nothing."""
     if snapshot.machine is None and (why := requests.driver_release_reason(snapshot)):
         text = f"the driver is released: {why}"
         return Reason(kind="released", text=text, part=DRIVER.name, code="driver-released")
     if snapshot.machine is None:
-        return _not_reported(snapshot, DRIVER, "machine-not-observed", "the machine has not been looked at yet")
+        return _not_reported_reason(
+            snapshot, DRIVER, "machine-not-observed", "the agent has not observed the machine yet"
+        )
     if snapshot.machine.gpus is None:
         faults = snapshot.machine.faults
         code = faults[0].code if faults else ""
         return Reason(kind="problem", text=reasons.describe_faults(faults), part=DRIVER.name, code=code)
     if snapshot.config.settings is None:
-        return _not_reported(snapshot, CONFIG, "config-missing", "there is no good configuration yet")
+        return _not_reported_reason(snapshot, CONFIG, "config-missing", "there is no valid configuration yet")
     if snapshot.allocations is None:
-        return _not_reported(
-            snapshot, POD_RESOURCES, "allocations-unknown", "kubelet has not said yet what containers hold"
+        return _not_reported_reason(
+            snapshot, POD_RESOURCES, "allocations-unknown", "kubelet has not reported yet which devices containers hold"
         )
     if cdi.is_first_write_pending(snapshot):
         text = "the CDI specifications are being written"
@@ -222,19 +241,19 @@ def unknown(snapshot: Snapshot) -> Reason | None:
     return None
 
 
-def unreported_part(snapshot: Snapshot) -> AnyPart | None:
+def part_with_missing_information(snapshot: Snapshot) -> AnyPart | None:
     """The part that has not told yet what an offer needs; None for none. Why it has not, its status says."""
-    lack = unknown(snapshot)
+    lack = missing_information_reason(snapshot)
     if lack is None or lack.part == CDI_FILES.name or requests.driver_release_reason(snapshot):
         return None
-    return part_named(lack.part)
+    return parse_part_name(lack.part)
 
 
-def _not_reported(snapshot: Snapshot, part: AnyPart, code: ReasonCode, what: Text) -> Reason:
+def _not_reported_reason(snapshot: Snapshot, part: AnyPart, code: ReasonCode, missing_fact: Text) -> Reason:
     """What a part has not told yet: in a moment, or never where that part fails."""
-    status = snapshot.status.get(part)
+    status = snapshot.statuses.get(part)
     if status is None or status.state == "ok":
-        return Reason(kind="waiting", text=what, part=part.name, code=code)
+        return Reason(kind="waiting", text=missing_fact, part=part.name, code=code)
     kind: ReasonKind = "problem" if status.state == "failing" else "waiting"
-    text = f"{what}: {status.text}" if status.text else what
+    text = f"{missing_fact}: {status.text}" if status.text else missing_fact
     return Reason(kind=kind, text=text, part=part.name, code=status.code or code)

@@ -6,8 +6,8 @@ finds out for itself whether a device is given out, so none can say otherwise th
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpuplane.core.advertising import offer, unavailable_units, why_waiting
-from gpuplane.core.devicenames import DeviceName, index_order
+from gpuplane.core.advertising import offer, offer_waiting_reason, unavailable_units
+from gpuplane.core.devicenames import DeviceName, index_sort_key
 from gpuplane.core.health import devicehealth
 from gpuplane.core.inventory.units import list_units
 from gpuplane.core.view import part_view
@@ -15,15 +15,15 @@ from gpuplane.model.config import Settings
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import CONFIG, DRIVER, plugin_of
+from gpuplane.model.status import CONFIG, DRIVER, plugin_part
 from gpuplane.model.text import join
 from gpuplane.model.views import Availability, NotOffered, Offer, OfferedDevice, Reason, ReasonKind, Resource, Unit
 
-ENDS: Mapping[ReasonKind, str] = {
-    "problem": "it is over once that is mended",
-    "held": "the end of the containers that hold it",
-    "configured": "another configuration, or another layout of the GPU",
-    "waiting": "it is over in a moment",
+CLEARED_BY_TEXT_BY_KIND: Mapping[ReasonKind, str] = {
+    "problem": "when the problem is repaired",
+    "held": "when the containers that hold the device end",
+    "configured": "when the configuration or the MIG layout of the GPU changes",
+    "waiting": "by itself, in a moment",
 }
 """What ends a reason that is none of health's, for people."""
 
@@ -33,91 +33,106 @@ def availability(snapshot: Snapshot, offered: Offer | None = None) -> tuple[Avai
 
     `offered`: what the agent answered that has this snapshot; by default what follows from it here.
     """
-    return _availability(snapshot, offer(snapshot) if offered is None else offered)
+    return _availability_in_offer(snapshot, offer(snapshot) if offered is None else offered)
 
 
-def _availability(snapshot: Snapshot, offered: Offer) -> tuple[Availability, ...]:
+def _availability_in_offer(snapshot: Snapshot, offered: Offer) -> tuple[Availability, ...]:
     machine = snapshot.machine
     if machine is None or machine.gpus is None:
         return ()
-    if offered.waiting:
-        return _before_offer.of(
-            snapshot, machine, snapshot.config.settings, unavailable_units(snapshot), why_waiting(snapshot)
+    if offered.waiting_reason:
+        return _availability_without_offer.of(
+            snapshot, machine, snapshot.config.settings, unavailable_units(snapshot), offer_waiting_reason(snapshot)
         )
-    silent = tuple(each.name for each in offered.resources if plugin_of(each.name) in snapshot.status)
-    return _offered.of(snapshot, offered, unavailable_units(snapshot), tuple(unread(snapshot, name) for name in silent))
+    silent = tuple(each.name for each in offered.resources if plugin_part(each.name) in snapshot.statuses)
+    return _availability_of_offered_units.of(
+        snapshot,
+        offered,
+        unavailable_units(snapshot),
+        tuple(plugin_not_registered_reason(snapshot, name) for name in silent),
+    )
 
 
 @part_view
-def _offered(
-    offered: Offer, faults: Mapping[str, tuple[Reason, ...]], unread: tuple[Reason | None, ...]
+def _availability_of_offered_units(
+    offered: Offer, unit_reasons: Mapping[str, tuple[Reason, ...]], plugin_reasons: tuple[Reason | None, ...]
 ) -> tuple[Availability, ...]:
     """Each unit by what kubelet is told. After a grant it is asked the same again."""
-    silent = {each.part: each for each in unread if each is not None}
-    return _ordered([*_of_resources(offered, silent), *(_not_offered(each, faults) for each in offered.not_offered)])
+    silent = {each.part: each for each in plugin_reasons if each is not None}
+    return _sorted_by_index(
+        [
+            *_availability_of_resources(offered, silent),
+            *(_availability_of_not_offered(each, unit_reasons) for each in offered.not_offered),
+        ]
+    )
 
 
-def _ordered(found: Iterable[Availability]) -> tuple[Availability, ...]:
-    return tuple(sorted(found, key=lambda each: index_order(each.index)))
+def _sorted_by_index(availabilities: Iterable[Availability]) -> tuple[Availability, ...]:
+    return tuple(sorted(availabilities, key=lambda each: index_sort_key(each.index)))
 
 
 @part_view
-def _before_offer(
-    machine: Machine, settings: Settings | None, faults: Mapping[str, tuple[Reason, ...]], lack: Reason | None
+def _availability_without_offer(
+    machine: Machine,
+    settings: Settings | None,
+    unit_reasons: Mapping[str, tuple[Reason, ...]],
+    waiting_reason: Reason | None,
 ) -> tuple[Availability, ...]:
     """Each unit while kubelet is told nothing."""
     settings = settings or Settings(mig_strategy="mixed")
     there = list_units(
         machine, with_mig_devices=settings.mig_strategy != "none", whole_mig_gpus=settings.whole_mig_gpus
     )
-    return _ordered(
+    return _sorted_by_index(
         Availability(
             device=unit.id,
             index=unit.index,
-            reasons=_distinct((*faults.get(unit.id, ()), *([lack] if lack is not None else []))),
+            reasons=_distinct_reasons(
+                (*unit_reasons.get(unit.id, ()), *([waiting_reason] if waiting_reason is not None else []))
+            ),
         )
         for unit, _ in there
     )
 
 
-def _of_resources(offered: Offer, silent: Mapping[str, Reason]) -> Iterator[Availability]:
+def _availability_of_resources(offered: Offer, reason_by_plugin: Mapping[str, Reason]) -> Iterator[Availability]:
     for resource in offered.resources:
-        why = silent.get(plugin_of(resource.name).name)
-        for unit, devices in _by_unit(resource):
+        why = reason_by_plugin.get(plugin_part(resource.name).name)
+        for unit, devices in _group_devices_by_unit(resource):
             against = [reason for each in devices for reason in each.reasons]
             yield Availability(
                 device=unit.id,
                 index=unit.index,
                 resource=resource.name,
-                ids=len(devices),
-                unhealthy=sum(bool(each.reasons) for each in devices),
-                reasons=_distinct((*against, *([why] if why is not None else []))),
+                id_count=len(devices),
+                unhealthy_id_count=sum(bool(each.reasons) for each in devices),
+                reasons=_distinct_reasons((*against, *([why] if why is not None else []))),
             )
 
 
-def _by_unit(resource: Resource) -> Iterable[tuple[Unit, list[OfferedDevice]]]:
+def _group_devices_by_unit(resource: Resource) -> Iterable[tuple[Unit, list[OfferedDevice]]]:
     found: dict[str, tuple[Unit, list[OfferedDevice]]] = {}
     for device in resource.devices:
         found.setdefault(device.unit.id, (device.unit, []))[1].append(device)
     return found.values()
 
 
-def _not_offered(unit: NotOffered, faults: Mapping[str, tuple[Reason, ...]]) -> Availability:
+def _availability_of_not_offered(unit: NotOffered, unit_reasons: Mapping[str, tuple[Reason, ...]]) -> Availability:
     part = DRIVER if unit.kind == "problem" else CONFIG
     reason = Reason(kind=unit.kind, text=unit.reason, part=part.name, code=unit.code)
-    own = faults.get(unit.device, ())
-    return Availability(device=unit.device, index=unit.index, reasons=_distinct((*own, reason)))
+    own = unit_reasons.get(unit.device, ())
+    return Availability(device=unit.device, index=unit.index, reasons=_distinct_reasons((*own, reason)))
 
 
-def _distinct(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    return tuple({each.cause: each for each in reasons}.values())
+def _distinct_reasons(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+    return tuple({each.identity_key: each for each in reasons}.values())
 
 
-def unread(snapshot: Snapshot, resource: str) -> Reason | None:
+def plugin_not_registered_reason(snapshot: Snapshot, resource: str) -> Reason | None:
     """Why kubelet does not read the list of a resource; None while it does. What is not registered yet is so for a
     moment, and no device is said to be withheld for that."""
-    part = plugin_of(resource)
-    status = snapshot.status.of(part)
+    part = plugin_part(resource)
+    status = snapshot.statuses.of(part)
     if status is not None and status.state == "ok":
         return None
     kind: ReasonKind = "problem" if status is not None and status.state == "failing" else "waiting"
@@ -125,41 +140,50 @@ def unread(snapshot: Snapshot, resource: str) -> Reason | None:
     return Reason(kind=kind, text=text, part=part.name, code="plugin-not-registered")
 
 
-def grouped(found: Iterable[tuple[DeviceName, Reason]]) -> Mapping[Reason, tuple[DeviceName, ...]]:
+def devices_by_reason(
+    reasons_of_devices: Iterable[tuple[DeviceName, Reason]],
+) -> Mapping[Reason, tuple[DeviceName, ...]]:
     """Each reason once, with the devices that have it; of one whose fault it is the first is named."""
     first: dict[Reason, Reason] = {}
     devices: dict[Reason, dict[DeviceName, None]] = {}
-    for named, reason in found:
-        key = reason.but(device="")
+    for named, reason in reasons_of_devices:
+        key = reason.but(faulty_device="")
         first.setdefault(key, reason)
         devices.setdefault(key, {})[named] = None
     return {reason: tuple(devices[key]) for key, reason in first.items()}
 
 
-def standing(snapshot: Snapshot, offered: Offer | None = None) -> tuple[DeviceHealth, ...]:
+def device_health_with_availability(snapshot: Snapshot, offered: Offer | None = None) -> tuple[DeviceHealth, ...]:
     """How each device stands, for people: as health says, and `withheld` where it is well and not given out.
 
     The node comes first where something is wrong with it, then the devices in the driver's order, then those away.
     `offered`: as of `availability`.
     """
     reasons = {each.index: each.reasons for each in availability(snapshot, offered)}  # two GPUs may bear one UUID
-    return tuple(_as_withheld(each, reasons.get(each.index, ())) for each in devicehealth.overall_health(snapshot))
+    return tuple(
+        _mark_withheld(each, reasons.get(each.index, ())) for each in devicehealth.health_with_parents(snapshot)
+    )
 
 
-def _problem_parts(reasons: Iterable[Reason]) -> Iterator[str]:
+def _failing_part_names(reasons: Iterable[Reason]) -> Iterator[str]:
     """The parts that have to be mended, beside the driver, whose faults have an advice of their own."""
     return (each.part for each in reasons if each.kind == "problem" and each.part not in ("", DRIVER.name))
 
 
-def _as_withheld(diagnosis: DeviceHealth, reasons: tuple[Reason, ...]) -> DeviceHealth:
-    if not reasons or diagnosis.state not in ("healthy", "suspect", "degraded"):
-        return diagnosis
-    own = [diagnosis.reason] if diagnosis.reason else []
-    return diagnosis.but(
+def _mark_withheld(health: DeviceHealth, reasons: tuple[Reason, ...]) -> DeviceHealth:
+    if not reasons or health.state not in ("healthy", "suspect", "degraded"):
+        return health
+    own = [health.reason] if health.reason else []
+    return health.but(
         state="withheld",
         since=None,
         until=None,
         reason=join("; ", [*(each.text for each in reasons), *own]),
-        cleared_by=next((ENDS[each.kind] for each in reasons if each.kind in ENDS), ""),
-        advice=next((f"see the part {part} in gpuplane inspect" for part in _problem_parts(reasons)), ""),
+        cleared_by_text=next(
+            (CLEARED_BY_TEXT_BY_KIND[each.kind] for each in reasons if each.kind in CLEARED_BY_TEXT_BY_KIND), ""
+        ),
+        advice=next(
+            (f"run gpuplane inspect and read the line of the part {part}" for part in _failing_part_names(reasons)),
+            "",
+        ),
     )

@@ -21,16 +21,16 @@ def describe_devices(devices: Sequence[DeviceName]) -> str:
 
 def _describe_indices(devices: Sequence[DeviceName]) -> str:
     """Indices in the driver's order, then the UUIDs of absent devices."""
-    there = sorted({index for _, index in devices if index}, key=index_order)
+    there = sorted({index for _, index in devices if index}, key=index_sort_key)
     return ", ".join(filter(None, (format_index_ranges(there), *(uuid for uuid, index in devices if not index))))
 
 
-def index_order(index: str) -> tuple[int, ...]:
+def index_sort_key(index: str) -> tuple[int, ...]:
     """The sort key of an index, for the driver's order: "0:10" comes after "0:9"."""
     return tuple(map(int, index.split(":")))
 
 
-def device_labels(devices: Iterable[DeviceName]) -> tuple[str, ...]:
+def device_uuids_or_indices(devices: Iterable[DeviceName]) -> tuple[str, ...]:
     """The names of devices for programs: the UUID, else the index."""
     return tuple(uuid or index for uuid, index in devices if uuid or index)
 

@@ -18,14 +18,14 @@ import re
 from collections.abc import Mapping
 
 from gpuplane.core.requests import driver_release_reason
-from gpuplane.core.text import list_first
+from gpuplane.core.text import join_first_names
 from gpuplane.core.view import part_view
-from gpuplane.model.machine import DeviceNumbers, Machine
+from gpuplane.model.machine import DeviceNodeStat, Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import State, Status
+from gpuplane.model.status import PartState, Status
 from gpuplane.model.value import Value
 
-EFFECT_IF_MISSING = {
+EFFECT_BY_MISSING_CONTROL_NODE = {
     "/dev/nvidiactl": "nothing can use the driver",
     "/dev/nvidia-uvm": "no CUDA program starts",
     "/dev/nvidia-uvm-tools": "",
@@ -34,9 +34,10 @@ EFFECT_IF_MISSING = {
 """Control node → what does not work without it; "": nothing that CUDA needs."""
 
 CAPABILITY_PREFIX = "/dev/nvidia-caps/nvidia-cap"
-MISSING_CAPABILITY_EFFECT = "no container can use its MIG device"
+MISSING_CAPABILITY_EFFECT = "no container can use the MIG device of a missing device node"
 MISSING_LINK_EFFECT = (
-    "systemd before 240, or runc 1.1.3 to 1.1.6, removes their devices from running containers when systemd is reloaded"
+    "systemd before 240, or runc 1.1.3 to 1.1.6, removes devices without a link from running containers when "
+    "systemd is reloaded"
 )
 MIG_CONTROL_MODES = {1: 0o400, 2: 0o444}
 """Minor → mode of MIG's `config` and `monitor` (/proc/driver/nvidia-caps/mig-minors)."""
@@ -59,11 +60,11 @@ class DesiredNodes(Value):
     if they exist.
     """
 
-    nodes: Mapping[str, DeviceNumbers | None]
+    nodes: Mapping[str, DeviceNodeStat | None]
     linked_nodes: tuple[str, ...]
 
 
-class NodesResult(Value):
+class DeviceNodeReconcileResult(Value):
     """The result of a reconciliation. `is_hidden`: the host's /dev is not visible here, so nothing is known of it."""
 
     is_hidden: bool = False
@@ -82,48 +83,52 @@ def desired_nodes(snapshot: Snapshot) -> DesiredNodes | None:
 
 @part_view
 def _nodes_of_machine(machine: Machine) -> DesiredNodes | None:
-    numbers = {node: each for node, each in machine.numbers.items() if MANAGED_NODE.fullmatch(node)}
+    numbers = {node: each for node, each in machine.device_node_stats.items() if MANAGED_NODE.fullmatch(node)}
     if machine.gpus == () or not numbers:
         return None
     devices = (device for gpu in machine.gpus or () for device in gpu.mig_devices)
-    caps = {node: numbers[node] for device in devices for node in device.nodes if node in numbers}
+    caps = {node: numbers[node] for device in devices for node in device.device_nodes if node in numbers}
     control = {
-        f"{CAPABILITY_PREFIX}{minor}": DeviceNumbers(each.major, minor, mode)
+        f"{CAPABILITY_PREFIX}{minor}": DeviceNodeStat(each.major, minor, mode)
         for each in list(caps.values())[:1]
         for minor, mode in MIG_CONTROL_MODES.items()
     }
     nodes = (
-        {node: numbers.get(node) for node, effect in EFFECT_IF_MISSING.items() if effect or node in numbers}
+        {
+            node: numbers.get(node)
+            for node, effect in EFFECT_BY_MISSING_CONTROL_NODE.items()
+            if effect or node in numbers
+        }
         | control
         | caps
     )
     return DesiredNodes(nodes=nodes, linked_nodes=tuple(numbers | nodes))
 
 
-def nodes_status(result: NodesResult) -> Status:
+def nodes_status(result: DeviceNodeReconcileResult) -> Status:
     """The status of the nodes. A missing node that CUDA does not need is not a failure."""
     if result.is_hidden:
-        return Status("ok", "the host's /dev is not visible here, so nothing is known of it")
+        return Status("ok", "the host's /dev is not visible here, so the agent cannot check it")
     effects = list(dict.fromkeys(filter(None, map(_effect_if_missing, result.missing))))
     said = [
-        *([f"missing: {list_first(result.missing, MAX_PATHS_LISTED)}"] if result.missing else []),
+        *([f"missing: {join_first_names(result.missing, MAX_PATHS_LISTED)}"] if result.missing else []),
         *effects,
         *(
-            [f"no link in /dev/char: {list_first(result.unlinked, MAX_PATHS_LISTED)}; {MISSING_LINK_EFFECT}"]
+            [f"no link in /dev/char: {join_first_names(result.unlinked, MAX_PATHS_LISTED)}; {MISSING_LINK_EFFECT}"]
             if result.unlinked
             else []
         ),
         *(
-            [f"no loaded driver has the numbers of {list_first(result.stale, MAX_PATHS_LISTED)}"]
+            [f"no loaded driver uses the device numbers of {join_first_names(result.stale, MAX_PATHS_LISTED)}"]
             if result.stale
             else []
         ),
         *([result.problem] if result.problem else []),
-        *([f"created by the agent: {list_first(result.created, MAX_PATHS_LISTED)}"] if result.created else []),
+        *([f"created by the agent: {join_first_names(result.created, MAX_PATHS_LISTED)}"] if result.created else []),
     ]
     if result.missing or result.unlinked or result.stale:
         said.append(ADVICE)
-    state: State = "failing" if effects or result.stale else "ok"
+    state: PartState = "failing" if effects or result.stale else "ok"
     return Status(state, "; ".join(said) or "all nodes and links exist")
 
 
@@ -132,4 +137,4 @@ def _effect_if_missing(node: str) -> str:
     is_capability = (
         node.startswith(CAPABILITY_PREFIX) and int(node.removeprefix(CAPABILITY_PREFIX)) not in MIG_CONTROL_MODES
     )
-    return MISSING_CAPABILITY_EFFECT if is_capability else EFFECT_IF_MISSING.get(node, "")
+    return MISSING_CAPABILITY_EFFECT if is_capability else EFFECT_BY_MISSING_CONTROL_NODE.get(node, "")

@@ -118,7 +118,9 @@ class _Parser:
 
     def resolve_alias(self, anchor: str | None, line: int) -> DocumentNode:
         if anchor is None or anchor not in self.anchors:
-            raise MalformedDocument(line, f"the alias *{anchor} has no complete anchor above it")
+            raise MalformedDocument(
+                line, f"the alias *{anchor} must come after the whole value that has the anchor &{anchor}"
+            )
         node, size = self.anchors[anchor]
         self.check_node_limit(size, line)
         return node.but(line=line)
@@ -182,7 +184,7 @@ def _scalar_value(event: Any) -> Any:
         raise MalformedDocument(_line_of_event(event), str(error)) from None
     if event.tag is None or type(value) is TYPE_BY_TAG.get(event.tag):
         return value
-    raise MalformedDocument(_line_of_event(event), f"{text[:40]!r} is not of the type of its tag {event.tag!r}")
+    raise MalformedDocument(_line_of_event(event), f"the value {text[:40]!r} does not match its tag {event.tag!r}")
 
 
 TYPE_BY_TAG = {

@@ -11,15 +11,15 @@ from gpuplane.core import mps
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.explanation import describe_policy
 from gpuplane.core.config.resolve import ResolvedConfig
-from gpuplane.core.containers.strategy import AUTO_TEXT, StrategyDecision
+from gpuplane.core.containers.strategy import AUTO_STRATEGY_TEXT, StrategyDecision
 from gpuplane.core.faults import overrides as judge
 from gpuplane.core.faults.catalogue import CATALOGUE
-from gpuplane.core.inventory.naming import UnitAssignment, matches_pattern
+from gpuplane.core.inventory.naming import UnitResource, matches_pattern
 from gpuplane.core.inventory.resources import assign_units
-from gpuplane.core.inventory.sharing import sharing_entries
+from gpuplane.core.inventory.sharing import sharing_entry_by_name
 from gpuplane.core.step import step
 from gpuplane.core.text import format_memory
-from gpuplane.model.config import Config, MemoryResource, Mps, ReplicatedResource, Settings
+from gpuplane.model.config import Config, MemorySharedResource, MpsDaemonSettings, ReplicatedResource, Settings
 from gpuplane.model.facts import MachineObserved
 from gpuplane.model.health import FaultOverride
 from gpuplane.model.machine import Machine
@@ -74,9 +74,9 @@ def explain_node(machine: Machine, resolved: ResolvedConfig) -> Explanation:
     unseen = Snapshot(config=Config(settings=resolved.settings), allocations=())
     offered = offer(mps.assume_daemons_ready(step(unseen, MachineObserved(machine), now=0.0)))  # its clock begins here
     decisions = assign_units(machine, resolved.settings)
-    unavailable = {device.unit.id: device.unavailable for each in offered.resources for device in each.devices}
+    unavailable = {device.unit.id: device.unavailable_reason for each in offered.resources for device in each.devices}
     return Explanation(
-        waiting=offered.waiting,
+        waiting=offered.waiting_reason,
         strategy=_device_list_strategy(resolved),
         resources={each.name: _resource_count(each, resolved) for each in offered.resources},
         units=tuple(_explain_unit(decision, resolved, unavailable) for decision in decisions),
@@ -87,9 +87,12 @@ def explain_node(machine: Machine, resolved: ResolvedConfig) -> Explanation:
             *_unused_pattern_notes(decisions, resolved),
             *_unused_sharing_notes(decisions, resolved),
             *_partly_shared_resource_notes(decisions),
-            *_memory_sharing_notes(decisions, resolved),
+            *_memory_sharing_limit_notes(decisions, resolved),
             *_mps_notes(decisions, resolved),
-            *(["this machine has no GPU, so nothing would be advertised"] * (not offered.waiting and not machine.gpus)),
+            *(
+                ["this machine has no GPU, so nothing would be advertised"]
+                * (not offered.waiting_reason and not machine.gpus)
+            ),
         ),
     )
 
@@ -97,7 +100,7 @@ def explain_node(machine: Machine, resolved: ResolvedConfig) -> Explanation:
 def _device_list_strategy(resolved: ResolvedConfig) -> StrategyDecision:
     strategies = resolved.settings.device_list_strategy
     return StrategyDecision(
-        strategies, AUTO_TEXT if strategies == ("auto",) else resolved.sources["device_list_strategy"]
+        strategies, AUTO_STRATEGY_TEXT if strategies == ("auto",) else resolved.sources["device_list_strategy"]
     )
 
 
@@ -113,9 +116,7 @@ def _describe_preferred_allocation(resource: Resource, resolved: ResolvedConfig)
     return f"the best connected GPUs{f', on as few NUMA nodes as possible{at}' * (policy == 'numa')}"
 
 
-def _explain_unit(
-    decision: UnitAssignment, resolved: ResolvedConfig, unavailable: Mapping[str, Text]
-) -> UnitExplanation:
+def _explain_unit(decision: UnitResource, resolved: ResolvedConfig, unavailable: Mapping[str, Text]) -> UnitExplanation:
     unit, name = decision.unit, decision.resource
     return UnitExplanation(
         index=unit.index,
@@ -131,46 +132,46 @@ def _explain_unit(
     )
 
 
-def _naming_reason(decision: UnitAssignment, resolved: ResolvedConfig) -> str:
+def _naming_reason(decision: UnitResource, resolved: ResolvedConfig) -> str:
     settings = resolved.settings
-    field, _, number = decision.setting.partition(".")
+    field, _, number = decision.deciding_setting.partition(".")
     if number:
         pattern = (settings.gpus if field == "gpus" else settings.mig)[int(number)].pattern
-        return f"pattern {pattern!r}{_source_note(resolved, decision.setting)}"
+        return f"pattern {pattern!r}{_source_note(resolved, decision.deciding_setting)}"
     if not decision.unit.profile:
         return f"a whole GPU{' that no pattern matches' * bool(settings.gpus)}"
-    return f"migStrategy {settings.mig_strategy}{_source_note(resolved, decision.setting)}"
+    return f"migStrategy {settings.mig_strategy}{_source_note(resolved, decision.deciding_setting)}"
 
 
-def _not_offered_reason(decision: UnitAssignment, resolved: ResolvedConfig) -> str:
-    return f"{decision.reason}{_source_note(resolved, decision.sharing_entry)}"
+def _not_offered_reason(decision: UnitResource, resolved: ResolvedConfig) -> str:
+    return f"{decision.not_offered_reason}{_source_note(resolved, decision.sharing_entry)}"
 
 
-def _sharing_reason(decision: UnitAssignment, resolved: ResolvedConfig) -> str:
+def _sharing_reason(decision: UnitResource, resolved: ResolvedConfig) -> str:
     if not decision.sharing_entry:
         return ""
     how = "".join(_describe_sharing(decision, resolved.settings)) if decision.is_shared else "not shared"
     return f", {how}{_source_note(resolved, decision.sharing_entry)}"
 
 
-def _describe_sharing(decision: UnitAssignment, settings: Settings) -> Iterator[str]:
+def _describe_sharing(decision: UnitResource, settings: Settings) -> Iterator[str]:
     yield f"{decision.replicas} share{'s' if decision.replicas > 1 else ''}"
     if grain := decision.share_mib:
         unit, over = settings.sharing.memory_unit, decision.unit.memory_mib % grain
         yield f" of {format_memory(grain, unit)}"
         yield f" ({format_memory(over, unit)} left over)" if over else ""
-    if decision.mps:
+    if decision.is_shared_by_mps:
         yield "".join((" by MPS", *_describe_mps_settings(settings.sharing.mps)))
     if decision.distinct_gpus:
         yield ", the shares of a container are of different GPUs"
-    entry = sharing_entries(settings.sharing)[decision.sharing_entry]
+    entry = sharing_entry_by_name(settings.sharing)[decision.sharing_entry]
     if isinstance(entry, ReplicatedResource) and entry.time_slice:
         yield f", time slice {entry.time_slice}"
 
 
-def _describe_mps_settings(how: Mps) -> Iterator[str]:
+def _describe_mps_settings(how: MpsDaemonSettings) -> Iterator[str]:
     """The settings of MPS daemons that are not the defaults."""
-    if how.compute_mode != Mps().compute_mode:
+    if how.compute_mode != MpsDaemonSettings().compute_mode:
         yield f", computeMode {how.compute_mode}"
     if how.multi_user:
         yield ", multiUser"
@@ -235,8 +236,8 @@ def _source_note(resolved: ResolvedConfig, setting: str) -> str:
     return f" ({resolved.sources[setting]})" if setting in resolved.sources else ""
 
 
-def _unused_pattern_notes(decisions: list[UnitAssignment], resolved: ResolvedConfig) -> Iterator[str]:
-    used = {decision.setting for decision in decisions}
+def _unused_pattern_notes(decisions: list[UnitResource], resolved: ResolvedConfig) -> Iterator[str]:
+    used = {decision.deciding_setting for decision in decisions}
     for field, namings in (("gpus", resolved.settings.gpus), ("mig", resolved.settings.mig)):
         texts = {each.unit.profile if field == "mig" else each.unit.model for each in decisions}
         for i, naming in enumerate(namings):
@@ -249,13 +250,16 @@ def _unused_pattern_reason(field: str, pattern: str, texts: set[str], strategy: 
     if field == "mig" and strategy == "none":
         return "migStrategy is none, so patterns of resources.mig have no effect"
     if any(matches_pattern(pattern, text) for text in texts):
-        return f"the devices that {pattern!r} matches here are not offered, or a pattern above it matches them first"
+        return (
+            f"the pattern {pattern!r} has no effect: its devices on this machine are not offered, or an "
+            "earlier pattern matches them"
+        )
     return f"no {'profile' if field == 'mig' else 'model'} here matches {pattern!r}"
 
 
-def _unused_sharing_notes(decisions: list[UnitAssignment], resolved: ResolvedConfig) -> Iterator[str]:
-    named: dict[str, list[UnitAssignment]] = {}
-    every = sharing_entries(resolved.settings.sharing)
+def _unused_sharing_notes(decisions: list[UnitResource], resolved: ResolvedConfig) -> Iterator[str]:
+    named: dict[str, list[UnitResource]] = {}
+    every = sharing_entry_by_name(resolved.settings.sharing)
     for decision in decisions:
         if decision.sharing_entry:
             named.setdefault(every[decision.sharing_entry].name, []).append(decision)
@@ -265,12 +269,12 @@ def _unused_sharing_notes(decisions: list[UnitAssignment], resolved: ResolvedCon
             for each in named.get(entry.name, ())
             if not entry.model or matches_pattern(entry.model, each.unit.model)
         ]
-        if what := _describe_missing_devices(by, entry, fitting, resolved):
+        if what := _describe_unobtained_devices(by, entry, fitting, resolved):
             yield f"{resolved.sources[by]}: {what}"
 
 
-def _describe_missing_devices(
-    by: str, entry: ReplicatedResource | MemoryResource, fitting: list[UnitAssignment], resolved: ResolvedConfig
+def _describe_unobtained_devices(
+    by: str, entry: ReplicatedResource | MemorySharedResource, fitting: list[UnitResource], resolved: ResolvedConfig
 ) -> str:
     """Which devices an entry does not get, and why; "" if it gets all. `fitting`: the shared devices that match it."""
     taken = [decision for decision in fitting if decision.sharing_entry == by]
@@ -287,7 +291,9 @@ def _describe_missing_devices(
         case int(count):
             before = f"; {len(others)} already shared by {where}" if others else ""
             return (
-                "" if len(taken) == count else f"it asks for {count} devices of {named} and gets {len(taken)}{before}"
+                ""
+                if len(taken) == count
+                else f"the entry requests {count} devices of {named} but gets {len(taken)}{before}"
             )
         case references:
             missing = [each for each in references if not _has_device_with_reference(each, taken)]
@@ -302,32 +308,35 @@ def _describe_missing_devices(
             return "; ".join(filter(None, (found, before)))
 
 
-def _sources_of_sharing(decisions: Iterable[UnitAssignment], resolved: ResolvedConfig) -> str:
+def _sources_of_sharing(decisions: Iterable[UnitResource], resolved: ResolvedConfig) -> str:
     return " and ".join(dict.fromkeys(resolved.sources[decision.sharing_entry] for decision in decisions))
 
 
-def _has_device_with_reference(reference: str, decisions: Iterable[UnitAssignment]) -> bool:
+def _has_device_with_reference(reference: str, decisions: Iterable[UnitResource]) -> bool:
     return any(reference in (decision.unit.id, decision.unit.index) for decision in decisions)
 
 
-def _partly_shared_resource_notes(decisions: list[UnitAssignment]) -> Iterator[str]:
+def _partly_shared_resource_notes(decisions: list[UnitResource]) -> Iterator[str]:
     shared = {decision.resource for decision in decisions if decision.is_shared}
     for name in sorted(
         {decision.resource for decision in decisions if not decision.is_shared and decision.resource in shared}
     ):
-        yield f"{name} has whole devices and shares, and a pod cannot choose between them; rename the shares"
+        yield (
+            f"{name} names both whole devices and shares, and a pod cannot choose which it gets; set another "
+            "name for the shares (rename)"
+        )
 
 
-def _memory_sharing_notes(decisions: list[UnitAssignment], resolved: ResolvedConfig) -> Iterator[str]:
+def _memory_sharing_limit_notes(decisions: list[UnitResource], resolved: ResolvedConfig) -> Iterator[str]:
     """The limits of sharing memory."""
     memory = [decision for decision in decisions if decision.share_mib]
     if not memory:
         return
     kept = (
-        "an MPS daemon limits the memory of each process, not of a container as a whole, and only of processes that "
-        "are its clients and do not change the limit in their environment"
-        if resolved.settings.sharing.memory_by_mps
-        else "nothing enforces the limit of a container's share; the container only finds it in its environment"
+        "the MPS daemon limits the memory of each process, not of the whole container; a process that is not an MPS "
+        "client has no limit; a process can change its limit in its environment"
+        if resolved.settings.sharing.mps_limits_memory
+        else "the memory limit of a share is not enforced; a container only reads it in its environment"
     )
     yield f"{resolved.sources['memory']}: {kept}"
     if len({decision.unit.gpu for decision in memory}) > 1:
@@ -335,18 +344,19 @@ def _memory_sharing_notes(decisions: list[UnitAssignment], resolved: ResolvedCon
             max(each.replicas * each.share_mib for each in memory), resolved.settings.sharing.memory_unit
         )
         yield (
-            f"{resolved.sources['memory']}: a container gets the memory of one GPU, {most} at most. The scheduler sees "
-            "only the sum of all GPUs, so a pod for which no single GPU has enough memory is refused when it starts"
+            f"{resolved.sources['memory']}: a container gets memory of one GPU only, at most {most}. The scheduler "
+            "sees only the sum of all GPUs. If no single GPU has enough memory for a pod, kubelet refuses the pod "
+            "when it starts"
         )
 
 
-def _mps_notes(decisions: list[UnitAssignment], resolved: ResolvedConfig) -> Iterator[str]:
+def _mps_notes(decisions: list[UnitResource], resolved: ResolvedConfig) -> Iterator[str]:
     """The requirements and limits of MPS."""
-    by = next((decision.sharing_entry for decision in decisions if decision.mps and decision.resource), "")
+    by = next((decision.sharing_entry for decision in decisions if decision.is_shared_by_mps and decision.resource), "")
     if by:
         at = resolved.sources[by]
         yield f"{at}: {mps.ASSUMED_READY_NOTE}"
         yield (
-            f"{at}: MPS does not isolate clients: a fault of one client ends all clients on its GPU; its limits hold "
-            "for each process, and a process can lift them"
+            f"{at}: MPS does not isolate clients: a fault of one client ends all clients on its GPU; MPS limits "
+            "apply to each process, and a process can remove its own limits"
         )

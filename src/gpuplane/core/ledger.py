@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from gpuplane.core.health.records import apply_reboot
-from gpuplane.core.text import clip, list_first
-from gpuplane.model.config import NodeRequests
-from gpuplane.model.health import NODE, DeviceRecord, Drain, HealthRecords
+from gpuplane.core.text import clip, join_first_names
+from gpuplane.model.config import NodeObjectRequests
+from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, Drain, HealthRecords
 from gpuplane.model.snapshot import Ledger, Snapshot
 
 FORMAT_VERSION = 1
@@ -66,14 +66,14 @@ def decode_part(file_name: str, content: bytes) -> LedgerFileContent:
 def _decode_leniently(file_name: str, file: _LedgerFile) -> LedgerFileContent:
     from gpuplane.core.lenient import UnreadableValue, decode_leniently  # rarely needed
 
-    written = f"its format has version {file.version}, and this agent writes version {FORMAT_VERSION}"
+    written = f"the file has format version {file.version}, but this agent writes version {FORMAT_VERSION}"
     try:
         read = decode_leniently(msgspec.json.decode(file.value), _TYPE_BY_FILE[file_name])
     except (UnreadableValue, msgspec.DecodeError) as error:
         if file.version == FORMAT_VERSION and not isinstance(error, UnreadableValue):
             raise  # this is no file of ours
         value = _drain_unreadable_devices(HealthRecords(), [()], file.version) if file_name == "health" else None
-        return LedgerFileContent(file.boot_id, value, f"{written}: no part of it can be read")
+        return LedgerFileContent(file.boot_id, value, f"{written}: the agent cannot read any part of the file")
     value = (
         _drain_unreadable_devices(read.value, read.unreadable_fields, file.version)
         if file_name == "health" and read.unreadable_fields
@@ -82,7 +82,9 @@ def _decode_leniently(file_name: str, file: _LedgerFile) -> LedgerFileContent:
     left_out = [
         clip(".".join(place), MAX_FIELD_CHARACTERS) for place in (*read.unreadable_fields, *read.unknown_fields)
     ]
-    return LedgerFileContent(file.boot_id, value, f"{written}: {list_first(left_out, 5)} left out")
+    return LedgerFileContent(
+        file.boot_id, value, f"{written}: the agent ignored the fields {join_first_names(left_out, 5)}"
+    )
 
 
 def _drain_unreadable_devices(
@@ -90,9 +92,9 @@ def _drain_unreadable_devices(
 ) -> HealthRecords:
     """The records, with a drain for each device that has an unreadable field; if it is unknown which, for the node."""
     devices = dict(health.devices)
-    why = f"its health record has version {version} of the state files' format, and this agent cannot read all of it"
+    why = f"the health record of the device has format version {version}, and this agent cannot read all of it"
     for place in unreadable_fields:
-        key = place[1] if place[:1] == ("devices",) and len(place) > 1 else NODE
+        key = place[1] if place[:1] == ("devices",) and len(place) > 1 else NODE_RECORD_KEY
         record = devices.get(key, DeviceRecord())
         devices[key] = record.but(drain=record.drain or Drain(reason=why))
     return health.but(devices=devices)
@@ -109,11 +111,15 @@ def adapt_to_new_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> 
     if ledger.boot_id == boot_id:
         return ledger
     health = None if ledger.health is None else apply_reboot(ledger.health, wall, now)
-    before = ledger.node_requests or NodeRequests()
-    asked = NodeRequests(runtime=before.runtime, kubelet=before.kubelet, drains=before.drains)
+    before = ledger.node_requests or NodeObjectRequests()
+    asked = NodeObjectRequests(
+        container_runtime=before.container_runtime,
+        kubelet_version=before.kubelet_version,
+        drain_reasons=before.drain_reasons,
+    )
     return Ledger(
         boot_id=boot_id,
-        node_requests=None if asked == NodeRequests() else asked,
+        node_requests=None if asked == NodeObjectRequests() else asked,
         config_name=ledger.config_name,
         mig_parents=ledger.mig_parents,
         share_layouts=ledger.share_layouts,
@@ -123,4 +129,4 @@ def adapt_to_new_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> 
 
 def is_ledger_stored(snapshot: Snapshot) -> bool:
     """Whether the whole ledger is on disk. Only then may an answer that depends on it be sent."""
-    return snapshot.stored.ledger == snapshot.ledger
+    return snapshot.stored_ledger.ledger == snapshot.ledger

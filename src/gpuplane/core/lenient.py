@@ -24,8 +24,8 @@ from msgspec.inspect import (
     type_info,
 )
 
-from gpuplane.model.encoding import known_fields
-from gpuplane.model.status import AnyPart, Status, Statuses, part_named
+from gpuplane.model.encoding import convert_former_fields
+from gpuplane.model.status import AnyPart, Status, Statuses, parse_part_name
 
 FieldPath = tuple[str, ...]
 """Where a value is in a document: names of fields, keys of mappings and numbers of list items."""
@@ -100,9 +100,11 @@ class _LenientReader:
     def _read_statuses(self, data: Mapping[str, Any], place: FieldPath) -> Statuses:
         found: dict[AnyPart, Status] = {}
         for name, each in data.items():
-            part = part_named(name)
+            part = parse_part_name(name)
             try:
-                found[part] = self.read_value(known_fields(part, each), type_info(part.status_type), (*place, name))
+                found[part] = self.read_value(
+                    convert_former_fields(part, each), type_info(part.status_type), (*place, name)
+                )
             except UnreadableValue:
                 self.unreadable_fields.append((*place, name))
         return Statuses(found)

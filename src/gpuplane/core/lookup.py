@@ -2,28 +2,28 @@
 
 import re
 
-from gpuplane.model.health import NODE
+from gpuplane.model.health import NODE_RECORD_KEY
 from gpuplane.model.machine import Gpu, MigDevice
 from gpuplane.model.snapshot import Snapshot
 
-ALL_DEVICES = "all"
+ALL_DEVICES_NAME = "all"
 """The word for every device of the node."""
 
-PCI_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.ASCII | re.IGNORECASE)
+PCI_ADDRESS_PATTERN = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.ASCII | re.IGNORECASE)
 """A PCI address as people write it. The domain is 0 if they leave it out."""
 
 
-def device_names(gpu: Gpu, device: MigDevice | None = None) -> tuple[str, ...]:
-    """The names of a GPU, or of a MIG device of it; PCI addresses as `normalized_name` writes them."""
+def accepted_device_names(gpu: Gpu, device: MigDevice | None = None) -> tuple[str, ...]:
+    """The names of a GPU, or of a MIG device of it; PCI addresses as `normalize_device_name` writes them."""
     if device is not None:
         return device.uuid, f"{gpu.index}:{device.mig_index}"
-    return tuple(name for name in (gpu.uuid, str(gpu.index), normalized_name(gpu.pci)) if name)
+    return tuple(name for name in (gpu.uuid, str(gpu.index), normalize_device_name(gpu.pci)) if name)
 
 
-def normalized_name(name: str) -> str:
+def normalize_device_name(name: str) -> str:
     """A PCI address as sysfs writes it, 0000:3b:00.0: lspci leaves out the domain, nvidia-smi has 00000000:3B:00.0.
     Any other name is returned as it is."""
-    address = PCI_ADDRESS.fullmatch(name)
+    address = PCI_ADDRESS_PATTERN.fullmatch(name)
     return name if address is None else f"{int(address[1] or '0', 16):04x}:{address[2].lower()}"
 
 
@@ -32,14 +32,14 @@ def find_device(snapshot: Snapshot, name: str) -> str | None:
 
     A device that is not there now is known by its UUID if there is a record of it.
     """
-    if name == ALL_DEVICES:
-        return NODE
-    normalized = normalized_name(name)
+    if name == ALL_DEVICES_NAME:
+        return NODE_RECORD_KEY
+    normalized = normalize_device_name(name)
     for gpu in snapshot.gpus:
-        if normalized in device_names(gpu):
+        if normalized in accepted_device_names(gpu):
             return gpu.uuid or None
         for device in gpu.mig_devices:
-            if normalized in device_names(gpu, device):
+            if normalized in accepted_device_names(gpu, device):
                 return device.uuid
     health = snapshot.ledger.health
     return name if name and health is not None and name in health.devices else None

@@ -20,9 +20,9 @@ from gpuplane.core.health.reasons import unavailable_reasons
 from gpuplane.core.inventory.resources import list_resources
 from gpuplane.core.shares import unit_of
 from gpuplane.core.view import part_view, view
-from gpuplane.core.withholding import withheld, without_allocations
+from gpuplane.core.withholding import withheld_reasons, without_allocations
 from gpuplane.model import sharelayout
-from gpuplane.model.config import Mps, Settings
+from gpuplane.model.config import MpsDaemonSettings, Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
 from gpuplane.model.sharelayout import EncodedLayout
@@ -35,21 +35,21 @@ from gpuplane.model.status import (
     ComputeModeStatus,
     MpsDaemonStatus,
     Part,
-    State,
+    PartState,
     Status,
     Statuses,
-    mps_daemon,
+    mps_daemon_part,
 )
 from gpuplane.model.views import Reason, ReasonKind, Resource, Unit
 
 SUPERVISOR_TIMEOUT_S = 5.0
 """Seconds without a report after which the state of the supervisor's daemons is unknown."""
 
-NO_SUPERVISOR = "no MPS supervisor is seen at {}: run gpuplane mps there"
+NO_SUPERVISOR = "no MPS supervisor serves the directory {}: run gpuplane mps with this directory as --root"
 
 ASSUMED_READY_NOTE = (
-    "MPS daemons are assumed to be ready; they need the supervisor, gpuplane mps, beside the agent: without it all "
-    "devices shared by MPS are unhealthy"
+    "this result assumes that the MPS daemons are ready. They need the supervisor (gpuplane mps) on this node. "
+    "Without the supervisor, all devices shared by MPS are unhealthy"
 )
 """The note to show with the result of `assume_daemons_ready`."""
 
@@ -61,7 +61,7 @@ def desired_daemons(snapshot: Snapshot) -> WantedDaemons | None:
     if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
         return None
     unavailable, share_layouts = (
-        _unavailable_devices(without_allocations(snapshot)),
+        _unavailable_device_uuids(without_allocations(snapshot)),
         snapshot.ledger.share_layouts or {},
     )
     clients = {
@@ -70,18 +70,21 @@ def desired_daemons(snapshot: Snapshot) -> WantedDaemons | None:
         for id in each.devices
         if id != unit_of(id) and _may_be_client(share_layouts.get(unit_of(id)))  # else it is a share of another kind
     }
-    others = {unit_of(id) for name, id in withheld(snapshot) if (_daemon_of_id(name, id), unit_of(id)) not in clients}
+    others = {
+        unit_of(id) for name, id in withheld_reasons(snapshot) if (_daemon_of_id(name, id), unit_of(id)) not in clients
+    }
     held = sorted({name for name, _ in clients})
     resources, _ = list_resources.of(snapshot, machine, settings)
     return WantedDaemons(
-        daemons=_build_daemons.of(snapshot, resources, machine, settings, unavailable | others), in_use=tuple(held)
+        daemons=_build_daemon_per_resource_or_mig.of(snapshot, resources, machine, settings, unavailable | others),
+        daemons_in_use=tuple(held),
     )
 
 
 def _may_be_client(layout: EncodedLayout | None) -> bool:
     """Whether a container that holds a share of a unit with this layout can be a client of a daemon."""
     held = sharelayout.UNKNOWN if layout is None else sharelayout.decode(layout)
-    return held.mps or held == sharelayout.UNKNOWN
+    return held.uses_mps or held == sharelayout.UNKNOWN
 
 
 def _daemon_of_id(resource: str, id: str) -> str:
@@ -108,7 +111,7 @@ def unavailable_reason(snapshot: Snapshot, resource: str, unit: Unit) -> Reason 
     if down := _daemon_down_reason(snapshot, name):
         return down.but(text=f"MPS: {down.text}")
     part = daemon_part(name)
-    status = snapshot.status.of(part)
+    status = snapshot.statuses.of(part)
     if status is not None and unit.id in status.devices:
         return None
     return Reason(
@@ -118,8 +121,8 @@ def unavailable_reason(snapshot: Snapshot, resource: str, unit: Unit) -> Reason 
 
 def compute_mode_reason(snapshot: Snapshot, unit: Unit) -> Reason | None:
     """Why a unit that is no longer shared by MPS is not available yet: its GPU's compute mode; None if it is."""
-    modes = snapshot.status.of(MPS_COMPUTE_MODES)
-    if modes is None or unit.gpu not in modes.exclusive:
+    modes = snapshot.statuses.of(MPS_COMPUTE_MODES)
+    if modes is None or unit.gpu not in modes.exclusive_gpus:
         return None
     text = "MPS: the compute mode of its GPU is not restored yet"
     if modes.state == "ok":
@@ -142,9 +145,11 @@ def _daemon_down_reason(snapshot: Snapshot, name: str) -> Reason | None:
         (daemon_part(name), "control daemon"),
     )
     for part, who in parts:
-        status = snapshot.status.get(part)
+        status = snapshot.statuses.get(part)
         if status is None and who:
-            return Reason(kind="waiting", text=f"its {who} has not been seen yet", part=part.name, code="mps-not-seen")
+            return Reason(
+                kind="waiting", text=f"the MPS {who} has not reported yet", part=part.name, code="mps-not-seen"
+            )
         if status is not None and status.state != "ok":
             kind: ReasonKind = "problem" if status.state == "failing" else "waiting"
             return Reason(kind=kind, text=status.text, part=part.name, code="mps-not-serving")
@@ -157,7 +162,7 @@ def part_statuses(
     """Part → its status, as the supervisor reported last; {} if there is nothing to supervise."""
     if status is not None and status.at > now:  # of an earlier boot
         status = None
-    has_changed_modes = status is not None and (status.exclusive or status.problem)
+    has_changed_modes = status is not None and (status.exclusive_gpus or status.problem)
     modes: dict[AnyPart, Status] = (
         {MPS_COMPUTE_MODES: _compute_mode_status(status)} if status and has_changed_modes else {}
     )
@@ -173,16 +178,17 @@ def assume_daemons_ready(snapshot: Snapshot) -> Snapshot:
     """The node as if all desired daemons were ready: to judge a configuration, not what runs now."""
     desired = desired_daemons(snapshot) or WantedDaemons()
     running = (
-        DaemonStatus(name=each.name, state="ok", reason="", devices=tuple(each.devices)) for each in desired.daemons
+        DaemonStatus(name=each.name, state="ok", reason="", devices=tuple(each.client_memory_mib_by_device))
+        for each in desired.daemons
     )
     daemons = {daemon_part(each.name): _daemon_status(each) for each in running}
     supervisor = {MPS_SUPERVISOR: Status("ok")} if daemons else {}
-    return snapshot.but(status=Statuses({**snapshot.status, **supervisor, **daemons}))
+    return snapshot.but(statuses=Statuses({**snapshot.statuses, **supervisor, **daemons}))
 
 
 def _compute_mode_status(status: SupervisorStatus) -> ComputeModeStatus:
-    state: State = "failing" if status.problem else "ok"
-    return ComputeModeStatus(state, status.problem or "compute modes are changed", exclusive=status.exclusive)
+    state: PartState = "failing" if status.problem else "ok"
+    return ComputeModeStatus(state, status.problem or "compute modes are changed", exclusive_gpus=status.exclusive_gpus)
 
 
 def _daemon_status(reported: DaemonStatus) -> MpsDaemonStatus:
@@ -191,11 +197,11 @@ def _daemon_status(reported: DaemonStatus) -> MpsDaemonStatus:
 
 def daemon_part(name: str) -> Part[MpsDaemonStatus]:
     """The part for a daemon."""
-    return mps_daemon(daemon_directory(name))
+    return mps_daemon_part(daemon_directory(name))
 
 
 @view
-def _unavailable_devices(snapshot: Snapshot) -> frozenset[str]:
+def _unavailable_device_uuids(snapshot: Snapshot) -> frozenset[str]:
     """The UUIDs of devices that are unavailable because of their health."""
     return frozenset(_iterate_unavailable_uuids(snapshot))
 
@@ -211,14 +217,14 @@ def _iterate_unavailable_uuids(snapshot: Snapshot) -> Iterator[str]:
 
 
 @part_view
-def _build_daemons(
+def _build_daemon_per_resource_or_mig(
     resources: tuple[Resource, ...], machine: Machine, settings: Settings, without: frozenset[str]
 ) -> tuple[MpsDaemon, ...]:
     partitioned = {gpu.uuid for gpu in machine.gpus or () if gpu.mig_enabled}
     return tuple(
         _build_daemon(name, devices, resource.share_mib > 0, settings.sharing.mps, partitioned)
         for resource in resources
-        if resource.mps
+        if resource.uses_mps
         for name, devices in _units_by_daemon(resource, without).items()
     )
 
@@ -232,15 +238,18 @@ def _units_by_daemon(resource: Resource, without: Set[str]) -> Mapping[str, Sequ
     return found
 
 
-def _build_daemon(name: str, shares: Sequence[Unit], memory: bool, how: Mps, partitioned: Set[str]) -> MpsDaemon:
+def _build_daemon(
+    name: str, shares: Sequence[Unit], memory: bool, how: MpsDaemonSettings, partitioned: Set[str]
+) -> MpsDaemon:
     """The limits of memory shares are in their container's environment, so the daemon has none for them."""
     units = {unit.id: unit for unit in shares}
     counts = Counter(unit.id for unit in shares)
     fair = 100 if memory else 100 // max(counts.values())
     return MpsDaemon(
         name=name,
-        devices={id: 0 if memory else unit.memory_mib // counts[id] for id, unit in units.items()},
+        client_memory_mib_by_device={id: 0 if memory else unit.memory_mib // counts[id] for id, unit in units.items()},
         active_thread_percentage=fair if how.active_thread_percentage is None else how.active_thread_percentage,
         multi_user=how.multi_user,
-        exclusive=how.compute_mode == "exclusive" and partitioned.isdisjoint(unit.gpu for unit in units.values()),
+        exclusive_compute_mode=how.compute_mode == "exclusive"
+        and partitioned.isdisjoint(unit.gpu for unit in units.values()),
     )

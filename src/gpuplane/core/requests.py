@@ -2,27 +2,27 @@
 
 from typing import Literal
 
-from gpuplane.model.config import NodeRequests
+from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text
 
 
-def node_requests(snapshot: Snapshot) -> NodeRequests:
+def node_requests(snapshot: Snapshot) -> NodeObjectRequests:
     """What our Node object requests.
 
     Until the API server answers, its last answer holds: a restart must not open the driver during its upgrade.
     """
-    return snapshot.config.node_requests or snapshot.ledger.node_requests or NodeRequests()
+    return snapshot.config.node_requests or snapshot.ledger.node_requests or NodeObjectRequests()
 
 
 def driver_release_reason(snapshot: Snapshot) -> Text:
     """Why the driver has to be released now: requested here, or on our Node object; "" if it need not be."""
     release = snapshot.ledger.release
-    return release.reason if release is not None else node_requests(snapshot).driver_release
+    return release.reason if release is not None else node_requests(snapshot).driver_release_reason
 
 
 def driver_release_requester(snapshot: Snapshot) -> Literal["", "operator", "node"]:
     """Who requests now that the driver is released: an operator here, or our Node object; "" for nobody."""
     if snapshot.ledger.release is not None:
         return "operator"
-    return "node" if node_requests(snapshot).driver_release else ""
+    return "node" if node_requests(snapshot).driver_release_reason else ""

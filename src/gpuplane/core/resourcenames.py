@@ -18,8 +18,8 @@ def qualified_resource_name(name: str) -> str:
         tame = RESOURCE_PREFIX + re.sub(r"[^a-z0-9.]+", "-", rest.rpartition("/")[2].lower()).strip("-.")
         perhaps = f"; did you mean {tame!r}?" if DNS_SUBDOMAIN.fullmatch(tame.removeprefix(RESOURCE_PREFIX)) else ""
         raise ValueError(
-            f"{full!r} is no resource name: after {RESOURCE_PREFIX} it has small letters, digits, - and ., "
-            f"and begins and ends with a letter or digit{perhaps}"
+            f"{full!r} is not a valid resource name: after {RESOURCE_PREFIX} use only lowercase letters, digits, - "
+            f"and ., and begin and end with a letter or digit{perhaps}"
         )
     if len(full) > MAX_NAME_LENGTH:
         raise ValueError(f"{full!r} is longer than {MAX_NAME_LENGTH} characters")

@@ -14,7 +14,7 @@ from gpuplane.model.text import Text
 def standby_reason(snapshot: Snapshot) -> Text:
     """Which agent this one waits for before it may serve, for people; "" if it waits for none."""
     for part in (KUBELET_LOCK, STATE_DIRECTORY):
-        status = snapshot.status.of(part)
+        status = snapshot.statuses.of(part)
         if status is not None and status.turn == "standby":
             return status.text
     return ""
@@ -32,5 +32,5 @@ def may_serve(snapshot: Snapshot) -> bool:
 
 
 def _kubelet_lock_turn(snapshot: Snapshot) -> Turn:
-    lock = snapshot.status.of(KUBELET_LOCK)
+    lock = snapshot.statuses.of(KUBELET_LOCK)
     return lock.turn if lock is not None else ""

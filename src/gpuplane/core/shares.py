@@ -9,7 +9,7 @@ MAX_SHARES = 32768
 MAX_MPS_CLIENTS, MAX_MPS_CLIENTS_BEFORE_VOLTA, VOLTA_CAPABILITY = 48, 16, 7
 """Clients of an MPS server, and the compute capability from which on there may be more (NVIDIA's MPS documentation)."""
 
-MIB_PER_UNIT = {"MiB": 1, "GiB": 1024}
+MIB_PER_MEMORY_UNIT = {"MiB": 1, "GiB": 1024}
 """MiB in each unit of memory."""
 
 

@@ -12,12 +12,12 @@ Rules that must stay:
 from collections.abc import Iterator
 
 from gpuplane.core import observation, takeover, timeslices
-from gpuplane.core.advertising import share_layouts
+from gpuplane.core.advertising import share_layouts_for_ledger
 from gpuplane.core.health import drains, events, holders, observations, probes, records
 from gpuplane.core.health.context import health_context, health_records
 from gpuplane.core.text import on_one_line
 from gpuplane.core.withholding import mig_parents
-from gpuplane.model.config import NodeRequests
+from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.facts import (
     AllocateAnswered,
     AllocationsListed,
@@ -39,14 +39,14 @@ from gpuplane.model.health import HealthRecords
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import AnyPart, DriverStatus, Status, Statuses
 
-LISTING_DELAY = 10.0
+ALLOCATION_LISTING_DELAY = 10.0
 """Seconds that kubelet may take between our answer to Allocate and listing it in pod-resources."""
 
 
 def step(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     """The snapshot after a fact, at `now` (CLOCK_BOOTTIME seconds); the same object where nothing changed."""
-    changed = _apply_time(_apply_fact(snapshot, fact, now), now)
-    after = _remember_layouts(snapshot, timeslices.start_next_try(changed, now))
+    changed = _apply_elapsed_time(_apply_fact(snapshot, fact, now), now)
+    after = _update_layouts_in_ledger(snapshot, timeslices.start_next_try(changed, now))
     return snapshot if after == snapshot else after.but(generation=snapshot.generation + 1)
 
 
@@ -62,8 +62,8 @@ def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             health = events.apply_fault_event(health, fact, machine, allocations, health_context(snapshot), now)
             return _with_health(snapshot, health)
         case ProbeFinished(gpu=gpu):
-            health, any_healthy = probes.apply_probe(health, fact, machine, health_context(snapshot), now)
-            machine = observation.replace_gpu(machine, gpu) if any_healthy else machine
+            health, any_healthy = probes.apply_probe_result(health, fact, machine, health_context(snapshot), now)
+            machine = observation.replace_gpu_of_same_uuid(machine, gpu) if any_healthy else machine
             return _with_health(snapshot.but(machine=machine), health)
         case TimeSliceFinished():
             return timeslices.finish_try(snapshot, fact)
@@ -71,7 +71,7 @@ def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             health = drains.apply_drain_request(health, fact, machine, health_context(snapshot), now)
             return _with_health(snapshot, health)
         case StatusChanged(part, status):
-            snapshot = snapshot.but(status=_with_status(snapshot.status, part, status, now))
+            snapshot = snapshot.but(statuses=_with_status(snapshot.statuses, part, status, now))
             return (
                 _mark_not_observed(snapshot, now) if isinstance(status, DriverStatus) and status.released else snapshot
             )
@@ -79,19 +79,19 @@ def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             config = snapshot.config.but(settings=settings, name=name or "", warnings=warnings)
             return snapshot.but(config=config, ledger=snapshot.ledger.but(config_name=name))
         case NodeRequestsChanged(asked):
-            ledger = snapshot.ledger.but(node_requests=None if asked == NodeRequests() else asked)
+            ledger = snapshot.ledger.but(node_requests=None if asked == NodeObjectRequests() else asked)
             return snapshot.but(config=snapshot.config.but(node_requests=asked), ledger=ledger)
         case AllocationsListed(listed, asked_at, checkpoint_rewrite):
-            listed = (*listed, *_unlisted_grants(allocations or (), listed, asked_at))
-            health = holders.apply_listed_allocations(health, machine, listed)
+            listed = (*listed, *_allocations_not_listed_yet(allocations or (), listed, asked_at))
+            health = holders.apply_kubelet_allocations(health, machine, listed)
             return _with_health(snapshot.but(allocations=listed, checkpoint_rewrite=checkpoint_rewrite), health)
         case AllocateAnswered(resource, devices):
             grant = Allocation(resource=resource, devices=devices, granted_at=now)
-            return snapshot.but(allocations=(*_without_earlier_grant(allocations or (), grant), grant))
+            return snapshot.but(allocations=(*_without_replaced_allocation(allocations or (), grant), grant))
         case LedgerLoaded():
             return takeover.apply_loaded_ledger(snapshot, fact, now)
         case LedgerStored(disk):
-            return snapshot.but(stored=disk)
+            return snapshot.but(stored_ledger=disk)
         case DriverReleaseRequested(release):
             return snapshot.but(ledger=snapshot.ledger.but(release=release))
         case Tick():
@@ -112,71 +112,80 @@ def _mark_not_observed(snapshot: Snapshot, now: float) -> Snapshot:
     return _with_health(snapshot.but(machine=machine), health)
 
 
-def _remember_layouts(before: Snapshot, after: Snapshot) -> Snapshot:
+def _update_layouts_in_ledger(before: Snapshot, after: Snapshot) -> Snapshot:
     """The snapshot with the GPU of each MIG device, and the layout of each shared unit, in its ledger."""
-    if after.allocations is None or _layout_inputs(after) == _layout_inputs(before):
+    if after.allocations is None or _share_layout_inputs(after) == _share_layout_inputs(before):
         return after
     parents = mig_parents(after.machine, after.allocations, after.ledger.mig_parents)
-    return after.but(ledger=after.ledger.but(mig_parents=parents or None, share_layouts=share_layouts(after) or None))
+    return after.but(
+        ledger=after.ledger.but(mig_parents=parents or None, share_layouts=share_layouts_for_ledger(after) or None)
+    )
 
 
-def _layout_inputs(snapshot: Snapshot) -> tuple[object, ...]:
+def _share_layout_inputs(snapshot: Snapshot) -> tuple[object, ...]:
     """What layouts depend on."""
     ledger = snapshot.ledger
     return snapshot.allocations, snapshot.machine, snapshot.config.settings, ledger.mig_parents, ledger.share_layouts
 
 
-def _with_status(known: Statuses, part: AnyPart, status: Status | None, now: float) -> Statuses:
-    before = known.get(part)
+def _with_status(statuses: Statuses, part: AnyPart, status: Status | None, now: float) -> Statuses:
+    before = statuses.get(part)
     if status is None:
-        return known if before is None else known.but(part, None)
+        return statuses if before is None else statuses.but(part, None)
     since = before.since if before is not None and before.state == status.state else now
-    return known.but(part, status.but(text=on_one_line(status.text), since=since))
+    return statuses.but(part, status.but(text=on_one_line(status.text), since=since))
 
 
-def _without_earlier_grant(allocations: tuple[Allocation, ...], grant: Allocation) -> Iterator[Allocation]:
+def _without_replaced_allocation(
+    allocations: tuple[Allocation, ...], new_allocation: Allocation
+) -> Iterator[Allocation]:
     """The allocations without an earlier grant of the same devices: kubelet asks again for the next container."""
     for each in allocations:
-        if not (each.granted_at and each.devices == grant.devices and each.resource == grant.resource):
-            yield each
-
-
-def _unlisted_grants(
-    known: tuple[Allocation, ...], listed: tuple[Allocation, ...], asked_at: float
-) -> Iterator[Allocation]:
-    """The grants that stay, beside what kubelet listed when it was asked at `asked_at`.
-
-    The list says nothing about later grants: if it has the same ids, it means the container that had them before. An
-    earlier grant is replaced by what the list shows of it, or is over if kubelet has had the time to list it.
-    """
-    for each in known:
-        if each.granted_at and (
-            each.granted_at >= asked_at or (each.granted_at > asked_at - LISTING_DELAY and not _is_listed(each, listed))
+        if not (
+            each.granted_at and each.devices == new_allocation.devices and each.resource == new_allocation.resource
         ):
             yield each
 
 
-def _is_listed(grant: Allocation, listed: tuple[Allocation, ...]) -> bool:
-    return any(a.resource == grant.resource and set(grant.devices) <= set(a.devices) for a in listed)
+def _allocations_not_listed_yet(
+    known_allocations: tuple[Allocation, ...], listed: tuple[Allocation, ...], asked_at: float
+) -> Iterator[Allocation]:
+    """The grants that stay, beside what kubelet listed when it was asked at `requested_at`.
+
+    The list says nothing about later grants: if it has the same ids, it means the container that had them before. An
+    earlier grant is replaced by what the list shows of it, or is over if kubelet has had the time to list it.
+    """
+    for each in known_allocations:
+        if each.granted_at and (
+            each.granted_at >= asked_at
+            or (each.granted_at > asked_at - ALLOCATION_LISTING_DELAY and not _is_listed(each, listed))
+        ):
+            yield each
 
 
-def _apply_time(snapshot: Snapshot, now: float) -> Snapshot:
+def _is_listed(allocation: Allocation, listed: tuple[Allocation, ...]) -> bool:
+    return any(a.resource == allocation.resource and set(allocation.devices) <= set(a.devices) for a in listed)
+
+
+def _apply_elapsed_time(snapshot: Snapshot, now: float) -> Snapshot:
     """The snapshot as time changes it."""
     release = snapshot.ledger.release
     if release is not None and release.until <= now:
         snapshot = snapshot.but(ledger=snapshot.ledger.but(release=None))
     health = snapshot.ledger.health
-    if health is None or records.are_settled(health):
+    if health is None or records.have_no_pending_change(health):
         return snapshot
-    return _with_health(snapshot, records.apply_time(health, health_context(snapshot), now))
+    return _with_health(snapshot, records.apply_elapsed_time(health, health_context(snapshot), now))
 
 
-def due(snapshot: Snapshot) -> float | None:
+def next_due_time(snapshot: Snapshot) -> float | None:
     """When time alone changes the snapshot next; None: never."""
     release, health = snapshot.ledger.release, snapshot.ledger.health
     times = (
         None if release is None else release.until,
-        None if health is None or records.are_settled(health) else records.due(health, health_context(snapshot)),
+        None
+        if health is None or records.have_no_pending_change(health)
+        else records.next_due_time(health, health_context(snapshot)),
         timeslices.next_try_at(snapshot),
     )
     return min((at for at in times if at is not None), default=None)

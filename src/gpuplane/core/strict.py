@@ -147,7 +147,7 @@ class _TypedReader:
         return _invalid_if_any_invalid(taken)
 
     def read_scalar(self, node: DocumentNode, kind: Any, path: DocumentPath) -> Any:
-        value = _float_to_exact_integer(_without_lines(node), kind)
+        value = _to_integer_if_exact(_without_lines(node), kind)
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError:
@@ -200,7 +200,7 @@ def _without_lines(node: DocumentNode) -> Any:
     return node.value
 
 
-def _float_to_exact_integer(value: Any, kind: Any) -> Any:
+def _to_integer_if_exact(value: Any, kind: Any) -> Any:
     """4.0 is 4 where the type is a whole number, as for Kubernetes' tools (sigs.k8s.io/yaml)."""
     arms = get_args(kind) or (kind,)
     if (

@@ -22,21 +22,21 @@ def apply_loaded_ledger(snapshot: Snapshot, fact: LedgerLoaded, now: float) -> S
     If the previous agent has ended, nothing is offered until kubelet has listed the allocations again, because the
     previous agent allocated devices until its end.
     """
-    disk = StoredLedger(share_layouts=(fact.ledger.share_layouts or {},))
+    disk = StoredLedger(possible_share_layouts=(fact.ledger.share_layouts or {},))
     if not standby_reason(snapshot):
-        return snapshot.but(ledger=fact.ledger, stored=disk)
-    after = snapshot.but(ledger=_merge_ledgers(snapshot, fact.ledger), stored=disk)
+        return snapshot.but(ledger=fact.ledger, stored_ledger=disk)
+    after = snapshot.but(ledger=_merge_into_loaded_ledger(snapshot, fact.ledger), stored_ledger=disk)
     context = health_context(after)
     health, machine = fact.ledger.health or HealthRecords(), snapshot.machine
     if machine is not None:
         counted = machine.gpus is not None
         health = observations.apply_observation(health, machine, machine, counted, snapshot.allocations, context, now)
-    health = _with_missing_events(health, snapshot.ledger.health or HealthRecords(), context, now)
+    health = _add_events_missing_in_ledger(health, snapshot.ledger.health or HealthRecords(), context, now)
     after = after.but(ledger=after.ledger.but(health=None if health == HealthRecords() else health))
     return after.but(allocations=None) if fact.previous_agent_ended else after
 
 
-def _merge_ledgers(snapshot: Snapshot, ledger: Ledger) -> Ledger:
+def _merge_into_loaded_ledger(snapshot: Snapshot, ledger: Ledger) -> Ledger:
     """The loaded ledger, with those facts that this agent received since it started and that are not sent again."""
     ours, homes = snapshot.ledger, {**(snapshot.ledger.mig_parents or {}), **(ledger.mig_parents or {})}
     return ledger.but(
@@ -46,12 +46,12 @@ def _merge_ledgers(snapshot: Snapshot, ledger: Ledger) -> Ledger:
     )
 
 
-def _with_missing_events(
-    health: HealthRecords, ours: HealthRecords, context: HealthContext, now: float
+def _add_events_missing_in_ledger(
+    health: HealthRecords, own_records: HealthRecords, context: HealthContext, now: float
 ) -> HealthRecords:
     """The records of the previous agent, with the events that only our records count."""
     devices: dict[str, DeviceRecord] = dict(health.devices)
-    for key, record in ours.devices.items():
+    for key, record in own_records.devices.items():
         known: Mapping[str, int] = devices.get(key, DeviceRecord()).fault_counts
         for each in record.findings:
             if each.is_event and record.fault_counts.get(each.code, 0) > known.get(each.code, 0):

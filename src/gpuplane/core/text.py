@@ -36,7 +36,7 @@ def format_count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def list_first(names: Sequence[str], max_names: int) -> str:
+def join_first_names(names: Sequence[str], max_names: int) -> str:
     """The first names, and how many more there are: "a, b and 5 more"."""
     more = len(names) - max_names
     return ", ".join(names[:max_names]) + (f" and {more} more" if more > 0 else "")

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 
 from gpuplane.core.faults.catalogue import CODES_THAT_HIDE_OTHERS
 from gpuplane.core.inventory.resources import assign_units
-from gpuplane.core.inventory.sharing import sharing_entries
+from gpuplane.core.inventory.sharing import sharing_entry_by_name
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.view import part_view
 from gpuplane.model.config import ReplicatedResource, Settings, TimeSlice
@@ -25,12 +25,12 @@ from gpuplane.model.facts import SetTimeSlice, TimeSliceFinished
 from gpuplane.model.health import DeviceRecord, HealthRecords
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Snapshot, TimeSliceState
-from gpuplane.model.status import DRIVER, State, TimeSliceStatus
+from gpuplane.model.status import DRIVER, PartState, TimeSliceStatus
 
 RETRY_DELAY_S, MAX_RETRY_DELAY_S = 10.0, 600.0
 """Seconds from a failed try to the next: the first, doubled with each failure, up to the second."""
 
-MIG_MODE_TEXT = "it is in MIG mode, where time slices have no length"
+MIG_MODE_TEXT = "it is in MIG mode; a GPU in MIG mode has no time slice length"
 
 
 def desired_lengths(snapshot: Snapshot) -> Mapping[str, TimeSlice] | None:
@@ -39,14 +39,14 @@ def desired_lengths(snapshot: Snapshot) -> Mapping[str, TimeSlice] | None:
     if machine is None or machine.gpus is None or settings is None:
         return None
     sharing = settings.sharing
-    if sharing.strategy != "time-slicing" or not any(each.time_slice for each in sharing.resources):
+    if sharing.strategy != "time-slicing" or not any(each.time_slice for each in sharing.replicated_resources):
         return {}
     return _configured_lengths.of(snapshot, machine, settings)
 
 
 @part_view
 def _configured_lengths(machine: Machine, settings: Settings) -> Mapping[str, TimeSlice]:
-    named, found = sharing_entries(settings.sharing), dict[str, TimeSlice]()
+    named, found = sharing_entry_by_name(settings.sharing), dict[str, TimeSlice]()
     for decision in assign_units(machine, settings):
         entry = named.get(decision.sharing_entry)
         if decision.resource and isinstance(entry, ReplicatedResource) and entry.time_slice is not None:
@@ -76,7 +76,7 @@ def _mark_interrupted(slice_state: TimeSliceState, since: float | None) -> TimeS
 
 def _is_set_by_us(slice_state: TimeSliceState) -> bool:
     """Whether the GPU may have a length other than "default" that we set."""
-    return slice_state.pending or slice_state.outcome_unknown or slice_state.set_length not in (None, "default")
+    return slice_state.pending or slice_state.outcome_unknown or slice_state.last_set_length not in (None, "default")
 
 
 def _begin_try(
@@ -84,13 +84,15 @@ def _begin_try(
 ) -> TimeSliceState:
     """The state when a try begins."""
     if slice_state is None or _is_unrelated_try(slice_state, length, since):
-        slice_state = (slice_state or TimeSliceState(tried=length, requested_at=now)).but(failed_tries=0, failure="")
-    return slice_state.but(tried=length, requested_at=now, pending=True)
+        slice_state = (slice_state or TimeSliceState(tried_length=length, requested_at=now)).but(
+            failed_tries=0, failure=""
+        )
+    return slice_state.but(tried_length=length, requested_at=now, pending=True)
 
 
 def _is_unrelated_try(slice_state: TimeSliceState, length: TimeSlice, since: float | None) -> bool:
     """Whether earlier tries do not matter for the next: another length, or the GPU or driver was reset since."""
-    return slice_state.tried != length or since is None or slice_state.requested_at < since
+    return slice_state.tried_length != length or since is None or slice_state.requested_at < since
 
 
 def _next_tries(
@@ -119,7 +121,7 @@ def _has_desired_length(slice_state: TimeSliceState | None, length: TimeSlice, s
     """Whether the last try set this length, and the GPU has kept it since."""
     if slice_state is None or slice_state.pending or slice_state.outcome_unknown or slice_state.failed_tries:
         return False
-    return slice_state.set_length == length and slice_state.requested_at >= since
+    return slice_state.last_set_length == length and slice_state.requested_at >= since
 
 
 def _retry_delay(tries: int) -> float:
@@ -141,11 +143,11 @@ def _remembers_since(snapshot: Snapshot, gpu: str) -> float | None:
 
     None while the driver is not. (It is away for us, too, while we are: its status begins anew with us.)
     """
-    driver = snapshot.status.of(DRIVER)
+    driver = snapshot.statuses.of(DRIVER)
     if driver is None or driver.state != "ok":
         return None
     record = (snapshot.ledger.health or HealthRecords()).devices.get(gpu, DeviceRecord())
-    return max(driver.since, record.reset_at)
+    return max(driver.since, record.last_reset_at)
 
 
 def finish_try(snapshot: Snapshot, fact: TimeSliceFinished) -> Snapshot:
@@ -162,7 +164,9 @@ def finish_try(snapshot: Snapshot, fact: TimeSliceFinished) -> Snapshot:
             failure=fact.problem,
         )
     else:
-        after = TimeSliceState(tried=fact.length, requested_at=slice_state.requested_at, set_length=fact.length)
+        after = TimeSliceState(
+            tried_length=fact.length, requested_at=slice_state.requested_at, last_set_length=fact.length
+        )
     return snapshot.but(ledger=snapshot.ledger.but(time_slices={**states, fact.gpu: after}))
 
 
@@ -171,7 +175,7 @@ def current_try(snapshot: Snapshot) -> SetTimeSlice | None:
     for gpu, each in (snapshot.ledger.time_slices or {}).items():
         since = _remembers_since(snapshot, gpu)
         if each.pending and since is not None and each.requested_at >= since:
-            return SetTimeSlice(gpu=gpu, length=each.tried, requested_at=each.requested_at)
+            return SetTimeSlice(gpu=gpu, length=each.tried_length, requested_at=each.requested_at)
     return None
 
 
@@ -197,14 +201,16 @@ def time_slice_status(snapshot: Snapshot) -> TimeSliceStatus | None:
         if gpu.mig_enabled:
             failing += [f"{_describe_gpu(gpu)}: {MIG_MODE_TEXT}"] if gpu.uuid in desired else []
         elif slice_state is not None and slice_state.failure and not _is_unrelated_try(slice_state, length, since):
-            failing.append(f"{_describe_gpu(gpu)} could not be set to {length}: {slice_state.failure}")
+            failing.append(
+                f"the time slice length of {_describe_gpu(gpu)} could not be set to {length}: {slice_state.failure}"
+            )
         else:
             lengths.setdefault(length, []).append(str(gpu.index))
             waiting += [] if since is not None and _has_desired_length(slice_state, length, since) else [gpu.uuid]
     said = "; ".join(f"{length}: GPU {', '.join(each)}" for length, each in lengths.items())
-    reason = "; ".join(filter(None, (*failing, f"to be set: {said}" if waiting else said)))
-    state: State = "failing" if failing else "waiting" if waiting else "ok"
-    return TimeSliceStatus(state, reason, pending=tuple(waiting)) if reason else None
+    reason = "; ".join(filter(None, (*failing, f"the agent will set: {said}" if waiting else said)))
+    state: PartState = "failing" if failing else "waiting" if waiting else "ok"
+    return TimeSliceStatus(state, reason, pending_gpus=tuple(waiting)) if reason else None
 
 
 def _describe_gpu(gpu: Gpu) -> str:

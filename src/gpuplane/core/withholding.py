@@ -15,7 +15,7 @@ a GPU: whoever raises their number wants more containers on a GPU, beside those 
 
 Both are remembered of everything that is offered, before anybody holds it. So an answer to Allocate changes nothing in
 the ledger, and never waits for the disk. A unit of which the disk may hold another layout is not given out
-(`units_with_unsaved_layout`).
+(`units_with_unstored_layout`).
 
 Where they are not remembered (the ledger was lost, or pods were here before this agent), kubelet's checkpoint may have
 the environment of a container, which shows its share layout. Else everything that it could mean is withheld until the
@@ -36,7 +36,7 @@ from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import Resource
 
-MPS_PIPE_VARIABLE, MEMORY_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "GPUPLANE_MEMORY_MIB"
+MPS_PIPE_VARIABLE, SHARE_MEMORY_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "GPUPLANE_MEMORY_MIB"
 """Environment variables of a client of MPS, and of a container that holds shares of memory."""
 
 MAX_MEMORY_DIGITS = 12
@@ -53,7 +53,7 @@ def without_allocations(snapshot: Snapshot) -> Snapshot:
 
 
 @view
-def withheld(snapshot: Snapshot) -> Mapping[OfferedId, Reason]:
+def withheld_reasons(snapshot: Snapshot) -> Mapping[OfferedId, Reason]:
     """Each offered id that is withheld because a container holds its device in another way, and the reason.
 
     {} before enough is known.
@@ -63,45 +63,49 @@ def withheld(snapshot: Snapshot) -> Mapping[OfferedId, Reason]:
         return {}
     resources, _ = list_resources.of(snapshot, machine, settings)
     index = offered_index.of(snapshot, resources)
-    locations = device_locations.of(snapshot, machine, ledger.mig_parents)
-    return overlapping_ids(index, snapshot.allocations, locations, ledger.share_layouts or {})
+    locations = mig_topology.of(snapshot, machine, ledger.mig_parents)
+    return overlap_reasons(index, snapshot.allocations, locations, ledger.share_layouts or {})
 
 
-class DeviceLocations(Value):
+class MigTopology(Value):
     """On which GPUs the devices are that containers may hold.
 
     `mig_parents`: MIG device → its GPU, also for MIG devices that no longer exist; `removed`: which do not.
-    `gpus`: the GPUs of the machine. `maybe_partitioned`: those of them that may have had a MIG device of which nobody
-    remembers the GPU.
+    `gpus`: the GPUs of the machine. `gpus_possibly_in_mig_mode`: those of them that may have had a MIG device of which
+    nobody remembers the GPU.
     """
 
     mig_parents: Mapping[str, str] = {}
-    removed: frozenset[str] = frozenset()
-    gpus: tuple[str, ...] = ()
-    maybe_partitioned: tuple[str, ...] = ()
+    removed_mig_uuids: frozenset[str] = frozenset()
+    gpu_uuids: tuple[str, ...] = ()
+    gpus_possibly_in_mig_mode: tuple[str, ...] = ()
 
 
 class OfferedIndex(Value):
-    ids: frozenset[OfferedId]
-    by_unit: Mapping[str, Sequence[OfferedId]]
-    by_gpu: Mapping[str, Sequence[OfferedId]]
-    share_layouts: Mapping[tuple[str, str], ShareLayout]  # (resource, unit) → its layout, where it is shared
+    offered_ids: frozenset[OfferedId]
+    ids_by_unit: Mapping[str, Sequence[OfferedId]]
+    ids_by_gpu: Mapping[str, Sequence[OfferedId]]
+    layout_by_resource_and_unit: Mapping[
+        tuple[str, str], ShareLayout
+    ]  # (resource, unit) → its layout, where it is shared
 
-    def overlapping(self, unit: str, locations: DeviceLocations) -> Iterator[OfferedId]:
+    def ids_overlapping_unit(self, unit: str, topology: MigTopology) -> Iterator[OfferedId]:
         """The offered ids that are this unit, lie in it, contain it, or have taken its place."""
-        yield from self.by_unit.get(unit, ())
-        if unit in locations.mig_parents and unit not in locations.removed:  # its GPU may be offered as a whole one
-            yield from self.by_unit.get(locations.mig_parents[unit], ())
+        yield from self.ids_by_unit.get(unit, ())
+        if (
+            unit in topology.mig_parents and unit not in topology.removed_mig_uuids
+        ):  # its GPU may be offered as a whole one
+            yield from self.ids_by_unit.get(topology.mig_parents[unit], ())
         else:
-            for gpu in _possible_gpus(unit, locations):
-                yield from self.by_gpu.get(gpu, ())
+            for gpu in _possible_gpus(unit, topology):
+                yield from self.ids_by_gpu.get(gpu, ())
 
 
-def overlapping_ids(
+def overlap_reasons(
     index: OfferedIndex,
     allocations: Iterable[Allocation],
-    locations: DeviceLocations,
-    share_layouts: Mapping[str, EncodedLayout],
+    topology: MigTopology,
+    remembered_layouts: Mapping[str, EncodedLayout],
 ) -> Mapping[OfferedId, Reason]:
     """Each offered id that overlaps with what a container holds in another way, and the reason why it must wait.
 
@@ -110,56 +114,56 @@ def overlapping_ids(
     reasons: dict[str, Reason] = {}
     for allocation in allocations:
         for id in allocation.devices:
-            unit, is_offered = unit_of(id), (allocation.resource, id) in index.ids
-            offered_layout = index.share_layouts.get((allocation.resource, unit))
-            held_layout = _decoded(share_layouts.get(unit)) or offered_layout
+            unit, is_offered = unit_of(id), (allocation.resource, id) in index.offered_ids
+            offered_layout = index.layout_by_resource_and_unit.get((allocation.resource, unit))
+            held_layout = _decode_layout(remembered_layouts.get(unit)) or offered_layout
             if not is_offered or held_layout != offered_layout:  # else kubelet knows that this id is in use
-                code = _difference(unit, is_offered, locations, held_layout)
-                reasons.setdefault(unit, _reason(allocation, code))
+                code = _withheld_code(unit, is_offered, topology, held_layout)
+                reasons.setdefault(unit, _withheld_reason(allocation, code))
     found: dict[OfferedId, Reason] = {}
     for unit, reason in reasons.items():
-        for key in index.overlapping(unit, locations):
+        for key in index.ids_overlapping_unit(unit, topology):
             found.setdefault(key, reason)
     return found
 
 
-def _decoded(layout: EncodedLayout | None) -> ShareLayout | None:
+def _decode_layout(layout: EncodedLayout | None) -> ShareLayout | None:
     return None if layout is None else sharelayout.decode(layout)
 
 
-def _difference(unit: str, is_offered: bool, locations: DeviceLocations, held_layout: ShareLayout | None) -> ReasonCode:
+def _withheld_code(unit: str, is_offered: bool, topology: MigTopology, held_layout: ShareLayout | None) -> ReasonCode:
     """How a unit is held in another way than it is offered."""
-    if unit.startswith("MIG-") and unit not in locations.mig_parents:
+    if unit.startswith("MIG-") and unit not in topology.mig_parents:
         return "held-on-unknown-gpu"
     if held_layout == sharelayout.UNKNOWN:
         return "held-in-unknown-layout"
     return "held-in-other-layout" if is_offered else "held-as-other-resource"
 
 
-DIFFERENCES: Mapping[str, str] = {
-    "held-on-unknown-gpu": ", on a GPU that is not known,",
+WITHHELD_TEXT_BY_CODE: Mapping[str, str] = {
+    "held-on-unknown-gpu": ", on an unknown GPU,",
     "held-in-unknown-layout": " in shares of an unknown kind",
-    "held-in-other-layout": " in other shares",
+    "held-in-other-layout": " in shares of another size or kind",
     "held-as-other-resource": "",  # the name of the resource says it
 }
 """The words for each difference, in a sentence on who holds a device."""
 
 
-def _reason(allocation: Allocation, code: ReasonCode) -> Reason:
+def _withheld_reason(allocation: Allocation, code: ReasonCode) -> Reason:
     pod = allocation.holder
-    who = f"pod {pod.pod} ({pod.container})" if pod.is_known else "a pod that is being admitted"
-    text = f"held by {who} as {allocation.resource}{DIFFERENCES[code]} until that ends"
+    who = f"pod {pod.pod_name_or_uid} ({pod.container})" if pod.identifies_pod else "a pod that is being admitted"
+    text = f"{who} holds the device as {allocation.resource}{WITHHELD_TEXT_BY_CODE[code]} until the pod ends"
     holder = Holder(resource=allocation.resource, pod=pod)
     return Reason(kind="held", text=text, code=code, holder=holder)
 
 
-def _possible_gpus(unit: str, locations: DeviceLocations) -> Collection[str]:
+def _possible_gpus(unit: str, topology: MigTopology) -> Collection[str]:
     """The GPUs on which a held unit may be that is no existing MIG device."""
-    if parent := locations.mig_parents.get(unit):
+    if parent := topology.mig_parents.get(unit):
         return (parent,)
     if unit.startswith("MIG-"):
-        return locations.maybe_partitioned
-    return (unit,) if unit in locations.gpus else tuple(gpu for gpu in locations.gpus if unit.startswith(gpu))
+        return topology.gpus_possibly_in_mig_mode
+    return (unit,) if unit in topology.gpu_uuids else tuple(gpu for gpu in topology.gpu_uuids if unit.startswith(gpu))
 
 
 @part_view
@@ -172,7 +176,12 @@ def offered_index(resources: tuple[Resource, ...]) -> OfferedIndex:
             by_unit.setdefault(device.unit.id, []).append(key)
             by_gpu.setdefault(device.unit.gpu, []).append(key)
     ids = frozenset(key for keys in by_unit.values() for key in keys)
-    return OfferedIndex(ids=ids, by_unit=by_unit, by_gpu=by_gpu, share_layouts=dict(_offered_layouts(resources)))
+    return OfferedIndex(
+        offered_ids=ids,
+        ids_by_unit=by_unit,
+        ids_by_gpu=by_gpu,
+        layout_by_resource_and_unit=dict(_offered_layouts(resources)),
+    )
 
 
 def _offered_layouts(resources: Iterable[Resource]) -> Iterator[tuple[tuple[str, str], ShareLayout]]:
@@ -188,8 +197,8 @@ def _offered_layouts(resources: Iterable[Resource]) -> Iterator[tuple[tuple[str,
 def _resource_layout(resource: Resource, share_count: int) -> ShareLayout:
     """The layout of a unit that a resource offers as so many shares."""
     if resource.share_mib:
-        return sharelayout.memory_shares(resource.share_mib, mps=resource.mps)
-    return sharelayout.mps_clients(share_count) if resource.mps else sharelayout.TIME_SLICES
+        return sharelayout.memory_layout(resource.share_mib, mps=resource.uses_mps)
+    return sharelayout.mps_client_layout(share_count) if resource.uses_mps else sharelayout.TIME_SLICES
 
 
 def layout_from_environment(environment: Mapping[str, str], share_count: int) -> ShareLayout | None:
@@ -199,15 +208,15 @@ def layout_from_environment(environment: Mapping[str, str], share_count: int) ->
     NVIDIA's plugin shares by time or by MPS, and the environment shows MPS alone (k8s-device-plugin 0.20,
     internal/plugin/server.go), without the number of clients. Shares of memory are ours: the environment has their sum.
     """
-    mps, mib = MPS_PIPE_VARIABLE in environment, environment.get(MEMORY_VARIABLE, "")
+    mps, mib = MPS_PIPE_VARIABLE in environment, environment.get(SHARE_MEMORY_VARIABLE, "")
     if mib.isdecimal() and len(mib) <= MAX_MEMORY_DIGITS:
         share_mib, rest = divmod(int(mib), share_count)
-        return sharelayout.memory_shares(share_mib, mps=mps) if share_mib and not rest else None
+        return sharelayout.memory_layout(share_mib, mps=mps) if share_mib and not rest else None
     return None if mps or mib else sharelayout.TIME_SLICES
 
 
-def share_layouts(
-    index: OfferedIndex, allocations: Iterable[Allocation], known: Mapping[str, EncodedLayout]
+def merged_share_layouts(
+    index: OfferedIndex, allocations: Iterable[Allocation], remembered_layouts: Mapping[str, EncodedLayout]
 ) -> Mapping[str, EncodedLayout]:
     """The layout of each shared unit: where a container holds shares of it, as it was remembered; else as it is now."""
     by_environment: dict[str, set[EncodedLayout]] = {}
@@ -215,23 +224,26 @@ def share_layouts(
         for id in allocation.devices:
             if "::" in id:
                 by_environment.setdefault(unit_of(id), set()).add(allocation.share_layout)
-    offered = {unit: layout.encoded for (_, unit), layout in index.share_layouts.items()}
+    offered = {unit: layout.encoded for (_, unit), layout in index.layout_by_resource_and_unit.items()}
     unknown = sharelayout.UNKNOWN.encoded
-    held = {unit: _held_layout(known.get(unit, unknown), by_environment[unit]) for unit in sorted(by_environment)}
+    held = {
+        unit: _held_layout(remembered_layouts.get(unit, unknown), by_environment[unit])
+        for unit in sorted(by_environment)
+    }
     return offered | held
 
 
-def _held_layout(known: EncodedLayout, by_environment: set[EncodedLayout]) -> EncodedLayout:
+def _held_layout(remembered_layout: EncodedLayout, by_environment: set[EncodedLayout]) -> EncodedLayout:
     """The layout of a held unit: as it is known, or as the environments of all who hold shares of it show it."""
-    if sharelayout.decode(known) != sharelayout.UNKNOWN or len(by_environment) > 1:
-        return known
-    return next(iter(by_environment)) or known
+    if sharelayout.decode(remembered_layout) != sharelayout.UNKNOWN or len(by_environment) > 1:
+        return remembered_layout
+    return next(iter(by_environment)) or remembered_layout
 
 
-def units_with_unsaved_layout(
+def units_with_unstored_layout(
     index: OfferedIndex,
-    share_layouts: Mapping[str, EncodedLayout],
-    on_disk: tuple[Mapping[str, EncodedLayout], ...],
+    new_layouts: Mapping[str, EncodedLayout],
+    stored_layouts: tuple[Mapping[str, EncodedLayout], ...],
 ) -> frozenset[tuple[str, str]]:
     """(resource, unit) of each unit of which the disk may hold another layout: after a restart it would be believed.
 
@@ -239,26 +251,26 @@ def units_with_unsaved_layout(
     """
     return frozenset(
         (name, unit)
-        for name, unit in index.share_layouts
-        if any(unit in each and each[unit] != share_layouts.get(unit) for each in on_disk)
+        for name, unit in index.layout_by_resource_and_unit
+        if any(unit in each and each[unit] != new_layouts.get(unit) for each in stored_layouts)
     )
 
 
 @part_view
-def device_locations(machine: Machine, mig_parents: Mapping[str, str] | None) -> DeviceLocations:
+def mig_topology(machine: Machine, mig_parents: Mapping[str, str] | None) -> MigTopology:
     """Where the MIG devices are that exist or are remembered."""
     existing = _existing_mig_parents(machine)
     gpus = machine.gpus or ()
-    return DeviceLocations(
+    return MigTopology(
         mig_parents={**(mig_parents or {}), **existing},
-        removed=frozenset((mig_parents or {}).keys() - existing.keys()),
-        gpus=tuple(gpu.uuid for gpu in gpus if gpu.uuid),
-        maybe_partitioned=tuple(gpu.uuid for gpu in gpus if gpu.uuid and (gpu.mig is not None or gpu.faults)),
+        removed_mig_uuids=frozenset((mig_parents or {}).keys() - existing.keys()),
+        gpu_uuids=tuple(gpu.uuid for gpu in gpus if gpu.uuid),
+        gpus_possibly_in_mig_mode=tuple(gpu.uuid for gpu in gpus if gpu.uuid and (gpu.mig is not None or gpu.faults)),
     )
 
 
 def mig_parents(
-    machine: Machine | None, allocations: Iterable[Allocation], known: Mapping[str, str] | None
+    machine: Machine | None, allocations: Iterable[Allocation], remembered_parents: Mapping[str, str] | None
 ) -> Mapping[str, str]:
     """On which GPU each MIG device is that exists, or was when it was seen last.
 
@@ -268,13 +280,13 @@ def mig_parents(
     """
     existing = _existing_mig_parents(machine) if machine else {}
     held = {unit_of(id) for allocation in allocations for id in allocation.devices}
-    by_name = {id: gpu for id in held if (gpu := _parent_in_name(id))}
-    return dict(sorted({**by_name, **(known or {}), **existing}.items()))
+    by_name = {id: gpu for id in held if (gpu := _gpu_uuid_in_mig_uuid(id))}
+    return dict(sorted({**by_name, **(remembered_parents or {}), **existing}.items()))
 
 
-def _parent_in_name(id: str) -> str:
+def _gpu_uuid_in_mig_uuid(mig_uuid: str) -> str:
     """The GPU in a MIG device's name. Drivers before 470 named them MIG-GPU-<uuid>/<gi>/<ci>."""
-    return id.removeprefix("MIG-").split("/", 1)[0] if id.startswith("MIG-GPU-") else ""
+    return mig_uuid.removeprefix("MIG-").split("/", 1)[0] if mig_uuid.startswith("MIG-GPU-") else ""
 
 
 def _existing_mig_parents(machine: Machine) -> dict[str, str]:

@@ -109,7 +109,7 @@ class Described:
         if gpu is None or not self._wanted:
             return told.but(problem=f"{self._name} has no such GPU")
         for each in self._file_now.failures:
-            if each.gpu == gpu.index and fnmatchcase("nvidia-smi", each.call):
+            if each.gpu == gpu.index and fnmatchcase("nvidia-smi", each.nvml_function):
                 how = {"error": each.error, "hang": "it did not end", "crash": "it was ended by SIGSEGV"}[each.effect]
                 return told.but(problem=f"nvidia-smi: {how}", outcome_unknown=each.effect != "error")
         return told
@@ -121,10 +121,10 @@ class Described:
             if gone[each] > 0:
                 gone[each] -= 1
                 continue
-            number = self._told if each.number is None else each.number
+            number = self._told if each.kernel_log_number is None else each.kernel_log_number
             self._told = number + 1
             gpu = next((gpu for gpu in file.gpus or () if gpu.index == each.gpu), None)
-            if gpu is not None and (each.logged or (self._wanted and not first)):
+            if gpu is not None and (each.in_kernel_log or (self._wanted and not first)):
                 yield FaultOccurred(
                     code=each.code,
                     gpu=gpu.uuid or gpu.pci,
@@ -133,7 +133,7 @@ class Described:
                     gpu_instance=each.gpu_instance,
                     compute_instance=each.compute_instance,
                     pids=each.pids,
-                    kernel_log_number=number if each.logged else None,
+                    kernel_log_number=number if each.in_kernel_log else None,
                 )
 
     async def _read(self) -> None:

@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from gpuplane import files
-from gpuplane.core.devicenodes import DesiredNodes, NodesResult, desired_nodes, nodes_status
+from gpuplane.core.devicenodes import DesiredNodes, DeviceNodeReconcileResult, desired_nodes, nodes_status
 from gpuplane.hardware.driver.nodes import majors
 from gpuplane.model.facts import StatusChanged
-from gpuplane.model.machine import DeviceNumbers
+from gpuplane.model.machine import DeviceNodeStat
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import DEVICE_NODES
@@ -48,21 +48,21 @@ async def keep_device_nodes(node: Node, root: Path, every: float = 5.0) -> None:
             made = tuple(dict.fromkeys((*made, *found.created)))
             node.apply(StatusChanged(DEVICE_NODES, nodes_status(found.but(created=made))))
             wait = min(wait * 2, LONGEST) if found.problem else every
-        await node.until(partial(_another, wanted), wait)
+        await node.wait_until(partial(_another, wanted), wait)
 
 
 def _another(before: DesiredNodes | None, snapshot: Snapshot) -> bool:
     return desired_nodes(snapshot) != before
 
 
-def reconcile(root: Path, wanted: DesiredNodes) -> NodesResult:
+def reconcile(root: Path, wanted: DesiredNodes) -> DeviceNodeReconcileResult:
     """Make what is missing under a root; what was found, and what came of it."""
     if not (root / "dev/char").is_dir():
-        return NodesResult(is_hidden=True)
+        return DeviceNodeReconcileResult(is_hidden=True)
     round_ = _Round(root)
     missing = tuple(path for path, numbers in wanted.nodes.items() if round_.lacks(path, numbers))
     there = {path: number for path in wanted.linked_nodes if (number := _number(root, path)) is not None}
-    return NodesResult(
+    return DeviceNodeReconcileResult(
         missing=missing,
         unlinked=tuple(path for path, number in there.items() if round_.unlinked(path, *number)),
         stale=tuple(path for path, (major, _) in there.items() if round_.owned and major not in round_.owned),
@@ -81,7 +81,7 @@ class _Round:
         self.made: list[str] = []
         self.problem = ""
 
-    def lacks(self, path: str, numbers: DeviceNumbers | None) -> bool:
+    def lacks(self, path: str, numbers: DeviceNodeStat | None) -> bool:
         """Whether a node is not there, and cannot be made."""
         if os.path.lexists(_seen(self.root, path)):
             return False
@@ -122,7 +122,7 @@ def _number(root: Path, path: str) -> tuple[int, int] | None:
     return (os.major(found.st_rdev), os.minor(found.st_rdev)) if stat.S_ISCHR(found.st_mode) else None
 
 
-def _make(root: Path, path: str, numbers: DeviceNumbers, parameters: Mapping[str, int]) -> None:
+def _make(root: Path, path: str, numbers: DeviceNodeStat, parameters: Mapping[str, int]) -> None:
     """Make a node: under a name of ours, and under its own once it is nobody else's to open. Raises OSError."""
     if not parameters.get("ModifyDeviceFiles", 1):
         raise OSError(errno.EPERM, f"/{PARAMETERS} says ModifyDeviceFiles: 0")

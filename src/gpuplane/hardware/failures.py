@@ -20,7 +20,7 @@ from gpuplane.hardware.driver.errors import (
     silence,
 )
 from gpuplane.model.facts import MachineObserved, StatusChanged
-from gpuplane.model.machine import Failure, Fault, Gpu, Machine, MachineFile, MigDevice
+from gpuplane.model.machine import Fault, Gpu, InjectedFailure, Machine, MachineFile, MigDevice
 from gpuplane.model.status import DRIVER, DriverStatus
 
 STARTING = ("nvmlInit", "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount")
@@ -40,12 +40,12 @@ class _Ended(Exception):
 class _Subject:
     """A GPU, or a MIG device of it, that is asked about."""
 
-    def __init__(self, failures: Sequence[Failure]) -> None:
+    def __init__(self, failures: Sequence[InjectedFailure]) -> None:
         self.failures, self.faults = failures, list[Fault]()
 
     def ask(self, function: str, fine: Collection[str] = UNSUPPORTED) -> bool:
         """Whether there is an answer; errors named in `fine` are no faults. Raises _Ended."""
-        failure = next((each for each in self.failures if matches(each.call, function)), None)
+        failure = next((each for each in self.failures if matches(each.nvml_function, function)), None)
         if failure is None:
             return True
         if failure.effect != "error":
@@ -60,9 +60,9 @@ def show(file: MachineFile, name: str) -> list[StatusChanged[DriverStatus] | Mac
     machine = Machine(**{field: getattr(file, field) for field in Machine.__struct_fields__})
     general = [failure for failure in file.failures if failure.gpu is None]
     if (silent := next((each for each in general if each.effect == "hang"), None)) is not None:
-        return _failing(machine, silence(_first(silent.call)))
+        return _failing(machine, silence(_first(silent.nvml_function)))
     for function in STARTING:
-        failure = next((each for each in general if matches(each.call, function)), None)
+        failure = next((each for each in general if matches(each.nvml_function, function)), None)
         if failure is not None:
             return _failing(
                 machine, breakdown(function) if failure.effect == "crash" else driver_fault(function, failure.error)
@@ -135,7 +135,7 @@ def _look_inside(subject: _Subject, devices: tuple[MigDevice, ...], named: bool)
     return tuple(_part(subject.failures, device, named) for device in devices)
 
 
-def _part(failures: Sequence[Failure], device: MigDevice, named: bool) -> MigDevice:
+def _part(failures: Sequence[InjectedFailure], device: MigDevice, named: bool) -> MigDevice:
     part = _Subject(failures)
     named &= part.ask("nvmlDeviceGetAttributes")
     instance = part.ask("nvmlDeviceGetGpuInstanceId")

@@ -12,7 +12,7 @@ from gpuplane.hardware.driver.installed import ordered
 from gpuplane.hardware.driver.nodes import CONTROL, DRIVERS, expected, own_nodes
 from gpuplane.hardware.failures import matches
 from gpuplane.hardware.profiles.layouts import allowed, files
-from gpuplane.model.machine import Device, DriverFile, DriverFiles, DriverLibrary, Fault, Gpu, MachineFile
+from gpuplane.model.machine import DriverFile, DriverFiles, DriverLibrary, Fault, Gpu, MachineFile, OtherDevice
 
 DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -36,22 +36,24 @@ def read(data: bytes, file: str) -> MachineFile:
 
 def _spelt_out(machine: MachineFile) -> MachineFile:
     """The machine with the files of its layout and the numbers of its nodes, beside those that are stated."""
-    driver, numbers = machine.driver, dict(machine.numbers)
-    if machine.layout is not None and driver is not None:
-        usual, own = files(machine.layout, driver.version), driver.files or DriverFiles()
+    driver, numbers = machine.driver, dict(machine.device_node_stats)
+    if machine.driver_file_layout is not None and driver is not None:
+        usual, own = files(machine.driver_file_layout, driver.version), driver.files or DriverFiles()
         driver = driver.but(
             files=DriverFiles(
                 libraries=tuple(sorted({*usual.libraries, *own.libraries}, key=lambda library: library.path)),
                 files=ordered((*usual.files, *own.files)),
                 sockets=ordered((*usual.sockets, *own.sockets)),
-                storage=own.storage,
+                gds_paths=own.gds_paths,
             )
         )
     for node in dict.fromkeys((*CONTROL, *machine.shared_nodes, *own_nodes(machine.gpus or ()))):
-        told = expected(node, machine.majors)
+        told = expected(node, machine.major_numbers)
         if told is not None:
-            numbers.setdefault(node, allowed(machine.layout, node, told) if machine.layout else told)
-    return machine.but(driver=driver, numbers=numbers, layout=None, majors={})
+            numbers.setdefault(
+                node, allowed(machine.driver_file_layout, node, told) if machine.driver_file_layout else told
+            )
+    return machine.but(driver=driver, device_node_stats=numbers, driver_file_layout=None, major_numbers={})
 
 
 def _among(there: set[str], gpu: Gpu) -> Gpu:
@@ -67,7 +69,7 @@ def check(machine: MachineFile) -> Problems:
     for i, gpu in enumerate(machine.gpus or ()):
         for path, text in (*_numa(gpu), *_gpu(gpu)):
             yield ("gpus", i, *path), text
-    for i, device in enumerate(machine.devices):
+    for i, device in enumerate(machine.other_devices):
         for path, text in _numa(device):
             yield ("devices", i, *path), text
     indices = {gpu.index for gpu in machine.gpus or ()}
@@ -83,7 +85,7 @@ def check(machine: MachineFile) -> Problems:
     for i, failure in enumerate(machine.failures):
         if machine.gpus is not None and failure.gpu not in (None, *indices):
             yield ("failures", i, "gpu"), f"this machine has no GPU with index {failure.gpu}"
-        yield from ((("failures", i, "call"), problem) for problem in _unknown_call(failure.call))
+        yield from ((("failures", i, "call"), problem) for problem in _unknown_call(failure.nvml_function))
         if failure.error not in ERRORS:
             close = strict.closest_match(failure.error, ERRORS)
             perhaps = f"did you mean {close!r}?" if close else f"known: {', '.join(ERRORS)}"
@@ -97,7 +99,7 @@ def _faults(machine: MachineFile) -> Iterator[tuple[strict.DocumentPath, Fault]]
         shown.append((("gpus", i), gpu.faults))
         devices = gpu.mig_devices
         shown += ((("gpus", i, "mig", "devices", j), each.faults) for j, each in enumerate(devices))
-    shown += ((("devices", i), device.faults) for i, device in enumerate(machine.devices))
+    shown += ((("devices", i), device.faults) for i, device in enumerate(machine.other_devices))
     yield from (((*path, "faults", k), fault) for path, faults in shown for k, fault in enumerate(faults))
 
 
@@ -156,7 +158,7 @@ def _identities(machine: MachineFile) -> Iterator[tuple[strict.DocumentPath, str
             yield (*inside, "gpu_instance"), f"{instance} of GPU {gpu.index}"
     for i, pci in enumerate(machine.switches):
         yield ("switches", i), f"PCI address {pci}"
-    for i, device in enumerate(machine.devices):
+    for i, device in enumerate(machine.other_devices):
         yield ("devices", i, "id"), f"{device.kind} device {device.id}"
 
 
@@ -164,13 +166,13 @@ def _repeated(identities: Iterable[tuple[strict.DocumentPath, str]]) -> Problems
     seen = set[str]()
     for path, thing in identities:
         if thing in seen and not thing.endswith(" "):  # a UUID or an address that is not told may be missing often
-            yield path, f"{thing} is there twice in this machine"
+            yield path, f"this machine has {thing} twice"
         seen.add(thing)
 
 
-def _numa(device: Gpu | Device) -> Problems:
+def _numa(device: Gpu | OtherDevice) -> Problems:
     if device.numa is not None and device.numa < 0:
-        yield ("numa",), f"{device.numa} is not a NUMA node; leave numa out if the kernel reports none"
+        yield ("numa",), f"{device.numa} is not a NUMA node; remove numa if the kernel reports none"
 
 
 def _gpu(gpu: Gpu) -> Problems:
@@ -196,12 +198,21 @@ def _gpu(gpu: Gpu) -> Problems:
 def _driver(machine: MachineFile) -> Problems:
     """What is wrong with what is said of the driver's files."""
     driver = machine.driver
-    if machine.layout is not None and (driver is None or not driver.version):
-        yield ("layout",), "the names of the driver's files contain its version: write driver: {version: …}"
+    if machine.driver_file_layout is not None and (driver is None or not driver.version):
+        yield (
+            ("layout",),
+            "layout needs the driver version, because the file names contain it: write driver: {version: …}",
+        )
     if driver is None:
         return
-    if driver.files_error and (driver.files is not None or machine.layout is not None):
-        yield ("driver", "missing"), "missing says that its files are absent, but files lists them"
+    if driver.files_error and (driver.files is not None or machine.driver_file_layout is not None):
+        yield (
+            ("driver", "missing"),
+            (
+                "the key missing says that the driver has no files, but files or layout adds some: remove one of "
+                "these keys"
+            ),
+        )
     found = driver.files or DriverFiles()
     kinds: dict[str, tuple[DriverLibrary | DriverFile, ...]] = {
         "libraries": found.libraries,
@@ -213,9 +224,12 @@ def _driver(machine: MachineFile) -> Problems:
             at: strict.DocumentPath = ("driver", "files", kind, i)
             if not entry.path.startswith("/"):
                 yield (*at, "path"), f"{entry.path!r} is not a path in the driver root: write one that begins with /"
-            if isinstance(entry, DriverFile) and entry.target and not entry.target.startswith("/"):
-                yield (*at, "target"), f"{entry.target!r} is not a path in a container: write one that begins with /"
-            for j, link in enumerate(entry.links if isinstance(entry, DriverLibrary) else ()):
+            if isinstance(entry, DriverFile) and entry.container_path and not entry.container_path.startswith("/"):
+                yield (
+                    (*at, "target"),
+                    f"{entry.container_path!r} is not a path in a container: write one that begins with /",
+                )
+            for j, link in enumerate(entry.symlinks if isinstance(entry, DriverLibrary) else ()):
                 if "/" in link:
                     yield (
                         (*at, "links", j),
@@ -225,15 +239,15 @@ def _driver(machine: MachineFile) -> Problems:
 
 def _numbers(machine: MachineFile) -> Problems:
     """What is wrong with the numbers of nodes."""
-    for name, major in machine.majors.items():
+    for name, major in machine.major_numbers.items():
         if name not in DRIVERS:
             close = strict.closest_match(name, DRIVERS)
             perhaps = f"did you mean {close!r}?" if close else f"known: {', '.join(DRIVERS)}"
-            yield ("majors", name), f"no device node belongs to a driver {name!r} of /proc/devices; {perhaps}"
+            yield ("majors", name), f"{name!r} is not a driver in /proc/devices that has device nodes; {perhaps}"
         if not 0 <= major <= MAJOR:
             yield ("majors", name), f"{major} is not a major number: write 0 to {MAJOR}"
     seen: dict[tuple[int, int], str] = {}
-    for node, numbers in machine.numbers.items():
+    for node, numbers in machine.device_node_stats.items():
         if not node.startswith("/dev/"):
             yield ("numbers", node), f"{node!r} is not a device node: write a path that begins with /dev/"
         if not (0 <= numbers.major <= MAJOR and 0 <= numbers.minor <= MINOR):

@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
 from pathlib import Path
 
-from gpuplane.core.observation import replace_gpu
+from gpuplane.core.observation import replace_gpu_of_same_uuid
 from gpuplane.hardware.charges import Charges, charge, in_force, lift
 from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import DriverStatusChanged, Options, Skip, Skipped, Told
@@ -179,7 +179,7 @@ class Nvidia:
                 self._tell(StatusChanged(DRIVER, held_back))
             elif now >= self._resting:
                 if was_released:
-                    self._tell(StatusChanged(DRIVER, DriverStatus("waiting", "it is being loaded again")))
+                    self._tell(StatusChanged(DRIVER, DriverStatus("waiting", "the agent loads the driver again")))
                 return
             self._changed.clear()
             with suppress(TimeoutError):
@@ -190,13 +190,19 @@ class Nvidia:
         """The status of the driver while no process may be started; None while one may."""
         left = self._left()
         if not self._wanted and left:
-            reason = f"it has to be released, but process {_pids(left)} is stuck in the kernel and may hold it open"
+            reason = (
+                f"the agent cannot release the driver: process {_pids(left)} is stuck in the kernel and may "
+                "keep the driver open"
+            )
             return DriverStatus("failing", reason, "driver-hang")
         if not self._wanted:
             return DriverStatus("waiting", "released", released=True)
         stuck = [child for child in left if child.stuck]
         if len(stuck) > STUCK:
-            reason = f"the driver's processes {_pids(stuck)} are stuck in the kernel; when one ends, another is started"
+            reason = (
+                f"the agent's driver processes {_pids(stuck)} are stuck in the kernel; the agent starts a "
+                "new one when one of them ends"
+            )
             return DriverStatus("failing", reason, "driver-hang")
         return None
 
@@ -247,7 +253,7 @@ class Nvidia:
         """Say that the process that looks gets too little CPU to answer in time, or that it does no more."""
         if child is self._looking and starved != self._starved:
             self._starved = starved
-            reason = f"process {child.pid} gets too little CPU: observations come late, and the last one stays valid"
+            reason = f"process {child.pid} gets too little CPU: observations come late, and the agent uses the last one"
             self._tell(StatusChanged(DRIVER_PROCESS, Status("waiting", reason) if starved else None))
 
     async def _follow(self, child: Child) -> bool:
@@ -322,7 +328,7 @@ class Nvidia:
         now = time.monotonic()
         if any(each.means(gpu.index, gpu.pci) for each in in_force(self._charges, now)):
             self._charges = lift(self._charges, gpu, now)
-            self._look = replace_gpu(self._look, gpu) or self._look
+            self._look = replace_gpu_of_same_uuid(self._look, gpu) or self._look
             if self._looking is not None and not self._looking.ended:
                 self._looking.order(Skip(in_force(self._charges, now)))
 
@@ -400,14 +406,14 @@ class Nvidia:
 def _fault(child: Child) -> Fault:
     """What a process that hung or ended shows of a GPU, or of the driver as a whole."""
     announced = child.announced()
-    function = announced.function or "its own code"
+    function = announced.function or "the agent's own code"
     if child.stopped:
         return halted(function)
     if announced.gpu is not None:
         return (hang if child.silent else crash)(function)
     if child.silent:
         return silence(function)
-    return breakdown(function).but(message=f"its process ended by {child.cause()} in {function}")
+    return breakdown(function).but(message=f"the agent's driver process failed in {function}: {child.cause()}")
 
 
 def _unstartable(error: OSError) -> Fault:

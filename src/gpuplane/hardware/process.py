@@ -57,7 +57,7 @@ class Process:
         """What it ended by."""
         status = self.status()
         if status is None:
-            return "an exit that does not finish"
+            return "it hangs while it exits"
         if status >= 0:
             return f"exit status {status}"
         try:

@@ -70,7 +70,7 @@ class Smi(Process):
             case int(status) if status > 0 and said:
                 return f"{NAME}: {said}", False
             case status:
-                return f"{NAME} ended by {self.cause()}", status is None or status < 0
+                return f"{NAME} ended: {self.cause()}", status is None or status < 0
 
 
 def _find(driver_root: str) -> Path:

@@ -25,5 +25,5 @@ async def keep_time_slices(node: Node, hardware: Hardware) -> None:
 
 def _remembered(snapshot: Snapshot) -> bool:
     """Whether the next agent would know of the wish, or never can."""
-    state = snapshot.status.of(STATE_DIRECTORY)
+    state = snapshot.statuses.of(STATE_DIRECTORY)
     return is_ledger_stored(snapshot) or (state is not None and state.state == "failing")

@@ -80,7 +80,7 @@ def _read(path: Path) -> Folder:
     """The files of a directory; what begins with a dot is kubelet's own. Raises OSError, also for too many."""
     found = [each for each in islice(path.iterdir(), MOST_FILES + 1) if not each.name.startswith(".")]
     if len(found) > MOST_FILES:
-        raise OSError(errno.EFBIG, f"it has more than {MOST_FILES} files, the limit", str(path))
+        raise OSError(errno.EFBIG, f"the directory has more than the limit of {MOST_FILES} files", str(path))
     read: Folder = {}
     left = files.MOST
     for each in sorted(found):

@@ -19,13 +19,15 @@ from contextlib import aclosing
 from pathlib import Path
 
 from gpuplane import files
-from gpuplane.core.health.kernellog import parse_record
+from gpuplane.core.health.kernellog import parse_kmsg_record
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import KERNEL_LOG, Status
 
-LOST = "GPU faults that occur while no agent runs are unknown, and so are the affected processes"
+LOST = (
+    "the agent cannot see GPU faults that occurred while no agent ran, and cannot see which processes a fault affects"
+)
 LARGEST = 1 << 16
 """Bytes of a record; the kernel's have 8 KiB at the most, and one that does not fit is refused."""
 TURN = 64
@@ -50,7 +52,7 @@ async def watch_kernel_log(
     """Tell what befell GPUs, for ever. A log that cannot be read is tried again, `again` seconds later; one that cannot
     wake us, because it is a plain file, is looked at `every` so many seconds. `pids`: whether its process ids are those
     that a probe would see."""
-    while not await node.until(_counted, 3600.0):
+    while not await node.wait_until(_counted, 3600.0):
         pass
     while True:
         try:
@@ -74,7 +76,7 @@ async def _follow(node: Node, path: Path, every: float, pids: bool) -> None:
             *records, rest = (rest + piece).split(b"\n")
             rest = rest if len(rest) < LARGEST else b""
             for record in records:
-                event = parse_record(record, ahead, node.now())
+                event = parse_kmsg_record(record, ahead, node.now())
                 if event is not None:
                     event = event if pids else event.but(pids=())
                     # The log's clock is not kept right as the others are; what we waited for has happened just now.

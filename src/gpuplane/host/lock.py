@@ -49,7 +49,8 @@ def open_lock(directory: Path) -> int:
         raise NotADirectoryError(errno.ENOTDIR, "it is not a directory", str(directory)) from None
     if reason := files.untrusted(directory, follow=True):
         way_out = (
-            "others could change the agent's state: run chown root and chmod go-w on it, or use another --state-dir"
+            "users other than root could change the agent's state: run chown root and chmod go-w on it, or use "
+            "another --state-dir"
         )
         raise OSError(errno.EPERM, f"{reason}: {way_out}", str(directory))
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

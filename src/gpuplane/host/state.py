@@ -63,13 +63,15 @@ def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list
         except FileNotFoundError:
             continue
         except OSError as error:
-            problems.append(f"{path}: {error.strerror}; it is left as it is, and {part} starts empty")
+            problems.append(
+                f"{path}: {error.strerror}; the agent does not change the file, and starts without its data"
+            )
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            left = _set_aside(path) if ours else "it is left as it is"
-            problems.append(f"{path}: {error}; {left}, and {part} starts empty")
+            left = _set_aside(path) if ours else "the agent does not change the file"
+            problems.append(f"{path}: {error}; {left}, and the agent starts without its data")
         else:
             if read.problem:
-                kept = _keep_copy(path, content) if ours else "it is left as it is"
+                kept = _keep_copy(path, content) if ours else "the agent does not change the file"
                 problems.append(f"{path}: {read.problem}; {kept}")
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
             carried = adapt_to_new_boot(Ledger(boot_id=read.boot_id, **{field: read.value}), boot, time.time(), now)
@@ -102,18 +104,18 @@ async def keep_stored(node: Node, directory: Path, every: float = 1.0, glance: f
     A disk that refuses is asked again `every` seconds; what one file is refused costs the others nothing. Each `glance`
     seconds it is looked whether the directory is still there.
     """
-    writer = Writer(directory, share_layouts=node.snapshot.stored.share_layouts)
+    writer = Writer(directory, share_layouts=node.snapshot.stored_ledger.possible_share_layouts)
     async with asyncio.TaskGroup() as group:
         group.create_task(_watch(node, writer, glance))
         async for _ in node.changes():
-            while (ledger := node.snapshot.ledger) != node.snapshot.stored.ledger:
-                node.apply(LedgerStored(StoredLedger(share_layouts=writer.layouts_while_writing(ledger))))
+            while (ledger := node.snapshot.ledger) != node.snapshot.stored_ledger.ledger:
+                node.apply(LedgerStored(StoredLedger(possible_share_layouts=writer.layouts_while_writing(ledger))))
                 problem = await asyncio.to_thread(writer.write, ledger)
                 if problem is None:
-                    node.apply(LedgerStored(StoredLedger(ledger=ledger, share_layouts=writer.share_layouts)))
+                    node.apply(LedgerStored(StoredLedger(ledger=ledger, possible_share_layouts=writer.share_layouts)))
                     node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("ok", str(directory))))
                 else:
-                    node.apply(LedgerStored(StoredLedger(share_layouts=writer.share_layouts)))
+                    node.apply(LedgerStored(StoredLedger(possible_share_layouts=writer.share_layouts)))
                     reason = f"{problem.filename2 or problem.filename or directory}: {problem.strerror}: {FORGOTTEN}"
                     node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("failing", reason)))
                     await asyncio.sleep(every)
@@ -123,7 +125,7 @@ async def _watch(node: Node, writer: "Writer", glance: float) -> None:
     """Have everything written again where the directory was removed."""
     while True:
         await asyncio.sleep(glance)
-        if node.snapshot.stored.ledger is not None and not writer.intact():
+        if node.snapshot.stored_ledger.ledger is not None and not writer.intact():
             about = LogSubject(part=STATE_DIRECTORY.name)
             log.error(
                 "%s or some of its files were removed: they are created again", writer.directory, extra=about.extra
@@ -191,7 +193,7 @@ class Writer:
         self._known = self._identity()
         if owner := take(self._lock):
             self._known = None
-            raise OSError(errno.EBUSY, f"it was removed, and {owner} uses it now", str(self.directory))
+            raise OSError(errno.EBUSY, f"the directory was removed, and {owner} uses the new one", str(self.directory))
         self._locked = True
 
     def _identity(self) -> tuple[int, int] | None:

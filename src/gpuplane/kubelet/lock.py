@@ -25,11 +25,11 @@ from gpuplane.core.serving import standby_reason
 from gpuplane.kubelet.sockets import describe_process
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.status import KUBELET_LOCK, State, Turn, TurnStatus
+from gpuplane.model.status import KUBELET_LOCK, PartState, Turn, TurnStatus
 
 CHECK_INTERVAL = 2.0  # seconds between two checks that the directory is still the same; each Register checks it too
 HOLDER_INTERVAL = 10.0  # seconds between two checks who holds the lock
-TOLD_TO_END = "this agent was told to end: it registers with kubelet no more"
+TOLD_TO_END = "this agent is stopping: it no longer registers with kubelet"
 PROC_LOCKS = Path("/proc/locks")
 
 
@@ -114,7 +114,11 @@ class KubeletLock:
             return False
         if self._unsupported:
             self._report_status(
-                "failing", f"{self._unsupported}: two agents on this kubelet would not know of each other"
+                "failing",
+                (
+                    f"{self._unsupported}: the agent has no lock, so two agents for this kubelet would "
+                    "not notice each other"
+                ),
             )
         elif self.may_serve():
             self._report_status("ok", str(self.directory))
@@ -126,7 +130,7 @@ class KubeletLock:
         """Report which process this agent waits for."""
         holder = await asyncio.to_thread(_lock_holder, self.directory)
         who = describe_process(holder) if holder is not None else "another process"
-        reason = f"{who} serves the kubelet of {self.directory}: this agent takes over when that ends"
+        reason = f"{who} serves the kubelet of {self.directory}: this agent takes over when that process ends"
         self._report_status("waiting", reason, "standby")
 
     def report_leaving(self) -> None:
@@ -149,7 +153,7 @@ class KubeletLock:
         self.release()
         self._descriptor = descriptor
 
-    def _report_status(self, state: State, reason: str, turn: Turn = "") -> None:
+    def _report_status(self, state: PartState, reason: str, turn: Turn = "") -> None:
         self.node.apply(StatusChanged(KUBELET_LOCK, TurnStatus(state, reason, turn=turn)))
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from gpuplane.core.advertising import known, offer
+from gpuplane.core.advertising import offer, offered_devices_by_id
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.choice.preference import preferred_ids
 from gpuplane.core.serving import may_serve
@@ -28,7 +28,7 @@ from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginService
 from gpuplane.model.facts import AllocateAnswered
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import AllocateResponse, LogSubject, OfferedDevice, Refused
+from gpuplane.model.views import ContainerAllocateResponse, LogSubject, OfferedDevice, RequestRefused
 
 LONGEST_REFUSAL = 1000  # characters of a refusal: gRPC loses the whole status where its headers get too large
 MOST_CONTAINERS = 16
@@ -95,7 +95,7 @@ class Plugin(DevicePluginServicer):
     def devices(self, snapshot: Snapshot) -> tuple[OfferedDevice, ...] | None:
         """The list for kubelet; empty if the resource is no longer offered, None if it is not known yet what is."""
         offered = offer(snapshot)
-        if offered.waiting:
+        if offered.waiting_reason:
             return None
         resource = offered.resource(self.resource)
         return resource.devices if resource else ()
@@ -105,7 +105,7 @@ class Plugin(DevicePluginServicer):
         try:
             _check_size(self.resource, [len(each.devices_ids) for each in request.container_requests])
             gets = [allocate(snapshot, self.resource, each.devices_ids) for each in request.container_requests]
-        except Refused as refusal:
+        except RequestRefused as refusal:
             reason = clip(str(refusal), LONGEST_REFUSAL)
             log.warning("Allocate refused: %s", reason, extra=self._log_subject(snapshot, request.container_requests))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
@@ -115,7 +115,7 @@ class Plugin(DevicePluginServicer):
 
     def _log_subject(self, snapshot: Snapshot, requests: Iterable[pb.ContainerAllocateRequest]) -> dict[str, object]:
         """The subject of a log line: the requested devices that this resource has."""
-        ours = known.of(snapshot, offer(snapshot)).get(self.resource, {})
+        ours = offered_devices_by_id.of(snapshot, offer(snapshot)).get(self.resource, {})
         asked = (id for each in requests for id in each.devices_ids if id in ours)
         devices = tuple(dict.fromkeys(ours[id].unit.id for id in asked))
         return LogSubject(devices=devices, resources=(self.resource,)).extra
@@ -127,7 +127,7 @@ class Plugin(DevicePluginServicer):
         try:
             _check_size(self.resource, [len(each.available_deviceIDs) for each in request.container_requests])
             _check_size(self.resource, [len(each.must_include_deviceIDs) for each in request.container_requests])
-        except Refused as refusal:
+        except RequestRefused as refusal:
             log.warning("no preferred allocation: %s", refusal, extra=LogSubject(resources=(self.resource,)).extra)
             return answer
         for each in request.container_requests:
@@ -159,9 +159,9 @@ def _check_size(resource: str, counts: Sequence[int]) -> None:
     It is called before anything else is done with a request, so that every request is answered soon.
     """
     if len(counts) > MOST_CONTAINERS:
-        raise Refused(f"{resource}: the request has {len(counts)} containers; {MOST_CONTAINERS} are allowed")
+        raise RequestRefused(f"{resource}: the request has {len(counts)} containers; {MOST_CONTAINERS} are allowed")
     if sum(counts) > MAX_SHARES:
-        raise Refused(f"{resource}: the request names {sum(counts)} devices; {MAX_SHARES} are allowed")
+        raise RequestRefused(f"{resource}: the request names {sum(counts)} devices; {MAX_SHARES} are allowed")
 
 
 def _list_response(devices: tuple[OfferedDevice, ...]) -> pb.ListAndWatchResponse:
@@ -176,13 +176,17 @@ def _list_response(devices: tuple[OfferedDevice, ...]) -> pb.ListAndWatchRespons
     return message
 
 
-def _container_response(edits: AllocateResponse) -> pb.ContainerAllocateResponse:
+def _container_response(edits: ContainerAllocateResponse) -> pb.ContainerAllocateResponse:
     return pb.ContainerAllocateResponse(
         envs=edits.env,
-        mounts=[pb.Mount(container_path=m.container, host_path=m.host, read_only=m.read_only) for m in edits.mounts],
+        mounts=[
+            pb.Mount(container_path=m.container_path, host_path=m.host_path, read_only=m.read_only)
+            for m in edits.mounts
+        ],
         devices=[
-            pb.DeviceSpec(container_path=n.container, host_path=n.host, permissions=n.permissions) for n in edits.nodes
+            pb.DeviceSpec(container_path=n.container_path, host_path=n.host_path, permissions=n.permissions)
+            for n in edits.device_specs
         ],
         annotations=edits.annotations,
-        cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi],
+        cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_devices],
     )

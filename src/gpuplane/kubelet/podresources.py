@@ -33,8 +33,8 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from gpuplane import files
-from gpuplane.core.health.reasons import awaits_end_of_container
-from gpuplane.core.withholding import layout_from_environment, withheld
+from gpuplane.core.health.reasons import any_device_awaits_container_end
+from gpuplane.core.withholding import layout_from_environment, withheld_reasons
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2 import ContainerAllocateResponse
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
@@ -51,7 +51,7 @@ from gpuplane.model.node import Node
 from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.status import POD_RESOURCES, State, Status
+from gpuplane.model.status import POD_RESOURCES, PartState, Status
 
 if TYPE_CHECKING:
     from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerAsyncStub
@@ -89,7 +89,7 @@ async def follow_allocations(node: Node, root: Path) -> None:
         if node.snapshot.allocations is None:
             await asyncio.sleep(FIRST_INTERVAL)
         else:
-            await node.until(_is_unknown, SHORT_INTERVAL)
+            await node.wait_until(_is_unknown, SHORT_INTERVAL)
 
 
 def is_urgent(snapshot: Snapshot) -> bool:
@@ -98,10 +98,10 @@ def is_urgent(snapshot: Snapshot) -> bool:
     plugin may be allocating."""
     return (
         snapshot.allocations is None
-        or bool(withheld(snapshot))
-        or awaits_end_of_container(snapshot)
+        or bool(withheld_reasons(snapshot))
+        or any_device_awaits_container_end(snapshot)
         or any(each.granted_at for each in snapshot.allocations or ())
-        or any(status.state != "ok" for _, status in snapshot.status.of_kind("plugin"))
+        or any(status.state != "ok" for _, status in snapshot.statuses.of_kind("plugin"))
     )
 
 
@@ -153,21 +153,21 @@ class PodResourcesClient:
         check_length(self.socket)
         current = socket_identity(self.socket)
         if current is None:
-            raise OSError("kubelet is not there")
+            raise OSError("kubelet's socket does not exist: is kubelet running?")
         async with _channel(self.socket) as channel:
             while await self._list_once(PodResourcesListerStub(channel), current):
                 if (
-                    not await self.node.until(_is_unknown, SHORT_INTERVAL)
+                    not await self.node.wait_until(_is_unknown, SHORT_INTERVAL)
                     and self.node.now() - self.taken_over_at > TAKEOVER_PERIOD
                 ):
-                    await self.node.until(is_urgent, LONG_INTERVAL - SHORT_INTERVAL)
+                    await self.node.wait_until(is_urgent, LONG_INTERVAL - SHORT_INTERVAL)
 
     async def _list_once(self, lister: "PodResourcesListerAsyncStub", current: SocketIdentity) -> bool:
         """Request one list. False if another kubelet is there now."""
         asked_at, was_unknown = self.node.now(), _is_unknown(self.node.snapshot)
         answer = await lister.List(pb.ListPodResourcesRequest(), timeout=ANSWER_TIMEOUT)
         if answer is None:  # gRPC could not decode it
-            raise OSError("the answer is no list of pod resources")
+            raise OSError("kubelet's answer is not a list of pod resources")
         if socket_identity(self.socket) != current:
             return False
         if _is_unknown(self.node.snapshot) and not was_unknown:
@@ -188,9 +188,18 @@ class PodResourcesClient:
         if not self.not_listed:
             self._report_status("ok", "kubelet lists what containers hold")
         elif has_just_started:
-            self._report_status("ok", "kubelet has just started: what was held before counts until kubelet lists it")
+            self._report_status(
+                "ok",
+                (
+                    "kubelet has just started: the agent treats devices that containers held before this start as "
+                    "still held, until kubelet lists them"
+                ),
+            )
         else:
-            reason = f"kubelet does not list all that {self.checkpoint} has: what is in either counts as held"
+            reason = (
+                f"{self.checkpoint} has devices that kubelet does not list: the agent treats the devices of "
+                "the file and of the list as held"
+            )
             rewrite = int((asked_at - self.kubelet_started_at) / KUBELET_START_PERIOD)
             self._report_status("ok", reason)
         held_now = self._with_share_layouts((*held, *self.not_listed))
@@ -236,9 +245,9 @@ class PodResourcesClient:
             return None, f"{self.checkpoint} cannot be read either: {error.strerror}"
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return None, f"{self.checkpoint} cannot be decoded either: {error}"
-        return held, f"until it does, {self.checkpoint} says what containers hold"
+        return held, f"until kubelet answers, the agent reads from {self.checkpoint} what containers hold"
 
-    def _report_status(self, state: State, reason: str) -> None:
+    def _report_status(self, state: PartState, reason: str) -> None:
         self.node.apply(StatusChanged(POD_RESOURCES, Status(state, reason)))
 
 

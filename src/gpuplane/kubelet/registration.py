@@ -54,7 +54,7 @@ from gpuplane.kubelet.sockets import (
 )
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.status import State, Status, plugin_of
+from gpuplane.model.status import PartState, Status, plugin_part
 from gpuplane.model.views import LogSubject
 
 SOCKET_INTERVAL = 0.2  # seconds between two checks of the sockets
@@ -93,11 +93,11 @@ async def register_plugins(
 async def report_unregistered(node: Node) -> None:
     """Report that no resource is registered, for ever. That is configured, so the agent is ready all the same."""
     told = set[str]()
-    ok = Status("ok", "not registered with kubelet, since --kubelet-socket is empty")
+    ok = Status("ok", "the agent does not register with kubelet, because --kubelet-socket is empty")
     async for snapshot in node.changes():
         offered = {resource.name for resource in offer(snapshot).resources}
         for name in sorted(offered ^ told):
-            node.apply(StatusChanged(plugin_of(name), ok if name in offered else None))
+            node.apply(StatusChanged(plugin_part(name), ok if name in offered else None))
         told = offered
 
 
@@ -113,7 +113,7 @@ class Registration:
     ) -> None:
         self.node, self.directory, self.resource = node, directory, resource
         self.backoff, self.may_serve = backoff, may_serve
-        self.part = plugin_of(resource)
+        self.part = plugin_part(resource)
         self.last_logged = ""  # the last unexpected error
         self.kubelet_socket = directory / "kubelet.sock"
         self.nvidia_socket = directory / f"nvidia-{resource.rpartition('/')[2]}.sock"  # the socket of NVIDIA's plugin
@@ -169,15 +169,15 @@ class Registration:
         check_length(self.kubelet_socket)
         there = socket_identity(self.kubelet_socket)
         if there is None:
-            raise RegistrationLost(f"kubelet is not there: no {self.kubelet_socket}")
+            raise RegistrationLost(f"kubelet is not running: {self.kubelet_socket} does not exist")
         if other := self._nvidia_server():
             raise SocketUnavailable(
-                f"{self.nvidia_socket.name} is served by {other}: this agent takes over when that ends"
+                f"{other} serves {self.nvidia_socket.name}: this agent takes over when that process ends"
             )
         if not self.may_serve():
             raise RegistrationLost(f"another agent holds the lock on {self.directory}")
         if not may_register(self.node.snapshot):
-            raise RegistrationLost("this agent was told to end: it registers with kubelet no more")
+            raise RegistrationLost("this agent is stopping: it no longer registers with kubelet")
         plugin = Plugin(self.node, self.resource)
         add = partial(add_DevicePluginServicer_to_server, plugin)
         async with serve_at_new_socket(self.directory, add) as (path, ours):
@@ -212,24 +212,24 @@ class Registration:
         while self._is_offered():
             found = socket_identity(self.kubelet_socket)
             if found != kubelet_identity and (found is not None or not plugin.open_streams):
-                raise RegistrationLost("kubelet has restarted" if found else "kubelet has gone")
+                raise RegistrationLost("kubelet has restarted" if found else "kubelet's socket was removed")
             if not is_same_socket(path, our_identity):
                 raise RegistrationLost(f"{path.name} was removed")
             if self._nvidia_server():
                 await self._yield_to_nvidia(plugin)
-                raise RegistrationLost(f"{self.nvidia_socket.name} was served by another")
+                raise RegistrationLost(f"another process served {self.nvidia_socket.name}")
             when = registering.result() if registering.done() else None
             if when is None:
                 if self.node.now() - began > SOCKET_INTERVAL:
-                    self._report_status("waiting", "kubelet was asked to register it and has not answered yet")
+                    self._report_status("waiting", "kubelet has not answered the registration request yet")
             elif plugin.open_streams:
                 was_read = True
-                self._report_status("ok", f"registered as {path.name}, and kubelet reads the list")
+                self._report_status("ok", f"registered as {path.name}; kubelet reads the device list")
             elif was_read:
-                raise RegistrationLost("kubelet no longer reads the list")
+                raise RegistrationLost("kubelet no longer reads the device list")
             elif self.node.now() - when > READ_TIMEOUT:
                 raise RegistrationLost(
-                    f"kubelet accepted the registration, but did not read the list within {READ_TIMEOUT:g} s"
+                    f"kubelet accepted the registration, but did not read the device list within {READ_TIMEOUT:g} s"
                 )
             await _wait_for_change(plugin, STREAM_INTERVAL if was_read else SOCKET_INTERVAL)
         await self._wait_for_stream_ends(plugin)
@@ -238,8 +238,8 @@ class Registration:
         """While NVIDIA's plugin serves the resource, keep the streams that kubelet reads, and send nothing."""
         plugin.is_paused = True
         while self._is_offered() and plugin.open_streams and (other := self._nvidia_server()):
-            taken = f"{self.resource} was taken by {other}, which serves {self.nvidia_socket.name}"
-            self._report_status("waiting", f"{taken}: this agent takes over when that ends")
+            taken = f"{other} took over {self.resource} with {self.nvidia_socket.name}"
+            self._report_status("waiting", f"{taken}: this agent takes over when that process ends")
             await _wait_for_change(plugin, RIVAL_INTERVAL)
 
     async def _wait_for_stream_ends(self, plugin: Plugin) -> None:
@@ -256,9 +256,9 @@ class Registration:
         if not may_serve(self.node.snapshot):
             return False
         offered = offer(self.node.snapshot)
-        return bool(offered.waiting) or offered.resource(self.resource) is not None
+        return bool(offered.waiting_reason) or offered.resource(self.resource) is not None
 
-    def _report_status(self, state: State, reason: str) -> None:
+    def _report_status(self, state: PartState, reason: str) -> None:
         self.node.apply(StatusChanged(self.part, Status(state, reason)))
 
 

@@ -124,7 +124,7 @@ async def serve_at_new_socket(
         await server.start()
         ours = socket_identity(path)
         if ours is None:
-            raise SocketUnavailable(f"{path.name} was removed while we started")
+            raise SocketUnavailable(f"{path.name} was removed while the agent started")
         yield path, ours
     finally:
         path.unlink(missing_ok=True)
@@ -148,7 +148,10 @@ def remove_dead_sockets(directory: Path) -> None:
             if not stat.S_ISSOCK(left.lstat().st_mode):
                 if left not in _reported_files:
                     _reported_files.add(left)
-                    log.warning("%s has the name of an agent's socket, but is not a socket: it is left as it is", left)
+                    log.warning(
+                        "%s has the name of an agent's socket, but is not a socket: the agent does not remove it",
+                        left,
+                    )
             elif describe_server(left) is None:
                 left.unlink(missing_ok=True)
         except OSError as error:

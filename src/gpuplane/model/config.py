@@ -14,11 +14,11 @@ from gpuplane.model.value import Value
 MigStrategy = Literal["none", "single", "mixed"]
 ListStrategy = Literal["auto", "envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 CdiHook = Literal["auto", "nvidia", "none"]
-IdStrategy = Literal["uuid", "index"]
+DeviceIdStrategy = Literal["uuid", "index"]
 AllocationPolicy = Literal["distributed", "packed", "topology", "numa"]
-SharingStrategy = Literal["time-slicing", "mps"]
+ReplicationStrategy = Literal["time-slicing", "mps"]
 TimeSlice = Literal["default", "short", "medium", "long"]
-ComputeMode = Literal["exclusive", "leave"]
+ComputeModePolicy = Literal["exclusive", "leave"]
 MemoryUnit = Literal["MiB", "GiB"]
 
 
@@ -43,7 +43,7 @@ class ReplicatedResource(Value, rename={"distinct_gpus": "distinct"}):
     time_slice: TimeSlice | None = None  # None: left as it is
 
 
-class MemoryResource(Value, rename={"share_mib": "grain_mib"}):
+class MemorySharedResource(Value, rename={"share_mib": "grain_mib"}):
     """One entry of `sharing.memory.resources`: an id of `rename` stands for `share_mib` of a chosen device's memory.
 
     A remainder smaller than one share is not offered. A container's ids are all of one device.
@@ -56,27 +56,30 @@ class MemoryResource(Value, rename={"share_mib": "grain_mib"}):
     model: str = ""
 
 
-class Mps(Value):
+class MpsDaemonSettings(Value):
     """How MPS daemons are set up."""
 
-    compute_mode: ComputeMode = "exclusive"  # of whole GPUs; a MIG device's is always left
+    compute_mode: ComputeModePolicy = "exclusive"  # of whole GPUs; a MIG device's is always left
     multi_user: bool = False
     active_thread_percentage: int | None = None  # None: an equal part for each replica
 
 
-class Sharing(Value):
+class Sharing(
+    Value,
+    rename={"memory_resources": "memory", "mps_limits_memory": "memory_by_mps", "replicated_resources": "resources"},
+):
     """Which resources are shared, how, and whether a request for more than one share is refused.
 
     A device goes to the first entry that selects it: those of `resources` come before those of `memory`.
     """
 
-    resources: tuple[ReplicatedResource, ...] = ()
+    replicated_resources: tuple[ReplicatedResource, ...] = ()
     fail_requests_greater_than_one: bool = False
-    strategy: SharingStrategy = "time-slicing"  # of `resources`
-    memory: tuple[MemoryResource, ...] = ()
+    strategy: ReplicationStrategy = "time-slicing"  # of `resources`
+    memory_resources: tuple[MemorySharedResource, ...] = ()
     memory_unit: MemoryUnit = "GiB"  # in which amounts of memory are written for people and containers
-    memory_by_mps: bool = False  # an MPS daemon keeps each client within its container's share
-    mps: Mps = Mps()
+    mps_limits_memory: bool = False  # an MPS daemon keeps each client within its container's share
+    mps: MpsDaemonSettings = MpsDaemonSettings()
 
 
 class Settings(Value):
@@ -84,7 +87,7 @@ class Settings(Value):
 
     mig_strategy: MigStrategy = "none"
     device_list_strategy: tuple[ListStrategy, ...] = ("auto",)  # `auto` stands alone; see core/containers/strategy.py
-    device_id_strategy: IdStrategy = "uuid"
+    device_id_strategy: DeviceIdStrategy = "uuid"
     pass_device_specs: bool = False
     driver_root: str = "/"  # paths on the host
     dev_root: str = "/"
@@ -110,17 +113,26 @@ class Settings(Value):
     faults: Mapping[str, FaultOverride] = {}  # code of the fault catalogue → what is judged otherwise here
 
 
-class NodeRequests(Value, rename={"driver_release": "release"}):
+class NodeObjectRequests(
+    Value,
+    rename={
+        "config_name": "config",
+        "drain_reasons": "drains",
+        "driver_release_reason": "release",
+        "kubelet_version": "kubelet",
+        "container_runtime": "runtime",
+    },
+):
     """What our Node object says: what its labels and annotations ask for, and what kubelet tells there.
 
     `config`: a named config, "" for none.
     """
 
-    config: str = ""
-    runtime: str = ""  # the container runtime, "containerd://2.1.4"; "" while that is unknown
-    kubelet: str = ""  # its version, "v1.36.2"; "" while that is unknown
-    driver_release: Text = ""  # why the driver has to be released; "" while it need not
-    drains: Mapping[str, Text] = {}  # a device, as a person names it → why it shall not be given out
+    config_name: str = ""
+    container_runtime: str = ""  # the container runtime, "containerd://2.1.4"; "" while that is unknown
+    kubelet_version: str = ""  # its version, "v1.36.2"; "" while that is unknown
+    driver_release_reason: Text = ""  # why the driver has to be released; "" while it need not
+    drain_reasons: Mapping[str, Text] = {}  # a device, as a person names it → why it shall not be given out
 
 
 class Config(Value, rename={"node_requests": "asked"}):
@@ -133,4 +145,4 @@ class Config(Value, rename={"node_requests": "asked"}):
     settings: Settings | None = None
     name: str = ""
     warnings: tuple[Text, ...] = ()
-    node_requests: NodeRequests | None = None
+    node_requests: NodeObjectRequests | None = None

@@ -8,12 +8,12 @@ from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 from gpuplane.model.views import Offer
 
-LONGEST_RELEASE = 7 * 86400.0
-LONGEST_DRAIN = 3650 * 86400.0
+MAX_DRIVER_RELEASE_SECONDS = 7 * 86400.0
+MAX_DRAIN_SECONDS = 3650 * 86400.0
 """The longest release and the longest drain that can be requested, in seconds."""
 
 
-class ShowNode(Value, tag="Show", forbid_unknown_fields=False):
+class GetNodeState(Value, tag="Show", forbid_unknown_fields=False):
     """Send the state of the node. What a command of another version adds to this request is ignored."""
 
 
@@ -50,7 +50,7 @@ class RestoreDevice(Value, tag=True, rename={"requested_at": "at"}):
     device: str
 
 
-ControlRequest = ShowNode | ReleaseDriver | ResumeDriver | DrainDevice | RestoreDevice
+ControlRequest = GetNodeState | ReleaseDriver | ResumeDriver | DrainDevice | RestoreDevice
 
 
 class NodeState(Value):
@@ -70,7 +70,8 @@ class AgentInfo(Value, rename={"started_at": "began"}):
 
 
 class ControlResponse(Value, rename={"state": "picture"}):
-    """The answer: `state` to `ShowNode`; nothing to another request, once it is on disk; or an error for a person."""
+    """The answer: `state` to `GetNodeState`; nothing to another request, once it is on disk; or an error for a
+    person."""
 
     state: NodeState | None = None
     error: Text = ""

@@ -5,7 +5,7 @@ Times are seconds of CLOCK_BOOTTIME.
 
 from typing import Any, Generic
 
-from gpuplane.model.config import NodeRequests, Settings, TimeSlice
+from gpuplane.model.config import NodeObjectRequests, Settings, TimeSlice
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, StoredLedger
@@ -14,17 +14,17 @@ from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 
-class _Tagged(Value, tag=True):
+class _TaggedMessage(Value, tag=True):
     """Encoded with the name of its class, so that it can cross to another process."""
 
 
-class MachineObserved(_Tagged):
+class MachineObserved(_TaggedMessage):
     """hardware: one look at the machine."""
 
     machine: Machine
 
 
-class FaultOccurred(_Tagged):
+class FaultOccurred(_TaggedMessage):
     """hardware, host: a fault occurred on a GPU. `code` is a name of the fault catalogue, "xid-79".
 
     `kernel_log_number`: the number of its record in the kernel log; None where it comes from elsewhere. The log repeats
@@ -41,7 +41,7 @@ class FaultOccurred(_Tagged):
     kernel_log_number: int | None = None
 
 
-class ProbeFinished(_Tagged):
+class ProbeFinished(_TaggedMessage):
     """hardware: the recovery probe that was requested at `requested_at` has finished. `gpu`: what a new process saw.
 
     Where it saw nothing, `gpu` has a fault that says why. `pids`: the processes that compute on the GPU.
@@ -52,7 +52,7 @@ class ProbeFinished(_Tagged):
     pids: tuple[int, ...] = ()
 
 
-class TimeSliceFinished(_Tagged):
+class TimeSliceFinished(_TaggedMessage):
     """hardware: the try, requested at `requested_at`, to set the length of a GPU's time slices has finished.
 
     `problem`: why the length is not set; "" where it is. `outcome_unknown`: the try broke off; the length may be set.
@@ -65,14 +65,14 @@ class TimeSliceFinished(_Tagged):
     outcome_unknown: bool = False
 
 
-class DrainRequested(_Tagged):
+class DrainRequested(_TaggedMessage, rename={"device_uuid": "device"}):
     """A person requests the drain of a device (a UUID). None ends it and says that the device is repaired."""
 
-    device: str
+    device_uuid: str
     drain: Drain | None
 
 
-class StatusChanged(_Tagged, Generic[S]):
+class StatusChanged(_TaggedMessage, Generic[S]):
     """Any room: the status of one of its parts has changed. None: the part no longer exists.
 
     Raises TypeError where the status is not of the type that this kind of part has.
@@ -86,7 +86,7 @@ class StatusChanged(_Tagged, Generic[S]):
             raise TypeError(f"{self.part.name} has a {self.part.status_type.__name__}, not {self.status!r}")
 
 
-class ConfigLoaded(_Tagged):
+class ConfigLoaded(_TaggedMessage):
     """agent: a good configuration was read; `name` where it is one of several named ones."""
 
     settings: Settings
@@ -94,32 +94,32 @@ class ConfigLoaded(_Tagged):
     warnings: tuple[Text, ...] = ()  # what is understood differently from how it is written, each with file and line
 
 
-class NodeRequestsChanged(_Tagged):
+class NodeRequestsChanged(_TaggedMessage):
     """apiserver: the labels and annotations of our Node object request something else."""
 
-    requests: NodeRequests
+    requests: NodeObjectRequests
 
 
-class AllocationsListed(_Tagged):
-    """kubelet: which devices containers hold, as kubelet answered a question that was sent at `asked_at`.
+class AllocationsListed(_TaggedMessage, rename={"requested_at": "asked_at"}):
+    """kubelet: which devices containers hold, as kubelet answered a question that was sent at `requested_at`.
 
     `checkpoint_rewrite`: the number of the rewrite of kubelet's checkpoint that plugins have to cause; 0: none. The
     answer lacks what the checkpoint has, and kubelet forgets that in the checkpoint only when it writes it again.
     """
 
     allocations: tuple[Allocation, ...]
-    asked_at: float
+    requested_at: float
     checkpoint_rewrite: int = 0
 
 
-class AllocateAnswered(_Tagged):
+class AllocateAnswered(_TaggedMessage):
     """kubelet: we answered an Allocate. Kubelet does not list the container yet."""
 
     resource: str
     devices: tuple[str, ...]
 
 
-class LedgerLoaded(_Tagged):
+class LedgerLoaded(_TaggedMessage):
     """host: the ledger was loaded from the state directory.
 
     `previous_agent_ended`: no other agent writes to it now. Kubelet may not list yet what the previous agent allocated.
@@ -129,19 +129,19 @@ class LedgerLoaded(_Tagged):
     previous_agent_ended: bool = True
 
 
-class LedgerStored(_Tagged):
+class LedgerStored(_TaggedMessage, rename={"stored_ledger": "stored"}):
     """host: this much of the ledger is stored in the state directory."""
 
-    stored: StoredLedger
+    stored_ledger: StoredLedger
 
 
-class DriverReleaseRequested(_Tagged):
+class DriverReleaseRequested(_TaggedMessage):
     """An operator requests that the driver is released for a time. None ends the request."""
 
     release: DriverRelease | None
 
 
-class Tick(_Tagged):
+class Tick(_TaggedMessage):
     """Time has passed."""
 
 
@@ -163,18 +163,18 @@ Fact = (
 )
 
 
-class ObserveMachine(_Tagged):
+class ObserveMachine(_TaggedMessage):
     """Action: observe the machine now. A released driver is loaded again."""
 
 
-class ProbeGpu(_Tagged):
+class ProbeGpu(_TaggedMessage):
     """Action: observe one GPU in a new process. `ProbeFinished` always comes back with the same `requested_at`."""
 
     gpu: str  # its UUID
     requested_at: float
 
 
-class SetTimeSlice(_Tagged):
+class SetTimeSlice(_TaggedMessage):
     """Action: set the length of a GPU's time slices. `TimeSliceFinished` comes back with the same `requested_at`."""
 
     gpu: str  # its UUID

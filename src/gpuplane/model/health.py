@@ -119,14 +119,14 @@ class DeviceRecord(
     Value,
     rename={
         "probe": "probing",
-        "reset_at": "renewed",
-        "repaired_at": "excused",
-        "recovered_at": "recovered",
         "relapses": "flaps",
         "absent": "away",
         "uncorrected_errors": "uncorrected",
-        "most_links": "lanes",
         "fault_counts": "counts",
+        "max_active_nvlinks": "lanes",
+        "last_recovered_at": "recovered",
+        "declared_repaired_at": "excused",
+        "last_reset_at": "renewed",
     },
 ):
     """What is remembered of one device."""
@@ -134,18 +134,18 @@ class DeviceRecord(
     findings: tuple[Finding, ...] = ()
     drain: Drain | None = None
     probe: ProbeState | None = None
-    reset_at: float = -1.0  # when a reset was last seen; -1: never in this boot
-    repaired_at: float = -1.0  # when a person last said that it is repaired; -1: never
-    recovered_at: float | None = None  # when the probe began that last found it healthy again
+    last_reset_at: float = -1.0  # when a reset was last seen; -1: never in this boot
+    declared_repaired_at: float = -1.0  # when a person last said that it is repaired; -1: never
+    last_recovered_at: float | None = None  # when the probe began that last found it healthy again
     relapses: int = 0  # how often in a row it became unhealthy soon after that
     absent: bool = False  # the driver counted the GPUs, and not this one
     pci: str = ""
     uncorrected_errors: int | None = None  # uncorrectable memory errors at the last observation
-    most_links: int = 0  # the most NVLinks that were seen active
+    max_active_nvlinks: int = 0  # the most NVLinks that were seen active
     fault_counts: Mapping[str, int] = {}  # code → how often it has happened
 
 
-NODE = ""
+NODE_RECORD_KEY = ""
 """The key of the node's own record: of what affects every GPU of it."""
 
 
@@ -159,7 +159,7 @@ class HealthRecords(Value, rename={"last_kernel_log_number": "log"}):
     last_kernel_log_number: int = -1
 
 
-class DeviceHealth(Value, rename={"cleared_by": "ends", "fault_counts": "counts"}):
+class DeviceHealth(Value, rename={"fault_counts": "counts", "cleared_by_text": "ends"}):
     """The health of one device, for people: the view of its record."""
 
     device: str  # UUID; "" for the node
@@ -169,6 +169,6 @@ class DeviceHealth(Value, rename={"cleared_by": "ends", "fault_counts": "counts"
     until: float | None = None  # when time alone ends it; None: time does not
     code: str = ""  # of the fault that decides
     reason: Text = ""
-    cleared_by: Text = ""
+    cleared_by_text: Text = ""
     advice: Text = ""
     fault_counts: Mapping[str, int] = {}

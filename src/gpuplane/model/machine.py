@@ -18,14 +18,14 @@ class Fault(Value):
     message: Text
 
 
-class Link(Value):
+class Link(Value, rename={"nvlink_count": "lanes"}):
     """NVLink from one GPU to one peer: another GPU's PCI address, or `nvswitch`."""
 
     peer: str
-    lanes: int
+    nvlink_count: int
 
 
-class MigDevice(Value, rename={"mig_index": "slot"}):
+class MigDevice(Value, rename={"mig_index": "slot", "device_nodes": "nodes"}):
     """One MIG device: a compute instance within a GPU instance."""
 
     uuid: str
@@ -34,7 +34,7 @@ class MigDevice(Value, rename={"mig_index": "slot"}):
     compute_instance: int = 0
     mig_index: int = 0  # NVML's index among the GPU's MIG devices
     memory_mib: int = 0
-    nodes: tuple[str, ...] = ()  # its two /dev/nvidia-caps nodes; the parent's node comes with the parent
+    device_nodes: tuple[str, ...] = ()  # its two /dev/nvidia-caps nodes; the parent's node comes with the parent
     faults: tuple[Fault, ...] = ()
 
 
@@ -45,7 +45,7 @@ class Mig(Value):
     devices: tuple[MigDevice, ...] = ()
 
 
-class Gpu(Value, rename={"uncorrected_errors": "uncorrected"}):
+class Gpu(Value, rename={"uncorrected_errors": "uncorrected", "device_nodes": "nodes"}):
     """One GPU. What the driver could not tell is empty, and the reason stands in `faults`."""
 
     index: int  # NVML's: the order of PCI addresses
@@ -59,7 +59,7 @@ class Gpu(Value, rename={"uncorrected_errors": "uncorrected"}):
     mig: Mig | None = None
     links: tuple[Link, ...] = ()
     distances: Mapping[str, str] = {}  # another GPU's PCI address → PIX, PXB, PHB, NODE or SYS, as nvidia-smi says it
-    nodes: tuple[str, ...] = ()  # /dev/nvidia<minor>
+    device_nodes: tuple[str, ...] = ()  # /dev/nvidia<minor>
     dri: tuple[str, ...] = ()  # its DRM nodes: /dev/dri/card1, /dev/dri/renderD128
     uncorrected_errors: int | None = None  # uncorrectable memory errors since the driver was loaded or the GPU reset
     faults: tuple[Fault, ...] = ()
@@ -75,40 +75,40 @@ class Gpu(Value, rename={"uncorrected_errors": "uncorrected"}):
         return self.mig is not None and self.mig.enabled
 
 
-class Device(Value):
+class OtherDevice(Value, rename={"device_nodes": "nodes"}):
     """A device of any other kind."""
 
     id: str
     kind: str
     numa: int | None = None
     pci: str = ""
-    nodes: tuple[str, ...] = ()
+    device_nodes: tuple[str, ...] = ()
     attributes: Mapping[str, str] = {}
     faults: tuple[Fault, ...] = ()
 
 
-class DriverLibrary(Value):
+class DriverLibrary(Value, rename={"symlinks": "links"}):
     """A library of the driver. `links`: names beside it that lead to it: its SONAME, and what programs link against."""
 
     path: str  # in the driver root: "/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05"
     soname: str = ""  # "libcuda.so.1"; "" where it has none
-    links: tuple[str, ...] = ()  # "libcuda.so", "libcuda.so.1"
+    symlinks: tuple[str, ...] = ()  # "libcuda.so", "libcuda.so.1"
 
 
-class DriverFile(Value):
+class DriverFile(Value, rename={"container_path": "target"}):
     """Any other file, or a socket, of the driver."""
 
     path: str  # in the driver root
-    target: str = ""  # in a container, where it has to be elsewhere
+    container_path: str = ""  # in a container, where it has to be elsewhere
 
 
-class DriverFiles(Value):
+class DriverFiles(Value, rename={"gds_paths": "storage"}):
     """What of the driver a container needs, as it was found. Paths are inside the driver root, wherever that is."""
 
     libraries: tuple[DriverLibrary, ...] = ()
     files: tuple[DriverFile, ...] = ()  # programs, firmware, configuration, modules of Xorg
     sockets: tuple[DriverFile, ...] = ()  # of persistenced, fabricmanager and MPS
-    storage: tuple[str, ...] = ()  # what GPUDirect Storage needs beside its nodes: /run/udev, /etc/cufile.json
+    gds_paths: tuple[str, ...] = ()  # what GPUDirect Storage needs beside its nodes: /run/udev, /etc/cufile.json
 
 
 class Driver(Value, rename={"files_error": "missing"}):
@@ -123,7 +123,7 @@ class Driver(Value, rename={"files_error": "missing"}):
     files_error: Text = ""
 
 
-class DeviceNumbers(Value, rename={"has_char_link": "linked"}):
+class DeviceNodeStat(Value, rename={"has_char_link": "linked"}):
     """What a device node is: the kernel's numbers, and who may use it. `has_char_link`:
     /dev/char/<major>:<minor> exists."""
 
@@ -134,22 +134,30 @@ class DeviceNumbers(Value, rename={"has_char_link": "linked"}):
     has_char_link: bool = True
 
 
-class Machine(Value, rename={"shared_nodes": "nodes"}):
+class Machine(
+    Value,
+    rename={
+        "shared_nodes": "nodes",
+        "other_devices": "devices",
+        "insecure_files": "left_out",
+        "device_node_stats": "numbers",
+    },
+):
     """One look. `gpus` is None where the GPUs could not be counted; `faults` then says why.
 
     `numbers`: those of every device node that a container may get, by its path as the host has it (whatever the root);
     of a node that should be there and is not, what it would be. A path that is not in it has unknown numbers.
-    `left_out`: what containers are not given although it is there, because somebody else than root could change it: a
-    path as the driver's process sees it → why.
+    `insecure_files`: what containers are not given although it is there, because somebody else than root could change
+    it: a path as the driver's process sees it → why.
     """
 
     driver: Driver | None = None
     gpus: tuple[Gpu, ...] | None = None
     switches: tuple[str, ...] = ()  # PCI addresses of NVSwitches
     shared_nodes: tuple[str, ...] = ()  # nodes of no single GPU: /dev/nvidiactl, /dev/nvidia-uvm, IMEX channels…
-    numbers: Mapping[str, DeviceNumbers] = {}
-    devices: tuple[Device, ...] = ()
-    left_out: Mapping[str, Text] = {}
+    device_node_stats: Mapping[str, DeviceNodeStat] = {}
+    other_devices: tuple[OtherDevice, ...] = ()
+    insecure_files: Mapping[str, Text] = {}
     faults: tuple[Fault, ...] = ()
 
     def gpu(self, uuid: str) -> Gpu | None:
@@ -162,16 +170,16 @@ class Machine(Value, rename={"shared_nodes": "nodes"}):
         return {device.uuid: gpu.uuid for gpu in self.gpus or () for device in gpu.mig_devices}
 
 
-class Failure(Value):
+class InjectedFailure(Value, rename={"nvml_function": "call"}):
     """A driver call that does not answer as it should, in a described machine and in the NVML stand-in alike."""
 
     effect: Literal["error", "hang", "crash"]
-    call: str = "*"  # the NVML function, "nvmlDeviceGetName"; `*` matches any run
+    nvml_function: str = "*"  # the NVML function, "nvmlDeviceGetName"; `*` matches any run
     gpu: int | None = None  # calls about the GPU of this index; None: calls about none
     error: str = "UNKNOWN"  # NVML's error of an `error`: "GPU_IS_LOST"
 
 
-class Incident(Value):
+class Incident(Value, rename={"in_kernel_log": "logged", "kernel_log_number": "number"}):
     """Something that befalls a described GPU, once: an XID or another event of the fault catalogue.
 
     `logged`: the kernel log has it, so that an agent which was away learns of it when it comes back. `number`: which
@@ -185,8 +193,8 @@ class Incident(Value):
     gpu_instance: int | None = None
     compute_instance: int | None = None
     pids: tuple[int, ...] = ()
-    logged: bool = True
-    number: int | None = None
+    in_kernel_log: bool = True
+    kernel_log_number: int | None = None
 
 
 class GpuProcess(Value):
@@ -196,15 +204,15 @@ class GpuProcess(Value):
     pid: int
 
 
-class MachineFile(Machine):
+class MachineFile(Machine, rename={"driver_file_layout": "layout", "major_numbers": "majors"}):
     """A machine as a person describes it, what of its driver fails, what has befallen it, and who computes on it.
 
     `incidents` are a log: what is appended happens, what is taken away has happened all the same. `layout` and `majors`
     say in a word what `driver.files` and `numbers` would say in many; who has read the file finds it said there.
     """
 
-    layout: Literal["debian", "debian-arm64", "redhat"] | None = None  # whose driver packages are installed
-    majors: Mapping[str, int] = {}  # major numbers by the names of /proc/devices: nvidia, nvidia-uvm, drm…
-    failures: tuple[Failure, ...] = ()
+    driver_file_layout: Literal["debian", "debian-arm64", "redhat"] | None = None  # whose driver packages are installed
+    major_numbers: Mapping[str, int] = {}  # major numbers by the names of /proc/devices: nvidia, nvidia-uvm, drm…
+    failures: tuple[InjectedFailure, ...] = ()
     incidents: tuple[Incident, ...] = ()
     processes: tuple[GpuProcess, ...] = ()

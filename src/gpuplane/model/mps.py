@@ -7,21 +7,21 @@ from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 
-class MpsDaemon(Value):
+class MpsDaemon(Value, rename={"client_memory_mib_by_device": "devices", "exclusive_compute_mode": "exclusive"}):
     """One control daemon that shall run."""
 
     name: str  # of its resource, or the UUID of its MIG device
-    devices: Mapping[str, int]  # UUID → MiB of its memory that each client may have; 0: no limit
+    client_memory_mib_by_device: Mapping[str, int]  # UUID → MiB of its memory that each client may have; 0: no limit
     active_thread_percentage: int = 100
     multi_user: bool = False
-    exclusive: bool = False  # the compute mode of its devices is EXCLUSIVE_PROCESS while it runs
+    exclusive_compute_mode: bool = False  # the compute mode of its devices is EXCLUSIVE_PROCESS while it runs
 
 
-class WantedDaemons(Value, rename={"in_use": "held"}):
-    """The daemons that shall run. `in_use`: names of those that containers are clients of, computing or not."""
+class WantedDaemons(Value, rename={"daemons_in_use": "held"}):
+    """The daemons that shall run. `daemons_in_use`: names of those that containers are clients of, computing or not."""
 
     daemons: tuple[MpsDaemon, ...] = ()
-    in_use: tuple[str, ...] = ()
+    daemons_in_use: tuple[str, ...] = ()
 
 
 class DaemonStatus(Value, rename={"state": "standing"}):
@@ -34,7 +34,7 @@ class DaemonStatus(Value, rename={"state": "standing"}):
     pid: int | None = None
 
 
-class SupervisorStatus(Value):
+class SupervisorStatus(Value, rename={"exclusive_gpus": "exclusive"}):
     """What the supervisor sees, at `at` (CLOCK_BOOTTIME).
 
     `exclusive`: the GPUs whose compute mode it has changed and not restored yet. `problem`: what keeps it from that, or
@@ -44,5 +44,5 @@ class SupervisorStatus(Value):
     at: float
     pid: int
     daemons: tuple[DaemonStatus, ...] = ()
-    exclusive: tuple[str, ...] = ()
+    exclusive_gpus: tuple[str, ...] = ()
     problem: Text = ""

@@ -23,5 +23,5 @@ class Node(Protocol):
     def changes(self) -> AsyncIterator[Snapshot]:
         """The snapshot now and each newest one after it; those that came and went between may be skipped."""
 
-    async def until(self, ready: Callable[[Snapshot], bool], deadline: float) -> bool:
+    async def wait_until(self, ready: Callable[[Snapshot], bool], deadline: float) -> bool:
         """Whether a snapshot came to be ready within `deadline` seconds."""

@@ -24,17 +24,17 @@ class PodRef(Value):
     container: str = ""
 
     @property
-    def is_known(self) -> bool:
+    def identifies_pod(self) -> bool:
         """Whether it says which pod."""
         return bool(self.uid or self.name)
 
     @property
-    def pod(self) -> str:
+    def pod_name_or_uid(self) -> str:
         """ "namespace/name"; the UID where the name is not known; "" where neither is."""
         return f"{self.namespace}/{self.name}" if self.name else self.uid
 
     def __str__(self) -> str:
-        return f"{self.pod}/{self.container}" if self.is_known else ""
+        return f"{self.pod_name_or_uid}/{self.container}" if self.identifies_pod else ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -51,7 +51,7 @@ class PodRef(Value):
                 return cls()
 
 
-def may_be_same(one: PodRef, other: PodRef) -> bool:
+def may_be_same_container(one: PodRef, other: PodRef) -> bool:
     """Whether they could mean the same container: no field that both know differs.
 
     True too where one knows only the UID and the other only the name.
@@ -63,10 +63,14 @@ def may_be_same(one: PodRef, other: PodRef) -> bool:
 def same_container(one: PodRef, other: PodRef) -> bool:
     """Whether they are known to mean the same container: both know the UID or both the name, and nothing differs."""
     by_name = one.namespace and one.name and other.namespace and other.name
-    return bool((one.uid and other.uid) or by_name) and one.container == other.container and may_be_same(one, other)
+    return (
+        bool((one.uid and other.uid) or by_name)
+        and one.container == other.container
+        and may_be_same_container(one, other)
+    )
 
 
-def join(one: PodRef, other: PodRef) -> PodRef:
+def merge_pod_refs(one: PodRef, other: PodRef) -> PodRef:
     """All that two references to the same container know. Raises ValueError where they are not known to be that."""
     if not same_container(one, other):
         raise ValueError(f"{one!r} and {other!r} may be different containers")
@@ -78,20 +82,20 @@ def join(one: PodRef, other: PodRef) -> PodRef:
     )
 
 
-def find(ref: PodRef, others: Iterable[PodRef]) -> PodRef | None:
+def find_same_container(ref: PodRef, others: Iterable[PodRef]) -> PodRef | None:
     """The first of these that is known to be the same container."""
     return next((each for each in others if same_container(ref, each)), None)
 
 
-def joined(refs: Iterable[PodRef]) -> tuple[PodRef, ...]:
+def merge_all_pod_refs(refs: Iterable[PodRef]) -> tuple[PodRef, ...]:
     """These references, each container once where that is known, in the order in which they come first."""
     distinct: list[PodRef] = []
     for ref in refs:
         if ref in distinct:
             continue
         known, place = ref, len(distinct)
-        while (same := find(known, distinct)) is not None:
+        while (same := find_same_container(known, distinct)) is not None:
             place = distinct.index(same)
-            known = join(distinct.pop(place), known)
+            known = merge_pod_refs(distinct.pop(place), known)
         distinct.insert(place, known)
     return tuple(distinct)

@@ -65,8 +65,8 @@ REASON_CODES: Mapping[ReasonCode, str] = {
     "duplicate-uuid": "another device has the same UUID",
     "held-as-other-resource": "a container holds the device as another resource",
     "held-in-other-layout": "a container holds shares of another size or kind",
-    "held-in-unknown-layout": "a container holds shares, and nobody remembers of which kind",
-    "held-on-unknown-gpu": "a container holds a MIG device that no longer exists, and nobody remembers its GPU",
+    "held-in-unknown-layout": "a container holds shares, and the agent does not know their kind",
+    "held-on-unknown-gpu": "a container holds a MIG device that no longer exists, and the agent does not know its GPU",
     "layout-not-stored": "the layout of its shares is not in the state directory yet",
     "machine-not-observed": "the machine has not been observed yet",
     "memory-not-reported": "the driver does not report the memory that is to be shared",
@@ -76,8 +76,8 @@ REASON_CODES: Mapping[ReasonCode, str] = {
     "mig-profile-unnamed": "the profile has no resource name",
     "mig-without-devices": "the GPU is in MIG mode and has no MIG devices",
     "mps-compute-mode": "MPS has not restored the compute mode of the GPU",
-    "mps-not-seen": "the MPS supervisor or control daemon has not been seen yet",
-    "mps-not-serving": "the MPS supervisor or control daemon does not serve",
+    "mps-not-seen": "the MPS supervisor or control daemon has not reported yet",
+    "mps-not-serving": "the MPS supervisor or control daemon does not work",
     "mps-too-many-clients": "the GPU cannot have as many MPS clients as are configured",
     "mps-without-device": "the MPS control daemon runs without the device",
     "no-device-available": "no device of a resource is given out",
@@ -98,14 +98,14 @@ class Holder(Value):
     pod: PodRef = PodRef()
 
 
-class Reason(Value):
+class Reason(Value, rename={"faulty_device": "device"}):
     """Why a device is not given out. Programs read all but `text`, people read `text`."""
 
     kind: ReasonKind
     text: Text
     part: str = ""  # the part that is the reason, as in `gpuplane inspect`: "cdi"; "" for none
     code: str = ""  # of a fault, or of `REASON_CODES`
-    device: str = ""  # whose fault: a UUID; "" for the node's, and where it is no fault
+    faulty_device: str = ""  # whose fault: a UUID; "" for the node's, and where it is no fault
     holder: Holder | None = None  # of a device that a container holds
 
     @property
@@ -114,9 +114,9 @@ class Reason(Value):
         return bool(self.code) and self.code not in REASON_CODES
 
     @property
-    def cause(self) -> tuple[str, ...]:
+    def identity_key(self) -> tuple[str, ...]:
         """The reason without its wording, which may change with each look: the same cause is nothing new."""
         if self.kind == "released":
             return (self.kind,)
         held = () if self.holder is None else (self.holder.resource, str(self.holder.pod))
-        return self.kind, self.part, self.device, self.code, *held
+        return self.kind, self.part, self.faulty_device, self.code, *held

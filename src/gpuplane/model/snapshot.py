@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
-from gpuplane.model.config import Config, NodeRequests, TimeSlice
+from gpuplane.model.config import Config, NodeObjectRequests, TimeSlice
 from gpuplane.model.health import HealthRecords
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.pod import PodRef
@@ -48,7 +48,7 @@ class Allocation(
         if self.holder == PodRef() and (self.encoded_pod or self.encoded_container):
             holder = PodRef.parse(f"{self.encoded_pod}/{self.encoded_container}")
             msgspec.structs.force_setattr(self, "holder", holder)
-        msgspec.structs.force_setattr(self, "encoded_pod", self.holder.pod)
+        msgspec.structs.force_setattr(self, "encoded_pod", self.holder.pod_name_or_uid)
         msgspec.structs.force_setattr(self, "encoded_container", self.holder.container)
 
     def but(self, **changes: Any) -> Self:
@@ -66,10 +66,11 @@ class TimeSliceState(
     Value,
     rename={
         "requested_at": "at",
-        "set_length": "length",
         "outcome_unknown": "unsure",
         "failed_tries": "tries",
         "failure": "failed",
+        "last_set_length": "length",
+        "tried_length": "tried",
     },
 ):
     """What we set as the length of one GPU's time slices. The driver keeps it until it is reloaded or the GPU reset.
@@ -77,10 +78,10 @@ class TimeSliceState(
     `requested_at`: when the last try was requested; `tried`: the length to set; `pending`: the try is not finished.
     """
 
-    tried: TimeSlice
+    tried_length: TimeSlice
     requested_at: float
     pending: bool = False
-    set_length: TimeSlice | None = None  # that we set last; None: none yet
+    last_set_length: TimeSlice | None = None  # that we set last; None: none yet
     outcome_unknown: bool = False  # a try broke off: the length may be `tried`
     failed_tries: int = 0  # in a row
     failure: Text = ""  # why the last try failed
@@ -96,7 +97,7 @@ class Ledger(Value, rename={"node_requests": "asked", "mig_parents": "homes", "s
 
     boot_id: str = ""
     release: DriverRelease | None = None
-    node_requests: NodeRequests | None = None  # of our Node object, as last heard
+    node_requests: NodeObjectRequests | None = None  # of our Node object, as last heard
     config_name: str | None = None  # the named config last in force
     mig_parents: Mapping[str, str] | None = None
     share_layouts: Mapping[str, EncodedLayout] | None = None
@@ -104,7 +105,7 @@ class Ledger(Value, rename={"node_requests": "asked", "mig_parents": "homes", "s
     health: HealthRecords | None = None  # verdicts and drains; None before the first observation
 
 
-class StoredLedger(Value, rename={"share_layouts": "cuts"}):
+class StoredLedger(Value, rename={"possible_share_layouts": "cuts"}):
     """What the state directory holds of the ledger.
 
     `ledger`: all of it; None while that is unknown, because it is being written or could not be written.
@@ -112,10 +113,10 @@ class StoredLedger(Value, rename={"share_layouts": "cuts"}):
     """
 
     ledger: Ledger | None = None
-    share_layouts: tuple[Mapping[str, EncodedLayout], ...] = ()
+    possible_share_layouts: tuple[Mapping[str, EncodedLayout], ...] = ()
 
 
-class Snapshot(Value, rename={"status": "conditions", "stored": "disk"}, dict=True):
+class Snapshot(Value, rename={"stored_ledger": "disk", "statuses": "conditions"}, dict=True):
     """Everything that is known of the node. `generation` counts the changes."""
 
     generation: int = 0
@@ -123,9 +124,9 @@ class Snapshot(Value, rename={"status": "conditions", "stored": "disk"}, dict=Tr
     config: Config = Config()
     allocations: tuple[Allocation, ...] | None = None  # None: not asked yet
     checkpoint_rewrite: int = 0  # the number of the rewrite of kubelet's checkpoint that plugins have to cause; 0: none
-    status: Statuses = Statuses()
+    statuses: Statuses = Statuses()
     ledger: Ledger = Ledger()
-    stored: StoredLedger = StoredLedger()
+    stored_ledger: StoredLedger = StoredLedger()
 
     @cached_property
     def memory(self) -> dict[Any, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
-State = Literal["ok", "waiting", "failing"]
+PartState = Literal["ok", "waiting", "failing"]
 
 
 Turn = Literal["", "standby", "leaving", "left"]
@@ -25,12 +25,12 @@ no more.
 class Status(Value, rename={"state": "standing", "text": "reason"}):
     """The status of a part. `since`: when the state began; `step` sets it."""
 
-    state: State
+    state: PartState
     text: Text = ""  # why, for people
     code: str = ""  # of the fault, where it is one
     since: float = 0.0
 
-    def same_news(self, other: "Status") -> bool:
+    def has_same_state_and_cause(self, other: "Status") -> bool:
         """Whether there is nothing new to say: the state is the same, and the code, or without a code what is said."""
         if self.code or other.code:
             return (self.state, self.code) == (other.state, other.code)
@@ -67,16 +67,16 @@ class MpsDaemonStatus(Status):
     devices: tuple[str, ...] = ()
 
 
-class ComputeModeStatus(Status):
+class ComputeModeStatus(Status, rename={"exclusive_gpus": "exclusive"}):
     """`exclusive`: UUIDs of the GPUs whose compute mode MPS has changed and not restored yet."""
 
-    exclusive: tuple[str, ...] = ()
+    exclusive_gpus: tuple[str, ...] = ()
 
 
-class TimeSliceStatus(Status):
+class TimeSliceStatus(Status, rename={"pending_gpus": "pending"}):
     """`pending`: UUIDs of the GPUs whose time slices do not have the wanted length yet."""
 
-    pending: tuple[str, ...] = ()
+    pending_gpus: tuple[str, ...] = ()
 
 
 class TurnStatus(Status):
@@ -180,7 +180,7 @@ class Part(Value, Generic[S]):
 
 AnyPart = Part[Any]
 
-_ALONE: tuple[PartKind, ...] = tuple(
+_SINGLE_PART_KINDS: tuple[PartKind, ...] = tuple(
     kind for kind in get_args(PartKind) if kind not in ("plugin", "mps daemon", "cdi conflict", "other")
 )
 """The kinds of which there is one part only."""
@@ -193,7 +193,7 @@ TIME_SLICES: Part[TimeSliceStatus] = Part("time slices")
 KERNEL_LOG: Part[Status] = Part("kernel log")
 STATE_DIRECTORY: Part[TurnStatus] = Part("state")
 CONFIG: Part[Status] = Part("config")
-SHARING: Part[Status] = Part("sharing")
+UNSUPPORTED_SHARING: Part[Status] = Part("sharing")
 KUBELET_LOCK: Part[TurnStatus] = Part("kubelet lock")
 POD_RESOURCES: Part[Status] = Part("pod-resources")
 CDI_FILES: Part[CdiFilesStatus] = Part("cdi")
@@ -206,31 +206,31 @@ NODE_CONDITION: Part[Status] = Part("node condition")
 EVENTS: Part[Status] = Part("events")
 
 
-def plugin_of(resource: str) -> Part[Status]:
+def plugin_part(resource: str) -> Part[Status]:
     """The device plugin of a resource."""
     return Part("plugin", resource)
 
 
-def mps_daemon(directory: str) -> Part[MpsDaemonStatus]:
+def mps_daemon_part(directory: str) -> Part[MpsDaemonStatus]:
     """The MPS control daemon that has its files in a directory of this name."""
     return Part("mps daemon", directory)
 
 
-def cdi_conflict(path: str) -> Part[CdiConflictStatus]:
+def cdi_conflict_part(path: str) -> Part[CdiConflictStatus]:
     """A CDI file of another program which defines devices that are ours to define."""
     return Part("cdi conflict", path)
 
 
-def part_named(name: str) -> AnyPart:
+def parse_part_name(name: str) -> AnyPart:
     """The part that has this name."""
     kind, _, subject = name.partition("/")
     if kind == "plugin" and subject:
-        return plugin_of(subject)
+        return plugin_part(subject)
     if kind == "mps" and subject:
-        return mps_daemon(subject)
+        return mps_daemon_part(subject)
     if kind == "cdi " and subject:
-        return cdi_conflict(f"/{subject}")
-    return next((Part(kind) for kind in _ALONE if kind == name), Part("other", name))
+        return cdi_conflict_part(f"/{subject}")
+    return next((Part(kind) for kind in _SINGLE_PART_KINDS if kind == name), Part("other", name))
 
 
 class Statuses(Mapping[AnyPart, Status]):

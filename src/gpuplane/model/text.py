@@ -39,12 +39,12 @@ def distinct(texts: Iterable[Text]) -> tuple[Text, ...]:
     return tuple(dict.fromkeys(texts))
 
 
-def group_alike(found: Iterable[tuple[K, V]]) -> Iterator[tuple[K, list[V]]]:
+def group_by_key(pairs: Iterable[tuple[K, V]]) -> Iterator[tuple[K, list[V]]]:
     """The values of one key together, for output; the key may hold texts.
 
     Like `distinct`: what reads the same is shown once, with all that it is about.
     """
     groups: dict[K, list[V]] = {}
-    for key, value in found:
+    for key, value in pairs:
         groups.setdefault(key, []).append(value)
     yield from groups.items()

@@ -9,7 +9,7 @@ from gpuplane.model.text import Text, join
 from gpuplane.model.value import Value
 
 
-class Unit(Value):
+class Unit(Value, rename={"device_nodes": "nodes"}):
     """A physical thing that can be given out: a whole GPU, or a MIG device of one."""
 
     id: str  # GPU-… or MIG-…
@@ -19,7 +19,7 @@ class Unit(Value):
     profile: str = ""  # the MIG profile; "" for a whole GPU
     numa: int | None = None
     pci: str = ""
-    nodes: tuple[str, ...] = ()
+    device_nodes: tuple[str, ...] = ()
     memory_mib: int = 0  # 0: the driver does not tell
     compute_capability: str = ""  # of the GPU, "9.0"
 
@@ -32,21 +32,21 @@ class OfferedDevice(Value):
     reasons: tuple[Reason, ...] = ()
 
     @property
-    def unavailable(self) -> Text:
+    def unavailable_reason(self) -> Text:
         """Why it is not given out, for people; "" if it is."""
         return join("; ", (each.text for each in self.reasons))
 
 
-class Resource(Value, rename={"distinct_gpus": "distinct", "share_mib": "grain_mib"}):
+class Resource(Value, rename={"share_mib": "grain_mib", "uses_mps": "mps", "requires_distinct_gpus": "distinct"}):
     """One resource name with its devices, in the order of their ids' units."""
 
     name: str
     devices: tuple[OfferedDevice, ...]
     shared: bool = False
     one_share_only: bool = False  # a request for more than one share is refused
-    distinct_gpus: bool = False  # a container's ids are all of different GPUs
+    requires_distinct_gpus: bool = False  # a container's ids are all of different GPUs
     share_mib: int = 0  # memory that each id stands for; a container's ids are then all of one unit. 0: not memory
-    mps: bool = False  # its containers are clients of MPS daemons
+    uses_mps: bool = False  # its containers are clients of MPS daemons
 
 
 class NotOffered(Value):
@@ -60,21 +60,21 @@ class NotOffered(Value):
     code: str = ""
 
 
-class Availability(Value):
+class Availability(Value, rename={"id_count": "ids", "unhealthy_id_count": "unhealthy"}):
     """How one GPU or MIG device stands for kubelet: each one of the machine that could be given out has one."""
 
     device: str  # UUID; "" where the driver does not tell it
     index: str  # "0", or "0:1" for MIG device 1 of GPU 0
     resource: str = ""  # the name by which it is offered; "" for none
-    ids: int = 0  # that kubelet is told of it: one, or its shares
-    unhealthy: int = 0  # of these, as kubelet is told
+    id_count: int = 0  # that kubelet is told of it: one, or its shares
+    unhealthy_id_count: int = 0  # of these, as kubelet is told
     reasons: tuple[Reason, ...] = ()  # why it is not given out; () where it is
 
 
-class Offer(Value, rename={"not_offered": "left"}):
+class Offer(Value, rename={"not_offered": "left", "waiting_reason": "waiting"}):
     """What this node advertises. While `waiting` says why, nothing may be registered yet."""
 
-    waiting: Text = ""
+    waiting_reason: Text = ""
     waiting_code: str = ""
     resources: tuple[Resource, ...] = ()
     not_offered: tuple[NotOffered, ...] = ()
@@ -84,30 +84,30 @@ class Offer(Value, rename={"not_offered": "left"}):
         return next((each for each in self.resources if each.name == name), None)
 
 
-class Mount(Value):
+class Mount(Value, rename={"container_path": "container", "host_path": "host"}):
     """A path of the host, mounted into a container: the device-plugin API's Mount."""
 
-    container: str
-    host: str
+    container_path: str
+    host_path: str
     read_only: bool = False
 
 
-class DeviceSpec(Value):
+class DeviceSpec(Value, rename={"container_path": "container", "host_path": "host"}):
     """A device node for a container: the device-plugin API's DeviceSpec."""
 
-    container: str
-    host: str
+    container_path: str
+    host_path: str
     permissions: str = "rw"
 
 
-class AllocateResponse(Value):
+class ContainerAllocateResponse(Value, rename={"device_specs": "nodes", "cdi_devices": "cdi"}):
     """What a container gets: the device-plugin API's ContainerAllocateResponse."""
 
     env: Mapping[str, str] = {}
     mounts: tuple[Mount, ...] = ()
-    nodes: tuple[DeviceSpec, ...] = ()
+    device_specs: tuple[DeviceSpec, ...] = ()
     annotations: Mapping[str, str] = {}
-    cdi: tuple[str, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
 
 
 class LogSubject(Value):
@@ -133,17 +133,17 @@ class News(Value):
     subject: LogSubject = LogSubject()
 
 
-class NodeCondition(Value):
+class NodeCondition(Value, rename={"reason_keys": "causes"}):
     """What a condition of our Node object says; `status` "True" where there is a problem."""
 
     status: Literal["True", "False", "Unknown"]
     reason: str  # one word, for machines
     message: Text
-    causes: frozenset[tuple[str, ...]] = frozenset()  # what the message says, whatever the words
+    reason_keys: frozenset[tuple[str, ...]] = frozenset()  # what the message says, whatever the words
 
     def same_as(self, other: "NodeCondition") -> bool:
         """Whether it says the same, if in other words."""
-        return (self.status, self.reason, self.causes) == (other.status, other.reason, other.causes)
+        return (self.status, self.reason, self.reason_keys) == (other.status, other.reason, other.reason_keys)
 
 
 class NodeEvent(Value):
@@ -164,5 +164,5 @@ class Metric(Value):
     series: tuple[tuple[Mapping[str, str], float], ...] = ()
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is answered by an error: what was wrong, of which device, and what to do."""

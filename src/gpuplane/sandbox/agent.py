@@ -81,7 +81,7 @@ class Agent:
         try:
             return await self._changes.until(found, deadline) or ""
         except TimeoutError:
-            raise TimeoutError(f"the agent never said {', '.join(words)}:\n" + "\n".join(self.log)) from None
+            raise TimeoutError(f"the agent did not log {', '.join(words)}:\n" + "\n".join(self.log)) from None
 
     async def _ended(self) -> int:
         status = await self.process.wait()

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.core.text import list_first
+from gpuplane.core.text import join_first_names
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.model.machine import MachineFile
 from gpuplane.sandbox.agent import Agent
@@ -49,7 +49,10 @@ class Demo:
         too_few = f"{name} has {self.count} whole GPUs, and the demo needs two; try --profile dgx-a100"
         check(self.count >= 2, too_few.replace("1 whole GPUs", "1 whole GPU"))
         small = [f"{gpu.uuid} with {gpu.memory_mib} MiB" for gpu in self.offered if gpu.memory_mib < SMALLEST]
-        check(not small, f"{name} has {list_first(small, 3)} of memory, and the demo shares {SMALLEST} MiB or more")
+        check(
+            not small,
+            (f"{name} has {join_first_names(small, 3)} of memory, but the demo needs GPUs with {SMALLEST} MiB or more"),
+        )
 
     async def scenes(self) -> AsyncIterator[Scene]:
         """The scenes, as they happen. Raises Broken."""
@@ -94,7 +97,7 @@ class Demo:
         took = time.monotonic() - began
         socket = self.kubelet.manager.endpoints[GPU].socket.name
         lines = {
-            "registered": f"{GPU} by {socket}, {took:.2f} s after the process was started",
+            "registered": f"{GPU} at socket {socket}, {took:.2f} s after the start of the process",
             "the node shows": f"{GPU}: {self.count}",
         }
         return Scene("The agent starts and registers with kubelet", lines, {"seconds": took, "capacity": self.count})
@@ -116,8 +119,8 @@ class Demo:
         said = self.kubelet.insufficient_resources(late)
         check(said == [f"Insufficient {GPU}"], f"the scheduler would say {said}")
         reason = await self._rejected(late)
-        lines = {"the scheduler would say": ", ".join(said), "and kubelet, if it came so far": reason}
-        return Scene("Another pod comes when nothing is left", lines, {"reason": reason})
+        lines = {"the scheduler would say": ", ".join(said), "kubelet would say, if the scheduler sent the pod": reason}
+        return Scene("Another pod comes when no GPU is free", lines, {"reason": reason})
 
     async def a_fault_elsewhere(self) -> Scene:
         """A GPU that the first pod does not hold falls off the bus, in a copy of the machine file."""
@@ -150,7 +153,7 @@ class Demo:
         check(health == [(id, "Healthy") for id in self.held], f"the pod's devices are {health}")
         lines = {
             "registered again": f"{took:.2f} s later, by the same process",
-            f"pod {self.train.key}": "runs on with its GPUs",
+            f"pod {self.train.key}": "keeps running with its GPUs",
         }
         return Scene("Kubelet restarts", lines, {"seconds": took})
 
@@ -162,7 +165,7 @@ class Demo:
         _replace(self.config, f'version: v1\nresources: {{gpus: [{{pattern: "*", name: {name}}}]}}\n'.encode())
         await self._shows(name, self.count, 0)
         await self._shows(GPU, 0, 0)
-        withheld = await self.agent.until_says(f"held by pod {self.train.key}")
+        withheld = await self.agent.until_says(self.train.key, name)
         await self.kubelet.until(lambda: self.kubelet.manager.list_count > asked)
         free = self.count - self.wanted
         await self.kubelet.end(self.rest.key)
@@ -186,7 +189,7 @@ class Demo:
         said = [(await self.kubelet.run(each)).response().envs for each in self.sharers]
         placed = [env["NVIDIA_VISIBLE_DEVICES"] for env in said]
         limits = [env["GPUPLANE_MEMORY_MIB"] for env in said]
-        check(limits == [str(1024 * much)] * 2 + ["1024"], f"the containers are told {limits}")
+        check(limits == [str(1024 * much)] * 2 + ["1024"], f"the containers got the memory limits {limits}")
         for uuid, env in zip(placed, said, strict=True):
             room[uuid] -= int(env["GPUPLANE_MEMORY_MIB"]) // 1024
         check(len(set(placed)) > 1 and min(room.values()) >= 0, f"{placed} have {room} left")
@@ -194,7 +197,10 @@ class Demo:
         large = _asks("large", MEMORY, max(room.values()) + 1)
         check(
             not self.kubelet.insufficient_resources(large),
-            "the scheduler would not send a pod that no GPU has room for",
+            (
+                "the scheduler would not send the pod to the node; the demo expects that it sends the pod, although "
+                "no GPU has room"
+            ),
         )
         reason = await self._rejected(large)
         lines = {
@@ -202,8 +208,8 @@ class Demo:
             "one GPU each": ", ".join(
                 f"{each.name} on {_short(uuid)}" for each, uuid in zip(self.sharers, placed, strict=True)
             ),
-            "told": f"GPUPLANE_MEMORY_MIB={limits[0]}, and gpushare's names",
-            "more than any GPU has left": reason.partition(f"{MEMORY}: ")[2].partition(", and")[0],
+            "told": f"GPUPLANE_MEMORY_MIB={limits[0]}, and the variables of gpushare",
+            "a pod asks for more than any GPU has free": reason.partition(f"{MEMORY}: ")[2].partition(", and")[0],
         }
         return Scene("GPUs are shared by their memory", lines, {"placed": placed, "reason": reason})
 
@@ -222,7 +228,10 @@ class Demo:
         both = self.last.response().envs["NVIDIA_VISIBLE_DEVICES"]
         check(len(set(both.split(","))) == 2, f"a pod asked for two distinct shares and got {both}")
         lines = {
-            "at once": f"{GPU}: {REPLICAS * self.count}, allocatable {REPLICAS * free}: pods hold memory of the rest",
+            "at once": (
+                f"{GPU}: {REPLICAS * self.count}, allocatable {REPLICAS * free}: pods still hold memory "
+                "of the other GPUs"
+            ),
             "and as they end": f"allocatable {REPLICAS * self.count}",
             "a pod asks for two": f"distinct: true gives it {' and '.join(map(_short, both.split(',')))}",
         }
@@ -254,10 +263,10 @@ class Demo:
         named = [_short(each.name.partition("=")[2]) for each in self.last.response().cdi_devices]
         lines = {
             "on disk": f"{Path(file.path).name}: {len(file.spec.devices)} devices of {file.spec.kind}",
-            "a pod's container is told": ", ".join(named),
+            "a pod's container gets": ", ".join(named),
             "the runtime gives it": f"{', '.join(f'{path} ({nodes[path]})' for path in sorted(own))} "
             f"and {len(nodes) - len(own)} other nodes",
-            "of the driver": f"{len(made.mounts)} files, and {', '.join(made.env)}",
+            "driver files and variables": f"{len(made.mounts)} files, and {', '.join(made.env)}",
         }
         data = {"file": file.path, "nodes": nodes, "mounts": len(made.mounts), "env": made.env}
         return Scene("The configuration is edited: GPUs are CDI devices", lines, data)
@@ -267,16 +276,16 @@ class Demo:
         status = await self.agent.stop()
         check(status == 0, f"the agent ended with status {status}")
         left = sorted(path.name for path in (self.root / "kubelet/device-plugins").glob("*nvidia*"))
-        check(not left, f"{left} were left behind")
+        check(not left, f"the agent did not remove {left}")
         before = self.last.created["main"]
         self.kubelet.crash(self.last.pod.key)
         made = await self._made()
         check(made == before, f"the container got {before}, and then {made}")
         lines = {
             "ended": "with status 0, its sockets removed",
-            "a container restarts": "with the devices that it had: nobody has to be asked for that",
+            "a container restarts": "with the same devices: no request to the agent is needed",
         }
-        return Scene("The agent is asked to stop", lines, {"status": status})
+        return Scene("The agent stops", lines, {"status": status})
 
     async def _made(self) -> ContainerEdits:
         """What the last pod's container is made with, once it is."""
@@ -290,7 +299,7 @@ class Demo:
         try:
             await self.kubelet.until_capacity(resource, capacity, allocatable)
         except TimeoutError as error:
-            raise Broken(f"{error}\nthe agent said:\n" + "\n".join(self.agent.log[-20:])) from None
+            raise Broken(f"{error}\nthe agent's log:\n" + "\n".join(self.agent.log[-20:])) from None
 
 
 def check(holds: bool, otherwise: str) -> None:
@@ -327,5 +336,5 @@ def _topology(machine: MachineFile) -> str:
     nodes = {gpu.numa for gpu in gpus if gpu.numa is not None}
     numa = f"{len(nodes)} NUMA node{'s' if len(nodes) != 1 else ''}"
     if all(any(link.peer == "nvswitch" for link in gpu.links) for gpu in gpus):
-        return f"{gpus[0].links[0].lanes} NVLinks of each GPU to NVSwitches, {numa}"
+        return f"{gpus[0].links[0].nvlink_count} NVLinks of each GPU to NVSwitches, {numa}"
     return f"{'NVLink' if any(gpu.links for gpu in gpus) else 'PCIe'} between GPUs, {numa}"

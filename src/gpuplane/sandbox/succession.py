@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from gpuplane.core.reports.news import READY_TO_TAKE_OVER
+from gpuplane.core.reports.news import READY_TO_TAKE_OVER_TEXT
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
 from gpuplane.sandbox.kubelet.manager import PluginGap
@@ -25,7 +25,7 @@ async def replace(
     """
     before, served = len(kubelet.manager.gaps), set(kubelet.device_health())
     await new.start()
-    await new.until_says(READY_TO_TAKE_OVER, deadline=deadline)
+    await new.until_says(READY_TO_TAKE_OVER_TEXT, deadline=deadline)
     await (old.kill() if kill else old.stop())
 
     def served_again() -> bool:

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from gpuplane.cli.cdi import command
 from gpuplane.cli.cdi.asked import OPTIONS
-from gpuplane.core.containers.cdi.validation import spec_problems
+from gpuplane.core.containers.cdi.validation import all_spec_problems
 from gpuplane.model.cdi import Spec
 from tests.golden import Golden
 
@@ -69,7 +69,7 @@ def written(result: Result) -> Spec:
     """The specification on standard output, which is a good one."""
     assert result.exit_code == 0, result.output
     spec = msgspec.convert(yaml.safe_load(result.stdout), Spec)
-    assert not [*spec_problems(spec)]
+    assert not [*all_spec_problems(spec)]
     return spec
 
 

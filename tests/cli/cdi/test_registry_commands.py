@@ -227,7 +227,7 @@ def agent(tmp_path: Path) -> Iterator[Path]:
     """The state directory of an agent that has left out a link, two files and a socket; beside its specification."""
     theirs = dict.fromkeys(("/usr/lib/a.so", "/usr/lib/b.so"), "/usr/lib is writable by its group")
     left = {"/tmp/nvidia-mps": "/tmp/nvidia-mps is owned by uid 65534", **theirs}
-    snapshot = Snapshot(machine=Machine(gpus=(), left_out=left))
+    snapshot = Snapshot(machine=Machine(gpus=(), insecure_files=left))
     said = encode(ControlResponse(state=NodeState(snapshot, offer(snapshot), 0.0))) + b"\n"
 
     class Handler(socketserver.StreamRequestHandler):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.containers.cdi.names import KINDS, VENDOR
+from gpuplane.core.containers.cdi.names import CDI_KINDS, VENDOR
 from gpuplane.sandbox.kubelet import pod
 from tests.agent.test_cdi import GPUS, made
 from tests.agent.test_process import gpuplane
@@ -89,7 +89,7 @@ async def test_all_that_is_ours_and_nothing_else(place: Place) -> None:
     place.cdi.mkdir()
     (kept := place.cdi / "nvidia.yaml").write_bytes(document("nvidia.com/gpu", "0"))
     (other := place.root / "elsewhere").write_text("mine")
-    for kind in KINDS:
+    for kind in CDI_KINDS:
         place.file(kind).write_bytes(document(kind, "all"))
     place.file().with_suffix(".yaml").write_text("spoilt: [")
     (place.cdi / f".{place.file().name}.5a5a5a5a.new").write_text("{")
@@ -97,7 +97,7 @@ async def test_all_that_is_ours_and_nothing_else(place: Place) -> None:
     place.file(f"{VENDOR}/gds").symlink_to(other)
     status, said = await remove(place, "--json", "--force")
     assert status == 0
-    assert len(json.loads(said)["removed"]) == len(KINDS) + 2
+    assert len(json.loads(said)["removed"]) == len(CDI_KINDS) + 2
     assert list(place.cdi.iterdir()) == [kept]
     assert other.read_text() == "mine"
 

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from gpuplane.cli.inspect.page import Page, Write, page
 from gpuplane.core.advertising import offer
-from gpuplane.core.reports.inspection.report import inspection
+from gpuplane.core.reports.inspection.report import build_inspection
 from gpuplane.core.step import step
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
@@ -49,14 +49,16 @@ def picture(*facts: Fact, now: float = 100.0) -> NodeState:
     for number, fact in enumerate(facts):
         snapshot = step(snapshot, fact, 8.0 + number)
     snapshot = snapshot.but(
-        stored=StoredLedger(ledger=snapshot.ledger, share_layouts=(snapshot.ledger.share_layouts or {},))
+        stored_ledger=StoredLedger(
+            ledger=snapshot.ledger, possible_share_layouts=(snapshot.ledger.share_layouts or {},)
+        )
     )
     return NodeState(snapshot, offer(snapshot), now)
 
 
 def inspected(of: NodeState, about: AgentInfo = ABOUT) -> Inspection:
     """What is shown of a picture."""
-    return inspection(of, about, WALL)
+    return build_inspection(of, about, WALL)
 
 
 def drawn(whole: Inspection, width: int, write: Write = page) -> list[str]:
@@ -72,7 +74,7 @@ def shares(why: str = MARKED, *facts: Fact) -> NodeState:
     machine = Machine(
         gpus=(Gpu(index=0, uuid=f"{GPU}0", model="A"), Gpu(index=1, uuid=f"{GPU}1", mig=Mig(enabled=True)))
     )
-    sharing = Sharing(resources=(ReplicatedResource("nvidia.com/gpu", 2, rename=NAME),))
+    sharing = Sharing(replicated_resources=(ReplicatedResource("nvidia.com/gpu", 2, rename=NAME),))
     held = Allocation(
         resource=NAME, devices=(f"{GPU}0::0",), holder=PodRef("ml", "train"), share_layout=TIME_SLICES.encoded
     )

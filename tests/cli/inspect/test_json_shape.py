@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.core.reports.inspection.report import health_inspection, inspection, without_times
+from gpuplane.core.reports.inspection.report import build_inspection, health_inspection, inspection_without_times
 from gpuplane.core.text import format_json
 from gpuplane.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.model.control import NodeState
@@ -56,7 +56,7 @@ def rich() -> NodeState:
             Gpu(index=3, faults=(Fault("query-failed", "nvmlDeviceGetUUID: UNKNOWN"),)),
         ),
     )  # fmt: skip
-    sharing = Sharing(resources=(ReplicatedResource("nvidia.com/gpu", 2, rename="nvidia.com/gpu.shared"),))
+    sharing = Sharing(replicated_resources=(ReplicatedResource("nvidia.com/gpu", 2, rename="nvidia.com/gpu.shared"),))
     held = (
         Allocation(
             "nvidia.com/gpu.shared", ("GPU-0::0",), PodRef.parse("ml/train/main"), share_layout=TIME_SLICES.encoded
@@ -110,7 +110,7 @@ def test_times_are_moments_in_utc() -> None:
     times = re.findall(r'"(?:time|since|until|started)":"([^"]*)"', msgspec.json.encode(document).decode())
     assert len(times) > 5
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", each) for each in times)
-    assert inspection(rich(), ABOUT, WALL + 60.2).time == datetime.fromisoformat("2027-01-15T08:01:00+00:00")
+    assert build_inspection(rich(), ABOUT, WALL + 60.2).time == datetime.fromisoformat("2027-01-15T08:01:00+00:00")
 
 
 def test_a_device_and_the_node_say_all_that_a_diagnosis_says() -> None:
@@ -148,14 +148,14 @@ def test_what_kubelet_has_not_said_is_null() -> None:
 def test_nothing_new_is_the_same_whenever_it_is_asked() -> None:
     """So a watch writes only what has changed: a fault, a grant, another agent; not the time, not a file on disk."""
     before = ward()
-    assert without_times(before, ABOUT) == without_times(before.but(now=9999.0), ABOUT)
+    assert inspection_without_times(before, ABOUT) == inspection_without_times(before.but(now=9999.0), ABOUT)
     again = before.but(snapshot=before.snapshot.but(generation=99))
-    assert without_times(before, ABOUT) == without_times(again, ABOUT)
-    assert without_times(before, ABOUT) != without_times(before, ABOUT.but(started_at=41.0))
-    assert without_times(before, ABOUT) != without_times(
+    assert inspection_without_times(before, ABOUT) == inspection_without_times(again, ABOUT)
+    assert inspection_without_times(before, ABOUT) != inspection_without_times(before, ABOUT.but(started_at=41.0))
+    assert inspection_without_times(before, ABOUT) != inspection_without_times(
         ward(DrainRequested("GPU-4", None), AllocateAnswered("nvidia.com/gpu", ("GPU-0",))), ABOUT
     )
-    assert without_times(shares(), ABOUT) != without_times(shares("another"), ABOUT)
+    assert inspection_without_times(shares(), ABOUT) != inspection_without_times(shares("another"), ABOUT)
 
 
 def test_the_page_tells_every_key() -> None:

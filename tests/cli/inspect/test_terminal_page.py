@@ -3,7 +3,7 @@
 import pytest
 
 from gpuplane.cli.inspect.page import health_page
-from gpuplane.model.config import MemoryResource, ReplicatedResource, Settings, Sharing
+from gpuplane.model.config import MemorySharedResource, ReplicatedResource, Settings, Sharing
 from gpuplane.model.control import AgentInfo, NodeState
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DriverReleaseRequested, MachineObserved, StatusChanged
 from gpuplane.model.machine import Machine
@@ -16,9 +16,11 @@ from tests.golden import Golden
 
 WIDTHS = [60, 80, 120, 300]
 SLICES = Settings(
-    sharing=Sharing(resources=(ReplicatedResource("nvidia.com/gpu", 48, rename="nvidia.com/gpu.shared"),))
+    sharing=Sharing(replicated_resources=(ReplicatedResource("nvidia.com/gpu", 48, rename="nvidia.com/gpu.shared"),))
 )
-MEMORY = Settings(sharing=Sharing(memory=(MemoryResource("nvidia.com/gpu", "nvidia.com/gpu.mem", 1024),)))
+MEMORY = Settings(
+    sharing=Sharing(memory_resources=(MemorySharedResource("nvidia.com/gpu", "nvidia.com/gpu.mem", 1024),))
+)
 LONG = "pods and ids, and a reason " * 9
 
 

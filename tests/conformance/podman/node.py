@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from gpuplane.cli.cdi import command
 from gpuplane.model.machine import (
-    DeviceNumbers,
+    DeviceNodeStat,
     Driver,
     DriverFile,
     DriverFiles,
@@ -40,8 +40,12 @@ MIGS = {
     "MIG-1": {"/dev/nvidia-caps/nvidia-cap30": (237, 30), "/dev/nvidia-caps/nvidia-cap31": (237, 31)},
 }
 LIBRARIES = (
-    DriverLibrary(path=f"{FOLDER}/libcuda.so.{VERSION}", soname="libcuda.so.1", links=("libcuda.so", "libcuda.so.1")),
-    DriverLibrary(path=f"{FOLDER}/libnvidia-ml.so.{VERSION}", soname="libnvidia-ml.so.1", links=("libnvidia-ml.so.1",)),
+    DriverLibrary(
+        path=f"{FOLDER}/libcuda.so.{VERSION}", soname="libcuda.so.1", symlinks=("libcuda.so", "libcuda.so.1")
+    ),
+    DriverLibrary(
+        path=f"{FOLDER}/libnvidia-ml.so.{VERSION}", soname="libnvidia-ml.so.1", symlinks=("libnvidia-ml.so.1",)
+    ),
     DriverLibrary(path=f"{FOLDER}/libnvidia-ptxjitcompiler.so.{VERSION}", soname="libnvidia-ptxjitcompiler.so.1"),
 )
 FILES = ("/usr/bin/nvidia-smi", f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
@@ -98,7 +102,7 @@ def machine() -> MachineFile:
             files=DriverFiles(libraries=LIBRARIES, files=tuple(map(DriverFile, FILES)), sockets=(DriverFile(SOCKET),)),
         ),
         shared_nodes=tuple(CONTROL),
-        numbers={path: DeviceNumbers(major=major, minor=minor) for path, (major, minor) in numbers.items()},
+        device_node_stats={path: DeviceNodeStat(major=major, minor=minor) for path, (major, minor) in numbers.items()},
         gpus=tuple(
             Gpu(
                 index=index,
@@ -107,7 +111,7 @@ def machine() -> MachineFile:
                 model="NVIDIA A100-SXM4-80GB",
                 memory_mib=81920,
                 pci=f"0000:{index + 1:02x}:00.0",
-                nodes=(f"/dev/nvidia{index}",),
+                device_nodes=(f"/dev/nvidia{index}",),
                 dri=tuple(path for path in nodes if path.startswith("/dev/dri/")),
                 mig=_mig() if index == 2 else None,
             )
@@ -119,7 +123,12 @@ def machine() -> MachineFile:
 def _mig() -> Mig:
     devices = (
         MigDevice(
-            uuid=uuid, profile="3g.40gb", gpu_instance=slot + 1, mig_index=slot, memory_mib=40192, nodes=tuple(nodes)
+            uuid=uuid,
+            profile="3g.40gb",
+            gpu_instance=slot + 1,
+            mig_index=slot,
+            memory_mib=40192,
+            device_nodes=tuple(nodes),
         )
         for slot, (uuid, nodes) in enumerate(MIGS.items())
     )

@@ -6,7 +6,7 @@ from textwrap import dedent
 import pytest
 
 from gpuplane.core.containers.cdi.registry import Registry, UnresolvableDevices, build_registry, resolve_devices
-from gpuplane.core.containers.cdi.validation import spec_problems
+from gpuplane.core.containers.cdi.validation import all_spec_problems
 from gpuplane.host.specfiles import found
 from tests.conformance.podman.box import Failed, Podman, Seen
 
@@ -86,7 +86,7 @@ def test_a_file_that_we_refuse_is_refused(podman: Podman, tmp_path: Path, name: 
     """And one beside it is not."""
     known = written(tmp_path, good="devices: [{name: a, containerEdits: {env: [GOOD=1]}}]", **{name: REFUSED[name]})
 
-    assert list(known.problems) == [f"{tmp_path}/{name}.yaml"]
+    assert list(known.problem_by_file) == [f"{tmp_path}/{name}.yaml"]
     assert list(known.devices) == ["lab.example/good=a"]
     with pytest.raises(Failed, match="unresolvable CDI devices"):
         podman.run(tmp_path, f"lab.example/{name}=a", script="true")
@@ -128,6 +128,6 @@ def test_what_the_library_lets_pass_fails_when_a_container_starts(podman: Podman
     spec = known.devices[f"lab.example/{name}=a"].file.spec
 
     assert spec is not None
-    assert len(list(spec_problems(spec))) == 1
+    assert len(list(all_spec_problems(spec))) == 1
     with pytest.raises(Failed, match=said):
         podman.run(tmp_path, f"lab.example/{name}=a", script="true")

@@ -8,14 +8,14 @@ import pytest
 from gpuplane.core import mps
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.step import step
-from gpuplane.model.config import Config, MemoryResource, MemoryUnit, ReplicatedResource, Settings, Sharing
+from gpuplane.model.config import Config, MemorySharedResource, MemoryUnit, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import Statuses
-from gpuplane.model.views import Refused
+from gpuplane.model.views import RequestRefused
 from tests.golden import Golden
 
 GPU, MEMORY = "nvidia.com/gpu", "nvidia.com/gpu.mem"
@@ -24,17 +24,17 @@ PARTS = tuple(
     MigDevice(uuid=f"MIG-{n}", profile="1g.5gb", gpu_instance=n, mig_index=n, memory_mib=4864) for n in range(2)
 )
 CUT = Gpu(index=0, uuid="GPU-m", model="A100", memory_mib=40960, mig=Mig(enabled=True, devices=PARTS))
-DISTINCT = Sharing(resources=(ReplicatedResource(GPU, 4, distinct_gpus=True),))
+DISTINCT = Sharing(replicated_resources=(ReplicatedResource(GPU, 4, distinct_gpus=True),))
 
 
 def counted(grain_mib: int = 1024, unit: MemoryUnit = "GiB", name: str = GPU) -> Sharing:
     """All memory of a resource in grains."""
-    return Sharing(memory=(MemoryResource(name, f"{name}.mem", grain_mib),), memory_unit=unit)
+    return Sharing(memory_resources=(MemorySharedResource(name, f"{name}.mem", grain_mib),), memory_unit=unit)
 
 
 def node(sharing: Sharing, *gpus: Gpu, held: str = "", **settings: Any) -> Snapshot:
     """A node that shares so; `held`: ids that another pod has of its only resource."""
-    name = sharing.memory[0].rename if sharing.memory else sharing.resources[0].name
+    name = sharing.memory_resources[0].rename if sharing.memory_resources else sharing.replicated_resources[0].name
     holding = (Allocation(name, tuple(held.split()), holder=PodRef.parse("ml/other/main")),) if held else ()
     start = Snapshot(config=Config(settings=Settings(sharing=sharing, **settings)), allocations=())
     return step(step(start, MachineObserved(Machine(gpus=gpus)), 0.0), AllocationsListed(holding, 0.0), 0.0)
@@ -47,7 +47,7 @@ def ids(device: str, *numbers: int) -> list[str]:
 
 def refused(snapshot: Snapshot, resource: str, *wanted: str) -> str:
     """Why a request is."""
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RequestRefused) as refusal:
         allocate(snapshot, resource, wanted)
     return str(refusal.value)
 
@@ -75,16 +75,16 @@ def test_a_container_is_told_its_share(grain: int, unit: MemoryUnit, count: int,
 
 def test_by_mps_a_share_is_a_limit_of_each_process() -> None:
     """Of the one GPU that the container sees, and beside what it is told; without its daemon nothing is given out."""
-    snapshot = node(counted().but(memory_by_mps=True), A, B)
+    snapshot = node(counted().but(mps_limits_memory=True), A, B)
     assert "MPS" in refused(snapshot, MEMORY, "GPU-b::0")
     daemon = DaemonStatus(MEMORY, "ok", "", ("GPU-a", "GPU-b"))
     stands = mps.part_statuses(WantedDaemons((MpsDaemon(MEMORY, {}),)), SupervisorStatus(0.0, 1, (daemon,)), "", 0.0)
-    got = allocate(snapshot.but(status=Statuses(stands)), MEMORY, ids("GPU-b", 0, 1, 2))
+    got = allocate(snapshot.but(statuses=Statuses(stands)), MEMORY, ids("GPU-b", 0, 1, 2))
 
     assert got.env["GPUPLANE_MEMORY_MIB"] == "3072"
     assert got.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3072M"
     assert got.env["CUDA_MPS_PIPE_DIRECTORY"] == f"/mps/{MEMORY}/pipe"
-    assert [each.container for each in got.mounts] == [f"/mps/{MEMORY}/pipe", "/dev/shm"]
+    assert [each.container_path for each in got.mounts] == [f"/mps/{MEMORY}/pipe", "/dev/shm"]
 
 
 def test_a_mix_of_gpus_is_refused_with_what_each_has_free(golden: Golden) -> None:
@@ -143,7 +143,7 @@ def test_two_distinct_shares_of_one_gpu_are_refused(golden: Golden) -> None:
 
 def test_distinct_shares_of_mig_devices_are_of_different_gpus() -> None:
     """Two MIG devices of a GPU are one GPU."""
-    sharing = Sharing(resources=(ReplicatedResource("nvidia.com/mig-1g.5gb", 1, distinct_gpus=True),))
+    sharing = Sharing(replicated_resources=(ReplicatedResource("nvidia.com/mig-1g.5gb", 1, distinct_gpus=True),))
 
     reason = refused(node(sharing, CUT, mig_strategy="mixed"), "nvidia.com/mig-1g.5gb", "MIG-0", "MIG-1")
     assert "GPU-m" in reason

@@ -6,7 +6,7 @@ from itertools import combinations
 from hypothesis import strategies as st
 
 from gpuplane.core.choice.affinity import AffinityMatrix
-from gpuplane.core.choice.selection import SelectionRequest
+from gpuplane.core.choice.gpusetrequest import GpuSetRequest
 
 Pair = Callable[[int, int], int]
 
@@ -48,29 +48,29 @@ def graphs(draw: st.DrawFn, most: int) -> AffinityMatrix:
 
 
 @st.composite
-def requests(draw: st.DrawFn, count: int) -> SelectionRequest:
+def requests(draw: st.DrawFn, count: int) -> GpuSetRequest:
     """Any request for so many GPUs, also those that no set can meet."""
     some = st.frozensets(st.integers(0, count - 1))
-    return SelectionRequest(
-        available=draw(some | st.just(frozenset(range(count)))),
-        required=draw(st.just(frozenset[int]()) | some),
+    return GpuSetRequest(
+        available_gpus=draw(some | st.just(frozenset(range(count)))),
+        required_gpus=draw(st.just(frozenset[int]()) | some),
         size=draw(st.integers(0, count + 1)),
-        costs=draw(st.just(dict[int, int]()) | st.dictionaries(st.integers(0, count - 1), st.integers(0, 3))),
-        considers_remainder=draw(st.booleans()),
+        cost_by_gpu=draw(st.just(dict[int, int]()) | st.dictionaries(st.integers(0, count - 1), st.integers(0, 3))),
+        considers_later_requests=draw(st.booleans()),
     )
 
 
-def brute(matrix: AffinityMatrix, request: SelectionRequest) -> tuple[int, ...]:
+def brute(matrix: AffinityMatrix, request: GpuSetRequest) -> tuple[int, ...]:
     """All sets, sifted by one part of the objective after the other."""
-    candidates = sorted(request.available | request.required)
-    sets = [each for each in combinations(candidates, request.size) if request.required <= set(each)]
+    candidates = sorted(request.available_gpus | request.required_gpus)
+    sets = [each for each in combinations(candidates, request.size) if request.required_gpus <= set(each)]
     keys: list[Callable[[tuple[int, ...]], float]] = [lambda each: total(matrix, each)]
-    if request.considers_remainder:
+    if request.considers_later_requests:
         keys += [
             lambda each, size=size: best_left(matrix, [gpu for gpu in candidates if gpu not in each], size)  # type: ignore[misc]
             for size in (8, 4, 2)
         ]
-    keys.append(lambda each: -sum(request.costs.get(gpu, 0) for gpu in each))
+    keys.append(lambda each: -sum(request.cost_by_gpu.get(gpu, 0) for gpu in each))
     for key in keys:
         most = max(map(key, sets), default=0)
         sets = [each for each in sets if key(each) == most]

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from gpuplane.core.choice.affinity import affinity_matrix, total_affinity
-from gpuplane.core.choice.selection import SelectionRequest
-from gpuplane.core.choice.settable import SetTable
+from gpuplane.core.choice.gpusetrequest import GpuSetRequest
+from gpuplane.core.choice.gpusets import GpuSetTable
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.model.machine import Gpu, Link
@@ -156,13 +156,13 @@ Case = tuple[Iterable[int], Iterable[int], int, list[int]]
 )
 def test_the_sets_that_are_advised(gpus: Sequence[Gpu], cases: Sequence[Case]) -> None:
     """Each: what is available, what is required, how many; and which."""
-    table = SetTable(affinity_matrix(gpus, "topology"))
+    table = GpuSetTable(affinity_matrix(gpus, "topology"))
     found = [
         (
             available,
             required,
             size,
-            [*table.best_set(SelectionRequest(frozenset(available), frozenset(required), size))],
+            [*table.best_set(GpuSetRequest(frozenset(available), frozenset(required), size))],
         )
         for available, required, size, _ in cases
     ]
@@ -199,7 +199,7 @@ def test_a_link_that_only_one_end_has_up_is_down() -> None:
 def test_under_numa_one_node_comes_before_all_links() -> None:
     """Of a DGX-1, the four of a socket have a higher affinity than any others, and links decide among them."""
     gpus = profile("dgx1-v100")
-    table = SetTable(affinity_matrix(gpus, "numa"))
+    table = GpuSetTable(affinity_matrix(gpus, "numa"))
 
-    assert table.best_set(SelectionRequest(frozenset({0, 1, 4}), frozenset(), 2)) == (0, 1)  # 0-4 has two lanes
-    assert table.best_set(SelectionRequest(frozenset({0, 1, 2, 4, 5, 6, 7}), frozenset(), 2)) == (6, 7)
+    assert table.best_set(GpuSetRequest(frozenset({0, 1, 4}), frozenset(), 2)) == (0, 1)  # 0-4 has two lanes
+    assert table.best_set(GpuSetRequest(frozenset({0, 1, 2, 4, 5, 6, 7}), frozenset(), 2)) == (6, 7)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gpuplane.core.choice.affinity import AffinityMatrix, affinity_matrix
-from gpuplane.core.choice.selection import SelectionRequest
-from gpuplane.core.choice.settable import SetTable
+from gpuplane.core.choice.gpusetrequest import GpuSetRequest
+from gpuplane.core.choice.gpusets import GpuSetTable
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 
@@ -45,10 +45,10 @@ def drawn(free: tuple[int, ...], matrix: AffinityMatrix, choose: Callable[[tuple
 def test_the_first_pod_gets_more_and_all_together_less() -> None:
     """On a DGX-1 V100, in every state with four or more free GPUs, where each pod asks for two."""
     matrix = affinity_matrix(read(find("dgx1-v100").read_bytes(), "dgx1-v100").gpus or (), "topology")
-    sets = SetTable(matrix)
+    sets = GpuSetTable(matrix)
 
     def ours(free: tuple[int, ...]) -> Pair:
-        one, other = sorted(sets.best_set(SelectionRequest(frozenset(free), frozenset(), 2)))
+        one, other = sorted(sets.best_set(GpuSetRequest(frozenset(free), frozenset(), 2)))
         return one, other
 
     def theirs(free: tuple[int, ...]) -> Pair:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.preference import preferred_ids
 from gpuplane.core.step import step
-from gpuplane.model.config import AllocationPolicy, Config, MemoryResource, ReplicatedResource, Settings, Sharing
+from gpuplane.model.config import AllocationPolicy, Config, MemorySharedResource, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Snapshot
@@ -26,13 +26,15 @@ def node(sharing: Sharing, *gpus: Gpu, policy: AllocationPolicy = "distributed")
 def memory(*gib: int) -> Snapshot:
     """GPUs with so much memory each, counted in GiB."""
     gpus = (Gpu(index=i, uuid=f"GPU-{i}", memory_mib=1024 * each) for i, each in enumerate(gib))
-    return node(Sharing(memory=(MemoryResource(GPU, MEMORY, 1024),)), *gpus)
+    return node(Sharing(memory_resources=(MemorySharedResource(GPU, MEMORY, 1024),)), *gpus)
 
 
 def distinct(replicas: int, count: int, policy: AllocationPolicy = "distributed") -> Snapshot:
     """GPUs of which a container's shares are all different."""
     gpus = (Gpu(index=i, uuid=f"GPU-{i}") for i in range(count))
-    return node(Sharing(resources=(ReplicatedResource(GPU, replicas, distinct_gpus=True),)), *gpus, policy=policy)
+    return node(
+        Sharing(replicated_resources=(ReplicatedResource(GPU, replicas, distinct_gpus=True),)), *gpus, policy=policy
+    )
 
 
 def advice(
@@ -79,7 +81,7 @@ def test_memory_of_mig_devices_is_of_one_of_them() -> None:
         MigDevice(uuid=f"MIG-{n}", profile="1g", gpu_instance=n, mig_index=n, memory_mib=4096) for n in range(2)
     )
     snapshot = node(
-        Sharing(memory=(MemoryResource(GPU, MEMORY, 1024),)),
+        Sharing(memory_resources=(MemorySharedResource(GPU, MEMORY, 1024),)),
         Gpu(index=0, uuid="GPU-0", memory_mib=8192, mig=Mig(enabled=True, devices=parts)),
     )
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.advertising import offer
-from gpuplane.core.choice.preference import machine_affinities, preferred_ids
+from gpuplane.core.choice.preference import machine_affinity_matrix, preferred_ids
 from gpuplane.core.choice.tablecache import build_table
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, Settings
@@ -30,7 +30,7 @@ def node(numa: Iterable[int | None], lost: Iterable[int] = ()) -> Snapshot:
 
 
 def advice(snapshot: Snapshot, free: Iterable[int], size: int, required: Iterable[int] = ()) -> list[int]:
-    build_table(machine_affinities(snapshot))
+    build_table(machine_affinity_matrix(snapshot))
     ids = preferred_ids(snapshot, GPU, [f"GPU-{i}" for i in free], [f"GPU-{i}" for i in required], size)
     return [int(id.removeprefix("GPU-")) for id in ids]
 
@@ -76,7 +76,7 @@ def test_a_degraded_device_comes_last_of_those_that_are_as_good() -> None:
     assert snapshot.machine is not None
     first, *others = snapshot.machine.gpus or ()
     snapshot = step(snapshot, MachineObserved(Machine(gpus=(first.but(faults=(worn,)), *others))), 1.0)
-    assert offer(snapshot).resources[0].devices[0].unavailable == ""
+    assert offer(snapshot).resources[0].devices[0].unavailable_reason == ""
     assert advice(snapshot, range(8), 1) == [1]
     assert advice(snapshot, range(8), 4) == [4, 5, 6, 7]
     assert advice(snapshot, range(5), 4) == [0, 1, 2, 3]  # that they lie well comes first

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.choice.search import affinity_bound, find_good_set
-from gpuplane.core.choice.selection import SelectionRequest
-from gpuplane.core.choice.settable import SetTable
+from gpuplane.core.choice.gpusetrequest import GpuSetRequest
+from gpuplane.core.choice.gpusets import GpuSetTable
+from gpuplane.core.choice.search import affinity_bound, find_set_by_local_search
 from tests.core.choice.graphs import Pair, graph, graphs, requests, total
 
 
@@ -15,13 +15,13 @@ def test_a_set_that_meets_the_request_within_the_bound(data: st.DataObject) -> N
     """It has the size and the required GPUs, all are available, and the best set is between it and the bound."""
     matrix = data.draw(graphs(12))
     request = data.draw(requests(len(matrix)))
-    found = find_good_set(matrix, request)
+    found = find_set_by_local_search(matrix, request)
 
-    assert bool(found) == (request.is_possible and request.size > 0)
+    assert bool(found) == (request.can_be_satisfied and request.size > 0)
     if found:
-        best = SetTable(matrix).best_set(request)
+        best = GpuSetTable(matrix).best_set(request)
         assert len(found) == request.size
-        assert request.required <= set(found) <= request.candidates
+        assert request.required_gpus <= set(found) <= request.selectable_gpus
         assert found == tuple(sorted(found))
         assert total(matrix, found) <= total(matrix, best) <= affinity_bound(matrix, request)
 
@@ -42,12 +42,12 @@ RACK: Pair = lambda i, j: 1820 if i // 8 == j // 8 else 10  # noqa: E731
 )
 def test_a_rack_of_islands(there: list[int], size: int, expected: list[int]) -> None:
     """64 GPUs in NVLink islands of eight: more than a table takes."""
-    request = SelectionRequest(frozenset(there), frozenset(), size)
+    request = GpuSetRequest(frozenset(there), frozenset(), size)
 
-    assert find_good_set(graph(64, RACK), request) == tuple(expected)
+    assert find_set_by_local_search(graph(64, RACK), request) == tuple(expected)
 
 
 def test_degraded_gpus_come_last_of_those_that_are_as_good() -> None:
     matrix = graph(24, lambda i, j: 10)
 
-    assert find_good_set(matrix, SelectionRequest(frozenset(range(24)), frozenset(), 2, {0: 1, 2: 1})) == (1, 3)
+    assert find_set_by_local_search(matrix, GpuSetRequest(frozenset(range(24)), frozenset(), 2, {0: 1, 2: 1})) == (1, 3)

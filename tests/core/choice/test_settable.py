@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplane.core.choice.selection import SelectionRequest
-from gpuplane.core.choice.settable import MAX_GPUS, SetTable, group_equivalent_gpus
+from gpuplane.core.choice.gpusetrequest import GpuSetRequest
+from gpuplane.core.choice.gpusets import MAX_GPUS, GpuSetTable, group_equivalent_gpus
 from tests.core.choice.graphs import REGULAR, best_left, brute, graph, graphs, requests
 from tests.lengths import length
 
@@ -19,7 +19,7 @@ def test_the_answer_is_the_best_of_all_sets(data: st.DataObject) -> None:
     matrix = data.draw(graphs(9))
     request = data.draw(requests(len(matrix)))
 
-    assert SetTable(matrix).best_set(request) == brute(matrix, request)
+    assert GpuSetTable(matrix).best_set(request) == brute(matrix, request)
 
 
 @pytest.mark.parametrize("name", [*REGULAR, "random"])
@@ -27,12 +27,12 @@ def test_the_answer_is_the_best_of_all_sets_of_16(name: str) -> None:
     """Any size, any availability; seeded, so that it is the same each time."""
     chance = random.Random(name)
     matrix = graph(MAX_GPUS, REGULAR.get(name, lambda i, j: chance.randrange(10, 2000, 10)))
-    table = SetTable(matrix)
+    table = GpuSetTable(matrix)
     for _ in range(length(5, 200)):
         there = chance.sample(range(MAX_GPUS), chance.randint(1, MAX_GPUS))
         size = chance.randint(1, len(there))
         required = there[: chance.choice((0, 0, 1, size // 2))]
-        request = SelectionRequest(frozenset(there), frozenset(required[:size]), size)
+        request = GpuSetRequest(frozenset(there), frozenset(required[:size]), size)
 
         assert table.best_set(request) == brute(matrix, request)
 
@@ -42,7 +42,7 @@ def test_what_could_be_left_is_the_best_of_all_sets(data: st.DataObject) -> None
     matrix = data.draw(graphs(9))
     gpus = data.draw(st.frozensets(st.integers(0, len(matrix) - 1)))
     size = data.draw(st.sampled_from((2, 4, 8)))
-    left = SetTable(matrix).best_affinity(size, gpus)
+    left = GpuSetTable(matrix).best_affinity(size, gpus)
 
     assert (float("-inf") if left is None else left) == best_left(matrix, gpus, size)
 
@@ -55,5 +55,5 @@ def test_gpus_behind_one_switch_are_equivalent() -> None:
 
 
 def test_a_machine_without_gpus_has_a_table_too() -> None:
-    assert SetTable(()).best_set(SelectionRequest(frozenset(), frozenset(), 0)) == ()
-    assert SetTable(()).best_set(SelectionRequest(frozenset(), frozenset(), 1)) == ()
+    assert GpuSetTable(()).best_set(GpuSetRequest(frozenset(), frozenset(), 0)) == ()
+    assert GpuSetTable(()).best_set(GpuSetRequest(frozenset(), frozenset(), 1)) == ()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.affinity import Policy
-from gpuplane.core.choice.preference import machine_affinities, preferred_ids
+from gpuplane.core.choice.preference import machine_affinity_matrix, preferred_ids
 from gpuplane.core.choice.tablecache import build_table
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, ReplicatedResource, Settings, Sharing
@@ -21,10 +21,10 @@ GPU = "nvidia.com/gpu"
 
 def shared(replicas: int, *gpus: Gpu) -> Snapshot:
     """GPUs that are offered in shares."""
-    sharing = Sharing(resources=(ReplicatedResource(name=GPU, replicas=replicas),))
+    sharing = Sharing(replicated_resources=(ReplicatedResource(name=GPU, replicas=replicas),))
     unseen = Snapshot(config=Config(settings=Settings(sharing=sharing)), allocations=())
     snapshot = step(unseen, MachineObserved(Machine(gpus=gpus)), 0.0)
-    build_table(machine_affinities(snapshot))
+    build_table(machine_affinity_matrix(snapshot))
     return snapshot
 
 

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager, suppress
 
 from gpuplane.agent.node import Node
 from gpuplane.agent.tables import keep_tables
-from gpuplane.core.choice.preference import machine_affinities, preferred_ids
-from gpuplane.core.choice.search import find_good_set
-from gpuplane.core.choice.selection import SelectionRequest
-from gpuplane.core.choice.tablecache import MAX_TABLES, best_set, build_table, cached_table
+from gpuplane.core.choice.gpusetrequest import GpuSetRequest
+from gpuplane.core.choice.preference import machine_affinity_matrix, preferred_ids
+from gpuplane.core.choice.search import find_set_by_local_search
+from gpuplane.core.choice.tablecache import MAX_TABLES, build_table, cached_table, choose_gpu_set
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Gpu, Link, Machine
@@ -44,7 +44,7 @@ async def test_a_table_is_made_when_links_change() -> None:
     async with keeping(node):
         for lanes in (2, 4):
             node.apply(MachineObserved(bridged(lanes)))
-            while cached_table(machine_affinities(node.snapshot)) is None:
+            while cached_table(machine_affinity_matrix(node.snapshot)) is None:
                 await asyncio.sleep(0.001)
 
 
@@ -55,7 +55,7 @@ async def test_nothing_else_makes_one() -> None:
         node.apply(fact)
     assert preferred_ids(node.snapshot, "nvidia.com/gpu", [f"GPU-{i}" for i in range(4)], [], 2) == ("GPU-0", "GPU-3")
 
-    matrix = machine_affinities(node.snapshot)
+    matrix = machine_affinity_matrix(node.snapshot)
     assert cached_table(matrix) is None
     build_table(matrix)
     table = cached_table(matrix)
@@ -75,9 +75,9 @@ def test_tables_of_layouts_long_gone_are_forgotten() -> None:
 def test_a_machine_that_is_too_large_for_a_table_is_searched() -> None:
     rack, request = (
         graph(24, lambda i, j: 1820 if i // 8 == j // 8 else 10),
-        SelectionRequest(frozenset(range(24)), frozenset(), 8),
+        GpuSetRequest(frozenset(range(24)), frozenset(), 8),
     )
     build_table(rack)
 
     assert cached_table(rack) is None
-    assert best_set(rack, request) == find_good_set(rack, request) == tuple(range(8))
+    assert choose_gpu_set(rack, request) == find_set_by_local_search(rack, request) == tuple(range(8))

@@ -367,7 +367,12 @@ def test_entries_for_different_models_leave_each_other_devices(entries: list[str
     lines = ", ".join(f"{{{entry}}}" for entry in entries)
 
     assert (
-        len(resolve_settings(f"sharing: {{timeSlicing: {{resources: [{lines}]}}}}".encode(), "c").sharing.resources) > 1
+        len(
+            resolve_settings(
+                f"sharing: {{timeSlicing: {{resources: [{lines}]}}}}".encode(), "c"
+            ).sharing.replicated_resources
+        )
+        > 1
     )
 
 

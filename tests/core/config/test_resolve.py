@@ -22,7 +22,14 @@ from gpuplane.core.config.flagvalues import (
 from gpuplane.core.config.resolve import resolve_settings, resolve_with_sources
 from gpuplane.core.config.schema import ConfigFile, value_of_key
 from gpuplane.core.strict import InvalidInput
-from gpuplane.model.config import MemoryResource, Mps, NamingRule, ReplicatedResource, Settings, Sharing
+from gpuplane.model.config import (
+    MemorySharedResource,
+    MpsDaemonSettings,
+    NamingRule,
+    ReplicatedResource,
+    Settings,
+    Sharing,
+)
 from gpuplane.model.health import FaultOverride
 from tests.golden import Golden
 
@@ -219,7 +226,7 @@ sharing:
     - {name: gpu, replicas: 1}
 """
 
-    assert [each.time_slice for each in config(text).sharing.resources] == ["long", "default", "short", None]
+    assert [each.time_slice for each in config(text).sharing.replicated_resources] == ["long", "default", "short", None]
 
 
 @pytest.mark.parametrize(
@@ -236,15 +243,18 @@ sharing:
         (
             "mps: {computeMode: leave, multiUser: true, activeThreadPercentage: 30, "
             "resources: [{name: gpu, replicas: 2}]}",
-            Sharing((ReplicatedResource(GPU, 2),), True, "mps", mps=Mps("leave", True, 30)),
+            Sharing((ReplicatedResource(GPU, 2),), True, "mps", mps=MpsDaemonSettings("leave", True, 30)),
         ),
-        ("memory: {resources: [{name: gpu}]}", Sharing(memory=(MemoryResource(GPU, f"{GPU}.mem", 1024),))),
+        (
+            "memory: {resources: [{name: gpu}]}",
+            Sharing(memory_resources=(MemorySharedResource(GPU, f"{GPU}.mem", 1024),)),
+        ),
         (
             "memory: {grain: 2, resources: [{name: gpu, devices: [0], grain: 4}, {name: gpu, model: T4, rename: t4}]}",
             Sharing(
-                memory=(
-                    MemoryResource(GPU, f"{GPU}.mem", 4096, ("0",)),
-                    MemoryResource(GPU, "nvidia.com/t4", 2048, model="T4"),
+                memory_resources=(
+                    MemorySharedResource(GPU, f"{GPU}.mem", 4096, ("0",)),
+                    MemorySharedResource(GPU, "nvidia.com/t4", 2048, model="T4"),
                 )
             ),
         ),
@@ -254,10 +264,10 @@ sharing:
                 (),
                 True,
                 "mps",
-                (MemoryResource("nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.mem", 256),),
+                (MemorySharedResource("nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.mem", 256),),
                 "MiB",
                 True,
-                Mps("leave"),
+                MpsDaemonSettings("leave"),
             ),
         ),
     ],
@@ -447,7 +457,7 @@ def test_the_table_agrees_with_settings_and_file() -> None:
         if flag.settings_field:
             expected = getattr(defaults, flag.settings_field)
             assert parse_flag_value(flag, flag.default) == ("" if flag.settings_field == "dev_root" else expected), (
-                flag.name
+                flag.option_or_variable_or_key
             )
         assert value_of_key(ConfigFile(), flag.file_key) is None
     ours = {flag.settings_field for flag in FLAGS if flag.settings_field} | {

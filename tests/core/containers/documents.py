@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from gpuplane.core.containers.cdi.specbuilder import BuiltSpec, build_spec
-from gpuplane.core.containers.cdi.specrequest import HookProgram, SpecRequest
-from gpuplane.core.containers.cdi.validation import spec_problems
+from gpuplane.core.containers.cdi.specbuilder import SpecBuildResult, build_spec
+from gpuplane.core.containers.cdi.specrequest import HookProgram, SpecOptions
+from gpuplane.core.containers.cdi.validation import all_spec_problems
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, Mount, Spec
 from gpuplane.model.machine import (
-    DeviceNumbers,
+    DeviceNodeStat,
     Driver,
     DriverFile,
     DriverFiles,
@@ -37,40 +37,40 @@ FILES = DriverFiles(
     ),
     files=(
         DriverFile("/usr/bin/nvidia-smi"),
-        DriverFile("/usr/share/vulkan/icd.d/nvidia_icd.json", target="/etc/vulkan/icd.d/nvidia_icd.json"),
+        DriverFile("/usr/share/vulkan/icd.d/nvidia_icd.json", container_path="/etc/vulkan/icd.d/nvidia_icd.json"),
     ),
     sockets=(DriverFile("/run/nvidia-persistenced/socket"),),
-    storage=("/run/udev", "/etc/cufile.json"),
+    gds_paths=("/run/udev", "/etc/cufile.json"),
 )
 DRIVER = Driver(version="570.172.08", cuda="12.8", files=FILES)
 CONTROL = {
-    "/dev/nvidiactl": DeviceNumbers(195, 255),
-    "/dev/nvidia-modeset": DeviceNumbers(195, 254),
-    "/dev/nvidia-uvm": DeviceNumbers(511, 0),
-    "/dev/nvidia-uvm-tools": DeviceNumbers(511, 1),
+    "/dev/nvidiactl": DeviceNodeStat(195, 255),
+    "/dev/nvidia-modeset": DeviceNodeStat(195, 254),
+    "/dev/nvidia-uvm": DeviceNodeStat(511, 0),
+    "/dev/nvidia-uvm-tools": DeviceNodeStat(511, 1),
 }
-A100 = Gpu(index=0, uuid="GPU-a", minor=2, pci="0000:07:00.0", mig=Mig(), nodes=("/dev/nvidia2",))
+A100 = Gpu(index=0, uuid="GPU-a", minor=2, pci="0000:07:00.0", mig=Mig(), device_nodes=("/dev/nvidia2",))
 MACHINE = Machine(
     driver=DRIVER,
     gpus=(A100,),
     shared_nodes=tuple(CONTROL),
-    numbers={**CONTROL, "/dev/nvidia2": DeviceNumbers(195, 2)},
+    device_node_stats={**CONTROL, "/dev/nvidia2": DeviceNodeStat(195, 2)},
 )
 DRAWN = MACHINE.but(
     gpus=(A100.but(dri=("/dev/dri/card1", "/dev/dri/renderD128")),),
-    numbers={
-        **MACHINE.numbers,
-        "/dev/dri/card1": DeviceNumbers(226, 1, mode=0o660, gid=44),
-        "/dev/dri/renderD128": DeviceNumbers(226, 128, mode=0o660, gid=110),
+    device_node_stats={
+        **MACHINE.device_node_stats,
+        "/dev/dri/card1": DeviceNodeStat(226, 1, mode=0o660, gid=44),
+        "/dev/dri/renderD128": DeviceNodeStat(226, 128, mode=0o660, gid=110),
     },
 )
 
 
-def made(machine: Machine = MACHINE, **asked: Any) -> BuiltSpec:
+def made(machine: Machine = MACHINE, **asked: Any) -> SpecBuildResult:
     """What is made of it, good by CDI's rules."""
-    got = build_spec(machine, SpecRequest(**{"kind": KIND, **asked}))
+    got = build_spec(machine, SpecOptions(**{"kind": KIND, **asked}))
     if got.spec is not None:
-        assert list(spec_problems(got.spec)) == []
+        assert list(all_spec_problems(got.spec)) == []
     return got
 
 
@@ -153,4 +153,4 @@ def a100_mig() -> Machine:
     machine = read(path.read_bytes(), str(path))
     assert machine.gpus is not None
     bare = tuple(gpu.but(dri=()) for gpu in machine.gpus)
-    return Machine(driver=DRIVER, gpus=bare, shared_nodes=tuple(CONTROL), numbers=CONTROL)
+    return Machine(driver=DRIVER, gpus=bare, shared_nodes=tuple(CONTROL), device_node_stats=CONTROL)

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.core.containers.cdi.specbuilder import BuiltSpec
+from gpuplane.core.containers.cdi.specbuilder import SpecBuildResult
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Spec
 from gpuplane.model.machine import (
-    DeviceNumbers,
+    DeviceNodeStat,
     DriverFile,
     Machine,
     Mig,
@@ -45,7 +45,7 @@ from tests.texts import as_shown
 
 def test_a_whole_gpu() -> None:
     """Its node, by its minor number; for all: control nodes, the driver's files, and one entry that does the rest."""
-    assert made(hook_program=OURS) == BuiltSpec(
+    assert made(hook_program=OURS) == SpecBuildResult(
         spec=Spec(
             cdi_version="0.3.0",
             kind=KIND,
@@ -62,7 +62,7 @@ def test_a_whole_gpu() -> None:
 
 def test_on_the_wire_it_has_nothing_that_it_does_not_need() -> None:
     """A number of a node may be 0, and is written then; all that has no value is not written."""
-    machine = Machine(shared_nodes=("/dev/gdrdrv",), numbers={"/dev/gdrdrv": DeviceNumbers(239, 0)})
+    machine = Machine(shared_nodes=("/dev/gdrdrv",), device_node_stats={"/dev/gdrdrv": DeviceNodeStat(239, 0)})
     got = spec(machine, kind="nvidia.com/gdrcopy", mode="gdrcopy")
     assert msgspec.json.decode(msgspec.json.encode(got)) == {
         "cdiVersion": "0.3.0",
@@ -124,7 +124,7 @@ def test_mig_devices_stand_for_their_gpu(golden: Golden) -> None:
         name: [f"/dev/nvidia{minor}", *(f"/dev/nvidia-caps/nvidia-cap{each}" for each in caps)]
         for name, (minor, *caps) in MIG.items()
     }
-    left = made(a100_mig()).omitted
+    left = made(a100_mig()).omission_reason_by_device
     assert len(left) == 6
     golden(left["GPU-a1003160-0000-4000-8000-000000000005"], "no MIG devices")
     golden(left["GPU-a1003160-0000-4000-8000-000000000006"], "MIG devices")
@@ -132,7 +132,7 @@ def test_mig_devices_stand_for_their_gpu(golden: Golden) -> None:
 
 def test_of_mig_devices_those_with_graphics_have_drm_nodes() -> None:
     devices = tuple(
-        MigDevice(uuid=f"MIG-{n}", profile=profile, gpu_instance=n, mig_index=n, nodes=(f"/dev/c{n}", "/dev/d"))
+        MigDevice(uuid=f"MIG-{n}", profile=profile, gpu_instance=n, mig_index=n, device_nodes=(f"/dev/c{n}", "/dev/d"))
         for n, profile in enumerate(("1g.24gb+gfx", "1g.24gb", "1g.24gb-me"))
     )
     gpu = A100.but(mig=Mig(enabled=True, devices=devices), dri=("/dev/dri/card1",))
@@ -278,7 +278,7 @@ def test_without_groups_where_the_feature_flag_says_so() -> None:
 
 def test_a_group_that_is_not_needed_is_not_given() -> None:
     """Everybody may open it: its group is of no account."""
-    machine = MACHINE.but(numbers={**CONTROL, "/dev/nvidia2": DeviceNumbers(195, 2, mode=0o666, gid=44)})
+    machine = MACHINE.but(device_node_stats={**CONTROL, "/dev/nvidia2": DeviceNodeStat(195, 2, mode=0o666, gid=44)})
     edits = given(machine)["GPU-a"]
     assert edits.device_nodes[0].gid == 44
     assert edits.additional_gids == ()
@@ -286,13 +286,15 @@ def test_a_group_that_is_not_needed_is_not_given() -> None:
 
 def test_a_node_of_unknown_numbers_is_left_to_the_runtime() -> None:
     """It then asks the host's node."""
-    assert given(MACHINE.but(numbers={}))["GPU-a"].device_nodes == (DeviceNode("/dev/nvidia2", permissions="rwm"),)
+    assert given(MACHINE.but(device_node_stats={}))["GPU-a"].device_nodes == (
+        DeviceNode("/dev/nvidia2", permissions="rwm"),
+    )
 
 
 def test_what_is_left_out_is_told_once_for_each_reason(golden: Golden) -> None:
     """It changes nothing else: what was found is given."""
     many = {f"/usr/lib/{name}": "/usr/lib is owned by uid 12" for name in "abcd"}
-    got = made(MACHINE.but(left_out={**many, "/tmp/nvidia-mps": "/tmp/nvidia-mps is a link"}))
+    got = made(MACHINE.but(insecure_files={**many, "/tmp/nvidia-mps": "/tmp/nvidia-mps is a link"}))
 
     assert got.spec == made(MACHINE).spec
     assert len(got.notes) == 2
@@ -307,11 +309,11 @@ def test_control_nodes_that_do_not_exist_are_given_where_cuda_needs_them() -> No
     assert got.notes == ("/dev/nvidia-uvm does not exist",)
 
     left = {"/dev/nvidia-uvm": "/dev is writable by others"}
-    [note] = made(MACHINE.but(shared_nodes=("/dev/nvidiactl",), left_out=left)).notes
+    [note] = made(MACHINE.but(shared_nodes=("/dev/nvidiactl",), insecure_files=left)).notes
     assert "/dev/nvidia-uvm" in as_shown(note)
     assert left["/dev/nvidia-uvm"] in as_shown(note)
 
-    unknown = {path: each for path, each in MACHINE.numbers.items() if path != "/dev/nvidia-uvm"}
-    got = made(MACHINE.but(shared_nodes=("/dev/nvidiactl",), numbers=unknown))
+    unknown = {path: each for path, each in MACHINE.device_node_stats.items() if path != "/dev/nvidia-uvm"}
+    got = made(MACHINE.but(shared_nodes=("/dev/nvidiactl",), device_node_stats=unknown))
     assert got.spec is not None
     assert paths(got.spec.container_edits) == ["/dev/nvidiactl"]

@@ -5,8 +5,8 @@ from typing import Any, get_args
 import pytest
 
 from gpuplane.core.containers.cdi.hooks import DISABLE_NODE_MODIFICATION, UPDATE_APPLICATION_PROFILE
-from gpuplane.core.containers.cdi.specbuilder import BuiltSpec
-from gpuplane.core.containers.cdi.specrequest import HookProgram, Mode
+from gpuplane.core.containers.cdi.specbuilder import SpecBuildResult
+from gpuplane.core.containers.cdi.specrequest import HookProgram, SpecMode
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.model.machine import (
     Driver,
@@ -49,7 +49,7 @@ NODE = MACHINE.but(
     shared_nodes=(*CONTROL, *OTHERS),
     gpus=(A100, a100_mig().gpus[3]),  # type: ignore[index]
 )
-MODES: dict[Mode, dict[str, list[str]]] = {  # the nodes of each device
+MODES: dict[SpecMode, dict[str, list[str]]] = {  # the nodes of each device
     "imex": {"0": [f"{CHANNEL}0"], "7": [f"{CHANNEL}7"]},
     "gds": {"all": ["/dev/nvidia-fs0", "/dev/nvidia-fs1"]},
     "gdrcopy": {"all": ["/dev/gdrdrv"]},
@@ -66,11 +66,11 @@ MODES: dict[Mode, dict[str, list[str]]] = {  # the nodes of each device
 
 
 def test_every_other_mode_is_below() -> None:
-    assert {"gpu", *MODES} == set(get_args(Mode))
+    assert {"gpu", *MODES} == set(get_args(SpecMode))
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_nodes_of_other_modes(mode: Mode) -> None:
+def test_the_nodes_of_other_modes(mode: SpecMode) -> None:
     """Those that exist; nothing of the driver's files, but for management and for GPUDirect Storage."""
     got = spec(NODE, mode=mode, kind="nvidia.com/other", hook_program=OURS)
     assert {device.name: paths(device.container_edits) for device in got.devices} == MODES[mode]
@@ -96,18 +96,18 @@ def test_the_nodes_of_other_modes(mode: Mode) -> None:
         ("management", "/dev/nvidia*"),
     ],
 )
-def test_without_any_node_there_is_no_document(mode: Mode, what: str, golden: Golden) -> None:
+def test_without_any_node_there_is_no_document(mode: SpecMode, what: str, golden: Golden) -> None:
     got = made(Machine(driver=DRIVER), mode=mode)
-    assert got == BuiltSpec(spec=None, omitted={what: got.omitted[what]})
-    golden(got.omitted[what], "any")
+    assert got == SpecBuildResult(spec=None, omission_reason_by_device={what: got.omission_reason_by_device[what]})
+    golden(got.omission_reason_by_device[what], "any")
 
 
 def test_management_has_no_nodes_that_do_not_exist() -> None:
     """Of a GPU, or of a MIG device."""
     gone = (Fault(code="node-missing", message="/dev/c does not exist"),)
-    there, away = (MigDevice(n, "1g.10gb", 3, nodes=(f"/dev/nvidia-caps/{n}",)) for n in ("there", "away"))
+    there, away = (MigDevice(n, "1g.10gb", 3, device_nodes=(f"/dev/nvidia-caps/{n}",)) for n in ("there", "away"))
     split = A100.but(mig=Mig(enabled=True, devices=(there, away.but(faults=gone))))
-    machine = MACHINE.but(gpus=(split, A100.but(index=1, nodes=("/dev/nvidia1",), faults=gone)), shared_nodes=())
+    machine = MACHINE.but(gpus=(split, A100.but(index=1, device_nodes=("/dev/nvidia1",), faults=gone)), shared_nodes=())
     assert paths(given(machine, mode="management")["all"]) == ["/dev/nvidia2", "/dev/nvidia-caps/there"]
 
 
@@ -116,7 +116,7 @@ def test_imex_channels_that_do_not_exist_are_left() -> None:
     got = made(NODE, mode="imex", ids=("channel7", "1", "-1", "x"))
     assert got.spec is not None
     assert [device.name for device in got.spec.devices] == ["7"]
-    assert got.omitted.keys() == {f"{CHANNEL}{id}" for id in ("1", "-1", "x")}
+    assert got.omission_reason_by_device.keys() == {f"{CHANNEL}{id}" for id in ("1", "-1", "x")}
     assert made(NODE, mode="imex", ids=("1",)).spec is None
 
 
@@ -124,7 +124,7 @@ def test_imex_channels_that_do_not_exist_are_left() -> None:
 
 
 @pytest.mark.parametrize("mode", ["management"])
-def test_management_does_without_cuda(mode: Mode) -> None:
+def test_management_does_without_cuda(mode: SpecMode) -> None:
     """It looks after GPUs that nobody computes on; what it misses is told."""
     got = made(NODE.but(driver=Driver(files_error="/driver: no such directory")), mode=mode, hook_program=OURS)
     assert got.spec is not None
@@ -169,20 +169,20 @@ def test_without_libcuda_every_gpu_is_left(driver: Driver | None, golden: Golden
     """A container would start, and find no GPU: better that it is not given one, and that the node says why."""
     got = made(MACHINE.but(driver=driver), driver_root="/driver")
     assert got.spec is None
-    assert got.omitted.keys() == {"GPU-a"}
+    assert got.omission_reason_by_device.keys() == {"GPU-a"}
     assert len(got.notes) == 1
-    assert as_shown(got.omitted["GPU-a"]).endswith(f": {got.notes[0]}")
-    golden(got.omitted["GPU-a"])
+    assert as_shown(got.omission_reason_by_device["GPU-a"]).endswith(f": {got.notes[0]}")
+    golden(got.omission_reason_by_device["GPU-a"])
 
 
 @pytest.mark.parametrize(
     ("broken", "key"),
     [
         ({"uuid": ""}, "/dev/nvidia9"),
-        ({"uuid": "", "nodes": ()}, "device 1"),
-        ({"nodes": (), "minor": None}, "GPU-b"),
+        ({"uuid": "", "device_nodes": ()}, "device 1"),
+        ({"device_nodes": (), "minor": None}, "GPU-b"),
         (
-            {"nodes": (), "faults": (Fault(code="gpu-lost", message="it is lost"),)},
+            {"device_nodes": (), "faults": (Fault(code="gpu-lost", message="it is lost"),)},
             "GPU-b",
         ),
         (
@@ -199,10 +199,10 @@ def test_without_libcuda_every_gpu_is_left(driver: Driver | None, golden: Golden
     ],
 )  # fmt: skip
 def test_a_broken_gpu_is_left_and_the_other_is_as_it_was(broken: dict[str, Any], key: str, golden: Golden) -> None:
-    gpu = Gpu(index=1, uuid="GPU-b", nodes=("/dev/nvidia9",)).but(**broken)
+    gpu = Gpu(index=1, uuid="GPU-b", device_nodes=("/dev/nvidia9",)).but(**broken)
     got = made(MACHINE.but(gpus=(gpu, A100)), hook_program=OURS)
-    assert got.omitted.keys() == {key}
-    golden(got.omitted[key])
+    assert got.omission_reason_by_device.keys() == {key}
+    golden(got.omission_reason_by_device[key])
     assert got.spec == spec(hook_program=OURS)
 
 
@@ -215,18 +215,18 @@ def test_an_ill_gpu_that_has_its_node_is_a_device() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        {"nodes": ("/dev/c",)},
+        {"device_nodes": ("/dev/c",)},
         {"faults": (Fault(code="node-missing", message="no line for gpu2/gi3"),)},
         {"uuid": "MIG-GPU-a/3/0"},
     ],
     ids=["no nodes", "a node is missing", "a bad UUID"],
 )
 def test_a_broken_mig_device_is_left_and_its_neighbour_is_not(broken: dict[str, Any], golden: Golden) -> None:
-    well = MigDevice("MIG-a", "1g.10gb", 3, nodes=("/dev/a", "/dev/b"))
-    ill = MigDevice("MIG-b", "1g.10gb", 4, mig_index=1, nodes=("/dev/c", "/dev/d")).but(**broken)
+    well = MigDevice("MIG-a", "1g.10gb", 3, device_nodes=("/dev/a", "/dev/b"))
+    ill = MigDevice("MIG-b", "1g.10gb", 4, mig_index=1, device_nodes=("/dev/c", "/dev/d")).but(**broken)
     got = made(MACHINE.but(gpus=(A100.but(mig=Mig(enabled=True, devices=(ill, well))),)))
-    assert ill.uuid in got.omitted
-    golden(got.omitted[ill.uuid])
+    assert ill.uuid in got.omission_reason_by_device
+    golden(got.omission_reason_by_device[ill.uuid])
     assert got.spec is not None
     assert [device.name for device in got.spec.devices] == ["MIG-a"]
 
@@ -234,8 +234,10 @@ def test_a_broken_mig_device_is_left_and_its_neighbour_is_not(broken: dict[str, 
 @pytest.mark.parametrize("turn", [1, -1])
 def test_of_two_that_claim_one_name_the_first_has_it(turn: int) -> None:
     """Whichever was seen first: of MIG devices the lower slot, of files for one place the first by path."""
-    twins = [MigDevice("MIG-a", "1g.10gb", 3 + n, mig_index=n, nodes=(f"/dev/{n}", "/dev/x")) for n in (0, 1)][::turn]
-    files = [DriverFile(f"/{each}/nvidia-smi", target="/usr/bin/nvidia-smi") for each in "ab"][::turn]
+    twins = [MigDevice("MIG-a", "1g.10gb", 3 + n, mig_index=n, device_nodes=(f"/dev/{n}", "/dev/x")) for n in (0, 1)][
+        ::turn
+    ]
+    files = [DriverFile(f"/{each}/nvidia-smi", container_path="/usr/bin/nvidia-smi") for each in "ab"][::turn]
     machine = MACHINE.but(
         gpus=(A100.but(mig=Mig(enabled=True, devices=tuple(twins))),),
         driver=DRIVER.but(files=FILES.but(files=tuple(files))),
@@ -243,13 +245,13 @@ def test_of_two_that_claim_one_name_the_first_has_it(turn: int) -> None:
     got = made(machine)
     assert got.spec is not None
     assert paths(got.spec.devices[0].container_edits) == ["/dev/0", "/dev/nvidia2", "/dev/x"]
-    assert "0:0" in as_shown(got.omitted["/dev/nvidia2"])
-    assert "MIG-a" in as_shown(got.omitted["/dev/nvidia2"])
+    assert "0:0" in as_shown(got.omission_reason_by_device["/dev/nvidia2"])
+    assert "MIG-a" in as_shown(got.omission_reason_by_device["/dev/nvidia2"])
     assert mount("/a/nvidia-smi", "/usr/bin/nvidia-smi") in got.spec.container_edits.mounts
 
 
 def test_gpus_that_were_not_counted_make_no_document() -> None:
-    assert made(MACHINE.but(gpus=None)) == BuiltSpec(spec=None)
+    assert made(MACHINE.but(gpus=None)) == SpecBuildResult(spec=None)
 
 
 def test_what_a_container_may_miss_is_told(golden: Golden) -> None:
@@ -262,7 +264,7 @@ def test_what_a_container_may_miss_is_told(golden: Golden) -> None:
 
 def test_a_device_that_would_give_nothing_is_left(golden: Golden) -> None:
     """A device without edits would make the whole document invalid."""
-    got = made(MACHINE.but(gpus=(A100, A100.but(index=1, uuid="GPU-odd", nodes=("/dev/nvidiactl",)))))
-    assert got.omitted.keys() == {"GPU-odd"}
-    golden(got.omitted["GPU-odd"])
+    got = made(MACHINE.but(gpus=(A100, A100.but(index=1, uuid="GPU-odd", device_nodes=("/dev/nvidiactl",)))))
+    assert got.omission_reason_by_device.keys() == {"GPU-odd"}
+    golden(got.omission_reason_by_device["GPU-odd"])
     assert got.spec == spec()

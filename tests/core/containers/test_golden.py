@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.core.containers.cdi.specbuilder import build_spec
-from gpuplane.core.containers.cdi.specrequest import HookProgram, SpecRequest
+from gpuplane.core.containers.cdi.specrequest import HookProgram, SpecOptions
 from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.installed import Installed
 from gpuplane.hardware.driver.nodes import own_nodes
@@ -48,7 +48,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
         driver=Driver(version=VERSION, cuda="12.8", files=found),
         gpus=gpus,
         shared_nodes=nodes,
-        numbers=files.nodes.numbers((*nodes, *own_nodes(gpus)), files.majors()),
+        device_node_stats=files.nodes.numbers((*nodes, *own_nodes(gpus)), files.majors()),
     )
 
 
@@ -91,10 +91,10 @@ def _mount(mount: Mount) -> str:
 
 def made(machine: Machine, hook: HookProgram) -> Spec:
     """The document with NVIDIA's names."""
-    request = SpecRequest(kind="nvidia.com/gpu", naming=("index", "uuid"), with_all_device=True, hook_program=hook)
+    request = SpecOptions(kind="nvidia.com/gpu", naming=("index", "uuid"), with_all_device=True, hook_program=hook)
     found = build_spec(machine, request)
     assert found.spec is not None
-    assert not found.omitted
+    assert not found.omission_reason_by_device
     return found.spec
 
 
@@ -150,7 +150,7 @@ def test_the_other_gpus_are_likewise(machine: Machine) -> None:
 )  # fmt: skip
 def test_what_is_not_of_one_gpu(machine: Machine, mode: str, nodes: set[str]) -> None:
     """GPUDirect Storage, Mellanox, switches and management have the nodes that the rules name."""
-    request = SpecRequest(kind=f"nvidia.com/{mode}", mode=mode, hook_program=NVIDIA)  # type: ignore[arg-type]
+    request = SpecOptions(kind=f"nvidia.com/{mode}", mode=mode, hook_program=NVIDIA)  # type: ignore[arg-type]
     spec = build_spec(machine, request).spec
     assert spec is not None
     (device,) = spec.devices

@@ -10,10 +10,10 @@ from gpuplane.core.containers.cdi import specstatus as condition
 from gpuplane.core.containers.cdi.desiredspecs import desired_specs
 from gpuplane.core.containers.strategy import (
     StrategyDecision,
-    current_decision,
     decide_strategy,
-    effective_strategies,
-    kubelet_passes_cdi,
+    decision_if_inputs_known,
+    effective_list_strategies,
+    kubelet_passes_on_cdi_devices,
     runtime_supports_cdi,
 )
 from gpuplane.core.explanation import explain_node
@@ -21,7 +21,7 @@ from gpuplane.core.ledger import adapt_to_new_boot
 from gpuplane.core.reports.metrics import metrics
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
-from gpuplane.model.config import ListStrategy, NodeRequests, Settings
+from gpuplane.model.config import ListStrategy, NodeObjectRequests, Settings
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
@@ -38,13 +38,13 @@ from gpuplane.model.status import CDI_FILES, CdiFilesStatus
 from tests.golden import Golden
 from tests.texts import as_shown
 
-LIBCUDA = DriverLibrary(path="/usr/lib/libcuda.so.580.95.05", soname="libcuda.so.1", links=("libcuda.so.1",))
+LIBCUDA = DriverLibrary(path="/usr/lib/libcuda.so.580.95.05", soname="libcuda.so.1", symlinks=("libcuda.so.1",))
 MACHINE = Machine(
     driver=Driver(version="580.95.05", cuda="13.0", files=DriverFiles(libraries=(LIBCUDA,))),
-    gpus=(Gpu(index=0, uuid="GPU-a", model="T4", nodes=("/dev/nvidia0",)),),
+    gpus=(Gpu(index=0, uuid="GPU-a", model="T4", device_nodes=("/dev/nvidia0",)),),
 )
 KEPT = StatusChanged(CDI_FILES, CdiFilesStatus(state="ok"))
-CONTAINERD = NodeRequests(runtime="containerd://2.1.4")
+CONTAINERD = NodeObjectRequests(container_runtime="containerd://2.1.4")
 READY: tuple[Fact, ...] = (ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(MACHINE))
 
 
@@ -106,20 +106,23 @@ def test_runtimes_that_take_cdi_devices_as_they_are(runtime: str, takes: bool) -
 )
 def test_kubelets_that_pass_cdi_devices_on(kubelet: str, passes: bool) -> None:
     """From 1.29 on; an older one drops them in silence, and the container would start without its GPU."""
-    assert kubelet_passes_cdi(kubelet) == passes
+    assert kubelet_passes_on_cdi_devices(kubelet) == passes
     expected = CDI.strategies if passes else ("envvar",)
-    assert effective_strategies(after(KEPT, NodeRequestsChanged(CONTAINERD.but(kubelet=kubelet)), *READY)) == expected
+    assert (
+        effective_list_strategies(after(KEPT, NodeRequestsChanged(CONTAINERD.but(kubelet_version=kubelet)), *READY))
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
         ((KEPT, NodeRequestsChanged(CONTAINERD)), "cdi-cri"),
-        ((KEPT, NodeRequestsChanged(CONTAINERD.but(kubelet="v1.28.15"))), "envvar"),
+        ((KEPT, NodeRequestsChanged(CONTAINERD.but(kubelet_version="v1.28.15"))), "envvar"),
         ((KEPT,), "envvar"),
-        ((KEPT, NodeRequestsChanged(NodeRequests(config="x"))), "envvar"),
+        ((KEPT, NodeRequestsChanged(NodeObjectRequests(config_name="x"))), "envvar"),
         ((NodeRequestsChanged(CONTAINERD),), "envvar"),
-        ((KEPT, NodeRequestsChanged(NodeRequests(runtime="containerd://1.7.27"))), "envvar"),
+        ((KEPT, NodeRequestsChanged(NodeObjectRequests(container_runtime="containerd://1.7.27"))), "envvar"),
         (
             (
                 StatusChanged(CDI_FILES, CdiFilesStatus(state="failing", text="read-only")),
@@ -138,8 +141,8 @@ def test_what_auto_stands_for(facts: tuple[Fact, ...], expected: str, golden: Go
     not on disk are unhealthy, with that reason, and no container starts without its GPU."""
     for order in itertools.permutations(facts):
         for ready in (after(*READY, *order), after(*order, *READY)):
-            assert decide_strategy(ready) == current_decision(ready)
-            assert effective_strategies(ready) == (expected,)
+            assert decide_strategy(ready) == decision_if_inputs_known(ready)
+            assert effective_list_strategies(ready) == (expected,)
             golden(str(decide_strategy(ready)))
 
 
@@ -159,23 +162,23 @@ def test_allocate_answers_by_the_decision() -> None:
     on_disk = condition.spec_fingerprints(each.spec for each in desired_specs(known).values() if each.spec is not None)
     written = StatusChanged(CDI_FILES, CdiFilesStatus(state="ok", fingerprints=on_disk))
     got = allocate(after(written, start=known), "nvidia.com/gpu", ("GPU-a",))
-    assert (got.cdi, got.env) == (("k8s.device-plugin.nvidia.com/gpu=GPU-a",), {})
+    assert (got.cdi_devices, got.env) == (("k8s.device-plugin.nvidia.com/gpu=GPU-a",), {})
 
 
 def test_a_remembered_runtime_is_in_force_from_the_first_moment() -> None:
     """After a restart, and a reboot, while the API server is silent; its next word is believed, whatever it is."""
-    old = after(NodeRequestsChanged(CONTAINERD.but(kubelet="v1.28.15"))).ledger
+    old = after(NodeRequestsChanged(CONTAINERD.but(kubelet_version="v1.28.15"))).ledger
     for ledger in (old, adapt_to_new_boot(old, "another boot", 0.0, 0.0)):
-        assert effective_strategies(after(LedgerLoaded(ledger), KEPT, *READY)) == ("envvar",)
+        assert effective_list_strategies(after(LedgerLoaded(ledger), KEPT, *READY)) == ("envvar",)
     known = after(NodeRequestsChanged(CONTAINERD)).ledger
     for ledger in (known, adapt_to_new_boot(known, "another boot", 0.0, 0.0)):
         started = after(LedgerLoaded(ledger), KEPT, *READY)
         assert decide_strategy(started) == CDI
         assert started.config.node_requests is None
 
-        told = after(NodeRequestsChanged(NodeRequests(runtime="containerd://1.7.27")), start=started)
-        assert effective_strategies(told) == ("envvar",)
-        assert effective_strategies(after(LedgerLoaded(told.ledger), KEPT, *READY)) == ("envvar",)
+        told = after(NodeRequestsChanged(NodeObjectRequests(container_runtime="containerd://1.7.27")), start=started)
+        assert effective_list_strategies(told) == ("envvar",)
+        assert effective_list_strategies(after(LedgerLoaded(told.ledger), KEPT, *READY)) == ("envvar",)
 
 
 def said(*facts: Fact, start: Snapshot | None = None) -> list[str]:
@@ -194,7 +197,7 @@ def test_the_decision_is_said_once_and_when_it_changes(golden: Golden) -> None:
     assert said(*start) == [str(CDI)]
     same: tuple[Fact, ...] = (
         Tick(),
-        NodeRequestsChanged(CONTAINERD.but(drains={"0": "x"})),
+        NodeRequestsChanged(CONTAINERD.but(drain_reasons={"0": "x"})),
         StatusChanged(CDI_FILES, CdiFilesStatus(state="failing", text="full")),
         MachineObserved(MACHINE.but(gpus=None)),
         MachineObserved(MACHINE),
@@ -202,8 +205,8 @@ def test_the_decision_is_said_once_and_when_it_changes(golden: Golden) -> None:
     )
     assert said(*same, start=after(*start)) == []
     changes: tuple[Fact, ...] = (
-        NodeRequestsChanged(NodeRequests(runtime="containerd://2.2.0")),
-        NodeRequestsChanged(NodeRequests(runtime="docker://28.3.3")),
+        NodeRequestsChanged(NodeObjectRequests(container_runtime="containerd://2.2.0")),
+        NodeRequestsChanged(NodeObjectRequests(container_runtime="docker://28.3.3")),
         ConfigLoaded(Settings(device_list_strategy=("envvar", "cdi-cri"))),
         NodeRequestsChanged(CONTAINERD),
         ConfigLoaded(Settings()),
@@ -260,4 +263,7 @@ def test_config_explain_names_the_strategy(file: str, expected: str, golden: Gol
 
 def test_an_old_ledger_knows_no_runtime() -> None:
     """What an agent wrote before there was one to remember."""
-    assert decide_strategy(after(LedgerLoaded(Ledger(node_requests=NodeRequests(config="x"))), KEPT, *READY)) == UNTOLD
+    assert (
+        decide_strategy(after(LedgerLoaded(Ledger(node_requests=NodeObjectRequests(config_name="x"))), KEPT, *READY))
+        == UNTOLD
+    )

@@ -113,8 +113,8 @@ class Maker:
     def _links(self, index: int) -> bool:
         gpu = self.gpus[index]
         if gpu.links and not gpu.mig_enabled:
-            fewer = gpu.links[0].lanes == 4
-            self.gpus[index] = gpu.but(links=(Link(peer="nvswitch", lanes=3 if fewer else 4),))
+            fewer = gpu.links[0].nvlink_count == 4
+            self.gpus[index] = gpu.but(links=(Link(peer="nvswitch", nvlink_count=3 if fewer else 4),))
         return True
 
     def _goes(self, index: int) -> bool:
@@ -180,4 +180,4 @@ class Maker:
             for id in ids
             if self.random.random() < 0.5
         )
-        return Moment("hold", 0.0, frozenset(self.gpus), fact=AllocationsListed(tuple(held), asked_at=0.0))
+        return Moment("hold", 0.0, frozenset(self.gpus), fact=AllocationsListed(tuple(held), requested_at=0.0))

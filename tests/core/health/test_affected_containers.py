@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.core.health.findings import MAX_AFFECTED
+from gpuplane.core.health.findings import MAX_AFFECTED_PIDS_OR_HOLDERS
 from gpuplane.core.health.recovery import MAX_RELAPSES
 from gpuplane.model.facts import LedgerLoaded
 from gpuplane.model.pod import PodRef
@@ -120,7 +120,7 @@ def test_a_storm_within_a_second_is_remembered_of_so_many_processes_only() -> No
 
     assert world.snapshot.ledger.health is not None
     (finding,) = world.snapshot.ledger.health.devices["GPU-0"].findings
-    assert finding.pids == tuple(range(1000 - MAX_AFFECTED + 1, 1001))
+    assert finding.pids == tuple(range(1000 - MAX_AFFECTED_PIDS_OR_HOLDERS + 1, 1001))
 
 
 def test_relapses_that_nobody_can_have_had_cost_no_more_than_the_most() -> None:

@@ -1,6 +1,6 @@
 """Counts of uncorrectable memory errors: what their growth says, and of whom."""
 
-from gpuplane.core.health.devicehealth import own_health
+from gpuplane.core.health.devicehealth import health_without_parents
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
@@ -18,7 +18,7 @@ def states(*looks: Gpu) -> dict[str, str]:
         snapshot = step(snapshot, fact, 0.0)
     for now, gpu in enumerate(looks):
         snapshot = step(snapshot, MachineObserved(Machine(gpus=(gpu,))), float(now))
-    return {each.device: each.state for each in own_health(snapshot) if each.device}
+    return {each.device: each.state for each in health_without_parents(snapshot) if each.device}
 
 
 def test_errors_from_before_our_time_are_a_beginning_not_an_event() -> None:

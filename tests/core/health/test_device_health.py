@@ -1,13 +1,13 @@
 """How devices stand, for people: each by its own record, and overall by what it is a part of."""
 
 from gpuplane.core.health.context import health_context
-from gpuplane.core.health.devicehealth import overall_health, own_health
+from gpuplane.core.health.devicehealth import health_with_parents, health_without_parents
 from gpuplane.core.health.drains import drain_reason
 from gpuplane.core.health.reasons import unavailable_reasons
 from gpuplane.core.health.records import apply_reboot
 from gpuplane.core.lookup import find_device
 from gpuplane.core.step import step
-from gpuplane.model.config import NodeRequests, Settings
+from gpuplane.model.config import NodeObjectRequests, Settings
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
@@ -51,13 +51,14 @@ def after(*facts: Fact) -> Snapshot:
 def words(snapshot: Snapshot) -> list[str]:
     """Each device as people read of it: index, reason, what ends it."""
     return [
-        f"{each.index or 'node'}: {each.reason} | {each.cleared_by}".rstrip(" |") for each in overall_health(snapshot)
+        f"{each.index or 'node'}: {each.reason} | {each.cleared_by_text}".rstrip(" |")
+        for each in health_with_parents(snapshot)
     ]
 
 
 def states(snapshot: Snapshot) -> dict[str, str]:
     """index → how it stands overall; "" is the node."""
-    return {each.index: each.state for each in overall_health(snapshot)}
+    return {each.index: each.state for each in health_with_parents(snapshot)}
 
 
 def test_what_ails_the_node_ails_its_gpus(golden: Golden) -> None:
@@ -72,9 +73,9 @@ def test_what_ails_the_node_ails_its_gpus(golden: Golden) -> None:
         "1:0": "unhealthy",
         "1:1": "unhealthy",
     }
-    assert all("driver-missing" in as_shown(each.reason) for each in overall_health(snapshot))
+    assert all("driver-missing" in as_shown(each.reason) for each in health_with_parents(snapshot))
     golden(words(snapshot))
-    assert {each.state for each in own_health(snapshot) if each.device} == {"healthy"}
+    assert {each.state for each in health_without_parents(snapshot) if each.device} == {"healthy"}
 
 
 def test_all_that_is_wrong_is_said(golden: Golden) -> None:
@@ -84,7 +85,7 @@ def test_all_that_is_wrong_is_said(golden: Golden) -> None:
     snapshot = after(
         ill, DrainRequested("GPU-1", Drain(reason="fan")), ConfigLoaded(Settings(faults=AT_ONCE)), MachineObserved(hang)
     )
-    stands = {each.index: each for each in overall_health(snapshot)}
+    stands = {each.index: each for each in health_with_parents(snapshot)}
 
     assert stands[""].state == "unhealthy"
     assert stands["0"].code == "xid-79"
@@ -98,19 +99,19 @@ def test_while_the_driver_is_let_go_of_the_node_says_why_and_what_ends_it(golden
     """The reason that its operator gave, until when; or that our Node object asks for it. Then that a look is due."""
     away = StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
     by_hand = after(DriverReleaseRequested(DriverRelease(until=602.0, reason="firmware")), away)
-    node, gpu, *_ = overall_health(by_hand)
+    node, gpu, *_ = health_with_parents(by_hand)
 
     assert (node.code, node.until) == ("not-looked", 602.0)
     assert "firmware" in as_shown(node.reason)
     assert "not-looked" in as_shown(gpu.reason)
     assert [each.kind for each in unavailable_reasons(by_hand, health_context(by_hand), GPUS[0])] == ["released"]
 
-    from_afar = after(NodeRequestsChanged(NodeRequests(driver_release="upgrade")), away)
-    assert (overall_health(from_afar)[0].code, overall_health(from_afar)[0].until) == ("not-looked", None)
-    assert "upgrade" in as_shown(overall_health(from_afar)[0].reason)
+    from_afar = after(NodeRequestsChanged(NodeObjectRequests(driver_release_reason="upgrade")), away)
+    assert (health_with_parents(from_afar)[0].code, health_with_parents(from_afar)[0].until) == ("not-looked", None)
+    assert "upgrade" in as_shown(health_with_parents(from_afar)[0].reason)
 
     due = step(by_hand, DriverReleaseRequested(None), 9.0)
-    assert overall_health(due)[0].until is None
+    assert health_with_parents(due)[0].until is None
     assert [each.code for each in unavailable_reasons(due, health_context(due), GPUS[0])] == ["not-looked"]
 
     for case, snapshot in {"by hand": by_hand, "by the Node": from_afar, "a look is due": due}.items():
@@ -121,8 +122,8 @@ def test_what_ails_a_gpu_ails_its_mig_devices_and_no_other_gpu(golden: Golden) -
     snapshot = after(FaultOccurred(code="xid-79", gpu="GPU-1", message="", at=2.0))
 
     assert states(snapshot) == {"0": "healthy", "1": "unhealthy", "1:0": "unhealthy", "1:1": "unhealthy"}
-    [part] = [each for each in overall_health(snapshot) if each.index == "1:1"]
-    assert (part.device, part.since, part.cleared_by, part.advice) == ("MIG-1", 2.0, "", "")
+    [part] = [each for each in health_with_parents(snapshot) if each.index == "1:1"]
+    assert (part.device, part.since, part.cleared_by_text, part.advice) == ("MIG-1", 2.0, "", "")
     assert "xid-79" in as_shown(part.reason)
     golden(words(snapshot))
 
@@ -136,20 +137,20 @@ def test_what_ails_a_mig_device_leaves_its_siblings() -> None:
 def test_a_drain_has_a_beginning_and_an_end(golden: Golden) -> None:
     """Of a GPU it is its MIG devices' as well; what ends it is said at the GPU."""
     snapshot = after(DrainRequested("GPU-1", Drain(reason="fan", since=2.0, until=62.0, until_wall_clock=1062.0)))
-    _, gpu, part, _ = overall_health(snapshot)
+    _, gpu, part, _ = health_with_parents(snapshot)
 
     assert (gpu.state, gpu.since, gpu.until, gpu.reason) == ("drained", 2.0, 62.0, "fan")
-    assert (part.state, part.cleared_by) == ("drained", "")
+    assert (part.state, part.cleared_by_text) == ("drained", "")
     golden(words(snapshot))
     assert drain_reason(snapshot, GPUS[1], PARTS[0]) == "fan"
 
 
 def test_a_drain_of_our_node_object_says_so(golden: Golden) -> None:
     """It has no beginning that we know."""
-    snapshot = after(NodeRequestsChanged(NodeRequests(drains={"1:0": "noisy"})))
+    snapshot = after(NodeRequestsChanged(NodeObjectRequests(drain_reasons={"1:0": "noisy"})))
 
     assert states(snapshot) == {"0": "healthy", "1": "healthy", "1:0": "drained", "1:1": "healthy"}
-    [part] = [each for each in overall_health(snapshot) if each.index == "1:0"]
+    [part] = [each for each in health_with_parents(snapshot) if each.index == "1:0"]
     assert part.since is None
     golden(words(snapshot))
 
@@ -161,7 +162,7 @@ def test_what_is_of_an_earlier_boot_has_no_beginning() -> None:
         DrainRequested("GPU-1", Drain(reason="fan", since=3.0, until=63.0, until_wall_clock=1063.0)),
     )
     health = apply_reboot(snapshot.ledger.health or HealthRecords(), wall_clock=1013.0, now=5.0)
-    gpu, other, *_ = overall_health(snapshot.but(ledger=snapshot.ledger.but(health=health)))
+    gpu, other, *_ = health_with_parents(snapshot.but(ledger=snapshot.ledger.but(health=health)))
 
     assert (gpu.state, gpu.code, gpu.since) == ("unhealthy", "dram-retirement-failed", None)
     assert (other.state, other.since, other.until) == ("drained", None, 55.0)
@@ -175,7 +176,7 @@ def test_a_fault_that_time_ends_says_when() -> None:
         FaultOccurred(code="xid-62", gpu="GPU-0", message="", at=3.0),
     )
 
-    assert (overall_health(snapshot)[0].state, overall_health(snapshot)[0].until) == ("degraded", 33.0)
+    assert (health_with_parents(snapshot)[0].state, health_with_parents(snapshot)[0].until) == ("degraded", 33.0)
 
 
 def test_it_is_probing_from_when_nothing_but_a_probe_is_missing() -> None:
@@ -203,6 +204,9 @@ def test_people_name_devices_as_what_they_look_at_does() -> None:
     )
     for address in ("3b:00.0", "3B:00.0", "0000:3B:00.0", "00000000:3b:00.0"):
         assert find_device(after(), address) == "GPU-1"
-        assert states(after(NodeRequestsChanged(NodeRequests(drains={address: "x"}))))["1"] == "drained"
+        assert states(after(NodeRequestsChanged(NodeObjectRequests(drain_reasons={address: "x"}))))["1"] == "drained"
     assert [find_device(after(), name) for name in ("", "2", "1:2", "GPU-", "0001:3b:00.0", "b:00.0")] == [None] * 6
-    assert states(after(NodeRequestsChanged(NodeRequests(drains={"00000000:3B:00.0": "x"}))))["1"] == "drained"
+    assert (
+        states(after(NodeRequestsChanged(NodeObjectRequests(drain_reasons={"00000000:3B:00.0": "x"}))))["1"]
+        == "drained"
+    )

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from gpuplane.core.health.probes import requested_probes
-from gpuplane.core.step import due, step
+from gpuplane.core.health.probes import requested_probe_times
+from gpuplane.core.step import next_due_time, step
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -43,11 +43,11 @@ def pauses(snapshot: Snapshot, probed: Gpu, pids: tuple[int, ...], count: int) -
     """Seconds from each probe, which finds this, to the next."""
     times = []
     for _ in range(count):
-        at = due(snapshot)
+        at = next_due_time(snapshot)
         assert at is not None
         snapshot = after(snapshot, Tick(), now=at)
         times.append(at)
-        snapshot = after(snapshot, ProbeFinished(requested_probes(snapshot)["GPU-a"], probed, pids), now=at)
+        snapshot = after(snapshot, ProbeFinished(requested_probe_times(snapshot)["GPU-a"], probed, pids), now=at)
     return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
@@ -67,11 +67,11 @@ def test_what_a_look_shows_to_be_pending_is_not_asked_about_again_and_again() ->
     pending = GPU.but(faults=(Fault("remap-pending", "rows wait"),))
     snapshot = after(fallen(), MachineObserved(Machine(gpus=(pending,))), now=2.0)
     snapshot = after(snapshot, Tick(), now=1.0 + PERIOD)
-    snapshot = after(snapshot, ProbeFinished(requested_probes(snapshot)["GPU-a"], pending), now=1.0 + PERIOD)
+    snapshot = after(snapshot, ProbeFinished(requested_probe_times(snapshot)["GPU-a"], pending), now=1.0 + PERIOD)
 
-    assert due(snapshot) is None
+    assert next_due_time(snapshot) is None
     probe = (snapshot.ledger.health or HealthRecords()).devices["GPU-a"].probe
     assert probe is not None
     assert probe.failure_code == "remap-pending"
     mended = after(snapshot, MachineObserved(Machine(gpus=(GPU,))), now=1000.0)
-    assert requested_probes(mended) == {"GPU-a": 1000.0}
+    assert requested_probe_times(mended) == {"GPU-a": 1000.0}

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuplane.core.health.devicehealth import own_health
+from gpuplane.core.health.devicehealth import health_without_parents
 from gpuplane.core.ledger import adapt_to_new_boot
-from gpuplane.core.step import due
-from gpuplane.model.config import NodeRequests
+from gpuplane.core.step import next_due_time
+from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.facts import (
     ConfigLoaded,
     DrainRequested,
@@ -68,10 +68,12 @@ class Transcript:
     def wait(self, seconds: float) -> Iterator[str]:
         """Time passes, step by step."""
         until, world = self.world.now + seconds, self.world
-        while (at := due(world.snapshot)) is not None and at <= until:
+        while (at := next_due_time(world.snapshot)) is not None and at <= until:
             said, world.now = len(world.said), max(at, world.now)
             world.apply(Tick())
-            assert (again := due(world.snapshot)) is None or again > at, f"time stands still at {at}: {world.snapshot}"
+            assert (again := next_due_time(world.snapshot)) is None or again > at, (
+                f"time stands still at {at}: {world.snapshot}"
+            )
             yield from self.followed(said)
         world.now = until
 
@@ -79,9 +81,9 @@ class Transcript:
         """All that others see: what → how."""
         world = self.world
         seen = {}
-        for each in own_health(world.snapshot):
+        for each in health_without_parents(world.snapshot):
             state = each.state if each.state == "healthy" else f"{each.state}, {each.reason}"
-            seen[each.device or "node"] = state + f" (until: {each.cleared_by})" * bool(each.cleared_by)
+            seen[each.device or "node"] = state + f" (until: {each.cleared_by_text})" * bool(each.cleared_by_text)
         seen |= {f"probe {uuid}": "wished for" for uuid in world.wished()}
         if world.ill():
             seen["kubelet"] = "unhealthy: " + " ".join(sorted(world.ill()))
@@ -92,7 +94,7 @@ class Transcript:
         when = f"{self.world.now - 1000:g}s"
         for key in sorted(before.keys() | self.seen.keys()):
             if before.get(key) != self.seen.get(key):
-                yield f"{when} {key}: {self.seen.get(key) or ABSENT.get(key.partition(' ')[0], 'no longer there')}"
+                yield f"{when} {key}: {self.seen.get(key) or ABSENT.get(key.partition(' ')[0], 'device removed')}"
         for _, each in self.world.said[said:]:
             yield f"{when} says {each.level}: {each.about}: {each.text}"
 
@@ -132,7 +134,7 @@ class Transcript:
 
     def lanes(self, gpu: str, lanes: str) -> None:
         """`lanes 0 3`: so many NVLinks of GPU 0 are active."""
-        self.world.become(self.world.gpu(int(gpu)).but(links=(Link(peer="nvswitch", lanes=int(lanes)),)))
+        self.world.become(self.world.gpu(int(gpu)).but(links=(Link(peer="nvswitch", nvlink_count=int(lanes)),)))
         self.world.look()
 
     def mig(self, gpu: str, to: str) -> None:
@@ -141,7 +143,7 @@ class Transcript:
         cut = machine(int(gpu) + 1, [int(gpu)]).gpus
         assert cut is not None
         parted = {"on": cut[-1].mig, "empty": Mig(enabled=True), "off": Mig()}[to]
-        world.become(old.but(mig=parted, links=() if to != "off" else (Link(peer="nvswitch", lanes=4),)))
+        world.become(old.but(mig=parted, links=() if to != "off" else (Link(peer="nvswitch", nvlink_count=4),)))
         world.look()
 
     def away(self, gpu: str) -> None:
@@ -204,7 +206,9 @@ class Transcript:
 
     def node_asks(self, *devices: str) -> None:
         """`node-asks 0 GPU-1`: our Node's annotation drains these."""
-        self.world.apply(NodeRequestsChanged(NodeRequests(drains=dict.fromkeys(devices, "by the annotation"))))
+        self.world.apply(
+            NodeRequestsChanged(NodeObjectRequests(drain_reasons=dict.fromkeys(devices, "by the annotation")))
+        )
 
     def release(self, seconds: str) -> None:
         """`release 60`: the driver is let go of."""

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.health.context import health_context
-from gpuplane.core.health.devicehealth import own_health
-from gpuplane.core.health.probes import requested_probes
+from gpuplane.core.health.devicehealth import health_without_parents
+from gpuplane.core.health.probes import requested_probe_times
 from gpuplane.core.health.reasons import unavailable_reasons
 from gpuplane.core.reports.news import news
-from gpuplane.core.step import due, step
+from gpuplane.core.step import next_due_time, step
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -52,7 +52,7 @@ def _gpu(index: int, cut: bool, lanes: int) -> Gpu:
         memory_mib=81559,
         pci=f"0000:0{index + 1}:00.0",
         mig=Mig(enabled=cut, devices=tuple(devices) if cut else ()),
-        links=(Link(peer="nvswitch", lanes=lanes),) if lanes else (),
+        links=(Link(peer="nvswitch", nvlink_count=lanes),) if lanes else (),
         uncorrected_errors=0,
     )
 
@@ -145,18 +145,20 @@ class World:
         while True:
             if answer:
                 self.answer()
-            at = due(self.snapshot)
+            at = next_due_time(self.snapshot)
             if at is None or at > until:
                 break
             self.now = max(self.now, at)
             self.apply(Tick())
             self.ticks += 1
-            assert (again := due(self.snapshot)) is None or again > at, f"time stands still at {at}: {self.snapshot}"
+            assert (again := next_due_time(self.snapshot)) is None or again > at, (
+                f"time stands still at {at}: {self.snapshot}"
+            )
         self.now = until
 
     def wished(self) -> dict[str, float]:
         """The probes that are wished for."""
-        return dict(requested_probes(self.snapshot))
+        return dict(requested_probe_times(self.snapshot))
 
     def answer(self) -> None:
         """Answer the probes that are wished for, by the machine as it is."""
@@ -172,7 +174,9 @@ class World:
 
     def diagnosis(self, device: str) -> DeviceHealth:
         """How a device stands, by its index, or "node"."""
-        found = (each for each in own_health(self.snapshot) if device in (each.index, each.device or "node"))
+        found = (
+            each for each in health_without_parents(self.snapshot) if device in (each.index, each.device or "node")
+        )
         return next(found, DeviceHealth(device="", index="", state="healthy"))
 
     def state(self, device: str) -> str:
@@ -182,8 +186,8 @@ class World:
 
     def verdicts(self) -> dict[str, tuple[str, str]]:
         """Device → (state, code), of those that are not healthy."""
-        return {d.device: (d.state, d.code) for d in own_health(self.snapshot) if d.state != "healthy"}
+        return {d.device: (d.state, d.code) for d in health_without_parents(self.snapshot) if d.state != "healthy"}
 
     def ill(self) -> set[str]:
         """The ids that kubelet is told are unhealthy."""
-        return {d.id for resource in offer(self.snapshot).resources for d in resource.devices if d.unavailable}
+        return {d.id for resource in offer(self.snapshot).resources for d in resource.devices if d.unavailable_reason}

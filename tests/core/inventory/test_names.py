@@ -18,14 +18,18 @@ SEVEN = ("1g.10gb",) * 7
 
 def whole(index: int, model: str = "NVIDIA H100", **fields: Any) -> Gpu:
     """A GPU that is not partitioned."""
-    return Gpu(index=index, uuid=f"GPU-{index}", model=model, nodes=(f"/dev/nvidia{index}",), **fields)
+    return Gpu(index=index, uuid=f"GPU-{index}", model=model, device_nodes=(f"/dev/nvidia{index}",), **fields)
 
 
 def cut(index: int, *profiles: str) -> Gpu:
     """A GPU in MIG mode with a device of each profile."""
     devices = tuple(
         MigDevice(
-            uuid=f"MIG-{index}-{slot}", profile=profile, gpu_instance=slot, mig_index=slot, nodes=(f"/dev/cap{slot}",)
+            uuid=f"MIG-{index}-{slot}",
+            profile=profile,
+            gpu_instance=slot,
+            mig_index=slot,
+            device_nodes=(f"/dev/cap{slot}",),
         )
         for slot, profile in enumerate(profiles)
     )
@@ -246,7 +250,7 @@ def test_a_mig_device_is_reached_through_its_gpus_node_too() -> None:
 
     assert left == ()
     assert (unit.gpu, unit.index, unit.profile, unit.numa, unit.pci) == ("GPU-1", "1:0", "1g.10gb", 1, "p")
-    assert unit.nodes == ("/dev/nvidia1", "/dev/cap0")
+    assert unit.device_nodes == ("/dev/nvidia1", "/dev/cap0")
 
 
 def test_left_is_what_the_offer_shows() -> None:

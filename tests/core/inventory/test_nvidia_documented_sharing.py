@@ -17,7 +17,7 @@ from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import DaemonStatus, SupervisorStatus, WantedDaemons
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import Statuses
-from gpuplane.model.views import Refused
+from gpuplane.model.views import RequestRefused
 
 
 def gpu(index: int, *profiles: str) -> Gpu:
@@ -51,14 +51,14 @@ def node(text: str, *gpus: Gpu) -> Snapshot:
     start = Snapshot(config=Config(settings=resolve_settings(text.encode(), "c.yaml")), allocations=())
     snapshot = step(start, MachineObserved(Machine(gpus=gpus)), 0.0)
     wishes = mps.desired_daemons(snapshot) or WantedDaemons()
-    run = tuple(DaemonStatus(each.name, "ok", "", tuple(each.devices)) for each in wishes.daemons)
-    return snapshot.but(status=Statuses(mps.part_statuses(wishes, SupervisorStatus(0.0, 1, run), "", 0.0)))
+    run = tuple(DaemonStatus(each.name, "ok", "", tuple(each.client_memory_mib_by_device)) for each in wishes.daemons)
+    return snapshot.but(statuses=Statuses(mps.part_statuses(wishes, SupervisorStatus(0.0, 1, run), "", 0.0)))
 
 
 def counts(snapshot: Snapshot) -> dict[str, int]:
     """Resource → healthy devices."""
     return {
-        each.name.removeprefix("nvidia.com/"): sum(not device.unavailable for device in each.devices)
+        each.name.removeprefix("nvidia.com/"): sum(not device.unavailable_reason for device in each.devices)
         for each in offer(snapshot).resources
     }
 
@@ -185,7 +185,7 @@ def test_a_documented_configuration_answers_as_documented(
     """What a container that holds these ids gets; None for a refusal."""
     snapshot, wanted = node(text, *EIGHT), ids.split()
     if env is None:
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             allocate(snapshot, f"nvidia.com/{name}", wanted)
     else:
         assert allocate(snapshot, f"nvidia.com/{name}", wanted).env == env

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.core.inventory.resources import list_resources, unsupported_sharing
-from gpuplane.model.config import MemoryResource, MemoryUnit, NamingRule, ReplicatedResource, Settings, Sharing
+from gpuplane.core.inventory.resources import describe_unsupported_sharing, list_resources
+from gpuplane.model.config import MemorySharedResource, MemoryUnit, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from tests.golden import Golden
 from tests.texts import as_shown
@@ -27,7 +27,7 @@ MACHINE = Machine(
 
 def share(*entries: ReplicatedResource, **settings: Any) -> dict[str, str]:
     """Resource without its prefix → its ids in one line, on a machine with three whole GPUs and two MIG devices."""
-    fields = {"mig_strategy": "mixed", "sharing": Sharing(resources=entries), **settings}
+    fields = {"mig_strategy": "mixed", "sharing": Sharing(replicated_resources=entries), **settings}
     resources, left = list_resources(MACHINE, Settings(**fields))
     assert left == ()
     return {each.name.removeprefix("nvidia.com/"): " ".join(device.id for device in each.devices) for each in resources}
@@ -114,7 +114,7 @@ def test_requests_for_more_than_one_share_may_be_refused(
     replicas: int, fail: bool, shared: bool, one_share_only: bool
 ) -> None:
     """failRequestsGreaterThanOne is about resources that are shared; others are asked for by any number."""
-    sharing = Sharing(resources=(entry("gpu", replicas),), fail_requests_greater_than_one=fail)
+    sharing = Sharing(replicated_resources=(entry("gpu", replicas),), fail_requests_greater_than_one=fail)
     gpus, mig = list_resources(MACHINE, Settings(mig_strategy="mixed", sharing=sharing))[0]
 
     assert (gpus.shared, gpus.one_share_only) == (shared, one_share_only)
@@ -131,7 +131,9 @@ def sized(*mib: int) -> Machine:
 
 def by_memory(grain: int, unit: MemoryUnit = "GiB", **selected: Any) -> Settings:
     """Memory of nvidia.com/gpu in grains of so many MiB."""
-    return Settings(sharing=Sharing(memory=(MemoryResource(GPU, MEMORY, grain, **selected),), memory_unit=unit))
+    return Settings(
+        sharing=Sharing(memory_resources=(MemorySharedResource(GPU, MEMORY, grain, **selected),), memory_unit=unit)
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_each_grain_of_memory_is_an_id(memories: tuple[int, ...], grain: int, co
     (resource,), left = list_resources(sized(*memories), by_memory(grain))
 
     assert left == ()
-    assert (resource.name, resource.shared, resource.share_mib, resource.mps) == (MEMORY, True, grain, False)
+    assert (resource.name, resource.shared, resource.share_mib, resource.uses_mps) == (MEMORY, True, grain, False)
     assert [device.id for device in resource.devices] == [
         f"{id}::{n}" for id, count in counts.items() for n in range(count)
     ]
@@ -160,11 +162,11 @@ def test_memory_is_shared_of_what_is_left_by_other_entries() -> None:
     machine = sized(4096, 4096, 4096).but()
     machine = machine.but(gpus=(*(machine.gpus or ()), Gpu(index=3, uuid="GPU-m", memory_mib=9999, mig=parts)))
     sharing = Sharing(
-        resources=(entry("gpu", 2, "slice", ("0",)),),
-        memory=(
-            MemoryResource(GPU, MEMORY, 2048, 1, "L4"),
-            MemoryResource(GPU, "nvidia.com/other", 4096, model="H100"),
-            MemoryResource("nvidia.com/mig-1g.10gb", "nvidia.com/part", 1024),
+        replicated_resources=(entry("gpu", 2, "slice", ("0",)),),
+        memory_resources=(
+            MemorySharedResource(GPU, MEMORY, 2048, 1, "L4"),
+            MemorySharedResource(GPU, "nvidia.com/other", 4096, model="H100"),
+            MemorySharedResource("nvidia.com/mig-1g.10gb", "nvidia.com/part", 1024),
         ),
     )
     resources, _ = list_resources(machine, Settings(mig_strategy="mixed", sharing=sharing))
@@ -226,7 +228,9 @@ def test_too_many_shares_of_memory_cost_nothing_else() -> None:
     """Whole GPUs and time slices are offered; 4,096 ids are not too many."""
     machine, slices = sized(4096, 4097, 4096), entry("gpu", 2, "slice", ("2",))
     settings = by_memory(1, "MiB", devices=("1",))
-    resources, left = list_resources(machine, settings.but(sharing=settings.sharing.but(resources=(slices,))))
+    resources, left = list_resources(
+        machine, settings.but(sharing=settings.sharing.but(replicated_resources=(slices,)))
+    )
 
     assert {each.name: len(each.devices) for each in resources} == {GPU: 1, "nvidia.com/slice": 2}
     assert [each.unit for each in left] == ["GPU-1"]
@@ -251,7 +255,7 @@ def test_mps_has_as_many_clients_as_the_gpu_can(capability: str, replicas: int, 
     sharing = Sharing((ReplicatedResource(GPU, replicas),), True, "mps")
     (resource,), left = list_resources(machine, Settings(sharing=sharing))
 
-    assert (resource.mps, resource.one_share_only) == (True, True)
+    assert (resource.uses_mps, resource.one_share_only) == (True, True)
     assert len(resource.devices) == replicas * (1 + offered)
     assert [each.unit for each in left] == ([] if offered else ["GPU-0"])
     for each in left:
@@ -263,20 +267,20 @@ def test_what_a_machine_cannot_have_is_told_once_for_all_its_gpus(golden: Golden
     machine = sized(512, 1024, 512)
     away = Gpu(index=3, uuid="GPU-3", memory_mib=4096, mig=Mig(enabled=True))
 
-    wrong = unsupported_sharing(machine.but(gpus=(*(machine.gpus or ()), away)), by_memory(1024))
+    wrong = describe_unsupported_sharing(machine.but(gpus=(*(machine.gpus or ()), away)), by_memory(1024))
     assert as_shown(wrong).startswith("GPU 0, 2: ")
     golden(wrong)
-    assert unsupported_sharing(sized(1024, 2048), by_memory(1024)) == ""
+    assert describe_unsupported_sharing(sized(1024, 2048), by_memory(1024)) == ""
 
 
 def test_memory_by_mps_is_of_any_number_of_shares() -> None:
     """Of one container's many shares there is one client, so their number says nothing."""
     settings = by_memory(64, "MiB")
-    settings = settings.but(sharing=settings.sharing.but(memory_by_mps=True))
+    settings = settings.but(sharing=settings.sharing.but(mps_limits_memory=True))
     machine = Machine(gpus=(Gpu(index=0, uuid="GPU-0", memory_mib=16384, compute_capability="6.1"),))
     (resource,), left = list_resources(machine, settings)
 
-    assert (len(resource.devices), resource.mps, left) == (256, True, ())
+    assert (len(resource.devices), resource.uses_mps, left) == (256, True, ())
 
 
 @pytest.mark.parametrize(("distinct", "numa"), [(False, 1), (True, None)])
@@ -288,7 +292,7 @@ def test_kubelet_does_not_align_what_has_to_lie_apart(distinct: bool, numa: int 
     )
     (memory,), _ = list_resources(machine, by_memory(1024))
 
-    assert (slices.distinct_gpus, {device.unit.numa for device in slices.devices}) == (distinct, {numa})
+    assert (slices.requires_distinct_gpus, {device.unit.numa for device in slices.devices}) == (distinct, {numa})
     assert {device.unit.numa for device in memory.devices} == {None}
 
 
@@ -298,7 +302,7 @@ def test_more_shares_than_a_list_to_kubelet_has_room_for_are_none(gpus: int, off
     machine = Machine(gpus=(*sized(*[1024] * gpus).gpus, Gpu(index=99, uuid="GPU-z", model="T4")))  # type: ignore[misc]
     naming = NamingRule(pattern="T4", name="nvidia.com/t4")
     resources, left = list_resources(
-        machine, Settings(gpus=(naming,), sharing=Sharing(resources=(entry("gpu", 1024),)))
+        machine, Settings(gpus=(naming,), sharing=Sharing(replicated_resources=(entry("gpu", 1024),)))
     )
 
     counts = {each.name: len(each.devices) for each in resources}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.runtimes import containerd, docker
-from gpuplane.core.runtimes.plan import ConfigFile, Plan, record_change, revert_change
+from gpuplane.core.runtimes.plan import ConfigChangePlan, RuntimeConfigFileContent, record_change, revert_change
 from gpuplane.core.strict import InvalidInput
 
 NAME = "io.containerd.grpc.v1.cri"
@@ -59,9 +59,9 @@ def configuration(draw: st.DrawFn) -> bytes:
     return (whole.replace("\n", "\r\n") if draw(st.booleans()) else whole).encode()
 
 
-def planned(data: bytes) -> Plan:
+def planned(data: bytes) -> ConfigChangePlan:
     """What containerd 1.7 needs of a file."""
-    return containerd.plan_changes((ConfigFile("config.toml", data),), (1, 7, 24), "/var/run/cdi")
+    return containerd.plan_changes((RuntimeConfigFileContent("config.toml", data),), (1, 7, 24), "/var/run/cdi")
 
 
 @given(configuration())
@@ -116,7 +116,7 @@ def test_one_more_in_a_list_and_back(written: str, told: str, windows: bool) -> 
     whole = f"version = 3\n[{table}]\n cdi_spec_dirs = {written} {told}\nx = 1\n# end\n"
     data = (whole.replace("\n", "\r\n") if windows else whole).encode()
     before = tomllib.loads(data.decode())["plugins"]["io.containerd.cri.v1.runtime"]["cdi_spec_dirs"]
-    plan = containerd.plan_changes((ConfigFile("config.toml", data),), (2, 1), "/run/cdi")
+    plan = containerd.plan_changes((RuntimeConfigFileContent("config.toml", data),), (2, 1), "/run/cdi")
     (change,) = plan.changes
 
     after = tomllib.loads(change.after.decode())["plugins"]["io.containerd.cri.v1.runtime"]["cdi_spec_dirs"]
@@ -162,7 +162,7 @@ def test_one_key_of_json_and_back(
     whole = said | ({} if flags is None else {"features": flags})
     whole = whole if last else dict(reversed(whole.items()))
     data = json.dumps(whole, indent=indent, separators=signs).encode()
-    plan = docker.plan_changes(ConfigFile("daemon.json", data), (27, 0), "/var/run/cdi")
+    plan = docker.plan_changes(RuntimeConfigFileContent("daemon.json", data), (27, 0), "/var/run/cdi")
     if flags and flags.get("cdi"):
         assert plan.changes == ()
         return
@@ -180,7 +180,10 @@ def test_one_key_of_json_and_back(
 @given(st.binary(max_size=60) | st.text(' \n[]{}"=.#,a1\\', max_size=40).map(str.encode))
 def test_any_bytes_are_judged_or_refused_with_the_file(data: bytes) -> None:
     """Nothing that lies in a file makes us fail otherwise than by an error that names it."""
-    for plan in (planned, lambda each: docker.plan_changes(ConfigFile("daemon.json", each), (27, 0), "/var/run/cdi")):
+    for plan in (
+        planned,
+        lambda each: docker.plan_changes(RuntimeConfigFileContent("daemon.json", each), (27, 0), "/var/run/cdi"),
+    ):
         try:
             plan(data)
         except InvalidInput as invalid:
@@ -194,4 +197,4 @@ def test_what_is_nested_without_end_is_refused() -> None:
             planned(data)
     for data in (b"[" * 100_000, b'{"a":' * 900 + b"1" + b"}" * 900):
         with suppress(InvalidInput):
-            docker.plan_changes(ConfigFile("daemon.json", data), (27, 0), "/var/run/cdi")
+            docker.plan_changes(RuntimeConfigFileContent("daemon.json", data), (27, 0), "/var/run/cdi")

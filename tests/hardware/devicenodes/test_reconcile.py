@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane.agent.node import Node
-from gpuplane.core.devicenodes import DesiredNodes, NodesResult
+from gpuplane.core.devicenodes import DesiredNodes, DeviceNodeReconcileResult
 from gpuplane.hardware import devicenodes
 from gpuplane.hardware.devicenodes import keep_device_nodes, reconcile
 from gpuplane.model.facts import DriverReleaseRequested, MachineObserved
-from gpuplane.model.machine import DeviceNumbers, Gpu, Machine
+from gpuplane.model.machine import DeviceNodeStat, Gpu, Machine
 from gpuplane.model.snapshot import DriverRelease, Snapshot
 from gpuplane.model.status import DEVICE_NODES, Status
 from tests.hardware.devicenodes.world import DEVICES, host, node, parameters, standing
@@ -30,14 +30,14 @@ pytestmark = pytest.mark.usefixtures("permitted")
 
 CTL, UVM, CAP = "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-caps/nvidia-cap30"
 WISH = DesiredNodes(
-    nodes={CTL: DeviceNumbers(195, 255), UVM: DeviceNumbers(511, 0), CAP: DeviceNumbers(508, 30, 0o444)},
+    nodes={CTL: DeviceNodeStat(195, 255), UVM: DeviceNodeStat(511, 0), CAP: DeviceNodeStat(508, 30, 0o444)},
     linked_nodes=("/dev/nvidia0", CTL, UVM, CAP),
 )
 
 
 def test_what_is_missing_is_made_and_linked_as_udev_would(root: Path) -> None:
     """A second round finds all of it there."""
-    assert reconcile(root, WISH).but(created=()) == NodesResult()
+    assert reconcile(root, WISH).but(created=()) == DeviceNodeReconcileResult()
     assert standing(root) == {
         "/dev/nvidia0": "195:0 600 0:0",
         CTL: "195:255 666 0:0",
@@ -52,7 +52,7 @@ def test_what_is_missing_is_made_and_linked_as_udev_would(root: Path) -> None:
         numbers = link.stat().st_rdev
         assert link.name == f"{os.major(numbers)}:{os.minor(numbers)}"
     assert stat.S_IMODE((root / "dev/nvidia-caps").stat().st_mode) == 0o755
-    assert reconcile(root, WISH) == NodesResult()
+    assert reconcile(root, WISH) == DeviceNodeReconcileResult()
 
 
 def test_owner_and_mode_are_those_of_the_drivers_parameters(root: Path) -> None:
@@ -90,7 +90,7 @@ def test_what_is_there_is_never_touched(root: Path) -> None:
     (root / "dev/nvidia-caps/nvidia-cap30").mkdir(parents=True)
     (root / "dev/char/195:0").symlink_to("/elsewhere")
     before = standing(root)
-    assert reconcile(root, WISH) == NodesResult()
+    assert reconcile(root, WISH) == DeviceNodeReconcileResult()
     assert standing(root) == before
 
 
@@ -151,7 +151,7 @@ def test_a_dev_that_is_no_hosts_is_left_alone(root: Path, gone: str) -> None:
     """A container's own has no links in it, and nobody would miss what is missing there."""
     shutil.rmtree(root / gone)
     before = standing(root)
-    assert reconcile(root, WISH) == NodesResult(is_hidden=True)
+    assert reconcile(root, WISH) == DeviceNodeReconcileResult(is_hidden=True)
     assert standing(root) == before
 
 
@@ -171,7 +171,7 @@ def test_without_leave_what_is_missing_is_told_with_the_reason(root: Path) -> No
     done = subprocess.run(
         [*command, msgspec.json.encode(WISH).decode()], capture_output=True, text=True, timeout=60, check=True
     )
-    found = msgspec.json.decode(done.stdout, type=NodesResult)
+    found = msgspec.json.decode(done.stdout, type=DeviceNodeReconcileResult)
     assert found.missing == (CTL, UVM, CAP)
     assert CTL in found.problem
     assert found.problem.endswith(os.strerror(errno.EPERM))
@@ -181,7 +181,7 @@ def test_without_leave_what_is_missing_is_told_with_the_reason(root: Path) -> No
 
 NAMES = st.sampled_from([CTL, UVM, CAP, "/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia3", "/dev/nvidia-modeset"])
 NUMBERS = st.builds(
-    DeviceNumbers, st.sampled_from([195, 508, 511, 7]), st.integers(0, 300), st.sampled_from([0o400, 0o666])
+    DeviceNodeStat, st.sampled_from([195, 508, 511, 7]), st.integers(0, 300), st.sampled_from([0o400, 0o666])
 )
 
 
@@ -193,9 +193,9 @@ NUMBERS = st.builds(
 )
 def test_whatever_was_there_is_there_afterwards_and_a_second_round_makes_nothing(
     tmp_path_factory: pytest.TempPathFactory,
-    nodes: dict[str, DeviceNumbers | None],
+    nodes: dict[str, DeviceNodeStat | None],
     linked: list[str],
-    there: dict[str, DeviceNumbers],
+    there: dict[str, DeviceNodeStat],
 ) -> None:
     """Any wish, and any nodes that stand there already."""
     root = host(tmp_path_factory.mktemp("hosts") / "host")
@@ -219,14 +219,14 @@ async def test_the_part_makes_what_a_look_shows_to_be_missing_and_says_so(root: 
 
     async def stands(reason: str | None) -> Status | None:
         def there(snapshot: Snapshot) -> bool:
-            found = snapshot.status.of(DEVICE_NODES)
+            found = snapshot.statuses.of(DEVICE_NODES)
             return found is None if reason is None else found is not None and reason in as_shown(found.text)
 
-        assert await told.until(there, 60), told.snapshot.status
-        return told.snapshot.status.of(DEVICE_NODES)
+        assert await told.wait_until(there, 60), told.snapshot.statuses
+        return told.snapshot.statuses.of(DEVICE_NODES)
 
-    numbers = {CTL: DeviceNumbers(195, 255), UVM: DeviceNumbers(511, 0), "/dev/nvidia0": DeviceNumbers(195, 0)}
-    machine = Machine(gpus=(Gpu(index=0, uuid="GPU-0", nodes=("/dev/nvidia0",)),), numbers=numbers)
+    numbers = {CTL: DeviceNodeStat(195, 255), UVM: DeviceNodeStat(511, 0), "/dev/nvidia0": DeviceNodeStat(195, 0)}
+    machine = Machine(gpus=(Gpu(index=0, uuid="GPU-0", device_nodes=("/dev/nvidia0",)),), device_node_stats=numbers)
     await stands(None)
     told.apply(MachineObserved(machine))
     condition = await stands("created by the agent: /dev/nvidiactl, /dev/nvidia-uvm, /dev/char/195:255 and 2 more")
@@ -252,7 +252,7 @@ async def test_what_fails_is_tried_again_later_and_later(root: Path, monkeypatch
     waits: list[float] = []
 
     class Patient(Node):
-        async def until(self, ready: object, deadline: float) -> bool:
+        async def wait_until(self, ready: object, deadline: float) -> bool:
             waits.append(deadline)
             await asyncio.sleep(0)
             if len(waits) == 9:
@@ -261,7 +261,9 @@ async def test_what_fails_is_tried_again_later_and_later(root: Path, monkeypatch
 
     monkeypatch.setattr(devicenodes, "LONGEST", 60.0)
     parameters(root, "ModifyDeviceFiles: 0\n")
-    node_ = Patient(Snapshot(machine=Machine(gpus=(Gpu(index=0, uuid="G"),), numbers={CTL: DeviceNumbers(195, 255)})))
+    node_ = Patient(
+        Snapshot(machine=Machine(gpus=(Gpu(index=0, uuid="G"),), device_node_stats={CTL: DeviceNodeStat(195, 255)}))
+    )
     with pytest.raises(asyncio.CancelledError):
         await keep_device_nodes(node_, root, every=1.0)
     assert waits == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0, 60.0]

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from gpuplane.hardware.driver.mig import profile_name
-from gpuplane.model.machine import Driver, Failure, Gpu, Link, MachineFile, Mig, MigDevice
+from gpuplane.model.machine import Driver, Gpu, InjectedFailure, Link, MachineFile, Mig, MigDevice
 from tests.hardware.driver.standin import LEVELS, PROFILES
 
 CALLS = (
@@ -54,11 +54,11 @@ def changed(machine: MachineFile, index: int, **fields: object) -> MachineFile:
 
 
 @st.composite
-def failures(draw: st.DrawFn, gpus: int) -> Failure:
+def failures(draw: st.DrawFn, gpus: int) -> InjectedFailure:
     """An error of one query, or of several, about one GPU."""
     error = draw(st.sampled_from(("UNKNOWN", "GPU_IS_LOST", "RESET_REQUIRED", "TIMEOUT", "NO_PERMISSION")))
     gpu = draw(st.integers(0, gpus - 1))
-    return Failure(effect="error", call=draw(st.sampled_from(PATTERNS)), gpu=gpu, error=error)
+    return InjectedFailure(effect="error", nvml_function=draw(st.sampled_from(PATTERNS)), gpu=gpu, error=error)
 
 
 @st.composite
@@ -93,9 +93,9 @@ def _gpus(draw: st.DrawFn, index: int, pci: str, minor: int, addresses: list[str
         pci=pci,
         numa=draw(st.none() | st.integers(0, 9)),
         mig=draw(st.none() | st.just(Mig()) | _partitions(index, minor, memory)),
-        links=tuple(Link(peer=peer, lanes=draw(st.integers(1, 6))) for peer in peers),
+        links=tuple(Link(peer=peer, nvlink_count=draw(st.integers(1, 6))) for peer in peers),
         distances=distances,
-        nodes=(f"/dev/nvidia{minor}",),
+        device_nodes=(f"/dev/nvidia{minor}",),
         uncorrected_errors=draw(st.none() | st.integers(0, 1 << 40)),
     )
 
@@ -117,7 +117,7 @@ def _partitions(draw: st.DrawFn, index: int, minor: int, total: int) -> Mig:
                 compute_instance=part,
                 mig_index=len(devices),
                 memory_mib=memory,
-                nodes=(f"{CAPS}{node}", f"{CAPS}{node + 1 + part}"),
+                device_nodes=(f"{CAPS}{node}", f"{CAPS}{node + 1 + part}"),
             )
             devices.append(device)
     return Mig(enabled=True, devices=tuple(devices))

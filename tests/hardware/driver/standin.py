@@ -18,7 +18,7 @@ from gpuplane.hardware.driver.errors import ERRORS
 from gpuplane.hardware.driver.nodes import RULES
 from gpuplane.hardware.driver.places import CONFIGURATION, MPS
 from gpuplane.hardware.driver.root import SONAME
-from gpuplane.model.machine import DeviceNumbers, DriverFiles, Failure, Gpu, Machine, MachineFile, MigDevice
+from gpuplane.model.machine import DeviceNodeStat, DriverFiles, Gpu, InjectedFailure, Machine, MachineFile, MigDevice
 from tests.trees import grow
 
 SOURCE = Path(__file__).parent / "nvml" / "standin.c"
@@ -75,11 +75,11 @@ SHOWN: Mapping[str, Mapping[str, str | int]] = {  # what it tells where a machin
     "pcie-degraded": {"width": 8},
 }
 FAILING = {  # the calls that fail where it has this one
-    "gpu-lost": Failure(effect="error", error="GPU_IS_LOST"),
-    "reset-required": Failure(effect="error", error="RESET_REQUIRED"),
-    "gpu-hang": Failure(effect="hang"),
-    "gpu-crash": Failure(effect="crash"),
-    "query-failed": Failure(effect="error", call="nvmlDeviceGetMemoryInfo"),
+    "gpu-lost": InjectedFailure(effect="error", error="GPU_IS_LOST"),
+    "reset-required": InjectedFailure(effect="error", error="RESET_REQUIRED"),
+    "gpu-hang": InjectedFailure(effect="hang"),
+    "gpu-crash": InjectedFailure(effect="crash"),
+    "query-failed": InjectedFailure(effect="error", nvml_function="nvmlDeviceGetMemoryInfo"),
 }
 
 
@@ -104,7 +104,7 @@ class StandIn:
         copy2(compiled, self.library)
         self.installed = folder / "installed"
         self.machine, self._files = Machine(), DriverFiles()
-        self._nodes: Mapping[str, DeviceNumbers | None] = {}
+        self._nodes: Mapping[str, DeviceNodeStat | None] = {}
         for pipe in ("events", "bindings"):
             os.mkfifo(self.folder / pipe)
 
@@ -162,7 +162,7 @@ class StandIn:
         self.load(machine.driver.version if machine.driver else "")
         gpus = machine.gpus or ()
         self._write_nodes(machine)
-        self._write("proc/devices", "".join(_drivers(machine.numbers)))
+        self._write("proc/devices", "".join(_drivers(machine.device_node_stats)))
         files = (machine.driver.files if machine.driver else None) or DriverFiles()
         if files != self._files:
             self._files = files
@@ -186,11 +186,15 @@ class StandIn:
     def _write_nodes(self, machine: Machine) -> None:
         """The nodes that are there, and links to them. A process may look meanwhile: what is right is left alone."""
         gpus = machine.gpus or ()
-        own = (node for gpu in gpus for node in (*(() if "node-missing" in _codes(gpu) else gpu.nodes), *gpu.dri))
-        inside = (node for gpu in gpus for mig in gpu.mig_devices for node in mig.nodes)
-        linked = (f"/dev/char/{each.major}:{each.minor}" for each in machine.numbers.values() if each.has_char_link)
+        own = (
+            node for gpu in gpus for node in (*(() if "node-missing" in _codes(gpu) else gpu.device_nodes), *gpu.dri)
+        )
+        inside = (node for gpu in gpus for mig in gpu.mig_devices for node in mig.device_nodes)
+        linked = (
+            f"/dev/char/{each.major}:{each.minor}" for each in machine.device_node_stats.values() if each.has_char_link
+        )
         wanted = {
-            **{node: machine.numbers.get(node) for node in (*machine.shared_nodes, *own, *inside)},
+            **{node: machine.device_node_stats.get(node) for node in (*machine.shared_nodes, *own, *inside)},
             **dict.fromkeys(linked),
         }
         for path in self.root.glob("dev/**/*"):
@@ -203,7 +207,7 @@ class StandIn:
         self._nodes = wanted
 
 
-def _drivers(numbers: Mapping[str, DeviceNumbers]) -> Iterator[str]:
+def _drivers(numbers: Mapping[str, DeviceNodeStat]) -> Iterator[str]:
     """/proc/devices of drivers whose nodes have these numbers."""
     yield "Character devices:\n"
     names = (
@@ -218,13 +222,15 @@ def listing(files: DriverFiles) -> Iterator[str]:
     for library in files.libraries:
         folder, _, name = library.path.rpartition("/")
         yield f"e {library.path} {library.soname}"
-        yield from (f"l {folder}/{link} -> {name}" for link in library.links)
+        yield from (f"l {folder}/{link} -> {name}" for link in library.symlinks)
     for file in (*files.files, *files.sockets):
         kind = "f" if file in files.files else "d" if file.path == MPS else "s"
         yield f"{kind} {file.path}"
-        if file.target and not any(file.target == f"{inside}/{name}" for name, inside in CONFIGURATION.items()):
-            yield f"l {file.target} -> {file.path}"
-    yield from (f"{'d' if path == '/run/udev' else 'f'} {path}" for path in files.storage)
+        if file.container_path and not any(
+            file.container_path == f"{inside}/{name}" for name, inside in CONFIGURATION.items()
+        ):
+            yield f"l {file.container_path} -> {file.path}"
+    yield from (f"{'d' if path == '/run/udev' else 'f'} {path}" for path in files.gds_paths)
 
 
 def _codes(device: Gpu | MigDevice) -> set[str]:
@@ -244,7 +250,7 @@ def _minors(gpus: tuple[Gpu, ...]) -> Iterator[str]:
             if "node-missing" in _codes(mig):
                 continue
             instance = f"gpu{gpu.minor}/gi{mig.gpu_instance}"
-            for path, node in zip(("access", f"ci{mig.compute_instance}/access"), mig.nodes, strict=False):
+            for path, node in zip(("access", f"ci{mig.compute_instance}/access"), mig.device_nodes, strict=False):
                 yield f"{instance}/{path} {node.removeprefix('/dev/nvidia-caps/nvidia-cap')}\n"
 
 
@@ -274,7 +280,7 @@ def _gpu(gpu: Gpu, indices: dict[str, int]) -> Iterator[tuple[str, str | int]]:
     yield from (("uuid", gpu.uuid), ("name", gpu.model), ("pci", gpu.pci), ("capability", gpu.compute_capability))
     yield "minor", "" if gpu.minor is None else gpu.minor
     yield "memory", gpu.memory_mib << 20 if gpu.memory_mib else ""
-    peers = [link.peer for link in gpu.links for _ in range(link.lanes)]
+    peers = [link.peer for link in gpu.links for _ in range(link.nvlink_count)]
     yield from ((f"link.{number}", peer) for number, peer in enumerate(peers))
     yield from ((f"distance.{indices[pci]}", LEVELS[far]) for pci, far in gpu.distances.items() if pci in indices)
     told = dict(WELL)
@@ -299,6 +305,6 @@ def _mig(mig: MigDevice) -> Iterator[tuple[str, str | int]]:
     yield f"gi.{mig.gpu_instance}", PROFILES[slices, parts[3]]
 
 
-def _failure(failure: Failure) -> str:
+def _failure(failure: InjectedFailure) -> str:
     gpu = -1 if failure.gpu is None else failure.gpu
-    return f"{failure.effect} {failure.call} {gpu} {ERRORS[failure.error][0]}"
+    return f"{failure.effect} {failure.nvml_function} {gpu} {ERRORS[failure.error][0]}"

@@ -8,7 +8,7 @@ from gpuplane.core.faults.catalogue import CATALOGUE, CODES_THAT_NEED_PROBE
 from gpuplane.core.faults.overrides import xid_number
 from gpuplane.hardware import child
 from gpuplane.hardware.driver.errors import crash, hang
-from gpuplane.model.machine import Driver, Failure, Fault, Gpu, Link, MachineFile
+from gpuplane.model.machine import Driver, Fault, Gpu, InjectedFailure, Link, MachineFile
 from tests.hardware.driver.standin import BINDINGS, StandIn
 from tests.hardware.driver.watched import Watched, watched
 
@@ -32,8 +32,8 @@ def ill(index: int, code: str) -> Gpu:
         model="NVIDIA H100 80GB HBM3",
         memory_mib=81559,
         pci=f"0000:{index:02x}:00.0",
-        links=(Link(peer="nvswitch", lanes=4),),
-        nodes=(f"/dev/nvidia{index}",),
+        links=(Link(peer="nvswitch", nvlink_count=4),),
+        device_nodes=(f"/dev/nvidia{index}",),
         faults=(Fault(code, "described"),) if code else (),
     )
 
@@ -65,7 +65,7 @@ async def test_a_gpu_that_nvml_does_not_count_is_shown(standin: StandIn) -> None
             minor=known.minor,
             model=known.model,
             pci=known.pci,
-            nodes=known.nodes,
+            device_nodes=known.device_nodes,
             faults=missing.faults,
         )
 
@@ -111,7 +111,8 @@ async def test_a_mig_device_has_its_own(standin: StandIn, rich: MachineFile) -> 
 
 def broken(standin: StandIn, rich: MachineFile, **failure: str) -> None:
     """A driver that fails as a whole."""
-    standin.describe(rich.but(failures=(Failure(**{"effect": "error", "call": "nvmlInit*", **failure}),)))  # type: ignore[arg-type]
+    described = {"effect": "error", "nvml_function": "nvmlInit*", **failure}
+    standin.describe(rich.but(failures=(InjectedFailure(**described),)))  # type: ignore[arg-type]
 
 
 DRIVERS: Mapping[str, Callable[[StandIn, MachineFile], object]] = {

@@ -12,7 +12,7 @@ from gpuplane.hardware.described import Described
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
 from gpuplane.model.facts import Fact, FaultOccurred, MachineObserved, ObserveMachine, StatusChanged
-from gpuplane.model.machine import DeviceNumbers, DriverFile, DriverLibrary, Machine
+from gpuplane.model.machine import DeviceNodeStat, DriverFile, DriverLibrary, Machine
 from gpuplane.model.status import DRIVER, MACHINE_FILE, DriverStatus, Status
 from tests.golden import Golden
 from tests.texts import as_shown
@@ -383,20 +383,20 @@ gpus:
     assert machine.driver.files is not None
     files = machine.driver.files
 
-    assert (machine.layout, machine.majors) == (None, {})
+    assert (machine.driver_file_layout, machine.major_numbers) == (None, {})
     assert (
         DriverLibrary("/usr/lib64/libcuda.so.580.95.05", "libcuda.so.1", ("libcuda.so", "libcuda.so.1"))
         in files.libraries
     )
     assert {DriverFile("/usr/bin/nvidia-imex"), DriverFile("/usr/bin/nvidia-smi")} <= set(files.files)
-    assert machine.numbers == {
-        "/dev/nvidiactl": DeviceNumbers(195, 255),
-        "/dev/nvidia-uvm": DeviceNumbers(511, 0),
-        "/dev/nvidia-uvm-tools": DeviceNumbers(511, 1),
-        "/dev/nvidia0": DeviceNumbers(195, 0, gid=44),
-        "/dev/dri/card1": DeviceNumbers(226, 1, mode=0o660, gid=39),
-        "/dev/dri/renderD128": DeviceNumbers(226, 128, gid=105),
-        "/dev/nvidia-caps/nvidia-cap66": DeviceNumbers(237, 66, mode=0o444),
+    assert machine.device_node_stats == {
+        "/dev/nvidiactl": DeviceNodeStat(195, 255),
+        "/dev/nvidia-uvm": DeviceNodeStat(511, 0),
+        "/dev/nvidia-uvm-tools": DeviceNodeStat(511, 1),
+        "/dev/nvidia0": DeviceNodeStat(195, 0, gid=44),
+        "/dev/dri/card1": DeviceNodeStat(226, 1, mode=0o660, gid=39),
+        "/dev/dri/renderD128": DeviceNodeStat(226, 128, gid=105),
+        "/dev/nvidia-caps/nvidia-cap66": DeviceNodeStat(237, 66, mode=0o444),
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.nodes import expected, majors
-from gpuplane.model.machine import DeviceNumbers
+from gpuplane.model.machine import DeviceNodeStat
 from tests.trees import grow, may_make_nodes
 
 KERNEL = (
@@ -24,7 +24,7 @@ MAJORS = {
 BEFORE_550 = {"nvidia-frontend": 195, "nvidia-uvm": 510}
 
 
-def numbers(files: Files, *nodes: str) -> Mapping[str, DeviceNumbers]:
+def numbers(files: Files, *nodes: str) -> Mapping[str, DeviceNodeStat]:
     """The numbers of nodes, as a look tells them."""
     return files.nodes.numbers(nodes, files.majors())
 
@@ -71,7 +71,7 @@ def test_the_kernel_tells_the_drivers_of_character_devices(tmp_path: Path) -> No
 )  # fmt: skip
 def test_each_driver_has_its_rule(node: str, loaded: Mapping[str, int], said: tuple[int, int, int] | None) -> None:
     """By names of drivers since 550 and before; no rule, or a driver that is not loaded, is no number."""
-    assert expected(node, loaded) == (None if said is None else DeviceNumbers(said[0], said[1], mode=said[2]))
+    assert expected(node, loaded) == (None if said is None else DeviceNodeStat(said[0], said[1], mode=said[2]))
 
 
 def test_a_node_that_is_there_says_its_numbers_itself(tmp_path: Path) -> None:
@@ -84,12 +84,12 @@ def test_a_node_that_is_there_says_its_numbers_itself(tmp_path: Path) -> None:
     files = Files(str(grow(tmp_path, text)))
 
     assert numbers(files, "/dev/nvidia0", "/dev/dri/card1", "/dev/unheard-of") == {
-        "/dev/nvidiactl": DeviceNumbers(196, 255, mode=0o660, gid=44, has_char_link=False),
-        "/dev/nvidia-uvm": DeviceNumbers(511, 0, has_char_link=False),
-        "/dev/nvidia-uvm-tools": DeviceNumbers(511, 1, has_char_link=False),
-        "/dev/nvidia-modeset": DeviceNumbers(195, 254, has_char_link=False),
-        "/dev/nvidia0": DeviceNumbers(195, 0, has_char_link=False),
-        "/dev/dri/card1": DeviceNumbers(226, 1, mode=0o660, gid=44),
+        "/dev/nvidiactl": DeviceNodeStat(196, 255, mode=0o660, gid=44, has_char_link=False),
+        "/dev/nvidia-uvm": DeviceNodeStat(511, 0, has_char_link=False),
+        "/dev/nvidia-uvm-tools": DeviceNodeStat(511, 1, has_char_link=False),
+        "/dev/nvidia-modeset": DeviceNodeStat(195, 254, has_char_link=False),
+        "/dev/nvidia0": DeviceNodeStat(195, 0, has_char_link=False),
+        "/dev/dri/card1": DeviceNodeStat(226, 1, mode=0o660, gid=44),
     }
 
 
@@ -202,7 +202,7 @@ def test_what_somebody_else_could_have_put_there_is_no_node(tmp_path: Path, at: 
     assert ("/dev/nvidiactl" in files.nodes.shared()) == ("/dev/nvidiactl" not in spoils)
     assert reason in files.nodes.absence("/dev/dri/card1")
     assert reason not in files.nodes.absence("/dev/dri/card2")
-    assert numbers(files, "/dev/nvidia0")["/dev/nvidia0"] == DeviceNumbers(195, 0, has_char_link=False)
+    assert numbers(files, "/dev/nvidia0")["/dev/nvidia0"] == DeviceNodeStat(195, 0, has_char_link=False)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to somebody else")
@@ -214,7 +214,7 @@ def test_a_link_of_somebody_else_says_no_numbers(tmp_path: Path) -> None:
     os.lchown(root / "dev/nvidia0", 65534, 65534)
     files = Files(str(root))
 
-    assert (told := numbers(files, "/dev/nvidia0"))["/dev/nvidia0"] == DeviceNumbers(195, 0, has_char_link=False)
+    assert (told := numbers(files, "/dev/nvidia0"))["/dev/nvidia0"] == DeviceNodeStat(195, 0, has_char_link=False)
     assert (told["/dev/nvidiactl"].major, told["/dev/nvidiactl"].minor) == (1, 1)
     left = files.nodes.left()
     assert left.keys() == {"/dev/nvidia0"}

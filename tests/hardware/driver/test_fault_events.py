@@ -5,7 +5,7 @@ import time
 import pytest
 
 from gpuplane.model.facts import MachineObserved, ObserveMachine
-from gpuplane.model.machine import Failure, GpuProcess, MachineFile
+from gpuplane.model.machine import GpuProcess, InjectedFailure, MachineFile
 from tests.hardware.driver.machines import changed
 from tests.hardware.driver.standin import StandIn
 from tests.hardware.driver.watched import Watched, watched
@@ -71,7 +71,7 @@ async def test_an_xid_names_the_processes_that_computed(standin: StandIn, rich: 
         standin.happen(3, 79)
         standin.happen(3, "poison-fatal")
         await watch.hear(lambda watch: len(watch.happened()) == 4)
-        refused = Failure(effect="error", gpu=0, call="nvmlDeviceGetComputeRunningProcesses")
+        refused = InjectedFailure(effect="error", gpu=0, nvml_function="nvmlDeviceGetComputeRunningProcesses")
         standin.describe(rich.but(processes=computing, failures=(refused,)))
         standin.happen(0, 31)
         await watch.hear(lambda watch: len(watch.happened()) == 5)
@@ -87,7 +87,7 @@ async def test_an_xid_names_the_processes_that_computed(standin: StandIn, rich: 
 
 async def test_an_xid_is_told_of_a_gpu_that_hangs_when_it_is_asked_more(standin: StandIn, rich: MachineFile) -> None:
     """NVML tells none twice: it must not be lost with the process that hangs."""
-    hang = Failure(effect="hang", gpu=3, call="nvmlDeviceGetComputeRunningProcesses")
+    hang = InjectedFailure(effect="hang", gpu=3, nvml_function="nvmlDeviceGetComputeRunningProcesses")
     standin.describe(rich.but(failures=(hang,)))
     async with watched(standin, poll=3600.0, deadline=2.0) as watch:
         await watch.until(whole)
@@ -100,7 +100,9 @@ async def test_an_xid_is_told_of_a_gpu_that_hangs_when_it_is_asked_more(standin:
 @pytest.mark.parametrize("call", ["nvmlSystemEventSetCreate", "nvmlSystemRegisterEvents", "nvmlSystemEventSetWait"])
 async def test_a_library_that_tells_no_bindings_is_no_fault(standin: StandIn, rich: MachineFile, call: str) -> None:
     """All else is told as ever."""
-    standin.describe(rich.but(failures=(Failure(effect="error", call=call, error="FUNCTION_NOT_FOUND"),)))
+    standin.describe(
+        rich.but(failures=(InjectedFailure(effect="error", nvml_function=call, error="FUNCTION_NOT_FOUND"),))
+    )
     async with watched(standin) as watch:
         await watch.until(whole)
         standin.happen(0, "gpu-unbound")
@@ -114,7 +116,7 @@ async def test_an_event_set_that_fails_is_made_anew(standin: StandIn, rich: Mach
     """What happens after that is told."""
     async with watched(standin) as watch:
         await watch.until(whole)
-        failing = rich.but(failures=(Failure(effect="error", call="nvmlEventSetWait"),))
+        failing = rich.but(failures=(InjectedFailure(effect="error", nvml_function="nvmlEventSetWait"),))
         for memory in (4096, 2048):  # between two looks it was waited for
             standin.describe(changed(failing, 0, memory_mib=memory))
             await watch.until(lambda watch, memory=memory: (watch.gpus() or ())[0].memory_mib == memory)  # type: ignore[misc]

@@ -7,7 +7,7 @@ import pytest
 from gpuplane.hardware.driver.look import THOROUGH
 from gpuplane.hardware.driver.nvml import Subject
 from gpuplane.hardware.driver.vitals import GROWTHS, RETIRABLE, SIGNS, WINDOW, Vitals
-from gpuplane.model.machine import Failure, Fault, Gpu, Link, Machine, MachineFile
+from gpuplane.model.machine import Fault, Gpu, InjectedFailure, Link, Machine, MachineFile
 from tests.hardware.driver.inside import Inside
 from tests.hardware.driver.machines import changed
 from tests.hardware.driver.standin import SHOWN, StandIn
@@ -84,8 +84,10 @@ def test_a_link_that_goes_down_is_seen_soon(inside: Inside, rich: MachineFile) -
     looker = inside.start(rich)
     looker.look(())
     for lanes in (11, 12):
-        machine = changed(rich, 0, links=(Link(peer="nvswitch", lanes=lanes),))
-        inside.standin.describe(machine.but(failures=(Failure(effect="error", call="*TopologyCommonAncestor", gpu=2),)))
+        machine = changed(rich, 0, links=(Link(peer="nvswitch", nvlink_count=lanes),))
+        inside.standin.describe(
+            machine.but(failures=(InjectedFailure(effect="error", nvml_function="*TopologyCommonAncestor", gpu=2),))
+        )
         for _ in range(THOROUGH):
             seen = looker.look(())
 
@@ -97,7 +99,7 @@ async def test_a_link_that_is_down_is_a_finding(standin: StandIn, rich: MachineF
     gpu = (rich.gpus or ())[0]
     async with watched(standin) as watch:
         await watch.until(lambda watch: watch.gpus() == rich.gpus)
-        standin.describe(changed(rich, 0, links=(Link(peer="nvswitch", lanes=11),)))
+        standin.describe(changed(rich, 0, links=(Link(peer="nvswitch", nvlink_count=11),)))
         await watch.until(lambda watch: found(watch, gpu.uuid) == ["nvlink-down"])
 
 

@@ -176,7 +176,7 @@ def test_of_two_versions_the_one_that_is_loaded_is_found(root: Path) -> None:
     files = found(root, f"{versions}l {DEBIAN}/libcuda.so.1 -> libcuda.so.{other}")
 
     assert not any(other in path for path in _paths(files))
-    assert [library.links for library in files.libraries] == [(), ()]
+    assert [library.symlinks for library in files.libraries] == [(), ()]
 
 
 def test_only_another_version_is_said(root: Path, golden: Golden) -> None:
@@ -346,9 +346,11 @@ def test_a_program_can_be_run(root: Path) -> None:
 
 def test_storage_is_told_by_paths_that_lead_to_the_same_outside(root: Path) -> None:
     """For it is mounted by just these: an absolute link would lead out of the root."""
-    assert found(root, f"{CUDA}d /run/udev\nf /etc/cufile.json").storage == ("/run/udev", "/etc/cufile.json")
-    assert found(root, "f /opt/cufile.json\nl /etc/cufile.json -> ../opt/cufile.json").storage[1] == "/etc/cufile.json"
-    assert found(root, "l /etc/cufile.json -> /opt/cufile.json").storage == ("/run/udev",)
+    assert found(root, f"{CUDA}d /run/udev\nf /etc/cufile.json").gds_paths == ("/run/udev", "/etc/cufile.json")
+    assert (
+        found(root, "f /opt/cufile.json\nl /etc/cufile.json -> ../opt/cufile.json").gds_paths[1] == "/etc/cufile.json"
+    )
+    assert found(root, "l /etc/cufile.json -> /opt/cufile.json").gds_paths == ("/run/udev",)
 
 
 def test_what_changes_is_found_and_what_does_not_is_not_looked_for(root: Path) -> None:
@@ -366,7 +368,7 @@ def test_what_changes_is_found_and_what_does_not_is_not_looked_for(root: Path) -
     assert looked("f /usr/bin/other\nf /run/other\nf /tmp/other\nf /usr/lib/other") is first
 
     assert looked(f"e {DEBIAN}/libnvidia-ml.so.{VERSION} libnvidia-ml.so.1").libraries[1].soname == "libnvidia-ml.so.1"
-    assert looked(f"l {DEBIAN}/libcuda.so -> libcuda.so.{VERSION}").libraries[0].links == ("libcuda.so",)
+    assert looked(f"l {DEBIAN}/libcuda.so -> libcuda.so.{VERSION}").libraries[0].symlinks == ("libcuda.so",)
     assert looked("f /usr/bin/nvidia-smi").files == (DriverFile("/usr/bin/nvidia-smi"),)
     assert looked("s /run/nvidia-persistenced/socket").sockets == (DriverFile("/run/nvidia-persistenced/socket"),)
     (root / "run/nvidia-persistenced/socket").unlink()

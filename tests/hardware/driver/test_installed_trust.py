@@ -55,7 +55,7 @@ def paths(files: DriverFiles | None) -> set[str]:
     """All that a container would get."""
     assert files is not None
     libraries = {each.path for each in files.libraries}
-    return libraries | {each.path for each in (*files.files, *files.sockets)} | set(files.storage)
+    return libraries | {each.path for each in (*files.files, *files.sockets)} | set(files.gds_paths)
 
 
 def theirs(path: Path) -> str:

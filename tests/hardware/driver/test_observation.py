@@ -15,7 +15,7 @@ from gpuplane.hardware.driver.mig import profile_name
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
 from gpuplane.model.facts import MachineObserved
-from gpuplane.model.machine import Failure, Fault, Gpu, Machine, MachineFile, Mig
+from gpuplane.model.machine import Fault, Gpu, InjectedFailure, Machine, MachineFile, Mig
 from tests.hardware.driver.inside import Inside
 from tests.hardware.driver.machines import CALLS, changed, failures, machines
 from tests.texts import as_shown
@@ -24,12 +24,12 @@ from tests.trees import may_make_nodes
 
 def described(machine: MachineFile) -> Machine:
     """What a look at it shows when all goes well, without its nodes' numbers."""
-    return Machine(**{field: getattr(machine, field) for field in Machine.__struct_fields__}).but(numbers={})
+    return Machine(**{field: getattr(machine, field) for field in Machine.__struct_fields__}).but(device_node_stats={})
 
 
 def told(machine: Machine) -> Machine:
     """What a look showed, without its nodes' numbers and the reason why its driver has no files."""
-    return machine.but(driver=machine.driver and machine.driver.but(files_error=""), numbers={})
+    return machine.but(driver=machine.driver and machine.driver.but(files_error=""), device_node_stats={})
 
 
 def but_distances(gpu: Gpu) -> Gpu:
@@ -70,7 +70,7 @@ def test_nodes_have_the_numbers_that_are_described(
         pytest.skip("needs to make device nodes: CAP_MKNOD")
     machine = rich if name == "rich" else read(profiles.find(name).read_bytes(), name)
 
-    assert inside.start(machine).look(()).numbers == machine.numbers
+    assert inside.start(machine).look(()).device_node_stats == machine.device_node_stats
 
 
 @given(machine=machines())
@@ -100,7 +100,7 @@ def test_a_query_that_fails_is_a_fault_of_its_gpu_alone(
 @pytest.mark.parametrize("call", CALLS)
 def test_each_query_can_fail(inside: Inside, rich: MachineFile, call: str) -> None:
     """While it fails for one GPU, the four others are whole and it has a fault; when it is over, all are whole."""
-    looker = inside.start(rich.but(failures=(Failure(effect="error", call=call, gpu=2),)))
+    looker = inside.start(rich.but(failures=(InjectedFailure(effect="error", nvml_function=call, gpu=2),)))
     for index, gpu in enumerate(looker.look(()).gpus or ()):
         assert bool(_codes(gpu)) == (index == 2)
         assert index == 2 or but_distances(gpu) == but_distances((rich.gpus or ())[index])
@@ -115,7 +115,9 @@ def test_a_query_that_fails_for_a_moment_leaves_the_description(inside: Inside, 
     """Of a GPU with MIG devices, in a running driver's process and in the one after it: what is new is a fault."""
     looker = inside.start(rich)
     before = looker.look(())
-    inside.standin.describe(rich.but(failures=(Failure(effect="error", call=call, gpu=1, error="TIMEOUT"),)))
+    inside.standin.describe(
+        rich.but(failures=(InjectedFailure(effect="error", nvml_function=call, gpu=1, error="TIMEOUT"),))
+    )
 
     for each in (looker, inside.restart()):
         machine = merge_observation(before, each.look(()))
@@ -135,7 +137,7 @@ def _codes(gpu: Gpu) -> list[str]:
 
 def test_a_gpu_that_nvml_does_not_describe_is_known_by_the_kernels_files(inside: Inside, rich: MachineFile) -> None:
     """Its UUID, model, place and node; where the kernel shows other GPUs than NVML counts, its index alone."""
-    lost = rich.but(failures=(Failure(effect="error", call="*", gpu=1, error="GPU_IS_LOST"),))
+    lost = rich.but(failures=(InjectedFailure(effect="error", nvml_function="*", gpu=1, error="GPU_IS_LOST"),))
     described = (rich.gpus or ())[1]
     fault = Fault("gpu-lost", "nvmlDeviceGetHandleByIndex: the GPU has fallen off the bus or is otherwise inaccessible")
     known = Gpu(
@@ -145,7 +147,7 @@ def test_a_gpu_that_nvml_does_not_describe_is_known_by_the_kernels_files(inside:
         model=described.model,
         pci=described.pci,
         numa=described.numa,
-        nodes=described.nodes,
+        device_nodes=described.device_nodes,
         faults=(fault,),
     )
     looker = inside.start(lost)
@@ -157,7 +159,7 @@ def test_a_gpu_that_nvml_does_not_describe_is_known_by_the_kernels_files(inside:
 
 def test_a_skipped_gpu_is_not_asked(inside: Inside, rich: MachineFile) -> None:
     """It carries its charge; it is known by its address, if that is known, and by its index otherwise."""
-    deaf = rich.but(failures=(Failure(effect="hang", gpu=1), Failure(effect="crash", gpu=3)))
+    deaf = rich.but(failures=(InjectedFailure(effect="hang", gpu=1), InjectedFailure(effect="crash", gpu=3)))
     skipped = (
         Skipped(index=0, pci="0000:0a:00.0", fault=hang("nvmlDeviceGetUUID")),
         Skipped(index=3, pci="", fault=crash("nvmlDeviceGetUUID")),

@@ -8,7 +8,7 @@ import pytest
 from gpuplane.hardware.described import Described
 from gpuplane.hardware.nvidia import Nvidia
 from gpuplane.hardware.once import Unseen, look
-from gpuplane.model.machine import Failure, MachineFile
+from gpuplane.model.machine import InjectedFailure, MachineFile
 from tests.hardware.driver.processes import family
 from tests.hardware.driver.standin import StandIn
 from tests.texts import as_shown
@@ -41,7 +41,7 @@ async def test_no_driver(standin: StandIn) -> None:
 
 async def test_a_driver_that_hangs(standin: StandIn, rich: MachineFile) -> None:
     """Is a fault once a call's time is over, and no look where the whole time is over before."""
-    standin.describe(rich.but(failures=(Failure(effect="hang", call="nvmlInit*"),)))
+    standin.describe(rich.but(failures=(InjectedFailure(effect="hang", nvml_function="nvmlInit*"),)))
     before = family()
     machine = await look(Nvidia(library=standin.library, root=standin.root, deadline=0.5), 60)
 
@@ -53,7 +53,9 @@ async def test_a_driver_that_hangs(standin: StandIn, rich: MachineFile) -> None:
 
 async def test_a_gpu_that_hangs_costs_itself(standin: StandIn, rich: MachineFile) -> None:
     """The look is that of the next process, which leaves it alone."""
-    standin.describe(rich.but(failures=(Failure(effect="hang", call="nvmlDeviceGetMemoryInfo", gpu=1),)))
+    standin.describe(
+        rich.but(failures=(InjectedFailure(effect="hang", nvml_function="nvmlDeviceGetMemoryInfo", gpu=1),))
+    )
     machine = await look(Nvidia(library=standin.library, root=standin.root, deadline=1.0, rest=(0.01, 0.01)), 60)
 
     gpus = machine.gpus or ()

@@ -10,13 +10,13 @@ import pytest
 from gpuplane.hardware import child, nvidia
 from gpuplane.hardware.described import Described
 from gpuplane.model.facts import MachineObserved, ObserveMachine, ProbeFinished, ProbeGpu
-from gpuplane.model.machine import Failure, Gpu, GpuProcess, MachineFile
+from gpuplane.model.machine import Gpu, GpuProcess, InjectedFailure, MachineFile
 from tests.hardware.driver.standin import StandIn
 from tests.hardware.driver.watched import Watched, watched
 from tests.texts import as_shown
 
-HANG = Failure(effect="hang", call="nvmlDeviceGetMemoryInfo", gpu=1)
-CRASH = Failure(effect="crash", call="nvmlDeviceGetMemoryInfo", gpu=1)
+HANG = InjectedFailure(effect="hang", nvml_function="nvmlDeviceGetMemoryInfo", gpu=1)
+CRASH = InjectedFailure(effect="crash", nvml_function="nvmlDeviceGetMemoryInfo", gpu=1)
 PROCESSES = (GpuProcess(gpu=1, pid=12), GpuProcess(gpu=1, pid=11), GpuProcess(gpu=3, pid=31))
 
 
@@ -81,15 +81,15 @@ async def described(machine: MachineFile, gpu: str) -> ProbeFinished:
         (HANG, "gpu-hang"),
         (CRASH, "gpu-crash"),
         (HANG.but(effect="error", error="GPU_IS_LOST"), "gpu-lost"),
-        (Failure(effect="hang", call="nvmlInit*"), "driver-hang"),
-        (Failure(effect="crash", call="nvmlInit*"), "driver-crash"),
-        (Failure(effect="error", call="nvmlInit*"), "driver-failed"),
-        (Failure(effect="error", call="nvmlDeviceGetCount"), "driver-failed"),
+        (InjectedFailure(effect="hang", nvml_function="nvmlInit*"), "driver-hang"),
+        (InjectedFailure(effect="crash", nvml_function="nvmlInit*"), "driver-crash"),
+        (InjectedFailure(effect="error", nvml_function="nvmlInit*"), "driver-failed"),
+        (InjectedFailure(effect="error", nvml_function="nvmlDeviceGetCount"), "driver-failed"),
     ],
     ids=str,
 )
 async def test_whatever_goes_wrong_comes_back_as_a_fault(
-    standin: StandIn, rich: MachineFile, failure: Failure, code: str
+    standin: StandIn, rich: MachineFile, failure: InjectedFailure, code: str
 ) -> None:
     """A hang is ended after its deadline."""
     async with watched(standin, poll=3600.0, deadline=2.0 if failure.effect == "hang" else 20.0) as watch:
@@ -124,7 +124,7 @@ async def test_a_probe_leaves_the_other_gpus_alone(standin: StandIn, rich: Machi
     """Were it to ask any of them, it would hang."""
     async with watched(standin, poll=3600.0, deadline=20.0) as watch:
         await watch.until(whole)
-        others = tuple(HANG.but(gpu=index, call="*") for index in (0, 2, 3, 4))
+        others = tuple(HANG.but(gpu=index, nvml_function="*") for index in (0, 2, 3, 4))
         standin.describe(rich.but(failures=others))
 
         assert (await watch.probe(uuid(rich, 1), asked=1.0)).gpu.faults == ()
@@ -141,7 +141,9 @@ async def test_a_gpu_of_which_the_kernel_tells_no_uuid_is_found(standin: StandIn
 
 
 @pytest.mark.parametrize("failure", [HANG, CRASH], ids=lambda failure: failure.effect)
-async def test_a_good_probe_lifts_a_charge_at_once(standin: StandIn, rich: MachineFile, failure: Failure) -> None:
+async def test_a_good_probe_lifts_a_charge_at_once(
+    standin: StandIn, rich: MachineFile, failure: InjectedFailure
+) -> None:
     """A bad one does not. The GPU is looked at again, and no look of before is told after the probe."""
     async with watched(standin, retry=(3600.0, 3600.0), deadline=2.0) as watch:
         await watch.until(whole)

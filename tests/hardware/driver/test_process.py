@@ -18,7 +18,7 @@ from gpuplane.hardware import child, nvidia
 from gpuplane.hardware.child import Child
 from gpuplane.hardware.driver.channel import Options
 from gpuplane.model.facts import MachineObserved, ObserveMachine, ProbeGpu, StatusChanged
-from gpuplane.model.machine import Failure, Machine, MachineFile
+from gpuplane.model.machine import InjectedFailure, Machine, MachineFile
 from gpuplane.model.status import DRIVER, DriverStatus
 from tests.core.health.world import trouble
 from tests.hardware.driver.machines import changed
@@ -65,8 +65,8 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
     return starts
 
 
-HANG = Failure(effect="hang", call="nvmlDeviceGetMemoryInfo", gpu=1)
-CRASH = Failure(effect="crash", call="nvmlDeviceGetMemoryInfo", gpu=1)
+HANG = InjectedFailure(effect="hang", nvml_function="nvmlDeviceGetMemoryInfo", gpu=1)
+CRASH = InjectedFailure(effect="crash", nvml_function="nvmlDeviceGetMemoryInfo", gpu=1)
 
 
 def whole(watch: Watched) -> bool:
@@ -88,12 +88,12 @@ async def test_the_process_tells_what_the_library_tells(standin: StandIn, rich: 
         assert [type(fact) for fact in watch.facts] == [MachineObserved, StatusChanged, MachineObserved]
         (first, *_) = (fact.machine for fact in watch.facts if isinstance(fact, MachineObserved))
         seen = Machine(**{name: getattr(rich, name) for name in Machine.__struct_fields__})
-        assert first.but(numbers={}) == seen.but(numbers={})
+        assert first.but(device_node_stats={}) == seen.but(device_node_stats={})
 
 
 @pytest.mark.parametrize("failure", [HANG, CRASH], ids=lambda failure: failure.effect)
 async def test_a_gpu_that_hangs_or_crashes_the_library_is_charged_alone(
-    standin: StandIn, rich: MachineFile, failure: Failure
+    standin: StandIn, rich: MachineFile, failure: InjectedFailure
 ) -> None:
     """It keeps its description and gets the fault; the others go on being looked at, by another process."""
     async with watched(standin) as watch:
@@ -124,7 +124,7 @@ async def test_a_gpu_that_hangs_from_the_start_is_skipped(standin: StandIn, rich
 
 async def test_two_bad_gpus_cost_only_themselves(standin: StandIn, rich: MachineFile) -> None:
     """Each is charged by a process of its own."""
-    standin.describe(rich.but(failures=(HANG, CRASH.but(gpu=3, call="nvmlDeviceGetHandleByIndex"))))
+    standin.describe(rich.but(failures=(HANG, CRASH.but(gpu=3, nvml_function="nvmlDeviceGetHandleByIndex"))))
     async with watched(standin) as watch:
         await watch.until(lambda watch: watch.codes() == [[], ["gpu-hang"], [], ["gpu-crash"], []])
 
@@ -144,10 +144,9 @@ async def test_a_driver_that_hangs_as_a_whole_is_silent(standin: StandIn, rich: 
     """The last look stays in force, for a while all is served, and the driver is taken up when it answers."""
     async with watched(standin) as watch:
         await watch.until(whole)
-        standin.describe(rich.but(failures=(Failure(effect="hang"),)))
+        standin.describe(rich.but(failures=(InjectedFailure(effect="hang"),)))
         await watch.until(lambda watch: watch.driver()[0] == "failing")
 
-        assert "silent" in watch.driver()[1]
         assert driver_faults(watch) == ["driver-hang"]
         assert watch.gpus() == rich.gpus
         assert not troubles(watch)
@@ -164,7 +163,7 @@ async def test_a_driver_that_crashes_at_every_start_goes_on_being_served(
     async with watched(standin) as watch:
         await watch.until(whole)
         before = watch.node.snapshot.ledger
-        standin.describe(rich.but(failures=(Failure(effect="crash", call="nvmlInit*"),)))
+        standin.describe(rich.but(failures=(InjectedFailure(effect="crash", nvml_function="nvmlInit*"),)))
         starts.children[0].kill()
         await starts.reach(4)
         await watch.until(lambda watch: driver_faults(watch) == ["driver-crash"])
@@ -182,7 +181,7 @@ async def test_a_library_that_crashes_at_every_start_is_not_started_in_a_storm(
     standin: StandIn, rich: MachineFile, starts: Starts
 ) -> None:
     """The rests double; the reason is told; it recovers."""
-    standin.describe(rich.but(failures=(Failure(effect="crash", call="nvmlInit*"),)))
+    standin.describe(rich.but(failures=(InjectedFailure(effect="crash", nvml_function="nvmlInit*"),)))
     async with watched(standin, rest=(0.05, 60.0)) as watch:
         await starts.reach(5)
         machine = watch.node.snapshot.machine
@@ -204,11 +203,13 @@ async def test_a_driver_that_crashes_while_it_waits_keeps_its_last_look(
     """A crash that no GPU can be charged with, after a good look: the GPUs answer, so they stay as they are."""
     async with watched(standin) as watch:
         await watch.until(whole)
-        standin.describe(rich.but(failures=(Failure(effect="crash", call="nvmlEventSetWait"),)))
+        standin.describe(rich.but(failures=(InjectedFailure(effect="crash", nvml_function="nvmlEventSetWait"),)))
         await starts.reach(3)
 
         assert watch.gpus() == rich.gpus
-        ended = DriverStatus("failing", "its process ended by SIGSEGV in nvmlEventSetWait", code="driver-crash")
+        ended = DriverStatus(
+            "failing", "the agent's driver process failed in nvmlEventSetWait: SIGSEGV", code="driver-crash"
+        )
         assert StatusChanged(DRIVER, ended) in watch.facts
 
         standin.describe(rich)
@@ -260,7 +261,7 @@ async def test_letting_go_of_a_stuck_process_says_that_it_is_not(
 
 def openable(machine: MachineFile) -> MachineFile:
     """The machine with plain files for nodes: nodes with numbers have no driver behind them here."""
-    return machine.but(numbers={})
+    return machine.but(device_node_stats={})
 
 
 async def test_letting_go_leaves_no_device_node_open(standin: StandIn, starts: Starts, rich: MachineFile) -> None:
@@ -323,11 +324,11 @@ async def test_after_whatever_happened_all_is_well_again(
             match chance.choice(DEEDS):
                 case "hang" | "crash" | "error" as effect:
                     call = chance.choice(("*", "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode"))
-                    failure = Failure(effect=effect, call=call, gpu=chance.randrange(5))
+                    failure = InjectedFailure(effect=effect, nvml_function=call, gpu=chance.randrange(5))
                     standin.describe(rich.but(failures=(failure,)))
                 case "as a whole":
                     call = chance.choice(("*", "nvmlEventSetWait"))
-                    failure = Failure(effect=chance.choice(("hang", "crash")), call=call)
+                    failure = InjectedFailure(effect=chance.choice(("hang", "crash")), nvml_function=call)
                     standin.describe(rich.but(failures=(failure,)))
                 case "let go":
                     await watch.hardware.release()

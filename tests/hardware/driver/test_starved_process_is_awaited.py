@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuplane.hardware.process import Process
 from gpuplane.hardware.scheduling import Work
 from gpuplane.model.facts import MachineObserved
-from gpuplane.model.machine import Failure, MachineFile
+from gpuplane.model.machine import InjectedFailure, MachineFile
 from gpuplane.model.status import DRIVER_PROCESS
 from tests.hardware.driver.processes import state
 from tests.hardware.driver.standin import StandIn
@@ -127,16 +127,16 @@ async def test_a_driver_process_that_gets_no_cpu_is_no_fault_of_anybody(
         await watch.until(whole)
         with starved(starts.children[0].pid):
             async with asyncio.timeout(60):
-                while DRIVER_PROCESS not in watch.node.snapshot.status:
+                while DRIVER_PROCESS not in watch.node.snapshot.statuses:
                     await asyncio.sleep(0.05)
-            told = watch.node.snapshot.status[DRIVER_PROCESS].text
+            told = watch.node.snapshot.statuses[DRIVER_PROCESS].text
             until = time.monotonic() + LONG
             while time.monotonic() < until:
                 await asyncio.sleep(0.1)
                 assert (driver_faults(watch), watch.codes()) == ([], [[]] * 5)
                 assert watch.driver()[0] == "ok"
         assert f"process {starts.children[0].pid} " in as_shown(told)
-        await watch.until(lambda watch: DRIVER_PROCESS not in watch.node.snapshot.status)
+        await watch.until(lambda watch: DRIVER_PROCESS not in watch.node.snapshot.statuses)
         assert len(starts.children) == 1
 
 
@@ -146,7 +146,9 @@ async def test_a_call_that_hangs_is_found_on_a_busy_node_too(
     """It sleeps in the library and asks for no CPU: its GPU alone is charged."""
     async with watched(standin, deadline=2.0) as watch:
         await watch.until(whole)
-        standin.describe(rich.but(failures=(Failure(effect="hang", gpu=1, call="nvmlDeviceGetMemoryInfo*"),)))
+        standin.describe(
+            rich.but(failures=(InjectedFailure(effect="hang", gpu=1, nvml_function="nvmlDeviceGetMemoryInfo*"),))
+        )
         hung = starts.children[0]
         while not (hung.announced().function.startswith("nvmlDeviceGetMemoryInfo") and state(hung.pid) == "S"):
             await asyncio.sleep(0.005)

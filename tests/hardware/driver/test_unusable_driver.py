@@ -14,7 +14,7 @@ from gpuplane.hardware.driver.library import MACHINES, Unusable, start
 from gpuplane.hardware.driver.nvml import Nvml
 from gpuplane.hardware.driver.page import Page
 from gpuplane.hardware.driver.root import FOLDERS, SONAME
-from gpuplane.model.machine import Driver, Failure, MachineFile
+from gpuplane.model.machine import Driver, InjectedFailure, MachineFile
 from tests.hardware.driver.standin import StandIn
 from tests.hardware.driver.watched import Watched, watched
 from tests.texts import as_shown
@@ -71,7 +71,7 @@ async def test_an_upgraded_driver_is_taken_up(standin: StandIn, rich: MachineFil
         await watch.until(whole)
         standin.describe(rich.but(driver=Driver(version="590.44.01", cuda="13.1")))
         await watch.until(lambda watch: watch.driver() == ("ok", "driver 590.44.01, CUDA 13.1") and whole(watch))
-        looked = watch.node.until(
+        looked = watch.node.wait_until(
             lambda s: bool(s.machine and s.machine.driver and s.machine.driver.version == "590.44.01"), 10
         )
         assert await looked
@@ -81,7 +81,7 @@ async def test_files_that_come_and_go_are_told(standin: StandIn, rich: MachineFi
     """Without a restart; where they are gone, why there are none, by the path of the root."""
     assert rich.driver is not None
     assert rich.driver.files is not None
-    without = rich.but(driver=rich.driver.but(files=rich.driver.files.but(sockets=(), storage=())))
+    without = rich.but(driver=rich.driver.but(files=rich.driver.files.but(sockets=(), gds_paths=())))
 
     def told(watch: Watched) -> Driver | None:
         machine = watch.node.snapshot.machine
@@ -103,10 +103,10 @@ async def test_the_numbers_of_nodes_stay_known_without_a_driver(standin: StandIn
     async with watched(standin, rest=(0.05, 30.0)) as watch:
         await watch.until(whole)
         assert watch.node.snapshot.machine is not None
-        numbers = watch.node.snapshot.machine.numbers
+        numbers = watch.node.snapshot.machine.device_node_stats
         standin.unload()
         await watch.until(lambda watch: fault(watch) == "driver-not-loaded")
-        assert watch.node.snapshot.machine.numbers == numbers
+        assert watch.node.snapshot.machine.device_node_stats == numbers
 
 
 async def test_a_library_of_another_version_than_the_kernel_driver_is_said(standin: StandIn) -> None:
@@ -150,7 +150,9 @@ async def test_a_file_that_is_no_library_for_this_machine_is_said(
 
 async def test_a_driver_without_permission_is_tried_again(standin: StandIn, rich: MachineFile) -> None:
     """Nothing shows that a permission has come, so it is tried after a rest."""
-    standin.describe(rich.but(failures=(Failure(effect="error", call="nvmlInit*", error="NO_PERMISSION"),)))
+    standin.describe(
+        rich.but(failures=(InjectedFailure(effect="error", nvml_function="nvmlInit*", error="NO_PERMISSION"),))
+    )
     async with watched(standin, rest=(0.05, 0.2)) as watch:
         await watch.until(lambda watch: fault(watch) == "driver-denied")
         standin.describe(rich)
@@ -161,7 +163,9 @@ async def test_gpus_that_cannot_be_counted_stay_known(standin: StandIn, rich: Ma
     """A driver that answers to no look is said to be unusable, by name of the call."""
     async with watched(standin, rest=(0.05, 0.2)) as watch:
         await watch.until(whole)
-        standin.describe(rich.but(failures=(Failure(effect="error", call="nvmlDeviceGetCount", error="UNKNOWN"),)))
+        standin.describe(
+            rich.but(failures=(InjectedFailure(effect="error", nvml_function="nvmlDeviceGetCount", error="UNKNOWN"),))
+        )
         await watch.until(lambda watch: fault(watch) == "driver-failed")
         assert "nvmlDeviceGetCount" in message(watch)
         assert watch.gpus() == rich.gpus

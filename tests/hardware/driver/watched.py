@@ -33,7 +33,7 @@ class Watched:
 
     async def until(self, ready: Callable[["Watched"], bool]) -> None:
         """Wait for it; fails with what stands instead."""
-        assert await self.node.until(lambda _: ready(self), DEADLINE), (self.driver(), self.codes(), self.gpus())
+        assert await self.node.wait_until(lambda _: ready(self), DEADLINE), (self.driver(), self.codes(), self.gpus())
 
     async def hear(self, ready: Callable[["Watched"], bool]) -> None:
         """Wait for facts, whatever becomes of them."""
@@ -75,7 +75,7 @@ class Watched:
 
     def driver(self) -> tuple[str, str]:
         """How the driver stands: (standing, reason)."""
-        condition = self.node.snapshot.status.of(DRIVER)
+        condition = self.node.snapshot.statuses.of(DRIVER)
         return (condition.state, as_shown(condition.text)) if condition else ("", "")
 
     def starts(self) -> int:

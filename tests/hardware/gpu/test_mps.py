@@ -75,7 +75,7 @@ def mode(gpu: str) -> str:
 async def test_a_daemon_is_started_limited_and_ended(gpu: str, world: World) -> None:
     """Its client meets its memory limit; it stays for that client's sake, and goes when that one ends."""
     before = await asyncio.to_thread(mode, gpu)
-    world.want(MpsDaemon(name=NAME, devices={gpu: MIB}, active_thread_percentage=25))
+    world.want(MpsDaemon(name=NAME, client_memory_mib_by_device={gpu: MIB}, active_thread_percentage=25))
     running = await world.until_ok(NAME)
     assert float(await ask(world, "get_default_active_thread_percentage")) == 25
 
@@ -100,7 +100,7 @@ async def test_a_daemon_is_started_limited_and_ended(gpu: str, world: World) -> 
 
 async def test_a_daemon_that_is_killed_comes_back(gpu: str, world: World) -> None:
     """In the directory in which it was, with its limits, though it left its files there."""
-    world.want(MpsDaemon(name=NAME, devices={gpu: MIB}, active_thread_percentage=25))
+    world.want(MpsDaemon(name=NAME, client_memory_mib_by_device={gpu: MIB}, active_thread_percentage=25))
     running = await world.until_ok(NAME)
     os.kill(running.pid, signal.SIGKILL)
     await world.until_ok(NAME, but=running)

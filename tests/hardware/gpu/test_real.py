@@ -39,7 +39,7 @@ async def test_every_gpu_is_described() -> None:
         assert gpu.model
         assert re.fullmatch(r"\d+\.\d+", gpu.compute_capability)
         assert re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0", gpu.pci)
-        assert gpu.nodes == (f"/dev/nvidia{gpu.minor}",)
+        assert gpu.device_nodes == (f"/dev/nvidia{gpu.minor}",)
 
 
 async def test_a_probe_of_each_gpu_comes_back_well() -> None:
@@ -81,19 +81,19 @@ def test_nodes_have_the_numbers_that_they_have() -> None:
     machine = asyncio.run(look())
     for node in (node for node in (*machine.shared_nodes, *own_nodes(machine.gpus or ())) if Path(node).exists()):
         stat = Path(node).stat()
-        numbers = machine.numbers[node]
+        numbers = machine.device_node_stats[node]
         assert (numbers.major, numbers.minor) == (os.major(stat.st_rdev), os.minor(stat.st_rdev))
         assert (numbers.mode, numbers.gid) == (stat.st_mode & 0o7777, stat.st_gid)
         assert numbers.has_char_link == Path(f"/dev/char/{numbers.major}:{numbers.minor}").is_symlink()
-    assert {f"/dev/nvidia{gpu.minor}" for gpu in machine.gpus or ()} <= set(machine.numbers)
-    assert {"/dev/nvidiactl", "/dev/nvidia-uvm"} <= set(machine.numbers)
+    assert {f"/dev/nvidia{gpu.minor}" for gpu in machine.gpus or ()} <= set(machine.device_node_stats)
+    assert {"/dev/nvidiactl", "/dev/nvidia-uvm"} <= set(machine.device_node_stats)
 
 
 def test_the_rules_give_nodes_the_numbers_that_they_have() -> None:
     """NVIDIA's rules, held against NVIDIA's driver."""
     told = majors(Path("/proc/devices").read_text())
     machine = asyncio.run(look())
-    for node, numbers in machine.numbers.items():
+    for node, numbers in machine.device_node_stats.items():
         rule = expected(node, told)
         if rule is not None and Path(node).exists():
             assert (node, rule.major, rule.minor) == (node, numbers.major, numbers.minor)

@@ -101,12 +101,14 @@ def test_what_a_container_may_get_has_numbers_and_files(name: str) -> None:
     machine = machinefile.read(find(name).read_bytes(), name)
     nodes = {*machine.shared_nodes, *own_nodes(machine.gpus or ())}
 
-    assert nodes <= set(machine.numbers)
+    assert nodes <= set(machine.device_node_stats)
     assert all(len(gpu.dri) == 2 for gpu in machine.gpus or ())
     assert machine.driver is not None
     assert machine.driver.files is not None
     assert any(library.soname == "libcuda.so.1" for library in machine.driver.files.libraries)
-    assert bool(machine.driver.files.storage) == any(node.startswith("/dev/nvidia-fs") for node in machine.shared_nodes)
+    assert bool(machine.driver.files.gds_paths) == any(
+        node.startswith("/dev/nvidia-fs") for node in machine.shared_nodes
+    )
 
 
 @pytest.mark.parametrize("name", names())
@@ -115,7 +117,7 @@ def test_what_is_offered_by_default(name: str) -> None:
     found = offer(Snapshot(machine=machine(name), config=Config(settings=Settings()), allocations=()))
 
     assert {r.name: len(r.devices) for r in found.resources} == {"nvidia.com/gpu": WHOLE[name]}
-    assert not [device for resource in found.resources for device in resource.devices if device.unavailable]
+    assert not [device for resource in found.resources for device in resource.devices if device.unavailable_reason]
     assert len(found.not_offered) == len(gpus(name)) - WHOLE[name]
     assert {left.device for left in found.not_offered} == {
         gpu.uuid for gpu in gpus(name) if gpu.mig and gpu.mig.enabled
@@ -151,7 +153,7 @@ def test_index_is_the_order_of_pci_addresses(name: str) -> None:
 def test_each_gpu_has_its_own_node(name: str) -> None:
     """/dev/nvidia<minor>, whatever the index."""
     assert sorted(gpu.minor for gpu in gpus(name) if gpu.minor is not None) == list(range(len(gpus(name))))
-    assert all(gpu.nodes == (f"/dev/nvidia{gpu.minor}",) for gpu in gpus(name))
+    assert all(gpu.device_nodes == (f"/dev/nvidia{gpu.minor}",) for gpu in gpus(name))
 
 
 def test_uuids_are_well_formed_and_nowhere_twice() -> None:
@@ -194,7 +196,7 @@ def test_only_another_numa_node_is_as_far_as_sys(name: str) -> None:
 @pytest.mark.parametrize("name", names())
 def test_links_have_as_many_lanes_from_either_end(name: str) -> None:
     """From GPU to GPU. Those to switches are as wide for all GPUs that have them."""
-    found = {(gpu.pci, link.peer): link.lanes for gpu in gpus(name) for link in gpu.links}
+    found = {(gpu.pci, link.peer): link.nvlink_count for gpu in gpus(name) for link in gpu.links}
     switched = {lanes for (_, peer), lanes in found.items() if peer == "nvswitch"}
 
     assert len(found) == sum(len(gpu.links) for gpu in gpus(name))
@@ -206,7 +208,7 @@ def test_links_have_as_many_lanes_from_either_end(name: str) -> None:
 def test_a_cube_mesh_uses_all_six_lanes() -> None:
     """A V100 has six, each GPU of a DGX-1 four neighbours, and nobody is its own."""
     for gpu in gpus("dgx1-v100"):
-        assert sorted(link.lanes for link in gpu.links) == [1, 1, 2, 2]
+        assert sorted(link.nvlink_count for link in gpu.links) == [1, 1, 2, 2]
         assert gpu.pci not in {link.peer for link in gpu.links}
 
 
@@ -286,7 +288,7 @@ def test_mig_nodes_have_the_drivers_minors(name: str) -> None:
             assert gpu.minor is not None
             instance = cap(gpu.minor, device.gpu_instance)
             wanted = (instance, instance + 1 + device.compute_instance)
-            assert device.nodes == tuple(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in wanted)
+            assert device.device_nodes == tuple(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in wanted)
 
 
 def cap(minor: int, gpu_instance: int) -> int:

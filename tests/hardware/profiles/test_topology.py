@@ -123,7 +123,7 @@ def gpus(name: str) -> tuple[Gpu, ...]:
 
 def row(gpu: Gpu, peers: tuple[Gpu, ...], switched: str) -> list[str]:
     """A GPU's row of the matrix. `switched` is what stands for a way through switches, "" to print PCIe only."""
-    direct = {link.peer: f"NV{link.lanes}" for link in gpu.links}
+    direct = {link.peer: f"NV{link.nvlink_count}" for link in gpu.links}
     if switched and direct.get("nvswitch") == switched:
         direct |= {peer.pci: switched for peer in peers if peer is not gpu}
     ways = {gpu.pci: "X", **gpu.distances, **{peer: way for peer, way in direct.items() if peer != "nvswitch"}}

@@ -56,12 +56,12 @@ async def test_a_wish_is_done_once_the_disk_knows_of_it() -> None:
     and says so, nothing is gained by waiting."""
     hardware, node = Idle(), Node(Snapshot(), now=lambda: 100.0)
     task = asyncio.create_task(keep_time_slices(node, hardware))
-    node.apply(ConfigLoaded(Settings(sharing=Sharing(resources=(LONG,)))))
+    node.apply(ConfigLoaded(Settings(sharing=Sharing(replicated_resources=(LONG,)))))
     node.apply(MachineObserved(machine(2)))
     node.apply(StatusChanged(DRIVER, DriverStatus(state="ok")))
     await idle()
     assert hardware.asked == []
-    assert node.snapshot.status[TIME_SLICES].state == "waiting"
+    assert node.snapshot.statuses[TIME_SLICES].state == "waiting"
 
     node.apply(stored(node))
     first = SetTimeSlice(gpu="GPU-0", length="long", requested_at=100.0)
@@ -80,6 +80,6 @@ async def test_a_wish_is_done_once_the_disk_knows_of_it() -> None:
 
     node.apply(TimeSliceFinished(gpu="GPU-1", length="long", requested_at=100.0))
     await idle()
-    assert node.snapshot.status[TIME_SLICES].text == "long: GPU 0, 1"
+    assert node.snapshot.statuses[TIME_SLICES].text == "long: GPU 0, 1"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -48,7 +48,8 @@ async def told(watch: Watched, asked: float) -> TimeSliceFinished:
 
     def found() -> TimeSliceFinished | None:
         return next(
-            (each for each in watch.facts if isinstance(each, TimeSliceFinished) and each.requested_at == asked), None
+            (each for each in watch.facts if isinstance(each, TimeSliceFinished) and each.requested_at == asked),
+            None,
         )
 
     await watch.hear(lambda _: found() is not None)

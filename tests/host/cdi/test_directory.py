@@ -13,20 +13,20 @@ import msgspec
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.core.advertising import offer, unknown
-from gpuplane.core.containers.cdi.desiredspecs import BEING_WRITTEN, not_ready_reason
+from gpuplane.core.advertising import missing_information_reason, offer
+from gpuplane.core.containers.cdi.desiredspecs import BEING_WRITTEN_TEXT, cdi_write_failed_reason
 from gpuplane.core.containers.cdi.registry import build_registry
 from gpuplane.host.cdi.directory import glance, replace
 from gpuplane.host.cdi.keeper import Keeper
 from gpuplane.host.specfiles import found
 from gpuplane.model.cdi import Spec
-from gpuplane.model.config import NodeRequests, Settings
+from gpuplane.model.config import NodeObjectRequests, Settings
 from gpuplane.model.encoding import encode
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, NodeRequestsChanged, StatusChanged
 from gpuplane.model.machine import Machine
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.status import CDI_FILES, CdiFilesStatus, cdi_conflict
+from gpuplane.model.status import CDI_FILES, CdiFilesStatus, cdi_conflict_part
 from tests.host.cdi.world import GPU, Place, document, machine
 from tests.texts import as_shown
 
@@ -60,7 +60,7 @@ class World:
     def troubles(self) -> dict[str, str]:
         """Device → why it is unhealthy; "" where it is not."""
         return {
-            each.id: as_shown(each.unavailable)
+            each.id: as_shown(each.unavailable_reason)
             for resource in offer(self.node.snapshot).resources
             for each in resource.devices
         }
@@ -71,7 +71,7 @@ class World:
 
     def reason(self) -> str:
         """Why the files are not what is wanted."""
-        stands = self.node.snapshot.status[CDI_FILES]
+        stands = self.node.snapshot.statuses[CDI_FILES]
         return as_shown(stands.text) if stands.state == "failing" else ""
 
 
@@ -82,10 +82,10 @@ def world(tmp_path: Path) -> World:
 
 def test_nothing_is_offered_before_the_first_file(world: World) -> None:
     """It says what it waits for; then all is healthy at once."""
-    lack = unknown(world.node.snapshot)
+    lack = missing_information_reason(world.node.snapshot)
     assert lack is not None
     assert (lack.kind, lack.part) == ("waiting", CDI_FILES.name)
-    assert offer(world.node.snapshot).waiting == lack.text
+    assert offer(world.node.snapshot).waiting_reason == lack.text
     assert world.round()
     assert world.well()
 
@@ -166,12 +166,12 @@ def test_a_device_that_another_file_defines_is_left_to_it(world: World, name: st
     troubles = world.troubles()
     assert troubles["GPU-0"] == ""
     assert str(other) in troubles["GPU-1"]
-    assert cdi_conflict(str(other)) in world.node.snapshot.status
+    assert cdi_conflict_part(str(other)) in world.node.snapshot.statuses
     other.unlink()
     assert world.round()
     assert world.place.names() == {"GPU-0", "GPU-1"}
     assert world.well()
-    assert not list(world.node.snapshot.status.of_kind("cdi conflict"))
+    assert not list(world.node.snapshot.statuses.of_kind("cdi conflict"))
 
 
 def test_whatever_another_file_is_called(world: World) -> None:
@@ -181,12 +181,12 @@ def test_whatever_another_file_is_called(world: World) -> None:
         (world.place.cdi / os.fsdecode(name)).write_bytes(document(GPU, "GPU-1"))
     assert world.round()
     snapshot = world.node.snapshot
-    told = sorted(part.subject.rpartition("/")[2] for part, _ in snapshot.status.of_kind("cdi conflict"))
+    told = sorted(part.subject.rpartition("/")[2] for part, _ in snapshot.statuses.of_kind("cdi conflict"))
     assert told == ["\\udcff.json", "a b.json", "a\\nb\\x1b[31m.json"]
     assert encode(snapshot)
     known = build_registry(found([world.place.cdi]))
-    assert msgspec.json.encode(known.conflicts)
-    assert all(path.isprintable() for path in known.conflicts[f"{GPU}=GPU-1"])
+    assert msgspec.json.encode(known.conflicting_files_by_device)
+    assert all(path.isprintable() for path in known.conflicting_files_by_device[f"{GPU}=GPU-1"])
 
 
 def test_what_containers_hold_is_kept_as_the_machine_is(world: World) -> None:
@@ -195,7 +195,7 @@ def test_what_containers_hold_is_kept_as_the_machine_is(world: World) -> None:
     world.hold("GPU-0", "GPU-1")
     world.node.apply(ConfigLoaded(BY_CDI.but(device_list_strategy=("envvar",))))
     moved = machine([0], version="590.44.01")
-    world.look(moved.but(gpus=tuple(gpu.but(nodes=("/dev/nvidia1",)) for gpu in moved.gpus or ())))
+    world.look(moved.but(gpus=tuple(gpu.but(device_nodes=("/dev/nvidia1",)) for gpu in moved.gpus or ())))
     assert world.round()
     assert world.place.libraries() == {"590.44.01"}
     assert nodes(world.place.spec(), "GPU-0") == {"/dev/nvidia1"}
@@ -291,7 +291,7 @@ def test_a_directory_in_the_place_of_our_file(world: World) -> None:
     why = f"{world.place.file()}: {os.strerror(errno.EISDIR)}"
     assert world.reason() == why
     assert [why in each for each in world.troubles().values()] == [True, True]
-    unready_reason = not_ready_reason(world.node.snapshot)
+    unready_reason = cdi_write_failed_reason(world.node.snapshot)
     assert unready_reason is not None
     assert unready_reason.code == "cdi-write-failed"
     assert why in as_shown(unready_reason.text)
@@ -472,8 +472,8 @@ def test_auto_is_cdi_once_the_runtime_is_known_to_take_it(tmp_path: Path) -> Non
     assert world.round()
     assert world.well()
     assert not world.place.cdi.exists()
-    world.node.apply(NodeRequestsChanged(NodeRequests(runtime="containerd://2.1.4")))
-    assert set(world.troubles().values()) == {BEING_WRITTEN}
+    world.node.apply(NodeRequestsChanged(NodeObjectRequests(container_runtime="containerd://2.1.4")))
+    assert set(world.troubles().values()) == {BEING_WRITTEN_TEXT}
     assert world.round()
     assert world.well()
     assert world.place.names() == {"GPU-0", "GPU-1"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.core.containers.cdi.specstatus import hook_path
+from gpuplane.core.containers.cdi.specstatus import installed_hook_path
 from gpuplane.host.cdi.hook import look, watch_hook
 from gpuplane.host.cdi.ldconfig import PATHS, SEGMENT, usable
 from gpuplane.model.config import CdiHook, Settings
@@ -124,13 +124,16 @@ async def test_the_driver_root_is_the_hosts_where_it_is_said_to_be(
     node = Node(Snapshot())
     watching = asyncio.create_task(watch_hook(node, installed, tmp_path / "root", every=60))
     async with asyncio.timeout(60):
-        await node.until(lambda snapshot: CDI_HOOK in snapshot.status, 60)
+        await node.wait_until(lambda snapshot: CDI_HOOK in snapshot.statuses, 60)
         node.apply(ConfigLoaded(Settings(driver_root=driver_root)))
-        assert await node.until(lambda snapshot: bool(hook_path(snapshot)) == called, 60)
+        assert await node.wait_until(lambda snapshot: bool(installed_hook_path(snapshot)) == called, 60)
     watching.cancel()
 
 
-@pytest.mark.parametrize(("choice", "instead"), [("auto", "mounts replace links"), ("nvidia", "NVIDIA's hook is used")])
+@pytest.mark.parametrize(
+    ("choice", "instead"),
+    [("auto", "the agent uses mounts instead of the hook's links"), ("nvidia", "NVIDIA's hook is used")],
+)
 async def test_what_happens_instead_is_told(choice: CdiHook, instead: str, tmp_path: Path) -> None:
     """As it is configured: mounts do what our program would, or NVIDIA's is called."""
     node = Node(Snapshot())
@@ -138,6 +141,6 @@ async def test_what_happens_instead_is_told(choice: CdiHook, instead: str, tmp_p
     told = f"not installed at {tmp_path}/none: {instead}"
     async with asyncio.timeout(60):
         node.apply(ConfigLoaded(Settings(cdi_hook=choice)))
-        await node.until(lambda snapshot: CDI_HOOK in snapshot.status, 60)
-        assert await node.until(lambda snapshot: snapshot.status[CDI_HOOK].text == told, 60)
+        await node.wait_until(lambda snapshot: CDI_HOOK in snapshot.statuses, 60)
+        assert await node.wait_until(lambda snapshot: snapshot.statuses[CDI_HOOK].text == told, 60)
     watching.cancel()

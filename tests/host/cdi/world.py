@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane.core.containers.cdi.names import KINDS, VENDOR, spec_file_name
+from gpuplane.core.containers.cdi.names import CDI_KINDS, VENDOR, spec_file_name
 from gpuplane.core.containers.cdi.registry import parse_spec_file
 from gpuplane.model.cdi import Spec
-from gpuplane.model.machine import DeviceNumbers, Driver, DriverFiles, DriverLibrary, Gpu, MachineFile, Mig, MigDevice
+from gpuplane.model.machine import DeviceNodeStat, Driver, DriverFiles, DriverLibrary, Gpu, MachineFile, Mig, MigDevice
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 
@@ -23,16 +23,16 @@ CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 def machine(gpus: Iterable[int] = range(2), cut: Mapping[int, int] = {}, version: str = VERSION) -> MachineFile:
     """The GPUs of these indices; of those in `cut` so many MIG devices. Every node has its numbers."""
     found = tuple(_gpu(index, cut.get(index, 0)) for index in gpus)
-    paths = [path for gpu in found for path in gpu.nodes]
-    caps = [path for gpu in found for device in gpu.mig_devices for path in device.nodes]
+    paths = [path for gpu in found for path in gpu.device_nodes]
+    caps = [path for gpu in found for device in gpu.mig_devices for path in device.device_nodes]
     return MachineFile(
         driver=Driver(version=version, cuda="13.0", files=files(version)),
         gpus=found,
         shared_nodes=CONTROL,
-        numbers={
-            **{path: DeviceNumbers(major=195, minor=int(path.removeprefix("/dev/nvidia"))) for path in paths},
-            **{path: DeviceNumbers(major=236, minor=int(path.rpartition("cap")[2])) for path in caps},
-            **{path: DeviceNumbers(major=195, minor=255 - n) for n, path in enumerate(CONTROL)},
+        device_node_stats={
+            **{path: DeviceNodeStat(major=195, minor=int(path.removeprefix("/dev/nvidia"))) for path in paths},
+            **{path: DeviceNodeStat(major=236, minor=int(path.rpartition("cap")[2])) for path in caps},
+            **{path: DeviceNodeStat(major=195, minor=255 - n) for n, path in enumerate(CONTROL)},
         },
     )
 
@@ -44,7 +44,7 @@ def _gpu(index: int, parts: int) -> Gpu:
             profile=PROFILES[parts],
             gpu_instance=n,
             mig_index=n,
-            nodes=tuple(f"/dev/nvidia-caps/nvidia-cap{index * 100 + parts * 10 + n * 2 + i}" for i in (1, 2)),
+            device_nodes=tuple(f"/dev/nvidia-caps/nvidia-cap{index * 100 + parts * 10 + n * 2 + i}" for i in (1, 2)),
         )
         for n in range(parts)
     )
@@ -53,7 +53,7 @@ def _gpu(index: int, parts: int) -> Gpu:
         uuid=f"GPU-{index}",
         minor=index,
         model="NVIDIA A100",
-        nodes=(f"/dev/nvidia{index}",),
+        device_nodes=(f"/dev/nvidia{index}",),
         mig=Mig(enabled=bool(parts), devices=devices),
     )
 
@@ -63,7 +63,9 @@ def files(version: str) -> DriverFiles:
     folder, names = "/usr/lib/x86_64-linux-gnu", ("cuda", "nvidia-ml")
     return DriverFiles(
         libraries=tuple(
-            DriverLibrary(path=f"{folder}/lib{name}.so.{version}", soname=f"lib{name}.so.1", links=(f"lib{name}.so.1",))
+            DriverLibrary(
+                path=f"{folder}/lib{name}.so.{version}", soname=f"lib{name}.so.1", symlinks=(f"lib{name}.so.1",)
+            )
             for name in names
         )
     )
@@ -124,7 +126,7 @@ class Place:
 
     def left(self) -> list[str]:
         """What is in the CDI directory beside our files."""
-        ours = {spec_file_name(kind) for kind in KINDS}
+        ours = {spec_file_name(kind) for kind in CDI_KINDS}
         return sorted(path.name for path in self.cdi.iterdir() if path.name not in ours) if self.cdi.exists() else []
 
 

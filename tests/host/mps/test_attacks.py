@@ -20,8 +20,8 @@ from tests.removal import remove
 GPU, OTHER = "nvidia.com/gpu", "nvidia.com/other"
 A, B = "GPU-a", "GPU-b"
 ONE, TWO = (
-    MpsDaemon(name=GPU, devices={A: 1024}, exclusive=True),
-    MpsDaemon(name=OTHER, devices={B: 1024}, exclusive=True),
+    MpsDaemon(name=GPU, client_memory_mib_by_device={A: 1024}, exclusive_compute_mode=True),
+    MpsDaemon(name=OTHER, client_memory_mib_by_device={B: 1024}, exclusive_compute_mode=True),
 )
 
 
@@ -138,7 +138,7 @@ async def test_what_else_a_client_does_in_its_directory_restarts_no_daemon(world
             path.unlink()
             (path / "deep").mkdir(parents=True)
     pipe.chmod(0o777)
-    await world.until_says(GPU, "its owner and mode")
+    await world.until_says(GPU, "the directory's owner and mode")
     assert world.daemon(GPU) == running
     assert stat.S_IMODE(pipe.stat().st_mode) == 0o755
 
@@ -257,13 +257,13 @@ async def test_what_a_client_makes_in_shared_memory_is_no_daemons_directory(worl
     """A MIG device's stands on one level, a resource's on two; nothing is taken away below them."""
     mig = "MIG-11111111-2222-3333-4444-555555555555"
     await world.supervise()
-    world.want(MpsDaemon(name=mig, devices={mig: 0}))
+    world.want(MpsDaemon(name=mig, client_memory_mib_by_device={mig: 0}))
     await world.until_ok(mig)
     bait = world.root / mig / "shm/pipe"
     bait.mkdir()
     await world.kill()
     await world.supervise()
-    world.want(MpsDaemon(name=mig, devices={mig: 0}), ONE)
+    world.want(MpsDaemon(name=mig, client_memory_mib_by_device={mig: 0}), ONE)
     await world.until_ok(GPU)
     await world.until_ok(mig)
     status = world.status()
@@ -316,7 +316,7 @@ async def test_a_server_is_known_by_its_daemons_word_too(world: World) -> None:
     os.kill(running.pid, signal.SIGKILL)
     world.want(ONE, held=(GPU,))
     await world.supervise()
-    await world.until_says(GPU, f"server {server.pid} of an ended control daemon still has clients")
+    await world.until_says(GPU, f"server {server.pid} still has clients, but its control daemon has ended")
     await world.end(client)
     world.want(ONE)
     await world.until_ok(GPU)

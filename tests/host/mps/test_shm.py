@@ -13,8 +13,8 @@ from gpuplane.model.mps import MpsDaemon
 from tests.host.mps.world import World
 
 ONE, OTHER = (
-    MpsDaemon(name="nvidia.com/gpu", devices={"GPU-a": 0}),
-    MpsDaemon(name="nvidia.com/other", devices={"GPU-b": 0}),
+    MpsDaemon(name="nvidia.com/gpu", client_memory_mib_by_device={"GPU-a": 0}),
+    MpsDaemon(name="nvidia.com/other", client_memory_mib_by_device={"GPU-b": 0}),
 )
 
 

@@ -15,7 +15,9 @@ from tests.texts import as_shown
 
 GPU = "nvidia.com/gpu"
 A, B = "GPU-a", "GPU-b"
-SHARED = MpsDaemon(name=GPU, devices={A: 20480, B: 20480}, active_thread_percentage=25, exclusive=True)
+SHARED = MpsDaemon(
+    name=GPU, client_memory_mib_by_device={A: 20480, B: 20480}, active_thread_percentage=25, exclusive_compute_mode=True
+)
 
 
 async def test_a_daemon_is_started_as_it_is_wanted(world: World) -> None:
@@ -81,7 +83,7 @@ async def test_a_server_whose_daemon_was_killed_keeps_its_clients(world: World) 
     await world.until(lambda: time.monotonic() - time_of_count > 2.5)
     os.kill(running.pid, signal.SIGKILL)
 
-    stands = await world.until_says(GPU, f"server {server.pid} of an ended control daemon still has clients")
+    stands = await world.until_says(GPU, f"server {server.pid} still has clients, but its control daemon has ended")
     assert stands.state == "waiting"
     assert stands.devices == ()
     assert processes.alive(server)
@@ -139,7 +141,7 @@ async def test_a_daemon_that_is_not_wanted_stays_while_a_container_holds_it(worl
     world.want(held=(GPU,))
     await world.until_says(GPU, "stays until no container holds it")
     os.kill(running.pid, signal.SIGKILL)
-    await world.until_says(GPU, "its directory stays until no container holds it")
+    await world.until_says(GPU, "directory stays until no container holds it")
     assert world.pipe(GPU).exists()
 
     world.want()
@@ -164,7 +166,7 @@ async def test_modes_are_restored_after_the_supervisor_was_killed(world: World) 
 async def test_compute_modes_are_left_where_nobody_wants_them_changed(world: World) -> None:
     """nvidia-smi is not even run."""
     await world.supervise()
-    world.want(SHARED.but(exclusive=False))
+    world.want(SHARED.but(exclusive_compute_mode=False))
     await world.until_ok(GPU)
     assert not (world.tools / "smi.log").exists()
 
@@ -174,7 +176,7 @@ async def test_an_unrelated_change_concerns_nobody(world: World) -> None:
     await world.supervise()
     world.want(SHARED)
     running = await world.until_ok(GPU)
-    other = MpsDaemon(name="nvidia.com/other", devices={"GPU-c": 0})
+    other = MpsDaemon(name="nvidia.com/other", client_memory_mib_by_device={"GPU-c": 0})
     world.want(SHARED, other)
     await world.until_ok("nvidia.com/other")
     world.want(SHARED)
@@ -189,7 +191,7 @@ async def test_limits_change_while_it_runs(world: World) -> None:
     running = await world.until_ok(GPU)
     await world.compute(GPU)
     server = await world.serving(GPU)
-    world.want(SHARED.but(devices={A: 8192, B: 20480}, active_thread_percentage=10))
+    world.want(SHARED.but(client_memory_mib_by_device={A: 8192, B: 20480}, active_thread_percentage=10))
     await world.until(lambda: f"set_device_pinned_mem_limit {server.pid} {B} 20480M" in world.told(GPU))
 
     assert f"set_default_device_pinned_mem_limit {A} 8192M" in world.told(GPU)
@@ -203,12 +205,12 @@ async def test_devices_change_when_nobody_computes(world: World) -> None:
     world.want(SHARED)
     running = await world.until_ok(GPU)
     client, _ = await world.compute(GPU)
-    more = SHARED.but(devices={A: 1024, "GPU-c": 1024})
+    more = SHARED.but(client_memory_mib_by_device={A: 1024, "GPU-c": 1024})
     world.want(more, held=(GPU,))
-    stands = await world.until_says(GPU, "restarted with the new settings when its clients have ended")
+    stands = await world.until_says(GPU, "restarts it with the new settings")
     assert (stands.state, stands.devices) == ("ok", (A,))
     await world.end(client)
-    await world.until_says(GPU, "restarted with the new settings when no container holds it")
+    await world.until_says(GPU, "restarts it with the new settings when no container holds it")
     world.want(more)
     await world.until_ok(GPU, but=running)
     stands = await world.until_says(GPU, "control daemon")
@@ -230,7 +232,9 @@ async def test_two_resources_share_nothing(world: World) -> None:
     mig = "MIG-11111111-2222-3333-4444-555555555555"
     await world.supervise()
     world.want(
-        SHARED, MpsDaemon(name="nvidia.com/other", devices={"GPU-c": 0}), MpsDaemon(name=mig, devices={mig: 5120})
+        SHARED,
+        MpsDaemon(name="nvidia.com/other", client_memory_mib_by_device={"GPU-c": 0}),
+        MpsDaemon(name=mig, client_memory_mib_by_device={mig: 5120}),
     )
     found = [await world.until_ok(name) for name in (GPU, "nvidia.com/other", mig)]
 
@@ -245,11 +249,11 @@ async def test_another_name_waits_for_the_gpus_of_the_old_daemon(world: World) -
     """An exclusive GPU is one server's: the new daemon has the others, and all of them once the old one has ended."""
     other = "nvidia.com/gpu.shared"
     await world.supervise()
-    world.want(SHARED.but(devices={A: 20480}))
+    world.want(SHARED.but(client_memory_mib_by_device={A: 20480}))
     old = await world.until_ok(GPU)
     client, _ = await world.compute(GPU)
     for devices in ({A: 20480}, {A: 20480, B: 20480}):
-        world.want(SHARED.but(name=other, devices=devices), held=(GPU,))
+        world.want(SHARED.but(name=other, client_memory_mib_by_device=devices), held=(GPU,))
         if B in devices:
             await world.until_ok(other)
             stands = world.standing(other)
@@ -269,7 +273,7 @@ async def test_a_daemon_that_cannot_be_started_says_why_and_concerns_nobody(worl
     """In its own words; it is tried again, and the others are served."""
     world.spoil("nvidia-smi", "GPU access blocked by the operating system")
     await world.supervise()
-    world.want(SHARED, MpsDaemon(name="nvidia.com/other", devices={"GPU-c": 0}))
+    world.want(SHARED, MpsDaemon(name="nvidia.com/other", client_memory_mib_by_device={"GPU-c": 0}))
     await world.until_ok("nvidia.com/other")
     stands = await world.until_says(GPU, "GPU access blocked by the operating system")
     assert stands.state == "failing"

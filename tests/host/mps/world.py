@@ -88,7 +88,7 @@ class World:
     def want(self, *daemons: MpsDaemon, held: tuple[str, ...] = ()) -> None:
         """Say what the agent wants."""
         (self.root / FOLDER).mkdir(parents=True, exist_ok=True)
-        write(self.root / FOLDER / WANTED, WantedDaemons(daemons=daemons, in_use=held))
+        write(self.root / FOLDER / WANTED, WantedDaemons(daemons=daemons, daemons_in_use=held))
 
     def status(self) -> SupervisorStatus | None:
         """The supervisor's last word."""

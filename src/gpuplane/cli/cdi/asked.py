@@ -14,15 +14,22 @@ import click
 from gpuplane.cli.options import OneOf
 from gpuplane.cli.say import say
 from gpuplane.core.config.flags import CDI_FEATURE_FLAGS, CDI_HOOK_NAMES
-from gpuplane.core.containers.cdi.specrequest import ALL, NONE, HookProgram, Mode, NamingStrategy, SpecRequest
-from gpuplane.core.containers.cdi.validation import spec_problems
-from gpuplane.core.containers.cdi.version import EARLIEST_VERSION
+from gpuplane.core.containers.cdi.specrequest import (
+    ALL_NAME,
+    NONE_NAME,
+    HookProgram,
+    NamingStrategy,
+    SpecMode,
+    SpecOptions,
+)
+from gpuplane.core.containers.cdi.validation import all_spec_problems
+from gpuplane.core.containers.cdi.version import LOWEST_WRITTEN_VERSION
 from gpuplane.core.strict import closest_match
 from gpuplane.host.cdi.hook import INSTALLED, look
 from gpuplane.model.cdi import Spec
 from gpuplane.model.text import Text
 
-KINDS: dict[Mode, str] = {
+KINDS: dict[SpecMode, str] = {
     "gpu": "nvidia.com/gpu",
     "management": "management.nvidia.com/gpu",
     "imex": "nvidia.com/imex-channel",
@@ -37,7 +44,7 @@ ELSEWHERE = {
     "csv": "is for Tegra systems, which gpuplane does not support: use nvidia-ctk",
     "wsl": "is for WSL on Windows, which gpuplane does not support: use nvidia-ctk",
 }
-MODES: dict[str, Mode] = {"auto": "gpu", "nvml": "gpu", **{each: each for each in KINDS if each != "gpu"}}
+MODES: dict[str, SpecMode] = {"auto": "gpu", "nvml": "gpu", **{each: each for each in KINDS if each != "gpu"}}
 PREFIX = "NVIDIA_CTK_CDI_GENERATE_"
 
 MANY: dict[str, Any] = {"multiple": True}
@@ -71,23 +78,32 @@ OPTIONS = (
     ("--mode --discovery-mode", PREFIX + "MODE", {**_one_of((*MODES, *ELSEWHERE), "auto"), "metavar": "MODE"},
      f"The kind of devices: {', '.join((*MODES, *ELSEWHERE))}. Default: auto, the GPUs."),
     ("--device-name-strategy", PREFIX + "DEVICE_NAME_STRATEGIES", MANY,
-     f"{', '.join(get_args(NamingStrategy))}: each one gives every device a name. Default: index and uuid."),
+     (
+         f"How to name devices: {', '.join(get_args(NamingStrategy))}. Each strategy gives every device one more "
+         "name. Default: index and uuid."
+     )),
     ("--device-id --device-ids --device --devices", PREFIX + "DEVICE_IDS", MANY,
-     "Only these devices, by index or UUID; none: a device that gives nothing. Default: all."),
+     (
+         "Include only these devices, by index or UUID. none: one empty device that adds nothing to a container. "
+         "Default: all."
+     )),
     ("--no-all-device", PREFIX + "NO_ALL_DEVICE", SWITCH, "Leave out the device `all`."),
-    ("--vendor --cdi-vendor", PREFIX + "VENDOR", TEXT, "Default: nvidia.com, or the one of the mode."),
-    ("--class --cdi-class", PREFIX + "CLASS", TEXT, "Default: gpu, or the one of the mode."),
+    ("--vendor --cdi-vendor", PREFIX + "VENDOR", TEXT, "Default: nvidia.com, or the vendor of the mode."),
+    ("--class --cdi-class", PREFIX + "CLASS", TEXT, "Default: gpu, or the class of the mode."),
     ("--driver-root", "NVIDIA_CTK_DRIVER_ROOT", {"default": "/"}, "The driver root on the host. Default: /."),
     ("--dev-root", "NVIDIA_CTK_DEV_ROOT", TEXT, "The root of /dev on the host. Default: the driver root."),
     ("--nvidia-cdi-hook-path --nvidia-ctk-path", "NVIDIA_CTK_CDI_HOOK_PATH", TEXT,
-     "NVIDIA's program for hooks, on the host. Default with --hook=nvidia: the one that is found."),
+     (
+         "NVIDIA's program for hooks, on the host. Default with --hook=nvidia: nvidia-cdi-hook from PATH, else "
+         "/usr/bin/nvidia-cdi-hook."
+     )),
     ("--disable-hook --disable-hooks", PREFIX + "DISABLED_HOOKS", MANY,
-     "A hook to leave out, by NVIDIA's names; all: every hook."),
+     "Leave out the hook with this NVIDIA name; all: leave out every hook."),
     ("--enable-hook --enable-hooks", PREFIX + "ENABLED_HOOKS", MANY,
-     "A hook to include even if it is disabled, or left out by --mode management. chmod has no effect."),
+     "Include this hook, even if --disable-hook or --mode management leaves it out. The hook chmod has no effect."),
     ("--feature-flag --feature-flags", PREFIX + "FEATURE_FLAGS", MANY, "NVIDIA's feature flags."),
     ("--config-search-path", PREFIX + "CONFIG_SEARCH_PATHS", MANY,
-     "Refused: files are only searched where the driver installs them."),
+     "Not supported: gpuplane searches for files only where the driver installs them."),
     ("--ldconfig-path", PREFIX + "LDCONFIG_PATH", TEXT, _no_effect("--ldconfig-path")),
     ("--library-search-path", PREFIX + "LIBRARY_SEARCH_PATHS", MANY, _no_effect("--library-search-path")),
     ("--csv.file", PREFIX + "CSV_FILES", MANY, _no_effect("--csv.file")),
@@ -117,7 +133,7 @@ def parameter(names: str) -> str:
     return names.split()[0].strip("-").replace("-", "_").replace(".", "_")
 
 
-def request(said: Mapping[str, Any], host: Path | None) -> SpecRequest:
+def request(said: Mapping[str, Any], host: Path | None) -> SpecOptions:
     """What the options ask for. Raises click.BadParameter.
 
     `host`: where the host's root is seen; None where it is not.
@@ -126,28 +142,30 @@ def request(said: Mapping[str, Any], host: Path | None) -> SpecRequest:
     if mode in ELSEWHERE:
         raise _wrong("--mode", f"{mode} {ELSEWHERE[mode]}")
     if said["config_search_path"]:
-        raise _wrong("--config-search-path", "files are only searched where the driver installs them")
+        raise _wrong("--config-search-path", "gpuplane searches for files only where the driver installs them")
     vendor, name = KINDS[MODES[mode]].split("/")
     kind = f"{said['vendor'] or vendor}/{said['class'] or name}"
-    for where, problem in spec_problems(Spec(EARLIEST_VERSION, kind)):
+    for where, problem in all_spec_problems(Spec(LOWEST_WRITTEN_VERSION, kind)):
         if where == ("kind",):
             raise _wrong("--vendor, --class", problem.removeprefix("kind: "))
     for option in ("--driver-root", "--dev-root", "--hook-path"):
         if (path := said[parameter(option)]) and not path.startswith("/"):
             raise _wrong(option, f"{path!r} is not an absolute path on the host")
     ids = _listed(said["device_id"])
-    return SpecRequest(
+    return SpecOptions(
         kind=kind,
         mode=MODES[mode],
         naming=_chosen("--device-name-strategy", said["device_name_strategy"], get_args(NamingStrategy))
         or ("index", "uuid"),
-        with_all_device=not said["no_all_device"] and NONE not in ids,
+        with_all_device=not said["no_all_device"] and NONE_NAME not in ids,
         ids=ids,
         driver_root=said["driver_root"] or "/",
         dev_root=said["dev_root"] or said["driver_root"] or "/",
         hook_program=_program(said["hook"], said["hook_path"], said["nvidia_cdi_hook_path"], host),
         disabled_hooks=_chosen("--disable-hook", said["disable_hook"], CDI_HOOK_NAMES),
-        enabled_hooks=_chosen("--enable-hook", said["enable_hook"], [each for each in CDI_HOOK_NAMES if each != ALL]),
+        enabled_hooks=_chosen(
+            "--enable-hook", said["enable_hook"], [each for each in CDI_HOOK_NAMES if each != ALL_NAME]
+        ),
         feature_flags=_chosen("--feature-flag", said["feature_flag"], CDI_FEATURE_FLAGS),
     )
 
@@ -196,7 +214,7 @@ def place(said: Mapping[str, Any]) -> tuple[Path | None, str]:
     if path.suffix not in (".json", ".yaml"):
         return path.with_name(f"{path.name}.{form}"), form
     if form != named:
-        note(f"{path} is written as {form} because of --format, although its name says otherwise")
+        note(f"{path} is written as {form} because of --format, but its suffix names another format")
     return path, form
 
 

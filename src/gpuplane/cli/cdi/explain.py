@@ -13,18 +13,18 @@ from gpuplane.cli.cdi.specdirs import known, spec_dir
 from gpuplane.cli.connection import state_dir
 from gpuplane.cli.say import columns, fitted, say
 from gpuplane.core.containers.cdi.explanation import (
-    DeviceExplanation,
+    DeviceResolution,
     EditExplanation,
     EditKind,
     Explanation,
     explain_devices,
 )
 from gpuplane.core.containers.cdi.hookactions import HookAction
-from gpuplane.core.containers.cdi.names import KINDS
+from gpuplane.core.containers.cdi.names import CDI_KINDS
 from gpuplane.core.containers.cdi.registry import Registry
-from gpuplane.core.text import clip, format_json, list_first
+from gpuplane.core.text import clip, format_json, join_first_names
 from gpuplane.model.cdi import Mount
-from gpuplane.model.text import Text, group_alike
+from gpuplane.model.text import Text, group_by_key
 from gpuplane.model.value import Value
 
 TITLES: dict[EditKind, str] = {
@@ -65,7 +65,7 @@ def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bo
     if as_json:
         sys.stdout.buffer.write(format_json(document(explanation, there, left)))
     else:
-        for trouble in filter(None, (*(() if unresolvable else there.problems.values()), unknown)):
+        for trouble in filter(None, (*(() if unresolvable else there.problem_by_file.values()), unknown)):
             say(trouble, err=True)
         show(explanation, left or {})
     if unresolvable:
@@ -74,13 +74,17 @@ def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bo
 
 def _left_out(devices: Iterable[str], state_dir: Path) -> tuple[Left, str]:
     """What the agent leaves out of the files of its devices; or why that is not known."""
-    if not any(each.partition("=")[0] in KINDS for each in devices):
+    if not any(each.partition("=")[0] in CDI_KINDS for each in devices):
         return {}, ""
     try:
         machine = connection.show(state_dir).snapshot.machine
     except click.ClickException as error:
-        return None, f"It is not known what the agent leaves out: {error.message}"
-    return ({}, "") if machine is None else ({path: machine.left_out[path] for path in sorted(machine.left_out)}, "")
+        return None, f"Cannot find out what the agent leaves out: {error.message}"
+    return (
+        ({}, "")
+        if machine is None
+        else ({path: machine.insecure_files[path] for path in sorted(machine.insecure_files)}, "")
+    )
 
 
 def document(explanation: Explanation, there: Registry, left: Left) -> dict[str, object]:
@@ -94,7 +98,7 @@ def document(explanation: Explanation, there: Registry, left: Left) -> dict[str,
         "pieces": pieces,
         "edits": explanation.edits,
         "left_out": left,
-        "problems": there.problems,
+        "problems": there.problem_by_file,
     }
 
 
@@ -121,9 +125,15 @@ def lines(explanation: Explanation) -> Iterator[str]:
         else:
             yield _line("device", told.name, told.file, _version(told), *told.overridden_files)
     for piece in explanation.edit_explanations:
-        yield _line(piece.kind, piece.what, piece.detail, ", ".join(piece.origin), "; ".join(piece.notes))
+        yield _line(
+            piece.kind,
+            piece.edit_text,
+            piece.edit_options_text,
+            ", ".join(piece.devices_or_kinds),
+            "; ".join(piece.notes),
+        )
         for step in piece.hook_actions:
-            yield _line("step", step.what, *step.targets)
+            yield _line("step", step.description, *step.targets)
 
 
 def _line(*cells: str) -> str:
@@ -135,11 +145,11 @@ def _printable(text: str) -> str:
     return clip(text, len(text))
 
 
-def _version(told: DeviceExplanation) -> str:
-    return f"CDI {told.version}" + (f" for {', '.join(told.version_features)}" if told.version_features else "")
+def _version(told: DeviceResolution) -> str:
+    return f"CDI {told.version}" + (f", needed for {', '.join(told.version_features)}" if told.version_features else "")
 
 
-def _defined(told: DeviceExplanation) -> str:
+def _defined(told: DeviceResolution) -> str:
     before = f", which has priority over {' and '.join(told.overridden_files)}" if told.overridden_files else ""
     return f"{told.file} ({_version(told)}){before}"
 
@@ -160,15 +170,17 @@ def draw(explanation: Explanation, left: Mapping[str, Text]) -> None:
     mounts = {mount.container_path: mount for mount in explanation.edits.mounts}
     for kind, pieces in groupby(explanation.edit_explanations, key=lambda piece: piece.kind):
         console.print(f"[bold]{TITLES[kind]}[/bold]")
-        for whose, alike in groupby(pieces, key=lambda piece: piece.origin):
+        for whose, alike in groupby(pieces, key=lambda piece: piece.devices_or_kinds):
             head = fitted(f"  with {_whose(whose, explanation)}", width)
             console.print(f"[dim]{escape(head)}[/dim]", soft_wrap=True)
-            for line in _mounts(mounts[each.what] for each in alike) if kind == "mount" else _all(alike):
+            for line in _mounts(mounts[each.edit_text] for each in alike) if kind == "mount" else _all(alike):
                 console.print(escape(fitted(f"    {line}", width)), soft_wrap=True)
     if left:
-        console.print("[bold]left out[/bold], because others than root could change it")
-    for why, paths in group_alike((why, path) for path, why in left.items()):
-        console.print(escape(fitted(f"    {_printable(f'{list_first(paths, FEW)}: {why}')}", width)), soft_wrap=True)
+        console.print("[bold]left out[/bold], because users other than root could change these paths")
+    for why, paths in group_by_key((why, path) for path, why in left.items()):
+        console.print(
+            escape(fitted(f"    {_printable(f'{join_first_names(paths, FEW)}: {why}')}", width)), soft_wrap=True
+        )
 
 
 def _whose(origin: tuple[str, ...], explanation: Explanation) -> str:
@@ -179,12 +191,14 @@ def _whose(origin: tuple[str, ...], explanation: Explanation) -> str:
 def _all(pieces: Iterable[EditExplanation]) -> Iterator[str]:
     """Each with what it does, step by step."""
     for piece in pieces:
-        yield "  ".join(filter(None, map(_printable, (piece.what, piece.detail, "; ".join(piece.notes)))))
+        yield "  ".join(
+            filter(None, map(_printable, (piece.edit_text, piece.edit_options_text, "; ".join(piece.notes))))
+        )
         yield from (f"  {_step(step)}" for step in piece.hook_actions)
 
 
 def _step(step: HookAction) -> str:
-    return step.what + (f": {_printable(list_first(step.targets, FEW))}" if step.targets else "")
+    return step.description + (f": {_printable(join_first_names(step.targets, FEW))}" if step.targets else "")
 
 
 def _mounts(mounts: Iterable[Mount]) -> Iterator[str]:
@@ -193,7 +207,7 @@ def _mounts(mounts: Iterable[Mount]) -> Iterator[str]:
         names = [_parts(mount.container_path)[1] for mount in each]
         host = "" if source == folder else f"from {source}"
         how = f"({','.join(options)})" if options else ""
-        yield "  ".join(filter(None, map(_printable, (folder, list_first(names, FEW), host, how))))
+        yield "  ".join(filter(None, map(_printable, (folder, join_first_names(names, FEW), host, how))))
 
 
 def _place(mount: Mount) -> tuple[str, str, tuple[str, ...]]:

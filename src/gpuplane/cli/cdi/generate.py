@@ -14,8 +14,8 @@ from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Amount
 from gpuplane.core.containers.cdi.specbuilder import build_spec
-from gpuplane.core.containers.cdi.specrequest import SpecRequest
-from gpuplane.core.containers.cdi.validation import spec_problems
+from gpuplane.core.containers.cdi.specrequest import SpecOptions
+from gpuplane.core.containers.cdi.validation import all_spec_problems
 from gpuplane.core.text import format_count, format_json
 from gpuplane.files import untrusted
 from gpuplane.hardware.once import Unseen, look
@@ -23,7 +23,7 @@ from gpuplane.hardware.profiles import Unknown
 from gpuplane.host.cdi.directory import replace
 from gpuplane.model.cdi import Spec
 from gpuplane.model.machine import Machine
-from gpuplane.model.text import group_alike, join
+from gpuplane.model.text import group_by_key, join
 
 
 @click.command()
@@ -76,7 +76,7 @@ def _write(text: str, path: Path | None) -> None:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         replace(path.parent, path.name, text.encode())
         if reason := untrusted(path, follow=True):
-            note(f"{path}: {reason}: somebody else could change what containers get")
+            note(f"{path}: {reason}: users other than root could change what containers get; let only root write there")
 
 
 def _seen(machine: str, driver_root: Path, dev_root: Path, timeout: float) -> Machine:
@@ -94,7 +94,7 @@ def _seen(machine: str, driver_root: Path, dev_root: Path, timeout: float) -> Ma
         raise click.ClickException(str(error)) from None
 
 
-def _spec(machine: Machine, asked: SpecRequest) -> Spec:
+def _spec(machine: Machine, asked: SpecOptions) -> Spec:
     """The specification, after a word about whatever it lacks. Raises click.ClickException where there is none."""
     if machine.gpus is None and asked.mode == "gpu":
         raise click.ClickException(
@@ -104,7 +104,7 @@ def _spec(machine: Machine, asked: SpecRequest) -> Spec:
         made = build_spec(machine, asked)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
-    for why, ids in group_alike((why, id) for id, why in made.omitted.items()):
+    for why, ids in group_by_key((why, id) for id, why in made.omission_reason_by_device.items()):
         note(f"left out: {', '.join(ids)}: {why}")
     for each in made.notes:
         note(each)
@@ -113,7 +113,7 @@ def _spec(machine: Machine, asked: SpecRequest) -> Spec:
         raise click.ClickException(f"nothing to write: there is no device of {asked.kind}")
     if asked.hook_program is None and spec.container_edits.mounts:
         note("no hooks are written, mounts replace them: see --hook")
-    if wrong := [problem for _, problem in spec_problems(spec)]:
+    if wrong := [problem for _, problem in all_spec_problems(spec)]:
         raise click.ClickException("\n".join(wrong))
     return spec
 

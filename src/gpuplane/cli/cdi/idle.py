@@ -5,11 +5,11 @@ from typing import Any
 
 from gpuplane.cli.cdi.asked import OPTIONS, WITHOUT_EFFECT, parameter
 from gpuplane.core.containers.cdi.hooks import ALL_HOOKS, UPDATE_APPLICATION_PROFILE
-from gpuplane.core.containers.cdi.specrequest import Mode, SpecRequest
+from gpuplane.core.containers.cdi.specrequest import SpecMode, SpecOptions
 from gpuplane.host.cdi.hook import INSTALLED
 
 HOOKS = ("--hook", "--hook-path", "--nvidia-cdi-hook-path", "--disable-hook", "--enable-hook")
-MODES: Mapping[str, tuple[Mode, ...]] = {
+MODES: Mapping[str, tuple[SpecMode, ...]] = {
     "--device-name-strategy": ("gpu",),
     "--no-all-device": ("gpu", "imex"),
     **dict.fromkeys(HOOKS, ("gpu", "management")),
@@ -23,12 +23,12 @@ NO_PROGRAM = "no hooks are written"
 UNDONE = {
     "chmod": "crun has not needed it since 1.7",
     "create-soname-symlinks": "create-symlinks creates those links too",
-    UPDATE_APPLICATION_PROFILE: "only NVIDIA's program does it, see --hook",
+    UPDATE_APPLICATION_PROFILE: "only NVIDIA's program can update application profiles, see --hook",
 }
 """NVIDIA's hooks of which something is not done here, and why."""
 
 
-def idle(said: Mapping[str, Any], asked: SpecRequest) -> Iterator[str]:
+def idle(said: Mapping[str, Any], asked: SpecOptions) -> Iterator[str]:
     """A sentence for each option that was given and has no effect."""
     for names, *_ in OPTIONS:
         name = names.split()[0]
@@ -47,7 +47,7 @@ def _given(name: str, said: Mapping[str, Any]) -> bool:
     return bool(value) and value != DEFAULTS.get(name)
 
 
-def _hooks(name: str, said: Mapping[str, Any], asked: SpecRequest) -> Iterator[str]:
+def _hooks(name: str, said: Mapping[str, Any], asked: SpecOptions) -> Iterator[str]:
     """Of the options for hooks, in a mode that has some."""
     ours = asked.hook_program is not None and not asked.hook_program.is_nvidia
     theirs = asked.hook_program is not None and asked.hook_program.is_nvidia
@@ -66,7 +66,7 @@ def _hooks(name: str, said: Mapping[str, Any], asked: SpecRequest) -> Iterator[s
             )
 
 
-def _undone(hook: str, asked: SpecRequest) -> str:
+def _undone(hook: str, asked: SpecOptions) -> str:
     """Why a hook is not called though it was asked for; "" where it is."""
     if hook == UPDATE_APPLICATION_PROFILE and asked.mode == "management":
         return " with --mode management"

@@ -28,7 +28,7 @@ def command(directories: tuple[Path, ...], as_json: bool) -> None:
     for line in troubles(there):
         say(line, err=True)
     if not there.devices:
-        none = f"No device {'can be used' if there.conflicts else 'is defined'}."
+        none = f"No device {'can be used' if there.conflicting_files_by_device else 'is defined'}."
         say(f"{none} {'; '.join(map(looked_into, directories))}.", err=True)
     elif sys.stdout.isatty():
         draw(there)
@@ -42,8 +42,8 @@ def document(there: Registry, directories: tuple[Path, ...]) -> dict[str, object
     return {
         "directories": list(map(str, directories)),
         "devices": {name: defined.file.path for name, defined in there.devices.items()},
-        "conflicts": there.conflicts,
-        "problems": there.problems,
+        "conflicts": there.conflicting_files_by_device,
+        "problems": there.problem_by_file,
     }
 
 

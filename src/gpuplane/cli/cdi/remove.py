@@ -26,19 +26,22 @@ from gpuplane.model.snapshot import Allocation
     default=CDI,
     show_default=True,
     envvar="CDI_DIR",
-    help="Their directory: the agent's --cdi-dir.",
+    help="The directory of the specifications. It is the agent's --cdi-dir.",
 )
 @click.option(
     "--kubelet-root",
     type=PATH,
     default=Path("/var/lib/kubelet"),
     show_default=True,
-    help="Kubelet's directory. If no agent runs, kubelet is asked which devices containers hold.",
+    help="Kubelet's directory. If no agent runs, this command asks kubelet which devices containers hold.",
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="Remove them even if containers need them: a container that holds a device then cannot start again.",
+    help=(
+        "Remove the specifications even if containers need them: a container that holds a device then cannot "
+        "start again."
+    ),
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: what was removed.")
 @state_dir
@@ -74,15 +77,25 @@ def _needed(state_dir: Path, kubelet_root: Path) -> str:
         held = ending.run(read_allocations(kubelet_root))
         if held is None:
             unknown = f"no agent runs here, and no file below {kubelet_root} shows which devices containers hold"
-            return f"{unknown}: set kubelet's directory by --kubelet-root"
+            return f"{unknown}: set --kubelet-root to kubelet's directory"
         return _held(held)
     if snapshot.allocations is None:
         return "the agent that runs here does not know yet which devices containers hold: try again later"
     if desired_specs(snapshot) and not snapshot.allocations:
-        return "the agent that runs here would write them again: stop it first, or configure another deviceListStrategy"
+        return (
+            "the running agent would write the specifications again: stop the agent first, or configure "
+            "another deviceListStrategy"
+        )
     return _held(snapshot.allocations)
 
 
 def _held(allocations: Iterable[Allocation]) -> str:
-    pods = sorted({each.holder.pod or "a pod that kubelet is admitting" for each in allocations})
-    return f"containers hold devices, and could not start again: end {', '.join(pods)} first" if pods else ""
+    pods = sorted({each.holder.pod_name_or_uid or "a pod that kubelet is admitting" for each in allocations})
+    return (
+        (
+            "containers hold devices and could not restart without the specifications: end these pods first: "
+            f"{', '.join(pods)}"
+        )
+        if pods
+        else ""
+    )

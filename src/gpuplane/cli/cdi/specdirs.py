@@ -8,7 +8,7 @@ import click
 
 from gpuplane.cli.options import PATH
 from gpuplane.core.containers.cdi.registry import DEFAULT_SPEC_DIRECTORIES, Registry, build_registry
-from gpuplane.core.text import format_count, list_first
+from gpuplane.core.text import format_count, join_first_names
 from gpuplane.host.specfiles import found, paths
 
 FEW = 3
@@ -54,10 +54,10 @@ def looked_into(directory: Path) -> str:
 
 def troubles(known: Registry) -> Iterator[str]:
     """What is wrong with the files, a line each: those that count for nothing, and those that define the same."""
-    yield from known.problems.values()
+    yield from known.problem_by_file.values()
     together: dict[tuple[str, ...], list[str]] = {}
-    for name, files in known.conflicts.items():
+    for name, files in known.conflicting_files_by_device.items():
         together.setdefault(files, []).append(name)
     for files, names in together.items():
-        devices = list_first(names, FEW)
+        devices = join_first_names(names, FEW)
         yield f"{' and '.join(files)} define these devices with equal priority, so no runtime uses them: {devices}"

@@ -10,7 +10,7 @@ import msgspec
 
 from gpuplane.cli.options import PATH
 from gpuplane.cli.say import say
-from gpuplane.core.containers.cdi.validation import parse_spec, refusal_problems, spec_problems
+from gpuplane.core.containers.cdi.validation import all_spec_problems, parse_spec, runtime_refusal_problems
 from gpuplane.core.containers.cdi.version import lowest_version
 from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.strict import InvalidInput
@@ -59,7 +59,7 @@ def _judged(file: Path) -> Judged:
     if isinstance(data, OSError):
         return Judged(name, "unreadable", (f"{name}: {data.strerror or data}",))
     try:
-        spec = parse_spec(data, name, spec_problems)
+        spec = parse_spec(data, name, all_spec_problems)
     except InvalidInput as invalid:
         return Judged(name, "wrong", tuple(invalid.errors), _refused(data, name))
     return Judged(
@@ -69,7 +69,7 @@ def _judged(file: Path) -> Judged:
 
 def _refused(data: bytes, name: str) -> bool:
     try:
-        parse_spec(data, name, refusal_problems)
+        parse_spec(data, name, runtime_refusal_problems)
     except InvalidInput:
         return True
     return False

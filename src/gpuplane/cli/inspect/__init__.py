@@ -14,16 +14,16 @@ import msgspec
 
 from gpuplane.cli.connection import ask, pictured, show, state_dir
 from gpuplane.cli.options import OneOf
-from gpuplane.core.reports.inspection.report import health_inspection, inspection
+from gpuplane.core.reports.inspection.report import build_inspection, health_inspection
 from gpuplane.core.text import format_json
-from gpuplane.model.control import ShowNode
+from gpuplane.model.control import GetNodeState
 from gpuplane.model.inspection import HealthInspection, Inspection
 
 
 @click.command()
 @click.argument("what", required=False, type=OneOf(["health"]))
 @state_dir
-@click.option("--watch", is_flag=True, help="Show it again after each change, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Show the output again after each change, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document; docs/inspect.md describes its keys.")
 @click.option(
     "--snapshot", is_flag=True, help="Everything that the agent knows, for a bug report; its keys may change."
@@ -48,8 +48,8 @@ def command(what: str | None, state_dir: Path, watch: bool, as_json: bool, snaps
 
 
 def _once(directory: Path, about_health: bool, as_json: bool) -> None:
-    answer = ask(directory, ShowNode())
-    whole = inspection(pictured(answer), answer.agent, time.time())
+    answer = ask(directory, GetNodeState())
+    whole = build_inspection(pictured(answer), answer.agent, time.time())
     if as_json:
         sys.stdout.buffer.write(format_json(_document(whole, about_health)))
     elif sys.stdout.isatty():

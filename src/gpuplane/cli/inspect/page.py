@@ -61,7 +61,7 @@ def health_page(whole: Inspection, width: int) -> Lines:
         yield Text()
         yield from _cause(cause, width, lasting(whole, cause.since))
         if ends := ending(whole, cause.ends, cause.until):
-            yield from paragraph(f"It ends: {ends}", width, 2, 4)
+            yield from paragraph(f"It ends {ends}", width, 2, 4)
         if cause.advice:
             yield from paragraph(f"What to do: {cause.advice}", width, 2, 4)
 
@@ -69,7 +69,7 @@ def health_page(whole: Inspection, width: int) -> Lines:
 DEVICE = "GPU", "MODEL", "MEMORY", "RESOURCE", "STATE", "ID", "HELD BY"
 GIVE_WAY = "ID", "HELD BY", "RESOURCE", "MODEL", "MEMORY"
 RESOURCE = "RESOURCE", "DEVICES", "HEALTHY", "HELD", "SHARED", "OF"
-PART = "PART", "STANDS", "FOR", "REASON"
+PART = "PART", "STATE", "FOR", "REASON"
 ORDER = "failing", "waiting", "ok"
 HEALTH = "GPU", "STATE", "FOR", "ID"
 

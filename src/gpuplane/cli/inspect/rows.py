@@ -8,7 +8,7 @@ from gpuplane.cli.times import span
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.shares import unit_of
 from gpuplane.model.inspection import Device, Holder, Inspection, Release
-from gpuplane.model.text import Text, group_alike
+from gpuplane.model.text import Text, group_by_key
 from gpuplane.model.value import Value
 
 ADMITTED = "a pod that kubelet is admitting"
@@ -67,7 +67,7 @@ def _shares(device: Device, first: Row) -> Iterator[Row]:
 def _unnamed(device: Device, whole: Inspection) -> str:
     """What stands in the place of a resource's name."""
     parts = any(each.gpu == device.uuid and each.mig_profile and each.resource for each in whole.devices)
-    return "by its MIG devices" if parts and not device.mig_profile else "-"
+    return "see its MIG devices" if parts and not device.mig_profile else "-"
 
 
 def state(device: Device) -> str:
@@ -103,7 +103,7 @@ def causes(whole: Inspection) -> Iterator[Cause]:
     if node.state != "healthy":
         yield Cause((), node.state, node.reason, node.since, node.until, node.ends, node.advice)
     unwell = (each for each in whole.devices if each.state != "healthy")
-    alike = group_alike(((state(each), each.reason, each.ends, each.advice), each) for each in unwell)
+    alike = group_by_key(((state(each), each.reason, each.ends, each.advice), each) for each in unwell)
     for (stands, reason, ends, advice), devices in alike:
         since = min((each.since for each in devices if each.since), default=None)
         until = max((each.until for each in devices if each.until), default=None)

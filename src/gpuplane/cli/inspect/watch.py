@@ -17,8 +17,8 @@ from gpuplane.cli.connection import NoAgent, ask, pictured
 from gpuplane.cli.ending import heed, whole
 from gpuplane.cli.inspect.page import Page, Write
 from gpuplane.cli.times import span
-from gpuplane.core.reports.inspection.report import inspection, without_times
-from gpuplane.model.control import ControlResponse, ShowNode
+from gpuplane.core.reports.inspection.report import build_inspection, inspection_without_times
+from gpuplane.model.control import ControlResponse, GetNodeState
 from gpuplane.model.inspection import Inspection
 from gpuplane.model.value import Value
 
@@ -35,11 +35,11 @@ class Look(Value):
 
     def inspection(self) -> Inspection:
         """What the answer shows."""
-        return inspection(pictured(self.answer), self.answer.agent, self.at)
+        return build_inspection(pictured(self.answer), self.answer.agent, self.at)
 
     def timeless(self) -> Inspection:
         """The same, equal as long as nothing but time has changed."""
-        return without_times(pictured(self.answer), self.answer.agent)
+        return inspection_without_times(pictured(self.answer), self.answer.agent)
 
 
 def follow(directory: Path, draw: Callable[[Iterator[Look]], None]) -> NoReturn:
@@ -50,12 +50,12 @@ def follow(directory: Path, draw: Callable[[Iterator[Look]], None]) -> NoReturn:
 
 
 def _looks(directory: Path) -> Iterator[Look]:
-    look = Look(ask(directory, ShowNode()), time.time())
+    look = Look(ask(directory, GetNodeState()), time.time())
     while True:
         yield look
         time.sleep(EVERY)
         try:
-            look = Look(ask(directory, ShowNode()), time.time())
+            look = Look(ask(directory, GetNodeState()), time.time())
         except NoAgent as error:
             look = look.but(away=error.message)
 
@@ -81,6 +81,10 @@ def redraw(looks: Iterator[Look], write: Write) -> None:
 
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
         for look in looks:
-            note = f"{look.away}. This is its answer of {span(time.time() - look.at)} ago." if look.away else ""
+            note = (
+                f"{look.away}. This page shows the agent's last answer, {span(time.time() - look.at)} old."
+                if look.away
+                else ""
+            )
             with whole():  # else the cursor may be anywhere when a signal ends it
                 live.update(Page(write, look.inspection(), note, redrawn=True), refresh=True)

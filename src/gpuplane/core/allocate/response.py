@@ -19,40 +19,40 @@ Ids come from a request, so they are only ever looked up. Paths and names are ma
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from gpuplane.core.advertising import known, offer
+from gpuplane.core.advertising import offer, offered_devices_by_id
 from gpuplane.core.allocate import shares
 from gpuplane.core.containers import mps
 from gpuplane.core.containers.cdi.desiredspecs import missing_features
-from gpuplane.core.containers.cdi.devicenodes import CONTROL_NODES, IMEX_CHANNEL_PREFIX
+from gpuplane.core.containers.cdi.devicenodes import CONTROL_NODE_PATHS, IMEX_CHANNEL_PREFIX
 from gpuplane.core.containers.cdi.names import VENDOR
-from gpuplane.core.containers.strategy import effective_strategies
+from gpuplane.core.containers.strategy import effective_list_strategies
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import AllocateResponse, DeviceSpec, Mount, OfferedDevice, Refused, Unit
+from gpuplane.model.views import ContainerAllocateResponse, DeviceSpec, Mount, OfferedDevice, RequestRefused, Unit
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 MOUNT_LIST_ROOT = "/var/run/nvidia-container-devices"
 CDI_ANNOTATION_NAME = "nvidia-device-plugin_"
 
 
-def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> AllocateResponse:
+def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> ContainerAllocateResponse:
     """What a container that holds these ids of a resource gets. Raises Refused, naming the device and the reason."""
     devices = requested_devices(snapshot, resource, ids)
     machine, settings = snapshot.machine, snapshot.config.settings
     assert machine is not None  # something is offered, so both are there
     assert settings is not None
     units = tuple({device.unit.id: device.unit for device in devices}.values())
-    strategies_in_force, kind = effective_strategies(snapshot), offer(snapshot).resource(resource)
-    got = container_edits(
+    strategies_in_force, kind = effective_list_strategies(snapshot), offer(snapshot).resource(resource)
+    got = response_for_units(
         units, machine, settings.but(device_list_strategy=strategies_in_force), resource, missing_features(snapshot)
     )
     assert kind is not None  # it has these devices
     if kind.share_mib:
-        limits = shares.memory_environment(units[0], kind.share_mib * len(devices), settings.sharing.memory_unit)
+        limits = shares.memory_share_variables(units[0], kind.share_mib * len(devices), settings.sharing.memory_unit)
         got = got.but(env={**got.env, **limits})
-    if kind.mps and any(device.id != device.unit.id for device in devices):
-        more = mps.mps_client_edits(kind, devices, settings)
+    if kind.uses_mps and any(device.id != device.unit.id for device in devices):
+        more = mps.mps_allocate_response(kind, devices, settings)
         got = got.but(env={**got.env, **more.env}, mounts=(*got.mounts, *more.mounts))
     return got
 
@@ -60,62 +60,70 @@ def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> AllocateR
 def requested_devices(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[OfferedDevice]:
     """The devices with these ids. Raises Refused for the first that does not exist or is not available."""
     offered = offer(snapshot)
-    devices = known.of(snapshot, offered).get(resource)
+    devices = offered_devices_by_id.of(snapshot, offered).get(resource)
     if devices is None:
-        raise Refused(f"{resource} is not offered by this node: {offered.waiting or 'no device has that name'}")
-    if not ids:
-        raise Refused(f"{resource}: the request names no device")
-    wanted = [_available_device(resource, devices.get(id), id, len(devices)) for id in dict.fromkeys(ids)]
-    shared = any(device.id != device.unit.id for device in wanted)
-    if shared and len(wanted) > 1 and _allows_one_share_only(snapshot, resource):
-        raise Refused(
-            f"{resource}: {len(wanted)} shares requested, but failRequestsGreaterThanOne allows 1: "
-            "more shares of a device do not give more of it"
+        raise RequestRefused(
+            f"{resource} is not offered by this node: {offered.waiting_reason or 'no device has this resource name'}"
         )
-    shares.check_shares(snapshot, resource, wanted)
+    if not ids:
+        raise RequestRefused(f"{resource}: the request names no device")
+    wanted = [_require_available(resource, devices.get(id), id, len(devices)) for id in dict.fromkeys(ids)]
+    shared = any(device.id != device.unit.id for device in wanted)
+    if shared and len(wanted) > 1 and _refuses_several_shares(snapshot, resource):
+        raise RequestRefused(
+            f"{resource}: {len(wanted)} shares requested, but failRequestsGreaterThanOne allows 1: request 1 share; "
+            "with more shares a container does not get more of the device"
+        )
+    shares.refuse_forbidden_shares(snapshot, resource, wanted)
     return wanted
 
 
-def _available_device(resource: str, device: OfferedDevice | None, id: str, count: int) -> OfferedDevice:
+def _require_available(resource: str, device: OfferedDevice | None, id: str, device_count: int) -> OfferedDevice:
     if device is None:
-        raise Refused(f"{resource}: unknown device {id[:64]!r}; this node has {count} devices of this resource")
+        raise RequestRefused(
+            f"{resource}: unknown device {id[:64]!r}; this node has {device_count} devices of this resource"
+        )
     if device.reasons:
-        raise Refused(f"{resource}: device {device.id} is not available: {device.unavailable}")
+        raise RequestRefused(f"{resource}: device {device.id} is not available: {device.unavailable_reason}")
     return device
 
 
-def _allows_one_share_only(snapshot: Snapshot, name: str) -> bool:
-    resource = offer(snapshot).resource(name)
+def _refuses_several_shares(snapshot: Snapshot, resource_name: str) -> bool:
+    resource = offer(snapshot).resource(resource_name)
     return resource is not None and resource.one_share_only
 
 
-def container_edits(
+def response_for_units(
     units: Sequence[Unit], machine: Machine, settings: Settings, resource: str, missing_features: Collection[str] = ()
-) -> AllocateResponse:
+) -> ContainerAllocateResponse:
     """What a container gets that holds these units of a resource, by the strategies of `settings`, without `auto`.
 
     `missing_features`: the configured features that have no CDI device. Raises Refused if IMEX is required but missing.
     """
-    effective_strategies = settings.device_list_strategy
+    effective_list_strategies = settings.device_list_strategy
     names = [unit.index if settings.device_id_strategy == "index" else unit.id for unit in units]
     channels = _imex_channels(machine, settings)
     features = [name for name in ("gdrcopy", "gds", "mofed") if getattr(settings, name)]
-    qualified = tuple(_cdi_names(names, channels, [name for name in features if name not in missing_features]))
+    qualified = tuple(
+        _qualified_cdi_names(names, channels, [name for name in features if name not in missing_features])
+    )
     env = {f"NVIDIA_{feature.upper()}": "enabled" for feature in features}
     mounts: tuple[Mount, ...] = ()
-    if "envvar" in effective_strategies:
+    if "envvar" in effective_list_strategies:
         env[VISIBLE_DEVICES] = ",".join(names)
         if channels:
             env["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, channels))
-    if "volume-mounts" in effective_strategies:
+    if "volume-mounts" in effective_list_strategies:
         env[VISIBLE_DEVICES] = MOUNT_LIST_ROOT
-        mounts = tuple(_listing_mounts(names, channels))
-    return AllocateResponse(
+        mounts = tuple(_device_list_mounts(names, channels))
+    return ContainerAllocateResponse(
         env=env,
         mounts=mounts,
-        nodes=tuple(_device_nodes(units, channels, machine, settings)) if _lists_device_nodes(settings) else (),
-        annotations=_cdi_annotation(qualified, settings, resource) if "cdi-annotations" in effective_strategies else {},
-        cdi=qualified if "cdi-cri" in effective_strategies else (),
+        device_specs=tuple(_device_nodes(units, channels, machine, settings)) if _passes_device_nodes(settings) else (),
+        annotations=_cdi_annotation(qualified, settings, resource)
+        if "cdi-annotations" in effective_list_strategies
+        else {},
+        cdi_devices=qualified if "cdi-cri" in effective_list_strategies else (),
     )
 
 
@@ -126,16 +134,18 @@ def _imex_channels(machine: Machine, settings: Settings) -> list[int]:
     ]
     if missing and settings.imex_required:
         nodes = ", ".join(f"{IMEX_CHANNEL_PREFIX}{channel}" for channel in missing)
-        raise Refused(
+        raise RequestRefused(
             f"IMEX channels are required, but this node has no {nodes}: "
             "start nvidia-imex and create the channels, or set imex.required to false"
         )
     return [channel for channel in settings.imex_channels if channel not in missing]
 
 
-def _cdi_names(names: Iterable[str], channels: Iterable[int], features: Iterable[str]) -> Iterator[str]:
+def _qualified_cdi_names(
+    device_names: Iterable[str], channels: Iterable[int], features: Iterable[str]
+) -> Iterator[str]:
     """The CDI names, in NVIDIA's order."""
-    for name in names:
+    for name in device_names:
         yield f"{VENDOR}/gpu={name}"
     for channel in channels:
         yield f"{VENDOR}/imex-channel={channel}"
@@ -150,14 +160,14 @@ def _cdi_annotation(qualified: Sequence[str], settings: Settings, resource: str)
     return {f"{settings.cdi_annotation_prefix}{CDI_ANNOTATION_NAME}{key}": devices}
 
 
-def _listing_mounts(names: Iterable[str], channels: Iterable[int]) -> Iterator[Mount]:
-    for name in names:
-        yield Mount(container=f"{MOUNT_LIST_ROOT}/{name}", host="/dev/null")
+def _device_list_mounts(device_names: Iterable[str], channels: Iterable[int]) -> Iterator[Mount]:
+    for name in device_names:
+        yield Mount(container_path=f"{MOUNT_LIST_ROOT}/{name}", host_path="/dev/null")
     for channel in channels:
-        yield Mount(container=f"{MOUNT_LIST_ROOT}/imex/{channel}", host="/dev/null")
+        yield Mount(container_path=f"{MOUNT_LIST_ROOT}/imex/{channel}", host_path="/dev/null")
 
 
-def _lists_device_nodes(settings: Settings) -> bool:
+def _passes_device_nodes(settings: Settings) -> bool:
     return settings.pass_device_specs and any(not each.startswith("cdi-") for each in settings.device_list_strategy)
 
 
@@ -165,8 +175,8 @@ def _device_nodes(
     units: Sequence[Unit], channels: Iterable[int], machine: Machine, settings: Settings
 ) -> Iterator[DeviceSpec]:
     """The existing control nodes, the units' own nodes and the IMEX channels; MIG devices of one GPU share its node."""
-    control = [path for path in CONTROL_NODES if path in machine.shared_nodes]
-    own = [path for unit in units for path in unit.nodes]
+    control = [path for path in CONTROL_NODE_PATHS if path in machine.shared_nodes]
+    own = [path for unit in units for path in unit.device_nodes]
     root = settings.dev_root.rstrip("/")
     for path in dict.fromkeys([*control, *own, *(f"{IMEX_CHANNEL_PREFIX}{channel}" for channel in channels)]):
-        yield DeviceSpec(container=path, host=root + path)
+        yield DeviceSpec(container_path=path, host_path=root + path)

@@ -9,43 +9,49 @@ from collections.abc import Collection, Sequence
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.devicenames import describe_devices
-from gpuplane.core.shares import MIB_PER_UNIT
+from gpuplane.core.shares import MIB_PER_MEMORY_UNIT
 from gpuplane.core.text import format_memory
-from gpuplane.core.withholding import MEMORY_VARIABLE
+from gpuplane.core.withholding import SHARE_MEMORY_VARIABLE
 from gpuplane.model.config import MemoryUnit
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import OfferedDevice, Refused, Resource, Unit
+from gpuplane.model.views import OfferedDevice, RequestRefused, Resource, Unit
 
 RETRY_ADVICE = "kubelet did not follow the preferred allocation, so create the pod again"
 WAIT_ADVICE = ", or wait until other pods end"
 
 
-def check_shares(snapshot: Snapshot, name: str, wanted: Sequence[OfferedDevice]) -> None:
+def refuse_forbidden_shares(snapshot: Snapshot, resource_name: str, devices: Sequence[OfferedDevice]) -> None:
     """Raises Refused if one container must not hold these devices together: what is free on each GPU, what to do."""
-    resource = offer(snapshot).resource(name)
-    if resource is None or len(wanted) == 1:
+    resource = offer(snapshot).resource(resource_name)
+    if resource is None or len(devices) == 1:
         return
-    if resource.share_mib and len({device.unit.id for device in wanted}) > 1:
+    if resource.share_mib and len({device.unit.id for device in devices}) > 1:
         memory_unit = snapshot.config.settings.sharing.memory_unit if snapshot.config.settings else "GiB"
-        raise Refused(
-            _several_devices_message(resource, wanted, _free_devices(snapshot, resource, wanted), memory_unit)
+        raise RequestRefused(
+            _several_units_message(
+                resource, devices, _free_devices_for_request(snapshot, resource, devices), memory_unit
+            )
         )
-    if resource.distinct_gpus and len({device.unit.gpu for device in wanted}) < len(wanted):
-        raise Refused(_same_gpu_message(resource, wanted, _free_devices(snapshot, resource, wanted)))
+    if resource.requires_distinct_gpus and len({device.unit.gpu for device in devices}) < len(devices):
+        raise RequestRefused(
+            _same_gpu_message(resource, devices, _free_devices_for_request(snapshot, resource, devices))
+        )
 
 
-def _free_devices(snapshot: Snapshot, resource: Resource, wanted: Collection[OfferedDevice]) -> list[OfferedDevice]:
+def _free_devices_for_request(
+    snapshot: Snapshot, resource: Resource, requested: Collection[OfferedDevice]
+) -> list[OfferedDevice]:
     """The devices that this request could have: available ones that no other container holds."""
     held = {id for each in snapshot.allocations or () if each.resource == resource.name for id in each.devices}
-    held -= {device.id for device in wanted}
+    held -= {device.id for device in requested}
     return [device for device in resource.devices if not device.reasons and device.id not in held]
 
 
-def _several_devices_message(
-    resource: Resource, wanted: Sequence[OfferedDevice], free: Sequence[OfferedDevice], memory_unit: MemoryUnit
+def _several_units_message(
+    resource: Resource, devices: Sequence[OfferedDevice], free: Sequence[OfferedDevice], memory_unit: MemoryUnit
 ) -> str:
     """The list of GPUs comes last, the one with the most free memory first: long messages are cut off."""
-    share_mib, size = resource.share_mib, len(wanted)
+    share_mib, size = resource.share_mib, len(devices)
     units = {device.unit.id: device.unit for device in resource.devices}
     counts = Counter(device.unit.id for device in free)
     order = sorted(units.values(), key=lambda unit: -counts[unit.id])
@@ -61,25 +67,25 @@ def _several_devices_message(
     less = f"request at most {format_memory(most * share_mib, memory_unit)}{wait}"
     requested = format_memory(size * share_mib, memory_unit)
     return (
-        f"{resource.name}: {requested} of memory have to come from one GPU or MIG device, but the chosen shares "
-        f"are of {len({device.unit.id for device in wanted})}: "
-        f"{RETRY_ADVICE if most >= size else less}; free, as kubelet last listed: {listed}"
+        f"{resource.name}: the {requested} of memory must come from one GPU or MIG device, but kubelet chose shares "
+        f"of {len({device.unit.id for device in devices})} devices: {RETRY_ADVICE if most >= size else less}; free "
+        f"memory in kubelet's last list: {listed}"
     )
 
 
-def _same_gpu_message(resource: Resource, wanted: Sequence[OfferedDevice], free: Sequence[OfferedDevice]) -> str:
-    gpu, twice = Counter(device.unit.gpu for device in wanted).most_common(1)[0]
+def _same_gpu_message(resource: Resource, devices: Sequence[OfferedDevice], free: Sequence[OfferedDevice]) -> str:
+    gpu, twice = Counter(device.unit.gpu for device in devices).most_common(1)[0]
     most = len({device.unit.gpu for device in free})
     whole = {device.unit.gpu for device in resource.devices if not device.reasons}
-    less = f"request at most {most}{WAIT_ADVICE if len(whole) >= len(wanted) else ''}"
+    less = f"request at most {most}{WAIT_ADVICE if len(whole) >= len(devices) else ''}"
     return (
-        f"{resource.name}: {len(wanted)} shares have to be of {len(wanted)} different GPUs, but {twice} of the "
-        f"chosen ones are of {gpu}; GPUs with a free share, as kubelet last listed: {most}; "
-        f"{RETRY_ADVICE if most >= len(wanted) else less}"
+        f"{resource.name}: the {len(devices)} shares must come from {len(devices)} different GPUs, but kubelet chose "
+        f"{twice} shares of {gpu}; GPUs with a free share in kubelet's last list: {most}; "
+        f"{RETRY_ADVICE if most >= len(devices) else less}"
     )
 
 
-def memory_environment(unit: Unit, mib: int, memory_unit: MemoryUnit) -> dict[str, str]:
+def memory_share_variables(unit: Unit, mib: int, memory_unit: MemoryUnit) -> dict[str, str]:
     """The environment variables that describe a container's share of a device's memory.
 
     gpushare's names have the configured unit (gpushare-device-plugin 45fb8b8, pkg/gpu/nvidia/allocate.go), ours has
@@ -87,7 +93,7 @@ def memory_environment(unit: Unit, mib: int, memory_unit: MemoryUnit) -> dict[st
     """
     return {
         "ALIYUN_COM_GPU_MEM_IDX": unit.index,
-        "ALIYUN_COM_GPU_MEM_DEV": str(unit.memory_mib // MIB_PER_UNIT[memory_unit]),
-        "ALIYUN_COM_GPU_MEM_CONTAINER": str(mib // MIB_PER_UNIT[memory_unit]),
-        MEMORY_VARIABLE: str(mib),
+        "ALIYUN_COM_GPU_MEM_DEV": str(unit.memory_mib // MIB_PER_MEMORY_UNIT[memory_unit]),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(mib // MIB_PER_MEMORY_UNIT[memory_unit]),
+        SHARE_MEMORY_VARIABLE: str(mib),
     }

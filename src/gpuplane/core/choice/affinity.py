@@ -35,7 +35,7 @@ SAME_NUMA_POINTS = 1_000_000
 @part_view
 def affinity_matrix(gpus: Sequence[Gpu], policy: Policy) -> AffinityMatrix:
     """The affinity of each pair of GPUs."""
-    lanes = [{link.peer: link.lanes for link in gpu.links} for gpu in gpus]
+    lanes = [{link.peer: link.nvlink_count for link in gpu.links} for gpu in gpus]
     extra = SAME_NUMA_POINTS if policy == "numa" else 0
     rows = [[0] * len(gpus) for _ in gpus]
     for i, one in enumerate(gpus):

@@ -17,10 +17,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.affinity import AffinityMatrix, Policy, affinity_matrix
-from gpuplane.core.choice.selection import SelectionRequest
-from gpuplane.core.choice.shares import GpuCapacity, choose_memory_shares, choose_shares
-from gpuplane.core.choice.tablecache import best_set
-from gpuplane.core.health.devicehealth import own_health
+from gpuplane.core.choice.gpusetrequest import GpuSetRequest
+from gpuplane.core.choice.shares import DeviceIdUsage, choose_memory_shares, choose_shares
+from gpuplane.core.choice.tablecache import choose_gpu_set
+from gpuplane.core.health.devicehealth import health_without_parents
 from gpuplane.core.view import part_view
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import Gpu
@@ -29,10 +29,10 @@ from gpuplane.model.value import Value
 from gpuplane.model.views import Offer, OfferedDevice, Resource
 
 
-class GpuIds(Value):
+class GpuDeviceIds(Value):
     """The ids of one GPU in a resource: all, and those without a reason against them. In their order."""
 
-    gpu: str
+    gpu_uuid: str
     ids: tuple[str, ...]
     healthy_ids: tuple[str, ...]
 
@@ -49,123 +49,135 @@ def preferred_ids(
 
     `policy`: None for the configured one.
     """
-    gpus, required_set = _ids_by_resource.of(snapshot, offer(snapshot)).get(resource, ()), frozenset(required)
+    gpus, required_set = (
+        _gpu_device_ids_by_resource.of(snapshot, offer(snapshot)).get(resource, ()),
+        frozenset(required),
+    )
     chosen = [id for gpu in gpus for id in gpu.ids if id in required_set] if required_set else []
     missing, offered = size - len(chosen), offer(snapshot).resource(resource)
     if missing > 0 and offered is not None and offered.share_mib:
         chosen += choose_memory_shares(
-            _unit_capacities(offered, frozenset(available) - required_set, required_set), missing
+            _list_device_id_usage_by_unit(offered, frozenset(available) - required_set, required_set), missing
         )
     elif missing > 0 and offered is not None:
-        policy = policy or sharing_policy(snapshot)
+        policy = policy or configured_policy(snapshot)
         matrix, found = (
-            machine_affinities(snapshot, policy),
-            gpu_capacities(snapshot, resource, available, required_set),
+            machine_affinity_matrix(snapshot, policy),
+            list_device_id_usage(snapshot, resource, available, required_set),
         )
-        if offered.distinct_gpus:
-            found = [gpu.but(free_ids=() if gpu.required_count else gpu.free_ids[:1]) for gpu in found]
+        if offered.requires_distinct_gpus:
+            found = [gpu.but(free_ids=() if gpu.required_id_count else gpu.free_ids[:1]) for gpu in found]
         if any(len(gpu.ids) > 1 for gpu in gpus):
-            chosen += choose_shares(found, missing, policy, lambda request: best_set(matrix, request))
+            chosen += choose_shares(found, missing, policy, lambda request: choose_gpu_set(matrix, request))
         else:
-            chosen += _choose_whole_gpus(found, missing, matrix, degraded_costs(snapshot))
+            chosen += _choose_whole_gpus(found, missing, matrix, degraded_cost_by_gpu_position(snapshot))
     return tuple(chosen[: max(size, 0)])
 
 
-def gpu_capacities(
+def list_device_id_usage(
     snapshot: Snapshot, resource: str, available: Collection[str], required: Collection[str]
-) -> list[GpuCapacity]:
+) -> list[DeviceIdUsage]:
     """The ids of each GPU of the resource, as a request with these available and required ids finds them."""
     free, required_set, positions = (
         frozenset(available),
         frozenset(required),
-        _gpu_positions.of(snapshot, snapshot.gpus),
+        _position_by_gpu_uuid.of(snapshot, snapshot.gpus),
     )
-    gpus = _ids_by_resource.of(snapshot, offer(snapshot)).get(resource, ())
-    return [_gpu_capacity(gpu, positions[gpu.gpu], free, required_set) for gpu in gpus]
+    gpus = _gpu_device_ids_by_resource.of(snapshot, offer(snapshot)).get(resource, ())
+    return [_device_id_usage_of_gpu(gpu, positions[gpu.gpu_uuid], free, required_set) for gpu in gpus]
 
 
-def sharing_policy(snapshot: Snapshot) -> Policy:
+def configured_policy(snapshot: Snapshot) -> Policy:
     """The configured policy."""
     settings = snapshot.config.settings
     return settings.sharing_policy if settings is not None else "distributed"
 
 
-def machine_affinities(snapshot: Snapshot, policy: Policy | None = None) -> AffinityMatrix:
+def machine_affinity_matrix(snapshot: Snapshot, policy: Policy | None = None) -> AffinityMatrix:
     """The affinity of each pair of the machine's GPUs. Empty before the machine is observed."""
-    return affinity_matrix.of(snapshot, snapshot.gpus, policy or sharing_policy(snapshot))
+    return affinity_matrix.of(snapshot, snapshot.gpus, policy or configured_policy(snapshot))
 
 
-def degraded_costs(snapshot: Snapshot) -> Mapping[int, int]:
+def degraded_cost_by_gpu_position(snapshot: Snapshot) -> Mapping[int, int]:
     """The costs of whole GPUs: 1 for each that is degraded or suspect and can still be allocated."""
-    found = _degraded_gpus.of(snapshot, own_health(snapshot))
+    found = _degraded_or_suspect_uuids.of(snapshot, health_without_parents(snapshot))
     return (
-        {position: 1 for uuid, position in _gpu_positions.of(snapshot, snapshot.gpus).items() if uuid in found}
+        {position: 1 for uuid, position in _position_by_gpu_uuid.of(snapshot, snapshot.gpus).items() if uuid in found}
         if found
         else {}
     )
 
 
 def _choose_whole_gpus(
-    found: Sequence[GpuCapacity], size: int, matrix: AffinityMatrix, costs: Mapping[int, int]
+    id_usages: Sequence[DeviceIdUsage], size: int, matrix: AffinityMatrix, costs: Mapping[int, int]
 ) -> list[str]:
     """The best whole GPUs; all, if there are too few."""
-    free = {gpu.position: gpu.free_ids[0] for gpu in found if gpu.free_ids}
+    free = {gpu.position: gpu.free_ids[0] for gpu in id_usages if gpu.free_ids}
     if len(free) <= size:
         return list(free.values())
-    required = frozenset(gpu.position for gpu in found if gpu.required_count)
-    chosen = best_set(matrix, SelectionRequest(frozenset(free), required, len(required) + size, costs))
+    required = frozenset(gpu.position for gpu in id_usages if gpu.required_id_count)
+    chosen = choose_gpu_set(matrix, GpuSetRequest(frozenset(free), required, len(required) + size, costs))
     return [free[position] for position in chosen if position not in required]
 
 
-def _gpu_capacity(source: GpuIds, position: int, free: frozenset[str], required_set: frozenset[str]) -> GpuCapacity:
-    available = [id for id in source.healthy_ids if id in free]
+def _device_id_usage_of_gpu(
+    gpu_ids: GpuDeviceIds, position: int, free: frozenset[str], required_set: frozenset[str]
+) -> DeviceIdUsage:
+    available = [id for id in gpu_ids.healthy_ids if id in free]
     free_ids = [id for id in available if id not in required_set] if required_set else available
-    required_count = sum(id in required_set for id in source.ids) if required_set else 0
-    return GpuCapacity(
+    required_count = sum(id in required_set for id in gpu_ids.ids) if required_set else 0
+    return DeviceIdUsage(
         position=position,
-        used_count=len(source.ids) - len(free_ids) - required_count,
-        required_count=required_count,
+        held_id_count=len(gpu_ids.ids) - len(free_ids) - required_count,
+        required_id_count=required_count,
         free_ids=free_ids,
     )
 
 
-def _unit_capacities(resource: Resource, free: Collection[str], required_set: Collection[str]) -> list[GpuCapacity]:
+def _list_device_id_usage_by_unit(
+    resource: Resource, free: Collection[str], required_set: Collection[str]
+) -> list[DeviceIdUsage]:
     """The ids of each unit (a GPU or a MIG device) of the resource; `position` is the unit's place in this list."""
     units: dict[str, list[OfferedDevice]] = {}
     for device in resource.devices:
         units.setdefault(device.unit.id, []).append(device)
-    return [_unit_capacity(position, devices, free, required_set) for position, devices in enumerate(units.values())]
+    return [
+        _device_id_usage_of_unit(position, devices, free, required_set)
+        for position, devices in enumerate(units.values())
+    ]
 
 
-def _unit_capacity(
+def _device_id_usage_of_unit(
     position: int, devices: Sequence[OfferedDevice], free: Collection[str], required_set: Collection[str]
-) -> GpuCapacity:
+) -> DeviceIdUsage:
     free_ids = [device.id for device in devices if device.id in free and not device.reasons]
     required_count = sum(device.id in required_set for device in devices)
-    return GpuCapacity(
+    return DeviceIdUsage(
         position=position,
-        used_count=len(devices) - len(free_ids) - required_count,
-        required_count=required_count,
+        held_id_count=len(devices) - len(free_ids) - required_count,
+        required_id_count=required_count,
         free_ids=free_ids,
     )
 
 
 @part_view
-def _gpu_positions(gpus: tuple[Gpu, ...]) -> Mapping[str, int]:
+def _position_by_gpu_uuid(gpus: tuple[Gpu, ...]) -> Mapping[str, int]:
     """UUID → position in the machine's list."""
     return {gpu.uuid: position for position, gpu in enumerate(gpus)}
 
 
 @part_view
-def _degraded_gpus(found: tuple[DeviceHealth, ...]) -> frozenset[str]:
+def _degraded_or_suspect_uuids(device_healths: tuple[DeviceHealth, ...]) -> frozenset[str]:
     """UUIDs of the devices that are degraded or suspect."""
-    return frozenset(each.device for each in found if each.state in ("degraded", "suspect"))
+    return frozenset(each.device for each in device_healths if each.state in ("degraded", "suspect"))
 
 
 @part_view
-def _ids_by_resource(offered: Offer) -> Mapping[str, tuple[GpuIds, ...]]:
+def _gpu_device_ids_by_resource(offered: Offer) -> Mapping[str, tuple[GpuDeviceIds, ...]]:
     """Name of a resource → its GPUs with their ids, in the order of its devices."""
-    return {resource.name: tuple(map(_gpu_ids, _group_by_gpu(resource.devices))) for resource in offered.resources}
+    return {
+        resource.name: tuple(map(_gpu_device_ids, _group_by_gpu(resource.devices))) for resource in offered.resources
+    }
 
 
 def _group_by_gpu(devices: Sequence[OfferedDevice]) -> Collection[Sequence[OfferedDevice]]:
@@ -175,9 +187,9 @@ def _group_by_gpu(devices: Sequence[OfferedDevice]) -> Collection[Sequence[Offer
     return found.values()
 
 
-def _gpu_ids(devices: Sequence[OfferedDevice]) -> GpuIds:
-    return GpuIds(
-        gpu=devices[0].unit.gpu,
+def _gpu_device_ids(devices: Sequence[OfferedDevice]) -> GpuDeviceIds:
+    return GpuDeviceIds(
+        gpu_uuid=devices[0].unit.gpu,
         ids=tuple(device.id for device in devices),
         healthy_ids=tuple(device.id for device in devices if not device.reasons),
     )

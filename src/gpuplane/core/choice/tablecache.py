@@ -5,31 +5,31 @@ answers instead, and its answer is as good on most machines.
 """
 
 from gpuplane.core.choice.affinity import AffinityMatrix
-from gpuplane.core.choice.search import find_good_set
-from gpuplane.core.choice.selection import SelectionRequest
-from gpuplane.core.choice.settable import MAX_GPUS, SetTable
+from gpuplane.core.choice.gpusetrequest import GpuSetRequest
+from gpuplane.core.choice.gpusets import MAX_GPUS, GpuSetTable
+from gpuplane.core.choice.search import find_set_by_local_search
 
 MAX_TABLES = 4
 """Number of cached tables: also of earlier matrices, for a GPU that disappears and comes back."""
 
-_tables_by_matrix: dict[AffinityMatrix, SetTable] = {}
+_tables_by_matrix: dict[AffinityMatrix, GpuSetTable] = {}
 
 
 def build_table(matrix: AffinityMatrix) -> None:
     """Build the table of this matrix, unless it is cached or the machine is too large. Takes up to 50 ms."""
-    table = _tables_by_matrix.pop(matrix, None) or (SetTable(matrix) if len(matrix) <= MAX_GPUS else None)
+    table = _tables_by_matrix.pop(matrix, None) or (GpuSetTable(matrix) if len(matrix) <= MAX_GPUS else None)
     if table is not None:
         _tables_by_matrix[matrix] = table
     while len(_tables_by_matrix) > MAX_TABLES:
         del _tables_by_matrix[next(iter(_tables_by_matrix))]
 
 
-def cached_table(matrix: AffinityMatrix) -> SetTable | None:
+def cached_table(matrix: AffinityMatrix) -> GpuSetTable | None:
     """The table, if it has been built."""
     return _tables_by_matrix.get(matrix)
 
 
-def best_set(matrix: AffinityMatrix, request: SelectionRequest) -> tuple[int, ...]:
+def choose_gpu_set(matrix: AffinityMatrix, request: GpuSetRequest) -> tuple[int, ...]:
     """The best set, by the table; without a table a good set, by a search. Ascending; () if no set is possible."""
     table = _tables_by_matrix.get(matrix)
-    return find_good_set(matrix, request) if table is None else table.best_set(request)
+    return find_set_by_local_search(matrix, request) if table is None else table.best_set(request)

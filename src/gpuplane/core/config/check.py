@@ -18,7 +18,7 @@ What depends on the machine is checked where devices get their names (`core.inve
 import re
 from collections.abc import Iterable, Iterator
 
-from gpuplane.core.config.durations import UnparsedDuration, format_duration, to_seconds
+from gpuplane.core.config.durations import UnparsedDuration, quote_duration_as_written, to_seconds
 from gpuplane.core.config.faultcodes import MAX_XID, closest_fault_code, is_valid_fault_code
 from gpuplane.core.config.flags import FLAGS
 from gpuplane.core.config.flagvalues import parse_flag_value
@@ -94,7 +94,10 @@ def _naming_pattern_problems(section_path: DocumentPath, patterns: Iterable[Nami
         matching = [above[pattern] for pattern in (each.pattern, "*") if pattern in above]
         if matching:
             first = format_path((*section_path, matching[0]))
-            yield (*section_path, i), f"has no effect: {first} already matches everything that it could match"
+            yield (
+                (*section_path, i),
+                f"has no effect: {first} already matches all its devices; remove this entry or move it above {first}",
+            )
         above.setdefault(each.pattern, i)
 
 
@@ -152,18 +155,18 @@ def _replication_problems(
         yield from _entry_name_problems(path, entry, suffix, "renameByDefault: ", names)
         if not 1 <= entry.replicas <= max_replicas:
             why = "the limit of MPS clients" if max_replicas == MAX_MPS_CLIENTS else "kubelet's limit for one list"
-            yield (*path, "replicas"), f"must be 1 (not shared) to {max_replicas}, {why}, not {entry.replicas}"
+            yield (*path, "replicas"), f"must be 1 (not shared) to {max_replicas} ({why}), not {entry.replicas}"
         if entry.distinct_gpus and one_share_only:
             refused = (
                 f"{section_path[-1]}.failRequestsGreaterThanOne is on and refuses every request for more than one share"
             )
-            yield (*path, "distinct"), f"has no effect: {refused}; set it to false"
+            yield (*path, "distinct"), f"has no effect: {refused}; set failRequestsGreaterThanOne to false"
         if (
             isinstance(strategy, MpsSection)
             and _restricts_devices(entry)
             and _shared_resource_name(entry, suffix) == RESOURCE_PREFIX + entry.name.removeprefix(RESOURCE_PREFIX)
         ):
-            rest = "the devices that it does not select would have the same resource name, but no MPS daemon"
+            rest = "devices that this entry does not select would have the same resource name, but no MPS daemon"
             yield path, f"{rest}; set rename"
         yield from _entry_selection_problems(path, entry, checked)
         kind = "shares of different GPUs" if entry.distinct_gpus else "shares that may be of the same GPU"
@@ -207,7 +210,7 @@ def _entry_name_problems(
     full = RESOURCE_PREFIX + entry.name.removeprefix(RESOURCE_PREFIX)
     if not wrong and full not in names and not full.startswith(MIG_RESOURCE_PREFIX):
         close = closest_match(full, names) or GPU_RESOURCE
-        yield (*path, "name"), f"no resource is named {full!r} before sharing; did you mean {close!r}?"
+        yield (*path, "name"), f"there is no resource {full!r} that can be shared; did you mean {close!r}?"
     if entry.rename is not None:
         yield from _resource_name_problems((*path, "rename"), entry.rename)
     elif suffix and not wrong:
@@ -230,7 +233,7 @@ def _entry_selection_problems(
 ) -> DocumentProblems:
     yield from _devices_value_problems((*path, "devices"), entry.devices)
     if entry.model == "":
-        yield (*path, "model"), "is empty and matches nothing; leave it out for any"
+        yield (*path, "model"), "is empty and matches nothing; remove it to match every model"
     yield from _device_already_shared_problems(path, entry, checked.path_by_device)
 
 
@@ -245,7 +248,7 @@ def _devices_value_problems(path: DocumentPath, devices: DeviceSelection) -> Doc
         case int() if devices < 1:
             yield path, f"a count must be 1 or more, not {devices}"
         case ():
-            yield path, "an empty list selects nothing; leave it out for all"
+            yield path, "an empty list selects nothing; remove it to select all devices"
         case tuple():
             for i, each in enumerate(devices):
                 if not DEVICE_REFERENCE_PATTERN.fullmatch(str(each)):
@@ -260,7 +263,7 @@ def _device_already_shared_problems(
     first = [path_by_device[name, all] for all in ("all *", f"all {model}") if (name, all) in path_by_device]
     if first:
         which = "of that name" if (name, "all *") in path_by_device else f"of that name and model {model!r}"
-        remedy = "leave one out, or set devices or model in the first"
+        remedy = "remove one of the two entries, or set devices or model in the first one"
         yield path, f"has no effect: {format_path(first[0])} already shares all devices {which}; {remedy}"
     elif isinstance(entry.devices, tuple):
         for i, device in enumerate(entry.devices):
@@ -285,7 +288,10 @@ def _health_problems(health: HealthSection) -> DocumentProblems:
         if not is_valid_fault_code(code):
             close = closest_fault_code(code)
             suggestion = f"; did you mean {close!r}?" if close else ""
-            yield path, f"is no fault; write a code of the fault catalogue, or xid-1 to xid-{MAX_XID}{suggestion}"
+            yield (
+                path,
+                f"is not a fault code; write a code of the fault catalogue, or xid-1 to xid-{MAX_XID}{suggestion}",
+            )
         elif rule is not None:
             yield from _fault_override_problems(
                 path, rule, rule.cleared_by or CATALOGUE.get(code, UNLISTED_XID).cleared_by
@@ -309,7 +315,13 @@ def _fault_override_problems(
     yield from _duration_problems((*path, "patience"), override.grace_period)
     yield from _duration_problems((*path, "lasts"), override.clear_after)
     if override.clear_after is not None and effective_cleared_by != "time":
-        yield path, f"lasts has no effect, because ends is {effective_cleared_by}; set ends: time, or leave lasts out"
+        yield (
+            path,
+            (
+                f"'lasts' has no effect, because the value of 'ends' is {effective_cleared_by}; set 'ends' to time, "
+                "or remove 'lasts'"
+            ),
+        )
 
 
 def _duration_problems(
@@ -323,4 +335,4 @@ def _duration_problems(
         yield path, str(error)
     else:
         if (shortest and found < to_seconds(shortest)) or (longest and found > to_seconds(longest)):
-            yield path, f"must be {shortest} to {longest}, not {format_duration(duration)}"
+            yield path, f"must be {shortest} to {longest}, not {quote_duration_as_written(duration)}"

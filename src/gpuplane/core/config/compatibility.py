@@ -56,7 +56,7 @@ def _correct_section_keys(
             and (meant := _known_spelling(key, _nested_sections(PluginSection)))
         ):
             remedy = f"write it as flags.plugin.{meant}"
-            warnings.append((each.line, f"{prefix}{key} is ignored, as NVIDIA's plugin ignores it; {remedy}"))
+            warnings.append((each.line, f"the agent ignores {prefix}{key} (NVIDIA's plugin ignores it too); {remedy}"))
         else:
             normalized[key] = _correct_section_keys(each, sections.get(key), f"{prefix}{key}.", warnings)
     return node.but(value=normalized)

@@ -10,7 +10,7 @@ UnparsedDuration = str | float
 """A duration as the file has it."""
 
 
-def format_duration(duration: UnparsedDuration) -> str:
+def quote_duration_as_written(duration: UnparsedDuration) -> str:
     """A duration as an error shows it."""
     return repr(duration) if isinstance(duration, str) else f"{duration:g}"
 
@@ -25,7 +25,7 @@ def to_seconds(duration: UnparsedDuration) -> float:
     else:
         found = duration
     if not math.isfinite(found):
-        raise ValueError(f"{format_duration(duration)} is not finite")
+        raise ValueError(f"{quote_duration_as_written(duration)} is not finite")
     if found < 0:
-        raise ValueError(f"{format_duration(duration)} is negative")
+        raise ValueError(f"{quote_duration_as_written(duration)} is negative")
     return found

@@ -8,7 +8,7 @@ config-manager, where we do its job; names, order of the environment variables a
 
 from typing import Literal, get_args
 
-from gpuplane.model.config import AllocationPolicy, CdiHook, IdStrategy, ListStrategy, MigStrategy
+from gpuplane.model.config import AllocationPolicy, CdiHook, DeviceIdStrategy, ListStrategy, MigStrategy
 from gpuplane.model.value import Value
 
 ValueKind = Literal["text", "path", "socket", "label", "prefix", "switch", "choice", "choices", "numbers"]
@@ -27,7 +27,7 @@ class Flag(Value):
     help: str
 
     @property
-    def name(self) -> str:
+    def option_or_variable_or_key(self) -> str:
         """The name of the flag in the program: of the option, else of the variable, else of the key."""
         return (*self.names, *self.environment_variables, self.file_key)[0]
 
@@ -71,17 +71,20 @@ CDI_FEATURE_FLAGS = (
 FLAGS = (
     _flag("mig-strategy", "MIG_STRATEGY",
          "flags.migStrategy", "mig_strategy", "choice", "none",
-         "how MIG devices are named: not offered, as nvidia.com/gpu, or as nvidia.com/mig-PROFILE", MigStrategy),
+         (
+             "how MIG devices are offered: none: not at all; single: as nvidia.com/gpu; mixed: as "
+             "nvidia.com/mig-PROFILE"
+         ), MigStrategy),
     _flag("whole-mig-gpus", "WHOLE_MIG_GPUS",
          "flags.wholeMigGpus", "whole_mig_gpus", "switch", "false",
-         "under migStrategy none offer GPUs in MIG mode as whole ones, as NVIDIA's plugin does"),
+         "with migStrategy none: offer a GPU in MIG mode as a whole GPU, like NVIDIA's plugin"),
     _flag("device-list-strategy", "DEVICE_LIST_STRATEGY",
          "flags.plugin.deviceListStrategy", "device_list_strategy", "choices", "auto",
-         "how the container runtime is told which devices a container gets; several may be combined; auto: cdi-cri if "
-         "the runtime supports CDI, otherwise envvar", ListStrategy),
+         "how the agent passes the devices of a container to the container runtime; you can combine several; auto: "
+         "cdi-cri if the runtime supports CDI, otherwise envvar", ListStrategy),
     _flag("device-id-strategy", "DEVICE_ID_STRATEGY",
          "flags.plugin.deviceIDStrategy", "device_id_strategy", "choice", "uuid",
-         "what identifies a device to the container runtime: its UUID or its index", IdStrategy),
+         "what identifies a device to the container runtime: its UUID or its index", DeviceIdStrategy),
     _flag("pass-device-specs", "PASS_DEVICE_SPECS",
          "flags.plugin.passDeviceSpecs", "pass_device_specs", "switch", "false",
          "send the device nodes to kubelet too; its static CPU manager needs them"),
@@ -105,7 +108,7 @@ FLAGS = (
          "IMEX channels for every container that has a GPU", ("0",)),
     _flag("imex-required", "IMEX_REQUIRED",
          "imex.required", "imex_required", "switch", "false",
-         "refuse containers while these channels are missing"),
+         "refuse containers while the IMEX channels of --imex-channel-ids are missing"),
     _flag("cdi-annotation-prefix", "CDI_ANNOTATION_PREFIX",
          "flags.plugin.cdiAnnotationPrefix", "cdi_annotation_prefix", "prefix", "cdi.k8s.io/",
          "the beginning of the keys of CDI annotations"),
@@ -117,13 +120,16 @@ FLAGS = (
          "NVIDIA's program for CDI hooks, on the host"),
     _flag("cdi-disable-hooks", "CDI_DISABLE_HOOKS",
          "", "cdi_disabled_hooks", "choices", "",
-         "CDI hooks to leave out, by NVIDIA's names", CDI_HOOK_NAMES),
+         "CDI hooks to leave out, by their NVIDIA names", CDI_HOOK_NAMES),
     _flag("cdi-feature-flags", "CDI_FEATURE_FLAGS",
          "", "cdi_features", "choices", "",
          "NVIDIA's feature flags for CDI specifications", CDI_FEATURE_FLAGS),
     _flag("shared-devices-allocation-policy", "SHARED_DEVICES_ALLOCATION_POLICY",
          "flags.plugin.sharedDevicesAllocationPolicy", "sharing_policy", "choice", "distributed",
-         "which GPUs' shares are preferred: the least used, the most used, the best connected, those of one NUMA node",
+         (
+             "from which GPUs a container gets shares first: distributed: the least used; packed: the most used; "
+             "topology: the best connected; numa: those of one NUMA node"
+         ),
          AllocationPolicy),
     _flag("mps-root", "MPS_ROOT",
          "flags.mpsRoot", "mps_root", "path", "/run/nvidia/mps",
@@ -141,14 +147,14 @@ FLAGS = (
          "a configuration file, or a directory of named configurations"),
     _flag("config-file-srcdir", "CONFIG_FILE_SRCDIR",
          "", "", "text", "",
-         "a directory of named configurations; config-manager's name of --config-file"),
+         "a directory of named configurations; the same as --config-file (config-manager uses this name)"),
     _flag("default-config", "DEFAULT_CONFIG",
          "", "", "text", "",
-         "the named configuration of a node whose label names none"),
+         "the name of the configuration to use when the node has no configuration label"),
     _flag("fallback-strategies", "FALLBACK_STRATEGIES",
          "", "", "choices", "",
-         "what to use without a default, tried in this order: the configuration called default, the only one, an empty "
-         "one",
+         "what to use when --default-config is not set, in the given order: named: the configuration called "
+         "default; single: the only configuration; empty: an empty configuration",
          ("named", "single", "empty")),
     _flag("node-label", "NODE_LABEL",
          "", "", "label", "nvidia.com/device-plugin.config",
@@ -164,19 +170,19 @@ FLAGS = (
          "kubelet's registration socket; empty: the agent does not register"),
     _flag("driver-root-ctr-path container-driver-root", "DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT",
          "", "", "text", "/driver-root",
-         "the driver root as the agent sees it; if this is not set and the default does not exist: --driver-root, if "
-         "that exists or the agent runs in no container, otherwise /"),
+         "the path of the driver root in the agent's container; if you do not set it and the default path does not "
+         "exist: the value of --driver-root if this path exists or the agent runs outside a container, otherwise /"),
 
     # accepted, so that a manifest or file written for NVIDIA's plugin serves
     _flag("fail-on-init-error", "FAIL_ON_INIT_ERROR",
          "flags.failOnInitError", "", "switch", "true",
-         "no effect: without a driver the agent does not exit; it waits and reports that"),
+         "no effect: if there is no driver, the agent does not exit; it waits and reports the missing driver"),
     _flag("device-discovery-strategy", "DEVICE_DISCOVERY_STRATEGY",
          "flags.deviceDiscoveryStrategy", "", "choice", "auto",
          "no effect: --machine says where devices are found", ("auto", "nvml", "tegra", "vfio")),
     _flag("", "",
          "flags.plugin.containerDriverRoot", "", "text", "",
-         "no effect: the driver is looked for before the file is read; use --driver-root-ctr-path"),
+         "no effect in a file: the agent looks for the driver before it reads the file; use --driver-root-ctr-path"),
     _flag("", "",
          "flags.gfd", "", "text", "",
          "no effect yet: no labels are written"),

@@ -100,7 +100,7 @@ def add_arguments(add_argument: Callable[..., object]) -> None:
         if flag.names:
             add_argument(
                 *(f"--{name}" for name in flag.names),
-                dest=flag.name,
+                dest=flag.option_or_variable_or_key,
                 help=_help_text(flag),
                 **ARGPARSE_OPTIONS[flag.value_kind],
             )
@@ -135,7 +135,9 @@ def use_two_dashes(arguments: Iterable[str]) -> list[str]:
 
 def flag_texts_by_name(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Name of a flag → its text, of parsed arguments (`vars(namespace)`). Flags that were not given are left out."""
-    found = {flag.name: arguments.get(flag.name) for flag in FLAGS if flag.names}
+    found = {
+        flag.option_or_variable_or_key: arguments.get(flag.option_or_variable_or_key) for flag in FLAGS if flag.names
+    }
     return {
         name: value if isinstance(value, str) else ",".join(value) for name, value in found.items() if value is not None
     }

@@ -32,10 +32,10 @@ from gpuplane.core.config.schema import (
 from gpuplane.core.document import LineProblem
 from gpuplane.core.faults import overrides as judge
 from gpuplane.core.resourcenames import qualified_resource_name
-from gpuplane.core.shares import MIB_PER_UNIT
+from gpuplane.core.shares import MIB_PER_MEMORY_UNIT
 from gpuplane.core.strict import DocumentPath, InvalidInput, load_with_lines
 from gpuplane.model import config
-from gpuplane.model.config import MemoryResource, NamingRule, ReplicatedResource, Settings, Sharing, TimeSlice
+from gpuplane.model.config import MemorySharedResource, NamingRule, ReplicatedResource, Settings, Sharing, TimeSlice
 from gpuplane.model.health import FaultOverride
 from gpuplane.model.value import Value
 
@@ -92,7 +92,7 @@ def resolve_with_sources(
         except ValueError as error:
             errors.append(str(error))
             continue
-        if where == CONFIG_FILE_SOURCE:
+        if where == UNLOCATED_FILE_SOURCE:
             where = f"{name}:{line(tuple(flag.file_key.split('.')))}"
         if flag.settings_field:
             flag_values[flag.settings_field] = value
@@ -110,7 +110,7 @@ def resolve_with_sources(
     return ResolvedConfig(settings=settings, sources=sources, ignored_settings=ignored_settings, warnings=texts)
 
 
-CONFIG_FILE_SOURCE = "file"
+UNLOCATED_FILE_SOURCE = "file"
 
 
 def _flag_value_and_source(flag: Flag, text_and_source: tuple[str, str] | None, file_value: Any) -> tuple[Any, str]:
@@ -120,7 +120,7 @@ def _flag_value_and_source(flag: Flag, text_and_source: tuple[str, str] | None, 
             return parse_flag_value(flag, flag.default), ""
         return (
             parse_flag_value(flag, file_value) if isinstance(file_value, str | tuple) else file_value
-        ), CONFIG_FILE_SOURCE
+        ), UNLOCATED_FILE_SOURCE
     text, where = text_and_source
     try:
         return parse_flag_value(flag, text), where
@@ -154,9 +154,9 @@ def _build_sharing(content: ConfigFile) -> Sharing:
     unit = memory.unit or "GiB"
     entries = ((entry, entry.share_size or memory.share_size or 1) for entry in memory.resources or ())
     return _replicated_sharing(said).but(
-        memory=tuple(_memory_resource(entry, grain * MIB_PER_UNIT[unit]) for entry, grain in entries),
+        memory_resources=tuple(_memory_resource(entry, grain * MIB_PER_MEMORY_UNIT[unit]) for entry, grain in entries),
         memory_unit=unit,
-        memory_by_mps=bool(memory.enforced_by_mps),
+        mps_limits_memory=bool(memory.enforced_by_mps),
         mps=_mps_settings(said.mps or MpsSection()),
     )
 
@@ -165,13 +165,15 @@ def _replicated_sharing(section: SharingSection) -> Sharing:
     if section.mps is not None:
         entries = (_replicated_resource(entry, section.mps, None) for entry in section.mps.resources or ())
         one = section.mps.fail_requests_greater_than_one is not False
-        return Sharing(resources=tuple(entries), fail_requests_greater_than_one=one, strategy="mps")
+        return Sharing(replicated_resources=tuple(entries), fail_requests_greater_than_one=one, strategy="mps")
     slicing = section.time_slicing or TimeSlicingSection()
     slices = (
         _replicated_resource(entry, slicing, entry.time_slice or (slicing.time_slice if entry.replicas > 1 else None))
         for entry in slicing.resources or ()
     )
-    return Sharing(resources=tuple(slices), fail_requests_greater_than_one=bool(slicing.fail_requests_greater_than_one))
+    return Sharing(
+        replicated_resources=tuple(slices), fail_requests_greater_than_one=bool(slicing.fail_requests_greater_than_one)
+    )
 
 
 def _replicated_resource(
@@ -193,8 +195,8 @@ def _replicated_resource(
     )
 
 
-def _memory_resource(entry: MemoryEntry, share_mib: int) -> MemoryResource:
-    return MemoryResource(
+def _memory_resource(entry: MemoryEntry, share_mib: int) -> MemorySharedResource:
+    return MemorySharedResource(
         name=qualified_resource_name(entry.name),
         rename=qualified_resource_name(entry.rename or f"{entry.name}{MEMORY_RESOURCE_SUFFIX}"),
         share_mib=share_mib,
@@ -203,8 +205,8 @@ def _memory_resource(entry: MemoryEntry, share_mib: int) -> MemoryResource:
     )
 
 
-def _mps_settings(section: MpsSection) -> config.Mps:
-    return config.Mps(
+def _mps_settings(section: MpsSection) -> config.MpsDaemonSettings:
+    return config.MpsDaemonSettings(
         compute_mode=section.compute_mode or "exclusive",
         multi_user=bool(section.multi_user),
         active_thread_percentage=section.active_thread_percentage,
@@ -246,7 +248,7 @@ def _ignored_fault_setting_reasons(settings: Settings, sources: Mapping[str, str
     for field in judge.HEALTH_CHECK_VARIABLES:
         if odd := judge.parse_health_check_list(getattr(settings, field)).invalid_words:
             words = ", ".join(map(repr, odd))
-            yield sources[field], f"ignores {words}: it accepts XIDs (1 to 99999) and all"
+            yield sources[field], f"ignores {words}: write XID numbers (1 to 99999) or the word all"
     for code, ruling in settings.faults.items():
         if ruling.severity is not None and (field := judge.overriding_variable(code, settings)):
             yield sources[f"faults.{code}"], f"the severity of {code} has no effect: {sources[field]} has priority"

@@ -11,7 +11,15 @@ from typing import Any
 import msgspec
 
 from gpuplane.core.config.durations import UnparsedDuration
-from gpuplane.model.config import AllocationPolicy, CdiHook, ComputeMode, IdStrategy, MemoryUnit, MigStrategy, TimeSlice
+from gpuplane.model.config import (
+    AllocationPolicy,
+    CdiHook,
+    ComputeModePolicy,
+    DeviceIdStrategy,
+    MemoryUnit,
+    MigStrategy,
+    TimeSlice,
+)
 from gpuplane.model.health import ClearedBy, Scope, Severity
 from gpuplane.model.value import Value
 
@@ -28,7 +36,7 @@ class PluginSection(Value, rename="camel"):
 
     pass_device_specs: bool | None = None
     device_list_strategy: str | tuple[str, ...] | None = None
-    device_id_strategy: IdStrategy | None = msgspec.field(default=None, name="deviceIDStrategy")
+    device_id_strategy: DeviceIdStrategy | None = msgspec.field(default=None, name="deviceIDStrategy")
     cdi_annotation_prefix: str | None = None
     cdi_hook: CdiHook | None = None
     nvidia_ctk_path: str | None = msgspec.field(default=None, name="nvidiaCTKPath")
@@ -109,7 +117,7 @@ class MpsSection(Value, rename="camel"):
 
     rename_by_default: bool | None = None
     fail_requests_greater_than_one: bool | None = None
-    compute_mode: ComputeMode | None = None
+    compute_mode: ComputeModePolicy | None = None
     multi_user: bool | None = None
     active_thread_percentage: int | None = None
     resources: tuple[ReplicatedEntry, ...] | None = None

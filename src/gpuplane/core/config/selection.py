@@ -60,14 +60,14 @@ def _requested_config_name(
         )
     for fallback in fallbacks:
         if fallback not in FALLBACK_STRATEGIES:
-            raise LookupError(f"fallback strategy {fallback!r} is unknown; known: {', '.join(FALLBACK_STRATEGIES)}")
+            raise LookupError(f"unknown fallback strategy {fallback!r}; write one of: {', '.join(FALLBACK_STRATEGIES)}")
         found = FALLBACK_STRATEGIES[fallback](names)
         if found is not None:
             return found
     tried = f" ({', '.join(fallbacks)})" if fallbacks else ""
     raise LookupError(
-        "no configuration is requested by name, there is no default, and no fallback strategy finds one"
-        f"{tried}; {_list_known_names(names)}"
+        "no configuration is chosen: the node label names none, --default-config is not set, and no fallback "
+        f"strategy finds one{tried}; {_list_known_names(names)}"
     )
 
 
@@ -82,4 +82,4 @@ def _require_config_exists(names: Collection[str], name: str, requester: str) ->
 
 
 def _list_known_names(names: Collection[str]) -> str:
-    return f"known: {', '.join(sorted(names))}" if names else "there are none"
+    return f"known configurations: {', '.join(sorted(names))}" if names else "there are no configurations"

@@ -10,26 +10,31 @@ from collections.abc import Sequence
 from gpuplane.core.mps import daemon_directory, daemon_name
 from gpuplane.core.withholding import MPS_PIPE_VARIABLE
 from gpuplane.model.config import Settings
-from gpuplane.model.views import AllocateResponse, Mount, OfferedDevice, Refused, Resource
+from gpuplane.model.views import ContainerAllocateResponse, Mount, OfferedDevice, RequestRefused, Resource
 
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 (a path in the container)
+SHARED_MEMORY_PATH = "/dev/shm"  # noqa: S108 (a path in the container)
 
 
-def mps_client_edits(resource: Resource, devices: Sequence[OfferedDevice], settings: Settings) -> AllocateResponse:
+def mps_allocate_response(
+    resource: Resource, devices: Sequence[OfferedDevice], settings: Settings
+) -> ContainerAllocateResponse:
     """Environment and mounts of a client that holds these devices of a resource shared by MPS.
 
     Raises Refused if the devices have several daemons: a CUDA program is a client of only one.
     """
     names = {daemon_name(resource.name, device.unit): None for device in devices}
     if len(names) > 1:
-        raise Refused(
+        raise RequestRefused(
             f"{resource.name}: {' and '.join(names)} have one MPS daemon each, but a container can be a client of only "
             "one: request shares of one MIG device"
         )
     host = f"{settings.mps_root.rstrip('/')}/{daemon_directory(next(iter(names)))}"
     pipe = f"/mps/{resource.name}/pipe"
     limit = f"0={resource.share_mib * len(devices)}M"  # by number: it sees one GPU
-    return AllocateResponse(
+    return ContainerAllocateResponse(
         env={MPS_PIPE_VARIABLE: pipe} | ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": limit} if resource.share_mib else {}),
-        mounts=(Mount(container=pipe, host=f"{host}/pipe"), Mount(container=SHARED_MEMORY, host=f"{host}/shm")),
+        mounts=(
+            Mount(container_path=pipe, host_path=f"{host}/pipe"),
+            Mount(container_path=SHARED_MEMORY_PATH, host_path=f"{host}/shm"),
+        ),
     )

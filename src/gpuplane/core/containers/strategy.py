@@ -19,7 +19,7 @@ from gpuplane.model.status import CDI_FILES
 from gpuplane.model.value import Value
 from gpuplane.model.views import News
 
-FIRST_WITH_CDI = {"containerd": (2, 0), "cri-o": (1, 30)}
+FIRST_RUNTIME_VERSIONS_WITH_CDI = {"containerd": (2, 0), "cri-o": (1, 30)}
 """Runtime → its first version that supports the CDI devices of a CRI request by default, and reads our files.
 
 containerd supports them since 1.7.2, with `enable_cdi` false by default; it is true since 2.0 (containerd#8252, #9621).
@@ -28,18 +28,18 @@ nodes belong to a group, since 1.30 (container-device-interface#199). Docker is 
 would decide (cri-dockerd#522), but is not reported.
 """
 
-FIRST_KUBELET_WITH_CDI = (1, 29)
+FIRST_KUBELET_VERSION_WITH_CDI = (1, 29)
 """Kubelet's first version that passes on a device plugin's CDI devices by default (DevicePluginCDIDevices, beta)."""
 
-RUNTIME_VERSION = re.compile(r"(?P<name>[a-z-]+)://v?(?P<major>\d+)\.(?P<minor>\d+)", re.ASCII)
+RUNTIME_VERSION_PATTERN = re.compile(r"(?P<name>[a-z-]+)://v?(?P<major>\d+)\.(?P<minor>\d+)", re.ASCII)
 """A runtime's version as kubelet reports it: "containerd://2.1.4-k3s1"."""
 
-KUBELET_VERSION = re.compile(r"v?(?P<major>\d+)\.(?P<minor>\d+)", re.ASCII)
+KUBELET_VERSION_PATTERN = re.compile(r"v?(?P<major>\d+)\.(?P<minor>\d+)", re.ASCII)
 """Kubelet's own version: "v1.36.2", "v1.30.4+k3s1"."""
 
-AUTO_TEXT = (
+AUTO_STRATEGY_TEXT = (
     "cdi-cri if the node's runtime supports CDI devices by default ("
-    + ", ".join(f"{name} from {major}.{minor} on" for name, (major, minor) in FIRST_WITH_CDI.items())
+    + ", ".join(f"{name} {major}.{minor} or later" for name, (major, minor) in FIRST_RUNTIME_VERSIONS_WITH_CDI.items())
     + ") and the agent writes the specifications, else envvar"
 )
 """What `auto` means, for people."""
@@ -55,7 +55,7 @@ class StrategyDecision(Value, rename={"reason": "why"}):
         return f"{', '.join(self.strategies)}: {self.reason or 'as configured'}"
 
 
-def effective_strategies(snapshot: Snapshot) -> tuple[ListStrategy, ...]:
+def effective_list_strategies(snapshot: Snapshot) -> tuple[ListStrategy, ...]:
     """The strategies in force, none of them `auto`."""
     return decide_strategy(snapshot).strategies
 
@@ -67,12 +67,14 @@ def decide_strategy(snapshot: Snapshot) -> StrategyDecision:
         return StrategyDecision(("envvar",), "there is no valid configuration yet")
     if settings.device_list_strategy != ("auto",):
         return StrategyDecision(settings.device_list_strategy)
-    if CDI_FILES not in snapshot.status:
+    if CDI_FILES not in snapshot.statuses:
         return StrategyDecision(("envvar",), "this agent writes no CDI specifications")
-    runtime = node_requests(snapshot).runtime
+    runtime = node_requests(snapshot).container_runtime
     if not runtime:
-        return StrategyDecision(("envvar",), "the container runtime of our Node is not known yet")
-    if runtime_supports_cdi(runtime) and not kubelet_passes_cdi(kubelet := node_requests(snapshot).kubelet):
+        return StrategyDecision(("envvar",), "the container runtime of this Node is not known yet")
+    if runtime_supports_cdi(runtime) and not kubelet_passes_on_cdi_devices(
+        kubelet := node_requests(snapshot).kubelet_version
+    ):
         return StrategyDecision(("envvar",), f"kubelet {kubelet} does not pass on CDI devices; 1.29 and later do")
     if runtime_supports_cdi(runtime):
         return StrategyDecision(("cdi-cri",), f"{runtime} supports CDI devices")
@@ -81,29 +83,29 @@ def decide_strategy(snapshot: Snapshot) -> StrategyDecision:
     )
 
 
-def runtime_supports_cdi(runtime: str) -> bool:
+def runtime_supports_cdi(runtime_version: str) -> bool:
     """Whether a runtime, as kubelet reports it ("containerd://2.1.4"), supports CDI devices over CRI by default."""
-    found = RUNTIME_VERSION.match(runtime)
-    if found is None or found["name"] not in FIRST_WITH_CDI:
+    found = RUNTIME_VERSION_PATTERN.match(runtime_version)
+    if found is None or found["name"] not in FIRST_RUNTIME_VERSIONS_WITH_CDI:
         return False
-    return (int(found["major"]), int(found["minor"])) >= FIRST_WITH_CDI[found["name"]]
+    return (int(found["major"]), int(found["minor"])) >= FIRST_RUNTIME_VERSIONS_WITH_CDI[found["name"]]
 
 
-def kubelet_passes_cdi(kubelet: str) -> bool:
+def kubelet_passes_on_cdi_devices(kubelet_version: str) -> bool:
     """Whether a kubelet of this version passes on a device plugin's CDI devices. True if the version is not known:
     kubelets that do not are older than the Kubernetes that we require (deploy/README.md)."""
-    found = KUBELET_VERSION.match(kubelet)
-    return found is None or (int(found["major"]), int(found["minor"])) >= FIRST_KUBELET_WITH_CDI
+    found = KUBELET_VERSION_PATTERN.match(kubelet_version)
+    return found is None or (int(found["major"]), int(found["minor"])) >= FIRST_KUBELET_VERSION_WITH_CDI
 
 
 def strategy_news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """A log line when `auto` is decided for the first time, and for each change of the decision."""
-    now, last = current_decision(after), current_decision(before)
+    now, last = decision_if_inputs_known(after), decision_if_inputs_known(before)
     if now is not None and now != last and (now.reason or last is not None):
         yield News(level="info", about="device list strategy", text=str(now))
 
 
-def current_decision(snapshot: Snapshot) -> StrategyDecision | None:
+def decision_if_inputs_known(snapshot: Snapshot) -> StrategyDecision | None:
     """The decision; None before machine and configuration are known, since what it depends on may be missing too."""
     if snapshot.machine is None or snapshot.config.settings is None:
         return None

@@ -12,16 +12,22 @@ from typing import Literal
 from gpuplane.model.health import CatalogueEntry, ClearedBy, Scope, Severity
 from gpuplane.model.value import Value
 
-RESTART = "restart the program that ran; where it comes back on the same GPU with other programs, reset the GPU"
-PROGRAM = "see the log of the program that ran: most often it is the cause"
-RESET = "end its pods, release the driver (gpuplane driver release) and reset it (nvidia-smi -r -i GPU)"
-REBOOT = "drain the node and reboot it"
-REPLACE = "have NVIDIA's field diagnostic run, and replace the GPU"
-DRIVER = "see the driver's lines in the kernel log (dmesg | grep NVRM)"
-FABRIC = "see nvidia-smi -q (Fabric) and the log of nvidia-fabricmanager"
-COOLING = "see its temperature (nvidia-smi -q -d TEMPERATURE,PERFORMANCE), fans and air flow"
-LINKS = "see nvidia-smi nvlink -s and -e; reset the GPU, then look at the board"
-NOTHING = "nothing to do"
+RESTART_ADVICE = (
+    "restart the program that used the GPU; if the fault comes back on the same GPU with other programs, reset the GPU"
+)
+PROGRAM_ADVICE = "read the log of the program that used the GPU: the program is usually the cause"
+RESET_ADVICE = (
+    "end the pods on the GPU, release the driver (gpuplane driver release) and reset the GPU (nvidia-smi -r -i GPU)"
+)
+REBOOT_ADVICE = "drain the node and reboot it"
+REPLACE_ADVICE = "run NVIDIA's field diagnostic, and replace the GPU"
+DRIVER_ADVICE = "see the driver's lines in the kernel log (dmesg | grep NVRM)"
+FABRIC_ADVICE = "see nvidia-smi -q (Fabric) and the log of nvidia-fabricmanager"
+COOLING_ADVICE = (
+    "check the temperature of the GPU (nvidia-smi -q -d TEMPERATURE,PERFORMANCE), the fans and the air flow"
+)
+LINKS_ADVICE = "run nvidia-smi nvlink -s and nvidia-smi nvlink -e; reset the GPU; then check the board"
+NO_ADVICE = "nothing to do"
 
 
 def _fault(
@@ -53,118 +59,162 @@ def _event(title: str, scope: Scope, severity: Severity, ends: ClearedBy, advice
 _OBSERVED_FAULTS = {
     # the driver, and with it every GPU of the node
     "not-looked": _fault("not observed since the driver was released", "node", "unhealthy", "nothing",
-        "it ends with the next look; where none comes, see the part driver"),
-    "driver-hang": _fault("the driver's library does not answer", "node", "unhealthy", "nothing", DRIVER, patience=30),
-    "driver-crash": _fault("the driver's library crashes", "node", "degraded", "nothing", DRIVER),
-    "driver-failed": _fault("the driver's library fails", "node", "unhealthy", "nothing", DRIVER, patience=30),
+        "the fault ends when the agent observes the machine again; if this does not happen, run gpuplane "
+        "inspect and read the line of the part driver"),
+    "driver-hang": _fault(
+        "the driver's library does not answer", "node", "unhealthy", "nothing", DRIVER_ADVICE, patience=30
+    ),
+    "driver-crash": _fault("the driver's library crashes", "node", "degraded", "nothing", DRIVER_ADVICE),
+    "driver-failed": _fault("the driver's library fails", "node", "unhealthy", "nothing", DRIVER_ADVICE, patience=30),
     "driver-start": _fault("the driver's process cannot be started", "node", "unhealthy", "nothing",
         "see the node's memory and process limits", patience=30),
-    "driver-denied": _fault("the driver may not be used", "node", "unhealthy", "nothing",
-        "see the rights to /dev/nvidiactl and the device cgroup of this process", patience=30),
+    "driver-denied": _fault("the agent has no permission to use the driver", "node", "unhealthy", "nothing",
+        "check the permissions of /dev/nvidiactl and the device cgroup of this process", patience=30),
     "driver-missing": _fault("there is no driver library", "node", "unhealthy", "nothing",
-        "install NVIDIA's driver, or let the agent see it: --driver-root-ctr-path"),
+        "install NVIDIA's driver; if it is installed, set --driver-root-ctr-path to its path in the agent's container"),
     "driver-unusable": _fault("the driver's library cannot be loaded", "node", "unhealthy", "nothing",
         "install the driver for this machine's architecture"),
     "driver-not-loaded": _fault("the kernel driver is not loaded", "node", "unhealthy", "nothing",
         "load it: modprobe nvidia"),
-    "driver-mismatch": _fault("library and kernel driver are of different versions", "node", "unhealthy", "nothing",
-        "load the installed kernel driver: reboot, or unload the old one once no process uses it"),
+    "driver-mismatch": _fault(
+        "the driver's library and the kernel driver have different versions", "node", "unhealthy", "nothing",
+        "load the installed kernel driver: reboot; or end all processes that use the old driver, unload it "
+        "and load the new one"),
 
     # one GPU, or one MIG device
     "gpu-lost": _fault("the GPU has fallen off the bus", "gpu", "unhealthy", "reset",
-        "reset it; where it stays away, reboot, then see its power, seating and riser"),
-    "gpu-missing": _fault("the GPU is there, and the driver does not count it", "gpu", "unhealthy", "reset", DRIVER),
-    "gpu-hang": _fault("the driver's library hangs in a call about this GPU", "gpu", "unhealthy", "nothing", RESET),
-    "gpu-crash": _fault("the driver's library crashes in a call about this GPU", "gpu", "unhealthy", "nothing", RESET),
-    "query-failed": _fault("the driver fails to describe it", "instance", "unhealthy", "nothing", DRIVER, patience=3),
+        "reset the GPU; if it does not come back, reboot; then check its power, its seating in the slot and "
+        "the riser card"),
+    "gpu-missing": _fault(
+        "the GPU is in the machine, but the driver does not list it", "gpu", "unhealthy", "reset", DRIVER_ADVICE
+    ),
+    "gpu-hang": _fault(
+        "the driver's library hangs in a call about this GPU", "gpu", "unhealthy", "nothing", RESET_ADVICE
+    ),
+    "gpu-crash": _fault(
+        "the driver's library crashes in a call about this GPU", "gpu", "unhealthy", "nothing", RESET_ADVICE
+    ),
+    "query-failed": _fault(
+        "the driver cannot report the data of the device",
+        "instance", "unhealthy", "nothing", DRIVER_ADVICE, patience=3
+    ),
     "node-missing": _fault("a device node is missing", "instance", "unhealthy", "nothing",
-        "make it: nvidia-modprobe -c MINOR, or nvidia-smi"),
-    "reset-required": _fault("the driver asks for a reset", "gpu", "unhealthy", "reset", RESET),
-    "recovery-reset": _fault("recovery action: reset", "gpu", "unhealthy", "reset", RESET),
-    "recovery-reboot": _fault("recovery action: reboot", "gpu", "unhealthy", "reboot", REBOOT),
+        "create the device node: run nvidia-modprobe -c MINOR, or nvidia-smi"),
+    "reset-required": _fault("the driver asks for a reset", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    "recovery-reset": _fault("recovery action: reset", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    "recovery-reboot": _fault("recovery action: reboot", "gpu", "unhealthy", "reboot", REBOOT_ADVICE),
     "recovery-drain": _fault("recovery action: drain", "gpu", "unhealthy", "reset",
-        "have the pods end that use it or its NVLink peers, then reset it"),
-    "recovery-fabric": _fault("recovery action: recover IMEX", "gpu", "unhealthy", "nothing", FABRIC),
-    "remap-pending": _fault("rows wait for a reset to be remapped", "gpu", "degraded", "reset", RESET),
-    "remap-failed": _fault("a row could not be remapped", "gpu", "unhealthy", "operator", REPLACE),
-    "pages-pending": _fault("pages wait for a reset to be retired", "gpu", "degraded", "nothing", RESET),
-    "pages-exhausted": _fault("no more pages can be retired", "gpu", "unhealthy", "operator", REPLACE),
-    "nvlink-down": _fault("an NVLink is down", "link", "degraded", "nothing", LINKS, patience=10),
-    "nvlink-errors": _fault("NVLinks recover and replay again and again", "link", "degraded", "nothing", LINKS),
-    "fabric-pending": _fault("the NVLink fabric is not set up", "link", "unhealthy", "nothing", FABRIC, patience=10),
-    "fabric-failed": _fault("setting up the NVLink fabric failed", "link", "unhealthy", "nothing", FABRIC),
-    "thermal-slowdown": _fault("slowed down by heat", "gpu", "degraded", "nothing", COOLING, patience=10),
-    "power-slowdown": _fault("slowed down for want of power", "gpu", "degraded", "nothing",
-        "see power supplies and cables; nvidia-smi -q -d POWER,PERFORMANCE", patience=10),
+        "end the pods that use this GPU or its NVLink peers, then reset the GPU"),
+    "recovery-fabric": _fault("recovery action: recover IMEX", "gpu", "unhealthy", "nothing", FABRIC_ADVICE),
+    "remap-pending": _fault(
+        "memory rows will be remapped at the next GPU reset", "gpu", "degraded", "reset", RESET_ADVICE
+    ),
+    "remap-failed": _fault("a row could not be remapped", "gpu", "unhealthy", "operator", REPLACE_ADVICE),
+    "pages-pending": _fault(
+        "memory pages will be retired at the next GPU reset", "gpu", "degraded", "nothing", RESET_ADVICE
+    ),
+    "pages-exhausted": _fault("no more pages can be retired", "gpu", "unhealthy", "operator", REPLACE_ADVICE),
+    "nvlink-down": _fault("an NVLink is down", "link", "degraded", "nothing", LINKS_ADVICE, patience=10),
+    "nvlink-errors": _fault(
+        "NVLinks have repeated recovery and replay errors", "link", "degraded", "nothing", LINKS_ADVICE
+    ),
+    "fabric-pending": _fault(
+        "the NVLink fabric is not set up", "link", "unhealthy", "nothing", FABRIC_ADVICE, patience=10
+    ),
+    "fabric-failed": _fault("setting up the NVLink fabric failed", "link", "unhealthy", "nothing", FABRIC_ADVICE),
+    "thermal-slowdown": _fault("slowed down by heat", "gpu", "degraded", "nothing", COOLING_ADVICE, patience=10),
+    "power-slowdown": _fault("slowed down because of too little power", "gpu", "degraded", "nothing",
+        "check the power supplies and cables; run nvidia-smi -q -d POWER,PERFORMANCE", patience=10),
     "pcie-degraded": _fault("the PCIe link is narrower than it can be", "gpu", "degraded", "nothing",
-        "see its seating and riser; nvidia-smi -q (PCI: Link Width)", patience=30),
+        "check the seating of the GPU in the slot and the riser card; run nvidia-smi -q (PCI: Link "
+        "Width)", patience=30),
 }
 
 _EVENT_FAULTS = {
-    "ecc-uncorrectable": _event("more uncorrectable memory errors", "gpu", "unhealthy", "process", RESTART),
-    "ecc-single-bit": _event("a single-bit memory error, corrected", "gpu", "note", "nothing", NOTHING),
-    "ecc-double-bit": _event("a double-bit memory error; XIDs and counters decide", "gpu", "note", "nothing", NOTHING),
-    "ecc-storm": _event("a storm of corrected memory errors", "gpu", "degraded", "time", REPLACE),
-    "dram-retired": _event("memory was retired", "gpu", "note", "nothing", NOTHING),
-    "dram-retirement-failed": _event("memory could not be retired", "gpu", "unhealthy", "operator", REPLACE),
-    "poison-nonfatal": _event("poisoned data was contained", "instance", "unhealthy", "process", RESTART),
-    "poison-fatal": _event("poisoned data was not contained", "gpu", "unhealthy", "reset", RESET),
-    "gpu-unavailable": _event("the GPU became unavailable", "gpu", "unhealthy", "reset", RESET),
-    "recovery-changed": _event("another recovery action; the look decides", "gpu", "note", "nothing", NOTHING),
-    "mig-changed": _event("the MIG layout has changed; the look decides", "gpu", "note", "nothing", NOTHING),
-    "gpu-bound": _event("bound to the driver; the look decides", "gpu", "note", "nothing", NOTHING),
-    "gpu-unbound": _event("unbound from the driver; the look decides", "gpu", "note", "nothing", NOTHING),
+    "ecc-uncorrectable": _event("new uncorrectable memory errors", "gpu", "unhealthy", "process", RESTART_ADVICE),
+    "ecc-single-bit": _event("a single-bit memory error, corrected", "gpu", "note", "nothing", NO_ADVICE),
+    "ecc-double-bit": _event(
+        "a double-bit memory error; the agent judges it by XIDs and error counters",
+        "gpu", "note", "nothing", NO_ADVICE
+    ),
+    "ecc-storm": _event("very many corrected memory errors in a short time", "gpu", "degraded", "time", REPLACE_ADVICE),
+    "dram-retired": _event("memory was retired", "gpu", "note", "nothing", NO_ADVICE),
+    "dram-retirement-failed": _event("memory could not be retired", "gpu", "unhealthy", "operator", REPLACE_ADVICE),
+    "poison-nonfatal": _event("poisoned data was contained", "instance", "unhealthy", "process", RESTART_ADVICE),
+    "poison-fatal": _event("poisoned data was not contained", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    "gpu-unavailable": _event("the GPU became unavailable", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    "recovery-changed": _event(
+        "the recovery action has changed; the next observation decides about health",
+        "gpu", "note", "nothing", NO_ADVICE
+    ),
+    "mig-changed": _event(
+        "the MIG layout has changed; the next observation decides about health", "gpu", "note", "nothing", NO_ADVICE
+    ),
+    "gpu-bound": _event(
+        "the GPU was bound to the driver; the next observation decides about health",
+        "gpu", "note", "nothing", NO_ADVICE
+    ),
+    "gpu-unbound": _event(
+        "the GPU was unbound from the driver; the next observation decides about health",
+        "gpu", "note", "nothing", NO_ADVICE
+    ),
 }
 
 _XID_ENTRIES = {
-    8: _event("GPU stopped processing", "instance", "unhealthy", "process", RESTART),
-    13: _event("graphics engine exception", "process", "note", "process", PROGRAM),
-    18: _event("bus mastering is off", "gpu", "unhealthy", "reset", RESET),
-    31: _event("memory page fault", "process", "note", "process", PROGRAM),
-    32: _event("corrupted push buffer", "instance", "unhealthy", "process", RESTART),
-    38: _event("driver firmware error", "gpu", "unhealthy", "reset", RESET),
-    43: _event("GPU stopped processing a program's work", "process", "note", "process", PROGRAM),
-    44: _event("fault during a context switch", "instance", "unhealthy", "process", RESTART),
-    45: _event("a program was ended for earlier errors", "process", "note", "process", PROGRAM),
-    46: _event("GPU stopped processing", "gpu", "unhealthy", "reset", RESET),
-    48: _event("double-bit memory error", "instance", "unhealthy", "reset", RESET),
-    54: _event("auxiliary power is not connected", "gpu", "unhealthy", "reboot", "see its power cables"),
-    61: _event("internal micro-controller warning", "gpu", "unhealthy", "reset", RESET),
-    62: _event("internal micro-controller halt", "gpu", "unhealthy", "reset", RESET),
-    63: _event("a row or page is to be retired by a reset", "gpu", "unhealthy", "reset", RESET),
-    64: _event("a row or page could not be retired", "gpu", "unhealthy", "reset", RESET),
-    68: _event("video decoder exception", "process", "note", "process", PROGRAM),
-    69: _event("graphics engine class error", "instance", "unhealthy", "process", RESTART),
-    74: _event("NVLink error", "link", "unhealthy", "reset", LINKS),
+    8: _event("GPU stopped processing", "instance", "unhealthy", "process", RESTART_ADVICE),
+    13: _event("graphics engine exception", "process", "note", "process", PROGRAM_ADVICE),
+    18: _event("bus mastering is off", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    31: _event("memory page fault", "process", "note", "process", PROGRAM_ADVICE),
+    32: _event("corrupted push buffer", "instance", "unhealthy", "process", RESTART_ADVICE),
+    38: _event("driver firmware error", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    43: _event("GPU stopped processing a program's work", "process", "note", "process", PROGRAM_ADVICE),
+    44: _event("fault during a context switch", "instance", "unhealthy", "process", RESTART_ADVICE),
+    45: _event("the driver ended a program because of earlier errors", "process", "note", "process", PROGRAM_ADVICE),
+    46: _event("GPU stopped processing", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    48: _event("double-bit memory error", "instance", "unhealthy", "reset", RESET_ADVICE),
+    54: _event("auxiliary power is not connected", "gpu", "unhealthy", "reboot", "check the power cables of the GPU"),
+    61: _event("internal micro-controller warning", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    62: _event("internal micro-controller halt", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    63: _event("a memory row or page will be retired at the next GPU reset", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    64: _event("a row or page could not be retired", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    68: _event("video decoder exception", "process", "note", "process", PROGRAM_ADVICE),
+    69: _event("graphics engine class error", "instance", "unhealthy", "process", RESTART_ADVICE),
+    74: _event("NVLink error", "link", "unhealthy", "reset", LINKS_ADVICE),
     79: _event("GPU has fallen off the bus", "gpu", "unhealthy", "reset",
-        "reset it; where it stays away, reboot, then see its power, seating and riser"),
-    92: _event("many corrected memory errors", "gpu", "unhealthy", "reset", RESET),
-    94: _event("memory error, contained to the program that ran", "instance", "unhealthy", "process", RESTART),
-    95: _event("memory error, not contained", "gpu", "unhealthy", "reset", RESET),
-    109: _event("context switch timeout", "process", "note", "process", PROGRAM),
-    110: _event("security fault", "gpu", "unhealthy", "reboot", "switch the node off and on; then have NVIDIA's help"),
-    119: _event("the GPU's system processor does not answer", "gpu", "unhealthy", "reset", RESET),
-    120: _event("the GPU's system processor failed", "gpu", "unhealthy", "reset", RESET),
-    121: _event("error on the link to the CPU", "link", "unhealthy", "reset", RESET),
-    136: _event("link training failed", "link", "unhealthy", "reset", LINKS),
-    137: _event("a peer's memory access over NVLink was refused", "instance", "unhealthy", "process", RESTART),
-    140: _event("memory errors that could not be recovered", "gpu", "unhealthy", "reset", RESET),
-    143: _event("the GPU could not be initialized", "gpu", "unhealthy", "reset", RESET),
-    **dict.fromkeys(range(144, 151), _event("NVLink error", "link", "unhealthy", "reset", LINKS)),
-    154: _event("another recovery action; the look decides", "gpu", "note", "nothing", NOTHING),
-    155: _event("NVLink: an error of its software", "link", "unhealthy", "reset", LINKS),
-    156: _event("a resource was retired; it takes a reset to take effect", "gpu", "unhealthy", "reset", RESET),
-    157: _event("a resource could not be retired", "gpu", "unhealthy", "reset", RESET),
-    158: _event("fatal timeout", "gpu", "unhealthy", "reset", RESET),
+        "reset the GPU; if it does not come back, reboot; then check its power, its seating in the slot and "
+        "the riser card"),
+    92: _event("many corrected memory errors", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    94: _event("memory error, contained to the program that ran", "instance", "unhealthy", "process", RESTART_ADVICE),
+    95: _event("memory error, not contained", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    109: _event("context switch timeout", "process", "note", "process", PROGRAM_ADVICE),
+    110: _event(
+        "security fault", "gpu", "unhealthy", "reboot", "switch the node off and on; then contact NVIDIA support"
+    ),
+    119: _event("the GPU's system processor does not answer", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    120: _event("the GPU's system processor failed", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    121: _event("error on the link to the CPU", "link", "unhealthy", "reset", RESET_ADVICE),
+    136: _event("link training failed", "link", "unhealthy", "reset", LINKS_ADVICE),
+    137: _event("a peer's memory access over NVLink was refused", "instance", "unhealthy", "process", RESTART_ADVICE),
+    140: _event("memory errors that could not be recovered", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    143: _event("the GPU could not be initialized", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    **dict.fromkeys(range(144, 151), _event("NVLink error", "link", "unhealthy", "reset", LINKS_ADVICE)),
+    154: _event(
+        "the recovery action has changed; the next observation decides about health",
+        "gpu", "note", "nothing", NO_ADVICE
+    ),
+    155: _event("NVLink software error", "link", "unhealthy", "reset", LINKS_ADVICE),
+    156: _event("a resource was retired; reset the GPU to complete this", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    157: _event("a resource could not be retired", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    158: _event("fatal timeout", "gpu", "unhealthy", "reset", RESET_ADVICE),
 }
 # fmt: on
 
 CATALOGUE = {**_OBSERVED_FAULTS, **_EVENT_FAULTS, **{f"xid-{number}": entry for number, entry in _XID_ENTRIES.items()}}
 
-UNLISTED_XID = _event("an XID that the catalogue does not list", "instance", "unhealthy", "reset", DRIVER)
+UNLISTED_XID = _event("an XID that the catalogue does not list", "instance", "unhealthy", "reset", DRIVER_ADVICE)
 """An XID without a row."""
 
-UNKNOWN_FAULT = _fault("a fault that the catalogue does not list", "instance", "unhealthy", "nothing", DRIVER)
+UNKNOWN_FAULT = _fault("a fault that the catalogue does not list", "instance", "unhealthy", "nothing", DRIVER_ADVICE)
 """Any other code, as a record of another version of us may have it."""
 
 CODES_THAT_HIDE_OTHERS = ("gpu-lost", "gpu-missing", "gpu-hang", "gpu-crash", "reset-required", "query-failed")

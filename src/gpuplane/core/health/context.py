@@ -6,8 +6,8 @@ from gpuplane.core.faults.catalogue import NVIDIA_FAULTS, FaultCatalogue
 from gpuplane.core.faults.overrides import effective_entry
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.model.config import Settings
-from gpuplane.model.health import NODE, CatalogueEntry, DeviceRecord, HealthRecords
-from gpuplane.model.pod import PodRef, find
+from gpuplane.model.health import NODE_RECORD_KEY, CatalogueEntry, DeviceRecord, HealthRecords
+from gpuplane.model.pod import PodRef, find_same_container
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import DRIVER
 from gpuplane.model.value import Value
@@ -17,24 +17,24 @@ class HealthContext(Value):
     """What a device record is judged by. It holds no time: a function that needs `now` takes it as an argument.
 
     `settings`: their fault overrides change the catalogue. `holders`: the containers that hold a device now; None: not
-    known. `can_probe`: whether the driver can be asked. `all_drained`: whether all devices of the node are drained, by
-    the node's own record.
+    known. `can_probe`: whether the driver can be asked. `is_node_drained`: whether all devices of the node are
+    drained, by the node's own record.
     """
 
     settings: Settings | None = None
     holders: frozenset[PodRef] | None = None
     can_probe: bool = True
-    all_drained: bool = False
+    is_node_drained: bool = False
     catalogue: FaultCatalogue = NVIDIA_FAULTS
 
-    def entry(self, code: str) -> CatalogueEntry:
+    def effective_entry(self, code: str) -> CatalogueEntry:
         """How a fault is judged: the catalogue's entry, with the overrides of the configuration."""
         return effective_entry(code, self.settings, self.catalogue)
 
-    def holds_device(self, holder: PodRef) -> bool:
+    def holds_any_device(self, holder: PodRef) -> bool:
         """Whether a container is known to hold a device now."""
         holders = self.holders or frozenset()
-        return holder in holders or find(holder, holders) is not None
+        return holder in holders or find_same_container(holder, holders) is not None
 
     @property
     def probe_period(self) -> float:
@@ -44,19 +44,19 @@ class HealthContext(Value):
 
 def health_context(snapshot: Snapshot) -> HealthContext:
     """What the records of a snapshot are judged by."""
-    driver, allocations = snapshot.status.of(DRIVER), snapshot.allocations
+    driver, allocations = snapshot.statuses.of(DRIVER), snapshot.allocations
     driver_answers = driver is None or driver.state == "ok"
     return HealthContext(
         settings=snapshot.config.settings,
         holders=None if allocations is None else holders_of(allocations),
         can_probe=driver_answers and not driver_release_reason(snapshot),
-        all_drained=device_record(snapshot, NODE).drain is not None,
+        is_node_drained=device_record(snapshot, NODE_RECORD_KEY).drain is not None,
     )
 
 
 def holders_of(allocations: Iterable[Allocation]) -> frozenset[PodRef]:
     """The containers of these allocations, as far as they are known."""
-    return frozenset(each.holder for each in allocations if each.holder.is_known)
+    return frozenset(each.holder for each in allocations if each.holder.identifies_pod)
 
 
 def health_records(snapshot: Snapshot) -> HealthRecords:

@@ -5,10 +5,10 @@ from collections.abc import Collection
 from gpuplane.core.health.context import HealthContext, device_record
 from gpuplane.core.health.observations import observe_gpu
 from gpuplane.core.health.records import without_empty_records
-from gpuplane.core.lookup import ALL_DEVICES, device_names, normalized_name
+from gpuplane.core.lookup import ALL_DEVICES_NAME, accepted_device_names, normalize_device_name
 from gpuplane.core.requests import node_requests
 from gpuplane.model.facts import DrainRequested
-from gpuplane.model.health import NODE, DeviceRecord, HealthRecords
+from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, HealthRecords
 from gpuplane.model.machine import Gpu, Machine, MigDevice
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text
@@ -22,13 +22,13 @@ def apply_drain_request(
     Who restores a GPU accepts the NVLinks that are active now as all that it has; if the driver cannot be asked, those
     of the next observation.
     """
-    record = health.devices.get(request.device, DeviceRecord()).but(drain=request.drain)
+    record = health.devices.get(request.device_uuid, DeviceRecord()).but(drain=request.drain)
     if request.drain is None:
-        record = record.but(repaired_at=now, most_links=0, relapses=0, probe=None)
-        gpu = machine.gpu(request.device) if machine else None
+        record = record.but(declared_repaired_at=now, max_active_nvlinks=0, relapses=0, probe=None)
+        gpu = machine.gpu(request.device_uuid) if machine else None
         if gpu is not None and context.can_probe:
             record = observe_gpu(record, gpu, (), context, now, observed_before=True)
-    return without_empty_records(health, {**health.devices, request.device: record})
+    return without_empty_records(health, {**health.devices, request.device_uuid: record})
 
 
 def drain_reason(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> Text:
@@ -36,16 +36,16 @@ def drain_reason(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) 
 
     The command line, our Node object, or a record that was not understood may have drained it, its GPU or the node.
     """
-    whole = own_drain_reason(snapshot, NODE, ()) or own_drain_reason(
-        snapshot, gpu.uuid, (ALL_DEVICES, *device_names(gpu))
+    whole = direct_drain_reason(snapshot, NODE_RECORD_KEY, ()) or direct_drain_reason(
+        snapshot, gpu.uuid, (ALL_DEVICES_NAME, *accepted_device_names(gpu))
     )
-    return whole or (own_drain_reason(snapshot, device.uuid, device_names(gpu, device)) if device else "")
+    return whole or (direct_drain_reason(snapshot, device.uuid, accepted_device_names(gpu, device)) if device else "")
 
 
-def own_drain_reason(snapshot: Snapshot, key: str, names: Collection[str]) -> Text:
+def direct_drain_reason(snapshot: Snapshot, key: str, accepted_names: Collection[str]) -> Text:
     """Why a device itself is drained: by its record, or by one of these names on our Node object; "" if it is not."""
     drain = device_record(snapshot, key).drain
     if drain is not None:
         return drain.reason
-    drains = node_requests(snapshot).drains.items()
-    return next((reason for name, reason in drains if normalized_name(name) in names), "")
+    drains = node_requests(snapshot).drain_reasons.items()
+    return next((reason for name, reason in drains if normalize_device_name(name) in accepted_names), "")

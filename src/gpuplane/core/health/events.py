@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpuplane.core.health import state_machine
 from gpuplane.core.health.context import HealthContext
 from gpuplane.core.health.holders import holders_of_units, unit_ids
-from gpuplane.core.health.records import mark_reset, without_empty_records
+from gpuplane.core.health.records import mark_gpus_as_reset, without_empty_records
 from gpuplane.model.facts import FaultOccurred
 from gpuplane.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import Machine, MigDevice
 from gpuplane.model.snapshot import Allocation
 
-DRIVER_LOADED = "driver-loaded"
+DRIVER_LOADED_CODE = "driver-loaded"
 """The code of the kernel log's line that the driver was loaded: that resets every GPU."""
 
 
@@ -28,28 +28,28 @@ def apply_fault_event(
         if event.kernel_log_number <= health.last_kernel_log_number:
             return health
         health = health.but(last_kernel_log_number=event.kernel_log_number)
-    if event.code == DRIVER_LOADED:
-        return without_empty_records(health, mark_reset(health.devices, event.at))
+    if event.code == DRIVER_LOADED_CODE:
+        return without_empty_records(health, mark_gpus_as_reset(health.devices, event.at))
     devices = dict(health.devices)
     for key, units in _affected_devices(event, machine, health, context):
         finding = Finding(
             code=event.code,
-            message=event.message or context.entry(event.code).title,
+            message=event.message or context.effective_entry(event.code).title,
             since=event.at,
             last_seen=event.at,
             is_event=True,
             pids=event.pids,
             holders=() if event.pids else holders_of_units(units, allocations),
         )
-        record = devices.get(key) or _new_record(units, devices)
+        record = devices.get(key) or _new_record_with_reset_time(units, devices)
         devices[key] = state_machine.apply_event(record, finding, context, now)
     return without_empty_records(health, devices)
 
 
-def _new_record(units: set[str], devices: Mapping[str, DeviceRecord]) -> DeviceRecord:
+def _new_record_with_reset_time(unit_uuids: set[str], devices: Mapping[str, DeviceRecord]) -> DeviceRecord:
     """The record of a device that had none: a MIG device was reset with its GPU."""
-    resets = (devices[each].reset_at for each in units if each in devices)
-    return DeviceRecord(reset_at=max(resets, default=DeviceRecord().reset_at))
+    resets = (devices[each].last_reset_at for each in unit_uuids if each in devices)
+    return DeviceRecord(last_reset_at=max(resets, default=DeviceRecord().last_reset_at))
 
 
 def _affected_devices(
@@ -62,20 +62,20 @@ def _affected_devices(
     """
     gpus = (gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid)
     gpu = next((gpu for gpu in gpus if event.gpu and event.gpu in (gpu.uuid, gpu.pci)), None)
-    within_instance = context.entry(event.code).scope in ("process", "instance")
+    within_instance = context.effective_entry(event.code).scope in ("process", "instance")
     if gpu is None:
         recorded = ((key, each.pci) for key, each in health.devices.items() if key and not key.startswith("MIG-"))
         if not (within_instance and event.gpu_instance is not None):
             yield from ((key, {key}) for key, pci in recorded if event.gpu and event.gpu in (key, pci))
         return
     if within_instance and gpu.mig_enabled:
-        affected = [device for device in gpu.mig_devices if _is_about(event, device)]
+        affected = [device for device in gpu.mig_devices if _event_affects_mig_device(event, device)]
         if affected:
             yield from ((device.uuid, {device.uuid, gpu.uuid}) for device in affected)
             return
     yield gpu.uuid, unit_ids(gpu)
 
 
-def _is_about(event: FaultOccurred, device: MigDevice) -> bool:
+def _event_affects_mig_device(event: FaultOccurred, device: MigDevice) -> bool:
     """Whether an event names the GPU instance of a MIG device, and its compute instance or none."""
     return event.gpu_instance == device.gpu_instance and event.compute_instance in (None, device.compute_instance)

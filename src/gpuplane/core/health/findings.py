@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 from gpuplane.core.health.context import HealthContext
 from gpuplane.model.health import DeviceRecord, Finding
-from gpuplane.model.pod import joined
+from gpuplane.model.pod import merge_all_pod_refs
 
-MAX_AFFECTED = 64
+MAX_AFFECTED_PIDS_OR_HOLDERS = 64
 """The most processes, and the most containers, that are remembered of one fault."""
 
 
 def makes_unhealthy(finding: Finding, context: HealthContext) -> bool:
     """Whether a finding alone makes its device unhealthy."""
-    return finding.confirmed and context.entry(finding.code).severity == "unhealthy"
+    return finding.confirmed and context.effective_entry(finding.code).severity == "unhealthy"
 
 
 def unhealthy_findings(record: DeviceRecord, context: HealthContext) -> Iterator[Finding]:
@@ -34,9 +34,9 @@ def replace_finding(record: DeviceRecord, old: Finding | None, new: Finding) -> 
     return record.but(findings=tuple(new if each is old else each for each in record.findings))
 
 
-def join_pids(old: Finding, event: Finding) -> tuple[int, ...]:
+def join_affected_pids(old: Finding, event: Finding) -> tuple[int, ...]:
     """The processes that two occurrences of a fault affected."""
-    return tuple(dict.fromkeys((*old.pids, *event.pids)))[-MAX_AFFECTED:]
+    return tuple(dict.fromkeys((*old.pids, *event.pids)))[-MAX_AFFECTED_PIDS_OR_HOLDERS:]
 
 
 def merge_repeated_event(old: Finding, event: Finding) -> Finding:
@@ -48,6 +48,6 @@ def merge_repeated_event(old: Finding, event: Finding) -> Finding:
     return old.but(
         since=min(old.since, event.since),
         last_seen=max(old.last_seen, event.last_seen),
-        pids=join_pids(old, event),
-        holders=joined((*old.holders, *event.holders))[-MAX_AFFECTED:],
+        pids=join_affected_pids(old, event),
+        holders=merge_all_pod_refs((*old.holders, *event.holders))[-MAX_AFFECTED_PIDS_OR_HOLDERS:],
     )

@@ -8,17 +8,17 @@ from gpuplane.core.health.records import without_empty_records
 from gpuplane.core.shares import unit_of
 from gpuplane.model.health import HealthRecords
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.pod import PodRef, find, joined, may_be_same
+from gpuplane.model.pod import PodRef, find_same_container, may_be_same_container, merge_all_pod_refs
 from gpuplane.model.snapshot import Allocation
 
-NOT_LISTED = PodRef()
+UNLISTED_HOLDER = PodRef()
 """Who held a device when kubelet had not listed yet who holds what: whoever it lists then."""
 
 
 def holders_of_units(units: set[str], allocations: Iterable[Allocation] | None) -> tuple[PodRef, ...]:
     """The containers that hold one of these units, or a share of it, sorted."""
     if allocations is None:
-        return (NOT_LISTED,)
+        return (UNLISTED_HOLDER,)
     found = holders_of(each for each in allocations if not units.isdisjoint(map(unit_of, each.devices)))
     return tuple(sorted(found, key=str))
 
@@ -28,7 +28,7 @@ def unit_ids(gpu: Gpu) -> set[str]:
     return {gpu.uuid, *(device.uuid for device in (gpu.mig_devices if gpu.mig_enabled else ()))}
 
 
-def apply_listed_allocations(
+def apply_kubelet_allocations(
     health: HealthRecords, machine: Machine | None, allocations: Iterable[Allocation]
 ) -> HealthRecords:
     """The records after kubelet has listed who holds what.
@@ -41,22 +41,29 @@ def apply_listed_allocations(
     for key, record in devices.items():
         if any(not everywhere.issuperset(each.holders) for each in record.findings):
             on_device = holders_of_units(unit_ids(gpus[key]) if key in gpus else {key}, allocations)
-            findings = (each.but(holders=_as_listed(each.holders, on_device, everywhere)) for each in record.findings)
+            findings = (
+                each.but(holders=_replace_unlisted_holders(each.holders, on_device, everywhere))
+                for each in record.findings
+            )
             devices[key] = record.but(findings=tuple(findings))
     return without_empty_records(health, devices)
 
 
-def _as_listed(
-    holders: tuple[PodRef, ...], on_device: tuple[PodRef, ...], everywhere: frozenset[PodRef]
+def _replace_unlisted_holders(
+    holders: tuple[PodRef, ...], device_holders: tuple[PodRef, ...], node_holders: frozenset[PodRef]
 ) -> tuple[PodRef, ...]:
-    """The holders of a finding as kubelet lists them: `on_device` those of its device, `everywhere` all of the node."""
-    return joined(chain.from_iterable(_candidates(each, on_device, everywhere) for each in holders))
+    """The holders of a finding as kubelet lists them: `device_holders` of its device, `node_holders` of the node."""
+    return merge_all_pod_refs(
+        chain.from_iterable(_possible_listed_holders(each, device_holders, node_holders) for each in holders)
+    )
 
 
-def _candidates(holder: PodRef, on_device: tuple[PodRef, ...], everywhere: frozenset[PodRef]) -> tuple[PodRef, ...]:
+def _possible_listed_holders(
+    holder: PodRef, device_holders: tuple[PodRef, ...], node_holders: frozenset[PodRef]
+) -> tuple[PodRef, ...]:
     """The listed containers that a holder may be. One that is not listed any more stays as it is."""
-    if holder == NOT_LISTED:
-        return on_device
-    if holder in everywhere or find(holder, everywhere) is not None:
+    if holder == UNLISTED_HOLDER:
+        return device_holders
+    if holder in node_holders or find_same_container(holder, node_holders) is not None:
         return (holder,)
-    return tuple(each for each in on_device if may_be_same(holder, each)) or (holder,)
+    return tuple(each for each in device_holders if may_be_same_container(holder, each)) or (holder,)

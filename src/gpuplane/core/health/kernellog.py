@@ -14,52 +14,52 @@ Only the kernel's own records (facility 0) count: any user may have a log daemon
 
 import re
 
-from gpuplane.core.health.events import DRIVER_LOADED
+from gpuplane.core.health.events import DRIVER_LOADED_CODE
 from gpuplane.core.text import clip
 from gpuplane.model.facts import FaultOccurred
 
-KMSG_RECORD = re.compile(rb"(\d{1,4}),(\d{1,19}),(\d{1,19}),[^;]*;NVRM: ([^\n]*)")
-XID_LINE = re.compile(
+KMSG_RECORD_PATTERN = re.compile(rb"(\d{1,4}),(\d{1,19}),(\d{1,19}),[^;]*;NVRM: ([^\n]*)")
+XID_LINE_PATTERN = re.compile(
     rb"Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?: GPU-I:(\d{1,5}))?(?: GPU-CI:(\d{1,5}))?\): "
     rb"([1-9]\d{0,4})(?:, *(.*))?"
 )
-PID_FIELD = re.compile(rb"pid='?(\d{1,10})\b")
-DRIVER_LOADING = b"loading NVIDIA UNIX"
-ESCAPED_BYTE = re.compile(rb"\\x([0-9a-f]{2})")
+PID_FIELD_PATTERN = re.compile(rb"pid='?(\d{1,10})\b")
+DRIVER_LOADING_MESSAGE_START = b"loading NVIDIA UNIX"
+ESCAPED_BYTE_PATTERN = re.compile(rb"\\x([0-9a-f]{2})")
 
 
-def parse_record(record: bytes, ahead: float, now: float) -> FaultOccurred | None:
+def parse_kmsg_record(record: bytes, clock_offset: float, now: float) -> FaultOccurred | None:
     """The fault that a record tells about; None where it is about no GPU.
 
     `ahead`: by how many seconds CLOCK_BOOTTIME, in which `now` is, is ahead of the log's clock.
     """
-    found = KMSG_RECORD.match(record)
+    found = KMSG_RECORD_PATTERN.match(record)
     if found is None or int(found[1]) >> 3:
         return None
     plain = FaultOccurred(
-        code=DRIVER_LOADED,
+        code=DRIVER_LOADED_CODE,
         gpu="",
-        message=_readable(found[4]),
-        at=min(now, int(found[3]) / 1e6 + ahead),
+        message=_unescape_message(found[4]),
+        at=min(now, int(found[3]) / 1e6 + clock_offset),
         kernel_log_number=int(found[2]),
     )
-    if found[4].startswith(DRIVER_LOADING):
+    if found[4].startswith(DRIVER_LOADING_MESSAGE_START):
         return plain
-    xid = XID_LINE.fullmatch(found[4])
+    xid = XID_LINE_PATTERN.fullmatch(found[4])
     if xid is None:
         return None
-    pid = PID_FIELD.match(xid[5] or b"")
+    pid = PID_FIELD_PATTERN.match(xid[5] or b"")
     return plain.but(
         code=f"xid-{int(xid[4])}",
         gpu=f"{xid[1].decode().lower()}.0",  # as sysfs writes it; a GPU is its device's first function
-        message=_readable(xid[5] or b""),
+        message=_unescape_message(xid[5] or b""),
         gpu_instance=None if xid[2] is None else int(xid[2]),
         compute_instance=None if xid[3] is None else int(xid[3]),
         pids=(int(pid[1]),) if pid and int(pid[1]) else (),
     )
 
 
-def _readable(text: bytes) -> str:
+def _unescape_message(text: bytes) -> str:
     r"""One line for people. The kernel writes as \x1b what it does not dare to print; nor do we."""
-    plain = ESCAPED_BYTE.sub(lambda escaped: bytes([int(escaped[1], 16)]), text).decode(errors="replace")
+    plain = ESCAPED_BYTE_PATTERN.sub(lambda escaped: bytes([int(escaped[1], 16)]), text).decode(errors="replace")
     return clip("".join(each if each.isprintable() else " " for each in plain))

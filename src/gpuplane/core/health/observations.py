@@ -6,15 +6,15 @@ from gpuplane.core.health import state_machine
 from gpuplane.core.health.context import HealthContext
 from gpuplane.core.health.findings import is_unhealthy
 from gpuplane.core.health.holders import holders_of_units, unit_ids
-from gpuplane.core.health.records import mark_reset, without_empty_records
-from gpuplane.core.observation import NOT_OBSERVED
-from gpuplane.model.health import NODE, DeviceRecord, Finding, HealthRecords
+from gpuplane.core.health.records import mark_gpus_as_reset, without_empty_records
+from gpuplane.core.observation import NOT_OBSERVED_FAULT
+from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation
 from gpuplane.model.text import Text
 
-DRIVER_NOT_LOADED = "driver-not-loaded"
+DRIVER_NOT_LOADED_CODE = "driver-not-loaded"
 """The code of the fault that observations show while the driver is not loaded."""
 
 
@@ -22,23 +22,24 @@ def apply_observation(
     health: HealthRecords,
     before: Machine | None,
     machine: Machine,
-    gpus_counted: bool,
+    gpu_list_is_complete: bool,
     allocations: Iterable[Allocation] | None,
     context: HealthContext,
     now: float,
 ) -> HealthRecords:
     """The records after an observation.
 
-    `machine`: the machine after the observation is merged. `gpus_counted`: whether the observation counted the GPUs.
+    `machine`: the machine after the observation is merged. `gpu_list_is_complete`: whether the observation counted the
+    GPUs.
     """
     known = _device_uuids(before)
     devices = dict(health.devices)
-    observed_before = before is not None and not any(fault.code == NOT_OBSERVED.code for fault in before.faults)
-    node, faults = devices.pop(NODE, DeviceRecord()), _messages_by_code(machine.faults)
-    if any(each.code == DRIVER_NOT_LOADED for each in node.findings) and DRIVER_NOT_LOADED not in faults:
-        devices = mark_reset(devices, now)
-    devices[NODE] = _observe_node(node, faults, context, now, observed_before=observed_before)
-    if not gpus_counted:
+    observed_before = before is not None and not any(fault.code == NOT_OBSERVED_FAULT.code for fault in before.faults)
+    node, faults = devices.pop(NODE_RECORD_KEY, DeviceRecord()), _messages_by_code(machine.faults)
+    if any(each.code == DRIVER_NOT_LOADED_CODE for each in node.findings) and DRIVER_NOT_LOADED_CODE not in faults:
+        devices = mark_gpus_as_reset(devices, now)
+    devices[NODE_RECORD_KEY] = _observe_node(node, faults, context, now, observed_before=observed_before)
+    if not gpu_list_is_complete:
         return without_empty_records(health, devices)
     for gpu in machine.gpus or ():
         _observe_gpu_and_mig_devices(devices, gpu, known, allocations, context, now)
@@ -50,7 +51,7 @@ def _observe_node(
     node: DeviceRecord, faults: Mapping[str, Text], context: HealthContext, now: float, *, observed_before: bool
 ) -> DeviceRecord:
     """The node's record after an observation. Its faults count from the first of them, while one follows another."""
-    unhealthy = (each.since for each in node.findings if context.entry(each.code).severity == "unhealthy")
+    unhealthy = (each.since for each in node.findings if context.effective_entry(each.code).severity == "unhealthy")
     since = min(unhealthy, default=None)
     with_grace_period = observed_before and not is_unhealthy(node, context)
     shown = state_machine.apply_observed_faults(
@@ -65,7 +66,7 @@ def _observe_node(
 def _observe_gpu_and_mig_devices(
     devices: dict[str, DeviceRecord],
     gpu: Gpu,
-    known: set[str],
+    known_uuids: set[str],
     allocations: Iterable[Allocation] | None,
     context: HealthContext,
     now: float,
@@ -73,18 +74,18 @@ def _observe_gpu_and_mig_devices(
     """Puts the records of a GPU and of its MIG devices into `devices`. `known`: what was observed before."""
     if gpu.uuid:
         record, holders = devices.get(gpu.uuid, DeviceRecord()), holders_of_units(unit_ids(gpu), allocations)
-        devices[gpu.uuid] = observe_gpu(record, gpu, holders, context, now, observed_before=gpu.uuid in known)
-    reset_at = devices.get(gpu.uuid, DeviceRecord()).reset_at
+        devices[gpu.uuid] = observe_gpu(record, gpu, holders, context, now, observed_before=gpu.uuid in known_uuids)
+    reset_at = devices.get(gpu.uuid, DeviceRecord()).last_reset_at
     for device in gpu.mig_devices:
         record, faults = devices.get(device.uuid, DeviceRecord()), _messages_by_code(device.faults)
         if faults or device.uuid in devices:
             record = state_machine.apply_observed_faults(
-                record.but(reset_at=max(record.reset_at, reset_at)),
+                record.but(last_reset_at=max(record.last_reset_at, reset_at)),
                 faults,
                 context,
                 now,
-                observed_before=device.uuid in known,
-                others_hidden=_hide_others((*gpu.faults, *device.faults), context),
+                observed_before=device.uuid in known_uuids,
+                others_hidden=_has_fault_hiding_others((*gpu.faults, *device.faults), context),
             )
             devices[device.uuid] = record.but(absent=False, pci=gpu.pci)
 
@@ -92,7 +93,7 @@ def _observe_gpu_and_mig_devices(
 def _mark_absent_devices(devices: dict[str, DeviceRecord], machine: Machine) -> None:
     """Marks the records of devices that the machine does not have, and removes those of GPUs that were replaced."""
     present, addresses = _device_uuids(machine), {gpu.pci for gpu in machine.gpus or () if gpu.uuid}
-    for key in devices.keys() - present - {NODE}:
+    for key in devices.keys() - present - {NODE_RECORD_KEY}:
         if key.startswith("MIG-"):  # created again it has the same UUID, and is new
             devices[key] = DeviceRecord(drain=devices[key].drain, absent=True)
         elif devices[key].pci and devices[key].pci in addresses:
@@ -111,12 +112,12 @@ def observe_gpu(
     observed_before: bool,
 ) -> DeviceRecord:
     """The record of a GPU after an observation. `holders`: the containers that hold it."""
-    faults, others_hidden = _messages_by_code(gpu.faults), _hide_others(gpu.faults, context)
+    faults, others_hidden = _messages_by_code(gpu.faults), _has_fault_hiding_others(gpu.faults, context)
     links, links_known = count_links(gpu), not others_hidden and not gpu.mig_enabled
-    if links_known and links < record.most_links:
-        faults.setdefault("nvlink-down", describe_links(links, record.most_links))
+    if links_known and links < record.max_active_nvlinks:
+        faults.setdefault("nvlink-down", describe_links(links, record.max_active_nvlinks))
     if record.absent or (_was_reset(record, faults, context) and not others_hidden):
-        record = record.but(reset_at=now)
+        record = record.but(last_reset_at=now)
     record = state_machine.apply_observed_faults(
         record, faults, context, now, observed_before=observed_before, others_hidden=others_hidden
     )
@@ -130,7 +131,7 @@ def observe_gpu(
         absent=False,
         pci=gpu.pci or record.pci,
         uncorrected_errors=record.uncorrected_errors if keep_errors else gpu.uncorrected_errors,
-        most_links=max(links, record.most_links) if links_known else record.most_links,
+        max_active_nvlinks=max(links, record.max_active_nvlinks) if links_known else record.max_active_nvlinks,
     )
 
 
@@ -151,7 +152,7 @@ def describe_new_memory_errors(record: DeviceRecord, gpu: Gpu) -> Text:
 
 def count_links(gpu: Gpu) -> int:
     """How many of its NVLinks are active."""
-    return sum(link.lanes for link in gpu.links)
+    return sum(link.nvlink_count for link in gpu.links)
 
 
 def describe_links(active: int, most: int) -> Text:
@@ -159,7 +160,7 @@ def describe_links(active: int, most: int) -> Text:
     return f"{active} of {most} NVLinks are active"
 
 
-def _hide_others(faults: Iterable[Fault], context: HealthContext) -> bool:
+def _has_fault_hiding_others(faults: Iterable[Fault], context: HealthContext) -> bool:
     """Whether one of these faults hides whether others are there."""
     return any(fault.code in context.catalogue.codes_that_hide_others for fault in faults)
 

@@ -13,7 +13,7 @@ from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text
 
 
-def requested_probes(snapshot: Snapshot) -> Mapping[str, float]:
+def requested_probe_times(snapshot: Snapshot) -> Mapping[str, float]:
     """The probes that are requested: UUID of a GPU → when."""
     parents = snapshot.machine.mig_parents if snapshot.machine else {}
     requested: dict[str, float] = {}
@@ -24,7 +24,7 @@ def requested_probes(snapshot: Snapshot) -> Mapping[str, float]:
     return requested
 
 
-def apply_probe(
+def apply_probe_result(
     health: HealthRecords, probe: ProbeFinished, machine: Machine | None, context: HealthContext, now: float
 ) -> tuple[HealthRecords, bool]:
     """The records after a probe, and whether it found a device healthy: then it is the newest observation of that GPU.
@@ -40,35 +40,39 @@ def apply_probe(
         if requested_at is None or requested_at > probe.requested_at:
             continue
         faults = (*probe.gpu.faults, *seen.get(key, ()))
-        code, problem = _probe_problem(devices.get(probe.gpu.uuid, DeviceRecord()), probe, faults, context)
+        code, problem = _probe_failure(devices.get(probe.gpu.uuid, DeviceRecord()), probe, faults, context)
         problem = problem or _describe_running_processes(record, probe.pids, context)
         if not problem and key not in (probe.gpu.uuid, *seen):
-            problem = "it is not there"
+            problem = "the device is missing"
         if problem:
             stuck = any(fault.code in context.catalogue.codes_that_need_probe for fault in faults)
-            devices[key] = recovery.fail_probe(record, problem, context, now, hung_or_crashed=stuck, code=code)
+            devices[key] = recovery.record_failed_probe(record, problem, context, now, hung_or_crashed=stuck, code=code)
         else:
-            devices[key] = recovery.pass_probe(record, context, now)
+            devices[key] = recovery.record_passed_probe(record, context, now)
         any_healthy |= not problem
     return without_empty_records(health, devices), any_healthy
 
 
-def _probe_problem(
+def _probe_failure(
     record: DeviceRecord, probe: ProbeFinished, faults: Iterable[Fault], context: HealthContext
 ) -> tuple[str, Text]:
     """(code of the fault, why the probe does not find the device healthy); ("", "") if it does."""
     for fault in faults:
-        severity = context.entry(fault.code).severity
+        severity = context.effective_entry(fault.code).severity
         blocking = fault.code in context.catalogue.codes_that_block_recovery
         if severity == "unhealthy" or (severity == "degraded" and blocking):
             return fault.code, f"{fault.code}: {fault.message}"
     links = count_links(probe.gpu)
-    if not probe.gpu.mig_enabled and links < record.most_links and context.entry("nvlink-down").severity != "note":
-        return "nvlink-down", f"nvlink-down: {describe_links(links, record.most_links)}"
+    if (
+        not probe.gpu.mig_enabled
+        and links < record.max_active_nvlinks
+        and context.effective_entry("nvlink-down").severity != "note"
+    ):
+        return "nvlink-down", f"nvlink-down: {describe_links(links, record.max_active_nvlinks)}"
     return "", describe_new_memory_errors(record, probe.gpu)
 
 
 def _describe_running_processes(record: DeviceRecord, pids: Iterable[int], context: HealthContext) -> Text:
     """Which affected processes still run on the device; "" for none."""
     running = sorted(set(recovery.affected_pids(record, context)) & set(pids))
-    return f"process {', '.join(map(str, running))}, which it befell, still runs on it" if running else ""
+    return f"affected process {', '.join(map(str, running))} still runs on the device" if running else ""

@@ -5,16 +5,16 @@ from collections.abc import Iterable, Iterator
 from gpuplane.core.health.context import HealthContext, device_record, health_context, health_records
 from gpuplane.core.health.drains import drain_reason
 from gpuplane.core.health.findings import makes_unhealthy
-from gpuplane.core.observation import NOT_OBSERVED
+from gpuplane.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.core.requests import driver_release_reason
-from gpuplane.model.health import NODE, DeviceRecord, Finding
+from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, Finding
 from gpuplane.model.machine import Fault, Gpu, MigDevice
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import DRIVER
 from gpuplane.model.text import Text
 from gpuplane.model.views import Reason, ReasonKind
 
-PROBE_FAILED = "probe-failed"
+PROBE_FAILED_CODE = "probe-failed"
 """The code of a reason where only a failed recovery probe keeps a device from being allocated."""
 
 
@@ -27,11 +27,11 @@ def unavailable_reasons(
         text = f"the driver is released: {release}"
         found.append(Reason(kind="released", text=text, part=DRIVER.name, code="driver-released"))
     health = health_records(snapshot)
-    for key in (NODE, gpu.uuid, *([device.uuid] if device else [])):
+    for key in (NODE_RECORD_KEY, gpu.uuid, *([device.uuid] if device else [])):
         record = health.devices.get(key)
         if record is not None:
             reasons = _unhealthy_reasons(key, record, context)
-            found += (each for each in reasons if not (release and each.code == NOT_OBSERVED.code))
+            found += (each for each in reasons if not (release and each.code == NOT_OBSERVED_FAULT.code))
     if drained := drain_reason(snapshot, gpu, device):
         found.append(Reason(kind="drained", text=f"drained: {drained}", code="drained"))
     return tuple(found)
@@ -42,19 +42,21 @@ def _unhealthy_reasons(key: str, record: DeviceRecord, context: HealthContext) -
     findings = [each for each in record.findings if makes_unhealthy(each, context)]
     part = "" if key else DRIVER.name
     for each in findings:
-        kind: ReasonKind = "released" if each.code == NOT_OBSERVED.code else "problem"
-        yield Reason(kind=kind, text=f"{each.code}: {each.message}", part=part, code=each.code, device=key)
+        kind: ReasonKind = "released" if each.code == NOT_OBSERVED_FAULT.code else "problem"
+        yield Reason(kind=kind, text=f"{each.code}: {each.message}", part=part, code=each.code, faulty_device=key)
     for text in describe_failed_probe(record, findings):
-        yield Reason(kind="problem", text=text, part=part, code=PROBE_FAILED, device=key)
+        yield Reason(kind="problem", text=text, part=part, code=PROBE_FAILED_CODE, faulty_device=key)
 
 
-def own_reasons(snapshot: Snapshot, key: str) -> tuple[Reason, ...]:
+def direct_health_reasons(snapshot: Snapshot, key: str) -> tuple[Reason, ...]:
     """What is wrong with a device, or the node, by its own record: why it is unhealthy, else why it is degraded."""
     record, context = device_record(snapshot, key), health_context(snapshot)
-    degrading = (each for each in record.findings if each.confirmed and context.entry(each.code).severity == "degraded")
+    degrading = (
+        each for each in record.findings if each.confirmed and context.effective_entry(each.code).severity == "degraded"
+    )
     part = "" if key else DRIVER.name
     return tuple(_unhealthy_reasons(key, record, context)) or tuple(
-        Reason(kind="degraded", text=f"{each.code}: {each.message}", part=part, code=each.code, device=key)
+        Reason(kind="degraded", text=f"{each.code}: {each.message}", part=part, code=each.code, faulty_device=key)
         for each in degrading
     )
 
@@ -64,7 +66,9 @@ def describe_failed_probe(record: DeviceRecord, findings: Iterable[Finding]) -> 
     probe = record.probe
     if probe is not None and probe.failure:
         again = probe.failure_code in {each.code for each in findings}
-        yield "the recovery probe found it again" if again else f"the recovery probe failed: {probe.failure}"
+        yield (
+            "the recovery probe found the same fault again" if again else f"the recovery probe failed: {probe.failure}"
+        )
 
 
 def describe_faults(faults: Iterable[Fault]) -> Text:
@@ -72,11 +76,13 @@ def describe_faults(faults: Iterable[Fault]) -> Text:
     return "; ".join(f"{fault.code}: {fault.message}" for fault in faults)
 
 
-def awaits_end_of_container(snapshot: Snapshot) -> bool:
+def any_device_awaits_container_end(snapshot: Snapshot) -> bool:
     """Whether a device becomes healthy only when a container ends that kubelet still lists."""
     context = health_context(snapshot)
     findings = (each for record in health_records(snapshot).devices.values() for each in record.findings)
     awaiting = (
-        each for each in findings if makes_unhealthy(each, context) and context.entry(each.code).cleared_by == "process"
+        each
+        for each in findings
+        if makes_unhealthy(each, context) and context.effective_entry(each.code).cleared_by == "process"
     )
-    return any(context.holds_device(holder) for each in awaiting for holder in each.holders)
+    return any(context.holds_any_device(holder) for each in awaiting for holder in each.holders)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from gpuplane.core.health import state_machine
 from gpuplane.core.health.context import HealthContext
-from gpuplane.model.health import NODE, DeviceRecord, HealthRecords
+from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, HealthRecords
 
 
 def without_empty_records(health: HealthRecords, devices: Mapping[str, DeviceRecord]) -> HealthRecords:
@@ -20,36 +20,41 @@ def without_empty_records(health: HealthRecords, devices: Mapping[str, DeviceRec
     return health if kept == health.devices else health.but(devices=kept)
 
 
-def are_settled(health: HealthRecords) -> bool:
+def have_no_pending_change(health: HealthRecords) -> bool:
     """Whether time changes no record, whatever the context."""
-    return all(state_machine.is_settled(record) for record in health.devices.values())
+    return all(state_machine.has_no_pending_change(record) for record in health.devices.values())
 
 
-def apply_time(health: HealthRecords, context: HealthContext, now: float) -> HealthRecords:
+def apply_elapsed_time(health: HealthRecords, context: HealthContext, now: float) -> HealthRecords:
     """The records as time changes them."""
     devices = {
-        key: record if key == NODE or record == DeviceRecord() else state_machine.apply_time(record, context, now)
+        key: record
+        if key == NODE_RECORD_KEY or record == DeviceRecord()
+        else state_machine.apply_elapsed_time(record, context, now)
         for key, record in health.devices.items()
     }
-    node = devices.get(NODE)
+    node = devices.get(NODE_RECORD_KEY)
     if node is not None:
-        devices[NODE] = state_machine.apply_time(node, context.but(can_probe=False), now)
+        devices[NODE_RECORD_KEY] = state_machine.apply_elapsed_time(node, context.but(can_probe=False), now)
     return without_empty_records(health, devices)
 
 
-def due(health: HealthRecords, context: HealthContext) -> float | None:
+def next_due_time(health: HealthRecords, context: HealthContext) -> float | None:
     """When time alone changes a record next; None: never."""
     times = (
         at
         for key, record in health.devices.items()
-        for at in state_machine.due_times(record, context.but(can_probe=context.can_probe and key != NODE))
+        for at in state_machine.due_times(record, context.but(can_probe=context.can_probe and key != NODE_RECORD_KEY))
     )
     return min(times, default=None)
 
 
-def mark_reset(devices: Mapping[str, DeviceRecord], at: float) -> dict[str, DeviceRecord]:
+def mark_gpus_as_reset(devices: Mapping[str, DeviceRecord], at: float) -> dict[str, DeviceRecord]:
     """The records after the driver was loaded: that resets every GPU."""
-    return {key: each if key == NODE else each.but(reset_at=max(each.reset_at, at)) for key, each in devices.items()}
+    return {
+        key: each if key == NODE_RECORD_KEY else each.but(last_reset_at=max(each.last_reset_at, at))
+        for key, each in devices.items()
+    }
 
 
 def apply_reboot(health: HealthRecords, wall_clock: float, now: float) -> HealthRecords:
@@ -59,7 +64,7 @@ def apply_reboot(health: HealthRecords, wall_clock: float, now: float) -> Health
     Counts, and what was learnt about the machine, belong to the boot before.
     """
     devices = {key: _after_reboot(record, wall_clock, now) for key, record in health.devices.items()}
-    devices[NODE] = DeviceRecord(drain=devices.get(NODE, DeviceRecord()).drain)
+    devices[NODE_RECORD_KEY] = DeviceRecord(drain=devices.get(NODE_RECORD_KEY, DeviceRecord()).drain)
     return without_empty_records(HealthRecords(), devices)
 
 

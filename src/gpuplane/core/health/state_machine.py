@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from gpuplane.core.health.context import HealthContext
 from gpuplane.core.health.findings import (
     is_unhealthy,
-    join_pids,
+    join_affected_pids,
     merge_repeated_event,
     replace_finding,
     unhealthy_findings,
@@ -24,7 +24,7 @@ from gpuplane.model.text import Text
 
 SAME_EVENT_WINDOW = 1.0
 """Seconds within which the driver and the kernel log mean the same event."""
-NOTE_LIFETIME = 60.0
+NOTE_SEVERITY_LIFETIME = 60.0
 """Seconds for which a note is remembered."""
 RELAPSE_WINDOW = 3600.0
 """Seconds after a recovery within which the device relapses if it becomes unhealthy again."""
@@ -57,7 +57,7 @@ def apply_observed_faults(
     for code, message in faults.items():
         if code not in known:
             findings.append(Finding(code=code, message=message, since=now, confirmed=not observed_before))
-    return _note_transition(record, record.but(findings=tuple(findings)), context, now)
+    return _record_relapse(record, record.but(findings=tuple(findings)), context, now)
 
 
 def apply_event(record: DeviceRecord, event: Finding, context: HealthContext, now: float) -> DeviceRecord:
@@ -65,39 +65,39 @@ def apply_event(record: DeviceRecord, event: Finding, context: HealthContext, no
     assert event.last_seen is not None
     old = next((each for each in record.findings if each.is_event and each.code == event.code), None)
     if old is not None and old.last_seen is not None and abs(event.last_seen - old.last_seen) < SAME_EVENT_WINDOW:
-        pids = join_pids(old, event)
+        pids = join_affected_pids(old, event)
         return replace_finding(record, old, old.but(pids=pids, holders=old.holders if not pids else ()))
     counts = {**record.fault_counts, event.code: record.fault_counts.get(event.code, 0) + 1}
     record = record.but(fault_counts=dict(sorted(counts.items())))
-    if record.recovered_at is not None and event.last_seen < record.recovered_at:
+    if record.last_recovered_at is not None and event.last_seen < record.last_recovered_at:
         return record  # heard of late: a probe that began after it found the device healthy
-    grace_period = context.entry(event.code).grace_period
+    grace_period = context.effective_entry(event.code).grace_period
     if old is None or old.last_seen is None:
         after = event.but(confirmed=not grace_period)
     else:
         confirmed = old.confirmed or not grace_period or event.last_seen - old.last_seen <= grace_period
         after = merge_repeated_event(old, event).but(confirmed=confirmed)
-    return _note_transition(record, replace_finding(record, old, after), context, now)
+    return _record_relapse(record, replace_finding(record, old, after), context, now)
 
 
-def is_settled(record: DeviceRecord) -> bool:
+def has_no_pending_change(record: DeviceRecord) -> bool:
     """Whether neither time nor another context changes the record: most devices, most of the time."""
     return not record.findings and record.drain is None and record.probe is None
 
 
-def apply_time(record: DeviceRecord, context: HealthContext, now: float) -> DeviceRecord:
+def apply_elapsed_time(record: DeviceRecord, context: HealthContext, now: float) -> DeviceRecord:
     """The record as time, and what has cleared its faults, change it."""
     drain = record.drain
     if drain is not None and drain.until is not None and drain.until <= now:
         record = record.but(drain=None)
-    findings = tuple(_confirm_if_lasting(_with_time(each), context, now) for each in record.findings)
-    record = _note_transition(record, record.but(findings=findings), context, now)
-    kept = tuple(each for each in record.findings if not _is_forgotten(each, record, context, now))
+    findings = tuple(_confirm_if_lasting(_with_last_seen_time(each), context, now) for each in record.findings)
+    record = _record_relapse(record, record.but(findings=findings), context, now)
+    kept = tuple(each for each in record.findings if not _is_expired(each, record, context, now))
     record = record.but(findings=kept)
     return schedule_probe(record, context, now)
 
 
-def _with_time(finding: Finding) -> Finding:
+def _with_last_seen_time(finding: Finding) -> Finding:
     """An event with its last time, which is missing in a file that somebody edited: then it is the time it began."""
     return finding.but(last_seen=finding.since) if finding.is_event and finding.last_seen is None else finding
 
@@ -106,11 +106,11 @@ def _confirm_if_lasting(finding: Finding, context: HealthContext, now: float) ->
     """The finding; confirmed if observations have shown it for its grace period."""
     if finding.confirmed or finding.last_seen is not None:
         return finding
-    lasting = now >= finding.since + context.entry(finding.code).grace_period
+    lasting = now >= finding.since + context.effective_entry(finding.code).grace_period
     return finding.but(confirmed=True) if lasting else finding
 
 
-def _note_transition(before: DeviceRecord, after: DeviceRecord, context: HealthContext, now: float) -> DeviceRecord:
+def _record_relapse(before: DeviceRecord, after: DeviceRecord, context: HealthContext, now: float) -> DeviceRecord:
     """The record after new findings: counts a relapse if they make a healthy device unhealthy, and drops the result of
     a probe that was requested before them."""
     if not is_unhealthy(after, context):
@@ -120,26 +120,24 @@ def _note_transition(before: DeviceRecord, after: DeviceRecord, context: HealthC
         new = (each for each in unhealthy_findings(after, context) if each.last_seen is None)
         worse = any(each.code not in shown for each in new)
         return after.but(probe=None) if worse and after.probe is not None else after
-    relapsed = after.recovered_at is not None and now - after.recovered_at < RELAPSE_WINDOW
+    relapsed = after.last_recovered_at is not None and now - after.last_recovered_at < RELAPSE_WINDOW
     return after.but(relapses=min(after.relapses + 1, MAX_RELAPSES) if relapsed else 0, probe=None)
 
 
-def _is_forgotten(finding: Finding, record: DeviceRecord, context: HealthContext, now: float) -> bool:
+def _is_expired(finding: Finding, record: DeviceRecord, context: HealthContext, now: float) -> bool:
     """Whether a fault has ended without a probe: it was never confirmed, or does not make the device unhealthy."""
-    entry = context.entry(finding.code)
+    entry = context.effective_entry(finding.code)
     if finding.from_earlier_boot:
         return context.settings is not None and entry.cleared_by != "operator"
-    return (until := _remembered_until(finding, entry, record, context)) is not None and until <= now
+    return (until := _expiry_time(finding, entry, record, context)) is not None and until <= now
 
 
-def _remembered_until(
-    finding: Finding, entry: CatalogueEntry, record: DeviceRecord, context: HealthContext
-) -> float | None:
+def _expiry_time(finding: Finding, entry: CatalogueEntry, record: DeviceRecord, context: HealthContext) -> float | None:
     """When a fault that needs no probe is forgotten; None for one that lasts, or needs a probe."""
     if finding.last_seen is None:
         return None
     if entry.severity == "note":
-        return finding.last_seen + NOTE_LIFETIME
+        return finding.last_seen + NOTE_SEVERITY_LIFETIME
     if not finding.confirmed:
         return finding.last_seen + max(context.probe_period, entry.grace_period if finding.is_event else 0.0)
     if entry.severity == "degraded" and (cleared := cleared_at(finding, record, context)) is not None:
@@ -152,12 +150,12 @@ def due_times(record: DeviceRecord, context: HealthContext) -> Iterator[float]:
     if record.drain is not None and record.drain.until is not None:
         yield record.drain.until
     for each in record.findings:
-        entry = context.entry(each.code)
+        entry = context.effective_entry(each.code)
         if each.from_earlier_boot:
             continue
         if each.last_seen is None and not each.confirmed:
             yield each.since + entry.grace_period
-        if (until := _remembered_until(each, entry, record, context)) is not None:
+        if (until := _expiry_time(each, entry, record, context)) is not None:
             yield until
     if is_unhealthy(record, context):
         if record.probe is not None and record.probe.requested_at is not None:

@@ -1,6 +1,6 @@
 """Which unit gets which name (k8s-device-plugin 0.20, api/config/v1/resources.go, internal/rm/*.go).
 
-Every unit of the machine gets one `UnitAssignment`: a resource name, or the reason why it has none. NVIDIA's plugin
+Every unit of the machine gets one `UnitResource`: a resource name, or the reason why it has none. NVIDIA's plugin
 offers nothing on a node if it cannot describe one GPU. Here only that GPU is not offered.
 
 - Patterns of the configuration come first: the first that matches counts. The MIG strategy decides about the rest.
@@ -27,23 +27,25 @@ from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 from gpuplane.model.views import Reason, ReasonKind, Unit
 
-PARTIAL_GPU_INSTANCE = re.compile(r"\d+c\.\d+g\.")
+COMPUTE_INSTANCE_PROFILE_PATTERN = re.compile(r"\d+c\.\d+g\.")
 
 
-class UnitAssignment(Value):
+class UnitResource(Value):
     """Under which resource name a unit is offered, or why under none. `setting` is the one that decided."""
 
     unit: Unit
     resource: str = ""
-    reason: Text = ""
-    reason_kind: ReasonKind = "configured"
-    reason_code: str = ""
-    setting: str = ""  # a field of Settings, with the entry's number where it is a list: "mig_strategy", "gpus.0"
+    not_offered_reason: Text = ""
+    not_offered_reason_kind: ReasonKind = "configured"
+    not_offered_reason_code: str = ""
+    deciding_setting: str = (
+        ""  # a field of Settings, with the entry's number where it is a list: "mig_strategy", "gpus.0"
+    )
     replicas: int = 1
     sharing_entry: str = ""  # likewise, "sharing.0" or "memory.0"
     share_mib: int = 0  # memory that each share stands for; 0: shares are not of memory
     distinct_gpus: bool = False
-    mps: bool = False
+    is_shared_by_mps: bool = False
 
     @property
     def device_ids(self) -> list[str]:
@@ -66,15 +68,15 @@ def _pattern_regex(pattern: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
-def name_units(machine: Machine, settings: Settings) -> list[UnitAssignment]:
+def assign_resource_names(machine: Machine, settings: Settings) -> list[UnitResource]:
     """One assignment for each unit of the machine, in its order, before anything is shared."""
     with_mig_devices = settings.mig_strategy != "none"
     units = list_units(machine, with_mig_devices=with_mig_devices, whole_mig_gpus=settings.whole_mig_gpus)
-    assignments = [_name_by_pattern(assignment, settings) for assignment in _reject_duplicate_ids(units)]
+    assignments = [_assign_name_by_pattern(assignment, settings) for assignment in _start_unit_resources(units)]
     return list(_name_by_mig_strategy(assignments, settings))
 
 
-def _reject_duplicate_ids(units: Iterable[tuple[Unit, Reason | None]]) -> Iterator[UnitAssignment]:
+def _start_unit_resources(units: Iterable[tuple[Unit, Reason | None]]) -> Iterator[UnitResource]:
     """Each unit, with the reason not to offer it if it has one. Of two units of one id only the first can be named."""
     seen: dict[str, Unit] = {}
     for unit, reason in units:
@@ -83,32 +85,39 @@ def _reject_duplicate_ids(units: Iterable[tuple[Unit, Reason | None]]) -> Iterat
             reason = Reason(kind="problem", text=text, part=DRIVER.name, code="duplicate-uuid")
         seen.setdefault(unit.id, unit)
         if reason is None:
-            yield UnitAssignment(unit=unit)
+            yield UnitResource(unit=unit)
         else:
-            yield UnitAssignment(unit=unit, reason=reason.text, reason_kind=reason.kind, reason_code=reason.code)
+            yield UnitResource(
+                unit=unit,
+                not_offered_reason=reason.text,
+                not_offered_reason_kind=reason.kind,
+                not_offered_reason_code=reason.code,
+            )
 
 
-def _name_by_pattern(assignment: UnitAssignment, settings: Settings) -> UnitAssignment:
+def _assign_name_by_pattern(assignment: UnitResource, settings: Settings) -> UnitResource:
     unit = assignment.unit
-    if assignment.reason:
+    if assignment.not_offered_reason:
         return assignment
     field, patterns, text = ("mig", settings.mig, unit.profile) if unit.profile else ("gpus", settings.gpus, unit.model)
     for i, naming in enumerate(patterns):
         if matches_pattern(naming.pattern, text):
-            return assignment.but(resource=naming.name, setting=f"{field}.{i}")
+            return assignment.but(resource=naming.name, deciding_setting=f"{field}.{i}")
     return assignment
 
 
-def _name_by_mig_strategy(assignments: Sequence[UnitAssignment], settings: Settings) -> Iterator[UnitAssignment]:
-    unnamed = [each.unit for each in assignments if not each.resource and not each.reason]
+def _name_by_mig_strategy(assignments: Sequence[UnitResource], settings: Settings) -> Iterator[UnitResource]:
+    unnamed = [each.unit for each in assignments if not each.resource and not each.not_offered_reason]
     profiles = {each.unit.profile for each in assignments if each.resource == GPU_RESOURCE}
     profiles = profiles or {_most_common_profile(unnamed)}
     for assignment in assignments:
-        if assignment.resource or assignment.reason:
+        if assignment.resource or assignment.not_offered_reason:
             yield assignment
         else:
             name, code, reason = _default_name(assignment.unit, settings, profiles)
-            yield assignment.but(resource=name, reason=reason, reason_code=code, setting="mig_strategy")
+            yield assignment.but(
+                resource=name, not_offered_reason=reason, not_offered_reason_code=code, deciding_setting="mig_strategy"
+            )
 
 
 def _default_name(unit: Unit, settings: Settings, profiles: Set[str]) -> tuple[str, str, Text]:
@@ -122,21 +131,24 @@ def _default_name(unit: Unit, settings: Settings, profiles: Set[str]) -> tuple[s
             return (
                 "",
                 "mig-profile-not-chosen",
-                f"migStrategy single offers one kind of device, here {here}, and this is {own}",
+                f"migStrategy single offers only one kind of device: on this node {here}, but this device is {own}",
             )
         case "mixed" if unit.profile:
-            return _name_by_profile(unit.profile)
+            return _resource_name_by_mig_profile(unit.profile)
     return GPU_RESOURCE, "", ""
 
 
-def _name_by_profile(profile: str) -> tuple[str, str, Text]:
-    if PARTIAL_GPU_INSTANCE.match(profile):
-        text = f"{profile} is a part of a GPU instance, which has no name; name it with a pattern in resources.mig"
+def _resource_name_by_mig_profile(profile: str) -> tuple[str, str, Text]:
+    if COMPUTE_INSTANCE_PROFILE_PATTERN.match(profile):
+        text = (
+            f"the profile {profile} is a part of a GPU instance and has no default resource name; add a "
+            "pattern with a name to resources.mig"
+        )
         return "", "mig-profile-unnamed", text
     try:
         return qualified_resource_name(MIG_RESOURCE_PREFIX + profile.replace("+", ".")), "", ""
     except ValueError as error:
-        return "", "mig-profile-unnamed", f"its profile gives no name: {error}"
+        return "", "mig-profile-unnamed", f"the agent cannot make a resource name from the profile: {error}"
 
 
 def _most_common_profile(units: Iterable[Unit]) -> str:

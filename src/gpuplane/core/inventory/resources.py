@@ -2,47 +2,47 @@
 
 from collections.abc import Sequence
 
-from gpuplane.core.inventory.naming import UnitAssignment, name_units
-from gpuplane.core.inventory.sharing import share_units
+from gpuplane.core.inventory.naming import UnitResource, assign_resource_names
+from gpuplane.core.inventory.sharing import apply_sharing
 from gpuplane.core.view import part_view
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
-from gpuplane.model.text import Text, group_alike
+from gpuplane.model.text import Text, group_by_key
 from gpuplane.model.views import NotOffered, OfferedDevice, Resource
 
 
-def assign_units(machine: Machine, settings: Settings) -> list[UnitAssignment]:
+def assign_units(machine: Machine, settings: Settings) -> list[UnitResource]:
     """One assignment for each unit of the machine, in its order."""
-    return share_units(name_units(machine, settings), settings.sharing)
+    return apply_sharing(assign_resource_names(machine, settings), settings.sharing)
 
 
 @part_view
 def list_resources(machine: Machine, settings: Settings) -> tuple[tuple[Resource, ...], tuple[NotOffered, ...]]:
     """The resources of a machine, as if each device were healthy, and the units that are offered by no name."""
-    by_name: dict[str, list[UnitAssignment]] = {}
+    by_name: dict[str, list[UnitResource]] = {}
     not_offered: list[NotOffered] = []
     for assignment in assign_units(machine, settings):
-        if assignment.reason:
-            not_offered.append(_not_offered(assignment))
+        if assignment.not_offered_reason:
+            not_offered.append(_make_not_offered(assignment))
         else:
             by_name.setdefault(assignment.resource, []).append(assignment)
     one_share_only = settings.sharing.fail_requests_greater_than_one
-    return tuple(_resource(name, each, one_share_only) for name, each in by_name.items()), tuple(not_offered)
+    return tuple(_make_resource(name, each, one_share_only) for name, each in by_name.items()), tuple(not_offered)
 
 
-def _not_offered(assignment: UnitAssignment) -> NotOffered:
+def _make_not_offered(assignment: UnitResource) -> NotOffered:
     unit = assignment.unit
     return NotOffered(
-        unit_label(assignment),
-        assignment.reason,
+        unit_display_name(assignment),
+        assignment.not_offered_reason,
         device=unit.id,
         index=unit.index,
-        kind=assignment.reason_kind,
-        code=assignment.reason_code,
+        kind=assignment.not_offered_reason_kind,
+        code=assignment.not_offered_reason_code,
     )
 
 
-def _resource(name: str, assignments: Sequence[UnitAssignment], one_share_only: bool) -> Resource:
+def _make_resource(name: str, assignments: Sequence[UnitResource], one_share_only: bool) -> Resource:
     """The resource of this name. Only shares of memory may have its name, and a container may ask for several of them.
 
     Where a container's shares have to be on the same GPU or on different ones, kubelet is told no NUMA nodes. It would
@@ -56,19 +56,19 @@ def _resource(name: str, assignments: Sequence[UnitAssignment], one_share_only: 
         devices=tuple(OfferedDevice(id=id, unit=unit) for each, unit in units for id in each.device_ids),
         shared=shared,
         one_share_only=shared and one_share_only and not grain,
-        distinct_gpus=distinct,
+        requires_distinct_gpus=distinct,
         share_mib=grain,
-        mps=any(each.mps for each in assignments),
+        uses_mps=any(each.is_shared_by_mps for each in assignments),
     )
 
 
-def unsupported_sharing(machine: Machine, settings: Settings) -> Text:
+def describe_unsupported_sharing(machine: Machine, settings: Settings) -> Text:
     """Which part of the configured sharing this machine cannot have, and why; "" if it can have all of it."""
-    unshared = (each for each in assign_units(machine, settings) if each.reason and each.sharing_entry)
-    alike = group_alike((each.reason, each.unit.index) for each in unshared)
+    unshared = (each for each in assign_units(machine, settings) if each.not_offered_reason and each.sharing_entry)
+    alike = group_by_key((each.not_offered_reason, each.unit.index) for each in unshared)
     return "; ".join(f"GPU {', '.join(indices)}: {reason}" for reason, indices in alike)
 
 
-def unit_label(assignment: UnitAssignment) -> str:
+def unit_display_name(assignment: UnitResource) -> str:
     """What people call a unit: its UUID, or its index if the driver does not tell the UUID."""
     return assignment.unit.id or f"GPU {assignment.unit.index}"

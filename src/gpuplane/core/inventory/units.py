@@ -18,7 +18,7 @@ def list_units(
     """
     for gpu in machine.gpus or ():
         if not gpu.uuid:
-            yield _gpu_unit(gpu), _not_described("UUID", gpu.faults)
+            yield _gpu_unit(gpu), _not_reported_reason("UUID", gpu.faults)
         elif not gpu.mig_enabled:
             yield _gpu_unit(gpu), None
         elif not with_mig_devices:
@@ -27,7 +27,7 @@ def list_units(
         elif not gpu.mig_devices:
             yield _gpu_unit(gpu), _excluded_by_config("mig-without-devices", "it is in MIG mode and has no MIG devices")
         else:
-            yield from ((_mig_unit(gpu, device), _missing_description(device)) for device in gpu.mig_devices)
+            yield from ((_mig_unit(gpu, device), _reason_if_not_reported(device)) for device in gpu.mig_devices)
 
 
 def _gpu_unit(gpu: Gpu) -> Unit:
@@ -38,7 +38,7 @@ def _gpu_unit(gpu: Gpu) -> Unit:
         model=gpu.model,
         numa=gpu.numa,
         pci=gpu.pci,
-        nodes=gpu.nodes,
+        device_nodes=gpu.device_nodes,
         memory_mib=gpu.memory_mib,
         compute_capability=gpu.compute_capability,
     )
@@ -54,21 +54,21 @@ def _mig_unit(gpu: Gpu, device: MigDevice) -> Unit:
         profile=device.profile,
         numa=gpu.numa,
         pci=gpu.pci,
-        nodes=(*gpu.nodes, *device.nodes),
+        device_nodes=(*gpu.device_nodes, *device.device_nodes),
         memory_mib=device.memory_mib,
         compute_capability=gpu.compute_capability,
     )
 
 
-def _missing_description(device: MigDevice) -> Reason | None:
+def _reason_if_not_reported(device: MigDevice) -> Reason | None:
     if device.uuid and device.profile:
         return None
-    return _not_described("profile" if device.uuid else "UUID", device.faults)
+    return _not_reported_reason("profile" if device.uuid else "UUID", device.faults)
 
 
-def _not_described(what: str, faults: Iterable[Fault]) -> Reason:
+def _not_reported_reason(property_name: str, faults: Iterable[Fault]) -> Reason:
     why = join("; ", (fault.message for fault in faults))
-    text = f"the driver does not tell its {what}{': ' if why else ''}{why}"
+    text = f"the driver does not report its {property_name}{': ' if why else ''}{why}"
     return Reason(kind="problem", text=text, part=DRIVER.name, code="not-described")
 
 

@@ -6,9 +6,14 @@ leave it. Another wording is nothing new: a driver that fails may fail in anothe
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpuplane.core.advertising import offer, ready_to_take_over, unknown, unreported_part
+from gpuplane.core.advertising import (
+    is_ready_to_take_over,
+    missing_information_reason,
+    offer,
+    part_with_missing_information,
+)
 from gpuplane.core.containers import strategy
-from gpuplane.core.devicenames import DeviceName, describe_devices, device_labels
+from gpuplane.core.devicenames import DeviceName, describe_devices, device_uuids_or_indices
 from gpuplane.core.health import devicehealth
 from gpuplane.core.health.context import health_context
 from gpuplane.core.requests import driver_release_reason, driver_release_requester
@@ -21,7 +26,7 @@ from gpuplane.model.text import Text, join
 from gpuplane.model.value import Value
 from gpuplane.model.views import LogSubject, News, Offer, OfferedDevice, Reason, Resource
 
-READY_TO_TAKE_OVER = "ready to take over"
+READY_TO_TAKE_OVER_TEXT = "ready to take over"
 """What a standby agent says when a rollout may stop the old one. The sandbox waits for this line of the log."""
 
 
@@ -30,10 +35,10 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     if driver_release_requester(before) != driver_release_requester(after):
         why = driver_release_reason(after)
         yield _part_news("info", DRIVER, f"released: {why}" if why else "resumed")
-    if ready_to_take_over(after) and not ready_to_take_over(before):
-        yield _part_news("info", KUBELET_LOCK, READY_TO_TAKE_OVER)
-    if before.status is not after.status:
-        yield from _status_news(before.status, after.status)
+    if is_ready_to_take_over(after) and not is_ready_to_take_over(before):
+        yield _part_news("info", KUBELET_LOCK, READY_TO_TAKE_OVER_TEXT)
+    if before.statuses is not after.statuses:
+        yield from _status_news(before.statuses, after.statuses)
     if _only_warnings(before.config) != _only_warnings(after.config):
         yield from (_part_news("warning", CONFIG, each) for each in after.config.warnings)
     if before.ledger.health is not after.ledger.health:
@@ -41,7 +46,9 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     yield from strategy.strategy_news(before, after)
     old, new = offer(before), offer(after)
     if old is not new and not standby_reason(after):  # the status of the lock has said that
-        yield from _group_messages(_availability_messages({each.name: each for each in old.resources}, new.resources))
+        yield from _news_of_alike_messages(
+            _availability_messages({each.name: each for each in old.resources}, new.resources)
+        )
         yield from _waiting_news(before, after)
         yield from _resource_news(old, new)
 
@@ -60,13 +67,13 @@ def _part_news(level: str, part: AnyPart, text: Text, code: str = "") -> News:
 def _status_news(before: Statuses, after: Statuses) -> Iterator[News]:
     for part, status in after.items():
         last = before.get(part)
-        if last is None or not status.same_news(last):
+        if last is None or not status.has_same_state_and_cause(last):
             level = "warning" if status.state == "failing" else "info"
             text = f"{status.state}: {status.text}" if status.text else status.state
             yield _part_news(level, part, text, status.code)
 
 
-class _Message(Value):
+class _DeviceMessage(Value):
     """What is said of a device, or of several alike: `lead`, the resources that it is about, and `why`."""
 
     level: str
@@ -76,21 +83,21 @@ class _Message(Value):
     code: str = ""
 
 
-def _group_messages(found: Iterable[tuple[_Message, DeviceName, str]]) -> Iterator[News]:
+def _news_of_alike_messages(messages: Iterable[tuple[_DeviceMessage, DeviceName, str]]) -> Iterator[News]:
     """One line for all devices of which the same is to be said, each with its resource, "" for none."""
-    devices: dict[_Message, dict[DeviceName, None]] = {}
-    resources: dict[_Message, dict[str, None]] = {}
-    for line, named, resource in found:
+    devices: dict[_DeviceMessage, dict[DeviceName, None]] = {}
+    resources: dict[_DeviceMessage, dict[str, None]] = {}
+    for line, named, resource in messages:
         devices.setdefault(line, {})[named] = None
         resources.setdefault(line, {})[resource] = None
     for line, each in devices.items():
         names = tuple(filter(None, resources[line]))
-        subject = LogSubject(devices=device_labels(each), part=line.part, code=line.code, resources=names)
+        subject = LogSubject(devices=device_uuids_or_indices(each), part=line.part, code=line.code, resources=names)
         text = f"{line.beginning}{', '.join(names)}{line.end}"
-        yield News(level=line.level, about=_describe_subject(tuple(each)), text=text, subject=subject)
+        yield News(level=line.level, about=_describe_news_devices(tuple(each)), text=text, subject=subject)
 
 
-def _describe_subject(devices: tuple[DeviceName, ...]) -> str:
+def _describe_news_devices(devices: tuple[DeviceName, ...]) -> str:
     """One device is named as programs do, by its UUID."""
     [(uuid, index), *more] = devices
     return describe_devices(devices) if more or (index and not uuid) else uuid or "node"
@@ -98,58 +105,60 @@ def _describe_subject(devices: tuple[DeviceName, ...]) -> str:
 
 def _health_news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """What befalls the devices and is not said by what kubelet is told."""
-    yield from _group_messages((line, named, "") for line, named in _health_messages(before, after))
+    yield from _news_of_alike_messages((line, named, "") for line, named in _health_messages(before, after))
 
 
-def _health_messages(before: Snapshot, after: Snapshot) -> Iterator[tuple[_Message, DeviceName]]:
-    old = {each.device: each for each in devicehealth.own_health(before)}
-    for each in devicehealth.own_health(after):
+def _health_messages(before: Snapshot, after: Snapshot) -> Iterator[tuple[_DeviceMessage, DeviceName]]:
+    old = {each.device: each for each in devicehealth.health_without_parents(before)}
+    for each in devicehealth.health_without_parents(after):
         known, named = each.device in old, (each.device, each.index)  # else it is remembered from before a restart
         last = old.pop(each.device, DeviceHealth(device=each.device, index="", state="healthy"))
-        if (last.state, last.code) != (each.state, each.code) and not (_is_in_offer(each) or _is_in_offer(last)):
+        if (last.state, last.code) != (each.state, each.code) and not (
+            _is_told_to_kubelet(each) or _is_told_to_kubelet(last)
+        ):
             level = "info" if each.state == "healthy" else "warning"
             was = f", was {last.state}" if each.state == "healthy" else ""
             text = f"{each.state}{was}{': ' if each.reason else ''}{each.reason}"
-            yield _Message(level=level, beginning=text, code=each.code or last.code), named
+            yield _DeviceMessage(level=level, beginning=text, code=each.code or last.code), named
         for code, text in _repeated_fault_texts(last, each, after) if known else ():
-            yield _Message(level="info", beginning=text, code=code), named
+            yield _DeviceMessage(level="info", beginning=text, code=code), named
     for device, last in old.items():
-        if last.state != "healthy" and not (device == "" and _is_in_offer(last)):
-            gone = "no longer there; what was known is forgotten" if device else f"healthy, was {last.state}"
-            yield _Message(level="info", beginning=gone, code=last.code), (device, last.index)
+        if last.state != "healthy" and not (device == "" and _is_told_to_kubelet(last)):
+            gone = "device removed; the agent deleted its health record" if device else f"healthy, was {last.state}"
+            yield _DeviceMessage(level="info", beginning=gone, code=last.code), (device, last.index)
 
 
 def _repeated_fault_texts(last: DeviceHealth, now: DeviceHealth, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """(code, text) of what has happened again, ever more seldom."""
     context = health_context(snapshot)
     for code, count in now.fault_counts.items():
-        entry = context.entry(code)
+        entry = context.effective_entry(code)
         again = count > 1 or entry.severity == "note"
         if count != last.fault_counts.get(code, 0) and count & (count - 1) == 0 and again:
             yield code, f"{code}: {entry.title} ({'once' if count == 1 else f'{count} times so far'})"
 
 
-def _is_in_offer(diagnosis: DeviceHealth) -> bool:
+def _is_told_to_kubelet(health: DeviceHealth) -> bool:
     """Whether what kubelet is told says it: of the node, that of each of its devices."""
-    return diagnosis.state in ("unhealthy", "probing", "drained")
+    return health.state in ("unhealthy", "probing", "drained")
 
 
 def _waiting_news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """What keeps everything from being offered. Where the status of a part says why, the log has it already."""
     text = _waiting_text(after)
     if text != _waiting_text(before):
-        lack = unknown(after)
+        lack = missing_information_reason(after)
         subject = LogSubject(part=lack.part, code=lack.code) if lack is not None else LogSubject()
         yield News(level="info", about="offer", text=text, subject=subject)
 
 
 def _waiting_text(snapshot: Snapshot) -> str:
-    part, machine = unreported_part(snapshot), snapshot.machine
-    status = snapshot.status.get(part) if part is not None else None
+    part, machine = part_with_missing_information(snapshot), snapshot.machine
+    status = snapshot.statuses.get(part) if part is not None else None
     uncounted = part == DRIVER and machine is not None  # a look that fails comes before the status that says why
     if part is not None and (uncounted or (status is not None and status.state != "ok")):
-        return f"waiting for the part {part.name}, which says why"
-    waiting = offer(snapshot).waiting
+        return f"waiting for the part {part.name}; to see why, run gpuplane inspect or read the log lines of this part"
+    waiting = offer(snapshot).waiting_reason
     return f"waiting: {waiting}" if waiting else "ready to offer"
 
 
@@ -158,47 +167,53 @@ def _resource_news(before: Offer, after: Offer) -> Iterator[News]:
     for resource in after.resources:
         old = earlier.pop(resource.name, None)
         if old is None or len(old.devices) != len(resource.devices):
-            yield _news_of_resource(resource.name, f"{len(resource.devices)} devices offered")
+            yield _single_resource_news(resource.name, f"{len(resource.devices)} devices offered")
     for name in earlier:
-        yield _news_of_resource(name, "no longer offered")
+        yield _single_resource_news(name, "no longer offered")
     if before.not_offered is not after.not_offered:
         left = [each for each in after.not_offered if each not in before.not_offered]
-        yield from _group_messages(
-            (_Message(level="info", beginning=f"not offered by any name: {each.reason}"), (each.device, each.index), "")
+        yield from _news_of_alike_messages(
+            (
+                _DeviceMessage(level="info", beginning=f"not offered under any resource name: {each.reason}"),
+                (each.device, each.index),
+                "",
+            )
             for each in left
         )
 
 
-def _news_of_resource(name: str, text: str) -> News:
+def _single_resource_news(name: str, text: str) -> News:
     return News(level="info", about=name, text=text, subject=LogSubject(resources=(name,)))
 
 
 def _availability_messages(
     before: Mapping[str, Resource], after: Iterable[Resource]
-) -> Iterator[tuple[_Message, DeviceName, str]]:
+) -> Iterator[tuple[_DeviceMessage, DeviceName, str]]:
     """What has befallen the units of each resource; once for a unit, however many ids share it."""
     for resource in after:
         if (old := before.get(resource.name)) != resource:
-            for line, named in _unit_messages(_devices_by_unit(old) if old else {}, _devices_by_unit(resource)):
+            for line, named in _unit_availability_messages(
+                _first_device_by_unit(old) if old else {}, _first_device_by_unit(resource)
+            ):
                 yield line, named, resource.name
 
 
-def _unit_messages(
+def _unit_availability_messages(
     before: Mapping[str, OfferedDevice], after: Mapping[str, OfferedDevice]
-) -> Iterator[tuple[_Message, DeviceName]]:
+) -> Iterator[tuple[_DeviceMessage, DeviceName]]:
     for unit, device in after.items():
         now, last = _lasting_reasons(device), _lasting_reasons(before[unit]) if unit in before else ()
-        if now and {each.cause for each in now} != {each.cause for each in last}:
+        if now and {each.identity_key for each in now} != {each.identity_key for each in last}:
             why = join("; ", (each.text for each in now))
             yield (
-                _Message("warning", "not available as ", f": {why}", now[0].part, now[0].code),
+                _DeviceMessage("warning", "not available as ", f": {why}", now[0].part, now[0].code),
                 (unit, device.unit.index),
             )
         elif last and not now:
-            yield _Message("info", "available again as "), (unit, device.unit.index)
+            yield _DeviceMessage("info", "available again as "), (unit, device.unit.index)
 
 
-def _devices_by_unit(resource: Resource) -> Mapping[str, OfferedDevice]:
+def _first_device_by_unit(resource: Resource) -> Mapping[str, OfferedDevice]:
     return {device.unit.id: device for device in resource.devices}
 
 

@@ -9,11 +9,11 @@ device that is only suspect.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuplane.core import lookup, requests
-from gpuplane.core.advertising import unknown
-from gpuplane.core.availability import availability, grouped
+from gpuplane.core.advertising import missing_information_reason
+from gpuplane.core.availability import availability, devices_by_reason
 from gpuplane.core.devicenames import DeviceName, describe_devices
 from gpuplane.core.health import devicehealth, reasons
-from gpuplane.core.observation import NOT_OBSERVED
+from gpuplane.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.core.serving import standby_reason
 from gpuplane.core.text import clip, format_count
 from gpuplane.core.view import view
@@ -27,92 +27,100 @@ MAX_MESSAGE_CHARACTERS = 1000
 """Characters of a message at the most. (An Event's has 1024 bytes, pkg/apis/core/validation/events.go, where its writer
 speaks events.k8s.io; for core/v1 there is no limit.)"""
 
-REASONS_BY_SEVERITY = ("DriverFailing", "GPUUnhealthy", "GPUUnavailable", "GPUDegraded")
+CONDITION_REASONS_WORST_FIRST = ("DriverFailing", "GPUUnhealthy", "GPUUnavailable", "GPUDegraded")
 """The reasons of a problem, the worst first."""
 
-NODE_NAME: DeviceName = ("", "")
+NODE_DEVICE_NAME: DeviceName = ("", "")
 
 
-def can_be_judged(snapshot: Snapshot) -> bool:
+def is_condition_known(snapshot: Snapshot) -> bool:
     """Whether enough is known to judge by: the machine was looked at, and the configuration says what counts."""
-    config = snapshot.status.of(CONFIG)
+    config = snapshot.statuses.of(CONFIG)
     settled = snapshot.config.settings is not None or (config is not None and config.state == "failing")
     return snapshot.machine is not None and settled
 
 
 def node_condition(snapshot: Snapshot) -> NodeCondition | None:
     """The condition; None while nothing can be said, so that what was said last stays."""
-    return _derive_condition(without_allocations(snapshot), unknown(snapshot), availability(snapshot))
-
-
-@view
-def _derive_condition(snapshot: Snapshot, lack: Reason | None, units: tuple[Availability, ...]) -> NodeCondition | None:
-    """`snapshot` is apart from what containers hold: a grant changes nothing here."""
-    if standby_reason(snapshot) or (lack is not None and lack.kind == "waiting"):
-        return None
-    found = list(_found_reasons(snapshot, units))
-    causes = frozenset(_causes(snapshot, units, found))
-    worst = {condition_reason(reason) for _, reason in found}
-    for reason in REASONS_BY_SEVERITY:
-        if reason in worst:
-            return NodeCondition("True", reason, _message(_reason_texts(units, found)), causes)
-    if away := requests.driver_release_reason(snapshot):
-        return NodeCondition("Unknown", "DriverReleased", _message([f"the driver is released: {away}"]), causes)
-    machine = snapshot.machine
-    if machine is None or machine.gpus is None or NOT_OBSERVED in machine.faults:
-        return None
-    return NodeCondition(
-        "False", "NoProblem", _message(_no_problem_texts(snapshot, machine.gpus, units, found)), causes
+    return _derive_node_condition(
+        without_allocations(snapshot), missing_information_reason(snapshot), availability(snapshot)
     )
 
 
-def _message(sentences: Iterable[str]) -> str:
+@view
+def _derive_node_condition(
+    snapshot: Snapshot, missing_information: Reason | None, units: tuple[Availability, ...]
+) -> NodeCondition | None:
+    """`snapshot` is apart from what containers hold: a grant changes nothing here."""
+    if standby_reason(snapshot) or (missing_information is not None and missing_information.kind == "waiting"):
+        return None
+    found = list(_device_reasons(snapshot, units))
+    causes = frozenset(_condition_causes(snapshot, units, found))
+    worst = {condition_reason_name(reason) for _, reason in found}
+    for reason in CONDITION_REASONS_WORST_FIRST:
+        if reason in worst:
+            return NodeCondition("True", reason, _clip_message(_reason_texts(units, found)), causes)
+    if away := requests.driver_release_reason(snapshot):
+        return NodeCondition("Unknown", "DriverReleased", _clip_message([f"the driver is released: {away}"]), causes)
+    machine = snapshot.machine
+    if machine is None or machine.gpus is None or NOT_OBSERVED_FAULT in machine.faults:
+        return None
+    return NodeCondition(
+        "False", "NoProblem", _clip_message(_no_problem_texts(snapshot, machine.gpus, units, found)), causes
+    )
+
+
+def _clip_message(sentences: Iterable[str]) -> str:
     return clip("; ".join(sentences), MAX_MESSAGE_CHARACTERS)
 
 
-def condition_reason(reason: Reason) -> str:
+def condition_reason_name(reason: Reason) -> str:
     """The condition's reason for a reason that is a problem; "" for one that is none."""
-    of_node = bool(reason.part == DRIVER.name and reason.is_fault and not reason.device)
+    of_node = bool(reason.part == DRIVER.name and reason.is_fault and not reason.faulty_device)
     if reason.kind == "degraded":
         return "DriverFailing" if of_node else "GPUDegraded"
     if reason.kind != "problem":
         return ""
     if of_node:
         return "DriverFailing"
-    return "GPUUnhealthy" if reason.device or reason.part == DRIVER.name else "GPUUnavailable"
+    return "GPUUnhealthy" if reason.faulty_device or reason.part == DRIVER.name else "GPUUnavailable"
 
 
-def _causes(
+def _condition_causes(
     snapshot: Snapshot, units: Iterable[Availability], found: Iterable[tuple[DeviceName, Reason]]
 ) -> Iterator[tuple[str, ...]]:
     """What the condition says, whatever the words."""
-    yield from ((*each.cause, *named) for named, each in found)
+    yield from ((*each.identity_key, *named) for named, each in found)
     yield from ((each.device, each.index, str(not each.reasons)) for each in units)
     yield from (("drained", name) for name in _drains_of_unknown_devices(snapshot))
     yield "released", requests.driver_release_requester(snapshot)
 
 
-def _found_reasons(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iterator[tuple[DeviceName, Reason]]:
+def _device_reasons(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iterator[tuple[DeviceName, Reason]]:
     """(device, reason) of all that is worth saying: what keeps devices from being given out, each by the device whose
     fault it is; and what else health has found."""
-    if not can_be_judged(snapshot):
-        driver = snapshot.status.of(DRIVER)
+    if not is_condition_known(snapshot):
+        driver = snapshot.statuses.of(DRIVER)
         if snapshot.machine is None and driver is not None and driver.state == "failing":
             yield (
-                NODE_NAME,
+                NODE_DEVICE_NAME,
                 Reason(kind="problem", text=driver.text, part=DRIVER.name, code=driver.code or "driver-failed"),
             )
         return
     names, said = _index_by_uuid(snapshot.machine), set[tuple[str, ...]]()
     for each in units:
         for reason in each.reasons:
-            said.add(reason.cause)
-            named = (reason.device, names[reason.device]) if reason.device in names else (each.device, each.index)
+            said.add(reason.identity_key)
+            named = (
+                (reason.faulty_device, names[reason.faulty_device])
+                if reason.faulty_device in names
+                else (each.device, each.index)
+            )
             yield named, reason
-    for diagnosis in devicehealth.own_health(snapshot):
+    for diagnosis in devicehealth.health_without_parents(snapshot):
         if diagnosis.state in ("degraded", "unhealthy", "probing"):
-            ailments = reasons.own_reasons(snapshot, diagnosis.device)
-            new = (each for each in ailments if each.cause not in said and each.kind != "released")
+            ailments = reasons.direct_health_reasons(snapshot, diagnosis.device)
+            new = (each for each in ailments if each.identity_key not in said and each.kind != "released")
             yield from (((diagnosis.device, diagnosis.index), each) for each in new)
 
 
@@ -125,42 +133,46 @@ def _index_by_uuid(machine: Machine | None) -> Mapping[str, str]:
 
 def _reason_texts(units: tuple[Availability, ...], found: Iterable[tuple[DeviceName, Reason]]) -> Iterator[str]:
     """How many devices are not given out and why, the worst first; then what is wrong with others."""
-    groups = sorted(grouped(found).items(), key=lambda each: _severity_rank(each[0]))
-    against = [_describe_reason(devices, reason) for reason, devices in groups if reason.kind != "degraded"]
+    groups = sorted(devices_by_reason(found).items(), key=lambda each: _condition_severity_rank(each[0]))
+    against = [
+        _describe_devices_with_reason(devices, reason) for reason, devices in groups if reason.kind != "degraded"
+    ]
     if out := [each for each in units if each.reasons]:
-        yield f"{_count_unavailable(out, units)} not given out: {'; '.join(against)}"
+        yield f"{_describe_unavailable_count(out, units)} not given out: {'; '.join(against)}"
     else:
         yield from against
-    if slight := [_describe_reason(devices, reason) for reason, devices in groups if reason.kind == "degraded"]:
+    if slight := [
+        _describe_devices_with_reason(devices, reason) for reason, devices in groups if reason.kind == "degraded"
+    ]:
         yield "; ".join(slight)
 
 
-def _describe_reason(devices: tuple[DeviceName, ...], reason: Reason) -> str:
+def _describe_devices_with_reason(devices: tuple[DeviceName, ...], reason: Reason) -> str:
     return f"{describe_devices(devices)}: {reason.text}"
 
 
-def _severity_rank(reason: Reason) -> int:
-    worst = condition_reason(reason)
-    return REASONS_BY_SEVERITY.index(worst) if worst else len(REASONS_BY_SEVERITY)
+def _condition_severity_rank(reason: Reason) -> int:
+    worst = condition_reason_name(reason)
+    return CONDITION_REASONS_WORST_FIRST.index(worst) if worst else len(CONDITION_REASONS_WORST_FIRST)
 
 
-def _count_unavailable(out: list[Availability], of: tuple[Availability, ...]) -> str:
+def _describe_unavailable_count(unavailable: list[Availability], all_units: tuple[Availability, ...]) -> str:
     """ "2 of 8 GPUs are", "1 of 7 MIG devices is", "1 of 9 devices is"."""
-    kinds = {":" in each.index for each in of}
+    kinds = {":" in each.index for each in all_units}
     what = "device" if len(kinds) > 1 else "MIG device" if True in kinds else "GPU"
-    return f"{len(out)} of {format_count(len(of), what)} {'is' if len(out) == 1 else 'are'}"
+    return f"{len(unavailable)} of {format_count(len(all_units), what)} {'is' if len(unavailable) == 1 else 'are'}"
 
 
 def _no_problem_texts(
     snapshot: Snapshot, gpus: Sequence[Gpu], units: tuple[Availability, ...], found: Iterable[tuple[DeviceName, Reason]]
 ) -> Iterator[str]:
-    yield f"{format_count(len(gpus), 'GPU')}, no problem" if gpus else "the driver counts no GPU"
+    yield f"{format_count(len(gpus), 'GPU')}, no problem" if gpus else "the driver lists no GPU"
     yield from _reason_texts(units, found)
     for name in _drains_of_unknown_devices(snapshot):
-        yield f"no device here is {name!r}, which our Node object wants drained"
+        yield f"the Node object requests a drain of {name!r}, but this node has no such device; correct the annotation"
 
 
 def _drains_of_unknown_devices(snapshot: Snapshot) -> Iterator[str]:
-    for name in requests.node_requests(snapshot).drains:
-        if name != lookup.ALL_DEVICES and lookup.find_device(snapshot, name) is None:
+    for name in requests.node_requests(snapshot).drain_reasons:
+        if name != lookup.ALL_DEVICES_NAME and lookup.find_device(snapshot, name) is None:
             yield name

@@ -1,11 +1,11 @@
 """Whether the agent does its job: what /readyz answers."""
 
 from gpuplane.core import mps
-from gpuplane.core.advertising import offer, unknown, why_waiting
-from gpuplane.core.availability import availability, unread
+from gpuplane.core.advertising import missing_information_reason, offer, offer_waiting_reason
+from gpuplane.core.availability import availability, plugin_not_registered_reason
 from gpuplane.core.containers.cdi import desiredspecs as cdi
 from gpuplane.core.devicenames import describe_devices
-from gpuplane.core.reports.nodecondition import condition_reason
+from gpuplane.core.reports.nodecondition import condition_reason_name
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.serving import standby_reason
 from gpuplane.model.reasons import Reason
@@ -28,7 +28,7 @@ def not_ready_reason(snapshot: Snapshot) -> Reason | None:
     One that stands by is ready when it has all that it needs to take over: a rollout that puts it beside the old agent
     ends that one then, and no sooner.
     """
-    driver = snapshot.status.of(DRIVER)
+    driver = snapshot.statuses.of(DRIVER)
     if snapshot.machine is None and (
         driver_release_reason(snapshot) or (driver is not None and driver.state == "failing")
     ):
@@ -36,13 +36,15 @@ def not_ready_reason(snapshot: Snapshot) -> Reason | None:
     if snapshot.machine is not None and snapshot.machine.gpus is None:
         return None
     if standby_reason(snapshot):
-        return unknown(snapshot)
-    if waiting := why_waiting(snapshot):
+        return missing_information_reason(snapshot)
+    if waiting := offer_waiting_reason(snapshot):
         return waiting
     for resource in offer(snapshot).resources:
-        if why := unread(snapshot, resource.name):
+        if why := plugin_not_registered_reason(snapshot, resource.name):
             return why
-    return mps.not_ready_reason(snapshot) or cdi.not_ready_reason(snapshot) or _unusable_resource_reason(snapshot)
+    return (
+        mps.not_ready_reason(snapshot) or cdi.cdi_write_failed_reason(snapshot) or _unusable_resource_reason(snapshot)
+    )
 
 
 def _unusable_resource_reason(snapshot: Snapshot) -> Reason | None:
@@ -51,7 +53,7 @@ def _unusable_resource_reason(snapshot: Snapshot) -> Reason | None:
     for resource in offer(snapshot).resources:
         devices = [each for each in found if each.resource == resource.name]
         barred = [
-            each for each in devices if {condition_reason(reason) for reason in each.reasons} == {"GPUUnavailable"}
+            each for each in devices if {condition_reason_name(reason) for reason in each.reasons} == {"GPUUnavailable"}
         ]
         if barred and all(each.reasons for each in devices):
             why = join("; ", distinct(reason.text for each in barred for reason in each.reasons))

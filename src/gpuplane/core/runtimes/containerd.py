@@ -14,28 +14,28 @@ import posixpath
 from typing import Any
 
 from gpuplane.core.runtimes.containerdconfig import (
-    CONTAINERD_2,
+    CONTAINERD_VERSION_2,
     CRI_PLUGIN_BY_VERSION,
     ParsedConfig,
-    key_location,
+    location_of_key,
     parse_files,
 )
-from gpuplane.core.runtimes.distributions import Distribution, extends_base_template
+from gpuplane.core.runtimes.distributions import Distribution, template_extends_base
 from gpuplane.core.runtimes.plan import (
     DEFAULT_SPEC_DIRECTORIES,
-    ConfigFile,
+    ConfigChangePlan,
     FileChange,
-    Plan,
+    RuntimeConfigFileContent,
     SettingEdit,
     Version,
+    apply_edits,
     contains_directory,
     decode_text,
     format_version,
-    make_change,
 )
 from gpuplane.core.strict import InvalidInput
 
-FIRST_WITH_CDI, FIRST_WITH_CDI_FIELD = (1, 7), (1, 7, 2)
+FIRST_VERSION_WITH_CDI, FIRST_VERSION_WITH_CRI_CDI_FIELD = (1, 7), (1, 7, 2)
 """The first version that supports CDI, and the first that reads CRI's field for it (kubernetes/test-infra#34018)."""
 CRI_PLUGIN_NAMES = {*CRI_PLUGIN_BY_VERSION.values(), "io.containerd.cri.v1.images"}
 """The names by which `disabled_plugins` can disable CRI."""
@@ -45,12 +45,12 @@ NeededSetting = tuple[ParsedConfig, str, Any]
 
 
 def plan_changes(
-    config_files: tuple[ConfigFile, ...],
+    config_files: tuple[RuntimeConfigFileContent, ...],
     version: Version | None,
-    directory: str,
-    drop_in: str = "",
+    spec_directory: str,
+    drop_in_path: str = "",
     generated_by: Distribution | None = None,
-) -> Plan:
+) -> ConfigChangePlan:
     """What to change. Raises InvalidInput.
 
     `config_files`: in the order in which containerd reads them, the main file first.
@@ -58,23 +58,27 @@ def plan_changes(
     `generated_by`: the distribution that overwrites the main file at each start; None if none does, or if the first of
     `config_files` is its template.
     """
-    if version is not None and version < FIRST_WITH_CDI:
+    if version is not None and version < FIRST_VERSION_WITH_CDI:
         text = f"containerd {format_version(version)} does not support CDI devices; 1.7 and later do"
-        raise InvalidInput([f"{text}: upgrade it (best to 2.0), or use the strategy envvar with NVIDIA's runtime"])
+        raise InvalidInput(
+            [f"{text}: upgrade containerd (best to 2.0), or use the strategy envvar with NVIDIA's runtime"]
+        )
     files = parse_files(config_files, version)
-    is_merged = version >= CONTAINERD_2 if version is not None else files[0].version >= 3
+    is_merged = version >= CONTAINERD_VERSION_2 if version is not None else files[0].config_version >= 3
     needed, why = (
-        _settings_if_merged(files, directory) if is_merged else _settings_if_replaced(files, version, directory)
+        _needed_settings_if_files_merge(files, spec_directory)
+        if is_merged
+        else _needed_settings_if_files_replace(files, version, spec_directory)
     )
-    target = _drop_in_file(needed, files, is_merged, drop_in)
+    target = _find_requested_drop_in(needed, files, is_merged, drop_in_path)
     if generated_by is not None and any((target or deciding_file) is files[0] for deciding_file, _, _ in needed):
-        raise _overwritten_error(generated_by, files[0], needed)
-    return Plan(
+        raise _change_would_be_lost_error(generated_by, files[0], needed)
+    return ConfigChangePlan(
         why, _file_changes(needed, target, files), (*_disabled_cri_notes(files), *_version_notes(version, is_merged))
     )
 
 
-def _settings_if_merged(files: list[ParsedConfig], directory: str) -> tuple[list[NeededSetting], str]:
+def _needed_settings_if_files_merge(files: list[ParsedConfig], spec_directory: str) -> tuple[list[NeededSetting], str]:
     """The settings that containerd 2.0 and later need: for each key the last file that has it decides."""
     needed: list[NeededSetting] = []
     switch, folders = _last_file_with(files, "enable_cdi"), _last_file_with(files, "cdi_spec_dirs")
@@ -82,38 +86,43 @@ def _settings_if_merged(files: list[ParsedConfig], directory: str) -> tuple[list
     if switch is not None:
         on = _is_cdi_enabled(switch)
         needed += [] if on else [(switch, "enable_cdi", True)]
-        why = f"{switch.location_of('enable_cdi')} turns CDI {'on' if on else 'off'}"
-    return _add_spec_directory(needed, why, folders or files[0], directory)
+        why = f"{switch.location_of_cri_key('enable_cdi')} turns CDI {'on' if on else 'off'}"
+    return _add_spec_directory_setting(needed, why, folders or files[0], spec_directory)
 
 
-def _settings_if_replaced(
-    files: list[ParsedConfig], version: Version | None, directory: str
+def _needed_settings_if_files_replace(
+    files: list[ParsedConfig], version: Version | None, spec_directory: str
 ) -> tuple[list[NeededSetting], str]:
     """The settings that containerd before 2.0 needs: the last file that has the plugin's table decides every key."""
     deciding_file = next((each for each in reversed(files) if each.cri_table is not None), files[0])
     if deciding_file.cri_table is not None and "enable_cdi" in deciding_file.cri_table:
         on = _is_cdi_enabled(deciding_file)
-        why = f"{deciding_file.location_of('enable_cdi')} turns CDI {'on' if on else 'off'}"
+        why = f"{deciding_file.location_of_cri_key('enable_cdi')} turns CDI {'on' if on else 'off'}"
     else:
         on = False
         name = f"containerd {format_version(version)}" if version is not None else "containerd before 2.0"
         why = f"{name} does not enable CDI devices by default"
-    return _add_spec_directory([] if on else [(deciding_file, "enable_cdi", True)], why, deciding_file, directory)
+    return _add_spec_directory_setting(
+        [] if on else [(deciding_file, "enable_cdi", True)], why, deciding_file, spec_directory
+    )
 
 
-def _add_spec_directory(
-    needed: list[NeededSetting], why: str, deciding_file: ParsedConfig, directory: str
+def _add_spec_directory_setting(
+    needed: list[NeededSetting], reason: str, deciding_file: ParsedConfig, spec_directory: str
 ) -> tuple[list[NeededSetting], str]:
     """Adds cdi_spec_dirs to the needed settings if our directory is missing there."""
     found = (deciding_file.cri_table or {}).get("cdi_spec_dirs", list(DEFAULT_SPEC_DIRECTORIES))
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise InvalidInput(
-            [f"{deciding_file.location_of('cdi_spec_dirs')}: cdi_spec_dirs must be a list of directories"]
+            [f"{deciding_file.location_of_cri_key('cdi_spec_dirs')}: cdi_spec_dirs must be a list of directories"]
         )
-    if contains_directory(found, directory):
-        return needed, why
-    text = f"containerd looks for specifications in {', '.join(found) or 'no directory'}, not in {directory}"
-    return [*needed, (deciding_file, "cdi_spec_dirs", (*found, directory))], f"{why}; {text}" if needed else text
+    if contains_directory(found, spec_directory):
+        return needed, reason
+    text = f"containerd looks for specifications in {', '.join(found) or 'no directory'}, not in {spec_directory}"
+    return [
+        *needed,
+        (deciding_file, "cdi_spec_dirs", (*found, spec_directory)),
+    ], f"{reason}; {text}" if needed else text
 
 
 def _last_file_with(files: list[ParsedConfig], key: str) -> ParsedConfig | None:
@@ -123,29 +132,38 @@ def _last_file_with(files: list[ParsedConfig], key: str) -> ParsedConfig | None:
 def _is_cdi_enabled(file: ParsedConfig) -> bool:
     value = (file.cri_table or {})["enable_cdi"]
     if not isinstance(value, bool):
-        raise InvalidInput([f"{file.location_of('enable_cdi')}: enable_cdi must be true or false"])
+        raise InvalidInput([f"{file.location_of_cri_key('enable_cdi')}: enable_cdi must be true or false"])
     return value
 
 
-def _drop_in_file(
-    needed: list[NeededSetting], files: list[ParsedConfig], is_merged: bool, drop_in: str
+def _find_requested_drop_in(
+    needed: list[NeededSetting], files: list[ParsedConfig], is_merged: bool, drop_in_path: str
 ) -> ParsedConfig | None:
     """The drop-in to write the keys into; None if each key goes into the file that decides it."""
-    if not drop_in or not needed:
+    if not drop_in_path or not needed:
         return None
-    target = next((each for each in files if each.source.path == drop_in), None)
+    target = next((each for each in files if each.source.path == drop_in_path), None)
     if target is None:
         main = files[0].source.path
-        raise InvalidInput([f"{main} does not import {drop_in}: add it to its imports, or leave --drop-in-config out"])
+        raise InvalidInput(
+            [
+                (
+                    f"{main} does not import {drop_in_path}: add {drop_in_path} to the imports of {main}, or run "
+                    "without --drop-in-config"
+                )
+            ]
+        )
     for deciding_file, key, _ in needed:
         if deciding_file is target or deciding_file.cri_table is None:
             continue
         if not is_merged:
             path = deciding_file.source.path
-            text = f"before containerd 2.0 a drop-in replaces the whole table of the CRI plugin, which is in {path}"
-            raise InvalidInput([f"{drop_in}: {text}: leave --drop-in-config out to write {key} into {path}"])
+            text = f"with containerd before 2.0, a drop-in file replaces the whole CRI plugin table of {path}"
+            raise InvalidInput(
+                [f"{drop_in_path}: {text}: run without --drop-in-config; then {key} is written into {path}"]
+            )
         if files.index(deciding_file) > files.index(target):
-            raise InvalidInput([f"{deciding_file.source.path} is read after {drop_in} and overrides {key}"])
+            raise InvalidInput([f"{deciding_file.source.path} is read after {drop_in_path} and overrides {key}"])
     return target
 
 
@@ -155,30 +173,34 @@ def _file_changes(
     edits: dict[str, list[SettingEdit]] = {}
     for deciding_file, key, value in needed:
         file = target or deciding_file
-        if file.cri_table is None and extends_base_template(decode_text(file.source)):
+        if file.cri_table is None and template_extends_base(decode_text(file.source)):
             text = (
                 'extends the template "base", which already has the CRI plugin\'s table; TOML allows a table only once'
             )
             raise InvalidInput([f"{file.source.path}: {text}: write the whole configuration into this file instead"])
-        edits.setdefault(file.source.path, []).append(SettingEdit(file.key_path(key), value))
-    number = files[0].version
+        edits.setdefault(file.source.path, []).append(SettingEdit(file.cri_key_path(key), value))
+    number = files[0].config_version
     header = f"version = {number}\n" if number > 1 else ""
     return tuple(
-        make_change("containerd", each.source, tuple(edits[each.source.path]), header)
+        apply_edits("containerd", each.source, tuple(edits[each.source.path]), header)
         for each in files
         if each.source.path in edits
     )
 
 
-def _overwritten_error(by: Distribution, main: ParsedConfig, needed: list[NeededSetting]) -> InvalidInput:
+def _change_would_be_lost_error(
+    distribution: Distribution, main: ParsedConfig, needed: list[NeededSetting]
+) -> InvalidInput:
     """The error for a change that the distribution would overwrite at its next start."""
     path = main.source.path
     keys = ", ".join(f'plugins."{main.cri_plugin}".{key}' for _, key, _ in needed)
-    names = [name for name in by.templates if ("-v3." in name) == (main.version >= 3)] or by.templates
+    names = [
+        name for name in distribution.templates if ("-v3." in name) == (main.config_version >= 3)
+    ] or distribution.templates
     template = posixpath.join(posixpath.dirname(path), names[0]) if names else ""
-    make_template = f"make a template of it (cp {path} {template}) and run this again"
-    advice = make_template if template else by.advice_without_template
-    return InvalidInput([f"{by.name} overwrites {path} at each start, so {keys} would be lost: {advice}"])
+    make_template = f"create a template (cp {path} {template}) and run this command again"
+    advice = make_template if template else distribution.advice_without_template
+    return InvalidInput([f"{distribution.name} overwrites {path} at each start, so {keys} would be lost: {advice}"])
 
 
 def _disabled_cri_notes(files: list[ParsedConfig]) -> tuple[str, ...]:
@@ -187,25 +209,35 @@ def _disabled_cri_notes(files: list[ParsedConfig]) -> tuple[str, ...]:
         listed = each.content.get("disabled_plugins", [])
         found = [name for name in listed if name in CRI_PLUGIN_NAMES] if isinstance(listed, list) else []
         if found:
-            where = key_location(each.source, "disabled_plugins")
-            return (f"{where} disables CRI ({found[0]}): kubelet cannot use this containerd until you remove that",)
+            where = location_of_key(each.source, "disabled_plugins")
+            return (
+                (
+                    f"{where} disables CRI ({found[0]}): kubelet cannot use this containerd; remove {found[0]} "
+                    "from disabled_plugins"
+                ),
+            )
     return ()
 
 
 def _version_notes(version: Version | None, is_merged: bool) -> tuple[str, ...]:
     if version is None:
         text = (
-            "its configuration is that of 2.0 or later"
+            "the command assumes 2.0 or later, because the configuration file has that format"
             if is_merged
-            else "assumed to be 1.7, which is right for 2.0 too"
+            else "the command assumes 1.7, and the result also works with 2.0"
         )
-        return (f"the version of containerd is not known: {text}; give it with --runtime-version",)
-    if FIRST_WITH_CDI < version < FIRST_WITH_CDI_FIELD:
-        first = format_version(FIRST_WITH_CDI_FIELD)
+        return (f"cannot find the version of containerd: {text}; set --runtime-version to the version",)
+    if FIRST_VERSION_WITH_CDI < version < FIRST_VERSION_WITH_CRI_CDI_FIELD:
+        first = format_version(FIRST_VERSION_WITH_CRI_CDI_FIELD)
         return (
             f"containerd {format_version(version)} reads CDI devices only from annotations (strategy cdi-annotations); "
             f"{first} and later also read them from CRI (strategy cdi-cri)",
         )
     if not is_merged:
-        return ("the agent's strategy auto uses CDI only with containerd 2.0 and later: configure cdi-cri here",)
+        return (
+            (
+                "with this containerd the strategy auto does not use CDI (auto uses CDI only with containerd 2.0 or "
+                "later): set the agent's device list strategy to cdi-cri on this node"
+            ),
+        )
     return ()

@@ -7,59 +7,69 @@ CRI-O reads the main file first, then the files of crio.conf.d by name; the last
 from gpuplane.core.runtimes import tomltext
 from gpuplane.core.runtimes.plan import (
     DEFAULT_SPEC_DIRECTORIES,
-    ConfigFile,
-    Plan,
+    ConfigChangePlan,
+    RuntimeConfigFileContent,
     SettingEdit,
     Version,
+    apply_edits,
     contains_directory,
     decode_text,
     format_version,
-    make_change,
 )
 from gpuplane.core.strict import InvalidInput
 
-FIRST_WITH_CDI = (1, 23)
+FIRST_VERSION_WITH_CDI = (1, 23)
 SPEC_DIRS_KEY = ("crio", "runtime", "cdi_spec_dirs")
 
 
 def plan_changes(
-    config_files: tuple[ConfigFile, ...],
+    config_files: tuple[RuntimeConfigFileContent, ...],
     version: Version | None,
-    directory: str,
-    default_target: str,
-    drop_in: str = "",
-) -> Plan:
+    spec_directory: str,
+    default_path: str,
+    drop_in_path: str = "",
+) -> ConfigChangePlan:
     """What to change. `config_files`: in the order in which CRI-O reads them. Raises InvalidInput.
 
-    `default_target`: the path of the file to write into if no file sets the directories. `drop_in`: the path of the
+    `default_path`: the path of the file to write into if no file sets the directories. `drop_in_path`: the path of the
     file to write into in any case; "" for none.
     """
-    if version is not None and version < FIRST_WITH_CDI:
+    if version is not None and version < FIRST_VERSION_WITH_CDI:
         raise InvalidInput([f"CRI-O {format_version(version)} does not support CDI devices; 1.23 and later do"])
-    notes = () if version is not None else ("the version of CRI-O is not known; 1.23 and later support CDI devices",)
+    notes = (
+        ()
+        if version is not None
+        else ("cannot find the version of CRI-O; check that it is 1.23 or later (these versions support CDI devices)",)
+    )
     setting_files = _files_with_spec_dirs(config_files)
     found = setting_files[-1] if setting_files else None
     folders = (
         tomltext.get_value(decode_text(found), SPEC_DIRS_KEY, found.path) if found else list(DEFAULT_SPEC_DIRECTORIES)
     )
     if found and not (isinstance(folders, list) and all(isinstance(each, str) for each in folders)):
-        raise InvalidInput([f"{_location(found)}: cdi_spec_dirs must be a list of directories"])
-    if contains_directory(folders, directory):
-        why = f"{_location(found)} has {directory}" if found else "CRI-O supports CDI devices by default"
-        return Plan(why, notes=notes)
-    why = f"CRI-O looks for specifications in {', '.join(folders) or 'no directory'}, not in {directory}"
-    target = found or next(each for each in config_files if each.path == default_target)
-    if drop_in:
-        target = next(each for each in config_files if each.path == drop_in)
+        raise InvalidInput([f"{_location_of_spec_dirs(found)}: cdi_spec_dirs must be a list of directories"])
+    if contains_directory(folders, spec_directory):
+        why = (
+            f"{_location_of_spec_dirs(found)} has {spec_directory}"
+            if found
+            else "CRI-O supports CDI devices by default"
+        )
+        return ConfigChangePlan(why, notes=notes)
+    why = f"CRI-O looks for specifications in {', '.join(folders) or 'no directory'}, not in {spec_directory}"
+    target = found or next(each for each in config_files if each.path == default_path)
+    if drop_in_path:
+        target = next(each for each in config_files if each.path == drop_in_path)
         if found and config_files.index(found) > config_files.index(target):
-            raise InvalidInput([f"{found.path} is read after {drop_in} and overrides cdi_spec_dirs"])
-    return Plan(why, (make_change("crio", target, (SettingEdit(SPEC_DIRS_KEY, (*folders, directory)),)),), notes)
+            raise InvalidInput([f"{found.path} is read after {drop_in_path} and overrides cdi_spec_dirs"])
+    return ConfigChangePlan(
+        why, (apply_edits("crio", target, (SettingEdit(SPEC_DIRS_KEY, (*folders, spec_directory)),)),), notes
+    )
 
 
-def _files_with_spec_dirs(sources: tuple[ConfigFile, ...]) -> list[ConfigFile]:
+def _files_with_spec_dirs(sources: tuple[RuntimeConfigFileContent, ...]) -> list[RuntimeConfigFileContent]:
     """The files that set the directories. Raises InvalidInput with the errors of all files."""
     errors: list[str] = []
-    found: list[ConfigFile] = []
+    found: list[RuntimeConfigFileContent] = []
     for source in sources:
         try:
             if tomltext.get_value(decode_text(source), SPEC_DIRS_KEY, source.path) is not None:
@@ -71,5 +81,5 @@ def _files_with_spec_dirs(sources: tuple[ConfigFile, ...]) -> list[ConfigFile]:
     return found
 
 
-def _location(source: ConfigFile) -> str:
+def _location_of_spec_dirs(source: RuntimeConfigFileContent) -> str:
     return f"{source.path}:{tomltext.line_of(decode_text(source), SPEC_DIRS_KEY)}"

@@ -11,11 +11,12 @@ from gpuplane.model.value import Value
 
 
 class Distribution(Value):
-    """`config_root` + `config_path`: the file that containerd reads. `templates`: names beside it, newest first."""
+    """`config_root` + `config_path_below_root`: the file that containerd reads. `templates`: names beside it, newest
+    first."""
 
     name: str
     config_root: str
-    config_path: str
+    config_path_below_root: str
     containerd_binary: str
     restart_command: str
     templates: tuple[str, ...] = ()
@@ -23,12 +24,12 @@ class Distribution(Value):
     advice_without_template: str = ""  # what a person can do if the distribution has no templates
 
 
-DISTRIBUTIONS = (
+KUBERNETES_DISTRIBUTIONS = (
     # docs.k3s.io/advanced: config-v3.toml.tmpl is for containerd 2, config.toml.tmpl for containerd 1.7
     Distribution(
         name="k3s",
         config_root="/var/lib/rancher",
-        config_path="/k3s/agent/etc/containerd/config.toml",
+        config_path_below_root="/k3s/agent/etc/containerd/config.toml",
         containerd_binary="/var/lib/rancher/k3s/data/current/bin/containerd",
         restart_command="systemctl restart k3s (on agents: k3s-agent)",
         templates=("config-v3.toml.tmpl", "config.toml.tmpl"),
@@ -36,7 +37,7 @@ DISTRIBUTIONS = (
     Distribution(
         name="RKE2",
         config_root="/var/lib/rancher",
-        config_path="/rke2/agent/etc/containerd/config.toml",
+        config_path_below_root="/rke2/agent/etc/containerd/config.toml",
         containerd_binary="/var/lib/rancher/rke2/bin/containerd",
         restart_command="systemctl restart rke2-agent (on servers: rke2-server)",
         templates=("config-v3.toml.tmpl", "config.toml.tmpl"),
@@ -45,7 +46,7 @@ DISTRIBUTIONS = (
     Distribution(
         name="MicroK8s",
         config_root="/var/snap",
-        config_path="/microk8s/current/args/containerd.toml",
+        config_path_below_root="/microk8s/current/args/containerd.toml",
         containerd_binary="/snap/microk8s/current/bin/containerd",
         restart_command="microk8s stop; microk8s start",
         templates=("containerd-template.toml",),
@@ -54,19 +55,22 @@ DISTRIBUTIONS = (
     Distribution(
         name="k0s",
         config_root="/etc",
-        config_path="/k0s/containerd.toml",
+        config_path_below_root="/k0s/containerd.toml",
         containerd_binary="/var/lib/k0s/bin/containerd",
         restart_command="systemctl restart k0sworker (on controllers: k0scontroller)",
         generated_marker="k0s_managed=true",
-        advice_without_template="write it into a file of its own in the directory containerd.d there, which k0s merges",
+        advice_without_template=(
+            "write the keys into a separate file in containerd.d, in the same directory as this file; k0s "
+            "merges the separate file"
+        ),
     ),
 )
 
 
 def find_distribution(path: str, text: str) -> Distribution | None:
     """The distribution that generates a file, by the file's path and content; None if none does."""
-    for each in DISTRIBUTIONS:
-        if path.endswith(each.config_path) and each.generated_marker in text:
+    for each in KUBERNETES_DISTRIBUTIONS:
+        if path.endswith(each.config_path_below_root) and each.generated_marker in text:
             return each
     return None
 
@@ -84,11 +88,11 @@ def find_template(distribution: Distribution, path: str, config_version: int, ex
     return ""
 
 
-def extends_base_template(text: str) -> bool:
+def template_extends_base(text: str) -> bool:
     """Whether a template extends the distribution's own, which already has the CRI plugin's table."""
     return re.search(r'\{\{-?\s*template\s+"base"', text) is not None
 
 
-def base_template_version(path: str) -> int:
+def config_version_of_base_template(path: str) -> int:
     """The version of the configuration in the distribution's own template, which the template at a path extends."""
     return 3 if "-v3." in posixpath.basename(path) else 2

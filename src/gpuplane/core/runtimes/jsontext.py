@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gpuplane.core.strict import InvalidInput
 
 KeyPath = tuple[str, ...]
-WHITE_SPACE = re.compile(r"[ \t\r\n]*")
+WHITE_SPACE_PATTERN = re.compile(r"[ \t\r\n]*")
 
 
 class Member(NamedTuple):
@@ -57,7 +57,7 @@ def get_value(text: str, path: KeyPath, file: str) -> Any:
 
 def line_of(text: str, path: KeyPath) -> int:
     """The line of an existing key, counted from 1."""
-    return text.count("\n", 0, _members_along(text, path)[-1].key_start) + 1
+    return text.count("\n", 0, _members_on_path(text, path)[-1].key_start) + 1
 
 
 def set_value(text: str, path: KeyPath, value: bool | tuple[str, ...], file: str) -> str:
@@ -71,15 +71,15 @@ def set_value(text: str, path: KeyPath, value: bool | tuple[str, ...], file: str
     table[path[-1]] = plain
     if not text.removeprefix("\ufeff").strip():
         return f"{text}{json.dumps(wanted, indent=2)}\n"
-    way = _members_along(text, path)
+    way = _members_on_path(text, path)
     if len(way) == len(path):
         result = text[: way[-1].value_start] + json.dumps(plain) + text[way[-1].value_end :]
     else:
-        result = _add_member(text, way[-1].value_start if way else _object_start(text), path[len(way) :], plain)
-    return _check_result(result, wanted, file)
+        result = _add_member(text, way[-1].value_start if way else _root_object_start(text), path[len(way) :], plain)
+    return _require_content(result, wanted, file)
 
 
-def remove_value(text: str, path: KeyPath, file: str, original: str) -> str:
+def remove_value(text: str, path: KeyPath, file: str, original_text: str) -> str:
     """The text without a member, and without the object around it if that is empty now and `original` has none there.
 
     Raises InvalidInput.
@@ -89,10 +89,10 @@ def remove_value(text: str, path: KeyPath, file: str, original: str) -> str:
     for step in path[:-1]:
         table = table[step]
     del table[path[-1]]
-    if not table and len(path) > 1 and get_value(original, path[:-1], file) is None:
-        return remove_value(text, path[:-1], file, original)
-    way = _members_along(text, path)
-    members = _members_of(text, way[-2].value_start if len(way) > 1 else _object_start(text))
+    if not table and len(path) > 1 and get_value(original_text, path[:-1], file) is None:
+        return remove_value(text, path[:-1], file, original_text)
+    way = _members_on_path(text, path)
+    members = _members_of_object(text, way[-2].value_start if len(way) > 1 else _root_object_start(text))
     at = members.index(way[-1])
     if at > 0:
         start, end = members[at - 1].value_end, members[at].value_end
@@ -102,32 +102,32 @@ def remove_value(text: str, path: KeyPath, file: str, original: str) -> str:
         start, end = members[at].key_start, members[at].value_end
         end = _skip_space(text, end)
         start = len(text[:start].rstrip(" \t\r\n"))
-    return _check_result(text[:start] + text[end:], wanted, file)
+    return _require_content(text[:start] + text[end:], wanted, file)
 
 
-def _add_member(text: str, place: int, path: KeyPath, value: Any) -> str:
+def _add_member(text: str, object_start: int, path: KeyPath, value: Any) -> str:
     """The text with a new member at the end of the object at `place`, in the style of its neighbours."""
-    members = _members_of(text, place)
+    members = _members_of_object(text, object_start)
     for step in reversed(path[1:]):
         value = {step: value}
     if not members:
-        outer = re.search(r"(?:^|\n)([ \t]*)[^\n]*$", text[: place + 1])
+        outer = re.search(r"(?:^|\n)([ \t]*)[^\n]*$", text[: object_start + 1])
         margin = outer[1] if outer else ""
         lines, deep = "\n" in text, margin + _indentation(text)
         inside = f"{json.dumps(path[0])}: {_format_value(value, deep, _indentation(text), lines)}"
         body = f"\n{deep}{inside}\n{margin}" if lines else inside
-        return text[: place + 1] + _with_line_ends(body, text) + text[_skip_space(text, place + 1) :]
+        return text[: object_start + 1] + _adopt_line_ends(body, text) + text[_skip_space(text, object_start + 1) :]
     last = members[-1]
     lead = text[len(text[: last.key_start].rstrip(" \t\r\n")) : last.key_start]
     margin = lead.rpartition("\n")[2]
     colon = text[json.JSONDecoder().raw_decode(text, last.key_start)[1] : last.value_start]
-    shown = _with_line_ends(_format_value(value, margin, _indentation(text), "\n" in lead), text)
+    shown = _adopt_line_ends(_format_value(value, margin, _indentation(text), "\n" in lead), text)
     return f"{text[: last.value_end]},{lead}{json.dumps(path[0])}{colon}{shown}{text[last.value_end :]}"
 
 
-def _format_value(value: Any, margin: str, step: str, lines: bool) -> str:
+def _format_value(value: Any, margin: str, indent: str, is_multiline: bool) -> str:
     """A value as JSON text: on several lines that begin with the margin, or on one line."""
-    return json.dumps(value, indent=step).replace("\n", f"\n{margin}") if lines else json.dumps(value)
+    return json.dumps(value, indent=indent).replace("\n", f"\n{margin}") if is_multiline else json.dumps(value)
 
 
 def _indentation(text: str) -> str:
@@ -136,22 +136,22 @@ def _indentation(text: str) -> str:
     return found[1] if found else "  "
 
 
-def _with_line_ends(new: str, text: str) -> str:
+def _adopt_line_ends(new_text: str, text: str) -> str:
     """New text with the line ends that the text has."""
     first = re.search(r"\r?\n", text)
-    return new.replace("\n", first[0]) if first else new
+    return new_text.replace("\n", first[0]) if first else new_text
 
 
-def _object_start(text: str) -> int:
+def _root_object_start(text: str) -> int:
     return text.index("{")
 
 
-def _members_along(text: str, path: KeyPath) -> list[Member]:
+def _members_on_path(text: str, path: KeyPath) -> list[Member]:
     """The members along a path, as far as they exist."""
     way: list[Member] = []
-    place = _object_start(text)
+    place = _root_object_start(text)
     for step in path:
-        found = [each for each in _members_of(text, place) if each.name == step]
+        found = [each for each in _members_of_object(text, place) if each.name == step]
         if not found:
             break
         way.append(found[0])
@@ -159,11 +159,11 @@ def _members_along(text: str, path: KeyPath) -> list[Member]:
     return way
 
 
-def _members_of(text: str, place: int) -> list[Member]:
+def _members_of_object(text: str, object_start: int) -> list[Member]:
     """The members of the object at `place` of a JSON text; none if it is not an object."""
     members: list[Member] = []
-    at = _skip_space(text, place + 1)
-    while text[place] == "{" and text[at] == '"':
+    at = _skip_space(text, object_start + 1)
+    while text[object_start] == "{" and text[at] == '"':
         name, end = json.JSONDecoder().raw_decode(text, at)
         value = _skip_space(text, _skip_space(text, end) + 1)
         _, end = json.JSONDecoder().raw_decode(text, value)
@@ -173,13 +173,13 @@ def _members_of(text: str, place: int) -> list[Member]:
     return members
 
 
-def _skip_space(text: str, at: int) -> int:
-    found = WHITE_SPACE.match(text, at)
-    return found.end() if found else at
+def _skip_space(text: str, start: int) -> int:
+    found = WHITE_SPACE_PATTERN.match(text, start)
+    return found.end() if found else start
 
 
-def _check_result(result: str, wanted: dict[str, Any], file: str) -> str:
+def _require_content(new_text: str, expected_content: dict[str, Any], file: str) -> str:
     with suppress(RecursionError):
-        if parse(result, file) == wanted:
-            return result
-    raise InvalidInput([f"{file}: cannot change it and keep its layout: change it by hand"])
+        if parse(new_text, file) == expected_content:
+            return new_text
+    raise InvalidInput([f"{file}: gpuplane cannot change this file without changing its layout: edit the file by hand"])

@@ -23,7 +23,7 @@ Version = tuple[int, ...]
 SettingValue = bool | tuple[str, ...]
 
 
-class ConfigFile(Value):
+class RuntimeConfigFileContent(Value):
     """A file that the runtime reads. `data`: None if it does not exist."""
 
     path: str
@@ -50,7 +50,7 @@ class FileChange(Value):
         return unified_diff(self.path, self.before, self.after)
 
 
-class Plan(Value):
+class ConfigChangePlan(Value):
     """The changes to make. `reason`: why they are needed, or why none is. `notes`: what else a person should know."""
 
     reason: str
@@ -87,7 +87,7 @@ def format_version(number: Version) -> str:
     return ".".join(map(str, number))
 
 
-def decode_text(source: ConfigFile) -> str:
+def decode_text(source: RuntimeConfigFileContent) -> str:
     """The text of a file; "" if it does not exist. Raises InvalidInput if it is not UTF-8."""
     return _decode_utf8(source.data or b"", source.path)
 
@@ -102,11 +102,13 @@ def _normalize_path(path: str) -> str:
     return plain.removeprefix("/var") if plain.startswith("/var/run/") else plain
 
 
-def make_change(runtime: str, source: ConfigFile, edits: tuple[SettingEdit, ...], first_line: str = "") -> FileChange:
-    """The change that makes these edits. `first_line`: what an empty file begins with. Raises InvalidInput."""
+def apply_edits(
+    runtime: str, source: RuntimeConfigFileContent, edits: tuple[SettingEdit, ...], first_line_if_empty: str = ""
+) -> FileChange:
+    """The change that makes these edits. `first_line_if_empty`: what an empty file begins with. Raises InvalidInput."""
     syntax, result = _syntax_module(runtime), decode_text(source)
-    if first_line and not syntax.parse(result, source.path):
-        result += first_line if result.endswith("\n") or not result else f"\n{first_line}"
+    if first_line_if_empty and not syntax.parse(result, source.path):
+        result += first_line_if_empty if result.endswith("\n") or not result else f"\n{first_line_if_empty}"
     for edit in edits:
         result = syntax.set_value(result, edit.key_path, edit.value, source.path)
     return FileChange(source.path, source.data, result.encode(), edits)
@@ -140,17 +142,23 @@ def revert_change(record: ChangeRecord, current: bytes | None) -> RevertedFile:
         )
     if current is None:
         return RevertedFile(None, "does not exist any more: nothing to undo")
-    original = ConfigFile(record.path, record.original)
-    result, descriptions = decode_text(ConfigFile(record.path, current)), []
+    original = RuntimeConfigFileContent(record.path, record.original)
+    result, descriptions = decode_text(RuntimeConfigFileContent(record.path, current)), []
     for edit in reversed(record.edits):
-        result, description = _revert_edit(_syntax_module(record.runtime), result, edit, original)
+        result, description = _revert_edit_and_describe(_syntax_module(record.runtime), result, edit, original)
         descriptions.append(description)
     return RevertedFile(
-        result.encode(), f"somebody edited it since, so only our change is undone: {'; '.join(descriptions)}"
+        result.encode(),
+        (
+            "somebody edited this file after gpuplane changed it, so gpuplane undoes only its own "
+            f"change: {'; '.join(descriptions)}"
+        ),
     )
 
 
-def _revert_edit(syntax: ModuleType, current: str, edit: SettingEdit, original: ConfigFile) -> tuple[str, str]:
+def _revert_edit_and_describe(
+    syntax: ModuleType, current: str, edit: SettingEdit, original: RuntimeConfigFileContent
+) -> tuple[str, str]:
     """The text without our edit, and what was done, for people."""
     name, before = edit.key_path[-1], syntax.get_value(decode_text(original), edit.key_path, original.path)
     value = syntax.get_value(current, edit.key_path, original.path)
@@ -158,12 +166,12 @@ def _revert_edit(syntax: ModuleType, current: str, edit: SettingEdit, original: 
         ours = [each for each in edit.value if not (isinstance(before, list) and each in before)]
         rest = [each for each in value if each not in ours]
         if value == rest:
-            return current, f"{name} no longer has what we added"
+            return current, f"{name} no longer has the values that gpuplane added"
         if before is not None or value != list(edit.value):
             text = syntax.set_value(current, edit.key_path, tuple(rest), original.path)
             return text, f"{', '.join(ours)} is removed from {name}"
     elif value != edit.value:
-        return current, f"{name} has been changed since, and stays"
+        return current, f"somebody changed {name} after gpuplane did, so gpuplane does not change it"
     if before is not None:
         assert isinstance(before, bool), "a list is handled above"
         text = syntax.set_value(current, edit.key_path, before, original.path)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def set_members(text: str, members: Sequence[str]) -> str:
+def set_array_members(text: str, members: Sequence[str]) -> str:
     """The text of an array of strings with exactly these members. Members that it already has keep their places."""
     for each in [each for each in _parse_members(text) if each not in members]:
         text = _remove_member(text, each)

@@ -19,17 +19,17 @@ from tomlkit.container import Container
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import InlineTable, Item, Null, Table
 
-from gpuplane.core.runtimes.tomlarray import set_members
+from gpuplane.core.runtimes.tomlarray import set_array_members
 from gpuplane.core.strict import InvalidInput
 
-POSITION_MARK = "\0"
+POSITION_MARKER = "\0"
 KeyPath = tuple[str, ...]
 
 
 def parse(text: str, file: str) -> dict[str, Any]:
     """The content of a TOML text. Raises InvalidInput, with the line."""
     try:
-        return tomllib.loads(_mask_templates(text))
+        return tomllib.loads(_mask_template_code(text))
     except tomllib.TOMLDecodeError as error:
         place = re.search(r" \(at line (\d+), column \d+\)$", str(error))
         number = place[1] if place else text.count("\n") + 1
@@ -48,9 +48,11 @@ def get_value(text: str, path: KeyPath, file: str) -> Any:
 
 def line_of(text: str, path: KeyPath) -> int:
     """The line of an existing key, counted from 1."""
-    masked = _mask_templates(text)
+    masked = _mask_template_code(text)
     places = (
-        _span(section, item)[0] for section in _candidate_sections(masked, path) for _, item in section.items_at(path)
+        _whole_lines_of_item(section, item)[0]
+        for section in _sections_that_may_contain(masked, path)
+        for _, item in section.items_at(path)
     )
     return text.count("\n", 0, next(places, 0)) + 1
 
@@ -65,25 +67,28 @@ def set_value(text: str, path: KeyPath, value: bool | tuple[str, ...], file: str
         raise InvalidInput([f"{file}: {_dotted_key(path[:-1])} must be a table"])
     plain = list(value) if isinstance(value, tuple) else value
     table[path[-1]] = plain
-    where = f"cannot add {path[-1]} to {_dotted_key(path[:-1])} and keep the layout: write it there by hand"
-    masked = _mask_templates(text)
-    sections = list(_candidate_sections(masked, path))
+    where = (
+        f"gpuplane cannot add {path[-1]} to {_dotted_key(path[:-1])} without changing the layout of the "
+        "file: add it by hand"
+    )
+    masked = _mask_template_code(text)
+    sections = list(_sections_that_may_contain(masked, path))
     if there := [section for section in sections if section.items_at(path)]:
-        start, end, new = _replacement(there[0], path, value)
+        start, end, new = _edit_that_replaces_value(there[0], path, value)
         if text[start:end] != masked[start:end]:
             raise InvalidInput([f"{file}: {where}"])  # a part of it is masked template code
     elif tables := [
         (section, item) for section in sections for _, item in section.items_at(path[:-1]) if _accepts_keys(item)
     ]:
-        start, end, new = _insertion(*tables[0], path[-1], plain, "{{" in text)
-        new = _with_line_ends(new, text)
+        start, end, new = _edit_that_adds_key(*tables[0], path[-1], plain, "{{" in text)
+        new = _adopt_line_ends(new, text)
     else:
-        start, end, new = _appended_table(text, path, plain)
-        new = _with_line_ends(new, text)
-    return _check_result(text[:start] + new + text[end:], wanted, f"{file}: {where}")
+        start, end, new = _edit_that_appends_table(text, path, plain)
+        new = _adopt_line_ends(new, text)
+    return _require_content(text[:start] + new + text[end:], wanted, f"{file}: {where}")
 
 
-def remove_value(text: str, path: KeyPath, file: str, original: str) -> str:
+def remove_value(text: str, path: KeyPath, file: str, original_text: str) -> str:
     """The text without a key, and without its table if that is empty now and `original` has no such table.
 
     Raises InvalidInput.
@@ -93,25 +98,30 @@ def remove_value(text: str, path: KeyPath, file: str, original: str) -> str:
     for step in path[:-1]:
         tables.append(tables[-1][step])
     del tables[-1][path[-1]]
-    where = f"cannot remove {path[-1]} from {_dotted_key(path[:-1])} and keep the layout: remove it by hand"
-    sections = [section for section in _candidate_sections(_mask_templates(text), path) if section.items_at(path)]
+    where = (
+        f"gpuplane cannot remove {path[-1]} from {_dotted_key(path[:-1])} without changing the layout of the "
+        "file: remove it by hand"
+    )
+    sections = [
+        section for section in _sections_that_may_contain(_mask_template_code(text), path) if section.items_at(path)
+    ]
     if not sections:
         raise InvalidInput([f"{file}: {where}"])
     section = sections[0]
     ((container, item),) = section.items_at(path)
-    start, end = _span(section, item)
+    start, end = _whole_lines_of_item(section, item)
     header = [each for _, each in section.items_at(path[:-1]) if isinstance(each, Table) and each.value is container]
-    if header and not tables[-1] and get_value(original, path[:-1], file) is None:
-        start = _span(section, header[0])[0]
+    if header and not tables[-1] and get_value(original_text, path[:-1], file) is None:
+        start = _whole_lines_of_item(section, header[0])[0]
         blank = re.search(r"(?<=\n)\r?\n$", text[:start])
         start -= len(blank[0]) if blank else 0
         for depth in reversed(range(len(path) - 1)):  # its header own_lines creates the tables around it
             if not tables[depth + 1]:
                 del tables[depth][path[depth]]
-    return _check_result(text[:start] + text[end:], wanted, f"{file}: {where}")
+    return _require_content(text[:start] + text[end:], wanted, f"{file}: {where}")
 
 
-class Section(NamedTuple):
+class TomlTextSection(NamedTuple):
     """A header and its keys, or the keys before the first header. `start`: its offset in the whole text."""
 
     start: int
@@ -123,7 +133,7 @@ class Section(NamedTuple):
         return list(_items_at(self.document, path))
 
 
-def _candidate_sections(text: str, path: KeyPath) -> Iterator[Section]:
+def _sections_that_may_contain(text: str, path: KeyPath) -> Iterator[TomlTextSection]:
     """The sections that can contain a path: those whose header is a prefix of it, and the one before the first header.
 
     A line is a header if the section before it is valid TOML by itself: then the line is not inside an array or a
@@ -144,7 +154,7 @@ def _candidate_sections(text: str, path: KeyPath) -> Iterator[Section]:
             with suppress(TOMLKitError, RecursionError):
                 document = tomlkit.parse(text[start:end])
                 if document.as_string() == text[start:end]:
-                    yield Section(start, text[start:end], document)
+                    yield TomlTextSection(start, text[start:end], document)
 
 
 def _items_at(container: Container, path: KeyPath) -> Iterator[tuple[Container, Item]]:
@@ -162,23 +172,25 @@ def _accepts_keys(item: Item) -> bool:
     return isinstance(item, InlineTable) or (isinstance(item, Table) and not item.is_super_table())
 
 
-def _span(section: Section, item: Item) -> tuple[int, int]:
+def _whole_lines_of_item(section: TomlTextSection, item: Item) -> tuple[int, int]:
     """Start and end of a key, or of a table's header, in the whole text: whole lines."""
     indent, trail = item.trivia.indent, item.trivia.trail
-    item.trivia.indent, item.trivia.trail = POSITION_MARK + indent, trail + POSITION_MARK
+    item.trivia.indent, item.trivia.trail = POSITION_MARKER + indent, trail + POSITION_MARKER
     marked = section.document.as_string()
     item.trivia.indent, item.trivia.trail = indent, trail
-    start = marked.index(POSITION_MARK)
-    return section.start + start, section.start + marked.index(POSITION_MARK, start + 1) - 1
+    start = marked.index(POSITION_MARKER)
+    return section.start + start, section.start + marked.index(POSITION_MARKER, start + 1) - 1
 
 
-def _replacement(section: Section, path: KeyPath, value: bool | tuple[str, ...]) -> tuple[int, int, str]:
+def _edit_that_replaces_value(
+    section: TomlTextSection, path: KeyPath, value: bool | tuple[str, ...]
+) -> tuple[int, int, str]:
     """(start, end, new text) that gives an existing key another value."""
     ((_, item),) = section.items_at(path)
-    start, end = _span(section, item)
+    start, end = _whole_lines_of_item(section, item)
     old = item.as_string()
     at = section.text.rindex(old, start - section.start, end - section.start - len(_trailing_text(item)))
-    new = set_members(old, value) if isinstance(value, tuple) else tomlkit.item(value).as_string()
+    new = set_array_members(old, value) if isinstance(value, tuple) else tomlkit.item(value).as_string()
     return section.start + at, section.start + at + len(old), new
 
 
@@ -187,25 +199,27 @@ def _trailing_text(item: Item) -> str:
     return f"{item.trivia.comment_ws}{item.trivia.comment}{item.trivia.trail}"
 
 
-def _insertion(section: Section, table: Item, name: str, value: Any, template: bool) -> tuple[int, int, str]:
+def _edit_that_adds_key(
+    section: TomlTextSection, table: Item, key: str, value: Any, is_template: bool
+) -> tuple[int, int, str]:
     """(start, end, new text) that adds a key: a line after the table's last key, or a member of an inline table.
 
     It is the line after the header if the table has no key, and in a template: there the last key can be conditional.
     """
     assert isinstance(table, Table | InlineTable)
-    entry, (start, end) = f"{name} = {tomlkit.item(value).as_string()}", _span(section, table)
+    entry, (start, end) = f"{key} = {tomlkit.item(value).as_string()}", _whole_lines_of_item(section, table)
     if isinstance(table, InlineTable):
         body = table.as_string()[:-1].rstrip()
         place = section.text.index(body, start - section.start) + section.start + len(body)
         return place, place, f", {entry}" if table.value else f" {entry} "
     keys = [item for key, item in table.value.body if key is not None and not isinstance(item, Table | Null)]
-    last = table if not keys or template else keys[-1]
+    last = table if not keys or is_template else keys[-1]
     indent = last.trivia.indent if last is not table else f"{table.trivia.indent}  "
-    end = _span(section, last)[1]
+    end = _whole_lines_of_item(section, last)[1]
     return end, end, f"{indent}{entry}\n" if "\n" in last.trivia.trail else f"\n{indent}{entry}"
 
 
-def _appended_table(text: str, path: KeyPath, value: Any) -> tuple[int, int, str]:
+def _edit_that_appends_table(text: str, path: KeyPath, value: Any) -> tuple[int, int, str]:
     """(start, end, new text) that adds a new table at the end."""
     quote = "'" if "[plugins.'" in text else '"'
     steps = [step if re.fullmatch(r"[\w-]+", step) else f"{quote}{step}{quote}" for step in path[:-1]]
@@ -217,7 +231,7 @@ def _appended_table(text: str, path: KeyPath, value: Any) -> tuple[int, int, str
     return len(text), len(text), f"\n\n{lines}"
 
 
-def _mask_templates(text: str) -> str:
+def _mask_template_code(text: str) -> str:
     """The text with everything masked that is not TOML; its length stays the same."""
     masked = text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text
     own_lines = re.compile(r"(?m)^[ \t]*\{\{(?:(?!\}\}).|\n)*\}\}[ \t]*\r?$")
@@ -227,17 +241,17 @@ def _mask_templates(text: str) -> str:
     return re.sub(r"\{\{.*?\}\}", lambda found: "1" * len(found[0]), masked)
 
 
-def _with_line_ends(new: str, text: str) -> str:
+def _adopt_line_ends(new_text: str, text: str) -> str:
     """New text with the line ends that the text has."""
     windows = re.search(r"\r?\n", text)
-    return re.sub(r"\r?\n", "\r\n", new) if windows and windows[0] == "\r\n" else new
+    return re.sub(r"\r?\n", "\r\n", new_text) if windows and windows[0] == "\r\n" else new_text
 
 
-def _check_result(result: str, wanted: dict[str, Any], otherwise: str) -> str:
+def _require_content(new_text: str, expected_content: dict[str, Any], error_message: str) -> str:
     with suppress(tomllib.TOMLDecodeError, RecursionError):
-        if tomllib.loads(_mask_templates(result)) == wanted:
-            return result
-    raise InvalidInput([otherwise])
+        if tomllib.loads(_mask_template_code(new_text)) == expected_content:
+            return new_text
+    raise InvalidInput([error_message])
 
 
 def _dotted_key(path: KeyPath) -> str:

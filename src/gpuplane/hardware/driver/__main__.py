@@ -90,7 +90,9 @@ def main() -> None:
     nodes = files.nodes.shared()
     numbers = files.nodes.numbers(nodes, files.majors())
     agent.tell(
-        MachineObserved(Machine(switches=files.switches(), shared_nodes=nodes, numbers=numbers, faults=(fault,)))
+        MachineObserved(
+            Machine(switches=files.switches(), shared_nodes=nodes, device_node_stats=numbers, faults=(fault,))
+        )
     )
     agent.tell(DriverStatusChanged(DriverStatus("failing", fault.message, fault.code)))
     _rest(agent, page, lambda: library.state(options, files) != before, options)

@@ -26,7 +26,7 @@ ERRORS = {
     "IN_USE": (19, "the GPU is in use"),
     "MEMORY": (20, "insufficient memory"),
     "NO_DATA": (21, "no data"),
-    "VGPU_ECC_NOT_SUPPORTED": (22, "not with ECC enabled"),
+    "VGPU_ECC_NOT_SUPPORTED": (22, "not possible while ECC is enabled"),
     "INSUFFICIENT_RESOURCES": (23, "insufficient resources"),
     "FREQ_NOT_SUPPORTED": (24, "the frequency is not supported"),
     "ARGUMENT_VERSION_MISMATCH": (25, "an argument's version is invalid"),
@@ -100,12 +100,14 @@ def crash(function: str) -> Fault:
 
 def silence(function: str) -> Fault:
     """A call about no GPU that does not return."""
-    return Fault(code="driver-hang", message=f"it does not answer: its process hangs in {function}")
+    return Fault(
+        code="driver-hang", message=f"the driver does not answer: the agent's driver process hangs in {function}"
+    )
 
 
 def halted(function: str) -> Fault:
     """A process that was stopped from outside, and did nothing any more. It says nothing about a GPU."""
-    message = f"its process was stopped in {function} by a signal or a debugger, and is replaced"
+    message = f"a signal or a debugger stopped the agent's driver process in {function}; the agent starts a new process"
     return Fault(code="driver-crash", message=message)
 
 

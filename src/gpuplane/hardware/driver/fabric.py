@@ -86,7 +86,7 @@ def _active(subject: Subject) -> tuple[int, ...]:
 def _links(subject: Subject, active: Sequence[int], switches: Sequence[str]) -> tuple[Link, ...]:
     """The active NVLinks, counted by the peer that they lead to."""
     lanes = Counter(peer for link in active if (peer := _peer(subject, link, switches)))
-    return tuple(Link(peer=peer, lanes=count) for peer, count in lanes.items())
+    return tuple(Link(peer=peer, nvlink_count=count) for peer, count in lanes.items())
 
 
 def _peer(subject: Subject, link: int, switches: Sequence[str]) -> str:

@@ -49,7 +49,7 @@ class Files:
             pci=pci,
             numa=self.numa(pci),
             minor=int(minor) if minor.isdecimal() else None,
-            nodes=(f"/dev/nvidia{minor}",) if minor.isdecimal() else (),
+            device_nodes=(f"/dev/nvidia{minor}",) if minor.isdecimal() else (),
         )
 
     def excluded(self, pci: str) -> bool:

@@ -84,7 +84,7 @@ class _Search:
         there = (path for path in STORAGE if self._tree.stat(path) and self._tree.same_outside(path))
         storage = tuple(path for path in there if self._trusted(path))
         sockets = ordered(self._sockets())
-        return DriverFiles(libraries=libraries, files=ordered(files), sockets=sockets, storage=storage), ""
+        return DriverFiles(libraries=libraries, files=ordered(files), sockets=sockets, gds_paths=storage), ""
 
     def _folders(self) -> tuple[str, ...]:
         """Where libcuda of this version is."""
@@ -111,7 +111,7 @@ class _Search:
         real = sorted({path for each in paths if (path := self._regular(each))})
         links = self._links(real)
         return tuple(
-            DriverLibrary(path=path, soname=self._soname(path), links=tuple(links.get(path, ()))) for path in real
+            DriverLibrary(path=path, soname=self._soname(path), symlinks=tuple(links.get(path, ()))) for path in real
         )
 
     def _soname(self, path: str) -> str:
@@ -195,7 +195,7 @@ class _Search:
 
     def _told(self, path: str, target: str = "") -> DriverFile:
         real = path if self._tree.same_outside(path) else self._tree.resolve(path) or path
-        return DriverFile(path=real, target="" if real == (target or path) else target or path)
+        return DriverFile(path=real, container_path="" if real == (target or path) else target or path)
 
     def _first(self, paths: Iterable[str], target: str = "") -> Iterator[DriverFile]:
         """The first of these that is there."""
@@ -232,7 +232,7 @@ class _Search:
 
 def ordered(files: Iterable[DriverFile]) -> tuple[DriverFile, ...]:
     """Each once, in the order of paths."""
-    return tuple(sorted(set(files), key=lambda file: (file.path, file.target)))
+    return tuple(sorted(set(files), key=lambda file: (file.path, file.container_path)))
 
 
 def _folder(path: str) -> str:

@@ -19,7 +19,7 @@ from gpuplane.hardware.driver.nodes import own_nodes
 from gpuplane.hardware.driver.nvml import Nvml, Subject
 from gpuplane.hardware.driver.processes import computing
 from gpuplane.hardware.driver.vitals import Vitals
-from gpuplane.model.machine import DeviceNumbers, Driver, Fault, Gpu, Machine
+from gpuplane.model.machine import DeviceNodeStat, Driver, Fault, Gpu, Machine
 
 DISPLAYS = ("DGX Display", "NVIDIA DGX Display")  # a DGX Station's own; it can run nothing
 THOROUGH = 5  # looks, of which one is thorough
@@ -39,7 +39,7 @@ class Looker:
         self._dri: dict[str, tuple[str, ...]] = {}  # PCI address → DRM nodes
         self._own: tuple[str, ...] = ()  # nodes of GPUs and of their parts; these and the others as they were last seen
         self._nodes: tuple[str, ...] = ()
-        self._numbers: Mapping[str, DeviceNumbers] = {}
+        self._numbers: Mapping[str, DeviceNodeStat] = {}
         self._left: Mapping[str, str] = {}
         self._looks = 0
 
@@ -58,7 +58,7 @@ class Looker:
             self._left = {**self._installed.left, **self._files.nodes.left()}
         for subject in seen:
             subject.contain(self.events.register)
-        there = self._files.nodes.there(node for subject in subjects for node in subject.gpu.nodes)
+        there = self._files.nodes.there(node for subject in subjects for node in subject.gpu.device_nodes)
         gpus = (*(self._whole(subject, there, thorough) for subject in subjects), *missing)
         own = tuple(own_nodes(gpus))
         if thorough or own != self._own:
@@ -69,8 +69,8 @@ class Looker:
             gpus=gpus,
             switches=self._switches,
             shared_nodes=self._nodes,
-            numbers=self._numbers,
-            left_out=self._left,
+            device_node_stats=self._numbers,
+            insecure_files=self._left,
         )
 
     def probe(self, uuid: str, skipped: Sequence[Skipped]) -> tuple[Gpu, tuple[int, ...]]:
@@ -92,7 +92,7 @@ class Looker:
         if subject.handle:
             self._judge([subject], thorough=True)
             pids = computing(subject, (subject.handle, *self._partitions.handles(subject)))
-        return self._whole(subject, self._files.nodes.there(subject.gpu.nodes), thorough=True), pids
+        return self._whole(subject, self._files.nodes.there(subject.gpu.device_nodes), thorough=True), pids
 
     def _judge(self, seen: Sequence[Subject], *, thorough: bool) -> None:
         """How the GPUs are joined, and how they do."""
@@ -138,7 +138,7 @@ class Looker:
         for pci in self._files.gpus():
             if pci not in counted and not self._files.excluded(pci):
                 gpu = self._files.gpu(index + 1, pci)
-                if gpu.nodes and all(map(self._files.nodes.exists, gpu.nodes)):
+                if gpu.device_nodes and all(map(self._files.nodes.exists, gpu.device_nodes)):
                     index += 1
                     yield gpu.but(faults=(MISSING,))
 
@@ -174,7 +174,7 @@ class Looker:
             compute_capability=".".join(map(str, capability)),
             pci=pci,
             numa=self._files.numa(pci),
-            nodes=() if minor is None else (f"/dev/nvidia{minor}",),
+            device_nodes=() if minor is None else (f"/dev/nvidia{minor}",),
         )
         if not subject.faults:
             self._identities[uuid] = gpu
@@ -184,7 +184,7 @@ class Looker:
         """A GPU with its faults. `there`: the nodes that exist."""
         missing = [
             Fault(code="node-missing", message=f"{node} {self._files.nodes.absence(node)}")
-            for node in subject.gpu.nodes
+            for node in subject.gpu.device_nodes
             if node not in there
         ]
         pci = subject.gpu.pci

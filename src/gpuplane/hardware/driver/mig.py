@@ -135,4 +135,4 @@ def _with_nodes(device: MigDevice, minor: int, minors: Mapping[str, int]) -> Mig
     nodes = tuple(f"/dev/nvidia-caps/nvidia-cap{minors[each]}" for each in wanted if each in minors)
     missing = [each for each in wanted if each not in minors]
     message = f"/proc/driver/nvidia-caps/mig-minors has no line for {' and '.join(missing)}"
-    return device.but(nodes=nodes, faults=(Fault(code="node-missing", message=message),) if missing else ())
+    return device.but(device_nodes=nodes, faults=(Fault(code="node-missing", message=message),) if missing else ())

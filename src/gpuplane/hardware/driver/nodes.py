@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from gpuplane.hardware.driver.tree import Tree
-from gpuplane.model.machine import DeviceNumbers, Gpu
+from gpuplane.model.machine import DeviceNodeStat, Gpu
 
 CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 CHANNELS = "/dev/nvidia-caps-imex-channels"
@@ -72,7 +72,7 @@ RULES = tuple(
 DRIVERS = tuple(dict.fromkeys(name for rule in RULES for name in rule.drivers))
 
 
-def expected(node: str, majors: Mapping[str, int]) -> DeviceNumbers | None:
+def expected(node: str, majors: Mapping[str, int]) -> DeviceNodeStat | None:
     """The numbers that a node has by its driver's rule; None where there is no rule, or the driver is not loaded.
 
     `majors`: of the names in /proc/devices.
@@ -81,7 +81,7 @@ def expected(node: str, majors: Mapping[str, int]) -> DeviceNumbers | None:
         if match := rule.path.fullmatch(node):
             major = next((majors[name] for name in rule.drivers if name in majors), None)
             own = int((match.groups() or ("0",))[0] or 0)
-            return None if major is None else DeviceNumbers(major=major, minor=rule.minor + own, mode=rule.mode)
+            return None if major is None else DeviceNodeStat(major=major, minor=rule.minor + own, mode=rule.mode)
     return None
 
 
@@ -94,9 +94,9 @@ def majors(text: str) -> dict[str, int]:
 def own_nodes(gpus: Iterable[Gpu]) -> Iterator[str]:
     """The nodes of GPUs and of their MIG devices."""
     for gpu in gpus:
-        yield from (*gpu.nodes, *gpu.dri)
+        yield from (*gpu.device_nodes, *gpu.dri)
         for device in gpu.mig_devices:
-            yield from device.nodes
+            yield from device.device_nodes
 
 
 class Nodes:
@@ -131,7 +131,7 @@ class Nodes:
         why = tree.weak(node) if tree.stat(node) is not None else ""
         return f"is left out: {why}" if why else "does not exist"
 
-    def numbers(self, nodes: Iterable[str], majors: Mapping[str, int]) -> dict[str, DeviceNumbers]:
+    def numbers(self, nodes: Iterable[str], majors: Mapping[str, int]) -> dict[str, DeviceNodeStat]:
         """Of these nodes and the control nodes, the numbers of each that has some."""
         tree, links = self._tree(), self._links()
         told = {node: self._stated(tree, node) or expected(node, majors) for node in dict.fromkeys((*CONTROL, *nodes))}
@@ -141,13 +141,13 @@ class Nodes:
             if each is not None
         }
 
-    def _stated(self, tree: Tree, node: str) -> DeviceNumbers | None:
+    def _stated(self, tree: Tree, node: str) -> DeviceNodeStat | None:
         """What the node itself says; None where none is there."""
         found = tree.stat(node)
         if found is None or not stat.S_ISCHR(found.st_mode) or tree.weak(node):
             return None
         major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
-        return DeviceNumbers(major=major, minor=minor, mode=stat.S_IMODE(found.st_mode), gid=found.st_gid)
+        return DeviceNodeStat(major=major, minor=minor, mode=stat.S_IMODE(found.st_mode), gid=found.st_gid)
 
     def _tree(self) -> Tree:
         """A driver's container may have the nodes in a /dev of its own."""

@@ -62,5 +62,5 @@ class Subject:
         try:
             stage(self)
         except Exception as error:
-            message = f"the driver's answer about it is not understood: {type(error).__name__}: {error}"
+            message = f"the agent cannot read the driver's answer about this GPU: {type(error).__name__}: {error}"
             self.faults.append(Fault(code="query-failed", message=message))

@@ -39,10 +39,10 @@ SIGNS: Mapping[Field, Mapping[int, Fault]] = {
         7: Fault(code="recovery-reboot", message="the driver asks for a reboot of the system"),
     },
     # REMAPPED_PENDING, REMAPPED_FAILURE, PENDING_BANK_REMAPPING, RETIRED_PENDING
-    (144, 0): {1: Fault(code="remap-pending", message="a row waits for a reset to be remapped")},
+    (144, 0): {1: Fault(code="remap-pending", message="a memory row needs a GPU reset before it can be remapped")},
     (145, 0): {1: Fault(code="remap-failed", message="a row could not be remapped")},
-    (307, 0): {1: Fault(code="remap-pending", message="a bank waits for a reset to be remapped")},
-    (31, 0): {1: Fault(code="pages-pending", message="a page waits for a reset to be retired")},
+    (307, 0): {1: Fault(code="remap-pending", message="a memory bank needs a GPU reset before it can be remapped")},
+    (31, 0): {1: Fault(code="pages-pending", message="a memory page needs a GPU reset before it can be retired")},
 }
 EXHAUSTED = Fault(code="pages-exhausted", message=f"all {RETIRABLE} retirable pages are retired")
 SELDOM = ((307, 0), *RETIRED)

@@ -26,11 +26,11 @@ def find(name: str | Path) -> Path:
     if text in names():
         return HERE / f"{text}.yaml"
     raise Unknown(
-        f"there is no machine profile and no file named {text!r}{_perhaps(text)}; "
-        f"profiles: {', '.join(names())}; for a file elsewhere write a path with a slash"
+        f"{text!r} is not a machine profile, and not a file{_perhaps(text)}; profiles: {', '.join(names())}; to use "
+        "a file in another directory, write a path with a slash"
     )
 
 
 def _perhaps(text: str) -> str:
     close = difflib.get_close_matches(text.lower().removesuffix(".yaml"), names())
-    return f", did you mean {' or '.join(close)}?" if close else ""
+    return f" (did you mean {' or '.join(close)}?)" if close else ""

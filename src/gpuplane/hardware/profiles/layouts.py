@@ -6,7 +6,7 @@ nodes is as the distribution's udev rules and groups have it.
 
 from typing import NamedTuple
 
-from gpuplane.model.machine import DeviceNumbers, DriverFile, DriverFiles, DriverLibrary
+from gpuplane.model.machine import DeviceNodeStat, DriverFile, DriverFiles, DriverLibrary
 
 LIBRARIES = {  # name → its SONAME's version; "" where that is the driver's
     "libEGL_nvidia": "0",
@@ -108,7 +108,7 @@ def files(name: str, version: str) -> DriverFiles:
         libraries=tuple(_libraries(layout, version)),
         files=(
             *(DriverFile(path=each) for each in (*firmware, *modules, *SHARED, *programs)),
-            *(DriverFile(path=f"/usr/share/{each}", target=f"/etc/{each}") for each in vulkan),
+            *(DriverFile(path=f"/usr/share/{each}", container_path=f"/etc/{each}") for each in vulkan),
         ),
         sockets=(DriverFile(path="/run/nvidia-persistenced/socket"),),
     )
@@ -129,11 +129,11 @@ def _library(folder: str, name: str, version: str, soname: str, plain: bool = Fa
     return DriverLibrary(
         path=f"{folder}/{name}.so.{version}",
         soname=f"{name}.so.{soname or version}",
-        links=(*((f"{name}.so",) if plain else ()), *((f"{name}.so.{soname}",) if soname else ())),
+        symlinks=(*((f"{name}.so",) if plain else ()), *((f"{name}.so.{soname}",) if soname else ())),
     )
 
 
-def allowed(name: str, node: str, numbers: DeviceNumbers) -> DeviceNumbers:
+def allowed(name: str, node: str, numbers: DeviceNodeStat) -> DeviceNodeStat:
     """A node's numbers with who may use it there, where that is a DRM node."""
     if not node.startswith("/dev/dri/"):
         return numbers

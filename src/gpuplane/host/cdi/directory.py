@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from gpuplane import files
-from gpuplane.core.containers.cdi.names import KINDS, VENDOR, spec_file_name
+from gpuplane.core.containers.cdi.names import CDI_KINDS, VENDOR, spec_file_name
 from gpuplane.core.containers.cdi.registry import SPEC_FILE_SUFFIXES, parse_spec_file
-from gpuplane.core.containers.cdi.validation import refusal_problems
+from gpuplane.core.containers.cdi.validation import runtime_refusal_problems
 from gpuplane.core.text import escape_unprintable, format_json
 from gpuplane.files import untrusted
 from gpuplane.host.specfiles import content, paths
@@ -47,7 +47,7 @@ def names(kind: str) -> tuple[str, str]:
     return ours, f"{ours.removesuffix('.json')}.yaml"
 
 
-OURS = frozenset(name for kind in KINDS for name in names(kind))
+OURS = frozenset(name for kind in CDI_KINDS for name in names(kind))
 
 
 def look(directory: Path, before: Files) -> Files:
@@ -63,7 +63,11 @@ def look(directory: Path, before: Files) -> Files:
 def _trusted(directory: Path) -> None:
     """Raises PermissionError where somebody else could write what every container gets."""
     if reason := _risk(directory):
-        raise PermissionError(errno.EPERM, f"{reason}: somebody else could change what containers get", str(directory))
+        raise PermissionError(
+            errno.EPERM,
+            f"{reason}: users other than root could change what containers get; let only root write there",
+            str(directory),
+        )
 
 
 def _risk(directory: Path) -> str:
@@ -105,7 +109,7 @@ def _spec(path: Path) -> Spec | None:
     if isinstance(data, OSError) or VENDOR.encode() not in data:  # most are large, and of nobody's concern here
         return None
     spec = _as_we_write(data) or parse_spec_file(os.fspath(path), data).spec
-    return spec if spec is not None and spec.kind in KINDS else None
+    return spec if spec is not None and spec.kind in CDI_KINDS else None
 
 
 def _as_we_write(data: bytes) -> Spec | None:
@@ -114,13 +118,13 @@ def _as_we_write(data: bytes) -> Spec | None:
         spec = msgspec.json.decode(data, type=Spec)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return None if any(refusal_problems(spec)) else spec
+    return None if any(runtime_refusal_problems(spec)) else spec
 
 
 def ours(files: Files) -> Mapping[str, Spec]:
     """Kind → what the files of that kind hold, those under both names together."""
     found: dict[str, Spec] = {}
-    for kind in KINDS:
+    for kind in CDI_KINDS:
         if specs := _of(files, kind):
             devices = {device.name: device for spec in reversed(specs) for device in spec.devices}
             found[kind] = specs[0].but(devices=tuple(devices.values())) if len(specs) > 1 else specs[0]

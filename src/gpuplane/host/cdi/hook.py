@@ -25,14 +25,18 @@ async def watch_hook(node: Node, path: Path, driver_root: Path | None, every: fl
     while True:
         settings = node.snapshot.config.settings
         node.apply(StatusChanged(CDI_HOOK, _with_consequence(look(path, _host(settings, driver_root)), settings)))
-        await node.until(partial(_another, settings), every)
+        await node.wait_until(partial(_another, settings), every)
 
 
 def _with_consequence(hook: CdiHookStatus, settings: Settings | None) -> CdiHookStatus:
     """With what happens where it is not called: NVIDIA's is, or libraries are mounted under each of their names."""
     if hook.path:
         return hook
-    instead = "mounts replace links" if settings is None or settings.cdi_hook != "nvidia" else "NVIDIA's hook is used"
+    instead = (
+        "the agent uses mounts instead of the hook's links"
+        if settings is None or settings.cdi_hook != "nvidia"
+        else "NVIDIA's hook is used"
+    )
     return hook.but(text=f"{hook.text}: {instead}")
 
 
@@ -59,8 +63,8 @@ def look(path: Path, host: Path | None = None) -> CdiHookStatus:
     if not stat.S_ISREG(mode) or not mode & stat.S_IXUSR:
         return CdiHookStatus("failing", f"{path} is not executable: install the hook there again")
     if weak:
-        return CdiHookStatus("failing", f"{path} is not used: {weak}, and it would run as root")
+        return CdiHookStatus("failing", f"{path} is not used: it would run as root, but {weak}")
     if host is not None and not ldconfig.usable(host):
         needs = " or ".join(ldconfig.PATHS)
-        return CdiHookStatus("ok", f"{path} is not used: the host has no static {needs} that only root can change")
+        return CdiHookStatus("ok", f"{path} is not used: the host needs a static {needs} that only root can change")
     return CdiHookStatus("ok", str(path), path=str(path))

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gpuplane.core.containers.cdi.desiredspecs import (
-    desired_file,
+    conflict_statuses,
+    desired_spec_of_file,
     desired_specs,
-    find_conflicts,
-    is_machine_known,
+    is_machine_and_config_known,
     spec_notes,
     summarize_specs,
 )
-from gpuplane.core.containers.cdi.names import KINDS
-from gpuplane.core.containers.cdi.specbuilder import BuiltSpec
+from gpuplane.core.containers.cdi.names import CDI_KINDS
+from gpuplane.core.containers.cdi.specbuilder import SpecBuildResult
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
 from gpuplane.core.serving import standby_reason
 from gpuplane.host.cdi import directory as disk
@@ -32,13 +32,13 @@ from gpuplane.model.cdi import Spec
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import CDI_FILES, CdiFilesStatus, State
+from gpuplane.model.status import CDI_FILES, CdiFilesStatus, PartState
 from gpuplane.model.text import join
 
 IDLE = 5
 """Looks in whose place there is one while nothing is wanted: of what is there then, some is let go of at the most."""
 
-Wanted: TypeAlias = tuple[Mapping[str, BuiltSpec], bool]
+Wanted: TypeAlias = tuple[Mapping[str, SpecBuildResult], bool]
 
 LONGEST = 16.0
 """Seconds between two tries where the disk refuses."""
@@ -51,8 +51,12 @@ async def keep_specifications(
 
     `driver_root`: where this process sees the driver's root; None where it does not.
     """
-    if CDI_FILES not in node.snapshot.status:  # else this part has been restarted, and its last status still holds
-        node.apply(StatusChanged(CDI_FILES, CdiFilesStatus("waiting", "it is not known yet which files are needed")))
+    if CDI_FILES not in node.snapshot.statuses:  # else this part has been restarted, and its last status still holds
+        node.apply(
+            StatusChanged(
+                CDI_FILES, CdiFilesStatus("waiting", "the agent does not know yet which CDI files are needed")
+            )
+        )
     async with asyncio.TaskGroup() as group:
         group.create_task(watch_hook(node, hook, driver_root))
         group.create_task(Keeper(node, directory).keep(every))
@@ -74,9 +78,9 @@ class Keeper:
             if not tidied and not standby_reason(self.node.snapshot):
                 await asyncio.to_thread(disk.tidy, self.directory)
                 tidied = True
-            if is_machine_known(self.node.snapshot) and self._given() != self.done:
+            if is_machine_and_config_known(self.node.snapshot) and self._given() != self.done:
                 wait = every if await self.round() else min(wait * 2, LONGEST)
-            await self.node.until(partial(_changed, seen), wait if seen[0] or self.done is None else IDLE * every)
+            await self.node.wait_until(partial(_changed, seen), wait if seen[0] or self.done is None else IDLE * every)
 
     def _given(self) -> object:
         """All that a round goes by. It changes by a round that writes; so the next one sees what came of it."""
@@ -100,7 +104,7 @@ class Keeper:
             problems.append(_describe_error(error))
         specs = disk.ours(self.files).values()
         text = join("; ", problems or [f"{self.directory}: {summarize_specs(specs)}", *spec_notes(self.node.snapshot)])
-        state: State = "failing" if problems else "ok"
+        state: PartState = "failing" if problems else "ok"
         self.node.apply(StatusChanged(CDI_FILES, CdiFilesStatus(state, text, fingerprints=spec_fingerprints(specs))))
         self.done = None if problems else given
         return not problems
@@ -108,18 +112,20 @@ class Keeper:
     def _changes(self) -> Mapping[str, Spec | None]:
         """Kind → what its file shall hold, where it does not."""
         there = disk.ours(self.files)
-        shall = {kind: desired_file(self.node.snapshot, kind, there.get(kind)) for kind in KINDS}
+        shall = {kind: desired_spec_of_file(self.node.snapshot, kind, there.get(kind)) for kind in CDI_KINDS}
         return {kind: spec for kind, spec in shall.items() if not disk.holds(self.files, kind, spec)}
 
     def _spoilt(self, changes: Mapping[str, Spec | None]) -> list[str]:
         """What does not hold what was just written there."""
         spoilt = [kind for kind, spec in changes.items() if not disk.holds(self.files, kind, spec)]
         paths = (self.directory / disk.names(kind)[0] for kind in spoilt)
-        return [f"{path}: it has changed since it was written: does another program write it too?" for path in paths]
+        return [
+            f"{path}: the file changed after the agent wrote it: does another program write it too?" for path in paths
+        ]
 
     def _tell_of_others(self) -> None:
-        before = dict(self.node.snapshot.status.of_kind("cdi conflict"))
-        told = find_conflicts(self.node.snapshot, disk.ours(self.files), disk.foreign(self.directory, self.files))
+        before = dict(self.node.snapshot.statuses.of_kind("cdi conflict"))
+        told = conflict_statuses(self.node.snapshot, disk.ours(self.files), disk.foreign(self.directory, self.files))
         for part in before.keys() - told.keys():
             self.node.apply(StatusChanged(part, None))
         for part, status in told.items():

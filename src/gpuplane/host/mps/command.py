@@ -36,7 +36,7 @@ async def run(
     except TimeoutError:
         raise Silent(f"{name} did not end within {deadline:g} s") from None
     except programs.Wordy as wordy:
-        raise Failed(f"{name} was ended: {wordy}") from None
+        raise Failed(f"{name} was stopped: {wordy}") from None
     except OSError as error:
         raise Failed(f"{name} cannot be started: {error.strerror}") from error
     said = ended.output.decode(errors="replace").strip()

@@ -37,7 +37,7 @@ class Control:
         await self.ask(f"set_default_active_thread_percentage {share}")
         for server in running:
             await self.ask(f"set_active_thread_percentage {server.pid} {share}")
-        for device, mib in wish.devices.items():
+        for device, mib in wish.client_memory_mib_by_device.items():
             if mib:
                 await self.ask(f"set_default_device_pinned_mem_limit {device} {mib}M")
                 for server in running:

@@ -31,5 +31,5 @@ def read(data: bytes, kind: type[T]) -> T:
     """A file's value. Raises msgspec.DecodeError, also where another version of us wrote it."""
     file = msgspec.json.decode(data, type=_File)
     if file.version != VERSION:
-        raise msgspec.ValidationError(f"version {file.version} is unknown, only {VERSION} is known")
+        raise msgspec.ValidationError(f"version {file.version} is not supported, only {VERSION}")
     return msgspec.json.decode(file.value, type=kind)

@@ -91,7 +91,9 @@ class Keeper:
             return await self._dismiss(running, held)
         if running is not None and not _fits(running, wish):
             if users := await self._users(held):
-                return self._stands(running, wish, held, f"; it is restarted with the new settings when {users}")
+                return self._stands(
+                    running, wish, held, f"; the supervisor restarts it with the new settings when {users}"
+                )
             await self._stop(running)
             running = self._seen = None
         if running is None and self._seen is not None:
@@ -114,13 +116,16 @@ class Keeper:
         return self._stands(running, wish, held)
 
     def _stands(self, running: Process, wish: MpsDaemon, held: Held, more: str = "") -> DaemonStatus:
-        used = wish.exclusive or held() or any(self._clients.values()) or bool(self._orphans)
+        used = wish.exclusive_compute_mode or held() or any(self._clients.values()) or bool(self._orphans)
         self.in_use = frozenset(_visible(running) if used else ())
         if self._orphans:
             pids = ", ".join(str(each.pid) for each in self._orphans)
-            reason = f"server {pids} of an ended control daemon still has clients: new clients wait until these end"
+            reason = (
+                f"server {pids} still has clients, but its control daemon has ended: new clients wait until "
+                "the old clients end"
+            )
             return DaemonStatus(name=self._name, state="waiting", reason=reason, pid=running.pid)
-        devices = tuple(each for each in _visible(running) if each in wish.devices)
+        devices = tuple(each for each in _visible(running) if each in wish.client_memory_mib_by_device)
         reason = f"control daemon {running.pid}{more}{self._meddled()}"
         return DaemonStatus(name=self._name, state="ok", reason=reason, devices=devices, pid=running.pid)
 
@@ -133,7 +138,7 @@ class Keeper:
         elif self._orphans:
             return self._leaves(f"server {next(iter(self._orphans)).pid}", "its clients have ended")
         elif held():
-            return self._leaves("its directory", "no container holds it")
+            return self._leaves("the daemon's directory", "no container holds it")
         await self._place.remove(TIDY)
         self._record.forget()
         self.in_use = frozenset()
@@ -145,12 +150,15 @@ class Keeper:
 
     async def _start(self, wish: MpsDaemon) -> Process:
         await self._place.prepare(TIDY)
-        for gpu in wish.devices if wish.exclusive else ():
+        for gpu in wish.client_memory_mib_by_device if wish.exclusive_compute_mode else ():
             await self._modes.exclude(gpu)
         options = ("-d", MULTI_USER) if wish.multi_user else ("-d",)
         self._sockets.clear()
         mark = self._record.begin()
-        environment = self._control.environment(self._place.pipe) | {VISIBLE: ",".join(wish.devices), MARK: mark}
+        environment = self._control.environment(self._place.pipe) | {
+            VISIBLE: ",".join(wish.client_memory_mib_by_device),
+            MARK: mark,
+        }
         try:
             with self._place.output() as output:
                 await run(
@@ -165,7 +173,7 @@ class Keeper:
         while cut_off := self._cut_off(running):
             if time.monotonic() > deadline:
                 await self._kill(running)
-                raise Failed(f"{cut_off} while it was starting: it is started again")
+                raise Failed(f"{cut_off} while the control daemon was starting: the supervisor starts the daemon again")
             await asyncio.sleep(GLANCE)
         return running
 
@@ -198,7 +206,7 @@ class Keeper:
             if mended := self._sockets.mend():
                 self._mended = self._tended, f"{', '.join(mended)} restored"
         except OSError as error:
-            self._mended = self._tended, f"they cannot be restored: {error.filename}: {error.strerror}"
+            self._mended = self._tended, f"the supervisor cannot restore them: {error.filename}: {error.strerror}"
 
     async def _users(self, held: Held) -> str:
         """What has to be over before nobody computes through it, in words; "" where nobody does."""
@@ -221,7 +229,7 @@ class Keeper:
             processes.end(running, signal.SIGTERM)
         if not await _gone(running, END):
             if await self._record.servers():
-                raise Failed(f"control daemon {running.pid} was told to quit and still has servers")
+                raise Failed(f"control daemon {running.pid} did not quit: it still has servers")
             processes.end(running, signal.SIGKILL)
             await _gone(running, END)
 
@@ -258,7 +266,7 @@ def _used(clients: Clients | None, held: Held) -> bool:
 
 def _fits(running: Process, wish: MpsDaemon) -> bool:
     """Whether what it was started with is what is wanted."""
-    return set(_visible(running)) == set(wish.devices) and _multi_user(running) == wish.multi_user
+    return set(_visible(running)) == set(wish.client_memory_mib_by_device) and _multi_user(running) == wish.multi_user
 
 
 @lru_cache(256)

@@ -38,7 +38,9 @@ async def ask(node: Node, again: float = 2.0) -> None:
         while (wishes := desired_daemons(node.snapshot)) is not None and (wishes, _root(node)) != met:
             here = _folder(node) / WANTED
             for path in [each for each in asked if each != here]:  # another root is in force: nobody there any more
-                asked |= _try(node, path, WantedDaemons(in_use=wishes.in_use)) if asked[path].daemons else {}
+                asked |= (
+                    _try(node, path, WantedDaemons(daemons_in_use=wishes.daemons_in_use)) if asked[path].daemons else {}
+                )
             if asked.get(here) == wishes or not (wishes.daemons or here.exists()):
                 met = wishes, _root(node)
                 break
@@ -56,10 +58,13 @@ def _try(node: Node, path: Path, wishes: WantedDaemons) -> Mapping[Path, WantedD
             raise OSError(errno.EPERM, reason, str(path.parent))
         write(path, wishes)
     except OSError as error:
-        reason = f"{error.filename or path}: {error.strerror}: the supervisor does not learn which daemons are needed"
+        reason = (
+            f"{error.filename or path}: {error.strerror}: the agent cannot send the supervisor the list of "
+            "needed daemons"
+        )
         node.apply(StatusChanged(MPS_REQUESTS, Status("failing", reason)))
         return {}
-    if MPS_REQUESTS in node.snapshot.status:
+    if MPS_REQUESTS in node.snapshot.statuses:
         node.apply(StatusChanged(MPS_REQUESTS, None))
     return {path: wishes}
 
@@ -68,7 +73,7 @@ async def hear(node: Node, every: float = 0.2) -> None:
     """Watch the supervisor's word, for ever.
 
     Tells from the moment on from which something may be offered: what is served must not look ill for a while."""
-    while not await node.until(lambda snapshot: desired_daemons(snapshot) is not None, 3600.0):
+    while not await node.wait_until(lambda snapshot: desired_daemons(snapshot) is not None, 3600.0):
         pass
     told: Mapping[AnyPart, Status] = {}
     while True:
@@ -85,7 +90,7 @@ async def hear(node: Node, every: float = 0.2) -> None:
         if told or _wants_daemons(node.snapshot):
             await asyncio.sleep(every)
         else:
-            await node.until(_wants_daemons, IDLE)
+            await node.wait_until(_wants_daemons, IDLE)
 
 
 def _read_statuses(
@@ -97,7 +102,10 @@ def _read_statuses(
         return part_statuses(wishes, _status(path), where, now)
     heard = {MPS_COMPUTE_MODES: told[MPS_COMPUTE_MODES]} if MPS_COMPUTE_MODES in told else {}
     silent = part_statuses(wishes, None, where, now)
-    return {**heard, **dict.fromkeys(silent, Status("failing", f"not trusted: {reason}"))}
+    return {
+        **heard,
+        **dict.fromkeys(silent, Status("failing", f"the agent does not trust the supervisor's status file: {reason}")),
+    }
 
 
 def _risk(folder: Path) -> str:

@@ -82,7 +82,8 @@ class Modes:
         mode = said.strip().upper()
         if mode not in SETTABLE:
             raise Failed(
-                f"{gpu} has the compute mode {clip(said)!r}, which could not be restored; set computeMode: leave"
+                f"{gpu} has the compute mode {clip(said)!r}, which gpuplane is not able to restore later; set "
+                "computeMode: leave"
             )
         return mode
 

@@ -43,7 +43,7 @@ class Place:
                 raise OSError(errno.ENAMETOOLONG, reason, str(path))
         self.home.mkdir(mode=0o711, parents=True, exist_ok=True)
         if reason := files.untrusted(self.home.parent):
-            raise OSError(errno.EPERM, f"{reason}: somebody else could end the daemon", str(self.home))
+            raise OSError(errno.EPERM, f"{reason}: users other than root could end the daemon", str(self.home))
         _take(self.home, 0o711)
         for path, mode in ((self.pipe, MODE), (self.log, 0o711), (self.shm, 0o1777)):
             with suppress(FileExistsError):

@@ -131,8 +131,8 @@ class Record:
         for each in daemons:
             if not processes.beside(each):
                 raise Failed(
-                    f"process {each.pid} looks like the control daemon of {self._pipe} and is of another control group "
-                    "than this supervisor, so it may be a daemon of somebody else: end it"
+                    f"process {each.pid} looks like the control daemon of {self._pipe}, but it runs in another "
+                    "control group than this supervisor and may belong to somebody else: end the process"
                 )
         servers = [each for each in processes.alike(SERVER, self._pipe) if processes.beside(each)]
         if not (daemons or servers):

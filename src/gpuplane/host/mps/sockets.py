@@ -86,7 +86,7 @@ class Sockets:
         mended = []
         with files.directory(self._pipe) as pipe:
             if files.own(pipe, MODE):
-                mended.append("its owner and mode")
+                mended.append("the directory's owner and mode")
             for name in NAMES:
                 try:
                     mine = os.lstat(self.closed / name)

@@ -68,7 +68,7 @@ class Supervisor:
         said, wait = "", REFUSED[0]
         while reason := self._risk():
             if reason != said:
-                log.error("nothing is supervised below %s: %s", self._root, reason)
+                log.error("the supervisor cannot manage daemons below %s: %s", self._root, reason)
                 said, wait = reason, REFUSED[0]
             await asyncio.sleep(wait)
             wait = min(wait * 2, REFUSED[1])
@@ -84,7 +84,7 @@ class Supervisor:
                 with suppress(FileExistsError):
                     path.mkdir(modes.get(path, 0o755))
                 if reason := files.weakness(path.lstat(), on_the_way=path not in modes):
-                    return f"{path} {reason}: it must be a directory, no link, that only root can write to"
+                    return f"{path} {reason}: it must be a directory (not a link) that only root can write to"
         except OSError as error:
             if isinstance(error, PermissionError) and os.geteuid():
                 raise
@@ -100,7 +100,7 @@ class Supervisor:
                     raise found
                 self._wanted, self._unread = read(found, WantedDaemons), ""
             except UNREADABLE as error:
-                self._unread = f"{self._folder / WANTED}: {error}; the last request stays in force"
+                self._unread = f"{self._folder / WANTED}: {error}; the supervisor keeps using the last request"
                 log.error("%s", self._unread)
                 continue
             names = {daemon_directory(each.name) for each in self._wanted.daemons}
@@ -150,16 +150,16 @@ class Supervisor:
         every = max(COUNT[0], COUNT[1] * len(self._keepers))
         wish = self._wish(name)
         if wish is not None:
-            devices = {id: mib for id, mib in wish.devices.items() if id not in self._taken(name)}
+            devices = {id: mib for id, mib in wish.client_memory_mib_by_device.items() if id not in self._taken(name)}
             if not devices:
-                reason = "another daemon uses its GPUs: waiting until that one ends"
+                reason = "another daemon uses its GPUs: waiting until the other daemon ends"
                 return DaemonStatus(name=name, state="waiting", reason=reason)
-            wish = wish.but(devices=devices)
+            wish = wish.but(client_memory_mib_by_device=devices)
         return await self._keepers[name].turn(wish, lambda: self._held(name), every)
 
     def _held(self, name: str) -> bool:
         """Whether a container holds it, by the agent's newest word."""
-        return self._wanted is not None and name in map(daemon_directory, self._wanted.in_use)
+        return self._wanted is not None and name in map(daemon_directory, self._wanted.daemons_in_use)
 
     def _taken(self, name: str) -> frozenset[str]:
         """The GPUs of other daemons that there are still: a GPU is one server's."""
@@ -199,7 +199,12 @@ class Supervisor:
         """GPUs whose mode must stay; None while that is not known of every daemon."""
         if self._wanted is None:
             return None
-        needed = {gpu for each in self._wanted.daemons if each.exclusive for gpu in each.devices}
+        needed = {
+            gpu
+            for each in self._wanted.daemons
+            if each.exclusive_compute_mode
+            for gpu in each.client_memory_mib_by_device
+        }
         for keeper in self._keepers.values():
             if keeper.in_use is None:
                 return None
@@ -214,7 +219,7 @@ class Supervisor:
             stands = tuple(self._stands[name] for name in sorted(self._stands))
             problem = self._unread or self._unset
             news = SupervisorStatus(
-                at=0.0, pid=os.getpid(), daemons=stands, exclusive=self._modes.changed, problem=problem
+                at=0.0, pid=os.getpid(), daemons=stands, exclusive_gpus=self._modes.changed, problem=problem
             )
             if news != told or now - at >= BEAT:
                 try:

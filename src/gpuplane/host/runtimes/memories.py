@@ -40,7 +40,7 @@ def locked(state: Path) -> Iterator[None]:
     with told(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if reason := untrusted(folder, follow=True):
-            raise Failed(f"{folder}: {reason}: only root may be able to change it, because root restores files from it")
+            raise Failed(f"{folder}: {reason}: root restores files from it, so only root must be able to change it")
         fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,7 +109,10 @@ def _load(path: Path) -> ChangeRecord:
             f"{path}: this record of a change cannot be read: {error}; revert the change by hand, and remove this file"
         ) from None
     if file.version != VERSION:
-        raise Failed(f"{path}: version {file.version} is unknown, {VERSION} is known: use the gpuplane that wrote it")
+        raise Failed(
+            f"{path}: version {file.version} is not supported, only {VERSION}: use the gpuplane version "
+            "that wrote this file"
+        )
     return file.memory
 
 

@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 
 from gpuplane import programs
 from gpuplane.core.runtimes import containerd, containerdconfig, crio, distributions, docker, tomltext
-from gpuplane.core.runtimes.distributions import DISTRIBUTIONS
-from gpuplane.core.runtimes.plan import ConfigFile, Plan, Version, decode_text, parse_version
+from gpuplane.core.runtimes.distributions import KUBERNETES_DISTRIBUTIONS
+from gpuplane.core.runtimes.plan import ConfigChangePlan, RuntimeConfigFileContent, Version, decode_text, parse_version
 from gpuplane.files import read
 from gpuplane.model.value import Value
 
@@ -42,7 +42,7 @@ class Wish(Value):
 class Judged(Value):
     """What is to change, and how the runtime is restarted to see it."""
 
-    plan: Plan
+    plan: ConfigChangePlan
     version: Version | None
     restart: str
 
@@ -65,7 +65,7 @@ def judge(wish: Wish) -> Judged:
     main = _read(wish.config or {"docker": DOCKER, "crio": CRIO}[wish.runtime])
     if wish.runtime == "docker":
         if wish.drop_in:
-            raise Failed("Docker reads one file and no drop-ins: leave --drop-in-config out")
+            raise Failed("Docker reads only one file and no drop-in files: remove --drop-in-config")
         _there(main, number, "Docker")
         plan = docker.plan_changes(main, number, wish.directory)
     else:
@@ -117,14 +117,16 @@ def _containerd(wish: Wish) -> Judged:
 
 def _main() -> str:
     """The file that containerd reads: the usual one, else that of the one distribution that is here."""
-    usual = [f"{each.config_root}{each.config_path}" for each in DISTRIBUTIONS]
+    usual = [f"{each.config_root}{each.config_path_below_root}" for each in KUBERNETES_DISTRIBUTIONS]
     found = [each for each in usual if Path(each).exists()]
     return found[0] if len(found) == 1 and not Path(CONTAINERD).exists() else CONTAINERD
 
 
-def _with_imports(main: ConfigFile, number: Version | None, drop_in: str) -> tuple[ConfigFile, ...]:
+def _with_imports(
+    main: RuntimeConfigFileContent, number: Version | None, drop_in: str
+) -> tuple[RuntimeConfigFileContent, ...]:
     """The files in containerd's order: the main file, what it imports, what that imports. Raises Failed and Invalid."""
-    sources: dict[str, ConfigFile] = {}
+    sources: dict[str, RuntimeConfigFileContent] = {}
     pending = [main]
     while pending:
         source = pending.pop(0)
@@ -148,13 +150,13 @@ def _matches(pattern: str, drop_in: str) -> list[str]:
     return sorted({*found, drop_in} if drop_in and PurePath(drop_in).match(pattern) else found)
 
 
-def _there(main: ConfigFile, number: Version | None, name: str) -> None:
+def _there(main: RuntimeConfigFileContent, number: Version | None, name: str) -> None:
     """Raises Failed where nothing shows that the runtime is on this node."""
     if main.data is None and number is None:
-        raise Failed(f"{main.path}: does not exist, and there is no {name} to print its version: use --runtime-version")
+        raise Failed(f"{main.path}: does not exist, and the version of {name} is unknown: set --runtime-version")
 
 
-def _crio(wish: Wish, main: ConfigFile, number: Version | None) -> Plan:
+def _crio(wish: Wish, main: RuntimeConfigFileContent, number: Version | None) -> ConfigChangePlan:
     folder = Path(main.path).with_name("crio.conf.d")
     if wish.drop_in and Path(wish.drop_in).parent != folder:
         raise Failed(f"{wish.drop_in}: CRI-O reads drop-ins in {folder} only")
@@ -167,10 +169,10 @@ def _crio(wish: Wish, main: ConfigFile, number: Version | None) -> Plan:
     return crio.plan_changes((main, *map(_read, added)), number, wish.directory, new, wish.drop_in)
 
 
-def _read(path: str) -> ConfigFile:
+def _read(path: str) -> RuntimeConfigFileContent:
     """A file; without data where there is none. Raises Failed."""
     with told(path):
         try:
-            return ConfigFile(path, read(path))
+            return RuntimeConfigFileContent(path, read(path))
         except FileNotFoundError:
-            return ConfigFile(path, None)
+            return RuntimeConfigFileContent(path, None)

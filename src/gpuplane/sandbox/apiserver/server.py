@@ -225,7 +225,7 @@ class ApiServer:
                 gone = self.objects.get(where)
                 self._put(where, None)
                 return gone
-        raise StatusError(405, "MethodNotAllowed", f"{request.method} is not known here")
+        raise StatusError(405, "MethodNotAllowed", f"{request.method} is not supported")
 
     def _list(self, request: Request, path: ResourcePath) -> Json:
         fields, labels = request.query.get("fieldSelector", ""), request.query.get("labelSelector", "")
@@ -245,7 +245,7 @@ class ApiServer:
         if request.method == "PATCH":
             keys = PATCH_MERGE_KEYS.get(request.headers.get("content-type", ""))
             if keys is None:
-                raise StatusError(415, "UnsupportedMediaType", f"known here: {', '.join(PATCH_MERGE_KEYS)}")
+                raise StatusError(415, "UnsupportedMediaType", f"supported: {', '.join(PATCH_MERGE_KEYS)}")
             body = merge_patch(old, body, keys)
         if body["metadata"].get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
             raise _conflict("Conflict", f'{path.plural} "{path.name}": the object has been modified')

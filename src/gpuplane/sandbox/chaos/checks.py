@@ -13,9 +13,9 @@ def contradiction(unit: str, health: str, beliefs: tuple[Belief, ...], now: floa
     """Why a device may not be shown so; "" if it may. One of the beliefs holds: that of the last quiet moment, or
     those before and after what is done now."""
     if health == "Unhealthy" and not any(belief.touched(unit) for belief in beliefs):
-        return "nothing has befallen it"
+        return "it has no fault and no drain"
     if health == "Healthy" and all(belief.surely_ill(unit, now) for belief in beliefs):
-        return "what ails it is not over"
+        return "its fault or drain is not over"
     return ""
 
 

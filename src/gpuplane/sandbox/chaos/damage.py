@@ -82,7 +82,7 @@ DAMAGES: Mapping[str, Callable[[Path], None]] = {
     "truncated": _truncated,
     "emptied": _empty,
     "replaced by garbage": _garbage,
-    "replaced by a newer version's": _newer,
+    "replaced by the file of a newer version": _newer,
     "replaced by a FIFO": _fifo,
     "replaced by a directory": _directory,
     "replaced by a link": _link,

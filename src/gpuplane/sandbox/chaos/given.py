@@ -29,7 +29,7 @@ class Given(Value):
     def told(self) -> str:
         """For people."""
         how = {Fraction(0): "as a time slice", Fraction(1): "whole"}.get(self.part, f"as {self.part} of its memory")
-        where = f", when {self.gpu} was cut in {self.layout}," if self.layout != OFF else ""
+        where = f", while {self.gpu} had the MIG layout {self.layout}," if self.layout != OFF else ""
         return f"{self.pod} has {self.id} of {self.resource}{where} {how}"
 
 
@@ -53,6 +53,6 @@ def _problem(mine: list[Given]) -> str:
         if sum(parts) > 1:
             return "more than once"
         if any(parts) and not all(parts):
-            return "in time slices and otherwise at once"
+            return "as time slices and in another way at the same time"
     ids = [(each.resource, each.id) for each in mine]
     return "under one id twice" if len(ids) != len(set(ids)) else ""

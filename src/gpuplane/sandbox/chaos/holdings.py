@@ -15,10 +15,10 @@ from fractions import Fraction
 
 import msgspec
 
-from gpuplane.core.reports.news import READY_TO_TAKE_OVER
+from gpuplane.core.reports.news import READY_TO_TAKE_OVER_TEXT
 from gpuplane.core.shares import unit_of
-from gpuplane.model.control import NodeState, ShowNode
-from gpuplane.model.machine import Device, MachineFile
+from gpuplane.model.control import GetNodeState, NodeState
+from gpuplane.model.machine import MachineFile, OtherDevice
 from gpuplane.model.status import KUBELET_LOCK
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.chaos import setups
@@ -141,7 +141,7 @@ class Holdings:
         """Change the machine and the configuration."""
         if edits.layout is not None and (gpu := self._divisible(edits.gpu)):
             layout = setups.another(self.layouts[gpu], edits.layout)
-            self._say(f"{gpu} is cut: {layout}")
+            self._say(f"the MIG layout of {gpu} changes: {layout}")
             self.layouts[gpu] = layout
         if edits.setup is not None:
             among = (edits.akin and setups.akin(self.setup, self.setups)) or self.setups
@@ -175,10 +175,10 @@ class Holdings:
         if "rival" in self.agents:
             return
         self.others += 1
-        self._say("a rival comes")
+        self._say("a rival agent starts")
         rival = await self._start("rival", f"r{self.others}")
         await self._until(
-            lambda: any(READY_TO_TAKE_OVER in line for line in rival.log) or self._both(), "the rival to stand by"
+            lambda: any(READY_TO_TAKE_OVER_TEXT in line for line in rival.log) or self._both(), "the rival to stand by"
         )
         with suppress(TimeoutError):
             await self.kubelet.until(self._both, BOTH if self._both() else 0.05)
@@ -193,7 +193,7 @@ class Holdings:
         """A new agent comes beside the old one, with the same directory, and the old one is asked to end."""
         self._say("the agent is replaced")
         new = await self._start("successor", "s")
-        await self._until(lambda: any(READY_TO_TAKE_OVER in line for line in new.log), "the new agent to stand by")
+        await self._until(lambda: any(READY_TO_TAKE_OVER_TEXT in line for line in new.log), "the new agent to stand by")
         old = self.agents.pop("agent")
         await within(old.stop(), "the old agent to end")
         self._over(old)
@@ -300,7 +300,7 @@ class Holdings:
         gpus = tuple(
             gpu if gpu.mig is None else setups.laid_out(gpu, self.layouts[gpu.uuid]) for gpu in self.file.gpus or ()
         )
-        machine = self.file.but(gpus=gpus, devices=(Device(id=str(self.mark), kind="mark"),))
+        machine = self.file.but(gpus=gpus, other_devices=(OtherDevice(id=str(self.mark), kind="mark"),))
         for name, content in {
             "machine.yaml": machine,
             "config.yaml": setups.marked(self.setup, self.mark),
@@ -320,24 +320,24 @@ class Holdings:
                 self._check()
                 await asyncio.sleep(0.05)
 
-        await within(shown(), f"an agent that serves to have seen version {self.mark} of machine and configuration")
+        await within(shown(), f"an agent to serve kubelet and to see version {self.mark} of machine and configuration")
         await self._until(self._listed, "kubelet to have a list")
 
     async def _served(self) -> bool:
         for state in {f"r{self.others}" if name == "rival" else "s" for name in self.agents}:
             with suppress(OSError, msgspec.DecodeError):
-                picture = (await within(ask(self.root / state, ShowNode()), "an answer to Show")).state
+                picture = (await within(ask(self.root / state, GetNodeState()), "an answer to GetNodeState")).state
                 if picture is not None and self._sees(picture):
                     return True
         return False
 
     def _sees(self, picture: NodeState) -> bool:
         snapshot = picture.snapshot
-        lock, settings, machine = snapshot.status.of(KUBELET_LOCK), snapshot.config.settings, snapshot.machine
+        lock, settings, machine = snapshot.statuses.of(KUBELET_LOCK), snapshot.config.settings, snapshot.machine
         if lock is None or lock.state != "ok" or settings is None or machine is None:
             return False
-        marks = {each.id for each in machine.devices}, {each.pattern for each in settings.gpus}
-        return str(self.mark) in marks[0] and f"mark-{self.mark}" in marks[1] and not picture.offer.waiting
+        marks = {each.id for each in machine.other_devices}, {each.pattern for each in settings.gpus}
+        return str(self.mark) in marks[0] and f"mark-{self.mark}" in marks[1] and not picture.offer.waiting_reason
 
     def _listed(self) -> bool:
         return any(known.stopped_at is None and known.last_list for known in self.kubelet.devices.resources.values())
@@ -393,7 +393,7 @@ class Holdings:
                 raise Broken(f"a traceback in the agent's log: {line}")
 
     def _say(self, told: str) -> None:
-        self.injections[told.partition(": ")[0] if "GPU-" not in told else "a GPU is cut"] += 1
+        self.injections[told.partition(": ")[0] if "GPU-" not in told else "the MIG layout of a GPU changes"] += 1
         self.steps.append(f"{time.monotonic() - self.began:8.2f} s  round {self.rounds}: {told}")
 
 

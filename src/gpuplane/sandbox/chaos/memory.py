@@ -48,7 +48,10 @@ class Memory:
         """Raise `broken` where it has grown."""
         grown, seconds = self._sum()
         if grown > ALLOWED + ALLOWED_PER_MINUTE * seconds / 60:
-            raise broken(f"the agent's memory has grown by {grown:.0f} KiB in {seconds / 60:.1f} minutes of warm life")
+            raise broken(
+                f"the agent's memory has grown by {grown:.0f} KiB in {seconds / 60:.1f} minutes "
+                "(without the start phase)"
+            )
 
     def _sum(self) -> tuple[float, float]:
         if self._warm is None or self._last is None:

@@ -14,7 +14,7 @@ from gpuplane.core.faults.catalogue import (
     CODES_THAT_HIDE_OTHERS,
     CODES_THAT_NEED_PROBE,
 )
-from gpuplane.model.machine import Failure, Gpu, Incident, MachineFile
+from gpuplane.model.machine import Gpu, Incident, InjectedFailure, MachineFile
 from gpuplane.sandbox.chaos.belief import CLOSE, NODE, Belief, Cause, Part, State, drain, entry
 
 HEARD = 2.0
@@ -58,9 +58,9 @@ def saw(
     unseen = file.but(gpus=before.file.gpus)  # not seen is not gone
     belief = belief.but(file=unseen) if driver else _counted(belief, file, holders, now)
     for incident in file.incidents:
-        if incident.number is not None and incident.number > belief.last:
-            belief = _befallen(belief, incident, holders, now, incident.logged or (sure and belief.counted))
-            belief = belief.but(last=incident.number)
+        if incident.kernel_log_number is not None and incident.kernel_log_number > belief.last:
+            belief = _befallen(belief, incident, holders, now, incident.in_kernel_log or (sure and belief.counted))
+            belief = belief.but(last=incident.kernel_log_number)
     return settled(belief, now)
 
 
@@ -136,7 +136,7 @@ def _forgotten(part: Part) -> Part:
     return Part(drained=part.drained, until=part.until)
 
 
-def _codes(gpu: Gpu, failures: Iterable[Failure]) -> set[str]:
+def _codes(gpu: Gpu, failures: Iterable[InjectedFailure]) -> set[str]:
     codes = {fault.code for fault in gpu.faults}
     for failure in failures:
         if failure.gpu == gpu.index:

@@ -12,7 +12,7 @@ from itertools import chain, repeat
 import msgspec
 
 from gpuplane.core.faults.catalogue import CATALOGUE
-from gpuplane.model.machine import Failure, Fault, Gpu, GpuProcess, Incident, MachineFile, MigDevice
+from gpuplane.model.machine import Fault, Gpu, GpuProcess, Incident, InjectedFailure, MachineFile, MigDevice
 from gpuplane.sandbox.chaos.steps import (
     Aside,
     Burst,
@@ -118,7 +118,7 @@ class Plan:
             return Nothing()
         if roll < 0.44:
             self.spoiled = True
-            return Edit(("bad edit",), "what is no machine", None)
+            return Edit(("bad edit",), "the machine file becomes invalid", None)
         return self._edit(self.chance.choice((1, 1, 1, 2, 3)))
 
     def _asides(self, step: Step) -> tuple[Aside, ...]:
@@ -259,15 +259,15 @@ class Plan:
 
     def _clear_node(self, fault: Fault) -> tuple[str, str]:
         self.file = self.file.but(faults=tuple(each for each in self.file.faults if each != fault))
-        return "fault over", f"the node shows {fault.code} no longer"
+        return "fault over", f"the node no longer shows {fault.code}"
 
     def _clear(self, gpu: Gpu, fault: Fault) -> tuple[str, str]:
         self._put(gpu.but(faults=tuple(each for each in gpu.faults if each != fault)))
-        return "fault over", f"GPU {gpu.index} shows {fault.code} no longer"
+        return "fault over", f"GPU {gpu.index} no longer shows {fault.code}"
 
     def _clear_instance(self, gpu: Gpu, device: MigDevice) -> tuple[str, str]:
         self._put_instance(gpu, device.but(faults=()))
-        return "fault over", f"MIG device {gpu.index}:{device.mig_index} shows nothing any longer"
+        return "fault over", f"MIG device {gpu.index}:{device.mig_index} no longer shows a fault"
 
     def _happen(self, pids: bool) -> tuple[str, str]:
         fresh = [(gpu, code) for gpu in self._gpus() for code in HAPPENS if (gpu.index, code) not in self.recent]
@@ -287,8 +287,8 @@ class Plan:
             gpu_instance=instance.gpu_instance if instance else None,
             compute_instance=instance.compute_instance if instance and self.chance.random() < 0.5 else None,
             pids=(self.pid,) if named else (),
-            logged=self.chance.random() < 0.6,
-            number=self.number,
+            in_kernel_log=self.chance.random() < 0.6,
+            kernel_log_number=self.number,
         )
         self.number += 1
         if self.unseen or self._fails():
@@ -297,7 +297,7 @@ class Plan:
         if incident.pids and self.chance.random() < 0.6:
             self.file = self.file.but(processes=(*self.file.processes, GpuProcess(gpu.index, self.pid)))
         where = f" in instance {incident.gpu_instance}/{incident.compute_instance}" if instance else ""
-        log = "logged" if incident.logged else "not logged"
+        log = "logged" if incident.in_kernel_log else "not logged"
         return f"incident, {log}", f"{code} on GPU {gpu.index}{where}, pids {list(incident.pids)}, {log}"
 
     def _finish(self, process: GpuProcess) -> tuple[str, str]:
@@ -319,7 +319,7 @@ class Plan:
         self.file = self.file.but(failures=(*others, failure))
         return f"driver fails: {effect}", f"the whole driver fails: {effect} {failure.error}"
 
-    def _mend(self, failure: Failure) -> tuple[str, str]:
+    def _mend(self, failure: InjectedFailure) -> tuple[str, str]:
         self.file = self.file.but(failures=tuple(each for each in self.file.failures if each != failure))
         whose = "the whole driver" if failure.gpu is None else f"the driver for GPU {failure.gpu}"
         return "driver works again", f"{whose} works again, no {failure.effect}"
@@ -328,7 +328,7 @@ class Plan:
         gpu = self._victim()
         if gpu.uncorrected_errors and self.chance.random() < 0.3:
             self._put(gpu.but(uncorrected_errors=0))
-            return "errors counted anew", f"GPU {gpu.index} counts its memory errors anew"
+            return "error count reset", f"GPU {gpu.index} counts its memory errors from zero again"
         more = self.chance.randint(1, 5)
         self._fell(gpu.uuid)
         self._put(gpu.but(uncorrected_errors=(gpu.uncorrected_errors or 0) + more))
@@ -355,13 +355,13 @@ class Plan:
 
 
 def _fault(code: str) -> Fault:
-    return Fault(code=code, message=f"{code}, as chaos has it")
+    return Fault(code=code, message=f"{code}, injected by chaos")
 
 
-def _failure(effect: str, gpu: int | None, error: str) -> Failure:
+def _failure(effect: str, gpu: int | None, error: str) -> InjectedFailure:
     """Of every call of the driver's library."""
     told = {"error": error} if effect == "error" else {}
-    return msgspec.convert({"effect": effect, "gpu": gpu, **told}, Failure)
+    return msgspec.convert({"effect": effect, "gpu": gpu, **told}, InjectedFailure)
 
 
 def _counts_holders(step: Step) -> bool:

@@ -47,7 +47,7 @@ MARGIN = 10.0
 """Seconds that anything may take beyond what the rules allow: this machine may be busy."""
 SETTLING = 30.0
 """Seconds in which kubelet is shown everything again after it or the agent was restarted."""
-WRITTEN = "the state directory to hold what is known"
+WRITTEN = "the agent to store its state in the state directory"
 TOLD = 60
 """Steps, and lines of the log, that a story ends with."""
 
@@ -139,7 +139,7 @@ class Chaos:
         try:
             await self._step(turn.step)
             for task in asides:
-                await self.site.within(task, f"what came beside {told(turn)!r}")
+                await self.site.within(task, f"the steps that run at the same time as {told(turn)!r}")
         finally:
             for task in asides:
                 task.cancel()
@@ -252,7 +252,7 @@ class Chaos:
             settled = time.monotonic() > self.disturbed + SETTLING
             if not (disturbed or touched or (for_want and not ids) or (not ids and not settled)):
                 raise Broken(
-                    f"a pod was refused though nothing has befallen {ids or 'this node'}: {rejected}"
+                    f"a pod was refused although nothing had happened to {ids or 'this node'}: {rejected}"
                 ) from None
             self.checks["pods refused"] += 1
 
@@ -268,7 +268,7 @@ class Chaos:
     def _offers(self, picture: NodeState) -> bool:
         """What a configuration leaves out is known once there is an offer."""
         self._believe(self.before.but(left=frozenset(each.unit for each in picture.offer.not_offered)))
-        return not picture.offer.waiting
+        return not picture.offer.waiting_reason
 
     async def _quiet(self) -> None:
         """Wait until kubelet is shown what the oracle says, and everything is written down."""
@@ -276,7 +276,7 @@ class Chaos:
             self._check()
             late = [f"{unit} {problem}" for unit, (problem, due) in wrong.items() if time.monotonic() > due]
             if late:
-                raise Broken(f"kubelet is shown what is not so: {'; '.join(late)}")
+                raise Broken(f"kubelet is shown a wrong state: {'; '.join(late)}")
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.25):
                     await self.kubelet.changes.next()
@@ -302,12 +302,12 @@ class Chaos:
             verdict, health = belief.verdict(unit, now), view.get(unit, "absent")
             if not belief.counted:
                 if health == "Healthy":
-                    wrong[unit] = "is Healthy, and the agent has not seen it", settled
+                    wrong[unit] = "is Healthy, but the agent has not seen it", settled
             elif health not in ("Healthy", "Unhealthy") or verdict not in ("either", health):
                 problem = f"is {health}, not {verdict} ({belief.told(unit)})"
                 wrong[unit] = problem, max(belief.due(unit) + MARGIN, settled)
         wrong |= {
-            unit: ("is Healthy, and has gone", settled)
+            unit: ("is Healthy, but the machine no longer has it", settled)
             for unit, health in view.items()
             if unit not in units and health in ("Healthy", "mixed")  # what has no stream is remembered for a while
         }
@@ -340,7 +340,7 @@ class Chaos:
                 problems.append(f"{id} as {health}: {problem} ({self.before.told(unit)})")
         for (name, id), unit in self.ids.items():
             if name == resource and id not in said and all(unit in belief.units() for belief in beliefs):
-                problems.append(f"a list without {id}, which is there")
+                problems.append(f"a list without {id}, although the machine has this device")
         self.broken = self.broken or (f"kubelet was shown {'; '.join(problems)}" if problems else "")
 
     def _check(self) -> None:

@@ -75,10 +75,10 @@ def setups(gpus: Sequence[Gpu]) -> tuple[Setup, ...]:
     memory = min(gpu.memory_mib for gpu in gpus)
     return (
         _setup("whole GPUs"),
-        _setup("whole GPUs by another name", named="fast"),
+        _setup("whole GPUs with another resource name", named="fast"),
         _setup("time slices", _slices(2), {WHOLE: Fraction(0)}),
-        _setup("time slices by another name", _slices(3, "gpu-slice"), {"gpu-slice": Fraction(0)}),
-        _setup("time slices by the name of memory", _slices(2, MEMORY), {MEMORY: Fraction(0)}),
+        _setup("time slices with another resource name", _slices(3, "gpu-slice"), {"gpu-slice": Fraction(0)}),
+        _setup("time slices with the resource name of memory shares", _slices(2, MEMORY), {MEMORY: Fraction(0)}),
         *(
             _setup(f"memory in shares of 1/{parts}", _memory(memory // parts), {MEMORY: Fraction(1, parts)})
             for parts in (2, 4)

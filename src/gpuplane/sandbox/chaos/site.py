@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpuplane.core.faults.catalogue import CATALOGUE
-from gpuplane.model.control import ControlRequest, ControlResponse, NodeState, ShowNode
+from gpuplane.model.control import ControlRequest, ControlResponse, GetNodeState, NodeState
 from gpuplane.model.encoding import decode
-from gpuplane.model.machine import Device, MachineFile
+from gpuplane.model.machine import MachineFile, OtherDevice
 from gpuplane.model.status import DRIVER, MACHINE_FILE
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
@@ -54,7 +54,7 @@ class Site:
         self.spoiled, content = file is None, SPOILED
         if file is not None:
             self.mark += 1
-            content = msgspec.json.encode(file.but(devices=(Device(id=str(self.mark), kind="mark"),)))
+            content = msgspec.json.encode(file.but(other_devices=(OtherDevice(id=str(self.mark), kind="mark"),)))
         aside = self.root / "machine.new"
         aside.write_bytes(content)
         aside.replace(self.root / "machine.yaml")
@@ -81,7 +81,7 @@ class Site:
             while True:
                 self.check()
                 with suppress(OSError, msgspec.DecodeError):
-                    picture = (await ask(self.root / "s", ShowNode())).state
+                    picture = (await ask(self.root / "s", GetNodeState())).state
                     if picture is not None and ready(picture):
                         return
                 await asyncio.sleep(0.05)
@@ -90,22 +90,24 @@ class Site:
 
     async def seen(self) -> None:
         """Wait until the agent has seen the newest version of the machine file."""
-        await self.shows(self._sees, f"a look at version {self.mark} of the machine file")
+        await self.shows(self._sees, f"the agent to see version {self.mark} of the machine file")
 
     async def known(self) -> None:
         """Wait until the agent has heard of all pods that hold anything."""
-        await self.shows(self._knows, "the agent to hear which pods run")
+        await self.shows(self._knows, "the agent to know which pods run")
 
     def _sees(self, picture: NodeState) -> bool:
-        machine, statuses = picture.snapshot.machine, picture.snapshot.status
-        marked = machine is not None and any(each.id == str(self.mark) for each in machine.devices)
+        machine, statuses = picture.snapshot.machine, picture.snapshot.statuses
+        marked = machine is not None and any(each.id == str(self.mark) for each in machine.other_devices)
         if not self.spoiled:
             return marked
         found = (statuses.of(MACHINE_FILE), statuses.of(DRIVER))
         return (marked or machine is None) and any(each is not None and each.state == "failing" for each in found)
 
     def _knows(self, picture: NodeState) -> bool:
-        held = {each.holder.pod for each in picture.snapshot.allocations or () if each.holder.is_known}
+        held = {
+            each.holder.pod_name_or_uid for each in picture.snapshot.allocations or () if each.holder.identifies_pod
+        }
         uids = {place.uid for place in self.kubelet.devices.allocated}
         return {key for key, each in self.kubelet.pods.items() if each.pod.uid in uids} <= held
 

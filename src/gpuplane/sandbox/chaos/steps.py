@@ -75,7 +75,7 @@ Burst = tuple[Turn, ...]
 
 def told(turn: Turn) -> str:
     """A turn for people."""
-    return "; beside it: ".join(filter(None, (_step_told(turn.step), ", ".join(map(_aside_told, turn.asides)))))
+    return "; at the same time: ".join(filter(None, (_step_told(turn.step), ", ".join(map(_aside_told, turn.asides)))))
 
 
 def _step_told(step: Step) -> str:

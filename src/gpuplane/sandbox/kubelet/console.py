@@ -26,13 +26,13 @@ COUNT = re.compile("0*[1-9][0-9]{0,8}")
 
 COMMANDS = {
     "run": ("NAME [RESOURCE=COUNT…]", f"admit a pod; without resources it asks for one {GPU}"),
-    "crash": ("NAME", "a pod's containers end, and are created anew"),
-    "end": ("NAME", "a pod ends"),
-    "show": ("NAME", "all that a pod's containers are made with"),
-    "pods": ("", "which pods run or were rejected, and what they hold"),
-    "status": ("", "what the node shows"),
+    "crash": ("NAME", "end a pod's containers and create them again"),
+    "end": ("NAME", "end a pod"),
+    "show": ("NAME", "show everything that a pod's containers get"),
+    "pods": ("", "show which pods run or were rejected, and which devices they hold"),
+    "status": ("", "show the node's capacity and allocatable devices"),
     "restart": ("", "restart this kubelet"),
-    "help": ("", "this list"),
+    "help": ("", "show this list"),
     "quit": ("", "end this kubelet"),
 }
 
@@ -71,7 +71,7 @@ class Console:
             if verb in verbs:
                 await verbs[verb](words)
             elif verb not in ("", "quit"):
-                raise CommandError(f'"{verb}" is not known here: {_suggestion(verb)}type help for what is')
+                raise CommandError(f'unknown command "{verb}": {_suggestion(verb)}type help for a list of commands')
         except (CommandError, OSError) as wrong:
             self.emit(Message("error", {"message": str(wrong)}, (f"error: {wrong}",)))
         return verb != "quit"
@@ -88,7 +88,7 @@ class Console:
         self._admissions.add(admission)
         admission.add_done_callback(self._admissions.discard)
         if not (await asyncio.wait({admission}, timeout=RUN_TIMEOUT))[0]:
-            why = "its plugin has not answered yet, and kubelet waits for ever"
+            why = "the plugin has not answered yet; kubelet waits without a time limit"
             self.emit(Message("waiting", {"pod": pod.key}, (f"pod {pod.key} waits: {why}",)))
 
     async def _admit(self, pod: Pod) -> None:
@@ -103,13 +103,13 @@ class Console:
         key = self._running(words, "crash")
         for container in self.kubelet.pods[key].pod.containers:
             self.kubelet.crash(key, container.name)
-        self.emit(Message("crashed", {"pod": key}, (f"pod {key} crashed: its containers are created anew",)))
+        self.emit(Message("crashed", {"pod": key}, (f"pod {key} crashed: its containers are created again",)))
 
     def _running(self, words: list[str], verb: str) -> str:
         """The pod that one word names. Raises Wrong."""
         key = _parse_key(_only_argument(words, verb))
         if key not in self.kubelet.pods:
-            raise CommandError(f"no pod {key} runs here: {', '.join(self.kubelet.pods) or 'none does'}")
+            raise CommandError(f"pod {key} does not run here; pods that run: {', '.join(self.kubelet.pods) or 'none'}")
         return key
 
     async def _end(self, words: list[str]) -> None:
@@ -189,7 +189,7 @@ class _KubeletView(msgspec.Struct, frozen=True):
 def parse_pod(words: list[str]) -> Pod:
     """The pod that `run NAME [RESOURCE=COUNT…]` means. Raises Wrong."""
     if not words:
-        raise CommandError("run what? run NAME [RESOURCE=COUNT…]")
+        raise CommandError("run needs a pod name: run NAME [RESOURCE=COUNT…]")
     namespace, _, name = _parse_key(words[0]).partition("/")
     requests: dict[str, int] = {}
     for word in words[1:]:
@@ -197,10 +197,11 @@ def parse_pod(words: list[str]) -> Pod:
         resource = resource if "/" in resource else f"nvidia.com/{resource}"
         if not (sign and COUNT.fullmatch(count)):
             raise CommandError(
-                f'"{clip(word)}" is no request: write RESOURCE=COUNT with a count of 1 or more, like {GPU}=2'
+                f'"{clip(word)}" is not a resource request: write RESOURCE=COUNT with a count of 1 or more, '
+                f"like {GPU}=2"
             )
         if resource in requests:
-            raise CommandError(f"{resource} is asked for twice")
+            raise CommandError(f"{resource} is requested twice: request it once")
         requests[resource] = int(count)
     return Pod(name, (Container("main", requests or {GPU: 1}),), namespace=namespace)
 
@@ -208,19 +209,19 @@ def parse_pod(words: list[str]) -> Pod:
 def _parse_key(word: str) -> str:
     namespace, _, name = word.rpartition("/")
     if not name or "/" in namespace or "=" in word:
-        raise CommandError(f'"{word}" is no name of a pod: write NAME, or NAMESPACE/NAME')
+        raise CommandError(f'"{word}" is not a pod name: write NAME, or NAMESPACE/NAME')
     return f"{namespace or 'default'}/{name}"
 
 
 def _only_argument(words: list[str], verb: str) -> str:
     if len(words) != 1:
-        raise CommandError(f"{verb} {COMMANDS[verb][0]}: write one word after it, not {len(words)}")
+        raise CommandError(f"{verb} {COMMANDS[verb][0]}: write only one word after the command, not {len(words)}")
     return words[0]
 
 
 def _no_arguments(words: list[str], verb: str) -> None:
     if words:
-        raise CommandError(f"{verb} stands alone: leave out {' '.join(words)}")
+        raise CommandError(f"{verb} takes no arguments: remove {' '.join(words)}")
 
 
 def _suggestion(verb: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from google.protobuf.json_format import MessageToDict
 
-from gpuplane.core.text import format_count, list_first
+from gpuplane.core.text import format_count, join_first_names
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.model.cdi import ContainerEdits, DeviceNode
 from gpuplane.sandbox.kubelet.endpoint import Call
@@ -80,8 +80,8 @@ def created_message(pod: str, container: str, edits: ContainerEdits) -> Message:
     counts = ((len(edits.mounts), "mount"), (len(edits.env), "variable"), (len(edits.hooks), "hook"))
     *most, last = (format_count(number, what) for number, what in counts)
     lines = [
-        f"  with {format_count(len(paths), 'device')}" + (f": {list_first(paths, MOST_NAMED)}" if paths else ""),
-        f"  with {', '.join(most)} and {last}: show {pod.removeprefix('default/')} tells all",
+        f"  with {format_count(len(paths), 'device')}" + (f": {join_first_names(paths, MOST_NAMED)}" if paths else ""),
+        f"  with {', '.join(most)} and {last}: for all details, type show {pod.removeprefix('default/')}",
     ]
     return Message("created", data, (f"pod {pod}: {container} is created", *lines))
 
@@ -89,7 +89,7 @@ def created_message(pod: str, container: str, edits: ContainerEdits) -> Message:
 def shown_message(running: RunningPod) -> Message:
     """All that a pod's containers are made with."""
     key, made = running.pod.key, {name: running.created[name] for name in sorted(running.created)}
-    lines = [line for name, edits in made.items() for line in (f"pod {key}: {name} is made with", *_edits_lines(edits))]
+    lines = [line for name, edits in made.items() for line in (f"pod {key}: {name} gets", *_edits_lines(edits))]
     waiting = [f"pod {key}: {name} waits: {why}" for name, why in running.waiting_reasons.items()]
     return Message("shown", {"pod": key, "containers": msgspec.to_builtins(made)}, (*lines, *waiting))
 

@@ -66,7 +66,7 @@ class PodResources(PodResourcesListerServicer):
     async def _admit_request(self, context: Context) -> None:
         await asyncio.sleep(self.registration.failures.response_delay)
         if not self.registration.failures.serves_pod_resources:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this kubelet does not list")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this kubelet does not list pod resources")
         now = self.manager.options.now()
         self._tokens, self._refilled_at = min(BURST, self._tokens + (now - self._refilled_at) * RATE), now
         if self._tokens < 1:

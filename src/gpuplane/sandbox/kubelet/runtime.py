@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpuplane import files
-from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, effective_edits
+from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, drop_overridden_edits
 from gpuplane.core.containers.cdi.registry import (
     SPEC_FILE_SUFFIXES,
     Registry,
@@ -55,7 +55,7 @@ def create_container(response: pb.ContainerAllocateResponse, cdi_dirs: Sequence[
         numbered = edits.but(device_nodes=tuple(map(_with_device_numbers, edits.device_nodes)))
     except UnresolvableDevices as error:
         raise CreateContainerFailed(f"{INJECTION}unresolvable CDI devices {', '.join(error.reasons)}") from None
-    return effective_edits(concatenate_edits((given, numbered)))
+    return drop_overridden_edits(concatenate_edits((given, numbered)))
 
 
 def _options(mount: pb.Mount) -> tuple[str, ...]:

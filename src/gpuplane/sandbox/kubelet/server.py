@@ -166,7 +166,9 @@ class Kubelet:
             try:
                 server.add_insecure_port(grpc_target(path))
             except RuntimeError:
-                raise OSError(errno.EACCES, "no socket can be made here", os.fspath(path.parent)) from None
+                raise OSError(
+                    errno.EACCES, "cannot create a socket in this directory", os.fspath(path.parent)
+                ) from None
         await server.start()
         for path, public in private.items():
             path.rename(public)
@@ -259,15 +261,18 @@ class Kubelet:
         try:
             await self.until(lambda: self.capacity(resource) == (capacity, allocatable), deadline)
         except TimeoutError:
-            shown = f"shows {self.capacity(resource)} of {resource}, not {(capacity, allocatable)}"
+            shown = (
+                f"shows (capacity, allocatable) = {self.capacity(resource)} of {resource}, not "
+                f"{(capacity, allocatable)}"
+            )
             raise TimeoutError(f"after {deadline:g} s the node {shown}: {self.device_health()}") from None
 
 
 def _prepare_socket_path(path: Path) -> None:
     """The directory of a socket that can be made. Raises OSError."""
     if len(os.fsencode(path)) > LONGEST_PATH:
-        problem = f"too long for a unix socket, which has {LONGEST_PATH} bytes: use a shorter directory"
+        problem = f"too long for a unix socket: the limit is {LONGEST_PATH} bytes; use a shorter directory"
         raise OSError(errno.ENAMETOOLONG, problem, os.fspath(path))
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
     if other := describe_server(path):
-        raise FileExistsError(errno.EADDRINUSE, f"a kubelet runs there, {other}", os.fspath(path))
+        raise FileExistsError(errno.EADDRINUSE, f"another kubelet already runs there, {other}", os.fspath(path))

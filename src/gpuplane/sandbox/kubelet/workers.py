@@ -37,7 +37,7 @@ class PodWorkers:
         is there."""
         async with self._admitting:
             if pod.key in self.pods:
-                raise ValueError(f"pod {pod.key} is there: end it first, or take another name")
+                raise ValueError(f"pod {pod.key} already exists: end it first, or use another name")
             self._pending = [pod]
             try:
                 running = await self._admit(pod)

@@ -3,10 +3,10 @@
 import pytest
 
 from gpuplane.core.containers.cdi.hookactions import (
-    CREATES_LINKS,
-    PREFERS_COMPAT_LIBRARIES,
-    PREVENTS_NODE_CREATION,
-    UPDATES_LOADER_CACHE,
+    LINKS_TEXT,
+    PREFERS_COMPAT_LIBRARIES_TEXT,
+    PREVENTS_NODE_CREATION_TEXT,
+    UPDATES_LOADER_CACHE_TEXT,
     HookAction,
     hook_actions,
 )
@@ -22,11 +22,11 @@ OURS = (
 def test_ours_does_several_things() -> None:
     """Each with what it is done to, in one order whatever the order of the arguments."""
     done = (
-        HookAction(CREATES_LINKS, ("/usr/lib64/libcuda.so → libcuda.so.1", "/c → b")),
-        HookAction("creates links whose targets the container has", ("/dev/dri/by-path/x → ../card1",)),
-        HookAction(UPDATES_LOADER_CACHE, ("/usr/lib64",)),
-        HookAction(PREFERS_COMPAT_LIBRARIES, ("/usr/local/cuda/compat", "driver 580.95.05", "CUDA 13.0")),
-        HookAction(PREVENTS_NODE_CREATION),
+        HookAction(LINKS_TEXT, ("/usr/lib64/libcuda.so → libcuda.so.1", "/c → b")),
+        HookAction("creates links if their targets exist in the container", ("/dev/dri/by-path/x → ../card1",)),
+        HookAction(UPDATES_LOADER_CACHE_TEXT, ("/usr/lib64",)),
+        HookAction(PREFERS_COMPAT_LIBRARIES_TEXT, ("/usr/local/cuda/compat", "driver 580.95.05", "CUDA 13.0")),
+        HookAction(PREVENTS_NODE_CREATION_TEXT),
     )
     program, command, *arguments = OURS.split()
 
@@ -40,11 +40,11 @@ def test_ours_does_several_things() -> None:
 @pytest.mark.parametrize(
     ("arguments", "step"),
     [
-        ("nvidia-cdi-hook create-symlinks --link a::/b --link=c::/d", HookAction(CREATES_LINKS, ("/b → a", "/d → c"))),
-        ("nvidia-ctk hook update-ldcache --folder /a --folder /b", HookAction(UPDATES_LOADER_CACHE, ("/a", "/b"))),
+        ("nvidia-cdi-hook create-symlinks --link a::/b --link=c::/d", HookAction(LINKS_TEXT, ("/b → a", "/d → c"))),
+        ("nvidia-ctk hook update-ldcache --folder /a --folder /b", HookAction(UPDATES_LOADER_CACHE_TEXT, ("/a", "/b"))),
         ("nvidia-cdi-hook enable-cuda-compat --host-driver-version=580.95.05",
-         HookAction(PREFERS_COMPAT_LIBRARIES, ("580.95.05",))),
-        ("nvidia-ctk hook disable-device-node-modification", HookAction(PREVENTS_NODE_CREATION)),
+         HookAction(PREFERS_COMPAT_LIBRARIES_TEXT, ("580.95.05",))),
+        ("nvidia-ctk hook disable-device-node-modification", HookAction(PREVENTS_NODE_CREATION_TEXT)),
         ("nvidia-cdi-hook chmod --mode 755 --path /dev/dri",
          HookAction("changes the modes of paths", ("755", "/dev/dri"))),
     ],

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, effective_edits
+from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, drop_overridden_edits
 from gpuplane.core.containers.cdi.registry import (
     Registry,
     SpecFile,
@@ -43,7 +43,7 @@ def test_devices_of_several_files_are_known_by_their_qualified_names() -> None:
         "nvidia.com/gpu=0": "/etc/cdi/a.yaml",
         "nvidia.com/gpu=1": "/etc/cdi/a.yaml",
     }
-    assert (known.conflicts, known.problems) == ({}, {})
+    assert (known.conflicting_files_by_device, known.problem_by_file) == ({}, {})
 
 
 def test_a_later_directory_has_priority() -> None:
@@ -60,14 +60,14 @@ def test_files_of_equal_priority_that_define_a_device_take_it_away() -> None:
     known = files(("/etc/a", 0, spec("0", "1")), ("/etc/b", 0, spec("0", "2")), ("/run/c", 1, spec("0")))
 
     assert list(known.devices) == [f"{GPU}=1", f"{GPU}=2"]
-    assert known.conflicts == {f"{GPU}=0": ("/etc/a", "/etc/b")}
+    assert known.conflicting_files_by_device == {f"{GPU}=0": ("/etc/a", "/etc/b")}
 
 
 def test_a_conflict_above_takes_away_what_is_below() -> None:
     """The files that are in conflict are those of equal priority."""
     known = files(("/etc/a", 0, spec("0")), ("/run/b", 1, spec("0")), ("/run/c", 1, spec("0")))
 
-    assert (dict(known.devices), known.conflicts) == ({}, {f"{GPU}=0": ("/run/b", "/run/c")})
+    assert (dict(known.devices), known.conflicting_files_by_device) == ({}, {f"{GPU}=0": ("/run/b", "/run/c")})
 
 
 def test_a_broken_file_counts_for_nothing_and_the_others_for_all(golden: Golden) -> None:
@@ -81,10 +81,10 @@ def test_a_broken_file_counts_for_nothing_and_the_others_for_all(golden: Golden)
     )
 
     assert list(known.devices) == [f"{GPU}=0"]
-    assert known.problems.keys() == {"/etc/b", "/etc/c", "/etc/d"}
-    assert known.problems["/etc/b"].startswith("/etc/b:1: cdiVersion")
-    assert known.problems["/etc/d"].startswith("/etc/d:1: ")
-    golden(known.problems.values())
+    assert known.problem_by_file.keys() == {"/etc/b", "/etc/c", "/etc/d"}
+    assert known.problem_by_file["/etc/b"].startswith("/etc/b:1: cdiVersion")
+    assert known.problem_by_file["/etc/d"].startswith("/etc/d:1: ")
+    golden(known.problem_by_file.values())
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_what_holds_where_edits_meet() -> None:
         additional_gids=(44, 7),
     )
 
-    assert effective_edits(concatenate_edits((one, two))) == ContainerEdits(
+    assert drop_overridden_edits(concatenate_edits((one, two))) == ContainerEdits(
         env=("A=2", "B=1", "C=2"),
         device_nodes=(DeviceNode("/dev/b"), DeviceNode("/dev/a", major=2)),
         hooks=(hook, hook),
@@ -195,7 +195,7 @@ def test_the_order_in_which_files_are_read_means_nothing(given: list[SpecFile]) 
     known = build_registry(given)
 
     assert build_registry(reversed(given)) == known
-    assert not known.devices.keys() & known.conflicts.keys()
+    assert not known.devices.keys() & known.conflicting_files_by_device.keys()
     assert resolve_devices(known, list(known.devices)) is not None
     for name, defined in known.devices.items():
         priorities = [

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuplane.core.containers.cdi.rules import is_qualified_name
-from gpuplane.core.containers.cdi.validation import parse_spec, refusal_problems, spec_problems
-from gpuplane.core.containers.cdi.version import VERSIONS, lowest_version
+from gpuplane.core.containers.cdi.validation import all_spec_problems, parse_spec, runtime_refusal_problems
+from gpuplane.core.containers.cdi.version import CDI_VERSIONS, lowest_version
 from gpuplane.core.strict import InvalidInput
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec
 from tests.golden import Golden
@@ -22,7 +22,7 @@ HEAD = "cdiVersion: 0.7.0\nkind: nvidia.com/gpu\ndevices:\n- name: a\n  containe
 def wrong(text: str) -> list[str]:
     """What is wrong with a file, without the file's name."""
     try:
-        parse_spec(text.encode(), "f", spec_problems)
+        parse_spec(text.encode(), "f", all_spec_problems)
     except InvalidInput as invalid:
         return [each.removeprefix("f:") for each in invalid.errors]
     return []
@@ -33,7 +33,7 @@ def test_specifications_of_others_are_good(name: str) -> None:
     """As NVIDIA's toolkit writes them, and one that uses everything that CDI has."""
     data = (DATA / name).read_bytes()
 
-    assert list(spec_problems(parse_spec(data, name, spec_problems))) == []
+    assert list(all_spec_problems(parse_spec(data, name, all_spec_problems))) == []
 
 
 def test_nothing_is_lost_in_reading() -> None:
@@ -104,8 +104,8 @@ def test_what_a_kind_may_be(kind: str, count: int, golden: Golden) -> None:
     """Vendor and class, by the library's grammar (pkg/parser)."""
     spec = good().but(kind=kind)
 
-    assert [text.partition(": ")[0] for _, text in refusal_problems(spec)] == ["kind"] * count
-    golden((text for _, text in refusal_problems(spec)), kind)
+    assert [text.partition(": ")[0] for _, text in runtime_refusal_problems(spec)] == ["kind"] * count
+    golden((text for _, text in runtime_refusal_problems(spec)), kind)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_what_a_kind_may_be(kind: str, count: int, golden: Golden) -> None:
 )
 def test_what_a_device_may_be_called(name: str, fits: bool) -> None:
     """By the library's grammar (pkg/parser)."""
-    assert (list(refusal_problems(good(name))) == []) is fits
+    assert (list(runtime_refusal_problems(good(name))) == []) is fits
     assert is_qualified_name(f"nvidia.com/gpu={name}") is fits
 
 
@@ -134,8 +134,8 @@ def test_what_edits_may_be(edits: str, said: str) -> None:
     common = good().but(cdi_version="1.1.0", container_edits=made)
     own = common.but(container_edits=ContainerEdits(), devices=(CdiDevice("a", container_edits=made),))
 
-    assert [text for _, text in spec_problems(common)] == [f"containerEdits.{said}"]
-    assert [text for _, text in spec_problems(own)] == [f"devices[0].containerEdits.{said}"]
+    assert [text for _, text in all_spec_problems(common)] == [f"containerEdits.{said}"]
+    assert [text for _, text in all_spec_problems(own)] == [f"devices[0].containerEdits.{said}"]
 
 
 def test_what_the_library_lets_pass_is_no_reason_to_refuse_a_file(golden: Golden) -> None:
@@ -148,8 +148,8 @@ def test_what_the_library_lets_pass_is_no_reason_to_refuse_a_file(golden: Golden
         ),
     )
 
-    assert list(refusal_problems(spec)) == []
-    assert [text.partition(": ")[0] for _, text in spec_problems(spec)] == [
+    assert list(runtime_refusal_problems(spec)) == []
+    assert [text.partition(": ")[0] for _, text in all_spec_problems(spec)] == [
         "cdiVersion",
         "kind",
         "kind",
@@ -160,7 +160,7 @@ def test_what_the_library_lets_pass_is_no_reason_to_refuse_a_file(golden: Golden
         "containerEdits.mounts[0].hostPath",
         "containerEdits.mounts[0].options",
     ]
-    golden(text for _, text in spec_problems(spec))
+    golden(text for _, text in all_spec_problems(spec))
 
 
 def test_annotations_have_kubernetes_limits(golden: Golden) -> None:
@@ -169,9 +169,9 @@ def test_annotations_have_kubernetes_limits(golden: Golden) -> None:
     domain = {"a" * 254 + "/b": "", "/b": "", "a/" + "b" * 64: ""}
     large = {"a": "b" * (256 << 10)}
 
-    assert list(spec_problems(good().but(annotations=fine))) == []
-    assert len(list(refusal_problems(good().but(annotations=domain)))) == 3
-    [(_, text)] = refusal_problems(good().but(annotations=large))
+    assert list(all_spec_problems(good().but(annotations=fine))) == []
+    assert len(list(runtime_refusal_problems(good().but(annotations=domain)))) == 3
+    [(_, text)] = runtime_refusal_problems(good().but(annotations=large))
     assert text.startswith("annotations: ")
     golden(text)
 
@@ -213,9 +213,9 @@ NEEDS = [
 def test_each_feature_needs_its_version(version: str, spec: Spec) -> None:
     """The lowest that has it is good, so is each one above it, and none below it but for 0.1.0 to 0.3.0."""
     assert lowest_version(spec) == version
-    for each in VERSIONS:
-        too_old = version > "0.3.0" and VERSIONS.index(each) < VERSIONS.index(version)
-        said = [text for _, text in spec_problems(spec.but(cdi_version=each))]
+    for each in CDI_VERSIONS:
+        too_old = version > "0.3.0" and CDI_VERSIONS.index(each) < CDI_VERSIONS.index(version)
+        said = [text for _, text in all_spec_problems(spec.but(cdi_version=each))]
         assert len(said) == too_old, (each, said)
         assert all(version in text and each in text for text in said)
 
@@ -243,7 +243,7 @@ edits = st.builds(
 annotations = st.dictionaries(texts, texts, max_size=2)
 specs = st.builds(
     Spec,
-    st.sampled_from(VERSIONS) | texts,
+    st.sampled_from(CDI_VERSIONS) | texts,
     texts,
     annotations,
     many(st.builds(CdiDevice, texts, annotations, edits), max_size=2).map(tuple),
@@ -255,9 +255,9 @@ specs = st.builds(
 @example(Spec("0.6.0", "nvidia.com/gpu", {"\n": ""}))
 def test_any_document_is_judged(spec: Spec) -> None:
     """Whatever stands in it: every mistake is told in one line, and what runtimes refuse is wrong."""
-    found = list(spec_problems(spec))
+    found = list(all_spec_problems(spec))
 
-    assert found[: len(list(refusal_problems(spec)))] == list(refusal_problems(spec))
+    assert found[: len(list(runtime_refusal_problems(spec)))] == list(runtime_refusal_problems(spec))
     assert all(text and "\n" not in text for _, text in found)
 
 
@@ -265,18 +265,18 @@ def test_any_document_is_judged(spec: Spec) -> None:
 def test_what_is_good_is_good_when_it_is_read(spec: Spec) -> None:
     """A document without mistakes is what comes of its bytes, and one with mistakes is refused as a file too."""
     data = msgspec.json.encode(spec)
-    if list(spec_problems(spec)):
+    if list(all_spec_problems(spec)):
         with pytest.raises(InvalidInput):
-            parse_spec(data, "f", spec_problems)
+            parse_spec(data, "f", all_spec_problems)
     else:
-        assert parse_spec(data, "f", spec_problems) == spec
+        assert parse_spec(data, "f", all_spec_problems) == spec
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_bytes_are_a_specification_or_invalid(data: bytes) -> None:
     """Nothing else is raised, and the file is named."""
     with pytest.raises(InvalidInput) as invalid:
-        parse_spec(data, "f.yaml", spec_problems)
+        parse_spec(data, "f.yaml", all_spec_problems)
 
     assert all(error.startswith("f.yaml:") for error in invalid.value.errors)
 
@@ -288,8 +288,8 @@ def test_a_file_with_a_broken_byte_is_read_or_invalid(data: st.DataObject, name:
     at = data.draw(st.integers(0, len(content) - 1))
     content[at : data.draw(st.sampled_from((at + 1, len(content))))] = data.draw(st.binary(max_size=2))
     try:
-        spec = parse_spec(bytes(content), name, spec_problems)
+        spec = parse_spec(bytes(content), name, all_spec_problems)
     except InvalidInput as invalid:
         assert all(error.startswith(f"{name}:") for error in invalid.errors)
     else:
-        assert list(spec_problems(spec)) == []
+        assert list(all_spec_problems(spec)) == []

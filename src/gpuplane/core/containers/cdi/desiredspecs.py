@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpuplane.core.containers.cdi import specstatus as condition
 from gpuplane.core.containers.cdi.driverfiles import LIBCUDA_PREFIX
 from gpuplane.core.containers.cdi.names import VENDOR, qualified_name
-from gpuplane.core.containers.cdi.specbuilder import BuiltSpec, build_spec
-from gpuplane.core.containers.cdi.specrequest import HookProgram, Mode, SpecRequest
+from gpuplane.core.containers.cdi.specbuilder import SpecBuildResult, build_spec
+from gpuplane.core.containers.cdi.specrequest import HookProgram, SpecMode, SpecOptions
 from gpuplane.core.containers.cdi.version import lowest_version
-from gpuplane.core.containers.strategy import effective_strategies
+from gpuplane.core.containers.strategy import effective_list_strategies
 from gpuplane.core.requests import node_requests
 from gpuplane.core.shares import unit_of
 from gpuplane.core.text import format_count
@@ -30,50 +30,53 @@ from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.reasons import ReasonCode
 from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.status import CDI_FILES, AnyPart, CdiConflictStatus, Part, cdi_conflict
+from gpuplane.model.status import CDI_FILES, AnyPart, CdiConflictStatus, Part, cdi_conflict_part
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 from gpuplane.model.views import Reason, Unit
 
 GPU_KIND = f"{VENDOR}/gpu"
-FEATURE_MODES: tuple[Mode, ...] = ("gdrcopy", "gds", "mofed")
+FEATURE_MODES: tuple[SpecMode, ...] = ("gdrcopy", "gds", "mofed")
 """Modes that the setting of the same name enables; their only device is `all`."""
 
-BEING_WRITTEN = "CDI: the specification of this device is being written"
-CONFLICT_ADVICE = "container runtimes refuse a device that two files define; remove it from that file"
-UUID_PREFIXES = ("GPU-", "MIG-")
+BEING_WRITTEN_TEXT = "CDI: the specification of this device is being written"
+CONFLICT_ADVICE = (
+    "container runtimes refuse a device that two files define; remove the device from the file "
+    "that the agent does not write"
+)
+UUID_NAME_PREFIXES = ("GPU-", "MIG-")
 
 
 @view
-def desired_specs(snapshot: Snapshot) -> Mapping[str, BuiltSpec]:
+def desired_specs(snapshot: Snapshot) -> Mapping[str, SpecBuildResult]:
     """Kind → specification, if a CDI strategy is in force; {} if none is."""
-    by_cdi = condition.writes_specs(snapshot) and any(
-        each.startswith("cdi-") for each in effective_strategies(snapshot)
+    by_cdi = condition.agent_writes_specs(snapshot) and any(
+        each.startswith("cdi-") for each in effective_list_strategies(snapshot)
     )
-    return _configured_specs(snapshot) if by_cdi else {}
+    return _configured_specs_by_kind(snapshot) if by_cdi else {}
 
 
-def _configured_specs(snapshot: Snapshot) -> Mapping[str, BuiltSpec]:
+def _configured_specs_by_kind(snapshot: Snapshot) -> Mapping[str, SpecBuildResult]:
     """Kind → specification, for each kind in the configuration; {} before machine and configuration are known."""
     machine, settings = snapshot.machine, snapshot.config.settings
     if machine is None or machine.gpus is None or settings is None:
         return {}
-    return _build_specs.of(snapshot, machine, tuple(_spec_requests(settings, condition.hook_path(snapshot))))
+    return _build_specs.of(snapshot, machine, tuple(_spec_requests(settings, condition.installed_hook_path(snapshot))))
 
 
 @part_view
-def _build_specs(machine: Machine, requests: tuple[SpecRequest, ...]) -> Mapping[str, BuiltSpec]:
+def _build_specs(machine: Machine, requests: tuple[SpecOptions, ...]) -> Mapping[str, SpecBuildResult]:
     return {request.kind: build_spec(machine, request) for request in requests}
 
 
-def _spec_requests(settings: Settings, ours: str) -> Iterator[SpecRequest]:
+def _spec_requests(settings: Settings, own_hook_path: str) -> Iterator[SpecOptions]:
     """`ours`: our hook's path; "" if it is not installed."""
-    request = SpecRequest(
+    request = SpecOptions(
         kind=GPU_KIND,
         naming=(settings.device_id_strategy,),
         driver_root=settings.driver_root,
         dev_root=settings.dev_root,
-        hook_program=_hook_program(settings, ours),
+        hook_program=_hook_program(settings, own_hook_path),
         disabled_hooks=settings.cdi_disabled_hooks,
         feature_flags=settings.cdi_features,
     )
@@ -85,10 +88,10 @@ def _spec_requests(settings: Settings, ours: str) -> Iterator[SpecRequest]:
             yield request.but(kind=f"{VENDOR}/{feature}", mode=feature)
 
 
-def _hook_program(settings: Settings, ours: str) -> HookProgram | None:
+def _hook_program(settings: Settings, own_hook_path: str) -> HookProgram | None:
     if settings.cdi_hook == "nvidia":
         return HookProgram(path=settings.cdi_hook_path, is_nvidia=True)
-    return HookProgram(path=ours) if ours and settings.cdi_hook == "auto" else None
+    return HookProgram(path=own_hook_path) if own_hook_path and settings.cdi_hook == "auto" else None
 
 
 def missing_features(snapshot: Snapshot) -> frozenset[str]:
@@ -101,7 +104,9 @@ def spec_notes(snapshot: Snapshot) -> Iterator[Text]:
     for kind, each in desired_specs(snapshot).items():
         yield from each.notes
         if kind != GPU_KIND:
-            yield from (f"{kind.partition('/')[2]}: {what}: {why}" for what, why in each.omitted.items())
+            yield from (
+                f"{kind.partition('/')[2]}: {what}: {why}" for what, why in each.omission_reason_by_device.items()
+            )
 
 
 def summarize_specs(specs: Iterable[Spec]) -> str:
@@ -113,26 +118,26 @@ def summarize_specs(specs: Iterable[Spec]) -> str:
     return f"{format_count(count, 'device')}{version}"
 
 
-def is_machine_known(snapshot: Snapshot) -> bool:
+def is_machine_and_config_known(snapshot: Snapshot) -> bool:
     """Whether machine and configuration are known, so that the desired specifications are."""
     machine = snapshot.machine
     return machine is not None and machine.gpus is not None and snapshot.config.settings is not None
 
 
-def desired_file(snapshot: Snapshot, kind: str, current: Spec | None) -> Spec | None:
+def desired_spec_of_file(snapshot: Snapshot, kind: str, current: Spec | None) -> Spec | None:
     """The desired content of a kind's file, whose content is `current` now; None for no file.
 
     It has the desired devices, and those other devices of `current` that a container may hold: with the edits that they
     have on the machine now, or with their old ones if the machine no longer has them.
     """
-    if not is_machine_known(snapshot) or (not desired_specs(snapshot) and _is_runtime_unknown(snapshot)):
+    if not is_machine_and_config_known(snapshot) or (not desired_specs(snapshot) and _is_runtime_unknown(snapshot)):
         return current
     spec = _spec_of_kind(desired_specs(snapshot), kind)
-    now = spec or (_spec_of_kind(_configured_specs(snapshot), kind) if current else None)
+    now = spec or (_spec_of_kind(_configured_specs_by_kind(snapshot), kind) if current else None)
     names = {device.name for device in spec.devices} if spec is not None else set()
     fresh = {device.name: device for device in now.devices} if now is not None else {}
     left = (each for each in (current.devices if current else ()) if each.name not in names)
-    others = condition.conflicting_files(snapshot)
+    others = condition.conflicting_file_by_device(snapshot)
     devices = (
         *(each for each in (spec.devices if spec else ()) if qualified_name(kind, each.name) not in others),
         *(fresh.get(each.name, each) for each in left if _may_be_held(snapshot, kind, each)),
@@ -146,21 +151,25 @@ def desired_file(snapshot: Snapshot, kind: str, current: Spec | None) -> Spec | 
     return whole.but(cdi_version=lowest_version(whole))
 
 
-def _spec_of_kind(documents: Mapping[str, BuiltSpec], kind: str) -> Spec | None:
-    return documents[kind].spec if kind in documents else None
+def _spec_of_kind(specs_by_kind: Mapping[str, SpecBuildResult], kind: str) -> Spec | None:
+    return specs_by_kind[kind].spec if kind in specs_by_kind else None
 
 
 def _is_runtime_unknown(snapshot: Snapshot) -> bool:
     """Whether nobody has said yet what the node's runtime is, though that decides."""
     settings = snapshot.config.settings
-    return settings is not None and settings.device_list_strategy == ("auto",) and not node_requests(snapshot).runtime
+    return (
+        settings is not None
+        and settings.device_list_strategy == ("auto",)
+        and not node_requests(snapshot).container_runtime
+    )
 
 
 def _may_be_held(snapshot: Snapshot, kind: str, device: CdiDevice) -> bool:
     """Whether some container may hold a device, as far as is known."""
     if snapshot.allocations is None:
         return True
-    if kind == GPU_KIND and device.name.startswith(UUID_PREFIXES):
+    if kind == GPU_KIND and device.name.startswith(UUID_NAME_PREFIXES):
         return device.name in _held_units.of(snapshot, snapshot.allocations)
     return bool(snapshot.allocations)
 
@@ -170,8 +179,8 @@ def _held_units(allocations: tuple[Allocation, ...]) -> frozenset[str]:
     return frozenset(unit_of(id) for each in allocations for id in each.devices)
 
 
-def find_conflicts(
-    snapshot: Snapshot, ours: Mapping[str, Spec], foreign: Mapping[str, Spec]
+def conflict_statuses(
+    snapshot: Snapshot, own_specs: Mapping[str, Spec], foreign_specs: Mapping[str, Spec]
 ) -> Mapping[Part[CdiConflictStatus], CdiConflictStatus]:
     """Part → status, of each file of others that defines a device which is ours to define.
 
@@ -180,21 +189,25 @@ def find_conflicts(
     found = {kind: each.spec for kind, each in desired_specs(snapshot).items() if each.spec is not None}
     names = {
         qualified_name(kind, device.name)
-        for specs in (found, ours)
+        for specs in (found, own_specs)
         for kind, spec in specs.items()
         for device in spec.devices
     }
     found_conflicts: dict[Part[CdiConflictStatus], CdiConflictStatus] = {}
-    for path, spec in sorted(foreign.items()):
+    for path, spec in sorted(foreign_specs.items()):
         twice = sorted(name for device in spec.devices if (name := qualified_name(spec.kind, device.name)) in names)
         if twice:
             what = twice[0] + f" and {len(twice) - 1} more" * (len(twice) > 1)
-            unavailable_reason = f"it defines {what}, as this agent's own file would: {CONFLICT_ADVICE}"
-            found_conflicts[cdi_conflict(path)] = CdiConflictStatus("failing", unavailable_reason, devices=tuple(twice))
+            cdi_unavailable_reason = (
+                f"this file defines {what}, and the agent's own file defines the same: {CONFLICT_ADVICE}"
+            )
+            found_conflicts[cdi_conflict_part(path)] = CdiConflictStatus(
+                "failing", cdi_unavailable_reason, devices=tuple(twice)
+            )
     return found_conflicts
 
 
-def unavailable_reason(snapshot: Snapshot, unit: Unit) -> Reason | None:
+def cdi_unavailable_reason(snapshot: Snapshot, unit: Unit) -> Reason | None:
     """Why a container with this unit could not start by CDI; None if it could, or if no CDI strategy is in force."""
     documents, settings = desired_specs(snapshot), snapshot.config.settings
     if settings is None or GPU_KIND not in documents:
@@ -203,26 +216,31 @@ def unavailable_reason(snapshot: Snapshot, unit: Unit) -> Reason | None:
         _needed_fingerprints.of(snapshot, documents),
         unit.index if settings.device_id_strategy == "index" else unit.id,
     )
-    if (why := documents[GPU_KIND].omitted.get(unit.id)) or name not in needed.gpus:
-        return _problem_reason("cdi-no-device", why or "the specification has no device for it")
-    fingerprints = {qualified_name(GPU_KIND, name): needed.gpus[name], **needed.others}
-    return _unwritten_reason(snapshot, fingerprints, needed.common)
+    if (
+        why := documents[GPU_KIND].omission_reason_by_device.get(unit.id)
+    ) or name not in needed.fingerprint_by_gpu_device:
+        return _cdi_problem_reason("cdi-no-device", why or "the specification does not contain this device")
+    fingerprints = {
+        qualified_name(GPU_KIND, name): needed.fingerprint_by_gpu_device[name],
+        **needed.fingerprint_by_feature_device,
+    }
+    return _not_on_disk_reason(snapshot, fingerprints, needed.common_edits_fingerprints)
 
 
 class _NeededFingerprints(Value):
     """The fingerprints that have to be on disk: of each GPU or MIG device by its name, and of the devices that every
     container gets in addition, by qualified name."""
 
-    gpus: Mapping[str, str]
-    others: Mapping[str, str]
-    common: frozenset[str]  # of the common edits of each file
+    fingerprint_by_gpu_device: Mapping[str, str]
+    fingerprint_by_feature_device: Mapping[str, str]
+    common_edits_fingerprints: frozenset[str]  # of the common edits of each file
 
 
 @part_view
-def _needed_fingerprints(documents: Mapping[str, BuiltSpec]) -> _NeededFingerprints:
+def _needed_fingerprints(specs_by_kind: Mapping[str, SpecBuildResult]) -> _NeededFingerprints:
     fingerprints = {
         kind: {device.name: condition.device_fingerprint(kind, device) for device in found.spec.devices}
-        for kind, found in documents.items()
+        for kind, found in specs_by_kind.items()
         if found.spec is not None
     }
     others = {
@@ -232,42 +250,48 @@ def _needed_fingerprints(documents: Mapping[str, BuiltSpec]) -> _NeededFingerpri
         for name, fingerprint in fingerprints[kind].items()
     }
     common = frozenset(
-        condition.common_fingerprint(found.spec) for found in documents.values() if found.spec is not None
+        condition.common_edits_fingerprint(found.spec) for found in specs_by_kind.values() if found.spec is not None
     )
-    return _NeededFingerprints(gpus=fingerprints.get(GPU_KIND, {}), others=others, common=common)
+    return _NeededFingerprints(
+        fingerprint_by_gpu_device=fingerprints.get(GPU_KIND, {}),
+        fingerprint_by_feature_device=others,
+        common_edits_fingerprints=common,
+    )
 
 
-def _problem_reason(code: ReasonCode, why: Text, part: AnyPart = CDI_FILES) -> Reason:
+def _cdi_problem_reason(code: ReasonCode, why: Text, part: AnyPart = CDI_FILES) -> Reason:
     return Reason(kind="problem", text=f"CDI: {why}", part=part.name, code=code)
 
 
-def _unwritten_reason(snapshot: Snapshot, fingerprints: Mapping[str, str], common: frozenset[str]) -> Reason | None:
+def _not_on_disk_reason(
+    snapshot: Snapshot, fingerprints: Mapping[str, str], common_edits_fingerprints: frozenset[str]
+) -> Reason | None:
     """Why the disk does not have all of these devices' fingerprints; None if it has.
 
     The common edits may be older for the moment of a write, but not if the write fails: the old ones may name files of
     a driver that no longer exists.
     """
-    foreign = condition.conflicting_files(snapshot)
+    foreign = condition.conflicting_file_by_device(snapshot)
     for name in fingerprints:
         if name in foreign:
             why = f"{foreign[name]} defines {name} too: {CONFLICT_ADVICE}"
-            return _problem_reason("cdi-conflict", why, cdi_conflict(foreign[name]))
-    status, current = snapshot.status[CDI_FILES], condition.fingerprints_on_disk(snapshot)
+            return _cdi_problem_reason("cdi-conflict", why, cdi_conflict_part(foreign[name]))
+    status, current = snapshot.statuses[CDI_FILES], condition.fingerprints_on_disk(snapshot)
     refused = status.state == "failing"
-    if current.issuperset(fingerprints.values()) and (not refused or current >= common):
+    if current.issuperset(fingerprints.values()) and (not refused or current >= common_edits_fingerprints):
         return None
     if refused:
-        return _problem_reason("cdi-write-failed", status.text)
-    return Reason(kind="waiting", text=BEING_WRITTEN, part=CDI_FILES.name, code="cdi-not-written")
+        return _cdi_problem_reason("cdi-write-failed", status.text)
+    return Reason(kind="waiting", text=BEING_WRITTEN_TEXT, part=CDI_FILES.name, code="cdi-not-written")
 
 
 def is_first_write_pending(snapshot: Snapshot) -> bool:
     """Whether the files are still to be written for the first time: until then no device can be allocated by CDI."""
-    return bool(desired_specs(snapshot)) and snapshot.status[CDI_FILES].state == "waiting"
+    return bool(desired_specs(snapshot)) and snapshot.statuses[CDI_FILES].state == "waiting"
 
 
-def not_ready_reason(snapshot: Snapshot) -> Reason | None:
+def cdi_write_failed_reason(snapshot: Snapshot) -> Reason | None:
     """Why the desired files are not on disk; None if they are, or if no CDI strategy is in force."""
-    status = snapshot.status.of(CDI_FILES)
+    status = snapshot.statuses.of(CDI_FILES)
     failing = status is not None and status.state == "failing" and bool(desired_specs(snapshot))
-    return _problem_reason("cdi-write-failed", status.text) if status is not None and failing else None
+    return _cdi_problem_reason("cdi-write-failed", status.text) if status is not None and failing else None

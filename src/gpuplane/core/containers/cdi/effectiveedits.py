@@ -29,21 +29,21 @@ def concatenate_edits(edits: Iterable[ContainerEdits]) -> ContainerEdits:
     )
 
 
-def effective_edits(edits: ContainerEdits) -> ContainerEdits:
+def drop_overridden_edits(edits: ContainerEdits) -> ContainerEdits:
     """The edits that take effect."""
     return edits.but(
         env=tuple({each.partition("=")[0]: each for each in edits.env}.values()),
-        device_nodes=_last_of_each_key(edits.device_nodes, lambda node: node.path),
-        net_devices=_last_of_each_key(edits.net_devices, lambda device: device.host_interface_name),
-        mounts=tuple(sorted(_last_of_each_key(edits.mounts, lambda mount: mount.container_path), key=_path_depth)),
+        device_nodes=_last_item_of_each_key(edits.device_nodes, lambda node: node.path),
+        net_devices=_last_item_of_each_key(edits.net_devices, lambda device: device.host_interface_name),
+        mounts=tuple(sorted(_last_item_of_each_key(edits.mounts, lambda mount: mount.container_path), key=_path_depth)),
         additional_gids=tuple(dict.fromkeys(gid for gid in edits.additional_gids if gid)),
     )
 
 
-def _last_of_each_key(things: Sequence[T], key: Callable[[T], str]) -> tuple[T, ...]:
+def _last_item_of_each_key(items: Sequence[T], key_of: Callable[[T], str]) -> tuple[T, ...]:
     """The last thing of each key, at its place."""
-    last = {key(each): i for i, each in enumerate(things)}
-    return tuple(each for i, each in enumerate(things) if last[key(each)] == i)
+    last = {key_of(each): i for i, each in enumerate(items)}
+    return tuple(each for i, each in enumerate(items) if last[key_of(each)] == i)
 
 
 def _path_depth(mount: Mount) -> int:

@@ -4,18 +4,18 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, effective_edits
+from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, drop_overridden_edits
 from gpuplane.core.containers.cdi.hookactions import HookAction, hook_actions
-from gpuplane.core.containers.cdi.registry import Registry, describe_unresolvable, edits_with_origin
+from gpuplane.core.containers.cdi.registry import Registry, describe_unresolvable_device, list_edits_by_device_or_kind
 from gpuplane.core.containers.cdi.version import lowest_version, version_features
 from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
 from gpuplane.model.value import Value
 
 EditKind = Literal["node", "env", "mount", "hook", "interface", "group", "rdt"]
-EditsWithOrigin = Sequence[tuple[str, ContainerEdits]]
+EditsByDeviceOrKind = Sequence[tuple[str, ContainerEdits]]
 
 
-class DeviceExplanation(Value, rename={"version_features": "needs", "overridden_files": "over"}):
+class DeviceResolution(Value, rename={"version_features": "needs", "overridden_files": "over"}):
     """A device: the file that defines it, and the files that this overrides; or why it cannot be resolved.
 
     `version`: of CDI, declared by the file; older runtimes do not read it. `version_features`: the features of the file
@@ -30,7 +30,10 @@ class DeviceExplanation(Value, rename={"version_features": "needs", "overridden_
     problem: str = ""
 
 
-class EditExplanation(Value, rename={"hook_actions": "steps"}):
+class EditExplanation(
+    Value,
+    rename={"hook_actions": "steps", "edit_text": "what", "edit_options_text": "detail", "devices_or_kinds": "origin"},
+):
     """One edit of a container.
 
     `origin`: the names of the devices that it comes from, or a kind if any device of that kind has it. `notes`: its
@@ -38,9 +41,9 @@ class EditExplanation(Value, rename={"hook_actions": "steps"}):
     """
 
     kind: EditKind
-    what: str  # "/dev/nvidia0"
-    detail: str = ""  # "c 195:0"
-    origin: tuple[str, ...] = ()
+    edit_text: str  # "/dev/nvidia0"
+    edit_options_text: str = ""  # "c 195:0"
+    devices_or_kinds: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     hook_actions: tuple[HookAction, ...] = ()  # of a hook
 
@@ -48,57 +51,63 @@ class EditExplanation(Value, rename={"hook_actions": "steps"}):
 class Explanation(Value):
     """The devices, and the edits of those that can be resolved. With an unresolvable one no container is created."""
 
-    devices: tuple[DeviceExplanation, ...]
+    devices: tuple[DeviceResolution, ...]
     edit_explanations: tuple[EditExplanation, ...]
     edits: ContainerEdits
 
 
-def explain_devices(known: Registry, names: Sequence[str]) -> Explanation:
+def explain_devices(registry: Registry, names: Sequence[str]) -> Explanation:
     """Explains the devices with these qualified names, and their edits together."""
     requested = list(dict.fromkeys(names))
-    given = list(edits_with_origin(known, [name for name in requested if name in known.devices]))
-    edits = effective_edits(concatenate_edits(edits for _, edits in given))
+    given = list(list_edits_by_device_or_kind(registry, [name for name in requested if name in registry.devices]))
+    edits = drop_overridden_edits(concatenate_edits(edits for _, edits in given))
     return Explanation(
-        tuple(_explain_device(known, name) for name in requested), tuple(_explain_edits(edits, given)), edits
+        tuple(_explain_device(registry, name) for name in requested), tuple(_explain_edits(edits, given)), edits
     )
 
 
-def _explain_device(known: Registry, name: str) -> DeviceExplanation:
-    if name not in known.devices:
-        return DeviceExplanation(name, problem=describe_unresolvable(known, name))
-    file, over = known.devices[name].file, known.devices[name].overridden_files
+def _explain_device(registry: Registry, name: str) -> DeviceResolution:
+    if name not in registry.devices:
+        return DeviceResolution(name, problem=describe_unresolvable_device(registry, name))
+    file, over = registry.devices[name].file, registry.devices[name].overridden_files
     assert file.spec is not None  # it defines the device
     least = lowest_version(file.spec)
     why = tuple(feature for version, feature in version_features(file.spec) if version == least)
-    return DeviceExplanation(name, file.path, file.spec.cdi_version, why, over)
+    return DeviceResolution(name, file.path, file.spec.cdi_version, why, over)
 
 
-def _explain_edits(edits: ContainerEdits, given: EditsWithOrigin) -> Iterator[EditExplanation]:
+def _explain_edits(edits: ContainerEdits, edits_by_origin: EditsByDeviceOrKind) -> Iterator[EditExplanation]:
     for sort in EDIT_FIELDS:
-        yield from (_explain_edit(sort, thing, given) for thing in sort.items_of(edits))
+        yield from (_explain_edit(sort, thing, edits_by_origin) for thing in sort.items_of(edits))
 
 
-def _explain_edit(sort: "EditField", thing: Any, given: EditsWithOrigin) -> EditExplanation:
-    what, detail = sort.what(thing), sort.detail(thing)
-    purposes = [purpose for pattern, purpose in PURPOSES if re.fullmatch(pattern, what)]
+def _explain_edit(field: "EditField", item: Any, edits_by_origin: EditsByDeviceOrKind) -> EditExplanation:
+    what, detail = field.text_of(item), field.options_of(item)
+    purposes = [purpose for pattern, purpose in PURPOSE_BY_PATTERN if re.fullmatch(pattern, what)]
     overridden = [
-        f"{origin} gives {' '.join(filter(None, (sort.what(other), sort.detail(other))))}, which has no effect"
-        for origin, edits in given
-        for other in sort.items_of(edits)
-        if sort.key(other) == sort.key(thing) and other != thing
+        f"{origin} gives {' '.join(filter(None, (field.text_of(other), field.options_of(other))))}, which has no effect"
+        for origin, edits in edits_by_origin
+        for other in field.items_of(edits)
+        if field.identity_of(other) == field.identity_of(item) and other != item
     ]
     return EditExplanation(
-        sort.kind,
+        field.kind,
         what,
         detail,
-        origin=tuple(dict.fromkeys(origin for origin, edits in given if thing in sort.items_of(edits))),
+        devices_or_kinds=tuple(
+            dict.fromkeys(origin for origin, edits in edits_by_origin if item in field.items_of(edits))
+        ),
         notes=(*purposes, *dict.fromkeys(overridden)),
-        hook_actions=hook_actions(thing) if isinstance(thing, Hook) else (),
+        hook_actions=hook_actions(item) if isinstance(item, Hook) else (),
     )
 
 
 def _describe_node(node: DeviceNode) -> str:
-    numbers = f"{node.type} {node.major}:{node.minor or 0}" if node.major is not None else "numbers of the host's node"
+    numbers = (
+        f"{node.type} {node.major}:{node.minor or 0}"
+        if node.major is not None
+        else "major and minor number of the device node on the host"
+    )
     there = f", on the host {node.host_path}" if node.host_path not in ("", node.path) else ""
     return f"{numbers}{there}, {node.permissions or 'rwm'}"
 
@@ -121,9 +130,9 @@ class EditField(NamedTuple):
 
     kind: EditKind
     items_of: Callable[[ContainerEdits], Sequence[Any]]
-    key: Callable[[Any], object]
-    what: Callable[[Any], str]
-    detail: Callable[[Any], str] = lambda thing: ""
+    identity_of: Callable[[Any], object]
+    text_of: Callable[[Any], str]
+    options_of: Callable[[Any], str] = lambda thing: ""
 
 
 EDIT_FIELDS = (
@@ -150,21 +159,21 @@ EDIT_FIELDS = (
     ),
 )
 
-PURPOSES = (
+PURPOSE_BY_PATTERN = (
     (r"/dev/nvidia\d+", "the GPU"),
-    (r"/dev/nvidiactl", "the driver's control"),
+    (r"/dev/nvidiactl", "the control device of the driver"),
     (r"/dev/nvidia-uvm", "unified memory, which CUDA needs"),
     (r"/dev/nvidia-uvm-tools", "events of unified memory, for profilers"),
     (r"/dev/nvidia-modeset", "displays"),
-    (r"/dev/nvidia-caps/nvidia-cap\d+", "a capability: an instance of a GPU in MIG mode, or MIG's management"),
+    (r"/dev/nvidia-caps/nvidia-cap\d+", "a MIG capability: access to a MIG instance, or to MIG management"),
     (r"/dev/nvidia-caps-imex-channels/channel\d+", "an IMEX channel: memory shared between nodes"),
     (r"/dev/nvidia-fs\d*", "GPUDirect Storage"),
     (r"/dev/nvidia-nvswitch.*", "an NVSwitch"),
     (r"/dev/gdrdrv", "GDRCopy"),
-    (r"/dev/infiniband/.*", "RDMA, as for GPUDirect over Mellanox"),
+    (r"/dev/infiniband/.*", "RDMA, for example GPUDirect over Mellanox"),
     (r"/dev/dri/card\d+", "the GPU's display node"),
     (r"/dev/dri/renderD\d+", "the GPU's render node, for graphics"),
-    (r"NVIDIA_VISIBLE_DEVICES=void", "keeps NVIDIA's runtime from giving GPUs a second time"),
-    (r"NVIDIA_CTK_LIBCUDA_DIR=.*", "where libcuda is, for NVIDIA's hooks"),
+    (r"NVIDIA_VISIBLE_DEVICES=void", "prevents NVIDIA's runtime from adding the GPUs a second time"),
+    (r"NVIDIA_CTK_LIBCUDA_DIR=.*", "tells NVIDIA's hooks the directory of libcuda"),
 )
 """(pattern of a node or variable, its purpose)."""

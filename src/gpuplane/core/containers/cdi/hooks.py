@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Set
 from gpuplane.core.containers.cdi import links
 from gpuplane.core.containers.cdi.devices import SpecDevice
 from gpuplane.core.containers.cdi.links import Link, base_name, directory_of
-from gpuplane.core.containers.cdi.specrequest import ALL, HookProgram, SpecRequest
+from gpuplane.core.containers.cdi.specrequest import ALL_NAME, HookProgram, SpecOptions
 from gpuplane.model.cdi import Hook
 from gpuplane.model.machine import Driver, DriverFiles
 from gpuplane.model.value import Value
@@ -27,7 +27,7 @@ ALL_HOOKS = (CREATE_SYMLINKS, ENABLE_CUDA_COMPAT, UPDATE_LDCACHE, DISABLE_NODE_M
 HOOK_TIMEOUT_S = 30  # of our hook
 
 
-class StartTasks(Value):
+class ContainerStartTasks(Value):
     """The tasks at a container's start. Paths are those in the container."""
 
     links: tuple[Link, ...] = ()
@@ -37,12 +37,12 @@ class StartTasks(Value):
     cuda_version: str = ""  # the newest that the driver supports
 
 
-def start_tasks(driver: Driver | None, given: Iterable[SpecDevice]) -> StartTasks:
+def container_start_tasks(driver: Driver | None, spec_devices: Iterable[SpecDevice]) -> ContainerStartTasks:
     """The tasks at the start of any container that can get these devices."""
-    by_path = links.unique_links(link for part in given for link in part.links)
+    by_path = links.unique_links(link for part in spec_devices for link in part.links)
     if driver is None or driver.files is None:
-        return StartTasks(drm_links=by_path)
-    return StartTasks(
+        return ContainerStartTasks(drm_links=by_path)
+    return ContainerStartTasks(
         links=links.unique_links(_driver_links(driver.files)),
         drm_links=by_path,
         library_directories=tuple(sorted({directory_of(each.path) for each in driver.files.libraries})),
@@ -59,22 +59,22 @@ def _driver_links(files: DriverFiles) -> Iterator[Link]:
         yield from links.library_links(file)
 
 
-def disabled_hooks(request: SpecRequest) -> Set[str]:
+def disabled_hooks(request: SpecOptions) -> Set[str]:
     """NVIDIA's names of the hooks that the specification does not have.
 
     A management container may create device nodes, unless the request says otherwise (nvidia-container-toolkit 1.20,
     pkg/nvcdi/options.go), and has no use for an application profile (only common-nvml.go has that hook).
     """
-    disabled = ALL_HOOKS if ALL in request.disabled_hooks else request.disabled_hooks
+    disabled = ALL_HOOKS if ALL_NAME in request.disabled_hooks else request.disabled_hooks
     if request.mode != "management":
         return {*disabled} - {*request.enabled_hooks}
     return ({*disabled, DISABLE_NODE_MODIFICATION} - {*request.enabled_hooks}) | {UPDATE_APPLICATION_PROFILE}
 
 
-def our_hooks(program: HookProgram, tasks: StartTasks, disabled: Collection[str]) -> tuple[Hook, ...]:
+def gpuplane_hooks(program: HookProgram, tasks: ContainerStartTasks, disabled: Collection[str]) -> tuple[Hook, ...]:
     """Our single hook; () if there is no task."""
     arguments = [
-        argument for name, made in _arguments_by_hook(tasks) if _is_enabled(name, disabled) for argument in made
+        argument for name, made in _arguments_by_hook(tasks) if _is_hook_enabled(name, disabled) for argument in made
     ]
     if not arguments:
         return ()
@@ -89,7 +89,7 @@ def our_hooks(program: HookProgram, tasks: StartTasks, disabled: Collection[str]
     )
 
 
-def _arguments_by_hook(tasks: StartTasks) -> Iterator[tuple[str, list[str]]]:
+def _arguments_by_hook(tasks: ContainerStartTasks) -> Iterator[tuple[str, list[str]]]:
     """(NVIDIA's name of the hook, our arguments for the same task)."""
     yield CREATE_SYMLINKS, [f"--link={link.target}::{link.path}" for link in tasks.links]
     yield CREATE_SYMLINKS, [f"--link-if={link.target}::{link.path}" for link in tasks.drm_links]
@@ -106,7 +106,7 @@ def _arguments_by_hook(tasks: StartTasks) -> Iterator[tuple[str, list[str]]]:
     yield DISABLE_NODE_MODIFICATION, ["--params"]
 
 
-def nvidia_hooks(program: HookProgram, tasks: StartTasks, disabled: Collection[str]) -> tuple[Hook, ...]:
+def nvidia_hooks(program: HookProgram, tasks: ContainerStartTasks, disabled: Collection[str]) -> tuple[Hook, ...]:
     """NVIDIA's hooks for every container."""
     folders = [argument for each in tasks.library_directories for argument in ("--folder", each)]
     entries: list[tuple[str, list[str]]] = []
@@ -115,16 +115,16 @@ def nvidia_hooks(program: HookProgram, tasks: StartTasks, disabled: Collection[s
     if folders:
         entries.append((UPDATE_LDCACHE, folders))
     entries += ((DISABLE_NODE_MODIFICATION, []), (UPDATE_APPLICATION_PROFILE, []))
-    made = (_nvidia_hook(program, name, arguments) for name, arguments in entries if _is_enabled(name, disabled))
-    return (*nvidia_link_hooks(program, tasks.links, disabled), *made)
+    made = (_nvidia_hook(program, name, arguments) for name, arguments in entries if _is_hook_enabled(name, disabled))
+    return (*nvidia_symlink_hooks(program, tasks.links, disabled), *made)
 
 
-def nvidia_link_hooks(program: HookProgram, made: Iterable[Link], disabled: Collection[str]) -> tuple[Hook, ...]:
+def nvidia_symlink_hooks(program: HookProgram, symlinks: Iterable[Link], disabled: Collection[str]) -> tuple[Hook, ...]:
     """NVIDIA's hook that creates links; () if there are none to create."""
-    arguments = [argument for link in made for argument in ("--link", f"{link.target}::{link.path}")]
+    arguments = [argument for link in symlinks for argument in ("--link", f"{link.target}::{link.path}")]
     return (
         (_nvidia_hook(program, CREATE_SYMLINKS, arguments),)
-        if arguments and _is_enabled(CREATE_SYMLINKS, disabled)
+        if arguments and _is_hook_enabled(CREATE_SYMLINKS, disabled)
         else ()
     )
 
@@ -140,6 +140,6 @@ def _nvidia_hook(program: HookProgram, name: str, arguments: Iterable[str]) -> H
     )
 
 
-def _is_enabled(name: str, disabled: Collection[str]) -> bool:
+def _is_hook_enabled(name: str, disabled: Collection[str]) -> bool:
     """Whether a hook, by NVIDIA's name, is not disabled."""
     return name not in disabled

@@ -12,23 +12,27 @@ import msgspec
 from gpuplane.core.document import DocumentNode
 
 
-def read_leniently(node: DocumentNode, kind: Any) -> DocumentNode:
+def normalize_like_go_yaml(node: DocumentNode, expected_type: Any) -> DocumentNode:
     """The same tree, with these two differences to our types removed."""
-    origin, args = get_origin(kind), get_args(kind)
+    origin, args = get_origin(expected_type), get_args(expected_type)
     if isinstance(node.value, dict):
         given = {key: each for key, each in node.value.items() if each.value is not None}
         if origin is Mapping:
-            return node.but(value={key: read_leniently(each, args[1]) for key, each in given.items()})
-        fields = _field_types(kind)
-        return node.but(value={key: read_leniently(each, fields.get(key)) for key, each in given.items()})
+            return node.but(value={key: normalize_like_go_yaml(each, args[1]) for key, each in given.items()})
+        fields = _field_types(expected_type)
+        return node.but(value={key: normalize_like_go_yaml(each, fields.get(key)) for key, each in given.items()})
     if isinstance(node.value, list) and origin is tuple:
-        return node.but(value=[read_leniently(each, args[0]) for each in node.value])
-    if kind is str and isinstance(node.value, int):
+        return node.but(value=[normalize_like_go_yaml(each, args[0]) for each in node.value])
+    if expected_type is str and isinstance(node.value, int):
         return node.but(value=str(node.value).lower() if isinstance(node.value, bool) else str(node.value))
     return node
 
 
-def _field_types(kind: Any) -> dict[str, Any]:
+def _field_types(expected_type: Any) -> dict[str, Any]:
     """Encoded name of each field → its type; {} if the type is not a struct."""
-    structs = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+    structs = [
+        each
+        for each in (expected_type, *get_args(expected_type))
+        if isinstance(each, type) and issubclass(each, msgspec.Struct)
+    ]
     return {field.encode_name: field.type for each in structs for field in msgspec.structs.fields(each)}

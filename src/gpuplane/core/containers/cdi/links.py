@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from gpuplane.model.machine import DriverFile, DriverLibrary, Gpu
 from gpuplane.model.value import Value
 
-FIXED_LINKS = (
+ALWAYS_CREATED_LINKS = (
     ("libcuda.so.", "libcuda.so", "libcuda.so.1"),  # many programs load it by this name
     ("libGLX_nvidia.so.", "libGLX_indirect.so.0", ""),  # GLVND, for indirect rendering
     ("libnvidia-opticalflow.so.", "libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
@@ -38,26 +38,26 @@ def base_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def library_links(found: DriverLibrary | DriverFile) -> Iterator[Link]:
+def library_links(library: DriverLibrary | DriverFile) -> Iterator[Link]:
     """The links to a library, or to a module of Xorg, in its own directory."""
-    home, own = directory_of(_container_path(found)), base_name(found.path)
+    home, own = directory_of(_container_path(library)), base_name(library.path)
     names = dict[str, str]()
-    if isinstance(found, DriverLibrary):
-        soname = found.soname or own
-        names = {soname: own} | {name: own if name == soname else soname for name in found.links}
-    names |= {name: target or own for begin, name, target in FIXED_LINKS if own.startswith(begin)}
+    if isinstance(library, DriverLibrary):
+        soname = library.soname or own
+        names = {soname: own} | {name: own if name == soname else soname for name in library.symlinks}
+    names |= {name: target or own for begin, name, target in ALWAYS_CREATED_LINKS if own.startswith(begin)}
     names.pop(own, None)
     yield from (Link(target=target, path=f"{home}/{name}") for name, target in names.items())
 
 
-def unique_links(found: Iterable[Link]) -> tuple[Link, ...]:
+def unique_links(symlinks: Iterable[Link]) -> tuple[Link, ...]:
     """Each link path once, sorted; of two links with one path the one whose target sorts first."""
-    ordered = sorted(found, key=lambda link: (link.path, link.target), reverse=True)
+    ordered = sorted(symlinks, key=lambda link: (link.path, link.target), reverse=True)
     return tuple(reversed({link.path: link for link in ordered}.values()))
 
 
 def _container_path(found: DriverLibrary | DriverFile) -> str:
-    return found.path if isinstance(found, DriverLibrary) else found.target or found.path
+    return found.path if isinstance(found, DriverLibrary) else found.container_path or found.path
 
 
 def drm_links(gpu: Gpu) -> Iterator[Link]:

@@ -5,10 +5,10 @@ kubelet's checkpoint stay valid after a migration, and the files that their plug
 """
 
 VENDOR = "k8s.device-plugin.nvidia.com"
-CLASSES = ("gpu", "imex-channel", "gdrcopy", "gds", "mofed")
+CDI_CLASSES = ("gpu", "imex-channel", "gdrcopy", "gds", "mofed")
 """The classes of our kinds; each has a file of its own."""
 
-KINDS = tuple(f"{VENDOR}/{each}" for each in CLASSES)
+CDI_KINDS = tuple(f"{VENDOR}/{each}" for each in CDI_CLASSES)
 
 
 def spec_file_name(kind: str) -> str:

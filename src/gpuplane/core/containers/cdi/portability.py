@@ -5,43 +5,43 @@ The specifications of CDI (SPEC.md) and of OCI runtimes demand more than the lib
 """
 
 from gpuplane.core.containers.cdi.rules import (
-    DOMAIN,
+    DOMAIN_PATTERN,
     MAX_DOMAIN_LENGTH,
     MAX_NAME_LENGTH,
-    NO_PERMISSIONS,
-    UINT32,
-    Problems,
-    list_problems,
-    prefix_paths,
+    NO_PERMISSIONS_VALUE,
+    UINT32_END,
+    ProblemsByPath,
+    prepend_path,
+    problems_of_list_items,
     quote,
 )
 from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, Mount, Spec
 
 
-def portability_problems(spec: Spec) -> Problems:
+def runtime_compatibility_problems(spec: Spec) -> ProblemsByPath:
     """The problems of a specification that the library accepts, but that may fail elsewhere."""
     vendor, _, name = spec.kind.partition("/")
     if spec.cdi_version.startswith("v"):
         yield ("cdiVersion",), f"{quote(spec.cdi_version)}: older runtimes accept it only without the v"
-    if len(vendor) > MAX_DOMAIN_LENGTH or not DOMAIN.fullmatch(vendor.lower()):
+    if len(vendor) > MAX_DOMAIN_LENGTH or not DOMAIN_PATTERN.fullmatch(vendor.lower()):
         yield ("kind",), f"the vendor {quote(vendor)} must be a domain, like nvidia.com (SPEC.md)"
     if len(name) > MAX_NAME_LENGTH:
         yield ("kind",), f"the class has {len(name)} characters: at most {MAX_NAME_LENGTH} are allowed (SPEC.md)"
-    yield from prefix_paths(("containerEdits",), _edit_problems(spec.container_edits))
+    yield from prepend_path(("containerEdits",), _edit_problems(spec.container_edits))
     for i, device in enumerate(spec.devices):
-        yield from prefix_paths(("devices", i, "containerEdits"), _edit_problems(device.container_edits))
+        yield from prepend_path(("devices", i, "containerEdits"), _edit_problems(device.container_edits))
 
 
-def _edit_problems(edits: ContainerEdits) -> Problems:
+def _edit_problems(edits: ContainerEdits) -> ProblemsByPath:
     for i, text in enumerate(edits.env):
         if "\0" in text:
             yield ("env", i), "contains a NUL"
-    yield from list_problems("deviceNodes", edits.device_nodes, _node_problems)
-    yield from list_problems("hooks", edits.hooks, _hook_problems)
-    yield from list_problems("mounts", edits.mounts, _mount_problems)
+    yield from problems_of_list_items("deviceNodes", edits.device_nodes, _node_problems)
+    yield from problems_of_list_items("hooks", edits.hooks, _hook_problems)
+    yield from problems_of_list_items("mounts", edits.mounts, _mount_problems)
 
 
-def _node_problems(node: DeviceNode) -> Problems:
+def _node_problems(node: DeviceNode) -> ProblemsByPath:
     yield from _path_problems("path", node.path)
     yield from _path_problems("hostPath", node.host_path)
     for key, number in (("major", node.major), ("minor", node.minor)):
@@ -49,13 +49,22 @@ def _node_problems(node: DeviceNode) -> Problems:
             yield (key,), f"{number} is not a device number"
     if node.minor is not None and node.major is None:
         yield ("minor",), "has no effect without a major number: runtimes then use the numbers of the host's node"
-    if node.permissions == NO_PERMISSIONS:
-        yield ("permissions",), f"older runtimes refuse the whole file for {quote(NO_PERMISSIONS)}"
-    if node.file_mode is not None and 0o7777 < node.file_mode < UINT32:
-        yield ("fileMode",), f"{node.file_mode} has more than permission bits; 0666 is 438 in JSON"
+    if node.permissions == NO_PERMISSIONS_VALUE:
+        yield (
+            ("permissions",),
+            (f"older runtimes refuse the whole file because of the value {quote(NO_PERMISSIONS_VALUE)}"),
+        )
+    if node.file_mode is not None and 0o7777 < node.file_mode < UINT32_END:
+        yield (
+            ("fileMode",),
+            (
+                f"{node.file_mode} contains bits that are not permission bits; write a decimal "
+                "number in JSON: 0666 is 438"
+            ),
+        )
 
 
-def _hook_problems(hook: Hook) -> Problems:
+def _hook_problems(hook: Hook) -> ProblemsByPath:
     yield from _path_problems("path", hook.path)
     for i, text in enumerate(hook.args):
         if "\0" in text:
@@ -64,14 +73,14 @@ def _hook_problems(hook: Hook) -> Problems:
         yield ("timeout",), f"{hook.timeout} must be more than 0 seconds (OCI runtime specification, hooks)"
 
 
-def _mount_problems(mount: Mount) -> Problems:
+def _mount_problems(mount: Mount) -> ProblemsByPath:
     yield from _path_problems("containerPath", mount.container_path)
     if mount.type in ("", "bind"):
         yield from _path_problems("hostPath", mount.host_path)
     if not mount.type and not {"bind", "rbind"} & set(mount.options):
-        yield ("options",), "without bind or rbind, and without a type, runc mounts nothing"
+        yield ("options",), "runc mounts nothing without the option bind or rbind, or a type; add one of them"
 
 
-def _path_problems(key: str, path: str) -> Problems:
+def _path_problems(key: str, path: str) -> ProblemsByPath:
     if path and (not path.startswith("/") or "\0" in path):
         yield (key,), f"{quote(path)} must be an absolute path"

@@ -7,12 +7,12 @@ defines it too.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, effective_edits
-from gpuplane.core.containers.cdi.names import KINDS, qualified_name
+from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, drop_overridden_edits
+from gpuplane.core.containers.cdi.names import CDI_KINDS, qualified_name
 from gpuplane.core.containers.cdi.rules import is_qualified_name
-from gpuplane.core.containers.cdi.validation import parse_spec, refusal_problems
+from gpuplane.core.containers.cdi.validation import parse_spec, runtime_refusal_problems
 from gpuplane.core.strict import InvalidInput, closest_match
-from gpuplane.core.text import list_first
+from gpuplane.core.text import join_first_names
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.model.value import Value
 
@@ -26,9 +26,9 @@ MAX_NAMES_LISTED = 8
 """The number of existing names that an error lists."""
 
 
-ADVICE_BY_KIND = dict.fromkeys(KINDS, "; the agent writes these: see gpuplane inspect") | {
-    "nvidia.com/gpu": "; gpuplane cdi generate writes a file of these"
-}
+ADVICE_BY_CDI_KIND = dict.fromkeys(
+    CDI_KINDS, ("; the agent writes the file for the missing kind: see gpuplane inspect")
+) | {"nvidia.com/gpu": "; gpuplane cdi generate writes a file for the missing kind"}
 """Kind → what to do if there is no device of it."""
 
 
@@ -53,8 +53,10 @@ class Registry(Value):
     """The devices of all files. Keys are qualified names."""
 
     devices: Mapping[str, DeviceDefinition] = {}
-    conflicts: Mapping[str, tuple[str, ...]] = {}  # unresolvable device → the files of equal priority that define it
-    problems: Mapping[str, str] = {}  # file → why it is ignored
+    conflicting_files_by_device: Mapping[
+        str, tuple[str, ...]
+    ] = {}  # unresolvable device → the files of equal priority that define it
+    problem_by_file: Mapping[str, str] = {}  # file → why it is ignored
 
 
 class UnresolvableDevices(Exception):
@@ -70,7 +72,7 @@ def parse_spec_file(path: str, data: bytes | OSError, priority: int = 0) -> Spec
     if isinstance(data, OSError):
         return SpecFile(path, priority, problem=f"{path}: {data.strerror or data}")
     try:
-        return SpecFile(path, priority, parse_spec(data, path, refusal_problems))
+        return SpecFile(path, priority, parse_spec(data, path, runtime_refusal_problems))
     except InvalidInput as invalid:
         first, *more = invalid.errors
         return SpecFile(path, priority, problem=first + (f" (and {len(more)} more)" if more else ""))
@@ -89,14 +91,16 @@ def build_registry(files: Iterable[SpecFile]) -> Registry:
     conflicts = {name: paths for name, each in sorted(definitions.items()) if (paths := _conflicting_files(each))}
     return Registry(
         devices={
-            name: _effective_definition(each) for name, each in sorted(definitions.items()) if name not in conflicts
+            name: _definition_of_highest_priority(each)
+            for name, each in sorted(definitions.items())
+            if name not in conflicts
         },
-        conflicts=conflicts,
-        problems={file.path: file.problem for file in files if file.problem},
+        conflicting_files_by_device=conflicts,
+        problem_by_file={file.path: file.problem for file in files if file.problem},
     )
 
 
-def _effective_definition(definitions: Sequence[DeviceDefinition]) -> DeviceDefinition:
+def _definition_of_highest_priority(definitions: Sequence[DeviceDefinition]) -> DeviceDefinition:
     """The definition with priority, and the files that it overrides."""
     *over, first = definitions
     return first.but(overridden_files=tuple(each.file.path for each in over))
@@ -108,14 +112,16 @@ def _conflicting_files(definitions: Sequence[DeviceDefinition]) -> tuple[str, ..
     return tuple(each.file.path for each in definitions if priorities.count(each.file.priority) > 1)
 
 
-def resolve_devices(known: Registry, names: Sequence[str]) -> ContainerEdits:
+def resolve_devices(registry: Registry, names: Sequence[str]) -> ContainerEdits:
     """The edits of a container with these devices. Raises UnresolvableDevices with all unresolvable names."""
-    if reasons := {name: describe_unresolvable(known, name) for name in names if name not in known.devices}:
+    if reasons := {
+        name: describe_unresolvable_device(registry, name) for name in names if name not in registry.devices
+    }:
         raise UnresolvableDevices(reasons)
-    return effective_edits(concatenate_edits(edits for _, edits in edits_with_origin(known, names)))
+    return drop_overridden_edits(concatenate_edits(edits for _, edits in list_edits_by_device_or_kind(registry, names)))
 
 
-def edits_with_origin(known: Registry, names: Sequence[str]) -> Iterator[tuple[str, ContainerEdits]]:
+def list_edits_by_device_or_kind(registry: Registry, names: Sequence[str]) -> Iterator[tuple[str, ContainerEdits]]:
     """(origin, edits) of resolvable devices, in the order in which they are applied.
 
     The origin of a device's own edits is its name. The common edits of a file come before those of its first device;
@@ -123,41 +129,46 @@ def edits_with_origin(known: Registry, names: Sequence[str]) -> Iterator[tuple[s
     """
     seen = set[str]()
     for name in names:
-        device, file = known.devices[name].device, known.devices[name].file
+        device, file = registry.devices[name].device, registry.devices[name].file
         if file.path not in seen and file.spec is not None:
             seen.add(file.path)
             yield file.spec.kind, file.spec.container_edits
         yield name, device.container_edits
 
 
-def describe_unresolvable(known: Registry, name: str) -> str:
+def describe_unresolvable_device(registry: Registry, name: str) -> str:
     """Why a name is not resolvable, and what to do."""
-    if name in known.conflicts:
-        files = " and ".join(known.conflicts[name])
-        return f"defined by {files}, which have equal priority: remove it from all but one of them"
+    if name in registry.conflicting_files_by_device:
+        files = " and ".join(registry.conflicting_files_by_device[name])
+        return f"{files} define this device with equal priority: keep it in one file and remove it from the others"
     kind, _, device = name.partition("=")
     if not is_qualified_name(name):
-        similar = [each for each in known.devices if each.partition("=")[2] == name]
+        similar = [each for each in registry.devices if each.partition("=")[2] == name]
         examples = " or ".join(similar[:MAX_NAMES_LISTED]) or "nvidia.com/gpu=0"
         return f"not a qualified name: write vendor/class=name, like {examples}"
-    there = [each.partition("=")[2] for each in (*known.devices, *known.conflicts) if each.partition("=")[0] == kind]
-    return f"{_describe_missing_device(known, kind, device, there)}{_describe_unreadable_files(known)}"
+    there = [
+        each.partition("=")[2]
+        for each in (*registry.devices, *registry.conflicting_files_by_device)
+        if each.partition("=")[0] == kind
+    ]
+    return f"{_describe_missing_device(registry, kind, device, there)}{_describe_unreadable_files(registry)}"
 
 
-def _describe_missing_device(known: Registry, kind: str, device: str, there: Sequence[str]) -> str:
-    if there:
-        close = closest_match(device, there)
-        return f"no file defines it; the devices of {kind} are: {list_first(there, MAX_NAMES_LISTED)}" + (
-            f"; did you mean {close}?" if close else ""
+def _describe_missing_device(registry: Registry, kind: str, device: str, existing_names: Sequence[str]) -> str:
+    if existing_names:
+        close = closest_match(device, existing_names)
+        return (
+            f"no file defines it; the devices of {kind} are: {join_first_names(existing_names, MAX_NAMES_LISTED)}"
+            + (f"; did you mean {close}?" if close else "")
         )
-    kinds = sorted({each.partition("=")[0] for each in (*known.devices, *known.conflicts)})
+    kinds = sorted({each.partition("=")[0] for each in (*registry.devices, *registry.conflicting_files_by_device)})
     others = f"; there are devices of these kinds: {', '.join(kinds)}" if kinds else ""
-    return f"no file defines a device of {kind}{others}{ADVICE_BY_KIND.get(kind, '')}"
+    return f"no file defines a device of {kind}{others}{ADVICE_BY_CDI_KIND.get(kind, '')}"
 
 
-def _describe_unreadable_files(known: Registry) -> str:
+def _describe_unreadable_files(registry: Registry) -> str:
     """Names the files that are ignored: one of them could be the file that should define the device."""
-    if not known.problems:
+    if not registry.problem_by_file:
         return ""
-    first, *more = known.problems.values()
+    first, *more = registry.problem_by_file.values()
     return f". A file with an error was ignored: {first}" + (f", and {len(more)} more" if more else "")

@@ -13,37 +13,37 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.core.containers.cdi import canonicaledits, devicenodes, devices, driverfiles, features, hooks
 from gpuplane.core.containers.cdi.devices import SpecDevice
-from gpuplane.core.containers.cdi.specrequest import ALL, NONE, SpecRequest
+from gpuplane.core.containers.cdi.specrequest import ALL_NAME, NONE_NAME, SpecOptions
 from gpuplane.core.containers.cdi.version import lowest_version
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.model.machine import DriverFiles, Machine
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
-VOID_EDITS = ContainerEdits(env=("NVIDIA_VISIBLE_DEVICES=void",))
+VISIBLE_DEVICES_VOID_EDITS = ContainerEdits(env=("NVIDIA_VISIBLE_DEVICES=void",))
 """With this variable NVIDIA's runtime, if there is one, adds no GPUs of its own."""
 
-EMPTY_DEVICE_EDITS = ContainerEdits(env=("NVCT_EMPTY_DEVICE=",))
+PLACEHOLDER_DEVICE_EDITS = ContainerEdits(env=("NVCT_EMPTY_DEVICE=",))
 """The edits of the device `none`: CDI does not allow a device without edits."""
 
-REQUIRED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+REQUIRED_CONTROL_NODE_PATHS = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 """CUDA does not start without these nodes."""
 
-MISSING_NODE = "no such node exists"
+MISSING_NODE_TEXT = "the device node does not exist"
 
-FLAGS_WITHOUT_EFFECT = {
+FEATURE_FLAGS_WITHOUT_EFFECT = {
     "enable-explicit-driver-libraries": "containers use the image's own libraries of GLVND and OpenCL",
-    "enable-coherent-annotations": "GPUs with coherent memory have no kinds of their own",
+    "enable-coherent-annotations": "GPUs with coherent memory have no separate CDI kind",
     "disable-multiple-csv-devices": "it applies to Tegra systems only",
 }
 """NVIDIA's feature flags that have no effect here, and why."""
 
 
-class BuiltSpec(Value):
+class SpecBuildResult(Value):
     """A specification, and the devices that are omitted, each with the reason. `spec`: None if all are omitted."""
 
     spec: Spec | None
-    omitted: Mapping[str, Text] = {}  # by UUID, or by a node's path
+    omission_reason_by_device: Mapping[str, Text] = {}  # by UUID, or by a node's path
     notes: tuple[Text, ...] = ()  # for people: missing files that a container may need, flags without effect
 
 
@@ -52,41 +52,43 @@ class SpecContents(Value):
 
     device_edits: Mapping[str, ContainerEdits]
     common_edits: ContainerEdits = ContainerEdits()
-    omitted: Mapping[str, Text] = {}
+    omission_reason_by_device: Mapping[str, Text] = {}
     notes: tuple[Text, ...] = ()
 
 
-def build_spec(machine: Machine, request: SpecRequest) -> BuiltSpec:
+def build_spec(machine: Machine, request: SpecOptions) -> SpecBuildResult:
     """The specification for a request. Raises ValueError if the machine has none of the requested devices."""
     found = _spec_contents(machine, request)
-    common = canonicaledits.merge_edits((found.common_edits, VOID_EDITS))
+    common = canonicaledits.merge_and_sort_edits((found.common_edits, VISIBLE_DEVICES_VOID_EDITS))
     given = {
-        name: canonicaledits.subtract_edits(canonicaledits.merge_edits((edits,)), common)
+        name: canonicaledits.subtract_edits(canonicaledits.merge_and_sort_edits((edits,)), common)
         for name, edits in found.device_edits.items()
     }
     empty = {
-        name: "a container would get nothing with it" for name, edits in given.items() if edits == ContainerEdits()
+        name: ("this device would add nothing to a container")
+        for name, edits in given.items()
+        if edits == ContainerEdits()
     }
     given = {name: given[name] for name in sorted(given.keys() - empty.keys())}
-    if request.with_all_device and given and NONE not in given:
-        given.setdefault(ALL, canonicaledits.merge_edits(given.values()))
-    left = {**found.omitted, **empty}
+    if request.with_all_device and given and NONE_NAME not in given:
+        given.setdefault(ALL_NAME, canonicaledits.merge_and_sort_edits(given.values()))
+    left = {**found.omission_reason_by_device, **empty}
     left = {name: left[name] for name in sorted(left)}
-    notes = (*found.notes, *_flag_notes(request))
+    notes = (*found.notes, *_feature_flag_notes(request))
     if not given:
-        return BuiltSpec(spec=None, omitted=left, notes=notes)
+        return SpecBuildResult(spec=None, omission_reason_by_device=left, notes=notes)
     made = tuple(CdiDevice(name=name, container_edits=edits) for name, edits in given.items())
     spec = Spec(cdi_version="", kind=request.kind, devices=made, container_edits=common)
-    return BuiltSpec(spec=spec.but(cdi_version=lowest_version(spec)), omitted=left, notes=notes)
+    return SpecBuildResult(spec=spec.but(cdi_version=lowest_version(spec)), omission_reason_by_device=left, notes=notes)
 
 
-def _flag_notes(request: SpecRequest) -> Iterator[str]:
-    for flag, why in FLAGS_WITHOUT_EFFECT.items():
+def _feature_flag_notes(request: SpecOptions) -> Iterator[str]:
+    for flag, why in FEATURE_FLAGS_WITHOUT_EFFECT.items():
         if flag in request.feature_flags:
             yield f"the feature flag {flag} has no effect: {why}"
 
 
-def _spec_contents(machine: Machine, request: SpecRequest) -> SpecContents:
+def _spec_contents(machine: Machine, request: SpecOptions) -> SpecContents:
     match request.mode:
         case "gpu":
             return _gpu_contents(machine, request)
@@ -96,72 +98,77 @@ def _spec_contents(machine: Machine, request: SpecRequest) -> SpecContents:
             return _feature_contents(machine, request)
 
 
-def _gpu_contents(machine: Machine, request: SpecRequest) -> SpecContents:
-    nobody = NONE in request.ids
+def _gpu_contents(machine: Machine, request: SpecOptions) -> SpecContents:
+    nobody = NONE_NAME in request.ids
     if nobody and len(set(request.ids)) > 1:
-        raise ValueError(f"{NONE} means no device, and cannot be requested together with others")
+        raise ValueError(f"{NONE_NAME} means no device, and cannot be requested together with others")
     chosen = () if nobody else devices.select_devices(machine, request.ids)
-    given, left = devices.name_devices(chosen, request.naming)
+    given, left = devices.assign_device_names(chosen, request.naming)
     notes = tuple(_missing_file_notes(machine, request))
     if driverfiles.lacks_libcuda(_driver_files(machine)):
         why = f"no container could use it: {_missing_libcuda_reason(machine, request)}"
         left = {**{part.uuid: why for part in given.values()}, **left}
-        return SpecContents(device_edits={}, omitted=left, notes=notes)
+        return SpecContents(device_edits={}, omission_reason_by_device=left, notes=notes)
     edits = {name: _device_edits(part, machine, request) for name, part in given.items()} | (
-        {NONE: EMPTY_DEVICE_EDITS} if nobody else {}
+        {NONE_NAME: PLACEHOLDER_DEVICE_EDITS} if nobody else {}
     )
-    common = _common_edits(machine, request, _control_nodes(machine), given.values())
-    return SpecContents(device_edits=edits, common_edits=common, omitted=left, notes=notes)
+    common = _common_edits(machine, request, _control_node_paths(machine), given.values())
+    return SpecContents(device_edits=edits, common_edits=common, omission_reason_by_device=left, notes=notes)
 
 
-def _control_nodes(machine: Machine) -> list[str]:
+def _control_node_paths(machine: Machine) -> list[str]:
     """The control nodes that exist, and the required ones whose numbers are known: the runtime creates a container's
     nodes by their numbers."""
-    made = {path for path in REQUIRED_NODES if path in machine.numbers}
-    return [path for path in devicenodes.CONTROL_NODES if path in machine.shared_nodes or path in made]
+    made = {path for path in REQUIRED_CONTROL_NODE_PATHS if path in machine.device_node_stats}
+    return [path for path in devicenodes.CONTROL_NODE_PATHS if path in machine.shared_nodes or path in made]
 
 
-def _device_edits(part: SpecDevice, machine: Machine, request: SpecRequest) -> ContainerEdits:
+def _device_edits(device: SpecDevice, machine: Machine, request: SpecOptions) -> ContainerEdits:
     """The edits of a GPU or MIG device. NVIDIA's program creates every link that it gets, so DRM links are here."""
-    edits = _node_edits(part.nodes, machine, request)
+    edits = _node_edits(device.nodes, machine, request)
     if request.hook_program is None or not request.hook_program.is_nvidia:
         return edits
-    return edits.but(hooks=hooks.nvidia_link_hooks(request.hook_program, part.links, hooks.disabled_hooks(request)))
+    return edits.but(
+        hooks=hooks.nvidia_symlink_hooks(request.hook_program, device.links, hooks.disabled_hooks(request))
+    )
 
 
 def _common_edits(
-    machine: Machine, request: SpecRequest, control: Iterable[str], given: Iterable[SpecDevice]
+    machine: Machine, request: SpecOptions, control_node_paths: Iterable[str], spec_devices: Iterable[SpecDevice]
 ) -> ContainerEdits:
     """The edits of every container: control nodes, the driver's files, and the hooks or what replaces them."""
-    files, work = _driver_files(machine) or DriverFiles(), hooks.start_tasks(machine.driver, given)
+    files, work = _driver_files(machine) or DriverFiles(), hooks.container_start_tasks(machine.driver, spec_devices)
     sockets = "disable-ipc-discoverer" not in request.feature_flags
-    edits = canonicaledits.merge_edits(
-        (_node_edits(control, machine, request), driverfiles.driver_edits(files, request.driver_root, sockets=sockets))
+    edits = canonicaledits.merge_and_sort_edits(
+        (
+            _node_edits(control_node_paths, machine, request),
+            driverfiles.driver_file_edits(files, request.driver_root, with_sockets=sockets),
+        )
     )
     if request.hook_program is None:
-        aliases = ContainerEdits(mounts=tuple(driverfiles.alias_mounts(files, request.driver_root)))
-        return canonicaledits.merge_edits((edits, aliases))
-    called = hooks.nvidia_hooks if request.hook_program.is_nvidia else hooks.our_hooks
+        aliases = ContainerEdits(mounts=tuple(driverfiles.library_alias_mounts(files, request.driver_root)))
+        return canonicaledits.merge_and_sort_edits((edits, aliases))
+    called = hooks.nvidia_hooks if request.hook_program.is_nvidia else hooks.gpuplane_hooks
     return edits.but(hooks=called(request.hook_program, work, hooks.disabled_hooks(request)))
 
 
-def _node_edits(paths: Iterable[str], machine: Machine, request: SpecRequest) -> ContainerEdits:
+def _node_edits(paths: Iterable[str], machine: Machine, request: SpecOptions) -> ContainerEdits:
     groups = "no-additional-gids-for-device-nodes" not in request.feature_flags
-    return devicenodes.node_edits(paths, machine.numbers, request.dev_root, groups=groups)
+    return devicenodes.device_node_edits(paths, machine.device_node_stats, request.dev_root, with_groups=groups)
 
 
 def _driver_files(machine: Machine) -> DriverFiles | None:
     return machine.driver.files if machine.driver is not None else None
 
 
-def _missing_libcuda_reason(machine: Machine, request: SpecRequest) -> Text:
+def _missing_libcuda_reason(machine: Machine, request: SpecOptions) -> Text:
     """Why libcuda is missing."""
     if machine.driver is None:
         return "the machine has no driver"
     return machine.driver.files_error or f"the driver has no {driverfiles.LIBCUDA_PREFIX}* below {request.driver_root}"
 
 
-def _missing_file_notes(machine: Machine, request: SpecRequest) -> Iterator[Text]:
+def _missing_file_notes(machine: Machine, request: SpecOptions) -> Iterator[Text]:
     """A note for each missing file that a container with CUDA, or for management, may need."""
     files = _driver_files(machine)
     if files is None or driverfiles.lacks_libcuda(files):
@@ -169,34 +176,37 @@ def _missing_file_notes(machine: Machine, request: SpecRequest) -> Iterator[Text
     else:
         if machine.driver is not None and machine.driver.files_error:
             yield machine.driver.files_error
-        yield from driverfiles.left_out_notes(machine.left_out)
+        yield from driverfiles.omitted_file_notes(machine.insecure_files)
     if files is not None:
         yield from driverfiles.missing_file_notes(files)
-    for path in REQUIRED_NODES:
-        if path not in machine.shared_nodes and path not in machine.left_out:
+    for path in REQUIRED_CONTROL_NODE_PATHS:
+        if path not in machine.shared_nodes and path not in machine.insecure_files:
             yield f"{path} does not exist"
 
 
-def _imex_contents(machine: Machine, request: SpecRequest) -> SpecContents:
-    there, away = features.imex_channels(machine, request.ids)
+def _imex_contents(machine: Machine, request: SpecOptions) -> SpecContents:
+    there, away = features.select_imex_channels(machine, request.ids)
     given = {name: _node_edits((path,), machine, request) for name, path in there.items()}
-    return SpecContents(device_edits=given, omitted=dict.fromkeys(away, MISSING_NODE))
+    return SpecContents(device_edits=given, omission_reason_by_device=dict.fromkeys(away, MISSING_NODE_TEXT))
 
 
-def _feature_contents(machine: Machine, request: SpecRequest) -> SpecContents:
+def _feature_contents(machine: Machine, request: SpecOptions) -> SpecContents:
     """The contents of a mode that has one device, which is not a GPU."""
-    if unknown := [id for id in request.ids if id != ALL]:
-        raise ValueError(f"no such device: {', '.join(map(repr, unknown))}; {request.mode} has one device, {ALL}")
-    paths = features.feature_nodes(machine, request.mode)
+    if unknown := [id for id in request.ids if id != ALL_NAME]:
+        raise ValueError(f"no such device: {', '.join(map(repr, unknown))}; {request.mode} has one device, {ALL_NAME}")
+    paths = features.feature_node_paths(machine, request.mode)
     if not paths:
-        return SpecContents(device_edits={}, omitted={features.NODES_BY_MODE[request.mode][1]: MISSING_NODE})
+        return SpecContents(
+            device_edits={},
+            omission_reason_by_device={features.NODE_PATTERNS_BY_MODE[request.mode][1]: MISSING_NODE_TEXT},
+        )
     edits = _node_edits(paths, machine, request)
     if request.mode == "management":
         notes = tuple(_missing_file_notes(machine, request))
         return SpecContents(
-            device_edits={ALL: edits}, common_edits=_common_edits(machine, request, (), ()), notes=notes
+            device_edits={ALL_NAME: edits}, common_edits=_common_edits(machine, request, (), ()), notes=notes
         )
     files = _driver_files(machine)
     if request.mode == "gds" and files is not None:
-        edits = edits.but(mounts=tuple(driverfiles.storage_mounts(files, request.driver_root)))
-    return SpecContents(device_edits={ALL: edits})
+        edits = edits.but(mounts=tuple(driverfiles.gpudirect_storage_mounts(files, request.driver_root)))
+    return SpecContents(device_edits={ALL_NAME: edits})

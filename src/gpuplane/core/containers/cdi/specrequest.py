@@ -5,12 +5,12 @@ from typing import Literal
 from gpuplane.model.value import Value
 
 NamingStrategy = Literal["index", "uuid", "type-index"]
-Mode = Literal["gpu", "management", "imex", "gds", "gdrcopy", "mofed", "nvswitch"]
+SpecMode = Literal["gpu", "management", "imex", "gds", "gdrcopy", "mofed", "nvswitch"]
 
-ALL = "all"
+ALL_NAME = "all"
 """The id of all devices, the name of the device that is all of them, and NVIDIA's name of all hooks."""
 
-NONE = "none"
+NONE_NAME = "none"
 """The id of no device: the specification then has one device of this name, with the common edits only."""
 
 
@@ -21,11 +21,11 @@ class HookProgram(Value):
     is_nvidia: bool = False  # NVIDIA's program: it needs one hook for each task
 
 
-class SpecRequest(Value):
+class SpecOptions(Value):
     """What a specification shall contain. Paths are on the host."""
 
     kind: str
-    mode: Mode = "gpu"
+    mode: SpecMode = "gpu"
     naming: tuple[NamingStrategy, ...] = ("uuid",)  # every device gets one name by each strategy
     with_all_device: bool = False  # adds a device `all`
     ids: tuple[str, ...] = ()  # of the devices: index, UUID, "0:1", PCI address, channel, `all`, `none`; (): all

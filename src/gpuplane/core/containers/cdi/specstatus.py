@@ -14,14 +14,14 @@ from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CDI_FILES, CDI_HOOK, CdiConflictStatus
 
 
-def writes_specs(snapshot: Snapshot) -> bool:
+def agent_writes_specs(snapshot: Snapshot) -> bool:
     """Whether this agent writes specification files."""
-    return CDI_FILES in snapshot.status
+    return CDI_FILES in snapshot.statuses
 
 
-def hook_path(snapshot: Snapshot) -> str:
+def installed_hook_path(snapshot: Snapshot) -> str:
     """Our hook's path on the host; "" if it is not installed."""
-    status = snapshot.status.of(CDI_HOOK)
+    status = snapshot.statuses.of(CDI_HOOK)
     return status.path if status is not None else ""
 
 
@@ -32,35 +32,35 @@ def spec_fingerprints(specs: Iterable[Spec]) -> tuple[str, ...]:
 
 def _fingerprints_of_specs(specs: Iterable[Spec]) -> Iterator[str]:
     for spec in specs:
-        yield common_fingerprint(spec)
+        yield common_edits_fingerprint(spec)
         yield from (device_fingerprint(spec.kind, device) for device in spec.devices)
 
 
 def device_fingerprint(kind: str, device: CdiDevice) -> str:
     """A device's qualified name with a digest of its edits: the same name can get other edits later."""
-    return f"{qualified_name(kind, device.name)}@{_digest(device.container_edits)}"
+    return f"{qualified_name(kind, device.name)}@{_edits_digest(device.container_edits)}"
 
 
-def common_fingerprint(spec: Spec) -> str:
+def common_edits_fingerprint(spec: Spec) -> str:
     """A kind with a digest of the common edits of its devices.
 
     The arguments of hooks are left out: one link more or less to another GPU's node stops no container.
     """
     common = spec.container_edits
-    return f"{spec.kind}@{_digest(common.but(hooks=tuple(each.but(args=()) for each in common.hooks)))}"
+    return f"{spec.kind}@{_edits_digest(common.but(hooks=tuple(each.but(args=()) for each in common.hooks)))}"
 
 
-def _digest(edits: ContainerEdits) -> str:
+def _edits_digest(edits: ContainerEdits) -> str:
     return hashlib.sha256(msgspec.json.encode(edits)).hexdigest()[:12]
 
 
 def fingerprints_on_disk(snapshot: Snapshot) -> frozenset[str]:
     """The fingerprints of the files on disk and of their devices."""
-    status = snapshot.status.of(CDI_FILES)
+    status = snapshot.statuses.of(CDI_FILES)
     return frozenset(status.fingerprints) if status is not None else frozenset()
 
 
-def conflicting_files(snapshot: Snapshot) -> Mapping[str, str]:
+def conflicting_file_by_device(snapshot: Snapshot) -> Mapping[str, str]:
     """Qualified name that a file of another program defines too → that file."""
-    found = ((part.subject, status) for part, status in snapshot.status.of_kind("cdi conflict"))
+    found = ((part.subject, status) for part, status in snapshot.statuses.of_kind("cdi conflict"))
     return {name: path for path, status in found if isinstance(status, CdiConflictStatus) for name in status.devices}

@@ -6,7 +6,7 @@ from gpuplane.model.value import Value
 
 
 class Clock(Value):
-    """CLOCK_BOOTTIME was `now` when it was `wall`, in seconds since 1970."""
+    """CLOCK_BOOTTIME was `boottime` when the wall clock was `wall_time`, in seconds since 1970."""
 
     boottime: float
     wall_time: float
@@ -16,5 +16,9 @@ class Clock(Value):
         return datetime.fromtimestamp(round(self.wall_time + at - self.boottime), UTC)
 
     def to_utc_or_none(self, at: float | None) -> datetime | None:
-        """The same; None for none."""
+        """A moment in UTC; None if there is none."""
         return None if at is None else self.to_utc(at)
+
+
+SECONDS_SINCE_BOOT = Clock(0.0, 0.0)
+"""Shows a moment as if the machine had started in 1970: always the same for the same moment."""

@@ -6,7 +6,7 @@ from gpuplane.core.availability import availability
 from gpuplane.core.reports.inspection.clock import Clock
 from gpuplane.core.shares import unit_of
 from gpuplane.model.control import NodeState
-from gpuplane.model.health import NODE, DeviceHealth
+from gpuplane.model.health import NODE_RECORD_KEY, DeviceHealth
 from gpuplane.model.inspection import Device, Holder, Id, Reason
 from gpuplane.model.machine import Gpu, MigDevice
 from gpuplane.model.snapshot import Allocation
@@ -14,18 +14,21 @@ from gpuplane.model.text import Text, join
 from gpuplane.model.views import OfferedDevice
 
 MIB = 1 << 20
-ABSENT, NOT_COUNTED = "the driver does not count it", "the GPUs have not been counted yet"
+ABSENT_TEXT, GPUS_NOT_COUNTED_TEXT = (
+    "the driver does not list this device any more",
+    "the GPUs have not been counted yet",
+)
 
 
-def devices(state: NodeState, device_health: Sequence[DeviceHealth], clock: Clock) -> tuple[Device, ...]:
+def inspect_devices(state: NodeState, device_health: Sequence[DeviceHealth], clock: Clock) -> tuple[Device, ...]:
     """Every GPU and MIG device of which anything is known; `stand` is how they stand."""
-    return tuple(_DeviceInspector(state, device_health, clock).all_devices())
+    return tuple(_DeviceInspector(state, device_health, clock).inspect_all_devices())
 
 
 def node_health(device_health: Sequence[DeviceHealth]) -> DeviceHealth:
     """How the node stands: what ails the driver ails every device."""
-    well = DeviceHealth(device=NODE, index="", state="healthy")
-    return next((each for each in device_health if each.device == NODE), well)
+    well = DeviceHealth(device=NODE_RECORD_KEY, index="", state="healthy")
+    return next((each for each in device_health if each.device == NODE_RECORD_KEY), well)
 
 
 class _DeviceInspector:
@@ -35,7 +38,9 @@ class _DeviceInspector:
         self.clock = clock
         gpus = state.snapshot.machine.gpus if state.snapshot.machine else None
         self.gpus, self.gpus_are_known = gpus or (), gpus is not None
-        self.health_by_device = {each.index or each.device: each for each in device_health if each.device != NODE}
+        self.health_by_device = {
+            each.index or each.device: each for each in device_health if each.device != NODE_RECORD_KEY
+        }
         self.reasons_by_index = {each.index: each.reasons for each in availability(state.snapshot, state.offer)}
         self.not_offered_by_index = {each.index: each.reason for each in state.offer.not_offered}
         self.offered_by_index: dict[str, tuple[str, list[OfferedDevice]]] = {}
@@ -44,47 +49,50 @@ class _DeviceInspector:
                 self.offered_by_index.setdefault(each.unit.index, (resource.name, []))[1].append(each)
         self.allocations_by_unit = _allocations_by_unit(state.snapshot.allocations)
 
-    def all_devices(self) -> Iterator[Device]:
+    def inspect_all_devices(self) -> Iterator[Device]:
         there = set()
         for gpu in self.gpus:
             there.add(gpu.uuid)
-            yield self.whole_gpu(gpu)
+            yield self.inspect_gpu_without_mig_devices(gpu)
             for part in gpu.mig_devices:
                 there.add(part.uuid)
-                yield self.mig_device(gpu, part)
+                yield self.inspect_mig_device(gpu, part)
         known = (each.device for each in self.health_by_device.values())
         for uuid in dict.fromkeys((*known, *(self.allocations_by_unit or {}))):
             if uuid not in there:
-                yield self.absent_device(uuid)
+                yield self.inspect_absent_device(uuid)
 
-    def whole_gpu(self, gpu: Gpu) -> Device:
-        return self.with_state(
-            _new_device(str(gpu.index), gpu.uuid, gpu).but(memory_bytes=gpu.memory_mib * MIB or None),
+    def inspect_gpu_without_mig_devices(self, gpu: Gpu) -> Device:
+        return self.add_health_and_holders(
+            _device_with_identity_only(str(gpu.index), gpu.uuid, gpu).but(memory_bytes=gpu.memory_mib * MIB or None),
             self.not_offered_by_index.get(str(gpu.index), ""),
         )
 
-    def mig_device(self, gpu: Gpu, part: MigDevice) -> Device:
-        why = self.not_offered_by_index.get(f"{gpu.index}:{part.mig_index}") or self.not_offered_by_index.get(
+    def inspect_mig_device(self, gpu: Gpu, mig_device: MigDevice) -> Device:
+        why = self.not_offered_by_index.get(f"{gpu.index}:{mig_device.mig_index}") or self.not_offered_by_index.get(
             str(gpu.index), ""
         )
         if not why and str(gpu.index) in self.offered_by_index:
-            why = f"it is offered with all of GPU {gpu.index}"
-        return self.with_state(
-            _new_device(f"{gpu.index}:{part.mig_index}", part.uuid, gpu).but(
-                mig_profile=part.profile, memory_bytes=part.memory_mib * MIB or None
+            why = f"it is a part of GPU {gpu.index}, which is offered as a whole"
+        return self.add_health_and_holders(
+            _device_with_identity_only(f"{gpu.index}:{mig_device.mig_index}", mig_device.uuid, gpu).but(
+                mig_profile=mig_device.profile, memory_bytes=mig_device.memory_mib * MIB or None
             ),
             why,
         )
 
-    def absent_device(self, uuid: str) -> Device:
-        device = self.with_state(_new_device("", uuid, Gpu(index=-1)), "")
+    def inspect_absent_device(self, uuid: str) -> Device:
+        device = self.add_health_and_holders(_device_with_identity_only("", uuid, Gpu(index=-1)), "")
         if device.state != "healthy":
             return device
         return device.but(
-            state="absent", reason=f"a container holds it, and {ABSENT if self.gpus_are_known else NOT_COUNTED}"
+            state="absent",
+            reason=(
+                f"a container holds this device, but {ABSENT_TEXT if self.gpus_are_known else GPUS_NOT_COUNTED_TEXT}"
+            ),
         )
 
-    def with_state(self, device: Device, not_offered: Text) -> Device:
+    def add_health_and_holders(self, device: Device, not_offered: Text) -> Device:
         against = self.reasons_by_index.get(device.index, ())
         resource, ids = self.offered_by_index.get(device.index, ("", []))
         well = DeviceHealth(device=device.uuid, index=device.index, state="healthy")
@@ -93,15 +101,15 @@ class _DeviceInspector:
         return device.but(
             resource=resource,
             not_offered="" if resource else not_offered,
-            ids=tuple(Id(id=each.id, healthy=not each.reasons, reason=each.unavailable) for each in ids),
+            ids=tuple(Id(id=each.id, healthy=not each.reasons, reason=each.unavailable_reason) for each in ids),
             reasons=tuple(Reason(each.kind, each.code, each.part, each.text) for each in against),
             holders=None
             if self.allocations_by_unit is None
-            else tuple(map(self.holder, self.allocations_by_unit.get(device.uuid, ()))),
+            else tuple(map(self.inspect_holder, self.allocations_by_unit.get(device.uuid, ()))),
             **health_fields(found, self.clock),
         )
 
-    def holder(self, allocation: Allocation) -> Holder:
+    def inspect_holder(self, allocation: Allocation) -> Holder:
         holder = allocation.holder
         return Holder(
             namespace=holder.namespace,
@@ -128,7 +136,7 @@ def _allocations_by_unit(allocations: tuple[Allocation, ...] | None) -> Mapping[
     return held
 
 
-def _new_device(index: str, uuid: str, gpu: Gpu) -> Device:
+def _device_with_identity_only(index: str, uuid: str, gpu: Gpu) -> Device:
     return Device(
         index=index,
         uuid=uuid,
@@ -154,7 +162,7 @@ def health_fields(health: DeviceHealth, clock: Clock) -> dict[str, object]:
         "reason": health.reason,
         "since": clock.to_utc_or_none(health.since),
         "until": clock.to_utc_or_none(health.until),
-        "ends": health.cleared_by,
+        "ends": health.cleared_by_text,
         "advice": health.advice,
         "counts": health.fault_counts,
     }

@@ -53,7 +53,7 @@ async def test_shares_are_given_out_once_their_daemon_serves_them(place: Place) 
     """Before, they are unhealthy with the reason; the container is a client of the daemon that runs."""
     world = place.world
     async with Kubelet(place.root / "k") as kubelet, place.agent() as agent:
-        await agent.until_says("no MPS supervisor is seen")
+        await agent.until_says("no MPS supervisor serves the directory")
         await kubelet.until_capacity(GPU, 8, 0)
         await world.supervise()
         await kubelet.until_capacity(GPU, 8, 8)
@@ -140,7 +140,7 @@ async def test_a_root_that_cannot_be_written_costs_only_what_is_shared_by_mps(pl
     )
     place.world.root.write_text("no directory")
     async with Kubelet(place.root / "k") as kubelet, place.agent() as agent:
-        await agent.until_says("the supervisor does not learn which daemons are needed")
+        await agent.until_says("the agent cannot send the supervisor the list of needed daemons")
         await kubelet.until_capacity("nvidia.com/some", 4, 0)
         await kubelet.until_capacity(GPU, 1, 1)
         place.world.root.unlink()
@@ -157,7 +157,7 @@ async def test_what_anybody_could_write_is_not_believed(place: Place, where: str
         await kubelet.until_capacity(GPU, 8, 8)
         path = world.root / where
         path.chmod(0o777)
-        await agent.until_says(f"not trusted: {path} is writable by others")
+        await agent.until_says(f"the agent does not trust the supervisor's status file: {path} is writable by others")
         await kubelet.until_capacity(GPU, 8, 0)
         path.chmod(0o711)
         await kubelet.until_capacity(GPU, 8, 8)
@@ -171,6 +171,6 @@ async def test_another_root_is_another_supervisors(place: Place) -> None:
     async with Kubelet(place.root / "k") as kubelet, place.agent("--node-name", "") as agent:
         await kubelet.until_capacity(GPU, 8, 8)
         place.configure(f"{SHARED}flags: {{mpsRoot: {other}}}\n")
-        await agent.until_says(f"no MPS supervisor is seen at {other}")
+        await agent.until_says(f"no MPS supervisor serves the directory {other}")
         await kubelet.until_capacity(GPU, 8, 0)
         await world.until(lambda: not world.pipe(GPU).exists())

@@ -28,6 +28,47 @@ async def test_changes_gives_the_picture_now_and_then_the_newest() -> None:
     assert [snapshot.generation for snapshot in seen] == [0, 3]
 
 
+async def test_changes_of_views_skip_snapshots_of_which_no_view_differs() -> None:
+    """What a view equals is no news: a fact about something else wakes nobody."""
+    node, seen = Node(Snapshot()), list[str]()
+
+    async def follow() -> None:
+        async for snapshot in node.changes(lambda s: s.config.settings, lambda s: s.ledger.release):
+            seen.append(snapshot.config.settings.driver_root if snapshot.config.settings else "none")
+
+    following = asyncio.create_task(follow())
+    await asyncio.sleep(0)
+    for fact in (
+        StatusChanged(Part("other", "x"), Status("ok")),
+        ConfigLoaded(Settings(driver_root="a")),
+        ConfigLoaded(Settings(driver_root="a"), warnings=("x",)),
+        DriverReleaseRequested(DriverRelease(until=node.now() + 60, reason="x")),
+    ):
+        node.apply(fact)
+        for _ in range(5):
+            await asyncio.sleep(0)
+    following.cancel()
+
+    assert seen == ["none", "a", "a"]
+
+
+async def test_a_view_that_raises_ends_its_follower_and_no_other() -> None:
+    """The one that applied the fact knows nothing of it."""
+    node = Node(Snapshot())
+
+    def spoilt(snapshot: Snapshot) -> int:
+        return 1 if snapshot.config.settings is None else 1 // 0
+
+    broken = asyncio.create_task(node.wait_until(lambda s: spoilt(s) == 2, deadline=60))
+    waiting = asyncio.create_task(node.wait_until(lambda s: s.config.settings is not None, deadline=60))
+    await asyncio.sleep(0)
+    node.apply(ConfigLoaded(Settings()))
+
+    assert await waiting
+    with pytest.raises(ZeroDivisionError):
+        await broken
+
+
 async def test_until_sees_a_change_and_gives_up_at_its_deadline() -> None:
     """Waiting ends with the snapshot that is ready, or with the deadline."""
     node = Node(Snapshot())

@@ -11,6 +11,7 @@ broken takes the one that was in force last. Named configurations:
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 
 from gpuplane.core.advertising import describe_unsupported_settings
@@ -50,7 +51,7 @@ async def configure(node: Node, source: Source) -> None:
 async def _say_what_does_not_fit(node: Node) -> None:
     """One file serves many nodes: a valid configuration may ask for something that this machine cannot have."""
     said: StatusChanged[Status] | None = None
-    async for snapshot in node.changes():
+    async for snapshot in node.changes(describe_unsupported_settings):
         reason = describe_unsupported_settings(snapshot)
         now = StatusChanged(UNSUPPORTED_SHARING, Status("failing", reason) if reason else None)
         if now != said:
@@ -74,7 +75,7 @@ async def _follow(node: Node, source: Source, path: Path) -> None:
 
     async def follow_label() -> None:
         seen = node.snapshot.config.node_requests
-        async for snapshot in node.changes():
+        async for snapshot in node.changes(attrgetter("config.node_requests")):
             asked = snapshot.config.node_requests
             if asked != seen:
                 seen = asked

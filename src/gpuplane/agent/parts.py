@@ -174,7 +174,7 @@ async def _watch(node: Node, hardware: Hardware, asks: bool) -> None:
 async def _let_go(node: Node, hardware: Hardware) -> None:
     """Hands off the driver while somebody wishes so."""
     away = False
-    async for snapshot in node.changes():
+    async for snapshot in node.changes(driver_release_reason):
         if bool(driver_release_reason(snapshot)) != away:
             away = not away
             await (hardware.release() if away else hardware.do(ObserveMachine()))
@@ -183,7 +183,7 @@ async def _let_go(node: Node, hardware: Hardware) -> None:
 async def _probe(node: Node, hardware: Hardware) -> None:
     """The recovery probes that are wished for, each once; what they find comes back as facts."""
     done: Mapping[str, float] = {}
-    async for snapshot in node.changes():
+    async for snapshot in node.changes(requested_probe_times):
         wanted = requested_probe_times(snapshot)
         for gpu, asked in wanted.items():
             if done.get(gpu) != asked:

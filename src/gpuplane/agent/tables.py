@@ -14,7 +14,7 @@ from gpuplane.model.node import Node
 async def keep_tables(node: Node) -> None:
     """See that there is a table for what the GPUs of the newest snapshot are worth to each other."""
     made: AffinityMatrix = ()
-    async for snapshot in node.changes():
+    async for snapshot in node.changes(machine_affinity_matrix):
         pairs = machine_affinity_matrix(snapshot)
         if pairs != made:
             await asyncio.to_thread(build_table, pairs)

@@ -71,7 +71,7 @@ async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
     last: dict[str, DeviceEventState] | None = None
     told: dict[EventKey, SentEvent] = {}
     rests = Backoff()
-    async for _ in node.changes():
+    async for _ in node.changes(is_condition_known, event_states):
         while is_condition_known(node.snapshot):
             now = event_states(node.snapshot)
             if last is None:

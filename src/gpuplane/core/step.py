@@ -150,7 +150,7 @@ def _without_replaced_allocation(
 def _allocations_not_listed_yet(
     known_allocations: tuple[Allocation, ...], listed: tuple[Allocation, ...], asked_at: float
 ) -> Iterator[Allocation]:
-    """The grants that stay, beside what kubelet listed when it was asked at `requested_at`.
+    """The grants that stay, beside what kubelet listed when it was asked at `asked_at`.
 
     The list says nothing about later grants: if it has the same ids, it means the container that had them before. An
     earlier grant is replaced by what the list shows of it, or is over if kubelet has had the time to list it.

@@ -13,7 +13,7 @@ async def keep_time_slices(node: Node, hardware: Hardware) -> None:
     """Have the tries made that are wished for, each once; what comes of them comes back as facts."""
     begun: SetTimeSlice | None = None
     told: TimeSliceStatus | None = None
-    async for snapshot in node.changes():
+    async for snapshot in node.changes(timeslices.time_slice_status, timeslices.current_try, _remembered):
         if (status := timeslices.time_slice_status(snapshot)) != told:
             told = status
             node.apply(StatusChanged(TIME_SLICES, told))

@@ -16,6 +16,7 @@ import logging
 import os
 import time
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ async def keep_stored(node: Node, directory: Path, every: float = 1.0, glance: f
     writer = Writer(directory, share_layouts=node.snapshot.stored_ledger.possible_share_layouts)
     async with asyncio.TaskGroup() as group:
         group.create_task(_watch(node, writer, glance))
-        async for _ in node.changes():
+        async for _ in node.changes(attrgetter("ledger", "stored_ledger")):
             while (ledger := node.snapshot.ledger) != node.snapshot.stored_ledger.ledger:
                 node.apply(LedgerStored(StoredLedger(possible_share_layouts=writer.layouts_while_writing(ledger))))
                 problem = await asyncio.to_thread(writer.write, ledger)

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import grpc
@@ -61,7 +62,7 @@ class Plugin(DevicePluginServicer):
     async def ListAndWatch(self, request: pb.Empty, context: Context) -> AsyncIterator[pb.ListAndWatchResponse]:
         sent, written = None, 0
         with self._count_stream():
-            async for snapshot in self.node.changes():
+            async for snapshot in self.node.changes(self.devices, may_serve, attrgetter("checkpoint_rewrite")):
                 if not may_serve(snapshot):
                     return  # without an empty list: kubelet keeps the capacity for our successor
                 devices = self.devices(snapshot)

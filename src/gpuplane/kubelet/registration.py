@@ -27,6 +27,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 import grpc
@@ -82,7 +83,7 @@ async def register_plugins(
     """Reconcile the plugin servers with what is offered, for ever. `may_serve`: whether we hold the lock."""
     registrations: dict[str, asyncio.Task[None]] = {}
     async with asyncio.TaskGroup() as group:
-        async for snapshot in node.changes():
+        async for snapshot in node.changes(offer, attrgetter("statuses")):  # a registration that ends has no status
             for resource in offer(snapshot).resources:
                 if resource.name not in registrations or registrations[resource.name].done():
                     registrations[resource.name] = group.create_task(
@@ -94,7 +95,7 @@ async def report_unregistered(node: Node) -> None:
     """Report that no resource is registered, for ever. That is configured, so the agent is ready all the same."""
     told = set[str]()
     ok = Status("ok", "the agent does not register with kubelet, because --kubelet-socket is empty")
-    async for snapshot in node.changes():
+    async for snapshot in node.changes(offer):
         offered = {resource.name for resource in offer(snapshot).resources}
         for name in sorted(offered ^ told):
             node.apply(StatusChanged(plugin_part(name), ok if name in offered else None))

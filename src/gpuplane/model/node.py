@@ -20,8 +20,11 @@ class Node(Protocol):
     def apply(self, fact: Fact) -> None:
         """The world has changed."""
 
-    def changes(self) -> AsyncIterator[Snapshot]:
-        """The snapshot now and each newest one after it; those that came and went between may be skipped."""
+    def changes(self, *of: Callable[[Snapshot], object]) -> AsyncIterator[Snapshot]:
+        """The snapshot now, and each newest one of which one of these views differs; without views: each newest one.
 
-    async def wait_until(self, ready: Callable[[Snapshot], bool], deadline: float) -> bool:
-        """Whether a snapshot came to be ready within `deadline` seconds."""
+        Snapshots that came and went between may be skipped. Views that keep their answer are cheap to compare.
+        """
+
+    async def wait_until(self, ready: Callable[[Snapshot], bool], deadline: float | None) -> bool:
+        """Whether a snapshot came to be ready within `deadline` seconds; None: wait for ever."""

@@ -252,8 +252,8 @@ async def test_what_fails_is_tried_again_later_and_later(root: Path, monkeypatch
     waits: list[float] = []
 
     class Patient(Node):
-        async def wait_until(self, ready: object, deadline: float) -> bool:
-            waits.append(deadline)
+        async def wait_until(self, ready: object, deadline: float | None) -> bool:
+            waits.append(deadline or 0.0)
             await asyncio.sleep(0)
             if len(waits) == 9:
                 raise asyncio.CancelledError

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -34,7 +35,7 @@ async def ask(node: Node, again: float = 2.0) -> None:
     """
     asked: dict[Path, WantedDaemons] = {}
     met: object = None  # the wish, and where it was found to be met
-    async for _ in node.changes():
+    async for _ in node.changes(desired_daemons, attrgetter("config.settings")):
         while (wishes := desired_daemons(node.snapshot)) is not None and (wishes, _root(node)) != met:
             here = _folder(node) / WANTED
             for path in [each for each in asked if each != here]:  # another root is in force: nobody there any more

@@ -248,6 +248,6 @@ async def test_a_drain_says_where_kubelet_cannot_be_told(place: Place, golden: G
         await agent.until_says("plugin/nvidia.com/gpu: waiting")
         status, said = await health(place, "drain", 0, "--why", "x")
         assert status == 0
-        golden(re.sub(r"again: .*", "again: …", said))
+        golden(re.sub(r"nvidia.com/gpu: .*", "nvidia.com/gpu: …", said))
         await kubelet.start()
         await kubelet.until_capacity(GPU, 4, 3)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpc
-import psutil
 
 from bench.rig import EIGHT, GPU, SIXTEEN, Driven, described, driven, running
 from bench.row import Measure, Row
@@ -26,21 +25,32 @@ from gpuplane.sandbox.kubelet import Kubelet
 
 SHARES = 64
 SHARED = f"version: v1\nsharing: {{timeSlicing: {{resources: [{{name: {GPU}, replicas: {SHARES}}}]}}}}\n"
-STARTS, CALLS, CHANGES, IDLE = 10, 2000, 50, 20.0
-STATUS = ("--metrics-address", "127.0.0.1:0")
+STARTS, CALLS, CHANGES = 10, 2000, 50
 
 
 async def start() -> list[Row]:
     """starting"""
-    rows = []
+    rows, medians = [], list[float]()
     for profile, count, config in ((EIGHT, 8, "version: v1\n"), (SIXTEEN, 16 * SHARES, SHARED)):
-        times = []
-        for _ in range(STARTS):
-            async with running(profile, count, config=config) as (_, _, seconds):
-                times.append(seconds)
+        times = await _starts(profile, count, config=config)
+        medians.append(statistics.median(times))
         what = f"process start to registered and read, {count} ids"
         rows.append(Row(what, statistics.median(times), 0.30, "s", f"median of {STARTS} starts, max {max(times):.2f}"))
+    with driven() as rig:
+        times = await _starts("nvml", 8, *rig.flags)
+    how = f"{statistics.median(times):.3f} s over {medians[0]:.3f} s"
+    ratio = statistics.median(times) / medians[0]
+    rows.append(Row("the same with the driver's library (stand-in) / with a described machine", ratio, 1.25, "×", how))
     return rows
+
+
+async def _starts(machine: str, count: int, *more: object, config: str = "version: v1\n") -> list[float]:
+    """Seconds from each start of an agent until kubelet has so many devices."""
+    times = []
+    for _ in range(STARTS):
+        async with running(machine, count, *more, config=config) as (_, _, seconds):
+            times.append(seconds)
+    return times
 
 
 async def answers() -> list[Row]:
@@ -90,36 +100,16 @@ def latencies(kubelet: Kubelet, ids: list[str], two: list[str], count: int = CAL
     return empty, allocate, admission
 
 
-async def standing() -> list[Row]:
-    """memory and CPU while nothing happens"""
-    async with running(EIGHT, 8, *STATUS) as (_, agent, _):
-        await asyncio.sleep(3)
-        memory, parts = footprint(agent.process.pid)
-        cpu = await idle(agent.process.pid)
-    return [
-        Row("memory, 8 GPUs, idle, metrics and file watch", memory, 60, "MB", parts),
-        Row("CPU, 8 GPUs, idle", cpu, 0.5, "%", f"of a core, over {IDLE:g} s"),
-    ]
-
-
 async def on_a_driver() -> list[Row]:
-    """memory, CPU and answers with the driver's library (its stand-in) and the API client"""
+    """answers while the driver's library (its stand-in) hangs, with the API client"""
     with driven() as rig:
         async with ApiServer() as server:
             server.put("/api/v1/nodes/n1", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
             kubeconfig = rig.folder / "kubeconfig"
             kubeconfig.write_text(server.kubeconfig())
-            more = (*rig.flags, "--node-name", "n1", "--kubeconfig", kubeconfig, *STATUS)
+            more = (*rig.flags, "--node-name", "n1", "--kubeconfig", kubeconfig)
             async with running("nvml", 8, *more) as (kubelet, agent, _):
-                await asyncio.sleep(3)
-                memory, parts = footprint(agent.process.pid)
-                cpu = await idle(agent.process.pid)
-                hung = await _while_hung(kubelet, agent, rig)
-    return [
-        Row("memory, 8 GPUs, idle, driver library (stand-in) and API client too", memory, 75, "MB", parts),
-        Row("CPU, 8 GPUs, idle, driver library (stand-in) polled each second", cpu, 0.5, "%", f"over {IDLE:g} s"),
-        hung,
-    ]
+                return [await _while_hung(kubelet, agent, rig)]
 
 
 async def _while_hung(kubelet: Kubelet, agent: Agent, rig: Driven) -> Row:
@@ -132,26 +122,6 @@ async def _while_hung(kubelet: Kubelet, agent: Agent, rig: Driven) -> Row:
     assert kubelet.capacity(GPU) == (8, 8)
     how = f"p50 of {CALLS}, {after * 1e6:.0f} µs over {before * 1e6:.0f} µs; ListAndWatch open, 8 healthy"
     return Row("Allocate while the driver's library hangs / before", after / before, 1.25, "×", how)
-
-
-def footprint(pid: int) -> tuple[float, str]:
-    """MB: the agent's resident size and its children's private memory; and the two apart."""
-    process = psutil.Process(pid)
-    own = process.memory_info().rss / 1e6
-    children = [child.memory_full_info().uss / 1e6 for child in process.children(recursive=True)]
-    return own + sum(children), f"agent {own:.1f}" + "".join(f", child {each:.1f}" for each in children)
-
-
-async def idle(pid: int) -> float:
-    """Percent of a core that the process and its children use while nothing is asked of them."""
-    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-
-    def used() -> float:
-        return sum(sum(process.cpu_times()[:2]) for process in processes)
-
-    before = used()
-    await asyncio.sleep(IDLE)
-    return (used() - before) / IDLE * 100
 
 
 async def change() -> list[Row]:
@@ -190,4 +160,4 @@ async def _changes(machine: MachineFile, settings: Settings, count: int) -> list
     return times
 
 
-MEASURES: tuple[Measure, ...] = (start, answers, change, standing, on_a_driver)
+MEASURES: tuple[Measure, ...] = (start, answers, change, on_a_driver)

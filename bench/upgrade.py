@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.node import footprint, idle
+from bench.idle import footprint, used
 from bench.rig import EIGHT, GPU
 from bench.row import Measure, Row
 from gpuplane.core.reports.news import READY_TO_TAKE_OVER_TEXT
@@ -62,6 +62,10 @@ async def replaced() -> list[Row]:
     ]
 
 
+STANDS_BY = 60.0
+"""Seconds for which the agent that stands by is observed."""
+
+
 async def standing_by() -> list[Row]:
     """an agent that stands by, idle"""
     with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
@@ -72,10 +76,10 @@ async def standing_by() -> list[Row]:
                 await second.until_says(READY_TO_TAKE_OVER_TEXT)
                 await asyncio.sleep(3)
                 memory, parts = footprint(second.process.pid)
-                cpu = await idle(second.process.pid)
+                [rate] = await used(second.process.pid, seconds=STANDS_BY)
     return [
         Row("memory, standing by, 8 GPUs", memory, 60, "MB", parts),
-        Row("CPU, standing by, 8 GPUs", cpu, 0.5, "%", "of a core"),
+        Row("CPU, standing by, 8 GPUs", rate.cpu * 100, 0.3, "%", f"of a core, over {STANDS_BY:g} s"),
     ]
 
 

@@ -41,6 +41,7 @@ from gpuplane.model.health import Drain
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import DriverRelease
 from gpuplane.model.text import Text
+from gpuplane.pauses import sleep_until_next
 
 MOST = 32
 """Connections at a time; where there are more the oldest gives way: a request is over at once."""
@@ -67,7 +68,7 @@ async def _lost(path: Path) -> None:
     """Raises OSError once another socket, or none, is at the path: no command could reach ours."""
     ours = path.lstat()
     while True:
-        await asyncio.sleep(LOOK)
+        await sleep_until_next(LOOK)
         if not os.path.samestat(path.lstat(), ours):
             raise OSError(
                 errno.ESTALE, "another file replaced the socket; the agent creates the socket again", str(path)

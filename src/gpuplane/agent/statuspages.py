@@ -30,11 +30,14 @@ from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text
+from gpuplane.pauses import sleep_until_next
 
 EVENT_LOOP_STUCK_AFTER = 15.0
 """Seconds without a turn of the event loop after which the agent counts as dead."""
 
 MOST_CONNECTIONS = 32
+POLL = 2.0
+"""Seconds between two looks of the server's thread whether it should end; a request wakes it at once."""
 LONGEST_CONNECTION = 10.0
 """Seconds."""
 
@@ -72,7 +75,7 @@ async def serve_status_pages(node: Node, host: str, port: int) -> None:
     """Serve the pages for ever, made anew at most once a second. Raises OSError with the address."""
     pages = StatusPages()
     server = await _listen(pages, host, port)
-    threading.Thread(target=server.serve_forever, name="status", daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(POLL,), name="status", daemon=True).start()
     try:
         seen = None
         while True:
@@ -80,13 +83,13 @@ async def serve_status_pages(node: Node, host: str, port: int) -> None:
                 seen = node.snapshot
                 pages.make(seen)
             pages.made = time.monotonic()
-            await asyncio.sleep(1.0)
+            await sleep_until_next(1.0)
     finally:
         threading.Thread(target=_end, args=(server,), name="status ends", daemon=True).start()
 
 
 def _end(server: "_Server") -> None:
-    """Takes up to half a second, and waits for whoever is at it: so nobody waits for this."""
+    """Takes up to `POLL` seconds, and waits for whoever is at it: so nobody waits for this."""
     server.shutdown()
     server.server_close()
 

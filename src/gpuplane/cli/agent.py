@@ -109,17 +109,13 @@ def _parser() -> Parser:
     )  # fmt: skip
     own.add_argument(
         "--cdi-dir", metavar="DIR",
-        help=(
-                 f"the agent writes CDI specifications to this directory; empty: it writes none; default: {CDI}, or "
-                 "none with a machine file"
-             ),
+        help=f"the agent writes CDI specifications to this directory; empty: it writes none; default: {CDI}, or "
+             "none with a machine file",
     )  # fmt: skip
     own.add_argument(
         "--hook-path", type=Path, default=INSTALLED, metavar="FILE",
-        help=(
-                 "the path of the program that CDI hooks run; the path must be the same on the host and for the "
-                 f"agent; default {INSTALLED}"
-             ),
+        help="the path of the program that CDI hooks run; the path must be the same on the host and for the "
+             f"agent; default {INSTALLED}",
     )  # fmt: skip
     own.add_argument(
         "--log-format",

@@ -42,6 +42,7 @@ from gpuplane.model.facts import (
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.status import DRIVER, DRIVER_PROCESS, DriverStatus, Status
 from gpuplane.model.text import Text
+from gpuplane.pauses import seconds_until_next
 
 STUCK = 1
 """Processes that survive being killed which are left behind while another one is started."""
@@ -90,6 +91,7 @@ class Nvidia:
             root=str(root),
             dev_root=str(dev_root or ""),
             poll=poll,
+            event_wait=min(poll, deadline / 4),
             rest=rest[1],
         )
         self._deadline, self._retry, self._rest, self._well = deadline, retry, rest, well
@@ -235,7 +237,7 @@ class Nvidia:
         since, work, had, worked = child.announced().since, Work(child.pid), 0.0, 0.0
         while True:
             tick = min(1.0, self._patience() / 4)
-            fact = await child.receive(tick)
+            fact = await child.receive(seconds_until_next(tick))
             if fact is None and child.ended:
                 return
             if fact is None:

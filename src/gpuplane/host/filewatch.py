@@ -1,11 +1,10 @@
 """Files that people edit while we run.
 
-Watched by looking at them: a `stat` twice a second costs less than can be measured, and unlike inotify it sees
+Watched by looking at them: a `stat` each second costs less than can be measured, and unlike inotify it sees
 through atomic replacement, ConfigMap symlinks, overlay mounts and exhausted watch limits alike. What is no regular file
 is not read, nor what is larger than any document: it is said as an error.
 """
 
-import asyncio
 import errno
 import stat
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 from gpuplane import files
 from gpuplane.core.document import MAX_BYTES
+from gpuplane.pauses import sleep_until_next
 
 T = TypeVar("T")
 
@@ -28,13 +28,13 @@ SWAPS = 3
 """Times in a row that a directory may be swapped while it is read."""
 
 
-async def contents(path: Path, every: float = 0.5) -> AsyncIterator[bytes | OSError]:
+async def contents(path: Path, every: float = 1.0) -> AsyncIterator[bytes | OSError]:
     """The file's bytes now and after each change; an OSError where it cannot be read, once for each reason."""
     async for found in _changes(lambda: _file(path), every):
         yield found
 
 
-async def contents_or_folder(path: Path, every: float = 0.5) -> AsyncIterator[bytes | Folder | OSError]:
+async def contents_or_folder(path: Path, every: float = 1.0) -> AsyncIterator[bytes | Folder | OSError]:
     """What `contents` gives, or the files of a directory (a mounted ConfigMap): which of them is seen at each look."""
     async for found in _changes(lambda: _file_or_folder(path), every):
         yield found
@@ -54,7 +54,7 @@ async def _changes(look: Callable[[], tuple[object, Callable[[], T]]], every: fl
         if state != last and found is not None:
             last = state
             yield found
-        await asyncio.sleep(every)
+        await sleep_until_next(every)
 
 
 def _file(path: Path) -> tuple[object, Callable[[], bytes]]:

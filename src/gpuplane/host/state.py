@@ -30,6 +30,7 @@ from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Ledger, StoredLedger
 from gpuplane.model.status import STATE_DIRECTORY, TurnStatus
 from gpuplane.model.views import LogSubject
+from gpuplane.pauses import sleep_until_next
 
 MOST = 16 * 1024 * 1024
 """Bytes of one part: a record of a device has some hundred."""
@@ -125,7 +126,7 @@ async def keep_stored(node: Node, directory: Path, every: float = 1.0, glance: f
 async def _watch(node: Node, writer: "Writer", glance: float) -> None:
     """Have everything written again where the directory was removed."""
     while True:
-        await asyncio.sleep(glance)
+        await sleep_until_next(glance)
         if node.snapshot.stored_ledger.ledger is not None and not writer.intact():
             about = LogSubject(part=STATE_DIRECTORY.name)
             log.error(

@@ -26,6 +26,7 @@ from gpuplane.kubelet.sockets import describe_process
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.status import KUBELET_LOCK, PartState, Turn, TurnStatus
+from gpuplane.pauses import sleep_until_next
 
 CHECK_INTERVAL = 2.0  # seconds between two checks that the directory is still the same; each Register checks it too
 HOLDER_INTERVAL = 10.0  # seconds between two checks who holds the lock
@@ -103,7 +104,7 @@ class KubeletLock:
             if not self.check():
                 await self.report_standby()
                 return
-            await asyncio.sleep(self.interval)
+            await sleep_until_next(self.interval)
 
     def check(self) -> bool:
         """Report the status of the lock, and take it if the directory is a new one.

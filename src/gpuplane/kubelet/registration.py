@@ -57,6 +57,7 @@ from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.status import PartState, Status, plugin_part
 from gpuplane.model.views import LogSubject
+from gpuplane.pauses import seconds_until_next
 
 SOCKET_INTERVAL = 0.2  # seconds between two checks of the sockets
 STREAM_INTERVAL = 1.0  # seconds between two checks while kubelet reads the list: the end of its stream is an event
@@ -232,7 +233,7 @@ class Registration:
                 raise RegistrationLost(
                     f"kubelet accepted the registration, but did not read the device list within {READ_TIMEOUT:g} s"
                 )
-            await _wait_for_change(plugin, STREAM_INTERVAL if was_read else SOCKET_INTERVAL)
+            await _wait_for_change(plugin, seconds_until_next(STREAM_INTERVAL if was_read else SOCKET_INTERVAL))
         await self._wait_for_stream_ends(plugin)
 
     async def _yield_to_nvidia(self, plugin: Plugin) -> None:

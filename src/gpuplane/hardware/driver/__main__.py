@@ -23,8 +23,6 @@ from gpuplane.model.facts import FaultOccurred, MachineObserved, ProbeFinished, 
 from gpuplane.model.machine import Driver, Gpu, Machine
 from gpuplane.model.status import DriverStatus
 
-SLICE = 0.25
-"""Seconds that one wait for events lasts: the longest that an order has to wait."""
 BREATH = 0.05
 """Seconds between looks, at the least: events may come in storms."""
 PR_SET_PDEATHSIG = 1
@@ -76,7 +74,7 @@ def main() -> None:
         if options.probe is not None:
             agent.tell(_probe(options.probe, looker, agent.skipped))
         else:
-            watch = Watch(agent, looker, Bindings(nvml))
+            watch = Watch(agent, looker, Bindings(nvml), options.event_wait)
             watch.follow(driver, options.poll, lambda: library.kernel_state(files) != kernel)
     except library.Unusable as unusable:
         fault = unusable.fault
@@ -106,8 +104,8 @@ def _probe(probe: ProbeGpu, looker: Looker, skipped: Sequence[Skipped]) -> Probe
 class Watch:
     """Looks at the machine, one after another, and tells what happens in between."""
 
-    def __init__(self, agent: Agent, looker: Looker, bindings: Bindings) -> None:
-        self._agent, self._looker, self._bindings = agent, looker, bindings
+    def __init__(self, agent: Agent, looker: Looker, bindings: Bindings, event_wait: float) -> None:
+        self._agent, self._looker, self._bindings, self._event_wait = agent, looker, bindings, event_wait
 
     def follow(self, driver: Driver, poll: float, changed: Callable[[], bool]) -> None:
         """Look until the kernel's driver is another one. Raises Failed where a look is not possible."""
@@ -130,7 +128,7 @@ class Watch:
         until = began + poll
         while (left := until - time.monotonic()) > 0 and not self._agent.ordered(0):
             happened = 0
-            for event in self._looker.events.wait(min(left, SLICE)):
+            for event in self._looker.events.wait(min(left, self._event_wait)):
                 self._agent.tell(event)
                 happened += 1
             if happened:

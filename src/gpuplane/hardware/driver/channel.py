@@ -57,6 +57,7 @@ class Options(Value):
     root: str = "/"  # what holds /sys, /proc and /dev
     dev_root: str = ""  # what holds /dev, if the driver's nodes are there and not under `root`
     poll: float = 1.0  # seconds between looks
+    event_wait: float = 1.0  # the most seconds that one wait for events lasts; then orders are read
     rest: float = 1.0  # seconds after which a driver that cannot be used is tried again
     skip: tuple[Skipped, ...] = ()
     probe: ProbeGpu | None = None  # look at this one GPU, once, and end

@@ -1,0 +1,17 @@
+"""Those that look at the world again and again wake at the same moments."""
+
+import math
+import time
+
+from gpuplane.pauses import seconds_until_next
+
+
+def test_a_pause_ends_at_a_multiple_of_its_period_and_takes_some_time() -> None:
+    """Never nothing: a loop of pauses cannot keep a CPU busy."""
+    for period in (0.05, 0.2, 1.0, 2.0, 10.0):
+        before = time.monotonic()
+        pause = seconds_until_next(period)
+        after = time.monotonic()
+
+        assert 0 < pause <= period
+        assert math.floor((after + pause + 1e-6) / period) >= math.ceil((before + pause - 1e-6) / period)

@@ -32,9 +32,12 @@ def main() -> None:
     stand_in()
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its own lines say only that kubelet went; ours say it better
     if sys.argv[1:2] == ["agent"]:
+        from gpuplane.cli import firstdriver
+
+        first_driver = firstdriver.start(sys.argv[2:])
         from gpuplane.cli import agent
 
-        agent.main(sys.argv[2:])
+        agent.main(sys.argv[2:], first_driver)
     from gpuplane.cli import ending
 
     ending.heed()

@@ -31,13 +31,16 @@ from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.kernellog import host_pids
 
 if TYPE_CHECKING:
+    import socket
+    import subprocess
+
     import click
 
 CDI = Path("/var/run/cdi")
 
 
-def main(argv: list[str]) -> NoReturn:
-    """Run until a signal, and end the process."""
+def main(argv: list[str], first_driver: "tuple[subprocess.Popen[bytes], socket.socket] | None" = None) -> NoReturn:
+    """Run until a signal, and end the process. `first_driver`: a driver's process that waits for its options."""
     parser = _parser()
     arguments = parser.parsed(use_two_dashes(argv))
     flags, environment = flag_texts_by_name(vars(arguments)), os.environ
@@ -51,6 +54,7 @@ def main(argv: list[str]) -> NoReturn:
             driver_root=root.path,
             root_chosen=root.why,
             host_root=arguments.host_root,
+            first=first_driver,
         )
     except (InvalidInput, Unknown, ValueError) as error:
         parser.error(str(error))

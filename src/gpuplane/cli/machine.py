@@ -3,10 +3,15 @@
 import errno
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuplane.hardware import Hardware
 from gpuplane.hardware.profiles import find
 from gpuplane.host.filewatch import contents
+
+if TYPE_CHECKING:
+    import socket
+    import subprocess
 
 NVML = "nvml"
 
@@ -19,19 +24,25 @@ def hardware(
     dev_root: Path | None = None,
     host_root: Path = Path("/"),
     deadline: float = 10.0,
+    first: "tuple[subprocess.Popen[bytes], socket.socket] | None" = None,
 ) -> Hardware:
     """The hardware that is meant: `nvml`, a profile or a file. Raises Unknown, FileNotFoundError.
 
     `driver_root`: where this process sees the driver's root; `root_chosen`: what decided that, for people. `dev_root`:
     whose /dev has the driver's nodes; without it the driver's root, as NVIDIA has it. `host_root`: where /sys, /proc
-    and /dev are otherwise. `deadline`: seconds that a call of the driver may take.
+    and /dev are otherwise. `deadline`: seconds that a call of the driver may take. `first`: see `cli/firstdriver.py`.
     """
     if machine == NVML:
         from gpuplane.hardware.nvidia import Nvidia
 
         nodes = dev_root or (driver_root if driver_root != Path("/") else host_root)
         return Nvidia(
-            driver_root=driver_root, root_chosen=root_chosen, root=host_root, dev_root=nodes, deadline=deadline
+            driver_root=driver_root,
+            root_chosen=root_chosen,
+            root=host_root,
+            dev_root=nodes,
+            deadline=deadline,
+            first=first,
         )
     from gpuplane.hardware.described import Described
 

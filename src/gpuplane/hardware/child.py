@@ -6,14 +6,16 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 
 from gpuplane.hardware.driver.channel import Frames, Options, Order, Told, frame
 from gpuplane.hardware.driver.page import Announced, Page
-from gpuplane.hardware.process import Process
+from gpuplane.hardware.process import Process, start_process
+
+Waiting = tuple[subprocess.Popen[bytes], socket.socket]
+"""A driver's process that waits for its options, and the socket that it waits at."""
 
 COMMAND = (sys.executable, "-P", "-m", "gpuplane.hardware.driver")
 
@@ -25,15 +27,23 @@ class Child(Process):
     `stopped`: it was so because it was stopped from outside.
     """
 
-    def __init__(self, options: Callable[[int, int], Options]) -> None:
-        """`options` makes the process's options from the descriptors of its channel and its page. Raises OSError."""
+    def __init__(self, options: Options, waiting: Waiting | None = None) -> None:
+        """`options`: without the descriptors of the channel and the page. `waiting`: a process that was started already
+        and waits for them. Raises OSError."""
         self._socket, theirs = socket.socketpair()
         memory = os.memfd_create("gpuplane-driver")
         try:
             os.ftruncate(memory, os.sysconf("SC_PAGESIZE"))
             self._page = Page(memory)
-            argument = msgspec.json.encode(options(theirs.fileno(), memory)).decode()
-            super().__init__([*COMMAND, argument], pass_fds=(theirs.fileno(), memory), stdout=subprocess.DEVNULL)
+            descriptors = theirs.fileno(), memory
+            if waiting is not None:
+                process, line = waiting
+                super().__init__(process)
+                with line:
+                    socket.send_fds(line, [msgspec.json.encode(options)], descriptors)
+            else:
+                argument = msgspec.json.encode(options.but(channel=descriptors[0], page=descriptors[1])).decode()
+                super().__init__(start_process([*COMMAND, argument], pass_fds=descriptors, stdout=subprocess.DEVNULL))
         except OSError:
             self._socket.close()
             raise

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from gpuplane.core.observation import replace_gpu_of_same_uuid
 from gpuplane.hardware.charges import Charges, charge, in_force, lift
-from gpuplane.hardware.child import Child
+from gpuplane.hardware.child import Child, Waiting
 from gpuplane.hardware.driver.channel import DriverStatusChanged, Options, Skip, Skipped, Told
 from gpuplane.hardware.driver.errors import breakdown, crash, halted, hang, silence
 from gpuplane.hardware.scheduling import Work
@@ -73,6 +73,7 @@ class Nvidia:
         rest: tuple[float, float] = (0.5, 30.0),
         well: float = 60.0,
         smi_deadline: float = 30.0,
+        first: Waiting | None = None,
     ) -> None:
         """`library` is libnvidia-ml's file; without it, it is searched for below `driver_root`, and
         `root_chosen` says what decided that, where nothing is there. `root` has /sys, /proc
@@ -80,7 +81,7 @@ class Nvidia:
         `poll`, and a call that takes longer than `deadline` hangs. A GPU that a hang or a crash was charged to is
         skipped for the first of `retry`, doubling up to the second; so is `rest` before a start that follows an end
         that was not wanted, until a process has done well for `well`. nvidia-smi, which may have to wake each GPU, is
-        given `smi_deadline`.
+        given `smi_deadline`. `first`: a process for the first start, which waits for its options.
         """
         self._options = Options(
             channel=-1,
@@ -94,6 +95,7 @@ class Nvidia:
             event_wait=min(poll, deadline / 4),
             rest=rest[1],
         )
+        self._first = first
         self._deadline, self._retry, self._rest, self._well = deadline, retry, rest, well
         self._told = asyncio.Queue[Fact | asyncio.Task[None]]()
         self._wanted, self._changed = True, asyncio.Event()
@@ -219,7 +221,8 @@ class Nvidia:
         if probe is not None and (gpu := self._seen(probe.gpu)) is not None:
             force = tuple(each for each in force if not each.means(gpu.index, gpu.pci))
         options = self._options.but(skip=force, probe=probe)
-        child = Child(lambda channel, page: options.but(channel=channel, page=page))
+        first, self._first = (self._first, None) if probe is None else (None, self._first)
+        child = Child(options, first)
         self._children.append(child)
         return child
 

@@ -15,15 +15,18 @@ STARVED = 60.0
 """Seconds for which a process that gets no CPU is waited for, beyond those that it is given to end."""
 
 
-class Process:
-    """`dismissed`: it was ended because nobody wants it any more. `stuck`: it was killed, and is still there."""
+def start_process(command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own. `how`: as `subprocess.Popen` takes it. Raises OSError."""
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **how)
 
-    def __init__(self, command: Sequence[str], **how: Any) -> None:
-        """`how`: as `subprocess.Popen` takes it. Raises OSError."""
+
+class Process:
+    """A process of ours. `dismissed`: it was ended because nobody wants it any more. `stuck`: it was killed, and is
+    still there."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.started = time.monotonic()
-        self._process: subprocess.Popen[bytes] = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, start_new_session=True, **how
-        )
+        self._process = process
         self.dismissed = self.stuck = False
 
     @property

@@ -22,7 +22,7 @@ from gpuplane.files import untrusted
 from gpuplane.hardware import tethered
 from gpuplane.hardware.driver.page import Announced
 from gpuplane.hardware.driver.root import library, program
-from gpuplane.hardware.process import Process
+from gpuplane.hardware.process import Process, start_process
 from gpuplane.model.config import TimeSlice
 
 NAME = "nvidia-smi"
@@ -43,9 +43,8 @@ class Smi(Process):
             os.ftruncate(self._output, ROOM)
             fcntl.fcntl(self._output, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
             command = [*TETHERED, str(os.getpid()), str(_find(driver_root)), *_arguments(gpu, length)]
-            super().__init__(
-                command, stdout=self._output, stderr=self._output, env={**os.environ, **_preloaded(driver_root)}
-            )
+            environment = {**os.environ, **_preloaded(driver_root)}
+            super().__init__(start_process(command, stdout=self._output, stderr=self._output, env=environment))
         except OSError:
             os.close(self._output)
             raise

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -15,7 +14,7 @@ from random import Random
 import pytest
 
 from gpuplane.hardware import child, nvidia
-from gpuplane.hardware.child import Child
+from gpuplane.hardware.child import Child, Waiting
 from gpuplane.hardware.driver.channel import Options
 from gpuplane.model.facts import MachineObserved, ObserveMachine, ProbeGpu, StatusChanged
 from gpuplane.model.machine import InjectedFailure, Machine, MachineFile
@@ -57,8 +56,8 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
     starts = Starts()
 
     class Counted(Child):
-        def __init__(self, options: Callable[[int, int], Options]) -> None:
-            super().__init__(options)
+        def __init__(self, options: Options, waiting: Waiting | None = None) -> None:
+            super().__init__(options, waiting)
             starts.started(self)
 
     monkeypatch.setattr(nvidia, "Child", Counted)

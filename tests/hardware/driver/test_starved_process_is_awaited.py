@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuplane.hardware.process import Process
+from gpuplane.hardware.process import Process, start_process
 from gpuplane.hardware.scheduling import Work
 from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import InjectedFailure, MachineFile
@@ -113,7 +113,7 @@ def test_a_process_that_is_stopped_is_said_to_be() -> None:
 
 async def test_a_killed_process_that_gets_no_cpu_is_not_stuck() -> None:
     """It needs some to end, and is waited for."""
-    process = Process(tethered("while True: pass"))
+    process = Process(start_process(tethered("while True: pass")))
     with starved(process.pid):
         process.kill()
         assert await process.gone(0.2)

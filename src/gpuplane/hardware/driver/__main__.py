@@ -1,6 +1,7 @@
 """Load the driver, look at the machine, say what is new: see the package."""
 
 import ctypes
+import os
 import select
 import signal
 import socket
@@ -11,7 +12,17 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gpuplane.hardware.driver import library
-from gpuplane.hardware.driver.channel import DriverStatusChanged, Frames, Options, Order, Skip, Skipped, Told, frame
+from gpuplane.hardware.driver.channel import (
+    LARGEST,
+    DriverStatusChanged,
+    Frames,
+    Options,
+    Order,
+    Skip,
+    Skipped,
+    Told,
+    frame,
+)
 from gpuplane.hardware.driver.errors import Failed, driver_fault
 from gpuplane.hardware.driver.events import AT_ONCE, Bindings
 from gpuplane.hardware.driver.files import Files
@@ -64,7 +75,7 @@ def main() -> None:
     """Run until the agent goes, or until a new process is wanted: then the status is 0."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the agent's
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # an agent that dies cannot kill us
-    options = msgspec.json.decode(sys.argv[1], type=Options)
+    options = _options()
     agent, page, files = Agent(options), Page(options.page), Files(options.root, options.dev_root)
     before, kernel = library.state(options, files), library.kernel_state(files)
     try:
@@ -94,6 +105,18 @@ def main() -> None:
     )
     agent.tell(DriverStatusChanged(DriverStatus("failing", fault.message, fault.code)))
     _rest(agent, page, lambda: library.state(options, files) != before, options)
+
+
+def _options() -> Options:
+    """From the argument; without one, from whoever started us, at the socket that is our standard input."""
+    if len(sys.argv) > 1:
+        return msgspec.json.decode(sys.argv[1], type=Options)
+    with socket.socket(fileno=0) as line:
+        written, descriptors, _, _ = socket.recv_fds(line, LARGEST, 2)
+    os.open(os.devnull, os.O_RDONLY)  # the lowest number that is free: that of the standard input
+    if len(descriptors) != 2:  # nobody wants us
+        sys.exit()
+    return msgspec.json.decode(written, type=Options).but(channel=descriptors[0], page=descriptors[1])
 
 
 def _probe(probe: ProbeGpu, looker: Looker, skipped: Sequence[Skipped]) -> ProbeFinished:

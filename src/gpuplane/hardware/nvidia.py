@@ -142,6 +142,12 @@ class Nvidia:
         """End the driver's processes. Returns when no device node is open, or when it is known that one stays."""
         self._wanted = False
         self._changed.set()
+        if self._first is not None:  # it waits for options, and has nothing open
+            process, line = self._first
+            self._first = None
+            line.close()
+            process.kill()
+            await asyncio.to_thread(process.wait)
         for child in self._children:
             child.dismissed = True
             child.kill()

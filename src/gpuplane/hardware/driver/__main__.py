@@ -1,7 +1,6 @@
 """Load the driver, look at the machine, say what is new: see the package."""
 
 import ctypes
-import os
 import select
 import signal
 import socket
@@ -111,9 +110,9 @@ def _options() -> Options:
     """From the argument; without one, from whoever started us, at the socket that is our standard input."""
     if len(sys.argv) > 1:
         return msgspec.json.decode(sys.argv[1], type=Options)
-    with socket.socket(fileno=0) as line:
-        written, descriptors, _, _ = socket.recv_fds(line, LARGEST, 2)
-    os.open(os.devnull, os.O_RDONLY)  # the lowest number that is free: that of the standard input
+    line = socket.socket(fileno=0)
+    written, descriptors, _, _ = socket.recv_fds(line, LARGEST, 2)
+    line.detach()  # it stays the standard input: no file shall get its number
     if len(descriptors) != 2:  # nobody wants us
         sys.exit()
     return msgspec.json.decode(written, type=Options).but(channel=descriptors[0], page=descriptors[1])

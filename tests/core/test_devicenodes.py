@@ -120,7 +120,7 @@ def test_nothing_but_names_of_the_table_is_ever_wanted(numbers: dict[str, Device
         (DeviceNodeReconcileResult(missing=CAPS), "failing"),
         (DeviceNodeReconcileResult(missing=("/dev/nvidia-caps/nvidia-cap1",)), "ok"),
         (
-            DeviceNodeReconcileResult(unlinked=tuple(f"/dev/nvidia{n}" for n in range(8))),
+            DeviceNodeReconcileResult(without_char_link=tuple(f"/dev/nvidia{n}" for n in range(8))),
             "ok",
         ),
         (DeviceNodeReconcileResult(stale=("/dev/nvidia-uvm",)), "failing"),

@@ -6,7 +6,7 @@ from gpuplane.core.containers.cdi.desiredspecs import desired_specs
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
 from gpuplane.core.health.records import apply_reboot
 from gpuplane.core.ledger import adapt_to_new_boot
-from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, is_condition_known, node_condition
+from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, is_machine_and_config_settled, node_condition
 from gpuplane.core.reports.nodeevents import (
     event_states,
     event_states_before_restart,
@@ -128,7 +128,11 @@ def test_nothing_is_said_before_anything_is_known() -> None:
     let_go = StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
 
     assert [node_condition(Snapshot()), node_condition(looked), node_condition(after(let_go))] == [None, None, None]
-    assert [is_condition_known(Snapshot()), is_condition_known(looked), is_condition_known(after())] == [
+    assert [
+        is_machine_and_config_settled(Snapshot()),
+        is_machine_and_config_settled(looked),
+        is_machine_and_config_settled(after()),
+    ] == [
         False,
         False,
         True,

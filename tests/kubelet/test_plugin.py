@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.core.shares import MAX_SHARES
+from gpuplane.core.shares import MAX_SHARES_PER_NODE
 from gpuplane.kubelet import plugin as module
 from gpuplane.kubelet.plugin import MOST_CONTAINERS, Plugin
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
@@ -294,8 +294,8 @@ async def test_what_kubelet_may_call(tmp_path: Path) -> None:
     [
         ([["GPU-0"]] * 60_000, 60_000, MOST_CONTAINERS),
         ([["GPU-0"]] * (MOST_CONTAINERS + 1), MOST_CONTAINERS + 1, MOST_CONTAINERS),
-        ([["GPU-0"] * 100_000], 100_000, MAX_SHARES),
-        ([["GPU-0"], ["GPU-1"] * 40_000], 40_001, MAX_SHARES),
+        ([["GPU-0"] * 100_000], 100_000, MAX_SHARES_PER_NODE),
+        ([["GPU-0"], ["GPU-1"] * 40_000], 40_001, MAX_SHARES_PER_NODE),
     ],
 )
 async def test_a_request_that_is_larger_than_any_can_be_is_refused_at_once(

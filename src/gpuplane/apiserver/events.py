@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from gpuplane.apiserver.node import CLIENT_MODULE
 from gpuplane.apiserver.retry import Backoff, timestamp
 from gpuplane.core.ledger import is_ledger_stored
-from gpuplane.core.reports.nodecondition import is_condition_known
+from gpuplane.core.reports.nodecondition import is_machine_and_config_settled
 from gpuplane.core.reports.nodeevents import (
     DeviceEventState,
     event_states,
@@ -71,8 +71,8 @@ async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
     last: dict[str, DeviceEventState] | None = None
     told: dict[EventKey, SentEvent] = {}
     rests = Backoff()
-    async for _ in node.changes(is_condition_known, event_states):
-        while is_condition_known(node.snapshot):
+    async for _ in node.changes(is_machine_and_config_settled, event_states):
+        while is_machine_and_config_settled(node.snapshot):
             now = event_states(node.snapshot)
             if last is None:
                 last = dict(event_states_before_restart(start, node.snapshot))

@@ -69,7 +69,7 @@ class DeviceNodeReconcileResult(Value):
 
     is_hidden: bool = False
     missing: tuple[str, ...] = ()
-    unlinked: tuple[str, ...] = ()
+    without_char_link: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()  # exist with numbers that no loaded driver has
     created: tuple[str, ...] = ()  # nodes and links
     problem: str = ""  # why the rest could not be created
@@ -114,8 +114,11 @@ def nodes_status(result: DeviceNodeReconcileResult) -> Status:
         *([f"missing: {join_first_names(result.missing, MAX_PATHS_LISTED)}"] if result.missing else []),
         *effects,
         *(
-            [f"no link in /dev/char: {join_first_names(result.unlinked, MAX_PATHS_LISTED)}; {MISSING_LINK_EFFECT}"]
-            if result.unlinked
+            [
+                f"no link in /dev/char: {join_first_names(result.without_char_link, MAX_PATHS_LISTED)}; "
+                f"{MISSING_LINK_EFFECT}"
+            ]
+            if result.without_char_link
             else []
         ),
         *(
@@ -126,7 +129,7 @@ def nodes_status(result: DeviceNodeReconcileResult) -> Status:
         *([result.problem] if result.problem else []),
         *([f"created by the agent: {join_first_names(result.created, MAX_PATHS_LISTED)}"] if result.created else []),
     ]
-    if result.missing or result.unlinked or result.stale:
+    if result.missing or result.without_char_link or result.stale:
         said.append(ADVICE)
     state: PartState = "failing" if effects or result.stale else "ok"
     return Status(state, "; ".join(said) or "all nodes and links exist")

@@ -29,7 +29,7 @@ _TYPE_BY_FILE = {field.encode_name: field.type for field in _LEDGER_FIELDS}
 MAX_FIELD_CHARACTERS = 80
 """Characters of a field's name that are shown."""
 
-FieldPath = tuple[str, ...]
+PathInLedgerFile = tuple[str, ...]
 
 
 class _LedgerFile(msgspec.Struct):
@@ -88,7 +88,7 @@ def _decode_leniently(file_name: str, file: _LedgerFile) -> LedgerFileContent:
 
 
 def _drain_unreadable_devices(
-    health: HealthRecords, unreadable_fields: Iterable[FieldPath], version: int
+    health: HealthRecords, unreadable_fields: Iterable[PathInLedgerFile], version: int
 ) -> HealthRecords:
     """The records, with a drain for each device that has an unreadable field; if it is unknown which, for the node."""
     devices = dict(health.devices)

@@ -16,7 +16,7 @@ NOT_OBSERVED_FAULT = Fault(
 )
 
 
-def mark_not_observed(machine: Machine) -> Machine:
+def mark_not_observed_since_release(machine: Machine) -> Machine:
     """A machine whose driver was released: until the next observation that counts the GPUs, it may be another one."""
     return machine.but(faults=(*(fault for fault in machine.faults if fault != NOT_OBSERVED_FAULT), NOT_OBSERVED_FAULT))
 

@@ -1,9 +1,9 @@
 """Shares of a unit: the device ids by which kubelet knows them, and how many there may be."""
 
-MAX_MEMORY_SHARES = 4096
+MAX_MEMORY_SHARES_PER_NODE = 4096
 """The most shares of memory on a node. Kubelet keeps each id in several maps and sends them all for each container."""
 
-MAX_SHARES = 32768
+MAX_SHARES_PER_NODE = 32768
 """The most shares on a node. A list to kubelet has some 70 bytes for each, and gRPC takes messages of 4 MiB."""
 
 MAX_MPS_CLIENTS, MAX_MPS_CLIENTS_BEFORE_VOLTA, VOLTA_CAPABILITY = 48, 16, 7

@@ -73,7 +73,9 @@ def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
         case StatusChanged(part, status):
             snapshot = snapshot.but(statuses=_with_status(snapshot.statuses, part, status, now))
             return (
-                _mark_not_observed(snapshot, now) if isinstance(status, DriverStatus) and status.released else snapshot
+                _mark_not_observed_since_release(snapshot, now)
+                if isinstance(status, DriverStatus) and status.released
+                else snapshot
             )
         case ConfigLoaded(settings, name, warnings):
             config = snapshot.config.but(settings=settings, name=name or "", warnings=warnings)
@@ -102,12 +104,12 @@ def _with_health(snapshot: Snapshot, health: HealthRecords) -> Snapshot:
     return snapshot.but(ledger=snapshot.ledger.but(health=None if health == HealthRecords() else health))
 
 
-def _mark_not_observed(snapshot: Snapshot, now: float) -> Snapshot:
+def _mark_not_observed_since_release(snapshot: Snapshot, now: float) -> Snapshot:
     """The snapshot after the driver was released: what was observed before may be another machine now."""
     before = snapshot.machine
     if before is None:
         return snapshot
-    machine, context = observation.mark_not_observed(before), health_context(snapshot)
+    machine, context = observation.mark_not_observed_since_release(before), health_context(snapshot)
     health = observations.apply_observation(health_records(snapshot), before, machine, False, (), context, now)
     return _with_health(snapshot.but(machine=machine), health)
 

@@ -64,7 +64,7 @@ def reconcile(root: Path, wanted: DesiredNodes) -> DeviceNodeReconcileResult:
     there = {path: number for path in wanted.linked_nodes if (number := _number(root, path)) is not None}
     return DeviceNodeReconcileResult(
         missing=missing,
-        unlinked=tuple(path for path, number in there.items() if round_.unlinked(path, *number)),
+        without_char_link=tuple(path for path, number in there.items() if round_.unlinked(path, *number)),
         stale=tuple(path for path, (major, _) in there.items() if round_.owned and major not in round_.owned),
         created=tuple(round_.made),
         problem=round_.problem,

@@ -22,7 +22,7 @@ from gpuplane.core.advertising import offer, offered_devices_by_id
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.choice.preference import preferred_ids
 from gpuplane.core.serving import may_serve
-from gpuplane.core.shares import MAX_SHARES
+from gpuplane.core.shares import MAX_SHARES_PER_NODE
 from gpuplane.core.text import clip
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginServicer
@@ -161,8 +161,8 @@ def _check_size(resource: str, counts: Sequence[int]) -> None:
     """
     if len(counts) > MOST_CONTAINERS:
         raise RequestRefused(f"{resource}: the request has {len(counts)} containers; {MOST_CONTAINERS} are allowed")
-    if sum(counts) > MAX_SHARES:
-        raise RequestRefused(f"{resource}: the request names {sum(counts)} devices; {MAX_SHARES} are allowed")
+    if sum(counts) > MAX_SHARES_PER_NODE:
+        raise RequestRefused(f"{resource}: the request names {sum(counts)} devices; {MAX_SHARES_PER_NODE} are allowed")
 
 
 def _list_response(devices: tuple[OfferedDevice, ...]) -> pb.ListAndWatchResponse:

@@ -82,7 +82,7 @@ class Sharing(
     mps: MpsDaemonSettings = MpsDaemonSettings()
 
 
-class Settings(Value):
+class Settings(Value, rename={"cdi_feature_flags": "cdi_features"}):
     """One complete configuration."""
 
     mig_strategy: MigStrategy = "none"
@@ -100,7 +100,7 @@ class Settings(Value):
     cdi_hook: CdiHook = "auto"  # ours where it is installed, else none; NVIDIA's, at `cdi_hook_path`; or none
     cdi_hook_path: str = "/usr/bin/nvidia-ctk"  # NVIDIA's, on the host; or their nvidia-cdi-hook
     cdi_disabled_hooks: tuple[str, ...] = ()  # of NVIDIA's names; `all`
-    cdi_features: tuple[str, ...] = ()  # NVIDIA's feature flags
+    cdi_feature_flags: tuple[str, ...] = ()  # NVIDIA's feature flags
     sharing_policy: AllocationPolicy = "distributed"
     mps_root: str = "/run/nvidia/mps"  # on the host
     whole_mig_gpus: bool = False  # under migStrategy none a GPU in MIG mode is offered as a whole one, as NVIDIA's does

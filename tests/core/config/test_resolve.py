@@ -132,7 +132,7 @@ def test_the_command_line_comes_before_environment_file_and_default(
                 "cdi_hook": "nvidia",
                 "cdi_hook_path": "/b",
                 "cdi_disabled_hooks": ("all",),
-                "cdi_features": ("disable-ipc-discoverer",),
+                "cdi_feature_flags": ("disable-ipc-discoverer",),
             },
         ),
         (

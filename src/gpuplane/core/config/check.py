@@ -41,7 +41,7 @@ from gpuplane.core.config.schema import (
 )
 from gpuplane.core.faults.catalogue import CATALOGUE, UNLISTED_XID
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX, RESOURCE_PREFIX, qualified_resource_name
-from gpuplane.core.shares import MAX_MPS_CLIENTS, MAX_SHARES
+from gpuplane.core.shares import MAX_MPS_CLIENTS, MAX_SHARES_PER_NODE
 from gpuplane.core.strict import DocumentPath, closest_match, format_path
 
 MAX_PERCENT = 100
@@ -113,7 +113,9 @@ def _sharing_problems(sharing: SharingSection, names: set[str]) -> DocumentProbl
     if sharing.time_slicing:
         where: DocumentPath = ("sharing", "timeSlicing")
         one_share_only = bool(sharing.time_slicing.fail_requests_greater_than_one)
-        yield from _replication_problems(where, sharing.time_slicing, names, MAX_SHARES, one_share_only, earlier)
+        yield from _replication_problems(
+            where, sharing.time_slicing, names, MAX_SHARES_PER_NODE, one_share_only, earlier
+        )
     if sharing.mps and sharing.time_slicing:
         yield ("sharing", "mps"), "cannot be combined with sharing.timeSlicing; leave one of them out"
     elif sharing.mps:

@@ -122,7 +122,7 @@ FLAGS = (
          "", "cdi_disabled_hooks", "choices", "",
          "CDI hooks to leave out, by their NVIDIA names", CDI_HOOK_NAMES),
     _flag("cdi-feature-flags", "CDI_FEATURE_FLAGS",
-         "", "cdi_features", "choices", "",
+         "", "cdi_feature_flags", "choices", "",
          "NVIDIA's feature flags for CDI specifications", CDI_FEATURE_FLAGS),
     _flag("shared-devices-allocation-policy", "SHARED_DEVICES_ALLOCATION_POLICY",
          "flags.plugin.sharedDevicesAllocationPolicy", "sharing_policy", "choice", "distributed",

@@ -24,7 +24,7 @@ from gpuplane.model.text import Text
 
 SAME_EVENT_WINDOW = 1.0
 """Seconds within which the driver and the kernel log mean the same event."""
-NOTE_SEVERITY_LIFETIME = 60.0
+NOTE_FINDING_LIFETIME = 60.0
 """Seconds for which a note is remembered."""
 RELAPSE_WINDOW = 3600.0
 """Seconds after a recovery within which the device relapses if it becomes unhealthy again."""
@@ -137,7 +137,7 @@ def _expiry_time(finding: Finding, entry: CatalogueEntry, record: DeviceRecord, 
     if finding.last_seen is None:
         return None
     if entry.severity == "note":
-        return finding.last_seen + NOTE_SEVERITY_LIFETIME
+        return finding.last_seen + NOTE_FINDING_LIFETIME
     if not finding.confirmed:
         return finding.last_seen + max(context.probe_period, entry.grace_period if finding.is_event else 0.0)
     if entry.severity == "degraded" and (cleared := cleared_at(finding, record, context)) is not None:

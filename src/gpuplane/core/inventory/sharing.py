@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane.core.inventory.naming import UnitResource, matches_pattern
 from gpuplane.core.shares import (
-    MAX_MEMORY_SHARES,
+    MAX_MEMORY_SHARES_PER_NODE,
     MAX_MPS_CLIENTS_BEFORE_VOLTA,
-    MAX_SHARES,
+    MAX_SHARES_PER_NODE,
     MIB_PER_MEMORY_UNIT,
     VOLTA_CAPABILITY,
 )
@@ -120,13 +120,13 @@ def _drop_memory_shares_if_too_many(assignments: list[UnitResource], unit: Memor
     """The assignments; without any share of memory if there would be too many of them for kubelet."""
     memory = [assignment for assignment in assignments if assignment.share_mib]
     count = sum(assignment.replicas for assignment in memory)
-    if count <= MAX_MEMORY_SHARES:
+    if count <= MAX_MEMORY_SHARES_PER_NODE:
         return assignments
     fits = _smallest_allowed_share_mib([assignment.unit.memory_mib for assignment in memory], MIB_PER_MEMORY_UNIT[unit])
     sizes = " and ".join(sorted({format_memory(each.share_mib, unit) for each in memory}))
     reason = (
-        f"memory shares of {sizes} would make {count} devices on this node, but the limit is {MAX_MEMORY_SHARES}: "
-        f"set the grain to {format_memory(fits, unit)} or more; until then no memory is shared on this node"
+        f"memory shares of {sizes} would make {count} devices on this node, but the limit is "
+        f"{MAX_MEMORY_SHARES_PER_NODE}: set the grain to {format_memory(fits, unit)} or more; until then no memory is shared on this node"
     )
     return [
         without_resource(each, "too-many-shares", reason).but(share_mib=0) if each.share_mib else each
@@ -137,9 +137,9 @@ def _drop_memory_shares_if_too_many(assignments: list[UnitResource], unit: Memor
 def _drop_shares_if_too_many(assignments: list[UnitResource]) -> list[UnitResource]:
     """The assignments; without any share if the list would be too long for a message to kubelet."""
     count = sum(assignment.replicas for assignment in assignments if assignment.is_shared)
-    if count <= MAX_SHARES:
+    if count <= MAX_SHARES_PER_NODE:
         return assignments
-    reason = f"this node would have {count} shares, but the limit is {MAX_SHARES}: configure fewer replicas"
+    reason = f"this node would have {count} shares, but the limit is {MAX_SHARES_PER_NODE}: configure fewer replicas"
     return [
         without_resource(each, "too-many-shares", reason).but(share_mib=0) if each.is_shared else each
         for each in assignments
@@ -149,6 +149,6 @@ def _drop_shares_if_too_many(assignments: list[UnitResource]) -> list[UnitResour
 def _smallest_allowed_share_mib(memories: Sequence[int], step_mib: int) -> int:
     """The smallest share, a multiple of `step` MiB, that makes few enough shares of these memories."""
     grain = step_mib
-    while sum(memory // grain for memory in memories) > MAX_MEMORY_SHARES:
+    while sum(memory // grain for memory in memories) > MAX_MEMORY_SHARES_PER_NODE:
         grain += step_mib
     return grain

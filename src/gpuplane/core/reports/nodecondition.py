@@ -33,7 +33,7 @@ CONDITION_REASONS_WORST_FIRST = ("DriverFailing", "GPUUnhealthy", "GPUUnavailabl
 NODE_DEVICE_NAME: DeviceName = ("", "")
 
 
-def is_condition_known(snapshot: Snapshot) -> bool:
+def is_machine_and_config_settled(snapshot: Snapshot) -> bool:
     """Whether enough is known to judge by: the machine was looked at, and the configuration says what counts."""
     config = snapshot.statuses.of(CONFIG)
     settled = snapshot.config.settings is not None or (config is not None and config.state == "failing")
@@ -99,7 +99,7 @@ def _condition_causes(
 def _device_reasons(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iterator[tuple[DeviceName, Reason]]:
     """(device, reason) of all that is worth saying: what keeps devices from being given out, each by the device whose
     fault it is; and what else health has found."""
-    if not is_condition_known(snapshot):
+    if not is_machine_and_config_settled(snapshot):
         driver = snapshot.statuses.of(DRIVER)
         if snapshot.machine is None and driver is not None and driver.state == "failing":
             yield (

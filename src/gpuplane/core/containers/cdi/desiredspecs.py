@@ -78,7 +78,7 @@ def _spec_requests(settings: Settings, own_hook_path: str) -> Iterator[SpecOptio
         dev_root=settings.dev_root,
         hook_program=_hook_program(settings, own_hook_path),
         disabled_hooks=settings.cdi_disabled_hooks,
-        feature_flags=settings.cdi_features,
+        feature_flags=settings.cdi_feature_flags,
     )
     yield request
     if channels := tuple(map(str, settings.imex_channels)):

@@ -20,5 +20,5 @@ class Clock(Value):
         return None if at is None else self.to_utc(at)
 
 
-SECONDS_SINCE_BOOT = Clock(0.0, 0.0)
+CLOCK_WITH_BOOT_AT_EPOCH = Clock(0.0, 0.0)
 """Shows a moment as if the machine had started in 1970: always the same for the same moment."""

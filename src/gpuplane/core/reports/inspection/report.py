@@ -6,7 +6,7 @@ from typing import Literal
 
 from gpuplane.core.availability import device_health_with_availability
 from gpuplane.core.containers.strategy import decision_if_inputs_known
-from gpuplane.core.reports.inspection.clock import SECONDS_SINCE_BOOT, Clock
+from gpuplane.core.reports.inspection.clock import CLOCK_WITH_BOOT_AT_EPOCH, Clock
 from gpuplane.core.reports.inspection.devices import MIB, health_fields, inspect_devices, node_health
 from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.requests import driver_release_reason
@@ -36,8 +36,8 @@ def build_inspection(state: NodeState, agent: AgentInfo, wall_time: float) -> In
 
 def inspection_without_times(state: NodeState, agent: AgentInfo) -> Inspection:
     """The same without the time of asking: as long as it stays equal, there is nothing new to show."""
-    whole = _inspect(state, agent, SECONDS_SINCE_BOOT)
-    return whole.but(time=SECONDS_SINCE_BOOT.to_utc(0.0), agent=whole.agent.but(generation=0))
+    whole = _inspect(state, agent, CLOCK_WITH_BOOT_AT_EPOCH)
+    return whole.but(time=CLOCK_WITH_BOOT_AT_EPOCH.to_utc(0.0), agent=whole.agent.but(generation=0))
 
 
 def _inspect(state: NodeState, agent: AgentInfo, clock: Clock) -> Inspection:

@@ -126,7 +126,8 @@ def _drop_memory_shares_if_too_many(assignments: list[UnitResource], unit: Memor
     sizes = " and ".join(sorted({format_memory(each.share_mib, unit) for each in memory}))
     reason = (
         f"memory shares of {sizes} would make {count} devices on this node, but the limit is "
-        f"{MAX_MEMORY_SHARES_PER_NODE}: set the grain to {format_memory(fits, unit)} or more; until then no memory is shared on this node"
+        f"{MAX_MEMORY_SHARES_PER_NODE}: set the grain to {format_memory(fits, unit)} or more; until then no memory is "
+        "shared on this node"
     )
     return [
         without_resource(each, "too-many-shares", reason).but(share_mib=0) if each.share_mib else each

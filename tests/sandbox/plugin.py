@@ -54,7 +54,8 @@ class Plugin(DevicePluginServicer):
     async def register(self, timeout: float = DEADLINE, **request: Any) -> None:
         """Register with kubelet. Raises AioRpcError."""
         said: Any = {"version": "v1beta1", "endpoint": self.path.name, "resource_name": DEV} | request
-        async with grpc.aio.insecure_channel(f"unix:{self.path.parent}/kubelet.sock") as channel:
+        options = [("grpc.use_local_subchannel_pool", 1)]  # not the connection to a kubelet before this one
+        async with grpc.aio.insecure_channel(f"unix:{self.path.parent}/kubelet.sock", options) as channel:
             await RegistrationStub(channel).Register(pb.RegisterRequest(**said), timeout=timeout)
 
     def send(self, *devices: pb.Device) -> None:

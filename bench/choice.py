@@ -24,17 +24,25 @@ from gpuplane.core.choice.tablecache import build_table, cached_table
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
-from gpuplane.model.machine import Gpu, Link, Machine
+from gpuplane.model.machine import Fault, Gpu, Link, Machine
 from gpuplane.model.snapshot import Snapshot
 from tests.core.choice.graphs import Pair
 
 QUESTIONS, BUILDS, RACK = 5000, 9, 64
+PAUSE = 0.001
+"""Seconds between two requests while a table is made."""
 
 
 def cube(lanes: int = 1) -> tuple[Gpu, ...]:
     """16 GPUs joined as the corners of a hypercube: no two are equivalent, and most sets are equally good. The
     hardest machine that we know of; none like it is sold."""
     return wired(MAX_GPUS, lambda i, j: lanes if (i ^ j).bit_count() == 1 else 0)
+
+
+def switched() -> tuple[Gpu, ...]:
+    """16 GPUs behind one switch, the first of them degraded: all sets of one size are equally well connected."""
+    first, *others = wired(MAX_GPUS, lambda i, j: 12)
+    return first.but(faults=(Fault(code="remap-pending", message="a row waits"),)), *others
 
 
 def wired(count: int, lanes: Pair) -> tuple[Gpu, ...]:
@@ -63,11 +71,17 @@ def node(gpus: Sequence[Gpu], replicas: int = 1) -> Snapshot:
 
 
 async def whole() -> list[Row]:
-    """one of 16 GPUs' answers"""
+    """one of 8 and of 16 GPUs' answers"""
     rows = []
-    for name, gpus in (("big-16", described("big-16").gpus or ()), ("a hypercube", cube())):
+    for gpus, name, budget in (
+        (described("dgx1-v100").gpus or (), "8 GPUs, dgx1-v100", 0.5),
+        (described("dgx-a100").gpus or (), "8 GPUs, dgx-a100", 0.5),
+        (described("big-16").gpus or (), "16 GPUs, big-16", 2),
+        (switched(), "16 GPUs, one switch, one GPU is degraded", 2),
+        (cube(), "16 GPUs, a hypercube", 2),
+    ):
         times = _ask(node(gpus), random.Random(name))
-        rows.append(Row(f"16 GPUs, {name}: sizes and free GPUs at random, p99", _p99(times), 0.5, "ms", _how(times)))
+        rows.append(Row(f"{name}: sizes and free GPUs at random, p99", _p99(times), budget, "ms", _how(times)))
     return rows
 
 
@@ -86,12 +100,15 @@ async def table() -> list[Row]:
     ):
         times = [_timed(lambda matrix=matrix: GpuSetTable(matrix)) for _ in range(BUILDS)]  # type: ignore[misc]
         how = f"median of {BUILDS}, max {max(times):.1f} ms"
-        rows.append(Row(f"the table of 16 GPUs, {name}", statistics.median(times), 50, "ms", how))
+        rows.append(Row(f"the table of 16 GPUs, {name}", statistics.median(times), 300, "ms", how))
     return rows
 
 
 async def meanwhile() -> list[Row]:
-    """requests while the table is made"""
+    """requests while the table is made
+
+    By the clock: a request also waits for the interpreter's lock, which the thread that makes the table holds in turns.
+    """
     times, builds = list[float](), list[float]()
     watched, ids = Node(Snapshot()), [f"GPU-{i}" for i in range(MAX_GPUS)]
     for fact in (ConfigLoaded(Settings()), AllocationsListed((), watched.now())):
@@ -101,17 +118,17 @@ async def meanwhile() -> list[Row]:
         watched.apply(MachineObserved(Machine(gpus=cube(lanes))))
         matrix, began = machine_affinity_matrix(watched.snapshot), time.perf_counter()
         while cached_table(matrix) is None:
-            asked = time.perf_counter()
+            due = time.perf_counter() + PAUSE
+            await asyncio.sleep(PAUSE)
             preferred_ids(watched.snapshot, GPU, ids, [], 4)
-            await asyncio.sleep(0)
-            times.append(time.perf_counter() - asked)
+            times.append(time.perf_counter() - due)
         builds.append(time.perf_counter() - began)
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
     table, most = statistics.median(builds), _p99(times)
     median = statistics.median(times)
     how = f"{most * 1e3:.1f} ms, median {median * 1e3:.2f} ms of {len(times)}; the table {table * 1e3:.0f} ms"
-    return [Row("a request while a table is made, p99 / the table, the two in turns", most / table, 0.5, "×", how)]
+    return [Row("a request each ms while a table is made, p99 / the table", most / table, 0.5, "×", how)]
 
 
 async def shares() -> list[Row]:

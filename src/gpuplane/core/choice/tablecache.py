@@ -9,17 +9,18 @@ from gpuplane.core.choice.gpusetrequest import GpuSetRequest
 from gpuplane.core.choice.gpusets import MAX_GPUS, GpuSetTable
 from gpuplane.core.choice.search import find_set_by_local_search
 
-MAX_TABLES = 4
-"""Number of cached tables: also of earlier matrices, for a GPU that disappears and comes back."""
+MAX_TABLES = 2
+"""Number of cached tables, of up to 7 MB: also of the matrix before, for a GPU that disappears and comes back."""
 
 _tables_by_matrix: dict[AffinityMatrix, GpuSetTable] = {}
 
 
 def build_table(matrix: AffinityMatrix) -> None:
-    """Build the table of this matrix, unless it is cached or the machine is too large. Takes up to 50 ms."""
-    table = _tables_by_matrix.pop(matrix, None) or (GpuSetTable(matrix) if len(matrix) <= MAX_GPUS else None)
-    if table is not None:
-        _tables_by_matrix[matrix] = table
+    """Build the table of this matrix, unless it is cached or the machine is too large. Takes up to 0.3 s."""
+    if len(matrix) > MAX_GPUS:
+        return
+    table = _tables_by_matrix.pop(matrix, None) or GpuSetTable(matrix)
+    _tables_by_matrix[matrix] = table
     while len(_tables_by_matrix) > MAX_TABLES:
         del _tables_by_matrix[next(iter(_tables_by_matrix))]
 

@@ -48,10 +48,10 @@ def test_what_could_be_left_is_the_best_of_all_sets(data: st.DataObject) -> None
 
 
 def test_gpus_behind_one_switch_are_equivalent() -> None:
-    """They need no more than a row a size; if no two are equivalent, all sets are rows."""
-    assert group_equivalent_gpus(graph(16, REGULAR["flat"])) == (tuple(range(16)),)
-    assert group_equivalent_gpus(graph(8, REGULAR["pairs"])) == ((0, 1), (2, 3), (4, 5), (6, 7))
-    assert group_equivalent_gpus(graph(16, REGULAR["hypercube"])) == tuple((gpu,) for gpu in range(16))
+    """Then the table lists one set of each size. It lists all sets if no two GPUs are equivalent."""
+    assert group_equivalent_gpus(graph(16, REGULAR["flat"])) == [[*range(16)]]
+    assert group_equivalent_gpus(graph(8, REGULAR["pairs"])) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert group_equivalent_gpus(graph(16, REGULAR["hypercube"])) == [[gpu] for gpu in range(16)]
 
 
 def test_a_machine_without_gpus_has_a_table_too() -> None:

@@ -185,7 +185,7 @@ def _gpu_set_request(
 
 
 def _list_equally_good_sets(table: GpuSetTable, request: GpuSetRequest, matrix: AffinityMatrix) -> Iterator[EqualSets]:
-    """All possible sets, the best first: the same order as in `settable`."""
+    """All possible sets, the best first: the same order as in `gpusets`."""
     found: dict[tuple[int, BestRemainingAffinitiesBySize], list[tuple[int, ...]]] = {}
     for chosen in combinations(sorted(request.selectable_gpus), request.size):
         if request.required_gpus <= {*chosen}:

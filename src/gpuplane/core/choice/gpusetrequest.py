@@ -8,7 +8,7 @@ from gpuplane.model.value import Value
 class GpuSetRequest(Value):
     """Choose `size` of the available GPUs, the required ones among them. GPUs are positions in the machine's list.
 
-    `costs`: of GPUs that are better left free; of equally good sets the one with the lowest sum of costs is taken.
+    `cost_by_gpu`: of GPUs that are better left free. Of equally good sets the one with the lowest sum is taken.
     `considers_later_requests`: whether the remaining GPUs matter. They do if a chosen GPU is no longer free; they do
     not if other containers can still have a share of it.
     """

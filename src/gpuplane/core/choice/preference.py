@@ -5,7 +5,7 @@ nothing here fails. Unknown ids are ignored, and so are ids that have just becom
 large gets all that there is.
 
 - Whole GPUs: the set with the highest affinity (`affinity`); then the one that leaves the best sets for later requests;
-  then the one with the fewest GPUs that are degraded or suspect; then the lowest positions (`settable`).
+  then the one with the fewest GPUs that are degraded or suspect; then the lowest positions (`gpusets`).
 - Ids that share a GPU (time slices, MIG devices): spread or packed, by the policy (`shares`). If they have to be of
   different GPUs, one of each.
 - Shares of memory: all of one GPU or MIG device, the one on which they fit best: Allocate refuses anything else.

@@ -2,7 +2,7 @@
 
 The search starts with each GPU in turn, the most promising first. It adds the GPU with the highest gain until the set
 is large enough, then swaps single GPUs as long as that improves the set. The best of these sets is the answer. The
-criteria of `settable` are combined into one number here, so that a step compares two numbers:
+criteria of `gpusets` are combined into one number here, so that a step compares two numbers:
 1. the affinity of the set;
 2. the remainder: the set's GPUs have a low affinity to all candidates. (For sets of one affinity that is the same as a
    high sum over all remaining pairs. To find the best remaining sets of 8, 4 and 2 would cost a search each.)
@@ -105,7 +105,10 @@ class _LocalSearch:
         return frozenset(gpus)
 
     def improve_by_swaps(self, start: frozenset[int], max_evaluations: int) -> tuple[frozenset[int], int]:
-        """Makes the best swap, again and again, until none improves the set or `work` looks are used: set and looks."""
+        """Makes the best swap, again and again, until none improves the set or all evaluations are used.
+
+        Returns the set and the number of evaluations.
+        """
         gpus, affinities, looks = start, self._affinity_to_set_by_gpu(start), 0
         while looks < max_evaluations:
             gain, removed, added = max(self._possible_swaps(gpus, affinities), default=(0, 0, 0))

@@ -1,6 +1,6 @@
 """Which shares to take: ids that share GPUs, as time slices and MIG devices do.
 
-Shares are spread or packed, and where that leaves a choice of GPUs, the best set of them is taken (`tables`):
+Shares are spread or packed, and where that leaves a choice of GPUs, the best set of them is taken (`tablecache`):
 - distributed: as many GPUs as possible: no second id of a GPU before the first of every other; then the least used
   GPUs; then those with the highest affinity.
 - packed: as few GPUs as possible; then the most used, each filled up before the next; then those with the highest

@@ -12,8 +12,8 @@ from gpuplane.cli.config import command
 from gpuplane.core.config.flags import FLAGS
 from gpuplane.core.config.resolve import resolve_with_sources
 from gpuplane.core.explanation import explain_node
-from gpuplane.core.faults.catalogue import CATALOGUE
 from gpuplane.core.faults.overrides import xid_number
+from gpuplane.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from tests.golden import Golden
 from tests.texts import as_shown

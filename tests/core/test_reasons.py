@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.core.faults.catalogue import CATALOGUE
+from gpuplane.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.model.pod import PodRef
 from gpuplane.model.reasons import REASON_CODES, Holder, Reason
 

@@ -129,7 +129,7 @@ def test_what_overlaps_with_a_held_device_is_withheld(
 ) -> None:
     """Each way in which a live change can offer again what a container holds."""
     found = overlap_reasons(
-        offered_index(list_resources(machine, settings)[0]), [held], mig_topology(machine, None), {}
+        offered_index(list_resources(machine, settings)[0]), [held], mig_topology(machine.gpus or (), None), {}
     )
 
     assert sorted(id for _, id in found) == ids.split()

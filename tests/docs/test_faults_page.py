@@ -6,10 +6,10 @@ from typing import get_args
 
 import pytest
 
-from gpuplane.core.faults.catalogue import CATALOGUE
 from gpuplane.core.faults.cataloguetable import catalogue_table
 from gpuplane.core.health.context import HealthContext
 from gpuplane.core.health.devicehealth import TEXT_BY_CLEARED_BY
+from gpuplane.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.model.health import ClearedBy, Scope, Severity, State
 
 PAGE = (Path(__file__).parents[2] / "docs/faults.md").read_text()

@@ -11,6 +11,7 @@ from gpuplane.core import strict
 from gpuplane.hardware.driver.nodes import DRIVERS
 from gpuplane.hardware.profiles import names
 from gpuplane.model.machine import (
+    Device,
     DeviceNodeStat,
     Driver,
     DriverFile,
@@ -25,7 +26,6 @@ from gpuplane.model.machine import (
     MachineFile,
     Mig,
     MigDevice,
-    OtherDevice,
 )
 
 PAGE = (Path(__file__).parents[2] / "docs/machine-file.md").read_text()
@@ -40,7 +40,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "`gpus[].links[]`": Link,
     "`gpus[].mig`": Mig,
     "`gpus[].mig.devices[]`": MigDevice,
-    "`devices[]`": OtherDevice,
+    "`devices[]`": Device,
     "`faults[]`": Fault,
     "`failures[]`": InjectedFailure,
     "`incidents[]`": Incident,

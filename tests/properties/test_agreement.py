@@ -18,7 +18,7 @@ from gpuplane.core.availability import device_health_with_availability
 from gpuplane.core.containers.cdi.desiredspecs import desired_specs
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
 from gpuplane.core.health.reasons import direct_health_reasons
-from gpuplane.core.inventory.units import list_units
+from gpuplane.core.kinds.nvidia.units import list_units
 from gpuplane.core.reports.inspection.report import build_inspection
 from gpuplane.core.reports.metrics import metrics
 from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, node_condition

@@ -13,7 +13,7 @@ from gpuplane.core.containers.cdi.specbuilder import SpecBuildResult, build_spec
 from gpuplane.core.containers.cdi.specrequest import HookProgram, NamingStrategy, SpecMode, SpecOptions
 from gpuplane.core.containers.cdi.validation import all_spec_problems, runtime_refusal_problems
 from gpuplane.core.containers.cdi.version import CDI_VERSIONS
-from gpuplane.core.inventory.units import list_units
+from gpuplane.core.kinds.nvidia.units import list_units
 from gpuplane.model.cdi import ContainerEdits, Spec
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import DeviceNodeStat, DriverFile, DriverFiles, DriverLibrary, Fault, Gpu, Machine, Mig

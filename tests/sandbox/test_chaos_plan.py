@@ -5,7 +5,7 @@ from itertools import islice
 import msgspec
 import pytest
 
-from gpuplane.core.faults.catalogue import CATALOGUE
+from gpuplane.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.model.machine import MachineFile

@@ -48,16 +48,16 @@ PEEK: Part[Status] = Part("what another agent remembers")
 CONTROL: Part[Status] = Part("control while standing by")
 
 
-async def run(options: Options, hardware: Hardware) -> None:
-    """Run the agent until a signal asks it to stop."""
-    await Agent(options, hardware).run()
+async def run(options: Options, hardware: Hardware, plain_devices: Hardware | None = None) -> None:
+    """Run the agent until a signal asks it to stop. `plain_devices`: the source of devices that are no GPUs."""
+    await Agent(options, hardware, plain_devices).run()
 
 
 class Agent:
     """One agent, from its start to its end."""
 
-    def __init__(self, options: Options, hardware: Hardware) -> None:
-        self.options, self.hardware = options, hardware
+    def __init__(self, options: Options, hardware: Hardware, plain_devices: Hardware | None = None) -> None:
+        self.options, self.hardware, self.plain_devices = options, hardware, plain_devices
         self.node = Node(Snapshot(ledger=Ledger(boot_id=boot_id())))
         self.running = RunningParts(self.node)
         self.kubelet_lock = KubeletLock(self.node, options.plugins)
@@ -140,7 +140,7 @@ class Agent:
         """Watch the world. A remembered wish holds from the first moment: no device node is opened."""
         if driver_release_reason(self.node.snapshot):
             await self.hardware.release()
-        self.running.start(watching(self.node, self.options, self.hardware))
+        self.running.start(watching(self.node, self.options, self.hardware, self.plain_devices))
 
     async def _serve(self, ledger: Ledger | None) -> None:
         """Serve until another has the turn, or we are asked to stop. What we know is on disk then, and nothing of ours

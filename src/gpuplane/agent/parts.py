@@ -119,11 +119,11 @@ def status_page(node: Node, options: Options) -> Parts:
     return {Part("status"): serve_status}
 
 
-def watching(node: Node, options: Options, hardware: Hardware) -> Parts:
+def watching(node: Node, options: Options, hardware: Hardware, plain_devices: Hardware | None = None) -> Parts:
     """What an agent does also while it stands by: it watches, and changes nothing in the world."""
     parts: dict[Part[Status], Callable[[], Awaitable[None]]] = {
         Part("clock"): node.tick,
-        Part("hardware"): lambda: _watch(node, hardware, bool(options.node_name)),
+        Part("hardware"): lambda: _watch(node, hardware, asks=bool(options.node_name)),
         Part("release"): lambda: _let_go(node, hardware),  # of the driver: by those who stand by, too
         CONFIGURATION: lambda: configure(node, options.config),
         Part("allocations"): lambda: follow_allocations(node, options.kubelet_root),
@@ -132,6 +132,8 @@ def watching(node: Node, options: Options, hardware: Hardware) -> Parts:
     }
     if (cdi_dir := options.cdi_dir) is not None:  # it writes only while this agent serves
         parts[Part("cdi files")] = lambda: keep_specifications(node, cdi_dir, options.hook, options.driver_root)
+    if plain_devices is not None:
+        parts[Part("plain devices")] = lambda: _watch(node, plain_devices, asks=False)
     if options.node_name:
         parts[NODE_OBJECT] = lambda: watch_node(node, options.node_name, options.kubeconfig, options.node_label)
     return parts
@@ -162,7 +164,7 @@ def serving(
     return parts
 
 
-async def _watch(node: Node, hardware: Hardware, asks: bool) -> None:
+async def _watch(node: Node, hardware: Hardware, *, asks: bool) -> None:
     """The machine becomes facts. Our Node may ask to leave the driver alone: its word is waited for, for a moment."""
     if asks:
         patience = FIRST_EVER if node.snapshot.ledger.node_requests is None else FIRST_WORD

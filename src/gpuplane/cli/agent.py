@@ -19,7 +19,7 @@ from gpuplane.agent.main import Options, run
 from gpuplane.agent.rights import lacks, useless
 from gpuplane.cli.arguments import Choice, Parser
 from gpuplane.cli.driverroot import Root, contained, driver_root, seen
-from gpuplane.cli.machine import NVML, hardware
+from gpuplane.cli.machine import NVML, hardware, plain_devices
 from gpuplane.cli.say import fail, told
 from gpuplane.cli.serving import serve
 from gpuplane.core.config.flags import FLAG_BY_NAME
@@ -56,6 +56,7 @@ def main(argv: list[str], first_driver: "tuple[subprocess.Popen[bytes], socket.s
             host_root=arguments.host_root,
             first=first_driver,
         )
+        others = plain_devices(arguments.machine, arguments.devices, arguments.host_root)
     except (InvalidInput, Unknown, ValueError) as error:
         parser.error(str(error))
     except FileNotFoundError as error:
@@ -66,7 +67,7 @@ def main(argv: list[str], first_driver: "tuple[subprocess.Popen[bytes], socket.s
         sys.exit(1)
     if problem := lacks(options):
         logging.getLogger("gpuplane").warning("%s", problem)
-    serve(run(options, devices))
+    serve(run(options, devices, others))
 
 
 def command() -> "click.Command":
@@ -86,6 +87,11 @@ def _parser() -> Parser:
         metavar="nvml|PROFILE|FILE",
         help="nvml for the real machine, a machine file, or the name of a profile; default nvml",
     )
+    own.add_argument(
+        "--devices", default="", metavar="FILE",
+        help="the agent also offers the devices of this file (a machine file with nothing but devices), and checks "
+             "that their device nodes exist under --host-root; default: the devices of a machine file, as described",
+    )  # fmt: skip
     own.add_argument(
         "--kubelet-root",
         type=Path,

@@ -118,7 +118,8 @@ def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) 
     try:
         described = find(machine)
         resolved = _resolve(file, _said(parameters))
-        explanation = explain_node(machinefile.read(_read(described), str(described)), resolved)
+        read = machinefile.read(_read(described), str(described))
+        explanation = explain_node(read, resolved, read.lists_by_kind)
     except InvalidInput as invalid:
         raise click.ClickException(str(invalid)) from None
     if as_json:

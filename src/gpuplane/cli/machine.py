@@ -46,7 +46,28 @@ def hardware(
         )
     from gpuplane.hardware.described import Described
 
-    file = find(machine)
-    if not file.exists():  # one that vanishes later is waited for
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+    file = _existing(find(machine))
     return Described(contents(file, every=0.2), file.name)
+
+
+def plain_devices(machine: str, devices_file: str, host_root: Path) -> Hardware | None:
+    """The source of devices that are no GPUs: a described machine, or a file whose devices are looked for on this node.
+
+    None where there is neither. Raises Unknown, FileNotFoundError.
+    """
+    if machine == NVML and not devices_file:
+        return None
+    from gpuplane.hardware.plaindevices import PlainDevices
+
+    if devices_file:
+        file = _existing(Path(devices_file))
+        return PlainDevices(contents(file), file.name, root=host_root)
+    file = _existing(find(machine))
+    return PlainDevices(contents(file, every=0.2), file.name)
+
+
+def _existing(file: Path) -> Path:
+    """The file. One that vanishes later is waited for. Raises FileNotFoundError."""
+    if not file.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+    return file

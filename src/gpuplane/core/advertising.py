@@ -13,12 +13,13 @@ from itertools import chain
 from gpuplane.core import mps, requests, withholding
 from gpuplane.core.containers.cdi import desiredspecs as cdi
 from gpuplane.core.health import reasons
-from gpuplane.core.health.context import health_context
-from gpuplane.core.inventory.resources import describe_unsupported_sharing, list_resources
+from gpuplane.core.health.context import devices_of_kind, health_context
+from gpuplane.core.inventory.resources import describe_unsupported_sharing, node_resources
+from gpuplane.core.kinds.table import PLAIN_KINDS
 from gpuplane.core.serving import standby_reason
 from gpuplane.core.view import part_view, view
 from gpuplane.core.withholding import withheld_reasons, without_allocations
-from gpuplane.model.machine import Machine
+from gpuplane.model.machine import NVIDIA_GPU
 from gpuplane.model.reasons import ReasonCode
 from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.snapshot import Snapshot
@@ -53,10 +54,9 @@ def offer(snapshot: Snapshot) -> Offer:
 
 def share_layouts_for_ledger(snapshot: Snapshot) -> Mapping[str, EncodedLayout]:
     """The share layouts that the ledger has to remember: see `withholding`."""
-    machine, settings = snapshot.machine, snapshot.config.settings
-    resources: tuple[Resource, ...] = ()
-    if machine is not None and settings is not None:
-        resources, _ = list_resources.of(snapshot, machine, settings)
+    settings, resources = snapshot.config.settings, tuple[Resource, ...]()
+    if settings is not None:
+        resources, _ = node_resources(snapshot, settings)
     index = withholding.offered_index.of(snapshot, resources)
     return withholding.merged_share_layouts(index, snapshot.allocations or (), snapshot.ledger.share_layouts or {})
 
@@ -70,11 +70,10 @@ def offered_devices_by_id(offered: Offer) -> Mapping[str, Mapping[str, OfferedDe
 @view
 def _offer_without_allocations(snapshot: Snapshot) -> Offer:
     """The offer, as if no container held anything."""
-    machine, settings = snapshot.machine, snapshot.config.settings
-    assert machine is not None
+    settings = snapshot.config.settings
     assert settings is not None
-    resources, not_offered = list_resources.of(snapshot, machine, settings)
-    unavailable_units = dict(_iterate_unavailable_units(snapshot, machine))
+    resources, not_offered = node_resources(snapshot, settings)
+    unavailable_units = dict(_iterate_unavailable_units(snapshot))
     unsaved = withholding.units_with_unstored_layout(
         withholding.offered_index.of(snapshot, resources),
         snapshot.ledger.share_layouts or {},
@@ -101,29 +100,33 @@ def describe_unsupported_settings(snapshot: Snapshot) -> Text:
 
 
 def unavailable_units(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
-    """Unit id → what health or a person has against giving it out; {} where the GPUs have not been counted."""
+    """Unit id → what health or a person has against giving it out; of the kinds that have been counted."""
     return _derive_unavailable_units(without_allocations(snapshot))
 
 
 @view
 def _derive_unavailable_units(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
-    return dict(_iterate_unavailable_units(snapshot, snapshot.machine)) if snapshot.machine is not None else {}
+    return dict(_iterate_unavailable_units(snapshot))
 
 
-def _iterate_unavailable_units(snapshot: Snapshot, machine: Machine) -> Iterator[tuple[str, tuple[Reason, ...]]]:
+def _iterate_unavailable_units(snapshot: Snapshot) -> Iterator[tuple[str, tuple[Reason, ...]]]:
     """(unit id, why it must not be given out) of each unavailable unit.
 
     The reasons of a GPU are those of its MIG devices too. Those of a MIG device are those of its GPU, where that
     is offered whole.
     """
     context = health_context(snapshot)
-    for gpu in machine.gpus or ():
+    for gpu in snapshot.gpus:
         found = ((each.uuid, reasons.unavailable_reasons(snapshot, context, gpu, each)) for each in gpu.mig_devices)
         mig_reasons = {uuid: why for uuid, why in found if why}
         yield from mig_reasons.items()
         of_parts = tuple(dict.fromkeys(chain.from_iterable(mig_reasons.values())))
         if gpu_reasons := reasons.unavailable_reasons(snapshot, context, gpu) or of_parts:
             yield gpu.uuid, gpu_reasons
+    for kind in PLAIN_KINDS.values():
+        for device in devices_of_kind(snapshot, kind.name):
+            if found_reasons := reasons.unavailable_plain_reasons(snapshot, context, kind, device):
+                yield kind.unit_id(device.id), found_reasons
 
 
 def _reasons_by_unit(
@@ -177,7 +180,7 @@ def _mps_unavailable_reasons(
     for device in {
         device.unit.id: device for device in resource.devices if device.unit.id not in unavailable_units
     }.values():
-        client = resource.uses_mps and device.id != device.unit.id
+        client = resource.uses_mps and device.is_share
         why = (
             mps.unavailable_reason(snapshot, resource.name, device.unit)
             if client
@@ -208,7 +211,15 @@ def offer_waiting_reason(snapshot: Snapshot) -> Reason | None:
     """Why nothing may be offered by this agent now; None if something may."""
     if why := standby_reason(snapshot):
         return Reason(kind="waiting", text=why, part=KUBELET_LOCK.name, code="standby")
-    return missing_information_reason(snapshot)
+    gpus_are_missing = missing_gpus_reason(snapshot)
+    if gpus_are_missing is not None and not has_plain_devices(snapshot):
+        return gpus_are_missing
+    return _missing_configuration_reason(snapshot)
+
+
+def has_plain_devices(snapshot: Snapshot) -> bool:
+    """Whether a device is known that is no GPU: it is offered, whatever is known of the GPUs."""
+    return any(each.devices for each in snapshot.devices.values())
 
 
 def is_ready_to_take_over(snapshot: Snapshot) -> bool:
@@ -217,7 +228,25 @@ def is_ready_to_take_over(snapshot: Snapshot) -> bool:
 
 
 def missing_information_reason(snapshot: Snapshot) -> Reason | None:
-    """What is not known yet, so that nothing could be offered, whoever serves kubelet; None for nothing."""
+    """What is not known yet, so that not all could be offered, whoever serves kubelet; None for nothing."""
+    return missing_gpus_reason(snapshot) or _missing_configuration_reason(snapshot)
+
+
+def missing_kind_reasons(snapshot: Snapshot) -> Mapping[str, Reason]:
+    """Kind → why its devices have not been counted now."""
+    gpus = missing_gpus_reason(snapshot)
+    return {
+        **({} if gpus is None else {NVIDIA_GPU: gpus}),
+        **{
+            kind: Reason(kind="problem", text=reasons.describe_faults(found.faults), code=found.faults[0].code)
+            for kind, found in snapshot.devices.items()
+            if found.faults
+        },
+    }
+
+
+def missing_gpus_reason(snapshot: Snapshot) -> Reason | None:
+    """Why nothing is known of the GPUs; None if they have been counted."""
     if snapshot.machine is None and (why := requests.driver_release_reason(snapshot)):
         text = f"the driver is released: {why}"
         return Reason(kind="released", text=text, part=DRIVER.name, code="driver-released")
@@ -229,6 +258,11 @@ def missing_information_reason(snapshot: Snapshot) -> Reason | None:
         faults = snapshot.machine.faults
         code = faults[0].code if faults else ""
         return Reason(kind="problem", text=reasons.describe_faults(faults), part=DRIVER.name, code=code)
+    return None
+
+
+def _missing_configuration_reason(snapshot: Snapshot) -> Reason | None:
+    """What is not known yet, beside the devices, that an offer depends on; None for nothing."""
     if snapshot.config.settings is None:
         return _not_reported_reason(snapshot, CONFIG, "config-missing", "there is no valid configuration yet")
     if snapshot.allocations is None:

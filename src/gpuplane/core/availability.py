@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpuplane.core.advertising import offer, offer_waiting_reason, unavailable_units
 from gpuplane.core.devicenames import DeviceName, index_sort_key
 from gpuplane.core.health import devicehealth
-from gpuplane.core.inventory.units import list_units
+from gpuplane.core.inventory.resources import assign_units
 from gpuplane.core.view import part_view
 from gpuplane.model.config import Settings
 from gpuplane.model.health import DeviceHealth
-from gpuplane.model.machine import Machine
+from gpuplane.model.machine import DeviceList, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CONFIG, DRIVER, plugin_part
 from gpuplane.model.text import join
@@ -29,7 +29,7 @@ CLEARED_BY_TEXT_BY_KIND: Mapping[ReasonKind, str] = {
 
 
 def availability(snapshot: Snapshot, offered: Offer | None = None) -> tuple[Availability, ...]:
-    """Each unit of the machine in the driver's order; () while the GPUs are not known.
+    """Each unit of the node: GPUs in the driver's order, then devices of other kinds; none while they are not known.
 
     `offered`: what the agent answered that has this snapshot; by default what follows from it here.
     """
@@ -37,12 +37,14 @@ def availability(snapshot: Snapshot, offered: Offer | None = None) -> tuple[Avai
 
 
 def _availability_in_offer(snapshot: Snapshot, offered: Offer) -> tuple[Availability, ...]:
-    machine = snapshot.machine
-    if machine is None or machine.gpus is None:
-        return ()
     if offered.waiting_reason:
         return _availability_without_offer.of(
-            snapshot, machine, snapshot.config.settings, unavailable_units(snapshot), offer_waiting_reason(snapshot)
+            snapshot,
+            snapshot.machine,
+            snapshot.devices,
+            snapshot.config.settings,
+            unavailable_units(snapshot),
+            offer_waiting_reason(snapshot),
         )
     silent = tuple(each.name for each in offered.resources if plugin_part(each.name) in snapshot.statuses)
     return _availability_of_offered_units.of(
@@ -68,21 +70,21 @@ def _availability_of_offered_units(
 
 
 def _sorted_by_index(availabilities: Iterable[Availability]) -> tuple[Availability, ...]:
-    return tuple(sorted(availabilities, key=lambda each: index_sort_key(each.index)))
+    return tuple(
+        sorted(availabilities, key=lambda each: (index_sort_key(each.index), each.device if not each.index else ""))
+    )
 
 
 @part_view
 def _availability_without_offer(
-    machine: Machine,
+    machine: Machine | None,
+    devices: Mapping[str, DeviceList],
     settings: Settings | None,
     unit_reasons: Mapping[str, tuple[Reason, ...]],
     waiting_reason: Reason | None,
 ) -> tuple[Availability, ...]:
     """Each unit while kubelet is told nothing."""
-    settings = settings or Settings(mig_strategy="mixed")
-    there = list_units(
-        machine, with_mig_devices=settings.mig_strategy != "none", whole_mig_gpus=settings.whole_mig_gpus
-    )
+    there = (each.unit for each in assign_units(machine, settings or Settings(mig_strategy="mixed"), devices))
     return _sorted_by_index(
         Availability(
             device=unit.id,
@@ -91,7 +93,7 @@ def _availability_without_offer(
                 (*unit_reasons.get(unit.id, ()), *([waiting_reason] if waiting_reason is not None else []))
             ),
         )
-        for unit, _ in there
+        for unit in there
     )
 
 
@@ -159,9 +161,10 @@ def device_health_with_availability(snapshot: Snapshot, offered: Offer | None = 
     The node comes first where something is wrong with it, then the devices in the driver's order, then those away.
     `offered`: as of `availability`.
     """
-    reasons = {each.index: each.reasons for each in availability(snapshot, offered)}  # two GPUs may bear one UUID
-    return tuple(
-        _mark_withheld(each, reasons.get(each.index, ())) for each in devicehealth.health_with_parents(snapshot)
+    reasons = {each.index or each.device: each.reasons for each in availability(snapshot, offered)}
+    return tuple(  # by the index, where there is one: two GPUs may bear one UUID
+        _mark_withheld(each, reasons.get(each.index or each.device, ()) if each.device else ())
+        for each in devicehealth.health_with_parents(snapshot)
     )
 
 

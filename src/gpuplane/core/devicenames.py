@@ -1,22 +1,35 @@
 """How texts name devices, several at once: "8 GPUs (0 to 7)"."""
 
+import sys
 from collections.abc import Iterable, Sequence
 
+from gpuplane.core.kinds.nvidia.gpu import GPU, is_mig_uuid
+from gpuplane.core.kinds.table import kind_of
 from gpuplane.core.text import format_count, format_index_ranges
 
 DeviceName = tuple[str, str]
 """(UUID, index). An index is "0", or "0:1" for a MIG device. A UUID that the driver does not report is ""; so is the
-index of a device that is absent."""
+index of a device that is absent, or of another kind: that has its id in place of the UUID."""
 
 
 def describe_devices(devices: Sequence[DeviceName]) -> str:
     """The name of one device with its UUID, or several devices by their indices, for people."""
     if len(devices) == 1:
         return _describe_device(*devices[0])
-    parts = [each for each in devices if ":" in each[1] or each[0].startswith("MIG-")]
-    wholes = [each for each in devices if each not in parts]
-    groups = (("GPU", wholes), ("MIG device", parts))
-    return " and ".join(f"{format_count(len(each), kind)} ({_describe_indices(each)})" for kind, each in groups if each)
+    groups: dict[str, list[DeviceName]] = {"GPU": [], "MIG device": []}
+    for each in devices:
+        groups.setdefault(device_noun(*each), []).append(each)
+    return " and ".join(
+        f"{format_count(len(each), noun)} ({_describe_indices(each)})" for noun, each in groups.items() if each
+    )
+
+
+def device_noun(uuid: str, index: str) -> str:
+    """What people call such a device: "GPU", "MIG device", "device-node device"."""
+    kind = kind_of(uuid)
+    if kind is not None and kind is not GPU:
+        return f"{kind.name} device"
+    return "MIG device" if ":" in index or is_mig_uuid(uuid) else "GPU"
 
 
 def _describe_indices(devices: Sequence[DeviceName]) -> str:
@@ -26,8 +39,8 @@ def _describe_indices(devices: Sequence[DeviceName]) -> str:
 
 
 def index_sort_key(index: str) -> tuple[int, ...]:
-    """The sort key of an index, for the driver's order: "0:10" comes after "0:9"."""
-    return tuple(map(int, index.split(":")))
+    """The sort key of an index, for the driver's order: "0:10" comes after "0:9". What has no index comes last."""
+    return tuple(map(int, index.split(":"))) if index else (sys.maxsize,)
 
 
 def device_uuids_or_indices(devices: Iterable[DeviceName]) -> tuple[str, ...]:
@@ -36,6 +49,9 @@ def device_uuids_or_indices(devices: Iterable[DeviceName]) -> tuple[str, ...]:
 
 
 def _describe_device(uuid: str, index: str) -> str:
+    kind = kind_of(uuid)
+    if kind is not None and uuid == kind.record_key:
+        return f"all {kind.name} devices"
     if not index:
         return uuid or "the driver"
     name = f"{'MIG device' if ':' in index else 'GPU'} {index}"

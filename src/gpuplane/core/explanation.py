@@ -13,16 +13,16 @@ from gpuplane.core.choice.explanation import describe_policy
 from gpuplane.core.config.resolve import ResolvedConfig
 from gpuplane.core.containers.strategy import AUTO_STRATEGY_TEXT, StrategyDecision
 from gpuplane.core.faults import overrides as judge
-from gpuplane.core.faults.catalogue import CATALOGUE
-from gpuplane.core.inventory.naming import UnitResource, matches_pattern
-from gpuplane.core.inventory.resources import assign_units
+from gpuplane.core.inventory.resources import NO_DEVICES, assign_units
 from gpuplane.core.inventory.sharing import sharing_entry_by_name
+from gpuplane.core.kinds.table import FAULTS
+from gpuplane.core.kinds.unitresource import UnitResource
 from gpuplane.core.step import step
-from gpuplane.core.text import format_memory
+from gpuplane.core.text import format_memory, matches_pattern
 from gpuplane.model.config import Config, MemorySharedResource, MpsDaemonSettings, ReplicatedResource, Settings
-from gpuplane.model.facts import MachineObserved
+from gpuplane.model.facts import DevicesObserved, Fact, MachineObserved
 from gpuplane.model.health import FaultOverride
-from gpuplane.model.machine import Machine
+from gpuplane.model.machine import DeviceList, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
@@ -69,11 +69,19 @@ class Explanation(Value):
     notes: tuple[Text, ...]
 
 
-def explain_node(machine: Machine, resolved: ResolvedConfig) -> Explanation:
-    """What a node with this machine and these settings would advertise while no container holds anything."""
-    unseen = Snapshot(config=Config(settings=resolved.settings), allocations=())
-    offered = offer(mps.assume_daemons_ready(step(unseen, MachineObserved(machine), now=0.0)))  # its clock begins here
-    decisions = assign_units(machine, resolved.settings)
+def explain_node(
+    machine: Machine, resolved: ResolvedConfig, devices: Mapping[str, DeviceList] = NO_DEVICES
+) -> Explanation:
+    """What a node with this machine and these settings would advertise while no container holds anything.
+
+    `devices`: those of plain kinds, by kind.
+    """
+    node = Snapshot(config=Config(settings=resolved.settings), allocations=())
+    facts: list[Fact] = [MachineObserved(machine), *(DevicesObserved(kind, each) for kind, each in devices.items())]
+    for fact in facts:
+        node = step(node, fact, now=0.0)  # its clock begins here
+    offered = offer(mps.assume_daemons_ready(node))
+    decisions = assign_units(machine, resolved.settings, devices)
     unavailable = {device.unit.id: device.unavailable_reason for each in offered.resources for device in each.devices}
     return Explanation(
         waiting=offered.waiting_reason,
@@ -90,8 +98,8 @@ def explain_node(machine: Machine, resolved: ResolvedConfig) -> Explanation:
             *_memory_sharing_limit_notes(decisions, resolved),
             *_mps_notes(decisions, resolved),
             *(
-                ["this machine has no GPU, so nothing would be advertised"]
-                * (not offered.waiting_reason and not machine.gpus)
+                ["this machine has no device, so nothing would be advertised"]
+                * (not offered.waiting_reason and not decisions)
             ),
         ),
     )
@@ -202,7 +210,9 @@ def _fault_codes(settings: Settings) -> Iterable[str]:
         for field in judge.HEALTH_CHECK_VARIABLES
         for number in sorted(judge.parse_health_check_list(getattr(settings, field)).xids)
     )
-    return dict.fromkeys((*CATALOGUE, *settings.faults, *(f"xid-{number}" for number in listed), EXAMPLE_OF_OTHER_XIDS))
+    return dict.fromkeys(
+        (*FAULTS.entries, *settings.faults, *(f"xid-{number}" for number in listed), EXAMPLE_OF_OTHER_XIDS)
+    )
 
 
 def _changed_fields(code: str, resolved: ResolvedConfig) -> dict[str, str]:

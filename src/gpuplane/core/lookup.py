@@ -1,9 +1,11 @@
-"""Finding a device by the names that people use for it: UUID, index or PCI address."""
+"""Finding a device by the names that people use for it: UUID, index or PCI address of a GPU, id of another device."""
 
 import re
 
+from gpuplane.core.kinds.kind import Kind
+from gpuplane.core.kinds.table import PLAIN_KINDS
 from gpuplane.model.health import NODE_RECORD_KEY
-from gpuplane.model.machine import Gpu, MigDevice
+from gpuplane.model.machine import Device, Gpu, MigDevice
 from gpuplane.model.snapshot import Snapshot
 
 ALL_DEVICES_NAME = "all"
@@ -18,6 +20,11 @@ def accepted_device_names(gpu: Gpu, device: MigDevice | None = None) -> tuple[st
     if device is not None:
         return device.uuid, f"{gpu.index}:{device.mig_index}"
     return tuple(name for name in (gpu.uuid, str(gpu.index), normalize_device_name(gpu.pci)) if name)
+
+
+def plain_device_names(kind: Kind, device: Device) -> tuple[str, ...]:
+    """The names of a device of a plain kind: its id, alone and with its kind."""
+    return kind.unit_id(device.id), device.id
 
 
 def normalize_device_name(name: str) -> str:
@@ -41,5 +48,9 @@ def find_device(snapshot: Snapshot, name: str) -> str | None:
         for device in gpu.mig_devices:
             if normalized in accepted_device_names(gpu, device):
                 return device.uuid
+    for kind in PLAIN_KINDS.values():
+        for other in (snapshot.devices[kind.name].devices if kind.name in snapshot.devices else None) or ():
+            if name in plain_device_names(kind, other):
+                return kind.unit_id(other.id)
     health = snapshot.ledger.health
     return name if name and health is not None and name in health.devices else None

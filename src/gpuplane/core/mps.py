@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from gpuplane.core.health.context import health_context
 from gpuplane.core.health.reasons import unavailable_reasons
-from gpuplane.core.inventory.resources import list_resources
+from gpuplane.core.inventory.resources import node_resources
 from gpuplane.core.shares import unit_of
 from gpuplane.core.view import part_view, view
 from gpuplane.core.withholding import withheld_reasons, without_allocations
@@ -74,7 +74,7 @@ def desired_daemons(snapshot: Snapshot) -> WantedDaemons | None:
         unit_of(id) for name, id in withheld_reasons(snapshot) if (_daemon_of_id(name, id), unit_of(id)) not in clients
     }
     held = sorted({name for name, _ in clients})
-    resources, _ = list_resources.of(snapshot, machine, settings)
+    resources, _ = node_resources(snapshot, settings)
     return WantedDaemons(
         daemons=_build_daemon_per_resource_or_mig.of(snapshot, resources, machine, settings, unavailable | others),
         daemons_in_use=tuple(held),
@@ -233,7 +233,7 @@ def _units_by_daemon(resource: Resource, without: Set[str]) -> Mapping[str, Sequ
     """Daemon → the units that it serves, once for each share."""
     found: dict[str, list[Unit]] = {}
     for device in resource.devices:
-        if device.id != device.unit.id and without.isdisjoint((device.unit.id, device.unit.gpu)):
+        if device.is_share and without.isdisjoint((device.unit.id, device.unit.gpu)):
             found.setdefault(daemon_name(resource.name, device.unit), []).append(device.unit)
     return found
 

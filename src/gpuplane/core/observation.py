@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TypeVar
 
-from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
+from gpuplane.model.machine import DeviceList, Fault, Gpu, Machine, MigDevice
 
 DeviceT = TypeVar("DeviceT", Gpu, MigDevice)
 
@@ -47,6 +47,11 @@ def merge_observation(before: Machine | None, observed: Machine) -> Machine:
     names = {node for gpu in seen.gpus or () for node in _device_nodes(gpu) if node not in observed.device_node_stats}
     numbers = {node: before.device_node_stats[node] for node in names if node in before.device_node_stats}
     return seen.but(device_node_stats={**observed.device_node_stats, **numbers}) if numbers else seen
+
+
+def merge_devices(before: DeviceList | None, observed: DeviceList) -> DeviceList:
+    """The devices of a plain kind after an observation. If they could not be counted, those from before stay."""
+    return observed if before is None or observed.devices is not None else observed.but(devices=before.devices)
 
 
 def _device_nodes(gpu: Gpu) -> Iterator[str]:

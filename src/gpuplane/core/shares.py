@@ -18,6 +18,11 @@ def share_ids(unit: str, count: int) -> list[str]:
     return [f"{unit}::{n}" for n in range(count)]
 
 
+def is_share(device_id: str) -> bool:
+    """Whether a device id is that of a share."""
+    return "::" in device_id
+
+
 def unit_of(device_id: str) -> str:
     """The id of the unit that a device id means, or of which it is a share."""
     return device_id.split("::", 1)[0]

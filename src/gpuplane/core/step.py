@@ -22,6 +22,7 @@ from gpuplane.model.facts import (
     AllocateAnswered,
     AllocationsListed,
     ConfigLoaded,
+    DevicesObserved,
     DrainRequested,
     DriverReleaseRequested,
     Fact,
@@ -58,6 +59,13 @@ def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             context = health_context(snapshot)
             health = observations.apply_observation(health, machine, merged, counted, allocations, context, now)
             return _with_health(snapshot.but(machine=merged), health)
+        case DevicesObserved(kind, seen):
+            before = snapshot.devices.get(kind)
+            merged_list = observation.merge_devices(before, seen)
+            devices = {**snapshot.devices, kind: merged_list}
+            context = health_context(snapshot)
+            health = observations.apply_devices_observation(health, kind, before, seen, context, now)
+            return _with_health(snapshot.but(devices=devices), health)
         case FaultOccurred():
             health = events.apply_fault_event(health, fact, machine, allocations, health_context(snapshot), now)
             return _with_health(snapshot, health)
@@ -118,7 +126,7 @@ def _update_layouts_in_ledger(before: Snapshot, after: Snapshot) -> Snapshot:
     """The snapshot with the GPU of each MIG device, and the layout of each shared unit, in its ledger."""
     if after.allocations is None or _share_layout_inputs(after) == _share_layout_inputs(before):
         return after
-    parents = mig_parents(after.machine, after.allocations, after.ledger.mig_parents)
+    parents = mig_parents(after.gpus, after.allocations, after.ledger.mig_parents)
     return after.but(
         ledger=after.ledger.but(mig_parents=parents or None, share_layouts=share_layouts_for_ledger(after) or None)
     )
@@ -127,7 +135,8 @@ def _update_layouts_in_ledger(before: Snapshot, after: Snapshot) -> Snapshot:
 def _share_layout_inputs(snapshot: Snapshot) -> tuple[object, ...]:
     """What layouts depend on."""
     ledger = snapshot.ledger
-    return snapshot.allocations, snapshot.machine, snapshot.config.settings, ledger.mig_parents, ledger.share_layouts
+    there = snapshot.machine, snapshot.devices
+    return snapshot.allocations, there, snapshot.config.settings, ledger.mig_parents, ledger.share_layouts
 
 
 def _with_status(statuses: Statuses, part: AnyPart, status: Status | None, now: float) -> Statuses:

@@ -31,6 +31,8 @@ def apply_loaded_ledger(snapshot: Snapshot, fact: LedgerLoaded, now: float) -> S
     if machine is not None:
         counted = machine.gpus is not None
         health = observations.apply_observation(health, machine, machine, counted, snapshot.allocations, context, now)
+    for kind, seen in snapshot.devices.items():
+        health = observations.apply_devices_observation(health, kind, seen, seen, context, now)
     health = _add_events_missing_in_ledger(health, snapshot.ledger.health or HealthRecords(), context, now)
     after = after.but(ledger=after.ledger.but(health=None if health == HealthRecords() else health))
     return after.but(allocations=None) if fact.previous_agent_ended else after

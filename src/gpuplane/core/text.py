@@ -1,6 +1,8 @@
 """Text for people: text from outside is made safe for logs, statuses and metrics; values are formatted."""
 
+import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -61,3 +63,13 @@ def _is_next_index(index: str, next_index: str) -> bool:
 def format_json(value: object) -> bytes:
     """A value as indented JSON, with a newline at its end."""
     return msgspec.json.format(encode(value), indent=2) + b"\n"
+
+
+def matches_pattern(pattern: str, text: str) -> bool:
+    """Whether the whole text matches: `*` stands for any run of characters, all else for itself."""
+    return _pattern_regex(pattern).fullmatch(text) is not None
+
+
+@lru_cache(256)
+def _pattern_regex(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)

@@ -15,9 +15,9 @@ GPU. A GPU in MIG mode has none. The driver does not report who has set a length
 
 from collections.abc import Iterator, Mapping
 
-from gpuplane.core.faults.catalogue import CODES_THAT_HIDE_OTHERS
 from gpuplane.core.inventory.resources import assign_units
 from gpuplane.core.inventory.sharing import sharing_entry_by_name
+from gpuplane.core.kinds.nvidia.faults import CODES_THAT_HIDE_OTHERS
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.view import part_view
 from gpuplane.model.config import ReplicatedResource, Settings, TimeSlice

@@ -25,11 +25,12 @@ no unit's, but begins with a GPU's UUID, is another plugin's name for a part of 
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from gpuplane.core.inventory.resources import list_resources
-from gpuplane.core.shares import unit_of
+from gpuplane.core.inventory.resources import node_resources
+from gpuplane.core.kinds.nvidia.gpu import gpu_uuid_in_mig_uuid, is_mig_uuid
+from gpuplane.core.shares import is_share, unit_of
 from gpuplane.core.view import part_view, view
 from gpuplane.model import sharelayout
-from gpuplane.model.machine import Machine
+from gpuplane.model.machine import Gpu
 from gpuplane.model.reasons import Holder, Reason, ReasonCode
 from gpuplane.model.sharelayout import EncodedLayout, ShareLayout
 from gpuplane.model.snapshot import Allocation, Snapshot
@@ -58,12 +59,12 @@ def withheld_reasons(snapshot: Snapshot) -> Mapping[OfferedId, Reason]:
 
     {} before enough is known.
     """
-    machine, settings, ledger = snapshot.machine, snapshot.config.settings, snapshot.ledger
-    if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
+    settings, ledger = snapshot.config.settings, snapshot.ledger
+    if settings is None or snapshot.allocations is None:
         return {}
-    resources, _ = list_resources.of(snapshot, machine, settings)
+    resources, _ = node_resources(snapshot, settings)
     index = offered_index.of(snapshot, resources)
-    locations = mig_topology.of(snapshot, machine, ledger.mig_parents)
+    locations = mig_topology.of(snapshot, snapshot.gpus, ledger.mig_parents)
     return overlap_reasons(index, snapshot.allocations, locations, ledger.share_layouts or {})
 
 
@@ -82,12 +83,16 @@ class MigTopology(Value):
 
 
 class OfferedIndex(Value):
-    offered_ids: frozenset[OfferedId]
+    unit_by_offered_id: Mapping[OfferedId, str]
     ids_by_unit: Mapping[str, Sequence[OfferedId]]
     ids_by_gpu: Mapping[str, Sequence[OfferedId]]
     layout_by_resource_and_unit: Mapping[
         tuple[str, str], ShareLayout
     ]  # (resource, unit) → its layout, where it is shared
+
+    def unit_of(self, resource: str, id: str) -> str:
+        """The unit that a held id stands for; where it is no longer offered, what the id itself says."""
+        return self.unit_by_offered_id.get((resource, id)) or unit_of(id)
 
     def ids_overlapping_unit(self, unit: str, topology: MigTopology) -> Iterator[OfferedId]:
         """The offered ids that are this unit, lie in it, contain it, or have taken its place."""
@@ -114,7 +119,8 @@ def overlap_reasons(
     reasons: dict[str, Reason] = {}
     for allocation in allocations:
         for id in allocation.devices:
-            unit, is_offered = unit_of(id), (allocation.resource, id) in index.offered_ids
+            is_offered = (allocation.resource, id) in index.unit_by_offered_id
+            unit = index.unit_of(allocation.resource, id)
             offered_layout = index.layout_by_resource_and_unit.get((allocation.resource, unit))
             held_layout = _decode_layout(remembered_layouts.get(unit)) or offered_layout
             if not is_offered or held_layout != offered_layout:  # else kubelet knows that this id is in use
@@ -133,7 +139,7 @@ def _decode_layout(layout: EncodedLayout | None) -> ShareLayout | None:
 
 def _withheld_code(unit: str, is_offered: bool, topology: MigTopology, held_layout: ShareLayout | None) -> ReasonCode:
     """How a unit is held in another way than it is offered."""
-    if unit.startswith("MIG-") and unit not in topology.mig_parents:
+    if is_mig_uuid(unit) and unit not in topology.mig_parents:
         return "held-on-unknown-gpu"
     if held_layout == sharelayout.UNKNOWN:
         return "held-in-unknown-layout"
@@ -161,7 +167,7 @@ def _possible_gpus(unit: str, topology: MigTopology) -> Collection[str]:
     """The GPUs on which a held unit may be that is no existing MIG device."""
     if parent := topology.mig_parents.get(unit):
         return (parent,)
-    if unit.startswith("MIG-"):
+    if is_mig_uuid(unit):
         return topology.gpus_possibly_in_mig_mode
     return (unit,) if unit in topology.gpu_uuids else tuple(gpu for gpu in topology.gpu_uuids if unit.startswith(gpu))
 
@@ -175,9 +181,8 @@ def offered_index(resources: tuple[Resource, ...]) -> OfferedIndex:
             key = resource.name, device.id
             by_unit.setdefault(device.unit.id, []).append(key)
             by_gpu.setdefault(device.unit.gpu, []).append(key)
-    ids = frozenset(key for keys in by_unit.values() for key in keys)
     return OfferedIndex(
-        offered_ids=ids,
+        unit_by_offered_id={key: unit for unit, keys in by_unit.items() for key in keys},
         ids_by_unit=by_unit,
         ids_by_gpu=by_gpu,
         layout_by_resource_and_unit=dict(_offered_layouts(resources)),
@@ -188,7 +193,7 @@ def _offered_layouts(resources: Iterable[Resource]) -> Iterator[tuple[tuple[str,
     for resource in resources:
         share_counts: dict[str, int] = {}
         for device in resource.devices:
-            if device.id != device.unit.id:
+            if device.is_share:
                 share_counts[device.unit.id] = share_counts.get(device.unit.id, 0) + 1
         for unit, count in share_counts.items():
             yield (resource.name, unit), _resource_layout(resource, count)
@@ -222,7 +227,7 @@ def merged_share_layouts(
     by_environment: dict[str, set[EncodedLayout]] = {}
     for allocation in allocations:
         for id in allocation.devices:
-            if "::" in id:
+            if is_share(id):
                 by_environment.setdefault(unit_of(id), set()).add(allocation.share_layout)
     offered = {unit: layout.encoded for (_, unit), layout in index.layout_by_resource_and_unit.items()}
     unknown = sharelayout.UNKNOWN.encoded
@@ -257,10 +262,9 @@ def units_with_unstored_layout(
 
 
 @part_view
-def mig_topology(machine: Machine, mig_parents: Mapping[str, str] | None) -> MigTopology:
+def mig_topology(gpus: tuple[Gpu, ...], mig_parents: Mapping[str, str] | None) -> MigTopology:
     """Where the MIG devices are that exist or are remembered."""
-    existing = _existing_mig_parents(machine)
-    gpus = machine.gpus or ()
+    existing = _existing_mig_parents(gpus)
     return MigTopology(
         mig_parents={**(mig_parents or {}), **existing},
         removed_mig_uuids=frozenset((mig_parents or {}).keys() - existing.keys()),
@@ -270,7 +274,7 @@ def mig_topology(machine: Machine, mig_parents: Mapping[str, str] | None) -> Mig
 
 
 def mig_parents(
-    machine: Machine | None, allocations: Iterable[Allocation], remembered_parents: Mapping[str, str] | None
+    gpus: tuple[Gpu, ...], allocations: Iterable[Allocation], remembered_parents: Mapping[str, str] | None
 ) -> Mapping[str, str]:
     """On which GPU each MIG device is that exists, or was when it was seen last.
 
@@ -278,16 +282,11 @@ def mig_parents(
     GPU, and a GPU has some dozens of placements: it is not forgotten. Kubelet may report late who holds one that no
     longer exists.
     """
-    existing = _existing_mig_parents(machine) if machine else {}
+    existing = _existing_mig_parents(gpus)
     held = {unit_of(id) for allocation in allocations for id in allocation.devices}
-    by_name = {id: gpu for id in held if (gpu := _gpu_uuid_in_mig_uuid(id))}
+    by_name = {id: gpu for id in held if (gpu := gpu_uuid_in_mig_uuid(id))}
     return dict(sorted({**by_name, **(remembered_parents or {}), **existing}.items()))
 
 
-def _gpu_uuid_in_mig_uuid(mig_uuid: str) -> str:
-    """The GPU in a MIG device's name. Drivers before 470 named them MIG-GPU-<uuid>/<gi>/<ci>."""
-    return mig_uuid.removeprefix("MIG-").split("/", 1)[0] if mig_uuid.startswith("MIG-GPU-") else ""
-
-
-def _existing_mig_parents(machine: Machine) -> dict[str, str]:
-    return {device.uuid: gpu.uuid for gpu in machine.gpus or () if gpu.mig_enabled for device in gpu.mig_devices}
+def _existing_mig_parents(gpus: Iterable[Gpu]) -> dict[str, str]:
+    return {device.uuid: gpu.uuid for gpu in gpus if gpu.mig_enabled for device in gpu.mig_devices}

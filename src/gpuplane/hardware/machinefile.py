@@ -1,18 +1,31 @@
 """A machine as a person describes it in YAML: read strictly, and checked against itself."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from gpuplane.core import strict
-from gpuplane.core.faults.catalogue import CATALOGUE
 from gpuplane.core.faults.overrides import xid_number
+from gpuplane.core.kinds.nvidia.faults import CATALOGUE
+from gpuplane.core.kinds.table import PLAIN_KINDS
 from gpuplane.hardware.driver.errors import ERRORS
 from gpuplane.hardware.driver.installed import ordered
 from gpuplane.hardware.driver.nodes import CONTROL, DRIVERS, expected, own_nodes
 from gpuplane.hardware.failures import matches
 from gpuplane.hardware.profiles.layouts import allowed, files
-from gpuplane.model.machine import DriverFile, DriverFiles, DriverLibrary, Fault, Gpu, MachineFile, OtherDevice
+from gpuplane.model.config import Settings
+from gpuplane.model.health import CatalogueEntry
+from gpuplane.model.machine import (
+    NVIDIA_GPU,
+    Device,
+    DeviceList,
+    DriverFile,
+    DriverFiles,
+    DriverLibrary,
+    Fault,
+    Gpu,
+    MachineFile,
+)
 
 DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -69,9 +82,11 @@ def check(machine: MachineFile) -> Problems:
     for i, gpu in enumerate(machine.gpus or ()):
         for path, text in (*_numa(gpu), *_gpu(gpu)):
             yield ("gpus", i, *path), text
-    for i, device in enumerate(machine.other_devices):
-        for path, text in _numa(device):
+    for i, device in enumerate(machine.devices):
+        for path, text in (*_numa(device), *_plain_device(device)):
             yield ("devices", i, *path), text
+        if device.kind in machine.uncounted:
+            yield ("uncounted", device.kind), f"a device of the kind {device.kind} is in devices, so it was counted"
     indices = {gpu.index for gpu in machine.gpus or ()}
     incidents = ((("incidents", i), each.gpu) for i, each in enumerate(machine.incidents))
     processes = ((("processes", i), each.gpu) for i, each in enumerate(machine.processes))
@@ -99,13 +114,25 @@ def _faults(machine: MachineFile) -> Iterator[tuple[strict.DocumentPath, Fault]]
         shown.append((("gpus", i), gpu.faults))
         devices = gpu.mig_devices
         shown += ((("gpus", i, "mig", "devices", j), each.faults) for j, each in enumerate(devices))
-    shown += ((("devices", i), device.faults) for i, device in enumerate(machine.other_devices))
     yield from (((*path, "faults", k), fault) for path, faults in shown for k, fault in enumerate(faults))
 
 
-def _unknown_fault(code: str) -> Iterator[str]:
+def _plain_device(device: Device) -> Problems:
+    """What is wrong with a device of a known kind. One of an unknown kind is offered by no name, with the reason."""
+    kind = PLAIN_KINDS.get(device.kind)
+    if device.kind == NVIDIA_GPU:
+        yield ("kind",), f"{NVIDIA_GPU} devices are written under gpus"
+    if kind is not None:
+        for each in kind.unit_resources(None, DeviceList(devices=(device,)), Settings()):
+            if each.not_offered_reason:
+                yield (), f"{each.not_offered_reason}"
+        for k, fault in enumerate(device.faults):
+            yield from ((("faults", k, "code"), problem) for problem in _unknown_fault(fault.code, kind.faults.entries))
+
+
+def _unknown_fault(code: str, catalogue: Mapping[str, CatalogueEntry] = CATALOGUE) -> Iterator[str]:
     """What is wrong with the code of a fault that a look shows."""
-    looks = [name for name, entry in CATALOGUE.items() if entry.detected_by == "look"]
+    looks = [name for name, entry in catalogue.items() if entry.detected_by == "look"]
     if code not in looks:
         close = strict.closest_match(code, looks)
         perhaps = f"did you mean {close!r}?" if close else f"write one of {', '.join(looks)}"
@@ -158,7 +185,7 @@ def _identities(machine: MachineFile) -> Iterator[tuple[strict.DocumentPath, str
             yield (*inside, "gpu_instance"), f"{instance} of GPU {gpu.index}"
     for i, pci in enumerate(machine.switches):
         yield ("switches", i), f"PCI address {pci}"
-    for i, device in enumerate(machine.other_devices):
+    for i, device in enumerate(machine.devices):
         yield ("devices", i, "id"), f"{device.kind} device {device.id}"
 
 
@@ -170,7 +197,7 @@ def _repeated(identities: Iterable[tuple[strict.DocumentPath, str]]) -> Problems
         seen.add(thing)
 
 
-def _numa(device: Gpu | OtherDevice) -> Problems:
+def _numa(device: Gpu | Device) -> Problems:
     if device.numa is not None and device.numa < 0:
         yield ("numa",), f"{device.numa} is not a NUMA node; remove numa if the kernel reports none"
 

@@ -34,6 +34,7 @@ from google.protobuf.message import DecodeError
 
 from gpuplane import files
 from gpuplane.core.health.reasons import any_device_awaits_container_end
+from gpuplane.core.kinds.table import UNIT_ID_PREFIXES
 from gpuplane.core.withholding import layout_from_environment, withheld_reasons
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2 import ContainerAllocateResponse
@@ -65,10 +66,6 @@ KUBELET_START_PERIOD = 30.0  # seconds in which the API server tells a kubelet t
 LARGEST_ANSWER = 64 * 1024 * 1024  # bytes of an answer; gRPC's own limit is 4 MiB
 
 SOCKET, CHECKPOINT = "pod-resources/kubelet.sock", "device-plugins/kubelet_internal_checkpoint"
-ID_PREFIXES = ("GPU-", "MIG-")
-"""How ids begin that can overlap with a unit of ours. Ids of other plugins (kvm, network functions) are dropped: a node
-may have a thousand, and none can withhold a GPU. The resource's name does not tell: it may be an earlier one."""
-
 Allocations = tuple[Allocation, ...]
 HeldIds = tuple[str, str, tuple[str, ...]]
 """A container's name, a resource and ids."""
@@ -290,7 +287,7 @@ def _decode_checkpoint(content: bytes) -> Allocations:
 
 def _share_layout(entry: "_CheckpointEntry") -> EncodedLayout:
     """The layout of the unit that an entry has shares of, by its container's environment; "" where it has none."""
-    ids = [id for ids in entry.devices.values() for id in ids if id.startswith(ID_PREFIXES)]
+    ids = [id for ids in entry.devices.values() for id in ids if id.startswith(UNIT_ID_PREFIXES)]
     if not ids or not all("::" in id for id in ids) or not entry.response:
         return EncodedLayout("")
     try:
@@ -302,10 +299,14 @@ def _share_layout(entry: "_CheckpointEntry") -> EncodedLayout:
 
 
 def _merge(entries: Iterable[tuple[PodRef, str, Iterable[str]]]) -> Allocations:
-    """One allocation for each (container, resource), and always in the same order. One source names them all alike."""
+    """One allocation for each (container, resource), and always in the same order. One source names them all alike.
+
+    Ids of other plugins are left out: a node may have a thousand, and they cannot overlap with a unit of ours. What
+    tells them apart is the id: the resource may have had another name.
+    """
     held: dict[tuple[PodRef, str], set[str]] = {}
     for holder, resource, ids in entries:
-        held.setdefault((holder, resource), set()).update(id for id in ids if id.startswith(ID_PREFIXES))
+        held.setdefault((holder, resource), set()).update(id for id in ids if id.startswith(UNIT_ID_PREFIXES))
     return tuple(
         Allocation(resource=resource, devices=tuple(sorted(ids)), holder=holder)
         for (holder, resource), ids in sorted(held.items(), key=lambda each: (str(each[0][0]), each[0][1]))

@@ -33,6 +33,7 @@ from pathlib import Path
 import grpc
 
 from gpuplane.core.advertising import offer
+from gpuplane.core.resourcenames import RESOURCE_PREFIX
 from gpuplane.core.serving import may_register, may_serve
 from gpuplane.core.text import clip
 from gpuplane.kubelet.plugin import Plugin
@@ -252,7 +253,9 @@ class Registration:
 
     def _nvidia_server(self) -> str | None:
         """The process that serves NVIDIA's socket of this resource; None if there is none, or the path is too long."""
-        return describe_server(self.nvidia_socket) if len(os.fsencode(self.nvidia_socket)) <= LONGEST_PATH else None
+        if not self.resource.startswith(RESOURCE_PREFIX) or len(os.fsencode(self.nvidia_socket)) > LONGEST_PATH:
+            return None
+        return describe_server(self.nvidia_socket)
 
     def _is_offered(self) -> bool:
         if not may_serve(self.node.snapshot):

@@ -7,7 +7,7 @@ from typing import Any, Generic
 
 from gpuplane.model.config import NodeObjectRequests, Settings, TimeSlice
 from gpuplane.model.health import Drain
-from gpuplane.model.machine import Gpu, Machine
+from gpuplane.model.machine import DeviceList, Gpu, Machine
 from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, StoredLedger
 from gpuplane.model.status import Part, S
 from gpuplane.model.text import Text
@@ -19,9 +19,16 @@ class _TaggedMessage(Value, tag=True):
 
 
 class MachineObserved(_TaggedMessage):
-    """hardware: one look at the machine."""
+    """hardware: one look at NVIDIA's driver and GPUs."""
 
     machine: Machine
+
+
+class DevicesObserved(_TaggedMessage):
+    """hardware: one look at all devices of another kind. `kind`: its name in the table of kinds."""
+
+    kind: str
+    observed: DeviceList
 
 
 class FaultOccurred(_TaggedMessage):
@@ -147,6 +154,7 @@ class Tick(_TaggedMessage):
 
 Fact = (
     MachineObserved
+    | DevicesObserved
     | FaultOccurred
     | ProbeFinished
     | TimeSliceFinished

@@ -39,6 +39,26 @@ class CatalogueEntry(Value):
     clear_after: float = 60.0
 
 
+class FaultCatalogue(Value):
+    """All that health has to know of the faults of one kind of devices, or of all kinds together.
+
+    `codes_that_hide_others`: while an observation shows one, it cannot show that another fault is over.
+    `codes_that_block_recovery`: with these a recovery probe fails, although they alone do not make a device unhealthy.
+    `codes_that_need_probe`: observations show these until a probe finds the device healthy.
+    `codes_cleared_only_by_reset`: when observations no longer show one of these, the device was reset.
+    """
+
+    entries: Mapping[str, CatalogueEntry] = {}
+    codes_that_hide_others: frozenset[str] = frozenset()
+    codes_that_block_recovery: frozenset[str] = frozenset()
+    codes_that_need_probe: frozenset[str] = frozenset()
+    codes_cleared_only_by_reset: frozenset[str] = frozenset()
+
+    def sort_rank(self, code: str) -> int:
+        """The position of a code in the catalogue; a code that is not in it comes last."""
+        return next((n for n, each in enumerate(self.entries) if each == code), len(self.entries))
+
+
 class FaultOverride(Value, rename={"cleared_by": "ends", "grace_period": "patience", "clear_after": "lasts"}):
     """What a configuration changes of one catalogue entry. None leaves it as it is."""
 
@@ -150,7 +170,9 @@ NODE_RECORD_KEY = ""
 
 
 class HealthRecords(Value, rename={"last_kernel_log_number": "log"}):
-    """UUID of a GPU or MIG device → its record; `NODE` is the node.
+    """UUID of a GPU or MIG device, or the id of another unit → its record; `NODE` is the node.
+
+    Its faults are those of NVIDIA's driver. What affects all devices of another kind is in the record of that kind.
 
     `last_kernel_log_number`: of the last kernel log record that was judged.
     """

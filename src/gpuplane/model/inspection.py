@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Literal
 
 from gpuplane.model.health import State
+from gpuplane.model.machine import NVIDIA_GPU
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 from gpuplane.model.views import ReasonKind
@@ -68,6 +69,19 @@ class Strategy(Shown):
     reason: Text
 
 
+class Kind(Shown):
+    """A kind of devices, and how many of its devices the last look counted.
+
+    `counted`: whether that look could count them. If not, `reason` says why, and those that were seen before stay.
+    """
+
+    name: str  # "nvidia-gpu", "device-node"
+    devices: int
+    counted: bool
+    code: str
+    reason: Text
+
+
 class Resource(Shown):
     """One resource, with the counts that kubelet is told.
 
@@ -120,7 +134,7 @@ class Reason(Shown):
 
 
 class Device(Shown):
-    """A GPU or a MIG device.
+    """A GPU, a MIG device, or a device of another kind: that has its id as `uuid`, and no index.
 
     `state`: a state of docs/faults.md; `absent` where a container holds it and the driver does not count it. `code`:
     the fault of the catalogue that decides; "" for none. `until`: when time alone ends it; `counts`: how often each
@@ -148,6 +162,7 @@ class Device(Shown):
     ends: Text = ""
     advice: Text = ""
     counts: Mapping[str, int] = {}
+    kind: str = NVIDIA_GPU
 
 
 class NotOffered(Shown):
@@ -195,6 +210,7 @@ class Inspection(Shown):
     release: Release | None
     driver: Driver | None
     device_list_strategy: Strategy | None
+    kinds: tuple[Kind, ...]
     resources: tuple[Resource, ...]
     devices: tuple[Device, ...]
     not_offered: tuple[NotOffered, ...]

@@ -1,6 +1,7 @@
 """What is there: one look at the machine.
 
-A GPU is a rich value. Every other kind of device is one plain `Device`, so that a kind can be added in one module.
+`Machine` is NVIDIA's driver and its GPUs, which are rich values. A device of any other kind is a plain `Device`, so
+that a kind can be added in one module (`core/kinds`). Each kind is observed by itself: what hides one hides no other.
 Units: memory in MiB, PCI addresses as sysfs writes them (`0000:1b:00.0`), NUMA nodes as the kernel counts them.
 """
 
@@ -9,6 +10,13 @@ from typing import Literal
 
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
+
+NVIDIA_GPU = "nvidia-gpu"
+"""The kind whose devices are the GPUs of a `Machine`."""
+
+
+UNCOUNTED_CODE = "devices-not-counted"
+"""The code of the fault of a `DeviceList` without devices."""
 
 
 class Fault(Value):
@@ -75,8 +83,8 @@ class Gpu(Value, rename={"uncorrected_errors": "uncorrected", "device_nodes": "n
         return self.mig is not None and self.mig.enabled
 
 
-class OtherDevice(Value, rename={"device_nodes": "nodes"}):
-    """A device of any other kind."""
+class Device(Value, rename={"device_nodes": "nodes"}):
+    """A device of any other kind. What its `attributes` mean, its kind says."""
 
     id: str
     kind: str
@@ -84,6 +92,13 @@ class OtherDevice(Value, rename={"device_nodes": "nodes"}):
     pci: str = ""
     device_nodes: tuple[str, ...] = ()
     attributes: Mapping[str, str] = {}
+    faults: tuple[Fault, ...] = ()
+
+
+class DeviceList(Value):
+    """The devices of one kind, as one look shows them. None where they could not be counted; `faults` then says why."""
+
+    devices: tuple[Device, ...] | None = None
     faults: tuple[Fault, ...] = ()
 
 
@@ -138,12 +153,11 @@ class Machine(
     Value,
     rename={
         "shared_nodes": "nodes",
-        "other_devices": "devices",
         "insecure_files": "left_out",
         "device_node_stats": "numbers",
     },
 ):
-    """One look. `gpus` is None where the GPUs could not be counted; `faults` then says why.
+    """One look at NVIDIA's driver and GPUs. `gpus` is None where they could not be counted; `faults` then says why.
 
     `numbers`: those of every device node that a container may get, by its path as the host has it (whatever the root);
     of a node that should be there and is not, what it would be. A path that is not in it has unknown numbers.
@@ -156,7 +170,6 @@ class Machine(
     switches: tuple[str, ...] = ()  # PCI addresses of NVSwitches
     shared_nodes: tuple[str, ...] = ()  # nodes of no single GPU: /dev/nvidiactl, /dev/nvidia-uvm, IMEX channels…
     device_node_stats: Mapping[str, DeviceNodeStat] = {}
-    other_devices: tuple[OtherDevice, ...] = ()
     insecure_files: Mapping[str, Text] = {}
     faults: tuple[Fault, ...] = ()
 
@@ -207,12 +220,28 @@ class GpuProcess(Value):
 class MachineFile(Machine, rename={"driver_file_layout": "layout", "major_numbers": "majors"}):
     """A machine as a person describes it, what of its driver fails, what has befallen it, and who computes on it.
 
+    `devices`: those of other kinds. `uncounted`: kinds whose devices could not be counted → why.
+
     `incidents` are a log: what is appended happens, what is taken away has happened all the same. `layout` and `majors`
     say in a word what `driver.files` and `numbers` would say in many; who has read the file finds it said there.
     """
 
     driver_file_layout: Literal["debian", "debian-arm64", "redhat"] | None = None  # whose driver packages are installed
+    devices: tuple[Device, ...] = ()
+    uncounted: Mapping[str, Text] = {}
     major_numbers: Mapping[str, int] = {}  # major numbers by the names of /proc/devices: nvidia, nvidia-uvm, drm…
     failures: tuple[InjectedFailure, ...] = ()
     incidents: tuple[Incident, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
+
+    @property
+    def lists_by_kind(self) -> Mapping[str, DeviceList]:
+        """Kind → its devices. A kind of which the file has neither a device nor why none was counted is not in it."""
+        lists = {
+            kind: DeviceList(devices=tuple(each for each in self.devices if each.kind == kind))
+            for kind in dict.fromkeys(each.kind for each in self.devices)
+        }
+        uncounted = {
+            kind: DeviceList(faults=(Fault(code=UNCOUNTED_CODE, message=why),)) for kind, why in self.uncounted.items()
+        }
+        return lists | uncounted

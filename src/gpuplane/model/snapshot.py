@@ -13,7 +13,7 @@ import msgspec
 
 from gpuplane.model.config import Config, NodeObjectRequests, TimeSlice
 from gpuplane.model.health import HealthRecords
-from gpuplane.model.machine import Gpu, Machine
+from gpuplane.model.machine import DeviceList, Gpu, Machine
 from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.status import Statuses
@@ -117,10 +117,15 @@ class StoredLedger(Value, rename={"possible_share_layouts": "cuts"}):
 
 
 class Snapshot(Value, rename={"stored_ledger": "disk", "statuses": "conditions"}, dict=True):
-    """Everything that is known of the node. `generation` counts the changes."""
+    """Everything that is known of the node. `generation` counts the changes.
+
+    What is there: `machine` is NVIDIA's driver and GPUs, `devices` each other kind → its devices. Each is observed by
+    itself, and is not there before its first observation.
+    """
 
     generation: int = 0
-    machine: Machine | None = None  # None: not observed yet
+    machine: Machine | None = None
+    devices: Mapping[str, DeviceList] = {}
     config: Config = Config()
     allocations: tuple[Allocation, ...] | None = None  # None: not asked yet
     checkpoint_rewrite: int = 0  # the number of the rewrite of kubelet's checkpoint that plugins have to cause; 0: none

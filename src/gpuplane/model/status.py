@@ -90,6 +90,7 @@ PartKind = Literal[
     "driver",
     "driver process",
     "machine file",
+    "devices file",
     "device nodes",
     "time slices",
     "kernel log",
@@ -124,6 +125,7 @@ PartKind = Literal[
     "mps daemons",
     "node object",
     "nodes in /dev",
+    "plain devices",
     "plugins",
     "probes",
     "release",
@@ -188,6 +190,7 @@ _SINGLE_PART_KINDS: tuple[PartKind, ...] = tuple(
 DRIVER: Part[DriverStatus] = Part("driver")
 DRIVER_PROCESS: Part[Status] = Part("driver process")
 MACHINE_FILE: Part[Status] = Part("machine file")
+DEVICES_FILE: Part[Status] = Part("devices file")
 DEVICE_NODES: Part[Status] = Part("device nodes")
 TIME_SLICES: Part[TimeSliceStatus] = Part("time slices")
 KERNEL_LOG: Part[Status] = Part("kernel log")

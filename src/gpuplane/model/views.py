@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
+from gpuplane.model.machine import NVIDIA_GPU
 from gpuplane.model.reasons import Reason as Reason
 from gpuplane.model.reasons import ReasonKind as ReasonKind
 from gpuplane.model.text import Text, join
@@ -10,11 +11,11 @@ from gpuplane.model.value import Value
 
 
 class Unit(Value, rename={"device_nodes": "nodes"}):
-    """A physical thing that can be given out: a whole GPU, or a MIG device of one."""
+    """A physical thing that can be given out: a whole GPU, a MIG device of one, or a device of another kind."""
 
-    id: str  # GPU-… or MIG-…
-    gpu: str  # UUID of the GPU that it is or lies in
-    index: str  # "0", or "0:1" for MIG device 1 of GPU 0
+    id: str  # GPU-…, MIG-…, or that of another kind: "device-node:kvm"
+    gpu: str  # UUID of the GPU that it is or lies in; its own id where it is no GPU
+    index: str  # "0", or "0:1" for MIG device 1 of GPU 0; "" for no GPU
     model: str
     profile: str = ""  # the MIG profile; "" for a whole GPU
     numa: int | None = None
@@ -22,13 +23,16 @@ class Unit(Value, rename={"device_nodes": "nodes"}):
     device_nodes: tuple[str, ...] = ()
     memory_mib: int = 0  # 0: the driver does not tell
     compute_capability: str = ""  # of the GPU, "9.0"
+    kind: str = NVIDIA_GPU
+    attributes: Mapping[str, str] = {}  # of a device of another kind
 
 
 class OfferedDevice(Value):
-    """One device id as kubelet sees it. It is healthy while there are no `reasons` against it."""
+    """One device id as kubelet sees it, and the unit that it stands for. It is healthy while there are no `reasons`."""
 
     id: str
     unit: Unit
+    is_share: bool = False  # other ids stand for the same unit, or may do so
     reasons: tuple[Reason, ...] = ()
 
     @property

@@ -6,7 +6,7 @@ A history is made beforehand, and is data: the same one can be lived through aga
 import random
 from typing import Literal
 
-from gpuplane.core.faults.catalogue import CATALOGUE
+from gpuplane.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.model.facts import AllocationsListed, DrainRequested, DriverReleaseRequested, FaultOccurred
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Link, Machine, MigDevice

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from gpuplane.core.faults.catalogue import CATALOGUE, CODES_THAT_NEED_PROBE
+from gpuplane.core.kinds.nvidia.faults import CATALOGUE, CODES_THAT_NEED_PROBE
 from gpuplane.core.ledger import adapt_to_new_boot
 from gpuplane.hardware.described import Described
 from gpuplane.model.facts import (

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.config.resolve import resolve_settings
-from gpuplane.core.faults.catalogue import CATALOGUE, UNLISTED_XID
 from gpuplane.core.faults.overrides import effective_entry, parse_health_check_list, xid_number
+from gpuplane.core.kinds.nvidia.faults import CATALOGUE, UNLISTED_XID
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import ConfigLoaded, FaultOccurred, MachineObserved

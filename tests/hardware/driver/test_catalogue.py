@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from gpuplane.core.faults.catalogue import CATALOGUE, CODES_THAT_NEED_PROBE
 from gpuplane.core.faults.overrides import xid_number
+from gpuplane.core.kinds.nvidia.faults import CATALOGUE, CODES_THAT_NEED_PROBE
 from gpuplane.hardware import child
 from gpuplane.hardware.driver.errors import crash, hang
 from gpuplane.model.machine import Driver, Fault, Gpu, InjectedFailure, Link, MachineFile

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.faults.catalogue import CATALOGUE
+from gpuplane.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.hardware.driver.nodes import expected, majors, own_nodes
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.nvidia import Nvidia

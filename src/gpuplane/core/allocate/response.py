@@ -16,42 +16,43 @@ annotation's key is derived from its devices, theirs is random; no device node i
 Ids come from a request, so they are only ever looked up. Paths and names are made from the unit's own values.
 """
 
-import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpuplane.core.advertising import offer, offered_devices_by_id
 from gpuplane.core.allocate import shares
+from gpuplane.core.allocate.cdiannotation import cdi_annotation
+from gpuplane.core.allocate.plain import plain_response
 from gpuplane.core.containers import mps
 from gpuplane.core.containers.cdi.desiredspecs import missing_features
 from gpuplane.core.containers.cdi.devicenodes import CONTROL_NODE_PATHS, IMEX_CHANNEL_PREFIX
 from gpuplane.core.containers.cdi.names import VENDOR
 from gpuplane.core.containers.strategy import effective_list_strategies
 from gpuplane.model.config import Settings
-from gpuplane.model.machine import Machine
+from gpuplane.model.machine import NVIDIA_GPU, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import ContainerAllocateResponse, DeviceSpec, Mount, OfferedDevice, RequestRefused, Unit
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 MOUNT_LIST_ROOT = "/var/run/nvidia-container-devices"
-CDI_ANNOTATION_NAME = "nvidia-device-plugin_"
 
 
 def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> ContainerAllocateResponse:
     """What a container that holds these ids of a resource gets. Raises Refused, naming the device and the reason."""
     devices = requested_devices(snapshot, resource, ids)
     machine, settings = snapshot.machine, snapshot.config.settings
-    assert machine is not None  # something is offered, so both are there
-    assert settings is not None
+    assert settings is not None  # something is offered
     units = tuple({device.unit.id: device.unit for device in devices}.values())
     strategies_in_force, kind = effective_list_strategies(snapshot), offer(snapshot).resource(resource)
-    got = response_for_units(
-        units, machine, settings.but(device_list_strategy=strategies_in_force), resource, missing_features(snapshot)
-    )
+    settings = settings.but(device_list_strategy=strategies_in_force)
+    if units[0].kind != NVIDIA_GPU:
+        return plain_response(units, settings, resource)
+    assert machine is not None
+    got = response_for_units(units, machine, settings, resource, missing_features(snapshot))
     assert kind is not None  # it has these devices
     if kind.share_mib:
         limits = shares.memory_share_variables(units[0], kind.share_mib * len(devices), settings.sharing.memory_unit)
         got = got.but(env={**got.env, **limits})
-    if kind.uses_mps and any(device.id != device.unit.id for device in devices):
+    if kind.uses_mps and any(device.is_share for device in devices):
         more = mps.mps_allocate_response(kind, devices, settings)
         got = got.but(env={**got.env, **more.env}, mounts=(*got.mounts, *more.mounts))
     return got
@@ -68,7 +69,7 @@ def requested_devices(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> 
     if not ids:
         raise RequestRefused(f"{resource}: the request names no device")
     wanted = [_require_available(resource, devices.get(id), id, len(devices)) for id in dict.fromkeys(ids)]
-    shared = any(device.id != device.unit.id for device in wanted)
+    shared = any(device.is_share for device in wanted)
     if shared and len(wanted) > 1 and _refuses_several_shares(snapshot, resource):
         raise RequestRefused(
             f"{resource}: {len(wanted)} shares requested, but failRequestsGreaterThanOne allows 1: request 1 share; "
@@ -120,7 +121,7 @@ def response_for_units(
         env=env,
         mounts=mounts,
         device_specs=tuple(_device_nodes(units, channels, machine, settings)) if _passes_device_nodes(settings) else (),
-        annotations=_cdi_annotation(qualified, settings, resource)
+        annotations=cdi_annotation(qualified, settings, resource)
         if "cdi-annotations" in effective_list_strategies
         else {},
         cdi_devices=qualified if "cdi-cri" in effective_list_strategies else (),
@@ -151,13 +152,6 @@ def _qualified_cdi_names(
         yield f"{VENDOR}/imex-channel={channel}"
     for feature in features:
         yield f"{VENDOR}/{feature}=all"
-
-
-def _cdi_annotation(qualified: Sequence[str], settings: Settings, resource: str) -> dict[str, str]:
-    """The annotation. Its key has to differ between the resources of a container, and has no other meaning."""
-    devices = ",".join(qualified)
-    key = uuid.uuid5(uuid.NAMESPACE_OID, f"{resource}={devices}")
-    return {f"{settings.cdi_annotation_prefix}{CDI_ANNOTATION_NAME}{key}": devices}
 
 
 def _device_list_mounts(device_names: Iterable[str], channels: Iterable[int]) -> Iterator[Mount]:

@@ -8,6 +8,7 @@ large gets all that there is.
   then the one with the fewest GPUs that are degraded or suspect; then the lowest positions (`gpusets`).
 - Ids that share a GPU (time slices, MIG devices): spread or packed, by the policy (`shares`). If they have to be of
   different GPUs, one of each.
+- Devices of other kinds: of as few NUMA nodes as possible (`plaindevices`).
 - Shares of memory: all of one GPU or MIG device, the one on which they fit best: Allocate refuses anything else.
 
 The answer does not depend on the order of the ids in the request.
@@ -18,12 +19,13 @@ from collections.abc import Collection, Mapping, Sequence
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.affinity import AffinityMatrix, Policy, affinity_matrix
 from gpuplane.core.choice.gpusetrequest import GpuSetRequest
+from gpuplane.core.choice.plaindevices import choose_plain_devices
 from gpuplane.core.choice.shares import DeviceIdUsage, choose_memory_shares, choose_shares
 from gpuplane.core.choice.tablecache import choose_gpu_set
 from gpuplane.core.health.devicehealth import health_without_parents
 from gpuplane.core.view import part_view
 from gpuplane.model.health import DeviceHealth
-from gpuplane.model.machine import Gpu
+from gpuplane.model.machine import NVIDIA_GPU, Gpu
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import Offer, OfferedDevice, Resource
@@ -55,7 +57,9 @@ def preferred_ids(
     )
     chosen = [id for gpu in gpus for id in gpu.ids if id in required_set] if required_set else []
     missing, offered = size - len(chosen), offer(snapshot).resource(resource)
-    if missing > 0 and offered is not None and offered.share_mib:
+    if missing > 0 and offered is not None and offered.devices[0].unit.kind != NVIDIA_GPU:
+        chosen += choose_plain_devices(offered.devices, frozenset(available), required_set, missing)
+    elif missing > 0 and offered is not None and offered.share_mib:
         chosen += choose_memory_shares(
             _list_device_id_usage_by_unit(offered, frozenset(available) - required_set, required_set), missing
         )

@@ -39,7 +39,8 @@ from gpuplane.core.config.schema import (
     TimeSlicingSection,
     value_of_key,
 )
-from gpuplane.core.faults.catalogue import CATALOGUE, UNLISTED_XID
+from gpuplane.core.kinds.nvidia.faults import UNLISTED_XID
+from gpuplane.core.kinds.table import FAULTS
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX, RESOURCE_PREFIX, qualified_resource_name
 from gpuplane.core.shares import MAX_MPS_CLIENTS, MAX_SHARES_PER_NODE
 from gpuplane.core.strict import DocumentPath, closest_match, format_path
@@ -296,14 +297,14 @@ def _health_problems(health: HealthSection) -> DocumentProblems:
             )
         elif rule is not None:
             yield from _fault_override_problems(
-                path, rule, rule.cleared_by or CATALOGUE.get(code, UNLISTED_XID).cleared_by
+                path, rule, rule.cleared_by or FAULTS.entries.get(code, UNLISTED_XID).cleared_by
             )
 
 
 def config_warnings(file: ConfigFile) -> DocumentProblems:
     """What is accepted and is probably a mistake, as (path, text)."""
     for code in (file.health or HealthSection()).faults or ():
-        if code not in CATALOGUE:
+        if code not in FAULTS.entries:
             close = closest_fault_code(code)
             suggestion = f"; did you mean {close!r}?" if close else ""
             effect = "the rule takes effect if the driver reports this XID"

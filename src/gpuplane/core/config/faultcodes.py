@@ -7,8 +7,8 @@ is a typing mistake. (DP_DISABLE_HEALTHCHECKS accepts any number.)
 
 from collections.abc import Iterator
 
-from gpuplane.core.faults.catalogue import CATALOGUE
 from gpuplane.core.faults.overrides import xid_number
+from gpuplane.core.kinds.table import FAULTS
 from gpuplane.core.strict import closest_match
 
 MAX_XID = 255
@@ -17,18 +17,18 @@ MAX_XID = 255
 def is_valid_fault_code(code: str) -> bool:
     """Whether the code is in the catalogue, or may be an XID that the catalogue does not list yet."""
     number = xid_number(code)
-    return code in CATALOGUE or (number is not None and number <= MAX_XID)
+    return code in FAULTS.entries or (number is not None and number <= MAX_XID)
 
 
 def closest_fault_code(code: str) -> str:
     """The fault code that a wrong one probably means, or ""."""
     bare = code.lower().removeprefix("xid").lstrip("-_ 0")
     if not bare.isdecimal():
-        return closest_match(code, CATALOGUE)
+        return closest_match(code, FAULTS.entries)
     if code != f"xid-{bare}" and is_valid_fault_code(f"xid-{bare}"):
         return f"xid-{bare}"
     listed = (f"xid-{each}" for each in _numbers_one_typo_away(bare))
-    return next((each for each in listed if each in CATALOGUE), "")
+    return next((each for each in listed if each in FAULTS.entries), "")
 
 
 def _numbers_one_typo_away(digits: str) -> Iterator[str]:

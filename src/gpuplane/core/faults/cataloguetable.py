@@ -1,7 +1,8 @@
 """The fault catalogue as a table for people."""
 
-from gpuplane.core.faults.catalogue import CATALOGUE, UNKNOWN_FAULT, UNLISTED_XID
 from gpuplane.core.faults.overrides import xid_number
+from gpuplane.core.kinds.nvidia.faults import UNKNOWN_FAULT, UNLISTED_XID
+from gpuplane.core.kinds.table import FAULTS
 from gpuplane.model.health import CatalogueEntry
 
 TABLE_HEAD = """\
@@ -22,7 +23,7 @@ def catalogue_table() -> str:
 def _grouped_codes_with_entry() -> list[tuple[list[str], CatalogueEntry]]:
     """(codes, entry): XIDs that follow each other and are judged alike are together."""
     rows: list[tuple[list[str], CatalogueEntry]] = []
-    for code, entry in (*CATALOGUE.items(), *FALLBACK_ENTRIES):
+    for code, entry in (*FAULTS.entries.items(), *FALLBACK_ENTRIES):
         if rows and rows[-1][1] == entry and _is_next_xid(rows[-1][0][-1], code):
             rows[-1][0].append(code)
         else:

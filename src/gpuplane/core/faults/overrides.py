@@ -11,9 +11,10 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from gpuplane.core.faults.catalogue import NVIDIA_FAULTS, FaultCatalogue
+from gpuplane.core.kinds.nvidia.faults import UNKNOWN_FAULT, UNLISTED_XID
+from gpuplane.core.kinds.table import FAULTS
 from gpuplane.model.config import Settings
-from gpuplane.model.health import CatalogueEntry, Severity
+from gpuplane.model.health import CatalogueEntry, FaultCatalogue, Severity
 
 HEALTH_CHECK_VARIABLES: dict[str, Severity] = {"health_checks_enabled": "unhealthy", "health_checks_disabled": "note"}
 """Field of Settings that holds a variable → the severity of the XIDs in it; the first variable with an XID counts."""
@@ -57,9 +58,9 @@ def overriding_variable(code: str, settings: Settings) -> str:
     return ""
 
 
-def effective_entry(code: str, settings: Settings | None, catalogue: FaultCatalogue = NVIDIA_FAULTS) -> CatalogueEntry:
+def effective_entry(code: str, settings: Settings | None, catalogue: FaultCatalogue = FAULTS) -> CatalogueEntry:
     """How a fault is judged: the catalogue's entry, with the overrides of the configuration; None: without any."""
-    default = catalogue.unknown_fault if xid_number(code) is None else catalogue.unlisted_xid
+    default = UNKNOWN_FAULT if xid_number(code) is None else UNLISTED_XID
     entry = catalogue.entries.get(code, default)
     if settings is None:
         return entry

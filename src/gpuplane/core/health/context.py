@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 
-from gpuplane.core.faults.catalogue import NVIDIA_FAULTS, FaultCatalogue
 from gpuplane.core.faults.overrides import effective_entry
+from gpuplane.core.kinds.table import FAULTS
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.model.config import Settings
-from gpuplane.model.health import NODE_RECORD_KEY, CatalogueEntry, DeviceRecord, HealthRecords
+from gpuplane.model.health import NODE_RECORD_KEY, CatalogueEntry, DeviceRecord, FaultCatalogue, HealthRecords
+from gpuplane.model.machine import Device
 from gpuplane.model.pod import PodRef, find_same_container
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import DRIVER
@@ -25,7 +26,7 @@ class HealthContext(Value):
     holders: frozenset[PodRef] | None = None
     can_probe: bool = True
     is_node_drained: bool = False
-    catalogue: FaultCatalogue = NVIDIA_FAULTS
+    catalogue: FaultCatalogue = FAULTS
 
     def effective_entry(self, code: str) -> CatalogueEntry:
         """How a fault is judged: the catalogue's entry, with the overrides of the configuration."""
@@ -52,6 +53,11 @@ def health_context(snapshot: Snapshot) -> HealthContext:
         can_probe=driver_answers and not driver_release_reason(snapshot),
         is_node_drained=device_record(snapshot, NODE_RECORD_KEY).drain is not None,
     )
+
+
+def devices_of_kind(snapshot: Snapshot, kind: str) -> tuple[Device, ...]:
+    """The devices of a plain kind that were counted last; () where they have not been counted."""
+    return (snapshot.devices[kind].devices if kind in snapshot.devices else None) or ()
 
 
 def holders_of(allocations: Iterable[Allocation]) -> frozenset[PodRef]:

@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Mapping
 
-from gpuplane.core.health.context import HealthContext, health_context, health_records
-from gpuplane.core.health.drains import direct_drain_reason, drain_reason
+from gpuplane.core.devicenames import describe_devices
+from gpuplane.core.health.context import HealthContext, devices_of_kind, health_context, health_records
+from gpuplane.core.health.drains import direct_drain_reason, drain_reason, plain_drain_reason
 from gpuplane.core.health.findings import makes_unhealthy
 from gpuplane.core.health.reasons import describe_failed_probe
 from gpuplane.core.health.recovery import cleared_at, next_probe_at
+from gpuplane.core.kinds.table import PLAIN_KINDS, kind_of
 from gpuplane.core.lookup import accepted_device_names
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.core.requests import driver_release_reason, node_requests
@@ -82,6 +84,15 @@ def _derive_health_without_parents(snapshot: Snapshot) -> tuple[DeviceHealth, ..
             record = records.get(device.uuid, DeviceRecord())
             drained = direct_drain_reason(snapshot, device.uuid, accepted_device_names(gpu, device))
             found.append(_health_of_record(device.uuid, f"{gpu.index}:{device.mig_index}", record, context, drained))
+    for kind in PLAIN_KINDS.values():
+        if (of_kind := records.get(kind.record_key)) is not None:
+            found.append(_health_of_record(kind.record_key, "", of_kind, context, ""))
+        present.add(kind.record_key)
+        for other in devices_of_kind(snapshot, kind.name):
+            key = kind.unit_id(other.id)
+            drained = plain_drain_reason(snapshot, kind, other)
+            found.append(_health_of_record(key, "", records.get(key, DeviceRecord()), context, drained))
+            present.add(key)
     for uuid, record in records.items():
         if uuid not in present and (record.findings or record.drain):
             found.append(_health_of_record(uuid, "", record, context, record.drain.reason if record.drain else ""))
@@ -117,22 +128,29 @@ def health_with_parents(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
     """
     own = health_without_parents(snapshot)
     by_index = {each.index: each for each in own if each.index or each.device == NODE_RECORD_KEY}
-    return tuple(_with_parent_health(each, by_index) for each in own)
+    by_kind = {
+        each.device: each for each in own if any(each.device == kind.record_key for kind in PLAIN_KINDS.values())
+    }
+    return tuple(_with_parent_health(each, by_index, by_kind) for each in own)
 
 
-def _with_parent_health(device: DeviceHealth, health_by_index: Mapping[str, DeviceHealth]) -> DeviceHealth:
-    """A device's health, or that of its GPU or its node if that is worse."""
-    around = map(health_by_index.get, dict.fromkeys(("", device.index.partition(":")[0])))
+def _with_parent_health(
+    device: DeviceHealth, health_by_index: Mapping[str, DeviceHealth], health_by_kind: Mapping[str, DeviceHealth]
+) -> DeviceHealth:
+    """A device's health, or that of its GPU or its node, or of its kind, if that is worse."""
+    kind = kind_of(device.device)
+    around = (
+        (health_by_kind.get(kind.record_key),)
+        if kind is not None and kind.name in PLAIN_KINDS
+        else map(health_by_index.get, dict.fromkeys(("", device.index.partition(":")[0])))
+    )
     not_healthy = (
         each for each in around if each is not None and each.device != device.device and _severity_rank(each)
     )
     surroundings = sorted(not_healthy, key=_severity_rank, reverse=True)
     if device.device == NODE_RECORD_KEY or not surroundings:
         return device
-    theirs: list[Text] = [
-        f"fault of {f'GPU {each.index}' if each.index else 'the node'}: {each.code or each.reason}"
-        for each in surroundings
-    ]
+    theirs: list[Text] = [f"fault of {_surroundings_name(each)}: {each.code or each.reason}" for each in surroundings]
     worst, own = surroundings[0], [device.reason] if device.reason else []
     if _severity_rank(worst) <= _severity_rank(device):
         return device.but(reason=join("; ", [*own, *theirs]))
@@ -144,6 +162,12 @@ def _with_parent_health(device: DeviceHealth, health_by_index: Mapping[str, Devi
         advice="",
         fault_counts=device.fault_counts,
     )
+
+
+def _surroundings_name(health: DeviceHealth) -> str:
+    if health.index:
+        return f"GPU {health.index}"
+    return "the node" if health.device == NODE_RECORD_KEY else describe_devices([(health.device, "")])
 
 
 def _severity_rank(health: DeviceHealth) -> int:

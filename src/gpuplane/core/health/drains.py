@@ -5,11 +5,17 @@ from collections.abc import Collection
 from gpuplane.core.health.context import HealthContext, device_record
 from gpuplane.core.health.observations import observe_gpu
 from gpuplane.core.health.records import without_empty_records
-from gpuplane.core.lookup import ALL_DEVICES_NAME, accepted_device_names, normalize_device_name
+from gpuplane.core.kinds.kind import Kind
+from gpuplane.core.lookup import (
+    ALL_DEVICES_NAME,
+    accepted_device_names,
+    normalize_device_name,
+    plain_device_names,
+)
 from gpuplane.core.requests import node_requests
 from gpuplane.model.facts import DrainRequested
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, HealthRecords
-from gpuplane.model.machine import Gpu, Machine, MigDevice
+from gpuplane.model.machine import Device, Gpu, Machine, MigDevice
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text
 
@@ -40,6 +46,13 @@ def drain_reason(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) 
         snapshot, gpu.uuid, (ALL_DEVICES_NAME, *accepted_device_names(gpu))
     )
     return whole or (direct_drain_reason(snapshot, device.uuid, accepted_device_names(gpu, device)) if device else "")
+
+
+def plain_drain_reason(snapshot: Snapshot, kind: Kind, device: Device) -> Text:
+    """Why a device of a plain kind is drained; "" if it is not."""
+    return direct_drain_reason(snapshot, NODE_RECORD_KEY, ()) or direct_drain_reason(
+        snapshot, kind.unit_id(device.id), (ALL_DEVICES_NAME, *plain_device_names(kind, device))
+    )
 
 
 def direct_drain_reason(snapshot: Snapshot, key: str, accepted_names: Collection[str]) -> Text:

@@ -6,6 +6,8 @@ from gpuplane.core.health import state_machine
 from gpuplane.core.health.context import HealthContext
 from gpuplane.core.health.holders import holders_of_units, unit_ids
 from gpuplane.core.health.records import mark_gpus_as_reset, without_empty_records
+from gpuplane.core.kinds.nvidia.gpu import GPU, is_mig_uuid
+from gpuplane.core.kinds.table import kind_of
 from gpuplane.model.facts import FaultOccurred
 from gpuplane.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import Machine, MigDevice
@@ -64,7 +66,9 @@ def _affected_devices(
     gpu = next((gpu for gpu in gpus if event.gpu and event.gpu in (gpu.uuid, gpu.pci)), None)
     within_instance = context.effective_entry(event.code).scope in ("process", "instance")
     if gpu is None:
-        recorded = ((key, each.pci) for key, each in health.devices.items() if key and not key.startswith("MIG-"))
+        recorded = (
+            (key, each.pci) for key, each in health.devices.items() if kind_of(key) is GPU and not is_mig_uuid(key)
+        )
         if not (within_instance and event.gpu_instance is not None):
             yield from ((key, {key}) for key, pci in recorded if event.gpu and event.gpu in (key, pci))
         return

@@ -7,9 +7,11 @@ from gpuplane.core.health.context import HealthContext
 from gpuplane.core.health.findings import is_unhealthy
 from gpuplane.core.health.holders import holders_of_units, unit_ids
 from gpuplane.core.health.records import mark_gpus_as_reset, without_empty_records
+from gpuplane.core.kinds.nvidia.gpu import GPU, is_mig_uuid
+from gpuplane.core.kinds.table import PLAIN_KINDS, kind_of
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, Finding, HealthRecords
-from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.model.machine import DeviceList, Fault, Gpu, Machine
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation
 from gpuplane.model.text import Text
@@ -38,7 +40,7 @@ def apply_observation(
     node, faults = devices.pop(NODE_RECORD_KEY, DeviceRecord()), _messages_by_code(machine.faults)
     if any(each.code == DRIVER_NOT_LOADED_CODE for each in node.findings) and DRIVER_NOT_LOADED_CODE not in faults:
         devices = mark_gpus_as_reset(devices, now)
-    devices[NODE_RECORD_KEY] = _observe_node(node, faults, context, now, observed_before=observed_before)
+    devices[NODE_RECORD_KEY] = _observe_without_probe(node, faults, context, now, observed_before=observed_before)
     if not gpu_list_is_complete:
         return without_empty_records(health, devices)
     for gpu in machine.gpus or ():
@@ -47,20 +49,54 @@ def apply_observation(
     return without_empty_records(health, devices)
 
 
-def _observe_node(
-    node: DeviceRecord, faults: Mapping[str, Text], context: HealthContext, now: float, *, observed_before: bool
+def apply_devices_observation(
+    health: HealthRecords,
+    kind_name: str,
+    before: DeviceList | None,
+    observed: DeviceList,
+    context: HealthContext,
+    now: float,
+) -> HealthRecords:
+    """The records after an observation of the devices of a plain kind."""
+    kind = PLAIN_KINDS.get(kind_name)
+    if kind is None:
+        return health
+    devices = dict(health.devices)
+    faults = _messages_by_code(observed.faults)
+    record = devices.get(kind.record_key, DeviceRecord())
+    devices[kind.record_key] = _observe_without_probe(record, faults, context, now, observed_before=before is not None)
+    if observed.devices is None:
+        return without_empty_records(health, devices)
+    known = {device.id for device in (before.devices if before else None) or ()}
+    present = {kind.record_key}
+    for device in observed.devices:
+        key, faults = kind.unit_id(device.id), _messages_by_code(device.faults)
+        record, was_known = devices.get(key, DeviceRecord()), device.id in known
+        devices[key] = _observe_without_probe(record, faults, context, now, observed_before=was_known)
+        present.add(key)
+    for key in devices.keys() - present:
+        if kind_of(key) is kind:
+            devices[key] = DeviceRecord(drain=devices[key].drain, absent=True)
+    return without_empty_records(health, devices)
+
+
+def _observe_without_probe(
+    record: DeviceRecord, faults: Mapping[str, Text], context: HealthContext, now: float, *, observed_before: bool
 ) -> DeviceRecord:
-    """The node's record after an observation. Its faults count from the first of them, while one follows another."""
-    unhealthy = (each.since for each in node.findings if context.effective_entry(each.code).severity == "unhealthy")
+    """The record, after an observation, of the node or of a device that needs no probe: what is not seen is over.
+
+    Its faults count from the first of them, while one follows another.
+    """
+    unhealthy = (each.since for each in record.findings if context.effective_entry(each.code).severity == "unhealthy")
     since = min(unhealthy, default=None)
-    with_grace_period = observed_before and not is_unhealthy(node, context)
+    with_grace_period = observed_before and not is_unhealthy(record, context)
     shown = state_machine.apply_observed_faults(
-        node, faults, context, now, observed_before=with_grace_period, others_hidden=False
+        record, faults, context, now, observed_before=with_grace_period, others_hidden=False
     )
     findings = (
         each.but(since=each.since if since is None else since) for each in shown.findings if each.last_seen is None
     )
-    return DeviceRecord(findings=tuple(findings), drain=node.drain)
+    return DeviceRecord(findings=tuple(findings), drain=record.drain)
 
 
 def _observe_gpu_and_mig_devices(
@@ -94,7 +130,10 @@ def _mark_absent_devices(devices: dict[str, DeviceRecord], machine: Machine) -> 
     """Marks the records of devices that the machine does not have, and removes those of GPUs that were replaced."""
     present, addresses = _device_uuids(machine), {gpu.pci for gpu in machine.gpus or () if gpu.uuid}
     for key in devices.keys() - present - {NODE_RECORD_KEY}:
-        if key.startswith("MIG-"):  # created again it has the same UUID, and is new
+        kind = kind_of(key)
+        if kind is not None and kind is not GPU:
+            continue
+        if is_mig_uuid(key):  # created again it has the same UUID, and is new
             devices[key] = DeviceRecord(drain=devices[key].drain, absent=True)
         elif devices[key].pci and devices[key].pci in addresses:
             del devices[key]  # another GPU is in its place

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator
 
 from gpuplane.core.health.context import HealthContext, device_record, health_context, health_records
-from gpuplane.core.health.drains import drain_reason
+from gpuplane.core.health.drains import drain_reason, plain_drain_reason
 from gpuplane.core.health.findings import makes_unhealthy
+from gpuplane.core.kinds.kind import Kind
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, Finding
-from gpuplane.model.machine import Fault, Gpu, MigDevice
+from gpuplane.model.machine import Device, Fault, Gpu, MigDevice
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import DRIVER
 from gpuplane.model.text import Text
@@ -33,6 +34,20 @@ def unavailable_reasons(
             reasons = _unhealthy_reasons(key, record, context)
             found += (each for each in reasons if not (release and each.code == NOT_OBSERVED_FAULT.code))
     if drained := drain_reason(snapshot, gpu, device):
+        found.append(Reason(kind="drained", text=f"drained: {drained}", code="drained"))
+    return tuple(found)
+
+
+def unavailable_plain_reasons(
+    snapshot: Snapshot, context: HealthContext, kind: Kind, device: Device
+) -> tuple[Reason, ...]:
+    """Why a device of a plain kind must not be allocated now; () if it may."""
+    found: list[Reason] = []
+    health = health_records(snapshot)
+    for key in (kind.record_key, kind.unit_id(device.id)):
+        if (record := health.devices.get(key)) is not None:
+            found += _unhealthy_reasons(key, record, context)
+    if drained := plain_drain_reason(snapshot, kind, device):
         found.append(Reason(kind="drained", text=f"drained: {drained}", code="drained"))
     return tuple(found)
 

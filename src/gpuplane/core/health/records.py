@@ -1,13 +1,15 @@
 """The records of all devices of a node: how time and a reboot change them.
 
-A fault belongs to the node, to a GPU or to a MIG device. A fault of a GPU also affects its MIG devices and its shares:
-views derive that, it is not written into their records.
+A fault belongs to NVIDIA's driver (the node's record), to a GPU, to a MIG device, to another device, or to a whole kind
+of these. A fault of a GPU also affects its MIG devices and its shares: views derive that, it is not written into their
+records.
 """
 
 from collections.abc import Mapping
 
 from gpuplane.core.health import state_machine
 from gpuplane.core.health.context import HealthContext
+from gpuplane.core.kinds.table import kind_of
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, HealthRecords
 
 
@@ -29,14 +31,20 @@ def apply_elapsed_time(health: HealthRecords, context: HealthContext, now: float
     """The records as time changes them."""
     devices = {
         key: record
-        if key == NODE_RECORD_KEY or record == DeviceRecord()
-        else state_machine.apply_elapsed_time(record, context, now)
+        if record == DeviceRecord()
+        else state_machine.apply_elapsed_time(record, _context_of_record(key, context), now)
         for key, record in health.devices.items()
     }
-    node = devices.get(NODE_RECORD_KEY)
-    if node is not None:
-        devices[NODE_RECORD_KEY] = state_machine.apply_elapsed_time(node, context.but(can_probe=False), now)
     return without_empty_records(health, devices)
+
+
+def _context_of_record(key: str, context: HealthContext) -> HealthContext:
+    """The context of one record: neither the node nor a plain kind, nor a device of one, is ever probed."""
+    return context.but(can_probe=False) if key == NODE_RECORD_KEY or _is_of_plain_kind(key) else context
+
+
+def _is_of_plain_kind(key: str) -> bool:
+    return (kind := kind_of(key)) is not None and not kind.recovers_by_probe
 
 
 def next_due_time(health: HealthRecords, context: HealthContext) -> float | None:
@@ -44,7 +52,7 @@ def next_due_time(health: HealthRecords, context: HealthContext) -> float | None
     times = (
         at
         for key, record in health.devices.items()
-        for at in state_machine.due_times(record, context.but(can_probe=context.can_probe and key != NODE_RECORD_KEY))
+        for at in state_machine.due_times(record, _context_of_record(key, context))
     )
     return min(times, default=None)
 
@@ -52,7 +60,9 @@ def next_due_time(health: HealthRecords, context: HealthContext) -> float | None
 def mark_gpus_as_reset(devices: Mapping[str, DeviceRecord], at: float) -> dict[str, DeviceRecord]:
     """The records after the driver was loaded: that resets every GPU."""
     return {
-        key: each if key == NODE_RECORD_KEY else each.but(last_reset_at=max(each.last_reset_at, at))
+        key: each
+        if key == NODE_RECORD_KEY or _is_of_plain_kind(key)
+        else each.but(last_reset_at=max(each.last_reset_at, at))
         for key, each in devices.items()
     }
 

@@ -1,33 +1,75 @@
-"""From a machine and settings to resources: every unit is offered once, by one name, or not offered, with a reason."""
+"""From what is there to resources: every unit is offered once, by one name, or not offered, with a reason."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpuplane.core.inventory.naming import UnitResource, assign_resource_names
 from gpuplane.core.inventory.sharing import apply_sharing
+from gpuplane.core.kinds.kind import not_offered, sorted_devices
+from gpuplane.core.kinds.table import KINDS, PLAIN_KINDS
+from gpuplane.core.kinds.unitresource import UnitResource
 from gpuplane.core.view import part_view
 from gpuplane.model.config import Settings
-from gpuplane.model.machine import Machine
+from gpuplane.model.machine import DeviceList, Machine
+from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text, group_by_key
-from gpuplane.model.views import NotOffered, OfferedDevice, Resource
+from gpuplane.model.views import NotOffered, OfferedDevice, Resource, Unit
+
+NONE = DeviceList()
+NO_DEVICES: Mapping[str, DeviceList] = {}
 
 
-def assign_units(machine: Machine, settings: Settings) -> list[UnitResource]:
-    """One assignment for each unit of the machine, in its order."""
-    return apply_sharing(assign_resource_names(machine, settings), settings.sharing)
+def assign_units(
+    machine: Machine | None, settings: Settings, devices: Mapping[str, DeviceList] = NO_DEVICES
+) -> list[UnitResource]:
+    """One assignment for each unit of the node: of the GPUs in the driver's order, then of each other kind."""
+    named = (
+        each for kind in KINDS.values() for each in kind.unit_resources(machine, devices.get(kind.name, NONE), settings)
+    )
+    return apply_sharing(_one_kind_for_each_name(named), settings.sharing) + _units_of_unknown_kinds(devices)
+
+
+def _one_kind_for_each_name(assignments: Iterable[UnitResource]) -> Iterator[UnitResource]:
+    """The assignments; a name that is taken by a kind is no name for the units of the next one."""
+    kinds: dict[str, str] = {}
+    for each in assignments:
+        first = kinds.setdefault(each.resource, each.unit.kind) if each.resource else each.unit.kind
+        if first == each.unit.kind:
+            yield each
+        else:
+            yield not_offered(each.unit, "resource-of-other-kind", f"{each.resource} is the name of {first} devices")
+
+
+def _units_of_unknown_kinds(devices: Mapping[str, DeviceList]) -> list[UnitResource]:
+    unknown = (device for name, found in devices.items() if name not in KINDS for device in sorted_devices(found))
+    return [
+        not_offered(
+            Unit(id=id, gpu=id, index="", model="", kind=device.kind),
+            "kind-unknown",
+            f"the agent does not know devices of the kind {device.kind}; it knows {', '.join(PLAIN_KINDS)}",
+        )
+        for device in unknown
+        for id in [f"{device.kind}:{device.id}"]
+    ]
+
+
+def node_resources(snapshot: Snapshot, settings: Settings) -> tuple[tuple[Resource, ...], tuple[NotOffered, ...]]:
+    """`list_resources` of what a node has."""
+    return list_resources.of(snapshot, snapshot.machine, settings, snapshot.devices)
 
 
 @part_view
-def list_resources(machine: Machine, settings: Settings) -> tuple[tuple[Resource, ...], tuple[NotOffered, ...]]:
-    """The resources of a machine, as if each device were healthy, and the units that are offered by no name."""
+def list_resources(
+    machine: Machine | None, settings: Settings, devices: Mapping[str, DeviceList] = NO_DEVICES
+) -> tuple[tuple[Resource, ...], tuple[NotOffered, ...]]:
+    """The resources of a node, as if each device were healthy, and the units that are offered by no name."""
     by_name: dict[str, list[UnitResource]] = {}
-    not_offered: list[NotOffered] = []
-    for assignment in assign_units(machine, settings):
+    left: list[NotOffered] = []
+    for assignment in assign_units(machine, settings, devices):
         if assignment.not_offered_reason:
-            not_offered.append(_make_not_offered(assignment))
+            left.append(_make_not_offered(assignment))
         else:
             by_name.setdefault(assignment.resource, []).append(assignment)
     one_share_only = settings.sharing.fail_requests_greater_than_one
-    return tuple(_make_resource(name, each, one_share_only) for name, each in by_name.items()), tuple(not_offered)
+    return tuple(_make_resource(name, each, one_share_only) for name, each in by_name.items()), tuple(left)
 
 
 def _make_not_offered(assignment: UnitResource) -> NotOffered:
@@ -53,7 +95,9 @@ def _make_resource(name: str, assignments: Sequence[UnitResource], one_share_onl
     units = ((each, each.unit.but(numa=None) if grain or distinct else each.unit) for each in assignments)
     return Resource(
         name=name,
-        devices=tuple(OfferedDevice(id=id, unit=unit) for each, unit in units for id in each.device_ids),
+        devices=tuple(
+            OfferedDevice(id=id, unit=unit, is_share=each.is_shared) for each, unit in units for id in each.device_ids
+        ),
         shared=shared,
         one_share_only=shared and one_share_only and not grain,
         requires_distinct_gpus=distinct,

@@ -11,7 +11,7 @@ shares concern all devices: nobody said which of them to leave out, so all of th
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpuplane.core.inventory.naming import UnitResource, matches_pattern
+from gpuplane.core.kinds.unitresource import UnitResource
 from gpuplane.core.shares import (
     MAX_MEMORY_SHARES_PER_NODE,
     MAX_MPS_CLIENTS_BEFORE_VOLTA,
@@ -19,7 +19,7 @@ from gpuplane.core.shares import (
     MIB_PER_MEMORY_UNIT,
     VOLTA_CAPABILITY,
 )
-from gpuplane.core.text import format_memory
+from gpuplane.core.text import format_memory, matches_pattern
 from gpuplane.model.config import MemorySharedResource, MemoryUnit, ReplicatedResource, Sharing
 from gpuplane.model.reasons import ReasonCode
 from gpuplane.model.text import Text

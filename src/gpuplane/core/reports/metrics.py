@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from gpuplane.core.advertising import offer
+from gpuplane.core.advertising import missing_kind_reasons, offer
 from gpuplane.core.availability import availability, device_health_with_availability
 from gpuplane.core.containers.strategy import decision_if_inputs_known
 from gpuplane.core.faults.overrides import effective_entry
@@ -44,6 +44,11 @@ def _device_count_samples(snapshot: Snapshot) -> Series:
 def _gpu_count_samples(snapshot: Snapshot) -> Series:
     if snapshot.machine is not None and snapshot.machine.gpus is not None:
         yield {}, len(snapshot.machine.gpus)
+
+
+def _missing_kind_samples(snapshot: Snapshot) -> Series:
+    for kind, why in missing_kind_reasons(snapshot).items():
+        yield {"kind": kind, "part": why.part, "code": why.code}, 1
 
 
 def _not_offered_samples(snapshot: Snapshot) -> Series:
@@ -127,6 +132,10 @@ HELP_AND_SAMPLES_BY_METRIC = {
     "gpuplane_gpus": (
         "Number of GPUs that the driver lists; no series while the driver cannot list them",
         _gpu_count_samples,
+    ),
+    "gpuplane_kind_missing": (
+        "1 for each kind of devices that are not counted now",
+        _missing_kind_samples,
     ),
     "gpuplane_devices": ("Devices that the agent reports to kubelet", _device_count_samples),
     "gpuplane_devices_held": ("Devices that containers hold, as reported by kubelet", _held_count_samples_by_resource),

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from gpuplane.core import lookup, requests
 from gpuplane.core.advertising import missing_information_reason
 from gpuplane.core.availability import availability, devices_by_reason
-from gpuplane.core.devicenames import DeviceName, describe_devices
+from gpuplane.core.devicenames import DeviceName, describe_devices, device_noun
 from gpuplane.core.health import devicehealth, reasons
+from gpuplane.core.kinds.nvidia.gpu import GPU
+from gpuplane.core.kinds.table import kind_of
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.core.serving import standby_reason
 from gpuplane.core.text import clip, format_count
@@ -27,8 +29,16 @@ MAX_MESSAGE_CHARACTERS = 1000
 """Characters of a message at the most. (An Event's has 1024 bytes, pkg/apis/core/validation/events.go, where its writer
 speaks events.k8s.io; for core/v1 there is no limit.)"""
 
-CONDITION_REASONS_WORST_FIRST = ("DriverFailing", "GPUUnhealthy", "GPUUnavailable", "GPUDegraded")
-"""The reasons of a problem, the worst first."""
+CONDITION_REASONS_WORST_FIRST = (
+    "DriverFailing",
+    "GPUUnhealthy",
+    "GPUUnavailable",
+    "DeviceUnhealthy",
+    "DeviceUnavailable",
+    "GPUDegraded",
+    "DeviceDegraded",
+)
+"""The reasons of a problem, the worst first. `Device…` is about devices that are no GPUs, and about no GPU."""
 
 NODE_DEVICE_NAME: DeviceName = ("", "")
 
@@ -56,7 +66,7 @@ def _derive_node_condition(
         return None
     found = list(_device_reasons(snapshot, units))
     causes = frozenset(_condition_causes(snapshot, units, found))
-    worst = {condition_reason_name(reason) for _, reason in found}
+    worst = {condition_reason_name(reason, *device) for device, reason in found}
     for reason in CONDITION_REASONS_WORST_FIRST:
         if reason in worst:
             return NodeCondition("True", reason, _clip_message(_reason_texts(units, found)), causes)
@@ -74,8 +84,18 @@ def _clip_message(sentences: Iterable[str]) -> str:
     return clip("; ".join(sentences), MAX_MESSAGE_CHARACTERS)
 
 
-def condition_reason_name(reason: Reason) -> str:
-    """The condition's reason for a reason that is a problem; "" for one that is none."""
+def condition_reason_name(reason: Reason, device: str = "", index: str = "") -> str:
+    """The condition's reason for a reason that is a problem; "" for one that is none. `device`, `index`: who has it."""
+    return reason_name_of_kind(_gpu_condition_reason_name(reason), device)
+
+
+def reason_name_of_kind(name: str, device: str) -> str:
+    """The name of a condition's or Event's reason for a device: "GPUUnhealthy" is "DeviceUnhealthy" for no GPU."""
+    is_plain = (kind := kind_of(device)) is not None and kind is not GPU
+    return f"Device{name.removeprefix('GPU')}" if is_plain and name.startswith("GPU") else name
+
+
+def _gpu_condition_reason_name(reason: Reason) -> str:
     of_node = bool(reason.part == DRIVER.name and reason.is_fault and not reason.faulty_device)
     if reason.kind == "degraded":
         return "DriverFailing" if of_node else "GPUDegraded"
@@ -133,7 +153,7 @@ def _index_by_uuid(machine: Machine | None) -> Mapping[str, str]:
 
 def _reason_texts(units: tuple[Availability, ...], found: Iterable[tuple[DeviceName, Reason]]) -> Iterator[str]:
     """How many devices are not given out and why, the worst first; then what is wrong with others."""
-    groups = sorted(devices_by_reason(found).items(), key=lambda each: _condition_severity_rank(each[0]))
+    groups = sorted(devices_by_reason(found).items(), key=lambda each: _condition_severity_rank(each[0], each[1][0]))
     against = [
         _describe_devices_with_reason(devices, reason) for reason, devices in groups if reason.kind != "degraded"
     ]
@@ -151,15 +171,15 @@ def _describe_devices_with_reason(devices: tuple[DeviceName, ...], reason: Reaso
     return f"{describe_devices(devices)}: {reason.text}"
 
 
-def _condition_severity_rank(reason: Reason) -> int:
-    worst = condition_reason_name(reason)
+def _condition_severity_rank(reason: Reason, device: DeviceName) -> int:
+    worst = condition_reason_name(reason, *device)
     return CONDITION_REASONS_WORST_FIRST.index(worst) if worst else len(CONDITION_REASONS_WORST_FIRST)
 
 
 def _describe_unavailable_count(unavailable: list[Availability], all_units: tuple[Availability, ...]) -> str:
     """ "2 of 8 GPUs are", "1 of 7 MIG devices is", "1 of 9 devices is"."""
-    kinds = {":" in each.index for each in all_units}
-    what = "device" if len(kinds) > 1 else "MIG device" if True in kinds else "GPU"
+    kinds = {device_noun(each.device, each.index) for each in all_units}
+    what = "device" if len(kinds) > 1 else next(iter(kinds))
     return f"{len(unavailable)} of {format_count(len(all_units), what)} {'is' if len(unavailable) == 1 else 'are'}"
 
 

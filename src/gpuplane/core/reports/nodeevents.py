@@ -12,7 +12,7 @@ from gpuplane.core.devicenames import DeviceName, describe_devices
 from gpuplane.core.health.context import health_context
 from gpuplane.core.health.devicehealth import health_without_parents
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
-from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, condition_reason_name
+from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, condition_reason_name, reason_name_of_kind
 from gpuplane.core.text import clip
 from gpuplane.model.config import Config
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceHealth, DeviceRecord, HealthRecords
@@ -68,7 +68,10 @@ def event_states_before_restart(snapshot: Snapshot, now: Snapshot) -> Mapping[st
     of a device or of the driver: that is told again while it lasts.
     """
     return keep_last_state_while_waiting(
-        {}, event_states(snapshot.but(machine=now.machine, config=Config(settings=now.config.settings)))
+        {},
+        event_states(
+            snapshot.but(machine=now.machine, devices=now.devices, config=Config(settings=now.config.settings))
+        ),
     )
 
 
@@ -125,7 +128,8 @@ def node_events(before: Mapping[str, DeviceEventState], after: Mapping[str, Devi
     for device, was in before.items():
         if device not in after and was.state in EVENT_REASON_BY_STATE:
             said.append((("Normal", "GPURemoved", f"{was.state}: {was.reason}"), (device, was.index)))
-    for (type, reason, why), devices in group_by_key(said):
+    of_kind = (((type, reason_name_of_kind(reason, named[0]), why), named) for (type, reason, why), named in said)
+    for (type, reason, why), devices in group_by_key(of_kind):
         names = [("" if device == _device_name_without_uuid(index) else device, index) for device, index in devices]
         lead = CONNECTING_WORDS.get(reason, (": ", ": "))[len(devices) > 1]
         message = clip(f"{describe_devices(names)}{lead}{why}", MAX_MESSAGE_CHARACTERS)

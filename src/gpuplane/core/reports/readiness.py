@@ -1,7 +1,13 @@
 """Whether the agent does its job: what /readyz answers."""
 
 from gpuplane.core import mps
-from gpuplane.core.advertising import missing_information_reason, offer, offer_waiting_reason
+from gpuplane.core.advertising import (
+    has_plain_devices,
+    missing_gpus_reason,
+    missing_information_reason,
+    offer,
+    offer_waiting_reason,
+)
 from gpuplane.core.availability import availability, plugin_not_registered_reason
 from gpuplane.core.containers.cdi import desiredspecs as cdi
 from gpuplane.core.devicenames import describe_devices
@@ -29,15 +35,16 @@ def not_ready_reason(snapshot: Snapshot) -> Reason | None:
     ends that one then, and no sooner.
     """
     driver = snapshot.statuses.of(DRIVER)
-    if snapshot.machine is None and (
-        driver_release_reason(snapshot) or (driver is not None and driver.state == "failing")
-    ):
-        return None
-    if snapshot.machine is not None and snapshot.machine.gpus is None:
+    gpus_are_away = (
+        bool(driver_release_reason(snapshot) or (driver is not None and driver.state == "failing"))
+        if snapshot.machine is None
+        else snapshot.machine.gpus is None
+    )
+    if gpus_are_away and not has_plain_devices(snapshot):
         return None
     if standby_reason(snapshot):
         return missing_information_reason(snapshot)
-    if waiting := offer_waiting_reason(snapshot):
+    if waiting := offer_waiting_reason(snapshot) or (None if gpus_are_away else missing_gpus_reason(snapshot)):
         return waiting
     for resource in offer(snapshot).resources:
         if why := plugin_not_registered_reason(snapshot, resource.name):

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from gpuplane import files
-from gpuplane.core.containers.cdi.names import CDI_KINDS, VENDOR, spec_file_name
+from gpuplane.core.containers.cdi.names import CDI_KINDS, PLAIN_VENDOR, VENDOR, spec_file_name
 from gpuplane.core.containers.cdi.registry import SPEC_FILE_SUFFIXES, parse_spec_file
 from gpuplane.core.containers.cdi.validation import runtime_refusal_problems
 from gpuplane.core.text import escape_unprintable, format_json
@@ -47,6 +47,7 @@ def names(kind: str) -> tuple[str, str]:
     return ours, f"{ours.removesuffix('.json')}.yaml"
 
 
+VENDORS = VENDOR.encode(), PLAIN_VENDOR.encode()
 OURS = frozenset(name for kind in CDI_KINDS for name in names(kind))
 
 
@@ -106,7 +107,9 @@ def _seen(path: Path, before: Seen | None) -> Seen:
 
 def _spec(path: Path) -> Spec | None:
     data = content(path)
-    if isinstance(data, OSError) or VENDOR.encode() not in data:  # most are large, and of nobody's concern here
+    if isinstance(data, OSError) or not any(
+        each in data for each in VENDORS
+    ):  # most are large, and of nobody's concern here
         return None
     spec = _as_we_write(data) or parse_spec_file(os.fspath(path), data).spec
     return spec if spec is not None and spec.kind in CDI_KINDS else None

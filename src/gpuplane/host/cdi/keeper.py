@@ -18,7 +18,7 @@ from gpuplane.core.containers.cdi.desiredspecs import (
     conflict_statuses,
     desired_spec_of_file,
     desired_specs,
-    is_machine_and_config_known,
+    is_any_kind_and_config_known,
     spec_notes,
     summarize_specs,
 )
@@ -78,7 +78,7 @@ class Keeper:
             if not tidied and not standby_reason(self.node.snapshot):
                 await asyncio.to_thread(disk.tidy, self.directory)
                 tidied = True
-            if is_machine_and_config_known(self.node.snapshot) and self._given() != self.done:
+            if is_any_kind_and_config_known(self.node.snapshot) and self._given() != self.done:
                 wait = every if await self.round() else min(wait * 2, LONGEST)
             await self.node.wait_until(partial(_changed, seen), wait if seen[0] or self.done is None else IDLE * every)
 
@@ -86,7 +86,7 @@ class Keeper:
         """All that a round goes by. It changes by a round that writes; so the next one sees what came of it."""
         snapshot = self.node.snapshot
         glance = disk.glance(self.directory)
-        return _wanted(snapshot), snapshot.machine, snapshot.allocations, snapshot.config, glance
+        return _wanted(snapshot), snapshot.machine, snapshot.devices, snapshot.allocations, snapshot.config, glance
 
     async def round(self) -> bool:
         """Make the files what they shall be, and say what they are then; whether that is one and the same."""

@@ -12,7 +12,7 @@ and a device is well where the node, its GPU and it itself are, and nobody has d
 from collections.abc import Mapping
 from typing import Literal
 
-from gpuplane.core.faults.catalogue import CATALOGUE, UNKNOWN_FAULT, UNLISTED_XID
+from gpuplane.core.kinds.nvidia.faults import CATALOGUE, UNKNOWN_FAULT, UNLISTED_XID
 from gpuplane.model.health import CatalogueEntry
 from gpuplane.model.machine import Gpu, MachineFile
 from gpuplane.model.value import Value

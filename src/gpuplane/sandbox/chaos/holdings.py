@@ -18,7 +18,7 @@ import msgspec
 from gpuplane.core.reports.news import READY_TO_TAKE_OVER_TEXT
 from gpuplane.core.shares import unit_of
 from gpuplane.model.control import GetNodeState, NodeState
-from gpuplane.model.machine import MachineFile, OtherDevice
+from gpuplane.model.machine import MachineFile
 from gpuplane.model.status import KUBELET_LOCK
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.chaos import setups
@@ -300,7 +300,7 @@ class Holdings:
         gpus = tuple(
             gpu if gpu.mig is None else setups.laid_out(gpu, self.layouts[gpu.uuid]) for gpu in self.file.gpus or ()
         )
-        machine = self.file.but(gpus=gpus, other_devices=(OtherDevice(id=str(self.mark), kind="mark"),))
+        machine = self.file.but(gpus=gpus, insecure_files={f"/mark/{self.mark}": "a mark"})
         for name, content in {
             "machine.yaml": machine,
             "config.yaml": setups.marked(self.setup, self.mark),
@@ -336,8 +336,8 @@ class Holdings:
         lock, settings, machine = snapshot.statuses.of(KUBELET_LOCK), snapshot.config.settings, snapshot.machine
         if lock is None or lock.state != "ok" or settings is None or machine is None:
             return False
-        marks = {each.id for each in machine.other_devices}, {each.pattern for each in settings.gpus}
-        return str(self.mark) in marks[0] and f"mark-{self.mark}" in marks[1] and not picture.offer.waiting_reason
+        marks = machine.insecure_files, {each.pattern for each in settings.gpus}
+        return f"/mark/{self.mark}" in marks[0] and f"mark-{self.mark}" in marks[1] and not picture.offer.waiting_reason
 
     def _listed(self) -> bool:
         return any(known.stopped_at is None and known.last_list for known in self.kubelet.devices.resources.values())

@@ -8,7 +8,7 @@ shows which.
 
 from collections.abc import Iterable, Mapping
 
-from gpuplane.core.faults.catalogue import (
+from gpuplane.core.kinds.nvidia.faults import (
     CODES_CLEARED_ONLY_BY_RESET,
     CODES_THAT_BLOCK_RECOVERY,
     CODES_THAT_HIDE_OTHERS,

@@ -11,7 +11,7 @@ from itertools import chain, repeat
 
 import msgspec
 
-from gpuplane.core.faults.catalogue import CATALOGUE
+from gpuplane.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.model.machine import Fault, Gpu, GpuProcess, Incident, InjectedFailure, MachineFile, MigDevice
 from gpuplane.sandbox.chaos.steps import (
     Aside,

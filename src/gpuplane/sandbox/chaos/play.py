@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from gpuplane.core.faults.catalogue import CATALOGUE
+from gpuplane.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.core.shares import unit_of
 from gpuplane.model.control import DrainDevice, NodeState, RestoreDevice

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gpuplane.core.faults.catalogue import CATALOGUE
+from gpuplane.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.model.control import ControlRequest, ControlResponse, GetNodeState, NodeState
 from gpuplane.model.encoding import decode
-from gpuplane.model.machine import MachineFile, OtherDevice
+from gpuplane.model.machine import MachineFile
 from gpuplane.model.status import DRIVER, MACHINE_FILE
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
@@ -54,7 +54,7 @@ class Site:
         self.spoiled, content = file is None, SPOILED
         if file is not None:
             self.mark += 1
-            content = msgspec.json.encode(file.but(other_devices=(OtherDevice(id=str(self.mark), kind="mark"),)))
+            content = msgspec.json.encode(file.but(insecure_files={f"/mark/{self.mark}": "a mark"}))
         aside = self.root / "machine.new"
         aside.write_bytes(content)
         aside.replace(self.root / "machine.yaml")
@@ -98,7 +98,7 @@ class Site:
 
     def _sees(self, picture: NodeState) -> bool:
         machine, statuses = picture.snapshot.machine, picture.snapshot.statuses
-        marked = machine is not None and any(each.id == str(self.mark) for each in machine.other_devices)
+        marked = machine is not None and f"/mark/{self.mark}" in machine.insecure_files
         if not self.spoiled:
             return marked
         found = (statuses.of(MACHINE_FILE), statuses.of(DRIVER))

@@ -12,22 +12,33 @@ Rules that must not change:
 - A device is allocated only after its current edits are on disk. The common edits of a file may be older for a moment.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from gpuplane.core.containers.cdi import specstatus as condition
 from gpuplane.core.containers.cdi.driverfiles import LIBCUDA_PREFIX
-from gpuplane.core.containers.cdi.names import VENDOR, qualified_name
+from gpuplane.core.containers.cdi.names import (
+    CDI_KINDS,
+    GPU_CDI_KINDS,
+    PLAIN_VENDOR,
+    VENDOR,
+    plain_cdi_kind,
+    plain_cdi_name,
+    qualified_name,
+)
+from gpuplane.core.containers.cdi.plainspecs import build_plain_spec
 from gpuplane.core.containers.cdi.specbuilder import SpecBuildResult, build_spec
 from gpuplane.core.containers.cdi.specrequest import HookProgram, SpecMode, SpecOptions
 from gpuplane.core.containers.cdi.version import lowest_version
 from gpuplane.core.containers.strategy import effective_list_strategies
+from gpuplane.core.kinds.nvidia.gpu import GPU
+from gpuplane.core.kinds.table import PLAIN_KINDS, kind_of
 from gpuplane.core.requests import node_requests
 from gpuplane.core.shares import unit_of
 from gpuplane.core.text import format_count
 from gpuplane.core.view import part_view, view
 from gpuplane.model.cdi import CdiDevice, Spec
 from gpuplane.model.config import Settings
-from gpuplane.model.machine import Machine
+from gpuplane.model.machine import NVIDIA_GPU, DeviceList, Machine
 from gpuplane.model.reasons import ReasonCode
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import CDI_FILES, AnyPart, CdiConflictStatus, Part, cdi_conflict_part
@@ -44,7 +55,6 @@ CONFLICT_ADVICE = (
     "container runtimes refuse a device that two files define; remove the device from the file "
     "that the agent does not write"
 )
-UUID_NAME_PREFIXES = ("GPU-", "MIG-")
 
 
 @view
@@ -57,11 +67,36 @@ def desired_specs(snapshot: Snapshot) -> Mapping[str, SpecBuildResult]:
 
 
 def _configured_specs_by_kind(snapshot: Snapshot) -> Mapping[str, SpecBuildResult]:
-    """Kind → specification, for each kind in the configuration; {} before machine and configuration are known."""
+    """Kind → specification, for each kind that is configured and has been counted; {} before the configuration."""
     machine, settings = snapshot.machine, snapshot.config.settings
-    if machine is None or machine.gpus is None or settings is None:
+    if settings is None:
         return {}
-    return _build_specs.of(snapshot, machine, tuple(_spec_requests(settings, condition.installed_hook_path(snapshot))))
+    plain = _build_plain_specs.of(snapshot, snapshot.devices) if snapshot.devices else {}
+    if machine is None or machine.gpus is None:
+        return plain
+    requests = tuple(_spec_requests(settings, condition.installed_hook_path(snapshot)))
+    gpu_specs = _build_specs.of(snapshot, machine, requests)
+    return _all_specs.of(snapshot, gpu_specs, plain) if plain else gpu_specs
+
+
+@part_view
+def _all_specs(
+    gpu_specs: Mapping[str, SpecBuildResult], plain_specs: Mapping[str, SpecBuildResult]
+) -> Mapping[str, SpecBuildResult]:
+    return {**gpu_specs, **plain_specs}
+
+
+@part_view
+def _build_plain_specs(devices: Mapping[str, DeviceList]) -> Mapping[str, SpecBuildResult]:
+    """CDI kind → specification, of each plain kind that has been counted."""
+    counted = {kind: devices[kind] for kind in PLAIN_KINDS if kind in devices and devices[kind].devices is not None}
+    return {
+        plain_cdi_kind(kind): build_plain_spec(
+            kind,
+            (each.unit for each in PLAIN_KINDS[kind].unit_resources(None, found, Settings()) if each.resource),
+        )
+        for kind, found in counted.items()
+    }
 
 
 @part_view
@@ -96,7 +131,8 @@ def _hook_program(settings: Settings, own_hook_path: str) -> HookProgram | None:
 
 def missing_features(snapshot: Snapshot) -> frozenset[str]:
     """The configured features that this machine does not have: no container gets their devices."""
-    return frozenset(kind.partition("/")[2] for kind, each in desired_specs(snapshot).items() if each.spec is None)
+    specs = desired_specs(snapshot)
+    return frozenset(kind.partition("/")[2] for kind in GPU_CDI_KINDS if kind in specs and specs[kind].spec is None)
 
 
 def spec_notes(snapshot: Snapshot) -> Iterator[Text]:
@@ -109,19 +145,26 @@ def spec_notes(snapshot: Snapshot) -> Iterator[Text]:
             )
 
 
-def summarize_specs(specs: Iterable[Spec]) -> str:
+def summarize_specs(specs: Collection[Spec]) -> str:
     """The content of files in a few words: "8 devices, driver 580.95.05"."""
     gpus = [spec for spec in specs if spec.kind == GPU_KIND]
-    count = sum(len(spec.devices) for spec in gpus)
+    count = sum(len(spec.devices) for spec in (*gpus, *(each for each in specs if each.kind not in GPU_CDI_KINDS)))
     libraries = (mount.host_path.rpartition(LIBCUDA_PREFIX) for spec in gpus for mount in spec.container_edits.mounts)
     version = next((f", driver {version}" for _, found, version in libraries if found), "")
     return f"{format_count(count, 'device')}{version}"
 
 
-def is_machine_and_config_known(snapshot: Snapshot) -> bool:
-    """Whether machine and configuration are known, so that the desired specifications are."""
-    machine = snapshot.machine
-    return machine is not None and machine.gpus is not None and snapshot.config.settings is not None
+def is_any_kind_and_config_known(snapshot: Snapshot) -> bool:
+    """Whether the configuration and some devices are known, so that a desired specification is."""
+    return snapshot.config.settings is not None and any(_is_counted(snapshot, kind) for kind in CDI_KINDS)
+
+
+def _is_counted(snapshot: Snapshot, cdi_kind: str) -> bool:
+    """Whether the devices of a CDI kind have been counted, so that its desired specification is known."""
+    machine, vendor, name = snapshot.machine, *cdi_kind.split("/")
+    if vendor == PLAIN_VENDOR:
+        return name in snapshot.devices and snapshot.devices[name].devices is not None
+    return machine is not None and machine.gpus is not None
 
 
 def desired_spec_of_file(snapshot: Snapshot, kind: str, current: Spec | None) -> Spec | None:
@@ -130,7 +173,9 @@ def desired_spec_of_file(snapshot: Snapshot, kind: str, current: Spec | None) ->
     It has the desired devices, and those other devices of `current` that a container may hold: with the edits that they
     have on the machine now, or with their old ones if the machine no longer has them.
     """
-    if not is_machine_and_config_known(snapshot) or (not desired_specs(snapshot) and _is_runtime_unknown(snapshot)):
+    if not (_is_counted(snapshot, kind) and snapshot.config.settings is not None) or (
+        not desired_specs(snapshot) and _is_runtime_unknown(snapshot)
+    ):
         return current
     spec = _spec_of_kind(desired_specs(snapshot), kind)
     now = spec or (_spec_of_kind(_configured_specs_by_kind(snapshot), kind) if current else None)
@@ -169,8 +214,10 @@ def _may_be_held(snapshot: Snapshot, kind: str, device: CdiDevice) -> bool:
     """Whether some container may hold a device, as far as is known."""
     if snapshot.allocations is None:
         return True
-    if kind == GPU_KIND and device.name.startswith(UUID_NAME_PREFIXES):
-        return device.name in _held_units.of(snapshot, snapshot.allocations)
+    vendor, name = kind.split("/")
+    unit_id = PLAIN_KINDS[name].unit_id(device.name) if vendor == PLAIN_VENDOR else device.name
+    if vendor == PLAIN_VENDOR or (kind == GPU_KIND and kind_of(unit_id) is GPU):
+        return unit_id in _held_units.of(snapshot, snapshot.allocations)
     return bool(snapshot.allocations)
 
 
@@ -210,6 +257,8 @@ def conflict_statuses(
 def cdi_unavailable_reason(snapshot: Snapshot, unit: Unit) -> Reason | None:
     """Why a container with this unit could not start by CDI; None if it could, or if no CDI strategy is in force."""
     documents, settings = desired_specs(snapshot), snapshot.config.settings
+    if unit.kind != NVIDIA_GPU:
+        return _plain_cdi_unavailable_reason(snapshot, unit, documents)
     if settings is None or GPU_KIND not in documents:
         return None
     needed, name = (
@@ -227,6 +276,19 @@ def cdi_unavailable_reason(snapshot: Snapshot, unit: Unit) -> Reason | None:
     return _not_on_disk_reason(snapshot, fingerprints, needed.common_edits_fingerprints)
 
 
+def _plain_cdi_unavailable_reason(
+    snapshot: Snapshot, unit: Unit, specs_by_kind: Mapping[str, SpecBuildResult]
+) -> Reason | None:
+    name, kind = plain_cdi_name(unit), plain_cdi_kind(unit.kind)
+    spec = specs_by_kind[kind].spec if kind in specs_by_kind else None
+    if spec is None:
+        return None
+    fingerprints = {
+        qualified_name(kind, device.name): condition.device_fingerprint(kind, device) for device in spec.devices
+    }
+    return _not_on_disk_reason(snapshot, {name: fingerprints[name]}, frozenset())
+
+
 class _NeededFingerprints(Value):
     """The fingerprints that have to be on disk: of each GPU or MIG device by its name, and of the devices that every
     container gets in addition, by qualified name."""
@@ -241,7 +303,7 @@ def _needed_fingerprints(specs_by_kind: Mapping[str, SpecBuildResult]) -> _Neede
     fingerprints = {
         kind: {device.name: condition.device_fingerprint(kind, device) for device in found.spec.devices}
         for kind, found in specs_by_kind.items()
-        if found.spec is not None
+        if found.spec is not None and kind in GPU_CDI_KINDS
     }
     others = {
         qualified_name(kind, name): fingerprint
@@ -250,7 +312,9 @@ def _needed_fingerprints(specs_by_kind: Mapping[str, SpecBuildResult]) -> _Neede
         for name, fingerprint in fingerprints[kind].items()
     }
     common = frozenset(
-        condition.common_edits_fingerprint(found.spec) for found in specs_by_kind.values() if found.spec is not None
+        condition.common_edits_fingerprint(found.spec)
+        for kind, found in specs_by_kind.items()
+        if found.spec is not None and kind in GPU_CDI_KINDS
     )
     return _NeededFingerprints(
         fingerprint_by_gpu_device=fingerprints.get(GPU_KIND, {}),

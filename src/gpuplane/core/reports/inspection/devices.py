@@ -3,17 +3,22 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpuplane.core.availability import availability
+from gpuplane.core.health.context import devices_of_kind
+from gpuplane.core.kinds.kind import Kind
+from gpuplane.core.kinds.table import PLAIN_KINDS, kind_of
 from gpuplane.core.reports.inspection.clock import Clock
 from gpuplane.core.shares import unit_of
 from gpuplane.model.control import NodeState
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceHealth
 from gpuplane.model.inspection import Device, Holder, Id, Reason
-from gpuplane.model.machine import Gpu, MigDevice
+from gpuplane.model.machine import NVIDIA_GPU, Gpu, MigDevice
+from gpuplane.model.machine import Device as PlainDevice
 from gpuplane.model.snapshot import Allocation
 from gpuplane.model.text import Text, join
 from gpuplane.model.views import OfferedDevice
 
 MIB = 1 << 20
+PLAIN_ABSENT_TEXT = "the node no longer has it"
 ABSENT_TEXT, GPUS_NOT_COUNTED_TEXT = (
     "the driver does not list this device any more",
     "the GPUs have not been counted yet",
@@ -41,12 +46,17 @@ class _DeviceInspector:
         self.health_by_device = {
             each.index or each.device: each for each in device_health if each.device != NODE_RECORD_KEY
         }
-        self.reasons_by_index = {each.index: each.reasons for each in availability(state.snapshot, state.offer)}
-        self.not_offered_by_index = {each.index: each.reason for each in state.offer.not_offered}
-        self.offered_by_index: dict[str, tuple[str, list[OfferedDevice]]] = {}
+        self.reasons_by_device = {
+            each.index or each.device: each.reasons for each in availability(state.snapshot, state.offer)
+        }
+        self.not_offered_by_device = {each.index or each.device: each.reason for each in state.offer.not_offered}
+        self.plain_devices = [
+            (kind, each) for kind in PLAIN_KINDS.values() for each in devices_of_kind(state.snapshot, kind.name)
+        ]
+        self.offered_by_device: dict[str, tuple[str, list[OfferedDevice]]] = {}
         for resource in state.offer.resources:
             for each in resource.devices:
-                self.offered_by_index.setdefault(each.unit.index, (resource.name, []))[1].append(each)
+                self.offered_by_device.setdefault(each.unit.index or each.unit.id, (resource.name, []))[1].append(each)
         self.allocations_by_unit = _allocations_by_unit(state.snapshot.allocations)
 
     def inspect_all_devices(self) -> Iterator[Device]:
@@ -57,6 +67,10 @@ class _DeviceInspector:
             for part in gpu.mig_devices:
                 there.add(part.uuid)
                 yield self.inspect_mig_device(gpu, part)
+        for kind, plain in self.plain_devices:
+            there.add(kind.unit_id(plain.id))
+            yield self.inspect_plain_device(kind, plain)
+        there.update(kind.record_key for kind in PLAIN_KINDS.values())
         known = (each.device for each in self.health_by_device.values())
         for uuid in dict.fromkeys((*known, *(self.allocations_by_unit or {}))):
             if uuid not in there:
@@ -65,14 +79,14 @@ class _DeviceInspector:
     def inspect_gpu_without_mig_devices(self, gpu: Gpu) -> Device:
         return self.add_health_and_holders(
             _device_with_identity_only(str(gpu.index), gpu.uuid, gpu).but(memory_bytes=gpu.memory_mib * MIB or None),
-            self.not_offered_by_index.get(str(gpu.index), ""),
+            self.not_offered_by_device.get(str(gpu.index), ""),
         )
 
     def inspect_mig_device(self, gpu: Gpu, mig_device: MigDevice) -> Device:
-        why = self.not_offered_by_index.get(f"{gpu.index}:{mig_device.mig_index}") or self.not_offered_by_index.get(
+        why = self.not_offered_by_device.get(f"{gpu.index}:{mig_device.mig_index}") or self.not_offered_by_device.get(
             str(gpu.index), ""
         )
-        if not why and str(gpu.index) in self.offered_by_index:
+        if not why and str(gpu.index) in self.offered_by_device:
             why = f"it is a part of GPU {gpu.index}, which is offered as a whole"
         return self.add_health_and_holders(
             _device_with_identity_only(f"{gpu.index}:{mig_device.mig_index}", mig_device.uuid, gpu).but(
@@ -81,20 +95,30 @@ class _DeviceInspector:
             why,
         )
 
+    def inspect_plain_device(self, kind: Kind, plain: PlainDevice) -> Device:
+        unit_id = kind.unit_id(plain.id)
+        device = _device_with_identity_only("", unit_id, Gpu(index=-1, pci=plain.pci, numa=plain.numa))
+        return self.add_health_and_holders(device.but(kind=kind.name), self.not_offered_by_device.get(unit_id, ""))
+
     def inspect_absent_device(self, uuid: str) -> Device:
-        device = self.add_health_and_holders(_device_with_identity_only("", uuid, Gpu(index=-1)), "")
+        identity = _device_with_identity_only("", uuid, Gpu(index=-1))
+        kind = kind_of(uuid)
+        device = self.add_health_and_holders(identity.but(kind=kind.name if kind is not None else NVIDIA_GPU), "")
         if device.state != "healthy":
             return device
         return device.but(
             state="absent",
-            reason=(
-                f"a container holds this device, but {ABSENT_TEXT if self.gpus_are_known else GPUS_NOT_COUNTED_TEXT}"
-            ),
+            reason=(f"a container holds this device, but {self.why_absent(device)}"),
         )
 
+    def why_absent(self, device: Device) -> Text:
+        if device.kind != NVIDIA_GPU:
+            return PLAIN_ABSENT_TEXT
+        return ABSENT_TEXT if self.gpus_are_known else GPUS_NOT_COUNTED_TEXT
+
     def add_health_and_holders(self, device: Device, not_offered: Text) -> Device:
-        against = self.reasons_by_index.get(device.index, ())
-        resource, ids = self.offered_by_index.get(device.index, ("", []))
+        key = device.index or device.uuid
+        against, (resource, ids) = self.reasons_by_device.get(key, ()), self.offered_by_device.get(key, ("", []))
         well = DeviceHealth(device=device.uuid, index=device.index, state="healthy")
         nameless = well.but(state="unhealthy", reason=join("; ", (each.text for each in against)))
         found = self.health_by_device.get(device.index or device.uuid, well if device.uuid else nameless)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
+from gpuplane.core.advertising import missing_kind_reasons
 from gpuplane.core.availability import device_health_with_availability
 from gpuplane.core.containers.strategy import decision_if_inputs_known
 from gpuplane.core.reports.inspection.clock import CLOCK_WITH_BOOT_AT_EPOCH, Clock
@@ -18,6 +19,7 @@ from gpuplane.model.inspection import (
     Driver,
     HealthInspection,
     Inspection,
+    Kind,
     Node,
     NotOffered,
     PartStatus,
@@ -25,6 +27,7 @@ from gpuplane.model.inspection import (
     Resource,
     Strategy,
 )
+from gpuplane.model.machine import NVIDIA_GPU
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Resource as Offered
 
@@ -56,6 +59,7 @@ def _inspect(state: NodeState, agent: AgentInfo, clock: Clock) -> Inspection:
         release=_driver_release(snapshot, clock),
         driver=_inspect_driver(snapshot),
         device_list_strategy=_device_list_strategy(snapshot),
+        kinds=tuple(_inspect_kinds(snapshot)),
         resources=tuple(_inspect_resources(state)),
         devices=inspect_devices(state, stand, clock),
         not_offered=tuple(_inspect_not_offered(state)),
@@ -98,6 +102,16 @@ def _inspect_driver(snapshot: Snapshot) -> Driver | None:
 def _device_list_strategy(snapshot: Snapshot) -> Strategy | None:
     decided = decision_if_inputs_known(snapshot)
     return None if decided is None else Strategy(strategies=decided.strategies, reason=decided.reason)
+
+
+def _inspect_kinds(snapshot: Snapshot) -> Iterator[Kind]:
+    """The GPUs, and each other kind that the agent knows or was told of."""
+    missing, counts = missing_kind_reasons(snapshot), {NVIDIA_GPU: len(snapshot.gpus)}
+    counts |= {kind: len(found.devices or ()) for kind, found in snapshot.devices.items()}
+    for kind, count in counts.items():
+        why = missing.get(kind)
+        code, text = ("", "") if why is None else (why.code, why.text)
+        yield Kind(name=kind, devices=count, counted=why is None, code=code, reason=text)
 
 
 def _inspect_resources(state: NodeState) -> Iterator[Resource]:

@@ -15,57 +15,18 @@ offers nothing on a node if it cannot describe one GPU. Here only that GPU is no
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from functools import lru_cache
 
-from gpuplane.core.inventory.units import list_units
+from gpuplane.core.kinds.nvidia.units import list_units
+from gpuplane.core.kinds.unitresource import UnitResource
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX, qualified_resource_name
-from gpuplane.core.shares import share_ids
+from gpuplane.core.text import matches_pattern
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.status import DRIVER
 from gpuplane.model.text import Text
-from gpuplane.model.value import Value
-from gpuplane.model.views import Reason, ReasonKind, Unit
+from gpuplane.model.views import Reason, Unit
 
 COMPUTE_INSTANCE_PROFILE_PATTERN = re.compile(r"\d+c\.\d+g\.")
-
-
-class UnitResource(Value):
-    """Under which resource name a unit is offered, or why under none. `setting` is the one that decided."""
-
-    unit: Unit
-    resource: str = ""
-    not_offered_reason: Text = ""
-    not_offered_reason_kind: ReasonKind = "configured"
-    not_offered_reason_code: str = ""
-    deciding_setting: str = (
-        ""  # a field of Settings, with the entry's number where it is a list: "mig_strategy", "gpus.0"
-    )
-    replicas: int = 1
-    sharing_entry: str = ""  # likewise, "sharing.0" or "memory.0"
-    share_mib: int = 0  # memory that each share stands for; 0: shares are not of memory
-    distinct_gpus: bool = False
-    is_shared_by_mps: bool = False
-
-    @property
-    def device_ids(self) -> list[str]:
-        """The device ids by which kubelet knows the unit: its own, or one for each share."""
-        return share_ids(self.unit.id, self.replicas) if self.is_shared else [self.unit.id]
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether its ids are shares of it. A GPU's memory may make no more than one."""
-        return self.replicas > 1 or self.share_mib > 0
-
-
-def matches_pattern(pattern: str, text: str) -> bool:
-    """Whether the whole text matches: `*` stands for any run of characters, all else for itself."""
-    return _pattern_regex(pattern).fullmatch(text) is not None
-
-
-@lru_cache(256)
-def _pattern_regex(pattern: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
 def assign_resource_names(machine: Machine, settings: Settings) -> list[UnitResource]:

@@ -1,4 +1,4 @@
-"""The fault catalogue: a table. What each fault is, what it affects, and what clears it.
+"""The faults of NVIDIA's driver and GPUs: a table. What each fault is, what it affects, and what clears it.
 
 XIDs count as they do for NVIDIA's device plugin (k8s-device-plugin 0.20, internal/rm/health.go): all make a GPU
 unhealthy but 13, 31, 43, 45, 68 and 109, which speak of the program that ran. One differs: 154 announces any change of
@@ -6,11 +6,9 @@ the recovery action, also that none is left, and a look shows which it is. What 
 NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors). XIDs that are not in the table are judged as `UNLISTED`.
 """
 
-from collections.abc import Mapping
 from typing import Literal
 
-from gpuplane.model.health import CatalogueEntry, ClearedBy, Scope, Severity
-from gpuplane.model.value import Value
+from gpuplane.model.health import CatalogueEntry, ClearedBy, FaultCatalogue, Scope, Severity
 
 RESTART_ADVICE = (
     "restart the program that used the GPU; if the fault comes back on the same GPU with other programs, reset the GPU"
@@ -242,26 +240,8 @@ both happen whenever the last client of the GPU ends, and that may have been thi
 """
 
 
-class FaultCatalogue(Value):
-    """All that health has to know of faults, of one or several kinds of devices. See the tables above."""
-
-    entries: Mapping[str, CatalogueEntry]
-    unlisted_xid: CatalogueEntry
-    unknown_fault: CatalogueEntry
-    codes_that_hide_others: frozenset[str]
-    codes_that_block_recovery: frozenset[str]
-    codes_that_need_probe: frozenset[str]
-    codes_cleared_only_by_reset: frozenset[str]
-
-    def sort_rank(self, code: str) -> int:
-        """The position of a code in the catalogue; a code that is not in it comes last."""
-        return next((n for n, each in enumerate(self.entries) if each == code), len(self.entries))
-
-
 NVIDIA_FAULTS = FaultCatalogue(
     entries=CATALOGUE,
-    unlisted_xid=UNLISTED_XID,
-    unknown_fault=UNKNOWN_FAULT,
     codes_that_hide_others=frozenset(CODES_THAT_HIDE_OTHERS),
     codes_that_block_recovery=frozenset(CODES_THAT_BLOCK_RECOVERY),
     codes_that_need_probe=frozenset(CODES_THAT_NEED_PROBE),

@@ -1,0 +1,117 @@
+"""What a kind of devices is, and how a kind of plain devices is made.
+
+A kind says which units its devices are and under which resource names they are offered, what a container gets with one,
+and which faults they have. All else is the same for every kind: what containers hold is withheld over a rename, an ill
+device is unhealthy for kubelet, a drained one is given to nobody.
+
+The id of a unit begins with its kind: "device-node:kvm". So an id that a container holds shows its kind, also after the
+device is gone.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from gpuplane.core.kinds.unitresource import UnitResource
+from gpuplane.model.cdi import ContainerEdits, DeviceNode
+from gpuplane.model.config import Settings
+from gpuplane.model.health import CatalogueEntry, FaultCatalogue
+from gpuplane.model.machine import UNCOUNTED_CODE, Device, DeviceList, Machine
+from gpuplane.model.text import Text
+from gpuplane.model.views import Unit
+
+DEVICE_ID_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+"""The valid ids of devices: those that are also names of CDI devices. "::" would make it a share."""
+
+COMMON_FAULTS = {
+    UNCOUNTED_CODE: CatalogueEntry(
+        title="the devices of a kind cannot be counted",
+        detected_by="look",
+        scope="node",
+        severity="unhealthy",
+        cleared_by="nothing",
+        advice="see the log of the agent",
+        grace_period=30,
+    )
+}
+"""The faults that every kind of plain devices has."""
+
+
+class Kind(NamedTuple):
+    """A row of the table of kinds."""
+
+    name: str
+    id_prefixes: tuple[str, ...]  # how the ids of its units begin
+    faults: FaultCatalogue
+    unit_resources: Callable[[Machine | None, DeviceList, Settings], Sequence[UnitResource]]
+    """Its units in a stable order: each with its resource name, or why it has none."""
+    container_edits: Callable[[Unit], ContainerEdits] | None
+    """What a container gets with a unit; None: `core/containers` says it, from the whole machine and the settings."""
+    recovers_by_probe: bool = False
+    """Whether an unhealthy device also needs a recovery probe; else it is healthy when its faults are gone."""
+
+    def unit_id(self, device_id: str) -> str:
+        """The id of the unit that a plain device is."""
+        return f"{self.id_prefixes[0]}{device_id}"
+
+    @property
+    def record_key(self) -> str:
+        """The key of the health record of what affects every plain device of the kind."""
+        return self.id_prefixes[0]
+
+
+def pass_device_nodes(unit: Unit) -> ContainerEdits:
+    """The edits that give a container the unit's device nodes, at the same paths."""
+    return ContainerEdits(device_nodes=tuple(DeviceNode(path=path, permissions="rw") for path in unit.device_nodes))
+
+
+def plain_kind(
+    name: str,
+    *,
+    resource_name: Callable[[Device], str],
+    faults: Mapping[str, CatalogueEntry],
+    container_edits: Callable[[Unit], ContainerEdits] = pass_device_nodes,
+) -> Kind:
+    """A kind whose devices are plain `Device`s: each is one unit with one id.
+
+    `resource_name` raises ValueError if a device cannot be offered: what is wrong with it.
+    """
+
+    def unit_resources(_: Machine | None, observed: DeviceList, __: Settings) -> Sequence[UnitResource]:
+        return [_name(kind, device, resource_name) for device in sorted_devices(observed)]
+
+    catalogue = FaultCatalogue(entries={**COMMON_FAULTS, **faults})
+    kind = Kind(name, (f"{name}:",), catalogue, unit_resources, container_edits)
+    return kind
+
+
+def sorted_devices(observed: DeviceList) -> Iterable[Device]:
+    """The devices in an order that does not depend on the observation."""
+    return sorted(observed.devices or (), key=lambda device: device.id)
+
+
+def _name(kind: Kind, device: Device, resource_name: Callable[[Device], str]) -> UnitResource:
+    unit = Unit(
+        id=kind.unit_id(device.id),
+        gpu=kind.unit_id(device.id),
+        index="",
+        model="",
+        numa=device.numa,
+        pci=device.pci,
+        device_nodes=device.device_nodes,
+        kind=kind.name,
+        attributes=device.attributes,
+    )
+    try:
+        if not DEVICE_ID_PATTERN.fullmatch(device.id) or "::" in device.id:
+            raise ValueError(f"{device.id!r} is not a valid id: use letters, digits and single _ . : - between them")
+        return UnitResource(unit=unit, resource=resource_name(device))
+    except ValueError as error:
+        return not_offered(unit, "device-invalid", f"{error}")
+
+
+def not_offered(unit: Unit, code: str, reason: Text) -> UnitResource:
+    """A unit that is offered under no name because of a problem."""
+    return UnitResource(
+        unit=unit, not_offered_reason=reason, not_offered_reason_kind="problem", not_offered_reason_code=code
+    )

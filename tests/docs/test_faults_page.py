@@ -9,7 +9,7 @@ import pytest
 from gpuplane.core.faults.cataloguetable import catalogue_table
 from gpuplane.core.health.context import HealthContext
 from gpuplane.core.health.devicehealth import TEXT_BY_CLEARED_BY
-from gpuplane.core.kinds.nvidia.faults import CATALOGUE
+from gpuplane.core.kinds.table import FAULTS
 from gpuplane.model.health import ClearedBy, Scope, Severity, State
 
 PAGE = (Path(__file__).parents[2] / "docs/faults.md").read_text()
@@ -32,7 +32,7 @@ def test_the_catalogue_is_whole() -> None:
     for first, last in re.findall(r"`xid-(\d+)` to `xid-(\d+)`", catalogue_table()):
         shown |= {f"xid-{number}" for number in range(int(first), int(last) + 1)}
 
-    assert shown - {"xid-N"} == set(CATALOGUE)
+    assert shown - {"xid-N"} == set(FAULTS.entries)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ TITLES = [
     "The configuration is edited: the GPUs get another name",
     "GPUs are shared by their memory",
     "The configuration is edited: time slices",
+    "A device that is no GPU",
     "The configuration is edited: GPUs are CDI devices",
     "The agent stops",
 ]

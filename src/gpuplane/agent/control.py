@@ -18,6 +18,7 @@ from gpuplane import files
 from gpuplane.core import lookup
 from gpuplane.core.advertising import offer
 from gpuplane.core.health import devicehealth
+from gpuplane.core.kinds.table import is_record_key_of_kind
 from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.serving import standby_reason
@@ -194,7 +195,9 @@ async def _about(node: Node, name: str, drain: Drain | None) -> ControlResponse:
     device = lookup.find_device(node.snapshot, name)
     if device is None:
         known = ", ".join(
-            each.index or each.device for each in devicehealth.health_without_parents(node.snapshot) if each.device
+            each.index or each.device
+            for each in devicehealth.health_without_parents(node.snapshot)
+            if each.device and not is_record_key_of_kind(each.device)
         )
         return ControlResponse(
             error=(f"there is no device {name!r}; known devices: {known or 'none yet'}; you can also use a UUID")

@@ -60,15 +60,15 @@ class Restored(Value):
     said: Text
 
 
-named = click.argument("device", metavar="GPU")
+named = click.argument("device", metavar="DEVICE")
 
 
 @click.group()
 def command() -> None:
-    """Drain a GPU, and restore it.
+    """Drain a device, and restore it.
 
-    GPU is an index (0; 0:1 for MIG device 1 of GPU 0), a UUID or a PCI address (3b:00.0). gpuplane inspect health shows
-    the state of all GPUs.
+    DEVICE is a GPU's index (0; 0:1 for MIG device 1 of GPU 0), UUID or PCI address (3b:00.0), or the id of a device of
+    another kind. gpuplane inspect health shows the state of all devices.
     """
 
 
@@ -84,10 +84,10 @@ def command() -> None:
 @as_json
 @state_dir
 def drain_device(device: str, seconds: float | None, why: str, as_json: bool, state_dir: Path) -> None:
-    """Drain a GPU: no new container gets it. Running containers keep it.
+    """Drain a device: no new container gets it. Running containers keep it.
 
-    The drain is for the UUID of the GPU, even if its index changes, and survives restarts of the agent and of the
-    machine. Returns when the drain is stored and kubelet sees the GPU as unhealthy, or the output says why kubelet
+    The drain is for the UUID of a GPU, even if its index changes, and survives restarts of the agent and of the
+    machine. Returns when the drain is stored and kubelet sees the device as unhealthy, or the output says why kubelet
     does not see it yet.
     """
     ask(state_dir, DrainDevice(requested_at=boottime(), device=device, seconds=seconds, reason=why))
@@ -108,7 +108,7 @@ def drain_device(device: str, seconds: float | None, why: str, as_json: bool, st
 @as_json
 @state_dir
 def restore_device(device: str, as_json: bool, state_dir: Path) -> None:
-    """End a drain, and regard the GPU as repaired.
+    """End a drain, and regard the device as repaired.
 
     Its faults no longer wait for a reset or an operator. If it had a fault, the GPU is probed before it is given out
     again. Returns when it is healthy, or with exit status 1 when it is known why it is not.

@@ -10,6 +10,8 @@ from gpuplane.core.advertising import offer, offer_waiting_reason, unavailable_u
 from gpuplane.core.devicenames import DeviceName, index_sort_key
 from gpuplane.core.health import devicehealth
 from gpuplane.core.inventory.resources import assign_units
+from gpuplane.core.kinds.nvidia.gpu import GPU
+from gpuplane.core.kinds.table import kind_of
 from gpuplane.core.view import part_view
 from gpuplane.model.config import Settings
 from gpuplane.model.health import DeviceHealth
@@ -120,8 +122,9 @@ def _group_devices_by_unit(resource: Resource) -> Iterable[tuple[Unit, list[Offe
 
 
 def _availability_of_not_offered(unit: NotOffered, unit_reasons: Mapping[str, tuple[Reason, ...]]) -> Availability:
-    part = DRIVER if unit.kind == "problem" else CONFIG
-    reason = Reason(kind=unit.kind, text=unit.reason, part=part.name, code=unit.code)
+    kind = kind_of(unit.device)
+    part = "" if kind is not None and kind is not GPU else DRIVER.name if unit.kind == "problem" else CONFIG.name
+    reason = Reason(kind=unit.kind, text=unit.reason, part=part, code=unit.code)
     own = unit_reasons.get(unit.device, ())
     return Availability(device=unit.device, index=unit.index, reasons=_distinct_reasons((*own, reason)))
 

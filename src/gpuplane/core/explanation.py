@@ -98,7 +98,7 @@ def explain_node(
             *_memory_sharing_limit_notes(decisions, resolved),
             *_mps_notes(decisions, resolved),
             *(
-                ["this machine has no device, so nothing would be advertised"]
+                ["this machine has no GPU, so nothing would be advertised"]
                 * (not offered.waiting_reason and not decisions)
             ),
         ),

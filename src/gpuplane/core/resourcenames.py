@@ -22,6 +22,8 @@ def qualified_resource_name(name: str, prefix: str = RESOURCE_PREFIX) -> str:
             f"{full!r} is not a valid resource name: after {prefix} use only lowercase letters, digits, - "
             f"and ., and begin and end with a letter or digit{perhaps}"
         )
+    if not DNS_SUBDOMAIN.fullmatch(prefix.removesuffix("/")):
+        raise ValueError(f"{full!r} is not a valid resource name: {prefix.removesuffix('/')!r} is not a domain")
     if len(full) > MAX_NAME_LENGTH:
         raise ValueError(f"{full!r} is longer than {MAX_NAME_LENGTH} characters")
     return full

@@ -24,7 +24,7 @@ class Unit(Value, rename={"device_nodes": "nodes"}):
     memory_mib: int = 0  # 0: the driver does not tell
     compute_capability: str = ""  # of the GPU, "9.0"
     kind: str = NVIDIA_GPU
-    attributes: Mapping[str, str] = {}  # of a device of another kind
+    attributes: tuple[tuple[str, str], ...] = ()  # of a device of another kind: (name, value)
 
 
 class OfferedDevice(Value):

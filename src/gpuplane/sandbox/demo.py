@@ -18,7 +18,7 @@ from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected, pod
 from gpuplane.sandbox.kubelet.runtime import read_registry
 from gpuplane.sandbox.scratch import Scratch
 
-GPU, MEMORY = "nvidia.com/gpu", "nvidia.com/gpu.mem"
+GPU, MEMORY, KVM = "nvidia.com/gpu", "nvidia.com/gpu.mem", "gpuplane.io/kvm"
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -78,6 +78,7 @@ class Demo:
                     yield await self.another_name()
                     yield await self.memory_is_shared()
                     yield await self.time_is_shared()
+                    yield await self.a_device_that_is_no_gpu()
                     if self.described.driver and self.described.driver.files:
                         yield await self.cdi_devices()
                     yield await self.the_end()
@@ -140,6 +141,29 @@ class Demo:
             "and when it is back": f"allocatable {self.count}, without a restart",
         }
         return Scene("A GPU falls off the bus, and comes back", lines, {"gpu": uuid})
+
+    async def a_device_that_is_no_gpu(self) -> Scene:
+        """A device node is written into the copy of the machine file, goes missing, and comes back."""
+        name, node = KVM, "/dev/kvm"
+        device = f"\ndevices: [{{id: kvm, kind: device-node, nodes: [{node}]%s}}]\n"
+        missing = f", faults: [{{code: device-node-missing, message: {node} does not exist}}]"
+        original = self.machine.read_bytes()
+        _replace(self.machine, original + (device % "").encode())
+        await self._shows(name, 1, 1)
+        running = await self.kubelet.run(_asks("virtual", name, 1))
+        nodes = [each.container_path for each in running.response().devices]
+        check(nodes == [node], f"the container got {nodes}")
+        await self.kubelet.end(running.pod.key)
+        _replace(self.machine, original + (device % missing).encode())
+        await self._shows(name, 1, 0)
+        _replace(self.machine, original + (device % "").encode())
+        await self._shows(name, 1, 1)
+        lines = {
+            "the node shows": f"{name}: 1",
+            f"the container of pod {running.pod.key} gets": node,
+            f"while {node} does not exist": "allocatable 0, then 1 again",
+        }
+        return Scene("A device that is no GPU", lines, {"resource": name, "nodes": nodes})
 
     async def kubelet_restarts(self) -> Scene:
         before = len([call for call in self.kubelet.trace if call.method == "Allocate"])
@@ -258,14 +282,18 @@ class Demo:
         others = {f"/dev/nvidia{gpu.minor}" for gpu in self.described.gpus or ()} - own
         nodes = {node.path: f"{node.major}:{node.minor}" for node in made.device_nodes}
         check(own <= nodes.keys() and not others & nodes.keys(), f"the container of {held} has the nodes {nodes}")
-        (file,) = {defined.file.path: defined.file for defined in read_registry([self.cdi]).devices.values()}.values()
+        files = {defined.file.path: defined.file for defined in read_registry([self.cdi]).devices.values()}.values()
+        (file,) = (each for each in files if each.spec is not None and each.spec.kind.endswith("/gpu"))
         assert file.spec is not None  # it defines devices
+        virtual = await self.kubelet.run(_asks("virtual", KVM, 1))
+        (by_cdi,) = (each.name for each in virtual.response().cdi_devices)
         named = [_short(each.name.partition("=")[2]) for each in self.last.response().cdi_devices]
         lines = {
             "on disk": f"{Path(file.path).name}: {len(file.spec.devices)} devices of {file.spec.kind}",
             "a pod's container gets": ", ".join(named),
             "the runtime gives it": f"{', '.join(f'{path} ({nodes[path]})' for path in sorted(own))} "
             f"and {len(nodes) - len(own)} other nodes",
+            "and by CDI, too": f"{by_cdi}, for a pod that asks for {KVM}",
             "driver files and variables": f"{len(made.mounts)} files, and {', '.join(made.env)}",
         }
         data = {"file": file.path, "nodes": nodes, "mounts": len(made.mounts), "env": made.env}

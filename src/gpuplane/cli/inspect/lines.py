@@ -5,7 +5,17 @@ docs/inspect.md has the cells. One may come to be added at the end of a line; em
 
 from collections.abc import Iterator
 
-from gpuplane.cli.inspect.rows import ending, gib, held_by, holders, lasting, model, state, until
+from gpuplane.cli.inspect.rows import (
+    ending,
+    gib,
+    held_by,
+    holders,
+    lasting,
+    model,
+    state,
+    uncounted_beside_waiting,
+    until,
+)
 from gpuplane.core.text import on_one_line
 from gpuplane.model.inspection import Device, Inspection, Node
 from gpuplane.model.text import Text
@@ -26,6 +36,8 @@ def lines(whole: Inspection) -> Iterator[str]:
         yield _line("release", until(whole, whole.release), whole.release.reason)
     if strategy is not None:
         yield _line("strategy", ",".join(strategy.strategies), strategy.reason)
+    for kind in uncounted_beside_waiting(whole):
+        yield _line("kind", kind.name, "not counted", kind.reason)
     for device in whole.devices:
         yield from _device(device)
     for part in whole.parts:

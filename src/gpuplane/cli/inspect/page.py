@@ -6,9 +6,22 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from gpuplane.cli.inspect.columns import Cells, paragraph, table
-from gpuplane.cli.inspect.rows import Cause, Row, causes, ending, gib, lasting, names, rows, state, until
+from gpuplane.cli.inspect.rows import (
+    Cause,
+    Row,
+    causes,
+    ending,
+    gib,
+    lasting,
+    names,
+    rows,
+    state,
+    uncounted_beside_waiting,
+    until,
+)
 from gpuplane.core.text import format_count
 from gpuplane.model.inspection import Inspection, Resource
+from gpuplane.model.machine import NVIDIA_GPU
 
 Lines = Iterator[Text]
 Write = Callable[[Inspection, int], Lines]
@@ -92,6 +105,9 @@ def _machine(whole: Inspection) -> Iterator[str]:
     gpus = sum(not each.mig_profile and bool(each.index) for each in whole.devices)
     if gpus or not whole.waiting:
         yield format_count(gpus, "GPU")
+    for kind in whole.kinds:
+        if kind.name != NVIDIA_GPU:
+            yield format_count(kind.devices, f"{kind.name} device")
     if whole.driver is not None and whole.driver.version:
         yield f"driver {whole.driver.version}"
     if whole.driver is not None and whole.driver.cuda:
@@ -112,6 +128,8 @@ def _notes(whole: Inspection, width: int) -> Lines:
         of_node = whole.node.code and whole.node.code == whole.waiting_code  # which is said of the node
         why = "" if of_node else f": {whole.waiting}"
         yield from _styled(paragraph(f"Nothing is advertised yet{why}", width), "yellow")
+    for kind in uncounted_beside_waiting(whole):
+        yield from _styled(paragraph(f"{kind.name} devices are not counted: {kind.reason}", width), "yellow")
     if whole.release is not None:
         note = f"The driver is released {until(whole, whole.release)}: {whole.release.reason}"
         yield from _styled(paragraph(note, width), "yellow")

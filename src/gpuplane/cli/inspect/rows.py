@@ -7,7 +7,7 @@ from itertools import groupby
 from gpuplane.cli.times import span
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.shares import unit_of
-from gpuplane.model.inspection import Device, Holder, Inspection, Release
+from gpuplane.model.inspection import Device, Holder, Inspection, Kind, Release
 from gpuplane.model.text import Text, group_by_key
 from gpuplane.model.value import Value
 
@@ -108,6 +108,11 @@ def causes(whole: Inspection) -> Iterator[Cause]:
         since = min((each.since for each in devices if each.since), default=None)
         until = max((each.until for each in devices if each.until), default=None)
         yield Cause(tuple(devices), stands, reason, since, until, ends, advice)
+
+
+def uncounted_beside_waiting(whole: Inspection) -> Iterator[Kind]:
+    """The kinds of which no device was counted, though others are offered: where nothing is, the reason is said."""
+    return (each for each in whole.kinds if not each.counted and not whole.waiting and whole.node.state == "healthy")
 
 
 def names(cause: Cause) -> str:

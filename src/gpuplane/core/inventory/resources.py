@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuplane.core.inventory.sharing import apply_sharing
-from gpuplane.core.kinds.kind import not_offered, sorted_devices
+from gpuplane.core.kinds.kind import not_offered, plain_unit_id, sorted_devices
 from gpuplane.core.kinds.table import KINDS, PLAIN_KINDS
 from gpuplane.core.kinds.unitresource import UnitResource
 from gpuplane.core.view import part_view
@@ -45,9 +45,10 @@ def _units_of_unknown_kinds(devices: Mapping[str, DeviceList]) -> list[UnitResou
             Unit(id=id, gpu=id, index="", model="", kind=device.kind),
             "kind-unknown",
             f"the agent does not know devices of the kind {device.kind}; it knows {', '.join(PLAIN_KINDS)}",
+            "configured",
         )
         for device in unknown
-        for id in [f"{device.kind}:{device.id}"]
+        for id in [plain_unit_id(device.kind, device.id)]
     ]
 
 

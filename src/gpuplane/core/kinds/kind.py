@@ -17,6 +17,7 @@ from gpuplane.model.cdi import ContainerEdits, DeviceNode
 from gpuplane.model.config import Settings
 from gpuplane.model.health import CatalogueEntry, FaultCatalogue
 from gpuplane.model.machine import UNCOUNTED_CODE, Device, DeviceList, Machine
+from gpuplane.model.reasons import ReasonCode, ReasonKind
 from gpuplane.model.text import Text
 from gpuplane.model.views import Unit
 
@@ -37,6 +38,11 @@ COMMON_FAULTS = {
 """The faults that every kind of plain devices has."""
 
 
+def plain_unit_id(kind: str, device_id: str) -> str:
+    """The id of the unit that a device of a plain kind is."""
+    return f"{kind}:{device_id}"
+
+
 class Kind(NamedTuple):
     """A row of the table of kinds."""
 
@@ -52,7 +58,7 @@ class Kind(NamedTuple):
 
     def unit_id(self, device_id: str) -> str:
         """The id of the unit that a plain device is."""
-        return f"{self.id_prefixes[0]}{device_id}"
+        return plain_unit_id(self.name, device_id)
 
     @property
     def record_key(self) -> str:
@@ -81,7 +87,7 @@ def plain_kind(
         return [_name(kind, device, resource_name) for device in sorted_devices(observed)]
 
     catalogue = FaultCatalogue(entries={**COMMON_FAULTS, **faults})
-    kind = Kind(name, (f"{name}:",), catalogue, unit_resources, container_edits)
+    kind = Kind(name, (plain_unit_id(name, ""),), catalogue, unit_resources, container_edits)
     return kind
 
 
@@ -100,7 +106,7 @@ def _name(kind: Kind, device: Device, resource_name: Callable[[Device], str]) ->
         pci=device.pci,
         device_nodes=device.device_nodes,
         kind=kind.name,
-        attributes=device.attributes,
+        attributes=tuple(sorted(device.attributes.items())),
     )
     try:
         if not DEVICE_ID_PATTERN.fullmatch(device.id) or "::" in device.id:
@@ -110,8 +116,8 @@ def _name(kind: Kind, device: Device, resource_name: Callable[[Device], str]) ->
         return not_offered(unit, "device-invalid", f"{error}")
 
 
-def not_offered(unit: Unit, code: str, reason: Text) -> UnitResource:
-    """A unit that is offered under no name because of a problem."""
+def not_offered(unit: Unit, code: ReasonCode, reason: Text, kind: ReasonKind = "problem") -> UnitResource:
+    """A unit that is offered under no name."""
     return UnitResource(
-        unit=unit, not_offered_reason=reason, not_offered_reason_kind="problem", not_offered_reason_code=code
+        unit=unit, not_offered_reason=reason, not_offered_reason_kind=kind, not_offered_reason_code=code
     )

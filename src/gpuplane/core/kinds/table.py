@@ -22,6 +22,11 @@ def kind_of(unit_id: str) -> Kind | None:
     return next((kind for kind in KINDS.values() if unit_id.startswith(kind.id_prefixes)), None)
 
 
+def is_record_key_of_kind(key: str) -> bool:
+    """Whether a key is that of the health record of a whole plain kind."""
+    return any(key == kind.record_key for kind in PLAIN_KINDS.values())
+
+
 def _merge_faults() -> FaultCatalogue:
     catalogues = [kind.faults for kind in KINDS.values()]
     return FaultCatalogue(

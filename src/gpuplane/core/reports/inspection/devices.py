@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpuplane.core.availability import availability
 from gpuplane.core.health.context import devices_of_kind
-from gpuplane.core.kinds.kind import Kind
+from gpuplane.core.kinds.kind import plain_unit_id
 from gpuplane.core.kinds.table import PLAIN_KINDS, kind_of
 from gpuplane.core.reports.inspection.clock import Clock
 from gpuplane.core.shares import unit_of
@@ -50,9 +50,11 @@ class _DeviceInspector:
             each.index or each.device: each.reasons for each in availability(state.snapshot, state.offer)
         }
         self.not_offered_by_device = {each.index or each.device: each.reason for each in state.offer.not_offered}
-        self.plain_devices = [
-            (kind, each) for kind in PLAIN_KINDS.values() for each in devices_of_kind(state.snapshot, kind.name)
-        ]
+        self.plain_devices = {
+            plain_unit_id(kind, each.id): each
+            for kind in state.snapshot.devices
+            for each in devices_of_kind(state.snapshot, kind)
+        }
         self.offered_by_device: dict[str, tuple[str, list[OfferedDevice]]] = {}
         for resource in state.offer.resources:
             for each in resource.devices:
@@ -67,9 +69,9 @@ class _DeviceInspector:
             for part in gpu.mig_devices:
                 there.add(part.uuid)
                 yield self.inspect_mig_device(gpu, part)
-        for kind, plain in self.plain_devices:
-            there.add(kind.unit_id(plain.id))
-            yield self.inspect_plain_device(kind, plain)
+        for unit_id, plain in sorted(self.plain_devices.items()):
+            there.add(unit_id)
+            yield self.inspect_plain_device(unit_id, plain)
         there.update(kind.record_key for kind in PLAIN_KINDS.values())
         known = (each.device for each in self.health_by_device.values())
         for uuid in dict.fromkeys((*known, *(self.allocations_by_unit or {}))):
@@ -95,10 +97,9 @@ class _DeviceInspector:
             why,
         )
 
-    def inspect_plain_device(self, kind: Kind, plain: PlainDevice) -> Device:
-        unit_id = kind.unit_id(plain.id)
+    def inspect_plain_device(self, unit_id: str, plain: PlainDevice) -> Device:
         device = _device_with_identity_only("", unit_id, Gpu(index=-1, pci=plain.pci, numa=plain.numa))
-        return self.add_health_and_holders(device.but(kind=kind.name), self.not_offered_by_device.get(unit_id, ""))
+        return self.add_health_and_holders(device.but(kind=plain.kind), self.not_offered_by_device.get(unit_id, ""))
 
     def inspect_absent_device(self, uuid: str) -> Device:
         identity = _device_with_identity_only("", uuid, Gpu(index=-1))

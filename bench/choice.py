@@ -23,9 +23,10 @@ from gpuplane.core.choice.search import affinity_bound, find_set_by_local_search
 from gpuplane.core.choice.tablecache import build_table, cached_table
 from gpuplane.core.step import step
 from gpuplane.model.config import Config, ReplicatedResource, Settings, Sharing
-from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
+from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Link, Machine
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import Status, plugin_part
 from tests.core.choice.graphs import Pair
 
 QUESTIONS, BUILDS, RACK = 5000, 9, 64
@@ -111,7 +112,8 @@ async def meanwhile() -> list[Row]:
     """
     times, builds = list[float](), list[float]()
     watched, ids = Node(Snapshot()), [f"GPU-{i}" for i in range(MAX_GPUS)]
-    for fact in (ConfigLoaded(Settings()), AllocationsListed((), watched.now())):
+    registered = StatusChanged(plugin_part(GPU), Status("ok", ""))
+    for fact in (ConfigLoaded(Settings()), AllocationsListed((), watched.now()), registered):
         watched.apply(fact)
     keeping = asyncio.create_task(keep_tables(watched))
     for lanes in range(1, BUILDS + 1):

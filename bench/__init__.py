@@ -1,4 +1,5 @@
 """The budgets, measured: `make bench`, `make bench ONLY=node`, `make bench JSON=1`.
 
-Ratios in one run where a ratio serves; absolute figures are for a machine of two cores. Exits 1 where one is missed.
+A time of computation is compared with a reference of the same run (`reference`); a time of waiting stays in seconds.
+Exits 1 where a budget is missed.
 """

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from bench.reference import in_loops
 from bench.rig import GPU, described
 from bench.row import Measure, Row
 from gpuplane.agent.node import Node
@@ -83,7 +84,7 @@ async def whole() -> list[Row]:
     ):
         times = _ask(node(gpus), random.Random(name))
         rows.append(Row(f"{name}: sizes and free GPUs at random, p99", _p99(times), budget, "ms", _how(times)))
-    return rows
+    return [in_loops(row) for row in rows]
 
 
 async def table() -> list[Row]:
@@ -102,7 +103,7 @@ async def table() -> list[Row]:
         times = [_timed(lambda matrix=matrix: GpuSetTable(matrix)) for _ in range(BUILDS)]  # type: ignore[misc]
         how = f"median of {BUILDS}, max {max(times):.1f} ms"
         rows.append(Row(f"the table of 16 GPUs, {name}", statistics.median(times), 300, "ms", how))
-    return rows
+    return [in_loops(row) for row in rows]
 
 
 async def meanwhile() -> list[Row]:
@@ -141,7 +142,7 @@ async def shares() -> list[Row]:
     for policy in policies:
         times = _ask(node(gpus, 48), random.Random(policy), sizes=16, policy=policy)
         rows.append(Row(f"8 GPUs × 48 replicas, sizes 1 to 16, {policy}, p99", _p99(times), 2, "ms", _how(times)))
-    return rows
+    return [in_loops(row) for row in rows]
 
 
 async def beyond() -> list[Row]:
@@ -159,7 +160,7 @@ async def beyond() -> list[Row]:
         )
     how = f"in the mean of {len(gaps)}, max {max(gaps):.0f} %; of the bound, that no set may reach"
     return [
-        Row(f"{RACK} GPUs in islands of 8, by search, p99", _p99(times), 20, "ms", _how(times)),
+        in_loops(Row(f"{RACK} GPUs in islands of 8, by search, p99", _p99(times), 20, "ms", _how(times))),
         Row(f"{RACK} GPUs in islands of 8: worth that is missing at most", statistics.mean(gaps), 25, "%", how),
     ]
 

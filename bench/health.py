@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
+from bench.reference import in_loops
 from bench.rig import GPU, Driven, driven, running
 from bench.row import Measure, Row
 from gpuplane.model.config import Settings
@@ -142,8 +143,8 @@ async def polling() -> list[Row]:
             before, began = sum(child.cpu_times()[:2]), time.perf_counter()
             await asyncio.sleep(IDLE)
             share = (sum(child.cpu_times()[:2]) - before) / (time.perf_counter() - began) * 100
-    how = f"of a core, over {IDLE:g} s: the driver's process, each second; the library is a stand-in"
-    return [Row("CPU of polling 8 GPUs", share, 0.3, "%", how)]
+    how = f"over {IDLE:g} s: the driver's process, each second; the library is a stand-in"
+    return [in_loops(Row("CPU of polling 8 GPUs", share, 0.3, "% of a core", how))]
 
 
 def _gpus(rig: Driven) -> list[str]:

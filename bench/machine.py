@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.reference import loop_time
+
 BUSY = 5.0
 """Percent of all CPUs' time. Where others take more during a measurement, its figures are of a busy machine."""
 
@@ -18,18 +20,19 @@ SET_CHILD_SUBREAPER, GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
 
 
 class Machine(NamedTuple):
-    """What figures depend on. Memory is in GiB."""
+    """What figures depend on. Memory is in GiB; the reference loop in ms (see `reference`)."""
 
     cpu: str
     cpus: int
     memory: float
     kernel: str
     python: str
+    loop: float
 
     def __str__(self) -> str:
         return (
             f"{self.cpus} CPUs ({self.cpu}), {self.memory:.1f} GiB of memory, Linux {self.kernel}, "
-            f"{platform.python_implementation()} {self.python}"
+            f"{platform.python_implementation()} {self.python}, where a loop takes {self.loop:.1f} ms"
         )
 
 
@@ -43,6 +46,7 @@ def this_machine(proc: Path = PROC) -> Machine:
         memory=int(memory) / (1 << 20),
         kernel=platform.release(),
         python=platform.python_version(),
+        loop=loop_time(),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.idle import footprint, used
+from bench.reference import in_loops
 from bench.rig import EIGHT, GPU
 from bench.row import Measure, Row
 from gpuplane.core.reports.news import READY_TO_TAKE_OVER_TEXT
@@ -79,7 +80,7 @@ async def standing_by() -> list[Row]:
                 [rate] = await used(second.process.pid, seconds=STANDS_BY)
     return [
         Row("memory, standing by, 8 GPUs", memory, 60, "MB", parts),
-        Row("CPU, standing by, 8 GPUs", rate.cpu * 100, 0.3, "%", f"of a core, over {STANDS_BY:g} s"),
+        in_loops(Row("CPU, standing by, 8 GPUs", rate.cpu * 100, 0.3, "% of a core", f"over {STANDS_BY:g} s")),
     ]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.machine import BUSY, Machine, Reading, Use, reading, this_machine, used, watched
+from bench.reference import loop_time
 
 SPIN = "import time\nwhile time.process_time() < 0.5: pass"
 ORPHAN = f"""
@@ -75,11 +76,12 @@ def test_children_whose_parents_ended_are_ours() -> None:
     ("cpuinfo", "cpu"), [("processor\t: 0\nmodel name\t: AMD EPYC 7742\n", "AMD EPYC 7742"), ("Features: fp", None)]
 )
 def test_a_machine_is_told_by_its_kernel(tmp_path: Path, cpuinfo: str, cpu: str | None) -> None:
-    """The CPU's model, where there is one, and memory in GiB."""
+    """The CPU's model, where there is one, and memory in GiB; how fast it is, by the reference loop."""
     (tmp_path / "cpuinfo").write_text(cpuinfo)
     (tmp_path / "meminfo").write_text("MemTotal:       33554432 kB\nMemFree: 1 kB\n")
     machine = this_machine(tmp_path)
 
     assert machine.memory == 32
     assert machine.cpu == (cpu or os.uname().machine)
+    assert machine.loop == loop_time() > 0
     assert isinstance(this_machine(), Machine)

@@ -15,7 +15,7 @@ from bench.row import Row
 from tests.golden import Golden
 
 PAGE = Path(__file__).parents[2] / "docs/performance.md"
-MACHINE = Machine("AMD EPYC 7742", 4, 31.4, "6.1.0", "3.11.7")
+MACHINE = Machine("AMD EPYC 7742", 4, 31.4, "6.1.0", "3.11.7", 10.04)
 FIGURES = (
     Figure("node", Row("start", 0.1234, 0.3, "s", "median | max"), Use(30, 1, 0)),
     Figure("mps", Row("replaced", 2, 1, ""), Use(30, 40, 2)),

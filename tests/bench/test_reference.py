@@ -1,0 +1,67 @@
+"""A time of computation is compared with a reference of the same run; the row has the ratio, and the time beside it."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from bench import reference
+from bench.reference import in_loops, loop, loop_time
+from bench.row import Row
+
+LoopTakes = Callable[[float], list[float]]
+
+
+@pytest.fixture
+def loop_takes(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopTakes]:
+    """Begins a run on a machine where the loop takes so many milliseconds. Gives the times that were measured."""
+
+    def takes(milliseconds: float) -> list[float]:
+        measured = list[float]()
+
+        def once() -> float:
+            measured.append(milliseconds / 1e3)
+            return measured[-1]
+
+        monkeypatch.setattr(reference, "loop", once)
+        loop_time.cache_clear()
+        return measured
+
+    yield takes
+    loop_time.cache_clear()
+
+
+def test_the_loop_is_measured_once_a_run(loop_takes: LoopTakes) -> None:
+    """All rows have the same reference."""
+    measured = loop_takes(10)
+    rows = [in_loops(Row("one", 1, 2, "ms")) for _ in range(3)]
+
+    assert rows[0] == rows[1] == rows[2]
+    assert len(measured) == reference.LOOPS
+
+
+@pytest.mark.parametrize("slower", [1, 2])
+def test_a_budget_in_loops_is_as_strict_on_a_slower_machine(loop_takes: LoopTakes, slower: int) -> None:
+    """There a figure and the loop both take longer; the time itself is reported beside the ratio."""
+    loop_takes(10 * slower)
+
+    row = in_loops(Row("one", 4 * slower, 5, "ms", "of 3"))
+
+    assert (row.what, row.unit, row.how) == ("one", "loops", f"{4 * slower} ms, of 3")
+    assert (row.figure, row.budget) == pytest.approx((0.4, 0.5))
+    assert row.kept
+    assert not in_loops(Row("one", 6 * slower, 5, "ms")).kept
+
+
+@pytest.mark.parametrize(("unit", "one", "loops"), [("s", 1000, "loops"), ("% of a core", 10, "loops/s")])
+def test_a_time_in_another_unit(loop_takes: LoopTakes, unit: str, one: float, loops: str) -> None:
+    """A percent of a core is 10 ms in each second."""
+    loop_takes(20)
+    row = in_loops(Row("one", 3, 4, unit))
+
+    assert (row.unit, row.how) == (loops, f"3 {unit}")
+    assert (row.figure, row.budget) == pytest.approx((3 * one / 20, 4 * one / 10))
+
+
+def test_the_loop_is_as_long_as_its_turns() -> None:
+    """So it is work that nothing skips."""
+    assert 0 < loop(1_000) < loop(100_000)

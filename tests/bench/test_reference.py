@@ -1,11 +1,15 @@
 """A time of computation is compared with a reference of the same run; the row has the ratio, and the time beside it."""
 
+import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
-from bench import reference
-from bench.reference import in_loops, loop, loop_time
+from bench import node, reference
+from bench.reference import bare_start, in_loops, loop, loop_time
 from bench.row import Row
 
 LoopTakes = Callable[[float], list[float]]
@@ -65,3 +69,35 @@ def test_a_time_in_another_unit(loop_takes: LoopTakes, unit: str, one: float, lo
 def test_the_loop_is_as_long_as_its_turns() -> None:
     """So it is work that nothing skips."""
     assert 0 < loop(1_000) < loop(100_000)
+
+
+def test_a_bare_server_registers() -> None:
+    """At the same kubelet as an agent, which has its list then; no process of it is left."""
+    before = set(psutil.Process().children(recursive=True))
+
+    assert asyncio.run(bare_start(8)) > 0
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_the_start_is_compared_with_a_bare_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In turns, so that both meet the same machine."""
+    starts = list[str]()
+
+    async def agent(*arguments: object, **_: object) -> float:
+        starts.append("agent")
+        return 0.3
+
+    async def bare(count: int) -> float:
+        starts.append("bare")
+        return 0.1
+
+    monkeypatch.setattr(node, "STARTS", 2)
+    monkeypatch.setattr(node, "_start", agent)
+    monkeypatch.setattr(node, "bare_start", bare)
+    monkeypatch.setattr(node, "driven", lambda: nullcontext(SimpleNamespace(flags=())))
+    few, many, library = asyncio.run(node.start())
+
+    assert starts[:8] == ["agent", "bare"] * 4
+    assert few.unit == many.unit == "×"
+    assert (few.figure, many.figure, library.figure) == pytest.approx((3, 3, 1))
+    assert few.how.startswith("0.300 s over 0.100 s")

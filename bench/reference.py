@@ -4,7 +4,8 @@ A budget in seconds holds for one machine: one half as fast misses it, though no
 is a figure of the machine's too, and its budget is a ratio to one of these:
 
 - the loop, for what Python computes: a fixed piece of interpreted work;
-- the bare server, for the start of the agent: what Python and grpcio alone take to register.
+- the bare server, for the start of the agent: what Python and grpcio alone take to register;
+- the program that does nothing, for a program that is started.
 
 They contain nothing of the agent's: what makes it slower makes no budget larger. A time of waiting (for a period,
 a disk, another process) has no reference: its budget stays in seconds.
@@ -13,6 +14,7 @@ a disk, another process) has no reference: its budget stays in seconds.
 import asyncio
 import functools
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -101,3 +103,13 @@ async def bare_start(count: int) -> float:
             finally:
                 server.kill()
                 await server.wait()
+
+
+NOTHING = "int main(void) { return 0; }"
+
+
+def nothing(folder: Path) -> Path:
+    """A static program that does nothing, made in a folder."""
+    program = folder / "nothing"
+    subprocess.run(["cc", "-static", "-x", "c", "-", "-o", program], input=NOTHING, text=True, check=True)
+    return program

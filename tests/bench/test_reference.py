@@ -1,16 +1,19 @@
 """A time of computation is compared with a reference of the same run; the row has the ratio, and the time beside it."""
 
 import asyncio
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from bench import node, reference
-from bench.reference import bare_start, in_loops, loop, loop_time
+from bench.reference import bare_start, in_loops, loop, loop_time, nothing
 from bench.row import Row
+from tests.host.hook.build import missing
 
 LoopTakes = Callable[[float], list[float]]
 
@@ -77,6 +80,14 @@ def test_a_bare_server_registers() -> None:
 
     assert asyncio.run(bare_start(8)) > 0
     assert set(psutil.Process().children(recursive=True)) <= before
+
+
+@pytest.mark.skipif(bool(missing()), reason="needs a compiler")
+def test_the_program_that_does_nothing(tmp_path: Path) -> None:
+    """It ends well, whatever it is asked."""
+    ended = subprocess.run([nothing(tmp_path), "create-container"], input=b"{}", capture_output=True, timeout=60)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
 
 
 def test_the_start_is_compared_with_a_bare_servers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ def _resource(snapshot: Snapshot, name: str | None) -> Resource:
     if found is None:
         names = ", ".join(each.name for each in offered.resources)
         instead = f"it would advertise: {names}" if names else offered.waiting_reason or "it has no device to advertise"
-        raise click.ClickException(f"this node would not advertise {name or 'anything'}; {instead}")
+        raise click.ClickException(f"this node would advertise no GPU as {name or 'any resource'}; {instead}")
     return found
 
 

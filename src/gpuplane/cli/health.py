@@ -16,6 +16,8 @@ from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.faults.cataloguetable import catalogue_table
 from gpuplane.core.health.context import holders_of
 from gpuplane.core.health.devicehealth import health_with_parents
+from gpuplane.core.kinds.nvidia.gpu import GPU
+from gpuplane.core.kinds.table import kind_of
 from gpuplane.core.lookup import find_device
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.shares import unit_of
@@ -206,7 +208,8 @@ def _unmended(picture: NodeState, stands: DeviceHealth, waited: float) -> str:
     if away := driver_release_reason(picture.snapshot):
         return f"cannot be probed while the driver is released: {away}"
     shown = any(each.confirmed and not each.is_event and each.last_seen is None for each in record.findings)
-    why = "the driver still reports " if shown else ""
+    who = "the driver still reports" if kind_of(stands.device) is GPU else "the agent still observes"
+    why = f"{who} " if shown else ""
     return f"is not healthy: {why}{stands.reason}. {_sentence(stands.advice)}".rstrip()
 
 

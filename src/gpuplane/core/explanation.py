@@ -22,7 +22,7 @@ from gpuplane.core.text import format_memory, matches_pattern
 from gpuplane.model.config import Config, MemorySharedResource, MpsDaemonSettings, ReplicatedResource, Settings
 from gpuplane.model.facts import DevicesObserved, Fact, MachineObserved
 from gpuplane.model.health import FaultOverride
-from gpuplane.model.machine import DeviceList, Machine
+from gpuplane.model.machine import NVIDIA_GPU, DeviceList, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
@@ -118,6 +118,8 @@ def _resource_count(resource: Resource, resolved: ResolvedConfig) -> ResourceCou
 
 
 def _describe_preferred_allocation(resource: Resource, resolved: ResolvedConfig) -> str:
+    if resource.devices[0].unit.kind != NVIDIA_GPU:
+        return "devices of as few NUMA nodes as possible"
     policy, at = resolved.settings.sharing_policy, _source_note(resolved, "sharing_policy")
     if resource.share_mib or len({device.unit.gpu for device in resource.devices}) < len(resource.devices):
         return describe_policy(resource, policy, at)
@@ -146,6 +148,8 @@ def _naming_reason(decision: UnitResource, resolved: ResolvedConfig) -> str:
     if number:
         pattern = (settings.gpus if field == "gpus" else settings.mig)[int(number)].pattern
         return f"pattern {pattern!r}{_source_note(resolved, decision.deciding_setting)}"
+    if decision.unit.kind != NVIDIA_GPU:
+        return f"a {decision.unit.kind} device"
     if not decision.unit.profile:
         return f"a whole GPU{' that no pattern matches' * bool(settings.gpus)}"
     return f"migStrategy {settings.mig_strategy}{_source_note(resolved, decision.deciding_setting)}"

@@ -136,7 +136,7 @@ def _unknown_fault(code: str, catalogue: Mapping[str, CatalogueEntry] = CATALOGU
     if code not in looks:
         close = strict.closest_match(code, looks)
         perhaps = f"did you mean {close!r}?" if close else f"write one of {', '.join(looks)}"
-        if code in CATALOGUE or xid_number(code) is not None:
+        if (catalogue.get(code) or xid_number(code)) is not None:
             perhaps = "it is an event; write it under incidents"
         yield f"{code!r} is not a fault that an observation shows; {perhaps}"
 

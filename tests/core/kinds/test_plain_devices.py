@@ -239,6 +239,8 @@ def test_the_agent_is_not_ready_before_the_gpus_are_observed() -> None:
         (Device(id="a", kind=KIND), "device-invalid"),
         (Device(id="a::0", kind=KIND, device_nodes=("/dev/a",)), "device-invalid"),
         (kvm("-"), "device-invalid"),
+        (Device(id="a", kind=KIND, device_nodes=("dev/a",)), "device-invalid"),
+        (Device(id="a", kind=KIND, device_nodes=("/dev/../etc/a",)), "device-invalid"),
         (kvm(resource="Kvm"), "device-invalid"),
         (kvm(resource="a/b/c"), "device-invalid"),
         (Device(id="a", kind=KIND, device_nodes=("/dev/a",), attributes={"name": "x"}), "device-invalid"),

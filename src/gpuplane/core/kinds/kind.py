@@ -10,6 +10,7 @@ device is gone.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from posixpath import normpath
 from typing import NamedTuple
 
 from gpuplane.core.kinds.unitresource import UnitResource
@@ -111,9 +112,15 @@ def _name(kind: Kind, device: Device, resource_name: Callable[[Device], str]) ->
     try:
         if not DEVICE_ID_PATTERN.fullmatch(device.id) or "::" in device.id:
             raise ValueError(f"{device.id!r} is not a valid id: use letters, digits and single _ . : - between them")
+        if wrong := [path for path in device.device_nodes if not _is_in_dev(path)]:
+            raise ValueError(f"{wrong[0]!r} is not the path of a device node: write it as /dev/NAME")
         return UnitResource(unit=unit, resource=resource_name(device))
     except ValueError as error:
         return not_offered(unit, "device-invalid", f"{error}")
+
+
+def _is_in_dev(path: str) -> bool:
+    return path.startswith("/dev/") and normpath(path) == path
 
 
 def not_offered(unit: Unit, code: ReasonCode, reason: Text, kind: ReasonKind = "problem") -> UnitResource:

@@ -17,8 +17,8 @@ from gpuplane.core.health.context import devices_of_kind, health_context
 from gpuplane.core.inventory.resources import describe_unsupported_sharing, node_resources
 from gpuplane.core.kinds.table import PLAIN_KINDS
 from gpuplane.core.serving import standby_reason
-from gpuplane.core.view import part_view, view
-from gpuplane.core.withholding import withheld_reasons, without_allocations
+from gpuplane.core.view import part_view, view, without_allocations
+from gpuplane.core.withholding import withheld_reasons
 from gpuplane.model.machine import NVIDIA_GPU
 from gpuplane.model.reasons import ReasonCode
 from gpuplane.model.sharelayout import EncodedLayout

@@ -19,8 +19,8 @@ from gpuplane.core.health.context import health_context
 from gpuplane.core.health.reasons import unavailable_reasons
 from gpuplane.core.inventory.resources import node_resources
 from gpuplane.core.shares import unit_of
-from gpuplane.core.view import part_view, view
-from gpuplane.core.withholding import withheld_reasons, without_allocations
+from gpuplane.core.view import part_view, view, without_allocations
+from gpuplane.core.withholding import withheld_reasons
 from gpuplane.model import sharelayout
 from gpuplane.model.config import MpsDaemonSettings, Settings
 from gpuplane.model.machine import Machine

@@ -62,3 +62,9 @@ class view(Generic[P, R]):  # noqa: N801 (a decorator)
             answer = last[1]
         memory[self] = question, answer
         return answer
+
+
+@view
+def without_allocations(snapshot: Snapshot) -> Snapshot:
+    """The snapshot without what containers hold: the very same object after an Allocate."""
+    return snapshot.but(generation=0, allocations=None)

@@ -48,12 +48,6 @@ OfferedId = tuple[str, str]
 
 
 @view
-def without_allocations(snapshot: Snapshot) -> Snapshot:
-    """The snapshot without what containers hold: the very same object after an Allocate."""
-    return snapshot.but(generation=0, allocations=None)
-
-
-@view
 def withheld_reasons(snapshot: Snapshot) -> Mapping[OfferedId, Reason]:
     """Each offered id that is withheld because a container holds its device in another way, and the reason.
 

@@ -12,7 +12,7 @@ from gpuplane.core.kinds.table import PLAIN_KINDS, kind_of
 from gpuplane.core.lookup import accepted_device_names
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.core.requests import driver_release_reason, node_requests
-from gpuplane.core.view import view
+from gpuplane.core.view import view, without_allocations
 from gpuplane.model.config import Config
 from gpuplane.model.health import NODE_RECORD_KEY, ClearedBy, DeviceHealth, DeviceRecord, Finding, State
 from gpuplane.model.snapshot import Ledger, Snapshot, StoredLedger
@@ -46,6 +46,13 @@ def health_without_parents(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
 
     Each by its own faults: those of the node are not repeated for each GPU, see `health_with_parents`.
     """
+    any_finding = any(record.findings for record in health_records(snapshot).devices.values())
+    return _health_by_relevant_fields(snapshot if any_finding else without_allocations(snapshot))
+
+
+@view
+def _health_by_relevant_fields(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
+    """The same. What containers hold matters for findings alone, so after most grants it is asked the same again."""
     driver = snapshot.statuses.of(DRIVER)
     return _derive_health_without_parents(
         snapshot.but(

@@ -18,8 +18,7 @@ from gpuplane.core.kinds.table import kind_of
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.core.serving import standby_reason
 from gpuplane.core.text import clip, format_count
-from gpuplane.core.view import view
-from gpuplane.core.withholding import without_allocations
+from gpuplane.core.view import view, without_allocations
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CONFIG, DRIVER

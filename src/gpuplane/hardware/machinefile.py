@@ -125,7 +125,7 @@ def _plain_device(device: Device) -> Problems:
     if kind is not None:
         for each in kind.unit_resources(None, DeviceList(devices=(device,)), Settings()):
             if each.not_offered_reason:
-                yield (), f"{each.not_offered_reason}"
+                yield (), f"{device.kind} device {device.id}: {each.not_offered_reason}"
         for k, fault in enumerate(device.faults):
             yield from ((("faults", k, "code"), problem) for problem in _unknown_fault(fault.code, kind.faults.entries))
 

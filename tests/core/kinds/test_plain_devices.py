@@ -1,20 +1,23 @@
 """Devices that are no GPUs: every row of the table of kinds, from what is observed to what a container gets."""
 
 from collections.abc import Iterable
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.advertising import missing_kind_reasons, offer
+from gpuplane.core.allocate.plain import plain_response
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.availability import availability
 from gpuplane.core.choice.preference import preferred_ids
 from gpuplane.core.containers.cdi.desiredspecs import desired_spec_of_file, desired_specs
+from gpuplane.core.containers.cdi.plainspecs import build_plain_spec
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
 from gpuplane.core.health.devicehealth import health_with_parents
 from gpuplane.core.inventory.resources import list_resources
-from gpuplane.core.kinds.kind import Kind
+from gpuplane.core.kinds.kind import Kind, plain_kind
 from gpuplane.core.kinds.table import FAULTS, KINDS, PLAIN_KINDS, kind_of
 from gpuplane.core.ledger import adapt_to_new_boot
 from gpuplane.core.lookup import find_device
@@ -23,6 +26,8 @@ from gpuplane.core.reports.nodecondition import node_condition
 from gpuplane.core.reports.nodeevents import event_states, node_events
 from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.step import step
+from gpuplane.model.cdi import ContainerEdits
+from gpuplane.model.cdi import Mount as CdiMount
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import (
     AllocateAnswered,
@@ -291,3 +296,26 @@ def test_the_order_of_an_observation_changes_nothing(devices: Iterable[Device]) 
         ("gpuplane.io/other", ["device-node:c"]),
     ]
     assert [each.device for each in left] == ["rdma:x"]
+
+
+def test_a_kind_may_give_more_than_device_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By kubelet and by CDI alike: here a variable and a mount."""
+    mount = CdiMount(host_path="/opt/shells", container_path="/shells", options=("ro", "bind"))
+    card = plain_kind(
+        "card",
+        resource_name=lambda device: f"example.com/{device.attributes['model']}",
+        faults={},
+        attributes=["model"],
+        more_edits=lambda unit: ContainerEdits(env=(f"MODEL={dict(unit.attributes)['model']}",), mounts=(mount,)),
+    )
+    monkeypatch.setitem(cast(dict[str, Kind], PLAIN_KINDS), "card", card)
+    device = Device(id="0000:3b:00.0", kind="card", device_nodes=("/dev/card0",), attributes={"model": "u250"})
+    [each] = card.unit_resources(None, DeviceList(devices=(device,)), Settings())
+
+    got = plain_response([each.unit], Settings(device_list_strategy=("envvar",)), each.resource)
+    assert (each.resource, got.env) == ("example.com/u250", {"MODEL": "u250"})
+    assert [spec.host_path for spec in got.device_specs] == ["/dev/card0"]
+    assert [(m.host_path, m.container_path, m.read_only) for m in got.mounts] == [("/opt/shells", "/shells", True)]
+    spec = build_plain_spec("card", [each.unit]).spec
+    assert spec is not None
+    assert [(one.name, one.container_edits.env) for one in spec.devices] == [("0000:3b:00.0", ("MODEL=u250",))]

@@ -24,12 +24,8 @@ FAULTS = {
 
 
 def _resource_name(device: Device) -> str:
-    if not device.device_nodes:
-        raise ValueError("it has no device node")
-    if unknown := sorted(device.attributes.keys() - {RESOURCE_ATTRIBUTE}):
-        raise ValueError(f"the attribute {unknown[0]!r} is not known; known: {RESOURCE_ATTRIBUTE}")
     domain, slash, name = device.attributes.get(RESOURCE_ATTRIBUTE, device.id.lower()).rpartition("/")
     return qualified_resource_name(name, f"{domain}/" if slash else OWN_PREFIX)
 
 
-DEVICE_NODE = plain_kind("device-node", resource_name=_resource_name, faults=FAULTS)
+DEVICE_NODE = plain_kind("device-node", resource_name=_resource_name, faults=FAULTS, attributes=[RESOURCE_ATTRIBUTE])

@@ -9,7 +9,7 @@ device is gone.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from posixpath import normpath
 from typing import NamedTuple
 
@@ -67,25 +67,28 @@ class Kind(NamedTuple):
         return self.id_prefixes[0]
 
 
-def pass_device_nodes(unit: Unit) -> ContainerEdits:
-    """The edits that give a container the unit's device nodes, at the same paths."""
-    return ContainerEdits(device_nodes=tuple(DeviceNode(path=path, permissions="rw") for path in unit.device_nodes))
-
-
 def plain_kind(
     name: str,
     *,
     resource_name: Callable[[Device], str],
     faults: Mapping[str, CatalogueEntry],
-    container_edits: Callable[[Unit], ContainerEdits] = pass_device_nodes,
+    attributes: Collection[str] = (),
+    more_edits: Callable[[Unit], ContainerEdits] = lambda unit: ContainerEdits(),
 ) -> Kind:
-    """A kind whose devices are plain `Device`s: each is one unit with one id.
+    """A kind whose devices are plain `Device`s: each is one unit with one id, and a container gets its device nodes.
 
-    `resource_name` raises ValueError if a device cannot be offered: what is wrong with it.
+    `resource_name` raises ValueError if a device cannot be offered: why not. `faults`: those that a look shows, by
+    code. `attributes`: the names of all attributes that a device may have. `more_edits`: what a container gets beside
+    the nodes; the same variable of two units has to have the same value.
     """
 
     def unit_resources(_: Machine | None, observed: DeviceList, __: Settings) -> Sequence[UnitResource]:
-        return [_name(kind, device, resource_name) for device in sorted_devices(observed)]
+        return [_name_unit(kind, device, attributes, resource_name) for device in sorted_devices(observed)]
+
+    def container_edits(unit: Unit) -> ContainerEdits:
+        nodes = tuple(DeviceNode(path=path, permissions="rw") for path in unit.device_nodes)
+        more = more_edits(unit)
+        return more.but(device_nodes=(*nodes, *more.device_nodes))
 
     catalogue = FaultCatalogue(entries={**COMMON_FAULTS, **faults})
     kind = Kind(name, (plain_unit_id(name, ""),), catalogue, unit_resources, container_edits)
@@ -97,10 +100,13 @@ def sorted_devices(observed: DeviceList) -> Iterable[Device]:
     return sorted(observed.devices or (), key=lambda device: device.id)
 
 
-def _name(kind: Kind, device: Device, resource_name: Callable[[Device], str]) -> UnitResource:
+def _name_unit(
+    kind: Kind, device: Device, attributes: Collection[str], resource_name: Callable[[Device], str]
+) -> UnitResource:
+    unit_id = kind.unit_id(device.id)
     unit = Unit(
-        id=kind.unit_id(device.id),
-        gpu=kind.unit_id(device.id),
+        id=unit_id,
+        gpu=unit_id,
         index="",
         model="",
         numa=device.numa,
@@ -110,13 +116,22 @@ def _name(kind: Kind, device: Device, resource_name: Callable[[Device], str]) ->
         attributes=tuple(sorted(device.attributes.items())),
     )
     try:
-        if not DEVICE_ID_PATTERN.fullmatch(device.id) or "::" in device.id:
-            raise ValueError(f"{device.id!r} is not a valid id: use letters, digits and single _ . : - between them")
-        if wrong := [path for path in device.device_nodes if not _is_in_dev(path)]:
-            raise ValueError(f"{wrong[0]!r} is not the path of a device node: write it as /dev/NAME")
+        _check_device(device, attributes)
         return UnitResource(unit=unit, resource=resource_name(device))
     except ValueError as error:
         return not_offered(unit, "device-invalid", f"{error}")
+
+
+def _check_device(device: Device, attributes: Collection[str]) -> None:
+    """Raises ValueError for a device that cannot be offered, whatever its name would be."""
+    if not DEVICE_ID_PATTERN.fullmatch(device.id) or "::" in device.id:
+        raise ValueError(f"{device.id!r} is not a valid id: use letters, digits and single _ . : - between them")
+    if not device.device_nodes:
+        raise ValueError("it has no device node")
+    if wrong := [path for path in device.device_nodes if not _is_in_dev(path)]:
+        raise ValueError(f"{wrong[0]!r} is not the path of a device node: write it as /dev/NAME")
+    if unknown := sorted(device.attributes.keys() - attributes):
+        raise ValueError(f"the attribute {unknown[0]!r} is not known; known: {', '.join(sorted(attributes)) or 'none'}")
 
 
 def _is_in_dev(path: str) -> bool:

@@ -31,6 +31,7 @@ from gpuplane.model.control import AgentInfo, NodeState
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
+    DevicesObserved,
     DrainRequested,
     DriverReleaseRequested,
     Fact,
@@ -41,7 +42,7 @@ from gpuplane.model.facts import (
     StatusChanged,
 )
 from gpuplane.model.health import Drain
-from gpuplane.model.machine import DeviceNodeStat, Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.machine import Device, DeviceList, DeviceNodeStat, Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import memory_layout
 from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, Snapshot, StoredLedger
@@ -75,7 +76,7 @@ from tests.golden import Golden
 from tests.lengths import length
 from tests.texts import as_shown
 
-GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
+GPU, SMALL, KVM = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb", "gpuplane.io/kvm"
 NOT_GIVEN_OUT = ("unhealthy", "probing", "drained", "withheld")
 NO_PROBLEM = {
     "drained", "driver-released", "not-looked", "cdi-not-written", "mps-not-seen", "mps-without-device",
@@ -98,13 +99,12 @@ def told(snapshot: Snapshot) -> Mapping[str, Mapping[str, str]]:
 
 def given_out(snapshot: Snapshot) -> dict[str, bool]:
     """Each GPU and MIG device that the machine has to give → whether kubelet believes that it can be had."""
-    machine, settings = snapshot.machine, snapshot.config.settings or Settings(mig_strategy="mixed")
-    if machine is None or machine.gpus is None:
-        return {}
+    machine, settings = snapshot.machine or Machine(), snapshot.config.settings or Settings(mig_strategy="mixed")
     there = list_units(
         machine, with_mig_devices=settings.mig_strategy != "none", whole_mig_gpus=settings.whole_mig_gpus
     )
-    found = {unit.id or f"GPU {unit.index}": False for unit, _ in there}
+    plain = (f"{each.kind}:{each.id}" for of_kind in snapshot.devices.values() for each in of_kind.devices or ())
+    found = {**{unit.id or f"GPU {unit.index}": False for unit, _ in there}, **dict.fromkeys(plain, False)}
     for resource, devices in told(snapshot).items():
         plugin = snapshot.statuses.get(plugin_part(resource), Status("ok"))
         ill = {unit_of(id) for id, health in devices.items() if health == "Unhealthy"}
@@ -271,14 +271,34 @@ CONFIGURED = st.builds(
     st.sampled_from((("cdi-cri",), ("cdi-cri",), ("envvar",), ("auto",))),
     st.sampled_from(SHARINGS),
 )
-HELD = tuple(
-    Allocation(resource=name, devices=(id,), holder=PodRef.parse("ns/p/c"))
-    for name in (GPU, SMALL, f"{GPU}.shared")
-    for id in ("GPU-0", "GPU-1::0", "MIG-1-0", "MIG-2-7")
+NODES = (
+    Device(id="kvm", kind="device-node", device_nodes=("/dev/kvm",)),
+    Device(id="fuse", kind="device-node", device_nodes=("/dev/fuse",), attributes={"resource": "kvm"}),
+    Device(id="tun", kind="device-node", device_nodes=("/dev/net/tun",), attributes={"resource": "Tun"}),
+    Device(id="kvm", kind="device-node", device_nodes=("/dev/kvm",), attributes={"resource": "virt"}),
+    Device(
+        id="kvm", kind="device-node", device_nodes=("/dev/kvm",), faults=(Fault("device-node-missing", "no /dev/kvm"),)
+    ),
+)
+PLAIN = st.one_of(
+    st.lists(st.sampled_from(NODES), max_size=3, unique_by=lambda each: each.id).map(
+        lambda devices: DevicesObserved("device-node", DeviceList(devices=tuple(devices)))
+    ),
+    st.just(DevicesObserved("device-node", DeviceList(faults=(Fault("devices-not-counted", "no /dev"),)))),
+    st.just(DevicesObserved("rdma", DeviceList(devices=(Device(id="mlx5_0", kind="rdma"),)))),
+)
+HELD_NODE = Allocation(resource=KVM, devices=("device-node:kvm",), holder=PodRef.parse("ns/p/c"))
+HELD = (
+    HELD_NODE,
+    *(
+        Allocation(resource=name, devices=(id,), holder=PodRef.parse("ns/p/c"))
+        for name in (GPU, SMALL, f"{GPU}.shared")
+        for id in ("GPU-0", "GPU-1::0", "MIG-1-0", "MIG-2-7")
+    ),
 )
 TWICE = "k8s.device-plugin.nvidia.com/gpu=GPU-0"
 STATUSES: tuple[tuple[AnyPart, Status], ...] = (
-    *((plugin_part(name), Status("ok")) for name in (GPU, GPU, SMALL, SMALL, f"{GPU}.shared")),
+    *((plugin_part(name), Status("ok")) for name in (GPU, GPU, SMALL, SMALL, f"{GPU}.shared", KVM, "gpuplane.io/virt")),
     *((plugin_part(GPU), Status("waiting", "kubelet's socket was removed")),) * 4,
     *((plugin_part(GPU), Status("failing", "refused")),) * 4,
     (CDI_FILES, CdiFilesStatus("waiting", "it is not known yet what is wanted")),
@@ -302,12 +322,13 @@ STATUSES: tuple[tuple[AnyPart, Status], ...] = (
     (MPS_COMPUTE_MODES, ComputeModeStatus("ok", exclusive_gpus=("GPU-1",))),
     (MPS_COMPUTE_MODES, ComputeModeStatus("failing", "denied", exclusive_gpus=("GPU-1",))),
 )
-DEVICES = st.sampled_from(("", "GPU-0", "GPU-1", "MIG-1-0", "MIG-2-1"))
+DEVICES = st.sampled_from(("", "GPU-0", "GPU-1", "MIG-1-0", "MIG-2-1", "device-node:kvm"))
 WRITTEN = "the files are written that are wanted"
 Step = Fact | str
 FACTS: st.SearchStrategy[Step] = st.one_of(
     machines().map(MachineObserved),
     machines().map(MachineObserved),
+    PLAIN,
     CONFIGURED,
     st.sampled_from(STATUSES).map(lambda each: StatusChanged(*each)),
     st.sampled_from(STATUSES).map(lambda each: StatusChanged(*each)),

@@ -8,6 +8,7 @@ from gpuplane.core.health.drains import direct_drain_reason, drain_reason, plain
 from gpuplane.core.health.findings import makes_unhealthy
 from gpuplane.core.health.reasons import describe_failed_probe
 from gpuplane.core.health.recovery import cleared_at, next_probe_at
+from gpuplane.core.kinds.kind import plain_unit_id
 from gpuplane.core.kinds.table import PLAIN_KINDS, kind_of
 from gpuplane.core.lookup import accepted_device_names
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
@@ -100,6 +101,9 @@ def _derive_health_without_parents(snapshot: Snapshot) -> tuple[DeviceHealth, ..
             drained = plain_drain_reason(snapshot, kind, other)
             found.append(_health_of_record(key, "", records.get(key, DeviceRecord()), context, drained))
             present.add(key)
+    for kind_name in sorted(snapshot.devices.keys() - PLAIN_KINDS.keys()):  # nothing is known of their faults
+        keys = (plain_unit_id(kind_name, other.id) for other in devices_of_kind(snapshot, kind_name))
+        found += (DeviceHealth(device=key, index="", state="healthy") for key in sorted(keys))
     for uuid, record in records.items():
         if uuid not in present and (record.findings or record.drain):
             found.append(_health_of_record(uuid, "", record, context, record.drain.reason if record.drain else ""))

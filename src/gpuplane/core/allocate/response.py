@@ -27,6 +27,7 @@ from gpuplane.core.containers.cdi.desiredspecs import missing_features
 from gpuplane.core.containers.cdi.devicenodes import CONTROL_NODE_PATHS, IMEX_CHANNEL_PREFIX
 from gpuplane.core.containers.cdi.names import VENDOR
 from gpuplane.core.containers.strategy import effective_list_strategies
+from gpuplane.core.view import view, without_allocations
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import NVIDIA_GPU, Machine
 from gpuplane.model.snapshot import Snapshot
@@ -39,15 +40,13 @@ MOUNT_LIST_ROOT = "/var/run/nvidia-container-devices"
 def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> ContainerAllocateResponse:
     """What a container that holds these ids of a resource gets. Raises Refused, naming the device and the reason."""
     devices = requested_devices(snapshot, resource, ids)
-    machine, settings = snapshot.machine, snapshot.config.settings
-    assert settings is not None  # something is offered
+    machine, kind = snapshot.machine, offer(snapshot).resource(resource)
     units = tuple({device.unit.id: device.unit for device in devices}.values())
-    strategies_in_force, kind = effective_list_strategies(snapshot), offer(snapshot).resource(resource)
-    settings = settings.but(device_list_strategy=strategies_in_force)
+    settings, lacking = _settings_in_force(without_allocations(snapshot))
     if units[0].kind != NVIDIA_GPU:
         return plain_response(units, settings, resource)
     assert machine is not None
-    got = response_for_units(units, machine, settings, resource, missing_features(snapshot))
+    got = response_for_units(units, machine, settings, resource, lacking)
     assert kind is not None  # it has these devices
     if kind.share_mib:
         limits = shares.memory_share_variables(units[0], kind.share_mib * len(devices), settings.sharing.memory_unit)
@@ -56,6 +55,17 @@ def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> Container
         more = mps.mps_allocate_response(kind, devices, settings)
         got = got.but(env={**got.env, **more.env}, mounts=(*got.mounts, *more.mounts))
     return got
+
+
+@view
+def _settings_in_force(snapshot: Snapshot) -> tuple[Settings, frozenset[str]]:
+    """(the settings with the strategies in force, the configured features without a CDI device): alike for each grant.
+
+    `snapshot`: without what containers hold.
+    """
+    settings = snapshot.config.settings
+    assert settings is not None  # something is offered
+    return settings.but(device_list_strategy=effective_list_strategies(snapshot)), missing_features(snapshot)
 
 
 def requested_devices(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[OfferedDevice]:

@@ -22,8 +22,10 @@ WAIT_ADVICE = ", or wait until other pods end"
 
 def refuse_forbidden_shares(snapshot: Snapshot, resource_name: str, devices: Sequence[OfferedDevice]) -> None:
     """Raises Refused if one container must not hold these devices together: what is free on each GPU, what to do."""
+    if len(devices) == 1:
+        return
     resource = offer(snapshot).resource(resource_name)
-    if resource is None or len(devices) == 1:
+    if resource is None:
         return
     if resource.share_mib and len({device.unit.id for device in devices}) > 1:
         memory_unit = snapshot.config.settings.sharing.memory_unit if snapshot.config.settings else "GiB"

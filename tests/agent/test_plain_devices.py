@@ -108,3 +108,26 @@ async def test_on_a_real_node_a_device_is_as_healthy_as_its_node_is_there(place:
         parts = {each["name"]: each["standing"] for each in (await inspected(place.root / "s"))["parts"]}
         assert parts["devices file"] == "failing"
         await kubelet.until_capacity(GPU, 1, 1)
+
+
+async def test_another_agent_takes_over_with_what_is_missing_and_drained(place: Place) -> None:
+    """The one that stood by saw the nodes itself; the drain is in the ledger of the one before it."""
+    two = "devices: [{id: a, kind: device-node, nodes: [/dev/a], attributes: {resource: kvm}%s}, %s]\n"
+    b = "{id: b, kind: device-node, nodes: [/dev/b], attributes: {resource: kvm}}"
+    place.write(ONE_GPU + two % ("", b))
+    async with Kubelet(place.root / "k") as kubelet, place.agent() as first:
+        await kubelet.until_capacity(KVM, 2, 2)
+        status, text = await gpuplane("health", "drain", "b", "--why", "repair", "--state-dir", place.root / "s")
+        assert status == 0, text
+        await kubelet.until_capacity(KVM, 2, 1)
+        async with place.agent() as second:
+            await second.until_says("ready to take over")
+            missing = ", faults: [{code: device-node-missing, message: no such file}]"
+            place.write(ONE_GPU + two % (missing, b))
+            await kubelet.until_capacity(KVM, 2, 0)
+            await first.stop()
+            await kubelet.until(lambda: len(kubelet.manager.endpoints) == 2)
+            await kubelet.until_capacity(KVM, 2, 0)
+            place.write(ONE_GPU + two % ("", b))
+            await kubelet.until_capacity(KVM, 2, 1)
+            await kubelet.until_capacity(GPU, 1, 1)

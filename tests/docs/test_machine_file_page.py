@@ -17,6 +17,7 @@ from gpuplane.model.machine import (
     DriverFile,
     DriverFiles,
     DriverLibrary,
+    FabricClique,
     Fault,
     Gpu,
     GpuProcess,
@@ -25,8 +26,11 @@ from gpuplane.model.machine import (
     Link,
     MachineFile,
     Mig,
+    MigAttributes,
     MigDevice,
+    Vgpu,
 )
+from gpuplane.model.telemetry import Curve, DescribedLoad
 
 PAGE = (Path(__file__).parents[2] / "docs/machine-file.md").read_text()
 SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -40,11 +44,16 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "`gpus[].links[]`": Link,
     "`gpus[].mig`": Mig,
     "`gpus[].mig.devices[]`": MigDevice,
+    "`gpus[].mig.devices[].attributes`": MigAttributes,
+    "`gpus[].fabric`": FabricClique,
+    "`vgpu`": Vgpu,
     "`devices[]`": Device,
     "`faults[]`": Fault,
     "`failures[]`": InjectedFailure,
     "`incidents[]`": Incident,
     "`processes[]`": GpuProcess,
+    "`load[]`": DescribedLoad,
+    "curves in `load[].readings`": Curve,
 }
 
 

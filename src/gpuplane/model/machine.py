@@ -8,6 +8,7 @@ Units: memory in MiB, PCI addresses as sysfs writes them (`0000:1b:00.0`), NUMA 
 from collections.abc import Mapping
 from typing import Literal
 
+from gpuplane.model.telemetry import DescribedLoad
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
@@ -33,6 +34,19 @@ class Link(Value, rename={"nvlink_count": "lanes"}):
     nvlink_count: int
 
 
+class MigAttributes(Value):
+    """What a MIG device consists of (NVML: nvmlDeviceGetAttributes)."""
+
+    multiprocessors: int = 0
+    gpu_slices: int = 0  # of the GPU instance
+    compute_slices: int = 0  # of the compute instance
+    copy_engines: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg_engines: int = 0
+    optical_flow_engines: int = 0
+
+
 class MigDevice(Value, rename={"mig_index": "slot", "device_nodes": "nodes"}):
     """One MIG device: a compute instance within a GPU instance."""
 
@@ -43,6 +57,7 @@ class MigDevice(Value, rename={"mig_index": "slot", "device_nodes": "nodes"}):
     mig_index: int = 0  # NVML's index among the GPU's MIG devices
     memory_mib: int = 0
     device_nodes: tuple[str, ...] = ()  # its two /dev/nvidia-caps nodes; the parent's node comes with the parent
+    attributes: MigAttributes | None = None  # None: the driver does not tell
     faults: tuple[Fault, ...] = ()
 
 
@@ -51,6 +66,13 @@ class Mig(Value):
 
     enabled: bool = False
     devices: tuple[MigDevice, ...] = ()
+
+
+class FabricClique(Value):
+    """The part of an NVLink fabric that a GPU is in: GPUs of one clique reach each other by NVLink."""
+
+    cluster: str  # UUID
+    clique: int
 
 
 class Gpu(Value, rename={"uncorrected_errors": "uncorrected", "device_nodes": "nodes"}):
@@ -69,6 +91,8 @@ class Gpu(Value, rename={"uncorrected_errors": "uncorrected", "device_nodes": "n
     distances: Mapping[str, str] = {}  # another GPU's PCI address → PIX, PXB, PHB, NODE or SYS, as nvidia-smi says it
     device_nodes: tuple[str, ...] = ()  # /dev/nvidia<minor>
     dri: tuple[str, ...] = ()  # its DRM nodes: /dev/dri/card1, /dev/dri/renderD128
+    pci_class: str = ""  # of its PCI function, "0x030200"; "" where that is unknown
+    fabric: FabricClique | None = None  # None: it is in no fabric, or not registered there
     uncorrected_errors: int | None = None  # uncorrectable memory errors since the driver was loaded or the GPU reset
     faults: tuple[Fault, ...] = ()
 
@@ -138,6 +162,17 @@ class Driver(Value, rename={"files_error": "missing"}):
     files_error: Text = ""
 
 
+class Vgpu(Value):
+    """Whether a GPU is a virtual one, as the vendor's capability in its PCI configuration says.
+
+    The host's driver stands behind the first 64 bytes, which only privileged readers get.
+    """
+
+    present: bool
+    host_driver_version: str = ""
+    host_driver_branch: str = ""
+
+
 class DeviceNodeStat(Value, rename={"has_char_link": "linked"}):
     """What a device node is: the kernel's numbers, and who may use it. `has_char_link`:
     /dev/char/<major>:<minor> exists."""
@@ -162,7 +197,8 @@ class Machine(
     `numbers`: those of every device node that a container may get, by its path as the host has it (whatever the root);
     of a node that should be there and is not, what it would be. A path that is not in it has unknown numbers.
     `insecure_files`: what containers are not given although it is there, because somebody else than root could change
-    it: a path as the driver's process sees it → why.
+    it: a path as the driver's process sees it → why. `product`: the name of the server, as its firmware tells it (DMI);
+    "" where that is unknown. `vgpu` is None where nobody may read whether there is one.
     """
 
     driver: Driver | None = None
@@ -171,6 +207,8 @@ class Machine(
     shared_nodes: tuple[str, ...] = ()  # nodes of no single GPU: /dev/nvidiactl, /dev/nvidia-uvm, IMEX channels…
     device_node_stats: Mapping[str, DeviceNodeStat] = {}
     insecure_files: Mapping[str, Text] = {}
+    product: str = ""
+    vgpu: Vgpu | None = None
     faults: tuple[Fault, ...] = ()
 
     def gpu(self, uuid: str) -> Gpu | None:
@@ -211,10 +249,16 @@ class Incident(Value, rename={"in_kernel_log": "logged", "kernel_log_number": "n
 
 
 class GpuProcess(Value):
-    """A process that computes on a described GPU."""
+    """A process that computes on a described GPU. `cgroups`: as /proc/PID/cgroup has them."""
 
     gpu: int
     pid: int
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    memory_mib: float | None = None
+    sm_percent: float | None = None
+    started: int = 0
+    cgroups: tuple[str, ...] = ()
 
 
 class MachineFile(Machine, rename={"driver_file_layout": "layout", "major_numbers": "majors"}):
@@ -233,6 +277,7 @@ class MachineFile(Machine, rename={"driver_file_layout": "layout", "major_number
     failures: tuple[InjectedFailure, ...] = ()
     incidents: tuple[Incident, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
+    load: tuple[DescribedLoad, ...] = ()
 
     @property
     def lists_by_kind(self) -> Mapping[str, DeviceList]:

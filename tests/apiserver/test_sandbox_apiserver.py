@@ -13,7 +13,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.types import PatchType
 
-from gpuplane.sandbox.apiserver.objects import matches, merge_patch
+from gpuplane.sandbox.apiserver.objects import matches
+from gpuplane.sandbox.apiserver.patches import merge_patch
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 
 

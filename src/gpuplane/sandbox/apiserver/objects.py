@@ -6,7 +6,7 @@ part of that object ("…/status"); the collection of all namespaces ("/api/v1/p
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,23 +16,24 @@ PATH = re.compile(
     r"(?P<prefix>/api/v1|/apis/[^/]+/[^/]+)(?:/namespaces/(?P<namespace>[^/]+)(?=/[^/]+))?"
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<subresource>[^/]+))?"
 )
-MERGE_KEYS = {"conditions": "type", "addresses": "type", "taints": "key", "containers": "name"}
-"""Lists that a strategic merge patch merges item by item, and the field that says which item is which
-(patchMergeKey in k8s.io/api/core/v1/types.go). Every other list is replaced."""
 KINDS = {"nodes": "Node", "pods": "Pod", "events": "Event", "namespaces": "Namespace"}
+KINDS |= {"resourceslices": "ResourceSlice", "nodefeatures": "NodeFeature"}
 
 
 class StatusError(Exception):
     """A Status that is no success."""
 
-    def __init__(self, code: int, reason: str, message: str) -> None:
+    def __init__(
+        self, code: int, reason: str, message: str, *, details: Json | None = None, metadata: Json | None = None
+    ) -> None:
         super().__init__(message)
-        self.code, self.reason = code, reason
+        self.code, self.reason, self.details, self.metadata = code, reason, details, metadata
 
     def status(self) -> Json:
         """The Status object that says so."""
-        head = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
-        return {**head, "message": str(self), "reason": self.reason, "code": self.code}
+        head = {"kind": "Status", "apiVersion": "v1", "metadata": self.metadata or {}, "status": "Failure"}
+        details = {"details": self.details} if self.details else {}
+        return {**head, "message": str(self), "reason": self.reason, **details, "code": self.code}
 
 
 class ResourcePath(msgspec.Struct, frozen=True):
@@ -98,8 +99,23 @@ class Objects:
 
     def list(self, path: ResourcePath) -> Iterator[Json]:
         """The objects of a collection, by name."""
-        held = [(each, found) for each, found in self._objects.items() if path.contains(each)]
-        return (found for _, found in sorted(held, key=lambda pair: (pair[0].namespace, pair[0].name)))
+        return iter(self.list_at(path, self.version))
+
+    def list_at(self, path: ResourcePath, version: int) -> Sequence[Json]:
+        """The objects that a collection had at a version, by name. Raises StatusError 410 where that is forgotten."""
+        if version < self._compacted_version:
+            raise StatusError(410, "Expired", f"too old resource version: {version} ({self._compacted_version})")
+        found = {each: held for each, held in self._objects.items() if path.contains(each)}
+        for change in reversed(self.history):
+            if change.version <= version:
+                break
+            if not path.contains(change.path):
+                continue
+            if change.old is None:
+                found.pop(change.path, None)
+            else:
+                found[change.path] = change.old
+        return tuple(held for _, held in sorted(found.items(), key=lambda pair: (pair[0].namespace, pair[0].name)))
 
     def put(self, path: ResourcePath, new: Json | None) -> Json | None:
         """Make, change or (None) delete an object; the object as it is kept."""
@@ -110,7 +126,8 @@ class Objects:
             new = copy.deepcopy(new)
             new.update(kind=path.kind, apiVersion=path.version)
             metadata = new.setdefault("metadata", {})
-            metadata.update(name=path.name, resourceVersion=str(self.version), uid=f"uid-of-{path.name}")
+            uid = old["metadata"]["uid"] if old is not None else f"uid-{self.version}-of-{path.name}"
+            metadata.update(name=path.name, resourceVersion=str(self.version), uid=uid)
             if path.namespace:
                 metadata["namespace"] = path.namespace
             self._objects[path] = new
@@ -130,24 +147,6 @@ class Objects:
         if version < self._compacted_version:
             raise StatusError(410, "Expired", f"too old resource version: {version} ({self._compacted_version})")
         return (each for each in self.history if each.version > version and path.contains(each.path))
-
-
-def merge_patch(old: Any, patch: Any, keys: Mapping[str, str] = {}, field: str = "") -> Any:
-    """A JSON merge patch (RFC 7386); with `keys`, a strategic one. Of its directives it knows `$patch: delete`."""
-    if field in keys and isinstance(old, list) and isinstance(patch, list):
-        name = keys[field]
-        changes = {each[name]: each for each in patch}
-        kept = [merge_patch(each, changes.pop(each[name], {}), keys) for each in old]
-        return [each for each in (*kept, *changes.values()) if each.get("$patch") != "delete"]
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(old) if isinstance(old, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merge_patch(result.get(key), value, keys, key)
-    return result
 
 
 def matches(found: Json | None, fields: str, labels: str) -> bool:

@@ -1,0 +1,162 @@
+"""Who manages which field of an object: server-side apply, and what every other write means for it.
+
+As in structured-merge-diff, with two simplifications: a list is one field (the real server merges conditions, and
+other lists that have keys, item by item), and of an object without `managedFields` nobody manages anything.
+
+- An apply says all that its manager means. What it meant before and means no more goes, unless another manages it too.
+- An apply that changes what another manages is a conflict; with `force` it takes these fields over. Two managers that
+  apply the same value share the field.
+- Every other write (operation "Update") takes over each field that it changes, and is never refused for it.
+
+Sources: sigs.k8s.io/structured-merge-diff/v6/merge; k8s.io/apimachinery, managedfields/internal/conflict.go.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gpuplane.sandbox.apiserver.objects import Json, StatusError
+
+Field = tuple[str, ...]
+Fields = frozenset[Field]
+
+UNMANAGED: Fields = frozenset(
+    {("apiVersion",), ("kind",)}
+    | {
+        ("metadata", key)
+        for key in (
+            "name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation", "selfLink",
+            "managedFields",
+        )
+    }
+)  # fmt: skip
+
+
+class Manager(NamedTuple):
+    """One entry of `managedFields`, but for its fields."""
+
+    name: str
+    operation: str  # "Apply" or "Update"
+    version: str
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        within = f' with subresource "{self.subresource}"' if self.subresource else ""
+        return f'"{self.name}"{within}' + (f" using {self.version}" if self.operation == "Update" else "")
+
+
+def apply(live: Json | None, body: Json, manager: Manager, *, force: bool) -> Json:
+    """What an apply makes of an object, of None a new one. Raises StatusError where others manage what it changes."""
+    before = managers_of(live or {})
+    applied = fields_of(body)
+    changed = frozenset(each for each in applied if _value_at(live, each) != _value_at(body, each))
+    taken = {other: changed & fields for other, fields in before.items() if other != manager}
+    if not force and any(taken.values()):
+        raise _conflict({other: fields for other, fields in taken.items() if fields})
+    others = {other: fields - changed for other, fields in before.items() if other != manager}
+    kept = frozenset[Field]().union(*others.values())
+    new = _merge(live or {}, body)
+    for each in before.get(manager, frozenset()) - applied - kept:
+        _remove(new, each)
+    return _with_managers(new, {**others, manager: applied})
+
+
+def update(old: Json | None, new: Json, manager: Manager) -> Json:
+    """An object after a write that is no apply, with its managers."""
+    now, then = fields_of(new), fields_of(old or {})
+    changed = frozenset(each for each in now if each not in then or _value_at(old, each) != _value_at(new, each))
+    before = managers_of(old or {})
+    after = {each: (fields & now) - changed for each, fields in before.items()}
+    return _with_managers(new, {**after, manager: after.get(manager, frozenset()) | changed})
+
+
+def fields_of(value: Any, at: Field = ()) -> Fields:
+    """The fields that somebody who wrote this manages: every leaf. A list is one, and so is an empty object."""
+    if at in UNMANAGED or value is None:
+        return frozenset()
+    if not isinstance(value, dict) or not value:
+        return frozenset({at} if at else ())
+    return frozenset[Field]().union(*(fields_of(each, (*at, key)) for key, each in value.items()))
+
+
+def managers_of(found: Mapping[str, Any]) -> dict[Manager, Fields]:
+    """Who manages what of an object."""
+    return {
+        Manager(each["manager"], each["operation"], each["apiVersion"], each.get("subresource", "")): frozenset(
+            _decode(each["fieldsV1"])
+        )
+        for each in found.get("metadata", {}).get("managedFields") or ()
+    }
+
+
+def _with_managers(found: Json, managers: Mapping[Manager, Fields]) -> Json:
+    entries = [
+        {"manager": each.name, "operation": each.operation, "apiVersion": each.version}
+        | {"fieldsType": "FieldsV1", "fieldsV1": _encode(fields)}
+        | ({"subresource": each.subresource} if each.subresource else {})
+        for each, fields in sorted(managers.items(), key=lambda pair: (pair[0].operation, pair[0]))
+        if fields
+    ]
+    metadata = {key: value for key, value in (found.get("metadata") or {}).items() if key != "managedFields"}
+    return {**found, "metadata": metadata | ({"managedFields": entries} if entries else {})}
+
+
+def _encode(fields: Fields) -> Json:
+    encoded: Json = {}
+    for each in sorted(fields):
+        at = encoded
+        for key in each:
+            at = at.setdefault(f"f:{key}", {})
+    return encoded
+
+
+def _decode(encoded: Json, at: Field = ()) -> Iterator[Field]:
+    for key, below in encoded.items():
+        here = (*at, key.removeprefix("f:"))
+        yield from _decode(below, here) if below else (here,)
+
+
+def _conflict(taken: Mapping[Manager, Fields]) -> StatusError:
+    named = {other: [f".{'.'.join(each)}" for each in sorted(fields)] for other, fields in sorted(taken.items())}
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {other}", "field": field}
+        for other, fields in named.items()
+        for field in fields
+    ]
+    if len(causes) == 1:
+        text = f"1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+    else:
+        parts = (
+            f"conflicts with {other}:\n" + "\n".join(f"- {each}" for each in fields) for other, fields in named.items()
+        )
+        text = f"{len(causes)} conflicts: " + "\n".join(parts)
+    return StatusError(409, "Conflict", f"Apply failed with {text}", details={"causes": causes})
+
+
+def _merge(old: Any, new: Any) -> Any:
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return copy.deepcopy(new)
+    merged = dict(old)
+    for key, value in new.items():
+        if value is not None:
+            merged[key] = _merge(old.get(key), value)
+    return merged
+
+
+def _remove(found: Json, field: Field) -> None:
+    """Take a field out, and what is empty without it. `found` shares objects below with others: they are copied."""
+    key, *rest = field
+    if not rest:
+        found.pop(key, None)
+    elif isinstance(found.get(key), dict):
+        below = dict(found[key])
+        _remove(below, tuple(rest))
+        found[key] = below
+        if not below:
+            del found[key]
+
+
+def _value_at(found: Any, field: Field) -> Any:
+    for key in field:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found

@@ -1,0 +1,90 @@
+"""Lists: which version of a collection a client wants, and its pages.
+
+All pages of a list are of one version: the one that the first page has. A continue token is what the real server's is
+(apiserver/pkg/storage/continue.go): base64 of the version, and of the key at which the next page starts. When the
+history before that version is forgotten, the token is too old: 410, with a token that goes on at the newest version.
+"""
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gpuplane.sandbox.apiserver.objects import Json, Objects, ResourcePath, StatusError
+
+EXPIRED_TEXT = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results."
+)
+NEWEST = -1
+
+
+class Page(NamedTuple):
+    """One page of a list. `metadata`: of the list."""
+
+    metadata: Json
+    items: Sequence[Json]
+
+
+class _Token(msgspec.Struct):
+    v: str
+    rv: int
+    start: str
+
+
+def page(objects: Objects, path: ResourcePath, query: Mapping[str, str], chosen: Callable[[Json], bool]) -> Page:
+    """The page that a client asks for. `chosen`: whether its selectors choose an object. Raises StatusError."""
+    limit = _number(query.get("limit", ""), "limit")
+    token = query.get("continue", "")
+    version, start = _parse_token(token) if token else (_requested_version(objects, query), "")
+    if not token and query.get("resourceVersion") == "0":
+        limit = 0  # answered by the watch cache, which makes no pages
+    try:
+        found = objects.list_at(path, objects.version if version == NEWEST else version)
+    except StatusError as error:
+        more = {"continue": _encode_token(NEWEST, start)} if token else {}
+        text = EXPIRED_TEXT if token else "The resourceVersion for the provided list is too old."
+        raise StatusError(410, "Expired", text, metadata=more) from error
+    rest = [each for each in found if chosen(each) and _key(path, each) >= f"/{start.removeprefix('/')}"]
+    metadata: Json = {"resourceVersion": str(objects.version if version == NEWEST else version)}
+    if limit and len(rest) > limit:
+        metadata["continue"] = _encode_token(int(metadata["resourceVersion"]), f"{_key(path, rest[limit - 1])}\0")
+        if not (query.get("fieldSelector") or query.get("labelSelector")):
+            metadata["remainingItemCount"] = len(rest) - limit
+        rest = rest[:limit]
+    return Page(metadata, rest)
+
+
+def _requested_version(objects: Objects, query: Mapping[str, str]) -> int:
+    wanted = query.get("resourceVersion", "")
+    version = _number(wanted, "resourceVersion")
+    if version > objects.version:
+        text = f"Timeout: Too large resource version: {version}, current: {objects.version}"
+        raise StatusError(504, "Timeout", text)
+    return version if query.get("resourceVersionMatch") == "Exact" else objects.version
+
+
+def _number(text: str, name: str) -> int:
+    if text and not (text.isascii() and text.isdecimal()):
+        raise StatusError(400, "BadRequest", f'invalid {name}: Invalid value: "{text}"')
+    return int(text or 0)
+
+
+def _key(path: ResourcePath, found: Json) -> str:
+    """What a token names an object by: its place in the collection."""
+    metadata: dict[str, Any] = found["metadata"]
+    space = metadata.get("namespace", "")
+    return f"/{space}/{metadata['name']}" if space and not path.namespace else f"/{metadata['name']}"
+
+
+def _encode_token(version: int, start: str) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(_Token("meta.k8s.io/v1", version, start))).decode().rstrip("=")
+
+
+def _parse_token(text: str) -> tuple[int, str]:
+    try:
+        token = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Token)
+    except (ValueError, msgspec.DecodeError) as error:
+        raise StatusError(400, "BadRequest", f"invalid continue token: continue key is not valid: {error}") from None
+    return token.rv, token.start

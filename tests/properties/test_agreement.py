@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from gpuplane.agent.statuspages import StatusPages
 from gpuplane.core.advertising import offer
-from gpuplane.core.availability import device_health_with_availability
+from gpuplane.core.availability import availability, device_health_with_availability
 from gpuplane.core.containers.cdi.desiredspecs import desired_specs
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
 from gpuplane.core.health.reasons import direct_health_reasons
 from gpuplane.core.kinds.nvidia.units import list_units
 from gpuplane.core.reports.inspection.report import build_inspection
 from gpuplane.core.reports.metrics import metrics
+from gpuplane.core.reports.nodeannotation import decode_node_gpus, encode_node_gpus, node_gpus
 from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, node_condition
 from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.shares import unit_of
@@ -131,6 +132,27 @@ def agree(snapshot: Snapshot) -> None:
     inspect_agrees(snapshot)
     the_condition_agrees(snapshot)
     readiness_agrees(snapshot)
+    the_annotation_agrees(snapshot)
+
+
+def the_annotation_agrees(snapshot: Snapshot) -> None:
+    """A device that can be had is one there; one that cannot is none, but for what is over in a moment."""
+    said = node_gpus(snapshot)
+    if said is None:
+        return
+    there = given_out(snapshot)
+    in_a_moment = {
+        each.device for each in availability(snapshot) if {"waiting"} >= {reason.kind for reason in each.reasons}
+    }
+    of_index = {each.index: each.device for each in availability(snapshot)}
+    states = {each.index: (each.state, each.code) for each in said.gpus}
+    states |= {each.index: (each.state, each.code) for gpu in said.gpus for each in gpu.mig}
+    for index, (state, code) in states.items():
+        device = of_index.get(index, "")
+        if device in there and (there[device] or device not in in_a_moment):
+            assert (state in NOT_GIVEN_OUT) == (not there[device]), device
+            assert there[device] or code, device
+    assert decode_node_gpus(encode_node_gpus(said)) == said
 
 
 def the_metrics_agree(snapshot: Snapshot) -> None:

@@ -110,7 +110,11 @@ async def test_a_gpu_falls_ill_and_becomes_well_again(place: Place) -> None:
         await place.stands("False", "NoProblem")
         await place.server.until(lambda: place.reasons == ["GPUUnhealthy", "GPURecovered"])
 
-        assert [each["type"] for each in place.node["status"]["conditions"]] == ["Ready", "GPUProblem"]
+        assert [each["type"] for each in place.node["status"]["conditions"]] == [
+            "Ready",
+            "GPUProblem",
+            "gpuplane.io/GPUReady",
+        ]
         assert place.node["status"]["capacity"] == {"cpu": "8"}
 
 

@@ -13,17 +13,28 @@ from gpuplane.agent.node import Node
 from gpuplane.apiserver import connection, report, retry
 from gpuplane.apiserver import events as telling
 from gpuplane.apiserver import node as watching
+from gpuplane.core.reports import readycondition
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, LedgerStored, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot, StoredLedger
-from gpuplane.model.status import API_SERVER, EVENTS, NODE_CONDITION, STATE_DIRECTORY, AnyPart, TurnStatus
+from gpuplane.model.status import (
+    API_SERVER,
+    EVENTS,
+    NODE_CONDITION,
+    STATE_DIRECTORY,
+    AnyPart,
+    Status,
+    TurnStatus,
+    plugin_part,
+)
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.texts import as_shown
 
 NODE = "/api/v1/nodes/n1"
 EVENTS_PATH = "/api/v1/namespaces/default/events"
+GPU, READY = "nvidia.com/gpu", "gpuplane.io/GPUReady"
 PATCHES = "PATCH /api/v1/nodes/n1/status"
 
 Json = dict[str, Any]
@@ -88,6 +99,12 @@ def problem(server: ApiServer) -> Json:
     return next((each for each in conditions if each["type"] == "GPUProblem"), {})
 
 
+def ready(server: ApiServer) -> Json:
+    """The condition gpuplane.io/GPUReady as the server has it."""
+    found = server.objects.get(parse_path(NODE)).get("status") or {}
+    return next((each for each in found.get("conditions", ()) if each["type"] == READY), {})
+
+
 def told(server: ApiServer) -> list[tuple[str, str, int]]:
     """(reason, GPU, count) of each Event."""
     found = sorted(server.objects.list(parse_path(EVENTS_PATH)), key=lambda each: str(each["metadata"]["name"]))
@@ -107,7 +124,7 @@ async def test_the_heart_beats(server: ApiServer, kubeconfig: Path, monkeypatch:
     monkeypatch.setattr(report, "HEARTBEAT", 0.05)
     times = iter(f"2026-01-01T00:00:{second:02}Z" for second in range(60))
     monkeypatch.setattr(report, "timestamp", lambda: next(times))
-    async with writing(kubeconfig, report.report_problems):
+    async with writing(kubeconfig, report.report_conditions):
         await server.until(lambda: server.requests.count(PATCHES) >= 4)
 
         assert problem(server)["lastTransitionTime"] == "2026-01-01T00:00:00Z"
@@ -115,9 +132,61 @@ async def test_the_heart_beats(server: ApiServer, kubeconfig: Path, monkeypatch:
         assert server.requests.count(f"GET {NODE}") == 1
 
 
+def register(node: Node, status: Status | None) -> None:
+    """The plugin of the only resource has this status."""
+    node.apply(StatusChanged(plugin_part(GPU), status))
+
+
+async def test_it_is_ready_while_kubelet_reads_the_list(server: ApiServer, kubeconfig: Path) -> None:
+    """Beside the other condition, and by itself."""
+    async with writing(kubeconfig, report.report_conditions) as node:
+        await server.until(lambda: problem(server) != {})
+        assert ready(server) == {}  # a plugin that registers for the first time is ready in a moment
+        register(node, Status("ok"))
+        await server.until(lambda: ready(server).get("status") == "True")
+        assert ready(server)["reason"] == "Serving"
+
+        look(node, 0)
+        await server.until(lambda: problem(server)["status"] == "True")
+        assert ready(server)["status"] == "True"
+
+        register(node, Status("failing", "kubelet refuses it"))
+        await server.until(lambda: ready(server)["status"] == "False")
+        assert ready(server)["reason"] == "PluginNotRegistered"
+        node.apply(MachineObserved(Machine(faults=(Fault("driver-missing", "no libnvidia-ml.so.1"),))))
+        await server.until(lambda: problem(server)["reason"] == "DriverFailing")
+
+
+async def test_a_restart_does_not_change_it(
+    server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an agent before this one wrote stays until a plugin was not registered for a while."""
+    monkeypatch.setattr(readycondition, "GRACE", 1.0)
+    old = {"type": READY, "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z", "reason": "Serving"}
+    server.put(NODE, {"status": {"conditions": [old]}})
+    statuses = []
+    async with writing(kubeconfig, report.report_conditions) as node:
+        await server.until(lambda: problem(server) != {})
+        for status in (Status("waiting", "it registers"), None, Status("ok"), Status("waiting", "kubelet restarts")):
+            register(node, status)
+            await asyncio.sleep(0.15)
+            statuses.append(ready(server)["status"])
+        register(node, Status("ok"))
+        await server.until(lambda: ready(server).get("message", "") != "")
+        assert statuses == ["True"] * 4
+        assert ready(server)["lastTransitionTime"] == "2020-01-01T00:00:00Z"
+
+        await asyncio.sleep(0.1)
+        before = node.now()
+        register(node, Status("waiting", "kubelet's socket was removed"))
+        await server.until(lambda: ready(server)["status"] == "False")
+        assert node.now() >= before + 1.0
+        assert ready(server)["lastTransitionTime"] > "2020-01-01T00:00:00Z"
+
+
 async def test_every_field_is_kubernetes(server: ApiServer, kubeconfig: Path) -> None:
     """What is written, decoded into Kubernetes' types and encoded again, is the same: nothing is misspelt."""
-    async with writing(kubeconfig, report.report_problems, telling.send_events) as node:
+    async with writing(kubeconfig, report.report_conditions, telling.send_events) as node:
         look(node, 0)
         await server.until(lambda: problem(server).get("status") == "True" and len(told(server)) == 1)
         [event] = server.objects.list(parse_path(EVENTS_PATH))
@@ -130,7 +199,7 @@ async def test_a_transition_of_before_our_start_keeps_its_time(server: ApiServer
     """And one to another status has a new one."""
     old = {"type": "GPUProblem", "status": "False", "lastTransitionTime": "2020-01-01T00:00:00Z", "reason": "x"}
     server.put(NODE, {"status": {"conditions": [old]}})
-    async with writing(kubeconfig, report.report_problems) as node:
+    async with writing(kubeconfig, report.report_conditions) as node:
         await server.until(lambda: problem(server)["reason"] == "NoProblem")
         assert problem(server)["lastTransitionTime"] == "2020-01-01T00:00:00Z"
 
@@ -143,7 +212,7 @@ async def test_a_node_object_that_is_made_anew_is_written_anew(server: ApiServer
     """As kubelet makes it when somebody has deleted it, though we have nothing new to say."""
     async with writing(kubeconfig, watching.watch_node) as node:
         await stands(node, API_SERVER, "ok")
-        task = asyncio.ensure_future(report.report_problems(node, "n1", kubeconfig))
+        task = asyncio.ensure_future(report.report_conditions(node, "n1", kubeconfig))
         await server.until(lambda: problem(server) != {})
         server.put(NODE, None)
         await stands(node, API_SERVER, "waiting")
@@ -155,7 +224,7 @@ async def test_a_node_object_that_is_made_anew_is_written_anew(server: ApiServer
 async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path) -> None:
     """Its absence is said; when it comes, it is written."""
     server.put(NODE, None)
-    async with writing(kubeconfig, report.report_problems) as node:
+    async with writing(kubeconfig, report.report_conditions) as node:
         await stands(node, NODE_CONDITION, "failing", '404 nodes "n1" not found')
         server.put(NODE, {})
         await server.until(lambda: problem(server).get("reason") == "NoProblem")
@@ -187,7 +256,7 @@ async def test_a_condition_that_cannot_be_written(
     monkeypatch.setattr(connection, "REQUEST_TIMEOUT", 0.3)
     monkeypatch.setattr(retry, "LONG_PAUSE", 0.05)
     server.failures.append(trouble)
-    async with writing(kubeconfig, report.report_problems) as node:
+    async with writing(kubeconfig, report.report_conditions) as node:
         await stands(node, NODE_CONDITION, "failing", reason)
         await stands(node, NODE_CONDITION, "ok")
         assert problem(server)["status"] == "False"
@@ -196,7 +265,7 @@ async def test_a_condition_that_cannot_be_written(
 async def test_a_refusal_is_asked_about_seldom(server: ApiServer, kubeconfig: Path) -> None:
     """Other failures soon again; this one waits for minutes, or until our Node is followed anew."""
     server.failures += [InjectedFailure("PATCH *", times=3, code=500), InjectedFailure("PATCH *", times=9, code=403)]
-    async with writing(kubeconfig, report.report_problems, telling.send_events) as node:
+    async with writing(kubeconfig, report.report_conditions, telling.send_events) as node:
         await stands(node, NODE_CONDITION, "failing", "403")
         look(node, 0)
         await server.until(lambda: told(server) == [("GPUDegraded", "GPU 0", 1)])
@@ -283,7 +352,7 @@ async def test_an_event_that_cannot_be_counted_again_is_made_anew(server: ApiSer
 
 async def test_nothing_is_told_that_a_crash_would_make_us_tell_again(server: ApiServer, kubeconfig: Path) -> None:
     """The ledger is on disk first, where the disk takes it."""
-    async with writing(kubeconfig, telling.send_events, report.report_problems) as node:
+    async with writing(kubeconfig, telling.send_events, report.report_conditions) as node:
         node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus(state="ok", text="an older ledger")))
         look(node, 0)
         await server.until(lambda: problem(server).get("status") == "True")

@@ -176,10 +176,11 @@ def test_names_of_cdi(story: Story) -> None:
 
 def test_what_kubernetes_reads(story: Story) -> None:
     """The condition and the Events of a Node are among the names that are promised."""
-    (condition,) = story.node["status"]["conditions"]
+    conditions = story.node["status"]["conditions"]
     names = set(_names())
 
-    assert {condition["type"], condition["reason"]} <= names
+    assert [each["type"] for each in conditions] == ["GPUProblem", "gpuplane.io/GPUReady"]
+    assert {each[key] for each in conditions for key in ("type", "reason")} <= names
     assert len(story.events) > 3
     assert {each["reason"] for each in story.events} | {each["source"]["component"] for each in story.events} <= names
 

@@ -59,7 +59,8 @@ def test_its_expressions(spec: Json) -> None:
     }
     same = "{0}.all(field, (field in object.{1}) == (field in oldObject.{1}) && (!(field in object.{1}) "
     same += "|| object.{1}[field] == oldObject.{1}[field]))"
-    others = "(has({0}.status.conditions) ? {0}.status.conditions.filter(each, each.type != 'GPUProblem') : [])"
+    others = "(has({0}.status.conditions) ? {0}.status.conditions"
+    others += ".filter(each, !(each.type in ['GPUProblem', 'gpuplane.io/GPUReady'])) : [])"
     assert [_plain(each["expression"]) for each in spec["validations"]] == [
         "variables.ownNode != ''",
         "request.operation == 'UPDATE' || (variables.isEvent && request.operation == 'CREATE')",
@@ -122,6 +123,7 @@ def node(metadata: Mapping[str, Any] = {}, conditions: Any = None, **status: Any
     return {"metadata": {"name": "gpu-1", "labels": {"a": "b"}, **metadata}, "status": fields}
 
 
+SERVING = {"type": "gpuplane.io/GPUReady", "status": "True"}
 READY, OURS_WELL = {"type": "Ready", "status": "True"}, {"type": "GPUProblem", "status": "False"}
 OURS_ILL = {
     "type": "GPUProblem",
@@ -137,6 +139,9 @@ OURS_ILL = {
         (node(conditions=[READY, OURS_WELL]), node(conditions=[READY, OURS_ILL]), "allowed"),
         (node(conditions=[READY]), node(conditions=[READY, OURS_ILL]), "allowed"),
         (node(), node(conditions=[OURS_ILL]), "allowed"),
+        (node(conditions=[READY, SERVING]), node(conditions=[READY, OURS_ILL]), "allowed"),
+        (node(conditions=[READY]), node(conditions=[READY, OURS_WELL, {**SERVING, "status": "False"}]), "allowed"),
+        (node(), node(conditions=[{"type": "GPUReady", "status": "True"}]), "nothing else"),
         (node({"annotations": {"x": "y"}}), node({"annotations": {"x": "y"}}), "allowed"),
         (node({"managedFields": []}), node({"managedFields": [{"manager": "gpuplane"}]}), "allowed"),
         (node(conditions=[READY]), node(conditions=[{**READY, "status": "False"}]), "nothing else"),
@@ -149,8 +154,8 @@ OURS_ILL = {
         (node(), node({"annotations": {"gpuplane.io/drain": "all"}}), "nothing else"),
     ],
 )
-def test_of_the_status_one_condition(spec: Json, old: Json, new: Json, verdict: str) -> None:
-    """Where an agent writes its Node's status, all but its condition is as it was, labels and annotations too."""
+def test_of_the_status_two_conditions(spec: Json, old: Json, new: Json, verdict: str) -> None:
+    """Where an agent writes its Node's status, all but its conditions is as it was, labels and annotations too."""
     request = write() | {"subResource": "status"}
 
     assert verdict in judge(spec, request, new, old)

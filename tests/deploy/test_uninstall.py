@@ -58,13 +58,14 @@ def test_everything_that_is_written_is_taken_away(spec: Any) -> None:
             assert any(f"{path}/".startswith(f"{each}/") for each in OURS), path
 
 
-async def test_the_condition_goes_and_no_other() -> None:
-    """By the patch of deploy/README.md: nobody else would take it away."""
+async def test_the_conditions_go_and_no_other() -> None:
+    """By the patch of deploy/README.md: nobody else would take them away."""
     [patch] = re.findall(r"kubectl patch node .*\n\s+(-p '.*')", README)
-    ours, ready = ({"type": each, "status": "True"} for each in ("GPUProblem", "Ready"))
+    types = ("GPUProblem", "Ready", "gpuplane.io/GPUReady")
+    ours, ready, serving = ({"type": each, "status": "True"} for each in types)
     strategic = {"Content-Type": "application/strategic-merge-patch+json"}  # kubectl's own choice
     async with ApiServer() as server, httpx2.AsyncClient(base_url=server.url) as client:
-        server.put("/api/v1/nodes/a", {"status": {"conditions": [ours, ready], "capacity": {"cpu": "8"}}})
+        server.put("/api/v1/nodes/a", {"status": {"conditions": [ours, ready, serving], "capacity": {"cpu": "8"}}})
         body = json.loads(shlex.split(patch)[1])
         answer = await client.patch("/api/v1/nodes/a/status", content=json.dumps(body), headers=strategic)
 

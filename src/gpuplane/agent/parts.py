@@ -16,7 +16,7 @@ from gpuplane.agent.restart import keep_running
 from gpuplane.agent.tables import keep_tables
 from gpuplane.apiserver.events import send_events
 from gpuplane.apiserver.node import CONFIG_LABEL, watch_node
-from gpuplane.apiserver.report import report_problems
+from gpuplane.apiserver.report import report_conditions
 from gpuplane.core.health.probes import requested_probe_times
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.hardware import Hardware
@@ -159,7 +159,7 @@ def serving(
     if remembers:
         parts[STORE] = lambda: keep_stored(node, options.state_dir)
     if options.node_name:
-        parts[Part("condition writer")] = lambda: report_problems(node, options.node_name, options.kubeconfig)
+        parts[Part("condition writer")] = lambda: report_conditions(node, options.node_name, options.kubeconfig)
         parts[Part("event writer")] = lambda: send_events(node, options.node_name, options.kubeconfig)
     return parts
 

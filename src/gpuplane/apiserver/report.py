@@ -1,14 +1,18 @@
-"""The condition `GPUProblem` of our Node object, kept equal to the view of it.
+"""The conditions `GPUProblem` and `gpuplane.io/GPUReady` of our Node object, kept equal to the views of them.
 
-It is written when its content changes, and again every few minutes with its newest message: the heartbeat shows that an
-agent runs. If the heartbeat is older than ten minutes no agent does. It is written by a strategic merge patch of
-`status`, which leaves other conditions as they are (the merge key is `type`), as kubelet's patches leave ours. The
-condition that was there before our start, or before the API server was away, is read first: its `lastTransitionTime`
-stays while its status stays.
+A condition is written when its content changes, and again every few minutes with its newest message: the heartbeat
+shows that an agent runs. If the heartbeat is older than ten minutes no agent does. Both are written by one strategic
+merge patch of `status`, which leaves other conditions as they are (the merge key is `type`), as kubelet's patches leave
+ours. The conditions that were there before our start, or before the API server was away, are read first: the
+`lastTransitionTime` of each stays while its status stays.
+
+What a view says with a `grace` is written when it has lasted so long: until then that of before stays.
 """
 
 import asyncio
 import importlib
+import math
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +22,7 @@ import msgspec
 from gpuplane.apiserver.node import CLIENT_MODULE, NODES_PATH
 from gpuplane.apiserver.retry import Backoff, followed_since, timestamp
 from gpuplane.core.reports.nodecondition import node_condition
+from gpuplane.core.reports.readycondition import ready_condition
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
@@ -28,17 +33,22 @@ from gpuplane.model.views import NodeCondition
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
-CONDITION_TYPE = "GPUProblem"
+PROBLEM_CONDITION, READY_CONDITION = "GPUProblem", "gpuplane.io/GPUReady"
+CONDITIONS: Mapping[str, Callable[[Snapshot], NodeCondition | None]] = {
+    PROBLEM_CONDITION: node_condition,
+    READY_CONDITION: ready_condition,
+}
+"""Type of a condition → the view that says it."""
 HEARTBEAT = 240.0  # seconds
 WRITE_INTERVAL = 2.0  # the fewest seconds between two writes
 
 
-class WrittenCondition(Value):
-    """The condition that the API server has, since when it has its status, and since when our Node was watched then."""
+class WrittenConditions(Value):
+    """What the API server has: type → (the condition, since when it has its status); and since when our Node was
+    watched then."""
 
-    condition: NodeCondition
-    since: str
-    followed_since: float | None
+    by_type: Mapping[str, tuple[NodeCondition, str]] = {}
+    followed_since: float | None = None
 
 
 class _Condition(msgspec.Struct):
@@ -55,76 +65,125 @@ class _Node(msgspec.Struct):
     status: _Status | None = None
 
 
-async def report_problems(node: Node, name: str, kubeconfig: Path | None) -> None:
-    """Keep the condition of this Node object up to date, for ever."""
+class _Patience:
+    """Since when each condition says what has to last before it is written."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[NodeCondition, float]] = {}
+
+    def settled(self, snapshot: Snapshot, now: float) -> tuple[dict[str, NodeCondition], float]:
+        """(the conditions that may be written, seconds until the next one may)."""
+        settled, left = dict[str, NodeCondition](), HEARTBEAT
+        for type, derive in CONDITIONS.items():
+            said = derive(snapshot)
+            if said is None or not said.grace:
+                self._since.pop(type, None)
+            else:
+                first, since = self._since.get(type, (said, now))
+                since = since if first.status == said.status else now
+                self._since[type] = said, since
+                if now < since + said.grace:
+                    left = min(left, since + said.grace - now)
+                    continue
+            if said is not None:
+                settled[type] = said
+        return settled, left
+
+
+async def report_conditions(node: Node, name: str, kubeconfig: Path | None) -> None:
+    """Keep the conditions of this Node object up to date, for ever."""
     await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
     from gpuplane.apiserver.connection import ApiServerError, connect
 
-    written: WrittenCondition | None = None
-    rests = Backoff()
+    written: WrittenConditions | None = None
+    patience, rests, next_beat = _Patience(), Backoff(), 0.0
     while True:
-        await node.wait_until(partial(_is_due, written), HEARTBEAT)
-        now = node_condition(node.snapshot)
-        if now is None:
+        now = node.now()
+        current, left = patience.settled(node.snapshot, now)
+        if not _is_due(written, current, node.snapshot) and not (current and now >= next_beat):
+            wake_at = min(now + left, max(next_beat, now) if current else math.inf)
+            await node.wait_until(partial(_is_new, patience, node.now, written, wake_at), max(0.0, wake_at - now))
             continue
         link = followed_since(node.snapshot)
         held = None if written is None or _was_interrupted(written, node.snapshot) else written
         try:
             async with connect(kubeconfig) as client:
-                written = WrittenCondition(
-                    condition=now, since=await _write_condition(client, name, now, held), followed_since=link
-                )
+                since = await _write_conditions(client, name, current, held)
         except ApiServerError as error:
             written = None
             node.apply(StatusChanged(NODE_CONDITION, Status("failing", str(error))))
             await rests.wait(node, error)
         else:
+            kept = held.by_type if held is not None else {}
+            by_type = {**kept, **{type: (said, since[type]) for type, said in current.items()}}
+            written = WrittenConditions(by_type=by_type, followed_since=link)
             rests.reset()
-            node.apply(StatusChanged(NODE_CONDITION, Status("ok", f"{CONDITION_TYPE} of Node {name} is up to date")))
+            next_beat = node.now() + HEARTBEAT
+            text = f"{' and '.join(current)} of Node {name} {'is' if len(current) == 1 else 'are'} up to date"
+            node.apply(StatusChanged(NODE_CONDITION, Status("ok", text)))
             await asyncio.sleep(WRITE_INTERVAL)
 
 
-def _is_due(written: WrittenCondition | None, snapshot: Snapshot) -> bool:
-    now = node_condition(snapshot)
-    if now is None:
-        return False
-    return written is None or not now.same_as(written.condition) or _was_interrupted(written, snapshot)
+def _is_due(written: WrittenConditions | None, current: Mapping[str, NodeCondition], snapshot: Snapshot) -> bool:
+    """Whether there is something to write."""
+    return bool(current) and (
+        _differs(written, current) or (written is not None and _was_interrupted(written, snapshot))
+    )
 
 
-def _was_interrupted(written: WrittenCondition, snapshot: Snapshot) -> bool:
+def _is_new(
+    patience: _Patience, now: Callable[[], float], written: WrittenConditions | None, wake_at: float, snapshot: Snapshot
+) -> bool:
+    """Whether there is something to write, or to wait for that ends before `wake_at`."""
+    current, left = patience.settled(snapshot, now())
+    return _is_due(written, current, snapshot) or now() + left < wake_at - 1e-3
+
+
+def _differs(written: WrittenConditions | None, current: Mapping[str, NodeCondition]) -> bool:
+    return written is None or any(
+        type not in written.by_type or not said.same_as(written.by_type[type][0]) for type, said in current.items()
+    )
+
+
+def _was_interrupted(written: WrittenConditions, snapshot: Snapshot) -> bool:
     """Whether the API server has been away since, or our Node object was created again."""
     link = followed_since(snapshot)
     return None not in (link, written.followed_since) and link != written.followed_since
 
 
-async def _write_condition(
-    client: "AsyncClient", name: str, current: NodeCondition, written: WrittenCondition | None
-) -> str:
-    """Write the condition; returns since when it has its status. Raises Away."""
+async def _write_conditions(
+    client: "AsyncClient", name: str, current: Mapping[str, NodeCondition], written: WrittenConditions | None
+) -> Mapping[str, str]:
+    """Write conditions; returns since when each has its status. Raises Away."""
     from gpuplane.apiserver.connection import send_object
 
-    status, since = (
-        (written.condition.status, written.since) if written is not None else await _read_condition(client, name)
-    )
+    before: Mapping[str, tuple[str, str]]
+    before = {type: (said.status, since) for type, (said, since) in written.by_type.items()} if written else {}
+    if current.keys() - before.keys():
+        before = {**await _read_conditions(client, name), **before}
     at = timestamp()
-    if status != current.status or not since:
-        since = at
-    body = {
-        "type": CONDITION_TYPE,
-        "status": current.status,
-        "reason": current.reason,
-        "message": current.message,
-        "lastHeartbeatTime": at,
-        "lastTransitionTime": since,
+    since = {
+        type: before[type][1] if type in before and before[type][0] == said.status and before[type][1] else at
+        for type, said in current.items()
     }
-    await send_object(client, "PATCH", f"{NODES_PATH}/{name}/status", {"status": {"conditions": [body]}})
+    bodies = [
+        {
+            "type": type,
+            "status": said.status,
+            "reason": said.reason,
+            "message": said.message,
+            "lastHeartbeatTime": at,
+            "lastTransitionTime": since[type],
+        }
+        for type, said in current.items()
+    ]
+    await send_object(client, "PATCH", f"{NODES_PATH}/{name}/status", {"status": {"conditions": bodies}})
     return since
 
 
-async def _read_condition(client: "AsyncClient", name: str) -> tuple[str, str]:
-    """(status, since when) of the condition as the API server has it; empty where there is none. Raises Away."""
+async def _read_conditions(client: "AsyncClient", name: str) -> Mapping[str, tuple[str, str]]:
+    """Type → (status, since when) of the conditions that the API server has. Raises Away."""
     from gpuplane.apiserver.connection import get_object
 
     status = (await get_object(client, f"{NODES_PATH}/{name}", _Node)).status or _Status()
-    ours = next((each for each in status.conditions or () if each.type == CONDITION_TYPE), _Condition(CONDITION_TYPE))
-    return ours.status, ours.lastTransitionTime or ""
+    return {each.type: (each.status, each.lastTransitionTime or "") for each in status.conditions or ()}

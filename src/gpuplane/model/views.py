@@ -138,12 +138,13 @@ class News(Value):
 
 
 class NodeCondition(Value, rename={"reason_keys": "causes"}):
-    """What a condition of our Node object says; `status` "True" where there is a problem."""
+    """What a condition of our Node object says. `grace`: seconds for which that has to last before it is written."""
 
     status: Literal["True", "False", "Unknown"]
     reason: str  # one word, for machines
     message: Text
     reason_keys: frozenset[tuple[str, ...]] = frozenset()  # what the message says, whatever the words
+    grace: float = 0.0
 
     def same_as(self, other: "NodeCondition") -> bool:
         """Whether it says the same, if in other words."""

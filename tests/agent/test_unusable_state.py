@@ -24,6 +24,7 @@ from gpuplane.model.health import DeviceRecord, Drain, HealthRecords
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Ledger, Snapshot
 from gpuplane.model.status import KUBELET_LOCK
+from gpuplane.model.telemetry import Sample
 from gpuplane.sandbox.kubelet import Kubelet
 
 DEADLINE = 60.0
@@ -37,6 +38,11 @@ class Still:
     async def facts(self) -> AsyncGenerator[Fact, None]:
         yield MachineObserved(MACHINE)
         await asyncio.Event().wait()
+
+    async def samples(self) -> AsyncGenerator[Sample, None]:
+        """Nothing."""
+        return
+        yield
 
     async def do(self, action: Action) -> None:
         pass

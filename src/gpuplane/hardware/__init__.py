@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from gpuplane.model.facts import Action, Fact
+from gpuplane.model.telemetry import Sample
 
 
 class Hardware(Protocol):
@@ -14,6 +15,12 @@ class Hardware(Protocol):
 
     def facts(self) -> AsyncGenerator[Fact, None]:
         """Looks at the machine and how its driver stands, for ever; ended by `aclose`."""
+
+    def samples(self) -> AsyncGenerator[Sample, None]:
+        """What `SetSampling` asked for, for ever; ended by `aclose`. Who is slow gets the newest, and misses others.
+
+        While the driver is released nothing is sampled; then it goes on as it was asked for.
+        """
 
     async def do(self, action: Action) -> None:
         """Change something; what became of it comes back as a fact."""

@@ -9,13 +9,16 @@ that cannot be used.
 """
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from gpuplane.core import strict
-from gpuplane.hardware.failures import show
+from gpuplane.hardware.failures import NO_SAMPLING, show
+from gpuplane.hardware.load import take_sample
 from gpuplane.hardware.machinefile import read
 from gpuplane.model.facts import (
     Action,
@@ -24,12 +27,15 @@ from gpuplane.model.facts import (
     MachineObserved,
     ProbeFinished,
     ProbeGpu,
+    SetSampling,
     SetTimeSlice,
     StatusChanged,
     TimeSliceFinished,
 )
 from gpuplane.model.machine import Fault, Gpu, Machine, MachineFile
 from gpuplane.model.status import DRIVER, MACHINE_FILE, DriverStatus, Status
+from gpuplane.model.telemetry import Sample
+from gpuplane.pauses import seconds_until_next
 
 
 class Described:
@@ -44,6 +50,7 @@ class Described:
         self._counted = False  # once a look has: only then can be told whom an incident befell
         self._file: Status | None = None  # None: nothing was ever wrong with it
         self._wanted, self._changed = True, asyncio.Event()
+        self._sampling, self._sample_due = NO_SAMPLING, asyncio.Event()
 
     async def facts(self) -> AsyncGenerator[Fact, None]:
         """What the newest version of the file shows; while the driver is let go of, that alone."""
@@ -60,20 +67,49 @@ class Described:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
 
+    async def samples(self) -> AsyncGenerator[Sample, None]:
+        """The load of the newest version of the file. The clocks are those of the machine: a slow field keeps its
+        value."""
+        slow_at, request = -math.inf, self._sampling
+        while True:
+            self._sample_due.clear()
+            now = time.clock_gettime(time.CLOCK_BOOTTIME)
+            if request is not self._sampling or now - slow_at > request.slow_interval - request.interval / 2:
+                slow_at, request = now, self._sampling
+            sampled = self._wanted and (request.fields or request.processes)
+            machine = self._machine() if sampled else Machine()
+            if machine.gpus is not None:
+                yield take_sample(self._file_now, machine, request, now, slow_at)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds_until_next(request.interval) if sampled else None):
+                    await self._sample_due.wait()
+
     async def do(self, action: Action) -> None:
         """Tell again what the file shows, of the whole machine or of one GPU, or what came of a change."""
-        if isinstance(action, ProbeGpu):
+        if isinstance(action, SetSampling):
+            self._sampling = action.request
+            if self._good:
+                self._good = show(self._file_now, self._name, self._sampling)
+        elif isinstance(action, ProbeGpu):
             self._pending.append(self._probe(action))
         elif isinstance(action, SetTimeSlice):
             self._pending.append(self._set(action))
         else:
             self._wanted = True
-        self._changed.set()
+        self._tell_again()
 
     async def release(self) -> None:
         """Tell nothing of the machine until the next look is wanted."""
         self._wanted = False
+        self._tell_again()
+
+    def _tell_again(self) -> None:
         self._changed.set()
+        self._sample_due.set()
+
+    def _machine(self) -> Machine:
+        """What the last good version shows."""
+        return next((fact.machine for fact in self._good if isinstance(fact, MachineObserved)), Machine())
 
     def _now(self) -> Iterator[Fact]:
         if not self._wanted:
@@ -94,7 +130,7 @@ class Described:
                 self._pending.append(each)
 
     def _probe(self, probe: ProbeGpu) -> ProbeFinished:
-        machine = next((fact.machine for fact in self._good if isinstance(fact, MachineObserved)), Machine())
+        machine = self._machine()
         gpu = machine.gpu(probe.gpu)
         if gpu is None or not self._wanted:
             fault = Fault(code="gpu-missing", message=f"{self._name} has no such GPU")
@@ -142,7 +178,7 @@ class Described:
                 if isinstance(version, OSError):
                     raise strict.InvalidInput([f"{self._name}: {version.strerror}"])
                 file = read(version, self._name)
-                shown = show(file, self._name)
+                shown = show(file, self._name, self._sampling)
             except strict.InvalidInput as error:
                 self._file = Status("failing", str(error))
             else:
@@ -151,4 +187,4 @@ class Described:
                 mended = self._good and self._file
                 self._good = shown
                 self._file = Status("ok", f"{self._name} can be read again") if mended else None
-            self._changed.set()
+            self._tell_again()

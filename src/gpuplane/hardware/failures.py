@@ -7,7 +7,9 @@ answer that is missing is not made, and a hang or a crash leaves its own fault a
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
+from gpuplane.hardware.driver.counters import order
 from gpuplane.hardware.driver.errors import (
+    UNASKED,
     UNKNOWN_PROFILE,
     UNSUPPORTED,
     UNTOLD,
@@ -22,12 +24,19 @@ from gpuplane.hardware.driver.errors import (
 from gpuplane.model.facts import MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, InjectedFailure, Machine, MachineFile, MigDevice
 from gpuplane.model.status import DRIVER, DriverStatus
+from gpuplane.model.telemetry import SamplingRequest
 
 STARTING = ("nvmlInit", "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount")
 """The calls without which there is no look, in their order."""
 
 VITALS = ("CurrentClocksEventReasons", "CurrPcieLinkWidth", "MaxPcieLinkWidth", "GpuFabricInfoV")
 """What a GPU is asked about how it does, and need not tell."""
+
+
+IDENTIFYING = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID")
+"""The calls without which a GPU is asked nothing else."""
+
+NO_SAMPLING = SamplingRequest(processes=False)
 
 
 class _Ended(Exception):
@@ -55,8 +64,10 @@ class _Subject:
         return False
 
 
-def show(file: MachineFile, name: str) -> list[StatusChanged[DriverStatus] | MachineObserved]:
-    """What a look at this machine tells."""
+def show(
+    file: MachineFile, name: str, sampling: SamplingRequest = NO_SAMPLING
+) -> list[StatusChanged[DriverStatus] | MachineObserved]:
+    """What a look at this machine tells while this is sampled: a hang is a hang whoever asks."""
     machine = Machine(**{field: getattr(file, field) for field in Machine.__struct_fields__})
     general = [failure for failure in file.failures if failure.gpu is None]
     if (silent := next((each for each in general if each.effect == "hang"), None)) is not None:
@@ -68,7 +79,7 @@ def show(file: MachineFile, name: str) -> list[StatusChanged[DriverStatus] | Mac
                 machine, breakdown(function) if failure.effect == "crash" else driver_fault(function, failure.error)
             )
     seen = sum(_seen(gpu, file) for gpu in machine.gpus or ())
-    gpus = machine.gpus and tuple(_shown(gpu, file, seen) for gpu in machine.gpus)
+    gpus = machine.gpus and tuple(_shown(gpu, file, seen, sampling) for gpu in machine.gpus)
     return [
         MachineObserved(machine.but(gpus=gpus)),
         StatusChanged(DRIVER, DriverStatus("ok", f"described by {name}")),
@@ -82,16 +93,27 @@ def _failing(machine: Machine, fault: Fault) -> list[StatusChanged[DriverStatus]
     ]
 
 
-def _shown(gpu: Gpu, file: MachineFile, count: int) -> Gpu:
+def _shown(gpu: Gpu, file: MachineFile, count: int, sampling: SamplingRequest) -> Gpu:
     failures = [failure for failure in file.failures if failure.gpu == gpu.index]
     if not failures:
         return gpu
     subject = _Subject(failures)
     try:
         gpu = _look(subject, gpu, count)
+        if not has_no_handle(gpu, file):
+            for function in order(sampling, bool(gpu.mig_devices)):
+                _Subject(failures).ask(function)
     except _Ended as ended:
         return gpu.but(faults=(*gpu.faults, ended.fault))
     return gpu.but(faults=gather((*gpu.faults, *subject.faults)))
+
+
+def has_no_handle(gpu: Gpu, file: MachineFile) -> bool:
+    """Whether there is nothing to ask this GPU's counters with, by a fault that it shows or by what fails."""
+    failures = [failure for failure in file.failures if failure.gpu == gpu.index]
+    return any(fault.code in UNASKED for fault in gpu.faults) or any(
+        matches(failure.nvml_function, function) for failure in failures for function in IDENTIFYING
+    )
 
 
 def _seen(gpu: Gpu, file: MachineFile) -> bool:

@@ -12,6 +12,7 @@ from gpuplane.hardware.driver.errors import ERRORS
 from gpuplane.hardware.driver.installed import ordered
 from gpuplane.hardware.driver.nodes import CONTROL, DRIVERS, expected, own_nodes
 from gpuplane.hardware.failures import matches
+from gpuplane.hardware.loadcheck import check_load
 from gpuplane.hardware.profiles.layouts import allowed, files
 from gpuplane.model.config import Settings
 from gpuplane.model.health import CatalogueEntry
@@ -26,6 +27,7 @@ from gpuplane.model.machine import (
     Gpu,
     MachineFile,
 )
+from gpuplane.model.telemetry import DescribedLoad
 
 DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -39,12 +41,13 @@ Problems = Iterator[tuple[strict.DocumentPath, str]]
 def read(data: bytes, file: str) -> MachineFile:
     """The machine that the file describes. Raises strict.Invalid, with file and line of everything that is wrong.
 
-    Links and distances to GPUs that are not there are left out, as a driver does: who takes a GPU's entry out of a file
-    need not look for its address in all the others.
+    Links and distances to GPUs that are not there are left out, as a driver does, and so is the load of what is not
+    there: who takes a GPU's entry out of a file need not look for its address in all the others.
     """
     machine = _spelt_out(strict.load_yaml_as(data, MachineFile, file, check))
     there = {"nvswitch", *(gpu.pci for gpu in machine.gpus or ())}
-    return machine.but(gpus=machine.gpus and tuple(_among(there, gpu) for gpu in machine.gpus))
+    gpus = machine.gpus and tuple(_among(there, gpu) for gpu in machine.gpus)
+    return machine.but(gpus=gpus, load=tuple(each for each in machine.load if _has_place(each, machine)))
 
 
 def _spelt_out(machine: MachineFile) -> MachineFile:
@@ -74,6 +77,14 @@ def _among(there: set[str], gpu: Gpu) -> Gpu:
     return gpu.but(links=links, distances={pci: far for pci, far in gpu.distances.items() if pci in there})
 
 
+def _has_place(load: DescribedLoad, machine: MachineFile) -> bool:
+    """Whether its GPU is there, and its MIG device or its NVLink."""
+    gpu = next((gpu for gpu in machine.gpus or () if gpu.index == load.gpu), None)
+    if gpu is None or load.mig:
+        return gpu is not None and any(device.uuid == load.mig for device in gpu.mig_devices)
+    return load.link is None or load.link < sum(link.nvlink_count for link in gpu.links)
+
+
 def check(machine: MachineFile) -> Problems:
     """What contradicts itself in a machine: (path, what is wrong)."""
     yield from _repeated(_identities(machine))
@@ -93,6 +104,11 @@ def check(machine: MachineFile) -> Problems:
     for path, index in (*incidents, *processes):
         if machine.gpus is not None and index not in indices:
             yield (*path, "gpu"), f"this machine has no GPU with index {index}"
+    for i, load in enumerate(machine.load):
+        yield from ((("load", i, *path), text) for path, text in check_load(load))
+    for i, process in enumerate(machine.processes):
+        if process.sm_percent is not None and not 0 <= process.sm_percent <= 100:
+            yield ("processes", i, "sm_percent"), f"{process.sm_percent:g} is not a percentage: write 0 to 100"
     for path, fault in _faults(machine):
         yield from (((*path, "code"), problem) for problem in _unknown_fault(fault.code))
     for i, incident in enumerate(machine.incidents):

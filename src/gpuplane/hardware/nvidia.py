@@ -35,12 +35,14 @@ from gpuplane.model.facts import (
     MachineObserved,
     ProbeFinished,
     ProbeGpu,
+    SetSampling,
     SetTimeSlice,
     StatusChanged,
     TimeSliceFinished,
 )
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.status import DRIVER, DRIVER_PROCESS, DriverStatus, Status
+from gpuplane.model.telemetry import Sample
 from gpuplane.model.text import Text
 from gpuplane.pauses import seconds_until_next
 
@@ -122,11 +124,18 @@ class Nvidia:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    async def samples(self) -> AsyncGenerator[Sample, None]:
+        """Nothing yet: the driver's process does not sample."""
+        return
+        yield
+
     async def do(self, action: Action) -> None:
         """Look now. Where the driver was let go of it is taken up, and no charge holds: a GPU may have been reset.
 
         Anything else is begun, and comes back as a fact whatever becomes of it.
         """
+        if isinstance(action, SetSampling):
+            return
         if isinstance(action, ProbeGpu | SetTimeSlice):
             errand = self._probe(action) if isinstance(action, ProbeGpu) else self._set(action)
             task = asyncio.create_task(errand)

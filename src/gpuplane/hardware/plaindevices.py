@@ -15,6 +15,7 @@ from gpuplane.hardware.machinefile import read
 from gpuplane.model.facts import Action, DevicesObserved, Fact, StatusChanged
 from gpuplane.model.machine import Device, DeviceList, Fault, MachineFile
 from gpuplane.model.status import DEVICES_FILE, Status
+from gpuplane.model.telemetry import Sample
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at the device nodes of a real node."""
@@ -50,6 +51,11 @@ class PlainDevices:
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+
+    async def samples(self) -> AsyncGenerator[Sample, None]:
+        """Nothing: these devices have no counters."""
+        return
+        yield
 
     async def do(self, action: Action) -> None:
         """Nothing: all actions are about GPUs."""

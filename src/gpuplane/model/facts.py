@@ -10,6 +10,7 @@ from gpuplane.model.health import Drain
 from gpuplane.model.machine import DeviceList, Gpu, Machine
 from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, StoredLedger
 from gpuplane.model.status import Part, S
+from gpuplane.model.telemetry import SamplingRequest
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
@@ -190,4 +191,10 @@ class SetTimeSlice(_TaggedMessage):
     requested_at: float
 
 
-Action = ObserveMachine | ProbeGpu | SetTimeSlice
+class SetSampling(_TaggedMessage):
+    """Action: sample this from now on. Before the first one nothing is sampled, and none after an empty request."""
+
+    request: SamplingRequest
+
+
+Action = ObserveMachine | ProbeGpu | SetTimeSlice | SetSampling

@@ -18,6 +18,7 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.snapshot import Snapshot, StoredLedger
 from gpuplane.model.status import DRIVER, STATE_DIRECTORY, TIME_SLICES, DriverStatus, TurnStatus
+from gpuplane.model.telemetry import Sample
 from tests.core.health.world import machine
 
 LONG = ReplicatedResource(name="nvidia.com/gpu", replicas=2, time_slice="long")
@@ -30,6 +31,11 @@ class Idle:
         self.asked: list[Action] = []
 
     async def facts(self) -> AsyncGenerator[Fact, None]:
+        return
+        yield
+
+    async def samples(self) -> AsyncGenerator[Sample, None]:
+        """Nothing."""
         return
         yield
 

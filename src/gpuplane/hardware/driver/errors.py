@@ -62,6 +62,15 @@ OF_DRIVER = {
     "OPERATING_SYSTEM": "driver-denied",
 }
 
+UNASKED = {
+    "gpu-lost": "GPU_IS_LOST",
+    "reset-required": "RESET_REQUIRED",
+    "gpu-hang": "TIMEOUT",
+    "gpu-crash": "UNKNOWN",
+    "gpu-missing": "NOT_FOUND",
+}
+"""Faults because of which a GPU is not asked for its counters → the reason that stands there instead."""
+
 UNKNOWN_PROFILE = Fault(code="query-failed", message="the driver does not report the profile of this MIG device")
 
 

@@ -29,7 +29,7 @@ from gpuplane.model.telemetry import SamplingRequest
 STARTING = ("nvmlInit", "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount")
 """The calls without which there is no look, in their order."""
 
-VITALS = ("CurrentClocksEventReasons", "CurrPcieLinkWidth", "MaxPcieLinkWidth", "GpuFabricInfoV")
+VITALS = ("CurrentClocksEventReasons", "CurrPcieLinkWidth", "MaxPcieLinkWidth")
 """What a GPU is asked about how it does, and need not tell."""
 
 
@@ -144,9 +144,14 @@ def _look(subject: _Subject, gpu: Gpu, count: int) -> Gpu:
     counted = subject.ask("nvmlDeviceGetFieldValues", fine=UNTOLD)
     for thing in VITALS:
         subject.ask(f"nvmlDeviceGet{thing}", fine=UNTOLD)
+    joined = subject.ask("nvmlDeviceGetGpuFabricInfoV", fine=UNTOLD)
     if subject.ask("nvmlDeviceGetSupportedEventTypes"):
         subject.ask("nvmlDeviceRegisterEvents")
-    return gpu.but(mig=mig, uncorrected_errors=gpu.uncorrected_errors if counted else None)
+    return gpu.but(
+        mig=mig,
+        uncorrected_errors=gpu.uncorrected_errors if counted else None,
+        fabric=gpu.fabric if joined else None,
+    )
 
 
 def _look_inside(subject: _Subject, devices: tuple[MigDevice, ...], named: bool) -> tuple[MigDevice, ...]:

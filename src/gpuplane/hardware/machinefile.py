@@ -31,6 +31,8 @@ from gpuplane.model.telemetry import DescribedLoad
 
 DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+PCI_CLASS = re.compile(r"0x[0-9a-f]{6}")
+CLUSTER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 MAJOR, MINOR = (1 << 12) - 1, (1 << 20) - 1
 """The largest numbers that Linux has for a device."""
@@ -226,6 +228,10 @@ def _gpu(gpu: Gpu) -> Problems:
             yield ("mig", "devices", i, "uuid"), f"{mig.uuid!r} is not a UUID of a MIG device: they begin with MIG-"
     if gpu.pci and not PCI.fullmatch(gpu.pci):
         yield ("pci",), f"{gpu.pci!r} is not a PCI address as in sysfs, such as '0000:1b:00.0'"
+    if gpu.pci_class and not PCI_CLASS.fullmatch(gpu.pci_class):
+        yield ("pci_class",), f"{gpu.pci_class!r} is not a PCI class as in sysfs, such as '0x030200'"
+    if gpu.fabric is not None and not CLUSTER.fullmatch(gpu.fabric.cluster):
+        yield ("fabric", "cluster"), f"{gpu.fabric.cluster!r} is not a UUID in lower case"
     for i, link in enumerate(gpu.links):
         if link.peer != "nvswitch" and not _of_another(gpu, link.peer):
             yield ("links", i, "peer"), f"{link.peer!r} is neither 'nvswitch' nor another GPU's PCI address"

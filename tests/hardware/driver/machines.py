@@ -3,7 +3,18 @@
 from hypothesis import strategies as st
 
 from gpuplane.hardware.driver.mig import profile_name
-from gpuplane.model.machine import Driver, Gpu, InjectedFailure, Link, MachineFile, Mig, MigDevice
+from gpuplane.model.machine import (
+    Driver,
+    FabricClique,
+    Gpu,
+    InjectedFailure,
+    Link,
+    MachineFile,
+    Mig,
+    MigAttributes,
+    MigDevice,
+    Vgpu,
+)
 from tests.hardware.driver.standin import LEVELS, PROFILES
 
 CALLS = (
@@ -44,6 +55,8 @@ PATTERNS = (
     "nvmlDeviceGetPciInfo_v3",
     "nvmlUnheardOf",
 )
+VGPUS = (Vgpu(present=False), Vgpu(present=True, host_driver_version="550.54.16", host_driver_branch="r550_00"))
+CLUSTER = "0123abcd-0000-4000-8000-00ff00000000"  # with a zero in its midst: it is bytes, and no C string
 CAPS = "/dev/nvidia-caps/nvidia-cap"
 
 
@@ -73,6 +86,8 @@ def machines(draw: st.DrawFn, least: int = 0) -> MachineFile:
         driver=Driver(version=version, cuda=f"{draw(st.integers(11, 14))}.{draw(st.integers(0, 9))}"),
         gpus=tuple(gpus),
         shared_nodes=draw(st.sampled_from(((), ("/dev/nvidiactl",), ("/dev/nvidiactl", "/dev/nvidia-uvm")))),
+        product=draw(st.sampled_from(("", "DGXH100", "AS -4125GS-TNRT"))),
+        vgpu=draw(st.sampled_from((None, *VGPUS))) if gpus else None,
     )
 
 
@@ -96,6 +111,10 @@ def _gpus(draw: st.DrawFn, index: int, pci: str, minor: int, addresses: list[str
         links=tuple(Link(peer=peer, nvlink_count=draw(st.integers(1, 6))) for peer in peers),
         distances=distances,
         device_nodes=(f"/dev/nvidia{minor}",),
+        pci_class=draw(st.sampled_from(("", "0x030000", "0x030200"))),
+        fabric=draw(
+            st.none() | st.builds(FabricClique, cluster=st.just(CLUSTER), clique=st.integers(0, (1 << 32) - 1))
+        ),
         uncorrected_errors=draw(st.none() | st.integers(0, 1 << 40)),
     )
 
@@ -108,6 +127,8 @@ def _partitions(draw: st.DrawFn, index: int, minor: int, total: int) -> Mig:
         memory = draw(st.integers(1, total))
         compute = draw(st.integers(1, slices))
         name = profile_name(slices, compute, memory, total << 20, suffix)
+        engines = draw(st.none() | st.tuples(*[st.integers(0, 7)] * 5))
+        attributes = MigAttributes(draw(st.integers(1, 200)), slices, compute, *engines) if engines else None
         node = 3 + 1000 * minor + 10 * instance  # 1 and 2 are of all GPUs
         for part in range(draw(st.integers(1, 2))):
             device = MigDevice(
@@ -117,6 +138,7 @@ def _partitions(draw: st.DrawFn, index: int, minor: int, total: int) -> Mig:
                 compute_instance=part,
                 mig_index=len(devices),
                 memory_mib=memory,
+                attributes=attributes,
                 device_nodes=(f"{CAPS}{node}", f"{CAPS}{node + 1 + part}"),
             )
             devices.append(device)

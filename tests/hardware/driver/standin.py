@@ -18,7 +18,17 @@ from gpuplane.hardware.driver.errors import ERRORS
 from gpuplane.hardware.driver.nodes import RULES
 from gpuplane.hardware.driver.places import CONFIGURATION, MPS
 from gpuplane.hardware.driver.root import SONAME
-from gpuplane.model.machine import DeviceNodeStat, DriverFiles, Gpu, InjectedFailure, Machine, MachineFile, MigDevice
+from gpuplane.model.machine import (
+    DeviceNodeStat,
+    DriverFiles,
+    Gpu,
+    InjectedFailure,
+    Machine,
+    MachineFile,
+    MigAttributes,
+    MigDevice,
+    Vgpu,
+)
 from tests.trees import grow
 
 SOURCE = Path(__file__).parent / "nvml" / "standin.c"
@@ -146,11 +156,14 @@ class StandIn:
             file.write(record)
 
     def _write(self, path: str, text: str = "") -> None:
+        self._write_bytes(path, text.encode(errors="surrogateescape"))
+
+    def _write_bytes(self, path: str, data: bytes) -> None:
         file = self.root / path.removeprefix("/")
-        if not file.exists() or file.read_bytes() != text.encode(errors="surrogateescape"):
+        if not file.exists() or file.read_bytes() != data:
             file.parent.mkdir(parents=True, exist_ok=True)
             fresh = file.with_name(f".{file.name}")
-            fresh.write_bytes(text.encode(errors="surrogateescape"))
+            fresh.write_bytes(data)
             fresh.replace(file)
 
     def _keep(self, folder: str, names: set[str]) -> None:
@@ -162,6 +175,7 @@ class StandIn:
         self.load(machine.driver.version if machine.driver else "")
         gpus = machine.gpus or ()
         self._write_nodes(machine)
+        self._write("sys/class/dmi/id/product_name", f"{machine.product}\n")
         self._write("proc/devices", "".join(_drivers(machine.device_node_stats)))
         files = (machine.driver.files if machine.driver else None) or DriverFiles()
         if files != self._files:
@@ -173,9 +187,14 @@ class StandIn:
         for pci in machine.switches:
             self._write(f"sys/bus/pci/devices/{pci}/vendor", "0x10de\n")
             self._write(f"sys/bus/pci/devices/{pci}/class", "0x068000\n")
+            self._write_bytes(f"sys/bus/pci/devices/{pci}/config", configuration(machine.vgpu and Vgpu(present=False)))
         for gpu in gpus:
-            for name in ("vendor", "class"):  # an NVSwitch of the machine before may have been at its address
-                (self.root / f"sys/bus/pci/devices/{gpu.pci}/{name}").unlink(missing_ok=True)
+            (self.root / f"sys/bus/pci/devices/{gpu.pci}/vendor").unlink(
+                missing_ok=True
+            )  # before, it may be a switch's
+            self._write(f"sys/bus/pci/devices/{gpu.pci}/class", f"{gpu.pci_class}\n")
+            self._write(f"sys/bus/pci/devices/{gpu.pci}/vendor", "0x10de\n")
+            self._write_bytes(f"sys/bus/pci/devices/{gpu.pci}/config", configuration(machine.vgpu))
             self._write(f"sys/bus/pci/devices/{gpu.pci}/numa_node", f"{-1 if gpu.numa is None else gpu.numa}\n")
             self._keep(f"sys/bus/pci/devices/{gpu.pci}/drm", {Path(node).name for node in gpu.dri})
             for node in gpu.dri:
@@ -233,6 +252,29 @@ def listing(files: DriverFiles) -> Iterator[str]:
     yield from (f"{'d' if path == '/run/udev' else 'f'} {path}" for path in files.gds_paths)
 
 
+def configuration(vgpu: Vgpu | None) -> bytes:
+    """The PCI configuration of a function; without `vgpu` what somebody without rights may read of it.
+
+    As of a Tesla T4's vGPU: MSI at 0x68, and NVIDIA's own capability at 0xd0, of 27 bytes: "VF", one record of 22.
+    """
+    header = bytearray(64)
+    header[0:2], header[0x06], header[0x34] = b"\xde\x10", 0x10, 0xD0
+    if vgpu is None:
+        return bytes(header)
+    texts = (vgpu.host_driver_version, vgpu.host_driver_branch)
+    signature = b"VF" if vgpu.present else b"\x01\x00"
+    own = (
+        bytes((0x09, 0x68, 27))
+        + signature
+        + bytes((0, 22))
+        + b"".join(each.encode().ljust(10, b"\0") for each in texts)
+    )
+    rest = bytearray(192)
+    rest[0x68 - 64 : 0x68 - 62] = b"\x05\x00"
+    rest[0xD0 - 64 : 0xD0 - 64 + len(own)] = own
+    return bytes(header + rest)
+
+
 def _codes(device: Gpu | MigDevice) -> set[str]:
     return {fault.code for fault in device.faults}
 
@@ -284,6 +326,8 @@ def _gpu(gpu: Gpu, indices: dict[str, int]) -> Iterator[tuple[str, str | int]]:
     yield from ((f"link.{number}", peer) for number, peer in enumerate(peers))
     yield from ((f"distance.{indices[pci]}", LEVELS[far]) for pci, far in gpu.distances.items() if pci in indices)
     told = dict(WELL)
+    if gpu.fabric is not None:
+        told["fabric"] = f"3 0 {gpu.fabric.clique} {gpu.fabric.cluster.replace('-', '')}"
     for code in sorted(_codes(gpu)):
         told |= SHOWN.get(code, {})
     yield from told.items()
@@ -301,8 +345,15 @@ def _mig(mig: MigDevice) -> Iterator[tuple[str, str | int]]:
     yield f"mig.{mig.mig_index}.uuid", mig.uuid
     yield f"mig.{mig.mig_index}.gi", mig.gpu_instance
     yield f"mig.{mig.mig_index}.ci", mig.compute_instance
-    yield f"mig.{mig.mig_index}.attributes", f"{slices} {parts[1] or slices} {mig.memory_mib}"
+    yield f"mig.{mig.mig_index}.attributes", f"{slices} {parts[1] or slices} {mig.memory_mib} {_engines(mig)}"
     yield f"gi.{mig.gpu_instance}", PROFILES[slices, parts[3]]
+
+
+def _engines(mig: MigDevice) -> str:
+    """What it consists of; nothing where that is not told."""
+    told = mig.attributes or MigAttributes()
+    engines = (told.copy_engines, told.decoders, told.encoders, told.jpeg_engines, told.optical_flow_engines)
+    return " ".join(map(str, (told.multiprocessors, *engines)))
 
 
 def _failure(failure: InjectedFailure) -> str:

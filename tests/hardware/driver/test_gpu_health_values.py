@@ -7,7 +7,7 @@ import pytest
 from gpuplane.hardware.driver.look import THOROUGH
 from gpuplane.hardware.driver.nvml import Subject
 from gpuplane.hardware.driver.vitals import GROWTHS, RETIRABLE, SIGNS, WINDOW, Vitals
-from gpuplane.model.machine import Fault, Gpu, InjectedFailure, Link, Machine, MachineFile
+from gpuplane.model.machine import FabricClique, Fault, Gpu, InjectedFailure, Link, Machine, MachineFile
 from tests.hardware.driver.inside import Inside
 from tests.hardware.driver.machines import changed
 from tests.hardware.driver.standin import SHOWN, StandIn
@@ -63,6 +63,27 @@ def test_what_a_gpu_tells_means_this(
 ) -> None:
     """Of that GPU alone."""
     assert shown(inside, rich, {f"gpu.2.{key}": value for key, value in raw.items()}) == [[], [], codes, [], []]
+
+
+@pytest.mark.parametrize(
+    ("raw", "fabric"),
+    [
+        ("3 0 7 0123abcd0000400080000000ffff0000", FabricClique("0123abcd-0000-4000-8000-0000ffff0000", 7)),
+        ("3 0 0 0123abcd0000400080000000ffff0000", FabricClique("0123abcd-0000-4000-8000-0000ffff0000", 0)),
+        ("3 0 7 00000000000000000000000000000000", None),  # a domain no larger than the node: HGX H100
+        ("3 999 7 0123abcd0000400080000000ffff0000", None),  # it failed
+        ("2 0 7 0123abcd0000400080000000ffff0000", None),  # it is under way
+        ("", None),
+    ],
+)
+def test_a_gpu_is_in_a_fabric_once_it_is_registered_there(
+    inside: Inside, rich: MachineFile, raw: str, fabric: FabricClique | None
+) -> None:
+    """And stays there in the looks that do not ask."""
+    looker = inside.start(rich)
+    inside.standin.describe(rich, {"gpu.2.fabric": raw})
+
+    assert [(looker.look(()).gpus or ())[2].fabric for _ in range(THOROUGH + 1)] == [fabric] * (THOROUGH + 1)
 
 
 def test_what_is_asked_seldom_is_told_until_it_is_over(inside: Inside, rich: MachineFile) -> None:

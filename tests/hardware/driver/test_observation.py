@@ -228,7 +228,7 @@ def test_a_mig_device_that_was_made_anew_may_have_the_uuid_of_the_one_before(ins
     looker = inside.start(rich)
     looker.look(())
     first, second, *others = gpu.mig.devices
-    swapped = first.but(profile=second.profile, memory_mib=second.memory_mib)
+    swapped = first.but(profile=second.profile, memory_mib=second.memory_mib, attributes=second.attributes)
     machine = changed(rich, 1, mig=gpu.mig.but(devices=(swapped, second, *others)))
     inside.standin.describe(machine)
     assert [looker.look(()) for _ in range(THOROUGH)][-1].gpus == machine.gpus

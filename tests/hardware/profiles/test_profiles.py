@@ -43,6 +43,15 @@ PLACEMENTS = {  # a GPU of seven slices: profile → memory slices at which it m
     "7g.80gb": ((0,), 8),
 }
 
+A100_MULTIPROCESSORS_PER_SLICE = 14
+A100_ENGINES = {  # of a whole A100: `nvidia-smi mig -lgip`, profile 7g
+    "copy_engines": 7,
+    "decoders": 5,
+    "encoders": 0,
+    "jpeg_engines": 1,
+    "optical_flow_engines": 1,
+}
+
 UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 PCI = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.0")
 
@@ -237,6 +246,23 @@ def test_mig_layouts_are_ones_that_the_driver_would_make(name: str) -> None:
             wide = sum(slices(device.profile) for device in devices)
             assert wide <= slices(whole(devices[0].profile))
             assert [device.compute_instance for device in devices] == list(range(len(devices)))
+
+
+@pytest.mark.parametrize("name", names())
+def test_mig_devices_consist_of_parts_of_their_gpu(name: str) -> None:
+    """Those of compute instances within one GPU instance share its engines; multiprocessors they have of their own."""
+    for gpu in gpus(name):
+        engines = Counter[str]()
+        for devices in instances(gpu).values():
+            told = [device.attributes for device in devices if device.attributes is not None]
+            assert len(told) == len(devices)
+            for device, attributes in zip(devices, told, strict=True):
+                assert attributes.compute_slices == slices(device.profile)
+                assert attributes.gpu_slices == slices(whole(device.profile))
+                assert attributes.multiprocessors == A100_MULTIPROCESSORS_PER_SLICE * attributes.compute_slices
+            assert len({each.but(multiprocessors=0, compute_slices=0) for each in told}) == 1
+            engines.update({field: getattr(told[0], field) for field in A100_ENGINES})
+        assert all(engines[field] <= most for field, most in A100_ENGINES.items())
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,14 @@ def main() -> None:
     numbers = files.nodes.numbers(nodes, files.majors())
     agent.tell(
         MachineObserved(
-            Machine(switches=files.switches(), shared_nodes=nodes, device_node_stats=numbers, faults=(fault,))
+            Machine(
+                switches=files.switches(),
+                shared_nodes=nodes,
+                device_node_stats=numbers,
+                product=files.product(),
+                vgpu=files.vgpu(),
+                faults=(fault,),
+            )
         )
     )
     agent.tell(DriverStatusChanged(DriverStatus("failing", fault.message, fault.code)))

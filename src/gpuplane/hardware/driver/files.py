@@ -7,11 +7,14 @@ import os
 import re
 from contextlib import suppress
 
-from gpuplane.files import read
+from gpuplane.files import opened, read
+from gpuplane.hardware.driver import vgpu
 from gpuplane.hardware.driver.nodes import Nodes, majors
-from gpuplane.model.machine import Gpu
+from gpuplane.model.machine import Gpu, Vgpu
 
 NVIDIA, BRIDGE = "0x10de", "0x0680"  # PCI vendor, and the class of an NVSwitch: other bridge
+UNKNOWN = "Unknown"  # what the kernel's driver calls the model of a GPU that it has not started
+LONGEST = 128  # characters of a product's name
 
 
 class Files:
@@ -45,8 +48,9 @@ class Files:
         return Gpu(
             index=index,
             uuid="" if "?" in uuid else uuid,
-            model=told.get("Model", ""),
+            model="" if told.get("Model") == UNKNOWN else told.get("Model", ""),
             pci=pci,
+            pci_class=self.pci_class(pci),
             numa=self.numa(pci),
             minor=int(minor) if minor.isdecimal() else None,
             device_nodes=(f"/dev/nvidia{minor}",) if minor.isdecimal() else (),
@@ -66,15 +70,39 @@ class Files:
             return node if node >= 0 else None
         return None
 
+    def pci_class(self, pci: str) -> str:
+        """The class of a PCI device, "0x030200"; "" where it is not told."""
+        found = self._read(f"/sys/bus/pci/devices/{pci}/class").strip()
+        return found if re.fullmatch("0x[0-9a-f]{6}", found) else ""
+
     def switches(self) -> tuple[str, ...]:
         """The PCI addresses of the NVSwitches."""
+        return tuple(each for each in self._functions() if self.pci_class(each).startswith(BRIDGE))
+
+    def vgpu(self) -> Vgpu | None:
+        """Whether a GPU is a virtual one; None where that cannot be told."""
+        return vgpu.merge(map(self._configuration, self._functions()))
+
+    def product(self) -> str:
+        """The name of the server, as its firmware tells it; "" where it is not told."""
+        name = " ".join(self._read("/sys/class/dmi/id/product_name").split())
+        return "".join(each for each in name if each.isprintable())[:LONGEST].strip()
+
+    def _functions(self) -> tuple[str, ...]:
+        """The PCI addresses of NVIDIA's functions: GPUs, NVSwitches, and what else is on their boards."""
         with suppress(OSError):
             devices = sorted(os.listdir(self._path("/sys/bus/pci/devices")))
-            return tuple(each for each in devices if self._is_switch(f"/sys/bus/pci/devices/{each}"))
+            return tuple(each for each in devices if self._vendor(each) == NVIDIA)
         return ()
 
-    def _is_switch(self, device: str) -> bool:
-        return self._read(f"{device}/vendor").strip() == NVIDIA and self._read(f"{device}/class").startswith(BRIDGE)
+    def _vendor(self, pci: str) -> str:
+        return self._read(f"/sys/bus/pci/devices/{pci}/vendor").strip()
+
+    def _configuration(self, pci: str) -> bytes:
+        """As much of a function's configuration as we may read. No more is asked for: beyond are registers."""
+        with suppress(OSError), opened(self._path(f"/sys/bus/pci/devices/{pci}/config")) as file:
+            return os.read(file, vgpu.WHOLE)
+        return b""
 
     def dri(self, pci: str) -> tuple[str, ...]:
         """A GPU's DRM nodes, so far as they exist; none where the driver's DRM module is not loaded."""

@@ -35,7 +35,7 @@ class Looker:
         self._addresses: dict[int, str] = {}  # of an index; NVML numbers GPUs once, at its start
         self._partitions, self._fabric, self._vitals = Partitions(files), Fabric(), Vitals()
         self.events = Events(nvml)
-        self._switches = files.switches()
+        self._switches, self._product, self._vgpu = files.switches(), files.product(), files.vgpu()
         self._dri: dict[str, tuple[str, ...]] = {}  # PCI address → DRM nodes
         self._own: tuple[str, ...] = ()  # nodes of GPUs and of their parts; these and the others as they were last seen
         self._nodes: tuple[str, ...] = ()
@@ -71,6 +71,8 @@ class Looker:
             shared_nodes=self._nodes,
             device_node_stats=self._numbers,
             insecure_files=self._left,
+            product=self._product,
+            vgpu=self._vgpu,
         )
 
     def probe(self, uuid: str, skipped: Sequence[Skipped]) -> tuple[Gpu, tuple[int, ...]]:
@@ -173,6 +175,7 @@ class Looker:
             model=name,
             compute_capability=".".join(map(str, capability)),
             pci=pci,
+            pci_class=self._files.pci_class(pci),
             numa=self._files.numa(pci),
             device_nodes=() if minor is None else (f"/dev/nvidia{minor}",),
         )

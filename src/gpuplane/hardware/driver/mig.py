@@ -7,7 +7,7 @@ from typing import Any
 from gpuplane.hardware.driver.errors import UNKNOWN_PROFILE
 from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.nvml import Subject
-from gpuplane.model.machine import Fault, Mig, MigDevice
+from gpuplane.model.machine import Fault, Mig, MigAttributes, MigDevice
 
 MIB = 1 << 20
 PROFILES = 18  # NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -113,7 +113,23 @@ def _device(part: Subject, gpu: Any, total: int, suffixes: Mapping[int, str]) ->
     memory = attributes.memorySizeMB
     slices = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
     name = profile_name(*slices, memory, total, suffixes[info.profileId])
-    return device.but(profile=name, memory_mib=memory)
+    return device.but(profile=name, memory_mib=memory, attributes=_consists_of(attributes))
+
+
+def _consists_of(attributes: Any) -> MigAttributes | None:
+    """What the driver says; None where it says nothing, for there is none without a multiprocessor."""
+    if not attributes.multiprocessorCount:
+        return None
+    return MigAttributes(
+        multiprocessors=attributes.multiprocessorCount,
+        gpu_slices=attributes.gpuInstanceSliceCount,
+        compute_slices=attributes.computeInstanceSliceCount,
+        copy_engines=attributes.sharedCopyEngineCount,
+        decoders=attributes.sharedDecoderCount,
+        encoders=attributes.sharedEncoderCount,
+        jpeg_engines=attributes.sharedJpegCount,
+        optical_flow_engines=attributes.sharedOfaCount,
+    )
 
 
 def _suffixes(subject: Subject) -> dict[int, str]:

@@ -18,7 +18,7 @@ import pynvml  # type: ignore[import-untyped]
 
 from gpuplane.hardware.driver.errors import NAMES, OF_GPU, UNTOLD, explain, gpu_fault
 from gpuplane.hardware.driver.nvml import Subject
-from gpuplane.model.machine import Fault
+from gpuplane.model.machine import FabricClique, Fault
 
 GROWTHS, WINDOW = 3, 60.0  # seconds
 RETIRABLE = 64
@@ -78,7 +78,7 @@ class Vitals:
     """What is remembered from one look to the next."""
 
     def __init__(self) -> None:
-        self._seldom: dict[str, tuple[Fault, ...]] = {}
+        self._seldom: dict[str, tuple[FabricClique | None, tuple[Fault, ...]]] = {}
         self._growth: dict[str, _Growth] = {}
 
     def look(self, subject: Subject, links: Sequence[int], now: float, thorough: bool) -> None:
@@ -89,20 +89,25 @@ class Vitals:
         function = "nvmlDeviceGetCurrentClocksEventReasons"
         reasons = subject.ask(0, function, subject.handle, fine=UNTOLD)
         subject.faults += [fault for reason, fault in REASONS if reasons & reason]
-        subject.faults += self._kept(subject, links, now, thorough)
+        clique, faults = self._kept(subject, links, now, thorough)
+        subject.gpu = subject.gpu.but(fabric=clique)
+        subject.faults += faults
 
-    def _kept(self, subject: Subject, links: Sequence[int], now: float, thorough: bool) -> Sequence[Fault]:
+    def _kept(
+        self, subject: Subject, links: Sequence[int], now: float, thorough: bool
+    ) -> tuple[FabricClique | None, Sequence[Fault]]:
         """What is asked at thorough looks alone, and again for as long as a part of it fails."""
         uuid = subject.gpu.uuid
         known = self._seldom.get(uuid)
         if known is not None and not thorough:
             return known
         part = subject.part(subject.handle)
-        found = (*_signs(_fields(part, SELDOM)), *_width(part), *_fabric(part), *self._links(part, links, now))
+        clique, fabric = _fabric(part)
+        found = (*_signs(_fields(part, SELDOM)), *_width(part), *fabric, *self._links(part, links, now))
         self._seldom.pop(uuid, None)
         if not part.faults:
-            self._seldom[uuid] = found
-        return (*part.faults, *found)
+            self._seldom[uuid] = clique, found
+        return clique, (*part.faults, *found)
 
     def _links(self, subject: Subject, links: Sequence[int], now: float) -> Iterator[Fault]:
         if not links:
@@ -146,14 +151,23 @@ def _width(subject: Subject) -> Iterator[Fault]:
         yield Fault(code="pcie-degraded", message=f"its PCIe link has {now} of {most} lanes")
 
 
-def _fabric(subject: Subject) -> Iterator[Fault]:
-    """How its registration with the NVLink fabric stands; GPUs without a fabric do not tell any."""
+def _fabric(subject: Subject) -> tuple[FabricClique | None, tuple[Fault, ...]]:
+    """Where it is in the NVLink fabric, and what is wrong with its registration; GPUs without a fabric tell neither.
+
+    An NVLink domain that is no larger than the node has no UUID, and is no fabric here (go-nvlib: IsFabricAttached).
+    """
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()
     if subject.ask(None, "nvmlDeviceGetGpuFabricInfoV", subject.handle, ctypes.byref(info), fine=UNTOLD) is None:
-        return
+        return None, ()
     if info.state in (NOT_STARTED, IN_PROGRESS):
         how = "has not begun" if info.state == NOT_STARTED else "is under way"
-        yield Fault(code="fabric-pending", message=f"its registration with the NVLink fabric {how}")
-    elif info.state == COMPLETED and info.status != pynvml.NVML_SUCCESS:
+        return None, (Fault(code="fabric-pending", message=f"its registration with the NVLink fabric {how}"),)
+    if info.state == COMPLETED and info.status != pynvml.NVML_SUCCESS:
         failed = explain("its registration with the NVLink fabric failed", NAMES.get(info.status, str(info.status)))
-        yield Fault(code="fabric-failed", message=failed)
+        return None, (Fault(code="fabric-failed", message=failed),)
+    cluster = ctypes.string_at(ctypes.addressof(info) + type(info).clusterUuid.offset, 16)  # the field ends at a zero
+    if info.state != COMPLETED or not any(cluster):
+        return None, ()
+    digits = cluster.hex()
+    groups = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    return FabricClique(cluster="-".join(groups), clique=info.cliqueId), ()

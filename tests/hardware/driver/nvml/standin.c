@@ -389,10 +389,12 @@ int nvmlDeviceGetComputeInstanceId(uintptr_t mig, unsigned *id)
 int nvmlDeviceGetAttributes_v2(uintptr_t mig, Attributes *attributes)
 {
     ENTER(gpu(mig));
-    const char *value = get("gpu.%d.mig.%d.attributes", gpu(mig), slot(mig)); /* "gpu slices, compute slices, MiB" */
+    const char *value = get("gpu.%d.mig.%d.attributes", gpu(mig), slot(mig)); /* in the order of sscanf */
     if (!value)
         return NOT_SUPPORTED;
-    sscanf(value, "%u %u %llu", &attributes->gpu_slices, &attributes->compute_slices, &attributes->memory);
+    sscanf(value, "%u %u %llu %u %u %u %u %u %u", &attributes->gpu_slices, &attributes->compute_slices,
+           &attributes->memory, &attributes->sms, &attributes->copy, &attributes->decoders, &attributes->encoders,
+           &attributes->jpegs, &attributes->ofas);
     return SUCCESS;
 }
 
@@ -460,11 +462,14 @@ int nvmlDeviceGetMaxPcieLinkWidth(uintptr_t device, unsigned *width)
 int nvmlDeviceGetGpuFabricInfoV(uintptr_t device, FabricInfo *info)
 {
     ENTER(gpu(device));
-    const char *value = get("gpu.%d.fabric", gpu(device)); /* "state status" */
+    const char *value = get("gpu.%d.fabric", gpu(device)); /* "state status clique 16-bytes" */
     unsigned state;
+    int end = 0;
     if (!value)
         return NOT_SUPPORTED;
-    sscanf(value, "%u %u", &state, &info->status);
+    sscanf(value, "%u %u %u %n", &state, &info->status, &info->clique, &end);
+    for (unsigned i = 0; end && i < 16; i++)
+        sscanf(value + end + 2 * i, "%2hhx", &info->cluster[i]);
     info->state = state;
     return SUCCESS;
 }

@@ -109,6 +109,10 @@ PartKind = Literal[
     "mps upkeep",
     "apiserver",
     "node condition",
+    "node metadata",
+    "node feature",
+    "features file",
+    "startup taint",
     "events",
     # what the agent runs: such a part has a status only while it fails
     "allocations",
@@ -123,12 +127,16 @@ PartKind = Literal[
     "hardware",
     "mps",
     "mps daemons",
+    "features file writer",
+    "node feature writer",
+    "node metadata writer",
     "node object",
     "nodes in /dev",
     "plain devices",
     "plugins",
     "probes",
     "release",
+    "startup taint writer",
     "status",
     "store",
     "time slice lengths",
@@ -206,6 +214,10 @@ MPS_REQUESTS: Part[Status] = Part("mps wishes")
 MPS_COMPUTE_MODES: Part[ComputeModeStatus] = Part("mps upkeep")
 API_SERVER: Part[Status] = Part("apiserver")
 NODE_CONDITION: Part[Status] = Part("node condition")
+NODE_METADATA: Part[Status] = Part("node metadata")
+NODE_FEATURE: Part[Status] = Part("node feature")
+FEATURES_FILE: Part[Status] = Part("features file")
+STARTUP_TAINT: Part[Status] = Part("startup taint")
 EVENTS: Part[Status] = Part("events")
 
 

@@ -35,7 +35,15 @@ from gpuplane.core.resourcenames import qualified_resource_name
 from gpuplane.core.shares import MIB_PER_MEMORY_UNIT
 from gpuplane.core.strict import DocumentPath, InvalidInput, load_with_lines
 from gpuplane.model import config
-from gpuplane.model.config import MemorySharedResource, NamingRule, ReplicatedResource, Settings, Sharing, TimeSlice
+from gpuplane.model.config import (
+    MemorySharedResource,
+    NamingRule,
+    NodeSettings,
+    ReplicatedResource,
+    Settings,
+    Sharing,
+    TimeSlice,
+)
 from gpuplane.model.health import FaultOverride
 from gpuplane.model.value import Value
 
@@ -129,7 +137,7 @@ def _flag_value_and_source(flag: Flag, text_and_source: tuple[str, str] | None, 
 
 
 def _build_settings(content: ConfigFile, flag_values: Mapping[str, Any]) -> Settings:
-    settings = Settings(**flag_values)
+    settings = _settings_of_flags(flag_values)
     resources, health = content.resources or ResourcesSection(), content.health or HealthSection()
     driver_root = settings.driver_root or "/"
     return settings.but(
@@ -142,6 +150,13 @@ def _build_settings(content: ConfigFile, flag_values: Mapping[str, Any]) -> Sett
         probe_period=settings.probe_period if (period := _to_optional_seconds(health.probe_period)) is None else period,
         faults={code: _fault_override(rule) for code, rule in (health.faults or {}).items() if rule is not None},
     )
+
+
+def _settings_of_flags(flag_values: Mapping[str, Any]) -> Settings:
+    """The settings that flags can set; a field "node.labels" is one of `Settings.node`."""
+    node = {field.removeprefix("node."): value for field, value in flag_values.items() if field.startswith("node.")}
+    others = {field: value for field, value in flag_values.items() if not field.startswith("node.")}
+    return Settings(**others, node=NodeSettings(**node))
 
 
 def _naming_rules(patterns: Iterable[NamingPattern] | None) -> tuple[NamingRule, ...]:

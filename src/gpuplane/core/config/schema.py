@@ -1,8 +1,9 @@
 """NVIDIA's v1 configuration file, key for key (k8s-device-plugin 0.20, api/config/v1/*.go), and our own keys.
 
 Every key of NVIDIA's is known here, and those of GPU Feature Discovery, because one file serves both. Our own keys,
-which NVIDIA's plugin ignores: `health`, `sharing.memory`, `flags.wholeMigGpus`, `flags.plugin.cdiHook`; of sharing
-entries `model`, `distinct` and `timeSlice`; and the settings of MPS daemons. An empty section or key counts as absent.
+which NVIDIA's plugin ignores: `health`, `node`, `sharing.memory`, `flags.wholeMigGpus`, `flags.plugin.cdiHook`; of
+sharing entries `model`, `distinct` and `timeSlice`; and the settings of MPS daemons. An empty section or key counts as
+absent.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from gpuplane.model.config import (
     CdiHook,
     ComputeModePolicy,
     DeviceIdStrategy,
+    LabelTarget,
     MemoryUnit,
     MigStrategy,
     TimeSlice,
@@ -175,6 +177,14 @@ class HealthSection(Value, rename="camel"):
     faults: Mapping[str, FaultOverrideEntry | None] | None = None
 
 
+class NodeSection(Value, rename="camel"):
+    """node"""
+
+    labels: LabelTarget | None = None
+    annotation: bool | None = None
+    startup_taint: str | None = None
+
+
 class ConfigFile(Value):
     """The whole file."""
 
@@ -184,6 +194,7 @@ class ConfigFile(Value):
     sharing: SharingSection | None = None
     imex: ImexSection | None = None
     health: HealthSection | None = None
+    node: NodeSection | None = None
 
 
 def value_of_key(file: ConfigFile, key: str) -> Any:

@@ -23,6 +23,10 @@ from gpuplane.sandbox.kubelet import Container, Kubelet, Pod
 PATIENCE = 60.0
 NODE = "/api/v1/nodes/n1"
 SHARED = "nvidia.com/gpu.shared"
+UID = "76acaf17-8883-41ef-8dbd-7e32f6f22459"
+CONTAINER = "a9ac79c067320eca1ea34e26e555ba8e5b2a74bececad8e153371f98cdbff849"
+RECORDS = f"var/log/pods/default_train_{UID}/main", f"var/log/containers/train_default_main-{CONTAINER}.log"
+"""What kubelet keeps of the pod's container: a directory, and a link into it."""
 MACHINE = """\
 driver: {version: 570.172.08, cuda: "12.8"}
 layout: debian
@@ -32,13 +36,22 @@ gpus:
 - {index: 0, uuid: GPU-0, model: NVIDIA A100, memory_mib: 81920, pci: "0000:01:00.0", numa: 0, minor: 0,
    nodes: [/dev/nvidia0], faults: [{code: remap-pending, message: a row waits}]}
 - {index: 1, uuid: GPU-1, model: NVIDIA A100, memory_mib: 81920, pci: "0000:02:00.0", numa: 0, minor: 1,
-   nodes: [/dev/nvidia1]}
+   nodes: [/dev/nvidia1], links: [{peer: nvswitch, lanes: 1}]}
 - {index: 2, uuid: GPU-2, model: NVIDIA A100, memory_mib: 81920, pci: "0000:03:00.0", numa: 1, minor: 2,
    nodes: [/dev/nvidia2], mig: {enabled: true}}
 - {index: 3, uuid: GPU-3, model: NVIDIA A100, memory_mib: 81920, pci: "0000:04:00.0", numa: 1, minor: 3,
    nodes: [/dev/nvidia3], mig: {enabled: true, devices: [{uuid: MIG-0, profile: 1g.10gb, gpu_instance: 7,
    memory_mib: 9728, nodes: [/dev/nvidia-caps/nvidia-cap471, /dev/nvidia-caps/nvidia-cap472]}]}}
 """
+LOAD = """\
+load:
+- {gpu: 0, readings: {DCGM_FI_DEV_GPU_UTIL: 50, DCGM_FI_DEV_FB_USED: 3000}}
+- {gpu: 1, nvlink: 0, readings: {DCGM_FI_DEV_NVLINK_TX_BYTES: 1, DCGM_FI_DEV_NVLINK_RX_BYTES: 2}}
+- {gpu: 3, mig: MIG-0, readings: {DCGM_FI_DEV_FB_USED: 100}}
+processes:
+- {gpu: 0, pid: 4711, memory_mib: 1000, sm_percent: 30, started: 1, cgroups: [/kubepods/pod@UID/@CONTAINER]}
+- {gpu: 3, pid: 4712, memory_mib: 100, sm_percent: 1, started: 1, gpu_instance: 7}
+""".replace("@UID", UID).replace("@CONTAINER", CONTAINER)
 INCIDENT = """\
 incidents:
 - {gpu: 1, code: xid-79, message: GPU has fallen off the bus}
@@ -77,7 +90,11 @@ class _Stage:
         self.machine, self.config, self.state, self.cdi = (
             root / each for each in ("machine.yaml", "config.yaml", "s", "cdi")
         )
-        self.machine.write_text(MACHINE)
+        self.machine.write_text(MACHINE + LOAD)
+        directory, link = (root / "h" / each for each in RECORDS)
+        directory.mkdir(parents=True)
+        link.parent.mkdir(parents=True)
+        link.symlink_to(f"/{RECORDS[0]}/0.log")
         self.config.write_text(CONFIG)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -102,13 +119,17 @@ class _Stage:
         return Agent(
             "--machine", self.machine, "--config", self.config, "--kubelet-root", self.root / "k",
             "--state-dir", self.state, "--cdi-dir", self.cdi, "--metrics-address", self.url,
-            "--log-format", "json", "--node-name", "n1", "--kubeconfig", self.root / "kubeconfig",
+            "--host-root", self.root / "h", "--log-format", "json", "--node-name", "n1",
+            "--kubeconfig", self.root / "kubeconfig",
         )  # fmt: skip
 
     async def _inspect(self, kubelet: Kubelet) -> None:
         """A pod holds a share of GPU 0, GPU 1 has an XID, GPU 2 is not offered, the MIG device of GPU 3 is drained."""
         await kubelet.run(Pod("train", (Container("main", {SHARED: 1}),)))
-        self.machine.with_suffix(".new").write_text(MACHINE + INCIDENT)
+        await self._page("gpuplane_container_memory_used_bytes{")
+        sick = "links: [{peer: nvswitch, lanes: 1}], faults: [{code: recovery-reset, message: a reset is asked for}]"
+        asked = MACHINE.replace("links: [{peer: nvswitch, lanes: 1}]", sick)
+        self.machine.with_suffix(".new").write_text(asked + LOAD + INCIDENT)
         self.machine.with_suffix(".new").replace(self.machine)
         await kubelet.until_capacity(SHARED, 4, 2)
         await self._json("health drain", "3:0", "--why", "fan", "--for", "2h", "--state-dir", self.state)

@@ -225,8 +225,7 @@ def test_what_is_to_be_uncommented(overlay: str, tmp_path: Path) -> None:
     layer = yaml.safe_load(path.read_text())
     here = {f"../../components/{each.name}" for each in (DEPLOY / "components").iterdir()}
 
-    of_nodes = ("node-labels", "node-feature", "features-file", "startup-taint")
-    both = {f"../../components/{each}" for each in ("hook", "network-policy", *of_nodes)}
+    both = {f"../../components/{each}" for each in ("hook", "network-policy", "process-metrics")}
 
     assert set(layer["components"]) == (here if overlay == "nvidia-runtime" else both)
     assert layer["images"] == [{"name": "gpuplane", "newName": "registry.example/gpuplane", "newTag": "0.1.0"}]
@@ -280,6 +279,18 @@ def test_time_slices_add_one_capability() -> None:
 
         assert container["securityContext"] == LOCKED_DOWN | {"capabilities": capabilities}
         assert container | {"securityContext": None} == before | {"securityContext": None}
+
+
+def test_process_metrics_show_processes_and_names_of_logs(overlay: str) -> None:
+    """components/process-metrics adds hostPID and two directories, read-only, and nothing else."""
+    plain = build(DEPLOY / "overlays" / overlay)
+    found = apply(DEPLOY / "components/process-metrics", plain)
+    pod, container = _pod(found), _container(found)
+    added = {path: (path, "ro") for path in ("/var/log/containers", "/var/log/pods")}
+
+    assert dict(_host_paths(pod, container)) == dict(_host_paths(_pod(plain), _container(plain))) | added
+    assert pod == _pod(plain) | {"hostPID": True, "containers": pod["containers"], "volumes": pod["volumes"]}
+    assert {**container, "volumeMounts": 0} == {**_container(plain), "volumeMounts": 0}
 
 
 def test_kernel_log_adds_the_device_and_what_opens_it() -> None:

@@ -20,12 +20,12 @@ from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
 from gpuplane.core.health.reasons import direct_health_reasons
 from gpuplane.core.kinds.nvidia.units import list_units
 from gpuplane.core.reports.inspection.report import build_inspection
-from gpuplane.core.reports.metrics import metrics
 from gpuplane.core.reports.nodeannotation import decode_node_gpus, encode_node_gpus, node_gpus
 from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, node_condition
 from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.shares import unit_of
 from gpuplane.core.step import step
+from gpuplane.core.telemetry.agentmetrics import metrics
 from gpuplane.kubelet.plugin import _list_response
 from gpuplane.model.config import MemorySharedResource, NodeObjectRequests, ReplicatedResource, Settings, Sharing
 from gpuplane.model.control import AgentInfo, NodeState
@@ -226,10 +226,10 @@ def degraded_and_suspect(snapshot: Snapshot) -> bool:
 def readiness_agrees(snapshot: Snapshot) -> None:
     """/readyz and the metric are one; a resource of which nothing is given out for want of CDI devices is not ready."""
     pages = StatusPages()
-    pages.make(snapshot)
-    code, _, body = pages.page("/readyz")
+    pages.show(snapshot)
+    page = pages.page("/readyz")
     why = not_ready_reason(snapshot)
-    assert (code, body) == ((503, f"{why.text}\n".encode()) if why else (200, b"ok\n"))
+    assert (page.status, page.body) == ((503, f"{why.text}\n".encode()) if why else (200, b"ok\n"))
     assert series(snapshot, "gpuplane_ready") == {(): float(not why)}
     for resource in offer(snapshot).resources:
         stands = snapshot.statuses.get(plugin_part(resource.name))

@@ -7,7 +7,9 @@ nothing in the world and answers nobody. Each part is restarted alone when it ra
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuplane.agent.configure import Source, configure
 from gpuplane.agent.control import control
@@ -15,12 +17,8 @@ from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep_running
 from gpuplane.agent.tables import keep_tables
 from gpuplane.apiserver.events import send_events
-from gpuplane.apiserver.keeper import keep
 from gpuplane.apiserver.node import CONFIG_LABEL, watch_node
-from gpuplane.apiserver.nodefeature import NodeFeature
-from gpuplane.apiserver.nodemetadata import NodeMetadata
 from gpuplane.apiserver.report import report_conditions
-from gpuplane.apiserver.startuptaint import StartupTaint
 from gpuplane.core.health.probes import requested_probe_times
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.hardware import Hardware
@@ -28,7 +26,6 @@ from gpuplane.hardware.devicenodes import keep_device_nodes
 from gpuplane.hardware.timeslices import keep_time_slices
 from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.cdi.keeper import keep_specifications
-from gpuplane.host.featuresfile import keep_features_file
 from gpuplane.host.kernellog import watch_kernel_log
 from gpuplane.host.mps.meeting import ask, hear
 from gpuplane.host.state import keep_stored
@@ -36,9 +33,11 @@ from gpuplane.kubelet.podresources import follow_allocations
 from gpuplane.kubelet.registration import register_plugins, report_unregistered
 from gpuplane.model.control import AgentInfo
 from gpuplane.model.facts import ObserveMachine, ProbeGpu
-from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import Part, Status
 from gpuplane.model.value import Value
+
+if TYPE_CHECKING:
+    from gpuplane.agent.telemetry import Telemetry
 
 FIRST_WORD, FIRST_EVER = 2.0, 10.0
 """Seconds that the first look waits for the API server's first word about our Node; and where nothing is remembered of
@@ -65,6 +64,9 @@ class Options(Value):
     node_label: str = CONFIG_LABEL  # which names a configuration
     kubeconfig: Path | None = None
     metrics: tuple[str, int] | None = None  # host and port; None: no listening
+    counters: Path | None = None  # the admin's list of DCGM fields; None: NVIDIA's default list
+    host_name: str = ""  # the label Hostname of series
+    records_root: Path = Path("/")  # what holds kubelet's records of pods, below /var/log
     kernel_log: Path | None = None  # as /dev/kmsg; None: not read
     kernel_pids: bool = True  # whether its process ids are those that the hardware tells
     cdi_dir: Path | None = None  # None: no specifications are kept
@@ -111,18 +113,32 @@ class RunningParts:
         self.start(there)
 
 
-def status_page(node: Node, options: Options) -> Parts:
+def status_page(node: Node, options: Options, hardware: Hardware) -> Parts:
     """What runs from the first moment to the last."""
     if options.metrics is None:
         return {}
     host, port = options.metrics
 
+    @cache
+    def telemetry() -> "Telemetry":
+        from gpuplane.agent.telemetry import Telemetry  # registering need not wait for these imports
+
+        return Telemetry(node, hardware, options.records_root)
+
     async def serve_status() -> None:
-        from gpuplane.agent.statuspages import serve_status_pages  # 50 ms of imports that registering need not wait for
+        from gpuplane.agent.statuspages import serve_status_pages
 
-        await serve_status_pages(node, host, port)
+        known = telemetry()
+        await serve_status_pages(node, host, port, options.host_name, known.state, known.was_read)
 
-    return {Part("status"): serve_status}
+    parts: dict[Part[Status], Callable[[], Awaitable[None]]] = {
+        Part("status"): serve_status,
+        Part("samples"): lambda: telemetry().follow_samples(),
+        Part("sampling"): lambda: telemetry().request_samples(),
+    }
+    if (counters := options.counters) is not None:
+        parts[Part("counters")] = lambda: telemetry().follow_counters(counters)
+    return parts
 
 
 def watching(node: Node, options: Options, hardware: Hardware, plain_devices: Hardware | None = None) -> Parts:
@@ -157,7 +173,6 @@ def serving(
         Part("mps daemons"): lambda: ask(node),
         Part("probes"): lambda: _probe(node, hardware),
         Part("time slice lengths"): lambda: keep_time_slices(node, hardware),
-        Part("features file writer"): lambda: keep_features_file(node, feature_label_values),
     }
     if (kernel_log := options.kernel_log) is not None:  # from its beginning: what befell between two agents is in it
         parts[Part("xids")] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
@@ -168,17 +183,7 @@ def serving(
     if options.node_name:
         parts[Part("condition writer")] = lambda: report_conditions(node, options.node_name, options.kubeconfig)
         parts[Part("event writer")] = lambda: send_events(node, options.node_name, options.kubeconfig)
-        metadata, taint = NodeMetadata(options.node_name, feature_label_values), StartupTaint(options.node_name)
-        feature = NodeFeature(options.node_name, feature_label_values, options.kubeconfig)
-        parts[Part("node metadata writer")] = lambda: keep(node, metadata, options.kubeconfig)
-        parts[Part("node feature writer")] = lambda: keep(node, feature, options.kubeconfig)
-        parts[Part("startup taint writer")] = lambda: keep(node, taint, options.kubeconfig)
     return parts
-
-
-def feature_label_values(snapshot: Snapshot) -> Mapping[str, str] | None:
-    """The labels that say what GPUs the node has; None while they are not known."""
-    return None
 
 
 async def _watch(node: Node, hardware: Hardware, *, asks: bool) -> None:

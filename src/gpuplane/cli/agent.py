@@ -105,6 +105,11 @@ def _parser() -> Parser:
         "--metrics-address", default="", metavar="HOST:PORT", help="serve /metrics, /healthz and /readyz; default off"
     )
     own.add_argument(
+        "--dcgm-counters", metavar="FILE",
+        help="the DCGM fields that are shown, in the format of dcgm-exporter's -f; environment "
+             "DCGM_EXPORTER_COLLECTORS; default: the list of dcgm-exporter",
+    )  # fmt: skip
+    own.add_argument(
         "--host-root", type=Path, default=Path("/"), metavar="DIR", help="the root of /sys, /proc and /dev; default /"
     )
     own.add_argument(
@@ -172,6 +177,9 @@ def _options(
         node_label=said("node-label"),
         kubeconfig=Path(said("kubeconfig")) if said("kubeconfig") else None,
         metrics=_address(arguments.metrics_address),
+        counters=_counters(arguments.dcgm_counters, environment),
+        host_name=said("node-name") or os.uname().nodename,
+        records_root=arguments.host_root,
         kernel_log=_kernel_log(arguments.kernel_log, arguments.machine, arguments.host_root),
         kernel_pids=arguments.machine != NVML or host_pids(),
         device_nodes=_device_nodes(arguments.device_nodes, arguments.machine, arguments.host_root),
@@ -210,6 +218,11 @@ def _cdi_dir(said: str | None, machine: str) -> Path | None:
     if said is None:
         return CDI if machine == NVML else None
     return Path(said).absolute() if said else None
+
+
+def _counters(said: str | None, environment: Mapping[str, str]) -> Path | None:
+    path = environment.get("DCGM_EXPORTER_COLLECTORS", "") if said is None else said
+    return Path(path) if path else None
 
 
 def _address(text: str) -> tuple[str, int] | None:

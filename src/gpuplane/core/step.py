@@ -22,6 +22,7 @@ from gpuplane.model.facts import (
     AllocateAnswered,
     AllocationsListed,
     ConfigLoaded,
+    CountersLoaded,
     DevicesObserved,
     DrainRequested,
     DriverReleaseRequested,
@@ -88,6 +89,8 @@ def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
         case ConfigLoaded(settings, name, warnings):
             config = snapshot.config.but(settings=settings, name=name or "", warnings=warnings)
             return snapshot.but(config=config, ledger=snapshot.ledger.but(config_name=name))
+        case CountersLoaded(counters):
+            return snapshot.but(config=snapshot.config.but(counters=counters))
         case NodeRequestsChanged(asked):
             ledger = snapshot.ledger.but(node_requests=None if asked == NodeObjectRequests() else asked)
             return snapshot.but(config=snapshot.config.but(node_requests=asked), ledger=ledger)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gpuplane.model.health import FaultOverride
+from gpuplane.model.telemetry import DcgmCounter
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
@@ -20,7 +21,6 @@ ReplicationStrategy = Literal["time-slicing", "mps"]
 TimeSlice = Literal["default", "short", "medium", "long"]
 ComputeModePolicy = Literal["exclusive", "leave"]
 MemoryUnit = Literal["MiB", "GiB"]
-LabelTarget = Literal["none", "node", "file", "node-feature"]
 
 
 class NamingRule(Value):
@@ -83,13 +83,19 @@ class Sharing(
     mps: MpsDaemonSettings = MpsDaemonSettings()
 
 
-class NodeSettings(Value):
-    """What the agent writes about its node for others: on the Node object, or for node-feature-discovery."""
+class MetricsSettings(Value):
+    """What is measured, and how it is shown.
 
-    labels: LabelTarget = "none"  # where feature labels go
-    annotation: bool = False  # of the Node: gpuplane.io/gpus
-    startup_taint: str = ""  # the key of the taint that is lifted when the devices are served; "" for none
-    features_file: str = "/etc/kubernetes/node-feature-discovery/features.d/gfd"  # as the agent sees it
+    `dcgm_names`: whether there are series of DCGM's names; off while a dcgm-exporter has them, so that no sum doubles.
+    `watch_pods`: whether the API server is asked about the pods of this node. `pod_labels`: which of their labels are
+    shown on series; `*` matches any run of characters.
+    """
+
+    dcgm_names: bool = True
+    interval: float = 1.0  # seconds between two samples
+    slow_interval: float = 5.0  # seconds between two readings of what takes the driver long
+    watch_pods: bool = False
+    pod_labels: tuple[str, ...] = ()
 
 
 class Settings(Value, rename={"cdi_feature_flags": "cdi_features"}):
@@ -120,7 +126,7 @@ class Settings(Value, rename={"cdi_feature_flags": "cdi_features"}):
     mig: tuple[NamingRule, ...] = ()
     sharing: Sharing = Sharing()
     probe_period: float = 5.0  # seconds: between recovery probes, and for which a fault has to be over before the first
-    node: NodeSettings = NodeSettings()
+    metrics: MetricsSettings = MetricsSettings()
     faults: Mapping[str, FaultOverride] = {}  # code of the fault catalogue → what is judged otherwise here
 
 
@@ -151,9 +157,11 @@ class Config(Value, rename={"node_requests": "asked"}):
 
     `settings` is None before the first good configuration; `node_requests` is None before the API server's first word.
     `warnings`: what of the file was taken otherwise than it is written, each with file and line.
+    `counters`: the DCGM fields that are shown, of a list of the admin's; () for NVIDIA's default list.
     """
 
     settings: Settings | None = None
     name: str = ""
     warnings: tuple[Text, ...] = ()
+    counters: tuple[DcgmCounter, ...] = ()
     node_requests: NodeObjectRequests | None = None

@@ -10,7 +10,7 @@ from gpuplane.model.health import Drain
 from gpuplane.model.machine import DeviceList, Gpu, Machine
 from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, StoredLedger
 from gpuplane.model.status import Part, S
-from gpuplane.model.telemetry import SamplingRequest
+from gpuplane.model.telemetry import DcgmCounter, SamplingRequest
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
@@ -102,6 +102,12 @@ class ConfigLoaded(_TaggedMessage):
     warnings: tuple[Text, ...] = ()  # what is understood differently from how it is written, each with file and line
 
 
+class CountersLoaded(_TaggedMessage):
+    """agent: the admin's list of DCGM fields was read. () for NVIDIA's default list."""
+
+    counters: tuple[DcgmCounter, ...]
+
+
 class NodeRequestsChanged(_TaggedMessage):
     """apiserver: the labels and annotations of our Node object request something else."""
 
@@ -162,6 +168,7 @@ Fact = (
     | DrainRequested
     | StatusChanged[Any]
     | ConfigLoaded
+    | CountersLoaded
     | NodeRequestsChanged
     | AllocationsListed
     | AllocateAnswered

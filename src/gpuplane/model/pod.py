@@ -51,6 +51,13 @@ class PodRef(Value):
                 return cls()
 
 
+class ContainerId(Value):
+    """A container as the node's kernel and kubelet's records name it."""
+
+    pod_uid: str
+    container_id: str
+
+
 def may_be_same_container(one: PodRef, other: PodRef) -> bool:
     """Whether they could mean the same container: no field that both know differs.
 

@@ -144,6 +144,12 @@ class Snapshot(Value, rename={"stored_ledger": "disk", "statuses": "conditions"}
         after.__dict__["memory"] = self.memory
         return after
 
+    def with_memory(self, memory: dict[Any, Any]) -> Self:
+        """The same snapshot, of which views remember in another memory: that of another thread."""
+        same = msgspec.structs.replace(self)
+        same.__dict__["memory"] = memory
+        return same
+
     @property
     def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs; () where they have not been counted yet."""

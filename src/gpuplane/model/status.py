@@ -109,11 +109,9 @@ PartKind = Literal[
     "mps upkeep",
     "apiserver",
     "node condition",
-    "node metadata",
-    "node feature",
-    "features file",
-    "startup taint",
     "events",
+    "counters file",
+    "process metrics",
     # what the agent runs: such a part has a status only while it fails
     "allocations",
     "cdi files",
@@ -123,20 +121,19 @@ PartKind = Literal[
     "configuration",
     "control",
     "control while standing by",
+    "counters",
     "event writer",
     "hardware",
     "mps",
     "mps daemons",
-    "features file writer",
-    "node feature writer",
-    "node metadata writer",
     "node object",
     "nodes in /dev",
     "plain devices",
     "plugins",
     "probes",
     "release",
-    "startup taint writer",
+    "samples",
+    "sampling",
     "status",
     "store",
     "time slice lengths",
@@ -214,11 +211,9 @@ MPS_REQUESTS: Part[Status] = Part("mps wishes")
 MPS_COMPUTE_MODES: Part[ComputeModeStatus] = Part("mps upkeep")
 API_SERVER: Part[Status] = Part("apiserver")
 NODE_CONDITION: Part[Status] = Part("node condition")
-NODE_METADATA: Part[Status] = Part("node metadata")
-NODE_FEATURE: Part[Status] = Part("node feature")
-FEATURES_FILE: Part[Status] = Part("features file")
-STARTUP_TAINT: Part[Status] = Part("startup taint")
 EVENTS: Part[Status] = Part("events")
+COUNTERS_FILE: Part[Status] = Part("counters file")
+PROCESS_METRICS: Part[Status] = Part("process metrics")
 
 
 def plugin_part(resource: str) -> Part[Status]:

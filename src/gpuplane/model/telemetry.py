@@ -8,6 +8,7 @@ memory in MiB, utilisation in percent (DEV) or as a ratio (PROF). What the machi
 from collections.abc import Mapping
 from typing import Literal
 
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 ReadingPeriod = Literal["fast", "slow"]
@@ -81,6 +82,14 @@ LINK_FIELDS = frozenset(
     }
 )
 """Fields that are also told for each NVLink by itself."""
+
+
+class DcgmCounter(Value):
+    """A DCGM field that is shown, how Prometheus counts it (a label is added to every series), and its help."""
+
+    field: str
+    kind: Literal["gauge", "counter", "label"]
+    help: Text
 
 
 class ProcessSample(Value):

@@ -1,6 +1,7 @@
 """What views return: what Kubernetes sees, derived from one snapshot."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Literal
 
 from gpuplane.model.machine import NVIDIA_GPU
@@ -160,13 +161,28 @@ class NodeEvent(Value):
     message: Text
 
 
+class Labels(dict[str, str]):
+    """The labels of one series. Who keeps them, keeps their text too. Nobody changes them."""
+
+    @cached_property
+    def text(self) -> str:
+        """As the formats of Prometheus write them: `{gpu="0",pod="train"}`; "" for none."""
+        return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in self.items()) + "}" if self else ""
+
+
+def _escape(value: str) -> str:
+    if "\\" in value or '"' in value or "\n" in value:
+        return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return value
+
+
 class Metric(Value):
     """One metric: its series are (labels, value). A counter only grows, until the agent's memory of a boot ends."""
 
     name: str
     kind: Literal["gauge", "counter"]
     help: Text
-    series: tuple[tuple[Mapping[str, str], float], ...] = ()
+    series: tuple[tuple[Labels, float], ...] = ()
 
 
 class RequestRefused(Exception):

@@ -18,9 +18,9 @@ from gpuplane.core.containers.strategy import (
 )
 from gpuplane.core.explanation import explain_node
 from gpuplane.core.ledger import adapt_to_new_boot
-from gpuplane.core.reports.metrics import metrics
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
+from gpuplane.core.telemetry.agentmetrics import metrics
 from gpuplane.model.config import ListStrategy, NodeObjectRequests, Settings
 from gpuplane.model.facts import (
     AllocationsListed,

@@ -21,11 +21,11 @@ from gpuplane.core.kinds.kind import Kind, plain_kind
 from gpuplane.core.kinds.table import FAULTS, KINDS, PLAIN_KINDS, kind_of
 from gpuplane.core.ledger import adapt_to_new_boot
 from gpuplane.core.lookup import find_device
-from gpuplane.core.reports.metrics import metrics
 from gpuplane.core.reports.nodecondition import node_condition
 from gpuplane.core.reports.nodeevents import event_states, node_events
 from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.step import step
+from gpuplane.core.telemetry.agentmetrics import metrics
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.model.cdi import Mount as CdiMount
 from gpuplane.model.config import Settings

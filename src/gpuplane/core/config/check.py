@@ -9,8 +9,8 @@ A file means the same here as for NVIDIA's plugin. These differences are errors 
 - An empty strategy list, which would leave every container without devices.
 - What is ambiguous: a key that is there twice, two entries that share all devices of one resource.
 
-`sharing.memory` and `health` are keys of gpuplane. Shares of memory need a resource name of their own, because their
-number means an amount. `health` must name faults that may exist, and must have an effect.
+`sharing.memory`, `health` and `metrics` are keys of gpuplane. Shares of memory need a resource name of their own,
+because their number means an amount. `health` must name faults that may exist, and must have an effect.
 
 What depends on the machine is checked where devices get their names (`core.inventory`), and affects only those devices.
 """
@@ -31,6 +31,7 @@ from gpuplane.core.config.schema import (
     HealthSection,
     MemoryEntry,
     MemorySection,
+    MetricsSection,
     MpsSection,
     NamingPattern,
     ReplicatedEntry,
@@ -66,6 +67,7 @@ def _problem_texts_without_path(file: ConfigFile) -> DocumentProblems:
     names = {RESOURCE_PREFIX + each.name.removeprefix(RESOURCE_PREFIX) for each in (*gpus, *mig)}
     yield from _sharing_problems(sharing, {GPU_RESOURCE, *names})
     yield from _health_problems(file.health or HealthSection())
+    yield from _metrics_problems(file.metrics or MetricsSection())
 
 
 def _flag_problems(file: ConfigFile) -> DocumentProblems:
@@ -299,6 +301,28 @@ def _health_problems(health: HealthSection) -> DocumentProblems:
             yield from _fault_override_problems(
                 path, rule, rule.cleared_by or FAULTS.entries.get(code, UNLISTED_XID).cleared_by
             )
+
+
+SAMPLE_INTERVAL_LIMITS, SLOW_INTERVAL_LIMITS = ("500ms", "1m"), ("1s", "5m")
+"""The shortest and the longest time between two samples, and between two readings of what takes the driver long."""
+LABEL_PATTERN = re.compile(r"[A-Za-z0-9*]([A-Za-z0-9*._/-]*[A-Za-z0-9*])?")
+"""A label's name, or a pattern of names."""
+
+
+def _metrics_problems(metrics: MetricsSection) -> DocumentProblems:
+    yield from _duration_problems(("metrics", "interval"), metrics.interval, *SAMPLE_INTERVAL_LIMITS)
+    yield from _duration_problems(("metrics", "slowInterval"), metrics.slow_interval, *SLOW_INTERVAL_LIMITS)
+    for i, pattern in enumerate(metrics.pod_labels or ()):
+        if not LABEL_PATTERN.fullmatch(pattern):
+            yield (
+                ("metrics", "podLabels", i),
+                f"{pattern!r} is not a label's name, nor a pattern such as app.kubernetes.io/*",
+            )
+    if metrics.pod_labels and metrics.watch_pods is False:
+        yield (
+            ("metrics", "watchPods"),
+            "podLabels need the API server's word about pods: remove watchPods, or remove podLabels",
+        )
 
 
 def config_warnings(file: ConfigFile) -> DocumentProblems:

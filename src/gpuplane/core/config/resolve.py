@@ -21,6 +21,7 @@ from gpuplane.core.config.schema import (
     HealthSection,
     MemoryEntry,
     MemorySection,
+    MetricsSection,
     MpsSection,
     NamingPattern,
     ReplicatedEntry,
@@ -37,8 +38,8 @@ from gpuplane.core.strict import DocumentPath, InvalidInput, load_with_lines
 from gpuplane.model import config
 from gpuplane.model.config import (
     MemorySharedResource,
+    MetricsSettings,
     NamingRule,
-    NodeSettings,
     ReplicatedResource,
     Settings,
     Sharing,
@@ -137,7 +138,7 @@ def _flag_value_and_source(flag: Flag, text_and_source: tuple[str, str] | None, 
 
 
 def _build_settings(content: ConfigFile, flag_values: Mapping[str, Any]) -> Settings:
-    settings = _settings_of_flags(flag_values)
+    settings = Settings(**flag_values)
     resources, health = content.resources or ResourcesSection(), content.health or HealthSection()
     driver_root = settings.driver_root or "/"
     return settings.but(
@@ -148,15 +149,20 @@ def _build_settings(content: ConfigFile, flag_values: Mapping[str, Any]) -> Sett
         mig=_naming_rules(resources.mig),
         sharing=_build_sharing(content),
         probe_period=settings.probe_period if (period := _to_optional_seconds(health.probe_period)) is None else period,
+        metrics=_metrics_settings(content.metrics or MetricsSection()),
         faults={code: _fault_override(rule) for code, rule in (health.faults or {}).items() if rule is not None},
     )
 
 
-def _settings_of_flags(flag_values: Mapping[str, Any]) -> Settings:
-    """The settings that flags can set; a field "node.labels" is one of `Settings.node`."""
-    node = {field.removeprefix("node."): value for field, value in flag_values.items() if field.startswith("node.")}
-    others = {field: value for field, value in flag_values.items() if not field.startswith("node.")}
-    return Settings(**others, node=NodeSettings(**node))
+def _metrics_settings(section: MetricsSection) -> MetricsSettings:
+    given = {
+        "dcgm_names": section.dcgm_names,
+        "interval": _to_optional_seconds(section.interval),
+        "slow_interval": _to_optional_seconds(section.slow_interval),
+        "watch_pods": section.watch_pods or (True if section.pod_labels else None),
+        "pod_labels": section.pod_labels,
+    }
+    return MetricsSettings().but(**{name: value for name, value in given.items() if value is not None})
 
 
 def _naming_rules(patterns: Iterable[NamingPattern] | None) -> tuple[NamingRule, ...]:
@@ -286,4 +292,6 @@ def _setting_paths_in_file(content: ConfigFile) -> Iterator[tuple[str, DocumentP
     health = content.health or HealthSection()
     if health.probe_period is not None:
         yield "probe_period", ("health", "probePeriod")
+    if content.metrics is not None:
+        yield "metrics", ("metrics",)
     yield from ((f"faults.{code}", ("health", "faults", code)) for code in health.faults or ())

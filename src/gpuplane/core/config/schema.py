@@ -1,7 +1,7 @@
 """NVIDIA's v1 configuration file, key for key (k8s-device-plugin 0.20, api/config/v1/*.go), and our own keys.
 
 Every key of NVIDIA's is known here, and those of GPU Feature Discovery, because one file serves both. Our own keys,
-which NVIDIA's plugin ignores: `health`, `node`, `sharing.memory`, `flags.wholeMigGpus`, `flags.plugin.cdiHook`; of
+which NVIDIA's plugin ignores: `health`, `metrics`, `sharing.memory`, `flags.wholeMigGpus`, `flags.plugin.cdiHook`; of
 sharing entries `model`, `distinct` and `timeSlice`; and the settings of MPS daemons. An empty section or key counts as
 absent.
 """
@@ -17,7 +17,6 @@ from gpuplane.model.config import (
     CdiHook,
     ComputeModePolicy,
     DeviceIdStrategy,
-    LabelTarget,
     MemoryUnit,
     MigStrategy,
     TimeSlice,
@@ -177,12 +176,14 @@ class HealthSection(Value, rename="camel"):
     faults: Mapping[str, FaultOverrideEntry | None] | None = None
 
 
-class NodeSection(Value, rename="camel"):
-    """node"""
+class MetricsSection(Value, rename="camel"):
+    """metrics"""
 
-    labels: LabelTarget | None = None
-    annotation: bool | None = None
-    startup_taint: str | None = None
+    dcgm_names: bool | None = None
+    interval: UnparsedDuration | None = None
+    slow_interval: UnparsedDuration | None = None
+    watch_pods: bool | None = None
+    pod_labels: tuple[str, ...] | None = None
 
 
 class ConfigFile(Value):
@@ -194,7 +195,7 @@ class ConfigFile(Value):
     sharing: SharingSection | None = None
     imex: ImexSection | None = None
     health: HealthSection | None = None
-    node: NodeSection | None = None
+    metrics: MetricsSection | None = None
 
 
 def value_of_key(file: ConfigFile, key: str) -> Any:

@@ -3,8 +3,8 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuplane.agent.statuspages import StatusPages
-from gpuplane.core.reports.metrics import HELP_AND_SAMPLES_BY_METRIC, metrics
 from gpuplane.core.step import step
+from gpuplane.core.telemetry.agentmetrics import HELP_AND_SAMPLES_BY_METRIC, metrics
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -38,8 +38,8 @@ def after(*facts: Fact) -> Snapshot:
 def series(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], float]:
     """The labels in the order of LABELS, and the value, of each series of a metric on the page."""
     status = StatusPages()
-    status.make(snapshot)
-    families = {family.name: family for family in text_string_to_metric_families(status.metrics.decode())}
+    status.show(snapshot)
+    families = {family.name: family for family in text_string_to_metric_families(status.page("/metrics").body.decode())}
     family = families[name.removesuffix("_total")]
     assert family.type == ("counter" if name.endswith("_total") else "gauge")
     samples = [sample for sample in family.samples if sample.name == name]

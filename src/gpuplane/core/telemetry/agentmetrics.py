@@ -12,7 +12,7 @@ from gpuplane.core.reports import nodecondition
 from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.model.health import DeviceHealth, DeviceRecord, HealthRecords
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import Metric
+from gpuplane.model.views import Labels, Metric
 
 Series = Iterator[tuple[Mapping[str, str], float]]
 
@@ -24,7 +24,7 @@ def metrics(snapshot: Snapshot) -> tuple[Metric, ...]:
             name=name,
             kind="counter" if name.endswith("_total") else "gauge",
             help=text,
-            series=tuple(derive(snapshot)),
+            series=tuple((Labels(labels), value) for labels, value in derive(snapshot)),
         )
         for name, (text, derive) in HELP_AND_SAMPLES_BY_METRIC.items()
     )

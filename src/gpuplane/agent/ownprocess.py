@@ -1,0 +1,35 @@
+"""What the kernel tells of the agent's own process, under the names that every Prometheus client library gives it."""
+
+import os
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpuplane import __version__
+from gpuplane.files import read
+from gpuplane.model.views import Labels, Metric
+
+NO_LABELS = Labels()
+STATM = Path("/proc/self/statm")
+STARTED_AT = time.time()
+
+
+def process_metrics() -> Iterator[Metric]:
+    """CPU time, memory and age of this process, and which version it is."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    pages = int(read(STATM, 4096).split()[1])
+    for name, kind, help, value in (
+        ("process_cpu_seconds_total", "counter", "CPU time of the agent, in seconds", used.ru_utime + used.ru_stime),
+        ("process_resident_memory_bytes", "gauge", "Memory of the agent, in bytes", pages * os.sysconf("SC_PAGESIZE")),
+        ("process_start_time_seconds", "gauge", "When the agent started, in seconds since 1970", STARTED_AT),
+    ):
+        yield Metric(
+            name=name, kind="counter" if kind == "counter" else "gauge", help=help, series=((NO_LABELS, value),)
+        )
+    yield Metric(
+        name="gpuplane_build_info",
+        kind="gauge",
+        help="1, with the version of the agent",
+        series=((Labels(version=__version__), 1.0),),
+    )

@@ -1,0 +1,105 @@
+"""Samples: what is requested of the hardware, and what is remembered of what it tells.
+
+Telemetry stays beside the snapshot. A sample wakes nobody but this part, and pages are made of the newest one.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+
+from gpuplane.core.telemetry.counters import parse_counters
+from gpuplane.core.telemetry.sampling import sampling_request
+from gpuplane.core.telemetry.state import TelemetryState, next_state
+from gpuplane.core.telemetry.usage import containers_of
+from gpuplane.hardware import Hardware
+from gpuplane.host.filewatch import contents
+from gpuplane.host.podrecords import PodRecords
+from gpuplane.model.facts import CountersLoaded, SetSampling, StatusChanged
+from gpuplane.model.node import Node
+from gpuplane.model.status import COUNTERS_FILE, PROCESS_METRICS, PartState, Status
+from gpuplane.model.telemetry import SamplingRequest
+from gpuplane.model.text import Text, join
+from gpuplane.pauses import sleep_until_next
+
+FRESH_FOR = 15.0
+"""Seconds for which a sample counts. Who gets no newer one shows no readings: an old one would pass for a new one."""
+
+READ_FOR = 300.0
+"""Seconds after a request for which the metrics count as read: longer than any usual time between two scrapes."""
+
+MOST_PROBLEMS = 10
+"""Wrong rows of a list that are named."""
+
+
+class Telemetry:
+    """The newest state. Belongs to one event loop. `records_root`: kubelet's records of pods are below it."""
+
+    def __init__(self, node: Node, hardware: Hardware, records_root: Path) -> None:
+        self._node, self._hardware = node, hardware
+        self._records = PodRecords(records_root)
+        self._state = TelemetryState()
+        self._read_at = -READ_FOR
+
+    def state(self) -> TelemetryState:
+        """What pages are made of. Without the sample, where that is old."""
+        sample = self._state.sample
+        if sample is not None and self._node.now() - sample.taken_at > FRESH_FOR:
+            self._state = self._state.but(sample=None)
+        return self._state
+
+    def was_read(self) -> None:
+        """Somebody reads the metrics. Any thread may say so."""
+        self._read_at = time.monotonic()
+
+    async def request_samples(self) -> None:
+        """Have the hardware sample what is shown, for ever."""
+        requested: SamplingRequest | None = None
+        while True:
+            is_read = time.monotonic() - self._read_at < READ_FOR
+            request = sampling_request(self._node.snapshot, is_read=is_read)
+            if request != requested:
+                requested = request
+                await self._hardware.do(SetSampling(request))
+            await sleep_until_next(1.0)
+
+    async def follow_samples(self) -> None:
+        """Remember each sample, for ever."""
+        async for sample in self._hardware.samples():
+            containers, known = containers_of(sample), self._state.names
+            if containers != known.keys():
+                known = await asyncio.to_thread(self._records.names, containers)
+            sampled_at = time.time() - (self._node.now() - sample.taken_at)
+            self._state = next_state(self._state, self._node.snapshot, sample, known, sampled_at)
+            self._report_visibility(is_visible=sample.processes_visible)
+
+    async def follow_counters(self, path: Path) -> None:
+        """Follow the admin's list of DCGM fields, for ever. A bad version leaves the last list in force."""
+        async for content in contents(path):
+            if isinstance(content, OSError):
+                self._report_counters("failing", f"{path}: {content.strerror}")
+                continue
+            found = parse_counters(content.decode(errors="replace"), str(path))
+            problems = join("; ", found.problems[:MOST_PROBLEMS])
+            if not found.counters:
+                self._report_counters("failing", f"{problems or path}: there is no field to show; the last list stays")
+                continue
+            self._node.apply(CountersLoaded(found.counters))
+            if problems:
+                self._report_counters("failing", f"{problems}; the other fields are shown")
+            else:
+                self._report_counters("ok", f"{path}")
+
+    def _report_counters(self, state: PartState, reason: Text) -> None:
+        self._node.apply(StatusChanged(COUNTERS_FILE, Status(state, reason)))
+
+    def _report_visibility(self, *, is_visible: bool) -> None:
+        before = self._node.snapshot.statuses.of(PROCESS_METRICS)
+        state: PartState = "ok" if is_visible else "waiting"
+        if before is None or before.state != state:
+            reason = "the agent sees the processes of containers"
+            if not is_visible:
+                reason = (
+                    "the agent does not see the processes of containers, so it does not tell what each of them uses: "
+                    "give its pod hostPID"
+                )
+            self._node.apply(StatusChanged(PROCESS_METRICS, Status(state, reason)))

@@ -187,3 +187,10 @@ class Metric(Value):
 
 class RequestRefused(Exception):
     """A request that is answered by an error: what was wrong, of which device, and what to do."""
+
+
+class FeatureLabel(Value):
+    """What a label of our Node object says of its GPUs. `source`: where that is known from, for people."""
+
+    value: str  # a legal label value; may be ""
+    source: Text

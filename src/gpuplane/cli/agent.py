@@ -54,6 +54,7 @@ def main(argv: list[str], first_driver: "tuple[subprocess.Popen[bytes], socket.s
             driver_root=root.path,
             root_chosen=root.why,
             host_root=arguments.host_root,
+            host_pids=host_pids(),
             first=first_driver,
         )
         others = plain_devices(arguments.machine, arguments.devices, arguments.host_root)

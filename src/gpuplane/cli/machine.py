@@ -24,13 +24,15 @@ def hardware(
     dev_root: Path | None = None,
     host_root: Path = Path("/"),
     deadline: float = 10.0,
+    host_pids: bool = True,
     first: "tuple[subprocess.Popen[bytes], socket.socket] | None" = None,
 ) -> Hardware:
     """The hardware that is meant: `nvml`, a profile or a file. Raises Unknown, FileNotFoundError.
 
     `driver_root`: where this process sees the driver's root; `root_chosen`: what decided that, for people. `dev_root`:
     whose /dev has the driver's nodes; without it the driver's root, as NVIDIA has it. `host_root`: where /sys, /proc
-    and /dev are otherwise. `deadline`: seconds that a call of the driver may take. `first`: see `cli/firstdriver.py`.
+    and /dev are otherwise. `deadline`: seconds that a call of the driver may take.
+    `host_pids`: whether the numbers of processes are the host's here. `first`: see `cli/firstdriver.py`.
     """
     if machine == NVML:
         from gpuplane.hardware.nvidia import Nvidia
@@ -42,6 +44,7 @@ def hardware(
             root=host_root,
             dev_root=nodes,
             deadline=deadline,
+            host_pids=host_pids,
             first=first,
         )
     from gpuplane.hardware.described import Described

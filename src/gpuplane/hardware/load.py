@@ -14,6 +14,7 @@ from gpuplane.hardware.driver.counters import (
     FRACTIONS,
     MEMORY_FIELDS,
     MIG_FIELDS,
+    UNCORRECTED,
     USE,
     add_link_sums,
     calls,
@@ -86,6 +87,8 @@ class _Moment:
         own = [load for load in self.file.load if load.gpu == gpu.index]
         links = dict(self._links(own, errors))
         readings = self._readings([load for load in own if not load.mig and load.link is None], gpu.memory_mib, errors)
+        if UNCORRECTED in fields and gpu.uncorrected_errors is not None and not _error(UNCORRECTED, errors):
+            readings[UNCORRECTED] = gpu.uncorrected_errors
         add_link_sums(readings, links, fields)
         texts = {name: text for load in own for name, text in load.texts.items()} | {DRIVER_VERSION: version}
         texts = {name: texts[name] for name in fields if texts.get(name) and not _error(name, errors)}

@@ -75,6 +75,7 @@ class Nvidia:
         rest: tuple[float, float] = (0.5, 30.0),
         well: float = 60.0,
         smi_deadline: float = 30.0,
+        host_pids: bool = True,
         first: Waiting | None = None,
     ) -> None:
         """`library` is libnvidia-ml's file; without it, it is searched for below `driver_root`, and
@@ -83,7 +84,8 @@ class Nvidia:
         `poll`, and a call that takes longer than `deadline` hangs. A GPU that a hang or a crash was charged to is
         skipped for the first of `retry`, doubling up to the second; so is `rest` before a start that follows an end
         that was not wanted, until a process has done well for `well`. nvidia-smi, which may have to wake each GPU, is
-        given `smi_deadline`. `first`: a process for the first start, which waits for its options.
+        given `smi_deadline`. `host_pids`: whether the numbers of processes are those of the host here. `first`: a
+        process for the first start, which waits for its options.
         """
         self._options = Options(
             channel=-1,
@@ -96,6 +98,7 @@ class Nvidia:
             poll=poll,
             event_wait=min(poll, deadline / 4),
             rest=rest[1],
+            host_pids=host_pids,
         )
         self._first = first
         self._deadline, self._retry, self._rest, self._well = deadline, retry, rest, well
@@ -107,6 +110,8 @@ class Nvidia:
         self._errands = set[asyncio.Task[None]]()
         self._charges: Charges = ()
         self._look = Machine()
+        self._sample: Sample | None = None  # the newest, until it is taken
+        self._sampled = asyncio.Event()
         self._failures = self._silences = 0
         self._starved = False  # whether that was said
         self._resting = 0.0  # until when
@@ -125,9 +130,13 @@ class Nvidia:
             await asyncio.gather(task, return_exceptions=True)
 
     async def samples(self) -> AsyncGenerator[Sample, None]:
-        """Nothing yet: the driver's process does not sample."""
-        return
-        yield
+        """What the process that looks has sampled. One that is not taken before the next one comes is lost."""
+        while True:
+            await self._sampled.wait()
+            self._sampled.clear()
+            sample, self._sample = self._sample, None
+            if sample is not None:
+                yield sample
 
     async def do(self, action: Action) -> None:
         """Look now. Where the driver was let go of it is taken up, and no charge holds: a GPU may have been reset.
@@ -135,8 +144,10 @@ class Nvidia:
         Anything else is begun, and comes back as a fact whatever becomes of it.
         """
         if isinstance(action, SetSampling):
-            return
-        if isinstance(action, ProbeGpu | SetTimeSlice):
+            self._options = self._options.but(sampling=action.request)
+            if self._looking is not None and not self._looking.ended:
+                self._looking.order(action)
+        elif isinstance(action, ProbeGpu | SetTimeSlice):
             errand = self._probe(action) if isinstance(action, ProbeGpu) else self._set(action)
             task = asyncio.create_task(errand)
             self._errands.add(task)
@@ -149,7 +160,7 @@ class Nvidia:
 
     async def release(self) -> None:
         """End the driver's processes. Returns when no device node is open, or when it is known that one stays."""
-        self._wanted = False
+        self._wanted, self._sample = False, None
         self._changed.set()
         if self._first is not None:  # it waits for options, and has nothing open
             process, line = self._first
@@ -290,6 +301,11 @@ class Nvidia:
         return heard
 
     def _pass_on(self, fact: Told) -> None:
+        if isinstance(fact, Sample):
+            if self._wanted:
+                self._sample = fact
+                self._sampled.set()
+            return
         if isinstance(fact, MachineObserved) and fact.machine.gpus is not None:
             self._silences = 0
             if self._stale(fact.machine.gpus):

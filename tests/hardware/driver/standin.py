@@ -10,7 +10,7 @@ import re
 import struct
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shutil import copy2, rmtree
 
@@ -22,6 +22,7 @@ from gpuplane.model.machine import (
     DeviceNodeStat,
     DriverFiles,
     Gpu,
+    GpuProcess,
     InjectedFailure,
     Machine,
     MachineFile,
@@ -29,6 +30,7 @@ from gpuplane.model.machine import (
     MigDevice,
     Vgpu,
 )
+from tests.hardware.driver.standinload import told_as
 from tests.trees import grow
 
 SOURCE = Path(__file__).parent / "nvml" / "standin.c"
@@ -60,6 +62,7 @@ EVENTS: Mapping[object, int] = {  # nvmlEventType*
 }
 BINDINGS: Mapping[object, int] = {"gpu-unbound": 1, "gpu-bound": 2}  # nvmlSystemEventTypeGpuDriver*
 ANY = 0xFFFFFFFF  # no instance
+UNAVAILABLE = 0xFFFFFFFFFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE
 UNCORRECTED = "field.4.0"
 WELL: Mapping[str, str | int] = {  # what a GPU that does well tells of itself
     **{f"field.{number}.0": 0 for number in (29, 30, 31, 52, 59, 144, 145, 230, 307)},
@@ -125,6 +128,7 @@ class StandIn:
         """
         self.machine = machine
         self._write_tree(machine)
+        self._write_processes(machine.processes if isinstance(machine, MachineFile) else ())
         told = {**dict(_flat(machine, self.root)), **(raw or {})}
         lines = sorted((key, value) for key, value in told.items() if value != "")
         fresh = self.folder / "machine.new"
@@ -201,6 +205,16 @@ class StandIn:
                 (self.root / f"sys/bus/pci/devices/{gpu.pci}/drm" / Path(node).name).mkdir(parents=True, exist_ok=True)
             self._write(f"proc/driver/nvidia/gpus/{gpu.pci}/information", _information(gpu))
         self._write("proc/driver/nvidia-caps/mig-minors", "".join(_minors(gpus)))
+
+    def _write_processes(self, processes: Sequence[GpuProcess]) -> None:
+        for folder in self.root.glob("proc/[0-9]*"):
+            if int(folder.name) not in {process.pid for process in processes}:
+                rmtree(folder)
+        for process in processes:
+            if process.started:
+                self._write(f"proc/{process.pid}/stat", f"{process.pid} (a) b) S {'0 ' * 18}{process.started} 0\n")
+                lines = [f"{number}:{number}:{path}\n" for number, path in enumerate(process.cgroups)]
+                self._write(f"proc/{process.pid}/cgroup", "".join(lines))
 
     def _write_nodes(self, machine: Machine) -> None:
         """The nodes that are there, and links to them. A process may look meanwhile: what is right is left alone."""
@@ -312,10 +326,25 @@ def _flat(machine: Machine, root: Path) -> Iterator[tuple[str, str | int]]:
     failing = [FAILING[code].but(gpu=gpu.index) for gpu in gpus for code in sorted(_codes(gpu)) if code in FAILING]
     for number, failure in enumerate((*file.failures, *failing)):
         yield f"failure.{number}", _failure(failure)
-    numbers = Counter[int]()
+    yield from _processes(file)
+    for load in file.load:
+        device = next((each for gpu in gpus for each in gpu.mig_devices if each.uuid == load.mig), None)
+        yield from ((f"gpu.{load.gpu}.{key}", value) for key, value in told_as(load, device))
+
+
+def _processes(file: MachineFile) -> Iterator[tuple[str, str | int]]:
+    numbers, uses = Counter[int](), Counter[int]()
     for process in file.processes:
-        yield f"gpu.{process.gpu}.process.{numbers[process.gpu]}", f"{process.pid} {ANY}"
+        place = [ANY if each is None else each for each in (process.gpu_instance, process.compute_instance)]
+        memory = UNAVAILABLE if process.memory_mib is None else int(process.memory_mib * (1 << 20))
+        value = f"{process.pid} {place[0]} {place[1]} {memory}"
+        yield f"gpu.{process.gpu}.process.{numbers[process.gpu]}", value
         numbers[process.gpu] += 1
+        if process.sm_percent is not None:
+            yield f"gpu.{process.gpu}.uses", 1
+            if process.sm_percent:
+                yield f"gpu.{process.gpu}.use.{uses[process.gpu]}", f"{process.pid} {int(process.sm_percent)}"
+                uses[process.gpu] += 1
 
 
 def _gpu(gpu: Gpu, indices: dict[str, int]) -> Iterator[tuple[str, str | int]]:
@@ -343,6 +372,7 @@ def _mig(mig: MigDevice) -> Iterator[tuple[str, str | int]]:
     assert parts, mig.profile
     slices = int(parts[2])
     yield f"mig.{mig.mig_index}.uuid", mig.uuid
+    yield f"mig.{mig.mig_index}.memory", mig.memory_mib << 20
     yield f"mig.{mig.mig_index}.gi", mig.gpu_instance
     yield f"mig.{mig.mig_index}.ci", mig.compute_instance
     yield f"mig.{mig.mig_index}.attributes", f"{slices} {parts[1] or slices} {mig.memory_mib} {_engines(mig)}"

@@ -1,10 +1,12 @@
 """Load the driver, look at the machine, say what is new: see the package."""
 
 import ctypes
+import fcntl
 import select
 import signal
 import socket
 import sys
+import termios
 import time
 from collections.abc import Callable, Sequence
 
@@ -29,9 +31,12 @@ from gpuplane.hardware.driver.installed import Installed
 from gpuplane.hardware.driver.look import Looker
 from gpuplane.hardware.driver.nvml import Nvml
 from gpuplane.hardware.driver.page import Page
-from gpuplane.model.facts import FaultOccurred, MachineObserved, ProbeFinished, ProbeGpu
+from gpuplane.hardware.driver.sampler import EARLY, Sampler
+from gpuplane.hardware.driver.users import Processes
+from gpuplane.model.facts import FaultOccurred, MachineObserved, ProbeFinished, ProbeGpu, SetSampling
 from gpuplane.model.machine import Driver, Gpu, Machine
 from gpuplane.model.status import DriverStatus
+from gpuplane.model.telemetry import Sample
 
 BREATH = 0.05
 """Seconds between looks, at the least: events may come in storms."""
@@ -45,7 +50,9 @@ class Agent:
         self._socket = socket.socket(fileno=options.channel)
         self._orders: Frames[Order] = Frames(Order)
         self._told: dict[str, Told] = {}
+        self._unsent = b""  # the rest of a sample
         self.skipped: tuple[Skipped, ...] = options.skip
+        self.sampling = options.sampling
 
     def tell(self, fact: Told) -> None:
         """Say what happened, or how something is now, if that is new."""
@@ -53,9 +60,32 @@ class Agent:
         if isinstance(fact, FaultOccurred) or self._told.get(kind) != fact:
             self._told[kind] = fact
             try:
-                self._socket.sendall(frame(fact))
+                self._socket.sendall(self._unsent + frame(fact))
             except OSError:
                 sys.exit()
+            self._unsent = b""
+
+    @property
+    def owes(self) -> bool:
+        """Whether a part of a sample is still to be sent."""
+        return bool(self._unsent)
+
+    def offer(self, take: Callable[[], Sample] | None) -> None:
+        """Send what is left of a sample; without that, take one and send it. It never waits. While the agent has not
+        read what was sent before, none is taken: it wants the newest, and there has to be room for facts."""
+        if not self._unsent and take is not None and not self._unread():
+            self._unsent = frame(take())
+        if self._unsent:
+            try:
+                self._unsent = self._unsent[self._socket.send(self._unsent, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                sys.exit()
+
+    def _unread(self) -> bool:
+        """Whether the agent has still to read anything (unix(7), SIOCOUTQ)."""
+        return int.from_bytes(fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4)), sys.byteorder) > 0
 
     def ordered(self, seconds: float) -> bool:
         """Whether an order came within the time, after doing all of it but the look. Ends with the agent."""
@@ -67,6 +97,8 @@ class Agent:
         for order in self._orders.feed(data):
             if isinstance(order, Skip):
                 self.skipped = order.gpus
+            elif isinstance(order, SetSampling):
+                self.sampling = order.request
         return True
 
 
@@ -84,7 +116,8 @@ def main() -> None:
         if options.probe is not None:
             agent.tell(_probe(options.probe, looker, agent.skipped))
         else:
-            watch = Watch(agent, looker, Bindings(nvml), options.event_wait)
+            sampler = Sampler(nvml, looker, Processes(options.root, options.host_pids), driver.version)
+            watch = Watch(agent, looker, Bindings(nvml), sampler, options.event_wait)
             watch.follow(driver, options.poll, lambda: library.kernel_state(files) != kernel)
     except library.Unusable as unusable:
         fault = unusable.fault
@@ -131,10 +164,11 @@ def _probe(probe: ProbeGpu, looker: Looker, skipped: Sequence[Skipped]) -> Probe
 
 
 class Watch:
-    """Looks at the machine, one after another, and tells what happens in between."""
+    """Looks at the machine, one after another. In between it takes samples, and tells what happens."""
 
-    def __init__(self, agent: Agent, looker: Looker, bindings: Bindings, event_wait: float) -> None:
+    def __init__(self, agent: Agent, looker: Looker, bindings: Bindings, sampler: Sampler, event_wait: float) -> None:
         self._agent, self._looker, self._bindings, self._event_wait = agent, looker, bindings, event_wait
+        self._sampler = sampler
 
     def follow(self, driver: Driver, poll: float, changed: Callable[[], bool]) -> None:
         """Look until the kernel's driver is another one. Raises Failed where a look is not possible."""
@@ -149,7 +183,7 @@ class Watch:
                 return
 
     def _wait(self, poll: float) -> None:
-        """Until the next look is due, or wanted at once: what happens is told, and looked at soon.
+        """Until the next look is due, or wanted at once: samples are taken, what happens is told, and looked at soon.
 
         In a storm of events one wait takes few of them, so that looks go on; the others wait with the driver.
         """
@@ -157,13 +191,23 @@ class Watch:
         until = began + poll
         while (left := until - time.monotonic()) > 0 and not self._agent.ordered(0):
             happened = 0
-            for event in self._looker.events.wait(min(left, self._event_wait)):
+            for event in self._looker.events.wait(max(0.0, min(left, self._event_wait, self._sample()))):
                 self._agent.tell(event)
                 happened += 1
             if happened:
                 until = min(until, began + BREATH)
             if happened >= AT_ONCE:
                 time.sleep(max(0.0, until - time.monotonic()))
+
+    def _sample(self) -> float:
+        """Take the sample that is due; seconds until the next one is."""
+        self._sampler.request(self._agent.sampling)
+        if time.monotonic() >= self._sampler.due - EARLY:
+            self._sampler.put_off()
+            self._agent.offer(self._sampler.take)
+        elif self._agent.owes:
+            self._agent.offer(None)
+        return BREATH if self._agent.owes else self._sampler.due - time.monotonic()
 
 
 def _rest(agent: Agent, page: Page, changed: Callable[[], bool], options: Options) -> None:

@@ -1,6 +1,6 @@
 """What the agent and the driver's process say to each other: messages of msgpack, each after its length.
 
-Facts come from the driver's process; orders go to it.
+Facts and samples come from the driver's process; orders go to it.
 """
 
 from collections.abc import Iterator
@@ -8,9 +8,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from gpuplane.model.facts import FaultOccurred, MachineObserved, ObserveMachine, ProbeFinished, ProbeGpu
+from gpuplane.model.facts import FaultOccurred, MachineObserved, ObserveMachine, ProbeFinished, ProbeGpu, SetSampling
 from gpuplane.model.machine import Fault
 from gpuplane.model.status import DriverStatus
+from gpuplane.model.telemetry import Sample, SamplingRequest
 from gpuplane.model.value import Value
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ class Skip(Value, tag=True):
     gpus: tuple[Skipped, ...]
 
 
-Order = ObserveMachine | Skip
+Order = ObserveMachine | Skip | SetSampling
 
 
 class DriverStatusChanged(Value, tag=True):
@@ -43,7 +44,7 @@ class DriverStatusChanged(Value, tag=True):
     status: DriverStatus
 
 
-Told = MachineObserved | DriverStatusChanged | FaultOccurred | ProbeFinished
+Told = MachineObserved | DriverStatusChanged | FaultOccurred | ProbeFinished | Sample
 
 
 class Options(Value):
@@ -60,6 +61,8 @@ class Options(Value):
     event_wait: float = 1.0  # the most seconds that one wait for events lasts; then orders are read
     rest: float = 1.0  # seconds after which a driver that cannot be used is tried again
     skip: tuple[Skipped, ...] = ()
+    sampling: SamplingRequest = SamplingRequest(processes=False)  # until an order says otherwise
+    host_pids: bool = True  # numbers of processes mean here what they mean on the host
     probe: ProbeGpu | None = None  # look at this one GPU, once, and end
 
 

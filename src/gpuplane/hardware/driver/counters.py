@@ -102,6 +102,8 @@ SOURCES: Mapping[str, tuple[Source, ...]] = {  # the first that is told
     "DCGM_FI_DEV_NVLINK_RX_BYTES": (Source(((139, ALL_LINKS),), 1024),),
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": (Source(((138, ALL_LINKS), (139, ALL_LINKS))),),  # KiB, both ways
 }
+UNCORRECTED = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"
+"""What a look counts too: a described machine says it of its GPU, not in its load."""
 LINK_SUMS = ("DCGM_FI_DEV_NVLINK_TX_BYTES", "DCGM_FI_DEV_NVLINK_RX_BYTES")
 _LINK_SOURCES: Mapping[
     str, tuple[tuple[tuple[int, float], ...], tuple[int, ...]]
@@ -151,29 +153,30 @@ def memory_readings(total: float, used: float, free: float, reserved: float | No
     return told
 
 
-GPM_METRICS: Mapping[str, tuple[int, float]] = {  # NVML_GPM_METRIC_*, and what its value is multiplied with
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": (1, 0.01),
-    "DCGM_FI_PROF_SM_ACTIVE": (2, 0.01),
-    "DCGM_FI_PROF_SM_OCCUPANCY": (3, 0.01),
-    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": (5, 0.01),
-    "DCGM_FI_PROF_DRAM_ACTIVE": (10, 0.01),
-    "DCGM_FI_PROF_PIPE_FP64_ACTIVE": (11, 0.01),
-    "DCGM_FI_PROF_PIPE_FP32_ACTIVE": (12, 0.01),
-    "DCGM_FI_PROF_PIPE_FP16_ACTIVE": (13, 0.01),
-    "DCGM_FI_PROF_PCIE_TX_BYTES": (20, MIB),
-    "DCGM_FI_PROF_PCIE_RX_BYTES": (21, MIB),
-    "DCGM_FI_PROF_NVLINK_RX_BYTES": (60, MIB),
-    "DCGM_FI_PROF_NVLINK_TX_BYTES": (61, MIB),
+GPM_RATIOS: Mapping[str, int] = {  # NVML_GPM_METRIC_* that are percentages
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 1,
+    "DCGM_FI_PROF_SM_ACTIVE": 2,
+    "DCGM_FI_PROF_SM_OCCUPANCY": 3,
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 5,
+    "DCGM_FI_PROF_DRAM_ACTIVE": 10,
+    "DCGM_FI_PROF_PIPE_FP64_ACTIVE": 11,
+    "DCGM_FI_PROF_PIPE_FP32_ACTIVE": 12,
+    "DCGM_FI_PROF_PIPE_FP16_ACTIVE": 13,
 }
-RATIOS = frozenset(name for name, (_, factor) in GPM_METRICS.items() if factor < 1)
+GPM_RATES: Mapping[str, int] = {  # those that are MiB a second
+    "DCGM_FI_PROF_PCIE_TX_BYTES": 20,
+    "DCGM_FI_PROF_PCIE_RX_BYTES": 21,
+    "DCGM_FI_PROF_NVLINK_RX_BYTES": 60,
+    "DCGM_FI_PROF_NVLINK_TX_BYTES": 61,
+}
+GPM_METRICS: Mapping[str, int] = {**GPM_RATIOS, **GPM_RATES}
+RATIOS = frozenset(GPM_RATIOS)
 GPM = ("nvmlGpmQueryDeviceSupport", "nvmlGpmSampleGet", "nvmlGpmMetricsGet")
 MIG_GPM = ("nvmlGpmQueryDeviceSupport", "nvmlGpmMigSampleGet", "nvmlGpmMetricsGet")
 MIG_FIELDS = MEMORY_FIELDS | RATIOS
 """What a MIG device tells of itself."""
 
-PERCENT = frozenset(
-    f"DCGM_FI_DEV_{name}" for name in ("GPU_UTIL", "MEM_COPY_UTIL", "ENC_UTIL", "DEC_UTIL", "FAN_SPEED")
-)
+PERCENT = frozenset(f"DCGM_FI_DEV_{name}" for name in ("GPU_UTIL", "MEM_COPY_UTIL", "ENC_UTIL", "DEC_UTIL"))
 FRACTIONS = RATIOS | {
     *GPM_METRICS,
     "DCGM_FI_DEV_POWER_USAGE",

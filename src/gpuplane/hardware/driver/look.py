@@ -7,6 +7,7 @@ whether it still answers. Every fifth look is a thorough one, which also asks wh
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from gpuplane.hardware.driver.channel import Skipped
 from gpuplane.hardware.driver.errors import gather
@@ -42,6 +43,8 @@ class Looker:
         self._numbers: Mapping[str, DeviceNodeStat] = {}
         self._left: Mapping[str, str] = {}
         self._looks = 0
+        self.subjects: Sequence[Subject] = ()
+        """The GPUs of the last look, as far as they have handles with these."""
 
     def look(self, skipped: Sequence[Skipped]) -> Machine:
         """The whole machine now. Raises Failed where not even the GPUs can be counted."""
@@ -49,7 +52,7 @@ class Looker:
         self._looks += 1
         subjects = [self._subject(place, skipped, thorough) for place in self._places()]
         missing = tuple(self._missing(subjects))
-        subjects = [subject for subject in subjects if subject.gpu.model not in DISPLAYS]
+        subjects = self.subjects = [subject for subject in subjects if subject.gpu.model not in DISPLAYS]
         seen = [subject for subject in subjects if subject.handle]
         self._judge(seen, thorough=thorough)
         if thorough:
@@ -74,6 +77,14 @@ class Looker:
             product=self._product,
             vgpu=self._vgpu,
         )
+
+    def active_links(self, uuid: str) -> tuple[int, ...]:
+        """The numbers of a GPU's active NVLinks."""
+        return self._fabric.active(uuid)
+
+    def mig_handles(self, uuid: str) -> Mapping[str, Any]:
+        """UUID of each MIG device of a GPU → NVML's handle of it, as of the last look."""
+        return self._partitions.found.get(uuid, {})
 
     def probe(self, uuid: str, skipped: Sequence[Skipped]) -> tuple[Gpu, tuple[int, ...]]:
         """One GPU now, thoroughly, and the processes that compute on it. Its distances to the others are not told.

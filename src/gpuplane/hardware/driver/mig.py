@@ -47,12 +47,15 @@ class Partitions:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._known: dict[str, tuple[Key, tuple[MigDevice, ...]]] = {}
+        self.found: dict[str, Mapping[str, Any]] = {}
+        """UUID of a GPU → the handle of each MIG device by its UUID, as of the last look."""
 
     def look(self, subject: Subject, total: int, thorough: bool) -> Mig | None:
         """A GPU's partitioning; None where it has none, or the driver does not tell all of it.
 
         `total` is the GPU's memory in bytes; 0 where it is not told, and then what is known keeps its names.
         """
+        self.found.pop(subject.gpu.uuid, None)
         mode = subject.ask(None, "nvmlDeviceGetMigMode", subject.handle)
         if mode is None:
             return None
@@ -61,6 +64,7 @@ class Partitions:
         found = subject.whole(None, self._find)
         if found is None:
             return None
+        self.found[subject.gpu.uuid] = {uuid: handle for _, uuid, handle in found}
         key = (total, subject.gpu.minor, *((slot, uuid) for slot, uuid, _ in found))
         known, devices = self._known.get(subject.gpu.uuid, ((), ()))
         same = key == known or (not total and key[1:] == known[1:])

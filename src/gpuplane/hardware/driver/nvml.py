@@ -15,10 +15,13 @@ class Nvml:
 
     def __init__(self, page: Page) -> None:
         self._page = page
+        self.calls = 0
+        """How many there were so far."""
 
     def call(self, function: str, *arguments: Any, gpu: int | None = None) -> Any:
         """What nvidia-ml-py's function returns. `gpu` is the index of the GPU that it is about. Raises Failed."""
         made = getattr(pynvml, function)
+        self.calls += 1
         self._page.begin(function, gpu)
         try:
             return made(*arguments)

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
@@ -30,6 +31,13 @@ enum { UNSIGNED_LONG_LONG = 3 };
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; } Pci;
 typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
+typedef struct { unsigned gpu, memory; } Utilization;
+typedef struct { unsigned pid; unsigned long long timestamp; unsigned sm, memory, encoder, decoder; } Use;
+typedef struct { unsigned version, supported; } GpmSupport;
+typedef struct { int gpu, instance; } GpmSample;
+typedef struct { unsigned id, error; double value; const char *names[3]; } GpmMetric;
+typedef struct { unsigned version, size; GpmSample *older, *newer; GpmMetric metrics[]; } GpmQuestion;
 typedef struct { unsigned sms, copy, decoders, encoders, jpegs, ofas, gpu_slices, compute_slices;
                  unsigned long long memory; } Attributes;
 typedef struct { uintptr_t device; unsigned id, profile, start, size; } InstanceInfo;
@@ -289,13 +297,38 @@ int nvmlDeviceGetMinorNumber(uintptr_t device, unsigned *minor)
     return number(get("gpu.%d.minor", gpu(device)), minor);
 }
 
+/* "gpu.0.memory", "gpu.0.memory.used", "gpu.0.mig.3.memory.reserved". */
+static int size(uintptr_t device, const char *which, unsigned long long *bytes)
+{
+    char whose[64];
+    snprintf(whose, sizeof whose, is_mig(device) ? "gpu.%d.mig.%d" : "gpu.%d", gpu(device), slot(device));
+    const char *value = which ? get("%s.memory.%s", whose, which) : get("%s.memory", whose);
+    if (!value)
+        return NOT_SUPPORTED;
+    *bytes = strtoull(value, NULL, 10);
+    return SUCCESS;
+}
+
 int nvmlDeviceGetMemoryInfo(uintptr_t device, Memory *memory)
 {
     ENTER(gpu(device));
-    const char *total = get("gpu.%d.memory", gpu(device));
-    if (!total)
+    unsigned long long reserved = 0;
+    memory->used = 0;
+    int told = size(device, "used", &memory->used);
+    if (size(device, NULL, &memory->total) || (is_mig(device) && told))
         return NOT_SUPPORTED;
-    memory->total = strtoull(total, NULL, 10);
+    size(device, "reserved", &reserved);
+    memory->free = told ? 0 : memory->total - memory->used - reserved;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(uintptr_t device, MemoryV2 *memory)
+{
+    ENTER(gpu(device));
+    if (size(device, NULL, &memory->total) || size(device, "used", &memory->used) ||
+        size(device, "reserved", &memory->reserved))
+        return NOT_SUPPORTED;
+    memory->free = memory->total - memory->used - memory->reserved;
     return SUCCESS;
 }
 
@@ -474,21 +507,165 @@ int nvmlDeviceGetGpuFabricInfoV(uintptr_t device, FabricInfo *info)
     return SUCCESS;
 }
 
+/* --- who uses them ----------------------------------------------------------------------------------------------- */
+
 /* Those of a MIG device are told of its GPU alone. */
 int nvmlDeviceGetComputeRunningProcesses_v3(uintptr_t device, unsigned *size, Process *processes)
 {
     unsigned room = *size, found = 0;
     const char *value;
     ENTER(gpu(device));
-    while (!is_mig(device) && (value = get("gpu.%d.process.%u", gpu(device), found))) { /* "pid gpu-instance" */
-        if (found < room)
-            sscanf(value, "%u %u", &processes[found].pid, &processes[found].gpu_instance);
-        if (found < room)
-            processes[found].compute_instance = ~0u;
+    while (!is_mig(device) && (value = get("gpu.%d.process.%u", gpu(device), found))) {
+        if (found < room) /* "pid, GPU instance, compute instance, bytes" */
+            sscanf(value, "%u %u %u %llu", &processes[found].pid, &processes[found].gpu_instance,
+                   &processes[found].compute_instance, &processes[found].memory);
         found++;
     }
     *size = found;
     return found <= room ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(uintptr_t device, unsigned *size, Process *processes)
+{
+    ENTER(gpu(device));
+    (void)processes;
+    *size = 0;
+    return get("gpu.%d.mig", gpu(device)) && *get("gpu.%d.mig", gpu(device)) == '1' ? NOT_SUPPORTED : SUCCESS;
+}
+
+/* "gpu.0.use.0" is "pid percent"; with a third number, a time, it is listed only to who has not seen that yet. */
+int nvmlDeviceGetProcessUtilization(uintptr_t device, Use *uses, unsigned *size, unsigned long long seen)
+{
+    unsigned room = uses ? *size : 0, found = 0, place = 0;
+    const char *value;
+    struct timespec now;
+    ENTER(gpu(device));
+    if (!get("gpu.%d.uses", gpu(device)))
+        return NOT_SUPPORTED;
+    clock_gettime(CLOCK_REALTIME, &now);
+    while ((value = get("gpu.%d.use.%u", gpu(device), place++))) {
+        Use use = {.timestamp = now.tv_sec * 1000000ULL + now.tv_nsec / 1000};
+        sscanf(value, "%u %u %llu", &use.pid, &use.sm, &use.timestamp);
+        if (found < room)
+            uses[found] = use;
+        found++;
+    }
+    (void)seen;
+    *size = found;
+    return !found ? NOT_FOUND : found <= room ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
+/* --- what they do ------------------------------------------------------------------------------------------------ */
+
+int nvmlSystemGetNVMLVersion(char *version, unsigned size)
+{
+    ENTER(NOBODY);
+    return copy(get("nvml"), version, size);
+}
+
+#define NUMBER(function, key)                                \
+    int function(uintptr_t device, unsigned *value)          \
+    {                                                        \
+        ENTER(gpu(device));                                  \
+        return number(get("gpu.%d." key, gpu(device)), value); \
+    }
+#define TEXT(function, key)                                        \
+    int function(uintptr_t device, char *value, unsigned size)     \
+    {                                                              \
+        ENTER(gpu(device));                                        \
+        return copy(get("gpu.%d." key, gpu(device)), value, size); \
+    }
+#define ONE_OF(function, key)                                                \
+    int function(uintptr_t device, unsigned which, unsigned *value)          \
+    {                                                                        \
+        ENTER(gpu(device));                                                  \
+        return number(get("gpu.%d." key ".%u", gpu(device), which), value);  \
+    }
+#define WITH_PERIOD(function, key)                                   \
+    int function(uintptr_t device, unsigned *value, unsigned *period) \
+    {                                                                \
+        ENTER(gpu(device));                                          \
+        *period = 167000;                                            \
+        return number(get("gpu.%d." key, gpu(device)), value);       \
+    }
+
+NUMBER(nvmlDeviceGetPowerUsage, "power")
+NUMBER(nvmlDeviceGetPowerManagementLimit, "power.limit")
+NUMBER(nvmlDeviceGetPerformanceState, "pstate")
+NUMBER(nvmlDeviceGetFanSpeed, "fan")
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, "generation")
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "generation.max")
+NUMBER(nvmlDeviceGetBrand, "brand")
+TEXT(nvmlDeviceGetSerial, "serial")
+TEXT(nvmlDeviceGetVbiosVersion, "vbios")
+TEXT(nvmlDeviceGetInforomImageVersion, "image")
+ONE_OF(nvmlDeviceGetClockInfo, "clock")
+ONE_OF(nvmlDeviceGetTemperature, "temperature")
+WITH_PERIOD(nvmlDeviceGetEncoderUtilization, "encoder")
+WITH_PERIOD(nvmlDeviceGetDecoderUtilization, "decoder")
+
+int nvmlDeviceGetInforomVersion(uintptr_t device, unsigned which, char *version, unsigned size)
+{
+    ENTER(gpu(device));
+    return copy(get("gpu.%d.inforom.%u", gpu(device), which), version, size);
+}
+
+int nvmlDeviceGetUtilizationRates(uintptr_t device, Utilization *rates)
+{
+    ENTER(gpu(device));
+    const char *value = get("gpu.%d.utilization", gpu(device)); /* "GPU memory" */
+    return value && sscanf(value, "%u %u", &rates->gpu, &rates->memory) == 2 ? SUCCESS : NOT_SUPPORTED;
+}
+
+int nvmlGpmQueryDeviceSupport(uintptr_t device, GpmSupport *support)
+{
+    ENTER(gpu(device));
+    support->supported = get("gpu.%d.gpm", gpu(device)) != NULL;
+    return SUCCESS;
+}
+
+int nvmlGpmSampleAlloc(GpmSample **sample)
+{
+    ENTER(NOBODY);
+    *sample = calloc(1, sizeof **sample);
+    return SUCCESS;
+}
+
+int nvmlGpmSampleFree(GpmSample *sample)
+{
+    ENTER(NOBODY);
+    free(sample);
+    return SUCCESS;
+}
+
+int nvmlGpmSampleGet(uintptr_t device, GpmSample *sample)
+{
+    ENTER(gpu(device));
+    *sample = (GpmSample){gpu(device), NOBODY};
+    return SUCCESS;
+}
+
+int nvmlGpmMigSampleGet(uintptr_t device, unsigned instance, GpmSample *sample)
+{
+    ENTER(gpu(device));
+    *sample = (GpmSample){gpu(device), instance};
+    return get("gpu.%d.gi.%u", gpu(device), instance) ? SUCCESS : INVALID_ARGUMENT;
+}
+
+/* "gpu.0.gpm.2", "gpu.0.gi.3.gpm.2" of a GPU instance; "!3" is an error of the metric's own. */
+int nvmlGpmMetricsGet(GpmQuestion *question)
+{
+    int index = question->newer->gpu, instance = question->newer->instance;
+    ENTER(index);
+    if (question->older->instance != instance || question->older->gpu != index || question->older == question->newer)
+        return INVALID_ARGUMENT;
+    for (GpmMetric *each = question->metrics; each < question->metrics + question->size; each++) {
+        const char *value = instance == NOBODY ? get("gpu.%d.gpm.%u", index, each->id)
+                                               : get("gpu.%d.gi.%d.gpm.%u", index, instance, each->id);
+        each->error = !value ? NOT_SUPPORTED : *value == '!' ? atoi(value + 1) : SUCCESS;
+        each->value = value ? atof(value) : 0;
+    }
+    return SUCCESS;
 }
 
 /* --- events ------------------------------------------------------------------------------------------------------ */

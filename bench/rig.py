@@ -19,7 +19,7 @@ EIGHT, SIXTEEN = "dgx-a100", "big-16"
 
 @asynccontextmanager
 async def running(
-    profile: str, count: int, *more: object, config: str = "version: v1\n"
+    profile: str, count: int, *more: object, config: str = "version: v1\n", resource: str = GPU
 ) -> AsyncIterator[tuple[Kubelet, Agent, float]]:
     """A kubelet, an agent on it that has registered so many devices, and the seconds from its start to that."""
     with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
@@ -31,7 +31,7 @@ async def running(
                 "--machine", profile, "--config", root / "config.yaml", "--kubelet-root", root / "k",
                 "--state-dir", root / "s", *more,
             ) as agent:  # fmt: skip
-                await kubelet.until_capacity(GPU, count, count, deadline=30)
+                await kubelet.until_capacity(resource, count, count, deadline=30)
                 yield kubelet, agent, time.perf_counter() - began
 
 

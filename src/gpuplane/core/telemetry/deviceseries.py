@@ -236,12 +236,16 @@ def _allocation_series(labels: Sequence[DeviceLabels], holdings: Mapping[str, tu
 
 
 def _each_holding(identity: Mapping[str, str], held: Iterable[Holding]) -> Series:
-    """One series for each container and resource; two compute instances of one GPU instance are one."""
-    seen = set[tuple[PodRef, str]]()
+    """One series for each container and resource; two compute instances of one GPU instance are one.
+
+    Containers that are not named yet are one too: series of a metric have to differ by their labels.
+    """
+    seen = set[str]()
     for holding in held:
-        if (holding.holder, holding.resource) not in seen:
-            seen.add((holding.holder, holding.resource))
-            yield Labels({**identity, "resource": holding.resource, **pod_labels(holding.holder)}), 1.0
+        labels = Labels({**identity, "resource": holding.resource, **pod_labels(holding.holder)})
+        if labels.text not in seen:
+            seen.add(labels.text)
+            yield labels, 1.0
 
 
 def _usage_metrics(

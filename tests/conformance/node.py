@@ -135,6 +135,7 @@ class _Stage:
         await self._json("health drain", "3:0", "--why", "fan", "--for", "2h", "--state-dir", self.state)
         await self._until(lambda: self._json("inspect", "--state-dir", self.state), '"train"')
         await self._json("inspect health", "--state-dir", self.state)
+        await self._json("labels", "--state-dir", self.state)
         await self._page('state="drained"')
 
     async def _change(self, server: ApiServer) -> None:

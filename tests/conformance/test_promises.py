@@ -29,6 +29,24 @@ GOLDEN = Path(__file__).parent / "golden"
 NOT_PROMISED = {"edits", "settings", "sources"}
 """Keys whose content docs/stability.md does not promise."""
 
+LABELLED = """
+driver: {version: 580.95.05, cuda: "13.0"}
+product: DGXA100
+vgpu: {present: true, host_driver_version: "550.54.16", host_driver_branch: r550_00}
+gpus:
+- index: 0
+  uuid: GPU-0
+  model: NVIDIA A100
+  memory_mib: 40960
+  compute_capability: "8.0"
+  pci_class: "0x030200"
+  fabric: {cluster: a5000000-0000-4000-8000-000000000002, clique: 1}
+  mig:
+    enabled: true
+    devices: [{uuid: MIG-0, profile: 1g.5gb, gpu_instance: 7, memory_mib: 4864, attributes: {multiprocessors: 14}}]
+"""
+"""A machine that tells all that labels say."""
+
 pytestmark = pytest.mark.xdist_group("promises")
 
 
@@ -104,6 +122,20 @@ def test_metrics_and_their_labels(story: Story) -> None:
             assert set(re.findall(r"\w+", told)) <= set(re.findall(r"\w+", name))
         else:
             assert told == name
+
+
+def test_labels_of_gpus(tmp_path: Path) -> None:
+    """A line has the key of a label: of a machine that tells everything, by both MIG strategies."""
+    machine = tmp_path / "machine.yaml"
+    machine.write_text(LABELLED)
+    keys = set[str]()
+    for strategy in ("single", "mixed"):
+        config = tmp_path / f"{strategy}.yaml"
+        config.write_text(f"flags: {{migStrategy: {strategy}}}\n")
+        shown = gpuplane("labels", "--machine", machine, "--config", config, "--json")
+        keys |= json.loads(shown.stdout)["labels"].keys()
+
+    hold("labels.txt", sorted(keys))
 
 
 def test_keys_of_json_documents(story: Story) -> None:

@@ -21,6 +21,7 @@ COMMANDS = {
     "driver": "release the driver for a time, and resume it",
     "health": "drain a GPU, and restore it",
     "inspect": "show what a running agent knows and advertises",
+    "labels": "the labels of a node's GPUs, and where each is known from",
     "mps": "supervise the node's MPS daemons",
     "runtime": "make this node's container runtime accept CDI devices",
     "sandbox": "an embedded kubelet, and chaos tests, on any machine",

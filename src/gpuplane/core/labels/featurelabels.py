@@ -88,8 +88,10 @@ def _mig_and_mps_labels(gpus: tuple[Gpu, ...], settings: Settings) -> dict[str, 
     elif any(tells_mig_mode(gpu) for gpu in gpus):
         labels |= _named({"mig.capable": "false"}, "no GPU reports a MIG mode")
     if settings.mig_strategy != "none":
-        labels |= _named({"mig.strategy": settings.mig_strategy}, "flags.migStrategy")
-    return labels | _named({"mps.capable": "true" if _is_mps_configured(settings) else "false"}, "sharing")
+        labels |= _named({"mig.strategy": settings.mig_strategy}, "flags.migStrategy, in the configuration")
+    return labels | _named(
+        {"mps.capable": "true" if _is_mps_configured(settings) else "false"}, "sharing, in the configuration"
+    )
 
 
 def _is_mps_configured(settings: Settings) -> bool:

@@ -10,7 +10,7 @@ theirs depend on the order of a map, these depend on what is there alone. docs/l
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuplane.core.inventory.resources import assign_units
@@ -26,6 +26,8 @@ from gpuplane.model.views import FeatureLabel
 Labels = dict[str, FeatureLabel]
 
 SHARED_SUFFIX, MIG_WORD, INVALID_WORD = "SHARED", "MIG", "INVALID"
+
+_SHARING_SOURCE = "sharing, in the configuration"
 
 _OWN_GPU_KEY = f"{OWN_PREFIX}gpu"
 _LONGEST_MODEL = MAX_LENGTH - len("gpu..compute.major")
@@ -219,13 +221,10 @@ def _shares_of(units: Iterable[UnitResource], settings: Settings) -> _Shares:
 
 
 def _labels(key: str, values: Mapping[str, str | int | None], source: str) -> Labels:
-    return dict(_iterate_labels(key, values, source))
-
-
-def _iterate_labels(
-    key: str, values: Mapping[str, str | int | None], source: str
-) -> Iterator[tuple[str, FeatureLabel]]:
     """A label for each value that is known."""
-    for name, value in values.items():
-        if value is not None:
-            yield f"{key}.{name}", FeatureLabel(str(value), source)
+    sources = dict.fromkeys(("replicas", "sharing-strategy"), _SHARING_SOURCE)
+    return {
+        f"{key}.{name}": FeatureLabel(str(value), sources.get(name, source))
+        for name, value in values.items()
+        if value is not None
+    }

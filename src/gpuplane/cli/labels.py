@@ -1,0 +1,127 @@
+"""`gpuplane labels`: the labels of a node's GPUs, and where each is known from (docs/labels.md)."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from gpuplane import files
+from gpuplane.cli import ending
+from gpuplane.cli.connection import show, state_dir
+from gpuplane.cli.machine import NVML, hardware
+from gpuplane.cli.options import PATH, Machine, misuse
+from gpuplane.cli.say import told
+from gpuplane.core.advertising import missing_information_reason
+from gpuplane.core.config.resolve import resolve_with_sources
+from gpuplane.core.document import MAX_BYTES
+from gpuplane.core.labels.featurelabels import feature_labels
+from gpuplane.core.step import step
+from gpuplane.core.strict import InvalidInput
+from gpuplane.core.text import format_json
+from gpuplane.hardware import machinefile
+from gpuplane.hardware.once import Unseen, look
+from gpuplane.hardware.profiles import find
+from gpuplane.model.config import Config, Settings
+from gpuplane.model.facts import MachineObserved
+from gpuplane.model.machine import Machine as Seen
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.value import Value
+from gpuplane.model.views import FeatureLabel
+
+PATIENCE = 60.0
+"""Seconds for one look by NVML; a call of it may take a third, so that a GPU that hangs leaves time for the others."""
+
+HEADS = ("LABEL", "VALUE", "KNOWN FROM")
+
+
+class LabelsDocument(Value):
+    """What `--json` shows."""
+
+    labels: Mapping[str, FeatureLabel]
+
+
+@click.command()
+@click.option(
+    "--machine",
+    type=Machine(nvml=True),
+    help="nvml for this machine, a machine file, or the name of a profile. Default: what the running agent knows.",
+)
+@click.option("--config", type=PATH, help="With --machine: a configuration. Default: whole GPUs, no MIG.")
+@click.option(
+    "--driver-root-ctr-path",
+    default="/",
+    envvar="DRIVER_ROOT_CTR_PATH",
+    help="With --machine nvml: the driver root as this process sees it.",
+)
+@state_dir
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: label → its value and where it is from.")
+def command(
+    machine: str | None, config: Path | None, driver_root_ctr_path: str, state_dir: Path, as_json: bool
+) -> None:
+    """Show the labels that a node has for its GPUs: those of NVIDIA's GPU Feature Discovery, and some by model.
+
+    Without a terminal each line is LABEL=VALUE, a tab, and where the value is known from.
+    """
+    if machine is None:
+        if config is not None:
+            raise misuse("--config needs --machine: a running agent has a configuration of its own")
+        snapshot = show(state_dir).snapshot
+    else:
+        snapshot = _snapshot(machine, config, Path(driver_root_ctr_path))
+    found = feature_labels(snapshot)
+    if found is None:
+        why = missing_information_reason(snapshot)
+        raise click.ClickException(f"the labels are not known yet{f': {why.text}' if why else ''}")
+    if as_json:
+        sys.stdout.buffer.write(format_json(LabelsDocument(found)))
+    elif not found:
+        click.echo("This node has no labels: it has no GPUs.", err=True)
+    elif sys.stdout.isatty():
+        _draw(found)
+    else:
+        for key, label in found.items():
+            click.echo(f"{key}={label.value}\t{label.source}")
+
+
+def _snapshot(machine: str, config: Path | None, driver_root: Path) -> Snapshot:
+    """A node with this machine and configuration. Raises ClickException."""
+    try:
+        settings = Settings()
+        if config is not None:
+            content = files.read(config, MAX_BYTES)
+            settings = resolve_with_sources(content, str(config), {}, os.environ).settings
+        seen = _seen(machine, driver_root)
+    except InvalidInput as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(told(error)) from None
+    return step(Snapshot(config=Config(settings=settings), allocations=()), MachineObserved(seen), now=0.0)
+
+
+def _seen(machine: str, driver_root: Path) -> Seen:
+    """One look at the machine. Raises InvalidInput, OSError, ClickException."""
+    if machine != NVML:
+        described = find(machine)
+        return machinefile.read(files.read(described, MAX_BYTES), str(described))
+
+    async def seen() -> Seen:
+        return await look(hardware(NVML, driver_root=driver_root, deadline=PATIENCE / 3), PATIENCE)
+
+    try:
+        return ending.run(seen())
+    except Unseen as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _draw(found: Mapping[str, FeatureLabel]) -> None:
+    """For people."""
+    from rich.console import Console
+
+    from gpuplane.cli.inspect.columns import table
+
+    console = Console(highlight=False)
+    rows = [dict(zip(HEADS, (key, each.value, f"{each.source}"), strict=True)) for key, each in found.items()]
+    for line in table(HEADS, rows, console.width, ("KNOWN FROM", "VALUE"), "KNOWN FROM"):
+        console.print(line, soft_wrap=True)

@@ -135,7 +135,7 @@ def test_the_flags_that_are_settings_are_those_of_the_agent(files: tuple[Path, P
     config, machine = files
     for flag in FLAGS:
         for name in flag.names:
-            value = flag.default or (flag.choices[0] if flag.choices else "/x")
+            value = flag.default or (flag.choices[0] if flag.choices else "x/y" if flag.value_kind == "taint" else "/x")
             found = CliRunner().invoke(command, ["check", str(config), f"--{name}={value}"])
             assert found.exit_code == (0 if flag.settings_field else 2), (name, found.output)
     parts = ("--device-list-strategy=envvar", "--device-list-strategy=cdi-cri")

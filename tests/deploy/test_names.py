@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.deploy.kustomize import DEPLOY, Json, build, identity, real
-from tests.deploy.test_policy import judge, write
+from tests.deploy.test_policy import judge, node, write
 
 NAMES = [
     {"namePrefix": "team-a-"},
@@ -46,8 +46,8 @@ def test_the_policy_looks_at_the_account(own: Path) -> None:
 
         assert one(objects, "DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"] == account["name"]
         assert binding["spec"]["policyName"] == policy["metadata"]["name"]
-        assert judge(policy["spec"], write(user=user)) == "allowed"
-        assert "may not write to another" in judge(policy["spec"], write(user=user, name="gpu-2"))
+        assert judge(policy["spec"], write(user=user), node(), node()) == "allowed"
+        assert "may not write to another" in judge(policy["spec"], write(user=user, name="gpu-2"), node(), node())
 
 
 def test_rights_go_to_the_account(own: Path) -> None:

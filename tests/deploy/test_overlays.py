@@ -225,7 +225,8 @@ def test_what_is_to_be_uncommented(overlay: str, tmp_path: Path) -> None:
     layer = yaml.safe_load(path.read_text())
     here = {f"../../components/{each.name}" for each in (DEPLOY / "components").iterdir()}
 
-    both = {f"../../components/{each}" for each in ("hook", "network-policy", "process-metrics")}
+    of_nodes = ("node-labels", "node-feature", "features-file", "startup-taint")
+    both = {f"../../components/{each}" for each in ("hook", "network-policy", "process-metrics", *of_nodes)}
 
     assert set(layer["components"]) == (here if overlay == "nvidia-runtime" else both)
     assert layer["images"] == [{"name": "gpuplane", "newName": "registry.example/gpuplane", "newTag": "0.1.0"}]

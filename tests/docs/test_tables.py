@@ -15,7 +15,7 @@ from tests.cli.terminals import Terminals, screen
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/**/*.md")]
-CONFIGURES = {"version", "flags", "resources", "sharing", "health", "imex"}
+CONFIGURES = {"version", "flags", "resources", "sharing", "health", "imex", "node"}
 NOT_IN_A_FILE = {"boot_id"}  # each file has it
 BESIDE = {"lock", "control.sock"}
 

@@ -17,15 +17,21 @@ from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep_running
 from gpuplane.agent.tables import keep_tables
 from gpuplane.apiserver.events import send_events
+from gpuplane.apiserver.keeper import keep
 from gpuplane.apiserver.node import CONFIG_LABEL, watch_node
+from gpuplane.apiserver.nodefeature import NodeFeature
+from gpuplane.apiserver.nodemetadata import NodeMetadata
 from gpuplane.apiserver.report import report_conditions
+from gpuplane.apiserver.startuptaint import StartupTaint
 from gpuplane.core.health.probes import requested_probe_times
+from gpuplane.core.labels.featurelabels import feature_labels
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.hardware import Hardware
 from gpuplane.hardware.devicenodes import keep_device_nodes
 from gpuplane.hardware.timeslices import keep_time_slices
 from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.cdi.keeper import keep_specifications
+from gpuplane.host.featuresfile import keep_features_file
 from gpuplane.host.kernellog import watch_kernel_log
 from gpuplane.host.mps.meeting import ask, hear
 from gpuplane.host.state import keep_stored
@@ -33,6 +39,7 @@ from gpuplane.kubelet.podresources import follow_allocations
 from gpuplane.kubelet.registration import register_plugins, report_unregistered
 from gpuplane.model.control import AgentInfo
 from gpuplane.model.facts import ObserveMachine, ProbeGpu
+from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import Part, Status
 from gpuplane.model.value import Value
 
@@ -173,6 +180,7 @@ def serving(
         Part("mps daemons"): lambda: ask(node),
         Part("probes"): lambda: _probe(node, hardware),
         Part("time slice lengths"): lambda: keep_time_slices(node, hardware),
+        Part("features file writer"): lambda: keep_features_file(node, feature_label_values),
     }
     if (kernel_log := options.kernel_log) is not None:  # from its beginning: what befell between two agents is in it
         parts[Part("xids")] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
@@ -183,7 +191,18 @@ def serving(
     if options.node_name:
         parts[Part("condition writer")] = lambda: report_conditions(node, options.node_name, options.kubeconfig)
         parts[Part("event writer")] = lambda: send_events(node, options.node_name, options.kubeconfig)
+        metadata, taint = NodeMetadata(options.node_name, feature_label_values), StartupTaint(options.node_name)
+        feature = NodeFeature(options.node_name, feature_label_values, options.kubeconfig)
+        parts[Part("node metadata writer")] = lambda: keep(node, metadata, options.kubeconfig)
+        parts[Part("node feature writer")] = lambda: keep(node, feature, options.kubeconfig)
+        parts[Part("startup taint writer")] = lambda: keep(node, taint, options.kubeconfig)
     return parts
+
+
+def feature_label_values(snapshot: Snapshot) -> Mapping[str, str] | None:
+    """The labels that say what GPUs the node has; None while they are not known."""
+    labels = feature_labels(snapshot)
+    return {key: label.value for key, label in labels.items()} if labels is not None else None
 
 
 async def _watch(node: Node, hardware: Hardware, *, asks: bool) -> None:

@@ -52,7 +52,11 @@ ADVICE = {
     401: "; it does not accept the token or certificate: check the service account or the kubeconfig",
     403: "; give the agent the permissions in deploy/base/rbac.yaml",
 }
-CONTENT_TYPES = {"POST": "application/json", "PATCH": "application/strategic-merge-patch+json"}
+JSON, STRATEGIC_PATCH = "application/json", "application/strategic-merge-patch+json"
+JSON_PATCH, APPLY = "application/json-patch+json", "application/apply-patch+yaml"
+FIELD_CONFLICT = "FieldManagerConflict"
+FIELD_MANAGER = "gpuplane"
+"""Who writes here, as `metadata.managedFields` says it."""
 T = TypeVar("T")
 log = logging.getLogger("gpuplane")
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # it would log every request; the status says what matters
@@ -61,12 +65,13 @@ logging.getLogger("httpx2").setLevel(logging.WARNING)  # it would log every requ
 class ApiServerError(Exception):
     """The API server did not answer, or refused. The message says which server, what went wrong, and what to do.
 
-    `code`: the HTTP status of a refusal, else 0.
+    `code`: the HTTP status of a refusal, else 0. `conflicts`: of an apply, who else manages a field: what the server
+    says of him, and the field.
     """
 
-    def __init__(self, reason: str, code: int = 0) -> None:
+    def __init__(self, reason: str, code: int = 0, conflicts: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(reason)
-        self.code = code
+        self.code, self.conflicts = code, conflicts
 
 
 class Metadata(msgspec.Struct):
@@ -102,8 +107,19 @@ class _Kind(msgspec.Struct):
     type: str
 
 
+class _Cause(msgspec.Struct):
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class _Details(msgspec.Struct):
+    causes: list[_Cause] | None = None
+
+
 class _Status(msgspec.Struct):
     message: str = ""
+    details: _Details | None = None
 
 
 @asynccontextmanager
@@ -151,6 +167,14 @@ def _load_config(kubeconfig: Path | None) -> SingleConfig:
     return config
 
 
+def own_namespace(kubeconfig: Path | None) -> str:
+    """The namespace that the agent is in: that of its pod, or of the context of the kubeconfig. Raises Away."""
+    try:
+        return _load_config(kubeconfig).namespace
+    except Exception as error:  # lightkube raises anything for a malformed file
+        raise ApiServerError(f"{kubeconfig or SERVICE_ACCOUNT} cannot be used: {error}") from error
+
+
 class _TokenFile(httpx2.Auth):
     """Adds the token that kubelet renews. If it is refused the file is read again."""
 
@@ -183,15 +207,49 @@ async def get_object(client: httpx2.AsyncClient, path: str, shape: type[T]) -> T
         return msgspec.json.decode(await _read_body(answer), type=shape)
 
 
-async def send_object(client: httpx2.AsyncClient, method: Literal["POST", "PATCH"], path: str, body: Any) -> None:
-    """Create an object in a collection, or change one by a strategic merge patch. Raises Away.
+async def send_object(
+    client: httpx2.AsyncClient,
+    method: Literal["POST", "PATCH", "DELETE"],
+    path: str,
+    body: Any = None,
+    content_type: str = "",
+    parameters: Mapping[str, str] = {},
+) -> None:
+    """Create an object in a collection, change one by a patch (a strategic merge patch by default), or delete one.
+    Raises Away.
 
     After an Away without a code it is not known whether the server has done it.
     """
-    headers = {"Accept": "application/json", "Content-Type": CONTENT_TYPES[method]}
-    request = client.build_request(method, path, content=msgspec.json.encode(body), headers=headers)
+    kind = content_type or (STRATEGIC_PATCH if method == "PATCH" else JSON)
+    headers = {"Accept": JSON, "Content-Type": kind}
+    content = b"" if body is None else msgspec.json.encode(body)
+    request = client.build_request(method, path, params=dict(parameters), content=content, headers=headers)
     async with _within_deadline(client), _open_response(client, request):
         pass  # the answer is not read
+
+
+async def apply_object(client: httpx2.AsyncClient, path: str, body: Any) -> tuple[tuple[str, str], ...]:
+    """Server-side apply: all that we mean of an object. What we meant before and mean no more goes. Raises Away.
+
+    What somebody else manages is taken over, and returned: who managed it, as the server says it, and the field.
+    """
+    ours = {"fieldManager": FIELD_MANAGER}
+    try:
+        await send_object(client, "PATCH", path, body, APPLY, ours)
+    except ApiServerError as error:
+        if not error.conflicts:
+            raise
+        await send_object(client, "PATCH", path, body, APPLY, {**ours, "force": "true"})
+        return error.conflicts
+    return ()
+
+
+async def get_metadata(client: httpx2.AsyncClient, path: str, shape: type[T]) -> T:
+    """The metadata of one object, decoded into a struct that has some of its fields. Raises Away."""
+    accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+    request = client.build_request("GET", path, headers={"Accept": accept})
+    async with _within_deadline(client), _open_response(client, request) as answer:
+        return msgspec.json.decode(await _read_body(answer), type=shape)
 
 
 @asynccontextmanager
@@ -311,22 +369,26 @@ async def _open_response(client: httpx2.AsyncClient, request: httpx2.Request) ->
         raise ApiServerError(f"{client.base_url}: {_describe_root_cause(error)}") from None
     try:
         if answer.status_code not in (httpx2.codes.OK, httpx2.codes.CREATED):
-            raise ApiServerError(await _describe_refusal(client, answer), answer.status_code)
+            raise await _read_refusal(client, answer)
         yield answer
     finally:
         await answer.aclose()
 
 
-async def _describe_refusal(client: httpx2.AsyncClient, answer: httpx2.Response) -> str:
-    message = ""
+async def _read_refusal(client: httpx2.AsyncClient, answer: httpx2.Response) -> ApiServerError:
+    status = _Status()
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT):
-            message = msgspec.json.decode(await _read_body(answer), type=_Status).message
+            status = msgspec.json.decode(await _read_body(answer), type=_Status)
     except (TimeoutError, httpx2.HTTPError, msgspec.DecodeError, ApiServerError):
         pass  # the code is enough
     code = answer.status_code
-    return (
-        f"{client.base_url} refuses the request: {code} {clip(message or answer.reason_phrase)}{ADVICE.get(code, '')}"
+    causes = (status.details.causes if status.details is not None else None) or ()
+    return ApiServerError(
+        f"{client.base_url} refuses the request: {code} {clip(status.message or answer.reason_phrase)}"
+        f"{ADVICE.get(code, '')}",
+        code,
+        tuple((each.message, each.field) for each in causes if each.reason == FIELD_CONFLICT),
     )
 
 

@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpuplane.apiserver.node import next_pause
@@ -37,9 +38,13 @@ class Backoff:
         """A write succeeded: the next pause is a short one."""
         self._last_pause = 0.0
 
-    async def wait(self, node: Node, error: "ApiServerError") -> None:
-        """Pause after a failure."""
+    async def wait(
+        self, node: Node, error: "ApiServerError", is_over: Callable[[Snapshot], bool] = lambda _: False
+    ) -> None:
+        """Pause after a failure, or until `is_over`."""
         link = followed_since(node.snapshot)
         self._last_pause = LONG_PAUSE if error.code in REFUSED_CODES else next_pause(self._last_pause, 0.0)
         seconds = self._last_pause * random.uniform(0.5, 1)  # noqa: S311 (spreads load; no secret)
-        await node.wait_until(lambda snapshot: followed_since(snapshot) not in (None, link), seconds)
+        await node.wait_until(
+            lambda snapshot: followed_since(snapshot) not in (None, link) or is_over(snapshot), seconds
+        )

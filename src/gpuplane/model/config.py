@@ -21,6 +21,7 @@ ReplicationStrategy = Literal["time-slicing", "mps"]
 TimeSlice = Literal["default", "short", "medium", "long"]
 ComputeModePolicy = Literal["exclusive", "leave"]
 MemoryUnit = Literal["MiB", "GiB"]
+LabelTarget = Literal["none", "node", "file", "node-feature"]
 
 
 class NamingRule(Value):
@@ -98,6 +99,15 @@ class MetricsSettings(Value):
     pod_labels: tuple[str, ...] = ()
 
 
+class NodeSettings(Value):
+    """What the agent writes about its node for others: on the Node object, or for node-feature-discovery."""
+
+    labels: LabelTarget = "none"  # where feature labels go
+    annotation: bool = False  # of the Node: gpuplane.io/gpus
+    startup_taint: str = ""  # the key of the taint that is lifted when the devices are served; "" for none
+    features_file: str = "/etc/kubernetes/node-feature-discovery/features.d/gfd"  # as the agent sees it
+
+
 class Settings(Value, rename={"cdi_feature_flags": "cdi_features"}):
     """One complete configuration."""
 
@@ -127,6 +137,7 @@ class Settings(Value, rename={"cdi_feature_flags": "cdi_features"}):
     sharing: Sharing = Sharing()
     probe_period: float = 5.0  # seconds: between recovery probes, and for which a fault has to be over before the first
     metrics: MetricsSettings = MetricsSettings()
+    node: NodeSettings = NodeSettings()
     faults: Mapping[str, FaultOverride] = {}  # code of the fault catalogue → what is judged otherwise here
 
 

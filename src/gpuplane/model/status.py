@@ -109,6 +109,10 @@ PartKind = Literal[
     "mps upkeep",
     "apiserver",
     "node condition",
+    "node metadata",
+    "node feature",
+    "features file",
+    "startup taint",
     "events",
     "counters file",
     "process metrics",
@@ -126,6 +130,9 @@ PartKind = Literal[
     "hardware",
     "mps",
     "mps daemons",
+    "features file writer",
+    "node feature writer",
+    "node metadata writer",
     "node object",
     "nodes in /dev",
     "plain devices",
@@ -134,6 +141,7 @@ PartKind = Literal[
     "release",
     "samples",
     "sampling",
+    "startup taint writer",
     "status",
     "store",
     "time slice lengths",
@@ -211,6 +219,10 @@ MPS_REQUESTS: Part[Status] = Part("mps wishes")
 MPS_COMPUTE_MODES: Part[ComputeModeStatus] = Part("mps upkeep")
 API_SERVER: Part[Status] = Part("apiserver")
 NODE_CONDITION: Part[Status] = Part("node condition")
+NODE_METADATA: Part[Status] = Part("node metadata")
+NODE_FEATURE: Part[Status] = Part("node feature")
+FEATURES_FILE: Part[Status] = Part("features file")
+STARTUP_TAINT: Part[Status] = Part("startup taint")
 EVENTS: Part[Status] = Part("events")
 COUNTERS_FILE: Part[Status] = Part("counters file")
 PROCESS_METRICS: Part[Status] = Part("process metrics")

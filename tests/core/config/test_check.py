@@ -76,6 +76,22 @@ def errors(text: str) -> list[str]:
             "c.yaml:1: flags.gfd.sleepInterval",
         ),
         (
+            "node: {labels: nodes}",
+            "c.yaml:1: node.labels",
+        ),
+        (
+            "node: {lables: node}",
+            "c.yaml:1: unknown key 'lables'",
+        ),
+        (
+            "node: {startupTaint: a/b/c}",
+            "c.yaml:1: node.startupTaint",
+        ),
+        (
+            "node: {annotation: yes please}",
+            "c.yaml:1: node.annotation",
+        ),
+        (
             "flags: {nvidiaDriverRoot: run/nvidia/driver}",
             "c.yaml:1: flags.nvidiaDriverRoot",
         ),

@@ -2,6 +2,7 @@
 
 import re
 from argparse import ArgumentParser
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from gpuplane.model.config import (
     MemorySharedResource,
     MpsDaemonSettings,
     NamingRule,
+    NodeSettings,
     ReplicatedResource,
     Settings,
     Sharing,
@@ -138,8 +140,20 @@ def test_the_command_line_comes_before_environment_file_and_default(
         (
             "flags: {gfd: {oneshot: false, noTimestamp: true, outputFile: f, machineTypeFile: m, sleepInterval: 60s}}",
             {},
-            {},
+            {"node": NodeSettings(features_file="f")},
         ),
+        (
+            "node: {labels: node, annotation: true, startupTaint: example.com/starting}",
+            {},
+            {"node": NodeSettings(labels="node", annotation=True, startup_taint="example.com/starting")},
+        ),
+        (
+            "node: {labels: node, annotation: true}",
+            {"FEATURE_LABELS": "file", "NODE_ANNOTATION": "", "STARTUP_TAINT": "a/b", "GFD_OUTPUT_FILE": "/f"},
+            {"node": NodeSettings(labels="file", startup_taint="a/b", features_file="/f")},
+        ),
+        ("node: {}", {}, {}),
+        ("node:", {}, {}),
         ("flags: {gfd: {sleepInterval: 5}}", {}, {}),
         ("flags: {gfd: {sleepInterval: 1h5m0.5s}}", {}, {}),
         ("flags: {gfd: {sleepInterval: infinite}}", {}, {}),
@@ -455,12 +469,12 @@ def test_the_table_agrees_with_settings_and_file() -> None:
     defaults = Settings()
     for flag in FLAGS:
         if flag.settings_field:
-            expected = getattr(defaults, flag.settings_field)
+            expected = attrgetter(flag.settings_field)(defaults)
             assert parse_flag_value(flag, flag.default) == ("" if flag.settings_field == "dev_root" else expected), (
                 flag.option_or_variable_or_key
             )
         assert value_of_key(ConfigFile(), flag.file_key) is None
-    ours = {flag.settings_field for flag in FLAGS if flag.settings_field} | {
+    ours = {flag.settings_field.partition(".")[0] for flag in FLAGS if flag.settings_field} | {
         "gpus",
         "mig",
         "sharing",
@@ -469,6 +483,8 @@ def test_the_table_agrees_with_settings_and_file() -> None:
         "faults",
     }
     assert ours == {field.name for field in msgspec.structs.fields(Settings)}
+    of_node = {flag.settings_field for flag in FLAGS if flag.settings_field.startswith("node.")}
+    assert of_node == {f"node.{field.name}" for field in msgspec.structs.fields(NodeSettings)}
     assert len(FLAG_BY_NAME) == sum(len(flag.names) + len(flag.environment_variables) for flag in FLAGS)
 
 

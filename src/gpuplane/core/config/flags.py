@@ -8,10 +8,10 @@ config-manager, where we do its job; names, order of the environment variables a
 
 from typing import Literal, get_args
 
-from gpuplane.model.config import AllocationPolicy, CdiHook, DeviceIdStrategy, ListStrategy, MigStrategy
+from gpuplane.model.config import AllocationPolicy, CdiHook, DeviceIdStrategy, LabelTarget, ListStrategy, MigStrategy
 from gpuplane.model.value import Value
 
-ValueKind = Literal["text", "path", "socket", "label", "prefix", "switch", "choice", "choices", "numbers"]
+ValueKind = Literal["text", "path", "socket", "label", "taint", "prefix", "switch", "choice", "choices", "numbers"]
 
 
 class Flag(Value):
@@ -20,7 +20,7 @@ class Flag(Value):
     names: tuple[str, ...]  # without dashes; () where only the environment or the file can set it
     environment_variables: tuple[str, ...]  # the first one that is set counts
     file_key: str  # "flags.migStrategy"; "" for none
-    settings_field: str  # of Settings; "" for none
+    settings_field: str  # of Settings, "node.labels" for a field of `Settings.node`; "" for none
     value_kind: ValueKind
     choices: tuple[str, ...]  # empty: any
     default: str  # as one would write it
@@ -134,6 +134,21 @@ FLAGS = (
     _flag("mps-root", "MPS_ROOT",
          "flags.mpsRoot", "mps_root", "path", "/run/nvidia/mps",
          "the directory on the host for the sockets and files of MPS daemons"),
+    _flag("feature-labels", "FEATURE_LABELS",
+         "node.labels", "node.labels", "choice", "none",
+         (
+             "where the feature labels of the node are written: none: nowhere; node: on the Node object; file: in "
+             "--output-file, for node-feature-discovery; node-feature: in a NodeFeature object"
+         ), LabelTarget),
+    _flag("output-file", "GFD_OUTPUT_FILE",
+         "flags.gfd.outputFile", "node.features_file", "text", "/etc/kubernetes/node-feature-discovery/features.d/gfd",
+         "the file for feature labels with --feature-labels file, as the agent sees it"),
+    _flag("node-annotation", "NODE_ANNOTATION",
+         "node.annotation", "node.annotation", "switch", "false",
+         "write the annotation gpuplane.io/gpus of the Node object: its GPUs, and who holds them"),
+    _flag("startup-taint", "STARTUP_TAINT",
+         "node.startupTaint", "node.startup_taint", "taint", "",
+         "the key of a taint that the agent removes from the Node object when the node's devices are served"),
     _flag("", "DP_DISABLE_HEALTHCHECKS",
          "", "health_checks_disabled", "text", "",
          "XIDs that leave a GPU healthy: a list of numbers, or all; has priority over health.faults"),
@@ -184,11 +199,20 @@ FLAGS = (
          "flags.plugin.containerDriverRoot", "", "text", "",
          "no effect in a file: the agent looks for the driver before it reads the file; use --driver-root-ctr-path"),
     _flag("", "",
-         "flags.gfd", "", "text", "",
-         "no effect yet: no labels are written"),
-    _flag("", "",
          "flags.useNodeFeatureAPI", "", "switch", "",
-         "no effect yet: no labels are written"),
+         "no effect: node.labels says where labels are written"),
+    _flag("", "",
+         "flags.gfd.oneshot", "", "switch", "",
+         "no effect: the labels follow the node"),
+    _flag("", "",
+         "flags.gfd.sleepInterval", "", "text", "",
+         "no effect: the labels are written when they change"),
+    _flag("", "",
+         "flags.gfd.noTimestamp", "", "switch", "",
+         "no effect: no timestamp is written"),
+    _flag("", "",
+         "flags.gfd.machineTypeFile", "", "text", "",
+         "no effect: the name of the machine is the one in its firmware"),
 )
 # fmt: on
 

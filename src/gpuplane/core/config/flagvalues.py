@@ -12,7 +12,7 @@ from gpuplane.core.config.flags import FLAG_BY_NAME, FLAGS, Flag, ValueKind
 from gpuplane.core.strict import closest_match
 
 AUTO_CHOICE = "auto"  # cannot be combined with other choices
-KINDS_THAT_MAY_BE_EMPTY = ("text", "path", "socket", "prefix", "switch")
+KINDS_THAT_MAY_BE_EMPTY = ("text", "path", "socket", "taint", "prefix", "switch")
 KUBELET_SOCKET_SUFFIX = "/device-plugins/kubelet.sock"
 KEY_PREFIX_PATTERN = (
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?"  # of keys of labels and annotations, as Kubernetes accepts it
@@ -51,6 +51,10 @@ def parse_flag_value(flag: Flag, value: str | Iterable[object]) -> Any:
         case "label":
             if not LABEL_KEY_PATTERN.fullmatch(str(value)):
                 raise ValueError(f"must be the key of a label, such as {flag.default}, not {value!r}")
+            return value
+        case "taint":
+            if value and not LABEL_KEY_PATTERN.fullmatch(str(value)):
+                raise ValueError(f"must be the key of a taint, such as example.com/starting, not {value!r}")
             return value
         case "prefix":
             if not ANNOTATION_PREFIX_PATTERN.fullmatch(str(value)):
@@ -111,6 +115,7 @@ ARGPARSE_OPTIONS: dict[ValueKind, dict[str, Any]] = {
     "path": {"metavar": "PATH"},
     "socket": {"metavar": "PATH"},
     "label": {"metavar": "LABEL"},
+    "taint": {"metavar": "KEY"},
     "prefix": {"metavar": "PREFIX"},
     "choice": {"metavar": "CHOICE"},
     "switch": {"metavar": "BOOL", "nargs": "?", "const": "true"},

@@ -40,6 +40,7 @@ from gpuplane.model.config import (
     MemorySharedResource,
     MetricsSettings,
     NamingRule,
+    NodeSettings,
     ReplicatedResource,
     Settings,
     Sharing,
@@ -138,7 +139,7 @@ def _flag_value_and_source(flag: Flag, text_and_source: tuple[str, str] | None, 
 
 
 def _build_settings(content: ConfigFile, flag_values: Mapping[str, Any]) -> Settings:
-    settings = Settings(**flag_values)
+    settings = _settings_of_flags(flag_values)
     resources, health = content.resources or ResourcesSection(), content.health or HealthSection()
     driver_root = settings.driver_root or "/"
     return settings.but(
@@ -163,6 +164,13 @@ def _metrics_settings(section: MetricsSection) -> MetricsSettings:
         "pod_labels": section.pod_labels,
     }
     return MetricsSettings().but(**{name: value for name, value in given.items() if value is not None})
+
+
+def _settings_of_flags(flag_values: Mapping[str, Any]) -> Settings:
+    """The settings that flags can set; a field "node.labels" is one of `Settings.node`."""
+    node = {field.removeprefix("node."): value for field, value in flag_values.items() if field.startswith("node.")}
+    others = {field: value for field, value in flag_values.items() if not field.startswith("node.")}
+    return Settings(**others, node=NodeSettings(**node))
 
 
 def _naming_rules(patterns: Iterable[NamingPattern] | None) -> tuple[NamingRule, ...]:

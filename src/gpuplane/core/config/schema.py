@@ -1,9 +1,9 @@
 """NVIDIA's v1 configuration file, key for key (k8s-device-plugin 0.20, api/config/v1/*.go), and our own keys.
 
 Every key of NVIDIA's is known here, and those of GPU Feature Discovery, because one file serves both. Our own keys,
-which NVIDIA's plugin ignores: `health`, `metrics`, `sharing.memory`, `flags.wholeMigGpus`, `flags.plugin.cdiHook`; of
-sharing entries `model`, `distinct` and `timeSlice`; and the settings of MPS daemons. An empty section or key counts as
-absent.
+which NVIDIA's plugin ignores: `health`, `metrics`, `node`, `sharing.memory`, `flags.wholeMigGpus`,
+`flags.plugin.cdiHook`; of sharing entries `model`, `distinct` and `timeSlice`; and the settings of MPS daemons. An
+empty section or key counts as absent.
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ from gpuplane.model.config import (
     CdiHook,
     ComputeModePolicy,
     DeviceIdStrategy,
+    LabelTarget,
     MemoryUnit,
     MigStrategy,
     TimeSlice,
@@ -186,6 +187,14 @@ class MetricsSection(Value, rename="camel"):
     pod_labels: tuple[str, ...] | None = None
 
 
+class NodeSection(Value, rename="camel"):
+    """node"""
+
+    labels: LabelTarget | None = None
+    annotation: bool | None = None
+    startup_taint: str | None = None
+
+
 class ConfigFile(Value):
     """The whole file."""
 
@@ -196,6 +205,7 @@ class ConfigFile(Value):
     imex: ImexSection | None = None
     health: HealthSection | None = None
     metrics: MetricsSection | None = None
+    node: NodeSection | None = None
 
 
 def value_of_key(file: ConfigFile, key: str) -> Any:

@@ -231,7 +231,10 @@ def _gpu(gpu: Gpu) -> Problems:
     if gpu.pci_class and not PCI_CLASS.fullmatch(gpu.pci_class):
         yield ("pci_class",), f"{gpu.pci_class!r} is not a PCI class as in sysfs, such as '0x030200'"
     if gpu.fabric is not None and not CLUSTER.fullmatch(gpu.fabric.cluster):
-        yield ("fabric", "cluster"), f"{gpu.fabric.cluster!r} is not a UUID in lower case"
+        yield (
+            ("fabric", "cluster"),
+            f"{gpu.fabric.cluster!r} is not a UUID in lower case, such as '6b200a72-5c1e-4f0d-9d3a-2f6e1b7c8d90'",
+        )
     for i, link in enumerate(gpu.links):
         if link.peer != "nvswitch" and not _of_another(gpu, link.peer):
             yield ("links", i, "peer"), f"{link.peer!r} is neither 'nvswitch' nor another GPU's PCI address"

@@ -12,7 +12,8 @@ def test_a_captured_machine_is_read_as_it_was_seen(rich: MachineFile) -> None:
     again = read(text.encode(), "captured.yaml")
 
     assert "MIG-1\n" not in text
+    assert "0123abcd" not in text  # the cluster of a fabric
     assert written(anonymous(again.but(failures=()))) == text
-    assert [gpu.but(uuid="", mig=None) for gpu in again.gpus or ()] == [
-        gpu.but(uuid="", mig=None) for gpu in rich.gpus or ()
+    assert [gpu.but(uuid="", mig=None, fabric=None) for gpu in again.gpus or ()] == [
+        gpu.but(uuid="", mig=None, fabric=None) for gpu in rich.gpus or ()
     ]

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane.core.labels.featurelabels import feature_labels
 from gpuplane.hardware.driver.channel import Options
 from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.library import MACHINES, Unusable, start
 from gpuplane.hardware.driver.nvml import Nvml
 from gpuplane.hardware.driver.page import Page
 from gpuplane.hardware.driver.root import FOLDERS, SONAME
+from gpuplane.model.config import Config, Settings
 from gpuplane.model.machine import Driver, InjectedFailure, MachineFile
 from tests.hardware.driver.standin import StandIn
 from tests.hardware.driver.watched import Watched, watched
@@ -63,6 +65,21 @@ async def test_a_driver_that_goes_and_comes_keeps_its_gpus_known(standin: StandI
 
         standin.load("580.95.05")
         await watch.until(whole)
+
+
+async def test_labels_stay_while_the_driver_is_gone(standin: StandIn, rich: MachineFile) -> None:
+    """What the kernel's files tell is told without the library too, so that nothing is forgotten of it."""
+
+    def labels(watch: Watched) -> object:
+        return feature_labels(watch.node.snapshot.but(config=Config(settings=Settings(mig_strategy="mixed"))))
+
+    async with watched(standin, rest=(0.05, 30.0)) as watch:
+        await watch.until(whole)
+        before = labels(watch)
+        standin.unload()
+        await watch.until(lambda watch: fault(watch) == "driver-not-loaded")
+        assert before is not None
+        assert labels(watch) == before
 
 
 async def test_an_upgraded_driver_is_taken_up(standin: StandIn, rich: MachineFile) -> None:

@@ -5,6 +5,7 @@ What names a card is replaced, by numbers that keep apart what is different; pla
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from contextlib import aclosing
 
 import msgspec
@@ -29,17 +30,20 @@ async def look() -> Machine:
 
 
 def anonymous(machine: Machine) -> Machine:
-    """The machine without the names of its cards."""
-    return machine.but(gpus=machine.gpus and tuple(_anonymous(gpu) for gpu in machine.gpus))
+    """The machine without the names of its cards, and of the NVLink domain that they are in."""
+    clusters = list(dict.fromkeys(gpu.fabric.cluster for gpu in machine.gpus or () if gpu.fabric))
+    names = {cluster: f"00000000-0000-4000-8000-{number:012x}" for number, cluster in enumerate(clusters)}
+    return machine.but(gpus=machine.gpus and tuple(_anonymous(gpu, names) for gpu in machine.gpus))
 
 
-def _anonymous(gpu: Gpu) -> Gpu:
+def _anonymous(gpu: Gpu, clusters: Mapping[str, str]) -> Gpu:
     mig = gpu.mig and gpu.mig.but(
         devices=tuple(
             device.but(uuid=f"MIG-{gpu.index:08x}-0000-4000-8000-{device.mig_index:012x}") for device in gpu.mig.devices
         )
     )
-    return gpu.but(uuid=f"GPU-00000000-0000-4000-8000-{gpu.index:012x}", mig=mig)
+    fabric = gpu.fabric and gpu.fabric.but(cluster=clusters[gpu.fabric.cluster])
+    return gpu.but(uuid=f"GPU-00000000-0000-4000-8000-{gpu.index:012x}", mig=mig, fabric=fabric)
 
 
 def written(machine: Machine) -> str:

@@ -6,16 +6,21 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from gpuplane.core.kinds.nvidia.faults import CATALOGUE
+from gpuplane.core.labels.featurelabels import feature_labels
+from gpuplane.core.labels.syntax import key_part
 from gpuplane.hardware.driver.nodes import expected, majors, own_nodes
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.nvidia import Nvidia
+from gpuplane.model.config import Config, Settings
 from gpuplane.model.facts import ObserveMachine
 from gpuplane.model.machine import Fault, Gpu
+from gpuplane.model.snapshot import Snapshot
 from tests.hardware.driver.processes import family, opened
 from tests.hardware.driver.standin import StandIn, build
 from tests.hardware.driver.watched import Watched, watched
@@ -110,6 +115,28 @@ def test_nvidia_smi_says_the_same() -> None:
     ours = [[str(g.index), g.uuid, g.model, g.pci, str(g.memory_mib or "[N/A]")] for g in machine.gpus or ()]
 
     assert ours == [[index, uuid, name, pci.lower()[-12:], memory] for index, uuid, name, pci, memory in said]
+
+
+def test_labels_agree_with_nvidia_smi() -> None:
+    """On the driver, and on the models, how many GPUs are of each, and their compute capability."""
+    if shutil.which("nvidia-smi") is None:
+        pytest.skip("needs nvidia-smi")
+    query = ["nvidia-smi", "--query-gpu=driver_version,name,compute_cap", "--format=csv,noheader,nounits"]
+    text = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout
+    said = Counter(tuple(field.strip() for field in row) for row in csv.reader(text.splitlines()))
+    snapshot = Snapshot(machine=asyncio.run(look()), config=Config(settings=Settings()))
+    found = {key: label.value for key, label in (feature_labels(snapshot) or {}).items()}
+
+    assert all(gpu.pci_class.startswith("0x03") for gpu in snapshot.gpus)
+    for (driver, name, capability), count in said.items():
+        model = f"gpuplane.io/gpu.{key_part(name, 45)}"
+        major, minor = capability.split(".")
+        assert found["nvidia.com/cuda.driver-version.full"] == driver
+        assert [found[f"{model}.{each}"] for each in ("count", "compute.major", "compute.minor")] == [
+            str(count),
+            major,
+            minor,
+        ]
 
 
 async def test_letting_go_leaves_no_device_node_open() -> None:

@@ -122,3 +122,14 @@ async def test_labels_in_a_file(place: Place) -> None:
         async with asyncio.timeout(60):
             while path.exists():
                 await asyncio.sleep(0.05)
+
+
+async def test_without_the_name_of_the_node(tmp_path: Path) -> None:
+    """What is wanted cannot be, and that is said."""
+    async with ApiServer() as server, Kubelet(tmp_path):
+        place = Place(tmp_path, server)
+        (tmp_path / "config.yaml").write_text("version: v1\nnode: {annotation: true}\n")
+        arguments = ("--machine", tmp_path / "machine.yaml", "--config", tmp_path / "config.yaml")
+        async with Agent(*arguments, "--kubelet-root", tmp_path, "--state-dir", tmp_path / "state") as agent:
+            assert "need --node-name" in await agent.until_says("node metadata: failing")
+        assert not place.annotation

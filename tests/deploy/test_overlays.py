@@ -193,6 +193,39 @@ def test_who_may_what_in_the_cluster(objects: list[Json]) -> None:
             assert len(rows[what][1]) > 30, what
 
 
+@pytest.mark.parametrize(
+    ("component", "kind", "rule"),
+    [
+        ("node-labels", "ClusterRole", ("", "nodes", ["patch"])),
+        ("startup-taint", "ClusterRole", ("", "nodes", ["patch"])),
+        ("node-feature", "Role", ("nfd.k8s-sigs.io", "nodefeatures", ["get", "create", "patch", "delete"])),
+        ("features-file", "", None),
+    ],
+)
+def test_what_a_component_adds_for_the_node_object(
+    objects: list[Json], component: str, kind: str, rule: tuple[str, str, list[str]] | None
+) -> None:
+    """One right for the agent's account, explained in deploy/README.md, and how it is switched on; no privilege."""
+    found = apply(DEPLOY / "components" / component, objects)
+    known = {identity(each) for each in objects}
+    added = {each["kind"]: each for each in found if identity(each) not in known}
+    assert {each for each in added if "Role" in each} == ({kind, f"{kind}Binding"} if kind else set())
+    before, after = _container(objects), _container(found)
+    assert after["securityContext"] == before["securityContext"]
+    names = {each["name"] for each in after["env"]} - {each["name"] for each in before["env"]}
+    assert names
+    assert names <= {"FEATURE_LABELS", "NODE_ANNOTATION", "STARTUP_TAINT"}
+    if rule is None:
+        return
+    group, resource, verbs = rule
+    assert added[kind]["rules"] == [{"apiGroups": [group], "resources": [resource], "verbs": verbs}]
+    assert added[f"{kind}Binding"]["roleRef"]["name"] == added[kind]["metadata"]["name"]
+    assert [each["name"] for each in added[f"{kind}Binding"]["subjects"]] == [_pod(objects)["serviceAccountName"]]
+    rows = {cells[0]: cells[1:] for cells in _rows((DEPLOY / "README.md").read_text())}
+    within = ", in its namespace" if kind == "Role" else ""
+    assert all(rows[f"`{resource}`: {', '.join(verbs)}{within}, with `components/{component}`"])
+
+
 def _is(found: Json, kind: str) -> bool:
     return bool(found["kind"].removeprefix("Cluster") == kind)
 

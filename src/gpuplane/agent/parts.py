@@ -17,7 +17,7 @@ from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep_running
 from gpuplane.agent.tables import keep_tables
 from gpuplane.apiserver.events import send_events
-from gpuplane.apiserver.keeper import keep
+from gpuplane.apiserver.keeper import keep, report_without_node_name
 from gpuplane.apiserver.node import CONFIG_LABEL, watch_node
 from gpuplane.apiserver.nodefeature import NodeFeature
 from gpuplane.apiserver.nodemetadata import NodeMetadata
@@ -188,6 +188,8 @@ def serving(
         parts[Part("nodes in /dev")] = lambda: keep_device_nodes(node, root)
     if remembers:
         parts[STORE] = lambda: keep_stored(node, options.state_dir)
+    if not options.node_name:
+        parts[Part("node metadata writer")] = lambda: report_without_node_name(node)
     if options.node_name:
         parts[Part("condition writer")] = lambda: report_conditions(node, options.node_name, options.kubeconfig)
         parts[Part("event writer")] = lambda: send_events(node, options.node_name, options.kubeconfig)

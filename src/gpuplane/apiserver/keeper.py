@@ -20,7 +20,7 @@ from gpuplane.model.config import NodeSettings
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import Part, Status
+from gpuplane.model.status import NODE_METADATA, Part, Status
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -87,6 +87,18 @@ async def keep(node: Node, kept: Kept[T], kubeconfig: Path | None) -> None:
             memory.note(snapshot, wanted, node.now())
             node.apply(StatusChanged(kept.part, status))
             await asyncio.sleep(WRITE_INTERVAL)
+
+
+async def report_without_node_name(node: Node) -> None:
+    """Say whether the configuration wants something of the API server, which this agent does not use; for ever."""
+    seen: NodeSettings | None = None
+    while True:
+        await node.wait_until(lambda snapshot, seen=seen: _node_settings(snapshot) not in (None, seen), None)  # type: ignore[misc]
+        seen = _node_settings(node.snapshot)
+        assert seen is not None
+        wants = seen.labels in ("node", "node-feature") or seen.annotation or seen.startup_taint
+        text = "node.labels, node.annotation and node.startupTaint need --node-name, and it is not set"
+        node.apply(StatusChanged(NODE_METADATA, Status("failing", text) if wants else None))
 
 
 class _Memory(Generic[T]):

@@ -10,6 +10,7 @@ from gpuplane.core.faults.overrides import effective_entry
 from gpuplane.core.health import devicehealth
 from gpuplane.core.reports import nodecondition
 from gpuplane.core.reports.readiness import not_ready_reason
+from gpuplane.core.view import view
 from gpuplane.model.health import DeviceHealth, DeviceRecord, HealthRecords
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import Labels, Metric
@@ -17,6 +18,7 @@ from gpuplane.model.views import Labels, Metric
 Series = Iterator[tuple[Mapping[str, str], float]]
 
 
+@view
 def metrics(snapshot: Snapshot) -> tuple[Metric, ...]:
     """Every metric, with all its series. One whose name ends with _total is a counter."""
     return tuple(

@@ -26,6 +26,8 @@ from gpuplane.model.views import Labels, Metric
 Series = Iterator[tuple[Labels, float]]
 
 MIB = 1 << 20
+MOST_CONTAINERS = 64
+"""Containers of which labels are kept, for each device: there may be any number of processes that come and go."""
 RECOVERY_ACTIONS = {
     "recovery-reset": "reset",
     "recovery-reboot": "reboot",
@@ -36,18 +38,32 @@ RECOVERY_ACTIONS = {
 
 
 class DeviceLabels(NamedTuple):
-    """The labels of one device's series. `links`: number of an NVLink → those of its series."""
+    """The labels of one device's series.
+
+    `short`: those that join it with others, and who holds it; `plain`: without that. `links`, `containers`: what was
+    made of them for one NVLink and for one container, so that its text is made once.
+    """
 
     device: SeriesDevice
     full: Labels
     short: Labels
+    plain: Labels
     links: dict[int, Labels]
+    containers: dict[PodRef, Labels]
 
     def link(self, number: int) -> Labels:
         """The labels of one NVLink's series; those of the GPU and which link it is."""
         if number not in self.links:
             self.links[number] = Labels({**self.full, "nvlink": str(number)})
         return self.links[number]
+
+    def container(self, holder: PodRef) -> Labels:
+        """The labels of what one container uses of the device."""
+        if holder not in self.containers:
+            if len(self.containers) >= MOST_CONTAINERS:
+                self.containers.clear()
+            self.containers[holder] = Labels({**self.plain, **pod_labels(holder)})
+        return self.containers[holder]
 
 
 def device_metrics(snapshot: Snapshot, state: TelemetryState, node_name: str) -> Iterator[Metric]:
@@ -110,7 +126,8 @@ def device_labels(
         held = holder_labels([each for id in device.unit_ids for each in holdings.get(id, ())])
         own = {"Hostname": node_name, **dict(zip(names, told, strict=True)), **held}
         full = {**device.identity, **{name: value for name, value in own.items() if value}}
-        found.append(DeviceLabels(device, Labels(full), Labels({**device.short_identity, **held}), {}))
+        short = Labels({**device.short_identity, **held})
+        found.append(DeviceLabels(device, Labels(full), short, Labels(device.short_identity), {}, {}))
     return tuple(found)
 
 
@@ -199,7 +216,7 @@ def _holder_metrics(
     yield _metric(
         "gpuplane_allocation_info",
         "1 for each container and each device that it holds",
-        _allocation_series(labels, holdings),
+        allocation_series.of(snapshot, tuple(labels), holdings),
     )
     held = [(each, state.held[each.device.key]) for each in labels if each.device.key in state.held]
     yield _metric(
@@ -221,7 +238,15 @@ def _holder_metrics(
     )
 
 
-def _allocation_series(labels: Sequence[DeviceLabels], holdings: Mapping[str, tuple[Holding, ...]]) -> Series:
+@part_view
+def allocation_series(
+    labels: tuple[DeviceLabels, ...], holdings: Mapping[str, tuple[Holding, ...]]
+) -> tuple[tuple[Labels, float], ...]:
+    """The series of who holds what."""
+    return tuple(_iterate_allocation_series(labels, holdings))
+
+
+def _iterate_allocation_series(labels: Sequence[DeviceLabels], holdings: Mapping[str, tuple[Holding, ...]]) -> Series:
     known = set[str]()
     for each in labels:
         held = [holding for id in each.device.unit_ids for holding in holdings.get(id, ())]
@@ -276,12 +301,12 @@ def _usage_metrics(
         ),
     ):
         container = (
-            (Labels({**each.device.short_identity, **pod_labels(holder)}), reading(usage))
+            (each.container(holder), reading(usage))
             for each, told in used
             for holder, usage in told.by_container.items()
         )
         yield _metric(name, what.format("each container"), _without_unknown(container))
-        rest = ((Labels(each.device.short_identity), reading(told.unattributed)) for each, told in used)
+        rest = ((each.plain, reading(told.unattributed)) for each, told in used)
         yield _metric(rest_name, what.format("no known container"), _without_unknown(rest))
 
 

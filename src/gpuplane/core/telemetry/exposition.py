@@ -46,7 +46,7 @@ def _header(metric: Metric, format: Format) -> Iterator[str]:
 
 def _with_infinities(text: str) -> str:
     """Python writes `inf` and `nan` where the formats have `+Inf` and `NaN`."""
-    if " inf\n" in text or " -inf\n" in text or " nan\n" in text:
+    if "inf\n" in text or "nan\n" in text:
         return text.replace(" inf\n", " +Inf\n").replace(" -inf\n", " -Inf\n").replace(" nan\n", " NaN\n")
     return text
 

@@ -98,7 +98,8 @@ def _documents(path: Path) -> list[Json]:
 def _config_map(directory: Path, generator: Json) -> Json:
     files = (each.partition("=")[::2] for each in generator["files"])
     data = {key: (directory / path).read_text() for key, path in files}
-    metadata = {"name": generator["name"], "namespace": generator["namespace"]}
+    metadata = {"name": generator["name"], "namespace": generator["namespace"], **generator.get("options", {})}
+    assert {*metadata} <= {"name", "namespace", "labels", "annotations"}, f"{directory}: unknown options"
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 

@@ -17,6 +17,9 @@ from lightkube import codecs
 from tests.deploy.kustomize import DEPLOY, MERGE_KEYS, Json, apply, build, identity, real
 
 OVERLAYS = ("nvidia-runtime", "host")
+OF_NODES = ("node-labels", "node-feature", "features-file", "startup-taint")
+OF_PROMETHEUS = ("pod-monitor", "prometheus-rules", "service-monitor")
+IN_BOTH = ("hook", "network-policy", "process-metrics", *OF_NODES, *OF_PROMETHEUS)
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -258,8 +261,7 @@ def test_what_is_to_be_uncommented(overlay: str, tmp_path: Path) -> None:
     layer = yaml.safe_load(path.read_text())
     here = {f"../../components/{each.name}" for each in (DEPLOY / "components").iterdir()}
 
-    of_nodes = ("node-labels", "node-feature", "features-file", "startup-taint")
-    both = {f"../../components/{each}" for each in ("hook", "network-policy", "process-metrics", *of_nodes)}
+    both = {f"../../components/{each}" for each in IN_BOTH}
 
     assert set(layer["components"]) == (here if overlay == "nvidia-runtime" else both)
     assert layer["images"] == [{"name": "gpuplane", "newName": "registry.example/gpuplane", "newTag": "0.1.0"}]

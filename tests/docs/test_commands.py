@@ -9,7 +9,7 @@ from gpuplane.sandbox.kubelet.console import COMMANDS
 from tests.docs.commands import Shown, Wrong, check, commands, leaves, options, shown
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/**/*.md")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")]
 SOURCE = ROOT / "src/gpuplane"
 
 FOREIGN = {"--user"}
@@ -98,9 +98,9 @@ def test_each_file_of_ours_is_there(page: Path) -> None:
 
 @every_page
 def test_each_metric_is_one(page: Path) -> None:
-    """Its name stands in the program."""
+    """Its name stands in the program. After a colon it is a part of the name of a recording rule."""
     program = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
-    named = set(re.findall(r"\bgpuplane_[a-z_]+", page.read_text()))
+    named = set(re.findall(r"(?<!:)\bgpuplane_[a-z_]+", page.read_text()))
 
     assert {name for name in named if name not in program} == set()
 

@@ -77,7 +77,11 @@ def test_the_choice_is_what_the_page_shows() -> None:
     assert [line.rstrip() for line in screen(ended.out)] == shown.split("\n")
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *ROOT.glob("deploy/*.md")], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", *ROOT.glob("deploy/*.md"), *ROOT.glob("docs/runbooks/*.md")],
+    ids=lambda page: page.name,
+)
 def test_what_is_asked_of_the_cluster_is_what_the_manifests_make(page: Path) -> None:
     """Namespace, DaemonSets, the label of the agent's pods, and the image's version."""
     text = page.read_text()

@@ -7,7 +7,7 @@ answer that is missing is not made, and a hang or a crash leaves its own fault a
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
-from gpuplane.hardware.driver.counters import order
+from gpuplane.hardware.driver.counters import GPM_METRICS, order
 from gpuplane.hardware.driver.errors import (
     UNASKED,
     UNKNOWN_PROFILE,
@@ -101,7 +101,7 @@ def _shown(gpu: Gpu, file: MachineFile, count: int, sampling: SamplingRequest) -
     try:
         gpu = _look(subject, gpu, count)
         if not has_no_handle(gpu, file):
-            for function in order(sampling, bool(gpu.mig_devices)):
+            for function in order(sampling, migs=bool(gpu.mig_devices), profiled=is_profiled(gpu, file)):
                 _Subject(failures).ask(function)
     except _Ended as ended:
         return gpu.but(faults=(*gpu.faults, ended.fault))
@@ -114,6 +114,11 @@ def has_no_handle(gpu: Gpu, file: MachineFile) -> bool:
     return any(fault.code in UNASKED for fault in gpu.faults) or any(
         matches(failure.nvml_function, function) for failure in failures for function in IDENTIFYING
     )
+
+
+def is_profiled(gpu: Gpu, file: MachineFile) -> bool:
+    """Whether this GPU supports GPM: its load has a field that only GPM tells."""
+    return any(load.gpu == gpu.index and not load.readings.keys().isdisjoint(GPM_METRICS) for load in file.load)
 
 
 def _seen(gpu: Gpu, file: MachineFile) -> bool:

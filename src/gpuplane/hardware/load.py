@@ -23,7 +23,7 @@ from gpuplane.hardware.driver.counters import (
     period_of,
 )
 from gpuplane.hardware.driver.errors import OF_GPU, UNASKED
-from gpuplane.hardware.failures import has_no_handle, matches
+from gpuplane.hardware.failures import has_no_handle, is_profiled, matches
 from gpuplane.model.machine import Gpu, InjectedFailure, Machine, MachineFile, MigDevice
 from gpuplane.model.telemetry import (
     SAMPLED_FIELDS,
@@ -105,7 +105,7 @@ class _Moment:
 
     def _errors(self, failures: Iterable[InjectedFailure], gpu: Gpu) -> Iterator[tuple[str, str]]:
         """Each function that fails → its error."""
-        for function in order(self.request, bool(gpu.mig_devices)):
+        for function in order(self.request, migs=bool(gpu.mig_devices), profiled=is_profiled(gpu, self.file)):
             index = None if function.startswith("nvmlSystem") else gpu.index
             for failure in failures:
                 if failure.gpu == index and matches(failure.nvml_function, function):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from gpuplane.core import strict
-from gpuplane.hardware.driver.counters import MIG_FIELDS, PERCENT, RATIOS, UNCORRECTED
+from gpuplane.hardware.driver.counters import MIG_FIELDS, PERCENT, RATIOS, UNCORRECTED, link_sources
 from gpuplane.model.telemetry import LINK_FIELDS, SAMPLED_FIELDS, Curve, DescribedLoad
 
 Problems = Iterator[tuple[strict.DocumentPath, str]]
@@ -36,6 +36,8 @@ def _misplaced(name: str, load: DescribedLoad) -> Iterator[str]:
         yield _unknown(name, texts=False)
     elif load.link is not None and name not in LINK_FIELDS:
         yield f"an NVLink does not tell {name}; it tells {', '.join(sorted(LINK_FIELDS))}"
+    elif load.link is not None and load.link >= 0 and not link_sources(name, load.link):
+        yield f"NVML does not tell {name} of NVLink {load.link}: remove it"
     elif name == UNCORRECTED:
         yield f"{name} counts what the GPU has as uncorrected: write it there"
     elif load.mig and name not in MIG_FIELDS:

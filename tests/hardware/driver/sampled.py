@@ -31,8 +31,8 @@ class Sampled:
         self.look()
 
     def describe(self, machine: MachineFile, **raw: str | int) -> None:
-        """Be this machine, which tells its load and nothing else of itself. `raw`: keys, with _ for a dot."""
-        self.inside.standin.describe(machine, nothing_else(machine) | {k.replace("_", "."): v for k, v in raw.items()})
+        """Be this machine, which tells its load and nothing else of itself. `raw`: what the library says otherwise."""
+        self.inside.standin.describe(machine, nothing_else(machine) | raw)
 
     def look(self) -> None:
         """Look at the machine, as between samples."""

@@ -3,14 +3,18 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import to_builtins
 
+from gpuplane.hardware.driver.counters import PERCENT, RATIOS
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.model.machine import InjectedFailure, MachineFile
-from gpuplane.model.telemetry import SAMPLED_FIELDS
+from gpuplane.model.telemetry import LINK_FIELDS, SAMPLED_FIELDS, DescribedLoad
 from tests.hardware.driver.inside import Inside
 from tests.hardware.driver.sampled import ALL, Sampled, described, frozen, rounded
+from tests.hardware.driver.standinload import FIELDS, METRICS
 
 FILES = {
     "loaded": Path(__file__).parent / "loaded.yaml",
@@ -87,3 +91,48 @@ def test_every_field_has_a_call() -> None:
     from gpuplane.hardware.driver.counters import DRIVER_VERSION, calls
 
     assert [name for name in ALL.fields if name != DRIVER_VERSION and not calls(name)] == []
+
+
+NUMBERS = st.integers(0, 1 << 40).map(float)
+READINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        name: st.integers(0, 100).map(float)
+        if name in PERCENT
+        else st.integers(0, 1000).map(lambda value: value / 1000)
+        if name in RATIOS
+        else st.integers(0, 30).map(float)
+        if name == "DCGM_FI_DEV_PSTATE"
+        else NUMBERS
+        for name in (*FIELDS, *METRICS, "DCGM_FI_DEV_PSTATE", "DCGM_FI_DEV_ENC_UTIL", "DCGM_FI_DEV_MEMORY_TEMP")
+    },
+)
+LINKS = st.fixed_dictionaries({}, optional=dict.fromkeys(sorted(LINK_FIELDS), NUMBERS))
+MIG_READINGS = st.fixed_dictionaries(
+    {"DCGM_FI_DEV_FB_USED": st.integers(1, 40000).map(float)},
+    optional={name: st.integers(0, 1000).map(lambda value: value / 1000) for name in sorted(RATIOS)},
+)
+CALLS = (
+    "nvmlDeviceGetFieldValues",
+    "nvmlGpmSampleGet",
+    "nvmlGpmMigSampleGet",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDevice*",
+)
+FAILURES = st.builds(
+    InjectedFailure,
+    effect=st.just("error"),
+    nvml_function=st.sampled_from(CALLS),
+    gpu=st.integers(0, 3),
+    error=st.sampled_from(("UNKNOWN", "GPU_IS_LOST", "NO_PERMISSION", "RESET_REQUIRED")),
+)
+
+
+@given(st.data())
+def test_any_load_any_failure_one_sample(inside: Inside, data: st.DataObject) -> None:
+    """Whatever a GPU, its NVLinks and its GPU instances tell, and whatever fails."""
+    load = [DescribedLoad(gpu=gpu, readings=data.draw(READINGS)) for gpu in range(3)]
+    load += [DescribedLoad(gpu=0, link=link, readings=data.draw(LINKS)) for link in (0, 5, 6, 11)]
+    load += [DescribedLoad(gpu=1, mig="MIG-0", readings=data.draw(MIG_READINGS))]
+    failures = tuple(data.draw(st.lists(FAILURES, max_size=2)))
+    both(inside, frozen(machine("loaded").but(load=tuple(load), failures=failures)))

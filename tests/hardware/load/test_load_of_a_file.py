@@ -162,6 +162,7 @@ def test_a_gpu_with_a_fault_that_means_lost_is_one() -> None:
         (load("DCGM_FI_DEV_SM_CLOCK: -1"), "write 0 or more"),
         (load("DCGM_FI_DEV_SM_CLOCK: .nan"), "write 0 or more"),
         (load("DCGM_FI_DEV_SM_CLOCK: {curve: zigzag}"), "zigzag"),
+        (load("DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL: 1", ", nvlink: 12"), "remove it"),
         (load("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL: 1"), "write it there"),
         (load("", ", mig: GPU-7"), "they begin with MIG-"),
         (load("", ", nvlink: -1"), "from 0"),

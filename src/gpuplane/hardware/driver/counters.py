@@ -15,7 +15,7 @@ from gpuplane.model.telemetry import SAMPLED_FIELDS, SamplingRequest
 MIB = 1 << 20
 ALL_LINKS = 0xFFFFFFFF
 LANES = 12
-"""NVLinks that have fields of their own in nvml.h; of later ones the field is asked with the link's number."""
+"""NVLinks that have fields of their own in nvml.h. Later ones have those alone that are asked with their number."""
 
 Field: TypeAlias = tuple[int, int]  # NVML_FI_DEV_*, and the NVLink that it is asked of
 
@@ -238,13 +238,17 @@ def calls(name: str, mig: bool = False) -> tuple[str, ...]:
     return tuple(query.function for query in (*QUERIES, *TEXTS) if name in query.tells)
 
 
-def order(request: SamplingRequest, migs: bool) -> Sequence[str]:
-    """The functions that a request has called about a GPU, in their order. `migs`: it has MIG devices."""
+def order(request: SamplingRequest, *, migs: bool, profiled: bool) -> Sequence[str]:
+    """The functions that a request has called about a GPU, in their order.
+
+    `migs`: it has MIG devices. `profiled`: it supports GPM; one that does not is asked no more than that.
+    """
     wanted = {call for name in request.fields for call in calls(name)}
     inside = {call for name in request.fields if migs and name in MIG_FIELDS for call in calls(name, mig=True)}
     found = [query.function for query in QUERIES if query.function in wanted]
-    found += [call for call in (FIELD_VALUES, MEMORY, *GPM) if call in wanted]
-    found += [call for call in MIG_GPM if call in inside]
+    found += [call for call in (FIELD_VALUES, MEMORY) if call in wanted]
+    found += [call for call in (GPM if profiled else GPM[:1]) if call in wanted]
+    found += [call for call in (MIG_GPM if profiled else ()) if call in inside]
     found += (COMPUTING, DRAWING, USE) if request.processes else ()
     found += [query.function for query in TEXTS if query.function in wanted]
     return tuple(dict.fromkeys(found))

@@ -62,7 +62,7 @@ class Processes:
     def _started(self, pid: int) -> int:
         """Field 22; the name of the program before it may have anything in it. 0: there is no such process."""
         with suppress(OSError, ValueError, IndexError):
-            return int(read(f"{self._folder}/{pid}/stat", LARGEST).rpartition(b")")[2].split()[19])
+            return max(0, int(read(f"{self._folder}/{pid}/stat", LARGEST).rpartition(b")")[2].split()[19]))
         return 0
 
     def _cgroups(self, pid: int) -> tuple[str, ...]:

@@ -4,10 +4,14 @@ What a GPU does not support, or does not tell us, is not asked for again for a w
 whole GPU does not answer (`Lost`) ends its reading.
 """
 
+import math
 from typing import Any, NoReturn
 
+from gpuplane.hardware.driver.counters import PERCENT, RATIOS
 from gpuplane.hardware.driver.errors import OF_GPU, UNSUPPORTED, Failed
 from gpuplane.hardware.driver.nvml import Nvml
+
+UNKNOWN_STATE = 32  # NVML_PSTATE_UNKNOWN
 
 LASTING = UNSUPPORTED | {"NO_PERMISSION", "ARGUMENT_VERSION_MISMATCH", "DEPRECATED"}
 """Errors that stay for as long as the driver and its configuration do."""
@@ -61,3 +65,14 @@ class Asker:
             raise Missing(failed.error) from None
         except Exception:  # an answer that nvidia-ml-py cannot read
             raise Missing(NONSENSE) from None
+
+
+def sane(name: str, value: float) -> float | None:
+    """A value as it can be; None for one that cannot."""
+    if not math.isfinite(value) or value < 0 or (name == "DCGM_FI_DEV_PSTATE" and value >= UNKNOWN_STATE):
+        return None
+    if name in PERCENT:
+        return value if value <= 100 else None
+    if name in RATIOS:  # two samples are not taken in one moment: a little more than all is all
+        return min(value, 1.0) if value < 1.1 else None
+    return value

@@ -10,38 +10,32 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuplane.hardware.driver.asking import AGAIN, LASTING, NONSENSE, Asker, Lost, Missing
+from gpuplane.hardware.driver.asking import AGAIN, LASTING, NONSENSE, Asker, Lost, Missing, sane
 from gpuplane.hardware.driver.counters import (
     DRIVER_VERSION,
-    FIELD_VALUES,
     GPM_METRICS,
     MEMORY,
     MEMORY_FIELDS,
     MIB,
-    PERCENT,
     QUERIES,
     RATIOS,
     SOURCES,
     TEXTS,
-    Field,
     Query,
-    Source,
     add_link_sums,
-    link_sources,
     memory_readings,
     period_of,
 )
-from gpuplane.hardware.driver.errors import NAMES, OF_GPU, UNASKED
+from gpuplane.hardware.driver.errors import UNASKED
+from gpuplane.hardware.driver.fieldvalues import FieldValues
 from gpuplane.hardware.driver.gpm import WHOLE, Gpm, Wanted
 from gpuplane.hardware.driver.look import Looker
 from gpuplane.hardware.driver.nvml import Nvml, Subject
 from gpuplane.hardware.driver.users import Processes, Users
-from gpuplane.hardware.driver.vitals import BITS, VALUE
 from gpuplane.model.machine import Gpu
 from gpuplane.model.telemetry import LINK_FIELDS, GpuSample, MigDeviceSample, ProcessSample, Sample, SamplingRequest
 
 MEMORY_VERSION = 0x02000028  # nvmlMemory_v2: only that tells what is reserved
-UNKNOWN_STATE = 32  # NVML_PSTATE_UNKNOWN
 LEAST = 0.05
 """Seconds between two samples, at the least: whoever asks for more is kept from starving the looks."""
 
@@ -49,17 +43,7 @@ EARLY = 0.002
 """Seconds by which a sample may be taken too soon: the library counts waits in whole milliseconds."""
 
 Readings = dict[str, float]
-
-
-@dataclass
-class _Item:
-    """A reading that nvmlDeviceGetFieldValues tells. `sources`: those that may tell it, the best first."""
-
-    name: str
-    link: int | None
-    sources: tuple[Source, ...]
-    error: str = "NOT_SUPPORTED"
-    useless_until: float = 0.0
+Found = tuple[Readings, dict[str, str]]  # what is told, and what is missing
 
 
 class _Plan:
@@ -68,7 +52,7 @@ class _Plan:
     def __init__(self, request: SamplingRequest) -> None:
         self.request = request
         fields = request.fields
-        fast = {name for name in fields if period_of(name) == "fast"}
+        self.fast_fields = fast = [name for name in fields if period_of(name) == "fast"]
         wanted = [query for query in QUERIES if any(name in fields for name in query.tells)]
         self.fast = [query for query in wanted if any(name in fast for name in query.tells)]
         self.slow = [query for query in wanted if query not in self.fast]
@@ -90,14 +74,18 @@ class _Known:
     asker: Asker
     gpm: Gpm
     users: Users
-    items: list[_Item]
+    values: FieldValues
     slow_at: float = -math.inf
     texts_at: float = -math.inf
-    slow: Readings = field(default_factory=dict)
+    told: Readings = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
-    links: dict[int, Readings] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)  # of the slow fields
     no_texts: dict[str, str] = field(default_factory=dict)  # texts → why they are missing
+
+    def learn(self, found: Found) -> None:
+        """Remember what was found."""
+        self.told |= found[0]
+        self.missing |= found[1]
 
 
 class Sampler:
@@ -155,11 +143,8 @@ class Sampler:
         if known is None or known.key != key:
             self._forget([gpu.uuid])
             asker = Asker(self._nvml, gpu.index)
-            items = [_Item(name, None, SOURCES[name]) for name in self._plan.sources]
-            items += [_Item(name, link, link_sources(name, link)) for link in active for name in self._plan.link_fields]
-            known = _Known(
-                key, asker, Gpm(asker), Users(asker, self._processes), [each for each in items if each.sources]
-            )
+            values = FieldValues(asker, self._plan.sources, self._plan.link_fields, active)
+            known = _Known(key, asker, Gpm(asker), Users(asker, self._processes), values)
             self._known[gpu.uuid] = known
         return known
 
@@ -170,20 +155,19 @@ class Sampler:
 
     def _read(self, subject: Subject, known: _Known, now: float) -> GpuSample:
         plan, request, handle = self._plan, self._plan.request, subject.handle
-        slow = now - known.slow_at > request.slow_interval - request.interval / 2
-        told, missing = Readings(), dict[str, str]()
-        if slow:
-            known.slow_at, known.slow, known.missing = now, Readings(), {}
-            self._ask(plan.slow, known, handle, now, known.slow, known.missing)
-        self._ask(plan.fast, known, handle, now, told, missing)
-        self._ask_fields(known, handle, now, slow, told, missing)
-        migs = self._looker.mig_handles(subject.gpu.uuid)
+        if slow := now - known.slow_at > request.slow_interval - request.interval / 2:
+            known.slow_at, known.told, known.missing = now, {}, {}
+        for name in plan.fast_fields:
+            known.told.pop(name, None)
+            known.missing.pop(name, None)
+        self._ask(plan.slow if slow else (), known, handle, now, known.told, known.missing)
+        self._ask(plan.fast, known, handle, now, known.told, known.missing)
+        known.learn(known.values.read(now, handle, slow=slow))
         if plan.memory:
-            self._read_memory(known, "", handle, now, told, missing)
+            known.learn(_read_memory(known.asker, "", handle, now))
         if plan.metrics is not None:
-            found, untold = known.gpm.read(now, handle, WHOLE, plan.metrics)
-            told |= found
-            missing |= untold
+            known.learn(known.gpm.read(now, handle, WHOLE, plan.metrics))
+        migs = self._looker.mig_handles(subject.gpu.uuid)
         devices = tuple(self._mig_devices(subject, known, now, migs))
         users: tuple[ProcessSample, ...] = known.users.read(now, handle, migs.values()) if request.processes else ()
         if now - known.texts_at > AGAIN:
@@ -191,17 +175,17 @@ class Sampler:
             self._ask(plan.texts, known, handle, now, known.texts, known.no_texts)
             if any(error not in LASTING for error in known.no_texts.values()):
                 known.texts_at = now - AGAIN + request.slow_interval
-        return self._assemble(subject.gpu, known, told, missing).but(mig_devices=devices, processes=users)
+        return self._assemble(subject.gpu, known).but(mig_devices=devices, processes=users)
 
-    def _assemble(self, gpu: Gpu, known: _Known, told: Readings, missing: Mapping[str, str]) -> GpuSample:
+    def _assemble(self, gpu: Gpu, known: _Known) -> GpuSample:
         """What is known of it by now, as far as it is asked for and can be true."""
-        fields, errors = self._plan.request.fields, {**known.no_texts, **known.missing, **missing}
-        told = {**known.slow, **told}
-        add_link_sums(told, known.links, fields)
+        fields, errors = self._plan.request.fields, {**known.no_texts, **known.missing}
+        told, links = dict(known.told), {link: dict(each) for link, each in known.values.links.items() if each}
+        add_link_sums(told, links, fields)
         readings, texts = Readings(), dict[str, str]()
         for name in fields:
             if name in told:
-                value = _sane(name, told[name])
+                value = sane(name, told[name])
                 if value is None:
                     errors[name] = NONSENSE
                 else:
@@ -211,7 +195,6 @@ class Sampler:
         absent = {
             name: errors.get(name, "NOT_SUPPORTED") for name in fields if name not in readings and name not in texts
         }
-        links = {link: dict(each) for link, each in known.links.items() if each}
         return GpuSample(uuid=gpu.uuid, readings=readings, texts=texts, links=links, missing=absent)
 
     def _ask(
@@ -235,42 +218,6 @@ class Sampler:
             except (AttributeError, IndexError, TypeError, ValueError):
                 missing.update(dict.fromkeys(query.tells, NONSENSE))
 
-    def _ask_fields(
-        self, known: _Known, handle: Any, now: float, slow: bool, told: Readings, missing: dict[str, str]
-    ) -> None:
-        """Everything that one call tells."""
-        due = [item for item in known.items if (slow or period_of(item.name) == "fast") and now >= item.useless_until]
-        for item in known.items:
-            if now < item.useless_until and item.link is None:
-                missing[item.name] = item.error
-        fields = list(dict.fromkeys(each for item in due for source in item.sources for each in source.fields))
-        if not fields:
-            return
-        try:
-            answers = _values(fields, known.asker.ask(now, FIELD_VALUES, FIELD_VALUES, handle, fields))
-        except Missing as untold:
-            answers = dict.fromkeys(fields, untold.error)
-        for item in due:
-            value = _choose(item, answers, now)
-            fast = period_of(item.name) == "fast"
-            if item.link is not None:
-                if value is not None:
-                    known.links.setdefault(item.link, {})[item.name] = value
-                else:
-                    known.links.get(item.link, {}).pop(item.name, None)
-            elif value is not None:
-                (told if fast else known.slow)[item.name] = value
-            else:
-                (missing if fast else known.missing)[item.name] = item.error
-
-    def _read_memory(
-        self, known: _Known, whose: str, handle: Any, now: float, told: Readings, missing: dict[str, str]
-    ) -> None:
-        try:
-            told |= _sizes(known.asker, whose, handle, now)
-        except Missing as untold:
-            missing |= dict.fromkeys(MEMORY_FIELDS, untold.error)
-
     def _mig_devices(
         self, subject: Subject, known: _Known, now: float, handles: Mapping[str, Any]
     ) -> Iterable[MigDeviceSample]:
@@ -279,14 +226,22 @@ class Sampler:
         for device in subject.gpu.mig_devices:
             told, handle = Readings(), handles.get(device.uuid)
             if plan.memory and handle is not None:
-                self._read_memory(known, device.uuid, handle, now, told, {})
+                told |= _read_memory(known.asker, device.uuid, handle, now)[0]
             if plan.mig_metrics is not None:
                 if device.gpu_instance not in profiled:
-                    found = known.gpm.read(now, subject.handle, device.gpu_instance, plan.mig_metrics)
-                    profiled[device.gpu_instance] = found[0]
+                    part = known.gpm.read(now, subject.handle, device.gpu_instance, plan.mig_metrics)
+                    profiled[device.gpu_instance] = part[0]
                 told |= profiled[device.gpu_instance]
-            sane = {name: _sane(name, told[name]) for name in plan.request.fields if name in told}
-            yield MigDeviceSample(device.uuid, {name: value for name, value in sane.items() if value is not None})
+            found = {name: sane(name, told[name]) for name in plan.request.fields if name in told}
+            yield MigDeviceSample(device.uuid, {name: value for name, value in found.items() if value is not None})
+
+
+def _read_memory(asker: Asker, whose: str, handle: Any, now: float) -> Found:
+    """How much memory a GPU, or a MIG device, has and uses. Raises Lost."""
+    try:
+        return _sizes(asker, whose, handle, now), {}
+    except Missing as untold:
+        return {}, dict.fromkeys(MEMORY_FIELDS, untold.error)
 
 
 def _sizes(asker: Asker, whose: str, handle: Any, now: float) -> Readings:
@@ -299,42 +254,3 @@ def _sizes(asker: Asker, whose: str, handle: Any, now: float) -> Readings:
     if not memory.used + memory.free:  # it tells the whole alone
         raise Missing("NOT_SUPPORTED")
     return memory_readings(memory.total / MIB, memory.used / MIB, memory.free / MIB, reserved)
-
-
-def _values(fields: list[Field], answer: Any) -> dict[Field, int | str]:
-    """Each field's value, or the error that it has. Raises Lost."""
-    told: dict[Field, int | str] = {}
-    for asked, (_, _, _, _, kind, error, value) in zip(fields, VALUE.iter_unpack(bytes(answer)), strict=True):
-        if error:
-            told[asked] = NAMES.get(error, str(error))
-            if told[asked] in OF_GPU:
-                raise Lost(str(told[asked]))
-        else:
-            told[asked] = value & (1 << BITS[kind]) - 1 if kind in BITS else NONSENSE
-    return told
-
-
-def _choose(item: _Item, answers: Mapping[Field, int | str], now: float) -> float | None:
-    """What the best of its sources tells; only that is asked from then on. None, with the error in the item."""
-    errors = list[str]()
-    for source in item.sources:
-        values = [answers[each] for each in source.fields]
-        numbers = [value for value in values if isinstance(value, int)]
-        if len(numbers) == len(values):
-            item.sources = (source,)
-            return sum(numbers) * source.factor
-        errors += [value for value in values if isinstance(value, str)]
-    item.error = next((error for error in errors if error not in LASTING), errors[0])
-    item.useless_until = now + AGAIN if all(error in LASTING for error in errors) else 0.0
-    return None
-
-
-def _sane(name: str, value: float) -> float | None:
-    """A value as it can be; None for one that cannot."""
-    if not math.isfinite(value) or value < 0 or (name == "DCGM_FI_DEV_PSTATE" and value >= UNKNOWN_STATE):
-        return None
-    if name in PERCENT:
-        return value if value <= 100 else None
-    if name in RATIOS:  # two samples are not taken in one moment: a little more than all is all
-        return min(value, 1.0) if value < 1.1 else None
-    return value

@@ -11,7 +11,7 @@ import pytest
 from gpuplane.hardware.driver import asking
 from gpuplane.hardware.driver.asking import NONSENSE, Asker, Missing
 from gpuplane.hardware.driver.counters import COMPUTING
-from gpuplane.hardware.driver.users import Processes, Users
+from gpuplane.hardware.driver.users import ANY, Processes, Users
 from gpuplane.hardware.machinefile import read
 from gpuplane.model.machine import GpuProcess, InjectedFailure, MachineFile, Mig
 from gpuplane.model.telemetry import ProcessSample, SamplingRequest
@@ -253,6 +253,15 @@ def test_who_may_not_ask_the_gpu_asks_its_mig_devices(inside: Inside) -> None:
     assert users.read(0.0, "GPU", [3, 4]) == tuple(
         ProcessSample(pid=each, gpu_instance=each, compute_instance=0) for each in (3, 4)
     )
+
+
+def test_clients_of_mps_are_in_two_lists_or_in_one(inside: Inside, loaded: MachineFile) -> None:
+    """Each is one process, and keeps the larger figure."""
+    sampled = Sampled(inside, loaded)
+    any_instance = f"{ANY} {ANY}"
+    clients = {"gpu.0.mps.0": f"7 {any_instance} {600 << 20}", "gpu.0.mps.1": f"70 {any_instance} {3 << 20}"}
+    sampled.describe(loaded, **clients)
+    assert {pid: each.memory_mib for pid, each in processes(sampled).items()} == {5: 12.5, 7: 600, 70: 3}
 
 
 def test_a_day_of_processes_leaves_nothing_behind(inside: Inside, loaded: MachineFile) -> None:

@@ -223,7 +223,9 @@ TEXTS = (  # of the GPU, or of the library where the function is nvmlSystem…
 DRIVER_VERSION = "DCGM_FI_DRIVER_VERSION"
 """No call tells it: it is known since the driver was loaded."""
 
-COMPUTING, DRAWING = "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"
+COMPUTING = "nvmlDeviceGetComputeRunningProcesses"
+LISTS = (COMPUTING, "nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+"""Who uses a GPU. Clients of MPS may be in a list of their own; who is in several is one process."""
 USE = "nvmlDeviceGetProcessUtilization"
 
 
@@ -249,7 +251,7 @@ def order(request: SamplingRequest, *, migs: bool, profiled: bool) -> Sequence[s
     found += [call for call in (FIELD_VALUES, MEMORY) if call in wanted]
     found += [call for call in (GPM if profiled else GPM[:1]) if call in wanted]
     found += [call for call in (MIG_GPM if profiled else ()) if call in inside]
-    found += (COMPUTING, DRAWING, USE) if request.processes else ()
+    found += (*LISTS, USE) if request.processes else ()
     found += [query.function for query in TEXTS if query.function in wanted]
     return tuple(dict.fromkeys(found))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuplane.files import read
 from gpuplane.hardware.driver.asking import Asker, Missing
-from gpuplane.hardware.driver.counters import COMPUTING, DRAWING, MIB, USE
+from gpuplane.hardware.driver.counters import LISTS, MIB, USE
 from gpuplane.model.telemetry import ProcessSample
 
 ANY = 0xFFFFFFFF  # no instance
@@ -84,7 +84,7 @@ class Users:
         """The processes that use it. `migs`: handles of its MIG devices. Raises Lost."""
         at = time.clock_gettime(time.CLOCK_BOOTTIME)
         found: dict[tuple[int, int, int], int | None] = {}
-        for each in (*self._list(now, COMPUTING, handle, migs), *self._list(now, DRAWING, handle, migs)):
+        for each in (process for function in LISTS for process in self._list(now, function, handle, migs)):
             if each.pid:
                 memory, place = each.usedGpuMemory, (each.pid, each.gpuInstanceId, each.computeInstanceId)
                 found[place] = max(memory or 0, found.get(place) or 0) if memory is not None else found.get(place)

@@ -509,20 +509,31 @@ int nvmlDeviceGetGpuFabricInfoV(uintptr_t device, FabricInfo *info)
 
 /* --- who uses them ----------------------------------------------------------------------------------------------- */
 
-/* Those of a MIG device are told of its GPU alone. */
-int nvmlDeviceGetComputeRunningProcesses_v3(uintptr_t device, unsigned *size, Process *processes)
+/* "gpu.0.process.0" is "pid, GPU instance, compute instance, bytes"; those of a MIG device are told of its GPU alone. */
+static int list(uintptr_t device, const char *which, unsigned *size, Process *processes)
 {
     unsigned room = *size, found = 0;
     const char *value;
-    ENTER(gpu(device));
-    while (!is_mig(device) && (value = get("gpu.%d.process.%u", gpu(device), found))) {
-        if (found < room) /* "pid, GPU instance, compute instance, bytes" */
+    while (!is_mig(device) && (value = get("gpu.%d.%s.%u", gpu(device), which, found))) {
+        if (found < room)
             sscanf(value, "%u %u %u %llu", &processes[found].pid, &processes[found].gpu_instance,
                    &processes[found].compute_instance, &processes[found].memory);
         found++;
     }
     *size = found;
     return found <= room ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(uintptr_t device, unsigned *size, Process *processes)
+{
+    ENTER(gpu(device));
+    return list(device, "process", size, processes);
+}
+
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(uintptr_t device, unsigned *size, Process *processes)
+{
+    ENTER(gpu(device));
+    return list(device, "mps", size, processes);
 }
 
 int nvmlDeviceGetGraphicsRunningProcesses_v3(uintptr_t device, unsigned *size, Process *processes)

@@ -18,7 +18,7 @@ from tests.deploy.kustomize import DEPLOY, MERGE_KEYS, Json, apply, build, ident
 
 OVERLAYS = ("nvidia-runtime", "host")
 OF_NODES = ("node-labels", "node-feature", "features-file", "startup-taint")
-OF_PROMETHEUS = ("pod-monitor", "prometheus-rules", "service-monitor")
+OF_PROMETHEUS = ("grafana-dashboard", "pod-monitor", "prometheus-rules", "service-monitor")
 IN_BOTH = ("hook", "network-policy", "process-metrics", *OF_NODES, *OF_PROMETHEUS)
 
 

@@ -19,7 +19,7 @@ from tests.deploy.kustomize import DEPLOY, MERGE_KEYS, Json, apply, build, ident
 OVERLAYS = ("nvidia-runtime", "host")
 OF_NODES = ("node-labels", "node-feature", "features-file", "startup-taint")
 OF_PROMETHEUS = ("grafana-dashboard", "pod-monitor", "prometheus-rules", "service-monitor")
-IN_BOTH = ("hook", "network-policy", "process-metrics", *OF_NODES, *OF_PROMETHEUS)
+IN_BOTH = ("hook", "network-policy", "pod-labels", "process-metrics", *OF_NODES, *OF_PROMETHEUS)
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -327,6 +327,20 @@ def test_process_metrics_show_processes_and_names_of_logs(overlay: str) -> None:
     assert dict(_host_paths(pod, container)) == dict(_host_paths(_pod(plain), _container(plain))) | added
     assert pod == _pod(plain) | {"hostPID": True, "containers": pod["containers"], "volumes": pod["volumes"]}
     assert {**container, "volumeMounts": 0} == {**_container(plain), "volumeMounts": 0}
+
+
+def test_pod_labels_add_one_right(objects: list[Json]) -> None:
+    """components/pod-labels adds it for the agent's account, explained in deploy/README.md, and changes no pod."""
+    found = apply(DEPLOY / "components/pod-labels", objects)
+    known = {identity(each) for each in objects}
+    added = {each["kind"]: each for each in found if identity(each) not in known}
+
+    assert added.keys() == {"ClusterRole", "ClusterRoleBinding"}
+    assert added["ClusterRole"]["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
+    assert added["ClusterRoleBinding"]["roleRef"]["name"] == added["ClusterRole"]["metadata"]["name"]
+    assert _pod(found) == _pod(objects)
+    rows = {cells[0]: cells[1:] for cells in _rows((DEPLOY / "README.md").read_text())}
+    assert all(rows["`pods`: list, watch, with `components/pod-labels`"])
 
 
 def test_kernel_log_adds_the_device_and_what_opens_it() -> None:

@@ -21,6 +21,7 @@ from gpuplane.apiserver.keeper import keep, report_without_node_name
 from gpuplane.apiserver.node import CONFIG_LABEL, watch_node
 from gpuplane.apiserver.nodefeature import NodeFeature
 from gpuplane.apiserver.nodemetadata import NodeMetadata
+from gpuplane.apiserver.pods import watch_pods
 from gpuplane.apiserver.report import report_conditions
 from gpuplane.apiserver.startuptaint import StartupTaint
 from gpuplane.core.health.probes import requested_probe_times
@@ -164,6 +165,7 @@ def watching(node: Node, options: Options, hardware: Hardware, plain_devices: Ha
     if plain_devices is not None:
         parts[Part("plain devices")] = lambda: _watch(node, plain_devices, asks=False)
     if options.node_name:
+        parts[Part("pod watch")] = lambda: watch_pods(node, options.node_name, options.kubeconfig)
         parts[NODE_OBJECT] = lambda: watch_node(node, options.node_name, options.kubeconfig, options.node_label)
     return parts
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuplane.core.telemetry.counters import parse_counters
 from gpuplane.core.telemetry.sampling import sampling_request
 from gpuplane.core.telemetry.state import TelemetryState, next_state
-from gpuplane.core.telemetry.usage import containers_of
+from gpuplane.core.telemetry.usage import containers_of, with_names_of_pods
 from gpuplane.hardware import Hardware
 from gpuplane.host.filewatch import contents
 from gpuplane.host.podrecords import PodRecords
@@ -68,6 +68,7 @@ class Telemetry:
             containers, known = containers_of(sample), self._state.names
             if containers != known.keys():
                 known = await asyncio.to_thread(self._records.names, containers)
+                known = with_names_of_pods(known, containers, self._node.snapshot.pods)
             sampled_at = time.time() - (self._node.now() - sample.taken_at)
             self._state = next_state(self._state, self._node.snapshot, sample, known, sampled_at)
             self._report_visibility(is_visible=sample.processes_visible)
@@ -93,13 +94,13 @@ class Telemetry:
         self._node.apply(StatusChanged(COUNTERS_FILE, Status(state, reason)))
 
     def _report_visibility(self, *, is_visible: bool) -> None:
+        """Say it where processes cannot be seen; else there is nothing to say."""
         before = self._node.snapshot.statuses.of(PROCESS_METRICS)
-        state: PartState = "ok" if is_visible else "waiting"
-        if before is None or before.state != state:
-            reason = "the agent sees the processes of containers"
-            if not is_visible:
-                reason = (
-                    "the agent does not see the processes of containers, so it does not tell what each of them uses: "
-                    "give its pod hostPID"
-                )
-            self._node.apply(StatusChanged(PROCESS_METRICS, Status(state, reason)))
+        if is_visible and before is not None:
+            self._node.apply(StatusChanged(PROCESS_METRICS, None))
+        elif not is_visible and before is None:
+            reason = (
+                "the agent does not see the processes of containers, so it does not tell what each of them uses: "
+                "add the component process-metrics"
+            )
+            self._node.apply(StatusChanged(PROCESS_METRICS, Status("waiting", reason)))

@@ -35,6 +35,7 @@ from gpuplane import files
 from gpuplane.apiserver.credentials import ExecPlugin
 from gpuplane.core.text import clip
 
+PAGE = 200  # objects of a list that one answer has
 REQUEST_TIMEOUT = 15.0  # seconds for one answer, or for the beginning of a stream
 STREAM_TIMEOUT = 150.0  # seconds
 LARGEST_ANSWER = 4 << 20
@@ -78,6 +79,8 @@ class Metadata(msgspec.Struct):
     """The metadata of an object or a list, as far as it is read."""
 
     name: str = ""
+    namespace: str = ""
+    uid: str = ""
     resourceVersion: str = ""  # noqa: N815 (the wire's name)
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
@@ -89,10 +92,17 @@ class Object(msgspec.Struct):
     metadata: Metadata
 
 
+class ListMetadata(msgspec.Struct):
+    """The version that a list is of. `continue_token`: where it goes on; "" at its end."""
+
+    resourceVersion: str = ""  # noqa: N815 (the wire's name)
+    continue_token: str = msgspec.field(name="continue", default="")
+
+
 class ObjectList(msgspec.Struct):
     """The objects of a collection at one of its versions."""
 
-    metadata: Metadata
+    metadata: ListMetadata
     items: list[Object]
 
 
@@ -192,12 +202,17 @@ class _TokenFile(httpx2.Auth):
 
 
 async def list_objects(client: httpx2.AsyncClient, path: str, fields: str) -> ObjectList:
-    """The objects of a collection that a field selector chooses. Raises Away."""
-    async with (
-        _within_deadline(client),
-        _open_response(client, _metadata_request(client, path, "PartialObjectMetadataList", fields)) as answer,
-    ):
-        return msgspec.json.decode(await _read_body(answer), type=ObjectList)
+    """The objects of a collection that a field selector chooses, taken in pages. Raises Away."""
+    items: list[Object] = []
+    page = {"limit": f"{PAGE}"}
+    while True:
+        request = _metadata_request(client, path, "PartialObjectMetadataList", fields, page)
+        async with _within_deadline(client), _open_response(client, request) as answer:
+            found = msgspec.json.decode(await _read_body(answer), type=ObjectList)
+        items += found.items
+        if not found.metadata.continue_token:
+            return ObjectList(found.metadata, items)
+        page = {"limit": f"{PAGE}", "continue": found.metadata.continue_token}
 
 
 async def get_object(client: httpx2.AsyncClient, path: str, shape: type[T]) -> T:

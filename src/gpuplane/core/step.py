@@ -32,6 +32,7 @@ from gpuplane.model.facts import (
     LedgerStored,
     MachineObserved,
     NodeRequestsChanged,
+    PodsObserved,
     ProbeFinished,
     StatusChanged,
     Tick,
@@ -94,6 +95,8 @@ def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
         case NodeRequestsChanged(asked):
             ledger = snapshot.ledger.but(node_requests=None if asked == NodeObjectRequests() else asked)
             return snapshot.but(config=snapshot.config.but(node_requests=asked), ledger=ledger)
+        case PodsObserved(pods):
+            return snapshot.but(pods=pods)
         case AllocationsListed(listed, asked_at, checkpoint_rewrite):
             listed = (*listed, *_allocations_not_listed_yet(allocations or (), listed, asked_at))
             health = holders.apply_kubelet_allocations(health, machine, listed)

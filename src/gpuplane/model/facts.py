@@ -3,11 +3,13 @@
 Times are seconds of CLOCK_BOOTTIME.
 """
 
+from collections.abc import Mapping
 from typing import Any, Generic
 
 from gpuplane.model.config import NodeObjectRequests, Settings, TimeSlice
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import DeviceList, Gpu, Machine
+from gpuplane.model.pod import PodMetadata
 from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, StoredLedger
 from gpuplane.model.status import Part, S
 from gpuplane.model.telemetry import DcgmCounter, SamplingRequest
@@ -114,6 +116,12 @@ class NodeRequestsChanged(_TaggedMessage):
     requests: NodeObjectRequests
 
 
+class PodsObserved(_TaggedMessage):
+    """apiserver: the pods of this node. None: they are not watched."""
+
+    pods: Mapping[str, PodMetadata] | None
+
+
 class AllocationsListed(_TaggedMessage, rename={"requested_at": "asked_at"}):
     """kubelet: which devices containers hold, as kubelet answered a question that was sent at `requested_at`.
 
@@ -170,6 +178,7 @@ Fact = (
     | ConfigLoaded
     | CountersLoaded
     | NodeRequestsChanged
+    | PodsObserved
     | AllocationsListed
     | AllocateAnswered
     | LedgerLoaded

@@ -7,7 +7,7 @@ one container need not be equal. `==` compares what they say; whether they mean 
 two pods that follow each other may have one name. So references are never keys by which something is found.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 import msgspec
@@ -49,6 +49,14 @@ class PodRef(Value):
                 return cls(uid=uid, container=container)
             case _:
                 return cls()
+
+
+class PodMetadata(Value):
+    """What the API server says of a pod: its name, and those of its labels that series shall have."""
+
+    namespace: str
+    name: str
+    labels: Mapping[str, str] = {}
 
 
 class ContainerId(Value):

@@ -14,7 +14,7 @@ import msgspec
 from gpuplane.model.config import Config, NodeObjectRequests, TimeSlice
 from gpuplane.model.health import HealthRecords
 from gpuplane.model.machine import DeviceList, Gpu, Machine
-from gpuplane.model.pod import PodRef
+from gpuplane.model.pod import PodMetadata, PodRef
 from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.status import Statuses
 from gpuplane.model.text import Text
@@ -128,6 +128,7 @@ class Snapshot(Value, rename={"stored_ledger": "disk", "statuses": "conditions"}
     devices: Mapping[str, DeviceList] = {}
     config: Config = Config()
     allocations: tuple[Allocation, ...] | None = None  # None: not asked yet
+    pods: Mapping[str, PodMetadata] | None = None  # of this node, by UID; None: nobody asks the API server for them
     checkpoint_rewrite: int = 0  # the number of the rewrite of kubelet's checkpoint that plugins have to cause; 0: none
     statuses: Statuses = Statuses()
     ledger: Ledger = Ledger()

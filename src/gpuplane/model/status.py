@@ -115,6 +115,7 @@ PartKind = Literal[
     "startup taint",
     "events",
     "counters file",
+    "pods",
     "process metrics",
     # what the agent runs: such a part has a status only while it fails
     "allocations",
@@ -137,6 +138,7 @@ PartKind = Literal[
     "nodes in /dev",
     "plain devices",
     "plugins",
+    "pod watch",
     "probes",
     "release",
     "samples",
@@ -224,6 +226,7 @@ NODE_FEATURE: Part[Status] = Part("node feature")
 FEATURES_FILE: Part[Status] = Part("features file")
 STARTUP_TAINT: Part[Status] = Part("startup taint")
 EVENTS: Part[Status] = Part("events")
+PODS: Part[Status] = Part("pods")
 COUNTERS_FILE: Part[Status] = Part("counters file")
 PROCESS_METRICS: Part[Status] = Part("process metrics")
 

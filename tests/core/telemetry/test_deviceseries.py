@@ -233,9 +233,9 @@ def test_held_time_is_counted_and_idle_time_too() -> None:
         ("GPU-b", "serve"): 5.0,
     }
     assert series(snapshot, state, "gpuplane_held_idle_seconds_total", "UUID") == {("GPU-a",): 4.0}
-    assert series(snapshot, state, "gpuplane_held_idle_seconds", "UUID") == {("GPU-a",): 4.0}
+    assert series(snapshot, state, "gpuplane_idle_duration_seconds", "UUID") == {("GPU-a",): 4.0}
     busy = next_state(state, snapshot, at(16.0, 1.0), {}, 0.0)
-    assert series(snapshot, busy, "gpuplane_held_idle_seconds", "UUID") == {("GPU-a",): 0.0}
+    assert series(snapshot, busy, "gpuplane_idle_duration_seconds", "UUID") == {("GPU-a",): 0.0}
     assert series(snapshot, busy, "gpuplane_held_idle_seconds_total", "UUID") == {("GPU-a",): 4.0}
     other = step(snapshot, AllocationsListed((held(OTHER, "GPU-a"),), 16.5), 16.5)
     state = next_state(busy, other, at(17.0, 0.0), {}, 0.0)

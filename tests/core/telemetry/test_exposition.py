@@ -90,7 +90,7 @@ def test_kinds_and_helps_are_told() -> None:
     assert (open_metrics["calls"].type, open_metrics["DCGM_ENERGY"].type) == ("counter", "unknown")
     assert open_metrics["DCGM_ENERGY"].samples[0].name == "DCGM_ENERGY"
     assert text["DCGM_ENERGY"].documentation == open_metrics["DCGM_ENERGY"].documentation == "A \\ and\na line"
-    assert "empty" not in text
+    assert text["empty"].samples == []
 
 
 @pytest.mark.parametrize(

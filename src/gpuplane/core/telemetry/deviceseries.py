@@ -6,6 +6,7 @@ each of them uses is in `gpuplane_container_…`. dcgm-exporter repeats a GPU's 
 figures for each pod.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from gpuplane.core.telemetry.holdings import Holding, holdings_by_unit
 from gpuplane.core.telemetry.state import TelemetryState
 from gpuplane.core.telemetry.usage import DeviceUsage, Usage, usage_by_device
 from gpuplane.core.view import part_view
-from gpuplane.model.pod import PodRef
+from gpuplane.model.pod import PodMetadata, PodRef
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.telemetry import LINK_FIELDS, DcgmCounter, GpuSample, Sample
 from gpuplane.model.views import Labels, Metric
@@ -26,6 +27,9 @@ from gpuplane.model.views import Labels, Metric
 Series = Iterator[tuple[Labels, float]]
 
 MIB = 1 << 20
+PodLabels = Mapping[tuple[str, str], Mapping[str, str]]
+NO_LABELS: PodLabels = {}
+NOT_IN_NAMES = re.compile("[^A-Za-z0-9_]")
 MOST_CONTAINERS = 64
 """Containers of which labels are kept, for each device: there may be any number of processes that come and go."""
 RECOVERY_ACTIONS = {
@@ -40,14 +44,15 @@ RECOVERY_ACTIONS = {
 class DeviceLabels(NamedTuple):
     """The labels of one device's series.
 
-    `short`: those that join it with others, and who holds it; `plain`: without that. `links`, `containers`: what was
-    made of them for one NVLink and for one container, so that its text is made once.
+    `short`: those that join it with others, and who holds it; `plain`: without that. `own`: labels of pods. `links` and
+    `containers`: what was made of them for one NVLink and for one container, so that its text is made once.
     """
 
     device: SeriesDevice
     full: Labels
     short: Labels
     plain: Labels
+    own: "PodLabels"
     links: dict[int, Labels]
     containers: dict[PodRef, Labels]
 
@@ -62,7 +67,7 @@ class DeviceLabels(NamedTuple):
         if holder not in self.containers:
             if len(self.containers) >= MOST_CONTAINERS:
                 self.containers.clear()
-            self.containers[holder] = Labels({**self.plain, **pod_labels(holder)})
+            self.containers[holder] = Labels({**self.plain, **pod_labels(holder, self.own)})
         return self.containers[holder]
 
 
@@ -76,9 +81,8 @@ def device_metrics(snapshot: Snapshot, state: TelemetryState, node_name: str) ->
     devices = series_devices.of(snapshot, snapshot.gpus, state.identities)
     holdings = holdings_by_unit(snapshot)
     text_fields = tuple(each.field for each in counters if each.kind == "label") if settings.metrics.dcgm_names else ()
-    labels = device_labels.of(
-        snapshot, devices, holdings, _text_labels(snapshot, samples, devices, text_fields), node_name
-    )
+    texts = _text_labels(snapshot, samples, devices, text_fields)
+    labels = device_labels.of(snapshot, devices, holdings, texts, node_name, snapshot.pods)
     if settings.metrics.dcgm_names:
         yield from _dcgm_metrics(counters, labels, samples, state)
     yield _metric(
@@ -118,30 +122,43 @@ def device_labels(
     holdings: Mapping[str, tuple[Holding, ...]],
     texts: tuple[tuple[str, ...], ...],
     node_name: str,
+    pods: Mapping[str, PodMetadata] | None,
 ) -> tuple[DeviceLabels, ...]:
     """The labels of each device's series. `texts`: names of further labels, then their values for each device."""
     names, *values = texts
+    own_labels = labels_of_pods(pods or {})
     found = []
     for device, told in zip(devices, values, strict=True):
-        held = holder_labels([each for id in device.unit_ids for each in holdings.get(id, ())])
+        held = holder_labels([each for id in device.unit_ids for each in holdings.get(id, ())], own_labels)
         own = {"Hostname": node_name, **dict(zip(names, told, strict=True)), **held}
         full = {**device.identity, **{name: value for name, value in own.items() if value}}
         short = Labels({**device.short_identity, **held})
-        found.append(DeviceLabels(device, Labels(full), short, Labels(device.short_identity), {}, {}))
+        plain = Labels(device.short_identity)
+        found.append(DeviceLabels(device, Labels(full), short, plain, own_labels, {}, {}))
     return tuple(found)
 
 
-def holder_labels(holdings: Sequence[Holding]) -> Mapping[str, str]:
-    """The labels of who holds a device: its container, or that there are several."""
+def labels_of_pods(pods: Mapping[str, PodMetadata]) -> PodLabels:
+    """(namespace, name) of each pod → its own labels, by the names that they have on series: `label_app`."""
+    return {
+        (pod.namespace, pod.name): {f"label_{NOT_IN_NAMES.sub('_', name)}": each for name, each in pod.labels.items()}
+        for pod in pods.values()
+        if pod.labels
+    }
+
+
+def holder_labels(holdings: Sequence[Holding], own: PodLabels = NO_LABELS) -> Mapping[str, str]:
+    """The labels of who holds a device: its container, or that there are several. `own`: labels of pods."""
     holders = {each.holder for each in holdings}
     if len(holders) > 1:
         return {"shared": "true"}
-    return pod_labels(holders.pop()) if holders else {}
+    return pod_labels(holders.pop(), own) if holders else {}
 
 
-def pod_labels(holder: PodRef) -> Mapping[str, str]:
+def pod_labels(holder: PodRef, own: PodLabels = NO_LABELS) -> Mapping[str, str]:
     """The labels of a container; those that are known."""
     told = {"namespace": holder.namespace, "pod": holder.name, "container": holder.container}
+    told |= own.get((holder.namespace, holder.name), {})
     return {name: value for name, value in told.items() if value and holder.name}
 
 
@@ -182,7 +199,8 @@ def _dcgm_metrics(
                 for each, _, readings in told
                 if field in readings and (each.device.key, field) not in told_by_instances
             ]
-        yield Metric(name=field, kind=counter.kind, help=counter.help, series=tuple(series))
+        if series:  # what no device tells is not there, and listed elsewhere
+            yield Metric(name=field, kind=counter.kind, help=counter.help, series=tuple(series))
 
 
 def _link_series(told: Iterable[tuple[DeviceLabels, GpuSample, Mapping[str, float]]], field: str) -> Series:
@@ -232,7 +250,7 @@ def _holder_metrics(
     )
     now = state.sample.taken_at if state.sample is not None else 0.0
     yield _metric(
-        "gpuplane_held_idle_seconds",
+        "gpuplane_idle_duration_seconds",
         "For how long each held device has done nothing now, in seconds; 0 while it does something",
         ((each.short, 0.0 if time.idle_since is None else now - time.idle_since) for each, time in told),
     )
@@ -248,26 +266,27 @@ def allocation_series(
 
 def _iterate_allocation_series(labels: Sequence[DeviceLabels], holdings: Mapping[str, tuple[Holding, ...]]) -> Series:
     known = set[str]()
+    own = labels[0].own if labels else NO_LABELS
     for each in labels:
         held = [holding for id in each.device.unit_ids for holding in holdings.get(id, ())]
         known.update(each.device.unit_ids)
         shared = {"shared": "true"} if len({holding.holder for holding in held}) > 1 else {}
         identity = {**each.device.short_identity, "device": each.device.identity.get("device", "")}
-        yield from _each_holding(identity | shared, held)
+        yield from _each_holding(identity | shared, held, own)
     plain_prefixes = tuple(prefix for kind in PLAIN_KINDS.values() for prefix in kind.id_prefixes)
     for unit, units in holdings.items():
         if unit not in known and unit.startswith(plain_prefixes):
-            yield from _each_holding({"UUID": unit}, units)
+            yield from _each_holding({"UUID": unit}, units, own)
 
 
-def _each_holding(identity: Mapping[str, str], held: Iterable[Holding]) -> Series:
+def _each_holding(identity: Mapping[str, str], held: Iterable[Holding], own: PodLabels) -> Series:
     """One series for each container and resource; two compute instances of one GPU instance are one.
 
     Containers that are not named yet are one too: series of a metric have to differ by their labels.
     """
     seen = set[str]()
     for holding in held:
-        labels = Labels({**identity, "resource": holding.resource, **pod_labels(holding.holder)})
+        labels = Labels({**identity, "resource": holding.resource, **pod_labels(holding.holder, own)})
         if labels.text not in seen:
             seen.add(labels.text)
             yield labels, 1.0

@@ -21,13 +21,12 @@ TOTAL = "_total"
 
 
 def render(metrics: Iterable[Metric], format: Format) -> bytes:
-    """A page of these metrics. One without series is not shown."""
+    """A page of these metrics. One without series is there by its name, so that people see what there is."""
     lines: list[str] = []
     for metric in metrics:
-        if metric.series:
-            lines += _header(metric, format)
-            name = metric.name
-            lines += [f"{name}{labels.text} {float(value)!r}\n" for labels, value in metric.series]
+        lines += _header(metric, format)
+        name = metric.name
+        lines += [f"{name}{labels.text} {float(value)!r}\n" for labels, value in metric.series]
     if format == "openmetrics":
         lines.append("# EOF\n")
     return _with_infinities("".join(lines)).encode()

@@ -6,12 +6,12 @@ itself, and processes that this node's records do not name. So the parts and the
 tells, and nothing is told of two containers at once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuplane.core.telemetry.cgroups import container_of
 from gpuplane.core.telemetry.devices import DeviceKey, SeriesDevice, readings_of
-from gpuplane.model.pod import ContainerId, PodRef
+from gpuplane.model.pod import ContainerId, PodMetadata, PodRef
 from gpuplane.model.telemetry import GpuSample, Sample
 
 
@@ -37,6 +37,18 @@ def containers_of(sample: Sample) -> frozenset[ContainerId]:
     """The containers of all processes of a sample."""
     found = (container_of(process.cgroups) for gpu in sample.gpus for process in gpu.processes)
     return frozenset(each for each in found if each is not None)
+
+
+def with_names_of_pods(
+    names: Mapping[ContainerId, PodRef], containers: Iterable[ContainerId], pods: Mapping[str, PodMetadata] | None
+) -> Mapping[ContainerId, PodRef]:
+    """These names, and for containers without one those of their pods, where the API server has told them."""
+    found = dict(names)
+    for each in containers:
+        pod = (pods or {}).get(each.pod_uid)
+        if each not in found and pod is not None:
+            found[each] = PodRef(namespace=pod.namespace, name=pod.name, uid=each.pod_uid)
+    return found
 
 
 def usage_by_device(

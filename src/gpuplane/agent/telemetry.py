@@ -22,7 +22,7 @@ from gpuplane.model.text import Text, join
 from gpuplane.pauses import sleep_until_next
 
 FRESH_FOR = 15.0
-"""Seconds for which a sample counts. Who gets no newer one shows no readings: an old one would pass for a new one."""
+"""Seconds for which a sample counts, at the least. Later no readings are shown: they would be old ones."""
 
 READ_FOR = 300.0
 """Seconds after a request for which the metrics count as read: longer than any usual time between two scrapes."""
@@ -39,11 +39,12 @@ class Telemetry:
         self._records = PodRecords(records_root)
         self._state = TelemetryState()
         self._read_at = -READ_FOR
+        self._interval = 0.0  # seconds between two samples, as requested last
 
     def state(self) -> TelemetryState:
         """What pages are made of. Without the sample, where that is old."""
         sample = self._state.sample
-        if sample is not None and self._node.now() - sample.taken_at > FRESH_FOR:
+        if sample is not None and self._node.now() - sample.taken_at > max(FRESH_FOR, 3 * self._interval):
             self._state = self._state.but(sample=None)
         return self._state
 
@@ -58,7 +59,7 @@ class Telemetry:
             is_read = time.monotonic() - self._read_at < READ_FOR
             request = sampling_request(self._node.snapshot, is_read=is_read)
             if request != requested:
-                requested = request
+                requested, self._interval = request, request.interval
                 await self._hardware.do(SetSampling(request))
             await sleep_until_next(1.0)
 

@@ -104,8 +104,8 @@ def _until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(log.read_text())
 
 
-def scrape_of_monitor(monitor: Json, pod: Json, address: str, interval: str, **labels: str) -> Json:
-    """What prometheus-operator makes of a PodMonitor or ServiceMonitor, for one agent whose discovery is done.
+def scrape_of_monitor(monitor: Json, pod: Json, addresses: list[str], interval: str, **labels: str) -> Json:
+    """What prometheus-operator makes of a PodMonitor or ServiceMonitor, for agents of one node that are discovered.
 
     prometheus-operator: pkg/prometheus/promcfg.go, generatePodMonitorConfig and generateServiceMonitorConfig: its own
     labels come first, then the monitor's relabelings. `labels`: further ones of the target.
@@ -129,7 +129,7 @@ def scrape_of_monitor(monitor: Json, pod: Json, address: str, interval: str, **l
         "honor_labels": endpoint["honorLabels"],
         "scrape_interval": interval,
         "scrape_timeout": interval,
-        "static_configs": [{"targets": [address], "labels": {**found, **labels}}],
+        "static_configs": [{"targets": addresses, "labels": {**found, **labels}}],
         "relabel_configs": [
             *({"source_labels": [source], "target_label": name} for name, source in own.items()),
             {"target_label": "endpoint", "replacement": endpoint["port"]},

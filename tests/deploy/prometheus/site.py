@@ -3,12 +3,13 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpuplane.core.reports.news import READY_TO_TAKE_OVER_TEXT
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.pods import pod
@@ -114,29 +115,45 @@ def usage(share: float, memory: float) -> dict[str, float]:
     return {**{f"DCGM_FI_PROF_{each}_ACTIVE": share for each in active}, "DCGM_FI_DEV_FB_USED": memory}
 
 
+class Node:
+    """Its directory, and the pages of its agents: that of the one that serves, and that of one that stands by."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.address, self.standby = root, *(f"127.0.0.1:{free_port()}" for _ in range(2))
+
+    def agent(self, address: str) -> Agent:
+        """An agent of this node."""
+        return Agent(
+            "--machine", self.root / "machine.yaml", "--config", self.root / "config.yaml",
+            "--kubelet-root", self.root / "k", "--state-dir", self.root / "s", "--host-root", self.root / "h",
+            "--kernel-log", self.root / "nothing", "--metrics-address", address,
+        )  # fmt: skip
+
+    async def command(self, *words: object) -> None:
+        """Run a command of gpuplane, which has to succeed."""
+        status, output = await gpuplane(*words, "--state-dir", self.root / "s")
+        assert status == 0, output
+
+
 @asynccontextmanager
-async def node(root: Path) -> AsyncIterator[str]:
-    """The address of an agent's page that has all of it."""
-    address = f"127.0.0.1:{free_port()}"
+async def node(root: Path) -> AsyncIterator[Node]:
+    """A node whose page has all of it, in the middle of an upgrade of its agent."""
+    found = Node(root)
     (root / "config.yaml").write_text(CONFIG)
     _describe(root, [])
     for name in IDS:
         _record(root, name)
-    agent = Agent(
-        "--machine", root / "machine.yaml", "--config", root / "config.yaml", "--kubelet-root", root / "k",
-        "--state-dir", root / "s", "--host-root", root / "h", "--kernel-log", root / "nothing",
-        "--metrics-address", address,
-    )  # fmt: skip
-    async with Kubelet(root / "k") as kubelet, agent:
+    async with Kubelet(root / "k") as kubelet, found.agent(found.address), AsyncExitStack() as stack:
         await kubelet.until_capacity("nvidia.com/gpu", 7, 5)
-        drained = await gpuplane("health", "drain", DRAINED, "--why", "fan", "--state-dir", root / "s")
-        assert drained[0] == 0, drained[1]
+        await found.command("health", "drain", DRAINED, "--why", "fan")
         await kubelet.until_capacity("nvidia.com/gpu", 7, 4)
         for name in PODS:
             await kubelet.run(pod(name, namespace="team" if name != "four" else "web", **{"nvidia.com/gpu": 1}))
         await kubelet.run(pod(MIG_POD, namespace="team", **{"nvidia.com/mig-1g.10gb": 1}))
-        _describe(root, [*(_process(*each) for each in (await _held(address)).items()), OUTSIDE])
-        yield address
+        _describe(root, [*(_process(*each) for each in (await _held(found.address)).items()), OUTSIDE])
+        await stack.enter_async_context(other := found.agent(found.standby))
+        await other.until_says(READY_TO_TAKE_OVER_TEXT)
+        yield found
 
 
 async def _held(address: str) -> dict[str, int]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import pytest_asyncio
@@ -15,7 +16,7 @@ from tests.deploy.kustomize import DEPLOY, Json, apply, build
 from tests.deploy.prometheus.dashboard import DASHBOARD, Query, filled_in, queries
 from tests.deploy.prometheus.rules import RULES, alerts, records
 from tests.deploy.prometheus.server import Prometheus, prometheus, scrape_of_monitor
-from tests.deploy.prometheus.site import BUSY, DRAINED, IDLE, POWER, SHARED, SPLIT, node
+from tests.deploy.prometheus.site import BUSY, DRAINED, IDLE, POWER, SHARED, SPLIT, Node, node
 
 pytestmark = [pytest.mark.xdist_group("prometheus"), pytest.mark.asyncio(loop_scope="module")]
 
@@ -24,23 +25,35 @@ LATE = {"device:gpuplane_fault_events:increase10m", "namespace:gpuplane_devices_
 """Recording rules that say nothing before ten minutes have passed."""
 
 
+class Live(NamedTuple):
+    """A Prometheus and the node that it has scraped for some seconds."""
+
+    server: Prometheus
+    node: Node
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Prometheus]:
-    """A Prometheus that has scraped an agent for some seconds as components/pod-monitor says, and a dcgm-exporter."""
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
+    """A Prometheus that has scraped two agents of a node, as components/pod-monitor says, and a dcgm-exporter."""
     root = tmp_path_factory.mktemp("n")
     (root / "p").mkdir()
     overlay = build(DEPLOY / "overlays/host")
     monitor = apply(DEPLOY / "components/pod-monitor", overlay)[-1]
     [pod] = [each["spec"]["template"] for each in overlay if each["kind"] == "DaemonSet"]
-    async with node(root) as address:
+    async with node(root) as found:
         with dcgm_exporter() as other:
             scrapes: list[Json] = [
-                scrape_of_monitor(monitor, pod, address, "1s", cluster="test"),
+                scrape_of_monitor(monitor, pod, [found.address, found.standby], "1s", cluster="test"),
                 {"job_name": "dcgm-exporter", "static_configs": [{"targets": [other]}]},
             ]
             with prometheus(root / "p", scrapes, RULES) as server:
                 await settled(server)
-                yield server
+                yield Live(server, found)
+
+
+@pytest.fixture
+def live(site: Live) -> Prometheus:
+    return site.server
 
 
 async def settled(server: Prometheus) -> None:
@@ -177,6 +190,21 @@ async def test_the_alerts_are_those_of_this_node(live: Prometheus) -> None:
     }  # fmt: skip
 
 
+async def test_an_upgrade_counts_nothing_twice(live: Prometheus) -> None:
+    """An agent that stands by is scraped, too."""
+    assert {each.value for each in live.query('up{job="gpuplane"}')} == {1.0}
+    assert len(live.query('up{job="gpuplane"}')) == 2
+    for expression, value in (
+        ("cluster:gpuplane_gpus:sum", 7),
+        ("cluster:gpuplane_power_watts:sum", sum(POWER.values())),
+        ("sum(cluster:gpuplane_device_health:count)", 9),
+        ("sum(cluster:gpuplane_devices_held:sum)", 5),
+        ("sum(pod:gpuplane_devices_held:count)", 5),
+    ):
+        [found] = live.query(expression)
+        assert found.value == value, expression
+
+
 def examples() -> list[str]:
     """The queries that docs/monitoring.md shows."""
     page = (ROOT / "docs/monitoring.md").read_text()
@@ -195,3 +223,13 @@ async def test_a_dcgm_exporter_that_stays_gets_pods(live: Prometheus) -> None:
 
     assert found == {(each.labels["UUID"], each.labels["pod"]) for each in holders}
     assert len(found) == 3
+
+
+async def test_a_released_driver_is_no_alert(site: Live) -> None:
+    """Nothing is served and no sample comes: somebody wants it so. (The last test: others want readings.)"""
+    silent = [alerts()[name]["expr"] for name in ("GPUsNotServed", "GpuplaneSamplesStale", "GPUDriverFailing")]
+    await site.node.command("driver", "release", "--for", "10m", "--why", "reset")
+    await asyncio.to_thread(site.server.until, 'gpuplane_device_withheld{kind="released"}', 7)
+    await asyncio.to_thread(site.server.until, 'gpuplane_devices{health="healthy"} == 0')
+
+    assert [expression for expression in silent if site.server.query(expression.replace("> 60", "> -1"))] == []

@@ -5,12 +5,15 @@ from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from gpuplane.agent.statuspages import StatusPages
 from gpuplane.core.advertising import offer
 from gpuplane.core.step import step
+from gpuplane.core.telemetry.agentmetrics import metrics
 from gpuplane.core.telemetry.cgroups import container_of
 from gpuplane.core.telemetry.deviceseries import device_metrics
-from gpuplane.core.telemetry.exposition import render
 from gpuplane.core.telemetry.state import TelemetryState, next_state
 from gpuplane.model.config import MemorySharedResource, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
@@ -21,6 +24,7 @@ from gpuplane.model.telemetry import GpuSample, MigDeviceSample, ProcessSample, 
 from gpuplane.model.views import Labels
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
+OPENMETRICS = "application/openmetrics-text"
 GPU = "nvidia.com/gpu"
 MIB = 1 << 20
 MODES: Mapping[str, Sharing] = {
@@ -230,4 +234,24 @@ def test_each_series_is_of_whom_it_says(machine: Machine, mode: str, data: st.Da
             gone |= {holder.name} - {""}
         node.sample()
         node.check(gone)
-    render(tuple(device_metrics(node.snapshot, node.state, "n1")), "openmetrics")
+    check_page(node)
+
+
+def check_page(node: Node) -> None:
+    """The whole page has the series that it is made of, and no others, for prometheus_client's parsers."""
+    shown = (*metrics(node.snapshot), *device_metrics(node.snapshot, node.state, "n1"))
+    expected = sorted(
+        (each.name, sorted(labels.items()), float(value)) for each in shown for labels, value in each.series
+    )
+    pages = StatusPages("n1")
+    pages.show(node.snapshot, node.state)
+    text, open_metrics = (pages.page("/metrics", accept).body.decode() for accept in ("", OPENMETRICS))
+    families: list[Any] = list(parse_openmetrics(open_metrics))  # type: ignore[no-untyped-call]
+    for found in (list(parse_text(text)), families):
+        told = sorted(
+            (each.name, sorted(each.labels.items()), float(each.value))
+            for family in found
+            for each in family.samples
+            if not each.name.startswith(("process_", "gpuplane_build_info"))
+        )
+        assert told == expected

@@ -232,7 +232,7 @@ async def test_a_node_that_goes_between_look_and_write_is_not_made(server: ApiSe
     async with writing(kubeconfig, wanted(), machine(8)) as node:
         await server.until(lambda: APPLY in server.requests)
         server.put(NODE, None)
-        await stands(node, NODE_METADATA, "failing", "409")
+        await stands(node, NODE_METADATA, "failing", " 409 ")
         assert not server.objects.has(parse_path(NODE))
 
 

@@ -117,7 +117,7 @@ async def test_taints_that_change_meanwhile(server: ApiServer, tmp_path: Path) -
     async with lifting(server, tmp_path, KEY, REGISTERED) as node:
         await server.until(lambda: f"PATCH {NODE}" in server.requests)
         server.put(NODE, {"spec": {"taints": [LATE, OTHER, OURS]}})
-        await stands(node, "failing", "422")
+        await stands(node, "failing", " 422 ")
         await stands(node, "ok")
         assert taints(server) == [LATE, OTHER]
 

@@ -266,7 +266,7 @@ async def test_a_refusal_is_asked_about_seldom(server: ApiServer, kubeconfig: Pa
     """Other failures soon again; this one waits for minutes, or until our Node is followed anew."""
     server.failures += [InjectedFailure("PATCH *", times=3, code=500), InjectedFailure("PATCH *", times=9, code=403)]
     async with writing(kubeconfig, report.report_conditions, telling.send_events) as node:
-        await stands(node, NODE_CONDITION, "failing", "403")
+        await stands(node, NODE_CONDITION, "failing", " 403 ")
         look(node, 0)
         await server.until(lambda: told(server) == [("GPUDegraded", "GPU 0", 1)])
         look(node)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socket import gethostname
 from typing import NamedTuple
 
 import pytest
@@ -44,7 +45,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
         with dcgm_exporter() as other:
             scrapes: list[Json] = [
                 scrape_of_monitor(monitor, pod, [found.address, found.standby], "1s", cluster="test"),
-                {"job_name": "dcgm-exporter", "static_configs": [{"targets": [other]}]},
+                {"job_name": "dcgm-exporter", "static_configs": [{"targets": [other], "labels": {"cluster": "test"}}]},
             ]
             with prometheus(root / "p", scrapes, RULES) as server:
                 await settled(server)
@@ -71,9 +72,10 @@ async def settled(server: Prometheus) -> None:
 @contextmanager
 def dcgm_exporter() -> Iterator[str]:
     """The address of a page as that of a dcgm-exporter that stays beside us, without Kubernetes' names."""
-    device = 'gpu="{0}",UUID="GPU-{0}",device="nvidia{0}",modelName="NVIDIA H100 80GB HBM3",Hostname="node-1"'
-    lines = [f"DCGM_FI_PROF_SM_ACTIVE{{{device.format(n)}}} 0.5" for n in range(7) if n != SPLIT]
-    split = f'{device.format(SPLIT)},GPU_I_PROFILE="1g.10gb",GPU_I_ID="7"'
+    device = 'gpu="{0}",UUID="GPU-{0}",device="nvidia{0}",modelName="NVIDIA H100 80GB HBM3",Hostname="{1}"'
+    lines = [f"DCGM_FI_PROF_SM_ACTIVE{{{device.format(n, gethostname())}}} 0.5" for n in range(7) if n != SPLIT]
+    split = f'{device.format(SPLIT, gethostname())},GPU_I_PROFILE="1g.10gb",GPU_I_ID="7"'
+    lines += [f"DCGM_FI_DEV_POWER_USAGE{{{device.format(n, gethostname())}}} {POWER[n]}" for n in range(7)]
     page = "\n".join([*lines, f"DCGM_FI_PROF_SM_ACTIVE{{{split}}} 0.25", ""]).encode()
 
     class Page(BaseHTTPRequestHandler):

@@ -44,7 +44,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
     async with node(root) as found:
         with dcgm_exporter() as other:
             scrapes: list[Json] = [
-                scrape_of_monitor(monitor, pod, [found.address, found.standby], "1s", cluster="test"),
+                scrape_of_monitor(monitor, pod, [found.address, found.standby], "2s", cluster="test"),
                 {"job_name": "dcgm-exporter", "static_configs": [{"targets": [other], "labels": {"cluster": "test"}}]},
             ]
             with prometheus(root / "p", scrapes, RULES) as server:
@@ -102,8 +102,8 @@ def dcgm_exporter() -> Iterator[str]:
 @pytest.mark.parametrize("query", queries(), ids=lambda query: f"{query.panel} {query.ref}")
 async def test_each_query_of_the_dashboard_returns_series(live: Prometheus, query: Query) -> None:
     """With All for each variable, and with one cluster and node."""
-    assert live.query(filled_in(query.expression, {}))
-    assert live.query(filled_in(query.expression, {"cluster": "test", "node": "node-1"}))
+    for values in ({}, {"cluster": "test", "node": "node-1"}):
+        await asyncio.to_thread(live.until, filled_in(query.expression, values))
 
 
 async def test_another_node_has_none(live: Prometheus) -> None:
@@ -179,7 +179,8 @@ async def test_the_rules_have_values(live: Prometheus) -> None:
 
 async def test_the_alerts_are_those_of_this_node(live: Prometheus) -> None:
     """What needs no patience fires; what waits is pending; nothing else is said."""
-    found = {(each.labels["alertname"], each.labels["alertstate"]) for each in live.query("ALERTS")}
+    told = live.query('ALERTS{alertname!="GpuplaneAgentDown"}')  # a busy machine may be late for a scrape
+    found = {(each.labels["alertname"], each.labels["alertstate"]) for each in told}
 
     assert ("GPURowRemapFailed", "firing") in found
     assert {
@@ -194,8 +195,7 @@ async def test_the_alerts_are_those_of_this_node(live: Prometheus) -> None:
 
 async def test_an_upgrade_counts_nothing_twice(live: Prometheus) -> None:
     """An agent that stands by is scraped, too."""
-    assert {each.value for each in live.query('up{job="gpuplane"}')} == {1.0}
-    assert len(live.query('up{job="gpuplane"}')) == 2
+    await asyncio.to_thread(live.until, 'up{job="gpuplane"} == 1', 2)
     for expression, value in (
         ("cluster:gpuplane_gpus:sum", 7),
         ("cluster:gpuplane_power_watts:sum", sum(POWER.values())),
@@ -203,8 +203,7 @@ async def test_an_upgrade_counts_nothing_twice(live: Prometheus) -> None:
         ("sum(cluster:gpuplane_devices_held:sum)", 5),
         ("sum(pod:gpuplane_devices_held:count)", 5),
     ):
-        [found] = live.query(expression)
-        assert found.value == value, expression
+        await asyncio.to_thread(live.until, f"{expression} == {value}")
 
 
 def examples() -> list[str]:

@@ -186,7 +186,9 @@ async def test_a_state_directory_that_is_removed_is_there_again_and_its_agent_st
             async with asyncio.timeout(60):
                 while "fan" not in (await gpuplane("inspect", "--state-dir", place.state))[1]:
                     await asyncio.sleep(0.1)
-            assert (await gpuplane("health", "restore", "0", "--state-dir", place.state))[0] == 0
+                # For a moment the agent that stands by may be the one that answers: it takes no promise.
+                while (await gpuplane("health", "restore", "0", "--state-dir", place.state))[0]:
+                    await asyncio.sleep(0.1)
             assert (await gpuplane(*drain))[0] == 0
             await kubelet.until_capacity(GPU, 4, 3)
             await first.kill()

@@ -99,23 +99,62 @@ def test_what_kubelet_would_not_write_names_nothing(tmp_path: Path, name: str) -
     assert PodRecords(tmp_path).names([ContainerId(UID, ID)]) == {}
 
 
-def test_the_directories_are_read_once_a_second_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not at all while every container is known."""
+def test_a_process_that_is_seen_before_its_link_gets_its_container_later(tmp_path: Path) -> None:
+    """Kubelet makes a pod's directory before a container is created, and the link after it has started."""
+    (tmp_path / f"var/log/pods/team_train_{UID}/main").mkdir(parents=True)
+    (tmp_path / f"var/log/pods/team_train_{UID}/side").mkdir(parents=True)
+    records, asked = PodRecords(tmp_path), ContainerId(UID, ID)
+    assert records.names([asked]) == {asked: PodRef(namespace="team", name="train", uid=UID)}
+    assert not records.has_all([asked])
+    link(tmp_path, f"train_team_main-{ID}.log")
+    assert records.names([asked]) == {asked: PodRef(namespace="team", name="train", uid=UID, container="main")}
+    assert records.has_all([asked])
+
+
+def test_records_that_contradict_themselves_name_nothing(tmp_path: Path) -> None:
+    """Two names for one id, or two for one UID: which is right cannot be told."""
+    asked = ContainerId(UID, ID)
+    link(tmp_path, f"train_team_main-{ID}.log")
+    link(tmp_path, f"other_team_main-{ID}.log")
+    assert PodRecords(tmp_path).names([asked]) == {}
+    other = ContainerId(UID.replace("7", "8"), "b" * 64)
+    for pod in ("one", "two"):
+        (tmp_path / f"var/log/pods/team_{pod}_{other.pod_uid}/main").mkdir(parents=True)
+    assert PodRecords(tmp_path).names([other]) == {}
+
+
+def test_the_directory_of_a_pod_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    """Whoever may write in /var/log cannot have other directories listed."""
+    (tmp_path / "elsewhere/main").mkdir(parents=True)
+    (tmp_path / "var/log/pods").mkdir(parents=True)
+    (tmp_path / f"var/log/pods/team_train_{UID}").symlink_to(tmp_path / "elsewhere")
+    asked = ContainerId(UID, ID)
+
+    assert PodRecords(tmp_path).names([asked]) == {asked: PodRef(namespace="team", name="train", uid=UID)}
+
+
+def test_the_directories_are_read_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while every container is known; else once a second, and more rarely where nothing new is found."""
     reads: list[str] = []
+    now = [1000.0]
 
     def list_nothing(_: PodRecords, directory: str) -> Iterator[str]:
         reads.append(directory)
         return iter(())
 
     monkeypatch.setattr(PodRecords, "_list", list_nothing)
+    monkeypatch.setattr(podrecords, "PAUSE", 1.0)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     records, asked = PodRecords(tmp_path), ContainerId(UID, ID)
-    monkeypatch.setattr(podrecords, "PAUSE", 3600.0)
-    records._read_at = time.monotonic() - 3601
-    for _ in range(5):
+    for _ in range(600):
         records.names([asked])
-    assert len(reads) == 2
+        now[0] += 1.0
+    assert 2 * 10 <= len(reads) <= 2 * 20, "a process of a container without records is looked for each minute"
+    reads.clear()
+    records.names([asked, ContainerId(UID, "b" * 64)])
+    assert len(reads) == 2, "a new one is looked for at once"
     records._known = {asked: PodRef(namespace="team", name="train", container="main")}
-    records._read_at = 0.0
+    now[0] += 3600.0
     records.names([asked])
     assert len(reads) == 2
 

@@ -66,10 +66,12 @@ class Telemetry:
     async def follow_samples(self) -> None:
         """Remember each sample, for ever."""
         async for sample in self._hardware.samples():
-            containers, known = containers_of(sample), self._state.names
-            if containers != known.keys():
+            containers = containers_of(sample)
+            if self._records.has_all(containers):
+                known = self._records.names(containers)
+            else:
                 known = await asyncio.to_thread(self._records.names, containers)
-                known = with_names_of_pods(known, containers, self._node.snapshot.pods)
+            known = with_names_of_pods(known, containers, self._node.snapshot.pods)
             sampled_at = time.time() - (self._node.now() - sample.taken_at)
             self._state = next_state(self._state, self._node.snapshot, sample, known, sampled_at)
             self._report_visibility(is_visible=sample.processes_visible)

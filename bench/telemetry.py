@@ -40,6 +40,7 @@ from gpuplane.model.telemetry import (
     ProcessSample,
     Sample,
 )
+from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet.pods import pod
 from tests.agent.test_metrics_and_health_pages import free_port
@@ -50,6 +51,7 @@ COST_LASTS = 120.0  # seconds
 PODS = 100_000
 HEADERS = {"Accept": "application/openmetrics-text;version=1.0.0", "Accept-Encoding": "gzip"}
 MIXED = "version: v1\nflags: {migStrategy: mixed}\n"
+EVERYTHING = f"{MIXED}node: {{labels: node, annotation: true}}\nmetrics: {{podLabels: [app]}}\n"
 
 
 def partitioned(profile: str = "hgx-h100") -> MachineFile:
@@ -183,11 +185,11 @@ def value(page: bytes, name: str) -> float:
 
 
 @asynccontextmanager
-async def held_by_pods(*more: object, machine: str, port: int) -> AsyncIterator[int]:
+async def held_by_pods(*more: object, machine: str, port: int, config: str = MIXED) -> AsyncIterator[int]:
     """An agent with a pod on each of its MIG devices; its process id."""
     count = 8 * PARTS
     flags = ("--metrics-address", f"127.0.0.1:{port}", *more)
-    async with running(machine, count, *flags, config=MIXED, resource=MIG_RESOURCE) as (kubelet, agent, _):
+    async with running(machine, count, *flags, config=config, resource=MIG_RESOURCE) as (kubelet, agent, _):
         for number in range(count):
             await kubelet.run(pod(holder(number).name, namespace="team", **{MIG_RESOURCE: 1}))
         await asyncio.to_thread(_wait_for_series, port, count)
@@ -397,21 +399,35 @@ def _read_until(port: int, stop: threading.Event) -> int:
     return count
 
 
+def _pod_object(number: int) -> dict[str, object]:
+    name = holder(number).name
+    metadata = {"name": name, "namespace": "team", "labels": {"app": f"train-{number % 5}"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeName": "n1", "containers": []}}
+
+
 async def size() -> list[Row]:
     """memory with everything on"""
     with _partitioned_driver() as rig:
         port = free_port()
         async with ApiServer() as server:
             server.put("/api/v1/nodes/n1", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+            for number in range(8 * PARTS):
+                path = f"/api/v1/namespaces/team/pods/{holder(number).name}"
+                server.put(path, _pod_object(number))
             kubeconfig = rig.folder / "kubeconfig"
             kubeconfig.write_text(server.kubeconfig())
             more = (*rig.flags, "--node-name", "n1", "--kubeconfig", kubeconfig)
-            async with held_by_pods(*more, machine="nvml", port=port) as pid:
+            async with held_by_pods(*more, machine="nvml", port=port, config=EVERYTHING) as pid:
                 for _ in range(20):
-                    await asyncio.to_thread(fetch, port)
+                    page = await asyncio.to_thread(fetch, port)
                     await asyncio.sleep(1)
                 figure = pss(pid)
-    how = "8 GPUs with 7 MIG devices each, a pod on each, API client, 20 pages read; agent and driver's process"
+            written = server.objects.get(parse_path("/api/v1/nodes/n1"))["metadata"]
+    assert b'label_app="' in page
+    assert written["labels"]["nvidia.com/gpu.count"]
+    assert written["annotations"]["gpuplane.io/gpus"]
+    how = "8 GPUs with 7 MIG devices each, a pod on each, labels of the node and of pods, annotation, 20 pages read"
+    how += "; agent and driver's process"
     return [Row("memory (PSS), everything on", figure, 85, "MB", how)]
 
 

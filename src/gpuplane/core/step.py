@@ -15,10 +15,12 @@ from gpuplane.core import observation, takeover, timeslices
 from gpuplane.core.advertising import share_layouts_for_ledger
 from gpuplane.core.health import drains, events, holders, observations, probes, records
 from gpuplane.core.health.context import health_context, health_records
+from gpuplane.core.partitions.progress import finish_change
 from gpuplane.core.text import on_one_line
 from gpuplane.core.withholding import mig_parents
 from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.facts import (
+    AllocatableListed,
     AllocateAnswered,
     AllocationsListed,
     ConfigLoaded,
@@ -28,10 +30,13 @@ from gpuplane.model.facts import (
     DriverReleaseRequested,
     Fact,
     FaultOccurred,
+    LayoutRequested,
     LedgerLoaded,
     LedgerStored,
     MachineObserved,
+    MigConfigsLoaded,
     NodeRequestsChanged,
+    PartitionChangeFinished,
     PodsObserved,
     ProbeFinished,
     StatusChanged,
@@ -39,7 +44,7 @@ from gpuplane.model.facts import (
     TimeSliceFinished,
 )
 from gpuplane.model.health import HealthRecords
-from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.snapshot import Allocatable, Allocation, Snapshot
 from gpuplane.model.status import AnyPart, DriverStatus, Status, Statuses
 
 ALLOCATION_LISTING_DELAY = 10.0
@@ -77,6 +82,14 @@ def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             return _with_health(snapshot.but(machine=machine), health)
         case TimeSliceFinished():
             return timeslices.finish_try(snapshot, fact)
+        case PartitionChangeFinished():
+            return finish_change(snapshot, fact)
+        case MigConfigsLoaded(configs):
+            return snapshot.but(config=snapshot.config.but(mig_configs=configs))
+        case LayoutRequested(request):
+            return snapshot.but(ledger=snapshot.ledger.but(layout_request=request))
+        case AllocatableListed(allocatable, requested_at):
+            return snapshot.but(allocatable=Allocatable(allocatable, requested_at))
         case DrainRequested():
             health = drains.apply_drain_request(health, fact, machine, health_context(snapshot), now)
             return _with_health(snapshot, health)

@@ -22,9 +22,11 @@ from gpuplane.hardware.load import take_sample
 from gpuplane.hardware.machinefile import read
 from gpuplane.model.facts import (
     Action,
+    ChangePartition,
     Fact,
     FaultOccurred,
     MachineObserved,
+    PartitionChangeFinished,
     ProbeFinished,
     ProbeGpu,
     SetSampling,
@@ -46,7 +48,7 @@ class Described:
         self._file_now = MachineFile()
         self._good: list[StatusChanged[DriverStatus] | MachineObserved] = []
         self._told = 0  # the number of the next incident
-        self._pending: list[FaultOccurred | ProbeFinished | TimeSliceFinished] = []
+        self._pending: list[FaultOccurred | ProbeFinished | TimeSliceFinished | PartitionChangeFinished] = []
         self._counted = False  # once a look has: only then can be told whom an incident befell
         self._file: Status | None = None  # None: nothing was ever wrong with it
         self._wanted, self._changed = True, asyncio.Event()
@@ -94,6 +96,10 @@ class Described:
             self._pending.append(self._probe(action))
         elif isinstance(action, SetTimeSlice):
             self._pending.append(self._set(action))
+        elif isinstance(action, ChangePartition):
+            why = "this version changes no partitions of a described GPU"
+            told = PartitionChangeFinished(action.gpu, action.change, action.requested_at, "not-supported", why)
+            self._pending.append(told)
         else:
             self._wanted = True
         self._tell_again()

@@ -31,8 +31,10 @@ from gpuplane.hardware.scheduling import Work
 from gpuplane.hardware.smi import Smi
 from gpuplane.model.facts import (
     Action,
+    ChangePartition,
     Fact,
     MachineObserved,
+    PartitionChangeFinished,
     ProbeFinished,
     ProbeGpu,
     SetSampling,
@@ -152,6 +154,10 @@ class Nvidia:
             task = asyncio.create_task(errand)
             self._errands.add(task)
             task.add_done_callback(self._errands.discard)
+        elif isinstance(action, ChangePartition):
+            why = "this version changes no partitions of a real GPU"
+            told = PartitionChangeFinished(action.gpu, action.change, action.requested_at, "not-supported", why)
+            self._tell(told)
         elif not self._wanted:
             self._wanted, self._resting, self._charges = True, 0.0, ()
             self._changed.set()

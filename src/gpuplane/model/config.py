@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gpuplane.model.health import FaultOverride
+from gpuplane.model.partitions import MigConfigs
 from gpuplane.model.telemetry import DcgmCounter
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
@@ -161,6 +162,8 @@ class NodeObjectRequests(
     kubelet_version: str = ""  # its version, "v1.36.2"; "" while that is unknown
     driver_release_reason: Text = ""  # why the driver has to be released; "" while it need not
     drain_reasons: Mapping[str, Text] = {}  # a device, as a person names it → why it shall not be given out
+    mig_config: str = ""  # the named MIG layout of label nvidia.com/mig.config; "" for none
+    has_mig_manager: bool = False  # NVIDIA's MIG manager acts on this node
 
 
 class Config(Value, rename={"node_requests": "asked"}):
@@ -169,10 +172,12 @@ class Config(Value, rename={"node_requests": "asked"}):
     `settings` is None before the first good configuration; `node_requests` is None before the API server's first word.
     `warnings`: what of the file was taken otherwise than it is written, each with file and line.
     `counters`: the DCGM fields that are shown, of a list of the admin's; () for NVIDIA's default list.
+    `mig_configs`: the named MIG layouts of the admin's file; None where there is none, for generated ones.
     """
 
     settings: Settings | None = None
     name: str = ""
     warnings: tuple[Text, ...] = ()
     counters: tuple[DcgmCounter, ...] = ()
+    mig_configs: MigConfigs | None = None
     node_requests: NodeObjectRequests | None = None

@@ -9,6 +9,7 @@ from typing import Any, Generic
 from gpuplane.model.config import NodeObjectRequests, Settings, TimeSlice
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import DeviceList, Gpu, Machine
+from gpuplane.model.partitions import ChangeProblem, GpuUser, LayoutRequest, MigConfigs, PartitionChange
 from gpuplane.model.pod import PodMetadata
 from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, StoredLedger
 from gpuplane.model.status import Part, S
@@ -73,6 +74,41 @@ class TimeSliceFinished(_TaggedMessage):
     requested_at: float
     problem: Text = ""
     outcome_unknown: bool = False
+
+
+class PartitionChangeFinished(_TaggedMessage):
+    """hardware: the try, requested at `requested_at`, to make one change of a GPU's partitions has finished.
+
+    Where it was made, a look that shows it came before. `failure`: why it was not made, for people; `problem`: the same
+    for programs. `outcome_unknown`: the try broke off; the change may be made. `users`: who has the GPU open.
+    """
+
+    gpu: str  # its UUID
+    change: PartitionChange
+    requested_at: float
+    problem: ChangeProblem = ""
+    failure: Text = ""
+    outcome_unknown: bool = False
+    users: tuple[GpuUser, ...] = ()
+
+
+class MigConfigsLoaded(_TaggedMessage):
+    """agent: the file of named MIG layouts was read. None: there is no such file."""
+
+    configs: MigConfigs | None
+
+
+class LayoutRequested(_TaggedMessage):
+    """A person requests layouts by a command. None ends that request."""
+
+    request: LayoutRequest | None
+
+
+class AllocatableListed(_TaggedMessage):
+    """kubelet: the ids that it could give out when it was asked at `requested_at`, by resource."""
+
+    allocatable: Mapping[str, frozenset[str]]
+    requested_at: float
 
 
 class DrainRequested(_TaggedMessage, rename={"device_uuid": "device"}):
@@ -173,6 +209,10 @@ Fact = (
     | FaultOccurred
     | ProbeFinished
     | TimeSliceFinished
+    | PartitionChangeFinished
+    | MigConfigsLoaded
+    | LayoutRequested
+    | AllocatableListed
     | DrainRequested
     | StatusChanged[Any]
     | ConfigLoaded
@@ -207,10 +247,19 @@ class SetTimeSlice(_TaggedMessage):
     requested_at: float
 
 
+class ChangePartition(_TaggedMessage):
+    """Action: make one change of a GPU's partitions. `PartitionChangeFinished` comes back with the same
+    `requested_at`."""
+
+    gpu: str  # its UUID
+    change: PartitionChange
+    requested_at: float
+
+
 class SetSampling(_TaggedMessage):
     """Action: sample this from now on. Before the first one nothing is sampled, and none after an empty request."""
 
     request: SamplingRequest
 
 
-Action = ObserveMachine | ProbeGpu | SetTimeSlice | SetSampling
+Action = ObserveMachine | ProbeGpu | SetTimeSlice | ChangePartition | SetSampling

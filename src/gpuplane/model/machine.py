@@ -8,6 +8,7 @@ Units: memory in MiB, PCI addresses as sysfs writes them (`0000:1b:00.0`), NUMA 
 from collections.abc import Mapping
 from typing import Literal
 
+from gpuplane.model.partitions import GpuInstance, GpuInstanceProfile
 from gpuplane.model.telemetry import DescribedLoad
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
@@ -62,10 +63,18 @@ class MigDevice(Value, rename={"mig_index": "slot", "device_nodes": "nodes"}):
 
 
 class Mig(Value):
-    """A MIG-capable GPU's partitioning. Absent on a GPU that cannot be partitioned."""
+    """A MIG-capable GPU's partitioning. Absent on a GPU that cannot be partitioned.
+
+    `profiles`: what it can be partitioned into; () where the driver does not tell, as it may be outside MIG mode.
+    `instances`: its GPU instances; None where the driver does not tell.
+    """
 
     enabled: bool = False
     devices: tuple[MigDevice, ...] = ()
+    pending: bool | None = None  # whether it is in MIG mode after its next reset, where that is another mode than now
+    needs_reset: bool | None = None  # whether a change of the mode needs a reset; None: the driver does not tell
+    profiles: tuple[GpuInstanceProfile, ...] = ()
+    instances: tuple[GpuInstance, ...] | None = None
 
 
 class FabricClique(Value):
@@ -92,6 +101,8 @@ class Gpu(Value, rename={"uncorrected_errors": "uncorrected", "device_nodes": "n
     device_nodes: tuple[str, ...] = ()  # /dev/nvidia<minor>
     dri: tuple[str, ...] = ()  # its DRM nodes: /dev/dri/card1, /dev/dri/renderD128
     pci_class: str = ""  # of its PCI function, "0x030200"; "" where that is unknown
+    pci_id: str = ""  # its PCI device and vendor, as NVML writes them in one number: "0x233010DE"
+    pci_subsystem: str = ""  # those of the board, "0x16C110DE"
     fabric: FabricClique | None = None  # None: it is in no fabric, or not registered there
     uncorrected_errors: int | None = None  # uncorrectable memory errors since the driver was loaded or the GPU reset
     faults: tuple[Fault, ...] = ()

@@ -14,6 +14,7 @@ import msgspec
 from gpuplane.model.config import Config, NodeObjectRequests, TimeSlice
 from gpuplane.model.health import HealthRecords
 from gpuplane.model.machine import DeviceList, Gpu, Machine
+from gpuplane.model.partitions import GpuPartitionState, LayoutRequest
 from gpuplane.model.pod import PodMetadata, PodRef
 from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.status import Statuses
@@ -93,6 +94,7 @@ class Ledger(Value, rename={"node_requests": "asked", "mig_parents": "homes", "s
     `mig_parents`: UUID of a MIG device that exists or is held → UUID of the GPU on which it was seen last.
     `share_layouts`: id of a shared unit → its share layout: as it was when a container got shares of it, or as it is.
     `time_slices`: UUID of a GPU → the length of its time slices, where we set it.
+    `layout_request`: what a person requested by a command. `partitions`: UUID of a GPU → what we did to its partitions.
     """
 
     boot_id: str = ""
@@ -102,6 +104,8 @@ class Ledger(Value, rename={"node_requests": "asked", "mig_parents": "homes", "s
     mig_parents: Mapping[str, str] | None = None
     share_layouts: Mapping[str, EncodedLayout] | None = None
     time_slices: Mapping[str, TimeSliceState] | None = None
+    layout_request: LayoutRequest | None = None
+    partitions: Mapping[str, GpuPartitionState] | None = None
     health: HealthRecords | None = None  # verdicts and drains; None before the first observation
 
 
@@ -114,6 +118,13 @@ class StoredLedger(Value, rename={"possible_share_layouts": "cuts"}):
 
     ledger: Ledger | None = None
     possible_share_layouts: tuple[Mapping[str, EncodedLayout], ...] = ()
+
+
+class Allocatable(Value):
+    """What kubelet could give out when it was asked, at `requested_at`: resource → ids."""
+
+    ids: Mapping[str, frozenset[str]]
+    requested_at: float
 
 
 class Snapshot(Value, rename={"stored_ledger": "disk", "statuses": "conditions"}, dict=True):
@@ -129,6 +140,7 @@ class Snapshot(Value, rename={"stored_ledger": "disk", "statuses": "conditions"}
     config: Config = Config()
     allocations: tuple[Allocation, ...] | None = None  # None: not asked yet
     pods: Mapping[str, PodMetadata] | None = None  # of this node, by UID; None: nobody asks the API server for them
+    allocatable: Allocatable | None = None  # None: not asked
     checkpoint_rewrite: int = 0  # the number of the rewrite of kubelet's checkpoint that plugins have to cause; 0: none
     statuses: Statuses = Statuses()
     ledger: Ledger = Ledger()

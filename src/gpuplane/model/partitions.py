@@ -192,3 +192,36 @@ class GpuPartitionState(Value):
     problem: ChangeProblem = ""
     failure: Text = ""  # why the last change was not made
     users: tuple[GpuUser, ...] = ()  # who had the GPU open then
+
+
+ProgressState = Literal["done", "changing", "waiting", "failed"]
+"""How a GPU stands to its requested layout: it has it; it is being changed; it waits for somebody; it cannot have it,
+or not now, and is tried again."""
+
+
+class GpuProgress(Value):
+    """How one GPU stands to its requested layout.
+
+    `reason`: what it waits for, or why it failed, for people; `code`: the same for programs. `holders`: pods as
+    "namespace/name" for which it waits. `next_try_at`: CLOCK_BOOTTIME; None where time alone changes nothing.
+    """
+
+    gpu: str  # its UUID
+    state: ProgressState
+    reason: Text = ""
+    code: str = ""
+    holders: tuple[str, ...] = ()
+    next_try_at: float | None = None
+
+
+class PartitionsProgress(Value):
+    """How the requested layouts of a node stand. `config`: their name; "" where nothing is requested.
+
+    `problem`: why the request cannot be followed at all (no such configuration; NVIDIA's MIG manager acts here),
+    and `code` for programs. Then no GPU is changed.
+    """
+
+    config: str = ""
+    gpus: tuple[GpuProgress, ...] = ()
+    problem: Text = ""
+    code: str = ""

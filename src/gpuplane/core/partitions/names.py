@@ -1,0 +1,93 @@
+"""The names of MIG profiles: `[<C>c.]<G>g.<N>gb[+attribute,…][-attribute,…]`, as go-nvlib and mig-parted write them.
+
+C is the number of compute slices, and is left out where the compute instance has all of its GPU instance. N is no size:
+it is the profile's share of the memory in eighths, in whole gigabytes, which boards and drivers round differently
+(7g.79gb on one board is 7g.80gb on another). So a name means the profile of the same slices and attributes that is
+nearest to it. The attributes are `me` and `me.all` (media engines), and `gfx` (graphics).
+"""
+
+import re
+from collections.abc import Collection, Sequence
+
+from gpuplane.model.partitions import GpuInstanceProfile
+from gpuplane.model.value import Value
+
+NAME = re.compile(
+    r"(?:(?P<compute>[1-9]\d?)c\.)?(?P<slices>[1-9]\d?)g\.(?P<gigabytes>[1-9]\d{0,3})gb"
+    r"(?:\+(?P<more>[a-z.]+(?:,[a-z.]+)*))?(?:-(?P<less>[a-z.]+(?:,[a-z.]+)*))?",
+    re.ASCII,
+)
+ATTRIBUTES = {"me", "me.all", "gfx"}
+DRIFT = 0.05
+"""By which part of itself a profile's gigabytes may differ between boards."""
+
+
+class ProfileName(Value):
+    """A name in its parts. `compute_slices` None: all of the GPU instance. `attributes`: "+me", "-me"…"""
+
+    compute_slices: int | None
+    slices: int
+    gigabytes: int
+    attributes: frozenset[str]
+
+
+def parse_profile(name: str) -> ProfileName:
+    """The parts of a name. Raises ValueError, with a text for people, for what is none."""
+    found = NAME.fullmatch(name)
+    if found is None:
+        raise ValueError(
+            f"{name!r} is not the name of a MIG profile: write one such as 1g.10gb, 1c.3g.40gb, 1g.10gb+me"
+        )
+    more, less = ((found[each] or "").split(",") if found[each] else [] for each in ("more", "less"))
+    if unknown := sorted({*more, *less} - ATTRIBUTES):
+        raise ValueError(f"{name!r}: no MIG profile has the attribute {unknown[0]!r}; known: me, me.all, gfx")
+    compute, slices = found["compute"] and int(found["compute"]), int(found["slices"])
+    if compute and compute > slices:
+        raise ValueError(
+            f"{name!r}: a compute instance of {compute} slices does not fit into a GPU instance of {slices}"
+        )
+    return ProfileName(
+        compute_slices=None if compute == slices else compute or None,
+        slices=slices,
+        gigabytes=int(found["gigabytes"]),
+        attributes=frozenset({*(f"+{each}" for each in more), *(f"-{each}" for each in less)}),
+    )
+
+
+def find_profile(name: str, profiles: Sequence[GpuInstanceProfile]) -> tuple[GpuInstanceProfile, int]:
+    """(the profile that a name means on this card, the compute slices of its compute instance).
+
+    Raises ValueError, with a text for people, where the card has none.
+    """
+    wanted = parse_profile(name)
+    same = [each for each in profiles if _is_alike(parse_profile(each.name), wanted)]
+    nearest = min(same, key=lambda each: abs(parse_profile(each.name).gigabytes - wanted.gigabytes), default=None)
+    if nearest is None or not _is_near(parse_profile(nearest.name).gigabytes, wanted.gigabytes):
+        raise ValueError(f"this GPU has no profile {name}; {_known([each.name for each in profiles])}")
+    compute = wanted.compute_slices or nearest.slices
+    if nearest.compute_profiles and all(each.slices != compute for each in nearest.compute_profiles):
+        sizes = ", ".join(f"{each.slices}c" for each in nearest.compute_profiles)
+        raise ValueError(f"{nearest.name} has no compute instances of {compute} slices; it has {sizes}")
+    return nearest, compute
+
+
+def profile_name(profile: GpuInstanceProfile, compute_slices: int) -> str:
+    """The name of a compute instance of so many slices in a GPU instance of this profile."""
+    return profile.name if compute_slices == profile.slices else f"{compute_slices}c.{profile.name}"
+
+
+def label_name(name: str) -> str:
+    """A profile's name as a part of a label's value, which may not have a `+`."""
+    return name.replace("+", ".")
+
+
+def _is_alike(one: ProfileName, other: ProfileName) -> bool:
+    return (one.slices, one.attributes) == (other.slices, other.attributes)
+
+
+def _is_near(one: int, other: int) -> bool:
+    return abs(one - other) <= DRIFT * max(one, other)
+
+
+def _known(names: Collection[str]) -> str:
+    return f"it has {', '.join(names)}" if names else "its profiles are not known"

@@ -109,6 +109,17 @@ class NodeSettings(Value):
     features_file: str = "/etc/kubernetes/node-feature-discovery/features.d/gfd"  # as the agent sees it
 
 
+class PartitionSettings(Value):
+    """Who may request MIG layouts, and which there are by name.
+
+    `config_file`: path of mig-parted's file; "" for generated layouts. `follow_label`: the label nvidia.com/mig.config
+    of our Node requests one.
+    """
+
+    config_file: str = ""
+    follow_label: bool = False
+
+
 class Settings(Value, rename={"cdi_feature_flags": "cdi_features"}):
     """One complete configuration."""
 
@@ -139,6 +150,7 @@ class Settings(Value, rename={"cdi_feature_flags": "cdi_features"}):
     probe_period: float = 5.0  # seconds: between recovery probes, and for which a fault has to be over before the first
     metrics: MetricsSettings = MetricsSettings()
     node: NodeSettings = NodeSettings()
+    partitions: PartitionSettings = PartitionSettings()
     faults: Mapping[str, FaultOverride] = {}  # code of the fault catalogue → what is judged otherwise here
 
 

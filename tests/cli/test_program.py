@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -28,9 +29,9 @@ def walk(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Co
             yield from walk(below, f"{name} {each}".strip())
 
 
-def ended(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
-    """A command, as it ended."""
-    return subprocess.run([*GPUPLANE, *map(str, words)], capture_output=True, text=True, timeout=60)
+def ended(*words: object, **more: Any) -> subprocess.CompletedProcess[str]:
+    """A command, as it ended. `more`: for subprocess.run."""
+    return subprocess.run([*GPUPLANE, *map(str, words)], capture_output=True, text=True, timeout=60, **more)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,16 @@ from tests.cli.terminals import NOBODY, Terminals
 
 DATA = Path(__file__).parents[1]
 GPUS = "gpus:\n" + "".join(f"- {{index: {n}, uuid: GPU-{n}, model: NVIDIA A100{{}}}}\n" for n in range(8))
+LAYOUTS = (
+    "version: v1\nmig-configs:\n  off:\n  - {devices: all, mig-enabled: false}\n  seven:\n"
+    "  - {devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}}\n"
+)
 ROOMY = "- {{index: {n}, uuid: GPU-{n}, memory_mib: 81920}}\n"
 NAMES = {
     **{name: name for name in ("specs", "wrong", "ours", "closed")},
     **{name: f"{name}.yaml" for name in ("machine", "two", "small", "config", "unreadable")},
     "runtime": "config.toml",
+    "layouts": "layouts.yaml",
 }
 """What rows may name, besides {here}, {fresh} and {state}, and where it is below the folder."""
 PATIENCE = 60.0
@@ -54,6 +59,7 @@ class World:
             "small.yaml": "gpus:\n- {index: 0, uuid: GPU-0}\n- {index: 1, uuid: GPU-1}\n",
             "unreadable.yaml": "flags: [",
             "config.yaml": "version: v1\n",
+            "layouts.yaml": LAYOUTS,
             "crio.conf": "",
             "wrong/bad.yaml": "cdiVersion: 0.3.0\nkind: nvidia.com/gpu\ndevices:\n- {name: '0', containerEdits: {}}\n",
             "wrong/config.yaml": "version: v1\nflags: {migStratgy: none}\n",

@@ -136,6 +136,9 @@ class _Stage:
         await self._until(lambda: self._json("inspect", "--state-dir", self.state), '"train"')
         await self._json("inspect health", "--state-dir", self.state)
         await self._json("labels", "--state-dir", self.state)
+        layouts = self.root / "layouts.yaml"
+        layouts.write_text("version: v1\nmig-configs: {off: [{devices: all, mig-enabled: false}]}\n")
+        await self._json("mig assert", "-f", layouts, "--state-dir", self.state)
         await self._page('state="drained"')
 
     async def _change(self, server: ApiServer) -> None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "health": "drain a GPU, and restore it",
     "inspect": "show what a running agent knows and advertises",
     "labels": "the labels of a node's GPUs, and where each is known from",
+    "mig": "partition GPUs: apply, check, save and explain MIG layouts",
     "mps": "supervise the node's MPS daemons",
     "runtime": "make this node's container runtime accept CDI devices",
     "sandbox": "an embedded kubelet, and chaos tests, on any machine",

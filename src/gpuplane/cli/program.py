@@ -5,6 +5,7 @@ click.
 """
 
 import importlib
+import keyword
 import os
 import signal
 import sys
@@ -36,7 +37,7 @@ class Modules(click.Group):
         """The command of that module."""
         if cmd_name not in self.table:
             return None
-        found = importlib.import_module(f"{self.package}.{cmd_name}").command
+        found = importlib.import_module(f"{self.package}.{module_of(cmd_name)}").command
         command: click.Command = found if isinstance(found, click.Command) else found()
         return command
 
@@ -58,6 +59,12 @@ class Modules(click.Group):
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
             raise click.NoSuchCommand(error.command_name, possibilities=self.table, ctx=ctx) from None
+
+
+def module_of(command: str) -> str:
+    """The name of a command's module: `generate-config` is in `generate_config.py`, `assert` in `assert_.py`."""
+    name = command.replace("-", "_")
+    return f"{name}_" if keyword.iskeyword(name) else name
 
 
 def run(program: click.Command) -> NoReturn:

@@ -1,0 +1,88 @@
+"""Options that several `mig` commands have: names and variables are those of nvidia-mig-parted."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpuplane import files
+from gpuplane.cli.options import PATH, Machine, OneOf, misuse
+from gpuplane.cli.say import told
+from gpuplane.core.document import MAX_BYTES
+from gpuplane.core.partitions.migparted import parse_configs, select_config
+from gpuplane.core.strict import InvalidInput
+from gpuplane.model.partitions import MigConfigEntry
+
+Command = Callable[..., Any]
+
+config_file = click.option(
+    "-f",
+    "--config-file",
+    type=PATH,
+    envvar="MIG_PARTED_CONFIG_FILE",
+    metavar="FILE",
+    help="The file with the configurations; - for standard input.",
+)
+selected_config = click.option(
+    "-c",
+    "--selected-config",
+    default="",
+    envvar="MIG_PARTED_SELECTED_CONFIG",
+    metavar="NAME",
+    help="The name of the configuration. Default: the only one in the file.",
+)
+mode_only = click.option(
+    "-m",
+    "--mode-only",
+    is_flag=True,
+    envvar="MIG_PARTED_MODE_CHANGE_ONLY",
+    help="Only MIG mode, not the instances.",
+)
+checkpoint_file = click.option(
+    "-f",
+    "--checkpoint-file",
+    type=PATH,
+    required=True,
+    envvar="MIG_PARTED_CHECKPOINT_FILE",
+    metavar="FILE",
+    help="The file with the saved partitions; - for standard output or input.",
+)
+machine = click.option(
+    "--machine",
+    type=Machine(nvml=True),
+    help="Look at this machine: nvml, a machine file, or a profile. Default: ask the running agent, without one nvml.",
+)
+
+
+def output_format(*names: str) -> Callable[[Command], Command]:
+    """The option that chooses YAML or JSON, by these names."""
+    return click.option(
+        *names,
+        "form",
+        type=OneOf(("yaml", "json")),
+        default="yaml",
+        show_default=True,
+        envvar="MIG_PARTED_OUTPUT_FORMAT",
+        help="The format of the output.",
+    )
+
+
+def read(path: Path) -> bytes:
+    """A file, or standard input for `-`. Raises ClickException."""
+    try:
+        return sys.stdin.buffer.read(MAX_BYTES + 1) if str(path) == "-" else files.read(path, MAX_BYTES)
+    except OSError as error:
+        raise click.ClickException(told(error)) from None
+
+
+def selected(path: Path | None, name: str) -> tuple[str, tuple[MigConfigEntry, ...]]:
+    """The name of the configuration that is meant, and its entries. Raises ClickException."""
+    if path is None:
+        raise misuse("Missing option '-f' / '--config-file'.")
+    file = "standard input" if str(path) == "-" else str(path)
+    try:
+        return select_config(parse_configs(read(path), file), name, file)
+    except InvalidInput as invalid:
+        raise click.ClickException(str(invalid)) from None

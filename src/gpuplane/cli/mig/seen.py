@@ -1,0 +1,46 @@
+"""The machine that a `mig` command is about: as the running agent sees it, or as a look of our own shows it."""
+
+from pathlib import Path
+
+import click
+
+from gpuplane.cli import ending
+from gpuplane.cli.connection import NoAgent, show
+from gpuplane.cli.machine import NVML, hardware
+from gpuplane.hardware.once import Unseen, look
+from gpuplane.hardware.profiles import Unknown
+from gpuplane.model.machine import Gpu, Machine
+from gpuplane.model.text import join
+
+PATIENCE = 60.0
+"""Seconds that the driver may take; each of its calls a third of that."""
+
+
+def seen_gpus(machine: str | None, state_dir: Path) -> tuple[Gpu, ...]:
+    """The GPUs of the machine, by index. Raises ClickException where they cannot be seen."""
+    found = _seen(machine, state_dir)
+    if found.gpus is None:
+        raise click.ClickException(
+            f"{join('; ', (each.message for each in found.faults)) or 'the driver shows no GPUs'}"
+        )
+    return tuple(sorted(found.gpus, key=lambda gpu: gpu.index))
+
+
+def _seen(machine: str | None, state_dir: Path) -> Machine:
+    if machine is None:
+        try:
+            found = show(state_dir).snapshot.machine
+        except NoAgent:
+            machine = NVML
+        else:
+            if found is None:
+                raise click.ClickException("the agent has not observed the machine yet: try again in a moment")
+            return found
+
+    async def looked() -> Machine:
+        return await look(hardware(machine or NVML, deadline=PATIENCE / 3), PATIENCE)
+
+    try:
+        return ending.run(looked())
+    except (Unseen, Unknown) as error:
+        raise click.ClickException(str(error)) from None

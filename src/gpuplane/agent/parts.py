@@ -29,6 +29,7 @@ from gpuplane.core.labels.featurelabels import feature_labels
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.hardware import Hardware
 from gpuplane.hardware.devicenodes import keep_device_nodes
+from gpuplane.hardware.repartition import keep_partitions
 from gpuplane.hardware.timeslices import keep_time_slices
 from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.cdi.keeper import keep_specifications
@@ -182,6 +183,7 @@ def serving(
         Part("mps daemons"): lambda: ask(node),
         Part("probes"): lambda: _probe(node, hardware),
         Part("time slice lengths"): lambda: keep_time_slices(node, hardware),
+        Part("partitions"): lambda: keep_partitions(node, hardware),
         Part("features file writer"): lambda: keep_features_file(node, feature_label_values),
     }
     if (kernel_log := options.kernel_log) is not None:  # from its beginning: what befell between two agents is in it

@@ -16,6 +16,7 @@ from gpuplane.core.health import reasons
 from gpuplane.core.health.context import devices_of_kind, health_context
 from gpuplane.core.inventory.resources import describe_unsupported_sharing, node_resources
 from gpuplane.core.kinds.table import PLAIN_KINDS
+from gpuplane.core.partitions.plans import withdrawn_units
 from gpuplane.core.serving import standby_reason
 from gpuplane.core.view import part_view, view, without_allocations
 from gpuplane.core.withholding import withheld_reasons
@@ -47,8 +48,9 @@ def offer(snapshot: Snapshot) -> Offer:
     if waiting := offer_waiting_reason(snapshot):
         return Offer(waiting_reason=waiting.text, waiting_code=waiting.code)
     fit = _offer_without_allocations(without_allocations(snapshot))
-    if reasons := withheld_reasons(snapshot):
-        return fit.but(resources=tuple(_mark_withheld_devices(resource, reasons) for resource in fit.resources))
+    reasons, going = withheld_reasons(snapshot), withdrawn_units(snapshot)
+    if reasons or going:
+        return fit.but(resources=tuple(_mark_withheld_devices(resource, reasons, going) for resource in fit.resources))
     return fit
 
 
@@ -200,10 +202,16 @@ def _mark_units_unavailable(resource: Resource, reasons_by_unit: Mapping[str, tu
 
 
 def _mark_withheld_devices(
-    resource: Resource, reasons_by_offered_id: Mapping[withholding.OfferedId, Reason]
+    resource: Resource,
+    reasons_by_offered_id: Mapping[withholding.OfferedId, Reason],
+    withdrawn: Mapping[str, Reason],
 ) -> Resource:
-    reasons = {id: why for (name, id), why in reasons_by_offered_id.items() if name == resource.name}
-    devices = (d.but(reasons=(*d.reasons, reasons[d.id])) if d.id in reasons else d for d in resource.devices)
+    """The resource, with what is withheld for its holder, and what is about to go (unit id → why)."""
+    reasons = {id: (why,) for (name, id), why in reasons_by_offered_id.items() if name == resource.name}
+    for device in resource.devices if withdrawn else ():
+        if why := withdrawn.get(device.unit.id):
+            reasons[device.id] = (*reasons.get(device.id, ()), why)
+    devices = (d.but(reasons=(*d.reasons, *reasons[d.id])) if d.id in reasons else d for d in resource.devices)
     return resource.but(devices=tuple(devices)) if reasons else resource
 
 

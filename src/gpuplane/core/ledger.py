@@ -16,6 +16,7 @@ from gpuplane.core.text import clip, join_first_names
 from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, Drain, HealthRecords
 from gpuplane.model.snapshot import Ledger, Snapshot
+from gpuplane.model.status import STATE_DIRECTORY
 
 FORMAT_VERSION = 1
 """Of the files that we write. Raise it only if an older version of gpuplane would misread a file."""
@@ -104,8 +105,9 @@ def adapt_to_new_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> 
     """The ledger as it is valid in this boot, at `wall` seconds since 1970 and `now` of CLOCK_BOOTTIME.
 
     Times count from the boot, and a reboot ends every process that uses the driver. So a driver release ends with its
-    boot, and so do verdicts (`records.rebooted`) and the lengths of time slices. These stay: the name of the
-    configuration, and the GPUs of held MIG devices and the layouts of held shares, because UUIDs stay; and drains. The
+    boot, and so do verdicts (`records.rebooted`), the lengths of time slices, and what was done to partitions:
+    instances are gone. These stay: the requested layouts, which bring the instances back; the name of the
+    configuration; the GPUs of held MIG devices and the layouts of held shares, because UUIDs stay; and drains. The
     container runtime and kubelet are assumed to be the same as before the reboot.
     """
     if ledger.boot_id == boot_id:
@@ -123,6 +125,7 @@ def adapt_to_new_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> 
         config_name=ledger.config_name,
         mig_parents=ledger.mig_parents,
         share_layouts=ledger.share_layouts,
+        layout_request=ledger.layout_request,
         health=health,
     )
 
@@ -130,3 +133,9 @@ def adapt_to_new_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> 
 def is_ledger_stored(snapshot: Snapshot) -> bool:
     """Whether the whole ledger is on disk. Only then may an answer that depends on it be sent."""
     return snapshot.stored_ledger.ledger == snapshot.ledger
+
+
+def is_ledger_remembered(snapshot: Snapshot) -> bool:
+    """Whether the next agent would know of what is pending now, or never can: the state directory cannot be written."""
+    state = snapshot.statuses.of(STATE_DIRECTORY)
+    return is_ledger_stored(snapshot) or (state is not None and state.state == "failing")

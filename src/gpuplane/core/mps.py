@@ -6,6 +6,7 @@
   daemons in use: kubelet knows a container before it computes, and while it does not.
 - An unavailable device is left out of its daemon: a server that cannot open one of its devices serves none. If the
   driver has to be released, no daemon is desired.
+- A device is also left out before it goes, because the MIG layout of its GPU is changed.
 - A device is also left out while a container holds it in another way than as a client of this daemon, from before a
   change of the configuration: the server could not use it, and its compute mode must not change under that container.
 - Nothing is desired before enough is known. The last desired state stays in force over our restart: the supervisor
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from gpuplane.core.health.context import health_context
 from gpuplane.core.health.reasons import unavailable_reasons
 from gpuplane.core.inventory.resources import node_resources
+from gpuplane.core.partitions.plans import withdrawn_units
 from gpuplane.core.shares import unit_of
 from gpuplane.core.view import part_view, view, without_allocations
 from gpuplane.core.withholding import withheld_reasons
@@ -73,6 +75,7 @@ def desired_daemons(snapshot: Snapshot) -> WantedDaemons | None:
     others = {
         unit_of(id) for name, id in withheld_reasons(snapshot) if (_daemon_of_id(name, id), unit_of(id)) not in clients
     }
+    others |= withdrawn_units(snapshot).keys() - {unit for _, unit in clients}
     held = sorted({name for name, _ in clients})
     resources, _ = node_resources(snapshot, settings)
     return WantedDaemons(

@@ -15,7 +15,7 @@ from gpuplane.core import observation, takeover, timeslices
 from gpuplane.core.advertising import share_layouts_for_ledger
 from gpuplane.core.health import drains, events, holders, observations, probes, records
 from gpuplane.core.health.context import health_context, health_records
-from gpuplane.core.partitions.progress import finish_change
+from gpuplane.core.partitions import progress as partitions
 from gpuplane.core.text import on_one_line
 from gpuplane.core.withholding import mig_parents
 from gpuplane.model.config import NodeObjectRequests
@@ -54,7 +54,8 @@ ALLOCATION_LISTING_DELAY = 10.0
 def step(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     """The snapshot after a fact, at `now` (CLOCK_BOOTTIME seconds); the same object where nothing changed."""
     changed = _apply_elapsed_time(_apply_fact(snapshot, fact, now), now)
-    after = _update_layouts_in_ledger(snapshot, timeslices.start_next_try(changed, now))
+    started = partitions.update_partitions(timeslices.start_next_try(changed, now), now)
+    after = _update_layouts_in_ledger(snapshot, started)
     return snapshot if after == snapshot else after.but(generation=snapshot.generation + 1)
 
 
@@ -83,7 +84,7 @@ def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
         case TimeSliceFinished():
             return timeslices.finish_try(snapshot, fact)
         case PartitionChangeFinished():
-            return finish_change(snapshot, fact)
+            return partitions.finish_change(snapshot, fact, now)
         case MigConfigsLoaded(configs):
             return snapshot.but(config=snapshot.config.but(mig_configs=configs))
         case LayoutRequested(request):
@@ -118,7 +119,8 @@ def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             grant = Allocation(resource=resource, devices=devices, granted_at=now)
             return snapshot.but(allocations=(*_without_replaced_allocation(allocations or (), grant), grant))
         case LedgerLoaded():
-            return takeover.apply_loaded_ledger(snapshot, fact, now)
+            loaded = fact.but(ledger=partitions.forget_interrupted_change(fact.ledger))
+            return takeover.apply_loaded_ledger(snapshot, loaded, now)
         case LedgerStored(disk):
             return snapshot.but(stored_ledger=disk)
         case DriverReleaseRequested(release):
@@ -217,5 +219,6 @@ def next_due_time(snapshot: Snapshot) -> float | None:
         if health is None or records.have_no_pending_change(health)
         else records.next_due_time(health, health_context(snapshot)),
         timeslices.next_try_at(snapshot),
+        partitions.next_change_at(snapshot),
     )
     return min((at for at in times if at is not None), default=None)

@@ -1,29 +1,22 @@
 """Reconcile how long the time slices of GPUs are with what is wanted (`core.timeslices`)."""
 
 from gpuplane.core import timeslices
-from gpuplane.core.ledger import is_ledger_stored
+from gpuplane.core.ledger import is_ledger_remembered
 from gpuplane.hardware import Hardware
 from gpuplane.model.facts import SetTimeSlice, StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import STATE_DIRECTORY, TIME_SLICES, TimeSliceStatus
+from gpuplane.model.status import TIME_SLICES, TimeSliceStatus
 
 
 async def keep_time_slices(node: Node, hardware: Hardware) -> None:
     """Have the tries made that are wished for, each once; what comes of them comes back as facts."""
     begun: SetTimeSlice | None = None
     told: TimeSliceStatus | None = None
-    async for snapshot in node.changes(timeslices.time_slice_status, timeslices.current_try, _remembered):
+    async for snapshot in node.changes(timeslices.time_slice_status, timeslices.current_try, is_ledger_remembered):
         if (status := timeslices.time_slice_status(snapshot)) != told:
             told = status
             node.apply(StatusChanged(TIME_SLICES, told))
         wish = timeslices.current_try(snapshot)
-        if wish is not None and wish != begun and _remembered(snapshot):
+        if wish is not None and wish != begun and is_ledger_remembered(snapshot):
             begun = wish
             await hardware.do(wish)
-
-
-def _remembered(snapshot: Snapshot) -> bool:
-    """Whether the next agent would know of the wish, or never can."""
-    state = snapshot.statuses.of(STATE_DIRECTORY)
-    return is_ledger_stored(snapshot) or (state is not None and state.state == "failing")

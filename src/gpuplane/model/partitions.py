@@ -184,6 +184,10 @@ class GpuPartitionState(Value):
     requested: GpuLayout | None = None  # for which `before` was the layout before; None: nothing was begun
     before: GpuLayout | None = None
     rolled_back: bool = False  # the requested layout could not be made: `before` is restored until the next try
+    restored_at: float = 0.0  # when that was decided
+    restored_times: int = 0  # in a row, for this request
+    withdrawn: tuple[str, ...] = ()  # UUIDs of the devices that are withheld because they are about to go
+    withdrawn_at: float = 0.0  # since when all of them are
     last_change: PartitionChange | None = None
     changed_at: float = 0.0
     pending: bool = False

@@ -136,6 +136,7 @@ PartKind = Literal[
     "node metadata writer",
     "node object",
     "nodes in /dev",
+    "partitions",
     "plain devices",
     "plugins",
     "pod watch",

@@ -1,0 +1,54 @@
+"""Who holds which part of a GPU, by what kubelet shows and by what we have just granted."""
+
+from collections.abc import Iterable, Mapping
+
+from gpuplane.core.partitions.layouts import Placement
+from gpuplane.core.shares import unit_of
+from gpuplane.model.machine import Gpu
+from gpuplane.model.snapshot import Allocation
+from gpuplane.model.value import Value
+
+Names = tuple[str, ...]
+"""Pods, as "namespace/name", for people."""
+
+ADMITTED_TEXT = "a pod that is being admitted"
+
+
+class HeldParts(Value):
+    """Who holds parts of one GPU. `compute_instances`: (placement of the GPU instance, id) → who.
+
+    `whole`: who holds the GPU itself, or a MIG device of it that no longer exists: its container has the GPU's node.
+    """
+
+    instances: Mapping[Placement, Names] = {}
+    compute_instances: Mapping[tuple[Placement, int], Names] = {}
+    whole: Names = ()
+
+    @property
+    def anyone(self) -> Names:
+        """Who holds anything of it."""
+        return tuple(dict.fromkeys((*self.whole, *(name for names in self.instances.values() for name in names))))
+
+
+def held_parts(gpu: Gpu, allocations: Iterable[Allocation], mig_parents: Mapping[str, str]) -> HeldParts:
+    """Who holds what of this GPU. `mig_parents`: MIG device → its GPU, also of those that no longer exist."""
+    devices = {each.uuid: each for each in gpu.mig_devices}
+    places = {each.id: each.placement for each in (gpu.mig.instances if gpu.mig is not None else None) or ()}
+    instances: dict[Placement, list[str]] = {}
+    compute: dict[tuple[Placement, int], list[str]] = {}
+    whole: list[str] = []
+    for allocation in allocations:
+        pod = allocation.holder
+        name = pod.pod_name_or_uid if pod.identifies_pod else ADMITTED_TEXT
+        for unit in dict.fromkeys(map(unit_of, allocation.devices)):
+            if (device := devices.get(unit)) is not None and device.gpu_instance in places:
+                place = places[device.gpu_instance]
+                instances.setdefault(place, []).append(name)
+                compute.setdefault((place, device.compute_instance), []).append(name)
+            elif unit in devices or unit == gpu.uuid or mig_parents.get(unit) == gpu.uuid:
+                whole.append(name)
+    return HeldParts(
+        instances={place: tuple(dict.fromkeys(names)) for place, names in instances.items()},
+        compute_instances={key: tuple(dict.fromkeys(names)) for key, names in compute.items()},
+        whole=tuple(dict.fromkeys(whole)),
+    )

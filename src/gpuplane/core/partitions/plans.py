@@ -1,0 +1,121 @@
+"""The plan of each GPU of which a layout is requested, and the devices that must not be given out because of it."""
+
+from collections.abc import Iterator, Mapping
+
+from gpuplane.core.kinds.nvidia.faults import CODES_THAT_HIDE_OTHERS
+from gpuplane.core.partitions.desired import DesiredLayouts, desired_layouts
+from gpuplane.core.partitions.gpuplan import GpuPlan, plan_gpu
+from gpuplane.core.partitions.holders import held_parts
+from gpuplane.core.view import view
+from gpuplane.model.machine import Gpu
+from gpuplane.model.partitions import (
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    GpuLayout,
+    GpuPartitionState,
+    PartitionChange,
+    ResetGpu,
+    SetMigMode,
+)
+from gpuplane.model.reasons import Reason
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.text import Text
+
+NO_STATE, NO_PLAN = GpuPartitionState(), GpuPlan()
+
+
+CHANGING_TEXT = "the MIG layout of its GPU is being changed"
+
+
+def partition_states(snapshot: Snapshot) -> Mapping[str, GpuPartitionState]:
+    """UUID of a GPU → what we did to its partitions."""
+    return snapshot.ledger.partitions or {}
+
+
+@view
+def gpu_plans(snapshot: Snapshot) -> Mapping[str, GpuPlan]:
+    """UUID → the plan of each GPU of which a layout is requested, and which answers; {} while too little is known."""
+    desired = desired_layouts(snapshot)
+    if desired is None or desired.problem or snapshot.allocations is None:
+        return {}
+    return {
+        gpu.uuid: plan_of_gpu(snapshot, gpu, desired, partition_states(snapshot).get(gpu.uuid, NO_STATE))
+        for gpu in snapshot.gpus
+        if gpu.uuid in desired.layouts and not hiding_fault(gpu)
+    }
+
+
+def plan_of_gpu(snapshot: Snapshot, gpu: Gpu, desired: DesiredLayouts, state: GpuPartitionState) -> GpuPlan:
+    """A GPU's plan. It is made anew only where the GPU, its layout or who holds it is another."""
+    layout = _effective_layout(state, desired.layouts[gpu.uuid])
+    held = held_parts(gpu, snapshot.allocations or (), snapshot.ledger.mig_parents or {})
+    memory: dict[str, tuple[object, GpuPlan]] = snapshot.memory.setdefault(plan_of_gpu, {})
+    card = gpu.mig, gpu.pci_id, gpu.model, gpu.memory_mib
+    question = card, layout, held, state.made, desired.mode_only, desired.skip_reset
+    known = memory.get(gpu.uuid)
+    if known is not None and known[0] == question:
+        return known[1]
+    plan = plan_gpu(gpu, layout, held, state.made, mode_only=desired.mode_only, skip_reset=desired.skip_reset)
+    memory[gpu.uuid] = question, plan
+    return plan
+
+
+def _effective_layout(state: GpuPartitionState, layout: GpuLayout) -> GpuLayout:
+    """The layout to go for: the requested one, or for a time the one before it."""
+    if state.rolled_back and state.requested == layout and state.before is not None:
+        return state.before.but(replaces_foreign=layout.replaces_foreign)
+    return layout
+
+
+def hiding_fault(gpu: Gpu) -> str:
+    """The code of the fault because of which a GPU is not asked anything; "" for none."""
+    return next((fault.code for fault in gpu.faults if fault.code in CODES_THAT_HIDE_OTHERS), "")
+
+
+@view
+def withdrawn_units(snapshot: Snapshot) -> Mapping[str, Reason]:
+    """UUID of each device that is about to go, or to change its mode, and why it must not be given out.
+
+    A change that is under way is not called back when the request changes.
+    """
+    plans, states = gpu_plans(snapshot), partition_states(snapshot)
+    units = set[str]()
+    for gpu in snapshot.gpus if plans or states else ():
+        units.update(withdrawn_units_of_gpu(gpu, plans.get(gpu.uuid, NO_PLAN)))
+        state = states.get(gpu.uuid, NO_STATE)
+        if state.pending and state.last_change is not None:
+            units.update(touched_units(gpu, state.last_change))
+    reason = Reason(kind="configured", text=_withdrawn_text(snapshot), code="layout-changing")
+    return dict.fromkeys(sorted(units), reason)
+
+
+def _withdrawn_text(snapshot: Snapshot) -> Text:
+    desired = desired_layouts(snapshot)
+    return f"the MIG layout of its GPU is being changed to {desired.name}" if desired is not None else CHANGING_TEXT
+
+
+def withdrawn_units_of_gpu(gpu: Gpu, plan: GpuPlan) -> Iterator[str]:
+    """The UUIDs of the devices that must not be given out while a plan is carried out."""
+    places = {each.id: each.placement for each in (gpu.mig.instances if gpu.mig is not None else None) or ()}
+    if plan.withdraws_gpu:
+        yield gpu.uuid
+    for device in gpu.mig_devices:
+        place = places.get(device.gpu_instance)
+        part = (place, device.compute_instance)
+        if plan.withdraws_gpu or place in plan.withdrawn or part in plan.withdrawn_compute:
+            yield device.uuid
+
+
+def touched_units(gpu: Gpu, change: PartitionChange) -> Iterator[str]:
+    """The UUIDs of the devices that are gone, or are others, after a change."""
+    if isinstance(change, SetMigMode | ResetGpu):
+        if isinstance(change, ResetGpu) or change.enabled != gpu.mig_enabled:
+            yield gpu.uuid
+            yield from (each.uuid for each in gpu.mig_devices)
+    elif isinstance(change, DestroyGpuInstance | DestroyComputeInstance):
+        instances = (gpu.mig.instances if gpu.mig is not None else None) or ()
+        ids = {each.id for each in instances if each.placement == (change.profile, change.start)}
+        for device in gpu.mig_devices:
+            is_same = isinstance(change, DestroyGpuInstance) or device.compute_instance == change.compute_instance
+            if device.gpu_instance in ids and is_same:
+                yield device.uuid

@@ -1,0 +1,92 @@
+"""The table of cards against NVIDIA's guide, and the configurations that are generated from it."""
+
+import pytest
+
+from gpuplane.core.partitions.cards import Card, card_of, cards, profiles_of
+from gpuplane.core.partitions.generated import generated_configs
+from gpuplane.core.partitions.plan import Fixed, plan_instances, wanted_instances
+from gpuplane.model.machine import Gpu, Mig
+from gpuplane.model.partitions import GpuLayout
+from tests.core.partitions.tables import FOUR, SEVEN
+
+GUIDE = {  # PCI device → what mig-parted's default configuration has for it: profile → the most of it
+    "20B0": "1g.5gb 7, 1g.5gb+me 1, 1g.10gb 4, 2g.10gb 3, 3g.20gb 2, 4g.20gb 1, 7g.40gb 1",
+    "20B2": "1g.10gb 7, 1g.10gb+me 1, 1g.20gb 4, 2g.20gb 3, 3g.40gb 2, 4g.40gb 1, 7g.80gb 1",
+    "2330": "1g.10gb 7, 1g.10gb+me 1, 1g.20gb 4, 2g.20gb 3, 3g.40gb 2, 4g.40gb 1, 7g.80gb 1",
+    "233A": "1g.12gb 7, 1g.12gb+me 1, 1g.24gb 4, 2g.24gb 3, 3g.47gb 2, 4g.47gb 1, 7g.94gb 1",
+    "2342": "1g.12gb 7, 1g.12gb+me 1, 1g.24gb 4, 2g.24gb 3, 3g.48gb 2, 4g.48gb 1, 7g.96gb 1",
+    "2335": "1g.18gb 7, 1g.18gb+me 1, 1g.35gb 4, 2g.35gb 3, 3g.71gb 2, 4g.71gb 1, 7g.141gb 1",
+    "2348": "1g.18gb 7, 1g.18gb+me 1, 1g.36gb 4, 2g.36gb 3, 3g.72gb 2, 4g.72gb 1, 7g.144gb 1",
+    "2901": "1g.23gb 7, 1g.23gb+me 1, 1g.45gb 4, 2g.45gb 3, 3g.90gb 2, 4g.90gb 1, 7g.180gb 1",
+    "2941": "1g.23gb 7, 1g.23gb+me 1, 1g.47gb 4, 2g.47gb 3, 3g.93gb 2, 4g.93gb 1, 7g.186gb 1",
+    "3182": "1g.34gb 7, 1g.34gb+me 1, 1g.67gb 4, 2g.67gb 3, 3g.135gb 2, 4g.135gb 1, 7g.269gb 1",
+    "31C2": "1g.35gb 7, 1g.35gb+me 1, 1g.70gb 4, 2g.70gb 3, 3g.139gb 2, 4g.139gb 1, 7g.278gb 1",
+    "20B7": "1g.6gb 4, 1g.6gb+me 1, 2g.12gb 2, 2g.12gb+me 1, 4g.24gb 1",
+    "2BB5": "1g.24gb 4, 1g.24gb+gfx 4, 1g.24gb+me 1, 1g.24gb+me.all 1, 1g.24gb-me 4, 2g.48gb 2, 2g.48gb+gfx 2, "
+    "2g.48gb+me.all 1, 2g.48gb-me 2, 4g.96gb 1, 4g.96gb+gfx 1",
+}
+
+
+def gpu(device: str, index: int = 0) -> Gpu:
+    """A GPU of this PCI device."""
+    return Gpu(index=index, uuid=f"GPU-{index}", pci_id=f"0x{device}10DE", mig=Mig())
+
+
+@pytest.mark.parametrize("device", GUIDE)
+def test_the_profiles_of_each_card(device: str) -> None:
+    """Names and most of each."""
+    assert ", ".join(f"{each.name} {each.count}" for each in profiles_of(gpu(device))) == GUIDE[device]
+
+
+def test_the_placements_are_the_guides() -> None:
+    """Of the cards for which it has them."""
+    for device, table in (("20B2", SEVEN), ("20B7", FOUR)):
+        ours = {each.name: (each.starts, each.size, each.slices) for each in profiles_of(gpu(device))}
+        assert ours == {each.name: (each.starts, each.size, each.slices) for each in table}
+    assert {card.name for card in cards() if not card.is_verified} == {
+        "B200", "GB200", "B300", "GB300", "RTX PRO 6000 Blackwell 96GB",
+    }  # fmt: skip
+
+
+def test_a_card_is_known_by_its_model_where_its_address_is_not_told() -> None:
+    """With its memory: an A100 has 40 or 80 GB."""
+    unnamed = Gpu(index=0, model="NVIDIA A100-SXM4-80GB", memory_mib=81920, mig=Mig())
+
+    assert getattr(card_of(unnamed), "name", "") == "A100 80GB"
+    assert card_of(unnamed.but(model="NVIDIA L40S", memory_mib=46068)) is None
+    assert card_of(unnamed.but(pci_id="0x1EB810DE")) is None
+    assert profiles_of(unnamed.but(mig=None)) == ()
+
+
+@pytest.mark.parametrize("card", cards(), ids=lambda card: card.name)
+def test_every_generated_configuration_can_be(card: Card) -> None:
+    """On an empty card; each profile at its most."""
+    found = generated_configs([gpu(card.device_ids[0])])
+    assert {"all-disabled", "all-enabled", "all-balanced"} < found.keys()
+    assert len(found) == 3 + len(card.profiles)
+    assert not any("+" in name for name in found)
+    for [entry] in found.values():
+        assert entry.device_filters == ()
+        wanted = wanted_instances(GpuLayout(entry.mig_enabled, entry.mig_devices), card.profiles)
+        plan = plan_instances(card.profiles, (), wanted, Fixed())
+        assert not plan.problem
+        assert not plan.later
+
+
+def test_all_balanced() -> None:
+    """As mig-parted's builder has it (pkg/mig/builder/balanced.go)."""
+    [seven], [four] = (generated_configs([gpu(each)])["all-balanced"] for each in ("20B0", "20B7"))
+
+    assert seven.mig_devices == {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}
+    assert four.mig_devices == {"1g.6gb": 2, "2g.12gb": 1}
+
+
+def test_gpus_of_several_models_have_filters() -> None:
+    """Also where some of them cannot be partitioned; there is nothing for those."""
+    mixed = [gpu("20B2"), gpu("2330", 1), Gpu(index=2, uuid="GPU-2", pci_id="0x1EB810DE")]
+
+    assert [each.device_filters for each in generated_configs(mixed)["all-disabled"]] == [
+        ("0x20B210DE",),
+        ("0x233010DE",),
+    ]
+    assert generated_configs(mixed[2:]) == {}

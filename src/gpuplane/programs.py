@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 MOST = 1 << 16
@@ -37,17 +38,25 @@ async def run(
     *,
     given: bytes = b"",
     environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
     output: int = asyncio.subprocess.PIPE,
     errors: int = asyncio.subprocess.PIPE,
     most: int = MOST,
 ) -> Run:
     """Run a program. Raises TimeoutError where it does not end in time, Wordy, and OSError where it cannot be started.
 
-    `given`: its standard input. `output`, `errors`: as for asyncio; where it is given descriptors for both, it may
+    `given`: its standard input. `directory`: in which it runs; None for ours.
+    `output`, `errors`: as for asyncio; where it is given descriptors for both, it may
     leave daemons behind.
     """
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.PIPE, stdout=output, stderr=errors, env=environment, start_new_session=True
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=output,
+        stderr=errors,
+        env=environment,
+        cwd=directory,
+        start_new_session=True,
     )
     streams = [
         asyncio.create_task(_read(process.stdout, most)),

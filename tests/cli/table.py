@@ -32,6 +32,7 @@ class Row(NamedTuple):
 
 
 TAKE, RESTORE = "driver take --state-dir {state}", "health restore 3 --state-dir {state}"
+WITHDRAW = "mig withdraw --state-dir {state}"
 
 ROWS: dict[str, tuple[Row, ...]] = {
     "agent": (
@@ -197,6 +198,15 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--machine dgx-a10", 2, "did you mean dgx-a100"),
         Row("--config {config}", 2, "--config needs --machine"),
     ),
+    "mig apply": (
+        Row("-f {layouts} -c off --machine dgx-a100", says="off is applied to GPU 0, 1"),
+        Row("-f {layouts} -c off --machine dgx-a100 --json"),
+        Row("-f {layouts} -c seven --machine dgx-a100 --dry-run", says="create GPU instance 1g.10gb"),
+        Row("-f {layouts} -c wrong --machine dgx-a100", 1, "no profile 1g.99gb"),
+        Row("-f {layouts} -c wrong --machine dgx-a100 --json", 1, answers=True),
+        Row("-f {layouts} -c off --state-dir {state}", says="there is nothing to do", after=WITHDRAW),
+        Row("-f {layouts} -c off --wait 3", 2, "'3' is not a duration"),
+    ),
     "mig assert": (
         Row("-f {layouts} -c off --machine dgx-a100", says="8 GPUs have the layout of off"),
         Row("-f {layouts} -c off --machine dgx-a100 --json"),
@@ -207,6 +217,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("-f {config} -c seven --machine t4", 1, "there is no configuration 'seven'"),
         Row("-f {layouts} -c off --state-dir {state}", says="8 GPUs have the layout of off"),
         Row("", 2, "--config-file"),
+        Row("-c seven --valid-config", 2, "--config-file"),
     ),
     "mig checkpoint": (
         Row("-f {fresh}/saved.json --machine dgx-a100", says="the partitions are saved"),
@@ -214,11 +225,43 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("-f {machine}/saved.json --machine dgx-a100", 1, "machine.yaml"),
         Row("", 2, "--checkpoint-file"),
     ),
+    "mig explain": (
+        Row("3g.40gb 1g.10gb", says="A100 80GB: yes: 1g.10gb at 0, 3g.40gb at 4; there is room for"),
+        Row("3g.40gb 1g.10gb --json"),
+        Row("4g.40gb 7g.80gb", 1, "A100 80GB: no: ", answers=True),
+        Row("4g.40gb 7g.80gb --json", 1, answers=True),
+        Row("1g5gb", 2, "did you mean"),
+    ),
     "mig export": (
         Row("--machine dgx-a100", says="mig-enabled: false", verbatim=True),
         Row("--state-dir {state} -o json", says="mig-enabled", verbatim=True),
         Row("--machine {here}/none.yaml", 1, "none.yaml: No such file or directory"),
         Row("-o jsn", 2, "Did you mean 'json'?"),
+    ),
+    "mig generate-config": (
+        Row("--machine dgx-a100", says="all-balanced:", verbatim=True),
+        Row("--machine dgx-a100 -f {fresh}/made.yaml", says="made.yaml: 10 configurations"),
+        Row("--machine t4", 1, "no GPU of this machine can be partitioned"),
+        Row("--machine dgx-a100 -o jsn", 2, "Did you mean 'json'?"),
+    ),
+    "mig plan": (
+        Row("-f {layouts} -c seven --machine dgx-a100", says="switch MIG mode on"),
+        Row("-f {layouts} -c seven --machine dgx-a100 --json"),
+        Row("-f {layouts} -c wrong --machine dgx-a100", 1, "no profile 1g.99gb", answers=True),
+        Row("-c all-balanced --machine dgx-a100", says="create GPU instance 3g.40gb"),
+        Row("", 2, "--config-file"),
+    ),
+    "mig restore": (
+        Row("-f {saved} --machine dgx-a100", says="there is nothing to do"),
+        Row("-f {saved} --machine dgx-a100 --json"),
+        Row("-f {layouts} --machine dgx-a100", 1, "layouts.yaml:1: "),
+        Row("", 2, "--checkpoint-file"),
+    ),
+    "mig withdraw": (
+        Row("--state-dir {state}", says="nothing was requested"),
+        Row("--state-dir {state} --json"),
+        Row("--state-dir {here}/none", 1, "no agent answers"),
+        Row("now", 2, "unexpected extra argument"),
     ),
     "mps": (
         Row("--root {fresh}/mps", until="no compute mode can be set", verbatim=True),

@@ -13,7 +13,8 @@ DATA = Path(__file__).parents[1]
 GPUS = "gpus:\n" + "".join(f"- {{index: {n}, uuid: GPU-{n}, model: NVIDIA A100{{}}}}\n" for n in range(8))
 LAYOUTS = (
     "version: v1\nmig-configs:\n  off:\n  - {devices: all, mig-enabled: false}\n  seven:\n"
-    "  - {devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}}\n"
+    "  - {devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}\n  wrong:\n"
+    "  - {devices: all, mig-enabled: true, mig-devices: {1g.99gb: 1}}\n"
 )
 ROOMY = "- {{index: {n}, uuid: GPU-{n}, memory_mib: 81920}}\n"
 NAMES = {
@@ -21,6 +22,7 @@ NAMES = {
     **{name: f"{name}.yaml" for name in ("machine", "two", "small", "config", "unreadable")},
     "runtime": "config.toml",
     "layouts": "layouts.yaml",
+    "saved": "saved.json",
 }
 """What rows may name, besides {here}, {fresh} and {state}, and where it is below the folder."""
 PATIENCE = 60.0
@@ -60,6 +62,7 @@ class World:
             "unreadable.yaml": "flags: [",
             "config.yaml": "version: v1\n",
             "layouts.yaml": LAYOUTS,
+            "saved.json": '{"Version": "v1", "MigState": {"Devices": []}}',
             "crio.conf": "",
             "wrong/bad.yaml": "cdiVersion: 0.3.0\nkind: nvidia.com/gpu\ndevices:\n- {name: '0', containerEdits: {}}\n",
             "wrong/config.yaml": "version: v1\nflags: {migStratgy: none}\n",

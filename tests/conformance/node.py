@@ -138,7 +138,11 @@ class _Stage:
         await self._json("labels", "--state-dir", self.state)
         layouts = self.root / "layouts.yaml"
         layouts.write_text("version: v1\nmig-configs: {off: [{devices: all, mig-enabled: false}]}\n")
-        await self._json("mig assert", "-f", layouts, "--state-dir", self.state)
+        for command in ("mig assert", "mig plan"):
+            await self._json(command, "-f", layouts, "--state-dir", self.state)
+        await self._json("mig apply", "-f", layouts, "--machine", "dgx-a100")
+        await self._json("mig withdraw", "--state-dir", self.state)
+        await self._json("mig explain", "3g.40gb")
         await self._page('state="drained"')
 
     async def _change(self, server: ApiServer) -> None:

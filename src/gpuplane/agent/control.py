@@ -20,9 +20,10 @@ from gpuplane.core.advertising import offer
 from gpuplane.core.health import devicehealth
 from gpuplane.core.kinds.table import is_record_key_of_kind
 from gpuplane.core.ledger import is_ledger_stored
-from gpuplane.core.requests import driver_release_reason
+from gpuplane.core.partitions.desired import MIG_MANAGER_TEXT, requested_name
+from gpuplane.core.requests import driver_release_reason, node_requests
 from gpuplane.core.serving import standby_reason
-from gpuplane.core.text import clip
+from gpuplane.core.text import clip, join_first_names
 from gpuplane.model import encoding
 from gpuplane.model.control import (
     MAX_DRAIN_SECONDS,
@@ -34,12 +35,15 @@ from gpuplane.model.control import (
     GetNodeState,
     NodeState,
     ReleaseDriver,
+    RequestLayouts,
     RestoreDevice,
     ResumeDriver,
+    WithdrawLayouts,
 )
-from gpuplane.model.facts import DrainRequested, DriverReleaseRequested, Fact
+from gpuplane.model.facts import DrainRequested, DriverReleaseRequested, Fact, LayoutRequested
 from gpuplane.model.health import Drain
 from gpuplane.model.node import Node
+from gpuplane.model.partitions import LayoutRequest
 from gpuplane.model.snapshot import DriverRelease
 from gpuplane.model.text import Text
 from gpuplane.pauses import sleep_until_next
@@ -155,7 +159,14 @@ async def answer(node: Node, line: bytes, about: AgentInfo = NOBODY) -> ControlR
             return ControlResponse(state=NodeState(snapshot=node.snapshot, offer=offer(node.snapshot), now=node.now()))
         case _ if why := standby_reason(node.snapshot):
             return ControlResponse(error=f"this agent is in standby and changes nothing: {why}")
-        case ReleaseDriver(at) | ResumeDriver(at) | DrainDevice(at) | RestoreDevice(at) if node.now() - at > DEADLINE:
+        case (
+            ReleaseDriver(at)
+            | ResumeDriver(at)
+            | DrainDevice(at)
+            | RestoreDevice(at)
+            | RequestLayouts(at)
+            | WithdrawLayouts(at)
+        ) if node.now() - at > DEADLINE:
             return ControlResponse(error="the request is too old and was not applied: run the command again")
         case ReleaseDriver(_, seconds, why):
             reason = clip(why)
@@ -179,6 +190,12 @@ async def answer(node: Node, line: bytes, about: AgentInfo = NOBODY) -> ControlR
             return await _about(node, name, Drain(reason=reason, until=until, until_wall_clock=wall, since=now))
         case RestoreDevice(_, name):
             return await _about(node, name, None)
+        case RequestLayouts(_, request):
+            if problem := _unfit_layouts(node, request):
+                return ControlResponse(error=problem)
+            return await _wish(node, LayoutRequested(request))
+        case WithdrawLayouts():
+            return await _wish(node, LayoutRequested(None))
 
 
 def _unfit(wish: str, reason: Text, seconds: float | None, longest: float, called: str) -> Text:
@@ -187,6 +204,20 @@ def _unfit(wish: str, reason: Text, seconds: float | None, longest: float, calle
         return f"{wish} needs a reason: --why"
     if seconds is not None and not 0 < seconds <= longest:
         return f"{wish} must last more than 0 s and at most {called}: change --for"
+    return ""
+
+
+def _unfit_layouts(node: Node, request: LayoutRequest) -> Text:
+    """Why layouts cannot be requested; "" for nothing."""
+    if label := requested_name(node.snapshot):
+        return (
+            f"the Node's label nvidia.com/mig.config requests the MIG configuration {label!r}: change the label, or "
+            "remove it"
+        )
+    if node_requests(node.snapshot).has_mig_manager:
+        return MIG_MANAGER_TEXT
+    if unknown := [uuid for uuid in request.layouts if node.snapshot.gpu(uuid) is None]:
+        return f"the agent knows no GPU {join_first_names(unknown, 3)}"
     return ""
 
 

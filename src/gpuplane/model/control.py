@@ -3,6 +3,7 @@
 Tags and encoded names are those of the first version: a command and an agent of different versions talk to each other.
 """
 
+from gpuplane.model.partitions import LayoutRequest
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
@@ -50,7 +51,22 @@ class RestoreDevice(Value, tag=True, rename={"requested_at": "at"}):
     device: str
 
 
-ControlRequest = GetNodeState | ReleaseDriver | ResumeDriver | DrainDevice | RestoreDevice
+class RequestLayouts(Value, tag=True):
+    """Request layouts of GPUs, in the place of an earlier request. `requested_at`: CLOCK_BOOTTIME."""
+
+    requested_at: float
+    request: LayoutRequest
+
+
+class WithdrawLayouts(Value, tag=True):
+    """End the request of layouts. What it made stays. `requested_at`: CLOCK_BOOTTIME."""
+
+    requested_at: float
+
+
+ControlRequest = (
+    GetNodeState | ReleaseDriver | ResumeDriver | DrainDevice | RestoreDevice | RequestLayouts | WithdrawLayouts
+)
 
 
 class NodeState(Value):

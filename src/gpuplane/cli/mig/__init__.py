@@ -8,9 +8,15 @@ import click
 from gpuplane.cli.program import Modules
 
 COMMANDS = {
+    "apply": "change the GPUs until they have the layouts of a configuration",
+    "plan": "show what apply would do, and what it would wait for",
     "assert": "check whether this node has the layouts of a configuration",
     "export": "print the layouts that this node has, as a configuration",
+    "generate-config": "write the configurations that the GPUs can have",
     "checkpoint": "save all partitions with their places",
+    "restore": "bring back what checkpoint has saved",
+    "explain": "show which cards can hold what beside what",
+    "withdraw": "end the layouts that were requested of the running agent",
 }
 
 

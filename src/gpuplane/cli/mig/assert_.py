@@ -6,10 +6,11 @@ from pathlib import Path
 import click
 
 from gpuplane.cli.connection import state_dir
-from gpuplane.cli.mig.options import config_file, machine, mode_only, selected, selected_config
+from gpuplane.cli.mig.options import chosen, config_file, machine, mode_only, selected_config
 from gpuplane.cli.mig.seen import seen_gpus
-from gpuplane.cli.options import as_json
+from gpuplane.cli.options import as_json, misuse
 from gpuplane.cli.say import say
+from gpuplane.core.partitions.cards import profiles_of
 from gpuplane.core.partitions.comparison import difference
 from gpuplane.core.partitions.entries import gpus_of_entry, layouts_of_entries
 from gpuplane.core.text import format_count, format_json
@@ -63,8 +64,13 @@ def command(
 
     A GPU that the configuration does not name may have any layout. Exit status: 0 they have them; 1 not.
     """
-    name, entries = selected(config_file, selected_config)
-    asserted = () if valid_config else _asserted(entries, seen_gpus(machine, state_dir), mode_only=mode_only)
+    if valid_config and config_file is None:
+        raise misuse("--valid-config needs --config-file.")
+    name, entries_of = chosen(config_file, selected_config)
+    asserted: tuple[Asserted, ...] = ()
+    if not valid_config:
+        gpus = seen_gpus(machine, state_dir)
+        asserted = _asserted(entries_of(gpus), gpus, mode_only=mode_only)
     matches = all(each.matches for each in asserted)
     if as_json:
         sys.stdout.buffer.write(format_json(Assertion(config=name, matches=matches, gpus=asserted)))
@@ -88,9 +94,9 @@ def _asserted(entries: tuple[MigConfigEntry, ...], gpus: tuple[Gpu, ...], *, mod
     found = {gpu.index: gpu for entry in entries for gpu in gpus_of_entry(entry, gpus)}
     asserted = []
     for index, gpu in sorted(found.items()):
-        layout, profiles = layouts.get(gpu.uuid), gpu.mig.profiles if gpu.mig is not None else ()
+        layout = layouts.get(gpu.uuid)
         why: Text = "" if gpu.uuid else "the driver does not tell its UUID"
         if layout is not None:
-            why = difference(gpu, layout, profiles, mode_only=mode_only)
+            why = difference(gpu, layout, profiles_of(gpu), mode_only=mode_only)
         asserted.append(Asserted(index=index, uuid=gpu.uuid, matches=not why, difference=why))
     return tuple(asserted)

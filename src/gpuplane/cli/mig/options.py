@@ -11,11 +11,15 @@ from gpuplane import files
 from gpuplane.cli.options import PATH, Machine, OneOf, misuse
 from gpuplane.cli.say import told
 from gpuplane.core.document import MAX_BYTES
+from gpuplane.core.partitions.generated import generated_configs
 from gpuplane.core.partitions.migparted import parse_configs, select_config
 from gpuplane.core.strict import InvalidInput
+from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import MigConfigEntry
 
 Command = Callable[..., Any]
+EntriesOf = Callable[[tuple[Gpu, ...]], tuple[MigConfigEntry, ...]]
+"""The entries of a configuration, for the GPUs of a machine."""
 
 config_file = click.option(
     "-f",
@@ -23,7 +27,7 @@ config_file = click.option(
     type=PATH,
     envvar="MIG_PARTED_CONFIG_FILE",
     metavar="FILE",
-    help="The file with the configurations; - for standard input.",
+    help="The file with the configurations; - for standard input. Default: those of generate-config.",
 )
 selected_config = click.option(
     "-c",
@@ -77,12 +81,30 @@ def read(path: Path) -> bytes:
         raise click.ClickException(told(error)) from None
 
 
-def selected(path: Path | None, name: str) -> tuple[str, tuple[MigConfigEntry, ...]]:
+def selected(path: Path, name: str) -> tuple[str, tuple[MigConfigEntry, ...]]:
     """The name of the configuration that is meant, and its entries. Raises ClickException."""
-    if path is None:
-        raise misuse("Missing option '-f' / '--config-file'.")
     file = "standard input" if str(path) == "-" else str(path)
     try:
         return select_config(parse_configs(read(path), file), name, file)
     except InvalidInput as invalid:
         raise click.ClickException(str(invalid)) from None
+
+
+def chosen(path: Path | None, name: str) -> tuple[str, EntriesOf]:
+    """The name of the configuration that is meant, and its entries for some GPUs. Raises ClickException.
+
+    Without a file it is one of those that are generated for the GPUs.
+    """
+    if path is not None:
+        name, entries = selected(path, name)
+        return name, lambda gpus: entries
+    if not name:
+        raise misuse("Missing option '-f' / '--config-file', or '-c' / '--selected-config' of a generated one.")
+
+    def generated(gpus: tuple[Gpu, ...]) -> tuple[MigConfigEntry, ...]:
+        try:
+            return select_config(generated_configs(gpus), name, "the generated configurations")[1]
+        except InvalidInput as invalid:
+            raise click.ClickException(str(invalid)) from None
+
+    return name, generated

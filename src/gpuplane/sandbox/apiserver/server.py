@@ -232,6 +232,8 @@ class ApiServer:
                 return 200, self._list(request, where)
             case "GET":
                 return 200, requested_form(request, self.objects.get(where))
+            case "POST" if where.subresource == "eviction":
+                return 201, self._evict(where)
             case "POST":
                 return 201, self._create(where, request)
             case "PATCH" if _content_type(request) == APPLY:
@@ -256,6 +258,13 @@ class ApiServer:
         if self.objects.has(path):
             raise _conflict("AlreadyExists", f'{path.plural} "{path.name}" already exists')
         return self._keep(path, None, update(None, new, _manager(path, request, "Update")))
+
+    def _evict(self, path: ResourcePath) -> Json:
+        """The Eviction API without disruption budgets: the pod is deleted. Raises StatusError."""
+        pod = msgspec.structs.replace(path, subresource="")
+        self.objects.get(pod)
+        self._put(pod, None)
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
     def _change(self, path: ResourcePath, request: Request) -> Json:
         old, body = self.objects.get(path), msgspec.json.decode(request.body)

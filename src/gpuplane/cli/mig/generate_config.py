@@ -1,0 +1,45 @@
+"""`gpuplane mig generate-config`: the configurations that this machine's GPUs can have, made from what they are."""
+
+from pathlib import Path
+
+import click
+
+from gpuplane import files
+from gpuplane.cli import ending
+from gpuplane.cli.connection import state_dir
+from gpuplane.cli.mig.options import machine, output_format
+from gpuplane.cli.mig.seen import seen_gpus
+from gpuplane.cli.options import PATH
+from gpuplane.cli.say import say, told
+from gpuplane.core.partitions.generated import generated_configs
+from gpuplane.core.partitions.migparted import Format, format_configs
+from gpuplane.core.text import format_count
+
+
+@click.command()
+@click.option(
+    "-f",
+    "--output-file",
+    type=PATH,
+    envvar="MIG_PARTED_OUTPUT_FILE",
+    metavar="FILE",
+    help="The file. Default: standard output.",
+)
+@output_format("-o", "--output-format")
+@machine
+@state_dir
+def command(output_file: Path | None, form: Format, machine: str | None, state_dir: Path) -> None:
+    """Write the configurations all-disabled, all-enabled, all-balanced, and one for each profile at its most."""
+    configs = generated_configs(seen_gpus(machine, state_dir))
+    if not configs:
+        raise click.ClickException("no GPU of this machine can be partitioned, or it is not known into what")
+    text = format_configs(configs, form)
+    if output_file is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        with ending.whole():
+            files.replace(output_file, text.encode(), mode=0o644)
+    except OSError as error:
+        raise click.ClickException(told(error)) from None
+    say(f"{output_file}: {format_count(len(configs), 'configuration')}")

@@ -1,0 +1,82 @@
+"""Which MIG devices fit on a card together, and what beside them: for people who plan."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpuplane.core.partitions.cards import cards
+from gpuplane.core.partitions.layouts import layouts_of, reason_not_to_fit
+from gpuplane.core.partitions.names import find_profile, parse_profile
+from gpuplane.core.partitions.plan import wanted_instances
+from gpuplane.core.strict import closest_match
+from gpuplane.model.partitions import GpuInstanceProfile, GpuLayout
+from gpuplane.model.text import Text
+from gpuplane.model.value import Value
+
+
+class Combination(Value, omit_defaults=False):
+    """What one card can do with some MIG devices. `reason`: why it cannot have them; "" where it can.
+
+    `instances`: GPU instances, each with its first memory slice, as the card has most room beside them. `beside`: name
+    of a profile → how many of it fit in addition, if nothing else does. `is_verified`: the places are.
+    """
+
+    card: str
+    is_possible: bool
+    reason: Text
+    instances: tuple[tuple[str, int], ...]
+    beside: Mapping[str, int]
+    is_verified: bool
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises ValueError, with what was perhaps meant, where a name is none, or no card has such a profile."""
+    known = dict.fromkeys(each.name for card in cards() for each in card.profiles)
+    for name in names:
+        close = closest_match(name, known)
+        hint = f"; did you mean {close!r}?" if close else ""
+        try:
+            parse_profile(name)
+        except ValueError as error:
+            raise ValueError(f"{error}{hint}") from None
+        if not any(_has(card.profiles, name) for card in cards()):
+            raise ValueError(f"no card has a profile {name!r}{hint}")
+
+
+def combine(
+    card: str, profiles: tuple[GpuInstanceProfile, ...], names: Sequence[str], *, is_verified: bool
+) -> Combination | None:
+    """What a card with these profiles can do with MIG devices of these names; None where it has no such profiles."""
+    if not all(_has(profiles, name) for name in names):
+        return None
+    wanted = wanted_instances(GpuLayout(mig_enabled=True, mig_devices=Counter(names)), profiles)
+    counts = {profile: len(contents) for profile, contents in wanted.contents.items()}
+    by_id = {each.id: each.name for each in profiles}
+    if reason := reason_not_to_fit(profiles, counts):
+        return Combination(card, is_possible=False, reason=reason, instances=(), beside={}, is_verified=is_verified)
+    best = layouts_of(profiles, tuple(sorted(counts.items())))[0]
+    return Combination(
+        card,
+        is_possible=True,
+        reason="",
+        instances=tuple((by_id[profile], start) for profile, start in sorted(best, key=lambda each: each[1])),
+        beside=dict(_beside(profiles, counts)),
+        is_verified=is_verified,
+    )
+
+
+def _beside(profiles: tuple[GpuInstanceProfile, ...], counts: Mapping[int, int]) -> Iterator[tuple[str, int]]:
+    """(name of a profile, how many of it fit in addition), for those of which any does."""
+    for each in profiles:
+        there = counts.get(each.id, 0)
+        for more in range(each.count - there, 0, -1):
+            if layouts_of(profiles, tuple(sorted({**counts, each.id: there + more}.items()))):
+                yield each.name, more
+                break
+
+
+def _has(profiles: Sequence[GpuInstanceProfile], name: str) -> bool:
+    try:
+        find_profile(name, profiles)
+    except ValueError:
+        return False
+    return True

@@ -12,14 +12,16 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from gpuplane.core import strict
+from gpuplane.hardware.driver.errors import crash, explain, hang
 from gpuplane.hardware.failures import NO_SAMPLING, show
 from gpuplane.hardware.load import take_sample
 from gpuplane.hardware.machinefile import read
+from gpuplane.hardware.partitions import FUNCTIONS, PROBLEMS, ChangeRefused, cap_node_stats, make_change
 from gpuplane.model.facts import (
     Action,
     ChangePartition,
@@ -34,10 +36,46 @@ from gpuplane.model.facts import (
     StatusChanged,
     TimeSliceFinished,
 )
-from gpuplane.model.machine import Fault, Gpu, Machine, MachineFile
+from gpuplane.model.machine import Fault, Gpu, GpuProcess, Machine, MachineFile, Mig
+from gpuplane.model.partitions import PartitionChange
 from gpuplane.model.status import DRIVER, MACHINE_FILE, DriverStatus, Status
 from gpuplane.model.telemetry import Sample
 from gpuplane.pauses import seconds_until_next
+
+
+class Partitioned:
+    """The GPUs whose partitions were changed. They stay so in a new version of the file, unless that has them
+    partitioned otherwise than the version before."""
+
+    def __init__(self) -> None:
+        self._described: dict[str, Mig | None] = {}  # UUID → as the file has it
+        self._changed: dict[str, Gpu] = {}  # UUID → as it is now
+
+    def keep(self, file: MachineFile) -> MachineFile:
+        """A new version, with what was changed."""
+        described = {gpu.uuid: gpu.mig for gpu in file.gpus or ()}
+        for uuid in [each for each in self._changed if described.get(each) != self._described.get(each)]:
+            del self._changed[uuid]
+        self._described = described
+        return self._applied(file)
+
+    def change(
+        self, file: MachineFile, gpu: Gpu, change: PartitionChange, processes: Sequence[GpuProcess]
+    ) -> MachineFile:
+        """The file with a change made. Raises ChangeRefused."""
+        self._changed[gpu.uuid] = make_change(gpu, change, processes)
+        return self._applied(file)
+
+    def _applied(self, file: MachineFile) -> MachineFile:
+        if not self._changed:
+            return file
+        gpus = tuple(
+            gpu.but(mig=self._changed[gpu.uuid].mig) if gpu.uuid in self._changed else gpu for gpu in file.gpus or ()
+        )
+        stats = dict(file.device_node_stats)
+        for gpu in gpus:
+            stats |= cap_node_stats(gpu, stats)
+        return file.but(gpus=gpus if file.gpus is not None else None, device_node_stats=stats)
 
 
 class Described:
@@ -46,6 +84,7 @@ class Described:
     def __init__(self, versions: AsyncIterator[bytes | OSError], name: str) -> None:
         self._versions, self._name = versions, name
         self._file_now = MachineFile()
+        self._partitioned = Partitioned()
         self._good: list[StatusChanged[DriverStatus] | MachineObserved] = []
         self._told = 0  # the number of the next incident
         self._pending: list[FaultOccurred | ProbeFinished | TimeSliceFinished | PartitionChangeFinished] = []
@@ -97,9 +136,7 @@ class Described:
         elif isinstance(action, SetTimeSlice):
             self._pending.append(self._set(action))
         elif isinstance(action, ChangePartition):
-            why = "this version changes no partitions of a described GPU"
-            told = PartitionChangeFinished(action.gpu, action.change, action.requested_at, "not-supported", why)
-            self._pending.append(told)
+            self._pending.append(self._change(action))
         else:
             self._wanted = True
         self._tell_again()
@@ -118,6 +155,7 @@ class Described:
         return next((fact.machine for fact in self._good if isinstance(fact, MachineObserved)), Machine())
 
     def _now(self) -> Iterator[Fact]:
+        pending, self._pending = self._pending, []  # what comes while this is told is told after the look that shows it
         if not self._wanted:
             yield StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
         elif self._good:
@@ -128,7 +166,6 @@ class Described:
         self._counted |= self._wanted and any(
             isinstance(fact, MachineObserved) and fact.machine.gpus is not None for fact in self._good
         )
-        pending, self._pending = self._pending, []
         for each in pending:
             if not isinstance(each, FaultOccurred) or self._counted:
                 yield each
@@ -155,6 +192,32 @@ class Described:
                 how = {"error": each.error, "hang": "it did not end", "crash": "it was ended by SIGSEGV"}[each.effect]
                 return told.but(problem=f"nvidia-smi: {how}", outcome_unknown=each.effect != "error")
         return told
+
+    def _change(self, action: ChangePartition) -> PartitionChangeFinished:
+        """What the driver would come to. The next look, which is told before, shows what was made."""
+        told = PartitionChangeFinished(action.gpu, action.change, action.requested_at)
+        gpu, function = self._file_now.gpu(action.gpu), FUNCTIONS[type(action.change)]
+        if gpu is None or not self._wanted:
+            return told.but(problem="gone", failure=f"{self._name} has no such GPU")
+        failures = (each for each in self._file_now.failures if each.gpu == gpu.index)
+        failure = next((each for each in failures if fnmatchcase(function, each.nvml_function)), None)
+        if failure is not None and failure.effect == "error":
+            problem = PROBLEMS.get(failure.error, "failed")
+            return told.but(problem=problem, failure=explain(function, failure.error))
+        if failure is not None and failure.effect == "hang":  # nothing is made
+            return told.but(problem="failed", failure=hang(function).message, outcome_unknown=True)
+        try:
+            processes = [each for each in self._file_now.processes if each.gpu == gpu.index]
+            self._show(self._partitioned.change(self._file_now, gpu, action.change, processes))
+        except ChangeRefused as refused:
+            return told.but(problem=refused.problem, failure=refused.failure, users=refused.users)
+        if failure is not None:  # it crashes afterwards
+            return told.but(problem="failed", failure=crash(function).message, outcome_unknown=True)
+        return told
+
+    def _show(self, file: MachineFile) -> None:
+        self._file_now = file
+        self._good = show(file, self._name, self._sampling)
 
     def _happen(self, file: MachineFile, first: bool) -> Iterator[FaultOccurred]:
         """What has come to the file's log. What is not in the kernel log too happens to those alone who are there."""
@@ -183,7 +246,7 @@ class Described:
             try:
                 if isinstance(version, OSError):
                     raise strict.InvalidInput([f"{self._name}: {version.strerror}"])
-                file = read(version, self._name)
+                file = self._partitioned.keep(read(version, self._name))
                 shown = show(file, self._name, self._sampling)
             except strict.InvalidInput as error:
                 self._file = Status("failing", str(error))

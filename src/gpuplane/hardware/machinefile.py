@@ -13,6 +13,7 @@ from gpuplane.hardware.driver.installed import ordered
 from gpuplane.hardware.driver.nodes import CONTROL, DRIVERS, expected, own_nodes
 from gpuplane.hardware.failures import matches
 from gpuplane.hardware.loadcheck import check_load
+from gpuplane.hardware.partitions import with_partitions
 from gpuplane.hardware.profiles.layouts import allowed, files
 from gpuplane.model.config import Settings
 from gpuplane.model.health import CatalogueEntry
@@ -32,6 +33,7 @@ from gpuplane.model.telemetry import DescribedLoad
 DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 PCI_CLASS = re.compile(r"0x[0-9a-f]{6}")
+PCI_ID = re.compile(r"0x[0-9A-Fa-f]{8}")
 CLUSTER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 MAJOR, MINOR = (1 << 12) - 1, (1 << 20) - 1
@@ -49,6 +51,7 @@ def read(data: bytes, file: str) -> MachineFile:
     machine = _spelt_out(strict.load_yaml_as(data, MachineFile, file, check))
     there = {"nvswitch", *(gpu.pci for gpu in machine.gpus or ())}
     gpus = machine.gpus and tuple(_among(there, gpu) for gpu in machine.gpus)
+    gpus = gpus and tuple(map(with_partitions, gpus))
     return machine.but(gpus=gpus, load=tuple(each for each in machine.load if _has_place(each, machine)))
 
 
@@ -230,6 +233,9 @@ def _gpu(gpu: Gpu) -> Problems:
         yield ("pci",), f"{gpu.pci!r} is not a PCI address as in sysfs, such as '0000:1b:00.0'"
     if gpu.pci_class and not PCI_CLASS.fullmatch(gpu.pci_class):
         yield ("pci_class",), f"{gpu.pci_class!r} is not a PCI class as in sysfs, such as '0x030200'"
+    for key, number in (("pci_id", gpu.pci_id), ("pci_subsystem", gpu.pci_subsystem)):
+        if number and not PCI_ID.fullmatch(number):
+            yield (key,), f"{number!r} is not a PCI device and vendor in one number, such as '0x233010DE'"
     if gpu.fabric is not None and not CLUSTER.fullmatch(gpu.fabric.cluster):
         yield (
             ("fabric", "cluster"),

@@ -1,0 +1,252 @@
+"""A described GPU is partitioned by the rules of a real one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane.hardware.described import Described
+from gpuplane.hardware.machinefile import read
+from gpuplane.hardware.partitions import ChangeRefused, make_change, with_partitions
+from gpuplane.model.facts import ChangePartition, MachineObserved, PartitionChangeFinished
+from gpuplane.model.machine import Gpu, GpuProcess, Machine, Mig, MigDevice
+from gpuplane.model.partitions import (
+    CreateComputeInstance,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    PartitionChange,
+    ResetGpu,
+    SetMigMode,
+)
+from tests.core.partitions.tables import can_exist
+
+
+def gpu(capability: str = "9.0", model: str = "NVIDIA H100 80GB HBM3", memory: int = 81559, **mig: object) -> Gpu:
+    """One that can be partitioned."""
+    return with_partitions(
+        Gpu(
+            index=0, uuid="GPU-0", minor=2, model=model, memory_mib=memory, compute_capability=capability,
+            mig=Mig(**mig),  # type: ignore[arg-type]
+        )
+    )  # fmt: skip
+
+
+def made(start: Gpu, *changes: PartitionChange, processes: tuple[GpuProcess, ...] = ()) -> Gpu:
+    """After all of these."""
+    for change in changes:
+        start = make_change(start, change, processes)
+    return start
+
+
+def refused(start: Gpu, change: PartitionChange, *processes: GpuProcess) -> str:
+    """Why a change is refused."""
+    with pytest.raises(ChangeRefused) as caught:
+        make_change(start, change, processes)
+    return caught.value.problem
+
+
+ON = SetMigMode(True)
+
+
+def test_an_instance_becomes_a_device() -> None:
+    """With the id, the nodes and the name that a real one would have there."""
+    after = made(gpu(), ON, CreateGpuInstance(9, 4), CreateComputeInstance(9, 4, 3))
+    [device] = after.mig_devices
+
+    assert (device.profile, device.gpu_instance, device.compute_instance, device.mig_index) == ("3g.40gb", 2, 0, 0)
+    assert device.device_nodes == ("/dev/nvidia-caps/nvidia-cap291", "/dev/nvidia-caps/nvidia-cap292")  # 3 + 270 + 18
+    assert device.attributes is not None
+    assert device.attributes.multiprocessors == 48
+
+
+def test_the_same_place_has_the_same_uuid_again() -> None:
+    """And another place another one."""
+    one = made(gpu(), ON, CreateGpuInstance(19, 6), CreateComputeInstance(19, 6, 1))
+    again = made(
+        one, DestroyComputeInstance(19, 6, 0), DestroyGpuInstance(13, 19, 6), CreateGpuInstance(19, 6),
+        CreateComputeInstance(19, 6, 1),
+    )  # fmt: skip
+    other = made(one, CreateGpuInstance(19, 5), CreateComputeInstance(19, 5, 1))
+
+    assert again == one
+    assert len({each.uuid for each in other.mig_devices}) == 2
+
+
+def test_what_the_driver_refuses() -> None:
+    """By the codes of the change."""
+    process = GpuProcess(gpu=0, pid=7, gpu_instance=13, compute_instance=0)
+    full = made(gpu(), ON, CreateGpuInstance(9, 4), CreateComputeInstance(9, 4, 3))
+    small = made(gpu(), ON, CreateGpuInstance(19, 6), CreateComputeInstance(19, 6, 1))
+
+    assert refused(gpu(), CreateGpuInstance(19, 0)) == "not-supported", "not in MIG mode"
+    assert refused(full, CreateGpuInstance(19, 6)) == "insufficient-resources"
+    assert refused(full, CreateGpuInstance(9, 2)) == "not-supported", "no 3g begins there"
+    assert refused(full, CreateGpuInstance(1, 0)) == "not-supported", "the constant of 2g is not its id"
+    assert refused(full, CreateComputeInstance(9, 4, 1)) == "insufficient-resources"
+    assert refused(full, DestroyGpuInstance(2, 9, 4)) == "in-use", "it has a compute instance"
+    assert refused(full, DestroyGpuInstance(1, 9, 4)) == "gone", "that is another one"
+    assert refused(full, DestroyComputeInstance(9, 0, 0)) == "gone"
+    assert refused(full, SetMigMode(False)) == "in-use", "it has instances"
+    assert refused(small, DestroyComputeInstance(19, 6, 0), process) == "in-use"
+    assert refused(gpu(), ON, process) == "in-use"
+    assert refused(Gpu(index=0), ON) == "not-supported"
+
+
+def test_the_mode_of_an_ampere_needs_a_reset() -> None:
+    """Until then it is pending, and can be taken back."""
+    ampere = gpu("8.0", "NVIDIA A100-SXM4-80GB", 81920)
+    pending = made(ampere, ON)
+    assert pending.mig is not None
+    assert (pending.mig.enabled, pending.mig.pending) == (False, True)
+    assert made(pending, SetMigMode(False)) == ampere
+    assert refused(pending, ResetGpu(), GpuProcess(gpu=0, pid=7)) == "in-use"
+    after = made(pending, ResetGpu()).mig
+    assert after is not None
+
+    assert (after.enabled, after.pending) == (True, None)
+
+
+def test_the_instances_of_described_devices() -> None:
+    """Their ids are places; where they are none, nothing can be changed, and nothing else is wrong."""
+    two = MigDevice(uuid="MIG-1", profile="1c.3g.40gb", gpu_instance=2, compute_instance=1)
+    known = gpu(enabled=True, devices=(two, two.but(uuid="MIG-2", compute_instance=0, profile="2c.3g.40gb")))
+    assert known.mig is not None
+    assert known.mig.instances is not None
+    [instance] = known.mig.instances
+
+    assert (instance.placement, {each.id: each.slices for each in instance.compute_instances}) == ((9, 4), {0: 2, 1: 1})
+    unknown = gpu(enabled=True, devices=(two.but(gpu_instance=9),)).mig
+    assert unknown is not None
+    assert unknown.instances is None
+    assert refused(gpu(enabled=True, devices=(two.but(gpu_instance=9),)), CreateGpuInstance(19, 0)) == "not-supported"
+
+
+PLACES = st.sampled_from(
+    [(19, n) for n in range(7)] + [(20, 2), (15, 0), (15, 6), (14, 2), (9, 0), (9, 4), (5, 0), (0, 0)]
+)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["create", "part", "destroy", "unpart"]), PLACES, st.integers(1, 7)), max_size=30
+    )
+)
+def test_whatever_is_tried_the_card_is_a_possible_one(steps: list[tuple[str, tuple[int, int], int]]) -> None:
+    """Nothing overlaps; ids, UUIDs and slots are unique; nodes are those of their place."""
+    card = made(gpu(), ON)
+    for what, (profile, start), number in steps:
+        there = {} if card.mig is None else {each.placement: each for each in card.mig.instances or ()}
+        id = there[profile, start].id if (profile, start) in there else number
+        changes: dict[str, PartitionChange] = {
+            "create": CreateGpuInstance(profile, start),
+            "part": CreateComputeInstance(profile, start, number),
+            "destroy": DestroyGpuInstance(id, profile, start),
+            "unpart": DestroyComputeInstance(profile, start, number % 3),
+        }
+        change = changes[what]
+        try:
+            card = make_change(card, change, ())
+        except ChangeRefused:
+            continue
+        assert card.mig is not None
+        assert can_exist(card.mig.profiles, [each.placement for each in card.mig.instances or ()])
+        parts = {(each.id, part.id) for each in card.mig.instances or () for part in each.compute_instances}
+        assert {(each.gpu_instance, each.compute_instance) for each in card.mig_devices} == parts
+        for values in zip(*((each.uuid, each.mig_index, each.device_nodes) for each in card.mig_devices), strict=True):
+            assert len(set(values)) == len(parts)
+
+
+FILE = """
+driver: {version: "580.95.05"}
+gpus:
+  - {index: 0, uuid: GPU-0, minor: 0, model: NVIDIA H100 80GB HBM3, memory_mib: 81559, compute_capability: "9.0",
+     mig: {}}
+  - {index: 1, uuid: GPU-1, minor: 1, model: NVIDIA H100 80GB HBM3, memory_mib: 81559, compute_capability: "9.0",
+     mig: {}}
+majors: {nvidia-caps: 236, nvidia: 195, nvidiactl: 195}
+nodes: [/dev/nvidiactl, /dev/nvidia-caps/nvidia-cap1]
+"""
+
+
+class File:
+    """Versions of a machine file, as they come."""
+
+    def __init__(self, text: str) -> None:
+        self.versions = asyncio.Queue[bytes]()
+        self.put(text)
+
+    def put(self, text: str) -> None:
+        """Another version."""
+        self.versions.put_nowait(text.encode())
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            yield await self.versions.get()
+
+
+async def test_a_look_shows_the_change_before_it_is_said_and_a_new_version_keeps_it() -> None:
+    """Unless that has the GPU partitioned otherwise."""
+    file = File(FILE)
+    hardware = Described(aiter(file), "m.yaml")
+    async with aclosing(hardware.facts()) as facts:
+        machine = Machine()
+
+        async def until(kind: type) -> object:
+            nonlocal machine
+            async with asyncio.timeout(10):
+                async for fact in facts:
+                    machine = fact.machine if isinstance(fact, MachineObserved) else machine
+                    if isinstance(fact, kind):
+                        return fact
+            raise AssertionError
+
+        await until(MachineObserved)
+        changes: list[PartitionChange] = [ON, CreateGpuInstance(9, 0), CreateComputeInstance(9, 0, 3)]
+        for number, change in enumerate(changes, 1):
+            await hardware.do(ChangePartition("GPU-0", change, float(number)))
+            told = await until(PartitionChangeFinished)
+            assert told == PartitionChangeFinished("GPU-0", change, float(number))
+        [device] = machine.gpu("GPU-0").mig_devices  # type: ignore[union-attr]
+        assert machine.device_node_stats[device.device_nodes[0]].major == 236
+        file.put(FILE.replace("580.95.05", "581.00.00"))
+        await until(MachineObserved)
+        assert machine.driver is not None
+        assert machine.driver.version == "581.00.00"
+        assert machine.gpu("GPU-0").mig_devices == (device,)  # type: ignore[union-attr]
+        file.put(FILE.replace("mig: {}", "mig: {enabled: true}", 1))
+        await until(MachineObserved)
+        assert machine.gpu("GPU-0").mig_devices == ()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("effect", "error", "problem", "is_made"),
+    [
+        ("error", "IN_USE", "in-use", False),
+        ("error", "UNKNOWN", "failed", False),
+        ("hang", "", "failed", False),
+        ("crash", "", "failed", True),
+    ],
+)
+async def test_a_call_that_fails(effect: str, error: str, problem: str, is_made: bool) -> None:
+    """As the file says; a crash comes after the change, a hang before it."""
+    failure = f"{{effect: {effect}, call: nvmlDeviceSetMigMode, gpu: 1{f', error: {error}' if error else ''}}}"
+    hardware = Described(aiter(File(f"{FILE}failures: [{failure}]\n")), "m.yaml")
+    machine, told = Machine(), None
+    async with aclosing(hardware.facts()) as facts, asyncio.timeout(10):
+        async for fact in facts:
+            if isinstance(fact, MachineObserved):
+                machine = fact.machine
+                if told is None:
+                    await hardware.do(ChangePartition("GPU-1", ON, 1.0))
+            if isinstance(fact, PartitionChangeFinished):
+                told = fact
+                break
+    assert told is not None
+
+    assert (told.problem, told.outcome_unknown) == (problem, effect != "error")
+    assert machine.gpu("GPU-1").mig_enabled == is_made  # type: ignore[union-attr]
+    assert read(FILE.encode(), "m.yaml").gpu("GPU-0").mig.needs_reset is False  # type: ignore[union-attr]

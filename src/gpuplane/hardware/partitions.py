@@ -154,7 +154,7 @@ def _instances(mig: Mig, profiles: tuple[GpuInstanceProfile, ...]) -> tuple[GpuI
         size, start = _place(device.gpu_instance, whole)
         new = GpuInstance(id=device.gpu_instance, profile=profile.id, start=start, size=size)
         instance = found.setdefault(device.gpu_instance, new)
-        if size != profile.size or start not in profile.starts or instance.profile != profile.id:
+        if size != profile.size or instance.profile != profile.id:
             return None
         part = ComputeInstance(id=device.compute_instance, slices=slices)
         found[device.gpu_instance] = instance.but(compute_instances=(*instance.compute_instances, part))

@@ -109,7 +109,8 @@ def withdrawn_units_of_gpu(gpu: Gpu, plan: GpuPlan) -> Iterator[str]:
 def touched_units(gpu: Gpu, change: PartitionChange) -> Iterator[str]:
     """The UUIDs of the devices that are gone, or are others, after a change."""
     if isinstance(change, SetMigMode | ResetGpu):
-        if isinstance(change, ResetGpu) or change.enabled != gpu.mig_enabled:
+        is_pending = gpu.mig is not None and gpu.mig.pending is not None
+        if is_pending if isinstance(change, ResetGpu) else change.enabled != gpu.mig_enabled:
             yield gpu.uuid
             yield from (each.uuid for each in gpu.mig_devices)
     elif isinstance(change, DestroyGpuInstance | DestroyComputeInstance):

@@ -15,7 +15,7 @@ from bench.machine import adopt, this_machine, watched
 from bench.report import Figure, Report, document, markdown, show
 from bench.row import Measure
 
-PARTS = ("node", "idle", "upgrade", "hostile", "health", "choice", "mps", "containers", "telemetry")
+PARTS = ("node", "idle", "upgrade", "hostile", "health", "choice", "mps", "containers", "telemetry", "partitions")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -26,6 +26,7 @@ from gpuplane.apiserver.report import report_conditions
 from gpuplane.apiserver.startuptaint import StartupTaint
 from gpuplane.core.health.probes import requested_probe_times
 from gpuplane.core.labels.featurelabels import feature_labels
+from gpuplane.core.partitions.progress import awaits_allocatable
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.hardware import Hardware
 from gpuplane.hardware.devicenodes import keep_device_nodes
@@ -37,6 +38,7 @@ from gpuplane.host.featuresfile import keep_features_file
 from gpuplane.host.kernellog import watch_kernel_log
 from gpuplane.host.mps.meeting import ask, hear
 from gpuplane.host.state import keep_stored
+from gpuplane.kubelet.allocatable import follow_allocatable
 from gpuplane.kubelet.podresources import follow_allocations
 from gpuplane.kubelet.registration import register_plugins, report_unregistered
 from gpuplane.model.control import AgentInfo
@@ -184,6 +186,7 @@ def serving(
         Part("probes"): lambda: _probe(node, hardware),
         Part("time slice lengths"): lambda: keep_time_slices(node, hardware),
         Part("partitions"): lambda: keep_partitions(node, hardware),
+        Part("allocatable"): lambda: follow_allocatable(node, options.kubelet_root, awaits_allocatable),
         Part("features file writer"): lambda: keep_features_file(node, feature_label_values),
     }
     if (kernel_log := options.kernel_log) is not None:  # from its beginning: what befell between two agents is in it

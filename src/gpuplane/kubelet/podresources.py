@@ -35,6 +35,7 @@ from google.protobuf.message import DecodeError
 from gpuplane import files
 from gpuplane.core.health.reasons import any_device_awaits_container_end
 from gpuplane.core.kinds.table import UNIT_ID_PREFIXES
+from gpuplane.core.partitions.progress import awaits_holders
 from gpuplane.core.withholding import layout_from_environment, withheld_reasons
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2 import ContainerAllocateResponse
@@ -91,12 +92,13 @@ async def follow_allocations(node: Node, root: Path) -> None:
 
 def is_urgent(snapshot: Snapshot) -> bool:
     """Whether something waits for the next answer: a device that is withheld because a container holds it in another
-    way, an allocation that kubelet has not listed yet, a fault that ends with a container, or a resource that another
-    plugin may be allocating."""
+    way, an allocation that kubelet has not listed yet, a fault or a MIG layout that waits for the end of a container,
+    or a resource that another plugin may be allocating."""
     return (
         snapshot.allocations is None
         or bool(withheld_reasons(snapshot))
         or any_device_awaits_container_end(snapshot)
+        or awaits_holders(snapshot)
         or any(each.granted_at for each in snapshot.allocations or ())
         or any(status.state != "ok" for _, status in snapshot.statuses.of_kind("plugin"))
     )

@@ -101,6 +101,7 @@ PartKind = Literal[
     "plugin",
     "mps daemon",
     "pod-resources",
+    "allocatable devices",
     "cdi",
     "cdi hook",
     "cdi conflict",
@@ -118,6 +119,7 @@ PartKind = Literal[
     "pods",
     "process metrics",
     # what the agent runs: such a part has a status only while it fails
+    "allocatable",
     "allocations",
     "cdi files",
     "choice",
@@ -215,6 +217,7 @@ CONFIG: Part[Status] = Part("config")
 UNSUPPORTED_SHARING: Part[Status] = Part("sharing")
 KUBELET_LOCK: Part[TurnStatus] = Part("kubelet lock")
 POD_RESOURCES: Part[Status] = Part("pod-resources")
+ALLOCATABLE: Part[Status] = Part("allocatable devices")
 CDI_FILES: Part[CdiFilesStatus] = Part("cdi")
 CDI_HOOK: Part[CdiHookStatus] = Part("cdi hook")
 MPS_SUPERVISOR: Part[Status] = Part("mps supervisor")

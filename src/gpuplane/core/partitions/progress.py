@@ -173,6 +173,11 @@ def awaits_allocatable(snapshot: Snapshot) -> bool:
     )
 
 
+def awaits_holders(snapshot: Snapshot) -> bool:
+    """Whether a change waits for a container to end."""
+    return any(plan.blocked_by or plan.blocks_mode for plan in gpu_plans(snapshot).values())
+
+
 def current_change(snapshot: Snapshot) -> ChangePartition | None:
     """The action for the pending change; None if none is pending."""
     for uuid, state in partition_states(snapshot).items():

@@ -14,6 +14,7 @@ from gpuplane.core.view import view
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import GpuPartitionState, GpuProgress, PartitionsProgress
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import ALLOCATABLE
 from gpuplane.model.text import Text
 
 
@@ -64,8 +65,7 @@ def _progress(snapshot: Snapshot, gpu: Gpu | None, uuid: str) -> GpuProgress:
     held = held_parts(gpu, snapshot.allocations or (), snapshot.ledger.mig_parents or {})
     if plan.changes:
         if not state.pending and not is_settled(snapshot, uuid, plan, state):
-            text = f"{name}: kubelet still counts devices as allocatable that are about to go"
-            return GpuProgress(uuid, "waiting", text, "allocatable")
+            return _waits_for_kubelet(snapshot, uuid, name)
         return GpuProgress(uuid, "changing", f"{name}: {describe_change(plan.changes[0], profiles_of(gpu))}")
     names = held.anyone if plan.blocks_mode else _blocking(held, plan)
     text = f"{name}: {join_first_names(names, 5)} must end first"
@@ -83,3 +83,12 @@ def _failure_text(gpu: Gpu, state: GpuPartitionState) -> Text:
     said = f"it could not {describe_change(state.last_change, profiles_of(gpu))}" if state.last_change else "it failed"
     who = ", ".join(f"{each.name} ({each.pid})" if each.pid else each.name for each in state.users[:5])
     return f"{said}: {state.failure}" + (f"; in use by {who}" if who else "")
+
+
+def _waits_for_kubelet(snapshot: Snapshot, uuid: str, name: str) -> GpuProgress:
+    """Kubelet follows in a moment, unless it does not answer."""
+    text = f"{name}: kubelet still counts devices as allocatable that are about to go"
+    status = snapshot.statuses.of(ALLOCATABLE)
+    if status is None:
+        return GpuProgress(uuid, "changing", text, "allocatable")
+    return GpuProgress(uuid, "waiting", f"{text}: {status.text}", "allocatable")

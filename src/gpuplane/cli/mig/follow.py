@@ -128,7 +128,8 @@ async def _follow(site: Site, request: LayoutRequest, patience: Patience, *, deb
             return _followed(site, snapshot, request, progress)
         if progress is not None:
             final = {each.gpu for each in progress.gpus if _is_final(each, now, now - began, patience)}
-            _tell([each for each in progress.gpus if each.gpu not in final or each.state == "done"], told, debug=debug)
+            shown = [each for each in progress.gpus if each.gpu not in final or each.state == "done"]
+            _tell(snapshot, shown, told, debug=debug)
             if evictions is not None:
                 await evictions.evict(pod for each in progress.gpus if each.code == "held" for pod in each.holders)
             if len(final) == len(progress.gpus) or now - changed > STALLED:
@@ -159,15 +160,16 @@ def _is_final(gpu: GpuProgress, now: float, waited: float, patience: Patience) -
             return waited > (patience.seconds if gpu.code in ("held", "in-use") else SETTLES)
 
 
-def _tell(gpus: Iterable[GpuProgress], told: dict[str, GpuProgress], *, debug: bool) -> None:
+def _tell(snapshot: Snapshot, gpus: Iterable[GpuProgress], told: dict[str, GpuProgress], *, debug: bool) -> None:
     """Say what is new. That a GPU waits for a moment, or has its layout from the beginning, is not worth a line."""
+    indices = {gpu.uuid: gpu.index for gpu in snapshot.gpus}
     for each in gpus:
         before, told[each.gpu] = told.get(each.gpu), each.but(next_try_at=None)
         if told[each.gpu] == before or (each.code == "allocatable" and not debug):
             continue
         if each.state == "done":
             if before is not None:
-                say(f"{each.gpu}: done", err=True)
+                say(f"GPU {indices.get(each.gpu, each.gpu)}: done", err=True)
         else:
             say(f"{each.reason}", err=True)
 

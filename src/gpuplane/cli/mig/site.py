@@ -36,6 +36,8 @@ from gpuplane.model.text import join
 
 EVERY = 0.2
 """Seconds between two looks at an agent."""
+LAST_WORD = 5.0
+"""Seconds for the state directory to have what we know, at the end."""
 LISTED_EVERY = 1.0
 """Seconds between two questions to kubelet."""
 
@@ -138,10 +140,10 @@ async def _local_site(machine: str, state_dir: Path | None, kubelet_root: Path) 
         try:
             await _until_seen(node, tasks)
             yield LocalSite(node, tasks)
+        finally:
             node.apply(LayoutRequested(None))
             if state_dir is not None:
-                await node.wait_until(is_ledger_stored, PATIENCE)
-        finally:
+                await node.wait_until(is_ledger_stored, LAST_WORD)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
